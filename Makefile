@@ -1,0 +1,87 @@
+# Everything a student, an instructor or CI runs. Needs Python 3.11+ and make, nothing else:
+# `make course` and `make test` set up .venv on first use.
+#
+# Another build of torch (CUDA, ROCm, CPU only) is chosen once, with pip's own words:
+#   make setup TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+# The choice is kept in .venv/torch for later calls; `rm -rf .venv` forgets it.
+
+PYTHON ?= python3# the Python that makes .venv
+TORCH ?=
+PY := .venv/bin/python
+# What runs in .venv finds the programs of .venv: `!torchrun …` in a notebook, say.
+RUN := PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY)
+SHELL := bash
+
+# What happens to be active in the caller's shell is not to leak into .venv.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX PIP_TARGET PIP_USER
+export JUPYTER_PREFER_ENV_PATH := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup course test lab bench figures notebooks lint FORCE
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1#/p' Makefile | column -t -s '#'
+
+setup: .venv/installed ## make .venv with all that the rest needs (again only when the pins change)
+
+course: setup ## execute every notebook, write readable HTML to build/
+	@$(RUN) .ci/notebooks.py course
+	@echo "Read the weeks in build/, or open JupyterLab to work on them: make lab"
+
+test: setup ## run the tests, and every notebook under nbval
+	@$(RUN) -m pytest --nbval-lax --nbval-current-env
+
+lab: setup ## open JupyterLab on notebooks/
+	@$(RUN) -m jupyterlab notebooks
+
+bench: setup ## measure side by side with other libraries, print the table
+	@$(RUN) -m tests.bench
+
+figures: setup ## draw figures/ anew
+	@$(RUN) figures/draw.py
+
+notebooks: setup ## execute in place the notebooks that changed, strip what is not to be committed
+	@$(RUN) -m ruff format --quiet notebooks
+	@$(RUN) .ci/notebooks.py execute
+
+lint: setup ## ruff, notebooks included
+	@$(RUN) -m ruff check
+	@$(RUN) -m ruff format --check
+
+# .venv/installed is written last and holds the folder it was made in. It is made anew when the pins
+# are newer, when it or its Python is gone, when the folder was moved (scripts in .venv and the
+# project's own entry name it), and when another torch is chosen.
+ifneq ($(CURDIR),$(shell test -x $(PY) && cat .venv/installed 2>/dev/null))
+.venv/installed: FORCE
+endif
+ifneq ($(TORCH),)
+ifneq ($(TORCH),$(shell cat .venv/torch 2>/dev/null))
+.venv/installed: FORCE
+endif
+endif
+
+# The pip section of environment.yml is the list; a chosen torch goes first, and its pin is left out.
+# Of what pip says only the progress is shown, and its errors.
+.venv/installed: pyproject.toml environment.yml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "This needs Python 3.11 or newer, and '$(PYTHON)' is not; name one: make PYTHON=python3.12 …" >&2; \
+	    exit 1; }
+	@if test -e .venv/installed && ! { test -x $(PY) && test "$$(cat .venv/installed)" = "$(CURDIR)"; }; \
+	    then echo "the folder or its Python has moved: making .venv anew"; \
+	    find .venv -mindepth 1 -maxdepth 1 ! -name torch -exec rm -rf {} +; fi
+	@test -x $(PY) || echo "making .venv"
+	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv
+	@rm -f .venv/installed
+	@if test -n '$(TORCH)'; then echo '$(TORCH)' > .venv/torch; fi
+	@sed -n 's/^ \{6\}- //p' environment.yml > .venv/requirements.txt
+	@echo "installing the course and its libraries into .venv (about 3 minutes, once)"
+	@set -eo pipefail; report() { while read -r word rest; do case $$word in \
+	        Collecting) printf . ;; \
+	        Installing) printf '\n  downloaded; unpacking\n' ;; \
+	        esac; done; }; \
+	    if test -e .venv/torch; then \
+	        xargs $(PY) -m pip install < .venv/torch | report; \
+	        sed -i.all '/^torch==/d' .venv/requirements.txt; \
+	    fi; \
+	    $(PY) -m pip install -r .venv/requirements.txt | report
+	@echo "$(CURDIR)" > .venv/installed
