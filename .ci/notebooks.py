@@ -1,0 +1,196 @@
+"""Execute the course's notebooks.
+
+    notebooks.py course            run each in a fresh kernel, write readable HTML to build/
+    notebooks.py execute [--all]   run in place those whose code changed since they were last run,
+                                   and strip what should not be committed
+
+Both take words that a notebook's name must contain, to do only those: `notebooks.py course week01`.
+"""
+
+import argparse
+import base64
+import hashlib
+import json
+import os
+import re
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import nbformat
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+ROOT = Path(__file__).resolve().parent.parent
+CELL_SECONDS = 240  # what tests allow a cell, too
+PNG_BYTES = 60_000
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+class ThisPython(KernelSpecManager):
+    """Whatever kernel is named python3 on this machine: the notebooks run on this interpreter."""
+
+    def get_kernel_spec(self, kernel_name):
+        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        return KernelSpec(argv=argv, display_name="Python 3", language="python")
+
+
+class KernelManager(AsyncKernelManager):
+    def _kernel_spec_manager_default(self):
+        return ThisPython(parent=self)
+
+
+class Progress:
+    """One line per notebook: rewritten on a terminal, else said now and then and at the end."""
+
+    def __init__(self, name, cells):
+        self.name, self.cells, self.done = name, cells, 0
+        self.start = self.said = time.monotonic()
+        self.say()
+
+    def say(self, last=False):
+        now, terminal = time.monotonic(), sys.stdout.isatty()
+        if terminal or last or self.done == 0 or now - self.said > 10:
+            self.said = now
+            line = f"{self.name}  cell {self.done}/{self.cells}  {now - self.start:.0f} s"
+            print(f"\r{line}" if terminal else line, end="" if terminal and not last else "\n")
+            sys.stdout.flush()
+
+    def cell_done(self, cell, cell_index, **_):
+        self.done += 1
+        self.say()
+
+
+def find(root, words=()):
+    """The notebooks of the course below `root`, in order."""
+    notebooks = root / "notebooks"
+    paths = sorted(notebooks.glob("week*.ipynb")) + sorted(notebooks.glob("project/*.ipynb"))
+    return [p for p in paths if not words or any(word in p.name for word in words)]
+
+
+def code_cells(nb):
+    """(index, cell) of every code cell that has code."""
+    return [(i, c) for i, c in enumerate(nb.cells) if c.cell_type == "code" and c.source.strip()]
+
+
+def digest(nb):
+    """A name for the code of a notebook: outputs stored under it belong to this code."""
+    sources = json.dumps([cell.source for _, cell in code_cells(nb)])
+    return hashlib.sha256(sources.encode()).hexdigest()[:16]
+
+
+def run(nb, path):
+    """Execute `nb` in a fresh kernel, in the folder of `path`; exit naming the cell that fails."""
+    progress = Progress(path.name, len(code_cells(nb)))
+    client = NotebookClient(
+        nb,
+        kernel_manager_class=KernelManager,
+        kernel_name="python3",
+        timeout=CELL_SECONDS,
+        resources={"metadata": {"path": str(path.parent)}},
+        record_timing=False,
+        coalesce_streams=True,
+        on_cell_executed=progress.cell_done,
+    )
+    try:
+        client.execute()
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        progress.say(last=True)
+        index, _ = code_cells(nb)[min(progress.done, progress.cells - 1)]
+        sys.exit(f"\n{path.name}, cell {index}, failed:\n{error}")
+    progress.say(last=True)
+
+
+def neutral(text, root):
+    """`text` without what only this machine has: kernel file names, absolute paths, addresses."""
+    text = re.sub(r"[^\s'\"()]*/ipykernel_\d+/\d+\.py", "<cell>", text)
+    text = re.sub(r"(?<= at 0x)[0-9a-f]+(?=>)", "…", text)
+    home = Path.home()
+    names = {root: ".", Path(sys.prefix): ".venv", home: "~"}
+    names[Path(sysconfig.get_paths()["stdlib"])] = "lib/python"
+    short = {str(path): name for path, name in names.items() if len(path.parts) > 1}
+    for path, name in names.items():  # IPython itself writes what lies below the home as ~/…
+        if home in path.parents and len(home.parts) > 1:
+            short[f"~/{path.relative_to(home)}"] = name
+    for path in sorted(short, key=len, reverse=True):
+        text = re.sub(re.escape(path) + r"(?![\w-])", short[path], text)
+    return text
+
+
+def strip(nb, root):
+    """Leave in `nb` what another machine would have written, too; exit at a picture too large."""
+    for index, cell in code_cells(nb):
+        for key in ("execution", "ExecuteTime"):
+            cell.metadata.pop(key, None)
+        for output in cell.outputs:
+            for key in ("text", "evalue"):
+                if key in output:
+                    output[key] = neutral(output[key], root)
+            if "traceback" in output:
+                output.traceback = [neutral(line, root) for line in output.traceback]
+            for kind, value in output.get("data", {}).items():
+                if kind.startswith("text/") or kind == "image/svg+xml":
+                    output.data[kind] = neutral(value, root)
+            size = len(base64.b64decode(output.get("data", {}).get("image/png", "")))
+            if size > PNG_BYTES:
+                limit = f"over {PNG_BYTES // 1000} kB; draw it smaller"
+                sys.exit(f"cell {index}: a picture of {size // 1000} kB, {limit}")
+            # Without its state a widget is a broken picture; its text form alone says nothing.
+            if WIDGET in output.get("data", {}):
+                del output.data[WIDGET]
+                if set(output.data) == {"text/plain"}:
+                    output.data.clear()
+        cell.outputs = [o for o in cell.outputs if "data" not in o or o.data]
+    nb.metadata.pop("widgets", None)
+    nb.metadata.kernelspec = {
+        "display_name": "Python 3",
+        "language": "python",
+        "name": "python3",
+    }
+    nb.metadata.language_info = {"name": "python"}
+    nb.metadata.executed = {"sources": digest(nb)}
+
+
+def course(root, words):
+    """Execute every notebook, write it to build/ as HTML; the committed files stay as they are."""
+    from nbconvert import HTMLExporter
+
+    (root / "build").mkdir(exist_ok=True)
+    for path in find(root, words):
+        nb = nbformat.read(path, as_version=4)
+        run(nb, path)
+        html, _ = HTMLExporter().from_notebook_node(nb, {"metadata": {"name": path.stem}})
+        (root / "build" / f"{path.stem}.html").write_text(html, encoding="utf-8")
+
+
+def execute(root, words, everything=False):
+    """Execute in place, and strip, the notebooks whose code is not that of their outputs."""
+    for path in find(root, words):
+        nb = nbformat.read(path, as_version=4)
+        if not everything and nb.metadata.get("executed", {}).get("sources") == digest(nb):
+            print(f"{path.name}  unchanged")
+            continue
+        run(nb, path)
+        strip(nb, root)
+        nbformat.write(nb, path)
+
+
+def main(argv=None, root=ROOT):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("command", choices=["course", "execute"])
+    parser.add_argument("words", nargs="*", help="only notebooks whose name contains one of these")
+    parser.add_argument("--all", action="store_true", help="execute: the unchanged ones, too")
+    args = parser.parse_args(argv)
+    # What a cell starts by name (`!torchrun …`) is what lies beside this interpreter.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    if args.command == "course":
+        course(root, args.words)
+    else:
+        execute(root, args.words, everything=args.all)
+
+
+if __name__ == "__main__":
+    main()

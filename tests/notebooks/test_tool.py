@@ -1,0 +1,166 @@
+"""The tool that executes notebooks: on small made ones, in a folder of their own."""
+
+import base64
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+
+@pytest.fixture
+def root(tmp_path):
+    tmp_path.joinpath("notebooks").mkdir()
+    return tmp_path
+
+
+def write(root, *sources, name="week01_trial", tags=()):
+    """A notebook of these code cells; the last one gets the tags."""
+    cells = [new_markdown_cell("# A trial"), *map(new_code_cell, sources)]
+    cells[-1].metadata.tags = list(tags)
+    path = root / "notebooks" / f"{name}.ipynb"
+    nbformat.write(new_notebook(cells=cells), path)
+    return path
+
+
+def read(path):
+    return nbformat.read(path, as_version=4)
+
+
+def text(path):
+    """All that the cells of a notebook printed or raised."""
+    found = [o for cell in read(path).cells for o in cell.get("outputs", [])]
+    return "\n".join("\n".join([o.get("text", ""), *o.get("traceback", [])]) for o in found)
+
+
+def test_course_writes_html_and_leaves_the_notebook_alone(tool, root, capsys):
+    path = write(root, "print(6 * 7)", "import sys; print('ran on', sys.executable)")
+    before = path.read_bytes()
+    tool.main(["course"], root)
+    html = root.joinpath("build", "week01_trial.html").read_text()
+    assert "42" in html
+    assert f"ran on {sys.executable}" in html  # not on whatever kernel is named python3
+    assert path.read_bytes() == before
+    assert re.search(r"week01_trial.ipynb  cell 0/2  0 s", out := capsys.readouterr().out)
+    assert re.search(r"week01_trial.ipynb  cell 2/2  \d+ s\n", out)
+
+
+def test_the_kernel_starts_in_the_folder_of_the_notebook(tool, root):
+    path = write(root, "from pathlib import Path; print(sorted(Path().glob('*.ipynb')))")
+    tool.main(["execute"], root)
+    assert path.name in text(path)
+
+
+def test_only_named_notebooks_are_run(tool, root, capsys):
+    write(root, "1")
+    write(root, "2", name="week02_other")
+    tool.main(["course", "week02"], root)
+    assert [p.name for p in root.joinpath("build").iterdir()] == ["week02_other.html"]
+
+
+def test_execute_runs_what_changed_and_nothing_else(tool, root, capsys):
+    path = write(root, "import time; print(time.time_ns())")
+    tool.main(["execute"], root)
+    first, ids = path.read_bytes(), [cell.id for cell in read(path).cells]
+    tool.main(["execute"], root)
+    assert path.read_bytes() == first
+    assert "unchanged" in capsys.readouterr().out
+
+    nb = read(path)
+    nb.cells[0].source = "# Another title needs no run"
+    nbformat.write(nb, path)
+    tool.main(["execute"], root)
+    assert read(path).cells[1].outputs == nb.cells[1].outputs
+
+    tool.main(["execute", "--all"], root)
+    again = read(path)
+    assert again.cells[1].outputs != nb.cells[1].outputs
+    assert [cell.id for cell in again.cells] == ids
+
+    again.cells[1].source += "  # edited"
+    nbformat.write(again, path)
+    tool.main(["execute"], root)
+    assert read(path).cells[1].outputs != again.cells[1].outputs
+
+
+def test_a_failing_cell_is_named_and_the_file_left_alone(tool, root):
+    path = write(root, "x = 1", "def divide():\n    return x / 0\n", "divide()")
+    before = path.read_bytes()
+    with pytest.raises(SystemExit) as stop:
+        tool.main(["execute"], root)
+    assert "week01_trial.ipynb, cell 3, failed:" in str(stop.value)
+    assert "ZeroDivisionError" in str(stop.value)
+    assert path.read_bytes() == before
+
+
+def test_a_cell_that_is_meant_to_fail_may(tool, root):
+    path = write(root, "print('before')", "1 / 0", tags=["raises-exception"])
+    tool.main(["execute"], root)
+    assert "before" in text(path)
+    assert "ZeroDivisionError" in text(path)
+
+
+def test_a_dying_kernel_is_named(tool, root):
+    write(root, "import os", "os._exit(1)")
+    with pytest.raises(SystemExit, match="cell 2, failed"):
+        tool.main(["course"], root)
+
+
+def test_what_a_machine_adds_is_stripped(tool, root):
+    widget = "import ipywidgets; ipywidgets.IntSlider()"
+    path = write(root, "print('x')", widget, "import warnings; warnings.warn('look')")
+    tool.main(["execute"], root)
+    nb = read(path)
+    assert "widgets" not in nb.metadata
+    assert nb.metadata.kernelspec.name == "python3"
+    assert nb.metadata.language_info == {"name": "python"}
+    assert nb.metadata.executed == {"sources": tool.digest(nb)}
+    assert [cell.metadata.get("execution") for cell in nb.cells] == [None] * 4
+    assert nb.cells[2].outputs == []  # a widget without its state is a broken picture
+    assert "<cell>:1: UserWarning: look" in text(path)
+
+
+def test_paths_of_the_machine_become_neutral(tool, root):
+    path = write(
+        root,
+        f"print('{root}/helpers/launch.py and {root}'); print('{root}s')",
+        "import json; json.loads('{')",
+        tags=["raises-exception"],
+    )
+    tool.main(["execute"], root)
+    assert "./helpers/launch.py and ." in text(path)
+    assert f"{root}s" in text(path)  # another folder, whose name only starts alike
+    plain = re.sub(r"\x1b\[[\d;]*m", "", text(path))
+    assert "lib/python/json/" in plain
+    assert str(Path(json_folder()).parent) not in plain
+
+
+def json_folder():
+    import json
+
+    return Path(json.__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("raw", "clean"),
+    [
+        ("/tmp/ipykernel_12/345.py:3: Warning", "<cell>:3: Warning"),
+        ("/var/folders/x/T/ipykernel_12/345.py:3: Warning", "<cell>:3: Warning"),
+        (f"{Path.home()}/secrets", "~/secrets"),
+        (f"{sys.prefix}/lib/x.py", ".venv/lib/x.py"),
+        ("<Thing object at 0x7f00aa>", "<Thing object at 0x…>"),
+        ("the address 0x7f00aa", "the address 0x7f00aa"),
+    ],
+)
+def test_neutral(tool, raw, clean):
+    assert tool.neutral(raw, Path("/some/where/else")) == clean
+
+
+def test_a_large_picture_is_an_error(tool, root):
+    nb = new_notebook(cells=[new_markdown_cell("# A"), new_code_cell("plot()")])
+    png = base64.b64encode(bytes(61_000)).decode()
+    nb.cells[1].outputs = [new_output("display_data", {"image/png": png})]
+    with pytest.raises(SystemExit, match="cell 1: a picture of 61 kB"):
+        tool.strip(nb, root)
