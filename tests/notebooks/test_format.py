@@ -1,0 +1,100 @@
+"""The committed notebooks read well on the web: executed, clean, small, ready as slides."""
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("week*.ipynb")) + sorted(
+    (ROOT / "notebooks").glob("project/*.ipynb")
+)
+PNG_BYTES = 60_000
+CELL_LINES = 30
+SLIDES = {"slide", "subslide", "fragment", "skip", "notes", "-"}
+MACHINE_PATH = re.compile(r"(?<![\w./~])/(?:tmp|home|root|Users|private|var/folders)/[\w.-]+")
+
+pytestmark = [
+    pytest.mark.skipif(not NOTEBOOKS, reason="no notebooks yet"),
+    pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem),
+]
+
+
+def code(path):
+    """(index, cell) of each code cell with code."""
+    cells = nbformat.read(path, as_version=4).cells
+    return [(i, c) for i, c in enumerate(cells) if c.cell_type == "code" and c.source.strip()]
+
+
+def outputs(path):
+    """(index of the cell, its tags, output) of each output."""
+    for index, cell in code(path):
+        for output in cell.outputs:
+            yield index, cell.metadata.get("tags", []), output
+
+
+def test_valid(path):
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    assert raw["nbformat"] == 4
+    nbformat.validate(raw)
+    ids = [cell.get("id") for cell in raw["cells"]]
+    assert None not in ids
+    assert len(set(ids)) == len(ids)
+
+
+def test_executed_in_order(path, tool):
+    counts = [cell.execution_count for _, cell in code(path)]
+    assert counts == list(range(1, len(counts) + 1)), "run `make notebooks`"
+    assert any(cell.outputs for _, cell in code(path))
+
+
+def test_outputs_belong_to_the_code(path, tool):
+    nb = nbformat.read(path, as_version=4)
+    assert nb.metadata.get("executed") == {"sources": tool.digest(nb)}, "run `make notebooks`"
+
+
+def test_no_error_that_is_not_meant(path):
+    errors = [
+        (index, output.ename)
+        for index, tags, output in outputs(path)
+        if output.output_type == "error" and "raises-exception" not in tags
+    ]
+    assert errors == []
+
+
+def test_nothing_of_this_run_or_machine(path):
+    nb = nbformat.read(path, as_version=4)
+    assert "widgets" not in nb.metadata
+    assert [i for i, cell in enumerate(nb.cells) if "execution" in cell.metadata] == []
+    text = [(i, cell.source) for i, cell in enumerate(nb.cells)]
+    for index, _, output in outputs(path):
+        texts = {k: v for k, v in output.get("data", {}).items() if not k.startswith("image/png")}
+        stream = [output.get("text", ""), output.get("evalue", ""), *output.get("traceback", [])]
+        text.append((index, "\n".join([*stream, *map(str, texts.values())])))
+    # Colours end in a letter that would hide the start of a path.
+    text = [(i, re.sub(r"\x1b\[[\d;]*m", " ", t)) for i, t in text]
+    found = [(i, hit[0]) for i, t in text for hit in MACHINE_PATH.finditer(t)]
+    assert found + [(i, str(ROOT)) for i, t in text if str(ROOT) in t] == []
+
+
+def test_pictures_are_small(path):
+    sizes = [
+        (index, len(base64.b64decode(output.data["image/png"])))
+        for index, _, output in outputs(path)
+        if "image/png" in output.get("data", {})
+    ]
+    assert [pair for pair in sizes if pair[1] > PNG_BYTES] == []
+
+
+def test_cells_are_short(path):
+    lines = [(index, len(cell.source.splitlines())) for index, cell in code(path)]
+    assert [pair for pair in lines if pair[1] > CELL_LINES] == []
+
+
+def test_every_cell_has_its_place_on_slides(path):
+    cells = nbformat.read(path, as_version=4).cells
+    kinds = [cell.metadata.get("slideshow", {}).get("slide_type") for cell in cells]
+    assert [(i, kind) for i, kind in enumerate(kinds) if kind not in SLIDES] == []

@@ -1,0 +1,81 @@
+"""pyproject.toml (ranges) and environment.yml (pins) name the same things and agree."""
+
+import re
+import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def declared():
+    """What pyproject.toml asks for, in its order."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = project["optional-dependencies"].values()
+    return [Requirement(r) for r in sum(groups, project["dependencies"])]
+
+
+def pip_section():
+    """The lines of environment.yml that pip gets, found as the Makefile finds them."""
+    return re.findall(r"^ {6}- (.*)$", (ROOT / "environment.yml").read_text(), re.MULTILINE)
+
+
+def pins():
+    """{name: pinned version}; anything else than an exact pin is an error."""
+    project, *pinned = pip_section()
+    assert project == "-e .[dev]"
+    pairs = [re.fullmatch(r"([\w-]+)==([\w.]+)", line) for line in pinned]
+    assert all(pairs), "environment.yml: every line after the project's own is name==version"
+    return {canonicalize_name(pair[1]): Version(pair[2]) for pair in pairs}
+
+
+def test_each_dependency_is_declared_once():
+    names = [canonicalize_name(requirement.name) for requirement in declared()]
+    assert sorted(names) == sorted(set(names))
+    assert len(pins()) == len(pip_section()) - 1
+
+
+def test_ranges_admit_newer_releases():
+    capped = [str(r) for r in declared() if {s.operator for s in r.specifier} != {">="}]
+    assert capped == []
+
+
+def test_both_files_name_the_same_packages():
+    assert {canonicalize_name(r.name) for r in declared()} == set(pins())
+
+
+def test_pins_lie_in_the_declared_ranges():
+    pinned = pins()
+    outside = [str(r) for r in declared() if pinned[canonicalize_name(r.name)] not in r.specifier]
+    assert outside == []
+
+
+def test_conda_gives_a_python_that_the_project_accepts():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    conda = re.search(r"^  - python=([\d.]+)$", (ROOT / "environment.yml").read_text(), re.M)
+    assert Requirement(f"python{project['requires-python']}").specifier.contains(conda[1])
+
+
+def test_installed_versions_are_the_pins():
+    """`make setup` installed what environment.yml pins; another environment may hold others."""
+    other = {}
+    for name, pin in pins().items():
+        try:
+            found = Version(version(name))
+        except PackageNotFoundError:
+            found = None
+        # A build of the pinned release, as 2.13.0+cpu, is the pinned release.
+        if found is None or found.public != pin.public:
+            other[name] = f"{found}, not {pin}"
+    made_by_make = (Path(sys.prefix) / "installed").exists()
+    if (Path(sys.prefix) / "torch").exists() and "torch" in other and len(other) == 1:
+        pytest.skip(f"another build of torch was chosen: {other['torch']}")
+    if other and not made_by_make:
+        pytest.skip(f"not the environment that `make setup` makes: {other}")
+    assert other == {}

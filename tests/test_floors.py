@@ -1,0 +1,157 @@
+"""The house: a package of helpers/ imports from lower floors only, and never the face `helpers`.
+
+Imports count wherever they stand, in functions too, and however they are spelled: absolute,
+relative, or `importlib.import_module("helpers.…")` with the name written out.
+"""
+
+import ast
+import textwrap
+from pathlib import Path
+
+import pytest
+
+HELPERS = Path(__file__).resolve().parent.parent / "helpers"
+
+FLOOR = {
+    "scaling": 6,
+    "check": 6,
+    "training": 5,
+    "parallel": 4,
+    "simulate": 4,
+    "resilience": 4,
+    "state": 3,
+    "comm": 2,
+    "models": 2,
+    "data": 2,
+    "precision": 2,
+    "plans": 2,
+    "runtime": 1,
+    "measure": 1,
+    "plots": 0,
+}
+
+
+def imports(path, house):
+    """(line, dotted name) of each import in the file; `from a import b` gives a.b."""
+    package = ["helpers", *path.relative_to(house).parent.parts]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base = [*base, *(node.module or "").split(".")]
+            for alias in node.names:
+                yield node.lineno, ".".join([*filter(None, base), alias.name])
+        elif isinstance(node, ast.Call) and node.args:
+            called = getattr(node.func, "attr", getattr(node.func, "id", None))
+            name = getattr(node.args[0], "value", None)
+            if called in ("import_module", "__import__") and isinstance(name, str):
+                if name.startswith("."):
+                    up = len(name) - len(name.lstrip("."))
+                    name = ".".join([*package[: len(package) - up + 1], name.lstrip(".")])
+                yield node.lineno, name
+
+
+def violations(house, floor):
+    """What breaks the rules below the folder `house`, as 'file:line: reason'."""
+    found = []
+    packages = {p.name for p in house.iterdir() if p.is_dir() and any(p.rglob("*.py"))}
+    found += [f"{name}/: stands on no floor" for name in sorted(packages - set(floor))]
+    for path in sorted(house.rglob("*.py")):
+        own = path.relative_to(house).parts[0]
+        for line, name in imports(path, house):
+            where = f"{path.relative_to(house)}:{line}:"
+            first, *rest = name.split(".")
+            if first != "helpers" or own == "__init__.py":  # the face may name any package
+                continue
+            target = rest[0] if rest else None
+            if target not in floor and target not in packages:
+                found.append(f"{where} imports the face, {name}")
+            elif own in floor and target in floor and target != own and floor[target] >= floor[own]:
+                relation = "of its own floor" if floor[target] == floor[own] else "above it"
+                found.append(f"{where} imports {target}, {relation}")
+    return found
+
+
+def test_the_house_stands():
+    assert violations(HELPERS, FLOOR) == []
+
+
+def house(tmp_path, **files):
+    """A small tree of one-file packages: low (1), left and right (2), high (3)."""
+    tmp_path.joinpath("__init__.py").write_text("from helpers.high import top\n")
+    for name in ("low", "left", "right", "high"):
+        tmp_path.joinpath(name).mkdir()
+        tmp_path.joinpath(name, "__init__.py").write_text("")
+    for name, source in files.items():
+        tmp_path.joinpath(name, "code.py").write_text(textwrap.dedent(source))
+    return tmp_path, {"low": 1, "left": 2, "right": 2, "high": 3}
+
+
+def test_downward_and_own_imports_are_fine(tmp_path):
+    tree, floor = house(
+        tmp_path,
+        high="import torch\nimport helpers.left.code\nfrom ..right import x",
+        left="from helpers.left import other\nfrom . import third\nfrom helpers import low",
+    )
+    assert violations(tree, floor) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import helpers.high",
+        "import helpers.high.code as code",
+        "from helpers.high import code",
+        "from helpers import high",
+        "from helpers import low, high",
+        "from ..high import code",
+        "from .. import high",
+        "def f():\n    from helpers.high.code import name",
+        "class A:\n    def f(self):\n        import helpers.high",
+        "import importlib\nimportlib.import_module('helpers.high.code')",
+        "from importlib import import_module\nf = lambda: import_module('helpers.high')",
+        "import importlib\nimportlib.import_module('..high', __package__)",
+        "if TYPE_CHECKING:\n    from helpers.high import code",
+    ],
+)
+def test_an_import_upward_is_found(tmp_path, source):
+    [found] = violations(*house(tmp_path, left=source))
+    assert found.startswith("left/code.py:")
+    assert "imports high, above it" in found
+
+
+@pytest.mark.parametrize("source", ["import helpers.right", "from ..right import x"])
+def test_an_import_across_a_floor_is_found(tmp_path, source):
+    [found] = violations(*house(tmp_path, left=source))
+    assert found == "left/code.py:1: imports right, of its own floor"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import helpers",
+        "from helpers import launch",
+        "from .. import launch",
+        "import helpers as h",
+    ],
+)
+def test_an_import_of_the_face_is_found(tmp_path, source):
+    [found] = violations(*house(tmp_path, high=source))
+    assert "high/code.py:1: imports the face" in found
+
+
+def test_a_package_on_no_floor_is_found(tmp_path):
+    tree, floor = house(tmp_path)
+    tree.joinpath("attic").mkdir()
+    tree.joinpath("attic", "code.py").write_text("import helpers.high\n")
+    assert violations(tree, floor) == ["attic/: stands on no floor"]
+
+
+def test_a_package_in_a_package_is_held_too(tmp_path):
+    tree, floor = house(tmp_path)
+    tree.joinpath("low", "deep").mkdir()
+    tree.joinpath("low", "deep", "code.py").write_text(
+        "from ...high import x\nfrom ..code import y"
+    )
+    assert violations(tree, floor) == ["low/deep/code.py:1: imports high, above it"]
