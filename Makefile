@@ -4,6 +4,9 @@
 # Another build of torch (CUDA, ROCm, CPU only) is chosen once, with pip's own words:
 #   make setup TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 # The choice is kept in .venv/torch for later calls; `rm -rf .venv` forgets it.
+#
+# `course` and `notebooks` do all the weeks, or those named: make course ONLY="week01 week02".
+# `notebooks` leaves alone what has not changed; after a change in helpers/: make notebooks ALL=1.
 
 PYTHON ?= python3# the Python that makes .venv
 TORCH ?=
@@ -25,7 +28,7 @@ help: ## list the targets
 setup: .venv/installed ## make .venv with all that the rest needs (again only when the pins change)
 
 course: setup ## execute every notebook, write readable HTML to build/
-	@$(RUN) .ci/notebooks.py course
+	@$(RUN) .ci/notebooks.py course $(ONLY)
 	@echo "Read the weeks in build/, or open JupyterLab to work on them: make lab"
 
 test: setup ## run the tests, and every notebook under nbval
@@ -42,7 +45,7 @@ figures: setup ## draw figures/ anew
 
 notebooks: setup ## execute in place the notebooks that changed, strip what is not to be committed
 	@$(RUN) -m ruff format --quiet notebooks
-	@$(RUN) .ci/notebooks.py execute
+	@$(RUN) .ci/notebooks.py execute $(if $(ALL),--all) $(ONLY)
 
 lint: setup ## ruff, notebooks included
 	@$(RUN) -m ruff check
@@ -75,9 +78,10 @@ endif
 	@if test -n '$(TORCH)'; then echo '$(TORCH)' > .venv/torch; fi
 	@sed -n 's/^ \{6\}- //p' environment.yml > .venv/requirements.txt
 	@echo "installing the course and its libraries into .venv (about 3 minutes, once)"
-	@set -eo pipefail; report() { while read -r word rest; do case $$word in \
-	        Collecting) printf . ;; \
-	        Installing) printf '\n  downloaded; unpacking\n' ;; \
+	@set -eo pipefail; report() { while read -r line; do case $$line in \
+	        Collecting*) printf . ;; \
+	        Downloading*[0-9][0-9][0-9].[0-9]\ MB*) printf '\n  %s\n' "$$line" ;; \
+	        Installing\ collected*) printf '\n  unpacking\n' ;; \
 	        esac; done; }; \
 	    if test -e .venv/torch; then \
 	        xargs $(PY) -m pip install < .venv/torch | report; \

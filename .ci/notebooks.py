@@ -19,14 +19,17 @@ import time
 from pathlib import Path
 
 import nbformat
+from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from traitlets.config import Config
 
 ROOT = Path(__file__).resolve().parent.parent
 CELL_SECONDS = 240  # what tests allow a cell, too
 PNG_BYTES = 60_000
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -34,8 +37,7 @@ class ThisPython(KernelSpecManager):
     """Whatever kernel is named python3 on this machine: the notebooks run on this interpreter."""
 
     def get_kernel_spec(self, kernel_name):
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        return KernelSpec(argv=argv, display_name="Python 3", language="python")
+        return KernelSpec(**get_kernel_dict())
 
 
 class KernelManager(AsyncKernelManager):
@@ -47,7 +49,7 @@ class Progress:
     """One line per notebook: rewritten on a terminal, else said now and then and at the end."""
 
     def __init__(self, name, cells):
-        self.name, self.cells, self.done = name, cells, 0
+        self.name, self.cells, self.begun, self.done = name, cells, 0, 0
         self.start = self.said = time.monotonic()
         self.say()
 
@@ -59,7 +61,10 @@ class Progress:
             print(f"\r{line}" if terminal else line, end="" if terminal and not last else "\n")
             sys.stdout.flush()
 
-    def cell_done(self, cell, cell_index, **_):
+    def cell_begins(self, cell, **_):
+        self.begun += cell.cell_type == "code" and bool(cell.source.strip())
+
+    def cell_done(self, **_):
         self.done += 1
         self.say()
 
@@ -68,17 +73,20 @@ def find(root, words=()):
     """The notebooks of the course below `root`, in order."""
     notebooks = root / "notebooks"
     paths = sorted(notebooks.glob("week*.ipynb")) + sorted(notebooks.glob("project/*.ipynb"))
+    unknown = [word for word in words if not any(word in p.name for p in paths)]
+    if unknown:
+        sys.exit(f"no notebook's name contains {unknown[0]!r}")
     return [p for p in paths if not words or any(word in p.name for word in words)]
 
 
 def code_cells(nb):
-    """(index, cell) of every code cell that has code."""
-    return [(i, c) for i, c in enumerate(nb.cells) if c.cell_type == "code" and c.source.strip()]
+    """The cells that have code to run, in order: the n-th is In [n] when executed."""
+    return [c for c in nb.cells if c.cell_type == "code" and c.source.strip()]
 
 
 def digest(nb):
     """A name for the code of a notebook: outputs stored under it belong to this code."""
-    sources = json.dumps([cell.source for _, cell in code_cells(nb)])
+    sources = json.dumps([cell.source for cell in code_cells(nb)])
     return hashlib.sha256(sources.encode()).hexdigest()[:16]
 
 
@@ -87,20 +95,24 @@ def run(nb, path):
     progress = Progress(path.name, len(code_cells(nb)))
     client = NotebookClient(
         nb,
+        config=Config(
+            KernelManager={"transport_encryption": "auto"}
+        ),  # where it can; else it warns
         kernel_manager_class=KernelManager,
         kernel_name="python3",
         timeout=CELL_SECONDS,
         resources={"metadata": {"path": str(path.parent)}},
         record_timing=False,
         coalesce_streams=True,
+        on_cell_start=progress.cell_begins,
         on_cell_executed=progress.cell_done,
     )
     try:
         client.execute()
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         progress.say(last=True)
-        index, _ = code_cells(nb)[min(progress.done, progress.cells - 1)]
-        sys.exit(f"\n{path.name}, cell {index}, failed:\n{error}")
+        message = f"\n{path.name}, In [{progress.begun}], failed:\n{error}"
+        sys.exit(message if sys.stderr.isatty() else COLOUR.sub("", message))
     progress.say(last=True)
 
 
@@ -122,7 +134,7 @@ def neutral(text, root):
 
 def strip(nb, root):
     """Leave in `nb` what another machine would have written, too; exit at a picture too large."""
-    for index, cell in code_cells(nb):
+    for number, cell in enumerate(code_cells(nb), 1):
         for key in ("execution", "ExecuteTime"):
             cell.metadata.pop(key, None)
         for output in cell.outputs:
@@ -137,7 +149,7 @@ def strip(nb, root):
             size = len(base64.b64decode(output.get("data", {}).get("image/png", "")))
             if size > PNG_BYTES:
                 limit = f"over {PNG_BYTES // 1000} kB; draw it smaller"
-                sys.exit(f"cell {index}: a picture of {size // 1000} kB, {limit}")
+                sys.exit(f"In [{number}]: a picture of {size // 1000} kB, {limit}")
             # Without its state a widget is a broken picture; its text form alone says nothing.
             if WIDGET in output.get("data", {}):
                 del output.data[WIDGET]
@@ -183,7 +195,7 @@ def main(argv=None, root=ROOT):
     parser.add_argument("command", choices=["course", "execute"])
     parser.add_argument("words", nargs="*", help="only notebooks whose name contains one of these")
     parser.add_argument("--all", action="store_true", help="execute: the unchanged ones, too")
-    args = parser.parse_args(argv)
+    args = parser.parse_intermixed_args(argv)
     # What a cell starts by name (`!torchrun …`) is what lies beside this interpreter.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     if args.command == "course":
