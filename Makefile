@@ -6,6 +6,7 @@
 # The choice is kept in .venv/torch for later calls; `rm -rf .venv` forgets it.
 #
 # `course` and `notebooks` do all the weeks, or those named: make course ONLY="week01 week02".
+# `lab` takes JupyterLab's own options: make lab LAB="--no-browser --port 8890".
 # `notebooks` leaves alone what has not changed; after a change in helpers/: make notebooks ALL=1.
 
 PYTHON ?= python3# the Python that makes .venv
@@ -35,7 +36,7 @@ test: setup ## run the tests, and every notebook under nbval
 	@$(RUN) -m pytest --nbval-lax --nbval-current-env
 
 lab: setup ## open JupyterLab on notebooks/
-	@$(RUN) -m jupyterlab notebooks
+	@$(RUN) -m jupyterlab $(LAB) notebooks
 
 bench: setup ## measure side by side with other libraries, print the table
 	@$(RUN) -m tests.bench
