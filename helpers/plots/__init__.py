@@ -1,0 +1,1 @@
+"""Plain data in, figures out. Imported lazily by whatever draws itself."""

@@ -1,0 +1,77 @@
+"""Find what in a value cannot travel, by its name as the student wrote it."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from helpers.runtime.payload import CannotTravel, pack
+
+DEPTH = 6
+
+
+def pack_or_name(value: Any, names: Mapping[str, Any], where: str):
+    """`pack(value)`, or a CannotTravel that names which of `names` (or what in it) is to blame.
+
+    Args:
+        value: what is to travel.
+        names: the parts of it by the name the reader knows.
+        where: how the sentence goes on: "to the ranks", "back to the notebook".
+    """
+    try:
+        return pack(value)
+    except CannotTravel as error:
+        reason = str(error)
+    name, user, culprit = "the value", None, value
+    for part_name, part in names.items():
+        if found := culprit_in(part, part_name):
+            name, user, culprit = found
+            break
+    raise CannotTravel(
+        f"`{name}`{f', which `{user}` uses,' if user else ''} is {article(type(culprit))} and "
+        f"cannot travel {where} ({reason}). Make it inside the function, "
+        "or send what it is made from."
+    ) from None
+
+
+def article(kind: type) -> str:
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+Culprit = tuple[str, str | None, Any]  # its path, the function that uses it, the value
+
+
+def culprit_in(
+    value: Any, name: str, user: str | None = None, depth: int = DEPTH, seen: frozenset = frozenset()
+) -> Culprit | None:
+    """The innermost part that cannot be packed; None when all of it can."""
+    try:
+        pack(value).close()
+        return None
+    except CannotTravel:
+        pass
+    if depth and id(value) not in seen:
+        for part_name, part_user, part in parts(value, name, user):
+            if found := culprit_in(part, part_name, part_user, depth - 1, seen | {id(value)}):
+                return found
+    return name, user, value
+
+
+def parts(value: Any, name: str, user: str | None) -> Iterator[Culprit]:
+    if inspect.isfunction(value):
+        used = inspect.getclosurevars(value)
+        for variable, part in {**used.globals, **used.nonlocals}.items():
+            yield variable, value.__name__, part
+        for parameter in inspect.signature(value).parameters.values():
+            yield parameter.name, value.__name__, parameter.default
+    elif inspect.ismethod(value):
+        yield f"{name}.__self__", user, value.__self__
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield f"{name}[{key!r}]", user, part
+    elif isinstance(value, list | tuple | set | frozenset):
+        for index, part in enumerate(value):
+            yield f"{name}[{index}]", user, part
+    elif hasattr(value, "__dict__") and not inspect.ismodule(value):
+        for attribute, part in vars(value).items():
+            yield f"{name}.{attribute}", user, part

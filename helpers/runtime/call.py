@@ -1,0 +1,176 @@
+"""One call on all ranks: listen until every rank has answered, or one has failed."""
+
+import os
+import select
+import selectors
+import time
+from functools import partial
+
+from helpers.runtime.console import Console
+from helpers.runtime.failure import Failure, WorkerError, blame, blame_hang
+from helpers.runtime.payload import Parcel, unpack
+from helpers.runtime.processes import Processes, RankProcess, ServerLost
+from helpers.runtime.screen import Screen
+from helpers.runtime.worker import STACK_SIGNAL
+
+SETTLE_SECONDS = 0.1  # after the likely cause, for ranks that fail of the same
+COMPLAINT_SECONDS = 1.0  # after a complaint that may be about another rank's end
+STACK_SECONDS = 0.3  # for ranks to say where they are
+READ = 1 << 16
+
+
+class Call:
+    """Gathers what comes back.
+
+    Attributes:
+        results: what each rank returned.
+        records: what `worker.log` sent, as rows, with rank and seconds.
+        failures: at most one a rank.
+        stacks: what faulthandler wrote, by rank.
+    """
+
+    def __init__(self, processes: Processes, screen: Screen):
+        self.processes, self.screen = processes, screen
+        self.console = Console(on_folder=processes.remember)
+        self.results: dict[int, object] = {}
+        self.records: list[dict] = []
+        self.failures: dict[int, Failure] = {}
+        self.stacks: dict[int, str] = {}
+        self.last_sign = time.monotonic()
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(processes, selectors.EVENT_READ, self.hear_server)
+        for p in processes.ranks:
+            for source, hear in (
+                (p.stdout, partial(self.hear_print, p, "stdout", p.stdout)),
+                (p.stderr, partial(self.hear_print, p, "stderr", p.stderr)),
+                (p.stacks, partial(self.hear_stack, p)),
+                (p.channel, partial(self.hear_rank, p)),
+            ):
+                self.selector.register(source, selectors.EVENT_READ, hear)
+
+    def wait(self, timeout: float | None):
+        """Until all have answered.
+
+        Args:
+            timeout: seconds without a sign of life from any rank, after which it is a hang.
+
+        Raises:
+            WorkerError: a rank failed, or all hang.
+        """
+        __tracebackhide__ = True
+        deadline = None
+        try:
+            while len(self.results) < len(self.processes.ranks):
+                self.hear(0.05 if self.failures else min(0.5, (timeout or 1) / 4))
+                self.screen.draw()
+                now = time.monotonic()
+                if self.failures:
+                    likely = not all(f.consequence for f in self.failures.values())
+                    patience = SETTLE_SECONDS if likely else COMPLAINT_SECONDS
+                    deadline = min(deadline or now + patience, now + patience)
+                    if now >= deadline or self.all_ended():
+                        self.ask_for_stacks()
+                        raise blame(list(self.failures.values()), self.whereabouts(), self.stacks)
+                elif timeout is not None and now > self.last_sign + timeout:
+                    self.ask_for_stacks()
+                    raise blame_hang(timeout, self.whereabouts(), self.stacks)
+            self.hear(0)  # what was printed just before the last answer
+        except ServerLost as lost:
+            raise WorkerError(
+                "the process that starts the ranks is gone (killed?), and the ranks went with it",
+                kind="server",
+                note=f"{lost}\nThe next call starts another: run the cell again.".strip(),
+            ) from None
+        finally:
+            self.selector.close()
+            self.console.finish()
+            self.screen.finish()
+
+    def all_ended(self) -> bool:
+        return len(self.results) + len(self.failures) == len(self.processes.ranks)
+
+    def whereabouts(self) -> dict[int, str]:
+        """What is known without asking: which ranks had returned already."""
+        return {p.rank: "done" if p.rank in self.results else "" for p in self.processes.ranks}
+
+    def hear(self, pause: float):
+        for key, _ in self.selector.select(pause):
+            if not key.data():
+                self.selector.unregister(key.fileobj)
+
+    def hear_print(self, process: RankProcess, name: str, fd: int) -> bool:
+        data = os.read(fd, READ)
+        if data:
+            self.sign_of_life()
+            self.console.feed(process.rank, name, data)
+        return bool(data)
+
+    def hear_stack(self, process: RankProcess) -> bool:
+        data = os.read(process.stacks, READ)
+        self.stacks[process.rank] = self.stacks.get(process.rank, "") + data.decode()
+        return bool(data)
+
+    def hear_rank(self, process: RankProcess) -> bool:
+        rank = process.rank
+        try:
+            for message, fd in process.channel.messages():
+                self.sign_of_life()
+                match message:
+                    case ("log", seconds, values):
+                        record = {"rank": rank, **values, "seconds": seconds}
+                        self.records.append(record)
+                        self.screen.point(record)
+                    case ("track", label, done, total):
+                        self.screen.progress(rank, label, done, total)
+                    case ("result", pickled, sizes):
+                        self.take_result(rank, Parcel(pickled, sizes, fd))
+                    case ("error", report):
+                        self.failures[rank] = Failure(rank=rank, **report)
+        except EOFError:
+            return False
+        return True
+
+    def take_result(self, rank: int, parcel: Parcel):
+        try:
+            self.results[rank] = unpack(parcel)
+        except Exception as error:
+            self.failures[rank] = Failure(
+                rank=rank,
+                when=time.monotonic(),
+                kind=type(error).__name__,
+                message=f"what it returned cannot be rebuilt in the notebook: {error}",
+            )
+        finally:
+            parcel.close()
+
+    def hear_server(self) -> bool:
+        for process in self.processes.notices():
+            if process.rank in self.results or process.rank in self.failures:
+                continue
+            self.sign_of_life()
+            while readable(process.channel) and self.hear_rank(process):  # its last words
+                pass
+            if process.rank not in self.results and process.rank not in self.failures:
+                self.failures[process.rank] = Failure(
+                    rank=process.rank, when=time.monotonic(), status=process.status
+                )
+        return True
+
+    def ask_for_stacks(self):
+        running = [
+            p.rank
+            for p in self.processes.ranks
+            if p.status is None and p.rank not in self.results and p.rank not in self.failures
+        ]
+        self.processes.signal(running, STACK_SIGNAL)
+        until = time.monotonic() + STACK_SECONDS
+        while time.monotonic() < until and not all(self.stacks.get(r) for r in running):
+            self.hear(0.02)
+        self.hear(0.02)
+
+    def sign_of_life(self):
+        self.last_sign = time.monotonic()
+
+
+def readable(source) -> bool:
+    return bool(select.select([source], [], [], 0)[0])

@@ -1,0 +1,220 @@
+"""Ranks that live on from call to call; `launch` is a cluster of one call."""
+
+import itertools
+import linecache
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import torch
+
+from helpers.runtime.blame import pack_or_name
+from helpers.runtime.call import Call
+from helpers.runtime.channel import anonymous_file
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.payload import Parcel
+from helpers.runtime.processes import Processes, private_folder
+from helpers.runtime.runs import Runs
+from helpers.runtime.screen import Screen
+from helpers.runtime.worker import Setup
+
+DEFAULT_TIMEOUT = 120.0  # seconds
+END_SECONDS = 3.0  # what stopped ranks may take to be gone
+
+
+class Cluster:
+    """`workers` ranks with a process group, alive until `close` or the end of the notebook.
+
+    Their `worker.state`, and whatever CUDA context or communicator they hold, lives on between
+    calls. After a call that failed or was interrupted, the next one begins with new ranks.
+
+        with Cluster(workers=4) as cluster:
+            cluster.run(build)
+            cluster.run(train, steps=10)
+
+    Args:
+        workers: how many ranks.
+        device: "cpu" or "cuda"; by default CUDA where there is a GPU for each rank.
+        timeout: seconds without a sign of life after which a call counts as hanging; None: never.
+    """
+
+    def __init__(self, workers: int = 2, *, device: str | None = None, timeout=DEFAULT_TIMEOUT):
+        if not isinstance(workers, int) or workers < 1:
+            raise ValueError(f"workers must be a positive whole number, not {workers!r}")
+        self.workers = workers
+        self.device, self.backend = choose_device(workers, device)
+        self.timeout = timeout
+        self.processes: Processes | None = None
+        self.calls = 0  # that these ranks have answered
+        self.lock = threading.Lock()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def run(self, fn, /, *, live: str | None = None, timeout=..., **kwargs) -> Runs:
+        """Call `fn(worker, **kwargs)` on every rank and return what each returned.
+
+        Args:
+            live: draw this logged value as it comes.
+            timeout: for this call; by default the cluster's.
+
+        Raises:
+            CannotTravel: `fn` or an argument cannot be sent; names the variable.
+            WorkerError: a rank failed, died or hangs.
+        """
+        __tracebackhide__ = True
+        if not callable(fn):
+            raise TypeError(f"run takes a function of a worker, not a {type(fn).__name__}")
+        timeout = self.timeout if timeout is ... else timeout
+        with self.lock:
+            return self.call(fn, kwargs, live, timeout)
+
+    def call(self, fn, kwargs, live, timeout) -> Runs:
+        __tracebackhide__ = True
+        began = time.perf_counter()
+        names = {getattr(fn, "__name__", "the function"): fn, **kwargs}
+        parcel = pack_or_name((fn, kwargs, cell_sources()), names, "to the ranks")
+        try:
+            call = self.send(parcel, live)
+            call.wait(timeout)
+        except BaseException as error:
+            with uninterrupted():
+                self.stop()
+                if self.calls:
+                    explain_loss(error)
+                self.calls = 0
+            raise
+        finally:
+            parcel.close()
+        self.calls += 1
+        results = [call.results[rank] for rank in range(self.workers)]
+        seconds = time.perf_counter() - began
+        return Runs(results, call.records, self.device, self.backend, seconds)
+
+    def send(self, parcel: Parcel, live: str | None) -> Call:
+        """Put the call before the ranks, which are started if there are none."""
+        if self.processes is None:
+            with uninterrupted():
+                self.start()
+        for process in self.processes.ranks:
+            try:
+                process.channel.send("call", parcel.pickled, parcel.sizes, fd=parcel.fd)
+            except OSError:
+                pass  # it has ended since, and the server will say how
+        return Call(self.processes, Screen(live))
+
+    def start(self):
+        processes = self.processes = Processes(self.workers)
+        path, fd = None, None
+        if os.path.isdir("/proc/self/fd"):
+            fd = anonymous_file()  # the ranks meet in a file that has no name
+        else:
+            path = str(private_folder() / f"rendezvous-{next(_count)}")
+        for process in processes.ranks:
+            process.channel.send(self.setup(process.rank, path), fd=fd)
+        if fd is not None:
+            os.close(fd)
+
+    def setup(self, rank: int, rendezvous: str | None) -> Setup:
+        loopback = "lo" if sys.platform == "linux" else "lo0"
+        place = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": self.workers,
+            "LOCAL_WORLD_SIZE": self.workers,
+            "GLOO_SOCKET_IFNAME": loopback,
+            "NCCL_SOCKET_IFNAME": loopback,
+        }
+        return Setup(
+            rank=rank,
+            world_size=self.workers,
+            device=self.device,
+            backend=self.backend,
+            threads=threads_per_rank(self.workers),
+            timeout=max(1800.0, 2 * (self.timeout or 0)),
+            rendezvous=rendezvous,
+            path=list(sys.path),
+            folder=working_folder(),
+            environ={**os.environ, **{name: str(value) for name, value in place.items()}},
+        )
+
+    def stop(self):
+        """Kill the ranks and wait until they are gone."""
+        processes, self.processes = self.processes, None
+        if processes:
+            processes.kill(wait=END_SECONDS)
+
+    def close(self):
+        """Let the ranks leave. On a GPU, wait until they have given back its memory."""
+        processes, self.processes = self.processes, None
+        if processes:
+            processes.leave(wait=END_SECONDS if self.device == "cuda" else 0)
+
+
+_count = itertools.count()
+
+
+def choose_device(workers: int, device: str | None) -> tuple[str, str]:
+    """`(device, backend)`: a GPU for each rank, or all on the CPU."""
+    if device not in (None, "cpu", "cuda"):
+        raise ValueError(f'device is "cpu", "cuda" or None, not {device!r}')
+    gpus = torch.cuda.device_count() if device != "cpu" else 0
+    if gpus >= workers:
+        return "cuda", "cpu:gloo,cuda:nccl"
+    if device == "cuda":
+        raise ValueError(f"{workers} ranks need {workers} GPUs, and there are {gpus}")
+    if gpus:
+        print(f"{workers} ranks, {gpus} GPU{'s' * (gpus > 1)}: running on the CPU, with gloo")
+    return "cpu", "gloo"
+
+
+def threads_per_rank(workers: int) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, cores // workers)
+
+
+def working_folder() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
+
+
+def cell_sources() -> dict[str, str]:
+    """The text of every cell that ran, by the name of the file that it pretends to be."""
+    return {
+        name: "".join(entry[2])
+        for name, entry in list(linecache.cache.items())
+        if len(entry) == 4 and not os.path.exists(name)
+    }
+
+
+def explain_loss(error: BaseException):
+    """Say in the error that what earlier calls left on the ranks is gone with them."""
+    text = "The ranks are gone, and their worker.state with them; the next call begins with new ones."
+    if isinstance(error, WorkerError):
+        error.args = (f"{error}\n{text}",)
+    elif isinstance(error, KeyboardInterrupt):
+        print(f"Interrupted. {text}")
+
+
+@contextmanager
+def uninterrupted():
+    """Hold an interrupt back until the block is done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held = []
+    before = signal.signal(signal.SIGINT, lambda *_: held.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if held:
+            raise KeyboardInterrupt

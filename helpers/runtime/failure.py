@@ -1,0 +1,157 @@
+"""From what the ranks reported to one error that names the culprit."""
+
+import pickle
+import re
+import signal
+from dataclasses import dataclass
+
+from helpers.runtime.stacks import collective, doing, format_stack, frames, with_cell_names
+
+# What a rank complains of when *another* one has gone: never the cause while there is a better one.
+CONSEQUENCE = re.compile(
+    r"connection (closed|reset|refused)|broken pipe|socket (closed|error)|peer|"
+    r"remote process exited|timed out waiting|NCCL communicator was aborted|store.*(wait|timeout)",
+    re.IGNORECASE,
+)
+
+
+class WorkerError(RuntimeError):
+    """A rank failed. The other ranks were stopped at once.
+
+    Attributes:
+        rank: which rank failed first; None when none can be told from the others.
+        traceback: the rank's own traceback, with the lines of the cell.
+        others: what each of the other ranks was doing, by rank.
+        kind: "exception", "died", "hang" or "server".
+
+    `__cause__` is the rank's own exception where it can travel.
+    """
+
+    def __init__(self, headline: str, *, kind, rank=None, traceback="", others=None, note=""):
+        self.rank, self.kind, self.traceback = rank, kind, traceback
+        self.others: dict[int, str] = others or {}
+        doing = [f"  rank {rank} was {what}" for rank, what in sorted(self.others.items())]
+        parts = [headline, traceback.rstrip(), "\n".join(doing), note]
+        super().__init__("\n".join(part for part in parts if part))
+
+    def __reduce__(self):  # so that it comes back from a launch inside a rank
+        return rebuild, (str(self), self.__dict__)
+
+    def _render_traceback_(self):
+        """In a notebook, show what happened on the rank, not how we learned of it."""
+        return [f"WorkerError: {self}"]
+
+
+def rebuild(text: str, attributes: dict) -> WorkerError:
+    error = WorkerError(text, kind=attributes["kind"])
+    error.__dict__.update(attributes)
+    return error
+
+
+@dataclass
+class Failure:
+    """How one rank's call failed: by an exception, or by the end of its process."""
+
+    rank: int
+    when: float
+    kind: str = ""  # the exception's type
+    message: str = ""
+    traceback: str = ""
+    exception: bytes | None = None
+    status: int | None = None  # exit code, or minus the signal
+
+    @property
+    def consequence(self) -> bool:
+        return self.status is None and bool(CONSEQUENCE.search(f"{self.kind}: {self.message}"))
+
+    def original(self) -> BaseException | None:
+        """The rank's exception itself, where it could travel."""
+        try:
+            return pickle.loads(self.exception) if self.exception else None
+        except Exception:  # a class that this process cannot rebuild
+            return None
+
+    def headline(self) -> str:
+        if self.status is None:
+            first = self.message.strip().split("\n")[0]
+            return f"rank {self.rank} raised {self.kind}{': ' if first else ''}{first}"
+        if self.status >= 0:
+            return f"rank {self.rank} ended with exit code {self.status} before it returned"
+        number = -self.status
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            name = f"signal {number}"
+        hint = {
+            "SIGKILL": ": out of memory? (the system kills the largest process then)",
+            "SIGSEGV": ": a crash in compiled code",
+            "SIGBUS": ": a crash in compiled code, or no room left in shared memory (/dev/shm)",
+            "SIGABRT": ": compiled code gave up; its last words are above",
+        }.get(name, "")
+        return f"rank {self.rank} was killed by {name}{hint}"
+
+
+def culprit(failures: list[Failure]) -> Failure:
+    """The likeliest cause: a death, then what no other rank can have caused, then the first."""
+    return min(failures, key=lambda f: (f.status is None, f.consequence, f.when))
+
+
+def blame(failures: list[Failure], whereabouts: dict[int, str], stacks: dict[int, str]):
+    """The error for a call in which ranks failed.
+
+    Args:
+        failures: of the ranks that failed.
+        whereabouts: for every rank, "done" if it had returned.
+        stacks: what faulthandler wrote, of those that were running and of those that crashed.
+    """
+    first = culprit(failures)
+    others = {rank: known or doing(stacks.get(rank, "")) for rank, known in whereabouts.items()}
+    same = []
+    for failure in failures:
+        if failure.status is None and (failure.kind, failure.message) == (first.kind, first.message):
+            same.append(failure.rank)
+            del others[failure.rank]
+        else:
+            others[failure.rank] = f"failing too: {failure.headline().split(' ', 2)[2]}"
+    others.pop(first.rank, None)
+    same = [rank for rank in same if rank != first.rank]
+    note = ""
+    if same:
+        note = f"rank{'s' * (len(same) > 1)} {', '.join(map(str, sorted(same)))} failed the same way"
+    trace = with_cell_names(first.traceback)
+    if first.status is not None and (stack := format_stack(stacks.get(first.rank, ""))):
+        trace = "Its last Python stack (most recent call last):\n" + stack
+    error = WorkerError(
+        first.headline(),
+        kind="exception" if first.status is None else "died",
+        rank=first.rank,
+        traceback=trace,
+        others=others,
+        note=note,
+    )
+    error.__cause__ = first.original()
+    return error
+
+
+def blame_hang(timeout: float, whereabouts: dict[int, str], stacks: dict[int, str]):
+    """The error for a call that gave no sign of life. The odd one out, where there is one, is named."""
+    calls = {r: collective(frames(stacks.get(r, ""))) for r, known in whereabouts.items() if not known}
+    idle = [rank for rank, call in calls.items() if call is None]
+    odd = idle[0] if len(idle) == 1 and len(calls) > 1 else None
+    headline = f"no sign of life from any rank for {timeout:g} s: a hang"
+    if odd is not None:
+        headline += f"; rank {odd} is the one that is not in a collective"
+    elif len(set(calls.values())) > 1:
+        headline += "; the ranks are in different collectives"
+    text = []
+    for rank, known in sorted(whereabouts.items()):
+        text.append(f"rank {rank} was {known or doing(stacks.get(rank, ''))}")
+        if not known:
+            text.append(format_stack(stacks.get(rank, "")))
+    return WorkerError(
+        headline,
+        kind="hang",
+        rank=odd,
+        traceback="\n".join(filter(None, text)),
+        note="Longer work between two signs of life? worker.log, a print or launch(timeout=…).",
+    )

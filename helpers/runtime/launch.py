@@ -1,0 +1,37 @@
+"""Run one function on many ranks."""
+
+from helpers.runtime.cluster import DEFAULT_TIMEOUT, Cluster
+from helpers.runtime.runs import Runs
+
+
+def launch(
+    fn,
+    workers: int = 2,
+    *,
+    device: str | None = None,
+    timeout: float | None = DEFAULT_TIMEOUT,
+    live: str | None = None,
+    **kwargs,
+) -> Runs:
+    """Run `fn(worker, **kwargs)` on `workers` fresh processes that form a process group.
+
+    Args:
+        fn: any function, also one of a cell, a lambda or a closure. It travels by value.
+        workers: how many ranks.
+        device: "cpu" or "cuda"; by default CUDA and NCCL where there is a GPU for each rank, else
+            the CPU and gloo.
+        timeout: seconds without a sign of life from any rank (a log, a print, a rank's end) after
+            which the call ends as hanging; None: never.
+        live: a value given to `worker.log`, drawn while it comes.
+        kwargs: passed to `fn`, by value; tensors arrive on the CPU.
+
+    Returns:
+        Runs: `runs[rank]` is what `fn` returned there; tensors come back on the CPU.
+
+    Raises:
+        CannotTravel: something cannot be sent; names the variable.
+        WorkerError: a rank failed; the others were stopped.
+    """
+    __tracebackhide__ = True
+    with Cluster(workers, device=device, timeout=timeout) as cluster:
+        return cluster.run(fn, live=live, **kwargs)

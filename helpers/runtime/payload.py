@@ -1,0 +1,146 @@
+"""How functions, arguments and results travel between the notebook and its ranks.
+
+Functions travel by value (cloudpickle), so a cell's function, a lambda, a closure or a class made
+in a cell arrives whole; what was imported from a file is imported again by the rank. The bytes of
+large tensors and arrays are not pickled: they are written once into an anonymous file in memory,
+and mapped, privately, by whoever receives its descriptor.
+"""
+
+import io
+import mmap
+import os
+import pickle
+import sys
+from typing import Any, NamedTuple
+
+import cloudpickle
+import torch
+
+from helpers.runtime.channel import anonymous_file
+
+INLINE = 1 << 16  # bytes; what is larger travels through a file in memory
+ALIGN = 64
+
+
+class CannotTravel(TypeError):
+    """A value that cannot be sent to, or back from, a rank. Names it, and says what to do."""
+
+
+class Parcel(NamedTuple):
+    """A packed value. `fd` is open in the process that packed it; `close` after sending."""
+
+    pickled: bytes | None
+    sizes: list[int]  # bytes of the pickle and of each buffer, in the file
+    fd: int | None
+
+    def close(self):
+        if self.fd is not None:
+            os.close(self.fd)
+
+
+def pack(value: Any) -> Parcel:
+    """Pack `value`.
+
+    Raises:
+        CannotTravel: something in it has no meaning in another process.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+
+    def keep_small_in_the_pickle(buffer: pickle.PickleBuffer) -> bool:
+        small = buffer.raw().nbytes <= INLINE
+        if not small:
+            buffers.append(buffer)
+        return small
+
+    stream = io.BytesIO()
+    try:
+        Packer(stream, keep_small_in_the_pickle).dump(value)
+    except CannotTravel:
+        raise
+    except Exception as error:
+        raise CannotTravel(f"{type(error).__name__}: {error}") from error
+    parts = [stream.getbuffer(), *(buffer.raw() for buffer in buffers)]
+    sizes = [part.nbytes for part in parts]
+    if not buffers and sizes[0] <= INLINE:
+        return Parcel(stream.getvalue(), sizes, None)
+    fd = anonymous_file()
+    for part, start in zip(parts, starts(sizes), strict=True):
+        while part.nbytes:
+            written = os.pwrite(fd, part, start)
+            part, start = part[written:], start + written
+    return Parcel(None, sizes, fd)
+
+
+def unpack(parcel: Parcel) -> Any:
+    """The value. Its large tensors lie in a private mapping: writing to them changes no one else's."""
+    pickled, sizes, fd = parcel
+    if fd is None:
+        return pickle.loads(pickled)
+    begins = starts(sizes)
+    memory = memoryview(private_map(fd, begins[-1] + sizes[-1]))
+    pickled, *buffers = (memory[b : b + n] for b, n in zip(begins, sizes, strict=True))
+    return pickle.loads(pickled, buffers=buffers)
+
+
+def starts(sizes: list[int]) -> list[int]:
+    position, begins = 0, []
+    for size in sizes:
+        begins.append(position)
+        position += -(-size // ALIGN) * ALIGN
+    return begins
+
+
+def private_map(fd: int, size: int) -> mmap.mmap:
+    return mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+class Packer(cloudpickle.Pickler):
+    """cloudpickle, with the bytes of CPU tensors kept out of the pickle, each storage once."""
+
+    def __init__(self, stream, buffer_callback):
+        super().__init__(stream, protocol=5, buffer_callback=buffer_callback)
+        self.storages: dict[tuple[int, int], Storage] = {}  # by address and bytes
+
+    def reducer_override(self, value):
+        if isinstance(value, io.IOBase) and not isinstance(value, io.BytesIO | io.StringIO):
+            for name in ("stdin", "stdout", "stderr"):
+                if value is getattr(sys, name):
+                    return getattr, (sys, name)  # the rank's own
+            raise CannotTravel("an open file belongs to the process that opened it")
+        if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_quantized:
+            return self.reduce_tensor(value)
+        return super().reducer_override(value)
+
+    def reduce_tensor(self, tensor: torch.Tensor):
+        """As data alone: on the CPU, without the graph that made it."""
+        flat = tensor.detach().cpu().resolve_conj().resolve_neg()
+        memory = flat.untyped_storage()
+        if memory.nbytes() > 4 * flat.nbytes + INLINE:  # a small view of something large
+            flat = flat.clone()
+            memory = flat.untyped_storage()
+        key = (memory.data_ptr(), memory.nbytes())
+        storage = self.storages.setdefault(key, Storage(memory))
+        place = (flat.storage_offset(), tuple(flat.shape), flat.stride())
+        keep_grad = tensor.requires_grad and tensor.is_leaf
+        return rebuild_tensor, (storage, flat.dtype, place, keep_grad)
+
+
+class Storage:
+    """The memory of tensors, pickled once however many tensors share it."""
+
+    def __init__(self, memory: torch.UntypedStorage):
+        self.memory = memory
+
+    def __reduce_ex__(self, protocol):
+        data = torch.empty(0, dtype=torch.uint8).set_(self.memory).numpy()
+        return rebuild_storage, (pickle.PickleBuffer(data),)
+
+
+def rebuild_storage(data) -> torch.UntypedStorage:
+    if not len(data):
+        return torch.UntypedStorage(0)
+    return torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
+
+
+def rebuild_tensor(storage, dtype, place, requires_grad) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype).set_(storage, *place).requires_grad_(requires_grad)

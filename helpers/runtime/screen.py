@@ -1,0 +1,110 @@
+"""Progress and curves while a call runs: drawn in place in Jupyter, lines in a terminal."""
+
+import sys
+import time
+
+DRAW_SECONDS = 0.25
+DRAW_SHARE = 0.2  # of the time at most, so that drawing never holds up the ranks
+LINE_SECONDS = 2.0  # between two lines of the same bar in a terminal
+
+
+def in_jupyter() -> bool:
+    """Is there a notebook to draw in?"""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return hasattr(shell, "kernel")
+
+
+class Screen:
+    """What a call shows of itself.
+
+    Args:
+        live: the logged value to draw as a curve, by rank, over `step` where that is logged too.
+    """
+
+    def __init__(self, live: str | None = None):
+        self.live = live
+        self.curves: dict[int, tuple[list, list]] = {}
+        self.bars: dict[tuple[str, int], tuple[int, int | None]] = {}  # (label, rank) -> done, total
+        self.panel = JupyterPanel() if in_jupyter() else LinePanel()
+        self.fresh = {"curve": False, "bars": False}
+        self.not_before = 0.0
+
+    def point(self, record: dict):
+        if self.live in record:
+            steps, values = self.curves.setdefault(record["rank"], ([], []))
+            steps.append(record.get("step", len(steps)))
+            values.append(record[self.live])
+            self.fresh["curve"] = True
+
+    def progress(self, rank: int, label: str, done: int, total: int | None):
+        self.bars[label, rank] = (done, total)
+        self.fresh["bars"] = True
+
+    def draw(self, last: bool = False):
+        began = time.monotonic()
+        if not any(self.fresh.values()) or (began < self.not_before and not last):
+            return
+        if self.fresh["bars"]:
+            self.panel.bars(self.bars, last)
+        if self.fresh["curve"]:
+            self.panel.curve(self.live, self.curves, last)
+        self.fresh = dict.fromkeys(self.fresh, False)
+        now = time.monotonic()
+        self.not_before = now + max(DRAW_SECONDS, (now - began) / DRAW_SHARE)
+
+    def finish(self):
+        """Draw what has come since; the last state stays."""
+        self.draw(last=True)
+        if self.live and not self.curves:
+            print(f"nothing to draw: no rank called worker.log({self.live}=…)")
+
+
+class JupyterPanel:
+    """Each thing drawn has one place in the cell's output, and is updated there."""
+
+    def __init__(self):
+        self.places = {}
+
+    def show(self, place: str, data: dict):
+        from IPython.display import display
+
+        if place in self.places:
+            self.places[place].update(data, raw=True)
+        else:
+            self.places[place] = display(data, raw=True, display_id=True)
+
+    def bars(self, bars, last):
+        from helpers.plots.live import bars_html, bars_text
+
+        self.show("bars", {"text/html": bars_html(bars), "text/plain": bars_text(bars)})
+
+    def curve(self, name, curves, last):
+        from helpers.plots.live import curve_png
+
+        self.show("curve", {"image/png": curve_png(name, curves), "text/plain": f"{name} by rank"})
+
+
+class LinePanel:
+    """Now and then a line, and the last state always."""
+
+    def __init__(self):
+        self.next = {"bars": 0.0, "curve": 0.0}
+
+    def due(self, what: str, last: bool) -> bool:
+        now = time.monotonic()
+        if now < self.next[what] and not last:
+            return False
+        self.next[what] = now + LINE_SECONDS
+        return True
+
+    def bars(self, bars, last):
+        if self.due("bars", last):
+            from helpers.plots.live import bars_text
+
+            print(bars_text(bars), flush=True)
+
+    def curve(self, name, curves, last):
+        if self.due("curve", last):
+            parts = (f"rank {r} {v[-1]:.4g} (step {s[-1]})" for r, (s, v) in sorted(curves.items()))
+            print(f"{name}: {', '.join(parts)}", flush=True)

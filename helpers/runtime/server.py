@@ -1,0 +1,290 @@
+"""The clean process that ranks come from.
+
+A rank is a fresh process, yet `import torch` costs seconds. So one process per notebook imports
+torch once, and forks itself for every rank: a fork shares those pages and costs milliseconds. It
+holds nothing of the notebook's, starts no thread, and never touches CUDA, so that forking it is
+always safe (a notebook's own process is safe to fork only until it first uses CUDA).
+
+Two generations serve, so that the first call need not wait for everything:
+
+    server ── import torch ──┬── import what a training step needs ── serve `late` ──…
+                             └── fork: serve `early` at once, until `late` is ready
+
+The file is a program of its own and imports nothing of `helpers`: whatever a rank imports from
+there is read from disk by that rank, as it stands at that moment.
+
+Wire: over `early` and `late` come sockets, one per cluster. Over a cluster's socket go lines of
+JSON: `{"start": rank}` (with the rank's four file descriptors), `{"signal": [ranks, number]}`,
+`{"release": seconds}` (let the ranks end by themselves, then kill); back come `{"rank", "pid"}`
+and `{"rank", "status"}`. `{"folder": path}` is removed when the notebook has ended. A closed
+cluster socket means: kill these ranks.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import types
+from dataclasses import dataclass, field
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+FDS_PER_RANK = 4  # channel, stdout, stderr, stacks
+PR_SET_PDEATHSIG = 1
+POLL_SECONDS = 0.5  # how soon the end of the notebook is noticed, should its sockets outlive it
+
+
+def import_first():
+    """What every rank needs before its first collective."""
+    import cloudpickle  # noqa: F401
+    import numpy  # noqa: F401
+    import torch.distributed  # noqa: F401
+
+
+def import_rest():
+    """What a training step pulls in; the first optimizer of a process alone imports for 1-2 s."""
+    import torch
+    import torch.distributed.fsdp
+    import torch.distributed.pipelining
+    import torch.distributed.tensor.parallel
+    import torch.utils.data  # noqa: F401
+
+    weight = torch.nn.Parameter(torch.zeros(1))
+    weight.grad = torch.zeros(1)  # no backward: autograd's threads would make forking unsafe
+    torch.optim.AdamW([weight]).step()
+
+
+@dataclass
+class Ranks:
+    """The ranks of one cluster, and the socket of the notebook that they belong to."""
+
+    socket: socket.socket
+    rank_of: dict[int, int] = field(default_factory=dict)  # pid -> rank
+    text: bytes = b""
+    fds: list[int] = field(default_factory=list)
+    deadline: float | None = None  # when to kill what was told to end by itself
+
+    def tell(self, **message):
+        if self.socket is None:
+            return
+        try:
+            self.socket.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:  # the notebook has hung up; its ranks are killed when the loop sees that
+            pass
+
+    def signal(self, ranks, number):
+        for pid, rank in self.rank_of.items():
+            if rank in ranks:
+                os.kill(pid, number)
+
+    def kill(self):
+        for pid in self.rank_of:
+            kill_group(pid)
+            os.kill(pid, signal.SIGKILL)  # it may not lead its group yet
+
+
+def kill_group(pid):
+    """Kill a rank and whatever it started: each rank leads a session of its own."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+class Server:
+    def __init__(self, control, notebook_pid, fork):
+        self.control, self.notebook_pid, self.fork = control, notebook_pid, fork
+        self.clusters: list[Ranks] = []
+        self.folders: set[str] = set()  # what the notebook would like removed at its end
+        self.programs: dict[int, subprocess.Popen] = {}  # held, or Popen would wait for them itself
+        self.wake, wake = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(self.wake, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def serve(self):
+        """Until the notebook hangs up or is gone."""
+        while self.control or self.clusters:
+            sockets = [c.socket for c in self.clusters if c.socket]
+            listen = [self.wake, *sockets, *([self.control] if self.control else [])]
+            ready, _, _ = select.select(listen, [], [], POLL_SECONDS)
+            if self.wake in ready:
+                os.read(self.wake, 65536)
+            if not self.notebook_lives():
+                break
+            for cluster in [c for c in self.clusters if c.socket in ready]:
+                self.hear(cluster)
+            if self.control in ready:
+                self.accept()
+            self.reap()
+            for cluster in self.clusters:
+                if cluster.deadline and time.monotonic() > cluster.deadline:
+                    cluster.kill()
+        for cluster in self.clusters:
+            cluster.kill()
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def notebook_lives(self):
+        try:
+            os.kill(self.notebook_pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def accept(self):
+        text, fds, _, _ = socket.recv_fds(self.control, 4096, 1)
+        if not text:
+            self.control.close()
+            self.control = None
+        for fd in fds:
+            self.clusters.append(Ranks(socket.socket(fileno=fd)))
+
+    def hear(self, cluster):
+        try:
+            text, fds, _, _ = socket.recv_fds(cluster.socket, 4096, FDS_PER_RANK)
+        except OSError:
+            text, fds = b"", []
+        if not text:  # hung up
+            cluster.socket.close()
+            cluster.socket = None
+            if cluster.deadline is None:
+                cluster.kill()
+            return
+        cluster.fds += fds
+        *lines, cluster.text = (cluster.text + text).split(b"\n")
+        for line in lines:
+            match json.loads(line):
+                case {"start": rank}:
+                    fds, cluster.fds = cluster.fds[:FDS_PER_RANK], cluster.fds[FDS_PER_RANK:]
+                    pid = self.start(fds)
+                    cluster.rank_of[pid] = rank
+                    cluster.tell(rank=rank, pid=pid)
+                case {"signal": [ranks, number]}:
+                    cluster.signal(ranks, number)
+                case {"release": seconds}:
+                    cluster.deadline = time.monotonic() + seconds
+                case {"folder": path}:
+                    self.folders.add(path)
+
+    def start(self, fds):
+        if not self.fork:
+            program = spawn_rank(fds)
+            self.programs[pid := program.pid] = program
+        elif (pid := os.fork()) == 0:
+            self.leave()
+            become_rank(*fds)
+        for fd in fds:
+            os.close(fd)
+        return pid
+
+    def leave(self):
+        """In the forked rank: let go of what is the server's."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for cluster in self.clusters:
+            if cluster.socket:
+                cluster.socket.close()
+            for fd in cluster.fds:
+                os.close(fd)
+        if self.control:
+            self.control.close()
+        os.close(self.wake)
+
+    def reap(self):
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            self.programs.pop(pid, None)
+            for cluster in self.clusters:
+                if pid in cluster.rank_of:
+                    kill_group(pid)  # what the rank started, and did not end
+                    rank = cluster.rank_of.pop(pid)
+                    cluster.tell(rank=rank, status=os.waitstatus_to_exitcode(status))
+        self.clusters = [c for c in self.clusters if c.socket or c.rank_of]
+
+
+def become_rank(channel, stdout, stderr, stacks):
+    """Turn this fresh fork into a rank; never returns."""
+    code = 1
+    try:
+        server = os.getppid()
+        os.setsid()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != server:
+                os._exit(1)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for fd, target in ((nothing, 0), (stdout, 1), (stderr, 2)):
+            os.dup2(fd, target)
+            os.close(fd)
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        sys.path.insert(0, ROOT)
+        from helpers.runtime.worker import work
+
+        code = work(channel, stacks)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+
+def spawn_rank(fds):
+    """Start a rank as a new program, where forking a process with torch in it is not safe."""
+    channel, stdout, stderr, stacks = fds
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from helpers.runtime.worker import work; "
+        "sys.exit(work(int(sys.argv[2]), int(sys.argv[3])))"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", program, ROOT, str(channel), str(stacks)],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=(channel, stacks),
+        start_new_session=True,
+    )
+
+
+def main(early, late, notebook_pid, start):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook decides what an interrupt means
+    early, late = socket.socket(fileno=int(early)), socket.socket(fileno=int(late))
+    notebook_pid, fork = int(notebook_pid), start == "fork"
+    if not fork:
+        early.close()
+    else:
+        import_first()
+        gc.collect()
+        gc.freeze()  # else the ranks' collectors would write to, and so copy, every shared page
+        if os.fork() == 0:
+            late.close()
+            Server(early, notebook_pid, fork).serve()
+            os._exit(0)
+        early.close()
+        import_rest()
+        gc.collect()
+        gc.freeze()
+    late.sendall(b"ready\n")
+    Server(late, notebook_pid, fork).serve()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,80 @@
+"""Where a rank is: read from what faulthandler writes when it is asked, or when the rank crashes."""
+
+import linecache
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = str(Path(__file__).parent)
+
+
+@dataclass
+class Frame:
+    file: str
+    line: int
+    name: str
+
+    @property
+    def ours(self) -> bool:
+        return self.file.startswith(HERE) or self.file.startswith("<frozen")
+
+    @property
+    def library(self) -> bool:
+        return self.ours or "site-packages" in self.file or self.file.startswith(sys.base_prefix)
+
+
+STACK_LINE = re.compile(r'  File "(.+)", line (\d+) in (.+)')
+
+
+def frames(dump: str) -> list[Frame]:
+    """The innermost frame first, from what faulthandler wrote last."""
+    last = re.split(r"^(?:Stack|Current thread|Fatal Python error).*$", dump, flags=re.M)[-1]
+    found = (STACK_LINE.match(line) for line in last.splitlines())
+    all_frames = [Frame(m[1], int(m[2]), m[3]) for m in found if m]
+    return [f for f in all_frames if not f.ours]
+
+
+def collective(stack: list[Frame]) -> str | None:
+    """The name of the torch.distributed call that the rank is in."""
+    inside = [f.name for f in stack if "torch/distributed/distributed_c10d" in f.file]
+    return next((name for name in reversed(inside) if name != "wrapper"), None)
+
+
+def doing(dump: str) -> str:
+    """One line on what a rank was doing, from its stack."""
+    stack = frames(dump)
+    if not stack:
+        return "not answering"
+    place = next((f for f in stack if not f.library), stack[0])
+    where = f"line {place.line} of {cell_name(place.file)}, in {place.name}"
+    source = linecache.getline(place.file, place.line).strip()
+    call = collective(stack)
+    return f"{f'waiting in {call}' if call else 'running'}, {where}{f': {source}' if source else ''}"
+
+
+def format_stack(dump: str) -> str:
+    lines = []
+    for f in reversed(frames(dump)):
+        lines.append(f'  File "{f.file}", line {f.line}, in {f.name}')
+        if source := linecache.getline(f.file, f.line).strip():
+            lines.append(f"    {source}")
+    return with_cell_names("\n".join(lines))
+
+
+def cell_name(file: str) -> str:
+    """`Cell In[3]` for the code of a cell, else the file as it is."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    label = shell.compile.format_code_name(file) if shell else None
+    return f"{label[0]} {label[1]}" if label else file
+
+
+def with_cell_names(text: str) -> str:
+    """Tracebacks name a cell's code by a temporary file that does not exist: say `Cell In[3]`."""
+
+    def replace(match):
+        name = cell_name(match[1])
+        return match[0] if name == match[1] else name
+
+    return re.sub(r'File "([^"]+)"', replace, text)

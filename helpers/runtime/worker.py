@@ -1,0 +1,233 @@
+"""What runs in a rank: joining the others, then calls, one after another, until told to leave."""
+
+import faulthandler
+import gc
+import linecache
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from helpers.runtime.blame import pack_or_name
+from helpers.runtime.channel import Channel
+from helpers.runtime.payload import CannotTravel, Parcel, unpack
+
+TRACK_SECONDS = 0.05  # how often a bar moves
+RESERVED = {"rank", "seconds"}
+STACK_SIGNAL = signal.SIGUSR1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a rank must know before it can join."""
+
+    rank: int
+    world_size: int
+    device: str  # "cpu" or "cuda"
+    backend: str
+    threads: int
+    timeout: float  # seconds a collective may take before the backend itself gives up
+    rendezvous: str | None  # path; None: the file whose descriptor came along
+    path: list[str]  # sys.path of the notebook
+    folder: str | None  # its working folder; None when that is gone
+    environ: dict[str, str]
+    sources: dict[str, str] = field(default_factory=dict)  # cells, by the file name of their code
+
+
+class Worker:
+    """A rank, as the function that runs on it sees it: its first argument.
+
+    Attributes:
+        rank, local_rank, world_size: as torch says them.
+        device: where this rank's tensors belong.
+        state: yours; on a Cluster it lives on from call to call.
+    """
+
+    def __init__(self, rank: int, world_size: int, device: torch.device, channel: Channel):
+        self.rank = self.local_rank = rank
+        self.world_size = world_size
+        self.device = device
+        self.state = SimpleNamespace()
+        self._channel = channel
+        self._began = time.perf_counter()
+
+    def __repr__(self):
+        return f"Worker(rank={self.rank}, world_size={self.world_size}, device='{self.device}')"
+
+    def log(self, **values):
+        """Send a row of numbers or words to the notebook: `runs.frame()`, and the live curve.
+
+        Tensors and arrays of one element become numbers. Never waits for the notebook.
+        """
+        if not RESERVED.isdisjoint(values):
+            raise ValueError(f"worker.log adds {sorted(RESERVED)} itself; name yours otherwise")
+        for name, value in values.items():
+            if not isinstance(value, int | float | str):
+                values[name] = plain(name, value)
+        self._channel.post("log", time.perf_counter() - self._began, values)
+
+    def track(self, iterable, total: int | None = None, label: str = ""):
+        """Iterate, and move this rank's bar in the notebook."""
+        if total is None and hasattr(iterable, "__len__"):
+            total = len(iterable)
+        done, shown = 0, 0.0
+        self._channel.post("track", label, done, total)
+        try:
+            for item in iterable:
+                yield item
+                done += 1
+                if (now := time.perf_counter()) - shown > TRACK_SECONDS:
+                    shown = now
+                    self._channel.post("track", label, done, total)
+        finally:
+            self._channel.post("track", label, done, total)
+
+
+def plain(name: str, value: Any):
+    if value is None:
+        return None
+    if getattr(value, "numel", lambda: 0)() == 1 or getattr(value, "size", 0) == 1:
+        return value.item()
+    raise TypeError(
+        f"worker.log({name}=…) takes numbers and words, not a {type(value).__name__}"
+        f"{f' of shape {tuple(value.shape)}' if hasattr(value, 'shape') else ''}; "
+        "return larger things from the function"
+    )
+
+
+def work(channel_fd: int, stacks_fd: int) -> int:
+    """The life of a rank. Returns its exit code."""
+    faulthandler.enable(stacks_fd)  # a crash in C leaves the Python stack
+    faulthandler.register(STACK_SIGNAL, stacks_fd, all_threads=False)
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        stream = open(fd, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    channel = Channel(socket.socket(fileno=channel_fd))
+    (setup,), rendezvous = channel.receive()
+    worker = None
+    while True:
+        try:
+            message, fd = channel.receive()
+        except EOFError:  # the notebook is gone
+            return 1
+        match message:
+            case ("call", pickled, sizes):
+                if worker is None:
+                    worker = answer(channel, lambda: join(setup, rendezvous, channel))
+                    if worker is None:
+                        continue
+                call = Parcel(pickled, sizes, fd)
+                answer(channel, lambda call=call: run(worker, call))
+                call.close()
+            case ("leave",):
+                leave(setup)
+                return 0
+
+
+def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
+    """Become rank `setup.rank` of the process group."""
+    os.environ.clear()
+    os.environ.update(setup.environ)
+    sys.path[:] = setup.path
+    if setup.folder is not None:
+        os.chdir(setup.folder)
+    torch.set_num_threads(setup.threads)
+    seed_differently()
+    device = torch.device("cpu")
+    if setup.device == "cuda":
+        device = torch.device("cuda", setup.rank)
+        torch.cuda.set_device(device)
+    path = setup.rendezvous or f"/proc/self/fd/{rendezvous}"
+    dist.init_process_group(
+        setup.backend,
+        store=dist.FileStore(path, setup.world_size),
+        rank=setup.rank,
+        world_size=setup.world_size,
+        timeout=timedelta(seconds=setup.timeout),
+        device_id=device if setup.device == "cuda" else None,
+    )
+    return Worker(setup.rank, setup.world_size, device, channel)
+
+
+def seed_differently():
+    """A fork inherits the generators' states; a fresh process has its own."""
+    torch.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+
+
+def run(worker: Worker, call: Parcel):
+    fn, kwargs, sources = unpack(call)
+    for name, source in sources.items():  # so that tracebacks, and inspect, can show a cell
+        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    worker._began = time.perf_counter()
+    result = fn(worker, **kwargs)
+    try:
+        parcel = pack_or_name(result, {"result": result}, "back to the notebook")
+    except CannotTravel as error:
+        raise error.with_traceback(None) from None
+    sys.stdout.flush()
+    sys.stderr.flush()
+    worker._channel.send("result", parcel.pickled, parcel.sizes, fd=parcel.fd)
+    parcel.close()
+    return worker
+
+
+def answer(channel: Channel, step):
+    """`step()`, or None after telling the notebook how it failed."""
+    try:
+        return step()
+    except BaseException as error:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        channel.send("error", describe(error))
+        return None
+
+
+def describe(error: BaseException) -> dict:
+    """The exception as the notebook shows it, and itself where it can travel."""
+    trace = error.__traceback__
+    while trace and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    lines = traceback.format_exception(type(error), error, trace)
+    return {
+        "kind": type(error).__name__,
+        "message": str(error),
+        "traceback": "".join(lines),
+        "when": time.monotonic(),
+        "exception": portable(error),
+    }
+
+
+def portable(error: BaseException) -> bytes | None:
+    """The pickled exception, if it survives the journey (a custom `__init__` may not)."""
+    try:
+        parcel = pack_or_name(error.with_traceback(None), {}, "back to the notebook")
+        if parcel.fd is None:
+            unpack(parcel)
+            return parcel.pickled
+        parcel.close()
+    except Exception:
+        pass
+    return None
+
+
+def leave(setup: Setup):
+    """End what this rank started (a DataLoader's workers, say), then go."""
+    for child in multiprocessing.active_children():
+        child.terminate()
+        child.join(timeout=1)
+    if setup.device == "cuda" and dist.is_initialized():
+        gc.collect()
+        dist.destroy_process_group()  # NCCL wants it; on gloo the process's end does it faster
