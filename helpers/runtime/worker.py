@@ -148,6 +148,7 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
     if setup.device == "cuda":
         device = torch.device("cuda", setup.rank)
         torch.cuda.set_device(device)
+        torch.cuda.seed()
     path = setup.rendezvous or f"/proc/self/fd/{rendezvous}"
     dist.init_process_group(
         setup.backend,
@@ -162,7 +163,7 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
 
 def seed_differently():
     """A fork inherits the generators' states; a fresh process has its own."""
-    torch.seed()
+    torch.default_generator.seed()  # torch.seed() would also look for every kind of accelerator
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
 
