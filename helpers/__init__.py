@@ -17,6 +17,7 @@ _PLACE = {
     "check": "helpers.check",
     "plots": "helpers.plots",
     "show": "helpers.plots.source",
+    "side_by_side": "helpers.check.prediction",
 }
 
 __all__ = sorted(_PLACE)

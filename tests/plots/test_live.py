@@ -1,0 +1,33 @@
+"""Bars and curves of a running call."""
+
+import base64
+
+from helpers.plots.live import bars_html, bars_text, curve_figure, curve_png
+
+
+def test_bars():
+    bars = {("fit", 1): (5, 10), ("fit", 0): (10, 10), ("", 2): (7, None)}
+    assert bars_text(bars) == "rank 2: 7, fit rank 0: 10/10, fit rank 1: 5/10"
+    page = bars_html(bars)
+    assert page.count("<tr>") == 3
+    assert "width:50%" in page
+    assert "10/10" in page
+
+
+def test_an_empty_loop_has_a_full_bar_of_nothing():
+    assert "0/0" in bars_html({("", 0): (0, 0)})
+
+
+def test_a_curve_for_each_rank():
+    figure = curve_figure("loss", {1: ([0, 1], [3.0, 2.0]), 0: ([0, 1], [4.0, 1.0])})
+    axes = figure.axes[0]
+    assert [line.get_label() for line in axes.lines] == ["rank 0", "rank 1"]
+    assert list(axes.lines[0].get_ydata()) == [4.0, 1.0]
+    assert axes.get_ylabel() == "loss"
+
+
+def test_png_is_small():
+    steps = list(range(500))
+    data = base64.b64decode(curve_png("loss", {r: (steps, steps) for r in range(4)}))
+    assert data.startswith(b"\x89PNG")
+    assert len(data) < 60_000
