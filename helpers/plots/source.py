@@ -4,11 +4,16 @@ import inspect
 
 
 def show(thing):
-    """Display the source of a function, a class or a module, highlighted in a notebook.
+    """Display the source of a function, a class or a module: highlighted in a notebook, else plain.
 
     Raises:
         TypeError: it has no Python source (a built-in, an instance).
     """
+    from IPython import get_ipython
     from IPython.display import Code, display
 
-    display(Code(inspect.getsource(thing), language="python"))
+    source = inspect.getsource(thing)
+    if get_ipython() is None:
+        print(source)
+    else:
+        display(Code(source, language="python"))

@@ -1,6 +1,7 @@
-"""`show` displays a function's source."""
+"""`show` gives a function's source: plain in a terminal, highlighted in a notebook."""
 
-from IPython.utils.capture import capture_output
+import IPython
+from IPython.display import Code
 
 from helpers.plots.source import show
 
@@ -9,7 +10,15 @@ def example():
     return "shown"
 
 
-def test_show():
-    with capture_output() as captured:
-        show(example)
-    assert 'return "shown"' in captured.outputs[0].data["text/plain"] + captured.stdout
+def test_plain(capsys):
+    show(example)
+    assert 'return "shown"' in capsys.readouterr().out
+
+
+def test_in_a_notebook(monkeypatch):
+    shown = []
+    monkeypatch.setattr(IPython, "get_ipython", object)
+    monkeypatch.setattr(IPython.display, "display", shown.append)
+    show(example)
+    assert isinstance(shown[0], Code)
+    assert 'return "shown"' in shown[0].data
