@@ -42,7 +42,11 @@ Culprit = tuple[str, str | None, Any]  # its path, the function that uses it, th
 
 
 def culprit_in(
-    value: Any, name: str, user: str | None = None, depth: int = DEPTH, seen: frozenset = frozenset()
+    value: Any,
+    name: str,
+    user: str | None = None,
+    depth: int = DEPTH,
+    seen: frozenset = frozenset(),
 ) -> Culprit | None:
     """The innermost part that cannot be packed; None when all of it can."""
     try:

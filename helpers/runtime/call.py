@@ -1,15 +1,15 @@
 """One call on all ranks: listen until every rank has answered, or one has failed."""
 
 import os
-import select
 import selectors
 import time
 from functools import partial
 
+from helpers.runtime.channel import readable
 from helpers.runtime.console import Console
-from helpers.runtime.failure import Failure, WorkerError, blame, blame_hang
+from helpers.runtime.failure import Failure, blame, blame_hang
 from helpers.runtime.payload import Parcel, unpack
-from helpers.runtime.processes import Processes, RankProcess, ServerLost
+from helpers.runtime.processes import Processes, RankProcess
 from helpers.runtime.screen import Screen
 from helpers.runtime.worker import STACK_SIGNAL
 
@@ -31,7 +31,7 @@ class Call:
 
     def __init__(self, processes: Processes, screen: Screen):
         self.processes, self.screen = processes, screen
-        self.console = Console(on_folder=processes.remember)
+        self.console = Console(on_folder=processes.server.remember)
         self.results: dict[int, object] = {}
         self.records: list[dict] = []
         self.failures: dict[int, Failure] = {}
@@ -55,7 +55,7 @@ class Call:
             timeout: seconds without a sign of life from any rank, after which it is a hang.
 
         Raises:
-            WorkerError: a rank failed, or all hang.
+            WorkerError: a rank failed, or all hang, or the server is gone.
         """
         __tracebackhide__ = True
         deadline = None
@@ -75,12 +75,6 @@ class Call:
                     self.ask_for_stacks()
                     raise blame_hang(timeout, self.whereabouts(), self.stacks)
             self.hear(0)  # what was printed just before the last answer
-        except ServerLost as lost:
-            raise WorkerError(
-                "the process that starts the ranks is gone (killed?), and the ranks went with it",
-                kind="server",
-                note=f"{lost}\nThe next call starts another: run the cell again.".strip(),
-            ) from None
         finally:
             self.selector.close()
             self.console.finish()
@@ -138,7 +132,8 @@ class Call:
                 rank=rank,
                 when=time.monotonic(),
                 kind=type(error).__name__,
-                message=f"what it returned cannot be rebuilt in the notebook: {error}",
+                message=str(error),
+                verb="returned what the notebook cannot rebuild:",
             )
         finally:
             parcel.close()
@@ -152,7 +147,10 @@ class Call:
                 pass
             if process.rank not in self.results and process.rank not in self.failures:
                 self.failures[process.rank] = Failure(
-                    rank=process.rank, when=time.monotonic(), status=process.status
+                    rank=process.rank,
+                    when=time.monotonic(),
+                    message=process.problem,
+                    status=process.status,
                 )
         return True
 
@@ -170,7 +168,3 @@ class Call:
 
     def sign_of_life(self):
         self.last_sign = time.monotonic()
-
-
-def readable(source) -> bool:
-    return bool(select.select([source], [], [], 0)[0])

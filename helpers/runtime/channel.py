@@ -7,6 +7,7 @@ unnamed socket pair: the own parent or child.
 
 import os
 import pickle
+import select
 import socket
 import struct
 import tempfile
@@ -32,6 +33,8 @@ class Channel:
 
     def close(self):
         self.socket.close()
+        while self.fds:  # of messages that nobody took
+            os.close(self.fds.popleft())
 
     def send(self, *message, fd: int | None = None):
         """Send and wait until it is taken; a copy of `fd` goes along."""
@@ -98,6 +101,13 @@ class Channel:
         body = bytes(memoryview(self.received)[HEADER.size : end])
         del self.received[:end]
         return pickle.loads(body), self.fds.popleft() if has_fd else None
+
+
+def readable(source, seconds: float = 0) -> bool:
+    """Is there something to read, after so many seconds at most?"""
+    poll = select.poll()  # select itself knows the first 1024 descriptors only
+    poll.register(source, select.POLLIN)
+    return bool(poll.poll(1000 * seconds))
 
 
 def anonymous_file() -> int:

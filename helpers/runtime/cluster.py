@@ -3,20 +3,20 @@
 import itertools
 import linecache
 import os
-import signal
 import sys
 import threading
 import time
-from contextlib import contextmanager
 
 import torch
 
 from helpers.runtime.blame import pack_or_name
 from helpers.runtime.call import Call
 from helpers.runtime.channel import anonymous_file
-from helpers.runtime.failure import WorkerError
+from helpers.runtime.failure import ServerLost, WorkerError
+from helpers.runtime.folder import private_folder
+from helpers.runtime.interrupt import Interrupts
 from helpers.runtime.payload import Parcel
-from helpers.runtime.processes import Processes, private_folder
+from helpers.runtime.processes import Processes
 from helpers.runtime.runs import Runs
 from helpers.runtime.screen import Screen
 from helpers.runtime.worker import Setup
@@ -39,14 +39,22 @@ class Cluster:
         workers: how many ranks.
         device: "cpu" or "cuda"; by default CUDA where there is a GPU for each rank.
         timeout: seconds without a sign of life after which a call counts as hanging; None: never.
+        debug: PyTorch compares the ranks' collectives and names those that differ; NCCL logs.
     """
 
-    def __init__(self, workers: int = 2, *, device: str | None = None, timeout=DEFAULT_TIMEOUT):
+    def __init__(
+        self,
+        workers: int = 2,
+        *,
+        device: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        debug: bool = False,
+    ):
         if not isinstance(workers, int) or workers < 1:
             raise ValueError(f"workers must be a positive whole number, not {workers!r}")
         self.workers = workers
         self.device, self.backend = choose_device(workers, device)
-        self.timeout = timeout
+        self.timeout, self.debug = timeout, debug
         self.processes: Processes | None = None
         self.calls = 0  # that these ranks have answered
         self.lock = threading.Lock()
@@ -80,28 +88,28 @@ class Cluster:
         began = time.perf_counter()
         names = {getattr(fn, "__name__", "the function"): fn, **kwargs}
         parcel = pack_or_name((fn, kwargs, cell_sources()), names, "to the ranks")
-        try:
-            call = self.send(parcel, live)
-            call.wait(timeout)
-        except BaseException as error:
-            with uninterrupted():
+        with Interrupts() as interrupts:
+            try:
+                call = self.send(parcel, live)
+                with interrupts.allowed():
+                    call.wait(timeout)
+            except BaseException as error:
                 self.stop()
                 if self.calls:
                     explain_loss(error)
                 self.calls = 0
-            raise
-        finally:
-            parcel.close()
-        self.calls += 1
+                raise
+            finally:
+                parcel.close()
+            self.calls += 1
         results = [call.results[rank] for rank in range(self.workers)]
         seconds = time.perf_counter() - began
         return Runs(results, call.records, self.device, self.backend, seconds)
 
     def send(self, parcel: Parcel, live: str | None) -> Call:
         """Put the call before the ranks, which are started if there are none."""
-        if self.processes is None:
-            with uninterrupted():
-                self.start()
+        if self.processes is None or self.processes.pid != os.getpid():  # a fork has no ranks yet
+            self.start()
         for process in self.processes.ranks:
             try:
                 process.channel.send("call", parcel.pickled, parcel.sizes, fd=parcel.fd)
@@ -110,13 +118,16 @@ class Cluster:
         return Call(self.processes, Screen(live))
 
     def start(self):
-        processes = self.processes = Processes(self.workers)
+        try:
+            self.processes = Processes(self.workers)
+        except ServerLost:  # it was killed since the last call, or just now: there is another
+            self.processes = Processes(self.workers)
         path, fd = None, None
         if os.path.isdir("/proc/self/fd"):
             fd = anonymous_file()  # the ranks meet in a file that has no name
         else:
             path = str(private_folder() / f"rendezvous-{next(_count)}")
-        for process in processes.ranks:
+        for process in self.processes.ranks:
             process.channel.send(self.setup(process.rank, path), fd=fd)
         if fd is not None:
             os.close(fd)
@@ -142,6 +153,7 @@ class Cluster:
             path=list(sys.path),
             folder=working_folder(),
             environ={**os.environ, **{name: str(value) for name, value in place.items()}},
+            debug=self.debug,
         )
 
     def stop(self):
@@ -152,9 +164,11 @@ class Cluster:
 
     def close(self):
         """Let the ranks leave. On a GPU, wait until they have given back its memory."""
-        processes, self.processes = self.processes, None
-        if processes:
-            processes.leave(wait=END_SECONDS if self.device == "cuda" else 0)
+        with self.lock, Interrupts():
+            processes, self.processes = self.processes, None
+            self.calls = 0
+            if processes:
+                processes.leave(wait=END_SECONDS if self.device == "cuda" else 0)
 
 
 _count = itertools.count()
@@ -180,10 +194,11 @@ def threads_per_rank(workers: int) -> int:
 
 
 def working_folder() -> str | None:
+    """Where the notebook is. A deleted folder has no name any more, but a way to it."""
     try:
         return os.getcwd()
     except FileNotFoundError:
-        return None
+        return f"/proc/{os.getpid()}/cwd" if os.path.isdir("/proc/self/fd") else None
 
 
 def cell_sources() -> dict[str, str]:
@@ -197,24 +212,10 @@ def cell_sources() -> dict[str, str]:
 
 def explain_loss(error: BaseException):
     """Say in the error that what earlier calls left on the ranks is gone with them."""
-    text = "The ranks are gone, and their worker.state with them; the next call begins with new ones."
+    text = (
+        "The ranks are gone, and their worker.state with them; the next call begins with new ones."
+    )
     if isinstance(error, WorkerError):
         error.args = (f"{error}\n{text}",)
     elif isinstance(error, KeyboardInterrupt):
         print(f"Interrupted. {text}")
-
-
-@contextmanager
-def uninterrupted():
-    """Hold an interrupt back until the block is done."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held = []
-    before = signal.signal(signal.SIGINT, lambda *_: held.append(True))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if held:
-            raise KeyboardInterrupt

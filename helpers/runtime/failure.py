@@ -15,6 +15,12 @@ CONSEQUENCE = re.compile(
 )
 
 
+START_FAILED = 70  # exit code of a rank that never came to the function; server.py has it too
+
+
+MISMATCH = "\nDifferent collectives, or shapes, on the ranks? launch(debug=True) names them."
+
+
 class WorkerError(RuntimeError):
     """A rank failed. The other ranks were stopped at once.
 
@@ -42,6 +48,17 @@ class WorkerError(RuntimeError):
         return [f"WorkerError: {self}"]
 
 
+class ServerLost(WorkerError):
+    """The process that ranks come from is gone, and its ranks with it."""
+
+    def __init__(self, last_words: str):
+        super().__init__(
+            "the process that starts the ranks is gone (killed?), and the ranks went with it",
+            kind="server",
+            note=f"{last_words}\nThe next call starts another: run the cell again.".strip(),
+        )
+
+
 def rebuild(text: str, attributes: dict) -> WorkerError:
     error = WorkerError(text, kind=attributes["kind"])
     error.__dict__.update(attributes)
@@ -59,10 +76,14 @@ class Failure:
     traceback: str = ""
     exception: bytes | None = None
     status: int | None = None  # exit code, or minus the signal
+    verb: str = "raised"
 
     @property
     def consequence(self) -> bool:
         return self.status is None and bool(CONSEQUENCE.search(f"{self.kind}: {self.message}"))
+
+    def what(self) -> tuple[str, str]:
+        return self.kind, self.message
 
     def original(self) -> BaseException | None:
         """The rank's exception itself, where it could travel."""
@@ -74,7 +95,11 @@ class Failure:
     def headline(self) -> str:
         if self.status is None:
             first = self.message.strip().split("\n")[0]
-            return f"rank {self.rank} raised {self.kind}{': ' if first else ''}{first}"
+            if self.kind == "SystemExit":
+                return f"rank {self.rank} called sys.exit({first}); return from it instead"
+            return f"rank {self.rank} {self.verb} {self.kind}{': ' if first else ''}{first}"
+        if self.status == START_FAILED:
+            return f"rank {self.rank} could not start: {self.message or 'the reason stands above'}"
         if self.status >= 0:
             return f"rank {self.rank} ended with exit code {self.status} before it returned"
         number = -self.status
@@ -108,7 +133,7 @@ def blame(failures: list[Failure], whereabouts: dict[int, str], stacks: dict[int
     others = {rank: known or doing(stacks.get(rank, "")) for rank, known in whereabouts.items()}
     same = []
     for failure in failures:
-        if failure.status is None and (failure.kind, failure.message) == (first.kind, first.message):
+        if failure.status is None and failure.what() == first.what():
             same.append(failure.rank)
             del others[failure.rank]
         else:
@@ -117,7 +142,9 @@ def blame(failures: list[Failure], whereabouts: dict[int, str], stacks: dict[int
     same = [rank for rank in same if rank != first.rank]
     note = ""
     if same:
-        note = f"rank{'s' * (len(same) > 1)} {', '.join(map(str, sorted(same)))} failed the same way"
+        note = (
+            f"rank{'s' * (len(same) > 1)} {', '.join(map(str, sorted(same)))} failed the same way"
+        )
     trace = with_cell_names(first.traceback)
     if first.status is not None and (stack := format_stack(stacks.get(first.rank, ""))):
         trace = "Its last Python stack (most recent call last):\n" + stack
@@ -134,8 +161,10 @@ def blame(failures: list[Failure], whereabouts: dict[int, str], stacks: dict[int
 
 
 def blame_hang(timeout: float, whereabouts: dict[int, str], stacks: dict[int, str]):
-    """The error for a call that gave no sign of life. The odd one out, where there is one, is named."""
-    calls = {r: collective(frames(stacks.get(r, ""))) for r, known in whereabouts.items() if not known}
+    """The error for a call without a sign of life. Names the odd one out, where there is one."""
+    calls = {
+        r: collective(frames(stacks.get(r, ""))) for r, known in whereabouts.items() if not known
+    }
     idle = [rank for rank, call in calls.items() if call is None]
     odd = idle[0] if len(idle) == 1 and len(calls) > 1 else None
     headline = f"no sign of life from any rank for {timeout:g} s: a hang"
@@ -153,5 +182,6 @@ def blame_hang(timeout: float, whereabouts: dict[int, str], stacks: dict[int, st
         kind="hang",
         rank=odd,
         traceback="\n".join(filter(None, text)),
-        note="Longer work between two signs of life? worker.log, a print or launch(timeout=…).",
+        note="Longer work between two signs of life? worker.log, a print or launch(timeout=…)."
+        + (MISMATCH if any(calls.values()) else ""),
     )

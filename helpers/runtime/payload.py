@@ -63,16 +63,20 @@ def pack(value: Any) -> Parcel:
     sizes = [part.nbytes for part in parts]
     if not buffers and sizes[0] <= INLINE:
         return Parcel(stream.getvalue(), sizes, None)
-    fd = anonymous_file()
-    for part, start in zip(parts, starts(sizes), strict=True):
-        while part.nbytes:
-            written = os.pwrite(fd, part, start)
-            part, start = part[written:], start + written
-    return Parcel(None, sizes, fd)
+    parcel = Parcel(None, sizes, anonymous_file())
+    try:
+        for part, start in zip(parts, starts(sizes), strict=True):
+            while part.nbytes:
+                written = os.pwrite(parcel.fd, part, start)
+                part, start = part[written:], start + written
+    except BaseException:
+        parcel.close()
+        raise
+    return parcel
 
 
 def unpack(parcel: Parcel) -> Any:
-    """The value. Its large tensors lie in a private mapping: writing to them changes no one else's."""
+    """The value. Its large tensors lie in a private mapping: writing there changes no other."""
     pickled, sizes, fd = parcel
     if fd is None:
         return pickle.loads(pickled)

@@ -1,138 +1,16 @@
-"""The notebook's side of the server: have ranks started, signalled, and ended."""
+"""The rank processes of one cluster, as the notebook holds them."""
 
-import atexit
 import json
 import os
-import select
-import shutil
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from pathlib import Path
 
-from helpers.runtime.channel import Channel, anonymous_file
+from helpers.runtime.channel import Channel, readable
+from helpers.runtime.client import warm
+from helpers.runtime.failure import ServerLost
 
-SERVER = Path(__file__).with_name("server.py")
 RELEASE_SECONDS = 5.0  # what ranks that were told to leave may take
-START = "HELPERS_START"  # environment: "fork" or "spawn", to choose against the default
-
-
-class ServerLost(Exception):
-    """The server process is gone, and its ranks with it."""
-
-
-def start_method() -> str:
-    """Fork where a process that has imported torch can be forked safely: on Linux."""
-    return os.environ.get(START) or ("fork" if sys.platform == "linux" else "spawn")
-
-
-class Server:
-    """The server process of this notebook. It goes when the notebook goes."""
-
-    def __init__(self):
-        early, early_there = socket.socketpair()
-        late, late_there = socket.socketpair()
-        self.early, self.late = early, late
-        self.pid = os.getpid()
-        self.errors = open(anonymous_file(), "w+b", buffering=0)
-        # One BLAS thread: a process that forks must have no thread but its own. Huge pages: there
-        # are fewer to share out, so a fork takes 6 ms in place of 9. Ranks get the notebook's
-        # environment back.
-        environ = {
-            **os.environ,
-            "OPENBLAS_NUM_THREADS": "1",
-            "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-        }
-        fds = (early_there.fileno(), late_there.fileno())
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", SERVER, *map(str, fds), str(self.pid), start_method()],
-            pass_fds=fds,
-            env=environ,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self.errors,
-            start_new_session=True,  # an interrupt meant for the notebook must not reach it
-        )
-        early_there.close()
-        late_there.close()
-        if start_method() == "spawn":
-            self.retire_early()
-
-    def usable(self) -> bool:
-        """Is it this process's own (and not inherited by a fork), and alive?"""
-        return self.pid == os.getpid() and self.process.poll() is None
-
-    def retire_early(self):
-        if self.early:
-            self.early.close()
-            self.early = None
-
-    def connect(self) -> socket.socket:
-        """A socket to whichever generation is ready, for the ranks of one cluster."""
-        if self.early:
-            self.late.setblocking(False)
-            try:
-                if self.late.recv(16):
-                    self.retire_early()
-            except BlockingIOError:
-                pass
-            finally:
-                self.late.setblocking(True)
-        here, there = socket.socketpair()
-        try:
-            socket.send_fds(self.early or self.late, [b"c"], [there.fileno()])
-        except OSError as error:
-            raise ServerLost(self.last_words()) from error
-        finally:
-            there.close()
-        return here
-
-    def stop(self):
-        """Hang up: the server kills its ranks, and ends."""
-        self.retire_early()
-        self.late.close()
-        self.errors.close()
-        if self.pid == os.getpid():
-            self.process.wait()
-
-    def last_words(self) -> str:
-        """What the server wrote to its standard error."""
-        self.errors.seek(0)
-        return self.errors.read().decode(errors="replace").strip()
-
-
-_server: Server | None = None
-_lock = threading.Lock()
-
-
-def warm() -> Server:
-    """Start the server if it does not run yet. It imports in the background."""
-    global _server
-    with _lock:
-        if _server is None or not _server.usable():
-            if _server is None:
-                atexit.register(lambda: _server.stop())
-            else:
-                _server.stop()
-            _server = Server()
-        return _server
-
-
-_folder: Path | None = None
-
-
-def private_folder() -> Path:
-    """A folder that only this user can enter; gone when the notebook is. OSError on a full disk."""
-    global _folder
-    if _folder is None or not _folder.exists():
-        _folder = Path(tempfile.mkdtemp(prefix="helpers-"))
-        atexit.register(shutil.rmtree, _folder, ignore_errors=True)
-    return _folder
 
 
 class RankProcess:
@@ -142,6 +20,7 @@ class RankProcess:
         self.rank = rank
         self.pid: int | None = None
         self.status: int | None = None  # exit code, or minus the signal, once it has ended
+        self.problem = ""  # why it could not be started
         here, self._channel = socket.socketpair()
         self.channel = Channel(here)
         self.stdout, self._stdout = os.pipe()
@@ -165,23 +44,28 @@ class RankProcess:
 
 
 class Processes:
-    """The rank processes of one cluster."""
+    """The ranks, and the socket over which the server starts, signals and ends them."""
 
     def __init__(self, workers: int):
         self.ranks: list[RankProcess] = []
         self.text = b""
-        self.socket = warm().connect()
+        self.pid = os.getpid()
+        self.server = warm()
+        self.socket = self.server.connect()
         try:
             for rank in range(workers):
                 process = RankProcess(rank)
                 self.ranks.append(process)
-                socket.send_fds(
-                    self.socket, [json.dumps({"start": rank}).encode() + b"\n"], process.theirs()
-                )
-                process.given_away()
-        except OSError as error:
+                order = json.dumps({"start": rank}).encode() + b"\n"
+                try:
+                    socket.send_fds(self.socket, [order], process.theirs())
+                except OSError as error:
+                    raise ServerLost(self.server.last_words()) from error
+                finally:
+                    process.given_away()
+        except BaseException:
             self.close()
-            raise ServerLost(str(error)) from error
+            raise
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -193,20 +77,18 @@ class Processes:
         except ConnectionResetError:
             text = b""
         if not text:
-            raise ServerLost
+            raise ServerLost(self.server.last_words())
         *lines, self.text = (self.text + text).split(b"\n")
         ended = []
-        for line in map(json.loads, lines):
-            process = self.ranks[line["rank"]]
-            if "pid" in line:
-                process.pid = line["pid"]
-            else:
-                process.status = line["status"]
+        for notice in map(json.loads, lines):
+            process = self.ranks[notice.pop("rank")]
+            vars(process).update(notice)  # its pid; or how it ended: status, problem
+            if "status" in notice:
                 ended.append(process)
         return ended
 
     def signal(self, ranks: list[int], number: signal.Signals):
-        self._tell(signal=[ranks, int(number)])
+        self.tell(signal=[ranks, int(number)])
 
     def leave(self, wait: float):
         """Let the ranks end by themselves, and wait at most so many seconds until they have."""
@@ -215,32 +97,40 @@ class Processes:
                 process.channel.send("leave")
             except OSError:
                 pass
-        self._tell(release=RELEASE_SECONDS)
+        self.tell(release=RELEASE_SECONDS)
         self.wait(wait)
         self.close()
 
     def kill(self, wait: float):
         """Kill the ranks, and wait at most so many seconds until they are gone."""
         self.signal([process.rank for process in self.ranks], signal.SIGKILL)
-        self.wait(wait)
+        if not self.wait(wait):
+            self.kill_directly()
         self.close()
 
-    def wait(self, seconds: float):
+    def kill_directly(self):
+        """Without the server: a rank leads its own group, which holds what the rank started too."""
+        for process in self.ranks:
+            if process.pid and process.status is None:
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)
+                except (ProcessLookupError, PermissionError):
+                    pass
+
+    def wait(self, seconds: float) -> bool:
+        """Are all ranks gone, after so many seconds at most?"""
         until = time.monotonic() + seconds
         while any(process.status is None for process in self.ranks):
             left = until - time.monotonic()
-            if left <= 0 or not select.select([self.socket], [], [], left)[0]:
-                break
+            if left <= 0 or not readable(self.socket, left):
+                return False
             try:
                 self.notices()
             except ServerLost:
-                break
+                return False
+        return True
 
-    def remember(self, folder: Path):
-        """Have the folder removed even if the notebook is killed."""
-        self._tell(folder=str(folder))
-
-    def _tell(self, **message):
+    def tell(self, **message):
         try:
             self.socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError:

@@ -25,7 +25,9 @@ class Screen:
     def __init__(self, live: str | None = None):
         self.live = live
         self.curves: dict[int, tuple[list, list]] = {}
-        self.bars: dict[tuple[str, int], tuple[int, int | None]] = {}  # (label, rank) -> done, total
+        self.bars: dict[
+            tuple[str, int], tuple[int, int | None]
+        ] = {}  # (label, rank) -> done, total
         self.panel = JupyterPanel() if in_jupyter() else LinePanel()
         self.fresh = {"curve": False, "bars": False}
         self.not_before = 0.0

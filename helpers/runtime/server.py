@@ -13,11 +13,11 @@ Two generations serve, so that the first call need not wait for everything:
 The file is a program of its own and imports nothing of `helpers`: whatever a rank imports from
 there is read from disk by that rank, as it stands at that moment.
 
-Wire: over `early` and `late` come sockets, one per cluster. Over a cluster's socket go lines of
-JSON: `{"start": rank}` (with the rank's four file descriptors), `{"signal": [ranks, number]}`,
+Wire: over `early` and `late` come sockets, one per cluster, and lines: `folder PATH` (remove it at
+the end), `retire` (end once the last rank has), `end`. Over a cluster's socket go lines of JSON:
+`{"start": rank}` (with the rank's four file descriptors), `{"signal": [ranks, number]}`,
 `{"release": seconds}` (let the ranks end by themselves, then kill); back come `{"rank", "pid"}`
-and `{"rank", "status"}`. `{"folder": path}` is removed when the notebook has ended. A closed
-cluster socket means: kill these ranks.
+and `{"rank", "status"}`. A closed cluster socket means: kill these ranks.
 """
 
 import ctypes
@@ -35,9 +35,10 @@ import types
 from dataclasses import dataclass, field
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+START_FAILED = 70  # exit code of a rank that never came to the function; failure.py has it too
 FDS_PER_RANK = 4  # channel, stdout, stderr, stacks
 PR_SET_PDEATHSIG = 1
-POLL_SECONDS = 0.5  # how soon the end of the notebook is noticed, should its sockets outlive it
+POLL_SECONDS = 0.5  # how often deadlines are looked at
 
 
 def import_first():
@@ -53,7 +54,7 @@ def import_rest():
     import torch.distributed.fsdp
     import torch.distributed.pipelining
     import torch.distributed.tensor.parallel
-    import torch.utils.data  # noqa: F401
+    import torch.utils.data
 
     weight = torch.nn.Parameter(torch.zeros(1))
     weight.grad = torch.zeros(1)  # no backward: autograd's threads would make forking unsafe
@@ -98,8 +99,11 @@ def kill_group(pid):
 
 
 class Server:
-    def __init__(self, control, notebook_pid, fork):
-        self.control, self.notebook_pid, self.fork = control, notebook_pid, fork
+    def __init__(self, control, notebook, fork):
+        self.control, self.fork = control, fork
+        self.notebook = notebook  # its pid, and a pidfd where the system has them
+        self.text = b""
+        self.ending = False
         self.clusters: list[Ranks] = []
         self.folders: set[str] = set()  # what the notebook would like removed at its end
         self.programs: dict[int, subprocess.Popen] = {}  # held, or Popen would wait for them itself
@@ -110,15 +114,12 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self):
-        """Until the notebook hangs up or is gone."""
-        while self.control or self.clusters:
-            sockets = [c.socket for c in self.clusters if c.socket]
-            listen = [self.wake, *sockets, *([self.control] if self.control else [])]
-            ready, _, _ = select.select(listen, [], [], POLL_SECONDS)
+        """Until the notebook says so, hangs up, or is gone."""
+        while (self.control or self.clusters) and not self.ending and self.notebook_lives():
+            sockets = [self.control, self.notebook[1], *(c.socket for c in self.clusters)]
+            ready, _, _ = select.select([self.wake, *filter(None, sockets)], [], [], POLL_SECONDS)
             if self.wake in ready:
                 os.read(self.wake, 65536)
-            if not self.notebook_lives():
-                break
             for cluster in [c for c in self.clusters if c.socket in ready]:
                 self.hear(cluster)
             if self.control in ready:
@@ -133,19 +134,31 @@ class Server:
             shutil.rmtree(folder, ignore_errors=True)
 
     def notebook_lives(self):
+        """Asked beside waiting for its sockets to close: a fork of it may hold them open."""
+        pid, pidfd = self.notebook
+        if pidfd is not None:  # tells of the end even before someone has waited for the process
+            return not select.select([pidfd], [], [], 0)[0]
         try:
-            os.kill(self.notebook_pid, 0)
+            os.kill(pid, 0)
         except ProcessLookupError:
             return False
         return True
 
     def accept(self):
         text, fds, _, _ = socket.recv_fds(self.control, 4096, 1)
-        if not text:
-            self.control.close()
-            self.control = None
         for fd in fds:
             self.clusters.append(Ranks(socket.socket(fileno=fd)))
+        *lines, self.text = (self.text + text).split(b"\n")
+        for line in lines:
+            match line.decode().split(" ", 1):
+                case ["folder", path]:
+                    self.folders.add(path)
+                case ["retire"]:
+                    self.control.close()
+                    self.control = None
+                case ["end"]:
+                    self.ending = True
+        self.ending |= not text
 
     def hear(self, cluster):
         try:
@@ -164,40 +177,43 @@ class Server:
             match json.loads(line):
                 case {"start": rank}:
                     fds, cluster.fds = cluster.fds[:FDS_PER_RANK], cluster.fds[FDS_PER_RANK:]
-                    pid = self.start(fds)
+                    try:
+                        pid = self.start(fds)
+                    except OSError as error:  # no memory, or too many processes
+                        cluster.tell(rank=rank, status=START_FAILED, problem=str(error))
+                        continue
                     cluster.rank_of[pid] = rank
                     cluster.tell(rank=rank, pid=pid)
                 case {"signal": [ranks, number]}:
                     cluster.signal(ranks, number)
                 case {"release": seconds}:
                     cluster.deadline = time.monotonic() + seconds
-                case {"folder": path}:
-                    self.folders.add(path)
 
     def start(self, fds):
-        if not self.fork:
-            program = spawn_rank(fds)
-            self.programs[pid := program.pid] = program
-        elif (pid := os.fork()) == 0:
-            self.leave()
-            become_rank(*fds)
-        for fd in fds:
-            os.close(fd)
-        return pid
+        try:
+            if not self.fork:
+                program = spawn_rank(fds)
+                self.programs[program.pid] = program
+                return program.pid
+            if (pid := os.fork()) == 0:
+                self.leave()
+                become_rank(*fds)
+            return pid
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     def leave(self):
         """In the forked rank: let go of what is the server's."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for cluster in self.clusters:
-            if cluster.socket:
-                cluster.socket.close()
-            for fd in cluster.fds:
+        for kept in [self.control, *(c.socket for c in self.clusters)]:
+            if kept:
+                kept.close()
+        for fd in [self.wake, self.notebook[1], *(fd for c in self.clusters for fd in c.fds)]:
+            if fd is not None:
                 os.close(fd)
-        if self.control:
-            self.control.close()
-        os.close(self.wake)
 
     def reap(self):
         while True:
@@ -218,7 +234,7 @@ class Server:
 
 def become_rank(channel, stdout, stderr, stacks):
     """Turn this fresh fork into a rank; never returns."""
-    code = 1
+    code = START_FAILED
     try:
         server = os.getppid()
         os.setsid()
@@ -236,15 +252,8 @@ def become_rank(channel, stdout, stderr, stacks):
 
         code = work(channel, stacks)
     except BaseException:
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(code)
+        sys.excepthook(*sys.exc_info())
+    os._exit(code)
 
 
 def spawn_rank(fds):
@@ -266,8 +275,10 @@ def spawn_rank(fds):
 
 def main(early, late, notebook_pid, start):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook decides what an interrupt means
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a rank may be asked before it listens
     early, late = socket.socket(fileno=int(early)), socket.socket(fileno=int(late))
-    notebook_pid, fork = int(notebook_pid), start == "fork"
+    pid, fork = int(notebook_pid), start == "fork"
+    notebook = (pid, getattr(os, "pidfd_open", lambda pid: None)(pid))
     if not fork:
         early.close()
     else:
@@ -276,14 +287,14 @@ def main(early, late, notebook_pid, start):
         gc.freeze()  # else the ranks' collectors would write to, and so copy, every shared page
         if os.fork() == 0:
             late.close()
-            Server(early, notebook_pid, fork).serve()
+            Server(early, notebook, fork).serve()
             os._exit(0)
         early.close()
         import_rest()
         gc.collect()
         gc.freeze()
     late.sendall(b"ready\n")
-    Server(late, notebook_pid, fork).serve()
+    Server(late, notebook, fork).serve()
 
 
 if __name__ == "__main__":

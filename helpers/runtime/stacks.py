@@ -1,4 +1,4 @@
-"""Where a rank is: read from what faulthandler writes when it is asked, or when the rank crashes."""
+"""Where a rank is: read from what faulthandler writes when asked, or when the rank crashes."""
 
 import linecache
 import re
@@ -50,7 +50,9 @@ def doing(dump: str) -> str:
     where = f"line {place.line} of {cell_name(place.file)}, in {place.name}"
     source = linecache.getline(place.file, place.line).strip()
     call = collective(stack)
-    return f"{f'waiting in {call}' if call else 'running'}, {where}{f': {source}' if source else ''}"
+    return (
+        f"{f'waiting in {call}' if call else 'running'}, {where}{f': {source}' if source else ''}"
+    )
 
 
 def format_stack(dump: str) -> str:

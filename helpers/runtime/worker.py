@@ -10,8 +10,9 @@ import socket
 import sys
 import time
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,7 @@ from helpers.runtime.payload import CannotTravel, Parcel, unpack
 
 TRACK_SECONDS = 0.05  # how often a bar moves
 RESERVED = {"rank", "seconds"}
+DEBUG = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "NCCL_DEBUG": "INFO"}
 STACK_SIGNAL = signal.SIGUSR1
 
 
@@ -41,7 +43,7 @@ class Setup:
     path: list[str]  # sys.path of the notebook
     folder: str | None  # its working folder; None when that is gone
     environ: dict[str, str]
-    sources: dict[str, str] = field(default_factory=dict)  # cells, by the file name of their code
+    debug: bool = False
 
 
 class Worker:
@@ -110,7 +112,7 @@ def work(channel_fd: int, stacks_fd: int) -> int:
     faulthandler.enable(stacks_fd)  # a crash in C leaves the Python stack
     faulthandler.register(STACK_SIGNAL, stacks_fd, all_threads=False)
     for name, fd in (("stdout", 1), ("stderr", 2)):
-        stream = open(fd, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
+        stream = os.fdopen(fd, "w", 1, "utf-8", "backslashreplace", closefd=False)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     channel = Channel(socket.socket(fileno=channel_fd))
@@ -124,11 +126,11 @@ def work(channel_fd: int, stacks_fd: int) -> int:
         match message:
             case ("call", pickled, sizes):
                 if worker is None:
-                    worker = answer(channel, lambda: join(setup, rendezvous, channel))
+                    worker = answer(channel, partial(join, setup, rendezvous, channel))
                     if worker is None:
                         continue
                 call = Parcel(pickled, sizes, fd)
-                answer(channel, lambda call=call: run(worker, call))
+                answer(channel, partial(run, worker, call))
                 call.close()
             case ("leave",):
                 leave(setup)
@@ -139,6 +141,9 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
     """Become rank `setup.rank` of the process group."""
     os.environ.clear()
     os.environ.update(setup.environ)
+    if setup.debug:
+        os.environ.update(DEBUG)
+        dist.set_debug_level_from_env()  # torch read the variable when it was imported
     sys.path[:] = setup.path
     if setup.folder is not None:
         os.chdir(setup.folder)
@@ -173,13 +178,15 @@ def run(worker: Worker, call: Parcel):
     for name, source in sources.items():  # so that tracebacks, and inspect, can show a cell
         linecache.cache[name] = (len(source), None, source.splitlines(True), name)
     worker._began = time.perf_counter()
+    rank = os.getpid()
     result = fn(worker, **kwargs)
+    if os.getpid() != rank:
+        return None  # see answer()
     try:
         parcel = pack_or_name(result, {"result": result}, "back to the notebook")
     except CannotTravel as error:
         raise error.with_traceback(None) from None
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     worker._channel.send("result", parcel.pickled, parcel.sizes, fd=parcel.fd)
     parcel.close()
     return worker
@@ -187,13 +194,27 @@ def run(worker: Worker, call: Parcel):
 
 def answer(channel: Channel, step):
     """`step()`, or None after telling the notebook how it failed."""
+    rank = os.getpid()
     try:
         return step()
     except BaseException as error:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        channel.send("error", describe(error))
+        if os.getpid() == rank:
+            flush()
+            channel.send("error", describe(error))
         return None
+    finally:
+        if os.getpid() != rank:  # a fork that the function made, and that went on out of it
+            flush()
+            os._exit(0)
+
+
+def flush():
+    """What was printed goes before the answer."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # the function closed it
+            pass
 
 
 def describe(error: BaseException) -> dict:
@@ -204,11 +225,18 @@ def describe(error: BaseException) -> dict:
     lines = traceback.format_exception(type(error), error, trace)
     return {
         "kind": type(error).__name__,
-        "message": str(error),
+        "message": text(error),
         "traceback": "".join(lines),
         "when": time.monotonic(),
         "exception": portable(error),
     }
+
+
+def text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the student's own __str__
+        return "(its text cannot be had: __str__ fails)"
 
 
 def portable(error: BaseException) -> bytes | None:
