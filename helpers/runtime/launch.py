@@ -11,6 +11,7 @@ def launch(
     device: str | None = None,
     timeout: float | None = DEFAULT_TIMEOUT,
     live: str | None = None,
+    debug: bool = False,
     **kwargs,
 ) -> Runs:
     """Run `fn(worker, **kwargs)` on `workers` fresh processes that form a process group.
@@ -23,6 +24,7 @@ def launch(
         timeout: seconds without a sign of life from any rank (a log, a print, a rank's end) after
             which the call ends as hanging; None: never.
         live: a value given to `worker.log`, drawn while it comes.
+        debug: PyTorch compares the ranks' collectives and names those that differ; NCCL logs.
         kwargs: passed to `fn`, by value; tensors arrive on the CPU.
 
     Returns:
@@ -33,5 +35,5 @@ def launch(
         WorkerError: a rank failed; the others were stopped.
     """
     __tracebackhide__ = True
-    with Cluster(workers, device=device, timeout=timeout) as cluster:
+    with Cluster(workers, device=device, timeout=timeout, debug=debug) as cluster:
         return cluster.run(fn, live=live, **kwargs)
