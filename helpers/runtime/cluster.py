@@ -6,15 +6,18 @@ import os
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import torch
 
+from helpers.runtime import member
 from helpers.runtime.blame import pack_or_name
 from helpers.runtime.call import Call
 from helpers.runtime.channel import anonymous_file
 from helpers.runtime.failure import ServerLost, WorkerError
 from helpers.runtime.folder import private_folder
 from helpers.runtime.interrupt import Interrupts
+from helpers.runtime.launcher import INSIDE, mark
 from helpers.runtime.payload import Parcel
 from helpers.runtime.processes import Processes
 from helpers.runtime.runs import Runs
@@ -52,8 +55,13 @@ class Cluster:
     ):
         if not isinstance(workers, int) or workers < 1:
             raise ValueError(f"workers must be a positive whole number, not {workers!r}")
+        self.member = member.here(debug)  # under torchrun and its like: a rank already
+        if self.member:
+            self.device, self.backend = self.member.choose(workers, device)
+            workers, self.state = self.member.world_size, SimpleNamespace()
+        else:
+            self.device, self.backend = choose_device(workers, device)
         self.workers = workers
-        self.device, self.backend = choose_device(workers, device)
         self.timeout, self.debug = timeout, debug
         self.processes: Processes | None = None
         self.calls = 0  # that these ranks have answered
@@ -81,6 +89,9 @@ class Cluster:
             raise TypeError(f"run takes a function of a worker, not a {type(fn).__name__}")
         timeout = self.timeout if timeout is ... else timeout
         with self.lock:
+            if self.member:
+                place = {"device": self.device, "backend": self.backend, "state": self.state}
+                return self.member.run(fn, kwargs, live=live, timeout=timeout, **place)
             return self.call(fn, kwargs, live, timeout)
 
     def call(self, fn, kwargs, live, timeout) -> Runs:
@@ -138,6 +149,7 @@ class Cluster:
             "RANK": rank,
             "LOCAL_RANK": rank,
             "WORLD_SIZE": self.workers,
+            INSIDE: mark(),
             "LOCAL_WORLD_SIZE": self.workers,
             "GLOO_SOCKET_IFNAME": loopback,
             "NCCL_SOCKET_IFNAME": loopback,

@@ -16,13 +16,17 @@ def launch(
 ) -> Runs:
     """Run `fn(worker, **kwargs)` on `workers` fresh processes that form a process group.
 
+    In a script that torchrun, `accelerate launch`, srun or mpiexec started, it starts none: each
+    of their ranks joins as the rank that it is already, and all get the same answer.
+
     Args:
         fn: any function, also one of a cell, a lambda or a closure. It travels by value.
-        workers: how many ranks.
+        workers: how many ranks; a launcher's own number takes its place.
         device: "cpu" or "cuda"; by default CUDA and NCCL where there is a GPU for each rank, else
             the CPU and gloo.
         timeout: seconds without a sign of life from any rank (a log, a print, a rank's end) after
-            which the call ends as hanging; None: never.
+            which the call ends as hanging; None: never. Under a launcher: seconds without one from
+            a rank's machine.
         live: a value given to `worker.log`, drawn while it comes.
         debug: PyTorch compares the ranks' collectives and names those that differ; NCCL logs.
         kwargs: passed to `fn`, by value; tensors arrive on the CPU.
@@ -32,7 +36,7 @@ def launch(
 
     Raises:
         CannotTravel: something cannot be sent; names the variable.
-        WorkerError: a rank failed; the others were stopped.
+        WorkerError: a rank failed; the others were stopped. Under a launcher every rank raises it.
     """
     __tracebackhide__ = True
     with Cluster(workers, device=device, timeout=timeout, debug=debug) as cluster:

@@ -41,7 +41,9 @@ class Runs(Sequence):
             if not isinstance(result, dict):
                 raise KeyError(f"rank {rank} returned a {type(result).__name__}, not a dict")
             if name not in result:
-                raise KeyError(f"rank {rank} returned no {name!r}; it has {sorted(result, key=str)}")
+                raise KeyError(
+                    f"rank {rank} returned no {name!r}; it has {sorted(result, key=str)}"
+                )
         return [result[name] for result in self.results]
 
     def frame(self):

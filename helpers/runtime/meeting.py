@@ -1,0 +1,180 @@
+"""Where the ranks that a launcher started find one another: a key-value store that all reach."""
+
+import os
+import secrets
+import shutil
+import socket
+import struct
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from helpers.runtime.launcher import Place, interface_towards
+
+LOOPBACK = "127.0.0.1"
+POLL_SECONDS = 0.02
+
+
+def meet(place: Place, timeout: float) -> dist.Store:
+    """A store that belongs to this attempt of these ranks alone.
+
+    Args:
+        timeout: seconds to wait for the other ranks.
+
+    Raises:
+        RuntimeError: nothing says where to meet, or some rank has not come.
+    """
+    limit = timedelta(seconds=timeout)
+    try:
+        if place.launcher == "torchrun":
+            store, _, _ = next(rendezvous("env://", place.rank, place.world_size, timeout=limit))
+        elif place.address is None and place.one_machine:
+            store = meet_in_folder(place, timeout)
+        elif place.address is None:
+            raise RuntimeError(
+                f"{place.launcher} started ranks on several machines, and nothing says where "
+                "rank 0 is. Name its machine, and a free port there: "
+                "mpiexec -genv MASTER_ADDR node1 -genv MASTER_PORT 29500 … "
+                "(Open MPI: mpirun -x MASTER_ADDR=node1 -x MASTER_PORT=29500 …)"
+            )
+        else:
+            store = meet_at_address(place, limit)
+        return fresh(store, place, timeout)
+    except (dist.DistError, TimeoutError) as error:
+        raise RuntimeError(
+            f"rank {place.rank} of {place.world_size} did not meet the others within "
+            f"{timeout:g} s; does every rank reach this launch? ({str(error).splitlines()[0]})"
+        ) from error
+
+
+def meet_at_address(place: Place, limit: timedelta) -> dist.Store:
+    """At `place.address`: rank 0 listens there, on that address only where it is not a loopback."""
+    listening = None
+    if place.rank == 0:
+        host = LOOPBACK if place.one_machine else socket.gethostbyname(place.address)
+        if host.startswith("127.") and not place.one_machine:
+            host = ""  # its own name for itself; the others know another address
+        listening = listen(host, place.port)
+    address = LOOPBACK if place.one_machine else place.address
+    return tcp_store(place, address, place.port, listening, limit)
+
+
+def meet_in_folder(place: Place, timeout: float) -> dist.Store:
+    """On one machine: rank 0 listens on loopback, and leaves the port in a folder of this user."""
+    name = f"helpers-{os.getuid()}-{meeting_name(place)}"
+    folder = Path(tempfile.gettempdir()) / name
+    note, until = folder / "port", time.monotonic() + timeout
+    limit = timedelta(seconds=timeout)
+    if place.rank == 0:
+        make_own_folder(folder)
+        listening = listen(LOOPBACK, 0)
+        try:
+            port = listening.getsockname()[1]
+            (folder / "port.new").write_text(str(port))
+            (folder / "port.new").rename(note)
+            return tcp_store(place, LOOPBACK, port, listening, limit)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)  # all are here, or will not come
+    while not note.exists():
+        if time.monotonic() > until:
+            raise TimeoutError("rank 0 has not come")
+        time.sleep(POLL_SECONDS)
+    check_own(folder)
+    return tcp_store(place, LOOPBACK, int(note.read_text()), None, limit)
+
+
+def tcp_store(place, address, port, listening, limit) -> dist.Store:
+    return dist.TCPStore(
+        address,
+        port,
+        place.world_size,
+        is_master=place.rank == 0,
+        timeout=limit,
+        wait_for_workers=True,
+        master_listen_fd=listening.detach() if listening else None,
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """PyTorch would listen on every interface; it takes a socket that does not."""
+    sock = socket.create_server((host, port), backlog=1024)
+    sock.set_inheritable(False)
+    return sock
+
+
+def meeting_name(place: Place) -> str:
+    """The same on all ranks that one launcher started on this machine, and on no others."""
+    if place.launcher == "srun":
+        return place.start.replace(" ", "-")
+    if namespace := os.environ.get("PMIX_NAMESPACE"):
+        return "".join(c if c.isalnum() else "-" for c in namespace)
+    proxy = os.getppid()
+    try:  # whoever made the socket that mpiexec gave each rank, even if a script stands between
+        with socket.socket(fileno=os.dup(int(os.environ["PMI_FD"]))) as sock:
+            pid, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, 17, 12))
+            proxy = pid or proxy  # 17: SO_PEERCRED, on Linux
+    except (KeyError, ValueError, OSError, struct.error):
+        pass
+    return f"mpiexec-{proxy}"
+
+
+def make_own_folder(folder: Path):
+    """Make it so that only this user can enter; one that is there already must be as good."""
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        check_own(folder)
+        for name in ("port", "port.new"):  # of ranks that were killed
+            (folder / name).unlink(missing_ok=True)
+
+
+def check_own(folder: Path):
+    status = folder.lstat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise RuntimeError(f"{folder} is not this user's alone: another user may have made it")
+
+
+def fresh(store: dist.Store, place: Place, timeout: float) -> dist.Store:
+    """The part of the store that this attempt has to itself.
+
+    `torchrun --max-restarts` starts the ranks again on the same store, in which the last attempt's
+    keys still stand, and no variable names the attempt on all machines alike. So each rank says
+    hello with a new random name, and rank 0 answers that name.
+    """
+    mine, until = secrets.token_hex(8), time.monotonic() + timeout
+    store.set(f"hello/{place.rank}", mine)
+    if place.rank:
+        store.wait([f"welcome/{mine}"], timedelta(seconds=timeout))
+        attempt = store.get(f"welcome/{mine}").decode()
+        store.set(f"here/{attempt}/{place.rank}", "")
+        return dist.PrefixStore(attempt, store)
+    attempt, missing, answered = mine, set(range(1, place.world_size)), {}
+    while missing:
+        if time.monotonic() > until:
+            raise TimeoutError(f"rank {min(missing)} has not come")
+        for rank in sorted(missing):
+            if store.check([f"here/{attempt}/{rank}"]):
+                missing.discard(rank)
+            elif store.check([f"hello/{rank}"]):
+                name = store.get(f"hello/{rank}")
+                if answered.get(rank) != name:
+                    answered[rank] = name
+                    store.set(f"welcome/{name.decode()}", attempt)
+        time.sleep(POLL_SECONDS)
+    return dist.PrefixStore(attempt, store)
+
+
+def choose_interfaces(place: Place):
+    """Have gloo and NCCL listen on loopback, or where the others can reach this machine."""
+    if place.one_machine:
+        name = "lo" if sys.platform == "linux" else "lo0"
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+    else:
+        name = interface_towards(place.address, place.port) if place.address else None
+    if name and (name not in ("lo", "lo0") or place.one_machine):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)

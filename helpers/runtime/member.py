@@ -1,0 +1,261 @@
+"""This process as a rank of torchrun, `accelerate launch`, srun or mpiexec."""
+
+import atexit
+import io
+import os
+import pickle
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from helpers.runtime.blame import pack_or_name
+from helpers.runtime.failure import Failure, WorkerError
+from helpers.runtime.gpus import GPUs, cores
+from helpers.runtime.launcher import INSIDE, Place, place
+from helpers.runtime.meeting import choose_interfaces, meet
+from helpers.runtime.payload import Packer, unpack
+from helpers.runtime.runs import Runs
+from helpers.runtime.screen import Screen
+from helpers.runtime.watch import OK, Watch
+from helpers.runtime.worker import DEBUG, Worker, describe, seed_differently
+
+MEET_SECONDS = 600.0  # machines of a job may start minutes apart
+COLLECTIVE_SECONDS = 1800.0  # as PyTorch itself has it
+COMPLAINT_SECONDS = 1.0  # after a complaint that may be about another rank's end
+FAREWELL_SECONDS = 5.0
+
+_member = None
+
+
+def here(debug: bool = False):
+    """This process's own rank, joined to the others; None where `launch` is to start ranks.
+
+    None too inside a function that runs on such a rank: a nested `launch` starts its own.
+
+    Raises:
+        RuntimeError: the other ranks cannot be met.
+    """
+    global _member
+    if _member is not None and _member.pid == os.getpid():
+        return None if _member.running else _member
+    mine = place()
+    if mine is not None:
+        _member = Member(mine, debug)
+        return _member
+    return None
+
+
+class Member:
+    """A rank of a launcher, with a process group that lasts as long as the process.
+
+    Attributes:
+        device: "cpu" or "cuda", as all ranks can have it.
+        backend: "gloo", or NCCL beside it.
+        running: is a call going on?
+    """
+
+    def __init__(self, where: Place, debug: bool = False):
+        self.pid, self.place = os.getpid(), where
+        self.rank, self.world_size = where.rank, where.world_size
+        self.running, self.failure, self.calls, self.told = False, "", 0, set()
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")  # where Accelerate and others look
+        for name, value in zip(
+            names, (where.rank, where.local_rank, where.world_size), strict=True
+        ):
+            os.environ[name] = str(value)
+        os.environ[INSIDE] = where.start
+        if debug:
+            os.environ.update(DEBUG)
+            dist.set_debug_level_from_env()
+        choose_interfaces(where)
+        self.store = meet(where, MEET_SECONDS)
+        self.connections = [self.store, self.store.clone(), self.store.clone()]
+        gpus = GPUs(where, self.store)
+        self.device, self.backend, self.gpu = gpus.device, gpus.backend, gpus.index
+        if "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(max(1, cores() // gpus.local_size))
+        if gpus.too_few:
+            self.say(gpus.too_few)
+        self.group = self.form_group()
+        atexit.register(self.leave)
+
+    def form_group(self) -> dist.ProcessGroup:
+        """The ranks' process group, unless the script has made it; and one for our messages."""
+        self.made_group = not dist.is_initialized()
+        if self.made_group:
+            device_id = torch.device("cuda", self.gpu) if self.device == "cuda" else None
+            if device_id is not None:
+                torch.cuda.set_device(device_id)
+            dist.init_process_group(
+                self.backend,
+                store=dist.PrefixStore("group", self.store),
+                rank=self.rank,
+                world_size=self.world_size,
+                timeout=timedelta(seconds=COLLECTIVE_SECONDS),
+                device_id=device_id,
+            )
+        return dist.new_group(backend="gloo", timeout=timedelta(seconds=COLLECTIVE_SECONDS))
+
+    def say(self, text: str):
+        """Once, and on rank 0 only."""
+        if self.rank == 0 and text not in self.told:
+            self.told.add(text)
+            print(f"launch: {text}", flush=True)
+
+    def choose(self, workers: int, device: str | None) -> tuple[str, str]:
+        """`(device, backend)` of a call. The launcher decided how many ranks there are."""
+        n = self.world_size
+        if workers != n:
+            ranks = f"{n} rank{'s' * (n != 1)}"
+            self.say(
+                f"{workers} workers asked for, {ranks} started by {self.place.launcher}: {ranks}"
+            )
+        if device == "cuda" and self.device != "cuda":
+            raise ValueError(f"{n} ranks need {n} GPUs, and there are fewer")
+        if device == "cpu":
+            return "cpu", "gloo"
+        return self.device, self.backend
+
+    def run(self, fn, kwargs, *, device: str, backend: str, live, timeout, state) -> Runs:
+        """Call `fn(worker, **kwargs)` here, as every other rank does, and gather all results.
+
+        Function and arguments are copied, as they are when `launch` starts the ranks itself.
+
+        Raises:
+            CannotTravel: as `launch` would.
+            WorkerError: some rank failed; on every rank the same one is named.
+        """
+        __tracebackhide__ = True
+        if self.failure:
+            raise RuntimeError(f"an earlier call failed, and the ranks with it ({self.failure})")
+        began = time.perf_counter()
+        names = {getattr(fn, "__name__", "the function"): fn, **kwargs}
+        fn, kwargs = copied((fn, kwargs), names)
+        screen = Screen(live) if self.rank == 0 else None
+        notes = Notes(self.rank, screen)
+        where = torch.device("cuda", self.gpu) if device == "cuda" else torch.device("cpu")
+        worker = Worker(self.rank, self.world_size, where, notes)
+        worker.local_rank, worker.state = self.place.local_rank, state
+        self.calls += 1
+        stores = [dist.PrefixStore(f"call{self.calls}", store) for store in self.connections]
+        with Watch(stores, self.rank, self.world_size, timeout) as watch:
+            packed = self.answer(worker, fn, kwargs, watch)
+            outcome = watch.wait()
+            if screen:
+                screen.finish()
+            if outcome != OK:
+                self.fail(outcome)
+            everything = [None] * self.world_size
+            dist.all_gather_object(everything, (packed, notes.records), group=self.group)
+        results = [unpack_bytes(packed) for packed, _ in everything]
+        records = [record for _, part in everything for record in part]
+        records.sort(key=lambda record: record["seconds"])
+        return Runs(results, records, device, backend, time.perf_counter() - began)
+
+    def answer(self, worker: Worker, fn, kwargs, watch: Watch) -> bytes | None:
+        """What `fn` returned, packed; or None once its failure is reported."""
+        self.running = True
+        seed_differently()
+        try:
+            packed = pack_bytes(fn(worker, **kwargs))
+            watch.finished()
+            return packed
+        except BaseException as error:
+            record_for_torchrun(error)
+            inner = error.__traceback__.tb_next
+            failure = Failure(rank=self.rank, **describe(error.with_traceback(inner)))
+            if failure.consequence:
+                watch.decided.wait(COMPLAINT_SECONDS)
+            report = {"rank": self.rank, "kind": "exception", "headline": failure.headline()}
+            watch.failed({**report, "traceback": failure.traceback[-20_000:]})
+            self.error = error
+            if isinstance(error, KeyboardInterrupt):
+                self.failure = failure.headline()
+                raise
+            return None
+        finally:
+            self.running = False
+            sys.stdout.flush()
+
+    def fail(self, report: dict):
+        """Raise the one error that all ranks raise; the culprit's own shows its traceback."""
+        __tracebackhide__ = True
+        self.failure = report["headline"]
+        mine = report["rank"] == self.rank and report["kind"] == "exception"
+        error = WorkerError(
+            report["headline"],
+            kind=report["kind"],
+            rank=report["rank"],
+            traceback=report["traceback"] if mine else "",
+            note="" if mine or not report["traceback"] else "Its traceback is in what it printed.",
+        )
+        error.traceback = report["traceback"]
+        raise error from (self.error.with_traceback(None) if mine else None)
+
+    def leave(self):
+        """At the end of the process. After a failure nothing can be agreed on any more."""
+        if self.failure or self.pid != os.getpid():
+            return
+        try:  # rank 0 may hold the store: it goes last
+            self.store.add("leaving", 1)
+            until = time.monotonic() + FAREWELL_SECONDS
+            while self.rank == 0 and self.store.add("leaving", 0) < self.world_size:
+                if time.monotonic() > until:
+                    break
+                time.sleep(0.01)
+        except RuntimeError:
+            pass
+        if self.made_group and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+class Notes:
+    """Where `worker.log` and `worker.track` go on such a rank: into a list, and onto the screen."""
+
+    def __init__(self, rank: int, screen: Screen | None):
+        self.rank, self.screen, self.records = rank, screen, []
+
+    def post(self, kind: str, *message):
+        if kind == "log":
+            seconds, values = message
+            self.records.append({"rank": self.rank, **values, "seconds": seconds})
+        if self.screen:
+            if kind == "log":
+                self.screen.point(self.records[-1])
+            else:
+                self.screen.progress(self.rank, *message)
+            self.screen.draw()
+
+
+def copied(value, names):
+    """`value` as it would arrive on another rank."""
+    parcel = pack_or_name(value, names, "to the ranks")
+    try:
+        return unpack(parcel)
+    finally:
+        parcel.close()
+
+
+def pack_bytes(result) -> bytes:
+    stream = io.BytesIO()
+    try:
+        Packer(stream, None).dump(result)
+    except Exception:
+        pack_or_name(result, {"result": result}, "to the other ranks").close()  # names the culprit
+        raise
+    return stream.getvalue()
+
+
+def unpack_bytes(packed: bytes):
+    return pickle.loads(packed)
+
+
+def record_for_torchrun(error: BaseException):
+    """torchrun's closing report then names the exception."""
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+        get_error_handler().record_exception(error)
