@@ -1,0 +1,245 @@
+"""A real kernel to do harm in, and a look at what is left behind afterwards."""
+
+import os
+import re
+import secrets
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from queue import Empty
+
+import cloudpickle
+import psutil
+import pytest
+from ipykernel.kernelspec import get_kernel_dict
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.manager import KernelManager
+
+ROOT = Path(__file__).resolve().parents[2]
+MARK = "HELPERS_TEST_KERNEL"  # environment: whatever descends from a kernel carries it
+FIRST_CELL = """
+import os, signal, sys, threading, time
+import torch, torch.distributed as dist
+from helpers import launch, Cluster, WorkerError, CannotTravel
+
+def sum_ranks(worker, x=0.0):
+    t = torch.full((4,), x + worker.rank)
+    dist.all_reduce(t)
+    return t[0].item()
+
+def other_function(worker):
+    return worker.rank
+"""
+AGAIN = "assert list(launch(sum_ranks)) == [1.0, 1.0]"
+SETTLE_SECONDS = 10.0  # for what was told to go; it takes milliseconds
+
+
+@pytest.fixture(autouse=True, scope="module")
+def travels_by_value(request):
+    """Functions of a test module travel as those of a notebook do."""
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
+
+
+class ThisInterpreter(KernelSpecManager):
+    def get_kernel_spec(self, kernel_name):
+        return KernelSpec(**get_kernel_dict())
+
+
+class Output:
+    """What a cell showed."""
+
+    def __init__(self):
+        self.stdout = self.stderr = self.html = ""
+        self.displays: list[dict] = []
+        self.arrivals: list[tuple[float, str]] = []  # monotonic seconds, text
+        self.error: str | None = None  # "ename: evalue"
+        self.shown = ""  # the traceback as the notebook shows it
+        self.ended = 0.0
+
+    def __repr__(self):
+        return f"{self.stdout}\n{self.stderr}\n{self.error}\n{self.shown}"
+
+
+class Kernel:
+    """A kernel with `FIRST_CELL` run in it."""
+
+    def __init__(self, folder: Path, **environ):
+        self.token = secrets.token_hex(8)
+        self.temp, self.folder = folder / "temp", folder / "work"
+        self.temp.mkdir()
+        self.folder.mkdir()
+        self.manager = KernelManager(kernel_spec_manager=ThisInterpreter(), kernel_name="python3")
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(self.temp),
+            "IPYTHONDIR": str(folder / "ipython"),
+            MARK: self.token,
+            **environ,
+        }
+        self.manager.start_kernel(env=env, cwd=str(self.folder))
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=120)
+        self.pid = self.manager.provisioner.pid
+        self.do(FIRST_CELL)
+
+    def start(self, code: str) -> str:
+        return self.client.execute(code)
+
+    def result(self, ident: str, seconds: float = 60, until: str | None = None) -> Output:
+        """Read until the cell ends, or until `until` was printed."""
+        out, end = Output(), time.monotonic() + seconds
+        while True:
+            try:
+                message = self.client.get_iopub_msg(timeout=max(0.01, end - time.monotonic()))
+            except Empty:
+                raise AssertionError(f"no end after {seconds} s:\n{out}") from None
+            if message["parent_header"].get("msg_id") != ident:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "stream":
+                text = getattr(out, content["name"]) + content["text"]
+                setattr(out, content["name"], text)
+                out.arrivals.append((time.monotonic(), content["text"]))
+                if until and until in text:
+                    return out
+            elif kind == "error":
+                out.error = f"{content['ename']}: {content['evalue']}"
+                out.shown = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(content["traceback"]))
+            elif kind in ("display_data", "update_display_data"):
+                out.displays.append(content["data"])
+            elif kind == "status" and content["execution_state"] == "idle":
+                out.ended = time.monotonic()
+                return out
+
+    def run(self, code: str, seconds: float = 60) -> Output:
+        return self.result(self.start(code), seconds)
+
+    def do(self, code: str, seconds: float = 60) -> Output:
+        """Run what must not fail."""
+        out = self.run(code, seconds)
+        assert out.error is None, out
+        return out
+
+    def interrupt(self):
+        self.manager.provisioner.process.send_signal(signal.SIGINT)
+
+    def settle(self):
+        """Until the second generation serves, and the first has gone."""
+        end = time.monotonic() + 60
+        while True:
+            self.do(AGAIN)
+            if len(self.processes()) == 2:
+                return
+            assert time.monotonic() < end, self.processes()
+            time.sleep(0.2)
+
+    def processes(self) -> list[psutil.Process]:
+        """The kernel and whatever descends from it, orphans too."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == self.token:
+                    if process.status() != psutil.STATUS_ZOMBIE:
+                        found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                pass
+        return found
+
+    def children(self) -> list[psutil.Process]:
+        return [p for p in self.processes() if p.pid != self.pid]
+
+    def server(self) -> psutil.Process:
+        (server,) = self.children()
+        return server
+
+    def holdings(self) -> dict:
+        """What a call must leave as it was."""
+        processes = self.processes()
+        return {
+            "processes": sorted(p.pid == self.pid for p in processes),
+            "open": {p.pid == self.pid: open_files(p.pid) for p in processes},
+            "threads": psutil.Process(self.pid).num_threads(),
+            "temp": sorted(map(str, self.temp.rglob("*"))),
+            "work": sorted(map(str, self.folder.rglob("*"))),
+            "shm": sorted(p.name for p in Path("/dev/shm").iterdir()),
+        }
+
+    def shutdown(self):
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+def open_files(pid: int) -> Counter:
+    """Open descriptors, by kind."""
+    kinds: Counter = Counter()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            kinds[re.sub(r"\d+", "", os.readlink(link))] += 1
+        except FileNotFoundError:
+            pass
+    return kinds
+
+
+def grown(before: dict, after: dict) -> dict:
+    """What is more than before."""
+    found = {name: after[name] for name in ("processes",) if after[name] != before[name]}
+    if after["threads"] > before["threads"]:
+        found["threads"] = after["threads"]
+    for name in ("temp", "work", "shm"):
+        if more := set(after[name]) - set(before[name]):
+            found[name] = more
+    for who, kinds in after["open"].items():
+        if more := kinds - before["open"].get(who, Counter()):
+            found["open in the kernel" if who else "open in the server"] = more
+    return found
+
+
+@pytest.fixture(scope="module")
+def shared_kernel(tmp_path_factory):
+    kernel = Kernel(tmp_path_factory.mktemp("kernel"))
+    kernel.settle()
+    kernel.run("launch(lambda worker: 1 / 0)")  # what a first error loads is no leak
+    yield kernel
+    kernel.shutdown()
+
+
+@pytest.fixture
+def kernel(shared_kernel):
+    """The module's kernel. Afterwards the next call must work, and nothing may be left."""
+    before = shared_kernel.holdings()
+    yield shared_kernel
+    shared_kernel.settle()
+    end = time.monotonic() + SETTLE_SECONDS
+    while left := grown(before, shared_kernel.holdings()):
+        assert time.monotonic() < end, f"left behind: {left}"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def own_kernel(tmp_path):
+    """Starts kernels that a test may end. Afterwards none of their processes may be left."""
+    kernels = []
+
+    def start(**environ) -> Kernel:
+        kernels.append(Kernel(tmp_path, **environ))
+        return kernels[-1]
+
+    yield start
+    for kernel in kernels:
+        kernel.shutdown()
+        assert gone(kernel.processes, SETTLE_SECONDS), kernel.processes()
+
+
+def gone(processes, seconds: float) -> bool:
+    """Does `processes()` become empty within so many seconds?"""
+    end = time.monotonic() + seconds
+    while processes():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
