@@ -160,7 +160,8 @@ class Member:
         self.running = True
         seed_differently()
         try:
-            packed = pack_bytes(fn(worker, **kwargs))
+            result = fn(worker, **kwargs)
+            packed = pack_bytes(result, {"result": result}, "to the other ranks")
             watch.finished()
             return packed
         except BaseException as error:
@@ -239,12 +240,13 @@ def copied(value, names):
         parcel.close()
 
 
-def pack_bytes(result) -> bytes:
+def pack_bytes(value, names, where: str) -> bytes:
+    """One string of bytes, for a file or the network. Errors as those of `pack_or_name`."""
     stream = io.BytesIO()
     try:
-        Packer(stream, None).dump(result)
+        Packer(stream, None).dump(value)
     except Exception:
-        pack_or_name(result, {"result": result}, "to the other ranks").close()  # names the culprit
+        pack_or_name(value, names, where).close()  # names the culprit
         raise
     return stream.getvalue()
 

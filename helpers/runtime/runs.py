@@ -1,8 +1,11 @@
 """What a call on many ranks gives back."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from helpers.runtime.plain import as_json, read_json, write_json
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,6 +61,19 @@ class Runs(Sequence):
         rows = sorted(self.records, key=lambda record: record["rank"])  # stable
         return pd.DataFrame(rows, columns=columns)
 
+    def save(self, path: str | os.PathLike):
+        """Write all of it to one file, as JSON; `load_runs` reads it back.
+
+        Tensors and arrays are written as nested lists, tuples as lists.
+
+        Raises:
+            TypeError: a result is nothing that JSON can hold, or too large; names it.
+        """
+        results = [as_json(result, f"runs[{r}]") for r, result in enumerate(self.results)]
+        about = {"device": self.device, "backend": self.backend, "seconds": self.seconds}
+        records = as_json(self.records, "runs.records")
+        write_json(path, {"runs": 1, **about, "results": results, "records": records})
+
     def __repr__(self):
         lines = [f"{len(self)} rank{'s' * (len(self) != 1)} on {self.device} ({self.backend})"]
         lines += [f"rank {rank}: {short(result)}" for rank, result in enumerate(self.results)]
@@ -69,3 +85,65 @@ class Runs(Sequence):
 def short(value: Any, width: int = 100) -> str:
     text = " ".join(repr(value).split())
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def load_runs(path: str | os.PathLike) -> Runs:
+    """What `Runs.save` wrote, or what the ranks of a job left in its folder. Reads only JSON.
+
+    Raises:
+        FileNotFoundError: no such file, or ranks of the job that have written nothing (yet).
+        ValueError: it is something else; or the files are of different attempts.
+    """
+    if os.path.isdir(path):
+        return load_folder(path)
+    saved = checked(path, {"runs": int, "results": list, "records": list, **ABOUT})
+    about = {name: saved[name] for name in ABOUT}
+    return Runs(saved["results"], saved["records"], **about)
+
+
+ABOUT = {"device": str, "backend": str, "seconds": float}
+
+
+def rank_file(folder: str | os.PathLike, rank: int) -> str:
+    return os.path.join(folder, f"rank-{rank:05d}.json")
+
+
+def save_rank(folder: str | os.PathLike, runs: Runs, rank: int, attempt: str):
+    """What one rank adds to the folder: its own result, which must be JSON already."""
+    about = {"device": runs.device, "backend": runs.backend, "seconds": runs.seconds}
+    place = {"rank": rank, "world_size": len(runs), "attempt": attempt}
+    records = as_json([r for r in runs.records if r["rank"] == rank], "runs.records")
+    write_json(
+        rank_file(folder, rank), {**place, **about, "result": runs[rank], "records": records}
+    )
+
+
+def load_folder(folder: str | os.PathLike) -> Runs:
+    first = load_rank(folder, 0, None)
+    ranks = [first, *(load_rank(folder, r, first) for r in range(1, first["world_size"]))]
+    records = [record for rank in ranks for record in rank["records"]]
+    records.sort(key=lambda record: record["seconds"])
+    about = {name: first[name] for name in ABOUT}
+    return Runs([rank["result"] for rank in ranks], records, **about)
+
+
+def load_rank(folder, rank: int, first: dict | None) -> dict:
+    form = {"world_size": int, "attempt": str, "records": list, **ABOUT}
+    try:
+        saved = checked(rank_file(folder, rank), form)
+    except FileNotFoundError:
+        total = f" of {first['world_size']}" if first else ""
+        raise FileNotFoundError(
+            f"rank {rank}{total} has left no result in {folder}: has the job ended well?"
+        ) from None
+    if first and saved["attempt"] != first["attempt"]:
+        raise ValueError(f"the results of ranks 0 and {rank} in {folder} are of different attempts")
+    return saved
+
+
+def checked(path, form: dict[str, type]) -> dict:
+    saved = read_json(path)
+    for name, kind in form.items():
+        if not isinstance(saved.get(name), kind):
+            raise ValueError(f"{path} holds no results: its {name!r} is no {kind.__name__}")
+    return saved
