@@ -15,7 +15,8 @@ from helpers.runtime.worker import STACK_SIGNAL
 
 SETTLE_SECONDS = 0.1  # after the likely cause, for ranks that fail of the same
 COMPLAINT_SECONDS = 1.0  # after a complaint that may be about another rank's end
-STACK_SECONDS = 0.3  # for ranks to say where they are
+STACK_SECONDS = 0.5  # for ranks to say where they are,
+STACK_QUIET = 0.03  # and without a further line after which they have said it
 READ = 1 << 16
 
 
@@ -162,9 +163,12 @@ class Call:
         ]
         self.processes.signal(running, STACK_SIGNAL)
         until = time.monotonic() + STACK_SECONDS
-        while time.monotonic() < until and not all(self.stacks.get(r) for r in running):
-            self.hear(0.02)
-        self.hear(0.02)
+        written = None
+        while time.monotonic() < until:
+            self.hear(STACK_QUIET)
+            before, written = written, [len(self.stacks.get(rank, "")) for rank in running]
+            if all(written) and written == before:  # faulthandler writes a line at a time
+                break
 
     def sign_of_life(self):
         self.last_sign = time.monotonic()
