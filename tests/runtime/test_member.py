@@ -1,0 +1,172 @@
+"""One script under python, torchrun, accelerate, mpiexec and (simulated) srun: the same results.
+
+The launchers listen on all interfaces, so each runs in a network of its own where one can be made.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.machines import (
+    BIN,
+    SCRIPT,
+    can_make_networks,
+    finish,
+    one_machine,
+    two_agents,
+    two_machines,
+)
+
+NO_MPIEXEC = not (BIN / "mpiexec").exists()
+ONE_AGENT = ("torchrun", "--nproc-per-node", "2")
+ACCELERATE = "accelerate launch --num_processes 2 --num_machines 1 --mixed_precision no"
+ACCELERATE = tuple(f"{ACCELERATE} --dynamo_backend no".split())
+MPIEXEC = ("mpiexec", "-iface", "lo", "-n", "2")
+needs_mpiexec = pytest.mark.skipif(NO_MPIEXEC, reason="the mpich wheel has none for this system")
+needs_networks = pytest.mark.skipif(
+    not can_make_networks(), reason="no network namespaces can be made here"
+)
+
+
+@pytest.fixture(scope="module")
+def machine():
+    machine = one_machine()
+    yield machine
+    machine.close()
+
+
+@pytest.fixture
+def pair():
+    machines = two_machines()
+    yield machines
+    for machine in machines:
+        machine.close()
+
+
+def read(folder: Path) -> list:
+    """What each process left, by rank."""
+    files = sorted(folder.glob("*.json"))
+    return [json.loads(file.read_text()) for file in files]
+
+
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory, machine):
+    """What `launch` gives when it starts the ranks itself."""
+    folder = tmp_path_factory.mktemp("python")
+    out = finish(machine.start(sys.executable, SCRIPT, "train", folder))
+    assert out.count("[rank 1] trained on rank 1") == 2
+    (result,) = read(folder)
+    assert len(result["losses"]) == 2
+    assert all(len(losses) == 6 for losses in result["losses"])
+    assert result["losses"][0] != result["losses"][1]  # each rank has its own data
+    assert result["weights"][0] == result["weights"][1]
+    assert result["state"] == [[["a", "b"]] * 2, [["c"]] * 2]
+    assert [row[:2] for row in result["rows"]] == [[r, s] for r in (0, 1) for s in range(6)]
+    return result
+
+
+def check_same(folder: Path, out: str, twin: dict, **but):
+    assert read(folder) == [{**twin, **but}] * 2, out  # on every rank, exactly
+    assert len(re.findall("trained on rank 1", out)) == 2, out
+    assert "[rank 1] trained" not in out  # prints go straight out
+    assert "steps rank 0: 6/6" in out
+    assert "steps rank 1" not in out  # one rank alone shows progress
+
+
+def test_torchrun(machine, tmp_path, twin):
+    command = [*ONE_AGENT, "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+    out = finish(machine.start(*command, SCRIPT, "train", tmp_path, MORE="1"))
+    check_same(tmp_path, out, twin)
+    note = "3 workers asked for, 2 ranks started by torchrun: 2 ranks"
+    assert out.count(note) == 1, out  # by one rank
+
+
+@pytest.mark.parametrize("through", ["torchrun", pytest.param("mpirun", marks=needs_mpiexec)])
+def test_accelerate(machine, tmp_path, twin, through):
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost:2\n")
+    # on CPUs accelerate starts several processes with mpirun only
+    how = ["--multi_gpu"] if through == "torchrun" else ["--cpu", "--mpirun_hostfile", hosts]
+    out = finish(machine.start(*ACCELERATE, *how, SCRIPT, "train", tmp_path))
+    check_same(tmp_path, out, twin)
+
+
+@needs_mpiexec
+def test_mpiexec(machine, tmp_path, twin):
+    temp = tmp_path / "temp"
+    temp.mkdir()
+    # a shell stands between: the ranks have different parents
+    script = f"{sys.executable} {SCRIPT} train {tmp_path}; exit $?"
+    out = finish(machine.start(*MPIEXEC, "sh", "-c", script, TMPDIR=str(temp)))
+    check_same(tmp_path, out, twin)
+    assert list(temp.iterdir()) == []
+
+
+@needs_networks
+def test_two_machines_with_srun_simulated_by_its_variables(pair, tmp_path, twin):
+    """No Slurm here: only what srun would set, on two networks that meet by a cable."""
+    processes = []
+    for rank, machine in enumerate(pair):
+        environ = {
+            "SLURM_JOB_ID": "77",
+            "SLURM_STEP_ID": "0",
+            "SLURM_STEP_NUM_TASKS": "2",
+            "SLURM_STEP_NUM_NODES": "2",
+            "SLURM_STEP_NODELIST": "10.77.0.[1-2]",
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": "0",
+        }
+        processes.append(machine.start(sys.executable, SCRIPT, "train", tmp_path, **environ))
+    out = "".join(finish(process) for process in processes)
+    check_same(tmp_path, out, twin, local_ranks=[0, 0])
+
+
+@needs_networks
+def test_two_machines_with_torchrun(pair, tmp_path, twin):
+    agents = two_agents(pair, SCRIPT, "train", tmp_path)
+    outs = [finish(agent) for agent in agents]
+    check_same(tmp_path, "".join(outs), twin, local_ranks=[0, 0])
+    assert all(out.count("trained on rank") == 2 for out in outs)  # one rank on each
+
+
+@needs_mpiexec
+def test_a_launch_in_a_rank_starts_its_own_ranks(machine, tmp_path):
+    out = finish(machine.start(*MPIEXEC, sys.executable, SCRIPT, "inside", tmp_path))
+    inner = [[[r, 3, x] for r in range(3)] for x in range(2)]
+    child = [[[0, 2], [1, 2]], []]
+    expected = [{"inner": i, "child": c} for i, c in zip(inner, child, strict=True)]
+    assert read(tmp_path) == [expected] * 2, out
+
+
+def test_stray_variables_change_nothing(tmp_path):
+    """In a shell of `salloc`, with what some other launcher has left."""
+    stray = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "10.255.255.1",
+        "MASTER_PORT": "29500",
+        "SLURM_JOB_ID": "1234",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_STEP_ID": "4294967290",
+        "SLURM_STEP_NUM_TASKS": "1",
+    }
+    env = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[3]), **stray}
+    command = [sys.executable, str(SCRIPT), "child", str(tmp_path)]
+    subprocess.run(command, env=env, check=True, timeout=60)
+    assert json.loads((tmp_path / "child").read_text()) == [[0, 2], [1, 2]]
+
+
+def test_mpiexec_on_several_machines_asks_where_rank_0_is(tmp_path):
+    environ = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}
+    env = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[3]), **environ}
+    command = [sys.executable, str(SCRIPT), "child", str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "mpiexec -genv MASTER_ADDR node1 -genv MASTER_PORT 29500" in done.stderr

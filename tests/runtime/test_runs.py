@@ -1,0 +1,198 @@
+"""What a call gives back: access, and the way to a file and back."""
+
+import json
+import math
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.runtime import plain
+from helpers.runtime.runs import Runs, load_runs, rank_file, save_rank
+
+numbers = st.integers() | st.floats() | st.booleans() | st.none()
+values = st.recursive(
+    numbers | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+rows = st.fixed_dictionaries(
+    {"rank": st.integers(0, 3), "loss": numbers, "seconds": st.floats(0, 1e6)}
+)
+some_runs = st.builds(
+    Runs,
+    st.lists(values, max_size=4),
+    st.lists(rows, max_size=4),
+    st.sampled_from(["cpu", "cuda"]),
+    st.text(max_size=8),
+    st.floats(0, 1e6),
+)
+
+
+def same(a, b) -> bool:
+    """Equal in value and kind; and NaN is NaN."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, float):
+        equal = a == b and math.copysign(1, a) == math.copysign(1, b)
+        return equal or (a != a and b != b)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    return a == b
+
+
+def parts(runs):
+    return [runs.results, runs.records, runs.device, runs.backend, runs.seconds]
+
+
+@given(some_runs)
+@settings(deadline=None)
+def test_saved_and_loaded_is_the_same(tmp_path_factory, runs):
+    path = tmp_path_factory.getbasetemp() / "runs.json"
+    runs.save(path)
+    assert same(parts(load_runs(path)), parts(runs))
+
+
+@given(some_runs)
+@settings(deadline=None)
+def test_ranks_leave_the_same_in_a_folder(tmp_path_factory, runs):
+    if not runs.results:
+        return
+    folder = tmp_path_factory.getbasetemp()
+    records = [r for r in runs.records if r["rank"] < len(runs)]
+    runs = Runs(runs.results, records, runs.device, runs.backend, runs.seconds)
+    for rank in range(len(runs)):
+        save_rank(folder, runs, rank, "attempt")
+    loaded = load_runs(folder)
+    assert same(loaded.results, runs.results)
+    assert same(parts(loaded)[2:], parts(runs)[2:])
+    key = lambda record: (record["rank"], record["seconds"])  # noqa: E731
+    assert same(sorted(loaded.records, key=key), sorted(records, key=key))
+
+
+def test_tensors_and_tuples_become_lists(tmp_path):
+    result = {
+        "weights": torch.tensor([[1.0, 0.5]], requires_grad=True),
+        "counts": np.arange(3),
+        "one": np.float32(0.5),
+        "bf16": torch.ones(2, dtype=torch.bfloat16),
+        "shape": (2, 3),
+    }
+    Runs([result]).save(tmp_path / "runs.json")
+    assert same(
+        load_runs(tmp_path / "runs.json").results,
+        [
+            {
+                "weights": [[1.0, 0.5]],
+                "counts": [0, 1, 2],
+                "one": 0.5,
+                "bf16": [1.0, 1.0],
+                "shape": [2, 3],
+            }
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "named"),
+    [
+        ({"model": torch.nn.Linear(1, 1)}, r"runs\[0\]\['model'\] is of type torch\.nn.*Linear"),
+        ({"a": [0, {1, 2}]}, r"runs\[0\]\['a'\]\[1\] is of type set"),
+        ({"by step": {3: 0.5}}, r"a key of runs\[0\]\['by step'\] is 3"),
+        ({"w": torch.zeros(plain.LARGEST + 1)}, r"runs\[0\]\['w'\] has 1,000,001 elements"),
+        ({"n": 1 << 20_000}, r"runs\[0\]\['n'\] is a whole number of 20,001 bits"),
+        (1j, r"runs\[0\] is of type complex"),
+    ],
+)
+def test_what_is_no_json_is_named_and_nothing_is_written(tmp_path, result, named):
+    with pytest.raises(TypeError, match=named):
+        Runs([result]).save(tmp_path / "runs.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_replaced_whole(tmp_path, monkeypatch):
+    path = tmp_path / "runs.json"
+    Runs([1]).save(path)
+
+    def full_disk(value, file):
+        file.write('{"runs": 1, "resul')
+        raise OSError("no space left")
+
+    monkeypatch.setattr(plain.json, "dump", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        Runs([2]).save(path)
+    assert load_runs(path).results == [1]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_pickle_is_never_read(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "it ran"),)
+
+    for path in (tmp_path / "runs.json", tmp_path / "rank-00000.json"):
+        path.write_bytes(pickle.dumps(Bomb()))
+    for path in (tmp_path / "runs.json", tmp_path):
+        with pytest.raises(ValueError, match="holds no results"):
+            load_runs(path)
+    assert not (tmp_path / "it ran").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"runs": 1, "results": 3}', "[" * 100_000])
+def test_something_else_is_refused(tmp_path, text):
+    path = tmp_path / "runs.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="holds no results"):
+        load_runs(path)
+
+
+def test_a_folder_with_ranks_missing_or_mixed_is_refused(tmp_path):
+    runs = Runs([1, 2, 3])
+    with pytest.raises(FileNotFoundError, match="rank 0 has left no result"):
+        load_runs(tmp_path)
+    save_rank(tmp_path, runs, 0, "second")
+    save_rank(tmp_path, runs, 1, "second")
+    with pytest.raises(FileNotFoundError, match="rank 2 of 3 has left no result"):
+        load_runs(tmp_path)
+    save_rank(tmp_path, runs, 2, "first")
+    with pytest.raises(ValueError, match=r"ranks 0 and 2 .* different attempts"):
+        load_runs(tmp_path)
+    save_rank(tmp_path, runs, 2, "second")
+    assert list(load_runs(tmp_path)) == [1, 2, 3]
+    assert json.loads(Path(rank_file(tmp_path, 2)).read_text())["result"] == 3
+
+
+def test_column_names_what_is_missing():
+    runs = Runs([{"loss": 1.0}, {"lost": 2.0}])
+    with pytest.raises(KeyError, match=r"rank 1 returned no 'loss'; it has \['lost'\]"):
+        runs.column("loss")
+    with pytest.raises(KeyError, match="rank 0 returned a int"):
+        Runs([3]).column("loss")
+    assert Runs([{"loss": 1.0}, {"loss": 2.0}]).column("loss") == [1.0, 2.0]
+
+
+def test_frame_is_ordered_by_rank_then_as_logged():
+    records = [
+        {"rank": 1, "step": 0, "seconds": 0.1},
+        {"rank": 0, "step": 0, "loss": 3.0, "seconds": 0.2},
+        {"rank": 1, "step": 1, "seconds": 0.3},
+    ]
+    frame = Runs([None, None], records).frame()
+    assert list(frame.columns) == ["rank", "step", "loss", "seconds"]
+    assert frame[["rank", "step"]].values.tolist() == [[0, 0], [1, 0], [1, 1]]
+
+
+def test_repr_shows_each_rank_on_one_line():
+    text = repr(Runs([{"a": "x" * 200}, 2], [{"rank": 0, "seconds": 0.0}]))
+    lines = text.splitlines()
+    assert lines[0] == "2 ranks on cpu (gloo)"
+    assert lines[1].endswith("…")
+    assert len(lines[1]) < 120
+    assert lines[2:] == ["rank 1: 2", "1 logged rows: .frame()"]
