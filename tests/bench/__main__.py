@@ -1,0 +1,40 @@
+"""Side by side with other libraries.
+
+python -m tests.bench                   all benchmarks: tables here and in figures/, and the charts
+python -m tests.bench starting          only those named
+python -m tests.bench --quick --dry     few repeats, and nothing is written
+"""
+
+import argparse
+import importlib
+import subprocess
+import sys
+import time
+
+from tests.bench.report import FIGURES
+
+BENCHMARKS = ("starting", "faults")  # each a module with measure(quick) -> Report
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(BENCHMARKS)}; all by default")
+    parser.add_argument("--quick", action="store_true", help="few repeats: to try it out")
+    parser.add_argument("--dry", action="store_true", help="write nothing to figures/")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.names) - set(BENCHMARKS):
+        parser.error(f"no benchmark is named {', '.join(sorted(unknown))}")
+    for name in options.names or BENCHMARKS:
+        began = time.monotonic()
+        report = importlib.import_module(f"tests.bench.{name}").measure(quick=options.quick)
+        print(f"\n{report.markdown()}\n{name} took {time.monotonic() - began:.0f} s\n", flush=True)
+        if not options.dry:
+            report.write()
+    if not options.dry:
+        subprocess.run([sys.executable, FIGURES / "draw.py"], check=True)
+
+
+if __name__ == "__main__":
+    main()

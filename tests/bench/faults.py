@@ -1,0 +1,203 @@
+"""The same faults done to `launch` and its peers: what survives, what is said, what is left."""
+
+import re
+import time
+from dataclasses import dataclass, replace
+
+from tests.bench.contenders import ACCELERATE_EAGER, LAUNCH, SPAWN, Contender
+from tests.bench.kernel import Cell, Kernel
+from tests.bench.leftovers import Around, around, settle
+from tests.bench.report import Report
+
+NAME = "faults"
+CONTENDERS = [LAUNCH, ACCELERATE_EAGER, SPAWN]
+RANKS, CULPRIT = 4, 2
+LIMIT = 3  # seconds, given to each where something hangs
+PATIENCE = 20.0  # seconds after the deed before we give up
+START = 30.0  # seconds for ranks to get to the deed, or for a call without a fault
+SETTLE = 2.0  # seconds before what is left counts as left
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong.
+
+    Attributes:
+        deed: what `work.suffer` does on the culprit; "work" where the deed is done from outside.
+        cause: what a message that names the cause must match; None: nothing to be named.
+        limit: seconds given to the launcher (`launch(timeout=)`, else the process group's timeout).
+    """
+
+    title: str
+    deed: str
+    cause: str | None = None
+    limit: float = 120
+    outside: str = ""
+
+
+FAULTS = [
+    Fault("a rank raises, the others wait in a collective", "raise", "the loss is not a number"),
+    Fault("`os._exit(3)` on a rank", "exit", r"exit\s?code\W{1,5}3|exit code 3"),
+    Fault("SIGKILL to a rank", "kill", r"SIGKILL|-9"),
+    Fault("SIGSEGV on a rank", "crash", r"SIGSEGV|-11"),
+    Fault("a hang in a collective", "collective", r"\brecv\b", LIMIT),
+    Fault("a hang in Python on a rank, the others done", "python", r"time\.sleep", LIMIT),
+    Fault("kernel interrupted in mid-run", "work", outside="interrupt"),
+    Fault("kernel killed in mid-run", "work", outside="kill"),
+]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one fault did to one launcher.
+
+    Attributes:
+        seconds: from the deed until the cell ended (the kernel killed: until the ranks were gone);
+            None: not within PATIENCE.
+        said: what the reader is told of the culprit.
+        survived: does the next call in the same kernel work? None: there is no such kernel.
+        left: in words.
+    """
+
+    seconds: float | None
+    said: str
+    survived: bool | None
+    left: str
+
+    def text(self) -> str:
+        waited = f"> {PATIENCE:.0f} s" if self.seconds is None else f"{self.seconds:.1f} s"
+        if self.survived is None:
+            gone = "all gone after" if self.seconds is not None else "processes live on"
+            left = f", left: {self.left}" if self.left != "none" else ""
+            return f"{gone} {waited}{left}"
+        parts = [waited, self.said, "" if self.survived else "**next call fails**"]
+        parts.append(f"left: {self.left}" if self.left != "none" else "")
+        return ", ".join(filter(None, parts))
+
+
+def measure(quick: bool = False) -> Report:
+    outcomes = {}
+    for contender in CONTENDERS:
+        desk = Desk(contender)
+        try:
+            for fault in FAULTS[:: 3 if quick else 1]:
+                outcomes[fault.title, contender.name] = outcome = desk.do(fault)
+                print(f"{contender.name}: {fault.title}: {outcome.text()}", flush=True)
+        finally:
+            desk.close()
+    return report(outcomes)
+
+
+class Desk:
+    """A launcher in a kernel, which serves for the next fault if it has survived the last."""
+
+    def __init__(self, contender: Contender, ranks: int = RANKS, culprit: int = CULPRIT):
+        self.contender, self.ranks, self.culprit = contender, ranks, culprit
+        self.good = contender.cell("all_reduce", ranks)
+        self.kernel: Kernel | None = None
+
+    def close(self):
+        kernel, self.kernel = self.kernel, None
+        if kernel:
+            kernel.close()
+
+    def open(self) -> Kernel:
+        self.kernel = self.kernel or Kernel()
+        if not self.kernel.used:
+            for cell in (self.contender.imports, self.contender.define, self.good):
+                self.kernel.time(cell, START)
+            self.kernel.used = True
+        for note in self.kernel.notes.iterdir():
+            note.unlink()
+        return self.kernel
+
+    def do(self, fault: Fault) -> Outcome:
+        kernel = self.open()
+        before = around(kernel)
+        arguments = (fault.deed, self.culprit)
+        kernel.send(self.contender.cell("suffer", self.ranks, arguments, fault.limit))
+        wait_for_ranks(kernel, self.ranks)
+        outcome = self.killed(before) if fault.outside == "kill" else self.suffered(fault, before)
+        if not outcome.survived:
+            self.close()
+        return outcome
+
+    def killed(self, before: Around) -> Outcome:
+        deed = time.monotonic()
+        self.kernel.kill()
+        without = replace(before, processes=frozenset(), listening=frozenset())
+        left = settle(self.kernel, without, PATIENCE)
+        return Outcome(time.monotonic() - deed if left == "none" else None, "", None, left)
+
+    def suffered(self, fault: Fault, before: Around) -> Outcome:
+        kernel = self.kernel
+        deed = time.monotonic()
+        if fault.outside == "interrupt":
+            kernel.interrupt()
+        cell = kernel.listen(PATIENCE)
+        ended = cell.error is not None
+        if not fault.outside:
+            deed = float((kernel.notes / "deed").read_text())
+        if not ended:  # what a reader would do next
+            kernel.interrupt()
+            cell = kernel.listen(5)
+        left = settle(kernel, before, SETTLE)
+        survived = cell.error is not None and kernel.run(self.good, START).ok
+        message = said(cell, fault, self.culprit) if ended else ""
+        return Outcome(cell.ended - deed if ended else None, message, survived, left)
+
+
+def wait_for_ranks(kernel: Kernel, ranks: int):
+    """Until all ranks are at work, and a moment more."""
+    until = time.monotonic() + START
+    while len(list(kernel.notes.glob("started-*[0-9]"))) < ranks:
+        if time.monotonic() > until:
+            raise RuntimeError("the ranks did not start")
+        time.sleep(0.01)
+    time.sleep(0.3)
+
+
+def said(cell: Cell, fault: Fault, culprit: int) -> str:
+    """Does what the reader sees name the rank, and what happened to it?"""
+    if fault.cause is None:
+        return ""
+    if cell.error == "":
+        return "says nothing"
+    named = re.findall(r"(?:rank|process)\W{1,5}(\d+)", cell.text, re.IGNORECASE)
+    rank = str(culprit) in named
+    cause = re.search(fault.cause, cell.text)
+    if rank and cause:
+        return "names rank and cause"
+    if not rank and named:
+        return f"names {'the cause, but ' if cause else ''}other ranks"
+    return "names the rank" if rank else "names the cause" if cause else "names neither"
+
+
+def report(outcomes: dict[tuple[str, str], Outcome]) -> Report:
+    names = [c.name for c in CONTENDERS]
+    table = [["fault", *(f"`{name}`" for name in names)]]
+    for title in dict.fromkeys(title for title, _ in outcomes):
+        cells = [outcomes[title, n].text() if (title, n) in outcomes else "" for n in names]
+        table.append([title, *cells])
+    rows = [
+        {
+            "fault": title,
+            "launcher": name,
+            "seconds": "" if o.seconds is None else f"{o.seconds:.2f}",
+            "said": o.said,
+            "survived": "" if o.survived is None else o.survived,
+            "left": o.left,
+        }
+        for (title, name), o in outcomes.items()
+    ]
+    return Report(NAME, table, NOTES, rows)
+
+
+NOTES = f"""\
+{RANKS} ranks; the fault happens on rank {CULPRIT}, in mid-run. Seconds from the deed until the cell
+ends (given up after {PATIENCE:.0f} s), and what the message names. Where nothing else is said,
+the next call in the same kernel works, and {SETTLE:.0f} s later nothing is left: no process, no
+listening socket, no file in the temporary folder or in shared memory. Where something hangs, each
+has a limit of {LIMIT} s: `launch(timeout={LIMIT})`, for the others `init_process_group(timeout=)`.
+`mp.spawn` has its functions in a module; `notebook_launcher` is *eager*: it looks after its ranks
+every 0.01 s in place of 0.1 s."""

@@ -1,0 +1,64 @@
+"""What a kernel has around it: processes, listening sockets, files. Compared before and after."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.bench.kernel import Kernel
+
+SHARED = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Around:
+    """What was found at one moment.
+
+    Attributes:
+        processes: ids of all that come from the kernel, orphans too.
+        listening: their addresses and the kernel's that accept connections.
+        files: in the kernel's temporary folder, and in shared memory.
+    """
+
+    processes: frozenset
+    listening: frozenset
+    files: frozenset
+
+    def new_since(self, before: "Around") -> str:
+        """In words: "2 processes, 1 file"; "none"."""
+        counts = {
+            "process": len(self.processes - before.processes),
+            "listening socket": len(self.listening - before.listening),
+            "file": len(self.files - before.files),
+        }
+        words = []
+        for word, count in counts.items():
+            if count:
+                plural = "es" if word.endswith("s") else "s"
+                words.append(f"{count} {word}{plural if count > 1 else ''}")
+        return ", ".join(words) or "none"
+
+
+def around(kernel: Kernel) -> Around:
+    processes = kernel.descendants()
+    listening = set()
+    for pid in {kernel.pid, *(p.pid for p in processes)}:
+        try:
+            for connection in psutil.Process(pid).net_connections(kind="inet"):
+                if connection.status == psutil.CONN_LISTEN:
+                    listening.add((connection.laddr.ip, connection.laddr.port))
+        except psutil.Error:  # ended meanwhile
+            pass
+    files = {p for p in kernel.temporary.rglob("*") if p.is_file()}
+    if SHARED.is_dir():
+        files |= set(SHARED.iterdir())
+    return Around(frozenset(p.pid for p in processes), frozenset(listening), frozenset(files))
+
+
+def settle(kernel: Kernel, before: Around, seconds: float) -> str:
+    """Wait until nothing new is left, at most so long. Returns what is left, in words."""
+    until = time.monotonic() + seconds
+    while (left := around(kernel).new_since(before)) != "none" and time.monotonic() < until:
+        time.sleep(0.05)
+    return left

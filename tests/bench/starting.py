@@ -1,0 +1,179 @@
+"""How long a notebook waits for a function on ranks: `launch` and `Cluster`, and their peers."""
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+
+from tests.bench.compare import duration, in_turn, median, ratio
+from tests.bench.contenders import (
+    ACCELERATE,
+    ACCELERATE_EAGER,
+    CLUSTER,
+    GIVEN,
+    LAUNCH,
+    SPAWN,
+    Contender,
+)
+from tests.bench.kernel import Kernel
+from tests.bench.report import Report
+
+NAME = "starting"
+CONTENDERS = [LAUNCH, CLUSTER, ACCELERATE, ACCELERATE_EAGER, SPAWN]
+PAUSE = 5.0  # seconds: a person reads, then runs the next cell
+PATIENCE = 25.0  # seconds for one call: what takes longer hangs
+
+FIRST = "first call, straight after the imports"
+PAUSED = f"first call, {PAUSE:.0f} s after the imports"
+IMPORTS = "the cell of imports"
+LATER = {"all_reduce": "later call: an all-reduce", "adamw": "later call: a step of AdamW"}
+TORCH = "`import torch` alone, in a fresh Python"
+
+# Seconds that `launch`, and for a later call `Cluster`, are meant to stay within.
+GOALS = {
+    (LATER["all_reduce"], 2, "launch"): 0.060,
+    (LATER["all_reduce"], 4, "launch"): 0.090,
+    (LATER["adamw"], 2, "launch"): 0.090,
+    (LATER["adamw"], 4, "launch"): 0.160,
+    (FIRST, 2, "launch"): 1.3,
+    (FIRST, 4, "launch"): 1.3,
+    (LATER["all_reduce"], 2, "Cluster"): 0.012,
+    (LATER["all_reduce"], 4, "Cluster"): 0.012,
+}
+
+Key = tuple[str, int]  # what was done, on how many ranks
+Samples = dict[Key, dict[str, list[float | None]]]
+
+
+def measure(quick: bool = False) -> Report:
+    samples: Samples = {(TORCH, 1): {"python": [import_torch() for _ in range(2 if quick else 5)]}}
+    for ranks in (2, 4):
+        print(f"starting: {ranks} ranks, fresh kernels", flush=True)
+        samples |= first_calls(ranks, rounds=1 if quick else 5)
+        print(f"starting: {ranks} ranks, later calls", flush=True)
+        samples |= later_calls(ranks, rounds=3 if quick else 12)
+    return report(samples)
+
+
+def import_torch() -> float:
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import torch"], check=True, env=environ)
+    return time.perf_counter() - began
+
+
+def first_calls(ranks: int, rounds: int, contenders=(LAUNCH, ACCELERATE, SPAWN)) -> Samples:
+    """Every sample from a kernel of its own."""
+    samples: Samples = {(IMPORTS, ranks): {c.name: [] for c in contenders}}
+
+    def fresh(contender: Contender, pause: float) -> float | None:
+        with Kernel() as kernel:
+            imports = kernel.time(contender.imports)
+            if not pause:
+                samples[IMPORTS, ranks][contender.name].append(imports)
+            kernel.time(contender.define)
+            time.sleep(pause)
+            return kernel.time(contender.cell("all_reduce", ranks), PATIENCE)
+
+    for case, pause in ((FIRST, 0.0), (PAUSED, PAUSE)):
+        # A pause is nothing to those that prepare nothing meanwhile.
+        taking_part = contenders if not pause else contenders[:1]
+        samples[case, ranks] = in_turn(
+            {c.name: lambda c=c, pause=pause: fresh(c, pause) for c in taking_part}, rounds
+        )
+    return samples
+
+
+def later_calls(ranks: int, rounds: int, contenders=CONTENDERS) -> Samples:
+    """A kernel for each launcher, all alive together; one call of each a round."""
+    with ExitStack() as stack:
+        desks = {c.name: stack.enter_context(Desk(c, ranks)) for c in contenders}
+        samples: Samples = {}
+        for fn, case in LATER.items():
+            for desk in desks.values():
+                desk.call(fn)  # not counted
+            samples[case, ranks] = in_turn(
+                {name: lambda d=desk, fn=fn: d.call(fn) for name, desk in desks.items()}, rounds
+            )
+    return samples
+
+
+class Desk:
+    """A launcher in a kernel, which is replaced should a call hang."""
+
+    def __init__(self, contender: Contender, ranks: int):
+        self.contender, self.ranks = contender, ranks
+
+    def __enter__(self):
+        self.kernel = Kernel()
+        warm = self.contender.warm.replace("RANKS", str(self.ranks))
+        for cell in (self.contender.imports, self.contender.define, warm):
+            self.kernel.time(cell)
+        return self
+
+    def __exit__(self, *_):
+        self.kernel.close()
+
+    def call(self, fn: str) -> float | None:
+        """Seconds in the kernel; None if it did not end."""
+        seconds = self.kernel.time(self.contender.cell(fn, self.ranks), PATIENCE)
+        if seconds is None:
+            self.__exit__()
+            self.__enter__()
+        return seconds
+
+
+def report(samples: Samples) -> Report:
+    names = [c.name for c in CONTENDERS]
+    table = [["median", "ranks", *(f"`{name}`" for name in names)]]
+    rows = []
+    for (case, ranks), by_name in samples.items():
+        if case == TORCH:
+            continue
+        cells = []
+        for name in names:
+            if name not in by_name:
+                cells.append("")
+                continue
+            times = by_name[name]
+            against = ratio(by_name["launch"], times) if name != "launch" else None
+            goal = GOALS.get((case, ranks, name))
+            cells.append(cell_text(times, against if name != "Cluster" else None, goal))
+            rows.append(
+                {
+                    "case": case,
+                    "ranks": ranks,
+                    "launcher": name,
+                    "median": f"{median(times) or float('nan'):.5f}",
+                    "ratio": f"{against.median:.3f}" if against else "",
+                    "low": f"{against.low:.3f}" if against else "",
+                    "high": f"{against.high:.3f}" if against else "",
+                    "goal": goal or "",
+                    "hung": times.count(None),
+                    "seconds": " ".join(f"{t:.5f}" for t in times if t is not None),
+                }
+            )
+        table.append([case, str(ranks), *cells])
+    torch_alone = median(samples[TORCH, 1]["python"]) if (TORCH, 1) in samples else None
+    notes = (
+        "Time within the cell, process group included; in brackets how many times as long as "
+        "`launch` (median of the pairs, 95 % interval). A first call is the first of a fresh "
+        f"kernel.\n{GIVEN}"
+    )
+    if torch_alone:
+        notes += (
+            f"\n{TORCH} took {duration(torch_alone)}: no first call from nothing can be faster."
+        )
+    return Report(NAME, table, notes, rows)
+
+
+def cell_text(times, against, goal) -> str:
+    text = duration(median(times))
+    if goal:
+        text += f" (goal {duration(goal)})"
+    if against:
+        text += f" [{against}]"
+    if times.count(None):
+        text += f", hung {times.count(None)} of {len(times)} times"
+    return text

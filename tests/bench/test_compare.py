@@ -1,0 +1,64 @@
+"""The arithmetic of the comparisons, against cases whose answer is known."""
+
+import numpy as np
+import pytest
+
+from tests.bench.compare import duration, in_turn, median, ratio
+
+
+def test_a_constant_ratio_has_no_spread():
+    found = ratio([1.0, 2.0, 5.0], [3.0, 6.0, 15.0])
+    assert (found.median, found.low, found.high, found.pairs) == (3, 3, 3, 3)
+
+
+def test_what_slows_both_in_a_round_cancels():
+    rng = np.random.default_rng(0)
+    drift = np.exp(rng.normal(size=40))
+    found = ratio(0.1 * drift, 0.25 * drift)
+    assert found.low == pytest.approx(2.5)
+    assert found.high == pytest.approx(2.5)
+
+
+def test_one_outlier_does_not_move_the_median():
+    assert ratio([1.0] * 9, [2.0] * 8 + [100.0]).median == 2
+
+
+def test_the_interval_holds_the_truth_about_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    inside = 0
+    for _ in range(200):
+        found = ratio(np.exp(0.2 * rng.normal(size=21)), 2 * np.exp(0.2 * rng.normal(size=21)))
+        inside += found.low <= 2 <= found.high
+    assert 180 <= inside <= 200  # of 200, at 95 %
+
+
+def test_the_same_samples_give_the_same_interval():
+    ours, peer = [1.0, 1.2, 0.9, 1.1], [2.0, 2.1, 2.2, 1.9]
+    assert ratio(ours, peer) == ratio(ours, peer)
+
+
+def test_rounds_that_did_not_end_are_left_out():
+    assert ratio([1.0, None, 2.0, 1.0], [2.0, 5.0, None, 2.0]).pairs == 2
+    assert ratio([None], [1.0]) is None
+    assert median([None, 3.0, 1.0, 2.0]) == 2.0
+    assert median([None]) is None
+
+
+def test_what_cannot_be_compared_is_refused():
+    with pytest.raises(ValueError, match="2 rounds of ours, 1"):
+        ratio([1.0, 1.0], [1.0])
+    with pytest.raises(ValueError, match="positive"):
+        ratio([0.0], [1.0])
+
+
+def test_blocks_go_in_turn_and_each_leads():
+    order = []
+    contenders = {name: lambda name=name: order.append(name) or 1.0 for name in "abc"}
+    samples = in_turn(contenders, rounds=3)
+    assert "".join(order) == "abcbcacab"
+    assert samples == {name: [1.0] * 3 for name in "abc"}
+
+
+def test_durations_read_well():
+    given = (0.0081, 0.0543, 1.309, 12.4, None)
+    assert [duration(s) for s in given] == ["8.1 ms", "54 ms", "1.31 s", "12 s", "never"]
