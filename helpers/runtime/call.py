@@ -60,26 +60,27 @@ class Call:
         """
         __tracebackhide__ = True
         deadline = None
-        try:
-            while len(self.results) < len(self.processes.ranks):
-                self.hear(0.05 if self.failures else min(0.5, (timeout or 1) / 4))
-                self.screen.draw()
-                now = time.monotonic()
-                if self.failures:
-                    likely = not all(f.consequence for f in self.failures.values())
-                    patience = SETTLE_SECONDS if likely else COMPLAINT_SECONDS
-                    deadline = min(deadline or now + patience, now + patience)
-                    if now >= deadline or self.all_ended():
-                        self.ask_for_stacks()
-                        raise blame(list(self.failures.values()), self.whereabouts(), self.stacks)
-                elif timeout is not None and now > self.last_sign + timeout:
+        while len(self.results) < len(self.processes.ranks):
+            self.hear(0.05 if self.failures else min(0.5, (timeout or 1) / 4))
+            self.screen.draw()
+            now = time.monotonic()
+            if self.failures:
+                likely = not all(f.consequence for f in self.failures.values())
+                patience = SETTLE_SECONDS if likely else COMPLAINT_SECONDS
+                deadline = min(deadline or now + patience, now + patience)
+                if now >= deadline or self.all_ended():
                     self.ask_for_stacks()
-                    raise blame_hang(timeout, self.whereabouts(), self.stacks)
-            self.hear(0)  # what was printed just before the last answer
-        finally:
-            self.selector.close()
-            self.console.finish()
-            self.screen.finish()
+                    raise blame(list(self.failures.values()), self.whereabouts(), self.stacks)
+            elif timeout is not None and now > self.last_sign + timeout:
+                self.ask_for_stacks()
+                raise blame_hang(timeout, self.whereabouts(), self.stacks)
+        self.hear(0)  # what was printed just before the last answer
+
+    def close(self):
+        """Show what has not been shown; the ranks themselves are the cluster's."""
+        self.selector.close()
+        self.console.finish()
+        self.screen.finish()
 
     def all_ended(self) -> bool:
         return len(self.results) + len(self.failures) == len(self.processes.ranks)

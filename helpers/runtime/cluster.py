@@ -102,8 +102,11 @@ class Cluster:
         with Interrupts() as interrupts:
             try:
                 call = self.send(parcel, live)
-                with interrupts.allowed():
-                    call.wait(timeout)
+                try:
+                    with interrupts.allowed():
+                        call.wait(timeout)
+                finally:
+                    call.close()
             except BaseException as error:
                 self.stop()
                 if self.calls:

@@ -106,6 +106,8 @@ class Kept:
         except OSError as error:
             self.problem = error.strerror
         if self.problem:
+            if self.file:
+                self.path.unlink(missing_ok=True)  # a part is of no use, and there is no room
             return f"could not be kept: {self.problem}"
         return f"are in {self.path} until this notebook ends"
 

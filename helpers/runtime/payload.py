@@ -119,10 +119,11 @@ class Packer(cloudpickle.Pickler):
         """As data alone: on the CPU, without the graph that made it."""
         flat = tensor.detach().cpu().resolve_conj().resolve_neg()
         memory = flat.untyped_storage()
-        if memory.nbytes() > 4 * flat.nbytes + INLINE:  # a small view of something large
-            flat = flat.clone()
-            memory = flat.untyped_storage()
         key = (memory.data_ptr(), memory.nbytes())
+        if key not in self.storages and memory.nbytes() > 4 * flat.nbytes + INLINE:
+            flat = flat.clone()  # a small view of something large that does not travel
+            memory = flat.untyped_storage()
+            key = (memory.data_ptr(), memory.nbytes())
         storage = self.storages.setdefault(key, Storage(memory))
         place = (flat.storage_offset(), tuple(flat.shape), flat.stride())
         keep_grad = tensor.requires_grad and tensor.is_leaf

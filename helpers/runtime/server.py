@@ -20,6 +20,7 @@ the end), `retire` (end once the last rank has), `end`. Over a cluster's socket 
 and `{"rank", "status"}`. A closed cluster socket means: kill these ranks.
 """
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -72,10 +73,9 @@ class Ranks:
     deadline: float | None = None  # when to kill what was told to end by itself
 
     def tell(self, **message):
-        if self.socket is None:
-            return
         try:
-            self.socket.sendall(json.dumps(message).encode() + b"\n")
+            if self.socket:
+                self.socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError:  # the notebook has hung up; its ranks are killed when the loop sees that
             pass
 
@@ -115,7 +115,7 @@ class Server:
 
     def serve(self):
         """Until the notebook says so, hangs up, or is gone."""
-        while (self.control or self.clusters) and not self.ending and self.notebook_lives():
+        while (self.control or self.clusters) and not self.ending:
             sockets = [self.control, self.notebook[1], *(c.socket for c in self.clusters)]
             ready, _, _ = select.select([self.wake, *filter(None, sockets)], [], [], POLL_SECONDS)
             if self.wake in ready:
@@ -128,6 +128,7 @@ class Server:
             for cluster in self.clusters:
                 if cluster.deadline and time.monotonic() > cluster.deadline:
                     cluster.kill()
+            self.ending |= not self.notebook_lives()
         for cluster in self.clusters:
             cluster.kill()
         for folder in self.folders:
@@ -242,8 +243,7 @@ def become_rank(channel, stdout, stderr, stacks):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != server:
                 os._exit(1)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        for fd, target in ((nothing, 0), (stdout, 1), (stderr, 2)):
+        for fd, target in ((os.open(os.devnull, os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):
             os.dup2(fd, target)
             os.close(fd)
         sys.modules["__main__"] = types.ModuleType("__main__")
@@ -259,10 +259,8 @@ def become_rank(channel, stdout, stderr, stacks):
 def spawn_rank(fds):
     """Start a rank as a new program, where forking a process with torch in it is not safe."""
     channel, stdout, stderr, stacks = fds
-    program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from helpers.runtime.worker import work; "
-        "sys.exit(work(int(sys.argv[2]), int(sys.argv[3])))"
-    )
+    program = "import sys; sys.path.insert(0, sys.argv[1]); "
+    program += "from helpers.runtime.worker import work; sys.exit(work(*map(int, sys.argv[2:])))"
     return subprocess.Popen(
         [sys.executable, "-c", program, ROOT, str(channel), str(stacks)],
         stdin=subprocess.DEVNULL,
@@ -293,7 +291,8 @@ def main(early, late, notebook_pid, start):
         import_rest()
         gc.collect()
         gc.freeze()
-    late.sendall(b"ready\n")
+    with contextlib.suppress(OSError):  # the notebook is gone already: see to what it left
+        late.sendall(b"ready\n")
     Server(late, notebook, fork).serve()
 
 

@@ -143,9 +143,9 @@ class Kernel:
         found = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get(MARK) == self.token:
-                    if process.status() != psutil.STATUS_ZOMBIE:
-                        found.append(process)
+                ours = process.environ().get(MARK) == self.token
+                if ours and alive(process):
+                    found.append(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 pass
         return found
@@ -172,6 +172,14 @@ class Kernel:
     def shutdown(self):
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+
+
+def alive(process: psutil.Process) -> bool:
+    """Not even one that is dead and waits to be waited for."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def open_files(pid: int) -> Counter:

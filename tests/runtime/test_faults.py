@@ -1,4 +1,4 @@
-"""Ranks that fail, die, hang or misbehave, in a real kernel. The fixture `kernel` looks afterwards."""
+"""Ranks that fail, die, hang or misbehave, in a real kernel; `kernel` looks afterwards."""
 
 import time
 

@@ -1,0 +1,90 @@
+"""What cannot travel is named as the student wrote it."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from helpers.runtime.blame import article, pack_or_name
+from helpers.runtime.payload import CannotTravel
+
+LOCK = threading.Lock()
+
+
+def complaint(value, **names) -> str:
+    with pytest.raises(CannotTravel) as caught:
+        pack_or_name((value, names), {getattr(value, "__name__", "value"): value, **names}, "there")
+    assert "cannot travel there" in str(caught.value)
+    assert "Make it inside the function" in str(caught.value)
+    return str(caught.value)
+
+
+def test_an_argument():
+    with open("/dev/null") as file:
+        assert complaint(len, log=file).startswith("`log` is a _io.TextIOWrapper")
+    assert complaint(len, numbers=(i for i in range(3))).startswith("`numbers` is a generator")
+    assert complaint(len, lock=LOCK).startswith("`lock` is a _thread.lock")
+
+
+def test_a_closure():
+    lock = threading.Lock()
+
+    def train(worker):
+        return lock
+
+    assert complaint(train).startswith("`lock`, which `train` uses, is a _thread.lock")
+
+
+def test_a_global():
+    def train(worker):
+        return LOCK
+
+    assert complaint(train).startswith("`LOCK`, which `train` uses, is a _thread.lock")
+
+
+def test_a_default():
+    def train(worker, lock=LOCK):
+        return lock
+
+    assert complaint(train).startswith("`lock`, which `train` uses, is a _thread.lock")
+
+
+def test_a_function_that_a_function_uses():
+    def helper():
+        return LOCK
+
+    def train(worker):
+        return helper()
+
+    assert complaint(train).startswith("`LOCK`, which `helper` uses")
+
+
+def test_something_nested():
+    config = SimpleNamespace(data=[1, {"guard": LOCK}])
+    assert complaint(len, config=config).startswith("`config.data[1]['guard']` is a _thread.lock")
+
+
+def test_a_method_of_something():
+    class Trainer:
+        def __init__(self):
+            self.lock = threading.Lock()
+
+        def train(self, worker):
+            return 1
+
+    assert complaint(Trainer().train).startswith("`train.__self__.lock` is a _thread.lock")
+
+
+def test_something_that_refers_to_itself():
+    loop = {"lock": LOCK}
+    loop["loop"] = loop
+    assert "_thread.lock" in complaint(len, loop=loop)
+
+
+def test_the_innocent_pass():
+    pack_or_name((len, {"x": 1}), {"len": len, "x": 1}, "there").close()
+
+
+def test_article():
+    assert article(int) == "an int"
+    assert article(dict) == "a dict"

@@ -1,0 +1,100 @@
+"""Messages over a socket pair."""
+
+import os
+import socket
+import threading
+
+import pytest
+
+from helpers.runtime.channel import Channel, anonymous_file, readable
+
+
+@pytest.fixture
+def pair():
+    ends = [Channel(end) for end in socket.socketpair()]
+    yield ends
+    for end in ends:
+        end.close()
+
+
+def test_messages_arrive_whole_and_in_order(pair):
+    here, there = pair
+    here.send("one", 1)
+    here.post("two", {"x": 2})
+    here.send("three", "y" * 1000)
+    got = [there.receive()[0] for _ in range(3)]
+    assert got == [("one", 1), ("two", {"x": 2}), ("three", "y" * 1000)]
+
+
+def test_a_message_larger_than_the_socket(pair):
+    here, there = pair
+    thread = threading.Thread(target=here.send, args=("x" * 3_000_000,))
+    thread.start()
+    assert there.receive() == (("x" * 3_000_000,), None)
+    thread.join()
+
+
+def test_a_descriptor_comes_with_its_own_message(pair):
+    here, there = pair
+    fds = [anonymous_file(), anonymous_file()]
+    for fd, text in zip(fds, (b"first", b"second"), strict=True):
+        os.write(fd, text)
+    here.send("a", fd=fds[0])
+    here.send("b")
+    here.send("c", fd=fds[1])
+    for fd in fds:
+        os.close(fd)
+    got = [there.receive() for _ in range(3)]
+    assert [message for message, _ in got] == [("a",), ("b",), ("c",)]
+    assert got[1][1] is None
+    for (_, fd), text in zip(got[::2], (b"first", b"second"), strict=True):
+        assert os.pread(fd, 100, 0) == text
+        os.close(fd)
+
+
+def test_descriptors_that_nobody_took_are_closed(pair):
+    here, there = pair
+    fd = anonymous_file()
+    here.send("a", fd=fd)
+    os.close(fd)
+    there.fill()
+    before = len(os.listdir("/proc/self/fd"))
+    there.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 2  # its socket and the descriptor
+
+
+def test_posting_never_waits_and_loses_nothing(pair):
+    here, there = pair
+    count = 50_000  # far more than the socket holds
+    for i in range(count):
+        here.post("log", i)
+    assert here.waiting
+    thread = threading.Thread(target=here.send, args=("end",))  # takes what waits along
+    thread.start()
+    got = []
+    while (message := there.receive()[0]) != ("end",):
+        got.append(message)
+    thread.join()
+    assert got == [("log", i) for i in range(count)]
+
+
+def test_what_was_sent_arrives_after_the_sender_is_gone(pair):
+    here, there = pair
+    here.send("last words")
+    here.close()
+    assert there.receive()[0] == ("last words",)
+    with pytest.raises(EOFError):
+        there.receive()
+
+
+def test_readable(pair):
+    here, there = pair
+    assert not readable(there)
+    here.send("x")
+    assert readable(there, 5)
+
+
+def test_an_anonymous_file_has_no_name():
+    fd = anonymous_file()
+    assert "memfd" in os.readlink(f"/proc/self/fd/{fd}")
+    os.close(fd)

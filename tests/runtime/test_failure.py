@@ -1,0 +1,104 @@
+"""Which of several failures is the cause, and how it is told."""
+
+import pickle
+
+import pytest
+
+from helpers.runtime.failure import Failure, ServerLost, WorkerError, blame, blame_hang, culprit
+
+CONSEQUENCES = [
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
+    "[127.0.0.1]:24573",
+    "[../third_party/gloo/gloo/transport/tcp/pair.cc:598] Read error: Connection reset by peer",
+    "writev [127.0.0.1]:2345: Broken pipe",
+    "NCCL communicator was aborted on rank 1.",
+    "Timed out waiting 1800000ms for recv operation to complete",
+]
+
+
+def dump(file="/x/cell.py", line=3, name="train", inside=""):
+    frames = f'  File "{file}", line {line} in {name}\n'
+    if inside:
+        torch = "/site-packages/torch/distributed/distributed_c10d.py"
+        frames = f'  File "{torch}", line 9 in {inside}\n{frames}'
+    return f"Current thread 0x01 (most recent call first):\n{frames}"
+
+
+@pytest.mark.parametrize("complaint", CONSEQUENCES)
+def test_a_neighbour_that_complains_first_is_not_blamed(complaint):
+    first = Failure(rank=0, when=1.0, kind="RuntimeError", message=complaint)
+    assert first.consequence
+    late = Failure(rank=2, when=1.1, kind="ValueError", message="the cause")
+    assert culprit([first, late]) is late
+    died = Failure(rank=1, when=1.2, status=-9)
+    assert culprit([first, late, died]) is died
+
+
+def test_the_first_of_several_causes():
+    failures = [Failure(rank=r, when=3.0 - r, kind="ValueError", message=str(r)) for r in range(3)]
+    assert culprit(failures).rank == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (3, "rank 1 ended with exit code 3"),
+        (70, "rank 1 could not start"),
+        (-9, "rank 1 was killed by SIGKILL: out of memory?"),
+        (-11, "rank 1 was killed by SIGSEGV"),
+        (-7, "/dev/shm"),
+        (-63, "rank 1 was killed by signal 63"),
+    ],
+)
+def test_deaths(status, said):
+    assert said in Failure(rank=1, when=0, status=status).headline()
+
+
+def test_the_headline_is_one_line():
+    failure = Failure(rank=1, when=0, kind="ValueError", message="first\nsecond\nthird")
+    assert failure.headline() == "rank 1 raised ValueError: first"
+
+
+def test_what_the_others_were_doing():
+    failures = [Failure(rank=1, when=0, kind="ValueError", message="no", traceback="the line")]
+    whereabouts = {0: "done", 1: "", 2: "", 3: ""}
+    stacks = {2: dump(inside="all_reduce"), 3: ""}
+    error = blame(failures, whereabouts, stacks)
+    assert (error.rank, error.kind, error.traceback) == (1, "exception", "the line")
+    assert error.others[0] == "done"
+    assert error.others[2] == "waiting in all_reduce, line 3 of /x/cell.py, in train"
+    assert error.others[3] == "not answering"
+    assert "rank 2 was waiting in all_reduce" in str(error)
+
+
+def test_the_same_failure_everywhere_is_told_once():
+    failures = [Failure(rank=r, when=r, kind="ValueError", message="no") for r in range(4)]
+    error = blame(failures, dict.fromkeys(range(4), ""), {})
+    assert error.rank == 0
+    assert not error.others
+    assert str(error).endswith("ranks 1, 2, 3 failed the same way")
+
+
+def test_a_hang_names_the_odd_one_out():
+    waiting, busy = dump(inside="all_reduce"), dump(line=7)
+    error = blame_hang(5, {0: "", 1: "", 2: ""}, {0: waiting, 1: busy, 2: waiting})
+    assert error.rank == 1
+    assert error.kind == "hang"
+    assert "rank 1 is the one that is not in a collective" in str(error).split("\n")[0]
+
+
+def test_a_hang_in_different_collectives():
+    error = blame_hang(5, {0: "", 1: ""}, {0: dump(inside="all_reduce"), 1: dump(inside="send")})
+    assert error.rank is None
+    assert "different collectives" in str(error).split("\n")[0]
+    assert "debug=True" in str(error)
+
+
+def test_errors_travel_with_their_attributes():
+    for error in (
+        WorkerError("no", kind="died", rank=3, traceback="t", others={1: "x"}),
+        ServerLost("Killed"),
+    ):
+        back = pickle.loads(pickle.dumps(error))
+        assert str(back) == str(error)
+        assert (back.kind, back.rank, back.others) == (error.kind, error.rank, error.others)

@@ -1,0 +1,143 @@
+"""Values survive the journey; large data is not pickled."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.runtime.payload import INLINE, CannotTravel, pack, unpack
+
+MEGABYTE = 1 << 20
+
+
+def travel(value):
+    parcel = pack(value)
+    try:
+        return unpack(parcel)
+    finally:
+        parcel.close()
+
+
+def tensors():
+    base = torch.arange(24.0).reshape(4, 6)
+    yield "plain", base
+    yield "large", torch.arange(300_000.0)
+    yield "empty", torch.empty(0)
+    yield "empty, of a shape", torch.empty(3, 0, 2)
+    yield "no dims", torch.tensor(3.5)
+    yield "transposed", base.t()
+    yield "strided", base[::2, 1::2]
+    yield "large, transposed", torch.arange(300_000.0).reshape(300, 1000).t()
+    yield "expanded", torch.ones(1).expand(1000)
+    yield "a row of something large", torch.arange(1_000_000.0)[10:14]
+    yield "bf16", torch.randn(7).bfloat16()
+    yield "half", torch.randn(7).half()
+    yield "float8", torch.randn(8).to(torch.float8_e4m3fn)
+    yield "bool", torch.tensor([True, False])
+    yield "int8", torch.arange(-5, 5, dtype=torch.int8)
+    yield "complex", torch.randn(5, dtype=torch.complex64)
+    yield "conjugate", torch.randn(5, dtype=torch.complex64).conj()
+    yield "negative view", torch.randn(5, dtype=torch.complex64).conj().imag
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"), list(tensors()), ids=lambda v: v if type(v) is str else ""
+)
+def test_tensors(name, tensor):
+    back = travel(tensor)
+    assert back.dtype == tensor.dtype
+    assert back.shape == tensor.shape
+    assert back.requires_grad == tensor.requires_grad
+    same = (
+        (back.view(torch.uint8), tensor.view(torch.uint8)) if name == "float8" else (back, tensor)
+    )
+    assert torch.equal(*same)
+
+
+def test_a_leaf_keeps_requires_grad_and_a_result_loses_its_graph():
+    leaf = torch.randn(3, requires_grad=True)
+    assert travel(leaf).requires_grad
+    back = travel(leaf * 2)
+    assert not back.requires_grad
+    assert torch.equal(back, leaf.detach() * 2)
+
+
+def test_parameters_and_modules():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    back = travel(model)
+    assert isinstance(back[0].weight, torch.nn.Parameter)
+    assert list(back.state_dict()) == list(model.state_dict())
+    for ours, theirs in zip(model.state_dict().values(), back.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(5, 3)).sum().backward()
+    optimizer.step()
+    state = travel(optimizer.state_dict())
+    assert torch.equal(state["state"][0]["exp_avg"], optimizer.state_dict()["state"][0]["exp_avg"])
+
+
+@pytest.mark.parametrize("numel", [10, 100_000])
+def test_what_shares_memory_shares_it_again(numel):
+    tensor = torch.zeros(numel)
+    twice = travel({"whole": tensor, "again": tensor, "part": tensor[2:6]})
+    assert twice["whole"] is twice["again"]
+    twice["whole"][3] = 7
+    assert twice["part"][1] == 7
+    tied = torch.nn.Linear(numel, 1, bias=False)
+    other = torch.nn.Linear(numel, 1, bias=False)
+    other.weight = tied.weight
+    tied, other = travel((tied, other))
+    assert tied.weight is other.weight
+
+
+def test_a_copy_is_private():
+    for tensor in (torch.zeros(4), torch.zeros(MEGABYTE)):
+        parcel = pack(tensor)
+        first, second = unpack(parcel), unpack(parcel)
+        first.fill_(1)
+        assert tensor.sum() == 0
+        assert second.sum() == 0
+        parcel.close()
+
+
+def test_large_data_is_not_pickled():
+    value = {"w": torch.ones(25 * MEGABYTE), "x": np.ones((3, MEGABYTE)), "y": bytearray(4096)}
+    parcel = pack(value)  # 100 MiB and 24 MiB
+    pickled, *buffers = parcel.sizes
+    assert parcel.pickled is None
+    assert pickled < 10_000
+    assert sorted(buffers) == [24 * MEGABYTE, 100 * MEGABYTE]
+    back = unpack(parcel)
+    parcel.close()
+    assert torch.equal(back["w"], value["w"])
+    assert np.array_equal(back["x"], value["x"])
+
+
+def test_a_small_view_does_not_take_all_of_its_memory_along():
+    parcel = pack(torch.zeros(100 * MEGABYTE)[5:9])
+    assert sum(parcel.sizes) < INLINE
+
+
+def test_a_large_pickle_needs_no_room_in_the_socket():
+    parcel = pack("x" * MEGABYTE)
+    assert parcel.fd is not None
+    assert unpack(parcel) == "x" * MEGABYTE
+    parcel.close()
+
+
+def test_packing_leaves_no_descriptor_open():
+    before = len(os.listdir("/proc/self/fd"))
+    for value in (torch.zeros(MEGABYTE), "x" * MEGABYTE, 3):
+        travel(value)
+    with pytest.raises(CannotTravel):
+        pack([torch.zeros(MEGABYTE), threading.Lock()])
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_numpy_scalars_and_read_only_arrays():
+    array = np.arange(100_000)
+    array.flags.writeable = False
+    assert travel(np.float32(2.5)) == np.float32(2.5)
+    assert np.array_equal(travel(array), array)

@@ -1,0 +1,58 @@
+"""Progress outside a notebook: plain lines. Inside: test_launch_in_a_notebook."""
+
+from helpers.runtime import screen
+from helpers.runtime.screen import Screen
+
+
+def test_bars_as_lines(capsys):
+    s = Screen()
+    for done in range(11):
+        for rank in range(2):
+            s.progress(rank, "train", done, 10)
+        s.draw()
+    s.finish()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "train rank 0: 10/10, train rank 1: 10/10"
+    assert len(lines) < 5  # not one for each step
+
+
+def test_a_curve_as_lines(capsys):
+    s = Screen("loss")
+    for step in range(5):
+        s.point({"rank": 0, "step": step, "loss": 1.0 / (step + 1)})
+        s.point({"rank": 1, "other": 3})
+    s.finish()
+    assert capsys.readouterr().out.splitlines()[-1] == "loss: rank 0 0.2 (step 4)"
+
+
+def test_a_curve_of_what_was_never_logged(capsys):
+    s = Screen("loss")
+    s.point({"rank": 0, "lost": 1.0})
+    s.finish()
+    assert "no rank called worker.log(loss=…)" in capsys.readouterr().out
+
+
+def test_a_point_without_a_step_counts_by_itself():
+    s = Screen("loss")
+    for value in (3.0, 2.0):
+        s.point({"rank": 0, "loss": value})
+    assert s.curves[0] == ([0, 1], [3.0, 2.0])
+
+
+def test_drawing_takes_a_share_of_the_time_at_most(monkeypatch):
+    drawn = []
+
+    class Slow:
+        def bars(self, bars, last):
+            drawn.append(last)
+            now[0] += 1.0
+
+    now = [0.0]
+    monkeypatch.setattr(screen.time, "monotonic", lambda: now[0])
+    s = Screen()
+    s.panel = Slow()
+    for _ in range(100):
+        s.progress(0, "", 1, 2)
+        s.draw()
+        now[0] += 0.1
+    assert 2 <= len(drawn) <= 4  # each draw takes 1 s, so there is one in 5 s or more
