@@ -165,7 +165,6 @@ class Member:
             watch.finished()
             return packed
         except BaseException as error:
-            record_for_torchrun(error)
             inner = error.__traceback__.tb_next
             failure = Failure(rank=self.rank, **describe(error.with_traceback(inner)))
             if failure.consequence:
@@ -194,7 +193,11 @@ class Member:
             note="" if mine or not report["traceback"] else "Its traceback is in what it printed.",
         )
         error.traceback = report["traceback"]
-        raise error from (self.error.with_traceback(None) if mine else None)
+        try:
+            raise error from (self.error.with_traceback(None) if mine else None)
+        except WorkerError:
+            record_for_torchrun(error)
+            raise
 
     def leave(self):
         """At the end of the process. After a failure nothing can be agreed on any more."""

@@ -38,10 +38,13 @@ class Watch:
         self.rank, self.world_size, self.silence = rank, world_size, silence
         self.outcome: str | dict | None = None
         self.decided, self.over = threading.Event(), threading.Event()
+        self.returned = threading.Event()  # this rank's function has
         self.parent = os.getppid()
+        self.answered = time.monotonic()  # when the store last did
 
     def __enter__(self):
-        for target in (self.hear, self.beat):
+        self.store.add(f"beat/{self.rank}", 1)  # at once: whoever met this rank knows that it lives
+        for target in (self.hear, self.beat, self.guard):
             threading.Thread(target=target, daemon=True, name=f"helpers-{target.__name__}").start()
         return self
 
@@ -50,13 +53,17 @@ class Watch:
 
     def finished(self):
         """This rank's function has returned. The last to say so decides that all is well."""
+        self.returned.set()
         if self.store.add("done", 1) == self.world_size:
             self.store.compare_set("outcome", "", OK)
 
     def failed(self, report: dict, store: dist.Store | None = None):
         """The first report counts; later ones may be consequences."""
+        if store is None:
+            store = self.store
+            self.returned.set()
         try:
-            (store or self.store).compare_set("outcome", "", json.dumps(report))
+            store.compare_set("outcome", "", json.dumps(report))
         except RuntimeError:  # the store is gone, and every rank sees that
             self.decide(report)
 
@@ -80,8 +87,7 @@ class Watch:
             reason = str(error).splitlines()[0]
             headline = f"the process that keeps the ranks together is gone ({reason})"
             self.decide({"rank": None, "kind": "server", "headline": headline, "traceback": ""})
-        if self.outcome != OK and not self.over.wait(GRACE_SECONDS):
-            self.stop()
+        self.stop()
 
     def beat(self):
         """Show that this rank lives, and look whether the next one does."""
@@ -94,7 +100,8 @@ class Watch:
                         self.rank, f"what started it on {socket.gethostname()} is gone: killed?"
                     )
                 self.beating.add(f"beat/{self.rank}", 1)
-                beats, now = self.beating.add(f"beat/{following}", 0), time.monotonic()
+                beats = self.beating.add(f"beat/{following}", 0)
+                self.answered = now = time.monotonic()
                 if beats > seen:
                     seen, since, patience = beats, now, self.silence
                 elif patience is not None and now > since + patience:
@@ -104,17 +111,30 @@ class Watch:
         except RuntimeError:  # the store is gone: `hear` says so
             pass
 
+    def guard(self):
+        """The store answers at once, or is out of reach: then asking it would wait forever."""
+        while self.silence is not None and not (
+            self.decided.is_set() or self.over.wait(BEAT_SECONDS)
+        ):
+            if time.monotonic() > self.answered + self.silence + BEAT_SECONDS:
+                what = f"no answer for {self.silence:g} s from where the ranks meet: is it cut off?"
+                self.decide({"rank": None, "kind": "died", "headline": what, "traceback": ""})
+                self.stop()
+
     def lost(self, rank: int, what: str):
         report = {"rank": rank, "kind": "died", "headline": f"rank {rank}: {what}", "traceback": ""}
         self.failed(report, self.beating)
 
     def stop(self):
-        """End this process, which may be waiting for ranks that no longer answer."""
-        text = (
-            f"[rank {self.rank}] stopping, because another part failed: {self.outcome['headline']}"
-        )
+        """End this process after a failure: it may be waiting for ranks that answer no more."""
+        if self.outcome == OK:
+            return
+        if not self.returned.is_set():  # else the call itself raises what happened
+            text = f"[rank {self.rank}] stopping: {self.outcome['headline']}"
+            print(text, file=sys.stderr, flush=True)
+        if self.over.wait(GRACE_SECONDS):
+            return
         try:
             sys.stdout.flush()
-            print(text, file=sys.stderr, flush=True)
         finally:
             os._exit(1)

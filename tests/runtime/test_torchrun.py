@@ -1,0 +1,177 @@
+"""A call as a folder: saved, run by a launcher, read back; and what is refused on the way."""
+
+import os
+import pickle
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.runtime.launch import launch
+from helpers.runtime.torchrun import load_job, load_runs, main, save_job
+from tests.runtime.machines import (
+    BIN,
+    can_make_networks,
+    finish,
+    one_machine,
+    two_agents,
+    two_machines,
+)
+
+MODULE = ("-m", "helpers.runtime.torchrun")
+MPIEXEC = ("mpiexec", "-iface", "lo", "-n", "2", sys.executable, *MODULE)
+needs_mpiexec = pytest.mark.skipif(
+    not (BIN / "mpiexec").exists(), reason="the mpich wheel has none for this system"
+)
+
+
+@pytest.fixture(scope="module")
+def machine():
+    machine = one_machine()
+    yield machine
+    machine.close()
+
+
+def train(worker, steps, start):
+    weight = start.clone()
+    losses = []
+    for step in range(steps):
+        gradient = (weight - worker.rank).sin()
+        dist.all_reduce(gradient)
+        weight -= 0.1 * gradient
+        losses.append(weight.square().sum().item())
+        worker.log(step=step, loss=losses[-1])
+    return {"losses": losses, "weight": weight.tolist()}
+
+
+def train_but_fail_first(worker, steps, start, fn):
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and worker.rank == 1:
+        raise RuntimeError("the first attempt fails")
+    dist.barrier()
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    return {**fn(worker, steps, start), "attempt": attempt}
+
+
+def rows(runs):
+    return [[r["rank"], r["step"], r["loss"]] for r in runs.frame().to_dict("records")]
+
+
+def no_json(worker):
+    return {"model": torch.nn.Linear(1, 1) if worker.rank else None}
+
+
+@needs_mpiexec
+def test_a_job_gives_the_same_runs(machine, tmp_path):
+    arguments = {"steps": 5, "start": torch.linspace(0, 1, 4, dtype=torch.float64)}
+    folder = tmp_path / "new" / "job"
+    save_job(folder, train, **arguments)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    with pytest.raises(FileNotFoundError, match="rank 0 has left no result"):
+        load_runs(folder)
+    out = finish(machine.start(*MPIEXEC, folder))
+    runs, twin = load_runs(folder), launch(train, workers=2, **arguments)
+    assert list(runs) == list(twin), out
+    assert rows(runs) == rows(twin)
+    assert len(rows(runs)) == 10
+    assert (runs.device, runs.backend) == (twin.device, twin.backend)
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["job.pickle", "rank-00000.json", "rank-00001.json"]
+    save_job(folder, train, **arguments)  # another job: the results of this one go
+    assert [path.name for path in folder.iterdir()] == ["job.pickle"]
+
+
+@needs_mpiexec
+def test_a_result_that_is_no_json_is_named(machine, tmp_path):
+    save_job(tmp_path, no_json)
+    process = machine.start(*MPIEXEC, tmp_path)
+    out = finish(process)
+    assert process.returncode != 0
+    assert "rank 1 raised TypeError: result['model'] is of type torch.nn." in out
+    assert not list(tmp_path.glob("rank-*"))
+
+
+@pytest.mark.skipif(not can_make_networks(), reason="no network namespaces can be made here")
+def test_torchrun_starts_again_on_two_machines(tmp_path):
+    arguments = {"steps": 3, "start": torch.ones(2)}
+    save_job(tmp_path, train_but_fail_first, fn=train, **arguments)
+    (tmp_path / "rank-00001.json").write_text("of another attempt")
+    pair = two_machines()
+    agents = two_agents(pair, *MODULE, tmp_path, options=["--max-restarts", "2"])
+    outs = [finish(agent) for agent in agents]
+    for machine in pair:
+        machine.close()
+    assert [agent.returncode for agent in agents] == [0, 0], outs
+    runs, twin = load_runs(tmp_path), launch(train, workers=2, **arguments)
+    assert [{"losses": r["losses"], "weight": r["weight"]} for r in runs] == list(twin)
+    assert 1 in runs.column("attempt")
+    assert len(re.findall("rank 1 raised RuntimeError: the first attempt", "".join(outs))) >= 1
+
+
+def harmful(folder: Path) -> Path:
+    class Bomb:
+        def __reduce__(self):
+            return os.mkdir, (str(folder / "it ran"),)
+
+    job = folder / "job.pickle"
+    job.write_bytes(pickle.dumps(Bomb()))
+    folder.chmod(0o700)
+    job.chmod(0o600)
+    return job
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+@pytest.mark.parametrize("what", ["job", "folder"])
+def test_a_job_that_others_can_write_is_not_read(tmp_path, what, mode):
+    job = harmful(tmp_path)
+    (job if what == "job" else tmp_path).chmod(mode | 0o100)
+    with pytest.raises(PermissionError, match="can be written by other users"):
+        load_job(tmp_path)
+    assert not (tmp_path / "it ran").exists()
+
+
+def test_a_job_of_another_user_is_not_read(tmp_path, monkeypatch):
+    harmful(tmp_path)
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        load_job(tmp_path)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        save_job(tmp_path, train)
+    assert not (tmp_path / "it ran").exists()
+
+
+def test_a_link_or_a_pipe_is_no_job(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    harmful(elsewhere)
+    (tmp_path / "job.pickle").symlink_to(elsewhere / "job.pickle")
+    with pytest.raises(OSError, match="symbolic links"):
+        load_job(tmp_path)
+    (tmp_path / "job.pickle").unlink()
+    os.mkfifo(tmp_path / "job.pickle")
+    with pytest.raises(PermissionError, match="not a plain file"):
+        load_job(tmp_path)
+    assert not (elsewhere / "it ran").exists()
+
+
+def test_what_cannot_be_saved_is_named(tmp_path):
+    with open(__file__) as file, pytest.raises(TypeError, match=r"`start` is .* into a file"):
+        save_job(tmp_path / "job", train, steps=1, start=file)
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_folder_that_was_open_is_closed(tmp_path):
+    tmp_path.chmod(0o777)
+    save_job(tmp_path, train)
+    assert tmp_path.stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "job.pickle").stat().st_mode & 0o777 == 0o600
+
+
+def test_without_a_launcher_it_says_how(tmp_path, capsys):
+    assert main([str(tmp_path)]) == 2
+    assert "no launcher started this process" in capsys.readouterr().err
+    assert main([]) == 2
+    assert "usage: torchrun" in capsys.readouterr().err
