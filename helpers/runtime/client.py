@@ -104,8 +104,7 @@ class Server:
         if mine:
             if self.early:  # the late generation may be importing, has no rank, and would hear late
                 self.process.kill()
-            self.process.wait()
-        self.errors.close()
+            self.process.wait()  # its last words stay, for clusters that have yet to notice
 
     @staticmethod
     def say(control: socket.socket, words: bytes):

@@ -107,19 +107,21 @@ class Server:
         self.clusters: list[Ranks] = []
         self.folders: set[str] = set()  # what the notebook would like removed at its end
         self.programs: dict[int, subprocess.Popen] = {}  # held, or Popen would wait for them itself
-        self.wake, wake = os.pipe()
-        os.set_blocking(wake, False)
-        os.set_blocking(self.wake, False)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        self.wake = os.pipe()  # a signal writes to it, and so ends the select
+        for end in self.wake:
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self.wake[1], warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self):
         """Until the notebook says so, hangs up, or is gone."""
         while (self.control or self.clusters) and not self.ending:
             sockets = [self.control, self.notebook[1], *(c.socket for c in self.clusters)]
-            ready, _, _ = select.select([self.wake, *filter(None, sockets)], [], [], POLL_SECONDS)
-            if self.wake in ready:
-                os.read(self.wake, 65536)
+            ready, _, _ = select.select(
+                [self.wake[0], *filter(None, sockets)], [], [], POLL_SECONDS
+            )
+            if self.wake[0] in ready:
+                os.read(self.wake[0], 65536)
             for cluster in [c for c in self.clusters if c.socket in ready]:
                 self.hear(cluster)
             if self.control in ready:
@@ -209,10 +211,11 @@ class Server:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for kept in [self.control, *(c.socket for c in self.clusters)]:
+        for kept in [self.control, *(cluster.socket for cluster in self.clusters)]:
             if kept:
                 kept.close()
-        for fd in [self.wake, self.notebook[1], *(fd for c in self.clusters for fd in c.fds)]:
+        waiting = [fd for cluster in self.clusters for fd in cluster.fds]
+        for fd in [*self.wake, self.notebook[1], *waiting]:
             if fd is not None:
                 os.close(fd)
 

@@ -1,0 +1,107 @@
+"""Ranks that live on between calls."""
+
+import os
+import time
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.runtime.cluster import Cluster, choose_device
+from helpers.runtime.failure import WorkerError
+
+
+def build(worker):
+    torch.manual_seed(0)
+    worker.state.model = torch.nn.Linear(2, 2)
+    worker.state.group = dist.new_group(list(range(worker.world_size)))
+
+
+def step(worker):
+    loss = worker.state.model(torch.ones(1, 2)).sum()
+    dist.all_reduce(loss, group=worker.state.group)
+    return loss.item(), os.getpid()
+
+
+def test_state_and_groups_live_on():
+    with Cluster(3) as cluster:
+        cluster.run(build)
+        first, second = cluster.run(step), cluster.run(step)
+    assert list(first) == list(second)
+    assert len({pid for _, pid in first}) == 3
+    assert len({loss for loss, _ in first}) == 1
+
+
+def test_a_call_after_a_failure_begins_anew():
+    with Cluster(2) as cluster:
+        cluster.run(build)
+        pids = {pid for _, pid in cluster.run(step)}
+        with pytest.raises(WorkerError, match=r"worker\.state with them; the next call begins"):
+            cluster.run(lambda worker: 1 / 0)
+        with pytest.raises(WorkerError, match="AttributeError") as caught:
+            cluster.run(step)
+        assert "worker.state with them" not in str(caught.value)  # there was nothing to lose
+        cluster.run(build)
+        assert not pids & {pid for _, pid in cluster.run(step)}
+
+
+def test_what_cannot_travel_costs_nothing():
+    with Cluster(2) as cluster:
+        cluster.run(build)
+        with pytest.raises(TypeError):
+            cluster.run(step, x=(i for i in range(3)))
+        assert len(cluster.run(step)) == 2
+
+
+def test_closing_ends_the_ranks():
+    cluster = Cluster(2)
+    pids = list(cluster.run(lambda worker: os.getpid()))
+    cluster.close()
+    cluster.close()
+    _, alive = psutil.wait_procs([psutil.Process(p) for p in pids if psutil.pid_exists(p)], 10)
+    assert not alive
+
+
+def test_no_ranks_before_the_first_call():
+    cluster = Cluster(2)
+    assert cluster.processes is None
+    cluster.close()
+
+
+def test_two_clusters_at_once():
+    with Cluster(2) as one, Cluster(3) as two:
+        for cluster in (one, two):
+            cluster.run(build)
+        assert (len(one.run(step)), len(two.run(step))) == (2, 3)
+
+
+def test_a_timeout_for_one_call():
+    with Cluster(2) as cluster:
+        with pytest.raises(WorkerError, match="no sign of life"):
+            cluster.run(lambda worker: time.sleep(100), timeout=0.5)
+        assert len(cluster.run(build)) == 2
+
+
+def test_signs_of_life_put_the_end_off():
+    def alive(worker):
+        for step in range(10):
+            time.sleep(0.15)
+            worker.log(step=step)
+        return True
+
+    with Cluster(1, timeout=0.75) as cluster:
+        assert cluster.run(alive)[0]
+
+
+def test_devices(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device(2, None) == ("cuda", "cpu:gloo,cuda:nccl")
+    assert choose_device(2, "cpu") == ("cpu", "gloo")
+    assert capsys.readouterr().out == ""
+    assert choose_device(4, None) == ("cpu", "gloo")
+    assert capsys.readouterr().out == "4 ranks, 2 GPUs: running on the CPU, with gloo\n"
+    with pytest.raises(ValueError, match="4 ranks need 4 GPUs, and there are 2"):
+        choose_device(4, "cuda")
+    with pytest.raises(ValueError, match="not 'tpu'"):
+        choose_device(1, "tpu")

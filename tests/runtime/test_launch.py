@@ -1,0 +1,255 @@
+"""What travels to the ranks and back through a whole call."""
+
+import os
+import sys
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.runtime.blame import CannotTravel
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.launch import launch
+
+OFFSET = 10.0
+
+
+def sum_ranks(worker, x=0.0):
+    t = torch.full((4,), x + worker.rank)
+    dist.all_reduce(t)
+    return {"sum": t[0].item()}
+
+
+def test_sum_over_ranks():
+    runs = launch(sum_ranks, workers=4, x=1.0)
+    assert runs[0] == {"sum": 10.0}
+    assert runs.column("sum") == [10.0] * 4
+    assert (runs.device, runs.backend) == ("cpu", "gloo") or runs.device == "cuda"
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+def test_any_number_of_ranks(workers):
+    assert launch(sum_ranks, workers).column("sum") == [sum(range(workers))] * workers
+
+
+@pytest.mark.parametrize("workers", [0, -1, 2.0, "2"])
+def test_no_such_number_of_ranks(workers):
+    with pytest.raises(ValueError, match="positive whole number"):
+        launch(sum_ranks, workers)
+
+
+def test_not_a_function():
+    with pytest.raises(TypeError, match="takes a function"):
+        launch(3)
+
+
+def test_lambdas_and_closures():
+    factor = 3.0
+    assert list(launch(lambda worker: worker.rank * factor + OFFSET)) == [10.0, 13.0]
+
+
+def test_a_function_edited_a_moment_ago():
+    def f(worker):
+        return helper()
+
+    def helper():
+        return "old"
+
+    assert launch(f)[0] == "old"
+
+    def helper():  # noqa: F811
+        return "new"
+
+    assert launch(f)[0] == "new"
+
+
+def test_a_class_of_the_notebook_is_the_same_class_when_it_comes_back():
+    class Point:
+        def __init__(self, x):
+            self.x = x
+
+    def f(worker, point):
+        assert isinstance(point, Point)
+        return Point(point.x + worker.rank)
+
+    runs = launch(f, point=Point(5))
+    assert isinstance(runs[1], Point)
+    assert runs[1].x == 6
+
+
+def test_a_module_edited_on_disk(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "students_own.py"
+    module.write_text("def f(worker):\n    return 'old'\n")
+    import students_own
+
+    assert launch(students_own.f)[0] == "old"
+    module.write_text("def f(worker):\n    return 'edited'\n")
+    assert launch(students_own.f)[0] == "edited"
+    del sys.modules["students_own"]
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: {"log": open(os.devnull)}, "log"),  # noqa: SIM115
+        (lambda: {"lock": threading.Lock()}, "lock"),
+        (lambda: {"batches": (i for i in range(3))}, "batches"),
+        (lambda: {"config": {"data": [threading.Lock()]}}, "config['data'][0]"),
+    ],
+)
+def test_arguments_that_cannot_travel(make, name):
+    kwargs = make()
+    with pytest.raises(CannotTravel) as caught:
+        launch(lambda worker, **kwargs: None, **kwargs)
+    assert str(caught.value).startswith(f"`{name}` is a")
+    for value in kwargs.values():
+        getattr(value, "close", lambda: None)()
+
+
+def test_results_that_cannot_travel():
+    def f(worker):
+        return {"a": 1, "b": (i for i in "xy")} if worker.rank == 1 else None
+
+    with pytest.raises(WorkerError) as caught:
+        launch(f, workers=3)
+    assert caught.value.rank == 1
+    assert "`result['b']` is a generator" in str(caught.value)
+    assert "helpers/runtime" not in caught.value.traceback
+
+
+def test_large_results_from_every_rank():
+    """100 MiB each; test_payload proves that the data is not pickled."""
+    size = 25 << 20
+
+    def f(worker):
+        t = torch.full((size,), float(worker.rank))
+        return {"whole": t, "view": t[:5], "rank": worker.rank}
+
+    runs = launch(f, workers=3)
+    for rank, result in enumerate(runs):
+        assert result["rank"] == rank
+        assert result["whole"].numel() == size
+        assert result["whole"][0] == result["whole"][-1] == rank
+        result["whole"][0] = 9
+        assert result["view"][0] == 9
+
+
+def test_arguments_are_private_copies():
+    small, large = torch.zeros(4), torch.zeros(1 << 20)
+
+    def f(worker, small, large):
+        small += worker.rank + 1
+        large += worker.rank + 1
+        dist.barrier()
+        return small[0].item(), large[0].item()
+
+    assert list(launch(f, small=small, large=large)) == [(1.0, 1.0), (2.0, 2.0)]
+    assert small.sum() == large.sum() == 0
+
+
+def test_environment_folder_and_path_reach_the_ranks(tmp_path, monkeypatch):
+    monkeypatch.setenv("A_STUDENTS_VARIABLE", "x y")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, "/none/such"])
+
+    def f(worker):
+        return os.environ["A_STUDENTS_VARIABLE"], os.environ.get("HOME"), os.getcwd(), sys.path[-1]
+
+    assert launch(f)[1] == ("x y", None, str(tmp_path), "/none/such")
+
+
+def test_prints_come_as_they_are_printed(capsys):
+    """The last rank waits until the notebook has shown its first line."""
+    read, write = os.pipe()
+    seen = []
+
+    class Watch:
+        def write(self, text):
+            seen.append(text)
+            os.write(write, b"x")
+
+        def flush(self):
+            pass
+
+    path = f"/proc/{os.getpid()}/fd/{read}"
+
+    def f(worker):
+        print("first")
+        with open(path, "rb") as file:
+            file.read(1)
+        print("second")
+
+    before, sys.stdout = sys.stdout, Watch()
+    try:
+        launch(f, workers=1, timeout=20)
+    finally:
+        sys.stdout = before
+        os.close(read)
+        os.close(write)
+    assert seen[:2] == ["[rank 0] first\n", "[rank 0] second\n"]
+
+
+def test_the_error_is_a_cause_that_can_be_caught():
+    def f(worker):
+        {}["missing"]
+
+    began = time.monotonic()
+    with pytest.raises(WorkerError) as caught:
+        launch(f, workers=3)
+    assert time.monotonic() - began < 20
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert caught.value.kind == "exception"
+    assert '{}["missing"]' in caught.value.traceback
+
+
+def test_a_death_while_the_others_wait_is_told_by_its_rank():
+    def f(worker):
+        if worker.rank == 2:
+            os.kill(os.getpid(), 9)
+        dist.barrier()
+
+    for _ in range(5):  # the neighbours' complaints race with the news of the death
+        with pytest.raises(WorkerError) as caught:
+            launch(f, workers=3)
+        assert caught.value.rank == 2
+        assert caught.value.kind == "died"
+
+
+def test_debug_names_a_mismatch():
+    def f(worker):
+        t = torch.ones(3 + worker.rank)
+        dist.all_reduce(t) if worker.rank else dist.broadcast(t, 0)
+
+    with pytest.raises(WorkerError, match=r"BROADCAST[^$]*ALLREDUCE|ALLREDUCE[^$]*BROADCAST"):
+        launch(f, debug=True, timeout=20)
+    levels = launch(lambda worker: str(dist.get_debug_level()), debug=True)
+    assert "DETAIL" in levels[0]
+    assert "OFF" in launch(lambda worker: str(dist.get_debug_level()))[0]
+    assert "TORCH_DISTRIBUTED_DEBUG" not in os.environ
+
+
+def test_starting_without_a_fork(monkeypatch, capsys):
+    """As on macOS: each rank is a program of its own. Slow, so all in one."""
+    from helpers.runtime import client
+
+    monkeypatch.setenv(client.START, "spawn")
+    monkeypatch.setattr(client, "_server", server := client.Server())
+    try:
+        assert launch(sum_ranks, x=1.0).column("sum") == [3.0, 3.0]
+
+        def boom(worker):
+            if worker.rank == 1:
+                print("here", flush=True)
+                os.kill(os.getpid(), 9)
+            dist.barrier()
+
+        with pytest.raises(WorkerError) as caught:
+            launch(boom)
+        assert caught.value.rank == 1
+        assert "[rank 1] here" in capsys.readouterr().out
+    finally:
+        server.stop()

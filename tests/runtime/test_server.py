@@ -1,0 +1,152 @@
+"""The clean process that ranks come from: what it holds, what its children share, what they see."""
+
+import importlib.util
+import os
+import re
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from helpers.runtime import client
+from helpers.runtime.cluster import Cluster
+from helpers.runtime.launch import launch
+
+linux = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs /proc")
+
+
+@pytest.fixture(scope="module")
+def late():
+    """The server, once its second generation serves."""
+    end = time.monotonic() + 60
+    while client.warm().early:
+        launch(lambda worker: None, workers=1)
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    return psutil.Process(client.warm().process.pid)
+
+
+def private(pid: int) -> int:
+    """Bytes that a process shares with no other."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return 1024 * sum(map(int, re.findall(r"^Private_\w+: +(\d+) kB", text, re.M)))
+
+
+def test_both_generations_serve():
+    """A call at once, and one when the second has taken over: each has its ranks from it."""
+    server = client.Server()
+    current, client._server = client._server, server
+    try:
+        parents, deadline = set(), time.monotonic() + 60
+        while server.early is not None:
+            parents.add(launch(lambda worker: os.getppid(), workers=1)[0])
+            assert time.monotonic() < deadline
+        assert launch(lambda worker: os.getppid(), workers=1)[0] == server.process.pid
+        assert parents - {server.process.pid}
+    finally:
+        client._server = current
+        server.stop()
+
+
+@linux
+def test_one_thread_no_cuda_no_helpers(late):
+    assert late.num_threads() == 1
+    maps = Path(f"/proc/{late.pid}/maps").read_text()
+    assert "libtorch" in maps
+    assert "nvidia" not in "".join(os.readlink(f) for f in Path(f"/proc/{late.pid}/fd").iterdir())
+
+    def loaded(worker):
+        import sys
+
+        import torch
+
+        names = set(sys.modules)
+        return torch.cuda.is_initialized(), names
+
+    initialized, names = launch(loaded, workers=1)[0]
+    assert not initialized
+    assert {"torch._dynamo", "torch.distributed.fsdp", "cloudpickle"} <= names
+
+
+@linux
+def test_the_server_itself_imports_nothing_of_helpers(late):
+    """Asked of a copy of it, after all its imports."""
+    import subprocess
+    import sys
+
+    program = (
+        "import importlib.util, sys, threading; "
+        f"spec = importlib.util.spec_from_file_location('server', {str(client.SERVER)!r}); "
+        "server = importlib.util.module_from_spec(spec); sys.modules['server'] = server; "
+        "spec.loader.exec_module(server); server.import_first(); server.import_rest(); "
+        "import torch, os; "
+        "print([n for n in sys.modules if n.split('.')[0] in ('helpers', 'IPython')], "
+        "torch.cuda.is_initialized(), threading.active_count())"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True)
+    assert done.stdout.split("\n")[0] == "[] False 1", done.stderr
+
+
+@linux
+def test_memory_is_shared_not_copied(late):
+    whole = late.memory_info().rss
+    with Cluster(2) as cluster:
+        own = [private(pid) for pid in cluster.run(lambda worker: os.getpid())]
+    print(f"the server: {whole / 1e6:.0f} MB; private to a rank: {max(own) / 1e6:.0f} MB")
+    assert max(own) < whole / 3
+
+
+def test_fresh_processes_each_time(late):
+    def mark(worker):
+        import torch
+
+        seen = getattr(torch, "_a_mark", None)
+        torch._a_mark = worker.rank
+        return os.getpid(), seen
+
+    calls = [launch(mark) for _ in range(2)]
+    pids = [pid for runs in calls for pid, _ in runs]
+    assert len(set(pids)) == 4
+    assert [seen for runs in calls for _, seen in runs] == [None] * 4
+    assert late.pid not in pids
+    assert os.getpid() not in pids
+
+
+def test_ranks_lead_their_own_sessions_and_hold_nothing_of_each_other(late):
+    def mine(worker):
+        fds = {f: os.readlink(f"/proc/self/fd/{f}") for f in os.listdir("/proc/self/fd")[:-1]}
+        return os.getsid(0) == os.getpid(), {v for v in fds.values() if "pipe" in v}
+
+    with Cluster(2) as cluster:
+        (leads, first), (_, second) = cluster.run(mine)
+    assert leads
+    assert len(first) >= 3  # stdout, stderr, stacks; and gloo's own
+    assert not first & second
+    assert not (first | second) & {os.readlink(f) for f in Path(f"/proc/{late.pid}/fd").iterdir()}
+
+
+def test_a_rank_that_cannot_be_started_is_told(monkeypatch):
+    spec = importlib.util.spec_from_file_location("a_server", client.SERVER)
+    server = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(__import__("sys").modules, "a_server", server)
+    spec.loader.exec_module(server)
+    told = []
+
+    class Socket:
+        def sendall(self, data):
+            told.append(data)
+
+    def no_memory():
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(os, "fork", no_memory)
+    monkeypatch.setattr(
+        server.socket,
+        "recv_fds",
+        lambda *_: (b'{"start": 2}\n', [os.dup(0) for _ in range(4)], 0, None),
+    )
+    bare = server.Server.__new__(server.Server)
+    bare.fork = True
+    bare.hear(server.Ranks(Socket()))
+    assert told == [b'{"rank": 2, "status": 70, "problem": "[Errno 12] Cannot allocate memory"}\n']
