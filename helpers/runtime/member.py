@@ -167,9 +167,14 @@ class Member:
         except BaseException as error:
             inner = error.__traceback__.tb_next
             failure = Failure(rank=self.rank, **describe(error.with_traceback(inner)))
-            if failure.consequence:
-                watch.decided.wait(COMPLAINT_SECONDS)
             report = {"rank": self.rank, "kind": "exception", "headline": failure.headline()}
+            if failure.consequence and not watch.decided.wait(COMPLAINT_SECONDS):
+                what = "a rank has ended without a word: killed, or out of memory?"
+                report = {
+                    "rank": None,
+                    "kind": "died",
+                    "headline": f"{what} ({failure.headline()})",
+                }
             watch.failed({**report, "traceback": failure.traceback[-20_000:]})
             self.error = error
             if isinstance(error, KeyboardInterrupt):
@@ -185,12 +190,13 @@ class Member:
         __tracebackhide__ = True
         self.failure = report["headline"]
         mine = report["rank"] == self.rank and report["kind"] == "exception"
+        elsewhere = not mine and report["kind"] == "exception"
         error = WorkerError(
             report["headline"],
             kind=report["kind"],
             rank=report["rank"],
             traceback=report["traceback"] if mine else "",
-            note="" if mine or not report["traceback"] else "Its traceback is in what it printed.",
+            note="Its traceback is in what it printed." if elsewhere else "",
         )
         error.traceback = report["traceback"]
         try:

@@ -80,6 +80,15 @@ def test_a_rank_that_raises_is_named_on_the_other_machine(pair, tmp_path):
     assert "fails_on_1" in told["traceback"]
 
 
+def test_a_rank_that_is_killed(pair, tmp_path):
+    agents = two_agents(pair, SCRIPT, "die", tmp_path)
+    outs = [finish(agent) for agent in agents]
+    assert [agent.returncode for agent in agents] == [1, 1]
+    (killed,) = (out for out in outs if "Signal 9 (SIGKILL)" in out)  # torchrun's own report
+    (other,) = (out for out in outs if out is not killed)
+    assert "WorkerError: a rank has ended without a word: killed, or out of memory?" in other
+
+
 @pytest.mark.parametrize("victim", [0, 1], ids=["where ranks meet", "the other"])
 def test_a_torchrun_that_is_killed(busy, tmp_path, victim):
     agents, ranks = busy

@@ -100,6 +100,17 @@ def case_fail(folder):
         raise
 
 
+def dies_on_1(worker):
+    dist.barrier()
+    if worker.rank == 1:
+        os.kill(os.getpid(), 9)
+    dist.barrier()
+
+
+def case_die(folder):
+    launch(dies_on_1)
+
+
 def busy(worker, folder):
     """Never ends by itself, and does not notice others: no collective after the first."""
     dist.barrier()
