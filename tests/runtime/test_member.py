@@ -16,10 +16,12 @@ from tests.runtime.machines import (
     BIN,
     SCRIPT,
     can_make_networks,
+    end,
     finish,
     one_machine,
     two_agents,
     two_machines,
+    until,
 )
 
 NO_MPIEXEC = not (BIN / "mpiexec").exists()
@@ -105,6 +107,37 @@ def test_mpiexec(machine, tmp_path, twin):
     out = finish(machine.start(*MPIEXEC, "sh", "-c", script, TMPDIR=str(temp)))
     check_same(tmp_path, out, twin)
     assert list(temp.iterdir()) == []
+
+
+@needs_networks
+@pytest.mark.parametrize("address", [{"SLURM_STEP_NODELIST": "no-such-host"}, {}])
+def test_ranks_on_one_machine_listen_on_loopback_only(machine, tmp_path, address):
+    """As srun would start them, simulated by its variables; nodes named, and not."""
+    environ = {
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NUM_NODES": "1",
+        "TMPDIR": str(tmp_path),
+        **address,
+    }
+    processes = [
+        machine.start(
+            *(sys.executable, SCRIPT, "busy", tmp_path),
+            **{**environ, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    try:
+        until(lambda: all((tmp_path / f"busy{rank}").exists() for rank in range(2)))
+        lines = finish(machine.start("ss", "--listening", "--tcp", "--numeric", "--no-header"))
+        addresses = {line.split()[3].rsplit(":", 1)[0] for line in lines.splitlines()}
+        assert addresses == {"127.0.0.1"}, lines  # rank 0's store, and gloo
+        assert not list(tmp_path.glob("helpers-*"))
+    finally:
+        for process in processes:
+            end(process)
+            process.communicate()
 
 
 @needs_networks

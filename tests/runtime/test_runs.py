@@ -53,7 +53,7 @@ def parts(runs):
 
 
 @given(some_runs)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_saved_and_loaded_is_the_same(tmp_path_factory, runs):
     path = tmp_path_factory.getbasetemp() / "runs.json"
     runs.save(path)
@@ -61,7 +61,7 @@ def test_saved_and_loaded_is_the_same(tmp_path_factory, runs):
 
 
 @given(some_runs)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_ranks_leave_the_same_in_a_folder(tmp_path_factory, runs):
     if not runs.results:
         return
