@@ -1,0 +1,40 @@
+"""Draw figures/ anew: `make figures`, or only some: `python figures/draw.py cluster`.
+
+Each drawing is a file of this folder, with `draw() -> Figure`.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+DRAWINGS = ("cluster", "starting")
+BYTES = 60_000
+
+
+def main(names):
+    sys.path.insert(0, str(HERE))
+    for name in names or DRAWINGS:
+        figure = importlib.import_module(f"{name}_drawing").draw()
+        if figure is None:
+            print(f"{name}: nothing to draw from yet; make bench measures it")
+            continue
+        path = HERE / f"{name}.png"
+        figure.savefig(path, dpi=180, pil_kwargs={"optimize": True})
+        shrink(path)
+        print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
+
+
+def shrink(path: Path):
+    """Few colours make a drawing small."""
+    from PIL import Image
+
+    Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(
+        path, optimize=True
+    )
+    if path.stat().st_size > BYTES:
+        raise SystemExit(f"{path.name} is over {BYTES} bytes")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
