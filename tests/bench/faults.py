@@ -125,9 +125,11 @@ class Desk:
     def killed(self, before: Around) -> Outcome:
         deed = time.monotonic()
         self.kernel.kill()
+        while (living := self.kernel.descendants()) and time.monotonic() < deed + PATIENCE:
+            time.sleep(0.02)
+        seconds = None if living else time.monotonic() - deed
         without = replace(before, processes=frozenset(), listening=frozenset())
-        left = settle(self.kernel, without, PATIENCE)
-        return Outcome(time.monotonic() - deed if left == "none" else None, "", None, left)
+        return Outcome(seconds, "", None, settle(self.kernel, without, SETTLE))
 
     def suffered(self, fault: Fault, before: Around) -> Outcome:
         kernel = self.kernel

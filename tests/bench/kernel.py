@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -82,7 +83,9 @@ class Kernel:
             transport="ipc",
             ip=str(self.folder / "kernel"),
         )
-        self.manager.start_kernel(env=environ, cwd=str(ROOT))
+        # The kernel shows its output to the client, and repeats some of it to the terminal.
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.manager.start_kernel(env=environ, cwd=str(ROOT), **quiet)
         self.pid = self.manager.provisioner.process.pid
         self.client = self.manager.client()
         self.client.start_channels()
