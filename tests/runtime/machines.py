@@ -102,7 +102,7 @@ def two_machines() -> list[Machine]:
 
 
 def two_agents(pair: list[Machine], *command, options=(), **environ) -> list[subprocess.Popen]:
-    """torchrun on each of two machines, one rank on each; rank 0 on the first one, or the second."""
+    """torchrun on each of two machines, a rank on each; rank 0 is on the one or the other."""
     meet = f"--rdzv-backend c10d --rdzv-endpoint {ADDRESSES[0]}:29400 --rdzv-id job --local-addr"
     torchrun = ["torchrun", "--nnodes", "2", "--nproc-per-node", "1", *options, *meet.split()]
     agents = []
