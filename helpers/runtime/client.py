@@ -29,6 +29,7 @@ class Server:
         self.early, self.late = early, late
         self.lock = threading.Lock()
         self.pid = os.getpid()
+        self.words = ""
         self.errors = os.fdopen(anonymous_file(), "w+b", buffering=0)
         # One BLAS thread: a process that forks must have no thread but its own. Huge pages: there
         # are fewer to share out, so a fork takes 6 ms in place of 9. Ranks get the notebook's
@@ -104,7 +105,9 @@ class Server:
         if mine:
             if self.early:  # the late generation may be importing, has no rank, and would hear late
                 self.process.kill()
-            self.process.wait()  # its last words stay, for clusters that have yet to notice
+            self.process.wait()
+        self.words = self.last_words()  # for clusters that have yet to notice
+        self.errors.close()
 
     @staticmethod
     def say(control: socket.socket, words: bytes):
@@ -115,6 +118,8 @@ class Server:
 
     def last_words(self) -> str:
         """What the server wrote to its standard error."""
+        if self.errors.closed:
+            return self.words
         self.errors.seek(0)
         return self.errors.read().decode(errors="replace").strip()
 

@@ -102,8 +102,7 @@ class Server:
     def __init__(self, control, notebook, fork):
         self.control, self.fork = control, fork
         self.notebook = notebook  # its pid, and a pidfd where the system has them
-        self.text = b""
-        self.ending = False
+        self.text, self.ending = b"", False
         self.clusters: list[Ranks] = []
         self.folders: set[str] = set()  # what the notebook would like removed at its end
         self.programs: dict[int, subprocess.Popen] = {}  # held, or Popen would wait for them itself
@@ -211,13 +210,11 @@ class Server:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for kept in [self.control, *(cluster.socket for cluster in self.clusters)]:
-            if kept:
-                kept.close()
+        for kept in filter(None, [self.control, *(c.socket for c in self.clusters)]):
+            kept.close()
         waiting = [fd for cluster in self.clusters for fd in cluster.fds]
-        for fd in [*self.wake, self.notebook[1], *waiting]:
-            if fd is not None:
-                os.close(fd)
+        for fd in filter(None, [*self.wake, self.notebook[1], *waiting]):
+            os.close(fd)
 
     def reap(self):
         while True:

@@ -31,6 +31,12 @@ def sum_ranks(worker, x=0.0):
 def other_function(worker):
     return worker.rank
 """
+BUSY = """
+def busy(worker):
+    print("busy", flush=True)
+    while True:
+        time.sleep(0.01)
+"""
 AGAIN = "assert list(launch(sum_ranks)) == [1.0, 1.0]"
 SETTLE_SECONDS = 10.0  # for what was told to go; it takes milliseconds
 
@@ -174,6 +180,13 @@ class Kernel:
         self.manager.shutdown_kernel(now=True)
 
 
+def start_busy(kernel: Kernel, call: str = "launch(busy, workers=3)") -> str:
+    """Ranks at work, and the cell that they work for."""
+    ident = kernel.start(BUSY + call)
+    kernel.result(ident, until="busy")
+    return ident
+
+
 def alive(process: psutil.Process) -> bool:
     """Not even one that is dead and waits to be waited for."""
     try:
@@ -211,7 +224,9 @@ def grown(before: dict, after: dict) -> dict:
 def shared_kernel(tmp_path_factory):
     kernel = Kernel(tmp_path_factory.mktemp("kernel"))
     kernel.settle()
-    kernel.run("launch(lambda worker: 1 / 0)")  # what a first error loads is no leak
+    # What a first error and a first drawing load is no leak.
+    kernel.run("launch(lambda worker: 1 / 0)")
+    kernel.run("launch(lambda worker: worker.log(x=1), live='x').frame()")
     yield kernel
     kernel.shutdown()
 

@@ -1,0 +1,151 @@
+"""Interrupts, and the end of the kernel or of its server, while ranks run and between calls."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.runtime.conftest import BUSY, alive, gone, start_busy
+
+GONE_SECONDS = 2.0  # the promise: ranks are gone so soon after their notebook was killed
+
+
+def interrupted(out) -> bool:
+    """IPython shows no error where the interrupt fell between two lines, or on its own code."""
+    return out.error is None or out.error.startswith("KeyboardInterrupt")
+
+
+def test_interrupt(kernel):
+    ident = start_busy(kernel)
+    kernel.interrupt()
+    out = kernel.result(ident, seconds=20)
+    assert out.error.startswith("KeyboardInterrupt")
+
+
+def test_interrupts_in_a_row(kernel):
+    """However they fall: in the call, in the clearing up, after it."""
+    for pause in (0, 0.001, 0.005, 0.02, 0.05):
+        ident = start_busy(kernel)
+        for _ in range(3):
+            kernel.interrupt()
+            time.sleep(pause)
+        out = kernel.result(ident, seconds=20)
+        assert interrupted(out)
+        assert gone(lambda: kernel.children()[1:], 5), kernel.children()
+
+
+def test_interrupts_at_any_moment_of_short_calls(kernel):
+    """A call either returns or is interrupted; the next one always works."""
+    for tenth in range(25):
+        ident = kernel.start(
+            "with Cluster() as c:\n"
+            "    c.run(sum_ranks)\n"
+            "    print('ready', flush=True)\n"
+            "    while True:\n"
+            "        assert list(c.run(sum_ranks)) == [1.0, 1.0]"
+        )
+        kernel.result(ident, until="ready")
+        time.sleep(tenth / 1000)
+        kernel.interrupt()
+        out = kernel.result(ident, seconds=20)
+        assert interrupted(out), out
+
+
+def test_interrupted_cluster_says_what_was_lost(kernel):
+    kernel.do("cluster = Cluster(); cluster.run(sum_ranks)")
+    ident = start_busy(kernel, "cluster.run(busy)")
+    kernel.interrupt()
+    out = kernel.result(ident, seconds=20)
+    assert out.error.startswith("KeyboardInterrupt")
+    assert "worker.state" in out.stdout
+    kernel.do("assert list(cluster.run(sum_ranks)) == [1.0, 1.0]; cluster.close()")
+
+
+@pytest.mark.parametrize("fork", [False, True], ids=["", "with a fork of it alive"])
+def test_kernel_killed_while_ranks_run(own_kernel, fork):
+    kernel = own_kernel()
+    kernel.settle()
+    if fork:  # it holds every socket of the kernel open
+        kernel.do("child = os.fork()\nif child == 0:\n    time.sleep(30)\n    os._exit(0)")
+    start_busy(kernel)
+    killed = {p.pid: p for p in kernel.children()}
+    if fork:
+        (child,) = [p for p in killed.values() if "ipykernel" in " ".join(p.cmdline())]
+        del killed[child.pid]
+    assert len(killed) == 4  # the server and three ranks
+    os.kill(kernel.pid, signal.SIGKILL)
+    assert gone(lambda: [p for p in killed.values() if alive(p)], GONE_SECONDS)
+    if fork:
+        child.kill()
+
+
+def test_kept_lines_are_removed_though_the_kernel_was_killed(own_kernel):
+    kernel = own_kernel()
+    kernel.do("launch(lambda worker: print('line\\n' * 5000), workers=1)")
+    assert list(kernel.temp.rglob("printed-*"))
+    os.kill(kernel.pid, signal.SIGKILL)
+    assert gone(kernel.processes, 10)
+    assert not list(kernel.temp.rglob("helpers-*"))
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["shut down", "restarted"])
+def test_kernel_ends_with_a_cluster_open(own_kernel, restart):
+    kernel = own_kernel()
+    kernel.do("cluster = Cluster(); cluster.run(sum_ranks)")
+    before = kernel.processes()
+    assert len(before) >= 4
+    process = kernel.manager.provisioner.process
+    kernel.client.shutdown(restart=restart)
+    began = time.monotonic()
+    process.wait(timeout=20)  # by itself: nothing in it waits for the ranks
+    assert time.monotonic() - began < 10
+    assert gone(lambda: [p for p in before if p.pid != kernel.pid and alive(p)], 5)
+
+
+def test_kernel_ends_while_its_server_still_imports(own_kernel):
+    kernel = own_kernel()  # importing launch has begun to warm the server
+    process = kernel.manager.provisioner.process
+    kernel.client.shutdown()
+    process.wait(timeout=20)
+    assert gone(kernel.processes, 10)
+
+
+def test_server_killed_while_ranks_run(kernel):
+    server = kernel.server()
+    ident = start_busy(kernel)
+    server.send_signal(signal.SIGKILL)
+    out = kernel.result(ident, seconds=20)
+    assert "the process that starts the ranks is gone" in out.error.split("\n")[0]
+    assert "run the cell again" in out.error
+    assert gone(lambda: kernel.children()[1:], 5)
+
+
+def test_server_killed_between_calls(kernel):
+    kernel.do("cluster = Cluster(); cluster.run(sum_ranks)")
+    (server,) = [p for p in kernel.children() if p.ppid() == kernel.pid]
+    server.send_signal(signal.SIGKILL)
+    assert gone(lambda: alive(server), 5)
+    kernel.do("assert list(launch(sum_ranks)) == [1.0, 1.0]")  # nothing of it was in use
+    out = kernel.run("cluster.run(sum_ranks)")
+    assert "the process that starts the ranks is gone" in out.error
+    kernel.do("assert list(cluster.run(sum_ranks)) == [1.0, 1.0]; cluster.close()")
+
+
+def test_first_generation_killed(own_kernel):
+    """Its ranks end; the second takes over."""
+    kernel = own_kernel()
+    kernel.do("launch(sum_ranks)")
+    first = [p for p in kernel.children() if p.ppid() != kernel.pid]
+    for process in first:
+        process.kill()
+    assert gone(lambda: [p for p in first if alive(p)], 5)
+    out = kernel.run("launch(sum_ranks)")
+    assert out.error is None, out
+
+
+def test_nested_ranks_end_when_the_outer_is_interrupted(kernel):
+    ident = kernel.start(BUSY + "launch(lambda worker: launch(busy, workers=2), workers=1)")
+    kernel.result(ident, until="busy")
+    kernel.interrupt()
+    assert kernel.result(ident, seconds=20).error.startswith("KeyboardInterrupt")
