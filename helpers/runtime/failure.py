@@ -13,11 +13,7 @@ CONSEQUENCE = re.compile(
     r"remote process exited|timed out waiting|NCCL communicator was aborted|store.*(wait|timeout)",
     re.IGNORECASE,
 )
-
-
 START_FAILED = 70  # exit code of a rank that never came to the function; server.py has it too
-
-
 MISMATCH = "\nDifferent collectives, or shapes, on the ranks? launch(debug=True) names them."
 
 
@@ -37,7 +33,8 @@ class WorkerError(RuntimeError):
         self.rank, self.kind, self.traceback = rank, kind, traceback
         self.others: dict[int, str] = others or {}
         doing = [f"  rank {rank} was {what}" for rank, what in sorted(self.others.items())]
-        parts = [headline, traceback.rstrip(), "\n".join(doing), note]
+        meanwhile = "\n".join(["Meanwhile", *doing]) if doing else ""
+        parts = [headline, traceback.rstrip(), meanwhile, note]
         super().__init__("\n".join(part for part in parts if part))
 
     def __reduce__(self):  # so that it comes back from a launch inside a rank
@@ -172,6 +169,8 @@ def blame_hang(timeout: float, whereabouts: dict[int, str], stacks: dict[int, st
         headline += f"; rank {odd} is the one that is not in a collective"
     elif len(set(calls.values())) > 1:
         headline += "; the ranks are in different collectives"
+    elif len(calls) < len(whereabouts) and any(calls.values()):
+        headline += "; some ranks wait in a collective for others that have returned"
     text = []
     for rank, known in sorted(whereabouts.items()):
         text.append(f"rank {rank} was {known or doing(stacks.get(rank, ''))}")
