@@ -36,9 +36,7 @@ def examine(exercise: str, fn: Callable, cases, run: Callable, judge: Callable) 
     for workers, kwargs in cases:
         where = f"with {workers} rank{'s' * (workers > 1)}"
         try:
-            runs: Runs = launch(
-                run, workers, device="cpu", timeout=PATIENCE, solve=fn, **kwargs
-            )
+            runs: Runs = launch(run, workers, device="cpu", timeout=PATIENCE, solve=fn, **kwargs)
             judge(runs, **kwargs)
         except NotRight as wrong:
             return Verdict(exercise, "wrong", f"{where}: {wrong.finding}", wrong.hint)

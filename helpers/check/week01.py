@@ -7,7 +7,7 @@ import torch
 from helpers.check.oracle import NotRight, examine
 from helpers.check.verdict import Verdict
 
-# What each rank holds: as many lists as ranks. Lengths differ on purpose, and one rank may be empty.
+# What each rank holds: as many lists as ranks, of different lengths on purpose, one of them empty.
 SHARDS = (
     [[4.0]],
     [[1.0, 2.0, 3.0], [10.0]],
@@ -73,7 +73,10 @@ def hint_global_mean(answers, shards, right) -> str:
     if any(math.isnan(answer) for answer in answers):
         return "A rank without values has no mean of its own: 0/0. What can it contribute instead?"
     if all(near(math.fsum(zeroed) / ranks)):
-        return "That is the mean of the ranks' means. Must a rank with one value count like one with three?"
+        return (
+            "That is the mean of the ranks' means. "
+            "Must a rank with one value count like one with three?"
+        )
     if all(math.isclose(a, m, rel_tol=1e-5) for a, m in zip(answers, zeroed, strict=True)):
         return "Each rank returned the mean of its own values. What must they tell each other?"
     if any(abs(answer) > 1e9 or math.isinf(answer) for answer in answers):

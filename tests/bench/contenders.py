@@ -32,14 +32,14 @@ TORCH = "import torch\nimport torch.distributed as dist\n"
 
 LAUNCH = Contender(
     "launch",
-    TORCH + "from helpers import launch",
+    "from helpers import launch\n" + TORCH,
     WORK + "\n\ndef on_rank(worker, work, args):\n    return work(*args)\n",
     "",
     "launch(on_rank, workers={ranks}, timeout={limit}, work={fn}, args={args})",
 )
 CLUSTER = Contender(
     "Cluster",
-    TORCH + "from helpers import Cluster",
+    "from helpers import Cluster\n" + TORCH,
     LAUNCH.define,
     "cluster = Cluster(workers=RANKS)",
     "cluster.run(on_rank, timeout={limit}, work={fn}, args={args})",
@@ -73,6 +73,8 @@ SPAWN = Contender(
 
 GIVEN = """\
 Every launcher runs the same functions, on gloo over the loopback interface, with one thread a rank.
+The first line of our notebooks, and so of the kernels here, is `from helpers import launch`: it
+starts the server, which imports torch while the notebook does.
 `mp.spawn` cannot take a function from a cell: its functions stand in a module of their own.
 `notebook_launcher` forks the notebook, so it is refused once CUDA was used, and it returns nothing.
 It gets a free port for each call, and for later calls a notebook that has imported `torch._dynamo`,
