@@ -16,6 +16,7 @@ LIMIT = 3  # seconds, given to each where something hangs
 PATIENCE = 20.0  # seconds after the deed before we give up
 START = 30.0  # seconds for ranks to get to the deed, or for a call without a fault
 SETTLE = 2.0  # seconds before what is left counts as left
+TRIES = 3  # kernels in which a launcher may start its ranks
 
 
 @dataclass(frozen=True)
@@ -57,22 +58,27 @@ class Outcome:
         said: what the reader is told of the culprit.
         survived: does the next call in the same kernel work? None: there is no such kernel.
         left: in words.
+        stuck: how often the ranks hung before the fault was done to them.
     """
 
     seconds: float | None
     said: str
     survived: bool | None
     left: str
+    stuck: int = 0
 
     def text(self) -> str:
         waited = f"> {PATIENCE:.0f} s" if self.seconds is None else f"{self.seconds:.1f} s"
         if self.survived is None:
             gone = "all gone after" if self.seconds is not None else "processes live on"
             left = f", left: {self.left}" if self.left != "none" else ""
-            return f"{gone} {waited}{left}"
+            return f"{gone} {waited}{left}{self.hung()}"
         parts = [waited, self.said, "" if self.survived else "**next call fails**"]
         parts.append(f"left: {self.left}" if self.left != "none" else "")
-        return ", ".join(filter(None, parts))
+        return ", ".join(filter(None, parts)) + self.hung()
+
+    def hung(self) -> str:
+        return f"; hung {self.stuck}× at its start before that" if self.stuck else ""
 
 
 def measure(quick: bool = False) -> Report:
@@ -112,15 +118,20 @@ class Desk:
         return self.kernel
 
     def do(self, fault: Fault) -> Outcome:
-        kernel = self.open()
-        before = around(kernel)
-        arguments = (fault.deed, self.culprit)
-        kernel.send(self.contender.cell("suffer", self.ranks, arguments, fault.limit))
-        wait_for_ranks(kernel, self.ranks)
+        for stuck in range(TRIES):  # noqa: B007
+            kernel = self.open()
+            before = around(kernel)
+            arguments = (fault.deed, self.culprit)
+            kernel.send(self.contender.cell("suffer", self.ranks, arguments, fault.limit))
+            if wait_for_ranks(kernel, self.ranks):
+                break
+            self.close()  # a launcher may hang by itself; the fault is then done in a fresh kernel
+        else:
+            return Outcome(None, "never starts its ranks", False, "none", TRIES)
         outcome = self.killed(before) if fault.outside == "kill" else self.suffered(fault, before)
         if not outcome.survived:
             self.close()
-        return outcome
+        return replace(outcome, stuck=stuck)
 
     def killed(self, before: Around) -> Outcome:
         deed = time.monotonic()
@@ -149,14 +160,15 @@ class Desk:
         return Outcome(cell.ended - deed if ended else None, message, survived, left)
 
 
-def wait_for_ranks(kernel: Kernel, ranks: int):
-    """Until all ranks are at work, and a moment more."""
+def wait_for_ranks(kernel: Kernel, ranks: int) -> bool:
+    """Until all ranks are at work, and a moment more. False if they never are."""
     until = time.monotonic() + START
     while len(list(kernel.notes.glob("started-*[0-9]"))) < ranks:
         if time.monotonic() > until:
-            raise RuntimeError("the ranks did not start")
+            return False
         time.sleep(0.01)
     time.sleep(0.3)
+    return True
 
 
 def said(cell: Cell, fault: Fault, culprit: int) -> str:
@@ -189,6 +201,7 @@ def report(outcomes: dict[tuple[str, str], Outcome]) -> Report:
             "said": o.said,
             "survived": "" if o.survived is None else o.survived,
             "left": o.left,
+            "stuck": o.stuck,
         }
         for (title, name), o in outcomes.items()
     ]
