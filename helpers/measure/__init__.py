@@ -1,0 +1,4 @@
+"""Clocks and counters: time, memory by kind, FLOPs, bytes sent. One function each.
+
+`clock.time_of`, `memory.memory_of`, `flops.flops_of`, `sockets.SentBytes`.
+"""

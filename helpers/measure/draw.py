@@ -1,0 +1,45 @@
+"""How a measurement shows itself: a small table, and bars."""
+
+import html
+from collections.abc import Mapping
+
+from helpers.plots.style import RANK_COLORS as COLORS
+
+
+def table(title: str, rows: Mapping[str, str]) -> str:
+    """Two columns as HTML: a name, and its number with its unit."""
+    body = "".join(
+        f"<tr><td style='text-align:left'>{html.escape(name)}</td>"
+        f"<td style='text-align:right'>{html.escape(text)}</td></tr>"
+        for name, text in rows.items()
+    )
+    return f"<table><tr><th colspan='2'>{html.escape(title)}</th></tr>{body}</table>"
+
+
+def text(title: str, rows: Mapping[str, str]) -> str:
+    """The same as lines of words."""
+    width = max(map(len, rows), default=0)
+    right = max(map(len, rows.values()), default=0)
+    return "\n".join([title, *(f"  {n:<{width}}  {v:>{right}}" for n, v in rows.items())])
+
+
+def bars(title: str, values: Mapping[str, float], unit: str):
+    """One horizontal bar for each name. Returns a matplotlib Figure, which Jupyter draws."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 0.7 + 0.32 * len(values)), dpi=80, layout="constrained")
+    axes = figure.subplots()
+    colors = [COLORS[number % len(COLORS)] for number in range(len(values))]
+    axes.barh(list(values), list(values.values()), color=colors, height=0.7)
+    axes.invert_yaxis()
+    axes.set(title=title, xlabel=unit)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def seconds_text(seconds: float) -> str:
+    """A time in the unit in which it is read most easily."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"

@@ -1,0 +1,237 @@
+"""Memory by kind, exact, from the storages that tensors stand on; and the peak.
+
+The kinds are those of Rajbhandari et al. (2020, ZeRO, section 3): model states (parameters,
+gradients, optimizer state) and residual states (activations and buffers).
+"""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helpers.measure.draw import bars, table, text
+
+KINDS = ("parameters", "gradients", "optimizer", "buffers", "activations")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """What `memory_of` found on this process, in bytes.
+
+    Attributes:
+        parameters, buffers: of the model, after the step.
+        gradients: when the optimizer was about to step, or after the step if more.
+        optimizer: the optimizer's state after the step, its scalar step counts too.
+        activations: the most that autograd held for the backward at one time.
+        peak: the most that living tensors took at one time, counted from their storages.
+        device_peak: the CUDA allocator's own peak, rounding and kernels' workspaces included; None
+            on the CPU.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    buffers: int
+    activations: int
+    peak: int
+    device_peak: int | None = None
+
+    @property
+    def model_states(self) -> int:
+        """What ZeRO shards: parameters, gradients and optimizer state."""
+        return self.parameters + self.gradients + self.optimizer
+
+    def _rows(self) -> dict[str, str]:
+        rows = {kind: f"{getattr(self, kind):,}" for kind in (*KINDS, "peak")}
+        if self.device_peak is not None:
+            rows["peak of the device"] = f"{self.device_peak:,}"
+        return rows
+
+    def __repr__(self):
+        return text("bytes", self._rows())
+
+    def _repr_html_(self):
+        return table("bytes", self._rows())
+
+    def plot(self):
+        """A bar for each kind, and the peak. Returns a matplotlib Figure."""
+        values = {kind: getattr(self, kind) / 2**20 for kind in (*KINDS, "peak")}
+        return bars("memory of this process", values, "MiB (2²⁰ bytes)")
+
+
+def memory_of(step: Callable[[], object], model, optimizer=None) -> Memory:
+    """Run `step()` once and measure its memory by kind.
+
+    Activations are what autograd saves for the backward, each storage once, without the parameters
+    and buffers: what `torch.autograd.graph.saved_tensors_hooks` sees. So the batch counts where an
+    operator saves it. A checkpointed block counts with its inputs alone: what it saves when it runs
+    again shows in the peak. Kernels' own scratch on the CPU is no tensor, and in neither.
+
+    Args:
+        step: takes no argument. It may begin with `zero_grad`; gradients set to None after the
+            optimizer's step are still counted.
+        model: a Module, or several in a list.
+        optimizer: with the interface of torch's; None for none.
+
+    Raises:
+        what `step` raises; no hook stays behind.
+    """
+    modules = [model] if isinstance(model, torch.nn.Module) else list(model)
+    inner = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer keeps its state there
+    gradients = [0]
+    saved = SavedTensors(lambda: storages(own(modules)))
+    on_cuda = torch.cuda.is_initialized()
+
+    def look(*_):
+        gradients.append(bytes_of([p.grad for m in modules for p in m.parameters()]))
+
+    with ExitStack() as stack:
+        if optimizer is not None:
+            stack.callback(optimizer.register_step_pre_hook(look).remove)
+        stack.enter_context(saved)
+        live = stack.enter_context(LiveStorages([own(modules), state_of(inner)]))
+        if on_cuda:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+        step()
+    look()
+    return Memory(
+        parameters=bytes_of([p for m in modules for p in m.parameters()]),
+        gradients=max(gradients),
+        optimizer=bytes_of(state_of(inner)),
+        buffers=bytes_of([b for m in modules for b in m.buffers()]),
+        activations=saved.peak,
+        peak=live.peak,
+        device_peak=torch.cuda.max_memory_allocated() if on_cuda else None,
+    )
+
+
+def own(modules) -> list:
+    """A model's parameters, gradients and buffers."""
+    parameters = [p for m in modules for p in m.parameters()]
+    return parameters + [p.grad for p in parameters] + [b for m in modules for b in m.buffers()]
+
+
+def state_of(optimizer) -> list:
+    return [] if optimizer is None else list(optimizer.state.values())
+
+
+def bytes_of(things) -> int:
+    """Bytes of all tensors in nested lists, tuples and dicts; a shared storage counts once.
+
+    A view counts with its whole storage, for that is what it keeps alive. A sharded tensor counts
+    with its part on this rank.
+    """
+    return sum(storages(things).values())
+
+
+def storages(things) -> dict[int, int]:
+    """Identity of each storage -> its bytes."""
+    return {key(s): s.nbytes() for s in each_storage(things)}
+
+
+def key(storage) -> int:
+    return storage._cdata  # the address of the C++ storage: one for all of its views
+
+
+def each_storage(things) -> Iterator:
+    """The storages below all tensors in `things`, repeated where shared."""
+    if isinstance(things, torch.Tensor):
+        if hasattr(things, "__tensor_flatten__"):  # a DTensor, say: tensors inside of a tensor
+            for name in things.__tensor_flatten__()[0]:
+                yield from each_storage(getattr(things, name))
+        elif things.layout is torch.strided:  # a sparse tensor stands on no storage of its own
+            yield things.untyped_storage()
+    elif isinstance(things, Mapping):
+        for thing in things.values():
+            yield from each_storage(thing)
+    elif isinstance(things, list | tuple):
+        for thing in things:
+            yield from each_storage(thing)
+
+
+class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
+    """Counts the storages that autograd holds, as they come and go. `peak` is in bytes."""
+
+    def __init__(self, excepted: Callable[[], Mapping[int, int]]):
+        super().__init__(self._pack, lambda held: held.tensor)
+        self._excepted = excepted
+        self._holders: dict[int, int] = {}  # storage -> how many saved tensors stand on it
+        self.now = self.peak = 0
+
+    def _pack(self, tensor):
+        # Asked each time a storage is new: FSDP swaps a module's parameters while it runs.
+        sizes = storages(tensor)
+        if not sizes.keys() <= self._holders.keys():
+            excepted = self._excepted()
+            sizes = {k: size for k, size in sizes.items() if k not in excepted}
+        for k, size in sizes.items():
+            if k not in self._holders:
+                self.now += size
+            self._holders[k] = self._holders.get(k, 0) + 1
+        self.peak = max(self.peak, self.now)
+        held = Held(tensor)
+        weakref.finalize(held, self._release, sizes).atexit = False
+        return held
+
+    def _release(self, sizes):
+        for k, size in sizes.items():
+            self._holders[k] -= 1
+            if not self._holders[k]:
+                del self._holders[k]
+                self.now -= size
+
+
+class Held:
+    """What stands in the graph for a saved tensor; it dies when autograd lets go."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+class LiveStorages(TorchDispatchMode):
+    """Sees every operator below autograd, and counts the living storages of what goes in and out.
+
+    Args:
+        things: tensors that live already.
+    """
+
+    def __init__(self, things):
+        super().__init__()
+        self._live: dict[int, tuple[weakref.ref, int]] = {}  # storage -> itself, bytes as last seen
+        self.now = self.peak = 0
+        self._see(things)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any("__tensor_flatten__" in dir(kind) for kind in types):
+            return NotImplemented  # the tensor unpacks itself first; its parts come back here
+        out = func(*args, **(kwargs or {}))
+        self._see((args, kwargs, out))
+        return out
+
+    def _see(self, things):
+        for storage in each_storage(things):
+            k, size = key(storage), storage.nbytes()
+            _, before = self._live.get(k, (None, 0))
+            if size != before or k not in self._live:
+                # The address may be used again after the storage died; its end comes first.
+                self._live[k] = (weakref.ref(storage, lambda _, k=k: self._gone(k)), size)
+                self.now += size - before
+        if self.now > self.peak:
+            self._look_again()
+            self.peak = max(self.peak, self.now)
+
+    def _gone(self, k):
+        _, size = self._live.pop(k)
+        self.now -= size
+
+    def _look_again(self):
+        """FSDP empties storages in place, which is no operator: ask for their sizes anew."""
+        for k, (reference, before) in list(self._live.items()):
+            storage = reference()
+            if storage is not None and (size := storage.nbytes()) != before:
+                self._live[k] = (reference, size)
+                self.now += size - before

@@ -1,0 +1,56 @@
+"""Times are medians of a fixed number of calls; waiting is wall time and no CPU time."""
+
+import time
+
+import pytest
+
+from helpers.measure.clock import Timing, time_of
+
+
+def test_the_number_of_calls_is_fixed():
+    calls = []
+    timing = time_of(lambda: calls.append(1), repeats=4, warmup=3, calls=5)
+    assert len(calls) == 3 + 4 * 5
+    assert len(timing.wall) == len(timing.cpu) == 4
+
+
+def test_sleep_is_wall_time_only():
+    timing = time_of(lambda: time.sleep(0.02), repeats=3, warmup=0)
+    assert timing.seconds >= 0.02
+    assert timing.cpu_seconds < 0.01  # asleep, it uses none
+
+
+def test_work_is_cpu_time_too():
+    def work():
+        until = time.process_time() + 0.02
+        while time.process_time() < until:
+            pass
+
+    timing = time_of(work, repeats=1, warmup=0)
+    assert timing.cpu_seconds >= 0.02
+    assert timing.seconds >= 0.019  # one thread: no less wall than CPU time, clocks' grain aside
+
+
+def test_a_time_is_divided_by_its_calls():
+    assert time_of(lambda: time.sleep(0.01), repeats=1, warmup=0, calls=4).seconds < 0.035
+
+
+def test_medians_and_quartiles():
+    timing = Timing("x", (1.0, 2.0, 3.0, 4.0, 100.0), (5.0, 1.0, 2.0, 3.0, 4.0))
+    assert (timing.seconds, timing.cpu_seconds) == (3.0, 3.0)
+    assert timing.spread == (2.0, 4.0)
+    assert Timing("x", (1.0,), (1.0,)).spread == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("counts", [{"repeats": 0}, {"calls": 0}, {"warmup": -1}])
+def test_senseless_counts(counts):
+    with pytest.raises(ValueError, match="at least"):
+        time_of(lambda: None, **counts)
+
+
+def test_it_draws_itself():
+    timing = Timing("a < b", (2e-3, 4e-3, 3e-3), (1e-6, 1e-6, 1e-6))
+    assert "3 ms" in repr(timing)
+    assert "1 µs" in repr(timing)
+    assert "a &lt; b" in timing._repr_html_()
+    assert len(timing.plot().axes[0].lines) == 4

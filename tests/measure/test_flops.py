@@ -1,0 +1,100 @@
+"""FLOPs are those of the formulas, and each stands in the part of the step that it belongs to."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
+
+from helpers.measure.flops import Flops, attention_backward_flops, flops_of
+
+B, H, T, D = 2, 3, 16, 8  # batch, heads, tokens, width of a head
+
+
+def attention_inputs(keys=T, width=D):
+    shapes = (B, H, T, D), (B, H, keys, D), (B, H, keys, width)
+    return [torch.randn(shape, requires_grad=True) for shape in shapes]
+
+
+def test_a_linear_layer():
+    layer = nn.Linear(12, 9)
+    x = torch.randn(5, 12, requires_grad=True)
+    flops = flops_of(lambda: layer(x).sum().backward())
+    product = 2 * 5 * 12 * 9
+    assert (flops.forward, flops.backward, flops.recomputed) == (product, 2 * product, 0)
+    assert flops.total == flops.model == sum(flops.operators.values()) == 3 * product
+
+
+def test_the_input_needs_no_gradient():
+    layer = nn.Linear(12, 9)
+    flops = flops_of(lambda: layer(torch.randn(5, 12)).sum().backward())
+    assert flops.backward == flops.forward == 2 * 5 * 12 * 9  # only the weights'
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(causal):
+    q, k, v = attention_inputs()
+    flops = flops_of(
+        lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal).sum().backward()
+    )
+    assert any("scaled_dot_product" in name for name in flops.operators)  # the fused kernel ran
+    assert flops.forward == 4 * B * H * T * T * D
+    assert flops.backward == 10 * B * H * T * T * D
+
+
+def test_attention_to_other_tokens():
+    q, k, v = attention_inputs(keys=7)
+    flops = flops_of(lambda: F.scaled_dot_product_attention(q, k, v).sum().backward())
+    assert flops.forward == 4 * B * H * T * 7 * D
+    assert flops.backward == 10 * B * H * T * 7 * D
+
+
+def test_fused_attention_counts_as_plain_attention_and_the_scores_again():
+    """The formula against the products that the unfused kernel really makes."""
+    q, k, v = attention_inputs()
+
+    def attend():
+        F.scaled_dot_product_attention(q, k, v).sum().backward()
+
+    fused = flops_of(attend)
+    with sdpa_kernel(SDPBackend.MATH):
+        plain = flops_of(attend)
+    assert not any("scaled_dot_product" in name for name in plain.operators)
+    assert fused.forward == plain.forward
+    assert fused.backward == plain.backward + 2 * B * H * T * T * D
+
+
+def test_values_of_another_width():
+    assert attention_backward_flops((B, H, T, D), (B, H, T, D), (B, H, T, 5)) == (
+        2 * B * H * T * T * (3 * D + 2 * 5)
+    )
+
+
+def test_a_checkpointed_block_is_recomputed():
+    block = nn.Sequential(nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 12))
+    x = torch.randn(5, 12, requires_grad=True)
+    plain = flops_of(lambda: block(x).sum().backward())
+    product = 2 * 5 * 12 * 12
+    assert plain.forward == 2 * product
+
+    def again():
+        checkpoint(block, x, use_reentrant=False).sum().backward()
+
+    flops = flops_of(again)
+    assert flops.model == plain.model
+    assert flops.recomputed == product  # the last layer's result is not needed again
+
+
+def test_without_gradients_all_is_forward():
+    layer = nn.Linear(12, 9)
+    with torch.no_grad():
+        flops = flops_of(lambda: layer(torch.randn(5, 12)))
+    assert (flops.forward, flops.total) == (2 * 5 * 12 * 9,) * 2
+
+
+def test_it_draws_itself():
+    flops = Flops(forward=1000, recomputed=0, backward=2000, operators={"mm": 3000})
+    assert "3,000" in repr(flops)
+    assert "3,000" in flops._repr_html_()
+    assert len(flops.plot().axes[0].patches) == 1

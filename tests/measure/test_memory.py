@@ -1,0 +1,185 @@
+"""Bytes by kind, of models whose bytes are known."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from helpers.measure.memory import LiveStorages, Memory, SavedTensors, bytes_of, memory_of
+
+FLOAT = 4
+WEIGHTS = (10 * 20 + 20) + (20 * 5 + 5)  # of two_layers
+
+
+def two_layers():
+    return nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5))
+
+
+def training(model, x, optimizer):
+    def step():
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def test_a_known_model_with_adam():
+    model = two_layers()
+    optimizer = torch.optim.Adam(model.parameters())
+    found = memory_of(training(model, torch.randn(7, 10), optimizer), model, optimizer)
+    assert found.parameters == found.gradients == FLOAT * WEIGHTS
+    assert found.optimizer == 2 * FLOAT * WEIGHTS + 4 * FLOAT  # and a step count for each tensor
+    assert found.buffers == 0
+    # the input, the hidden layer after the ReLU (saved twice, held once), the result
+    assert found.activations == FLOAT * 7 * (10 + 20 + 5)
+    assert found.model_states == 4 * FLOAT * (WEIGHTS + 1)
+    assert found.peak >= found.model_states
+
+
+def test_gradients_that_are_gone_after_the_step():
+    model = two_layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = training(model, torch.randn(7, 10), optimizer)
+
+    def step_and_clear():
+        step()
+        optimizer.zero_grad()
+
+    found = memory_of(step_and_clear, model, optimizer)
+    assert found.gradients == FLOAT * WEIGHTS
+    assert found.optimizer == 0
+
+
+def test_tied_weights_count_once():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(30, 8)
+            self.head = nn.Linear(8, 30, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, tokens):
+            return self.head(self.embed(tokens))
+
+    model = Tied()
+    tokens = torch.arange(6)
+    found = memory_of(lambda: model(tokens).sum().backward(), model)
+    assert found.parameters == found.gradients == FLOAT * 30 * 8
+    # int64 tokens, and what the head took; its weight is a parameter, transposed or not
+    assert found.activations == 8 * 6 + FLOAT * 6 * 8
+
+
+def test_views_of_one_storage_count_once_and_wholly():
+    flat = torch.zeros(100)
+    assert bytes_of([flat[:10], {"a": flat[50:], "b": (flat,)}]) == 400
+    assert bytes_of([flat[:1]]) == 400
+    assert bytes_of([flat, flat.clone(), None, 3]) == 800
+
+
+def test_buffers_and_frozen_parameters():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model[0].weight.requires_grad_(False)
+    found = memory_of(lambda: model(torch.randn(3, 4)).sum().backward(), model)
+    assert found.buffers == 2 * 4 * FLOAT + 8  # mean, variance, and a count in int64
+    assert found.parameters == FLOAT * (16 + 4 + 4 + 4)
+    assert found.gradients == FLOAT * (4 + 4 + 4)
+
+
+def test_several_dtypes():
+    model = nn.Linear(10, 10, bias=False).to(torch.bfloat16)
+    x = torch.randn(3, 10, dtype=torch.bfloat16)
+    found = memory_of(lambda: model(x).sum().backward(), model)
+    assert (found.parameters, found.gradients, found.activations) == (200, 200, 60)
+
+
+def test_a_checkpointed_block_holds_its_input_only():
+    block = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    x = torch.randn(5, 8, requires_grad=True)
+    plain = memory_of(lambda: block(x).sum().backward(), block)
+    again = memory_of(lambda: checkpoint(block, x, use_reentrant=False).sum().backward(), block)
+    assert plain.activations == 2 * FLOAT * 5 * 8
+    assert again.activations == FLOAT * 5 * 8
+
+
+def test_activations_are_counted_as_they_come_and_go():
+    """Micro-batches one after another hold one's activations; side by side they hold all."""
+    model = two_layers()
+    batches = [torch.randn(7, 10) for _ in range(3)]
+
+    def one_by_one():
+        for x in batches:
+            model(x).square().mean().backward()
+
+    def all_first():
+        for loss in [model(x).square().mean() for x in batches]:
+            loss.backward()
+
+    one = FLOAT * 7 * (10 + 20 + 5)
+    assert memory_of(one_by_one, model).activations == one
+    assert memory_of(all_first, model).activations == 3 * one
+
+
+def test_saving_changes_no_gradient():
+    model, x = two_layers(), torch.randn(7, 10)
+    model(x).square().mean().backward()
+    expected = [p.grad for p in model.parameters()]
+    model.zero_grad()
+    memory_of(lambda: model(x).square().mean().backward(), model)
+    assert all(torch.equal(p.grad, e) for p, e in zip(model.parameters(), expected, strict=True))
+
+
+def test_the_peak_is_that_of_living_tensors():
+    with LiveStorages([]) as live:
+        a = torch.zeros(1000)
+        b = a + 1
+        assert live.now == 8000
+        del a
+        assert live.now == 4000
+        view = b[:3]
+        del b
+        assert live.now == 4000  # the view keeps all of it
+        del view
+        assert live.now == 0
+    assert live.peak == 8000
+
+
+def test_the_peak_counts_what_was_there_and_an_emptied_storage_no_more():
+    there = torch.zeros(1000)
+    with LiveStorages([there]) as live:
+        assert live.now == 4000
+        there.untyped_storage().resize_(0)  # as FSDP frees what it gathered; no operator sees it
+        other = torch.zeros(500)
+        assert live.peak == 4000  # not 6000
+    assert other.sum() == 0
+
+
+def test_an_error_leaves_no_hook_behind():
+    model = two_layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ZeroDivisionError):
+        memory_of(lambda: 1 / 0, model, optimizer)
+    assert not optimizer._optimizer_step_pre_hooks
+    saved = SavedTensors(dict)
+    model(torch.randn(1, 10)).sum().backward()
+    assert saved.peak == 0
+
+
+def test_it_draws_itself():
+    found = Memory(
+        parameters=1000, gradients=1000, optimizer=2000, buffers=0, activations=500, peak=5000
+    )
+    assert "5,000" in repr(found)
+    assert "device" not in repr(found)
+    assert "5,000" in found._repr_html_()
+    assert len(found.plot().axes[0].patches) == 6
+
+
+@pytest.mark.gpu
+def test_the_device_counts_too():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    model = nn.Linear(512, 512).cuda()
+    x = torch.randn(64, 512, device="cuda")
+    found = memory_of(lambda: model(x).sum().backward(), model)
+    assert found.device_peak >= found.parameters + found.gradients + found.activations

@@ -1,0 +1,75 @@
+"""The kernel's count of bytes sent, on connections of our own."""
+
+import select
+import socket
+import sys
+
+import pytest
+
+from helpers.measure.sockets import SentBytes, sent_by_connection
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="TCP_INFO of Linux")
+
+
+@pytest.fixture
+def pair():
+    """Two ends of a TCP connection, and the loop that serves the first."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = socket.create_connection(server.getsockname())
+        other, _ = server.accept()
+    with one, other, select.epoll() as loop:
+        loop.register(one, select.EPOLLIN)
+        yield one, other, loop
+
+
+def test_bytes_sent_since(pair):
+    one, other, _ = pair
+    one.sendall(b"x" * 100)
+    count = SentBytes()
+    assert count.read() == 0
+    one.sendall(b"x" * 1234)
+    assert count.read() == 1234
+    other.sendall(b"x" * 5000)  # what comes back is none of ours, and nobody serves that end
+    assert count.read() == 1234
+
+
+def test_what_waits_in_the_kernel_counts(pair):
+    one, _, _ = pair
+    count = SentBytes()
+    one.setblocking(False)
+    taken = 0
+    try:
+        while True:
+            taken += one.send(b"x" * 65536)  # nobody reads: it fills both buffers
+    except BlockingIOError:
+        pass
+    assert count.read() == taken
+
+
+def test_a_connection_made_later_counts_from_its_start(pair):
+    one, other, loop = pair
+    loop.unregister(one)
+    count = SentBytes()
+    other.sendall(b"x" * 10)
+    loop.register(other, select.EPOLLIN)
+    assert count.read() == 10
+
+
+def test_a_store_is_left_out(pair):
+    one, other, _ = pair
+    for port in (one.getsockname()[1], other.getsockname()[1]):
+        count = SentBytes(without_ports=[port])
+        one.sendall(b"x" * 10)
+        assert count.read() == 0
+
+
+def test_only_connections_of_a_loop(pair):
+    one, _, loop = pair
+    before = sent_by_connection()
+    loop.unregister(one)
+    assert len(sent_by_connection()) == len(before) - 1
+
+
+def test_elsewhere_it_is_unknown(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert SentBytes().read() is None
