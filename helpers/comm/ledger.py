@@ -1,0 +1,199 @@
+"""The byte ledger: what each collective and message of a block carries, by formula and by kernel.
+
+    with ledger() as log:
+        loss.backward()
+    log.payload, log.wire, log.kernel
+
+Three columns that are never mixed:
+
+- payload: bytes of the buffer that the call is about (the S of `cost.sent`);
+- wire: bytes that this rank sends for it, by the formula of the backend's algorithm;
+- kernel: bytes that this process did send over gloo's TCP connections, counted by Linux, for the
+  block as a whole. It holds gloo's headers too: 48 bytes a message, in both directions.
+
+Below Python every collective is an operator, `c10d::allreduce_` or `_c10d_functional::all_reduce`,
+and a TorchDispatchMode sees it: ours, and those of DDP (its C++ reducer too), FSDP2, DTensor,
+pipelining and ZeroRedundancyOptimizer. Not seen, but in the kernel's column: calls made in another
+thread, and what a library sends past torch.distributed. In neither: shared memory (which says so
+itself, with `note`), the store, connections that were closed meanwhile.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helpers.comm.cost import sent
+from helpers.measure.sockets import SentBytes
+
+# Operator -> our name of the call, and the argument that holds the payload. "×N": the argument is
+# one rank's part of it.
+OPERATORS = {
+    "c10d::allreduce_": ("all_reduce", "tensors"),
+    "c10d::allreduce_coalesced_": ("all_reduce", "tensors"),
+    "c10d::allgather_": ("all_gather", "input_tensors ×N"),
+    "c10d::allgather_coalesced_": ("all_gather", "input_list ×N"),
+    "c10d::_allgather_base_": ("all_gather", "input_tensor ×N"),
+    "c10d::allgather_into_tensor_coalesced_": ("all_gather", "inputs ×N"),
+    "c10d::reduce_scatter_": ("reduce_scatter", "output_tensors ×N"),
+    "c10d::_reduce_scatter_base_": ("reduce_scatter", "input_tensor"),
+    "c10d::reduce_scatter_tensor_coalesced_": ("reduce_scatter", "inputs"),
+    "c10d::broadcast_": ("broadcast", "tensors"),
+    "c10d::reduce_": ("reduce", "tensors"),
+    "c10d::gather_": ("gather", "input_tensors ×N"),
+    "c10d::scatter_": ("scatter", "output_tensors ×N"),
+    "c10d::alltoall_": ("all_to_all", "input_tensors"),
+    "c10d::alltoall_base_": ("all_to_all", "input"),
+    "c10d::send": ("send", "tensors"),
+    "c10d::recv_": ("recv", "tensors"),
+    "c10d::recv_any_source_": ("recv", "tensors"),
+    "c10d::barrier": ("barrier", ""),
+    "c10d::monitored_barrier_": ("barrier", ""),
+    "_c10d_functional::all_reduce": ("all_reduce", "input"),
+    "_c10d_functional::all_reduce_": ("all_reduce", "input"),
+    "_c10d_functional::all_reduce_coalesced": ("all_reduce", "inputs"),
+    "_c10d_functional::all_reduce_coalesced_": ("all_reduce", "inputs"),
+    "_c10d_functional::all_gather_into_tensor": ("all_gather", "input ×N"),
+    "_c10d_functional::all_gather_into_tensor_out": ("all_gather", "input ×N"),
+    "_c10d_functional::all_gather_into_tensor_coalesced": ("all_gather", "inputs ×N"),
+    "_c10d_functional::reduce_scatter_tensor": ("reduce_scatter", "input"),
+    "_c10d_functional::reduce_scatter_tensor_out": ("reduce_scatter", "input"),
+    "_c10d_functional::reduce_scatter_tensor_coalesced": ("reduce_scatter", "inputs"),
+    "_c10d_functional::broadcast": ("broadcast", "input"),
+    "_c10d_functional::broadcast_": ("broadcast", "input"),
+    "_c10d_functional::all_to_all_single": ("all_to_all", "input"),
+    "_c10d_functional::isend": ("send", "tensor"),
+    "_c10d_functional::irecv": ("recv", "tensor"),
+}
+SILENT = ("wait_tensor", "_wrap_tensor_autograd", "check_for_nan")  # no messages
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One call on this rank.
+
+    Attributes:
+        call: its name, as in `cost.CALLS`.
+        group: the group's name; `ranks` its size, `rank` this rank's place in it.
+        payload, wire: bytes, see above; `wire` is None where no formula is known.
+    """
+
+    call: str
+    group: str
+    ranks: int
+    rank: int
+    payload: int
+    wire: float | None
+
+
+@dataclass
+class Ledger:
+    """What `ledger` wrote, on this rank.
+
+    Attributes:
+        entries: every call, in order.
+        kernel: bytes sent over gloo's connections during the block; None where the kernel does not
+            tell, or before the block's end.
+    """
+
+    entries: list[Entry] = field(default_factory=list)
+    kernel: int | None = None
+
+    @property
+    def payload(self) -> int:
+        """Of all calls, in bytes."""
+        return sum(entry.payload for entry in self.entries)
+
+    @property
+    def wire(self) -> float:
+        """Of all calls with a known formula, in bytes."""
+        return sum(entry.wire or 0 for entry in self.entries)
+
+    def of(self, *calls: str) -> "Ledger":
+        """The entries of these calls alone; the kernel cannot tell them apart."""
+        return Ledger([entry for entry in self.entries if entry.call in calls])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Calls of one kind in a group of one size, added up, in the order of their first."""
+        rows: dict[tuple, dict[str, Any]] = {}
+        for e in self.entries:
+            row = rows.setdefault(
+                (e.call, e.ranks),
+                {"call": e.call, "ranks": e.ranks, "calls": 0, "payload": 0, "wire": 0.0},
+            )
+            row["calls"] += 1
+            row["payload"] += e.payload
+            row["wire"] = None if None in (e.wire, row["wire"]) else row["wire"] + e.wire
+        return list(rows.values())
+
+    def frame(self):
+        """`rows` as a DataFrame."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows(), columns=["call", "ranks", "calls", "payload", "wire"])
+
+    def _table(self) -> list[list[str]]:
+        head = ["call", "ranks", "calls", "payload", "wire by formula", "sent by the kernel"]
+        rows = [
+            [r["call"], str(r["ranks"]), str(r["calls"]), f"{r['payload']:,}", number(r["wire"])]
+            for r in self.rows()
+        ]
+        total = ["all", "", str(len(self.entries)), f"{self.payload:,}", number(self.wire)]
+        return [head, *([*row, ""] for row in rows), [*total, number(self.kernel)]]
+
+    def __repr__(self):
+        rows = self._table()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(f"{c:>{w}}" for c, w in zip(r, widths, strict=True)) for r in rows]
+        return "\n".join(["bytes of this rank", *(line.rstrip() for line in lines)])
+
+    def _repr_html_(self):
+        head, *rows = self._table()
+        cells = [f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows]
+        return f"<table><tr><th>{'</th><th>'.join(head)}</th></tr>{''.join(cells)}</table>"
+
+    def plot(self):
+        """A bar for each call: what this rank sends by formula. Returns a matplotlib Figure."""
+        from helpers.measure.draw import bars
+
+        values: dict[str, float] = {}
+        for row in self.rows():
+            values[row["call"]] = values.get(row["call"], 0) + (row["wire"] or 0)
+        return bars("sent by this rank, by formula", values, "bytes")
+
+
+def number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.0f}"
+
+
+@contextmanager
+def ledger() -> Iterator[Ledger]:
+    """Count what this rank's thread communicates in the block.
+
+    Calls that are still under way at the block's end are counted; their bytes in the kernel's
+    column only as far as they were sent. The mode costs some microseconds for each operator: time
+    without it.
+    """
+    log = Ledger()
+    count = SentBytes(without_ports=store_ports())
+    _open.append(log)
+    try:
+        with Recorder():
+            yield log
+    finally:
+        log.kernel = count.read()
+        _open[:] = [other for other in _open if other is not log]
+
+
+_open: list[Ledger] = []  # of this process; each sees all, so that blocks may be nested
+
+
+def note(call: str, *, group: str, ranks: int, rank: int, payload: int, wire: float | None):
+    """Add an entry to the open ledgers, for what moves bytes past torch.distributed."""
+    entry = Entry(call=call, group=group, ranks=ranks, rank=rank, payload=payload, wire=wire)
+    for log in _open:
+        log.entries.append(entry)
