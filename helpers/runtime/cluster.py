@@ -1,5 +1,6 @@
 """Ranks that live on from call to call; `launch` is a cluster of one call."""
 
+import inspect
 import itertools
 import linecache
 import os
@@ -16,6 +17,7 @@ from helpers.runtime.call import Call
 from helpers.runtime.channel import anonymous_file
 from helpers.runtime.failure import ServerLost, WorkerError
 from helpers.runtime.folder import private_folder
+from helpers.runtime.gpus import cores
 from helpers.runtime.interrupt import Interrupts
 from helpers.runtime.launcher import INSIDE, mark
 from helpers.runtime.payload import Parcel
@@ -81,12 +83,14 @@ class Cluster:
             timeout: for this call; by default the cluster's.
 
         Raises:
+            TypeError: `fn` does not take these arguments.
             CannotTravel: `fn` or an argument cannot be sent; names the variable.
             WorkerError: a rank failed, died or hangs.
         """
         __tracebackhide__ = True
         if not callable(fn):
             raise TypeError(f"run takes a function of a worker, not a {type(fn).__name__}")
+        check_call(fn, kwargs)
         timeout = self.timeout if timeout is ... else timeout
         with self.lock:
             if self.member:
@@ -162,7 +166,7 @@ class Cluster:
             world_size=self.workers,
             device=self.device,
             backend=self.backend,
-            threads=threads_per_rank(self.workers),
+            threads=max(1, cores() // self.workers),
             timeout=max(1800.0, 2 * (self.timeout or 0)),
             rendezvous=rendezvous,
             path=list(sys.path),
@@ -203,9 +207,26 @@ def choose_device(workers: int, device: str | None) -> tuple[str, str]:
     return "cpu", "gloo"
 
 
-def threads_per_rank(workers: int) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, cores // workers)
+def check_call(fn, kwargs):
+    """Say here, and not on every rank, that `fn(worker, **kwargs)` is no possible call.
+
+    Raises:
+        TypeError: an argument is missing, unknown, or given twice.
+    """
+    __tracebackhide__ = True
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # written in C, say
+        return
+    try:
+        signature.bind("worker", **kwargs)
+    except TypeError as error:
+        name = getattr(fn, "__name__", "the function")
+        given = ", ".join(["worker", *(f"{key}=…" for key in kwargs)])
+        hint = "; the number of ranks is `workers=`" if "worker" in kwargs else ""
+        raise TypeError(
+            f"{name}{signature} cannot be called as {name}({given}): {error}{hint}"
+        ) from None
 
 
 def working_folder() -> str | None:

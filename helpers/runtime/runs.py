@@ -26,7 +26,10 @@ class Runs(Sequence):
     seconds: float = 0.0
 
     def __getitem__(self, rank):
-        return self.results[rank]
+        try:
+            return self.results[rank]
+        except IndexError:
+            raise IndexError(f"no rank {rank}: there are ranks 0 to {len(self) - 1}") from None
 
     def __len__(self) -> int:
         return len(self.results)

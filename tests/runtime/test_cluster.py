@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from helpers.runtime.cluster import Cluster, choose_device
 from helpers.runtime.failure import WorkerError
+from helpers.runtime.worker import Worker
 
 
 def build(worker):
@@ -105,3 +106,24 @@ def test_devices(monkeypatch, capsys):
         choose_device(4, "cuda")
     with pytest.raises(ValueError, match="not 'tpu'"):
         choose_device(1, "tpu")
+
+
+@pytest.mark.parametrize(
+    ("fn", "kwargs", "words"),
+    [
+        (lambda worker: 1, {"worker": 4}, "number of ranks is `workers=`"),
+        (lambda worker, x: 1, {}, "missing a required argument: 'x'"),
+        (lambda worker: 1, {"steps": 4}, "unexpected keyword argument 'steps'"),
+        (lambda: 1, {}, "too many positional arguments"),
+    ],
+)
+def test_a_call_that_cannot_be_is_refused_here(fn, kwargs, words):
+    with pytest.raises(TypeError) as error, Cluster() as cluster:
+        cluster.run(fn, **kwargs)
+    assert words in str(error.value)
+    assert cluster.processes is None  # no rank was started for it
+
+
+def test_a_builtin_without_a_signature_can_be_called():
+    with Cluster() as cluster:
+        assert list(cluster.run(type)) == [Worker, Worker]

@@ -196,3 +196,8 @@ def test_repr_shows_each_rank_on_one_line():
     assert lines[1].endswith("…")
     assert len(lines[1]) < 120
     assert lines[2:] == ["rank 1: 2", "1 logged rows: .frame()"]
+
+
+def test_a_rank_that_is_not_there():
+    with pytest.raises(IndexError, match="no rank 2: there are ranks 0 to 1"):
+        Runs([1, 2])[2]
