@@ -138,7 +138,8 @@ def recursive_doubling_all_reduce(
     P the nearest power of two below, the first 2R make pairs: the even one gives its numbers to
     the odd one, sits out, and is told the result.
 
-    All ranks hold the same bits: a + b and b + a are the same also where they are rounded.
+    Both of an exchange combine in the order of rank, so that all ranks hold the same bits: a
+    product of complex numbers, once rounded, is not quite the same from left and from right.
 
     Steps: log2 N, or log2 P + 2. Each rank sends S log2 P; of a pair, the even one S, the odd one S
     more than the others.
@@ -166,9 +167,9 @@ def recursive_doubling_all_reduce(
         distance = 1
         while distance < power:
             other = place ^ distance
-            other = 2 * other + 1 if other < pairs else other + pairs
-            peers.exchange(row, other, theirs, other)
-            combine(row, theirs, out=row)
+            peer = 2 * other + 1 if other < pairs else other + pairs
+            peers.exchange(row, peer, theirs, peer)
+            combine(*((row, theirs) if place < other else (theirs, row)), out=row)
             distance *= 2
         if in_pair:
             peers.exchange(send=row, to=peers.rank - 1)
@@ -186,11 +187,17 @@ def tree_broadcast(tensor: torch.Tensor, src: int = 0, group: ProcessGroup | Non
         tensor: any shape, the same on all ranks.
         src: the source, as a rank of the world, as in `dist.broadcast`.
 
+    Raises:
+        ValueError: `src` is not in the group.
+
     Source: Thakur et al. 2005, section 4.2.
     """
     peers = Peers(group)
-    source = dist.get_group_rank(peers.group, src)
-    away = (peers.rank - source) % peers.size  # how far from the source; it is at 0
+    ranks = dist.get_process_group_ranks(peers.group)
+    if src not in ranks:
+        raise ValueError(f"rank {src} cannot be the source: the group is {ranks}")
+    source = ranks.index(src)
+    away = (peers.rank - source) % peers.size  # how far from the source
     with written_in_a_row(tensor) as row:
         have = 1  # the ranks at 0 … have-1 have it
         while have < peers.size:

@@ -69,9 +69,7 @@ def test_the_grid():
 @given(layouts)
 def test_the_grid_shows_every_rank_under_its_heads(layout):
     heads, *rows = layout.grid().splitlines()
-    ends = [
-        i + 1 for i in range(len(heads)) if heads[i] != " " and heads[i + 1 : i + 2] in ("", " ")
-    ]
+    ends = [head.end() for head in re.finditer(r"\S+", heads)]
     hidden = 0
     if rows[-1].startswith("…"):
         hidden = int(rows.pop().split()[1])
