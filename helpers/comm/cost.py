@@ -9,13 +9,6 @@ Letters: S the payload in bytes, that is the whole buffer that the ranks gather,
 exchange parts of; N the ranks of the group.
 """
 
-import statistics
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-
-from helpers.measure.clock import time_of
-from helpers.measure.draw import seconds_text, table, text
-
 CALLS = (
     "all_reduce",
     "all_gather",

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers.comm.cost import sent
+from helpers.comm.cost import CALLS, sent
 from helpers.measure.sockets import SentBytes
 
 # Operator -> our name of the call, and the argument that holds the payload. "×N": the argument is
@@ -182,18 +182,106 @@ def ledger() -> Iterator[Ledger]:
     count = SentBytes(without_ports=store_ports())
     _open.append(log)
     try:
-        with Recorder():
+        with Recorder(log):
             yield log
     finally:
         log.kernel = count.read()
         _open[:] = [other for other in _open if other is not log]
 
 
-_open: list[Ledger] = []  # of this process; each sees all, so that blocks may be nested
+_open: list[Ledger] = []  # of this process, outer before inner
 
 
-def note(call: str, *, group: str, ranks: int, rank: int, payload: int, wire: float | None):
+def note(call: str, *, group: str, ranks: int, rank: int, payload: int, wire: float | None = 0.0):
     """Add an entry to the open ledgers, for what moves bytes past torch.distributed."""
     entry = Entry(call=call, group=group, ranks=ranks, rank=rank, payload=payload, wire=wire)
     for log in _open:
         log.entries.append(entry)
+
+
+def store_ports() -> list[int]:
+    """The port of the default group's TCPStore, if it has one."""
+    if not dist.is_initialized():
+        return []
+    store = dist.distributed_c10d._get_default_store()
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return [store.port] if isinstance(store, dist.TCPStore) else []
+
+
+class Recorder(TorchDispatchMode):
+    """Sees every operator below autograd, and writes down those that communicate."""
+
+    def __init__(self, log: Ledger):
+        super().__init__()
+        self._log = log
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any("__tensor_flatten__" in dir(kind) for kind in types):
+            return NotImplemented  # a DTensor finds out what to communicate; that comes back here
+        out = func(*args, **(kwargs or {}))
+        if getattr(func, "namespace", "") in ("c10d", "_c10d_functional"):
+            self._log.entries.extend(entries(func, args, kwargs or {}))
+        return out
+
+
+def entries(func, args, kwargs) -> Iterator[Entry]:
+    """What one operator of torch.distributed communicates, as entries."""
+    operator = func._schema.name
+    if operator.endswith(SILENT):
+        return
+    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+    if operator.endswith("::batch_p2p_ops"):
+        for kind, tensor in zip(given["op_list"], given["tensors"], strict=True):
+            yield entry("recv" if "recv" in kind else "send", [tensor], given)
+        return
+    call, held = OPERATORS.get(operator, (operator, None))
+    if held is None:  # a later PyTorch's: shown, with what it was given
+        yield entry(call, [v for v in given.values() if isinstance(v, torch.Tensor)], given)
+        return
+    name, _, part = held.partition(" ")
+    yield entry(call, given.get(name, []), given, part=bool(part))
+
+
+def entry(call: str, tensors, given, *, part: bool = False) -> Entry:
+    """One call on `tensors`; with `part` they are one rank's part of the payload."""
+    tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+    group = group_of(given)
+    ranks, rank = group.size(), group.rank()
+    sizes = [tensor.nbytes for tensor in tensors]
+    payload = sum(sizes) * (ranks if part else 1)
+    backend = backend_of(group, tensors)
+    wire = None
+    if call in CALLS and backend is not None:
+        root = given.get("root_rank", given.get("src", 0))
+        wire = sent(call, payload, ranks, rank=rank, root=root, backend=backend)
+    if call == "all_to_all" and wire is not None:
+        wire = float(payload - own_part(tensors, given.get("input_split_sizes"), ranks, rank))
+    name = group.group_name
+    return Entry(call=call, group=name, ranks=ranks, rank=rank, payload=payload, wire=wire)
+
+
+def own_part(tensors, splits, ranks: int, rank: int) -> float:
+    """Bytes of an all-to-all's input that stay on this rank."""
+    if len(tensors) > 1:
+        return tensors[rank].nbytes
+    if splits:
+        rows = sum(splits)
+        return tensors[0].nbytes * splits[rank] / rows if rows else 0
+    return tensors[0].nbytes / ranks
+
+
+def group_of(given) -> dist.ProcessGroup:
+    group = given.get("process_group", given.get("group_name"))
+    if isinstance(group, str):
+        return dist.distributed_c10d._resolve_process_group(group)
+    return group if isinstance(group, dist.ProcessGroup) else dist.ProcessGroup.unbox(group)
+
+
+def backend_of(group, tensors) -> str | None:
+    """Whose algorithms move these tensors: "gloo", "nccl", or None where they are not known."""
+    device = tensors[0].device if tensors else torch.device("cpu")
+    config = dist.get_backend_config(group)  # "cpu:gloo,cuda:nccl"
+    backends = dict(pair.split(":") for pair in config.split(",") if ":" in pair)
+    name = backends.get(device.type, "")
+    return name if name in ("gloo", "nccl") else None
