@@ -55,6 +55,8 @@ def sent_by_connection(without_ports: Collection[int] = ()) -> dict[int, int] | 
         except OSError:  # closed meanwhile, or no socket
             continue
         with connection:
+            if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                continue  # an event loop's own pair of Unix sockets, say: they have no ports
             try:
                 ports = {connection.getsockname()[1], connection.getpeername()[1]}
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512)
