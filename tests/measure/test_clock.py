@@ -1,6 +1,7 @@
 """Times are medians of a fixed number of calls; waiting is wall time and no CPU time."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,8 +32,15 @@ def test_work_is_cpu_time_too():
     assert timing.seconds >= 0.019  # one thread: no less wall than CPU time, clocks' grain aside
 
 
-def test_a_time_is_divided_by_its_calls():
-    assert time_of(lambda: time.sleep(0.01), repeats=1, warmup=0, calls=4).seconds < 0.035
+def test_a_time_is_divided_by_its_calls(monkeypatch):
+    clocks = SimpleNamespace(
+        perf_counter=iter([10.0, 18.0, 20.0, 32.0]).__next__,
+        process_time=iter([1.0, 3.0, 4.0, 8.0]).__next__,
+    )
+    monkeypatch.setattr("helpers.measure.clock.time", clocks)
+    timing = time_of(lambda: None, repeats=2, warmup=0, calls=4)
+    assert timing.wall == (2.0, 3.0)
+    assert timing.cpu == (0.5, 1.0)
 
 
 def test_medians_and_quartiles():

@@ -6,6 +6,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from helpers.measure.memory import LiveStorages, Memory, SavedTensors, bytes_of, memory_of
+from helpers.runtime.launch import launch
 
 FLOAT = 4
 WEIGHTS = (10 * 20 + 20) + (20 * 5 + 5)  # of two_layers
@@ -152,6 +153,25 @@ def test_the_peak_counts_what_was_there_and_an_emptied_storage_no_more():
         other = torch.zeros(500)
         assert live.peak == 4000  # not 6000
     assert other.sum() == 0
+
+
+def sharded(worker):
+    from torch.distributed.fsdp import fully_shard
+
+    block = nn.Linear(30, 40, bias=False)
+    model = fully_shard(nn.Sequential(fully_shard(block), nn.ReLU()))
+    optimizer = torch.optim.Adam(model.parameters())
+    return memory_of(training(model, torch.randn(3, 30), optimizer), model, optimizer)
+
+
+def test_a_sharded_model_counts_with_its_part():
+    """FSDP2: what it gathers for a while is in the peak, and among no activations."""
+    whole = FLOAT * 30 * 40
+    for found in launch(sharded, workers=2):
+        assert found.parameters == found.gradients == whole / 2
+        assert found.optimizer == whole + FLOAT
+        assert found.activations == FLOAT * 3 * (30 + 40)
+        assert found.peak >= whole / 2 + whole  # a shard, and the gathered parameters
 
 
 def test_an_error_leaves_no_hook_behind():

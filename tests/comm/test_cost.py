@@ -1,0 +1,172 @@
+"""The formulas, the fit on times made up with a known alpha and beta, and a small measurement.
+
+No time that is measured here decides anything, beyond being above 0.
+"""
+
+import random
+
+import pytest
+
+from helpers.comm.cost import CALLS, Sample, children, fit, measure, path, sent
+from helpers.runtime.launch import launch
+
+ALPHA, BETA = 30e-6, 0.8e-9
+SIZES = [4**k for k in range(5, 13)]
+
+
+def made_up(calls=("all_reduce",), worlds=(2, 3), sizes=SIZES, noise=0.0, outliers=0.0, seed=0):
+    """Samples of Hockney's model, each off by up to `noise`, some of them 5 times too slow."""
+    draw = random.Random(seed)
+    samples = []
+    for call in calls:
+        for ranks in worlds:
+            for size in sizes:
+                messages, on_the_way = path(call, size, ranks)
+                seconds = messages * ALPHA + on_the_way * BETA
+                seconds *= 1 + draw.uniform(-noise, noise)
+                seconds *= 5 if draw.random() < outliers else 1
+                samples.append(Sample(call=call, ranks=ranks, payload=size, seconds=seconds))
+    return samples
+
+
+@pytest.mark.parametrize("ranks", range(1, 18))
+def test_a_tree_reaches_each_rank_once(ranks):
+    assert sum(children(place, ranks) for place in range(ranks)) == ranks - 1
+    assert children(0, ranks) == (ranks - 1).bit_length()  # the root sends in every step
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+@pytest.mark.parametrize("root", [0, 2])
+def test_what_all_ranks_send_together(backend, root):
+    """Whatever the algorithm, so much must be moved; gloo's reduce_scatter moves twice that."""
+    size, n = 1200, 5
+
+    def total(call):
+        return sum(sent(call, size, n, rank=r, root=root, backend=backend) for r in range(n))
+
+    assert total("broadcast") == total("all_gather") == size * (n - 1)
+    assert total("all_reduce") == 2 * size * (n - 1)
+    assert total("reduce_scatter") == (2 if backend == "gloo" else 1) * size * (n - 1)
+    assert total("gather") == total("scatter") == size * (n - 1) / n
+    assert total("all_to_all") == size * (n - 1)
+    assert total("barrier") == total("recv") == 0
+
+
+def test_one_rank_sends_nothing():
+    assert [call for call in CALLS if call != "send" and sent(call, 1000, 1)] == []
+
+
+@pytest.mark.parametrize(
+    ("call", "messages", "size"),
+    [
+        ("all_reduce", 6, 1500),
+        ("all_gather", 3, 750),
+        ("reduce_scatter", 6, 1500),
+        ("broadcast", 2, 2000),
+        ("all_to_all", 3, 750),
+        ("send", 1, 1000),
+        ("barrier", 2, 0),
+    ],
+)
+def test_the_way_through_an_algorithm(call, messages, size):
+    assert path(call, 1000, 4) == (messages, size)
+
+
+def test_a_ring_needs_half_of_gloos_reduce_scatter():
+    assert path("reduce_scatter", 1000, 4, backend="nccl") == (3, 750)
+
+
+@pytest.mark.parametrize("formula", [sent, path])
+def test_a_call_that_there_is_not(formula):
+    with pytest.raises(ValueError, match="all_reduce"):
+        formula("allreduce", 1000, 4)
+
+
+def test_exact_times_give_alpha_and_beta_exactly():
+    found = fit(made_up(calls=("all_reduce", "all_gather", "send")))
+    assert found.alpha == pytest.approx(ALPHA, rel=1e-9)
+    assert found.beta == pytest.approx(BETA, rel=1e-9)
+    assert max(map(abs, found.errors())) < 1e-9
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_and_outliers(seed):
+    """Times 10 % off, and about one in eight 5 times too slow: alpha and beta within 10 %."""
+    found = fit(made_up(worlds=(2, 3, 4), noise=0.1, outliers=0.125, seed=seed))
+    assert found.alpha == pytest.approx(ALPHA, rel=0.1)
+    assert found.beta == pytest.approx(BETA, rel=0.1)
+
+
+def test_a_size_and_a_world_that_were_not_fitted():
+    found = fit(made_up(worlds=(2, 3), sizes=SIZES[:-2], noise=0.05))
+    others = made_up(worlds=(4, 8), sizes=SIZES[-2:])
+    assert max(map(abs, found.errors(others))) < 0.1
+    expected = 2 * 7 * ALPHA + 2 * 7 / 8 * 1e6 * BETA
+    assert found.predict("all_reduce", 10**6, 8) == pytest.approx(expected, rel=0.1)
+
+
+def test_the_sign_of_an_error():
+    found = fit(made_up())
+    slower = [Sample(call="send", ranks=2, payload=1000, seconds=2 * (ALPHA + 1000 * BETA))]
+    assert found.errors(slower) == pytest.approx([-0.5])  # half of what was measured
+
+
+def test_neither_is_below_zero():
+    def sends(seconds):
+        return [Sample(call="send", ranks=2, payload=size, seconds=seconds(size)) for size in SIZES]
+
+    falling = fit(sends(lambda size: 1e-3 - 1e-11 * size))  # a larger message takes less
+    assert falling.beta == 0
+    assert falling.alpha == pytest.approx(1e-3, rel=0.2)
+    steep = fit(sends(lambda size: size * 1e-9 * size**0.2))  # more than in proportion
+    assert steep.alpha == 0
+    assert steep.beta > 0
+
+
+@pytest.mark.parametrize("seconds", [[], [1.0], [1.0, 0.0]])
+def test_too_little_to_fit(seconds):
+    samples = [Sample(call="send", ranks=2, payload=8, seconds=s) for s in seconds]
+    with pytest.raises(ValueError, match="two samples"):
+        fit(samples)
+
+
+def test_a_small_measurement():
+    calls = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "send")
+    runs = launch(measure, workers=3, calls=calls, sizes=(1000, 40_000), repeats=2, inner=1)
+    samples = runs[0]
+    assert runs[1] == runs[2] == samples
+    assert [(s.call, s.payload) for s in samples] == [
+        (call, payload) for call in calls for payload in (1008, 40_008)
+    ]
+    assert all(s.seconds > 0 and s.ranks == 3 and s.backend == "gloo" for s in samples)
+    found = fit(samples)
+    assert found.alpha >= 0
+    assert found.beta >= 0
+    assert found.predict("all_reduce", 10**6, 3) > 0
+
+
+def eight_seconds(call, payload, device):
+    """In place of torch_call; from here on every clock of this rank says 8 seconds."""
+    from helpers.comm import cost
+    from helpers.measure.clock import Timing
+
+    assert (payload, device.type) == (800, "cpu")
+    cost.time_of = lambda *args, **kwargs: Timing(call, (8.0,), (8.0,))
+    return lambda: None
+
+
+def test_a_message_is_half_of_there_and_back():
+    samples = launch(measure, calls=("ours", "send"), sizes=(799,), make=eight_seconds)[0]
+    assert [(s.call, s.seconds) for s in samples] == [("ours", 8.0), ("send", 4.0)]
+
+
+def test_it_draws_itself():
+    found = fit(made_up())
+    assert "30 µs a message" in repr(found)
+    assert "1.25e+09 bytes/s" in found._repr_html_()
+    axes = found.plot(made_up(worlds=(4,), sizes=SIZES[:1])).axes[0]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "all_reduce, 2 ranks",
+        "all_reduce, 3 ranks",
+        "all_reduce, 4 ranks",
+    ]
