@@ -142,7 +142,7 @@ def recursive_doubling_all_reduce(
     product of complex numbers, once rounded, is not quite the same from left and from right.
 
     Steps: log2 N, or log2 P + 2. Each rank sends S log2 P; of a pair, the even one S, the odd one S
-    more than the others.
+    more than the others. Beside its argument a rank holds a second such buffer.
 
     Args:
         tensor: any shape; the result takes its place.

@@ -184,22 +184,24 @@ def make_mesh(
 ) -> Mesh:
     """Make the process groups of every axis. Every rank calls it, with the same arguments.
 
+    Groups cost memory and connections: make a mesh once, and on a Cluster keep it in
+    `worker.state`.
+
     Args:
         layout: who sits where; all ranks of the world have a seat.
         device: where the tensors belong that will travel: `worker.device`.
         together: axes that need a group in common, besides one each: `[("dp", "cp")]`.
 
     Raises:
-        ValueError: the layout has more or fewer seats than there are ranks; an unknown axis.
+        ValueError: the sizes' product is not the number of ranks; an unknown axis.
         RuntimeError: there are no ranks yet.
     """
     if not dist.is_initialized():
         raise RuntimeError("a mesh needs ranks: make it inside a function that `launch` runs")
     ranks = dist.get_world_size()
     if layout.world_size != ranks:
-        product = " × ".join(map(str, layout.shape))
-        seats = f"{product} = {layout.world_size}" if len(layout.shape) > 1 else product
-        raise ValueError(f"{layout.title()} has {seats} seats, for {ranks} ranks")
+        product = layout.world_size
+        raise ValueError(f"the sizes of {layout.title()} multiply to {product}, for {ranks} ranks")
     several = [layout.known(axes) for axes in together]  # before anything is made
     device_mesh = init_device_mesh(
         torch.device(device).type, layout.shape, mesh_dim_names=layout.axes

@@ -15,7 +15,17 @@ from helpers.comm import collectives
 from helpers.comm.messages import Peers
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
-from tests.comm.cases import ALL_REDUCES, Case, cases, one_process, pytorchs, tolerance
+from helpers.runtime.launch import launch
+from tests.comm.cases import (
+    ALL_REDUCES,
+    COPIES,
+    REDUCTIONS,
+    Case,
+    cases,
+    one_process,
+    pytorchs,
+    tolerance,
+)
 
 WORLDS = range(1, 6)
 
@@ -63,8 +73,12 @@ def ours(case: Case, rank: int, group, module) -> tuple[torch.Tensor, list]:
     return tensor, []
 
 
-def judge(worker, drawn: list[Case], change: tuple[str, str] | None = None):
+def judge(worker, drawn: list[Case], change: tuple[str, str] | None = None, late: float = 0.0):
     """Run the cases one straight after the other, then compare.
+
+    Args:
+        change: a mistake to make, as a text in the source and what takes its place.
+        late: seconds by which a rank may come after another.
 
     Returns:
         What is wrong on this rank, and the bits that each case left here.
@@ -75,6 +89,7 @@ def judge(worker, drawn: list[Case], change: tuple[str, str] | None = None):
         if case.ranks not in groups:
             groups[case.ranks] = dist.new_group(list(case.ranks))
     mine = [(case, groups[case.ranks]) for case in drawn if worker.rank in case.ranks]
+    time.sleep(late * (3 * worker.rank % 5))
     done = [ours(case, worker.rank, group, module) for case, group in mine]
     wrong = []
     for (case, group), (result, read) in zip(mine, done, strict=True):
@@ -126,14 +141,21 @@ def test_equal_to_pytorchs_and_to_one_process(clusters, world):
     check()
 
 
-EVERY = [
-    Case(what, numel, dtype, ranks, strided=strided, seed=3)
-    for what in ("tree_broadcast", "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter")
-    + ("recursive_doubling_all_reduce", "pairwise_all_to_all")
-    for numel, dtype in ((20, torch.float32), (20, torch.int64), (3, torch.int32))
-    for ranks in ((0, 1, 2, 3, 4), (1, 2, 4))
-    for strided in (False, True)
-]
+def every(*groups: tuple[int, ...]) -> list[Case]:
+    """Each collective in turn: chunks equal and unequal, and fewer numbers than ranks."""
+    return [
+        Case(what, numel, dtype, ranks, strided=strided, seed=3)
+        for what in COPIES + REDUCTIONS
+        for numel, dtype in ((20, torch.float32), (20, torch.int64), (3, torch.int32))
+        for ranks in groups
+        for strided in (False, True)
+    ]
+
+
+@pytest.mark.parametrize("world", [8, 9])
+def test_more_ranks(world):
+    drawn = every(tuple(range(world)), tuple(range(1, world)))
+    assert [wrong for wrong, _ in launch(judge, workers=world, drawn=drawn)] == [[]] * world
 
 
 @pytest.mark.parametrize(
@@ -153,19 +175,15 @@ EVERY = [
     ],
 )  # fmt: skip
 def test_a_mistake_would_be_seen(clusters, old, new, fails):
-    drawn = [case for case in EVERY if case.numel == 20 and len(case.ranks) == 5]
-    drawn = [case for case in drawn if case.what == fails]  # of equal chunks: no message is cut off
+    drawn = [case for case in every((0, 1, 2, 3, 4)) if case.what == fails and case.numel == 20]
     found = [wrong for wrong, _ in clusters[5].run(judge, drawn=drawn, change=(old, new))]
     assert all(fails in line for wrong in found for line in wrong)
     assert any(found)
 
 
 def test_two_in_a_row_do_not_mix(clusters):
-    def hurry(worker, drawn):
-        time.sleep(0.02 * ((worker.rank * 3) % 5))  # nobody waits for anybody in between
-        return judge(worker, drawn)
-
-    runs = clusters[5].run(hurry, drawn=EVERY)
+    drawn = every((0, 1, 2, 3, 4), (1, 2, 4))
+    runs = clusters[5].run(judge, drawn=drawn, late=0.02)  # nobody waits for anybody in between
     assert [wrong for wrong, _ in runs] == [[]] * 5
 
 

@@ -164,9 +164,9 @@ def test_groups_along_several_axes():
 
 def test_a_mesh_for_another_world():
     with Cluster(2) as cluster:
-        with pytest.raises(WorkerError, match=r"Layout\(dp=2, tp=4\) has 2 × 4 = 8 seats, for 2 r"):
+        with pytest.raises(WorkerError, match=r"Layout\(dp=2, tp=4\) multiply to 8, for 2 ranks"):
             cluster.run(lambda worker: make_mesh(Layout(dp=2, tp=4)))
-        with pytest.raises(WorkerError, match=r"Layout\(dp=1\) has 1 seats, for 2 ranks"):
+        with pytest.raises(WorkerError, match=r"Layout\(dp=1\) multiply to 1, for 2 ranks"):
             cluster.run(lambda worker: make_mesh(Layout(dp=1)))
 
 
