@@ -61,7 +61,7 @@ def ring_reduce_scatter(
     Raises:
         ValueError: `output` has another size or dtype; the operation is not one of these.
 
-    Source: Thakur et al. 2005, section 4.4; Patarasuk and Yuan 2009.
+    Source: Patarasuk and Yuan 2009, the first half of their all-reduce.
     """
     combine, peers = reduction(op, input), Peers(group)
     sizes = split(input.numel(), peers.size)
@@ -93,7 +93,7 @@ def ring_all_gather(output: torch.Tensor, input: torch.Tensor, group: ProcessGro
     Raises:
         ValueError: `input` has another size or dtype.
 
-    Source: Thakur et al. 2005, section 4.1.
+    Source: Thakur et al. 2005, section 4, allgather, by the ring.
     """
     peers = Peers(group)
     sizes = split(output.numel(), peers.size)
@@ -148,7 +148,7 @@ def recursive_doubling_all_reduce(
         tensor: any shape; the result takes its place.
         op: as for `ring_reduce_scatter`.
 
-    Source: Thakur et al. 2005, section 4.5.
+    Source: Thakur et al. 2005, section 4, allreduce of short messages.
     """
     combine, peers = reduction(op, tensor), Peers(group)
     power = 1 << (peers.size.bit_length() - 1)  # P
@@ -190,7 +190,7 @@ def tree_broadcast(tensor: torch.Tensor, src: int = 0, group: ProcessGroup | Non
     Raises:
         ValueError: `src` is not in the group.
 
-    Source: Thakur et al. 2005, section 4.2.
+    Source: Thakur et al. 2005, section 4, broadcast of short messages.
     """
     peers = Peers(group)
     ranks = dist.get_process_group_ranks(peers.group)
@@ -228,7 +228,7 @@ def pairwise_all_to_all(
     Raises:
         ValueError: there are more or fewer than N; what stays on this rank has two sizes.
 
-    Source: Thakur et al. 2005, section 4.3.
+    Source: Thakur et al. 2005, section 4, all-to-all of long messages.
     """
     peers = Peers(group)
     for name, parts in (("outputs", outputs), ("inputs", inputs)):
