@@ -238,11 +238,10 @@ class Fit:
 
     def plot(self, others: Iterable[Sample] = ()):
         """Measured times as dots (`others`, not fitted, hollow), predicted ones as lines."""
-        from matplotlib.figure import Figure
-
+        from helpers.plots.picture import Picture
         from helpers.plots.style import RANK_COLORS
 
-        figure = Figure(figsize=(5.2, 3.4), dpi=80, layout="constrained")
+        figure = Picture(figsize=(5.2, 3.4), dpi=80, layout="constrained")
         axes = figure.subplots()
         kinds: dict[tuple, list] = {}
         for fitted, samples in ((True, self.samples), (False, others)):

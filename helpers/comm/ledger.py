@@ -157,7 +157,7 @@ class Ledger:
         return f"<table><tr><th>{'</th><th>'.join(head)}</th></tr>{''.join(cells)}</table>"
 
     def plot(self):
-        """A bar for each call: what this rank sends by formula. Returns a matplotlib Figure."""
+        """A bar for each call: what this rank sends by formula. Returns a Picture."""
         from helpers.measure.draw import bars
 
         values: dict[str, float] = {}

@@ -57,12 +57,11 @@ class Timing:
         return table(self.name, self._rows())
 
     def plot(self):
-        """Each repeat as a dot, in order, and the median. Returns a matplotlib Figure."""
-        from matplotlib.figure import Figure
-
+        """Each repeat as a dot, in order, and the median. Returns a Picture."""
+        from helpers.plots.picture import Picture
         from helpers.plots.style import RANK_COLORS
 
-        figure = Figure(figsize=(5.2, 2.2), dpi=80, layout="constrained")
+        figure = Picture(figsize=(5.2, 2.2), dpi=80, layout="constrained")
         axes = figure.subplots()
         for times, label, color in (
             (self.wall, "wall", RANK_COLORS[0]),

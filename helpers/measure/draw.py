@@ -24,10 +24,10 @@ def text(title: str, rows: Mapping[str, str]) -> str:
 
 
 def bars(title: str, values: Mapping[str, float], unit: str):
-    """One horizontal bar for each name. Returns a matplotlib Figure, which Jupyter draws."""
-    from matplotlib.figure import Figure
+    """One horizontal bar for each name. Returns a Picture, which Jupyter draws."""
+    from helpers.plots.picture import Picture
 
-    figure = Figure(figsize=(5.2, 0.7 + 0.32 * len(values)), dpi=80, layout="constrained")
+    figure = Picture(figsize=(5.2, 0.7 + 0.32 * len(values)), dpi=80, layout="constrained")
     axes = figure.subplots()
     colors = [COLORS[number % len(COLORS)] for number in range(len(values))]
     axes.barh(list(values), list(values.values()), color=colors, height=0.7)

@@ -94,7 +94,7 @@ class Flops:
         return table("FLOPs", self._rows())
 
     def plot(self):
-        """A bar for each operator. Returns a matplotlib Figure."""
+        """A bar for each operator. Returns a Picture."""
         return bars("FLOPs by operator", self.operators, "FLOPs")
 
 

@@ -57,7 +57,7 @@ class Memory:
         return table("bytes", self._rows())
 
     def plot(self):
-        """A bar for each kind, and the peak. Returns a matplotlib Figure."""
+        """A bar for each kind, and the peak. Returns a Picture."""
         values = {kind: getattr(self, kind) / 2**20 for kind in (*KINDS, "peak")}
         return bars("memory of this process", values, "MiB (2²⁰ bytes)")
 

@@ -18,16 +18,17 @@ def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
             the first state, and values made from several ranks are grey in the later ones.
 
     Returns:
-        A matplotlib Figure, which Jupyter draws.
+        A Picture: a matplotlib Figure that Jupyter draws.
     """
-    from matplotlib.figure import Figure
     from matplotlib.patches import FancyBboxPatch
+
+    from helpers.plots.picture import Picture
 
     rows = {title: [as_list(values) for values in held] for title, held in states.items()}
     ranks = max(len(held) for held in rows.values())
     widths = {title: max(1, *(len(v) for v in held)) for title, held in rows.items()}
     total = sum(widths.values()) + 1.2 * (len(rows) - 1)
-    figure = Figure(figsize=(BOX * (total + 1.6), BOX * (ranks + 0.9)), dpi=80)
+    figure = Picture(figsize=(BOX * (total + 1.6), BOX * (ranks + 0.9)), dpi=80)
     axes = figure.add_axes([0, 0, 1, 1])
     axes.set(xlim=(-1.6, total), ylim=(ranks - 0.4, -1.3))
     axes.axis("off")

@@ -1,7 +1,6 @@
 """What a call shows while it runs: bars by rank, and a curve that grows."""
 
 import base64
-import io
 from collections.abc import Mapping
 
 from helpers.plots.style import RANK_COLORS
@@ -36,10 +35,10 @@ def bars_text(bars: Bars) -> str:
 
 
 def curve_figure(name: str, curves: Curves, xlabel: str = "step"):
-    """A curve for each rank. Returns a matplotlib Figure, outside pyplot's list of figures."""
-    from matplotlib.figure import Figure
+    """A curve for each rank, as a Picture."""
+    from helpers.plots.picture import Picture
 
-    figure = Figure(figsize=(5.2, 2.6), dpi=80, layout="constrained")
+    figure = Picture(figsize=(5.2, 2.6), dpi=80, layout="constrained")
     axes = figure.subplots()
     for rank, (x, y) in sorted(curves.items()):
         marker = "o" if len(x) < 25 else None
@@ -55,6 +54,4 @@ def curve_figure(name: str, curves: Curves, xlabel: str = "step"):
 
 def curve_png(name: str, curves: Curves) -> str:
     """The figure as base64, as Jupyter's display messages carry it."""
-    stream = io.BytesIO()
-    curve_figure(name, curves).savefig(stream, format="png")
-    return base64.b64encode(stream.getvalue()).decode()
+    return base64.b64encode(curve_figure(name, curves)._repr_png_()).decode()
