@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from helpers.plots.style import RANK_COLORS
 
-BOX = 0.56  # inches
+BOX = 0.56  # inches; lengths below are in boxes
+GAP = 1.2  # between two states
+LETTER = 0.17  # of a title
 
 
 def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
@@ -27,20 +29,22 @@ def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
     rows = {title: [as_list(values) for values in held] for title, held in states.items()}
     ranks = max(len(held) for held in rows.values())
     widths = {title: max(1, *(len(v) for v in held)) for title, held in rows.items()}
-    total = sum(widths.values()) + 1.2 * (len(rows) - 1)
+    spans = {title: max(width, LETTER * len(title)) for title, width in widths.items()}
+    total = sum(spans.values()) + GAP * (len(rows) - 1)
     figure = Picture(figsize=(BOX * (total + 1.6), BOX * (ranks + 0.9)), dpi=80)
     axes = figure.add_axes([0, 0, 1, 1])
     axes.set(xlim=(-1.6, total), ylim=(ranks - 0.4, -1.3))
     axes.axis("off")
     for rank in range(ranks):
         axes.text(-0.25, rank, f"rank {rank}", ha="right", va="center", fontsize=10)
-    left = 0.0
+    start = 0.0
     for number, (title, held) in enumerate(rows.items()):
+        left = start + (spans[title] - widths[title]) / 2  # the boxes stand below their title
         axes.text(left + widths[title] / 2, -0.85, title, ha="center", va="center", fontsize=11)
         if number:
             middle = (ranks - 1) / 2
             arrow = {"arrowstyle": "->", "lw": 1.5, "color": "#666666"}
-            axes.annotate("", (left - 0.2, middle), (left - 1.0, middle), arrowprops=arrow)
+            axes.annotate("", (start - 0.2, middle), (start - 1.0, middle), arrowprops=arrow)
         for rank, values in enumerate(held):
             for column, value in enumerate(values):
                 owner = rank if number == 0 else None
@@ -61,7 +65,7 @@ def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
                 )
                 text = number_text(value)
                 axes.text(left + column + 0.5, rank, text, ha="center", va="center", fontsize=10)
-        left += widths[title] + 1.2
+        start += spans[title] + GAP
     return figure
 
 
