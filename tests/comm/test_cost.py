@@ -91,10 +91,13 @@ def test_exact_times_give_alpha_and_beta_exactly():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_and_outliers(seed):
-    """Times 10 % off, and about one in eight 5 times too slow: alpha and beta within 10 %."""
-    found = fit(made_up(worlds=(2, 3, 4), noise=0.1, outliers=0.125, seed=seed))
-    assert found.alpha == pytest.approx(ALPHA, rel=0.1)
-    assert found.beta == pytest.approx(BETA, rel=0.1)
+    """Times 5 % off, about one in five 5 times too slow: alpha and beta within 5 %.
+
+    Least squares that are not robust are up to 10 % off on the same samples.
+    """
+    found = fit(made_up(worlds=(2, 3, 4), noise=0.05, outliers=0.2, seed=seed))
+    assert found.alpha == pytest.approx(ALPHA, rel=0.05)
+    assert found.beta == pytest.approx(BETA, rel=0.05)
 
 
 def test_a_size_and_a_world_that_were_not_fitted():

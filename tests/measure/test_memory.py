@@ -174,6 +174,24 @@ def test_a_sharded_model_counts_with_its_part():
         assert found.peak >= whole / 2 + whole  # a shard, and the gathered parameters
 
 
+def moved(worker):
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2,))
+    rows, columns = (distribute_tensor(torch.ones(8, 16), mesh, [Shard(dim)]) for dim in (0, 1))
+    with LiveStorages([rows, columns]) as live:
+        before = live.now
+        rows + columns
+    return before, live.peak
+
+
+def test_what_a_sharded_tensor_makes_inside_is_in_the_peak():
+    half = FLOAT * 8 * 16 // 2
+    for before, peak in launch(moved, workers=2):
+        assert before == 2 * half
+        assert peak > before + half  # the sum, and first one of the two, split as the other is
+
+
 def test_an_error_leaves_no_hook_behind():
     model = two_layers()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
