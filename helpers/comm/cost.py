@@ -127,11 +127,14 @@ def measure(
     *,
     calls: Sequence[str] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send"),
     sizes: Sequence[int] = tuple(4**k for k in range(5, 12)),
-    repeats: int = 7,
-    inner: int = 2,
+    repeats: int = 15,
+    inner: int = 4,
     make: Callable[[str, int, torch.device], Callable[[], object]] | None = None,
 ) -> list[Sample]:
     """Time calls on the ranks that this runs on: `launch(measure, workers=4)[0]`.
+
+    Where ranks are more than cores they take turns, and alpha grows with them, which the model does
+    not know: on a laptop predict other sizes rather than other worlds.
 
     Args:
         sizes: payloads in bytes, rounded up to what the ranks divide in floats.

@@ -79,7 +79,8 @@ class Entry:
     Attributes:
         call: its name, as in `cost.CALLS`.
         group: the group's name; `ranks` its size, `rank` this rank's place in it.
-        payload, wire: bytes, see above; `wire` is None where no formula is known.
+        payload, wire: bytes, see above; `wire` is None where no formula is known. A message is an
+            entry on both sides, a "send" and a "recv" with its payload; only the first has a wire.
     """
 
     call: str
