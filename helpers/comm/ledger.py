@@ -14,8 +14,8 @@ Three columns that are never mixed:
 Below Python every collective is an operator, `c10d::allreduce_` or `_c10d_functional::all_reduce`,
 and a TorchDispatchMode sees it: ours, and those of DDP (its C++ reducer too), FSDP2, DTensor,
 pipelining and ZeroRedundancyOptimizer. Not seen, but in the kernel's column: calls made in another
-thread, and what a library sends past torch.distributed. In neither: shared memory (which says so
-itself, with `note`), the store, connections that were closed meanwhile.
+thread, and what a library sends past torch.distributed. In neither: what goes through
+shared memory, unless it is entered by `note`; the store; connections that were closed meanwhile.
 """
 
 from collections.abc import Iterator
