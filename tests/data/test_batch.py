@@ -1,0 +1,85 @@
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.data.batch import IGNORED, Batch, copying_batch, part, random_batch
+
+
+@given(st.integers(0, 100), st.integers(1, 12))
+def test_parts_in_order_are_the_whole_and_sizes_differ_by_one(size, parts):
+    things = list(range(size))
+    cut = [things[part(size, index, parts)] for index in range(parts)]
+    assert [thing for one in cut for thing in one] == things
+    sizes = [len(one) for one in cut]
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize("index", [-1, 3, 4])
+def test_a_part_that_is_not_there_is_refused(index):
+    with pytest.raises(ValueError, match=f"no part {index} of 3: they count from 0 to 2"):
+        part(10, index, 3)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 9])
+def test_shards_and_micro_batches_put_together_are_the_batch(world):
+    batch = random_batch(0, sequences=7, length=5, ignored=0.3)
+    for pieces in ([batch.shard(rank, world) for rank in range(world)], batch.micro(world)):
+        assert len(pieces) == world
+        assert torch.equal(torch.cat([p.tokens for p in pieces]), batch.tokens)
+        assert torch.equal(torch.cat([p.targets for p in pieces]), batch.targets)
+        assert sum(p.counted() for p in pieces) == batch.counted()
+
+
+def test_a_rank_with_no_data_has_an_empty_batch():
+    empty = random_batch(0, sequences=2, length=5).shard(2, 3)
+    assert empty.tokens.shape == (0, 5)
+    assert len(empty) == empty.counted() == 0
+    assert [len(micro) for micro in empty.micro(2)] == [0, 0]
+
+
+def test_ignored_targets_are_not_counted():
+    targets = torch.tensor([[1, IGNORED], [IGNORED, IGNORED]])
+    batch = Batch(tokens=torch.zeros(2, 2, dtype=torch.int64), targets=targets)
+    assert batch.counted() == 1
+    assert batch.shard(1, 2).counted() == 0
+
+
+@pytest.mark.parametrize("shapes", [((2, 3), (2, 4)), ((3,), (3,)), ((2, 3, 1), (2, 3, 1))])
+def test_other_shapes_are_refused(shapes):
+    tokens, targets = (torch.zeros(shape, dtype=torch.int64) for shape in shapes)
+    with pytest.raises(ValueError, match=r"must both be \(B, T\)"):
+        Batch(tokens=tokens, targets=targets)
+
+
+def test_a_batch_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        random_batch(0, 1, 2).tokens = None
+
+
+def test_random_targets_are_the_next_tokens():
+    batch = random_batch(3, sequences=4, length=6, vocab=11)
+    assert torch.equal(batch.tokens[:, 1:], batch.targets[:, :-1])
+    assert batch.tokens.shape == (4, 6)
+    assert 0 <= int(batch.tokens.min()) <= int(batch.tokens.max()) < 11
+    assert torch.equal(batch.tokens, random_batch(3, 4, 6, vocab=11).tokens)
+    assert not torch.equal(batch.tokens, random_batch(4, 4, 6, vocab=11).tokens)
+
+
+@pytest.mark.parametrize("length", [3, 8, 9])
+def test_counted_targets_of_a_copy_stand_in_the_word_before(length):
+    batch = copying_batch(0, sequences=5, length=length, vocab=9)
+    half, tokens, targets = length // 2, batch.tokens, batch.targets
+    assert tokens.shape == (5, length)
+    assert (targets[:, :half] == IGNORED).all()
+    assert torch.equal(targets[:, half : 2 * half], tokens[:, :half])
+    assert batch.counted() == 5 * (length - half)
+
+
+@pytest.mark.parametrize("odd", [{"length": 2, "vocab": 9}, {"length": 5, "vocab": 1}])
+def test_what_cannot_be_copied_is_refused(odd):
+    with pytest.raises(ValueError, match="nothing can be copied"):
+        copying_batch(0, sequences=1, **odd)
