@@ -1,0 +1,153 @@
+"""Boxes on lanes over a common axis of time: a profile's ops, a pipeline's schedule."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from helpers.plots.style import RANK_COLORS
+
+# What a box is, by colour. Kinds that are not named here get a colour in order of appearance.
+KIND_COLORS = {
+    "forward": RANK_COLORS[0],
+    "backward": RANK_COLORS[1],
+    "communication": RANK_COLORS[2],
+    "optimizer": RANK_COLORS[3],
+    "range": "#bbbbbb",
+    "": "#999999",
+}
+LETTER = 0.075  # inches of a label's letter
+LANE = 0.34  # inches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """Something that took time.
+
+    Attributes:
+        lane: what it stands on: "rank 0", "stage 2", "rank 0 communication".
+        start, duration: in the unit of the axis, any.
+        label: written in the box where there is room: a micro-batch's number, say.
+        kind: gives the colour, and a line in the legend.
+    """
+
+    lane: str
+    start: float
+    duration: float
+    label: str = ""
+    kind: str = ""
+
+    def __post_init__(self):
+        if self.duration < 0:
+            raise ValueError(f"a box of negative duration: {self}")
+
+    @property
+    def end(self) -> float:
+        return self.start + self.duration
+
+
+def timeline(
+    boxes: Iterable[Box],
+    *,
+    lanes: Sequence[str] | None = None,
+    colors: Mapping[str, str] | None = None,
+    xlabel: str = "time",
+    title: str = "",
+    width: float = 8.0,
+):
+    """Draw each box on its lane. Boxes of one lane that overlap in time share its height.
+
+    Args:
+        lanes: their order from the top, also of lanes without a box; by default as they appear.
+        colors: kind -> colour, before those of KIND_COLORS.
+        xlabel: with the unit of the boxes' times.
+        width: of the figure in inches, at 80 dots each.
+
+    Returns:
+        A Picture: a matplotlib Figure that Jupyter draws.
+
+    Raises:
+        ValueError: a box on a lane that `lanes` does not name.
+    """
+    from helpers.plots.picture import Picture
+
+    boxes = list(boxes)
+    lanes = list(dict.fromkeys(box.lane for box in boxes) if lanes is None else lanes)
+    if missing := {box.lane for box in boxes} - set(lanes):
+        raise ValueError(f"no such lanes: {sorted(missing)}; there are {lanes}")
+    colors = colors_of([box.kind for box in boxes], colors or {})
+    kinds = [kind for kind in colors if kind]
+    height = LANE * max(len(lanes), 1) + 0.6 + 0.3 * bool(title) + 0.3 * bool(kinds)
+    figure = Picture(figsize=(width, height), dpi=80, layout="constrained")
+    axes = figure.subplots()
+    left = min((box.start for box in boxes), default=0.0)
+    right = max((box.end for box in boxes), default=1.0)
+    right = max(right, left + 1e-12)
+    letters = (right - left) / (width - LETTER * max(map(len, lanes), default=0) - 0.3) * LETTER
+    for number, lane in enumerate(lanes):
+        own = [box for box in boxes if box.lane == lane]
+        rows, count = stack(own)
+        for kind in dict.fromkeys(box.kind for box in own):
+            draw_kind(axes, number, own, rows, count, kind, colors[kind], letters)
+    axes.set(xlim=(left, right), ylim=(max(len(lanes), 1) - 0.5, -0.5), xlabel=xlabel, title=title)
+    axes.set_yticks(range(len(lanes)), lanes)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.grid(axis="x", alpha=0.25)
+    axes.set_axisbelow(True)
+    if kinds:
+        from matplotlib.patches import Patch
+
+        handles = [Patch(color=colors[kind], label=kind) for kind in kinds]
+        figure.legend(handles=handles, loc="outside upper right", ncols=len(kinds), frameon=False)
+    return figure
+
+
+def colors_of(kinds: Iterable[str], chosen: Mapping[str, str]) -> dict[str, str]:
+    """Kind -> colour, in the order of the kinds' first appearance."""
+    known = {**KIND_COLORS, **chosen}
+    free = iter([color for color in RANK_COLORS * len(RANK_COLORS) if color not in known.values()])
+    return {kind: known[kind] if kind in known else next(free) for kind in dict.fromkeys(kinds)}
+
+
+def stack(boxes: Sequence[Box]) -> tuple[list[int], int]:
+    """For each box a row on which it overlaps no other, and the number of rows needed.
+
+    Boxes that touch do not overlap, nor do those whose ends differ by rounding alone.
+    """
+    slack = 1e-9 * max((abs(box.end) for box in boxes), default=0.0)
+    rows, free = [0] * len(boxes), []  # when each row becomes free
+    # Of those that start together the longest comes first: what contains others lies above them.
+    for number in sorted(range(len(boxes)), key=lambda n: (boxes[n].start, -boxes[n].duration)):
+        box = boxes[number]
+        row = next((r for r, end in enumerate(free) if end <= box.start + slack), len(free))
+        free[row : row + 1] = [box.end]
+        rows[number] = row
+    return rows, max(len(free), 1)
+
+
+def draw_kind(axes, lane, boxes, rows, count, kind, color, letters):
+    """The boxes of one lane and kind: one collection for each row, for there may be thousands."""
+    step = 0.8 / count
+    for row in range(count):
+        own = [b for b, r in zip(boxes, rows, strict=True) if r == row and b.kind == kind]
+        if not own:
+            continue
+        bottom = lane - 0.4 + row * step
+        labelled = any(box.label for box in own)
+        axes.broken_barh(
+            [(box.start, box.duration) for box in own],
+            (bottom, step * 0.94),
+            facecolor=color,
+            edgecolor="white" if labelled else color,
+            linewidth=0.8 if labelled else 0.2,
+        )
+        for box in own:
+            if box.label and len(box.label) * letters <= box.duration:
+                axes.text(
+                    box.start + box.duration / 2,
+                    bottom + step * 0.47,
+                    box.label,
+                    ha="center",
+                    va="center",
+                    fontsize=9 if count == 1 else 7,
+                    color="black" if kind in ("", "range") else "white",
+                )

@@ -1,0 +1,262 @@
+"""The spans are what ran: on the right lane, of the right kind, once, and when it ran."""
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.profiler import record_function
+
+from helpers import launch
+from helpers.measure.trace import Span, Trace, draw, spans_of, trace, without_chatter
+
+SLEEP = 0.05  # seconds that a rank comes late
+CLOCKS = 1e-3  # seconds by which two processes' times of one moment may differ
+
+
+def names(spans):
+    return [span.name for span in spans]
+
+
+def step():
+    """A step whose operators are known; its profile starts after a first one."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with trace() as found:
+        with record_function("mine"):
+            loss = model(torch.ones(4, 8)).sum()
+            loss.backward()
+        optimizer.step()
+    return found
+
+
+def test_forward_backward_optimizer_and_ranges():
+    found = step()
+    assert "aten::linear" in names(found.of("forward"))
+    assert "aten::addmm" not in names(found.of("forward"))  # it is inside of linear
+    assert "aten::mm" in names(found.of("backward"))
+    assert "aten::linear" not in names(found.of("backward"))
+    assert any("add" in name for name in names(found.of("optimizer")))
+    assert "mine" in names(found.of("range"))
+    assert not found.of("communication")
+    last_forward = max(s.end for s in found.of("forward") if s.name == "aten::linear")
+    assert last_forward <= min(s.start for s in found.of("backward"))
+    mine = next(s for s in found.of("range") if s.name == "mine")
+    for span in found.of("backward"):
+        assert mine.start <= span.start
+        assert span.end <= mine.end
+
+
+def test_operators_of_a_lane_never_overlap():
+    spans = step().of("compute")
+    for one, two in pairwise(spans):
+        assert one.end <= two.start + 1e-9
+
+
+def test_it_is_small_and_travels():
+    found = step()
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert len(pickle.dumps(found)) < 150 * len(found.spans) + 1000
+
+
+def fail():
+    torch.ones(2).sum()
+    raise ValueError("here")
+
+
+def test_nothing_is_there_after_an_exception_and_the_next_one_works():
+    with pytest.raises(ValueError, match="here"), trace() as found:
+        fail()
+    assert found.spans == []
+    assert step().spans
+
+
+def collectives(worker):
+    """Rank 1 comes late to each; what follows an asynchronous one is computed meanwhile."""
+    tensor = torch.ones(1000)
+    for _ in range(2):  # connections are made before
+        dist.all_reduce(tensor)
+    peer = 1 - worker.rank
+    dist.send(tensor, peer) if worker.rank == 0 else dist.recv(tensor, peer)
+    with trace() as found:
+        if worker.rank == 1:
+            time.sleep(SLEEP)
+        request = dist.all_reduce(tensor, async_op=True)
+        torch.mm(torch.ones(4, 4), torch.ones(4, 4))
+        request.wait()
+        dist.broadcast(tensor, 0)
+        request = dist.isend(tensor, peer) if worker.rank == 0 else dist.irecv(tensor, peer)
+        torch.mv(torch.ones(4, 4), torch.ones(4))
+        request.wait()
+        dist.all_gather([torch.empty(1000) for _ in range(2)], tensor)
+    return found
+
+
+def test_collectives_on_ranks():
+    runs = launch(collectives, workers=2, device="cpu")
+    message = ["gloo:send", "gloo:recv"]
+    for rank, found in enumerate(runs):
+        expected = ["gloo:all_reduce", "gloo:broadcast", message[rank], "gloo:all_gather"]
+        assert names(found.of("communication")) == expected
+        assert {"aten::mm", "aten::mv"} <= set(names(found.of("compute")))
+        # What gloo's threads copy is not this program's computation.
+        assert "aten::view" not in names(found.of("compute"))
+        assert not any("c10d" in name for name in names(found.spans))
+    # Who came first waited for who came late. The two clocks agree within far less than CLOCKS.
+    early, late = (found.of("communication")[0] for found in runs)
+    assert runs[0].began + early.end >= runs[1].began + late.start - CLOCKS
+
+
+def backward_waits(worker):
+    """An all-reduce that the backward itself waits for, as tensor parallelism has it."""
+
+    class Reduce(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            if worker.rank == 1:
+                time.sleep(SLEEP)
+            dist.all_reduce(grad := grad.clone())
+            return grad
+
+    x = torch.ones(4, requires_grad=True)
+    Reduce.apply(x).sum().backward()
+    with trace() as found:
+        Reduce.apply(x).sum().backward()
+    return found
+
+
+def test_waiting_inside_of_a_backward_is_no_computation():
+    runs = launch(backward_waits, workers=2, device="cpu")
+    for found in runs:
+        (wait,) = found.of("communication")
+        assert "aten::clone" in names(found.of("backward"))
+        for done in found.of("compute"):
+            assert done.end <= wait.start or done.start >= wait.start
+
+
+def test_the_profiler_is_silent_and_the_program_is_not():
+    code = (
+        "import os, torch\n"
+        "from helpers.measure.trace import trace, without_chatter\n"
+        "with trace(): torch.ones(1)\n"
+        "with without_chatter(): os.write(2, b'kept\\n'); os.write(2, b'USDT:gone\\n')\n"
+        "os.write(2, b'after\\n')\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert run.stderr == b"kept\nafter\n"
+
+
+def test_stderr_comes_back_after_an_exception():
+    before = os.fstat(2)
+    with pytest.raises(ValueError, match="here"), without_chatter():
+        fail()
+    assert os.path.samestat(before, os.fstat(2))
+
+
+def span(kind, start, seconds, lane="compute"):
+    return Span(name=kind, lane=lane, kind=kind, start=start, seconds=seconds)
+
+
+def test_busy_and_overlap():
+    found = Trace(
+        spans=[
+            span("backward", 0, 4),
+            span("backward", 6, 2),
+            span("communication", 3, 4),  # 1 s of it under each of the two
+            span("communication", 5, 1),  # at the same time as the last
+            span("communication", 20, 1),
+        ]
+    )
+    assert found.busy("backward") == 6
+    assert found.busy("communication") == 5
+    assert found.overlap("communication", "backward") == 2
+    assert found.overlap("backward", "communication") == 2
+    assert found.overlap("communication", "forward") == 0
+
+
+class Event(SimpleNamespace):
+    """As the profiler's raw event: its attributes are calls. Times are in nanoseconds."""
+
+    def __getattribute__(self, name):
+        value = object.__getattribute__(self, name)
+        return value if name.startswith("__") else lambda: value
+
+
+def event(name, start, end, *, device="CPU", thread=1, note=False, correlation=0, linked=0):
+    return Event(
+        name=name,
+        start_ns=start,
+        end_ns=end,
+        duration_ns=end - start,
+        device_type=f"DeviceType.{device}",
+        device_resource_id=thread,
+        is_user_annotation=note,
+        correlation_id=correlation,
+        linked_correlation_id=linked,
+    )
+
+
+def test_on_a_gpu_the_kernels_are_the_time():
+    node = "autograd::engine::evaluate_function: MmBackward0"
+    events = [
+        event("aten::mm", 1000, 1010, correlation=7),
+        event("nccl:all_reduce", 1010, 1012, note=True),
+        event(node, 1020, 1040, thread=2),
+        event("aten::mm", 1021, 1030, thread=2, correlation=8),
+        event("sgemm", 1005, 1100, device="CUDA", thread=7, linked=7),
+        event("sgemm", 1100, 1300, device="CUDA", thread=7, linked=8),
+        event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 1100, 1500, device="CUDA", thread=8),
+        event("nccl:all_reduce", 1100, 1500, device="CUDA", thread=8, note=True),
+    ]
+    spans, began = spans_of(SimpleNamespace(events=lambda: events, trace_start_ns=lambda: 1000))
+    found = [(s.name, s.lane, s.kind, round(s.start * 1e9), round(s.seconds * 1e9)) for s in spans]
+    assert sorted(found) == [
+        ("aten::mm", "host", "backward", 21, 9),
+        ("aten::mm", "host", "forward", 0, 10),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "communication", "communication", 100, 400),
+        ("sgemm", "compute", "backward", 100, 200),
+        ("sgemm", "compute", "forward", 5, 95),
+    ]
+    assert began == pytest.approx(1000e-9)
+
+
+def test_ranks_are_drawn_on_one_axis():
+    one = Trace(began=100.0, spans=[span("forward", 0.001, 0.002)])
+    two = Trace(
+        began=100.010,
+        spans=[span("forward", 0.001, 0.002), span("communication", 0.005, 0.1, "communication")],
+    )
+    axes = draw([one, two]).axes[0]
+    lanes = [label.get_text() for label in axes.get_yticklabels()]
+    assert lanes == [
+        "rank 0 compute",
+        "rank 0 communication",
+        "rank 1 compute",
+        "rank 1 communication",
+    ]
+    boxes = {}
+    for collection in axes.collections:
+        (left, bottom), (right, top) = collection.get_paths()[0].get_extents().get_points()
+        boxes[round((bottom + top) / 2)] = (round(left, 6), round(right, 6))
+    assert boxes == {0: (0, 2), 2: (10, 12), 3: (14, 114)}  # milliseconds
+    only = draw([one, two], lanes=["compute"], names=["a", "b"]).axes[0]
+    assert [label.get_text() for label in only.get_yticklabels()] == ["a compute", "b compute"]
+
+
+def test_it_draws_itself():
+    found = step()
+    assert "backward" in repr(found)
+    assert "<table>" in found._repr_html_()
+    assert found.plot().axes[0].collections
+    assert "communication" not in repr(found)

@@ -1,0 +1,119 @@
+"""Every box stands on its lane, at its time, in its kind's colour; overlapping ones share it."""
+
+import matplotlib.colors
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.plots.timeline import KIND_COLORS, Box, stack, timeline
+
+
+def rectangles(figure):
+    """(left, right, bottom, top, colour) of everything drawn."""
+    for collection in figure.axes[0].collections:
+        color = matplotlib.colors.to_hex(collection.get_facecolor()[0])
+        for path in collection.get_paths():
+            (left, bottom), (right, top) = path.get_extents().get_points()
+            yield left, right, bottom, top, color
+
+
+def labels(figure):
+    return {text.get_text(): text.get_position() for text in figure.axes[0].texts}
+
+
+def schedule():
+    """Two stages, two micro-batches."""
+    return [
+        Box(lane=f"stage {s}", start=s + m, duration=1, label=str(10 * s + m), kind="forward")
+        for s in range(2)
+        for m in range(2)
+    ]
+
+
+def test_boxes_stand_where_and_when_they_should():
+    figure = timeline(schedule(), xlabel="slots", title="a schedule")
+    drawn = [
+        (left, right, round((bottom + top) / 2))
+        for left, right, bottom, top, _ in rectangles(figure)
+    ]
+    assert sorted(drawn) == [(0, 1, 0), (1, 2, 0), (1, 2, 1), (2, 3, 1)]
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["stage 0", "stage 1"]
+    assert (axes.get_xlim(), axes.get_xlabel(), axes.get_title()) == ((0, 3), "slots", "a schedule")
+    bottom, top = axes.get_ylim()
+    assert bottom > top  # the first lane is the highest
+
+
+def test_labels_stand_in_their_boxes_and_only_where_they_fit():
+    boxes = [*schedule(), Box(lane="stage 0", start=2, duration=1e-3, label="too long for it")]
+    found = labels(timeline(boxes))
+    assert set(found) == {"0", "1", "10", "11"}
+    assert found["10"][0] == 1.5
+    assert round(found["10"][1]) == 1
+
+
+def test_kinds_have_colours_and_a_legend():
+    boxes = [
+        Box(lane="a", start=0, duration=1, kind="backward"),
+        Box(lane="a", start=1, duration=1, kind="mine"),
+        Box(lane="a", start=2, duration=1, kind="yours"),
+        Box(lane="a", start=3, duration=1),
+    ]
+    figure = timeline(boxes, colors={"mine": "#123456"})
+    colors = [color for *_, color in sorted(rectangles(figure))]
+    assert colors[:2] == [KIND_COLORS["backward"], "#123456"]
+    assert len(set(colors)) == 4
+    entries = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert entries == ["backward", "mine", "yours"]
+
+
+def test_what_overlaps_shares_the_lane():
+    boxes = [
+        Box(lane="a", start=0, duration=2, kind="range"),
+        Box(lane="a", start=1, duration=2, kind="communication"),
+        Box(lane="b", start=0, duration=1),
+    ]
+    drawn = {box[:2]: box for box in rectangles(timeline(boxes))}
+    first, second, alone = drawn[0, 2], drawn[1, 3], drawn[0, 1]
+    assert first[3] <= second[2]  # the first ends, downwards, before the second begins
+    assert alone[3] - alone[2] > 1.5 * (first[3] - first[2])
+
+
+def test_the_order_of_lanes_can_be_chosen_and_lanes_may_be_empty():
+    figure = timeline(schedule(), lanes=["stage 1", "idle", "stage 0"])
+    ticks = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert ticks == ["stage 1", "idle", "stage 0"]
+    middles = {round((bottom + top) / 2) for _, _, bottom, top, _ in rectangles(figure)}
+    assert middles == {0, 2}
+    with pytest.raises(ValueError, match="stage 1"):
+        timeline(schedule(), lanes=["stage 0"])
+
+
+def test_odd_input():
+    assert timeline([])._repr_png_().startswith(b"\x89PNG")
+    assert timeline([Box(lane="a", start=5, duration=0, label="x")])._repr_png_()
+    with pytest.raises(ValueError, match="negative"):
+        Box(lane="a", start=0, duration=-1)
+
+
+def test_thousands_of_boxes_are_few_artists():
+    boxes = [Box(lane="a", start=n, duration=0.9, kind="forward") for n in range(5000)]
+    figure = timeline(boxes)
+    assert len(figure.axes[0].collections) == 1
+    assert len(figure._repr_png_()) < 60_000
+
+
+spans = st.tuples(st.integers(0, 20), st.integers(1, 6))
+
+
+@given(st.lists(spans, min_size=1, max_size=12))
+def test_no_two_boxes_of_a_row_overlap(times):
+    boxes = [Box(lane="a", start=start, duration=duration) for start, duration in times]
+    rows, count = stack(boxes)
+    assert max(rows, default=0) < count
+    for one, row in zip(boxes, rows, strict=True):
+        for two, other in zip(boxes, rows, strict=True):
+            if one is not two and row == other:
+                assert min(one.end, two.end) <= max(one.start, two.start)
+    # For intervals, as many rows as run at once are enough.
+    assert count == max((sum(b.start <= t < b.end for b in boxes) for t in range(26)), default=1)
