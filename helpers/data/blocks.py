@@ -1,0 +1,151 @@
+"""Documents packed into one stream of tokens on disk, and cut into blocks of equal length.
+
+The stream is a file that is mapped into memory: ranks of one machine share it, and opening it costs
+no more for a large one. n blocks of T tokens each; B of them are a batch.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from helpers.data.batch import Batch
+from helpers.data.cache import kept
+from helpers.data.corpus import describe, documents, fingerprint, provenance
+from helpers.data.tokens import BYTES, BPETokens, ByteTokens, texts_of
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+class Blocks:
+    """The i-th block is tokens i·T … i·T + T of the stream, T+1 of them: T, and each one's target.
+
+    So every token but the first is a target just once; at most T tokens at the end are left over.
+    A block may hold the end of one document and the beginning of the next. It travels to ranks as
+    its path, and is read where it arrives.
+
+    Attributes:
+        length: T.
+        path: the folder with the stream, `tokens.bin`, and what it is, `about.json`.
+        about: name, split, sha256 and bytes of the text, python, tokenizer, vocab, tokens, dtype.
+
+    Raises:
+        ValueError: the stream is too short for one block.
+        OSError: there is no stream at that path, or it is cut short.
+    """
+
+    def __init__(self, path: Path | str, length: int):
+        self.path, self.length = Path(path), length
+        self.about = json.loads((self.path / "about.json").read_text())
+        count = self.about["tokens"]
+        self._blocks = (count - 1) // length if length > 0 else 0
+        if self._blocks < 1:
+            raise ValueError(f"{count} tokens make no block of {length} and its targets")
+        file, dtype = self.path / "tokens.bin", np.dtype(self.about["dtype"])
+        if file.stat().st_size != count * dtype.itemsize:
+            raise OSError(f"{file} should have {count * dtype.itemsize} bytes: remove its folder")
+        self._stream = np.memmap(file, dtype=dtype, mode="r")
+
+    def __reduce__(self):
+        return type(self), (self.path, self.length)
+
+    def __len__(self) -> int:
+        return self._blocks
+
+    def __repr__(self) -> str:
+        return (
+            f"{len(self)} blocks of {self.length} tokens: {self.about['name']}, "
+            f"{self.about['split']}, vocab {self.about['vocab']}"
+        )
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens and targets of one block: two of (T,) int64."""
+        batch = self.batch([index])
+        return batch.tokens[0], batch.targets[0]
+
+    def batch(self, indices: torch.Tensor | Sequence[int]) -> Batch:
+        """The blocks of these indices, in their order: B of them; none, for a rank without data.
+
+        Raises:
+            IndexError: one of them is not from 0 to n-1.
+        """
+        first = np.asarray(indices, dtype=np.int64).reshape(-1)
+        wrong = first[(first < 0) | (first >= len(self))]
+        if len(wrong):
+            raise IndexError(f"no block {int(wrong[0])}: there are {len(self)}, from 0")
+        places = first[:, None] * self.length + np.arange(self.length + 1)
+        rows = torch.from_numpy(self._stream[places].astype(np.int64))  # (B, T+1)
+        return Batch(tokens=rows[:, :-1].contiguous(), targets=rows[:, 1:].contiguous())
+
+
+def pack(
+    source: "str | Dataset | Iterable[str]",
+    length: int,
+    tokenizer: ByteTokens | BPETokens = BYTES,
+    split: str = "train",
+) -> Blocks:
+    """Blocks of a corpus, tokenized once for this user and found again after that.
+
+    By name, in milliseconds from the second time on: ranks do it so. A dataset is read through each
+    time, to see that it is the same.
+
+    Args:
+        source: the name of a corpus; or a dataset with a column `text`, or texts.
+        length: T, tokens in a block. The stream on disk is the same for each.
+        split: of the corpus named.
+
+    Raises:
+        ValueError: no such corpus or split; too few tokens for a block; a text that `tokenizer`
+            cannot take.
+        CannotReach: a corpus on line, for the first time, and no connection.
+        OSError: no place to keep the tokens.
+    """
+    if isinstance(source, str):
+        found = []
+
+        def read(folder):
+            found.extend(text for _, text in documents(source, split))
+            _write_json(folder, describe(source, split, found))
+
+        about = _read_json(kept(f"corpus-{fingerprint(source, split)[:32]}", read))
+        texts = found or (text for _, text in documents(source, split))
+    else:
+        texts = list(texts_of(source))
+        about = _described(source, texts)
+
+    if not about["documents"]:
+        raise ValueError("there are no documents to pack")
+
+    def tokenize(folder):
+        count = 0
+        with open(folder / "tokens.bin", "wb") as file:
+            for tokens in tokenizer.stream(texts):
+                tokens.tofile(file)
+                count += len(tokens)
+        more = {"tokenizer": tokenizer.digest, "vocab": tokenizer.vocab}
+        _write_json(folder, about | more | {"tokens": count, "dtype": tokens.dtype.str})
+
+    key = f"tokens-{about['name']}-{about['split']}-{about['sha256'][:32]}-{tokenizer.digest[:16]}"
+    return Blocks(kept(key, tokenize), length)
+
+
+def _described(source: "Dataset | Iterable[str]", texts: list[str]) -> dict:
+    """The provenance of a corpus as `corpus` gave it; of other texts, what can be said."""
+    about = describe("texts", "all", texts)
+    try:
+        claimed = provenance(source)
+    except (AttributeError, ValueError):  # no dataset, or of another make
+        return about
+    return claimed if claimed["sha256"] == about["sha256"] else about
+
+
+def _write_json(folder: Path, about: dict):
+    (folder / "about.json").write_text(json.dumps(about, indent=1))
+
+
+def _read_json(folder: Path) -> dict:
+    return json.loads((folder / "about.json").read_text())
