@@ -127,8 +127,9 @@ def fingerprint(name: str, split: str) -> str:
 def _python() -> Iterator[Document]:
     from pydoc_data.topics import topics
 
+    reference = ((f"topics/{name}", text) for name, text in sorted(topics.items()))
     seen = set()  # some topics stand there under two names
-    for name, text in itertools.chain(sorted(topics.items()), _docstrings(), _read()):
+    for name, text in itertools.chain(reference, _docstrings(), _read()):
         if text.strip() and text not in seen:
             seen.add(text)
             yield name, text
