@@ -43,6 +43,7 @@ def test_forward_backward_optimizer_and_ranges():
     assert "aten::addmm" not in names(found.of("forward"))  # it is inside of linear
     assert "aten::mm" in names(found.of("backward"))
     assert "aten::linear" not in names(found.of("backward"))
+    assert not any("autograd" in name for name in names(found.of("compute")))
     assert any("add" in name for name in names(found.of("optimizer")))
     assert "mine" in names(found.of("range"))
     assert not found.of("communication")
