@@ -1,0 +1,85 @@
+"""What a strategy sends its buffers with: started here, waited for later.
+
+Strategies never spell `torch.distributed` themselves. They start a collective on a transport, go on
+computing, and wait for the `Work` that came back. `GroupTransport` is gloo or NCCL.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from helpers.comm.messages import in_a_row, written_in_a_row
+
+COALESCE = 16 * 2**20  # bytes of small tensors that travel together
+
+
+class Work(Protocol):
+    """A collective under way."""
+
+    def wait(self):
+        """Return when the buffer holds the result (CUDA: when later kernels will find it so)."""
+
+
+class GroupTransport:
+    """The collectives of a process group.
+
+    Attributes:
+        rank, size: this rank's place in the group, and how many there are.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None):
+        self.group = dist.group.WORLD if group is None else group
+        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        if self.rank < 0:
+            raise ValueError(f"rank {dist.get_rank()} is not in this group")
+
+    def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """A buffer that this transport carries well: (numel,), not filled."""
+        return torch.empty(numel, dtype=dtype, device=device)
+
+    def all_reduce(self, buffer: torch.Tensor) -> Work:
+        """Start to sum over the ranks, in place."""
+        return dist.all_reduce(buffer, group=self.group, async_op=True)
+
+    def broadcast(self, tensor: torch.Tensor, source: int = 0):
+        """Copy the tensor of the group's rank `source` to all, in place."""
+        with written_in_a_row(tensor) as row:
+            dist.broadcast(row, dist.get_global_rank(self.group, source), group=self.group)
+
+    def close(self):
+        """Give back what `empty` took from the system."""
+
+
+def replicate(tensors: Iterable[torch.Tensor], transport: GroupTransport, source: int = 0):
+    """Make every rank's tensors those of the group's rank `source`, in place.
+
+    Small ones travel together, since each message costs its latency.
+
+    Args:
+        tensors: the same shapes and dtypes in the same order on every rank.
+    """
+    for together in coalesced(tensors):
+        if len(together) == 1:
+            transport.broadcast(together[0].detach(), source)
+            continue
+        row = torch.cat([in_a_row(tensor) for tensor in together])
+        transport.broadcast(row, source)
+        for tensor, part in zip(together, row.split([t.numel() for t in together]), strict=True):
+            tensor.detach().copy_(part.view(tensor.shape))
+
+
+def coalesced(tensors: Iterable[torch.Tensor], most: int = COALESCE) -> list[list[torch.Tensor]]:
+    """Neighbours of one dtype and device, in groups of at most `most` bytes (or of one tensor)."""
+    groups: list[list[torch.Tensor]] = []
+    size = 0
+    for tensor in tensors:
+        kind = (tensor.dtype, tensor.device)
+        same = groups and kind == (groups[-1][0].dtype, groups[-1][0].device)
+        if not same or size + tensor.nbytes > most:
+            groups.append([])
+            size = 0
+        groups[-1].append(tensor)
+        size += tensor.nbytes
+    return groups

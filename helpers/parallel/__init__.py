@@ -1,0 +1,1 @@
+"""The Strategy protocol, and one file or folder for each strategy."""

@@ -1,0 +1,36 @@
+"""Step two: after the backward, a few all-reduces of gradients that lie side by side."""
+
+from helpers.parallel.ddp.buckets import Bucket, MiB, assign
+from helpers.parallel.ddp.replicas import Replica
+
+
+class BucketedDDP(Replica):
+    """Fewer messages, and larger: the latency is paid once for a bucket. Nothing overlaps yet.
+
+    Args:
+        bucket_cap_mb: a bucket's size in MiB (2^20 bytes).
+
+    Raises:
+        UnusedParameters: from `synchronize`, if a parameter got no gradient.
+    """
+
+    def __init__(self, module, transport=None, *, average=True, bucket_cap_mb: float = 25):
+        super().__init__(module, transport, average=average)
+        parameters = self.trained()
+        plan = assign(list(parameters.values()), cap=bucket_cap_mb * MiB)
+        names = list(parameters)
+        self.buckets = [
+            Bucket({names[i]: parameters[names[i]] for i in bucket}, self.transport)
+            for bucket in plan
+        ]
+
+    def synchronize(self):
+        if not self.syncing:
+            return
+        self.refuse_unused(name for name, p in self.trained().items() if p.grad is None)
+        scale = 1 / self.transport.size if self.average else 1.0
+        for bucket in self.buckets:
+            for name in bucket.parameters:
+                bucket.take(name, scale)
+            bucket.start()
+            bucket.finish()

@@ -1,0 +1,64 @@
+"""Uneven inputs: ranks that have run out of batches answer the collectives of those that have not."""
+
+from contextlib import contextmanager
+
+import torch
+
+from helpers.comm.transport import replicate
+from helpers.parallel.ddp.overlapped import DDP
+
+
+@contextmanager
+def join(ddp: DDP, *, divide_by_all: bool = True):
+    """Let each rank loop over as many batches as it has.
+
+        with join(ddp):
+            for batch in my_batches:
+                loss(ddp(batch)).backward(); ddp.synchronize(); optimizer.step(); …
+
+    Each forward that will synchronize first counts the ranks that still have a batch. A rank that
+    has left its loop goes on counting, and adds zeros to the others' buckets, until all have left.
+    In the end every rank gets the parameters and buffers of one that made the most steps. The
+    optimizer's state stays what it is on each rank, as with PyTorch's `Join`: make a new one
+    before going on. (Where batches are cut from a common one, an empty shard needs none of this:
+    `DataParallel` weights by tokens.)
+
+    Args:
+        divide_by_all: a mean over all ranks, as if the missing batches had gradient zero; False:
+            over those that had one.
+
+    Source: PyTorch's `torch.distributed.algorithms.Join`, whose semantics these are.
+    """
+    device = next(ddp.module.parameters()).device
+    usual, steps = ddp.scale, 0
+
+    def count_active(mine: int) -> int:
+        active = torch.tensor([mine], device=device)
+        ddp.transport.all_reduce(active).wait()
+        return int(active)
+
+    def before_forward(*_):
+        nonlocal steps
+        if torch.is_grad_enabled() and ddp.syncing:
+            steps += 1
+            active = count_active(1)
+            if ddp.average and not divide_by_all:
+                ddp.scale = 1 / active
+
+    hook = ddp.register_forward_pre_hook(before_forward)
+    try:
+        yield
+        while count_active(0):
+            for parameter in ddp.parameters_by_name.values():
+                parameter.grad = None
+            ddp.send_what_is_left()
+            if ddp.find_unused_parameters:
+                ddp.drop_unused(list(ddp.parameters_by_name))
+        made = torch.zeros(ddp.transport.size, dtype=torch.int64, device=device)
+        made[ddp.transport.rank] = steps
+        ddp.transport.all_reduce(made).wait()
+        everything = [*ddp.module.parameters(), *ddp.module.buffers()]
+        replicate(everything, ddp.transport, source=int(made.argmax()))
+    finally:
+        hook.remove()
+        ddp.scale = usual

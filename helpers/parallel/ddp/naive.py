@@ -1,0 +1,21 @@
+"""Step one: after the backward, an all-reduce for every gradient."""
+
+from helpers.parallel.ddp.replicas import Replica
+
+
+class NaiveDDP(Replica):
+    """Right, and slow: every parameter pays a message's latency, and nothing overlaps.
+
+    Raises:
+        UnusedParameters: from `synchronize`, if a parameter got no gradient.
+    """
+
+    def synchronize(self):
+        if not self.syncing:
+            return
+        parameters = self.trained()
+        self.refuse_unused(name for name, p in parameters.items() if p.grad is None)
+        for parameter in parameters.values():
+            if self.average:
+                parameter.grad /= self.transport.size
+            self.transport.all_reduce(parameter.grad).wait()

@@ -1,0 +1,132 @@
+"""Step three: a bucket sets out as soon as its gradients are there, while the backward goes on."""
+
+from functools import partial
+
+import torch
+
+from helpers.parallel.ddp.buckets import Bucket, MiB, assign
+from helpers.parallel.ddp.replicas import Replica
+
+
+class DDP(Replica):
+    """Data parallel whose messages hide behind the backward.
+
+    A hook on each parameter runs when its gradient is complete. The last one of a bucket starts
+    the bucket's all-reduce. All ranks start the buckets in one order, whatever order their
+    gradients come in, for collectives are matched by their order.
+
+    The buckets are made after the first backward, in the order in which rank 0's gradients came,
+    the reverse of the use in the forward. The first one is small, to be on its way early.
+
+    Args:
+        module, transport, average: as for Replica.
+        bucket_cap_mb, first_bucket_mb: sizes in MiB (2^20 bytes).
+        find_unused_parameters: let a parameter be left out by the loss. Ranks that did not use
+            it count as zero; if no rank did, its `.grad` stays None. Costs a small all-reduce a
+            step, and buckets with such a parameter set out only after the backward.
+        message_dtype: send the gradients rounded to it, bfloat16 say: half the bytes, and each
+            sum is rounded.
+
+    Raises:
+        UnusedParameters: from `synchronize`, if a parameter got no gradient on this rank.
+        RuntimeError: from `backward`, if a second one comes before `synchronize`.
+
+    Source: Li et al. 2020, section 4.2 and algorithm 1.
+    """
+
+    def __init__(
+        self,
+        module,
+        transport=None,
+        *,
+        average: bool = True,
+        bucket_cap_mb: float = 25,
+        first_bucket_mb: float = 1,
+        find_unused_parameters: bool = False,
+        message_dtype: torch.dtype | None = None,
+    ):
+        super().__init__(module, transport, average=average)
+        self.caps = bucket_cap_mb * MiB, first_bucket_mb * MiB
+        self.find_unused_parameters = find_unused_parameters
+        self.message_dtype = message_dtype
+        self.scale = 1 / self.transport.size if average else 1.0
+        self.parameters_by_name = self.trained()
+        self.came: list[str] = []  # in this backward, in order
+        self.buckets: list[Bucket] = []
+        self.bucket_of: dict[str, Bucket] = {}
+        self.started = 0  # of the buckets, in their order
+        self.hooks = [
+            parameter.register_post_accumulate_grad_hook(partial(self.gradient_came, name))
+            for name, parameter in self.parameters_by_name.items()
+        ]
+
+    def gradient_came(self, name: str, _):
+        if not self.syncing:
+            return
+        self.came.append(name)
+        if not self.buckets:
+            return
+        bucket = self.bucket_of[name]
+        if name not in bucket.missing:
+            raise RuntimeError(
+                f"a second gradient for {name} before synchronize(): "
+                "run all backwards of a step but the last one inside of no_sync()"
+            )
+        bucket.take(name, self.scale)
+        self.start_full_buckets()
+
+    def start_full_buckets(self):
+        while self.started < len(self.buckets) and not self.buckets[self.started].missing:
+            self.buckets[self.started].start()
+            self.started += 1
+
+    def synchronize(self):
+        if not self.syncing:
+            return
+        unused = [name for name, p in self.parameters_by_name.items() if p.grad is None]
+        if not self.find_unused_parameters:
+            self.refuse_unused(unused)
+        self.send_what_is_left()
+        if self.find_unused_parameters:
+            self.drop_unused(unused)
+
+    def send_what_is_left(self):
+        """Start what the hooks could not, with zeros for what is missing; wait for all."""
+        if not self.buckets:
+            self.make_buckets()
+        for bucket in self.buckets[self.started :]:
+            for name in list(bucket.missing):
+                bucket.take(name, self.scale)
+        self.start_full_buckets()
+        for bucket in self.buckets:
+            bucket.finish()
+        self.started = 0
+        self.came = []
+
+    def make_buckets(self):
+        names = self.agreed_order()
+        in_order = [self.parameters_by_name[name] for name in names]
+        for positions in assign(in_order, *self.caps):
+            held = {names[i]: in_order[i] for i in positions}
+            bucket = Bucket(held, self.transport, self.message_dtype)
+            self.buckets.append(bucket)
+            self.bucket_of |= dict.fromkeys(held, bucket)
+
+    def agreed_order(self) -> list[str]:
+        """Rank 0's order; what did not come there goes last, in reverse of its definition."""
+        names = list(self.parameters_by_name)
+        order = list(dict.fromkeys([*self.came, *reversed(names)]))
+        device = next(iter(self.parameters_by_name.values())).device
+        positions = torch.tensor([names.index(name) for name in order], device=device)
+        self.transport.broadcast(positions)
+        return [names[i] for i in positions.tolist()]
+
+    def drop_unused(self, unused: list[str]):
+        """What no rank used has no gradient, so that the optimizer leaves it alone."""
+        names = list(self.parameters_by_name)
+        device = next(iter(self.parameters_by_name.values())).device
+        used = torch.tensor([name not in unused for name in names], device=device).int()
+        self.transport.all_reduce(used).wait()
+        for name, ranks in zip(names, used.tolist(), strict=True):
+            if not ranks:
+                self.parameters_by_name[name].grad = None

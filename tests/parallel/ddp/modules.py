@@ -1,0 +1,82 @@
+"""Small modules with what goes wrong in data parallel, and one training step of a rank."""
+
+import torch
+from torch import nn
+
+
+class Plain(nn.Module):
+    """Three layers of unequal size, so that buckets end in the middle of a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 5), nn.Tanh(), nn.Linear(5, 3, bias=False)
+        )
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class TiedAndFrozen(nn.Module):
+    """A weight used twice, under two names; a frozen one; a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(7, 7)
+        self.outer = nn.Linear(7, 7)
+        self.outer.weight = self.inner.weight
+        self.frozen = nn.Linear(7, 7)
+        self.frozen.requires_grad_(False)
+        self.head = nn.Linear(7, 3)
+        self.register_buffer("shift", torch.randn(7))
+
+    def forward(self, x):
+        return self.head(
+            torch.tanh(self.frozen(self.outer(torch.tanh(self.inner(x + self.shift)))))
+        )
+
+
+class Branching(nn.Module):
+    """Rows whose first number is positive go through one branch, the others through another."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Linear(7, 5), nn.Linear(5, 3)
+        self.left, self.right = nn.Linear(5, 5), nn.Linear(5, 5)
+        self.never = nn.Linear(5, 5)
+
+    def forward(self, x):
+        hidden = torch.tanh(self.stem(x))
+        positive = x[:, 0] > 0
+        if positive.any():
+            hidden = torch.where(positive[:, None], self.left(hidden), hidden)
+        if not positive.all():
+            hidden = torch.where(positive[:, None], hidden, self.right(hidden))
+        return self.head(hidden)
+
+
+MODULES = {"plain": Plain, "tied": TiedAndFrozen, "branching": Branching}
+
+
+def make(kind: str, seed: int) -> nn.Module:
+    """In float64, from the seed alone: the state of the process's own generator stays."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return MODULES[kind]().double()
+
+
+def data(rows: int, step: int):
+    """(x, y) of one global batch; every second row goes left in Branching, in step 2 all do.
+
+    So with two ranks, which take the rows in turn, each takes one branch alone.
+    """
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(rows, 7, generator=generator, dtype=torch.float64)
+    x[:, 0] = x[:, 0].abs()
+    if step != 2:
+        x[1::2, 0] *= -1
+    return x, torch.randn(rows, 3, generator=generator, dtype=torch.float64)
+
+
+def gradients(module) -> dict[str, torch.Tensor | None]:
+    return {n: None if p.grad is None else p.grad.clone() for n, p in module.named_parameters()}

@@ -1,0 +1,69 @@
+"""Ranks with unequal numbers of batches, beside PyTorch's own Join."""
+
+import pytest
+import torch
+from torch.distributed.algorithms.join import Join
+
+from helpers.parallel.ddp.join import join
+from helpers.parallel.ddp.overlapped import DDP
+from helpers.runtime.launch import launch
+from tests.parallel.ddp.modules import make
+
+
+def batch(rank, i):
+    generator = torch.Generator().manual_seed(100 * rank + i)
+    x = torch.randn(4, 7, generator=generator, dtype=torch.float64)
+    return x, torch.randn(4, 3, generator=generator, dtype=torch.float64)
+
+
+def uneven(worker, counts, kind, options):
+    """SGD without momentum: it has no state, so nothing is left behind on ranks that joined."""
+    count = counts[worker.rank]
+    mine = DDP(make(kind, worker.rank), bucket_cap_mb=200 / 2**20, **options)
+    theirs = torch.nn.parallel.DistributedDataParallel(make(kind, worker.rank), **options)
+    for ddp in (mine, theirs):
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        with join(mine) if ddp is mine else Join([theirs]):
+            for i in range(count):
+                x, y = batch(worker.rank, i)
+                optimizer.zero_grad()
+                torch.nn.functional.mse_loss(ddp(x), y).backward()
+                if ddp is mine:
+                    mine.synchronize()
+                optimizer.step()
+    pairs = zip(mine.module.parameters(), theirs.module.parameters(), strict=True)
+    return {
+        "far": max((a - b).abs().max().item() for a, b in pairs),
+        "state": mine.module.state_dict(),
+    }
+
+
+@pytest.mark.parametrize("counts", [(3, 1), (0, 2), (2, 2), (2, 0, 5)])
+@pytest.mark.parametrize(
+    ("kind", "options"), [("plain", {}), ("branching", {"find_unused_parameters": True})]
+)
+def test_the_same_as_torch_s_join(counts, kind, options):
+    runs = launch(uneven, len(counts), device="cpu", counts=counts, kind=kind, options=options)
+    for run in runs:
+        assert run["far"] < 1e-14
+        for name, value in run["state"].items():
+            assert torch.equal(value, runs[0]["state"][name])
+
+
+def over_those_that_have_one(worker, counts):
+    ddp = DDP(make("plain", 0))
+    seen = []
+    with join(ddp, divide_by_all=False):
+        for i in range(counts[worker.rank]):
+            ddp.zero_grad()
+            ddp(torch.ones(1, 7, dtype=torch.float64)).sum().backward()
+            ddp.synchronize()
+            seen.append(ddp.module.layers[4].weight.grad.sum().item())
+    return seen
+
+
+def test_the_mean_may_be_over_the_ranks_that_have_a_batch():
+    # every rank's batch is the same, so the mean over those that have one is, too
+    long, short = launch(over_those_that_have_one, 2, device="cpu", counts=(3, 1))
+    assert short == long[:1]
+    assert max(long) - min(long) < 1e-12 and abs(long[0]) > 1e-3

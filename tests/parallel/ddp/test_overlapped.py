@@ -1,0 +1,255 @@
+"""What DDP does beyond the right numbers: when it sends, what it refuses, what it may round."""
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.comm.ledger import ledger
+from helpers.comm.transport import GroupTransport
+from helpers.parallel.ddp.bucketed import BucketedDDP
+from helpers.parallel.ddp.naive import NaiveDDP
+from helpers.parallel.ddp.overlapped import DDP
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.launch import launch
+from tests.parallel.ddp.modules import data, gradients, make
+
+SMALL = {"bucket_cap_mb": 200 / 2**20, "first_bucket_mb": 50 / 2**20}
+
+
+def backward(ddp, step=0, rank=0, world=1):
+    x, y = data(12, step)
+    torch.nn.functional.mse_loss(ddp(x[rank::world]), y[rank::world]).backward()
+
+
+class Watched(GroupTransport):
+    """Writes down when each all-reduce starts."""
+
+    def __init__(self, log):
+        super().__init__()
+        self.log = log
+
+    def all_reduce(self, buffer):
+        self.log.append(("sent", buffer.numel()))
+        return super().all_reduce(buffer)
+
+
+def what_happens_when(worker, replica, options):
+    log = []
+    ddp = replica(make("plain", 0), Watched(log), **options)
+    for step in range(2):
+        log.clear()
+        for name, p in ddp.module.named_parameters():
+            p.register_post_accumulate_grad_hook(lambda _, name=name: log.append(("came", name)))
+        ddp.module.zero_grad()
+        backward(ddp, step)
+        log.append(("backward", "over"))
+        ddp.synchronize()
+    return {"log": log, "sizes": [sum(v.numel() for v in b.views.values()) for b in ddp.buckets]}
+
+
+def test_buckets_set_out_in_the_backward_in_reverse_order_of_use():
+    runs = launch(what_happens_when, 2, device="cpu", replica=DDP, options=SMALL)
+    log, sizes = runs[0]["log"], runs[0]["sizes"]
+    # in the order of the backward, from the last layer; 8 bytes a number; closed when 50, 200 are full
+    assert sizes == [15, 5 + 65, 13 + 91]
+    over = log.index(("backward", "over"))
+    sent = [i for i, (what, _) in enumerate(log) if what == "sent"]
+    assert [log[i][1] for i in sent] == sizes
+    assert max(sent) < over
+    # the first one left before the first layer's gradients came
+    assert sent[0] < log.index(("came", "layers.0.weight"))
+
+
+def test_the_plain_ones_send_after_the_backward():
+    for replica, count in ((NaiveDDP, 5), (BucketedDDP, 1)):
+        if replica is NaiveDDP:
+            runs = launch(naive_log, 2, device="cpu")
+        else:
+            runs = launch(what_happens_when, 2, device="cpu", replica=replica, options={})
+        log = runs[0]["log"]
+        sent = [i for i, (what, _) in enumerate(log) if what == "sent"]
+        assert len(sent) == count
+        assert min(sent) > log.index(("backward", "over"))
+
+
+def naive_log(worker):
+    log = []
+    ddp = NaiveDDP(make("plain", 0), Watched(log))
+    backward(ddp)
+    log.append(("backward", "over"))
+    ddp.synchronize()
+    return {"log": log}
+
+
+def beside_torch(worker, kind, ours, theirs):
+    """The same gradients, calls and bytes as PyTorch's DDP with the same bucket size?"""
+    torch.set_num_threads(1)
+    rank, world = worker.rank, worker.world_size
+    mine = DDP(make(kind, 0), **ours)
+    other = torch.nn.parallel.DistributedDataParallel(
+        make(kind, 0), gradient_as_bucket_view=True, **theirs
+    )
+    result = []
+    for step in range(4):
+        logs = []
+        for ddp in (mine, other):
+            ddp.zero_grad()
+            with ledger() as log:
+                backward(ddp, step, rank, world)
+                if ddp is mine:
+                    ddp.synchronize()
+            logs.append((len(log.of("all_reduce").entries), log.payload))
+        theirs_now, ours_now = gradients(other.module), gradients(mine.module)
+        missing = {n for n in ours_now if (ours_now[n] is None) != (theirs_now[n] is None)}
+        far = max(
+            (ours_now[n] - theirs_now[n]).abs().max().item()
+            for n in ours_now
+            if ours_now[n] is not None and theirs_now[n] is not None
+        )
+        result.append((logs, missing, far))
+    return result
+
+
+@pytest.mark.parametrize("kind", ["plain", "tied"])
+def test_beside_torch_s_own(kind):
+    for run in launch(beside_torch, 2, device="cpu", kind=kind, ours={}, theirs={}):
+        for logs, missing, far in run[1:]:  # both make their buckets in the first step
+            assert not missing
+            assert far < 1e-15
+            (our_calls, our_payload), (their_calls, their_payload) = logs
+            assert our_calls <= their_calls
+            assert our_payload <= their_payload
+
+
+def test_unused_parameters_beside_torch_s_own():
+    options = {"find_unused_parameters": True}
+    for run in launch(
+        beside_torch, 2, device="cpu", kind="branching", ours=options, theirs=options
+    ):
+        for step, (_, missing, far) in enumerate(run):
+            assert far < 1e-15
+            # where no rank used them, both leave the gradient None
+            assert not missing, (step, missing)
+
+
+def unused(worker):
+    ddp = DDP(make("branching", 0))
+    backward(ddp, 0, worker.rank, worker.world_size)
+    ddp.synchronize()
+
+
+def test_an_unused_parameter_is_named_and_nobody_hangs():
+    began = time.monotonic()
+    with pytest.raises(WorkerError, match="UnusedParameters") as error:
+        launch(unused, 2, device="cpu", timeout=30)
+    assert time.monotonic() - began < 20
+    assert "never.weight" in str(error.value)
+    assert "find_unused_parameters=True" in str(error.value)
+
+
+def twice(worker):
+    ddp = DDP(make("plain", 0))
+    backward(ddp)
+    ddp.synchronize()
+    backward(ddp)
+    backward(ddp)
+
+
+def test_a_second_backward_without_no_sync_is_refused():
+    with pytest.raises(WorkerError, match="inside of no_sync"):
+        launch(twice, 2, device="cpu")
+
+
+def rounded(worker, message_dtype):
+    rank, world = worker.rank, worker.world_size
+    exact, lossy = DDP(make("plain", 0)), DDP(make("plain", 0), message_dtype=message_dtype)
+    for _ in range(2):  # the first step makes the buckets
+        for ddp in (exact, lossy):
+            ddp.zero_grad()
+            with ledger() as log:
+                backward(ddp, 0, rank, world)
+                ddp.synchronize()
+    pairs = zip(exact.module.parameters(), lossy.module.parameters(), strict=True)
+    return {
+        "relative": max(((a.grad - b.grad).norm() / a.grad.norm()).item() for a, b in pairs),
+        "payload": log.payload,
+        "dtype": next(lossy.module.parameters()).grad.dtype,
+    }
+
+
+def test_bf16_messages_are_bounded_and_a_quarter_of_float64():
+    # bfloat16 keeps 8 bits: rounding each of two terms and their sum is off by 3 × 2⁻⁹ at most,
+    # relative to the terms. They can cancel in part, so twice as much is allowed for the norm.
+    numbers = sum(p.numel() for p in make("plain", 0).parameters())
+    for run in launch(rounded, 2, device="cpu", message_dtype=torch.bfloat16):
+        assert 0 < run["relative"] < 6 * 2**-9
+        assert run["payload"] == 2 * numbers
+        assert run["dtype"] == torch.float64
+
+
+def own_copies(worker):
+    """Buffers and frozen parameters come from rank 0 too; gradients stand in the buckets."""
+    ddp = DDP(make("tied", seed=worker.rank))
+    backward(ddp)
+    ddp.synchronize()
+    flat = {b.flat.untyped_storage().data_ptr() for b in ddp.buckets}
+    in_buckets = all(p.grad.untyped_storage().data_ptr() in flat for p in ddp.trained().values())
+    return {
+        "in_buckets": in_buckets,
+        "numbers": sum(b.flat.numel() for b in ddp.buckets),
+        "names": [n for b in ddp.buckets for n in b.parameters],
+        "state": ddp.module.state_dict(),
+    }
+
+
+def test_the_start_is_rank_0_s_and_gradients_are_views():
+    right = make("tied", seed=0).state_dict()
+    for run in launch(own_copies, 3, device="cpu"):
+        assert run["in_buckets"]
+        assert run["numbers"] == 7 * 7 + 7 + 7 + 7 * 3 + 3  # the tied weight once, the frozen never
+        assert all(torch.equal(run["state"][name], right[name]) for name in right)
+
+
+def in_the_wrong_order(worker):
+    """Rank 1's gradients come in another order than rank 0's; still nothing is mixed up."""
+    from torch import nn
+
+    torch.manual_seed(0)
+    layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(4)).double()
+    order = [0, 1, 2, 3] if worker.rank == 0 else [3, 1, 0, 2]
+    ddp = DDP(layers, bucket_cap_mb=100 / 2**20, first_bucket_mb=100 / 2**20)
+    for _ in range(3):
+        ddp.zero_grad()
+        x = torch.ones(2, 6, dtype=torch.float64)
+        for i in order:
+            x = torch.tanh(layers[i](x))
+        x.sum().backward()
+        own = {n: None for n in gradients(layers)}
+        ddp.synchronize()
+        own = gradients(layers)
+    return own
+
+
+def test_ranks_may_disagree_on_the_order_of_use():
+    first, second = launch(in_the_wrong_order, 2, device="cpu")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def group_of_two(worker):
+    """Only some of the ranks are replicas of each other."""
+    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    mine = groups[worker.rank % 2]
+    ddp = DDP(make("plain", seed=worker.rank), GroupTransport(mine))
+    backward(ddp, step=worker.rank)
+    ddp.synchronize()
+    return gradients(ddp.module)
+
+
+def test_replicas_in_a_group():
+    runs = launch(group_of_two, 4, device="cpu")
+    for name in runs[0]:
+        assert torch.equal(runs[0][name], runs[2][name])
+        assert torch.equal(runs[1][name], runs[3][name])
+        assert not torch.equal(runs[0][name], runs[1][name])
