@@ -188,12 +188,17 @@ def _read() -> Iterator[Document]:
 def _wikitext(split: str) -> Iterable[str]:
     """The lines, empty ones too."""
     import datasets
+    from huggingface_hub import HfApi
 
+    name, config = WIKITEXT
+    here = Path(datasets.config.HF_DATASETS_CACHE, name.replace("/", "___"), config)
     try:
-        return datasets.load_dataset(*WIKITEXT, split=split)["text"]
+        if not here.exists():
+            HfApi().dataset_info(name, timeout=5)  # seconds. load_dataset itself tries for 24
+        return datasets.load_dataset(name, config, split=split)["text"]
     except Exception as error:
         raise CannotReach(
-            f"could not load {WIKITEXT[0]} ({WIKITEXT[1]}) from the Hugging Face Hub: "
+            f"could not load {name} ({config}) from the Hugging Face Hub: "
             f"{type(error).__name__}: {error}\n"
             'Off line there is corpus("python"), which every Python carries. To have WikiText: '
             "connect this machine and run the call again (HF_HUB_OFFLINE must not be set; behind a "
