@@ -1,0 +1,157 @@
+"""What ranks say to each other while a student's function runs, and what may be said about it."""
+
+import re
+from collections import defaultdict, deque
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helpers.check.oracle import NotRight, examine
+from helpers.check.verdict import Verdict
+from helpers.comm.ledger import entries
+
+MESSAGES = ("send", "recv")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of torch.distributed on one rank.
+
+    Attributes:
+        name: "send", "recv", or a collective's.
+        peer: the other rank of a message; None of a collective, or where any may send.
+        nbytes: of the message, or of the collective's payload.
+    """
+
+    name: str
+    peer: int | None
+    nbytes: int
+
+
+class Traffic(TorchDispatchMode):
+    """Notes the calls of the block, in order.
+
+    Attributes:
+        calls: of this rank's thread.
+        works: the requests that isend, irecv, send and recv have made.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.calls: list[Call] = []
+        self.works: list = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if getattr(func, "namespace", "") in ("c10d", "_c10d_functional"):
+            given = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
+            peer = given.get("dst", given.get("src"))
+            for entry in entries(func, args, kwargs or {}):
+                message = entry.call in MESSAGES
+                self.calls.append(Call(entry.call, peer if message else None, entry.payload))
+                if message and isinstance(out, torch.ScriptObject):
+                    self.works.append(dist.Work.unbox(out))
+        return out
+
+    def unwaited(self) -> int:
+        """Requests that nobody has waited for: gloo's are complete when waited for, not before."""
+        return sum(not work.is_completed() for work in self.works)
+
+
+def examine_messages(exercise: str, fn, cases, run, judge) -> Verdict:
+    """`examine`, for functions made of messages: what hangs or breaks off gets a hint."""
+
+    def judge_messages(runs, **kwargs):
+        messages_only(runs)
+        judge(runs, **kwargs)
+
+    return explain(examine(exercise, fn, cases, run, judge_messages))
+
+
+def messages_only(runs):
+    for rank, calls in enumerate(runs.column("calls")):
+        for call in calls:
+            if call.name not in MESSAGES:
+                raise NotRight(
+                    f"rank {rank} called the collective {call.name}",
+                    "Messages only here: send, recv, isend, irecv. To build the collective from "
+                    "them is the exercise.",
+                )
+    for rank, unwaited in enumerate(runs.column("unwaited")):
+        if unwaited:
+            raise NotRight(
+                f"rank {rank} returned before {unwaited} of its messages had been waited for",
+                "isend and irecv only begin. What do they return, and when is a message over?",
+            )
+
+
+def steps(traffic: list[list[Call]]) -> int:
+    """Steps until the last message has arrived, where a rank sends one message in a step.
+
+    Args:
+        traffic: each rank's calls, in order.
+    """
+    clocks, queues = [0] * len(traffic), defaultdict(deque)
+    left = [deque(calls) for calls in traffic]
+    while any(left):
+        moved = False
+        for rank, calls in enumerate(left):
+            while calls:
+                call = calls[0]
+                if call.name == "send":
+                    clocks[rank] += 1
+                    queues[rank, call.peer].append(clocks[rank])
+                else:
+                    sources = range(len(traffic)) if call.peer is None else [call.peer]
+                    arrived = [s for s in sources if queues[s, rank]]
+                    if not arrived:
+                        break
+                    clocks[rank] = max(clocks[rank], queues[arrived[0], rank].popleft())
+                calls.popleft()
+                moved = True
+        if not moved:  # receives begun before the sends that they wait for
+            next(filter(None, left)).popleft()
+    return max(clocks)
+
+
+def explain(verdict: Verdict) -> Verdict:
+    """Where messages hang or break off: the ranks' lines without the library's, and a hint."""
+    finding = verdict.finding
+    if verdict.status != "wrong":
+        return verdict
+    if "no sign of life" in finding:
+        lines = finding.splitlines()
+        kept = [lines[0], *(line for line in lines[1:] if re.match(r"rank \d+ was ", line))]
+        return replace(verdict, finding="\n".join(kept), hint=hint_hang(finding))
+    if "SIGABRT" in finding:
+        hint = (
+            "A message came in that is larger than the tensor it was received into. Do sender and "
+            "receiver agree on its size, in numbers and in dtype?"
+        )
+        return replace(verdict, hint=verdict.hint or hint)
+    if "Pair is not connected" in finding:
+        hint = "There is no line from a rank to itself. What it has for itself, it has already."
+        return replace(verdict, hint=verdict.hint or hint)
+    return verdict
+
+
+def hint_hang(finding: str) -> str:
+    where = re.findall(r"^rank \d+ was (?:waiting in )?(\w+)", finding, re.M)
+    if where and set(where) == {"send"}:
+        return (
+            "Every rank is in `send`, and a `send` ends when its receiver is there. "
+            "Who is there to receive?"
+        )
+    if where and set(where) == {"recv"}:
+        return "Every rank waits in `recv`, and no message is on its way. Who sends one first?"
+    if "done" in where:
+        return (
+            "Some ranks have returned, and others still wait for them. Is there, for each `recv`, "
+            "a `send` on the other side, and for each `send` a `recv`, with this number of ranks?"
+        )
+    return (
+        "Ranks wait for each other. Write down each message's sender and receiver in the order of "
+        "each rank's lines: which one can be the first to arrive?"
+    )
