@@ -43,6 +43,14 @@ class Traffic(TorchDispatchMode):
         self.calls: list[Call] = []
         self.works: list = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """True, as by default, would import the compiler at the first call: a second on each rank.
+
+        Nothing is compiled here. Where PyTorch does not ask, this has no effect.
+        """
+        return False
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         if getattr(func, "namespace", "") in ("c10d", "_c10d_functional"):

@@ -11,7 +11,8 @@ from helpers.check.traffic import Traffic, examine_messages, steps
 from helpers.check.verdict import Verdict
 from helpers.comm.collectives import ring_reduce_scatter
 from helpers.comm.cost import sent
-from helpers.comm.ledger import ledger
+from helpers.comm.ledger import store_ports
+from helpers.measure.sockets import SentBytes
 
 
 def observed(solve, *args):
@@ -179,8 +180,8 @@ def judge_ring_traffic(n, numel, traffic):
         raise NotRight(finding, "Whole buffers went round. What is the smallest piece that can?")
     raise NotRight(
         finding,
-        f"No rank has to send more than {most} bytes here. In each phase a rank already has "
-        "one chunk that it need not be sent: how many steps is that?",
+        f"No rank needs to send more than {most} bytes here. After how many steps has a chunk met "
+        "every rank, and after how many more does every rank have it?",
     )
 
 
@@ -225,7 +226,7 @@ def hint_ring_all_reduce(after, total, returned, traffic) -> str:
         if sends > 2 * (n - 1):
             return (
                 f"Some numbers came round to a rank that had added them already: a rank sent "
-                f"{sends} messages. After how many steps has a chunk met every rank?"
+                f"{sends} messages. How many steps does a chunk take to meet every rank once?"
             )
         return (
             "Some numbers are in the sum more than once. Is a chunk that comes in always to be "
@@ -381,7 +382,7 @@ def bytes_on_the_wire(fn) -> Verdict:
 
     Size is the whole buffer, in bytes. What one rank sends, by the least there can be; for
     "broadcast", where they differ, all ranks together. Counted by the kernel on 1 to 4 ranks
-    (where it does not tell: by the ledger's formula), and for many ranks by formula.
+    (by formula where it does not tell), and for many ranks by formula.
     """
     return examine("bytes_on_the_wire", fn, [(n, {}) for n in (4, 2, 3, 1)], run_bytes, judge_bytes)
 
@@ -393,14 +394,14 @@ def run_bytes(worker, solve):
         buffer = torch.zeros(SIZE // 4)
         part = torch.zeros(SIZE // 4 // n)
         dist.barrier()
-        with ledger() as log:
-            do(collective, buffer, part)
-            dist.barrier()  # what was sent is counted when all have received it
+        count = SentBytes(without_ports=store_ports())
+        do(collective, buffer, part)
+        dist.barrier()  # all that was sent has been received: it can be counted
         rows[collective] = {
             "answer": answer.item() if isinstance(answer, torch.Tensor) else answer,
             "large": solve(collective, *LARGE) if n > 1 else None,
-            "kernel": log.kernel,
-            "wire": log.wire,
+            "kernel": count.read(),
+            "formula": sent(collective, SIZE, n, rank=worker.rank, backend="nccl"),
         }
     return rows
 
@@ -427,7 +428,7 @@ def judge_bytes(runs):
     how = "the operating system counted, headers included" if told else "by formula"
     for collective in COLLECTIVES:
         answer = runs[0][collective]["answer"]
-        counted = [run[collective]["kernel" if told else "wire"] for run in runs]
+        counted = [run[collective]["kernel" if told else "formula"] for run in runs]
         together = collective == "broadcast"
         right = sum(counted) if together else max(counted)
         who = "all ranks together" if together else "one rank"

@@ -172,6 +172,11 @@ def n_steps_of_sums(worker, tensor):
     ring(worker, tensor, reduce=worker.world_size)
 
 
+def twice_round(worker, tensor):
+    """Sums go on after the chunks are finished."""
+    ring(worker, tensor, reduce=2 * worker.world_size - 1, gather=0)
+
+
 def n_steps_of_copies(worker, tensor):
     ring(worker, tensor, gather=worker.world_size)
 
@@ -435,7 +440,8 @@ MISTAKES = {
         (one_sum_left_out, "Follow one chunk"),
         (first_phase_only, "half of the way"),
         (n_steps_of_sums, "met every rank"),
-        (n_steps_of_copies, "how many steps is that"),
+        (n_steps_of_copies, "met every rank"),
+        (twice_round, "to meet every rank once"),
         (sums_in_place_of_copies, "always to be added"),
         (copies_in_place_of_sums, "Follow one chunk"),
         (own_chunk_in_place_of_the_sum, "Follow one chunk"),
