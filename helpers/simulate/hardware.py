@@ -103,7 +103,11 @@ _H200_SHEET = "https://www.nvidia.com/en-us/data-center/h200/"
 _TPU_V4_DOCS = "https://cloud.google.com/tpu/docs/v4"
 _TPU_V4_PAPER = "https://arxiv.org/abs/2304.01433"
 _TPU_V5P_DOCS = "https://cloud.google.com/tpu/docs/v5p"
-_DGX = "https://docs.nvidia.com/dgx/"
+_DGX_A100 = "https://developer.nvidia.com/blog/defining-ai-innovation-with-dgx-a100"
+_DGX_H100 = (
+    "https://docs.nvidia.com/dgx-basepod/reference-architecture-infrastructure-foundation-"
+    "enterprise-ai/latest/core-components.html"
+)
 _HOPPER = {
     "float64": 66.9e12,  # tensor cores
     "float32": 66.9e12,
@@ -126,7 +130,7 @@ A100 = Processor(
     memory_bytes_per_second=2.039e12,
     link_bytes_per_second_each_way=300e9,  # 12 NVLinks of 25e9
     network_bytes_per_second_each_way=25e9,  # DGX A100: 200 Gbit/s a GPU
-    sources={"peak, memory, link": _A100_SHEET, "build": _A100_PAPER, "network": _DGX},
+    sources={"peak, memory, link": _A100_SHEET, "build": _A100_PAPER, "network": _DGX_A100},
 )
 H100 = Processor(
     name="H100",  # SXM5, 80 GB
@@ -138,7 +142,7 @@ H100 = Processor(
     sources={
         "peak": _H100_PAPER,
         "memory, link": "https://www.nvidia.com/en-us/data-center/h100/",
-        "network": _DGX,
+        "network": _DGX_H100,
     },
 )
 H200 = Processor(
@@ -148,7 +152,7 @@ H200 = Processor(
     memory_bytes_per_second=4.8e12,
     link_bytes_per_second_each_way=450e9,
     network_bytes_per_second_each_way=50e9,
-    sources={"peak": _H100_PAPER, "peak, memory, link": _H200_SHEET, "network": _DGX},
+    sources={"peak": _H100_PAPER, "peak, memory, link": _H200_SHEET, "network": _DGX_H100},
 )
 TPU_V4 = Processor(
     name="TPU v4",

@@ -1,0 +1,112 @@
+"""Rates are work over the median time; threads are put back; all that was asked is there."""
+
+import pytest
+import torch
+
+from helpers.measure import peak
+from helpers.measure.clock import Timing
+from helpers.measure.peak import Peak, copy_rate, matmul_rate, peak_of, threads_of
+
+
+@pytest.fixture
+def half_a_second(monkeypatch):
+    """The clock says 0.5 s for each call, which is made once; returns the options it got."""
+    options = []
+
+    def time_of(call, **given):
+        call()
+        options.append(given)
+        return Timing("x", (0.5, 0.5, 9.0), (0.0,) * 3)
+
+    monkeypatch.setattr(peak, "time_of", time_of)
+    return options
+
+
+def test_flops_over_seconds(half_a_second):
+    assert matmul_rate(8) == 2 * 8**3 / 0.5
+    assert matmul_rate(8, torch.float64, columns=1, repeats=3, calls=4) == 2 * 8**2 / 0.5
+    assert half_a_second[-1] == {"repeats": 3, "warmup": 1, "calls": 4}
+
+
+def test_bytes_read_and_written_over_seconds(half_a_second):
+    assert copy_rate(4096) == 2 * 4096 / 0.5
+    assert copy_rate(4099) == 2 * 4096 / 0.5  # whole numbers only
+
+
+def test_the_product_is_made_and_the_copy_too(monkeypatch):
+    """What is timed really computes: its FLOPs are counted where they run."""
+    from helpers.measure.flops import flops_of
+
+    counted = flops_of(lambda: matmul_rate(16, columns=4, repeats=2, calls=3))
+    assert counted.total == (1 + 2 * 3) * 2 * 16**2 * 4  # with the warm-up
+    targets = []
+    monkeypatch.setattr(
+        torch, "zeros_like", lambda t: targets.append(torch.empty_like(t)) or targets[-1]
+    )
+    copy_rate(64, repeats=1)
+    assert targets[0].tolist() == [1.0] * 16
+
+
+def test_all_that_was_asked_for():
+    found = peak_of(dtypes=(torch.float32, torch.float64), threads=(1, 2), size=32, copied=1024)
+    assert set(found.flops) == {(d, t) for d in ("float32", "float64") for t in (1, 2)}
+    assert set(found.bandwidth) == {1, 2}
+    assert all(rate > 0 for rate in [*found.flops.values(), *found.bandwidth.values()])
+
+
+def test_dtypes_may_be_read_once_only():
+    found = peak_of(dtypes=iter([torch.float32]), threads=(1, 2), size=8, copied=64)
+    assert set(found.flops) == {("float32", 1), ("float32", 2)}
+    assert {d for d, _ in peak_of(threads=(1,), size=8, copied=64).flops} == {"float32", "float64"}
+
+
+def test_threads_by_default_and_put_back():
+    before = torch.get_num_threads()
+    with threads_of(3):
+        assert torch.get_num_threads() == 3
+        assert set(peak_of(dtypes=(), copied=64).bandwidth) == {1, 3}
+        assert torch.get_num_threads() == 3
+    assert torch.get_num_threads() == before
+    with pytest.raises(KeyError), threads_of(1):
+        raise KeyError
+    assert torch.get_num_threads() == before
+
+
+def test_each_count_is_in_force_when_it_is_measured(monkeypatch):
+    monkeypatch.setattr(peak, "copy_rate", lambda *_, **__: torch.get_num_threads())
+    assert peak_of(dtypes=(), threads=(2, 1, 3)).bandwidth == {2: 2, 1: 1, 3: 3}
+
+
+def test_the_best_of_each():
+    found = Peak(
+        device="cpu",
+        flops={
+            ("float32", 1): 4e9,
+            ("float32", 2): 7e9,
+            ("bfloat16", 1): 2e9,
+            ("bfloat16", 2): 1e9,
+        },
+        bandwidth={1: 9e9, 2: 8e9},
+        size=1,
+        copied=4,
+    )
+    assert found.best_flops() == {"float32": 7e9, "bfloat16": 2e9}
+    assert found.best_bandwidth() == 9e9
+    assert "matmul, float32, 2 threads" in repr(found)
+    assert "7.0 GFLOP/s" in found._repr_html_()
+    assert len(found.plot().axes[0].patches) == 4
+
+
+def test_too_little_to_copy():
+    with pytest.raises(ValueError, match="at least the 4 bytes"):
+        copy_rate(3)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    found = peak_of("cuda", dtypes=(torch.bfloat16,), size=256, copied=2**20)
+    assert set(found.flops) == {("bfloat16", 0)}
+    assert set(found.bandwidth) == {0}
+    assert "thread" not in repr(found)
