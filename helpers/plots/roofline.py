@@ -42,7 +42,7 @@ def roofline(
     if not all(x > 0 for x in [*numbers, *operations.values(), *intensities]):
         raise ValueError("rates and intensities are to be positive: the axes are logarithmic")
     low, high = intensities
-    figure = Picture(figsize=(7.6, 4.4), dpi=80, layout="constrained")
+    figure = Picture(figsize=(7.2, 3.8), dpi=80, layout="constrained")
     axes = figure.subplots()
     for number, (name, (peak, bandwidth)) in enumerate(roofs.items()):
         color = RANK_COLORS[number % len(RANK_COLORS)]
