@@ -1,0 +1,160 @@
+"""Memory without a name that the ranks of one machine have mapped, and what they tell each other.
+
+A segment is a file in memory without a name (memfd): its pages live as long as somebody holds it
+open or mapped. When the last such process ends, however it ends, they are gone. The other ranks
+open it as /proc/<process>/fd/<number> of the rank that made it, and then it is closed: only the
+mappings remain. Nothing appears in /dev/shm, whose size (64 MB in many containers) is no limit
+either.
+"""
+
+import mmap
+import os
+import struct
+import weakref
+
+import torch
+import torch.distributed as dist
+
+from helpers.comm.messages import Peers
+from helpers.comm.shared_barrier import Barrier
+
+SLOT = 256  # bytes in which a rank says what it calls
+WORDS = struct.Struct("<qqH")  # where its buffer lies: segment, offset; length of the text
+
+
+class Segments:
+    """Segments of the ranks of a group, each mapped by every rank. All ranks make it, and call its
+    methods, together.
+
+    Args:
+        timeout: seconds that a rank waits for another that lives, and does not come.
+
+    Attributes:
+        rank, size: this rank's place in the group, and how many there are.
+        segments: [number][rank] -> (bytes,) uint8.
+
+    Raises:
+        OSError: this is no Linux; no memory left; the ranks are of different users.
+        ValueError: a rank runs on another machine, or in another container.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None, timeout: float):
+        if not hasattr(os, "memfd_create"):
+            raise OSError(
+                "memory shared between ranks needs Linux; helpers.comm.collectives do not"
+            )
+        peers = Peers(group)
+        self.group, self.rank, self.size = peers.group, peers.rank, peers.size
+        self.segments: list[list[torch.Tensor]] = []
+        self.turn = 0
+        names = dist.get_process_group_ranks(self.group)
+        slots = 2 * self.size * SLOT
+        nbytes = slots + Barrier.nbytes(self.size)
+        fd = create(nbytes if self.rank == 0 else 0)
+        try:
+            everyone = [None] * self.size
+            dist.all_gather_object(everyone, (where(), os.getpid(), fd), group=self.group)
+            for name, (place, _, _) in zip(names, everyone, strict=True):
+                if place != everyone[0][0]:
+                    raise ValueError(f"ranks {names[0]} and {name} are not on one machine")
+            self.pids = [pid for _, pid, _ in everyone]
+            control = map_shared(self.pids[0], everyone[0][2], nbytes)
+            self.slots = control[:slots].numpy().data
+            self.barrier = Barrier(control[slots:], self.rank, self.size, self.pids, names, timeout)
+            weakref.finalize(self, self.barrier.close)
+            self.barrier.init()
+            dist.barrier(self.group)  # all have done so: nobody needs the descriptor any more
+        finally:
+            os.close(fd)
+
+    def agree(self, text: str, place: tuple[int, int] = (-1, 0)) -> list[tuple[int, int]]:
+        """A barrier at which the ranks say what they are about to do.
+
+        Args:
+            text: what; must be the same on all ranks.
+            place: two whole numbers that may differ by rank.
+
+        Returns:
+            Every rank's `place`.
+
+        Raises:
+            ValueError: the texts differ; says who is about to do what. And those of `Barrier.wait`.
+        """
+        said = text.encode()[: SLOT - WORDS.size]
+        self.turn ^= 1  # two rows of slots: a fast rank writes its next while others still read
+        first = self.turn * self.size * SLOT
+        own = first + self.rank * SLOT
+        WORDS.pack_into(self.slots, own, *place, len(said))
+        self.slots[own + WORDS.size : own + WORDS.size + len(said)] = said
+        self.barrier.wait(text)
+        places = []
+        for rank in range(self.size):
+            at = first + rank * SLOT
+            segment, offset, length = WORDS.unpack_from(self.slots, at)
+            other = self.slots[at + WORDS.size : at + WORDS.size + length]
+            if other != said:
+                names = self.barrier.names
+                raise ValueError(
+                    f"the ranks differ: rank {names[self.rank]} calls {text}, "
+                    f"rank {names[rank]} calls {bytes(other).decode(errors='replace')}"
+                )
+            places.append((segment, offset))
+        return places
+
+    def allocate(self, nbytes: int, what: str) -> list[torch.Tensor]:
+        """A new segment of each rank, zeros at first: [rank] -> (nbytes,) uint8.
+
+        Each rank makes its own, so that its pages lie near its own core.
+        """
+        fd = create(nbytes)
+        try:
+            places = self.agree(what, (fd, 0))
+            parts = [
+                map_shared(pid, fd, nbytes) for pid, (fd, _) in zip(self.pids, places, strict=True)
+            ]
+            self.barrier.wait(what)
+        except BaseException:
+            self.barrier.give_up()
+            raise
+        finally:
+            os.close(fd)
+        self.segments.append(parts)
+        return parts
+
+    def locate(self, row: torch.Tensor) -> tuple[int, int] | None:
+        """The segment of this rank in which a tensor's memory lies, and at which byte."""
+        at, end = row.data_ptr(), row.data_ptr() + row.nbytes
+        for number, parts in enumerate(self.segments):
+            first = parts[self.rank].data_ptr()
+            if first <= at and end <= first + parts[self.rank].nbytes:
+                return number, at - first
+        return None
+
+    def close(self):
+        """Forget the segments. Their memory is given back with the last tensor in it."""
+        self.barrier.give_up()
+        self.barrier.close()
+        self.segments.clear()
+
+
+def create(nbytes: int) -> int:
+    """The descriptor of a segment whose pages are there: no later call has to wait for them."""
+    fd = os.memfd_create("helpers-shared")
+    try:
+        os.posix_fallocate(fd, 0, max(mmap.PAGESIZE, nbytes))
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def map_shared(pid: int, fd: int, nbytes: int) -> torch.Tensor:
+    """(nbytes,) uint8: the memory behind a descriptor of that process, mapped until it is freed."""
+    path = f"/proc/{pid}/fd/{fd}"
+    return torch.from_file(path, shared=True, size=nbytes, dtype=torch.uint8)
+
+
+def where() -> tuple[str, str]:
+    """The same on two ranks if they run on one machine, and see each other's processes."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip(), os.readlink("/proc/self/ns/pid")

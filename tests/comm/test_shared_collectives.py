@@ -1,0 +1,280 @@
+"""Collectives through shared memory, beside PyTorch's own and beside one process."""
+
+import inspect
+import random
+import time
+import types
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributed import ReduceOp
+
+from helpers.comm import shared_collectives
+from helpers.comm.shared_collectives import SharedMemory
+from helpers.runtime.cluster import Cluster
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.launch import launch
+from tests.comm.cases import (
+    COMPLEX,
+    FLOATS,
+    NO_ARITHMETIC,
+    OPS,
+    WHOLE,
+    Case,
+    one_process,
+    pytorchs,
+    tolerance,
+)
+
+WORLDS = range(1, 6)
+# What `cases` calls the collective that computes the same.
+SAME = {
+    "all_reduce": "ring_all_reduce",
+    "reduce_scatter": "ring_reduce_scatter",
+    "all_gather": "ring_all_gather",
+    "broadcast": "tree_broadcast",
+}
+CALLS = tuple(SAME)
+SMALL = 80  # bytes of a half of the scratch: a number of 16 bytes for each rank
+ROOM = 1000  # numbers of a case at most: bytes of shared memory are 16 times that
+
+
+@pytest.fixture(scope="module")
+def clusters():
+    every = {world: Cluster(world) for world in WORLDS}
+    yield every
+    for cluster in every.values():
+        cluster.close()
+
+
+@st.composite
+def cases(draw, world: int):
+    """(case, where the buffers lie): "shared", "plain", or "mixed" where some ranks' are shared."""
+    call = draw(st.sampled_from(CALLS))
+    copies = call in ("all_gather", "broadcast")
+    dtype = draw(st.sampled_from(FLOATS + COMPLEX + WHOLE + (NO_ARITHMETIC if copies else ())))
+    ops = OPS[:2] if dtype.is_complex else OPS[:4] if dtype.is_floating_point else OPS
+    some = st.sets(st.integers(0, world - 1), min_size=1).map(sorted).map(tuple)
+    case = Case(
+        what=SAME[call],
+        numel=draw(st.integers(0, 2 * world) | st.integers(0, ROOM)),
+        dtype=dtype,
+        ranks=draw(st.just(tuple(range(world))) | some),
+        op=draw(st.sampled_from(ops)),
+        strided=draw(st.booleans()),
+        seed=draw(st.integers(0, 99)),
+    )
+    return case, draw(st.sampled_from(("shared", "plain", "mixed")))
+
+
+class Place:
+    """Gives tensors memory as a case wants it: in the shared buffer, at ever new places, or not."""
+
+    def __init__(self, arena: torch.Tensor, shared: bool, strided: bool):
+        self.arena, self.shared, self.strided, self.used = arena, shared, strided, 0
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        if self.strided:
+            values = torch.stack([values, torch.ones_like(values)], dim=1)
+        here = values.clone()
+        if self.shared:
+            size = values.dtype.itemsize
+            start = -(-self.used // size) * size
+            self.used = start + values.nbytes
+            here = self.arena[start : self.used].view(values.dtype).view(values.shape)
+            here.copy_(values)
+        return here[:, 0] if self.strided else here
+
+
+def ours(case: Case, rank: int, shared: SharedMemory, put: Place):
+    """What the collective leaves on this rank, as one row; and what it may only read."""
+    op, size = getattr(ReduceOp, case.op), case.sizes[case.ranks.index(rank)]
+    match case.what:
+        case "tree_broadcast":
+            tensor = put(case.numbers(rank))
+            shared.broadcast(tensor, case.source)
+            return tensor, []
+        case "ring_reduce_scatter":
+            tensor, result = put(case.numbers(rank)), put(case.numbers(rank, size, part=2))
+            shared.reduce_scatter(result, tensor, op)
+            return result, [(tensor, case.numbers(rank))]
+        case "ring_all_gather":
+            tensor, own = put(case.numbers(rank)), put(case.numbers(rank, size, part=1))
+            shared.all_gather(tensor, own)
+            return tensor, [(own, case.numbers(rank, size, part=1))]
+    tensor = put(case.numbers(rank))
+    shared.all_reduce(tensor, op)
+    return tensor, []
+
+
+def judge(worker, drawn, half=None, change: tuple[str, str] | None = None, late: float = 0.0):
+    """Run the cases one straight after the other, then compare.
+
+    Args:
+        half: bytes of a half of the scratch, to go round more often than once.
+        change: a mistake to make, as a text in the source and what takes its place.
+        late: seconds by which a rank may go on later than another, after any barrier.
+
+    Returns:
+        What is wrong on this rank, and the bits that each case left here.
+    """
+    module = shared_collectives if change is None else changed(*change)
+    module.HALF, whole = half or module.HALF, module.HALF
+    kept = vars(worker.state).setdefault("shared", {})
+    done = []
+    try:
+        for number, (case, where) in enumerate(drawn):
+            key = case.ranks, half, change, late
+            if key not in kept:
+                group = dist.new_group(list(case.ranks))
+                if worker.rank in case.ranks:
+                    shared = module.SharedMemory(group)
+                    if late:
+                        delay(shared.segments.barrier, late, random.Random(worker.rank))
+                    kept[key] = group, shared, shared.empty(100 * ROOM, torch.uint8)
+                else:
+                    kept[key] = None
+            if worker.rank in case.ranks:
+                group, shared, arena = kept[key]
+                inside = where == "shared" or (where == "mixed" and worker.rank % 2 == 0)
+                put = Place(arena, inside, case.strided)
+                result, read = ours(case, worker.rank, shared, put)
+                read = [(after.clone(), before) for after, before in read]
+                done.append((number, case, group, result.clone(), read))
+    finally:
+        module.HALF = whole
+    wrong, bits = [], {}
+    for number, case, group, result, read in done:
+        right, allowed = one_process(case, worker.rank), tolerance(case, worker.rank)
+        if result.dtype != case.dtype or far(result, right, allowed):
+            wrong.append(f"{case}: {result} for {right}")
+        if any(far(after, before) for after, before in read):
+            wrong.append(f"{case}: changed what it may only read")
+        theirs = pytorchs(case, worker.rank, group)
+        if theirs is not None and far(result, theirs, 2 * allowed):  # both are rounded
+            wrong.append(f"{case}: {result}, PyTorch has {theirs}")
+        bits[number] = bits_of(result)
+    return wrong, bits
+
+
+def delay(barrier, late: float, drawn: random.Random):
+    """Behind this rank's barriers, and so before what it reads and writes next, it may sleep."""
+    wait = barrier.wait
+
+    def delayed(doing):
+        wait(doing)
+        if drawn.random() < 0.4:
+            time.sleep(late * drawn.random())
+
+    barrier.wait = delayed
+
+
+def far(a: torch.Tensor, b: torch.Tensor, allowed=0.0) -> bool:
+    if a.shape != b.shape:
+        return True
+    if not torch.as_tensor(allowed).any():
+        return bits_of(a.to(b.dtype)) != bits_of(b)
+    wide = torch.promote_types(b.dtype, torch.float64)
+    return not bool(((a.to(wide) - b.to(wide)).abs() <= allowed).all())
+
+
+def bits_of(tensor: torch.Tensor) -> bytes:
+    return tensor.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy().tobytes()
+
+
+def changed(old: str, new: str) -> types.ModuleType:
+    """The collectives with a mistake in them."""
+    source = inspect.getsource(shared_collectives)
+    assert source.count(old) == 1, old
+    module = types.ModuleType("changed")
+    exec(source.replace(old, new), module.__dict__)
+    return module
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_equal_to_pytorchs_and_to_one_process(clusters, world):
+    @settings(max_examples=25, deadline=None)
+    @given(st.lists(cases(world), min_size=1, max_size=12), st.sampled_from((None, SMALL)))
+    def check(drawn, half):
+        runs = clusters[world].run(judge, drawn=drawn, half=half)
+        assert [wrong for wrong, _ in runs] == [[]] * world
+        for number, (case, _) in enumerate(drawn):
+            if case.what == "ring_all_reduce":  # the same bits, also where sums are rounded
+                assert len({runs[rank][1][number] for rank in case.ranks}) == 1
+
+    check()
+
+
+SIZES = ((60, torch.float32), (61, torch.int64), (3, torch.int32), (0, torch.int8))
+
+
+def every(*groups: tuple[int, ...], calls=CALLS) -> list:
+    """Each collective in turn: chunks equal and unequal, fewer numbers than ranks, and none."""
+    return [
+        (Case(SAME[call], numel, dtype, ranks, strided=strided, seed=seed), where)
+        for call in calls
+        for where in ("shared", "plain", "mixed")
+        for seed, (numel, dtype) in enumerate(SIZES)
+        for ranks in groups
+        for strided in (False, True)
+    ]
+
+
+@pytest.mark.parametrize("half", [None, SMALL])
+def test_ranks_that_come_late(clusters, half):
+    drawn = every((0, 1, 2, 3, 4), (1, 2, 4))
+    runs = clusters[5].run(judge, drawn=drawn, half=half, late=0.004)
+    assert [wrong for wrong, _ in runs] == [[]] * 5
+
+
+MEET = "                self.meet()\n"
+MISSING = {  # a barrier: which, and where it stands
+    "all_reduce: before": (MEET, "                result = slots"),
+    "all_reduce: after": (
+        MEET,
+        "                for rank in self.others():\n                    mine",
+    ),
+    "all_reduce: end": ("  # nobody else touches these numbers\n", MEET),
+    "reduce_scatter: before": (MEET, "                own = pieces"),
+    "reduce_scatter: end": ("for other in rows], [result])\n", MEET),
+    "all_gather: before": (
+        MEET,
+        "                for rank in self.others():\n                    piece",
+    ),
+    "all_gather: end": ("result[rank].copy_(rows[rank])\n", MEET),
+    "broadcast: before": (MEET, "                if self.rank != source"),
+    "broadcast: end": ("row.copy_(rows[source])\n", MEET),
+}
+WRONG = {  # in the source, and in its place
+    "one half of the scratch": ("self.turn ^= 1", "pass"),
+    "a source left out": ("for block in blocks[1:-1]:", "for block in blocks[1:-2]:"),
+    "a target left out": ("for target in more:", "for target in more[1:]:"),
+    "the slot, not the chunk": ("sources[self.rank] = mine[self.rank]", "pass"),
+    "the rank's own chunk": ("result[self.rank].copy_(row)", "pass"),
+    "the first as the source": ("source = ranks.index(src)", "source = 0"),
+    "sizes of another rank": ("end = offset + sizes[rank]", "end = offset + sizes[0]"),
+    "one rank's place": ("if ELSEWHERE in places:", "if ELSEWHERE in places[:1]:"),
+}
+
+
+def told(drawn: list, change: tuple[str, str], late: float):
+    try:
+        runs = launch(judge, workers=3, drawn=drawn, half=SMALL, change=change, late=late)
+    except WorkerError:
+        return True
+    return any(wrong for wrong, _ in runs)
+
+
+@pytest.mark.parametrize("barrier", MISSING)
+def test_a_barrier_that_is_missing_would_be_seen(barrier):
+    drawn = every((0, 1, 2), calls=[barrier.partition(":")[0]])
+    old = "".join(MISSING[barrier])
+    assert told(drawn, (old, old.replace(MEET, "")), late=0.01)
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_mistake_would_be_seen(mistake):
+    assert told(every((0, 1, 2)), WRONG[mistake], late=0.002)
