@@ -42,7 +42,7 @@ def roofline(
     if not all(x > 0 for x in [*numbers, *operations.values(), *intensities]):
         raise ValueError("rates and intensities are to be positive: the axes are logarithmic")
     low, high = intensities
-    figure = Picture(figsize=(7.2, 3.8), dpi=80, layout="constrained")
+    figure = Picture(figsize=(5.9, 3.9), dpi=80, layout="constrained")
     axes = figure.subplots()
     for number, (name, (peak, bandwidth)) in enumerate(roofs.items()):
         color = RANK_COLORS[number % len(RANK_COLORS)]
@@ -51,17 +51,18 @@ def roofline(
         ys = [min(peak, x * bandwidth) for x in xs]
         axes.plot(xs, ys, color=color, lw=1.8, label=f"{name}: ridge at {ridge:.3g}")
         axes.plot([ridge], [peak], "o", color=color, ms=4)
-    for number, (name, (intensity, flops)) in enumerate(measured.items()):
+    for name, (intensity, flops) in measured.items():
         axes.plot([intensity], [flops], "x", color="black", ms=6, mew=1.6)
-        # In turn above and below: measured points often follow one another closely.
-        above = number % 2 == 0
+        # Slanted: measured points often follow one another closely along a roof.
         axes.annotate(
             name,
             (intensity, flops),
-            xytext=(0, 7 if above else -7),
+            xytext=(3, -4),
             textcoords="offset points",
-            ha="center",
-            va="bottom" if above else "top",
+            rotation=-40,
+            rotation_mode="anchor",
+            ha="left",
+            va="top",
             fontsize=8,
         )
     axes.set_xscale("log")
@@ -71,8 +72,9 @@ def roofline(
         xlabel="arithmetic intensity, FLOP per byte of memory traffic",
         ylabel="FLOP/s at most",
     )
+    axes.minorticks_off()  # their labels would crowd a range of less than a decade
     bottom, top = axes.get_ylim()
-    axes.set_ylim(bottom, top * 2)
+    axes.set_ylim(bottom / (4 if measured else 1), top * 2)
     for name, intensity in operations.items():
         axes.axvline(intensity, color=FAINT, lw=1, ls=":")
         axes.annotate(
@@ -86,11 +88,13 @@ def roofline(
             va="bottom",
             fontsize=8,
             color="#444444",
+            bbox={"fc": "white", "ec": "none", "alpha": 0.8, "pad": 0.5},
         )
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(which="major", color="#eeeeee")
     axes.set_axisbelow(True)
     if title:
         axes.set_title(title)
-    figure.legend(loc="outside right center", frameon=False, fontsize=8)
+    columns = min(3, len(roofs))
+    figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
     return figure
