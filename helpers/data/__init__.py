@@ -5,6 +5,7 @@ corpus   text as a `datasets.Dataset`: what every Python carries, off line; Wiki
 tokens   bytes as tokens; byte-pair encoding
 blocks   documents packed into a stream of tokens on disk, cut into blocks of equal length
 order    which samples are in global batch k, the same on any number of ranks
+sampler  each rank's samples of an epoch, as torch's DistributedSampler gives them
 cache    where computed files are kept, safe for several ranks at once
 
     blocks = pack("python", length=128)

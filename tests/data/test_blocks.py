@@ -1,0 +1,159 @@
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.data.blocks import Blocks, pack
+from helpers.data.corpus import corpus, documents
+from helpers.data.order import Order
+from helpers.data.tokens import train_bpe
+from helpers.runtime.launch import launch
+
+TEXTS = ["abcdefg", "", "hij", "klmnopqrstuvwxyz"]
+STREAM = list(b"abcdefg\0\0hij\0klmnopqrstuvwxyz\0")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HELPERS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 14, len(STREAM) - 1])
+def test_every_token_but_the_first_is_a_target_once(length):
+    blocks = pack(TEXTS, length)
+    assert len(blocks) == (len(STREAM) - 1) // length
+    tokens = torch.cat([blocks[i][0] for i in range(len(blocks))]).tolist()
+    targets = torch.cat([blocks[i][1] for i in range(len(blocks))]).tolist()
+    used = len(blocks) * length
+    assert tokens == STREAM[:used]
+    assert targets == STREAM[1 : used + 1]
+
+
+def test_a_batch_is_its_blocks_in_the_order_asked_for():
+    blocks = pack(TEXTS, 4)
+    batch = blocks.batch(torch.tensor([3, 0, 3]))
+    assert batch.tokens.dtype == batch.targets.dtype == torch.int64
+    assert batch.tokens.shape == batch.targets.shape == (3, 4)
+    assert torch.equal(batch.tokens, torch.stack([blocks[i][0] for i in (3, 0, 3)]))
+    assert torch.equal(batch.targets, torch.stack([blocks[i][1] for i in (3, 0, 3)]))
+    batch.tokens[:] = -1  # its own memory, not the file's
+    assert torch.equal(blocks[0][0], torch.tensor(STREAM[:4]))
+    assert blocks.batch([]).tokens.shape == (0, 4)
+
+
+@pytest.mark.parametrize("index", [-1, 7, 100])
+def test_a_block_that_is_not_there_is_refused(index):
+    blocks = pack(TEXTS, 4)
+    with pytest.raises(IndexError, match=f"no block {index}: there are 7, from 0"):
+        blocks[index]
+    with pytest.raises(IndexError, match=f"no block {index}"):
+        blocks.batch([0, index])
+
+
+def test_iterating_ends():
+    assert len(list(pack(TEXTS, 4))) == 7
+
+
+def test_by_name_and_by_dataset_are_the_same_file(own_cache):
+    named, given = pack("python", 64, split="validation"), pack(corpus("python", "validation"), 32)
+    assert named.path == given.path
+    assert named.path.parent == own_cache
+    assert named.about == given.about
+    stream = b"".join(text.encode() + b"\0" for _, text in documents("python", "validation"))
+    assert (named.path / "tokens.bin").read_bytes() == stream
+    assert named.about["tokens"] == len(stream)
+    assert repr(named) == f"{len(named)} blocks of 64 tokens: python, validation, vocab 256"
+    assert pack("python", 64).about["sha256"] != named.about["sha256"]
+
+
+def test_other_texts_or_tokens_are_other_files():
+    paths = {pack(texts, 2).path for texts in (TEXTS, TEXTS[:3], TEXTS[::-1], ["".join(TEXTS)])}
+    paths |= {pack(TEXTS, 2, train_bpe(TEXTS, vocab)).path for vocab in (257, 258)}
+    assert len(paths) == 6
+
+
+def test_a_dataset_changed_after_it_was_made_is_packed_as_it_is():
+    part = corpus("python", "validation").select(range(3))
+    blocks = pack(part, 8)
+    assert blocks.about["name"] == "texts"
+    assert blocks.about["documents"] == 3
+    assert blocks.about["bytes"] == sum(len(text.encode()) for text in part["text"])
+
+
+def test_pairs_are_packed_too():
+    tokenizer = train_bpe(TEXTS, 258)
+    blocks = pack(TEXTS, 3, tokenizer)
+    assert blocks.about["vocab"] == 258
+    assert np.dtype(blocks.about["dtype"]) == np.uint16
+    ids = torch.cat([blocks[i][0] for i in range(len(blocks))])
+    whole = "".join(text + tokenizer.END for text in TEXTS)
+    assert whole.startswith(tokenizer.decode(ids))
+
+
+def test_too_few_tokens_are_refused():
+    with pytest.raises(ValueError, match="3 tokens make no block of 3 and its targets"):
+        pack(["ab"], 3)
+    with pytest.raises(ValueError, match="make no block of 0"):
+        pack(["ab"], 0)
+    with pytest.raises(ValueError, match="no documents"):
+        pack([], 3)
+
+
+def test_a_text_that_cannot_be_tokenized_leaves_no_stream(own_cache):
+    with pytest.raises(ValueError, match="NUL"):
+        pack(["ab", "c\0d"], 1)
+    assert list(own_cache.iterdir()) == []
+
+
+def test_a_stream_cut_short_is_found():
+    blocks = pack(TEXTS, 4)
+    with open(blocks.path / "tokens.bin", "r+b") as file:
+        file.truncate(10)
+    with pytest.raises(OSError, match=r"tokens.bin should have \d+ bytes: remove its folder"):
+        pack(TEXTS, 4)
+
+
+def test_opening_imports_nothing_that_costs_seconds():
+    """Nor does packing the corpus that is off line, the first time."""
+    code = (
+        "import sys\n"
+        "from helpers.data.blocks import pack\n"
+        "from helpers.data.order import Order\n"
+        "pack('python', 64, split='validation')[0]\n"
+        "slow = {'datasets', 'tokenizers', 'sklearn', 'pandas', 'pyarrow', 'huggingface_hub'}\n"
+        "print(sorted(slow & set(sys.modules)))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True
+    )
+    assert out.stdout == "[]\n"
+
+
+def test_blocks_travel_as_their_path():
+    blocks = pack(TEXTS, 4)
+    data = pickle.dumps(blocks)
+    assert len(data) < 1000
+    there = pickle.loads(data)
+    assert isinstance(there, Blocks)
+    assert torch.equal(there.batch([5, 1]).targets, blocks.batch([5, 1]).targets)
+
+
+def shards_of(worker, blocks, k):
+    order = Order(len(blocks), 10, seed=1)
+    mine = order.shard(k, worker.rank, worker.world_size)
+    packed_here = pack("python", blocks.length, split="validation")
+    assert torch.equal(packed_here.batch(mine).tokens, blocks.batch(mine).tokens)
+    return blocks.batch(mine).tokens
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_ranks_see_together_what_one_process_sees(workers):
+    blocks = pack("python", 16, split="validation")
+    whole = blocks.batch(Order(len(blocks), 10, seed=1).global_batch(3)).tokens
+    runs = launch(shards_of, workers=workers, blocks=blocks, k=3)
+    assert torch.equal(torch.cat(list(runs)), whole)
