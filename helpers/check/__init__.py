@@ -2,12 +2,9 @@
 
 from helpers.check.verdict import Verdict
 from helpers.check.week01 import global_mean
-from helpers.check.week01_collectives import (
-    all_to_all,
-    bytes_on_the_wire,
-    ring_all_reduce,
-    tree_broadcast,
-)
+from helpers.check.week01_bytes import bytes_on_the_wire
+from helpers.check.week01_collectives import all_to_all, tree_broadcast
+from helpers.check.week01_ring import ring_all_reduce
 
 __all__ = [
     "Verdict",

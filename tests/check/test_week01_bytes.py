@@ -1,0 +1,101 @@
+"""Bytes on the wire: the solution passes, common mistakes fail with their own hint."""
+
+import pytest
+
+from helpers import check
+from helpers.check import week01_bytes
+from notebooks.solutions import week01
+
+EXERCISES = ("bytes_on_the_wire",)
+
+
+def stub(*args):
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_solution_passes(name):
+    verdict = getattr(check, name)(getattr(week01, name))
+    assert verdict, verdict
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_stub_is_told_apart(name):
+    assert getattr(check, name)(stub).status == "not written yet"
+
+
+def n_for_n_minus_1(collective, ranks, size):
+    return week01.bytes_on_the_wire(collective, ranks, size) * ranks / max(1, ranks - 1)
+
+
+def one_phase(collective, ranks, size):
+    return (ranks - 1) * size / ranks
+
+
+def numbers_for_bytes(collective, ranks, size):
+    return week01.bytes_on_the_wire(collective, ranks, size) / 4
+
+
+def as_an_all_reduce(collective, ranks, size):
+    if collective == "broadcast":
+        return (ranks - 1) * size
+    return 2 * (ranks - 1) * size / ranks
+
+
+def buffers_for_chunks(collective, ranks, size):
+    factor = 1 if collective == "broadcast" else ranks
+    return factor * week01.bytes_on_the_wire(collective, ranks, size)
+
+
+def one_rank_of_a_broadcast(collective, ranks, size):
+    return size if collective == "broadcast" else week01.bytes_on_the_wire(collective, ranks, size)
+
+
+def four_ranks_always(collective, ranks, size):
+    return week01.bytes_on_the_wire(collective, min(ranks, 4), size)
+
+
+def no_number(collective, ranks, size):
+    return None
+
+
+BYTES_ON_THE_WIRE_MISTAKES = [
+    (n_for_n_minus_1, "One too many"),
+    (one_phase, "one phase of the ring"),
+    (numbers_for_bytes, "numbers of four bytes"),
+    (as_an_all_reduce, "whole all-reduce"),
+    (buffers_for_chunks, "the whole buffer"),
+    (one_rank_of_a_broadcast, "all ranks together are asked for"),
+    (four_ranks_always, "Draw it"),
+    (no_number, "Return one number"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "hint"), BYTES_ON_THE_WIRE_MISTAKES)
+def test_a_mistake_in_bytes_on_the_wire_gets_its_own_hint(mistake, hint):
+    verdict = check.bytes_on_the_wire(mistake)
+    assert verdict.status == "wrong"
+    assert hint in verdict.hint, verdict
+    assert "rank" in verdict.finding
+
+
+def test_without_linux_the_formula_stands_in(monkeypatch):
+    """The judge alone, with what ranks return where the kernel does not count."""
+    rows = [
+        {
+            collective: {
+                "answer": week01.bytes_on_the_wire(collective, 4, week01_bytes.SIZE),
+                "large": week01.bytes_on_the_wire(collective, *week01_bytes.LARGE),
+                "kernel": None,
+                "formula": week01_bytes.sent(
+                    collective, week01_bytes.SIZE, 4, rank=rank, backend="nccl"
+                ),
+            }
+            for collective in week01_bytes.COLLECTIVES
+        }
+        for rank in range(4)
+    ]
+    week01_bytes.judge_bytes(rows)
+    rows[0]["all_reduce"]["answer"] *= 4 / 3
+    with pytest.raises(week01_bytes.NotRight, match=r"by formula"):
+        week01_bytes.judge_bytes(rows)
