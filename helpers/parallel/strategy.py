@@ -36,11 +36,11 @@ class Strategy(ABC):
     Names and shapes are those of the plain model in one process, wherever its tensors are.
 
     Attributes:
-        data_rank, data_size: which part of each global batch this rank gets, of how many. Ranks that
-            work on the same sequences (tensor parallel, say) share it.
+        data_rank, data_size: which part of each global batch this rank gets, of how many. Ranks
+            that work on the same sequences (tensor parallel, say) share it.
         world_size: how many ranks share the work.
-        model, optimizer: what this rank itself holds, for `memory_of`: a Module or several in a list,
-            and an optimizer of torch's kind.
+        model, optimizer: what this rank itself holds, for `memory_of`: a Module or several in a
+            list, and an optimizer of torch's kind.
         lossy: why results differ from one process beyond rounding; "" for an exact strategy.
     """
 
@@ -55,8 +55,8 @@ class Strategy(ABC):
     def step(self, batch: Batch, lr: float | None = None) -> Step:
         """Forward, backward and update on this rank's part, which may be empty.
 
-        The loss, and so the gradient, is the mean over the global batch's targets: each target counts
-        alike, however they are spread over ranks and micro-batches.
+        The loss, and so the gradient, is the mean over the global batch's targets: each target
+        counts alike, however they are spread over ranks and micro-batches.
 
         Args:
             lr: this step's learning rate; None for the optimizer's own.
@@ -81,5 +81,5 @@ class Strategy(ABC):
     def load(self, state: dict):
         """Go on from what `full_state` returned, of any strategy with the same configuration."""
 
-    def close(self):
+    def close(self):  # noqa: B027, most have nothing to give back
         """Give back what the strategy took from the system."""

@@ -108,8 +108,8 @@ class Comparison:
             )
         name = getattr(row, f"{what}_name", "")
         return (
-            f"step {row.step}, rank {row.rank}: the {what}{f' of {name}' if name else ''} is off by "
-            f"{getattr(row, what):.3g}, more than {self.tolerance:g}"
+            f"step {row.step}, rank {row.rank}: the {what}{f' of {name}' if name else ''} "
+            f"is off by {getattr(row, what):.3g}, more than {self.tolerance:g}"
         )
 
     def table(self) -> list[tuple[str, str, str]]:

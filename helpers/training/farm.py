@@ -1,4 +1,4 @@
-"""A task farm: many independent trainings, each on a process of its own, as many at once as wanted."""
+"""A task farm: many independent trainings, each on a process of its own, a few at a time."""
 
 import queue
 import threading

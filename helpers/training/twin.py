@@ -162,7 +162,7 @@ def difference(rank, step, loss, twin_loss, gradients, twin_gradients, trained, 
 
 
 def farthest(ours: Mapping, theirs: Mapping) -> tuple[float, str]:
-    """The largest difference of any element, and the tensor's name; infinite where one is missing."""
+    """The largest difference of any element, and whose; infinite where a tensor is missing."""
     worst, where = 0.0, ""
     for name in [*theirs, *(ours.keys() - theirs.keys())]:
         if name not in ours or name not in theirs or ours[name].shape != theirs[name].shape:

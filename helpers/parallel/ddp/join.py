@@ -1,4 +1,4 @@
-"""Uneven inputs: ranks that have run out of batches answer the collectives of those that have not."""
+"""Uneven inputs: ranks that have run out of batches go on answering the others' collectives."""
 
 from contextlib import contextmanager
 

@@ -52,7 +52,7 @@ def what_happens_when(worker, replica, options):
 def test_buckets_set_out_in_the_backward_in_reverse_order_of_use():
     runs = launch(what_happens_when, 2, device="cpu", replica=DDP, options=SMALL)
     log, sizes = runs[0]["log"], runs[0]["sizes"]
-    # in the order of the backward, from the last layer; 8 bytes a number; closed when 50, 200 are full
+    # from the last layer to the first, 8 bytes a number; closed at 50 bytes, then at 200
     assert sizes == [15, 5 + 65, 13 + 91]
     over = log.index(("backward", "over"))
     sent = [i for i, (what, _) in enumerate(log) if what == "sent"]
@@ -226,7 +226,6 @@ def in_the_wrong_order(worker):
         for i in order:
             x = torch.tanh(layers[i](x))
         x.sum().backward()
-        own = {n: None for n in gradients(layers)}
         ddp.synchronize()
         own = gradients(layers)
     return own

@@ -1,0 +1,142 @@
+"""The shape of a GPT, and presets from 100 thousand to a trillion parameters."""
+
+from dataclasses import dataclass
+from typing import Self
+
+CHOICES = {
+    "norm": ("rms", "layer"),
+    "positions": ("rotary", "learned"),
+    "mlp": ("swiglu", "gelu"),
+    "attention": ("sdpa", "explicit"),
+    "recompute": ("none", "selective", "full"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTConfig:
+    """A decoder-only Transformer. The defaults are those of Llama, small.
+
+    Attributes:
+        vocab: V, how many different tokens there are; 256 for bytes.
+        context: the most tokens in a sequence.
+        width: D, numbers in a token's vector.
+        layers: how many blocks.
+        heads, kv_heads: query heads, and key/value heads (grouped queries: fewer; None: as many).
+        hidden: F, the MLP's inner width; None: 4 D, or 8/3 D for SwiGLU, which has three matrices.
+        norm: "rms" (Zhang and Sennrich 2019) or "layer" (Ba et al. 2016).
+        positions: "rotary" (Su et al. 2021) or "learned", added to the embeddings.
+        mlp: "swiglu" (Shazeer 2020) or "gelu", in its tanh form.
+        tied: whether the head's matrix is the embedding's (Press and Wolf 2017).
+        bias: whether linear layers and LayerNorms have one.
+        attention: "sdpa" is PyTorch's fused kernel; "explicit" makes the matrix of scores.
+        recompute: what the backward computes again instead of keeping it: "none"; "selective", the
+            attention's core (Korthikanti et al. 2022, section 5); "full", each block.
+        rotary_base: of the rotary frequencies.
+        norm_eps: added under the root of the norms.
+
+    Raises:
+        ValueError: a value out of its range, or sizes that do not divide each other; says which.
+    """
+
+    vocab: int = 256
+    context: int = 64
+    width: int = 64
+    layers: int = 2
+    heads: int = 4
+    kv_heads: int | None = None
+    hidden: int | None = None
+    norm: str = "rms"
+    positions: str = "rotary"
+    mlp: str = "swiglu"
+    tied: bool = True
+    bias: bool = False
+    attention: str = "sdpa"
+    recompute: str = "none"
+    rotary_base: float = 10_000.0
+    norm_eps: float = 1e-5
+
+    def __post_init__(self):
+        for name, choices in CHOICES.items():
+            if (given := getattr(self, name)) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, not {given!r}")
+        for name in ("vocab", "context", "width", "layers", "heads", "kv_heads", "hidden"):
+            size = getattr(self, name)
+            optional = size is None and name in ("kv_heads", "hidden")
+            if not optional and (not isinstance(size, int) or size < 1):
+                raise ValueError(f"{name} must be a positive whole number, not {size!r}")
+        if self.width % self.heads:
+            raise ValueError(f"{self.heads} heads do not divide a width of {self.width}")
+        if self.heads % self.key_heads:
+            raise ValueError(f"{self.key_heads} kv_heads do not divide {self.heads} heads")
+        if self.positions == "rotary" and self.head_width % 2:
+            raise ValueError(f"rotary positions need even heads, and these are {self.head_width}")
+
+    @property
+    def key_heads(self) -> int:
+        """K: key and value heads."""
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def head_width(self) -> int:
+        """d: numbers in a head's query."""
+        return self.width // self.heads
+
+    @property
+    def inner(self) -> int:
+        """F: `hidden`, or its default (SwiGLU's rounded up to a multiple of 8)."""
+        if self.hidden is not None:
+            return self.hidden
+        return 4 * self.width if self.mlp == "gelu" else -(-8 * self.width // 24) * 8
+
+    @classmethod
+    def preset(cls, name: str, **changes) -> Self:
+        """A model of about that many parameters, embeddings included: "100k" … "1T".
+
+        Args:
+            changes: taken in place of the preset's values.
+
+        Raises:
+            ValueError: no such preset; names those that there are.
+        """
+        if name not in PRESETS:
+            raise ValueError(f"no preset {name!r}: there are {', '.join(PRESETS)}")
+        return cls(**{**PRESETS[name], **changes})
+
+
+def _bytes(width, layers, heads):
+    """Bytes as tokens, for what is trained in this course."""
+    return {"vocab": 256, "context": 128, "width": width, "layers": layers, "heads": heads}
+
+
+def _gpt(width, layers, heads, context=1024, vocab=50_257):
+    """As GPT-2 (Radford et al. 2019, table 2) and GPT-3 (Brown et al. 2020, table 2.1)."""
+    shape = {"vocab": vocab, "context": context, "width": width, "layers": layers, "heads": heads}
+    return shape | {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True}
+
+
+def _llama(width, layers, heads, hidden, kv_heads=None, vocab=32_000, context=4096):
+    """As Llama 2 (Touvron et al. 2023) and Llama 3 (Grattafiori et al. 2024, table 3)."""
+    shape = {"vocab": vocab, "context": context, "width": width, "layers": layers, "heads": heads}
+    return shape | {"hidden": hidden, "kv_heads": kv_heads, "tied": False}
+
+
+PRESETS = {
+    "100k": _bytes(48, 3, 4),
+    "300k": _bytes(88, 3, 4),
+    "1M": _bytes(128, 5, 4),
+    "3M": _bytes(192, 7, 6),
+    "10M": _bytes(320, 8, 8),
+    "30M": _bytes(528, 9, 8),
+    "124M": _gpt(768, 12, 12),  # GPT-2 small
+    "355M": _gpt(1024, 24, 16),
+    "774M": _gpt(1280, 36, 20),
+    "1.5B": _gpt(1600, 48, 25),  # GPT-2 XL
+    "7B": _llama(4096, 32, 32, 11_008),
+    "8B": _llama(4096, 32, 32, 14_336, 8, 128_256, 8192),
+    "13B": _llama(5120, 40, 40, 13_824),
+    "70B": _llama(8192, 80, 64, 28_672, 8),
+    "175B": _gpt(12_288, 96, 96, 2048),  # GPT-3
+    "405B": _llama(16_384, 126, 128, 53_248, 8, 128_256, 8192),
+    # the largest of Narayanan et al. 2021 (Megatron-LM), table 1
+    "1T": _gpt(25_600, 128, 160, 2048, 51_200),
+}

@@ -1,0 +1,102 @@
+"""The farm gives out every task once, tries again what failed, names it, and leaves nothing."""
+
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+
+from helpers.training.farm import FarmError, farm
+
+
+def square(worker, x):
+    assert worker.world_size == 1
+    return x * x
+
+
+def test_results_come_in_the_order_of_the_tasks():
+    done = []
+    assert farm(square, range(7), workers=3, done=lambda *pair: done.append(pair)) == [
+        0, 1, 4, 9, 16, 25, 36,
+    ]  # fmt: skip
+    assert sorted(done) == [(i, i * i) for i in range(7)]
+
+
+def test_a_dict_is_given_as_arguments_and_no_task_is_no_work():
+    assert farm(lambda worker, a, b: a - b, [{"a": 3, "b": 1}]) == [2]
+    assert farm(square, []) == []
+
+
+def dies_once(worker, task, folder):
+    mark = os.path.join(folder, str(task))
+    if task == 2 and not os.path.exists(mark):
+        open(mark, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+def test_a_task_whose_process_was_killed_is_tried_again(tmp_path):
+    tasks = [{"task": i, "folder": str(tmp_path)} for i in range(4)]
+    assert farm(dies_once, tasks, workers=2) == [0, 1, 2, 3]
+
+
+def test_without_retries_it_counts_as_failed(tmp_path):
+    tasks = [{"task": i, "folder": str(tmp_path)} for i in range(4)]
+    with pytest.raises(FarmError, match="SIGKILL"):
+        farm(dies_once, tasks, workers=2, retries=0)
+
+
+def never(worker, task):
+    if task == "bad":
+        raise ValueError("no such thing")
+    return task
+
+
+def test_the_one_that_fails_is_named_and_the_others_are_carried_out():
+    with pytest.raises(FarmError, match=r"task 1, 'bad': .*no such thing") as error:
+        farm(never, ["a", "bad", "c", "d"], workers=2)
+    assert error.value.results == ["a", None, "c", "d"]
+    assert list(error.value.failed) == [1]
+
+
+def meet(worker, folder, name, others):
+    """Both are there at once, or this never ends."""
+    open(os.path.join(folder, name), "w").close()
+    end = time.monotonic() + 20
+    while len(os.listdir(folder)) < others:
+        assert time.monotonic() < end, "alone"
+        time.sleep(0.01)
+    return os.getpid()
+
+
+def test_workers_run_at_the_same_time(tmp_path):
+    tasks = [{"folder": str(tmp_path), "name": str(i), "others": 2} for i in range(2)]
+    assert len(set(farm(meet, tasks, workers=2))) == 2
+
+
+def sleeps(worker, seconds):
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def test_an_interrupt_stops_all_at_once():
+    before = set(psutil.Process().children(recursive=True))
+    timer = threading.Timer(2.0, signal.raise_signal, [signal.SIGINT])
+    began = time.monotonic()
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        farm(sleeps, [60] * 4, workers=2)
+    assert time.monotonic() - began < 20
+    left = [p for p in psutil.Process().children(recursive=True) if p not in before]
+    # the server that ranks come from stays for the next call
+    assert len([p for p in left if p.is_running()]) <= 2, left
+
+
+def test_an_error_in_done_stops_the_farm():
+    def full(place, result):
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        farm(sleeps, [0, 60, 60], workers=2, done=full)
