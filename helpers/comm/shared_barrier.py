@@ -18,6 +18,7 @@ import time
 
 SPIN = 50e-6  # seconds to look again and again before going to sleep: a sleeper wakes up late
 TICK = 0.05  # seconds asleep after which a rank looks whether the others are alive
+FAILED, CLOSED = 1, 2  # why a rank that lives does not come again
 CACHE_LINE = 64  # bytes; a semaphore (sem_t: 32 on 64-bit Linux) in each, so that none share one
 
 
@@ -60,9 +61,7 @@ class Barrier:
             raise OSError("a barrier in shared memory needs Linux 5.3 with glibc 2.30, or later")
         self.rank, self.pids, self.names, self.timeout = rank, pids, names, timeout
         self.others = [(rank + away) % size for away in range(1, size)]
-        self.failed = memory[
-            : size * CACHE_LINE : CACHE_LINE
-        ].numpy()  # [rank]: not 0 if it gave up
+        self.gone = memory[: size * CACHE_LINE : CACHE_LINE].numpy()  # [rank]: 0, FAILED, CLOSED
         first = memory.data_ptr() + size * CACHE_LINE
         table = [
             [Semaphore(first + (a * size + b) * CACHE_LINE) for b in range(size)]
@@ -73,12 +72,13 @@ class Barrier:
         self.memory = memory  # mapped as long as the semaphores in it are used
         self.spin = SPIN if len(os.sched_getaffinity(0)) >= size else 0.0
         # A pidfd stands for this process, even when its number is given to another later.
-        self.processes = {}
-        for other in self.others:
-            try:
+        self.processes: dict[int, int] = {}
+        try:
+            for other in self.others:
                 self.processes[other] = os.pidfd_open(pids[other])
-            except ProcessLookupError as error:
-                raise PeerLost(self.ended(other, "the first barrier"), names[other]) from error
+        except ProcessLookupError:
+            self.close()
+            raise self.lost(other, "the first barrier") from None
 
     def init(self):
         """Make the semaphores that this rank raises. All ranks do, before any waits."""
@@ -94,10 +94,12 @@ class Barrier:
         Raises:
             PeerLost: a rank has ended, or failed, without coming.
             TimeoutError: a rank lives, and has not come.
-            RuntimeError: an earlier wait of this rank failed: the ranks are out of step.
+            RuntimeError: it is closed, or an earlier wait failed: the ranks are out of step.
         """
-        if self.failed[self.rank]:
-            raise RuntimeError(f"an earlier call in this shared memory failed: no {doing} any more")
+        if self.gone[self.rank] == CLOSED:
+            raise RuntimeError(f"this shared memory is closed; no {doing}")
+        if self.gone[self.rank] == FAILED:
+            raise RuntimeError(f"an earlier call in this shared memory failed; no {doing}")
         try:
             for other in self.others:
                 self.tell[other].post()
@@ -112,34 +114,42 @@ class Barrier:
 
     def give_up(self):
         """Let the others know that this rank will not come to a barrier again."""
-        self.failed[self.rank] = 1
+        self.gone[self.rank] = FAILED
 
     def look(self, missing: list[int], doing: str, until: float):
         """Raise if one of these, not heard of so far, will not come."""
-        lost = [other for other in missing if has_ended(self.processes[other])]
-        lost += [other for other in missing if self.failed[other]]
-        for other in lost:
+        for other in [other for other in missing if self.gone[other] or self.has_ended(other)]:
             if not self.heard[other].count():  # asked after: it may have come here, and ended then
-                raise PeerLost(self.ended(other, doing), self.names[other])
+                raise self.lost(other, doing)
         missing = [other for other in missing if not self.heard[other].count()]
         if missing and time.monotonic() > until:
             ranks = ", ".join(f"rank {self.names[other]}" for other in missing)
             raise TimeoutError(f"{ranks} did not come to {doing} within {self.timeout:g} s")
 
-    def ended(self, other: int, doing: str) -> str:
-        how = f"has ended (process {self.pids[other]})" if not self.failed[other] else "has failed"
-        return f"rank {self.names[other]} {how}, and did not come to {doing}"
+    def has_ended(self, other: int) -> bool:
+        """True also while its parent has not asked how it ended (a zombie)."""
+        if other not in self.processes:
+            return True
+        poll = select.poll()
+        poll.register(self.processes[other], select.POLLIN)
+        return bool(poll.poll(0))
+
+    def lost(self, other: int, doing: str) -> PeerLost:
+        """The error that names this rank."""
+        if self.gone[other] == FAILED:
+            how = "has failed"
+        elif self.has_ended(other):
+            how = f"has ended (process {self.pids[other]})"
+        else:
+            how = "has closed its shared memory"
+        name = self.names[other]
+        return PeerLost(f"rank {name} {how}, and did not come to {doing}", name)
 
     def close(self):
+        """Close the descriptors; this rank does not come again."""
+        self.gone[self.rank] = self.gone[self.rank] or CLOSED
         while self.processes:
             os.close(self.processes.popitem()[1])
-
-
-def has_ended(process: int) -> bool:
-    """Has the process behind this pidfd ended? True also while nobody has asked how (a zombie)."""
-    poll = select.poll()
-    poll.register(process, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 class Timespec(ctypes.Structure):

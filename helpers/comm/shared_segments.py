@@ -109,17 +109,25 @@ class Segments:
         fd = create(nbytes)
         try:
             places = self.agree(what, (fd, 0))
-            parts = [
-                map_shared(pid, fd, nbytes) for pid, (fd, _) in zip(self.pids, places, strict=True)
-            ]
-            self.barrier.wait(what)
-        except BaseException:
-            self.barrier.give_up()
-            raise
+            try:
+                parts = [self.map_of(rank, fd, nbytes) for rank, (fd, _) in enumerate(places)]
+            except BaseException:
+                self.barrier.give_up()
+                raise
+            self.barrier.wait(what)  # all have mapped them: the descriptor can be closed
         finally:
             os.close(fd)
         self.segments.append(parts)
         return parts
+
+    def map_of(self, rank: int, fd: int, nbytes: int) -> torch.Tensor:
+        """`map_shared`, of a rank that may have ended meanwhile."""
+        try:
+            return map_shared(self.pids[rank], fd, nbytes)
+        except RuntimeError:
+            if rank != self.rank and self.barrier.has_ended(rank):
+                raise self.barrier.lost(rank, "the making of shared memory") from None
+            raise
 
     def locate(self, row: torch.Tensor) -> tuple[int, int] | None:
         """The segment of this rank in which a tensor's memory lies, and at which byte."""
@@ -132,7 +140,6 @@ class Segments:
 
     def close(self):
         """Forget the segments. Their memory is given back with the last tensor in it."""
-        self.barrier.give_up()
         self.barrier.close()
         self.segments.clear()
 

@@ -231,6 +231,7 @@ def test_ranks_that_come_late(clusters, half):
 
 
 MEET = "                self.meet()\n"
+OTHERS = "                for rank in self.others():\n"
 MISSING = {  # a barrier: which, and where it stands
     "all_reduce: before": (MEET, "                result = slots"),
     "all_reduce: after": (
@@ -273,6 +274,10 @@ def test_a_barrier_that_is_missing_would_be_seen(barrier):
     drawn = every((0, 1, 2), calls=[barrier.partition(":")[0]])
     old = "".join(MISSING[barrier])
     assert told(drawn, (old, old.replace(MEET, "")), late=0.01)
+
+
+def test_none_is_seen_without_a_mistake():
+    assert not told(every((0, 1, 2)), ("self.turn = 0", "self.turn = 1"), late=0.002)
 
 
 @pytest.mark.parametrize("mistake", WRONG)

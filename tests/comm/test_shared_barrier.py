@@ -1,0 +1,154 @@
+"""What becomes of the ranks that wait, when one is killed, ends, fails, stops or is late."""
+
+import os
+import pickle
+import random
+import signal
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.comm.shared_barrier import PeerLost
+from helpers.comm.shared_collectives import SharedMemory
+from tests.comm.killable import PATIENCE, Killable
+
+LOST = "PeerLost: rank 1 has ended (process {}), and did not come to "
+
+
+def reduce_for_ever(rank, say, where):
+    with SharedMemory() as shared:
+        plain = torch.ones(300_001)
+        tensor = {"shared": shared.empty(300_001), "plain": plain}[where]
+        say("ready")
+        while True:
+            shared.all_reduce(tensor)
+            tensor.fill_(1)
+
+
+@pytest.mark.parametrize("where", ["shared", "plain"])
+@pytest.mark.parametrize("moment", range(3))
+def test_a_killed_rank_is_named(tmp_path, where, moment):
+    before = sorted(os.listdir("/dev/shm"))
+    with Killable(tmp_path, 3, reduce_for_ever, where) as ranks:
+        assert [ranks.hear(rank) for rank in range(3)] == ["ready"] * 3
+        time.sleep(0.05 * random.Random(moment).random())
+        ranks.signal(1)
+        for rank in (0, 2):
+            assert ranks.hear(rank).startswith(LOST.format(ranks.processes[1].pid))
+    assert sorted(os.listdir("/dev/shm")) == before
+
+
+def one_does_not_come(rank, say, how):
+    shared = SharedMemory(timeout=0.3 if how == "late" else PATIENCE)
+    shared.barrier()
+    if rank != 1:
+        shared.barrier()
+    if how == "late":
+        time.sleep(PATIENCE)  # it lives
+    return "ended"
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("ended", "PeerLost: rank 1 has ended"),
+        ("late", "TimeoutError: rank 1 did not come to barrier within 0.3 s"),
+    ],
+)
+def test_one_does_not_come(tmp_path, how, told):
+    with Killable(tmp_path, 3, one_does_not_come, how) as ranks:
+        for rank in (0, 2):
+            assert ranks.hear(rank).startswith(told)
+
+
+def one_fails(rank, say):
+    shared = SharedMemory()
+    tensor = torch.ones(3)
+    if rank == 1:
+        shared.rows = lambda *_: 1 / 0
+    try:
+        shared.all_reduce(tensor)
+    except (ZeroDivisionError, PeerLost) as error:
+        say(f"{type(error).__name__}: {error}")
+    try:
+        shared.all_reduce(tensor)
+    except RuntimeError as error:
+        say(str(error))
+    time.sleep(PATIENCE)  # it lives
+
+
+def test_one_fails_and_lives(tmp_path):
+    with Killable(tmp_path, 3, one_fails) as ranks:
+        assert ranks.hear(1).startswith("ZeroDivisionError")
+        for rank in (0, 2):
+            assert ranks.hear(rank).startswith("PeerLost: rank 1 has failed")
+        assert all("an earlier call" in ranks.hear(rank) for rank in range(3))
+
+
+def one_leaves_at_once(rank, say):
+    """Rank 2 tells rank 1 first that it has come: that one is gone when rank 0 still waits."""
+    shared = SharedMemory()
+    shared.barrier()
+    if rank == 2:
+        barrier = shared.segments.barrier
+        barrier.others, tell = [1, 0], barrier.tell[0]
+        barrier.tell[0] = type("Slow", (), {"post": lambda self: (time.sleep(0.4), tell.post())})()
+    shared.barrier()
+    return "done"
+
+
+def test_a_rank_may_end_when_it_is_done(tmp_path):
+    with Killable(tmp_path, 3, one_leaves_at_once) as ranks:
+        assert [ranks.hear(rank) for rank in (1, 2, 0)] == ["done"] * 3
+
+
+def test_a_rank_that_stops_is_waited_for(tmp_path):
+    with Killable(tmp_path, 2, reduce_a_while) as ranks:
+        assert [ranks.hear(rank) for rank in range(2)] == ["ready"] * 2
+        ranks.signal(1, signal.SIGSTOP)
+        assert not ranks.pipes[0].poll(0.5)
+        ranks.signal(1, signal.SIGCONT)
+        assert [ranks.hear(rank) for rank in range(2)] == ["done"] * 2
+
+
+def reduce_a_while(rank, say):
+    with SharedMemory() as shared:
+        tensor = shared.empty(1000)
+        say("ready")
+        until = time.monotonic() + 0.3
+        going = torch.ones(1)
+        while going.item():  # rank 1 says when it is enough
+            shared.all_reduce(tensor)
+            going.fill_(rank != 1 or time.monotonic() < until)
+            shared.broadcast(going, src=1)
+    return "done"
+
+
+def in_a_thread(rank, say):
+    """Rank 1 comes only when it is told to, by the other thread of a rank that waits for it."""
+    shared = SharedMemory()
+    store = dist.distributed_c10d._get_default_store()
+    tensor = torch.full((3,), rank + 1.0)
+    if rank == 1:
+        store.wait(["come"])
+        shared.all_reduce(tensor)
+    else:
+        thread = threading.Thread(target=shared.all_reduce, args=(tensor,))
+        thread.start()
+        time.sleep(0.2)  # it waits now
+        store.set("come", "")
+        thread.join()
+    return str(tensor.tolist())
+
+
+def test_other_threads_run_while_one_waits(tmp_path):
+    with Killable(tmp_path, 2, in_a_thread) as ranks:
+        assert [ranks.hear(rank) for rank in range(2)] == ["[3.0, 3.0, 3.0]"] * 2
+
+
+def test_the_error_travels():
+    error = pickle.loads(pickle.dumps(PeerLost("rank 3 has ended", 3)))
+    assert (str(error), error.rank) == ("rank 3 has ended", 3)

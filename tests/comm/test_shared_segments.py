@@ -1,0 +1,175 @@
+"""Shared memory: what it is, what is left of it, and what is said when it cannot be."""
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.comm import shared_segments
+from helpers.comm.ledger import ledger
+from helpers.comm.shared_collectives import SharedMemory
+from helpers.runtime.cluster import Cluster
+
+SUM, MAX, AVG = dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.AVG
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster(3) as cluster:
+        yield cluster
+
+
+def left() -> tuple[int, int]:
+    """Open descriptors, and mappings of shared memory, of this process."""
+    with open("/proc/self/maps") as file:
+        mapped = sum("helpers-shared" in line for line in file)
+    return len(os.listdir("/proc/self/fd")), mapped
+
+
+def test_every_rank_sees_what_the_others_write(cluster):
+    def run(worker):
+        with SharedMemory() as shared:
+            tensor = shared.empty((2, 3), torch.int64)
+            first = tensor.tolist()
+            tensor.fill_(worker.rank)
+            shared.barrier()
+            seen = [peer[1, 2].item() for peer in shared.peers(tensor)]
+            column = shared.empty(5)[2:4]
+            column.fill_(worker.rank + 0.5)
+            shared.barrier()
+            return first, seen, [peer.tolist() for peer in shared.peers(column)]
+
+    for first, seen, columns in cluster.run(run):
+        assert first == [[0, 0, 0], [0, 0, 0]]
+        assert seen == [0, 1, 2]
+        assert columns == [[0.5, 0.5], [1.5, 1.5], [2.5, 2.5]]
+
+
+def test_nothing_is_left(cluster):
+    def run(worker):
+        found = [left()]
+        for _ in range(3):
+            with SharedMemory() as shared:
+                tensors = [shared.empty(10_000), shared.empty(0), shared.empty((3, 5), torch.bool)]
+                shared.all_reduce(tensors[0])
+                during = left()
+            del tensors, shared
+            found.append(left())
+        group = SharedMemory(dist.group.WORLD)  # and when nobody closes it
+        tensor = group.empty(3)
+        del group
+        return found, during, tensor.tolist(), left()
+
+    before = sorted(os.listdir("/dev/shm"))
+    for found, during, tensor, forgotten in cluster.run(run):
+        assert len(set(found)) == 1
+        assert found[0][1] == 0
+        assert during[1] > 0
+        assert tensor == [0, 0, 0]
+        assert forgotten == (found[0][0], 1)  # the one tensor that is still held
+    assert sorted(os.listdir("/dev/shm")) == before
+
+
+def test_after_its_end(cluster):
+    def run(worker):
+        with SharedMemory() as shared:
+            tensor = shared.empty(4)
+        tensor += 1  # it is a tensor as any other now
+        with pytest.raises(RuntimeError, match="closed"):
+            shared.all_reduce(tensor)
+        with pytest.raises(RuntimeError, match="closed"):
+            shared.empty(4)
+        shared.close()  # a second time
+        return tensor.tolist()
+
+    assert list(cluster.run(run)) == [[1, 1, 1, 1]] * 3
+
+
+def test_calls_that_differ_are_told_to_all(cluster):
+    def run(worker):
+        one = worker.rank == 1
+        found = []
+        with SharedMemory() as shared:
+            for call in (
+                lambda: shared.all_reduce(torch.ones(4 + one)),
+                lambda: shared.all_reduce(torch.ones(4), MAX if one else SUM),
+                lambda: shared.all_reduce(torch.ones(4).int() if one else torch.ones(4)),
+                lambda: shared.barrier() if one else shared.all_reduce(torch.ones(4)),
+                lambda: shared.broadcast(torch.ones(4), src=int(one)),
+                lambda: shared.empty(4 + one),
+            ):
+                try:
+                    call()
+                    found.append("nothing")
+                except ValueError as error:
+                    found.append(str(error))
+            shared.all_reduce(tensor := torch.ones(2))  # none of them did any harm
+        return found, tensor.tolist(), left()
+
+    for rank, (found, tensor, _) in enumerate(cluster.run(run)):
+        assert tensor == [3, 3]
+        for text in found:
+            assert text.startswith(f"the ranks differ: rank {rank} calls ")
+            assert f"rank {0 if rank == 1 else 1} calls " in text
+        assert "all_reduce of 16 bytes, torch.float32, SUM" in found[0]
+        assert "all_reduce of 20 bytes, torch.float32, SUM" in found[0]
+
+
+def test_what_cannot_be(cluster):
+    def run(worker):
+        pair = dist.new_group([0, 2])
+        with SharedMemory() as shared:
+            with pytest.raises(ValueError, match="must not be on meta"):
+                shared.all_reduce(torch.ones(3, device="meta"))
+            with pytest.raises(ValueError, match="output must hold 1 numbers"):
+                shared.reduce_scatter(torch.ones(2), torch.ones(3))
+            with pytest.raises(ValueError, match="AVG is none of SUM"):
+                shared.all_reduce(torch.ones(3), AVG)
+            with pytest.raises(ValueError, match=r"rank 3 cannot be .* \[0, 1, 2\]"):
+                shared.broadcast(torch.ones(3), src=3)
+            with pytest.raises(ValueError, match="not in this shared memory"):
+                shared.peers(torch.ones(3))
+            shared.all_reduce(tensor := torch.ones(2))
+        if worker.rank == 1:
+            with pytest.raises(ValueError, match="rank 1 is not in this group"):
+                SharedMemory(pair)
+        place, create = shared_segments.where, os.memfd_create
+        try:
+            shared_segments.where = lambda: ("another machine" if worker.rank == 1 else "one", "")
+            with pytest.raises(ValueError, match="ranks 0 and 1 are not on one machine"):
+                SharedMemory()
+            del os.memfd_create
+            with pytest.raises(OSError, match="needs Linux"):
+                SharedMemory()
+        finally:
+            shared_segments.where, os.memfd_create = place, create
+        return tensor.tolist()
+
+    assert list(cluster.run(run)) == [[3, 3]] * 3
+
+
+def test_the_ledger_counts_payload_and_no_wire(cluster):
+    def run(worker):
+        with SharedMemory() as shared:
+            tensor, part = shared.empty(30), torch.ones(10)
+            with ledger() as log:
+                shared.all_reduce(tensor)
+                shared.all_reduce(part)
+                shared.reduce_scatter(part, tensor)
+                shared.all_gather(tensor, part)
+                shared.broadcast(tensor)
+        return [(e.call, e.ranks, e.rank, e.payload, e.wire) for e in log.entries], log.kernel
+
+    for rank, (entries, kernel) in enumerate(cluster.run(run)):
+        assert entries == [
+            (call, 3, rank, payload, 0)
+            for call, payload in (
+                ("all_reduce", 120),
+                ("all_reduce", 40),
+                ("reduce_scatter", 120),
+                ("all_gather", 120),
+                ("broadcast", 120),
+            )
+        ]
+        assert kernel in (0, None)  # nothing went through a socket
