@@ -6,6 +6,8 @@ tokens   bytes as tokens; byte-pair encoding
 blocks   documents packed into a stream of tokens on disk, cut into blocks of equal length
 order    which samples are in global batch k, the same on any number of ranks
 sampler  each rank's samples of an epoch, as torch's DistributedSampler gives them
+digits   pictures of digits: scikit-learn's, off line; MNIST, on line
+hub      datasets of the Hub, or a word within seconds about why not
 cache    where computed files are kept, safe for several ranks at once
 
     blocks = pack("python", length=128)

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from helpers.data.hub import load
+
 if TYPE_CHECKING:  # importing it costs a second or more, and a rank that opens blocks needs none
     from datasets import Dataset
 
@@ -30,10 +32,6 @@ _LEFT_OUT = frozenset(
 )
 
 Document = tuple[str, str]  # name, text
-
-
-class CannotReach(ConnectionError):
-    """A corpus on line could not be had: which, why, and what to do."""
 
 
 def corpus(name: str = "python", split: str = "train") -> "Dataset":
@@ -187,24 +185,7 @@ def _read() -> Iterator[Document]:
 
 def _wikitext(split: str) -> Iterable[str]:
     """The lines, empty ones too."""
-    import datasets
-    from huggingface_hub import HfApi
-
-    name, config = WIKITEXT
-    here = Path(datasets.config.HF_DATASETS_CACHE, name.replace("/", "___"), config)
-    try:
-        if not here.exists():
-            HfApi().dataset_info(name, timeout=5)  # seconds. load_dataset itself tries for 24
-        return datasets.load_dataset(name, config, split=split)["text"]
-    except Exception as error:
-        raise CannotReach(
-            f"could not load {name} ({config}) from the Hugging Face Hub: "
-            f"{type(error).__name__}: {error}\n"
-            'Off line there is corpus("python"), which every Python carries. To have WikiText: '
-            "connect this machine and run the call again (HF_HUB_OFFLINE must not be set; behind a "
-            "proxy, HTTPS_PROXY must be), or run it on a machine that is connected and copy that "
-            "one's ~/.cache/huggingface here."
-        ) from error
+    return load(*WIKITEXT, split, instead='corpus("python"), which every Python carries')["text"]
 
 
 def articles(lines: Iterable[str]) -> Iterator[Document]:

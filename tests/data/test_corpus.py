@@ -7,7 +7,6 @@ import time
 import pytest
 
 from helpers.data.corpus import (
-    CannotReach,
     articles,
     corpus,
     describe,
@@ -16,6 +15,7 @@ from helpers.data.corpus import (
     held_out,
     provenance,
 )
+from helpers.data.hub import CannotReach
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,8 @@ def test_provenance_of_another_dataset_is_refused():
 )
 def test_without_the_hub_wikitext_says_what_to_do(unreachable, tmp_path):
     code = (
-        "from helpers.data.corpus import CannotReach, corpus\n"
+        "from helpers.data.corpus import corpus\n"
+        "from helpers.data.hub import CannotReach\n"
         "try:\n    corpus('wikitext')\n"
         "except CannotReach as error:\n    print(error)"
     )
