@@ -163,7 +163,7 @@ def draw(traces: Iterable[Trace], *, names=None, lanes=LANES, title: str = ""):
         for span in found.of(*present)
     ]
     order = [f"{name} {lane}".strip() for name in names for lane in present]
-    return timeline(boxes, lanes=order, xlabel="milliseconds", title=title)
+    return timeline(boxes, lanes=order, group=len(present), xlabel="milliseconds", title=title)
 
 
 def label_of(span: Span) -> str:

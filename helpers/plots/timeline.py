@@ -49,6 +49,7 @@ def timeline(
     *,
     lanes: Sequence[str] | None = None,
     colors: Mapping[str, str] | None = None,
+    group: int = 0,
     xlabel: str = "time",
     title: str = "",
     width: float = 8.0,
@@ -58,6 +59,7 @@ def timeline(
     Args:
         lanes: their order from the top, also of lanes without a box; by default as they appear.
         colors: kind -> colour, before those of KIND_COLORS.
+        group: so many lanes belong together; a line divides them from the next ones. 0: none does.
         xlabel: with the unit of the boxes' times.
         width: of the figure in inches, at 80 dots each.
 
@@ -87,6 +89,8 @@ def timeline(
         rows, count = stack(own)
         for kind in dict.fromkeys(box.kind for box in own):
             draw_kind(axes, number, own, rows, count, kind, colors[kind], letters)
+    for number in range(group, len(lanes), group) if group else ():
+        axes.axhline(number - 0.5, color="#444444", lw=0.8)
     axes.set(xlim=(left, right), ylim=(max(len(lanes), 1) - 0.5, -0.5), xlabel=xlabel, title=title)
     axes.set_yticks(range(len(lanes)), lanes)
     axes.tick_params(axis="y", length=0)

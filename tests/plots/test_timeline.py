@@ -89,6 +89,13 @@ def test_the_order_of_lanes_can_be_chosen_and_lanes_may_be_empty():
         timeline(schedule(), lanes=["stage 0"])
 
 
+def test_lines_divide_groups_of_lanes():
+    lanes = [f"stage {number}" for number in range(4)]
+    figure = timeline(schedule(), lanes=lanes, group=2)
+    assert [line.get_ydata()[0] for line in figure.axes[0].lines] == [1.5]
+    assert not timeline(schedule(), lanes=lanes).axes[0].lines
+
+
 def test_odd_input():
     assert timeline([])._repr_png_().startswith(b"\x89PNG")
     assert timeline([Box(lane="a", start=5, duration=0, label="x")])._repr_png_()
