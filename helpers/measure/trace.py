@@ -150,16 +150,19 @@ def draw(traces: Iterable[Trace], *, names=None, lanes=LANES, title: str = ""):
     traces = list(traces)
     names = [f"rank {rank}" for rank in range(len(traces))] if names is None else list(names)
     present = [lane for lane in LANES if lane in lanes and any(t.of(lane) for t in traces)]
-    first = min((t.began + s.start for t in traces for s in t.of(*present)), default=0.0)
+    began = min((found.began for found in traces), default=0.0)
+    offsets = [found.began - began for found in traces]
+    pairs = list(zip(traces, offsets, strict=True))
+    first = min((offset + s.start for t, offset in pairs for s in t.of(*present)), default=0.0)
     boxes = [
         Box(
             lane=f"{name} {span.lane}".strip(),
-            start=1e3 * (found.began - first + span.start),
+            start=1e3 * (offset + span.start - first),
             duration=1e3 * span.seconds,
             label=label_of(span),
             kind=span.kind,
         )
-        for name, found in zip(names, traces, strict=True)
+        for name, (found, offset) in zip(names, pairs, strict=True)
         for span in found.of(*present)
     ]
     order = [f"{name} {lane}".strip() for name in names for lane in present]
