@@ -86,3 +86,10 @@ def test_anothers_folder_is_refused(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(PermissionError, match="belongs to another user: set HELPERS_CACHE"):
         cache_folder()
+
+
+def test_an_entry_that_cannot_be_put_in_its_place_is_no_entry():
+    (cache_folder() / "a").write_text("a file stands in the way")
+    with pytest.raises(OSError, match="a"):
+        kept("a", lambda folder: (folder / "x").write_text("1"))
+    assert [entry.name for entry in cache_folder().iterdir()] == ["a"]
