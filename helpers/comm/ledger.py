@@ -217,6 +217,10 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self._log = log
 
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # else the first use in a fresh rank imports all of torch._dynamo, a second
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any("__tensor_flatten__" in dir(kind) for kind in types):
             return NotImplemented  # a DTensor finds out what to communicate; that comes back here

@@ -1,16 +1,21 @@
 """What a strategy sends its buffers with: started here, waited for later.
 
 Strategies never spell `torch.distributed` themselves. They start a collective on a transport, go on
-computing, and wait for the `Work` that came back. `GroupTransport` is gloo or NCCL.
+computing, and wait for the `Work` that came back.
+
+    GroupTransport     gloo or NCCL
+    SharedTransport    memory that the ranks of one machine share
 """
 
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 
 from helpers.comm.messages import in_a_row, written_in_a_row
+from helpers.comm.shared_collectives import SharedMemory
 
 COALESCE = 16 * 2**20  # bytes of small tensors that travel together
 
@@ -50,6 +55,41 @@ class GroupTransport:
 
     def close(self):
         """Give back what `empty` took from the system."""
+
+
+class SharedTransport(GroupTransport):
+    """All-reduces through shared memory, in a thread of their own; the rest by the group.
+
+    Buffers from `empty` lie in shared memory and are reduced where they lie; others are copied.
+
+    Raises:
+        OSError, ValueError: as SharedMemory: not Linux, not one machine, not the CPU.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None):
+        super().__init__(group)
+        self.shared = SharedMemory(self.group)
+        self.thread = ThreadPoolExecutor(1, "all-reduce")  # one: calls must keep their order
+
+    def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return self.shared.empty(numel, dtype)
+
+    def all_reduce(self, buffer: torch.Tensor) -> Work:
+        return Answer(self.thread.submit(self.shared.all_reduce, buffer))
+
+    def close(self):
+        self.thread.shutdown()
+        self.shared.close()
+
+
+class Answer:
+    """The Work of a thread."""
+
+    def __init__(self, future: Future):
+        self.future = future
+
+    def wait(self):
+        self.future.result()
 
 
 def replicate(tensors: Iterable[torch.Tensor], transport: GroupTransport, source: int = 0):

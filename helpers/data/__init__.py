@@ -4,6 +4,7 @@ batch    tokens and their targets; a rank's part of them, micro-batches
 corpus   text as a `datasets.Dataset`: what every Python carries, off line; WikiText, on line
 tokens   bytes as tokens; byte-pair encoding
 blocks   documents packed into a stream of tokens on disk, cut into blocks of equal length
+source   blocks in an order: batches for a training loop
 order    which samples are in global batch k, the same on any number of ranks
 sampler  each rank's samples of an epoch, as torch's DistributedSampler gives them
 digits   pictures of digits: scikit-learn's, off line; MNIST, on line

@@ -205,6 +205,10 @@ class LiveStorages(TorchDispatchMode):
         self.now = self.peak = 0
         self._see(things)
 
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # else the first use in a fresh rank imports all of torch._dynamo, a second
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any("__tensor_flatten__" in dir(kind) for kind in types):
             return NotImplemented  # the tensor unpacks itself first; its parts come back here

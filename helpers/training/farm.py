@@ -101,11 +101,12 @@ def farm(
         screen.finish()
     finally:
         over.set()
-        for cluster in clusters:
-            cluster.stop()  # not `close`: it would wait for a task that runs
-        for hand in hands:
-            if hand.ident:
-                hand.join()
+        while any(hand.is_alive() for hand in hands):  # one may be between two tasks: look again
+            for cluster in clusters:
+                cluster.stop()  # not `close`: it would wait for the task that runs
+            for hand in hands:
+                if hand.ident:
+                    hand.join(POLL_SECONDS)
         for cluster in clusters:
             cluster.close()
     if failed:

@@ -10,8 +10,8 @@ from helpers.data.batch import Batch
 from helpers.parallel.strategy import Strategy
 
 
-class Source(Protocol):
-    """Where batches come from."""
+class Batches(Protocol):
+    """Where batches come from: `helpers.data.source.Source`, say."""
 
     def shard(self, k: int, rank: int, world: int) -> Batch:
         """This rank's part of global batch k; it may be empty."""
@@ -39,7 +39,7 @@ class History:
 
 def train(
     strategy: Strategy,
-    source: Source,
+    source: Batches,
     *,
     steps: int,
     schedule: Callable[[int], float] | None = None,

@@ -1,0 +1,129 @@
+"""The loop trains, evaluates, goes on where it was, and gives the same curve on any ranks."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.data.batch import Batch, random_batch
+from helpers.data.blocks import pack
+from helpers.data.order import Order
+from helpers.data.source import Source, held_out
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.ddp.strategy import DataParallel
+from helpers.parallel.optimizer import OptimizerConfig
+from helpers.parallel.single import Single
+from helpers.runtime.launch import launch
+from helpers.training.loop import evaluate, train
+from helpers.training.schedule import Cosine
+
+TINY = GPTConfig(context=16, width=16, layers=1, heads=2)
+TEXT = ["to be or not to be, that is the question. " * 60]
+
+
+def source(batch=6):
+    blocks = pack(TEXT, length=16)
+    return Source(blocks, Order(len(blocks), batch, seed=1)), held_out(blocks, 5, 2)
+
+
+def single(**options):
+    return Single(TINY, 0, optimizer=OptimizerConfig(lr=1e-2), dtype=torch.float64, **options)
+
+
+def test_it_learns_and_logs_every_step():
+    batches, validation = source()
+    rows = []
+    schedule = Cosine(peak=2e-2, steps=40, warmup=4)
+    history = train(
+        single(),
+        batches,
+        steps=40,
+        schedule=schedule,
+        validation=validation,
+        validate_every=20,
+        flops_per_token=100.0,
+        peak=1e9,
+        log=lambda **row: rows.append(row),
+        log_every=7,
+    )
+    assert history.loss[0] == pytest.approx(math.log(256), abs=0.2)
+    assert history.loss[-1] < 0.7 * history.loss[0]
+    assert history.column("lr") == [schedule(k) for k in range(40)]
+    assert history.column("tokens")[-1] == 40 * 6 * 16
+    assert [row["step"] for row in history.rows if "validation" in row] == [19, 39]
+    assert [row["step"] for row in rows] == [0, 7, 14, 21, 28, 35, 39]
+    assert all(r["mfu"] == pytest.approx(r["tokens_per_second"] * 1e-7) for r in history.rows)
+
+
+def test_it_goes_on_where_it_was_bit_by_bit():
+    batches, _ = source()
+    whole, first, second = single(), single(), single()
+    train(whole, batches, steps=8)
+    train(first, batches, steps=5)
+    second.load(first.full_state())
+    train(second, batches, steps=8, first=5)
+    for name, value in whole.full_state()["model"].items():
+        assert torch.equal(value, second.full_state()["model"][name])
+
+
+def on_ranks(worker, state=None, first=0, steps=6):
+    torch.set_num_threads(1)
+    batches, validation = source(batch=7)
+    mesh = make_mesh(Layout(dp=worker.world_size))
+    strategy = DataParallel(TINY, 0, mesh, dtype=torch.float64, optimizer=OptimizerConfig(lr=1e-2))
+    if state:
+        strategy.load(state)
+    history = train(
+        strategy, batches, steps=steps, first=first, validation=validation, validate_every=2
+    )
+    return {
+        "loss": history.loss,
+        "validation": history.column("validation"),
+        "state": strategy.full_state(),
+    }
+
+
+def test_the_same_curve_on_1_2_and_3_ranks_and_across_a_change_of_their_number():
+    one, two, three = (launch(on_ranks, n, device="cpu") for n in (1, 2, 3))
+    for runs in (two, three):
+        for run in runs:
+            assert run["loss"] == pytest.approx(one[0]["loss"], abs=1e-12)
+            assert run["validation"] == pytest.approx(one[0]["validation"], abs=1e-12)
+    begun = launch(on_ranks, 3, device="cpu", steps=4)
+    gone_on = launch(on_ranks, 2, device="cpu", state=begun[0]["state"], first=4)
+    assert gone_on[0]["loss"] == pytest.approx(one[0]["loss"][4:], abs=1e-12)
+
+
+def test_evaluation_weighs_by_targets():
+    strategy = single()
+    a, b = random_batch(0, 3, 8, ignored=0.9), random_batch(1, 3, 8)
+    together = Batch(
+        tokens=torch.cat([a.tokens, b.tokens]), targets=torch.cat([a.targets, b.targets])
+    )
+    assert evaluate(strategy, [a, b]) == pytest.approx(evaluate(strategy, [together]), abs=1e-12)
+
+
+class Diverging:
+    data_rank, data_size = 0, 1
+
+    def step(self, batch, lr):
+        from helpers.parallel.strategy import Step
+
+        return Step(loss=torch.tensor(math.nan), grad_norm=torch.tensor(1.0), tokens=1)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run():
+    with pytest.raises(FloatingPointError, match="step 3"):
+        train(Diverging(), source()[0], steps=9, first=3)
+
+
+def with_micro_batches(worker, micro_batches):
+    strategy = single(micro_batches=micro_batches)
+    return train(strategy, source()[0], steps=3).loss
+
+
+def test_micro_batches_change_nothing():
+    run = partial(launch, with_micro_batches, 1, device="cpu")
+    assert run(micro_batches=4)[0] == pytest.approx(run(micro_batches=1)[0], abs=1e-12)

@@ -1,0 +1,36 @@
+"""Warm-up, half a cosine, and then flat."""
+
+import math
+
+import pytest
+
+from helpers.training.schedule import Cosine
+
+
+def test_the_corners():
+    schedule = Cosine(peak=2.0, steps=101, warmup=10, final=0.1)
+    assert schedule(0) == pytest.approx(0.2)
+    assert schedule(9) == pytest.approx(2.0)
+    assert schedule(10) == pytest.approx(2.0)
+    assert schedule(55) == pytest.approx(2.0 * (0.1 + 0.9 / 2))  # half way down
+    assert schedule(100) == schedule(1000) == pytest.approx(0.2)
+
+
+def test_it_rises_and_then_falls():
+    schedule = Cosine(peak=1.0, steps=50, warmup=5)
+    rates = [schedule(k) for k in range(50)]
+    assert rates[:5] == sorted(rates[:5])
+    assert rates[5:] == sorted(rates[5:], reverse=True)
+    assert all(math.isfinite(rate) and 0 < rate <= 1 for rate in rates)
+
+
+def test_all_of_it_may_be_warm_up():
+    assert [Cosine(peak=1.0, steps=2, warmup=2)(k) for k in range(2)] == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"peak": -1}, {"final": 2}, {"warmup": 11}, {"warmup": -1}, {"steps": 0}]
+)
+def test_nonsense_is_refused(wrong):
+    with pytest.raises(ValueError, match="must"):
+        Cosine(**{"peak": 1.0, "steps": 10, **wrong})
