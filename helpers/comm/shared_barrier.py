@@ -16,7 +16,7 @@ import os
 import select
 import time
 
-SPIN = 50e-6  # seconds to look again and again before going to sleep: a sleeper wakes up late
+SPIN = 200e-6  # seconds to look again and again before going to sleep: a sleeper wakes up late
 TICK = 0.05  # seconds asleep after which a rank looks whether the others are alive
 FAILED, CLOSED = 1, 2  # why a rank that lives does not come again
 CACHE_LINE = 64  # bytes; a semaphore (sem_t: 32 on 64-bit Linux) in each, so that none share one
@@ -180,11 +180,12 @@ class Semaphore:
         return value.value
 
     def soon(self, seconds: float) -> bool:
-        """Has it come? Looks again and again for so many seconds."""
+        """Has it come? Looks again and again for so many seconds, and lets others run between."""
         if not quick.sem_trywait(self.at):
             return True
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
+            sleeping.sched_yield()
             if not quick.sem_trywait(self.at):
                 return True
         return False

@@ -129,7 +129,7 @@ class SharedMemory:
         combine = reduction(op, tensor)
         with written_in_a_row(tensor) as row, self.call("all_reduce", row, row, op) as rows:
             if rows is not None:
-                own = [other.split(split(row.numel(), self.size))[self.rank] for other in rows]
+                own = [other[self.chunk(row.numel())] for other in rows]
                 combined(combine, own, own)  # nobody else touches these numbers
                 self.meet()
                 return
@@ -169,7 +169,7 @@ class SharedMemory:
             self.call("reduce_scatter", row, row, op) as rows,
         ):
             if rows is not None:
-                combined(combine, [other.split(sizes)[self.rank] for other in rows], [result])
+                combined(combine, [other[self.chunk(row.numel())] for other in rows], [result])
                 self.meet()
                 return
             mine, step = row.split(sizes), max(1, HALF // row.element_size() // self.size)
@@ -301,6 +301,12 @@ class SharedMemory:
                 found.append(part[offset:end].view(row.dtype))
         return found
 
+    def chunk(self, numel: int) -> slice:
+        """This rank's chunk of so many numbers."""
+        sizes = split(numel, self.size)
+        start = sum(sizes[: self.rank])
+        return slice(start, start + sizes[self.rank])
+
     def meet(self):
         """A barrier within a call."""
         self.segments.barrier.wait("the end of a collective")
@@ -317,16 +323,16 @@ class SharedMemory:
 
 def combined(combine: Callable, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]):
     """Write `sources`, combined in their order, to every target; a target may be a source."""
-    step = max(1, BLOCK // sources[0].element_size())
-    partial = torch.empty_like(sources[0][:step])
-    for start in range(0, sources[0].numel(), step):
-        blocks = [source[start : start + step] for source in sources]
-        result, *more = (target[start : start + step] for target in targets)
-        so_far = blocks[0]
-        for block in blocks[1:-1]:
-            so_far = combine(so_far, block, out=partial[: block.numel()])
+    numel, step = sources[0].numel(), max(1, BLOCK // sources[0].element_size())
+    partial = torch.empty_like(sources[0][:step]) if len(sources) > 2 else None
+    for start in range(0, numel, step):
+        end = min(start + step, numel)
+        so_far, *blocks = (source[start:end] for source in sources)
+        result, *more = (target[start:end] for target in targets)
+        for block in blocks[:-1]:
+            so_far = combine(so_far, block, out=partial[: end - start])
         # Only the last is written to a target: until then that may be a source to be read.
-        if len(blocks) > 1:
+        if blocks:
             combine(so_far, blocks[-1], out=result)
         elif result.data_ptr() != so_far.data_ptr():
             result.copy_(so_far)

@@ -251,7 +251,7 @@ MISSING = {  # a barrier: which, and where it stands
 }
 WRONG = {  # in the source, and in its place
     "one half of the scratch": ("self.turn ^= 1", "pass"),
-    "a source left out": ("for block in blocks[1:-1]:", "for block in blocks[1:-2]:"),
+    "a source left out": ("for block in blocks[:-1]:", "for block in blocks[:-2]:"),
     "a target left out": ("for target in more:", "for target in more[1:]:"),
     "the slot, not the chunk": ("sources[self.rank] = mine[self.rank]", "pass"),
     "the rank's own chunk": ("result[self.rank].copy_(row)", "pass"),
