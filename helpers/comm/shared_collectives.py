@@ -33,8 +33,8 @@ from helpers.comm.ledger import note
 from helpers.comm.messages import in_a_row, split, written_in_a_row
 from helpers.comm.shared_segments import Segments
 
-HALF = 1 << 20  # bytes of a plain tensor that a rank puts before the others at a time
-BLOCK = 1 << 17  # bytes that are reduced at a time: they stay in the core's own cache
+HALF = 1 << 21  # bytes of a plain tensor that a rank puts before the others at a time
+BLOCK = 1 << 18  # bytes that are reduced at a time: partial results stay in the cache
 TIMEOUT = 1800.0  # seconds, as PyTorch's own
 EMPTY = (-1, 0)  # where a tensor of no numbers lies
 ELSEWHERE = (-2, 0)  # where a tensor lies that is not in shared memory

@@ -1,0 +1,142 @@
+"""How long a collective takes on one machine: through messages, and through shared memory."""
+
+import functools
+import time
+
+import torch
+import torch.distributed as dist
+
+from helpers.comm.collectives import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from helpers.comm.shared_collectives import SharedMemory
+from helpers.runtime.cluster import Cluster
+from tests.bench.compare import in_turn, median, ratio, short
+from tests.bench.report import Report
+
+NAME = "collectives"
+PEER, RING, COPIES, IN_PLACE = "gloo", "ring", "shared, copied", "shared, in place"
+CONTENDERS = (PEER, RING, COPIES, IN_PLACE)
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
+MB = 2**20
+CALLS = {1 * MB: 10, 64 * MB: 1}  # calls in a block, by the bytes of the whole buffer
+ROUNDS = {1 * MB: 25, 64 * MB: 9}
+# PyTorch 2.13 gave them other names.
+REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+Key = tuple[str, int, int]  # collective, bytes of the whole buffer, ranks
+Samples = dict[Key, dict[str, list[float]]]
+
+
+def measure(quick: bool = False) -> Report:
+    samples: Samples = {}
+    for ranks in (2, 4):
+        with Cluster(ranks) as cluster:
+            for nbytes in CALLS:
+                print(f"collectives: {ranks} ranks, {nbytes // MB} MB", flush=True)
+                rounds = 2 if quick else ROUNDS[nbytes]
+                runs = cluster.run(blocks, nbytes=nbytes, calls=CALLS[nbytes], rounds=rounds)
+                for name in COLLECTIVES:
+                    samples[name, nbytes, ranks] = slowest([of_rank[name] for of_rank in runs])
+    return report(samples)
+
+
+def slowest(by_rank: list[dict[str, list[float]]]) -> dict[str, list[float]]:
+    """A block has ended when it has on every rank."""
+    return {
+        name: [max(times) for times in zip(*(run[name] for run in by_rank), strict=True)]
+        for name in CONTENDERS
+    }
+
+
+def blocks(worker, nbytes: int, calls: int, rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Seconds for a call on this rank: [collective][contender][round]."""
+    torch.set_num_threads(1)
+    numel, n = nbytes // 4, worker.world_size
+    with SharedMemory() as shared:
+        plain, result, common = torch.empty(numel), torch.empty(numel), shared.empty(numel)
+        part, own = torch.empty(numel // n), shared.empty(numel // n)
+        every = {
+            "all_reduce": {
+                PEER: lambda: dist.all_reduce(plain),
+                RING: lambda: ring_all_reduce(plain),
+                COPIES: lambda: shared.all_reduce(plain),
+                IN_PLACE: lambda: shared.all_reduce(common),
+            },
+            "reduce_scatter": {
+                PEER: lambda: REDUCE_SCATTER(part, plain),
+                RING: lambda: ring_reduce_scatter(part, plain),
+                COPIES: lambda: shared.reduce_scatter(part, plain),
+                IN_PLACE: lambda: shared.reduce_scatter(part, common),
+            },
+            "all_gather": {
+                PEER: lambda: ALL_GATHER(result, part),
+                RING: lambda: ring_all_gather(result, part),
+                COPIES: lambda: shared.all_gather(result, part),
+                IN_PLACE: lambda: shared.all_gather(result, own),
+            },
+        }
+
+        def prove(name: str, contender: str):
+            """Once each, not counted: the sum of the ranks' numbers, or the number of each."""
+            for buffer in (plain, common, part, own):
+                buffer.fill_(worker.rank + 1)
+            every[name][contender]()
+            dist.barrier()  # nobody fills anew what others still read
+            if name == "all_gather":
+                wanted = torch.arange(1.0, n + 1).repeat_interleave(numel // n)
+                assert torch.equal(result, wanted), contender
+            else:
+                summed = common if contender == IN_PLACE else plain
+                after = part if name == "reduce_scatter" else summed
+                assert torch.equal(after, torch.full_like(after, n * (n + 1) / 2)), contender
+
+        def block(name: str, contender: str) -> float:
+            call = every[name][contender]
+            shared.barrier()
+            began = time.perf_counter()
+            for _ in range(calls):
+                call()
+            return (time.perf_counter() - began) / calls
+
+        seconds = {}
+        for name in every:
+            for contender in CONTENDERS:
+                prove(name, contender)
+            for buffer in (plain, common):
+                buffer.zero_()  # sums of sums stay 0
+            turns = {c: functools.partial(block, name, c) for c in CONTENDERS}
+            seconds[name] = in_turn(turns, rounds)
+        return seconds
+
+
+def report(samples: Samples) -> Report:
+    table = [["collective", "size", "ranks", *CONTENDERS]]
+    rows = []
+    for (name, nbytes, ranks), by_name in samples.items():
+        cells = []
+        for contender in CONTENDERS:
+            times = by_name[contender]
+            against = None if contender == PEER else ratio(times, by_name[PEER])
+            cells.append(f"{short(median(times) * 1e3)} ms" + (f" [{against}]" if against else ""))
+            rows.append(
+                {
+                    "collective": name,
+                    "bytes": nbytes,
+                    "ranks": ranks,
+                    "contender": contender,
+                    "median": f"{median(times):.6f}",
+                    "ratio": f"{against.median:.3f}" if against else "",
+                    "low": f"{against.low:.3f}" if against else "",
+                    "high": f"{against.high:.3f}" if against else "",
+                    "seconds": " ".join(f"{t:.6f}" for t in times),
+                }
+            )
+        table.append([name, f"{nbytes // MB} MB", str(ranks), *cells])
+    notes = (
+        "Time of a call on the slowest rank, float32, one thread a rank; MB are 2^20 bytes of the "
+        "whole buffer. In brackets how many times as long gloo takes (median of the pairs, 95 % "
+        "interval). `gloo` is PyTorch's own; `ring` is `helpers.comm.collectives`, from messages "
+        "over gloo; the others are `helpers.comm.shared_collectives`: of ordinary tensors, which "
+        "it copies, and of those whose input lies in shared memory."
+    )
+    return Report(NAME, table, notes, rows)

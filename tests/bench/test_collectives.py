@@ -1,0 +1,40 @@
+"""The benchmark of collectives runs: two rounds of small buffers. No time is judged."""
+
+import csv
+
+import pytest
+
+from figures.collectives_drawing import draw
+from helpers.runtime.cluster import Cluster
+from tests.bench import collectives
+
+
+@pytest.fixture(scope="module")
+def samples():
+    with Cluster(2) as cluster:
+        runs = list(cluster.run(collectives.blocks, nbytes=4096, calls=2, rounds=2))
+    every = {name: collectives.slowest([run[name] for run in runs]) for name in runs[0]}
+    return runs, every
+
+
+def test_a_block_has_ended_when_it_has_on_every_rank(samples):
+    runs, every = samples
+    assert tuple(every) == collectives.COLLECTIVES
+    for name, by_contender in every.items():
+        assert tuple(by_contender) == collectives.CONTENDERS
+        for contender, times in by_contender.items():
+            assert times == [max(run[name][contender][i] for run in runs) for i in (0, 1)]
+            assert min(times) > 0
+
+
+def test_the_report_and_its_drawing(samples, tmp_path):
+    _, every = samples
+    report = collectives.report({(name, 2**20, 2): times for name, times in every.items()})
+    assert len(report.table) == 1 + len(every)
+    report.write(tmp_path)
+    with (tmp_path / "collectives.csv").open(encoding="utf-8") as file:
+        assert file.readline().startswith("# ")
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(every) * len(collectives.CONTENDERS)
+    assert draw(tmp_path / "collectives.csv").axes
+    assert draw(tmp_path / "missing.csv") is None
