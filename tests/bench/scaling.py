@@ -1,0 +1,118 @@
+"""When data parallel pays on one machine, and when it does not: tokens per second by ranks."""
+
+import time
+
+import torch
+import torch.distributed as dist
+
+from helpers.comm.transport import SharedTransport
+from helpers.data.batch import random_batch
+from helpers.models.gpt import GPTConfig, build, loss_sum
+from helpers.parallel.ddp.overlapped import DDP
+from helpers.runtime.cluster import Cluster
+from tests.bench.compare import in_turn, median, ratio
+from tests.bench.report import Report
+
+NAME = "scaling"
+PRESET = "1M"
+SEQUENCES, LENGTH = 8, 64  # of one rank in weak scaling; of all together in strong scaling
+STEPS, ROUNDS = 3, 12
+ONE = "1 rank, 1 thread"
+# name -> (ranks, threads a rank, sequences a rank, through shared memory)
+CASES = {
+    ONE: (1, 1, SEQUENCES, False),
+    "1 rank, 2 threads": (1, 2, SEQUENCES, False),
+    "strong, 2 ranks": (2, 1, SEQUENCES // 2, False),
+    "strong, 2 ranks, shared memory": (2, 1, SEQUENCES // 2, True),
+    "strong, 4 ranks": (4, 1, SEQUENCES // 4, False),
+    "weak, 2 ranks": (2, 1, SEQUENCES, False),
+    "weak, 2 ranks, shared memory": (2, 1, SEQUENCES, True),
+    "weak, 4 ranks": (4, 1, SEQUENCES, False),
+}
+
+
+def measure(quick: bool = False) -> Report:
+    clusters = {}
+    try:
+        for name, (ranks, threads, sequences, shared) in CASES.items():
+            clusters[name] = Cluster(ranks, device="cpu", timeout=None)
+            clusters[name].run(prepare, threads=threads, sequences=sequences, shared=shared)
+        calls = {name: lambda c=cluster: max(c.run(steps)) for name, cluster in clusters.items()}
+        samples = in_turn(calls, 2 if quick else ROUNDS)
+    finally:
+        for cluster in clusters.values():
+            cluster.close()
+    return report(samples)
+
+
+def prepare(worker, threads: int, sequences: int, shared: bool):
+    torch.set_num_threads(threads)
+    config = GPTConfig.preset(PRESET, context=LENGTH)
+    model = build(config)
+    replica = model
+    if worker.world_size > 1:
+        replica = DDP(model, SharedTransport() if shared else None)
+    batch = random_batch(worker.rank, sequences, LENGTH, config.vocab)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def step():
+        optimizer.zero_grad()
+        loss, count = loss_sum(replica(batch.tokens), batch.targets)
+        (loss / count).backward()
+        if replica is not model:
+            replica.synchronize()
+        optimizer.step()
+
+    for _ in range(3):
+        step()
+    worker.state.step = step
+
+
+def steps(worker) -> float:
+    """Seconds for a step on this rank."""
+    dist.barrier()
+    began = time.perf_counter()
+    for _ in range(STEPS):
+        worker.state.step()
+    return (time.perf_counter() - began) / STEPS
+
+
+def report(samples) -> Report:
+    rows = []
+    for name, times in samples.items():
+        ranks, threads, sequences, shared = CASES[name]
+        tokens = ranks * sequences * LENGTH
+        # how many times as many tokens a second as one rank with one thread
+        faster = ratio(times, samples[ONE])
+        scale = tokens / (SEQUENCES * LENGTH)
+        rows.append(
+            {
+                "case": name,
+                "ranks": ranks,
+                "threads": threads,
+                "tokens": tokens,
+                "shared": int(shared),
+                "median": median(times),
+                "tokens_per_second": tokens / median(times),
+                "speed": scale * faster.median,
+                "low": scale * faster.low,
+                "high": scale * faster.high,
+                "rounds": faster.pairs,
+            }
+        )
+    table = [["", "tokens a step", "tokens/s", "of one rank's speed"]]
+    table += [
+        [
+            r["case"],
+            f"{r['tokens']:,}",
+            f"{r['tokens_per_second']:,.0f}",
+            f"{r['speed']:.2f}× ({r['low']:.2f}–{r['high']:.2f})",
+        ]
+        for r in rows
+    ]
+    notes = (
+        f"GPT of {PRESET} parameters, float32, fused AdamW, our DDP over gloo unless shared memory "
+        f"is named. Strong scaling: {SEQUENCES} sequences of {LENGTH} tokens a step in all; weak: "
+        "for each rank. Blocks in turn; medians of paired ratios with a 95 % bootstrap interval."
+    )
+    return Report(NAME, table, notes, rows)
