@@ -4,6 +4,7 @@ import os
 import pickle
 import random
 import signal
+import subprocess
 import threading
 import time
 
@@ -11,7 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.comm.shared_barrier import PeerLost
+from helpers.comm import shared_barrier
+from helpers.comm.shared_barrier import Barrier, PeerLost
 from helpers.comm.shared_collectives import SharedMemory
 from tests.comm.killable import PATIENCE, Killable
 
@@ -129,6 +131,7 @@ def reduce_a_while(rank, say):
 
 def in_a_thread(rank, say):
     """Rank 1 comes only when it is told to, by the other thread of a rank that waits for it."""
+    shared_barrier.TICK = 2 * PATIENCE  # it sleeps in one piece
     shared = SharedMemory()
     store = dist.distributed_c10d._get_default_store()
     tensor = torch.full((3,), rank + 1.0)
@@ -147,6 +150,23 @@ def in_a_thread(rank, say):
 def test_other_threads_run_while_one_waits(tmp_path):
     with Killable(tmp_path, 2, in_a_thread) as ranks:
         assert [ranks.hear(rank) for rank in range(2)] == ["[3.0, 3.0, 3.0]"] * 2
+
+
+def test_a_process_that_nobody_asked_how_it_ended_has_ended():
+    other = subprocess.Popen(["sleep", "100"])
+    memory = torch.zeros(Barrier.nbytes(2), dtype=torch.uint8)
+    barrier = Barrier(memory, 0, 2, pids=[os.getpid(), other.pid], names=[4, 7], timeout=PATIENCE)
+    barrier.init()
+    assert not barrier.has_ended(1)
+    other.kill()
+    with pytest.raises(PeerLost, match=f"rank 7 has ended .process {other.pid}.") as caught:
+        barrier.wait("this")
+    assert caught.value.rank == 7
+    assert other.returncode is None  # it is a zombie until now
+    other.wait()
+    barrier.close()
+    with pytest.raises(PeerLost, match="rank 7 has ended"):
+        Barrier(memory, 0, 2, pids=[os.getpid(), other.pid], names=[4, 7], timeout=PATIENCE)
 
 
 def test_the_error_travels():
