@@ -18,7 +18,7 @@ CONTENDERS = (PEER, RING, COPIES, IN_PLACE)
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 MB = 2**20
 CALLS = {1 * MB: 10, 64 * MB: 1}  # calls in a block, by the bytes of the whole buffer
-ROUNDS = {1 * MB: 25, 64 * MB: 9}
+ROUNDS = {1 * MB: 41, 64 * MB: 13}
 # PyTorch 2.13 gave them other names.
 REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
