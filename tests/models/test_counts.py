@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.measure.flops import flops_of
-from helpers.measure.memory import memory_of
+from helpers.measure.memory import SavedTensors, memory_of, own, storages
 from helpers.models.config import CHOICES, PRESETS, GPTConfig
 from helpers.models.counts import (
     CONVENTIONS,
@@ -52,22 +52,40 @@ def batch_of(config, sequences, tokens):
     return [torch.randint(config.vocab, shape, generator=generator) for _ in "xy"]
 
 
-@given(configs(), st.integers(0, 3), st.integers(1, 4), st.sampled_from(DTYPES))
-@settings(max_examples=60, deadline=None, derandomize=True)
-def test_exact_counts_are_what_runs(config, sequences, tokens, dtype):
+def step_of(config, sequences, tokens, dtype=torch.float32):
     model = build(config, dtype=dtype)
     x, y = batch_of(config, sequences, tokens)
+    return model, lambda: loss_sum(model(x), y)[0].backward()
 
-    def step():
-        loss_sum(model(x), y)[0].backward()
 
+@given(configs(), st.integers(0, 3), st.integers(1, 4), st.sampled_from(DTYPES))
+@settings(max_examples=120, deadline=None, derandomize=True)
+def test_activations_are_what_autograd_saves(config, sequences, tokens, dtype):
+    model, step = step_of(config, sequences, tokens, dtype)
+    excepted = storages(own([model]))
+    saved = SavedTensors(lambda: excepted)
+    with saved:
+        step()
+    assert saved.peak == activation_bytes(config, sequences, tokens, dtype)
+
+
+@pytest.mark.parametrize("recompute", CHOICES["recompute"])
+@pytest.mark.parametrize("attention", CHOICES["attention"])
+def test_activations_and_parameters_of_memory_of(attention, recompute):
+    config = GPTConfig(attention=attention, recompute=recompute)
+    model, step = step_of(config, 2, 16)
     found = memory_of(step, model)
-    assert found.parameters == parameters(config).total * dtype.itemsize
-    assert found.activations == activation_bytes(config, sequences, tokens, dtype)
-    flops, places = flops_of(step), sequences * tokens
+    assert found.activations == activation_bytes(config, 2, 16)
+    assert found.parameters == found.gradients == 4 * parameters(config).total
+
+
+@given(configs(), st.integers(0, 2), st.integers(1, 4))
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_flops_are_what_runs(config, sequences, tokens):
+    found, places = flops_of(step_of(config, sequences, tokens)[1]), sequences * tokens
     for part in ("forward", "backward", "recomputed"):
-        assert getattr(flops, part) == places * flops_per_token(config, tokens, part=part), part
-    assert flops.model == places * flops_per_token(config, tokens)
+        assert getattr(found, part) == places * flops_per_token(config, tokens, part=part), part
+    assert found.model == places * flops_per_token(config, tokens)
 
 
 @given(configs())

@@ -1,0 +1,503 @@
+"""The model beside transformers' Llama and GPT-2, and what holds of any such model."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from helpers.measure.memory import SavedTensors, own, storages
+from helpers.models.config import CHOICES, GPTConfig
+from helpers.models.counts import activation_bytes
+from helpers.models.gpt import GPT, build, loss_sum, rotary_table, rotate
+
+GPT2_LIKE = {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True}
+SHAPE = {"vocab": 31, "context": 16, "width": 24, "layers": 2, "heads": 4}
+KINDS = {"llama": GPTConfig(**SHAPE), "gpt2": GPTConfig(**SHAPE, **GPT2_LIKE)}
+KINDS["grouped"] = replace(KINDS["llama"], kv_heads=2, tied=False)
+DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+# Logits are of size 1 here. Rounding of the last bit, over sums of some dozen terms, in two layers.
+CLOSE = {torch.float64: 1e-13, torch.float32: 1e-5}
+
+every_kind = pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
+every_attention = pytest.mark.parametrize("attention", CHOICES["attention"])
+
+
+def some_tokens(config, sequences=3, tokens=None, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(config.vocab, (sequences, tokens or config.context), generator=generator)
+
+
+def randomised(model, seed=0):
+    """Every parameter random and of size 1/4: biases and scales too, so that none is forgotten."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) / 4
+            parameter.copy_(noise + (parameter.dim() == 1))
+    return model
+
+
+def gradients(model, x, y):
+    model.zero_grad()
+    loss_sum(model(x), y)[0].backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def assert_equal(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        assert torch.equal(value, expected[name]), name
+
+
+# transformers
+
+
+def llama_of(config):
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=config.vocab,
+            hidden_size=config.width,
+            intermediate_size=config.inner,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.key_heads,
+            max_position_embeddings=config.context,
+            rms_norm_eps=config.norm_eps,
+            rope_parameters={"rope_type": "default", "rope_theta": config.rotary_base},
+            tie_word_embeddings=config.tied,
+            attn_implementation="sdpa",
+        )
+    )
+
+
+LLAMA = {
+    "attention_norm": "input_layernorm",
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.out": "self_attn.o_proj",
+    "mlp_norm": "post_attention_layernorm",
+    "mlp.gate": "mlp.gate_proj",
+    "mlp.up": "mlp.up_proj",
+    "mlp.down": "mlp.down_proj",
+}
+
+
+def from_llama(state, config):
+    """Their parameters under our names: nothing is turned or reordered."""
+    ours = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
+    ours["head.weight"] = ours["embedding.weight"] if config.tied else "lm_head.weight"
+    for layer in range(config.layers):
+        for name, other in LLAMA.items():
+            ours[f"blocks.{layer}.{name}.weight"] = f"model.layers.{layer}.{other}.weight"
+    return {name: state[other] for name, other in ours.items()}
+
+
+def gpt2_of(config):
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=config.vocab,
+            n_positions=config.context,
+            n_embd=config.width,
+            n_layer=config.layers,
+            n_head=config.heads,
+            n_inner=config.inner,
+            layer_norm_epsilon=config.norm_eps,
+            tie_word_embeddings=config.tied,
+            attn_implementation="sdpa",
+        )
+    )
+
+
+GPT2 = {
+    "attention_norm": "ln_1",
+    "attention.out": "attn.c_proj",
+    "mlp_norm": "ln_2",
+    "mlp.up": "mlp.c_fc",
+    "mlp.down": "mlp.c_proj",
+}
+
+
+def turned(parameter):
+    return parameter.mT if parameter.dim() == 2 else parameter
+
+
+def from_gpt2(state, config):
+    """Their Conv1D holds matrices transposed, and query, key and value in one."""
+    state = {name.removeprefix("transformer."): t for name, t in state.items()}
+    ours = {"embedding.weight": state["wte.weight"], "positions.weight": state["wpe.weight"]}
+    ours["head.weight"] = state["wte.weight" if config.tied else "lm_head.weight"]
+    for end in ("weight", "bias"):
+        ours[f"norm.{end}"] = state[f"ln_f.{end}"]
+        for layer in range(config.layers):
+            here, there = f"blocks.{layer}", f"h.{layer}"
+            for name, other in GPT2.items():
+                ours[f"{here}.{name}.{end}"] = turned(state[f"{there}.{other}.{end}"])
+            three = turned(state[f"{there}.attn.c_attn.{end}"]).chunk(3)
+            for name, part in zip(("query", "key", "value"), three, strict=True):
+                ours[f"{here}.attention.{name}.{end}"] = part
+    return ours
+
+
+class Angles(nn.Module):
+    """Their table of angles, in float64."""
+
+    def __init__(self, config):
+        super().__init__()
+        half = torch.arange(0, config.head_width, 2, dtype=torch.float64) / config.head_width
+        self.frequencies = config.rotary_base**-half
+
+    def forward(self, x, position_ids):
+        angles = (position_ids[..., None] * self.frequencies).repeat(1, 1, 2)
+        return angles.cos(), angles.sin()
+
+
+def in_float64(theirs, config):
+    """Their model in float64 throughout: Llama's norms and angles go through float32 by design."""
+    if isinstance(theirs, LlamaForCausalLM):
+        theirs.model.rotary_emb = Angles(config)
+        for module in list(theirs.modules()):
+            for name, child in module.named_children():
+                if type(child) is LlamaRMSNorm:
+                    norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+                    norm.load_state_dict(child.state_dict())
+                    setattr(module, name, norm)
+    return theirs.to(torch.float64)
+
+
+def both(kind, dtype, **changes):
+    """Their model, ours with their parameters, and the function that names theirs as ours."""
+    config = GPTConfig(**SHAPE, **(GPT2_LIKE if kind == "gpt2" else {}), **changes)
+    config = replace(config, kv_heads={"grouped": 2, "one key": 1}.get(kind))
+    make, rename = (gpt2_of, from_gpt2) if kind == "gpt2" else (llama_of, from_llama)
+    theirs = randomised(make(config)).eval()
+    if dtype is torch.float64:
+        theirs = in_float64(theirs, config)
+    ours = GPT(config, dtype=dtype)
+    ours.load_state_dict(rename(theirs.state_dict(), config))  # strict: none is left out
+    return theirs, ours, rename
+
+
+every_peer = pytest.mark.parametrize("kind", ["llama", "grouped", "one key", "gpt2"])
+either_tied = pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+
+
+@pytest.mark.parametrize("dtype", CLOSE, ids=str)
+@either_tied
+@every_peer
+@every_attention
+def test_logits_are_those_of_transformers(kind, attention, tied, dtype):
+    theirs, ours, _ = both(kind, dtype, attention=attention, tied=tied)
+    tokens = some_tokens(ours.config)
+    with torch.no_grad():
+        found, expected = ours(tokens), theirs(tokens).logits
+    assert expected.std() > 0.5
+    assert found.dtype is dtype
+    torch.testing.assert_close(found, expected, rtol=0, atol=CLOSE[dtype])
+
+
+@either_tied
+@every_peer
+def test_gradients_are_those_of_transformers(kind, tied):
+    theirs, ours, rename = both(kind, torch.float64, tied=tied)
+    tokens = some_tokens(ours.config)
+    targets = some_tokens(ours.config, seed=1)
+    loss_sum(theirs(tokens).logits, targets)[0].backward()
+    loss_sum(ours(tokens), targets)[0].backward()
+    theirs = {name: p.grad for name, p in theirs.named_parameters(remove_duplicate=False)}
+    expected = rename(theirs, ours.config)
+    for name, parameter in ours.named_parameters():
+        # sums over 48 targets of numbers up to about 10
+        torch.testing.assert_close(parameter.grad, expected[name], rtol=0, atol=1e-11)
+
+
+# what holds of any
+
+
+@every_kind
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_attention
+def test_every_dtype_runs(config, dtype, attention):
+    model = build(replace(config, attention=attention), dtype=dtype)
+    x, y = some_tokens(config), some_tokens(config, seed=1)
+    logits = model(x)
+    assert logits.shape == (3, 16, 31)
+    assert logits.dtype is dtype
+    loss, count = loss_sum(logits, y)
+    loss.backward()
+    assert loss.dtype is (torch.float64 if dtype is torch.float64 else torch.float32)
+    assert count == 48
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.dtype is dtype, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+@every_kind
+def test_lower_precision_is_near(config):
+    x, y = some_tokens(config), some_tokens(config, seed=1)
+    exact = loss_sum(build(config, dtype=torch.float64)(x), y)[0].item()
+    # relative to the loss: a handful of roundings of 2^-24 and 2^-9
+    for dtype, near in ((torch.float32, 1e-6), (torch.bfloat16, 1e-2)):
+        found = loss_sum(build(config, dtype=dtype)(x), y)[0].item()
+        assert found == pytest.approx(exact, rel=near)
+
+
+@every_kind
+@every_attention
+def test_no_token_sees_the_future(config, attention):
+    model = randomised(GPT(replace(config, attention=attention), dtype=torch.float64))
+    tokens = some_tokens(config, 1)
+    with torch.no_grad():
+        before = model(tokens)
+        for place in range(config.context):
+            changed = tokens.clone()
+            changed[0, place] = (changed[0, place] + 1) % config.vocab
+            after = model(changed)
+            assert torch.equal(after[:, :place], before[:, :place])
+            # and every later one sees it
+            assert ((after - before)[0, place:].abs().amax(-1) > 0).all()
+        # nor does it see how many come
+        for length in (1, 2, 7):
+            shorter = model(tokens[:, :length])
+            torch.testing.assert_close(shorter, before[:, :length], rtol=0, atol=1e-13)
+
+
+@every_kind
+@pytest.mark.parametrize("dtype", CLOSE, ids=str)
+def test_explicit_attention_is_the_fused_one(config, dtype):
+    x, y = some_tokens(config), some_tokens(config, seed=1)
+    fused, explicit = (
+        randomised(GPT(replace(config, attention=attention), dtype=dtype))
+        for attention in CHOICES["attention"]
+    )
+    torch.testing.assert_close(explicit(x), fused(x), rtol=0, atol=CLOSE[dtype])
+    found, expected = gradients(explicit, x, y), gradients(fused, x, y)
+    size = max(gradient.abs().max().item() for gradient in expected.values())
+    for name in found:
+        # the keys' bias moves no softmax: its gradient is rounding, so the size is that of them all
+        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=CLOSE[dtype] * size)
+
+
+@every_attention
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_grouped_queries_are_repeated_heads(attention, kv_heads):
+    config = replace(KINDS["llama"], attention=attention)
+    grouped = randomised(GPT(replace(config, kv_heads=kv_heads), dtype=torch.float64))
+    whole = GPT(config, dtype=torch.float64)
+    state = dict(grouped.state_dict())
+    for name in state:
+        if name.endswith(("key.weight", "value.weight")):
+            heads = state[name].unflatten(0, (kv_heads, -1))
+            state[name] = heads.repeat_interleave(4 // kv_heads, dim=0).flatten(0, 1)
+    whole.load_state_dict(state)
+    tokens = some_tokens(config)
+    torch.testing.assert_close(grouped(tokens), whole(tokens), rtol=0, atol=1e-13)
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 23))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_rotary_products_depend_on_the_distance_alone(first, second, shift):
+    cos, sin = rotary_table(64, 8, 100.0)
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 8, generator=generator, dtype=torch.float64)
+
+    def at(x, place):
+        return rotate(x.expand(1, 1, 64, 8), cos, sin)[0, 0, place]
+
+    here = at(q, first) @ at(k, second)
+    there = at(q, first + shift) @ at(k, second + shift)
+    torch.testing.assert_close(there, here, rtol=0, atol=1e-13)
+    torch.testing.assert_close(at(q, first).norm(), q.norm(), rtol=1e-14, atol=0)
+
+
+def test_rotary_turns_pairs_by_their_angles():
+    cos, sin = rotary_table(5, 4, 100.0)
+    x = torch.tensor([1.0, 0.0, 0.0, 2.0], dtype=torch.float64).expand(1, 1, 5, 4)
+    turned = rotate(x, cos, sin)[0, 0]
+    place = torch.arange(5, dtype=torch.float64)
+    # pairs (0, 2) and (1, 3), whose angles are place and place/10
+    expected = [place.cos(), -2 * (place / 10).sin(), place.sin(), 2 * (place / 10).cos()]
+    torch.testing.assert_close(turned, torch.stack(expected, -1), rtol=0, atol=1e-15)
+
+
+def test_order_matters_with_either_kind_of_positions():
+    for config in (KINDS["llama"], KINDS["gpt2"]):
+        model = randomised(GPT(config, dtype=torch.float64))
+        tokens = torch.tensor([[1, 2, 3], [2, 1, 3]])
+        with torch.no_grad():
+            one, other = model(tokens)[:, -1]
+        assert (one - other).abs().max() > 1e-3
+
+
+# recomputation
+
+
+@every_kind
+@every_attention
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_recomputing_changes_no_bit(config, attention, recompute, dtype):
+    config = replace(config, attention=attention)
+    x, y = some_tokens(config), some_tokens(config, seed=1)
+    kept = randomised(GPT(config, dtype=dtype))
+    again = randomised(GPT(replace(config, recompute=recompute), dtype=dtype))
+    assert torch.equal(again(x), kept(x))
+    assert_equal(gradients(again, x, y), gradients(kept, x, y))
+
+
+@every_kind
+@every_attention
+def test_recomputing_keeps_fewer_bytes_as_counted(config, attention):
+    x, y = some_tokens(config), some_tokens(config, seed=1)
+    kept = []
+    for recompute in CHOICES["recompute"]:
+        changed = replace(config, attention=attention, recompute=recompute)
+        model = build(changed)
+        excepted = storages(own([model]))
+        saved = SavedTensors(lambda excepted=excepted: excepted)
+        with saved:
+            loss_sum(model(x), y)[0].backward()
+        assert saved.peak == activation_bytes(changed, 3)
+        kept.append(saved.peak)
+    assert kept == sorted(kept, reverse=True)
+    assert len(set(kept)) == 3
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_each_block_runs_again_in_training_alone(recompute):
+    model = build(replace(KINDS["llama"], recompute=recompute))
+    runs = []
+    part = model.blocks[0].attention
+    core = part.core
+    part.core = lambda *args: (runs.append(1), core(*args))[1]
+    x = some_tokens(model.config)
+    loss_sum(model(x), x)[0].backward()
+    assert len(runs) == 2
+    model.eval()
+    loss_sum(model(x), x)[0].backward()
+    assert len(runs) == 3
+
+
+# loss and edges
+
+
+def test_the_loss_is_the_sum_of_cross_entropies():
+    logits = torch.randn(2, 3, 5, dtype=torch.float64)
+    targets = torch.tensor([[0, -100, 4], [-100, -100, 2]])
+    loss, count = loss_sum(logits, targets)
+    chosen = [(0, 0, 0), (0, 2, 4), (1, 2, 2)]
+    by_hand = sum(-logits[b, t].softmax(-1)[v].log() for b, t, v in chosen)
+    torch.testing.assert_close(loss, by_hand, rtol=1e-13, atol=0)
+    assert count == 3
+
+
+def test_ignored_targets_send_no_gradient():
+    logits = torch.randn(2, 3, 5, requires_grad=True)
+    loss_sum(logits, torch.tensor([[0, -100, 4], [-100, -100, 2]]))[0].backward()
+    silent = (logits.grad == 0).all(-1)
+    assert silent.tolist() == [[False, True, False], [True, True, False]]
+
+
+def test_nothing_but_ignored_targets():
+    model = build(KINDS["llama"])
+    x = some_tokens(model.config)
+    loss, count = loss_sum(model(x), torch.full_like(x, -100))
+    loss.backward()
+    assert (loss, count) == (0, 0)
+    assert all(not p.grad.any() for p in model.parameters())
+
+
+def test_the_loss_is_reduced_in_float32_at_least():
+    logits, targets = torch.zeros(1, 300, 7, dtype=torch.bfloat16), torch.zeros(1, 300).long()
+    loss, count = loss_sum(logits, targets)
+    assert loss.dtype is torch.float32  # in bf16 a sum of 300 would stop growing
+    assert loss.item() == pytest.approx(300 * torch.tensor(7.0).log().item(), rel=1e-6)
+    assert count == 300
+
+
+def test_batches_may_be_split_anywhere():
+    config = KINDS["grouped"]
+    model = randomised(GPT(config, dtype=torch.float64))
+    x, y = some_tokens(config, 5), some_tokens(config, 5, seed=1)
+    y[1:3, 4:] = -100
+    whole = gradients(model, x, y)
+    model.zero_grad()
+    counts = []
+    for part in (slice(0, 1), slice(1, 1), slice(1, 5)):
+        loss, count = loss_sum(model(x[part]), y[part])
+        loss.backward()
+        counts.append(count.item())
+    assert counts == [16, 0, 40]
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, whole[name], rtol=0, atol=1e-11)
+
+
+@every_kind
+@every_attention
+@pytest.mark.parametrize("recompute", CHOICES["recompute"])
+def test_an_empty_batch_forward_and_backward(config, attention, recompute):
+    """A rank without data still takes part: its gradients are zeros, not None."""
+    model = build(replace(config, attention=attention, recompute=recompute))
+    tokens = torch.zeros(0, 5, dtype=torch.long)
+    logits = model(tokens)
+    assert logits.shape == (0, 5, 31)
+    loss, count = loss_sum(logits, tokens)
+    loss.backward()
+    assert (loss, count) == (0, 0)
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert not parameter.grad.any(), name
+
+
+@every_kind
+def test_more_tokens_than_the_context(config):
+    with pytest.raises(ValueError, match="17 tokens, and the context holds 16"):
+        build(config)(torch.zeros(1, 17, dtype=torch.long))
+
+
+def test_a_tied_head_gets_both_gradients():
+    config = KINDS["llama"]
+    tied = build(config, dtype=torch.float64)
+    untied = GPT(replace(config, tied=False), dtype=torch.float64)
+    untied.load_state_dict(tied.state_dict())  # the tied one names its matrix twice
+    x, y = some_tokens(config), some_tokens(config, seed=1)
+    apart = gradients(untied, x, y)
+    both = apart["embedding.weight"] + apart["head.weight"]
+    together = gradients(tied, x, y)["embedding.weight"]
+    torch.testing.assert_close(together, both, rtol=0, atol=1e-12)
+
+
+def test_the_state_names_parameters_alone():
+    """Tables of angles are made anew: a checkpoint does not hold them."""
+    model = build(KINDS["grouped"])
+    assert model.state_dict().keys() == dict(model.named_parameters()).keys()
+    assert {name.rsplit(".")[-1] for name, _ in model.named_buffers()} == {"cos", "sin"}
+
+
+@every_kind
+def test_it_learns(config):
+    """A few steps on one batch: the loss falls from about ln 31."""
+    model = build(config, seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    x, y = some_tokens(config, 2), some_tokens(config, 2, seed=1)
+    losses = []
+    for _ in range(20):
+        loss, count = loss_sum(model(x), y)
+        optimizer.zero_grad()
+        (loss / count).backward()
+        optimizer.step()
+        losses.append(loss.item() / count.item())
+    assert losses[0] == pytest.approx(torch.tensor(31.0).log().item(), abs=0.3)
+    assert losses[-1] < losses[0] - 0.5
+
+
+def test_a_model_is_nothing_but_modules():
+    """Linear, embeddings and norms: what FSDP and tensor parallelism cut by name."""
+    leaves = {type(m) for m in build(KINDS["llama"]).modules() if not list(m.children())}
+    assert leaves == {nn.Embedding, nn.Linear, nn.RMSNorm}

@@ -1,0 +1,146 @@
+"""First parameters depend on the seed, the name and the shape: on nothing that a layout changes."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from helpers.models.config import GPTConfig
+from helpers.models.gpt import GPT, build
+from helpers.models.initialization import first_value, initialize
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = GPTConfig(vocab=32, width=32, layers=3)
+GPT2_LIKE = {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True}
+
+
+def state(config=CONFIG, seed=0, dtype=torch.float64):
+    return dict(build(config, seed, dtype).named_parameters())
+
+
+def assert_equal(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        assert torch.equal(value, expected[name]), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("changes", [{}, GPT2_LIKE], ids=["llama", "gpt2"])
+def test_other_dtypes_are_the_float64_one_rounded(dtype, changes):
+    config = replace(CONFIG, **changes)
+    exact = state(config)
+    assert_equal(state(config, dtype=dtype), {name: v.to(dtype) for name, v in exact.items()})
+    assert all(p.dtype is torch.float64 for p in exact.values())
+
+
+def test_torchs_generator_is_neither_read_nor_moved():
+    torch.manual_seed(1)
+    first = state()
+    model = GPT(CONFIG, dtype=torch.float64)  # PyTorch's modules draw here
+    before = torch.get_rng_state()
+    initialize(model, 0)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert_equal(state(), first)
+
+
+def test_another_process_gets_the_same():
+    """Python's own hash of a name would differ."""
+    code = """
+import torch
+from helpers.models.initialization import first_value
+print(first_value("blocks.0.mlp.up.weight", (3, 2), 7, 2).tolist())
+"""
+    surroundings = os.environ | {"PYTHONHASHSEED": "12345"}
+    out = subprocess.check_output([sys.executable, "-c", code], env=surroundings, cwd=ROOT)
+    assert json.loads(out) == first_value("blocks.0.mlp.up.weight", (3, 2), 7, 2).tolist()
+
+
+def test_a_parameter_does_not_depend_on_the_others():
+    whole = state()
+    # without learned positions, untied, another MLP, more words: the attention is the same
+    other = state(replace(CONFIG, vocab=64, tied=False, positions="learned", mlp="gelu"))
+    shared = [name for name in whole if "attention" in name]
+    assert_equal({n: other[n] for n in shared}, {n: whole[n] for n in shared})
+    # alone, as a rank that holds one layer makes it
+    name = "blocks.2.mlp.down.weight"
+    alone = first_value(name, whole[name].shape, 0, CONFIG.layers)
+    assert torch.equal(alone, whole[name])
+
+
+def test_a_stage_of_a_pipeline_fills_its_layers_alone():
+    whole = state()
+
+    class Stage(nn.Module):
+        """The last layer, under its own name in the whole model."""
+
+        def __init__(self):
+            super().__init__()
+            self.config = CONFIG
+            self.blocks = nn.ModuleDict({"2": GPT(CONFIG, dtype=torch.float64).blocks[2]})
+
+    stage = Stage()
+    initialize(stage, 0)
+    found = dict(stage.named_parameters())
+    assert len(found) == 9
+    assert_equal(found, {name: whole[name] for name in found})
+
+
+def test_every_parameter_and_every_seed_has_its_own():
+    one, two = state(seed=0), state(seed=1)
+    drawn = [name for name, value in one.items() if value.dim() == 2]
+    assert len(drawn) == 1 + 7 * CONFIG.layers
+    for name in drawn:
+        assert not torch.equal(one[name], two[name])
+    for number, name in enumerate(drawn):
+        for other in drawn[:number]:
+            if one[name].shape == one[other].shape:
+                assert not torch.equal(one[name], one[other])
+
+
+def test_tied_is_one_parameter_with_the_embeddings_numbers():
+    tied, untied = build(CONFIG), build(replace(CONFIG, tied=False))
+    assert tied.head.weight is tied.embedding.weight
+    assert "head.weight" not in dict(tied.named_parameters())
+    assert torch.equal(tied.embedding.weight, untied.embedding.weight)
+    assert not torch.equal(untied.head.weight, untied.embedding.weight)
+
+
+@pytest.mark.parametrize("changes", [{}, GPT2_LIKE], ids=["llama", "gpt2"])
+def test_standard_deviations(changes):
+    config = GPTConfig(width=128, layers=4, vocab=256, tied=False, **changes)
+    for name, value in state(config).items():
+        if name.endswith("bias"):
+            assert not value.any(), name
+        elif value.dim() == 1:
+            assert (value == 1).all(), name
+        else:
+            if name.startswith(("embedding", "positions", "head")):
+                std = 0.02
+            else:
+                std = 1 / math.sqrt(value.shape[1])
+                std /= math.sqrt(2 * 4) if name.endswith(("out.weight", "down.weight")) else 1
+            # of n normal numbers it is off by 1/sqrt(2n) of itself: 6 of those, for the fixed seed
+            off = 6 / math.sqrt(2 * value.numel())
+            assert value.std().item() == pytest.approx(std, rel=off), name
+            assert abs(value.mean().item()) < 6 * std / math.sqrt(value.numel()), name
+
+
+def test_activations_keep_their_size_at_any_width():
+    for width in (64, 256):
+        config = GPTConfig(width=width, layers=8, context=16)
+        model, sizes = build(config), []
+        x = model.embed(torch.arange(16)[None])
+        for block in model.blocks:
+            x = block(x)
+            sizes.append(x.std().item())
+        # each layer adds its share of 1/(2 layers): the stream ends at about 1, not at width
+        assert 0.2 < sizes[-1] < 2
+        assert sizes[0] < sizes[-1]
