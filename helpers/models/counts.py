@@ -90,7 +90,8 @@ def flops_per_token(
     "palm": 6 N + 12 layers H d T, N all parameters (Chowdhery et al. 2022, arXiv:2204.02311,
         appendix B). Model FLOPs utilization is defined by it.
     "chinchilla": the embedding as a product with one-hot vectors, 2 V D, and the softmax at 3 H T a
-        layer beside the products (Hoffmann et al. 2022, arXiv:2203.15556, appendix F).
+        layer beside the products (Hoffmann et al. 2022, arXiv:2203.15556, appendix F). His table
+        A4 comes out with embedding=False, over 6 N with N all parameters.
 
     Args:
         tokens: T; None for the whole context.
