@@ -10,13 +10,16 @@ lies. A reduction is shared out: each rank reduces its 1/N of the numbers over a
 has the same for GPUs of one node, for buffers registered with a window.
 
 N is the number of ranks in the group, S the bytes of a whole buffer, chunk r the r-th of
-`split(numel, N)`. Bytes that one rank reads + writes, and those that it copies besides (read and
-written once each) when the buffers do not lie in shared memory:
+`split(numel, N)`. Bytes that one rank reads + writes where the buffers lie in shared memory:
 
-    all_reduce      S + S                2(N-1)/N S
-    reduce_scatter  S + S/N              (N-1)/N S
-    all_gather      S + S                S/N
-    broadcast       S + S, src nothing   S at src
+    all_reduce      S + S
+    reduce_scatter  S + S/N
+    all_gather      S + S
+    broadcast       S + S, the source nothing
+
+Ordinary tensors go through a buffer in shared memory, piece by piece. So a rank copies besides
+(N-1)/N S into it, and in an all-reduce as much out of it; S/N in an all-gather; the source of a
+broadcast S.
 
 No byte is sent: the ledger's `wire` is 0 for these calls, and its `payload` S.
 """
