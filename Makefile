@@ -21,7 +21,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX PIP_TARGET PIP_USER
 export JUPYTER_PREFER_ENV_PATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup course test lab bench figures notebooks lint FORCE
+.PHONY: help setup course test lab bench sweep figures notebooks lint FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1#/p' Makefile | column -t -s '#'
@@ -40,6 +40,9 @@ lab: setup ## open JupyterLab on notebooks/
 
 bench: setup ## measure side by side with other libraries, print the table
 	@$(RUN) -m tests.bench
+
+sweep: setup ## train the models of week 2, or what is left of them, into helpers/scaling/sweep.csv
+	@$(RUN) -m helpers.scaling.sweep
 
 figures: setup ## draw figures/ anew
 	@$(RUN) figures/draw.py
