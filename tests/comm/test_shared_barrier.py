@@ -51,15 +51,18 @@ def one_does_not_come(rank, say, how):
     shared.barrier()
     if rank != 1:
         shared.barrier()
-    if how == "late":
-        time.sleep(PATIENCE)  # it lives
-    return "ended"
+    if how == "ended":
+        os._exit(0)
+    if how == "closed":
+        shared.close()
+    time.sleep(PATIENCE)  # it lives
 
 
 @pytest.mark.parametrize(
     ("how", "told"),
     [
         ("ended", "PeerLost: rank 1 has ended"),
+        ("closed", "PeerLost: rank 1 has closed its shared memory"),
         ("late", "TimeoutError: rank 1 did not come to barrier within 0.3 s"),
     ],
 )
