@@ -1,4 +1,5 @@
 """Clocks and counters: time, memory by kind, FLOPs, bytes sent. One function each.
 
-`clock.time_of`, `memory.memory_of`, `flops.flops_of`, `sockets.SentBytes`.
+`clock.time_of`, `memory.memory_of`, `flops.flops_of`, `sockets.SentBytes`, `trace.trace`,
+`peak.peak_of`.
 """
