@@ -1,5 +1,6 @@
 """Run a student's function on ranks, and turn whatever happens into a Verdict."""
 
+import re
 from collections.abc import Callable
 
 from helpers.check.verdict import Verdict
@@ -13,6 +14,8 @@ HANG_HINT = (
     "Some rank waits for a message or a collective that another never makes. "
     "Does every rank make the same calls, in the same order?"
 )
+FRAME = re.compile(r'^  (?:File "([^"]+)"|(Cell In\[\d+\])), line (\d+), in (.+)$')
+NOT_THEIRS = ("site-packages", "helpers/check/", "/torch/")
 
 
 class NotRight(Exception):
@@ -23,7 +26,14 @@ class NotRight(Exception):
         self.finding, self.hint = finding, hint
 
 
-def examine(exercise: str, fn: Callable, cases, run: Callable, judge: Callable) -> Verdict:
+def examine(
+    exercise: str,
+    fn: Callable,
+    cases,
+    run: Callable,
+    judge: Callable,
+    hint_failure: Callable[[str], str] | None = None,
+) -> Verdict:
     """Run every case on ranks and stop at the first that is not right.
 
     Args:
@@ -32,12 +42,12 @@ def examine(exercise: str, fn: Callable, cases, run: Callable, judge: Callable) 
         cases: `(workers, kwargs)` for each run.
         run: `run(worker, solve, **kwargs)`, what each rank does with the function.
         judge: `judge(runs, **kwargs)` raises NotRight.
+        hint_failure: a hint, or "", to what a rank that failed or hung has said.
     """
     for workers, kwargs in cases:
         where = f"with {workers} rank{'s' * (workers > 1)}"
         try:
-            runs: Runs = launch(run, workers, device="cpu", timeout=PATIENCE, solve=fn, **kwargs)
-            judge(runs, **kwargs)
+            judge(attempt(run, workers, fn, kwargs), **kwargs)
         except NotRight as wrong:
             return Verdict(exercise, "wrong", f"{where}: {wrong.finding}", wrong.hint)
         except CannotTravel as error:
@@ -45,6 +55,39 @@ def examine(exercise: str, fn: Callable, cases, run: Callable, judge: Callable) 
         except WorkerError as error:
             if isinstance(error.__cause__, NotImplementedError):
                 return Verdict(exercise, "not written yet")
-            hint = HANG_HINT if error.kind == "hang" else ""
-            return Verdict(exercise, "wrong", f"{where}: {error}", hint)
+            finding = f"{where}: {own_frames(str(error))}"
+            hint = hint_failure(finding) if hint_failure else ""
+            return Verdict(
+                exercise, "wrong", finding, hint or (HANG_HINT if error.kind == "hang" else "")
+            )
     return Verdict(exercise, "passed")
+
+
+def attempt(run: Callable, workers: int, fn: Callable, kwargs) -> Runs:
+    """Run one case; once more if the machine was too busy to begin it in time."""
+    try:
+        return launch(run, workers, device="cpu", timeout=PATIENCE, solve=fn, **kwargs)
+    except WorkerError as error:
+        if not started_too_slowly(str(error)):
+            raise
+    return launch(run, workers, device="cpu", timeout=PATIENCE, solve=fn, **kwargs)
+
+
+def started_too_slowly(finding: str) -> bool:
+    """No rank has come as far as the student's function: a busy machine, or the first call."""
+    ranks = re.findall(r"^rank \d+ was (.*)", finding, re.M)
+    return bool(ranks) and all(doing == "not answering" for doing in ranks)
+
+
+def own_frames(finding: str) -> str:
+    """A traceback without the frames of libraries and of the checks."""
+    kept, skip = [], False
+    for line in finding.splitlines():
+        frame = FRAME.match(line)
+        if frame:
+            skip = any(part in (frame[1] or "") for part in NOT_THEIRS)
+        elif not line.startswith("    "):
+            skip = False
+        if not skip:
+            kept.append(line)
+    return "\n".join(kept)

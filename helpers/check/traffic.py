@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers.check.oracle import NotRight, examine
+from helpers.check.oracle import FRAME, NotRight, examine, own_frames
 from helpers.check.verdict import Verdict
 from helpers.comm.ledger import entries
 
@@ -90,16 +90,7 @@ def examine_messages(exercise: str, fn, cases, run, judge) -> Verdict:
         messages_only(runs)
         judge(runs, **kwargs)
 
-    verdict = examine(exercise, fn, cases, run, judge_messages)
-    if started_too_slowly(verdict.finding):
-        verdict = examine(exercise, fn, cases, run, judge_messages)
-    return explain(verdict)
-
-
-def started_too_slowly(finding: str) -> bool:
-    """No rank has come as far as the student's function: a busy machine, or the first call."""
-    ranks = re.findall(r"^rank \d+ was (.*)", finding, re.M)
-    return bool(ranks) and all(doing == "not answering" for doing in ranks)
+    return explain(examine(exercise, fn, cases, run, judge_messages))
 
 
 def observed(solve, *args):
@@ -183,24 +174,6 @@ def explain(verdict: Verdict) -> Verdict:
     elif "there is no rank" in finding:
         hint = hint or "The ranks are numbered from 0. What comes after the last, what before 0?"
     return replace(verdict, finding=own_frames(finding), hint=hint)
-
-
-FRAME = re.compile(r'^  (?:File "([^"]+)"|(Cell In\[\d+\])), line (\d+), in (.+)$')
-NOT_THEIRS = ("site-packages", "helpers/check/traffic.py", "helpers/check/week01_", "/torch/")
-
-
-def own_frames(finding: str) -> str:
-    """A traceback without the frames of libraries and of this check."""
-    kept, skip = [], False
-    for line in finding.splitlines():
-        frame = FRAME.match(line)
-        if frame:
-            skip = any(part in (frame[1] or "") for part in NOT_THEIRS)
-        elif not line.startswith("    "):
-            skip = False
-        if not skip:
-            kept.append(line)
-    return "\n".join(kept)
 
 
 def whereabouts(finding: str) -> str:

@@ -4,7 +4,8 @@ import torch
 import torch.distributed as dist
 
 from helpers import launch
-from helpers.check.traffic import Call, explain, observed, started_too_slowly, steps
+from helpers.check.oracle import started_too_slowly
+from helpers.check.traffic import Call, explain, observed, steps
 from helpers.check.verdict import Verdict
 
 

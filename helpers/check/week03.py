@@ -1,0 +1,268 @@
+"""Exercises of week 3: a shard of the data on each rank, and the same state to begin from."""
+
+import torch
+from torch import nn
+
+from helpers.check.oracle import NotRight, examine
+from helpers.check.traffic import named
+from helpers.check.verdict import Verdict
+
+SHARDS = [(2, 4), (3, 8), (3, 3), (2, 1), (4, 6), (4, 3)]  # ranks, rows
+LENGTH = 3
+
+
+def shard(fn) -> Verdict:
+    """Check `fn(worker, batch) -> (b, T)`: each row on one rank, in rank order, evenly."""
+    cases = [(ranks, {"rows": rows}) for ranks, rows in SHARDS]
+    return examine("shard", fn, cases, run_shard, judge_shard, hint_shard_error)
+
+
+def global_batch(rows: int) -> torch.Tensor:
+    """Number k of row r is 10 r + k."""
+    return 10 * torch.arange(rows)[:, None] + torch.arange(LENGTH)
+
+
+def run_shard(worker, solve, rows):
+    batch = global_batch(rows)
+    answer = solve(worker, batch)
+    if not isinstance(answer, torch.Tensor):
+        return {"kind": type(answer).__name__, "shape": None, "rows": []}
+    whole = answer.ndim == 2 and answer.shape[1] == LENGTH
+    every = global_batch(rows).tolist()
+    return {
+        "kind": "a tensor",
+        "shape": tuple(answer.shape),
+        "rows": [every.index(row) if row in every else None for row in answer.tolist()]
+        if whole
+        else [],
+    }
+
+
+def judge_shard(runs, rows):
+    n, held = len(runs), runs.column("rows")
+    for rank, run in enumerate(runs):
+        if run["shape"] is None:
+            raise NotRight(
+                f"{rows} rows: rank {rank} returned {run['kind']}",
+                "Return a tensor (b, T) on every rank; it may have no rows.",
+            )
+        if len(run["shape"]) != 2 or run["shape"][1] != LENGTH:
+            raise NotRight(
+                f"a batch of shape {(rows, LENGTH)}: rank {rank} returned {run['shape']}",
+                "A shard is (b, T): whole rows, also when there is one of them, or none. "
+                "Which dim of the batch counts the rows?",
+            )
+        if None in run["rows"]:
+            raise NotRight(
+                f"{rows} rows: rank {rank} returned rows that are not in the batch",
+                "A shard holds the batch's own numbers. What has changed them?",
+            )
+    listing = "\n".join(f"  rank {r}: {say_rows(mine)}" for r, mine in enumerate(held))
+    finding = f"{rows} rows\n{listing}"
+    everything = [row for mine in held for row in mine]
+    if everything == list(range(rows)):
+        if max(map(len, held)) - min(map(len, held)) > 1:
+            raise NotRight(
+                finding,
+                "Each row is on one rank, but the slowest rank has the most to do, and the others "
+                "wait for it. By how much must two ranks differ?",
+            )
+        return
+    raise NotRight(finding, hint_shard(held, rows, n))
+
+
+def say_rows(rows) -> str:
+    return f"row{'s' * (len(rows) != 1)} {', '.join(map(str, rows))}" if rows else "no rows"
+
+
+def hint_shard(held, rows, n) -> str:
+    everything = [row for mine in held for row in mine]
+    lost = sorted(set(range(rows)) - set(everything))
+    if all(mine == held[0] for mine in held):
+        if held[0] == list(range(rows)):
+            return "Every rank holds the whole batch: N ranks do the same work N times."
+        return "Every rank holds the same rows. What must the cut depend on?"
+    if lost:
+        return (
+            f"{say_rows(lost).capitalize()} {'is' if len(lost) == 1 else 'are'} on no rank. "
+            f"What is left over when {rows} rows are dealt to {n} ranks?"
+        )
+    if len(everything) > rows:
+        twice = sorted({row for row in everything if everything.count(row) > 1})
+        return (
+            f"{say_rows(twice).capitalize()} would count more than once in the gradient. "
+            "May a rank have fewer rows than another?"
+        )
+    return (
+        "Each row is on one rank, but the ranks' rows, put one after another in rank order, are "
+        "not in the batch's order."
+    )
+
+
+def hint_shard_error(finding: str) -> str:
+    if "IndexError" in finding:
+        return (
+            "Did the cut make as many parts as there are ranks, also when the rows are few? "
+            "Print how many there are."
+        )
+    if "split_with_sizes" in finding or "stack expects" in finding or "shape '" in finding:
+        return "The number of ranks need not divide the number of rows."
+    return ""
+
+
+STATES = (2, 3)  # ranks
+
+
+class State(nn.Module):
+    """Parameters, one of them frozen, and buffers: one of whole numbers, one kept nowhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+        self.frozen = nn.Linear(4, 2, bias=False).requires_grad_(False)
+        self.register_buffer("running_mean", torch.zeros(4, dtype=torch.float64))
+        self.register_buffer("steps", torch.tensor(0))
+        self.register_buffer("table", torch.zeros(2, 3), persistent=False)
+
+
+def broadcast_state(fn) -> Verdict:
+    """Check `fn(worker, model)`: rank 0's parameters and buffers on every rank, in place."""
+    cases = [(ranks, {}) for ranks in STATES]
+    return examine("broadcast_state", fn, cases, run_state, judge_state, hint_state_error)
+
+
+def tensors_of(model) -> dict[str, torch.Tensor]:
+    return dict([*model.named_parameters(), *model.named_buffers()])
+
+
+def first_numbers(model, rank: int) -> dict[str, torch.Tensor]:
+    """No number is on two ranks, and the large whole one does not fit into a float32."""
+    numbers = {}
+    for place, (name, tensor) in enumerate(tensors_of(model).items()):
+        row = 100.0 * (rank + 1) + 10 * place + torch.arange(tensor.numel(), dtype=torch.float64)
+        numbers[name] = (row + (2**24 + 1) * (name == "steps")).view(tensor.shape).to(tensor.dtype)
+    return numbers
+
+
+def run_state(worker, solve):
+    model, n = State(), worker.world_size
+    start = [first_numbers(model, rank) for rank in range(n)]
+    before = tensors_of(model)
+    for name, tensor in before.items():
+        tensor.detach().copy_(start[worker.rank][name])
+    views = {name: tensor.detach().flatten() for name, tensor in before.items()}
+    solve(worker, model)
+    after, report = tensors_of(model), {}
+    for name, kept in views.items():
+        now = after.get(name)
+        report[name] = {
+            "kind": "parameter" if isinstance(before[name], nn.Parameter) else "buffer",
+            "frozen": isinstance(before[name], nn.Parameter) and not before[name].requires_grad,
+            "kept": whose(kept, start, name),  # what the tensor of before holds now
+            "model": "gone" if now is None else whose(now.detach().flatten(), start, name),
+            "same": now is before[name],
+        }
+    return report
+
+
+def whose(now: torch.Tensor, start, name: str) -> int | str:
+    """The rank whose first numbers these are."""
+    for rank, numbers in enumerate(start):
+        if now.shape == numbers[name].flatten().shape and torch.equal(
+            now.to(numbers[name].dtype), numbers[name].flatten()
+        ):
+            return rank
+    total = sum(numbers[name].double().flatten() for numbers in start)
+    near = [now.shape == total.shape and torch.allclose(now.double(), total / k, rtol=1e-6)
+            for k in (1, len(start))]  # fmt: skip
+    if near[0]:
+        return "sum"
+    if near[1]:
+        return "mean"
+    first = start[0][name].flatten().double()
+    if now.shape == first.shape and torch.allclose(now.double(), first, rtol=1e-6):
+        return "rounded"
+    return "other"
+
+
+WORDS = {
+    "sum": "the sum over the ranks",
+    "mean": "the mean over the ranks",
+    "rounded": "nearly rank 0's numbers",
+    "other": "something else",
+    "gone": "not there any more",
+}
+
+
+def judge_state(runs):
+    for rank, report in enumerate(runs):
+        if all(row["kept"] == 0 and row["model"] == 0 for row in report.values()):
+            continue
+        shown = runs[0] if any(row["model"] != 0 for row in runs[0].values()) else report
+        listing = "\n".join(f"  {name} ({kind_of(row)}): {held_in(row)}"
+                            for name, row in shown.items())  # fmt: skip
+        where = 0 if shown is runs[0] and rank else rank
+        finding = f"afterwards the model of rank {where} holds\n{listing}"
+        raise NotRight(finding, hint_state(runs, rank))
+
+
+def kind_of(row) -> str:
+    return ("frozen " if row["frozen"] else "") + row["kind"]
+
+
+def held_in(row) -> str:
+    words = WORDS.get(row["model"], f"rank {row['model']}'s numbers")
+    if row["kept"] != row["model"]:
+        return f"{words}, but in another tensor"
+    return words
+
+
+def hint_state(runs, rank) -> str:
+    report = runs[rank]
+    if any(row["model"] != 0 for row in runs[0].values()):
+        found = {row["model"] for row in runs[0].values()}
+        if found & {"mean", "sum"}:
+            return (
+                "Rank 0's own numbers have changed: they were added to the others'. Here one rank "
+                "tells, and the others listen. Which collective does that?"
+            )
+        if all(row["model"] == len(runs) - 1 for row in runs[0].values()):
+            return "All have the last rank's numbers. Whose are asked for?"
+        return "Rank 0's own numbers have changed. Who is the source?"
+    moved = [row for row in report.values() if row["model"] == 0 and row["kept"] != 0]
+    if moved:
+        return (
+            "The right numbers, in new tensors. Whoever took the model's tensors before, as an "
+            "optimizer does, still holds the old ones. What writes into a tensor that is there?"
+        )
+    wrong = {name: row for name, row in report.items() if row["model"] != 0}
+    if any(row["model"] == "rounded" for row in wrong.values()):
+        return "A whole number went through a float, which cannot hold it. Who keeps its dtype?"
+    if all(row["model"] == rank for row in wrong.values()):
+        if len(wrong) == len(report):
+            return (
+                "Every rank has kept its own numbers. Do all ranks name the same source, and does "
+                "what arrives reach the model?"
+            )
+        if all(row["kind"] == "buffer" for row in wrong.values()):
+            if list(wrong) == ["table"]:
+                return (
+                    "One buffer is not in state_dict() (persistent=False), and the forward uses it "
+                    "all the same. Where else can a model's buffers be found?"
+                )
+            return (
+                "The parameters are rank 0's. What else does a model hold that its forward uses, "
+                "and that nobody trains?"
+            )
+        if any(row["frozen"] for row in wrong.values()):
+            return "Some do not train; the forward uses them all the same."
+    return f"On {named([rank])} some tensors hold neither rank 0's numbers nor their own."
+
+
+def hint_state_error(finding: str) -> str:
+    if "leaf Variable that requires grad" in finding:
+        return (
+            "Autograd watches parameters. To write into one without being watched, take the same "
+            "memory without its history."
+        )
+    return ""
