@@ -166,10 +166,10 @@ def activation_bytes(
     part again, what that saves lives too, for one block at a time.
 
     What an operator saves is PyTorch's choice: this was derived from its CPU kernels as of
-    version 2.13. RMSNorm there is made of small operators, which save their input, its inverse root
-    and the normalised input (in float32 for 16-bit models); CUDA's is fused and saves the last not.
-    Other kernels than the flash one behind attention="sdpa" may save other things; rotary heads of
-    2 numbers fall to one of them on the CPU, for their tensors' layout.
+    version 2.13, and not measured on others. RMSNorm there is made of small operators, which save
+    their input, its inverse root and the normalised input (in float32 for 16-bit models); a fused
+    one has no need of the last. Other kernels than the flash one behind attention="sdpa" may save
+    other things; rotary heads of 2 numbers fall to one of them, for their tensors' layout.
 
     Args:
         sequences, tokens: B and T of the batch; tokens None for the whole context.

@@ -38,6 +38,8 @@ def test_other_dtypes_are_the_float64_one_rounded(dtype, changes):
     exact = state(config)
     assert_equal(state(config, dtype=dtype), {name: v.to(dtype) for name, v in exact.items()})
     assert all(p.dtype is torch.float64 for p in exact.values())
+    unit = first_value("blocks.0.mlp.up.weight", (64, 1), 0, 1)  # a standard deviation of 1
+    assert (unit != unit.float()).all()  # drawn in float64, not only stored so
 
 
 def test_torchs_generator_is_neither_read_nor_moved():
@@ -69,6 +71,10 @@ def test_a_parameter_does_not_depend_on_the_others():
     other = state(replace(CONFIG, vocab=64, tied=False, positions="learned", mlp="gelu"))
     shared = [name for name in whole if "attention" in name]
     assert_equal({n: other[n] for n in shared}, {n: whole[n] for n in shared})
+    # more layers change the size of what writes into the residual stream, and nothing else
+    deeper = state(replace(CONFIG, layers=5))
+    same = [name for name in whole if not name.endswith(("out.weight", "down.weight"))]
+    assert_equal({n: deeper[n] for n in same}, {n: whole[n] for n in same})
     # alone, as a rank that holds one layer makes it
     name = "blocks.2.mlp.down.weight"
     alone = first_value(name, whole[name].shape, 0, CONFIG.layers)
