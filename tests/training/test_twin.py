@@ -4,9 +4,12 @@ A mistake is a DataParallel with one part replaced. Each must be found, at the r
 right kind: a start, a loss, a gradient or a parameter.
 """
 
+import sys
+
 import pytest
 import torch
 
+from helpers.comm.transport import SharedTransport
 from helpers.models.gpt import GPTConfig, loss_sum
 from helpers.parallel.ddp.bucketed import BucketedDDP
 from helpers.parallel.ddp.naive import NaiveDDP
@@ -67,6 +70,16 @@ def test_data_parallel_is_exact(replica, options):
 def test_odd_cases_are_exact(changes):
     comparison = twin(**changes)
     assert comparison, comparison
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="shared memory needs Linux")
+@pytest.mark.parametrize("workers", [2, 3])
+def test_buckets_in_shared_memory_are_exact_and_send_nothing_but_the_counts(workers):
+    comparison = twin(workers=workers, transport=SharedTransport, **BUCKETS)
+    assert comparison, comparison
+    for side in comparison.ranks:
+        assert side.ledger.wire < 100  # two sums of 8 bytes: the targets and the loss
+        assert side.memory.gradients == comparison.twin.memory.gradients
 
 
 def test_float32_within_its_tolerance():

@@ -1,5 +1,7 @@
 """Data parallel as a Strategy: the whole model on each rank, a shard of each batch."""
 
+from collections.abc import Callable
+
 import torch
 
 from helpers.comm.mesh import Mesh
@@ -24,7 +26,8 @@ class DataParallel(Single):
         config, seed, dtype, optimizer, micro_batches: as for Single.
         mesh: its axis "dp" holds the replicas.
         replica: NaiveDDP, BucketedDDP or DDP; `options` are passed on to it.
-        transport: what the buckets travel with; by default the process group of the axis.
+        transport: what the buckets travel with: `GroupTransport`, `SharedTransport`; called with
+            the process group of the axis.
     """
 
     def __init__(
@@ -38,7 +41,7 @@ class DataParallel(Single):
         optimizer: OptimizerConfig | None = None,
         micro_batches: int = 1,
         replica: type[Replica] = DDP,
-        transport=None,
+        transport: Callable[..., GroupTransport] = GroupTransport,
         **options,
     ):
         super().__init__(
@@ -53,7 +56,7 @@ class DataParallel(Single):
         self.group = GroupTransport(mesh.group("dp"))
         self.world_size = mesh.layout.world_size
         self.data_rank, self.data_size = self.group.rank, self.group.size
-        self.transport = transport or self.group
+        self.transport = transport(self.group.group)
         self.replica = replica(self.model, self.transport, average=False, **options)
         if options.get("message_dtype") not in (None, dtype):
             self.lossy = f"gradients travel as {options['message_dtype']}"

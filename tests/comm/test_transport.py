@@ -1,0 +1,74 @@
+"""Transports: the same sums by a process group and through shared memory; replicas made alike."""
+
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.comm.transport import GroupTransport, SharedTransport, coalesced, replicate
+from helpers.runtime.launch import launch
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="shared memory needs Linux")
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=20), st.integers(1, 200))
+def test_neighbours_of_one_kind_travel_together(shapes, most):
+    tensors = [torch.zeros(n, dtype=torch.float64 if wide else torch.int8) for n, wide in shapes]
+    groups = coalesced(tensors, most)
+    assert [id(t) for group in groups for t in group] == [id(t) for t in tensors]
+    for group in groups:
+        assert len({t.dtype for t in group}) == 1
+        assert len(group) == 1 or sum(t.nbytes for t in group) <= most
+
+
+def sums(worker, kind):
+    transport = kind()
+    buffers = [transport.empty(n, torch.float64, torch.device("cpu")) for n in (5, 1000, 3)]
+    for i, buffer in enumerate(buffers):
+        buffer.copy_(torch.arange(len(buffer)) + 100 * worker.rank + i)
+    works = [transport.all_reduce(buffer) for buffer in buffers]  # all under way at once
+    plain = torch.full((7,), float(worker.rank))  # not the transport's own
+    works.append(transport.all_reduce(plain))
+    for work in works:
+        work.wait()
+    copied = [buffer.clone() for buffer in (*buffers, plain)]
+    transport.close()
+    return copied
+
+
+@linux
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_shared_memory_gives_the_group_s_sums(workers):
+    group = launch(sums, workers, device="cpu", kind=GroupTransport)
+    shared = launch(sums, workers, device="cpu", kind=SharedTransport)
+    for ours, theirs in zip(shared, group, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    ranks = sum(range(workers))
+    assert shared[0][0].tolist() == [workers * i + 100 * ranks for i in range(5)]
+
+
+def alike(worker, source):
+    drawn = torch.Generator().manual_seed(worker.rank)
+    tensors = [
+        torch.randn(3, 4, generator=drawn, dtype=torch.float64).t(),  # not contiguous
+        torch.randint(9, (5,), generator=drawn),
+        torch.randn(0),
+        torch.randn((), generator=drawn, requires_grad=True),
+        torch.randn(3, generator=drawn),
+    ]
+    replicate(tensors, GroupTransport(), source)
+    return [tensor.detach() for tensor in tensors]
+
+
+@pytest.mark.parametrize("source", [0, 2])
+def test_replicas_are_those_of_the_source(source):
+    runs = launch(alike, 3, device="cpu", source=source)
+    own = launch(alike, 1, device="cpu", source=0)[0] if source == 0 else None
+    for tensors in runs:
+        assert all(torch.equal(a, b) for a, b in zip(tensors, runs[source], strict=True))
+        if own:
+            assert all(torch.equal(a, b) for a, b in zip(tensors, own, strict=True))
+    drawn = torch.Generator().manual_seed(source)
+    assert torch.equal(runs[1][0], torch.randn(3, 4, generator=drawn, dtype=torch.float64).t())
