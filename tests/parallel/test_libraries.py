@@ -1,0 +1,50 @@
+"""PyTorch's DDP and Accelerate under the protocol: the same training as one process.
+
+Tolerance, in float64: 1e-12 absolute, as for ours.
+"""
+
+import pytest
+
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.accelerate_ddp import AccelerateDataParallel
+from helpers.parallel.ddp.strategy import DataParallel
+from helpers.parallel.optimizer import OptimizerConfig
+from helpers.parallel.torch_ddp import TorchDataParallel
+from helpers.runtime.failure import WorkerError
+from helpers.training.twin import compare
+
+TINY = GPTConfig(vocab=32, context=8, width=16, layers=2, heads=2)
+
+
+def twin(strategy, **changes):
+    return compare(strategy, **{"config": TINY, "steps": 5, "device": "cpu", **changes})
+
+
+@pytest.mark.parametrize("strategy", [TorchDataParallel, AccelerateDataParallel])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workers": 2},
+        {"workers": 3, "micro_batches": 2, "sequences": 7},
+        {"workers": 4, "sequences": 3},  # rank 3 has no data
+        {"workers": 2, "optimizer": OptimizerConfig(rule="sgd", lr=0.1, clip=None)},
+    ],
+    ids=["two", "three", "an empty rank", "sgd"],
+)
+def test_the_same_as_one_process(strategy, changes):
+    comparison = twin(strategy, **changes)
+    assert comparison, comparison
+
+
+def test_ours_sends_no_more_bytes_and_holds_no_more_than_torch_s():
+    ours = twin(DataParallel, workers=2)
+    theirs = twin(TorchDataParallel, workers=2, gradient_as_bucket_view=True)
+    for a, b in zip(ours.ranks, theirs.ranks, strict=True):
+        assert a.ledger.wire <= b.ledger.wire
+        assert a.memory.model_states <= b.memory.model_states
+        assert a.memory.activations <= b.memory.activations
+
+
+def test_accelerate_takes_the_whole_world():
+    with pytest.raises(WorkerError, match="whole world"):
+        twin(AccelerateDataParallel, workers=2, layout={"dp": 1, "tp": 2})
