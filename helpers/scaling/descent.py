@@ -1,0 +1,70 @@
+"""Damped Newton steps from many starting points at once, each with its own damping."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from helpers.scaling.objective import Objective
+
+STEEP = 1e-12  # of the gradient, at which a point counts as a minimum
+LONGEST = 2.0  # the longest step, in scaled coordinates
+
+
+def descend(
+    objective: Objective,
+    points: np.ndarray,
+    *,
+    newton: bool,
+    steps: int,
+    weights: np.ndarray | None = None,
+    tolerance: float = STEEP,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Levenberg-Marquardt: solve (M + mu I) step = -gradient; mu falls after a good step.
+
+    M is the bound of `Objective.derivatives`, which is never negative and is reliable far away, or
+    with `newton` the Hessian, its eigenvalues made positive, which converges at the end in a few
+    steps. A point is never replaced by a higher one.
+
+    Args:
+        points: (S, Z) scaled.
+        steps: at most so many for each.
+        weights: (S, n) of the observations.
+        progress: called with the number of points done.
+
+    Returns:
+        (points (S, Z), f (S,), the gradient's greatest component (S,)).
+    """
+    points = np.array(points, dtype=np.float64)
+    f, steepness = np.full(len(points), np.inf), np.full(len(points), np.inf)
+    damping = np.full(len(points), 1e-3)
+    live = np.arange(len(points))
+
+    for _ in range(steps):
+        here = points[live]
+        w = None if weights is None else weights[live]
+        value, gradient, hessian, bound = objective.derivatives(here, w)
+        f[live], steepness[live] = value, np.abs(gradient).max(-1)
+        going = (steepness[live] > tolerance) & (damping[live] < 1e12)
+        if not going.all():
+            live, here, value, gradient = live[going], here[going], value[going], gradient[going]
+            hessian, bound = hessian[going], bound[going]
+            w = None if weights is None else weights[live]
+            if progress is not None:
+                progress(len(points) - len(live))
+        if not len(live):
+            break
+        values, vectors = np.linalg.eigh(hessian if newton else bound)
+        # damping is relative to the bound, whose size is that of the data
+        size = np.trace(bound, axis1=1, axis2=2)[:, None] + 1e-300
+        stiff = np.abs(values) + damping[live, None] * size + 1e-15 * size
+        slope = np.einsum("szk,sz->sk", vectors, gradient)
+        step = -np.einsum("szk,sk->sz", vectors, slope / stiff)
+        length = np.linalg.norm(step, axis=-1, keepdims=True)
+        step *= np.minimum(1.0, LONGEST / np.maximum(length, 1e-300))
+        after = objective.value(here + step, w)
+        better = after < value
+        points[live[better]] += step[better]
+        f[live[better]] = after[better]
+        damping[live] = np.where(better, np.maximum(damping[live] / 5, 1e-16), damping[live] * 4)
+    return points, f, steepness

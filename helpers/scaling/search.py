@@ -1,0 +1,62 @@
+"""The global minimum of Chinchilla's objective, from a grid of starting points.
+
+Thousands of descents that end in the same few places: all take a few steps, those that lie lowest
+go on, and those that are apart converge.
+"""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+
+from helpers.scaling.descent import descend
+from helpers.scaling.objective import Objective
+
+FIRST, MIDDLE, LAST = 12, 25, 120  # steps
+KEPT = 500  # starting points that go on after the first steps
+ENDING = 150  # and after the middle ones
+
+
+def grid() -> np.ndarray:
+    """(4500, 5) starting points (a, b, e, alpha, beta): Hoffmann et al. 2022, appendix D.2."""
+    factors, exponents = np.arange(0, 30, 5.0), np.arange(0, 2.5, 0.5)
+    return np.array(
+        list(itertools.product(factors, factors, np.arange(-1, 1.5, 0.5), exponents, exponents))
+    )
+
+
+def minima(
+    objective: Objective, starts: np.ndarray, progress: Callable[[int], None] | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The distinct minima found from `starts`, the lowest first.
+
+    Args:
+        starts: (S, 5) points (a, b, e, alpha, beta).
+        progress: called with the number of starts that are done with.
+
+    Returns:
+        (theta (M, 5), f (M,), the gradient's greatest component there in scaled coordinates (M,)).
+    """
+    points = objective.inward(starts)
+    halves = np.array_split(np.arange(len(points)), max(1, len(points) // 500))
+    f = np.empty(len(points))
+    for number, half in enumerate(halves):
+        points[half], f[half], _ = descend(objective, points[half], newton=False, steps=FIRST)
+        if progress is not None:
+            progress(int(half[-1]) + 1 if number + 1 < len(halves) else len(points) - 1)
+    points = points[lowest_apart(points, f, KEPT)]
+    points, f, _ = descend(objective, points, newton=False, steps=MIDDLE)
+    points = points[lowest_apart(points, f, ENDING)]
+    points, f, steepness = descend(objective, points, newton=True, steps=LAST)
+    chosen = lowest_apart(points, f, ENDING)
+    if progress is not None:
+        progress(len(starts))
+    return objective.outward(points[chosen]), f[chosen], steepness[chosen]
+
+
+def lowest_apart(points: np.ndarray, f: np.ndarray, count: int, near: float = 1e-6) -> np.ndarray:
+    """Indices of at most `count` points, lowest first, no two within `near` in all coordinates."""
+    order = np.argsort(f, kind="stable")
+    cells = np.round(points[order] / near)
+    _, first = np.unique(cells, axis=0, return_index=True)
+    return order[np.sort(first)][:count]
