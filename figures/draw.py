@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-DRAWINGS = ("cluster", "starting", "collectives")
+DRAWINGS = ("cluster", "starting", "collectives", "scaling")
 BYTES = 60_000
 
 

@@ -13,7 +13,7 @@ import time
 
 from tests.bench.report import FIGURES
 
-BENCHMARKS = ("starting", "faults", "collectives")  # each a module with measure(quick) -> Report
+BENCHMARKS = ("starting", "faults", "collectives", "data_parallel", "scaling")  # each a module with measure(quick) -> Report
 
 
 def main(arguments=None):

@@ -19,7 +19,7 @@ from tests.bench.compare import duration, in_turn, median, ratio
 from tests.bench.report import Report
 
 NAME = "data_parallel"
-PRESET = "3M"
+PRESET = "10M"
 RANKS = 2
 TOKENS = {"computation dominates": 128, "an eighth of the tokens": 16}  # a rank and step
 BUCKET_MB = 25  # PyTorch's default; both have a first bucket of 1 MiB
@@ -27,7 +27,7 @@ PEER, OURS, SHARED = "torch DDP", "DDP", "DDP, shared memory"
 CONTENDERS = (PEER, OURS, SHARED, "naive", "bucketed")
 WARM_UP = 3  # steps: allocators and buckets are made in them
 STEPS = 2  # in a block
-ROUNDS = 40
+ROUNDS = 30
 
 # Ours over PyTorch's time, at most; of the kind of step, and the contender.
 GOALS = {
