@@ -1,0 +1,51 @@
+"""Run a student's function here, without ranks, and turn whatever happens into a Verdict."""
+
+import copy
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+
+import numpy as np
+
+from helpers.check.oracle import NotRight, own_frames
+from helpers.check.verdict import Verdict
+from helpers.runtime.stacks import with_cell_names
+
+MOST_FRAMES = 8  # of a recursion without end
+
+
+def examine_here(exercise: str, fn: Callable, cases, judge: Callable) -> Verdict:
+    """Call the function for every case, and stop at the first that is not right.
+
+    Args:
+        exercise: its name, for the Verdict.
+        fn: the student's function.
+        cases: `(where, arguments, facts)` for each call: words for the finding, what the function
+            is called with (copies, so that it may write into them), what the judge wants to know.
+        judge: `judge(answer, *arguments, **facts)` raises NotRight.
+    """
+    for where, arguments, facts in cases:
+        try:
+            with np.errstate(all="ignore"):  # the finding says what came out
+                answer = fn(*copy.deepcopy(arguments))
+        except NotImplementedError:
+            return Verdict(exercise, "not written yet")
+        except Exception as error:
+            return Verdict(exercise, "wrong", f"{where}: {what_was_raised(error)}")
+        try:
+            judge(answer, *arguments, **facts)
+        except NotRight as wrong:
+            return Verdict(exercise, "wrong", f"{where}: {wrong.finding}", wrong.hint)
+    return Verdict(exercise, "passed")
+
+
+def what_was_raised(error: Exception) -> str:
+    """The error, and the student's lines that led to it."""
+    raised = "".join(traceback.format_exception_only(error)).strip()
+    frames = with_cell_names("".join(traceback.format_list(last_frames(error.__traceback__))))
+    return f"your function raised {raised}\n{own_frames(frames)}".rstrip()
+
+
+def last_frames(trace: TracebackType | None) -> list:
+    """Without the call that this file makes."""
+    return traceback.extract_tb(trace)[1:][-MOST_FRAMES:]

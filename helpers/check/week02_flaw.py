@@ -1,0 +1,181 @@
+"""Exercise of week 2: what is wrong with a given fit. Each fit made here has one flaw."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from helpers.check.direct import examine_here
+from helpers.check.oracle import NotRight
+from helpers.check.verdict import Verdict
+from helpers.check.week02_objective import DELTA, THETA, huber, predicted
+
+FLAWS = ("schedule", "embedding", "sizes", "stopped early")
+NONE = "none"
+WIDTHS = (256, 384, 512, 768, 1024, 1536, 2048)
+TOKENS = tuple(int(t) for t in 1e9 * 2.0 ** np.arange(8))
+START = (5.0, 5.0, 0.5, 0.5, 0.5)  # one of the paper's grid
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GivenFit:
+    """A fit as it was published: its runs and its result.
+
+    Attributes:
+        params, tokens, loss: (n,) N, D when the loss was read, L in nats a token.
+        scheduled: (n,) tokens at the end of the learning rate's schedule.
+        flops: (n,) 6 for each of the D tokens and each parameter, the embedding's too.
+        theta: (a, b, e, alpha, beta), with a = log A, b = log B, e = log E.
+    """
+
+    params: np.ndarray
+    tokens: np.ndarray
+    loss: np.ndarray
+    scheduled: np.ndarray
+    flops: np.ndarray
+    theta: tuple[float, ...] = THETA
+
+    def objective(self, theta) -> float:
+        """The summed Huber objective of these runs, delta 1e-3."""
+        residuals = predicted(theta, self.params, self.tokens) - np.log(self.loss)
+        return float(huber(residuals, DELTA).sum())
+
+
+@cache
+def given_fit(
+    flaw: str = NONE,
+    *,
+    seed: int = 0,
+    noise: float = 0.003,
+    vocab: int = 32_000,
+    widths: tuple[int, ...] = WIDTHS,
+    token_counts: tuple[int, ...] = TOKENS,
+    cut: tuple[float, ...] = (0.25, 0.5, 0.75),
+) -> GivenFit:
+    """Runs by Chinchilla's law, and a fit to them with one flaw.
+
+    Args:
+        flaw: one of FLAWS, or "none". For "sizes", give two widths or token_counts.
+        noise: standard deviation of log L.
+        vocab: rows of the embedding.
+        widths, token_counts: each width is run on three of the counts or more.
+        cut: for "schedule": which parts of their schedules the first runs have done.
+    """
+    rng = np.random.default_rng(seed)
+    a_width = max(3, -(-24 // len(widths)))
+    drawn = [rng.permutation(token_counts)[:a_width] for _ in widths]
+    width = np.repeat(np.array(widths, dtype=np.float64), [len(d) for d in drawn])
+    tokens = np.concatenate(drawn).astype(np.float64)
+    blocks = 12 * width**2 * width / 64  # matrices of width / 64 layers
+    params = blocks + vocab * width
+    log_loss = predicted(THETA, params, tokens) + noise * rng.normal(size=len(width))
+    scheduled = np.round(tokens * (1 + 0.005 * rng.random(len(width))))  # whole steps
+    if flaw == "schedule":
+        done = np.array(cut)
+        scheduled[: len(cut)] = tokens[: len(cut)] / done
+        log_loss[: len(cut)] += 0.03 * (1 - done)
+    runs = {
+        "params": blocks if flaw == "embedding" else params,
+        "tokens": tokens,
+        "loss": np.exp(log_loss),
+        "scheduled": scheduled,
+        "flops": 6 * params * tokens * (1 + 0.0004 * rng.uniform(-1, 1, len(width))),
+    }
+    fit = GivenFit(**runs)
+    return GivenFit(**runs, theta=averaged(fit) if flaw == "stopped early" else minimum(fit))
+
+
+def minimum(fit: GivenFit) -> tuple[float, ...]:
+    """A minimum of the objective, searched from the law that made the runs.
+
+    Over the heights of the power laws at the centre of the runs, where slopes do not change them.
+    """
+    from scipy.optimize import minimize  # slow to import, and of no use elsewhere here
+
+    x, y = np.log(fit.params).mean(), np.log(fit.tokens).mean()
+
+    def theta(z):
+        return (z[0] + z[3] * x, z[1] + z[4] * y, z[2], z[3], z[4])
+
+    a, b, e, alpha, beta = THETA
+    z = np.array([a - alpha * x, b - beta * y, e, alpha, beta])
+    exact = {"xatol": 1e-7, "fatol": 1e-13, "maxiter": 4000}
+    for _ in range(3):  # a simplex that has shrunk begins afresh
+        z = minimize(lambda z: fit.objective(theta(z)), z, method="Nelder-Mead", options=exact).x
+    return tuple(float(number) for number in theta(z))
+
+
+def averaged(fit: GivenFit) -> tuple[float, ...]:
+    """Where L-BFGS stops on the *mean* of the Huber terms: far too early, at its usual tolerance.
+
+    The mistake of the paper's own fit (Besiroglu et al. 2024, arXiv:2404.10102).
+    """
+    from scipy.optimize import minimize
+
+    found = minimize(lambda t: fit.objective(t) / len(fit.loss), START, method="L-BFGS-B")
+    return tuple(float(number) for number in found.x)
+
+
+FITS = (  # each flaw plain first, then where it hides
+    (NONE, {"seed": 1}),
+    ("schedule", {"seed": 2}),
+    ("embedding", {"seed": 3}),
+    ("sizes", {"seed": 4, "widths": (512, 1024), "token_counts": TOKENS}),
+    ("stopped early", {"seed": 5}),
+    (NONE, {"seed": 6, "noise": 0.03}),
+    ("schedule", {"seed": 7, "cut": (1, 1, 1, 0.97)}),
+    ("embedding", {"seed": 8, "vocab": 256}),
+    ("sizes", {"seed": 9, "token_counts": TOKENS[2:4]}),
+    ("stopped early", {"seed": 10, "noise": 0.0005, "widths": WIDTHS[2:5]}),
+    (NONE, {"seed": 11, "widths": WIDTHS[2:5]}),
+)
+
+
+def find_flaw(fn) -> Verdict:
+    """Check `fn(fit) -> "schedule", "embedding", "sizes", "stopped early" or "none"`."""
+    cases = []
+    for number, (flaw, changes) in enumerate(FITS, 1):
+        fit = given_fit(flaw, **changes)
+        cases.append((f"fit {number}, to {len(fit.loss)} runs", (fit,), {"flaw": flaw}))
+    return examine_here("find_flaw", fn, cases, judge_flaw)
+
+
+def judge_flaw(answer, fit, flaw):
+    names = (*FLAWS, NONE)
+    if not isinstance(answer, str) or answer not in names:
+        raise NotRight(f"returned {answer!r}", f"Return one of {', '.join(map(repr, names))}.")
+    if answer != flaw:
+        wrong = "nothing is wrong with it" if flaw == NONE else f"its flaw is {flaw!r}"
+        raise NotRight(f"you said {answer!r}; {wrong}", hint_flaw(answer, flaw, fit))
+
+
+FALSE_ALARMS = {
+    "schedule": "Steps are whole, and a schedule is rarely met to the token. How much may be left?",
+    "embedding": "FLOPs are noted within 0.1 %. How far off are they in this fit?",
+    "sizes": "How many different N, and how many different D, are there? How many are enough?",
+    "stopped early": (
+        "The objective's size tells how noisy the runs are. What tells whether theta is a minimum?"
+    ),
+}
+MISSED = {
+    "schedule": "Compare where each run's loss was read with where its schedule ends: every run.",
+    "embedding": (
+        "From the FLOPs and the tokens, how many parameters were at work? Look at every run: the "
+        "embedding is a small part of a large model."
+    ),
+    "sizes": "Count the different values of what a power law is fitted to. There are two of those.",
+    "stopped early": (
+        "The runs are sound: then look at theta. If it were a minimum, could a search of your own, "
+        "begun there, come to a clearly smaller objective?"
+    ),
+}
+
+
+def hint_flaw(answer, flaw, fit) -> str:
+    if flaw == NONE:
+        return FALSE_ALARMS[answer]
+    if flaw != "stopped early" and answer == "stopped early":
+        return "Look at the runs before theta. " + MISSED[flaw]
+    if answer == NONE:
+        return MISSED[flaw]
+    return f"{FALSE_ALARMS[answer]} {MISSED[flaw]}"

@@ -1,0 +1,172 @@
+"""Exercise of week 2: Chinchilla's objective, on runs that a formula made, plus noise."""
+
+import math
+from numbers import Real
+
+import numpy as np
+
+from helpers.check.direct import examine_here
+from helpers.check.oracle import NotRight
+from helpers.check.verdict import Verdict
+
+THETA = (6.0073404, 6.0179186, 0.5267228, 0.33917084, 0.2849083)  # Hoffmann et al. 2022, unrounded
+DELTA = 1e-3
+RELATIVE = 1e-6  # sums in another order differ by 1e-12; log1p or logaddexp likewise
+NUMBERS = (  # theta, runs, noise, delta
+    ("near the minimum", THETA, 12, 0.004, DELTA),
+    ("all within delta", THETA, 5, 0.0003, DELTA),
+    ("another start of the search", (10.0, 5.0, -0.5, 1.0, 0.5), 9, 0.01, DELTA),
+    ("another delta", THETA, 12, 0.02, 1e-2),
+    ("one run", (5.0, 6.0, 0.5, 0.3, 0.3), 1, 0.01, DELTA),
+    ("large exponents", (900.0, 20.0, 1.0, 0.3, 0.3), 6, 0.01, DELTA),
+    ("small exponents", (-900.0, -850.0, -800.0, 0.3, 0.3), 6, 0.01, DELTA),
+)
+
+
+def huber_objective(fn) -> Verdict:
+    """Check `fn(theta, params, tokens, loss, delta) -> sum` (Hoffmann et al. 2022, equation 3)."""
+    cases = []
+    for name, theta, n, noise, delta in NUMBERS:
+        where = f"{name}, {n} run{'s' * (n > 1)}, delta {delta:g}"
+        runs = some_runs(n, noise)
+        cases.append((where, (theta, *runs) if delta == DELTA else (theta, *runs, delta), {}))
+    return examine_here("huber_objective", fn, cases, judge_objective)
+
+
+def some_runs(n: int, noise: float):
+    """(params, tokens, loss) by Chinchilla's law, with noise: the same in every process."""
+    rng = np.random.default_rng(n)
+    params, tokens = 10 ** rng.uniform(7, 10, n), 10 ** rng.uniform(9, 11, n)
+    loss = np.exp(predicted(THETA, params, tokens) + noise * rng.uniform(-1, 1, n))
+    return params, tokens, loss
+
+
+def predicted(theta, params, tokens) -> np.ndarray:
+    """log L: the log of three terms whose logs are given."""
+    a, b, e, alpha, beta = theta
+    size, data = a - alpha * np.log(params), b - beta * np.log(tokens)
+    return np.logaddexp(np.logaddexp(size, data), e)
+
+
+def huber(r, delta: float) -> np.ndarray:
+    r = np.abs(r)
+    return np.where(r <= delta, r * r / 2, delta * (r - delta / 2))
+
+
+def judge_objective(answer, theta, params, tokens, loss, delta=DELTA):
+    if isinstance(answer, np.ndarray) and answer.size == 1:
+        answer = answer.item()
+    residuals = predicted(theta, params, tokens) - np.log(loss)
+    right = float(huber(residuals, delta).sum())
+    if np.ndim(answer) and np.size(answer) == len(loss):
+        raise NotRight(
+            f"returned {np.size(answer)} numbers", "That is one for each run. What is minimised?"
+        )
+    if isinstance(answer, bool) or not isinstance(answer, Real):
+        raise NotRight(f"returned {answer!r}", "Return one number.")
+    if not math.isclose(answer, right, rel_tol=RELATIVE):
+        raise NotRight(
+            f"you said {answer:.8g}, and it is {right:.8g} (residuals from {residuals.min():.3g} "
+            f"to {residuals.max():.3g})",
+            hint_objective(answer, theta, params, tokens, loss, delta),
+        )
+
+
+def hint_objective(answer, theta, params, tokens, loss, delta) -> str:
+    """Which well-known mistake gives this answer?"""
+    if not math.isfinite(answer):
+        return (
+            "An exponential was too large for a float, or all were too small. The log of a sum of "
+            "exponentials need not make them: which of the three can be taken out first?"
+        )
+    for mistake, value in mistakes(theta, params, tokens, loss, delta):
+        if np.isfinite(value) and math.isclose(answer, value, rel_tol=RELATIVE):
+            return mistake
+    if answer < 0:
+        return "Huber's loss is never negative: what is a residual's size?"
+    return (
+        "Take one run and print each step: the three exponents, the log of the sum, the residual, "
+        "and on which side of delta it is."
+    )
+
+
+def mistakes(theta, params, tokens, loss, delta):
+    """(hint, what the mistake gives)."""
+    a, b, e, alpha, beta = theta
+    with np.errstate(all="ignore"):
+        log_loss = predicted(theta, params, tokens)
+        r = log_loss - np.log(loss)
+        far = np.abs(r)
+        yield (
+            "The terms are averaged. A minimiser stops when little changes: what does a factor of "
+            "1/n do to it?",
+            huber(r, delta).mean(),
+        )
+        squares = "Squares everywhere: an outlier would count as much as it likes. What is delta?"
+        yield squares, (r * r / 2).sum()
+        yield squares, (r * r).sum()
+        yield (
+            "The residual is of the losses. Of what does the paper take the difference, so that "
+            "a large loss does not count for more than a small one?",
+            huber(np.exp(log_loss) - loss, delta).sum(),
+        )
+        ten = "Which logarithm? The exponents and the logarithms must have one base."
+        yield ten, huber((log_loss - np.log(loss)) / np.log(10), delta).sum()
+        yield ten, huber(log_loss - np.log10(loss), delta).sum()
+        tens = predicted(theta, np.exp(np.log10(params)), np.exp(np.log10(tokens)))
+        yield ten, huber(tens - np.log10(loss), delta).sum()
+        yield ten, huber(tens - np.log(loss), delta).sum()
+        yield (
+            "Far from the minimum you have a slope of 1. Which slope has the parabola at delta?",
+            np.where(far <= delta, r * r / 2, far - delta / 2).sum(),
+        )
+        yield (
+            "That is Huber's loss divided by delta. Compare the parabola with the docstring's.",
+            huber(r, delta).sum() / delta,
+        )
+        yield (
+            "The straight line does not begin where the parabola ends. Are the two equal at delta?",
+            np.where(far <= delta, r * r / 2, delta * far).sum(),
+        )
+        yield (
+            "The straight line does not begin where the parabola ends. Are the two equal at delta?",
+            np.where(far <= delta, r * r / 2, delta * (far - delta)).sum(),
+        )
+        yield (
+            "Parabola and straight line have changed places: which is for small residuals?",
+            np.where(far > delta, r * r / 2, delta * (far - delta / 2)).sum(),
+        )
+        yield "The straight line alone. What is near zero?", (delta * (far - delta / 2)).sum()
+        yield "The straight line alone. What is near zero?", (delta * far).sum()
+        yield (
+            "That is with a delta of 1e-3. Is it the one that was handed over?",
+            huber(r, DELTA).sum() if delta != DELTA else np.nan,
+        )
+        two = np.logaddexp(a - alpha * np.log(params), b - beta * np.log(tokens))
+        for without in (two, two + e):
+            yield (
+                "Where is E? theta holds its logarithm, and it is one of the three in the sum.",
+                huber(without - np.log(loss), delta).sum(),
+            )
+        yield (
+            "theta holds logarithms of A, B and E already.",
+            huber(np.log(a / params**alpha + b / tokens**beta + e) - np.log(loss), delta).sum(),
+        )
+        yield (
+            "Which exponent belongs to which: who is divided by N^alpha?",
+            huber(predicted((a, b, e, beta, alpha), params, tokens) - np.log(loss), delta).sum(),
+        )
+        signs = predicted((a, b, e, -alpha, -beta), params, tokens)
+        yield (
+            "Does a larger model make the loss larger? Look at the signs.",
+            (huber(signs - np.log(loss), delta).sum()),
+        )
+        top = np.maximum(np.maximum(a - alpha * np.log(params), b - beta * np.log(tokens)), e)
+        yield (
+            "Something was taken out of the sum of exponentials, and never put back.",
+            huber(log_loss - top - np.log(loss), delta).sum(),
+        )
+        yield (
+            "That is the largest of the three alone. The others are in the sum too.",
+            huber(top - np.log(loss), delta).sum(),
+        )

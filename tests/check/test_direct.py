@@ -1,0 +1,88 @@
+"""What happens to a function that is checked in this process."""
+
+import pytest
+
+from helpers.check.direct import examine_here
+from helpers.check.oracle import NotRight
+
+CASES = [("first", (1, [2]), {"right": 3}), ("second", (2, [3]), {"right": 5})]
+
+
+def judge(answer, number, numbers, right):
+    assert numbers == [right - number]  # the function had a copy
+    if answer != right:
+        raise NotRight(f"returned {answer}", "Count again.")
+
+
+def examine(fn):
+    return examine_here("add", fn, CASES, judge)
+
+
+def right(number, numbers):
+    return number + numbers.pop()
+
+
+def stub(number, numbers):
+    raise NotImplementedError
+
+
+def wrong_at_second(number, numbers):
+    return 3
+
+
+def divides(number):
+    return number / 0
+
+
+def fails(number, numbers):
+    return divides(number)
+
+
+def endless(number, numbers):
+    return endless(number, numbers)
+
+
+def interrupted(number, numbers):
+    raise KeyboardInterrupt
+
+
+def too_few():
+    return 3
+
+
+def test_right_and_stub():
+    assert examine(right), examine(right)
+    assert examine(stub).status == "not written yet"
+
+
+def test_a_wrong_answer_names_its_case():
+    verdict = examine(wrong_at_second)
+    assert (verdict.status, verdict.finding, verdict.hint) == (
+        "wrong",
+        "second: returned 3",
+        "Count again.",
+    )
+
+
+def test_an_exception_shows_the_student_s_lines_alone():
+    verdict = examine(fails)
+    assert verdict.status == "wrong"
+    assert "first: your function raised ZeroDivisionError: division by zero" in verdict.finding
+    assert "in fails\n    return divides(number)" in verdict.finding
+    assert "in divides\n    return number / 0" in verdict.finding
+    assert "direct.py" not in verdict.finding.replace("test_direct.py", "")
+
+
+def test_a_recursion_without_end_is_short():
+    verdict = examine(endless)
+    assert "RecursionError" in verdict.finding
+    assert len(verdict.finding.splitlines()) < 30
+
+
+def test_other_arguments():
+    assert "TypeError: too_few() takes 0" in examine(too_few).finding
+
+
+def test_an_interrupt_is_the_student_s_own():
+    with pytest.raises(KeyboardInterrupt):
+        examine(interrupted)

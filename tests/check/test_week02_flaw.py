@@ -1,0 +1,119 @@
+"""The flaw in a given fit: each fit has the flaw that it is said to have, and no other."""
+
+import numpy as np
+import pytest
+
+from helpers import check
+from helpers.check.week02_flaw import FITS, FLAWS, given_fit, minimum
+from notebooks.solutions import week02
+
+EVERY = [(flaw, given_fit(flaw, **changes)) for flaw, changes in FITS]
+
+
+def test_the_solution_passes():
+    verdict = check.find_flaw(week02.find_flaw)
+    assert verdict, verdict
+
+
+@pytest.mark.parametrize(("flaw", "fit"), EVERY)
+def test_a_fit_has_its_flaw_alone(flaw, fit):
+    left = fit.scheduled / fit.tokens - 1
+    at_work = fit.flops / (6 * fit.tokens * fit.params)
+    different = min(len(set(fit.params)), len(set(fit.tokens)))
+    lower = fit.objective(fit.theta) / fit.objective(minimum(fit))
+    assert (left.max() > 0.02) == (flaw == "schedule")
+    assert left.max() <= 0.005 + 1e-6 or flaw == "schedule"  # clearly less than 1 %
+    assert (at_work.max() > 1.002) == (flaw == "embedding")
+    assert abs(at_work - 1).max() < 0.0005 or flaw == "embedding"
+    assert (different < 3) == (flaw == "sizes")
+    # far from any doubt about a threshold
+    assert lower > 5 if flaw == "stopped early" else lower < 1.001
+
+
+def test_the_objective_s_size_does_not_tell():
+    """A sound noisy fit has a larger objective than a quiet one that stopped early."""
+    by_flaw = {
+        flaw: [f.objective(f.theta) for kind, f in EVERY if kind == flaw] for flaw, _ in FITS
+    }
+    assert max(by_flaw["none"]) > min(by_flaw["stopped early"])
+
+
+def test_a_fit_is_the_same_again():
+    again = given_fit.__wrapped__("stopped early", seed=5)
+    np.testing.assert_array_equal(again.loss, given_fit("stopped early", seed=5).loss)
+    assert again.theta == pytest.approx(given_fit("stopped early", seed=5).theta, rel=1e-6)
+
+
+def instead(**answers):
+    """The solution, but for one flaw it says something else."""
+    return lambda fit: answers.get((said := week02.find_flaw(fit)).replace(" ", "_"), said)
+
+
+def by_size(fit):
+    said = week02.find_flaw(fit)
+    if said in ("none", "stopped early"):
+        return "stopped early" if fit.objective(fit.theta) > 3e-4 else "none"
+    return said
+
+
+def exact_schedule(fit):
+    return "schedule" if (fit.tokens != fit.scheduled).any() else week02.find_flaw(fit)
+
+
+def first_run_s_schedule(fit):
+    if fit.tokens[0] < 0.99 * fit.scheduled[0]:
+        return "schedule"
+    said = week02.find_flaw(fit)
+    return "none" if said == "schedule" else said
+
+
+def exact_flops(fit):
+    if (fit.flops != 6 * fit.params * fit.tokens).any() and week02.find_flaw(fit) == "none":
+        return "embedding"
+    return week02.find_flaw(fit)
+
+
+def mean_flops(fit):
+    said = week02.find_flaw(fit)
+    ratio = (fit.flops / (6 * fit.params * fit.tokens)).mean()
+    return "none" if said == "embedding" and ratio < 1.01 else said
+
+
+def params_alone(fit):
+    said = week02.find_flaw(fit)
+    return "none" if said == "sizes" and len(set(fit.params)) > 2 else said
+
+
+def three_are_not_enough(fit):
+    return "sizes" if len(set(fit.params)) <= 3 else week02.find_flaw(fit)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "hint"),
+    [
+        (lambda fit: "none", "every run"),
+        (lambda fit: "stopped early", "whether theta is a minimum"),
+        (lambda fit: None, "Return one of"),
+        (lambda fit: "outlier", "Return one of"),
+        (by_size, "whether theta is a minimum"),
+        (exact_schedule, "Steps are whole"),
+        (first_run_s_schedule, "every run"),
+        (exact_flops, "FLOPs are noted within"),
+        (mean_flops, "how many parameters were at work"),
+        (params_alone, "There are two of those"),
+        (three_are_not_enough, "How many are enough?"),
+        (instead(stopped_early="none"), "a search of your own"),
+        (instead(embedding="stopped early"), "Look at the runs before theta"),
+        (instead(stopped_early="schedule"), "a search of your own"),
+    ],
+)
+def test_a_mistake_gets_its_own_hint(mistake, hint):
+    verdict = check.find_flaw(mistake)
+    assert verdict.status == "wrong"
+    assert hint in verdict.hint, verdict
+    assert "fit " in verdict.finding
+
+
+def test_every_flaw_is_asked_for_twice():
+    kinds = [flaw for flaw, _ in FITS]
+    assert all(kinds.count(flaw) >= 2 for flaw in (*FLAWS, "none"))
