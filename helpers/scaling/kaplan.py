@@ -1,0 +1,143 @@
+"""Kaplan's power laws, with the published constants, and fits of the same forms.
+
+Kaplan et al. 2020, arXiv:2001.08361. N is without embeddings; loss in nats a token of WebText2;
+compute in PF-days. The paper fits its laws apart from each other, so a constant belongs to the
+table it stands in: alpha_D is 0.095 of L(D) alone and 0.103 in L(N, D).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from helpers.scaling.law import plain, positive
+from helpers.scaling.observations import distinct, observations
+
+PF_DAY = 1e15 * 86_400  # FLOPs
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerLaw:
+    """L(x) = (scale / x)^exponent."""
+
+    scale: float
+    exponent: float
+
+    def __post_init__(self):
+        positive("scale", self.scale)
+        positive("exponent", self.exponent)
+
+    def __call__(self, x):
+        return plain((self.scale / positive("x", x)) ** self.exponent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointLaw:
+    """L(N, D) = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D: equation 1.5."""
+
+    N_c: float
+    D_c: float
+    alpha_N: float
+    alpha_D: float
+
+    def __post_init__(self):
+        for name in ("N_c", "D_c", "alpha_N", "alpha_D"):
+            positive(name, getattr(self, name))
+
+    def __call__(self, params, tokens):
+        params, tokens = positive("params", params), positive("tokens", tokens)
+        ratio = self.alpha_N / self.alpha_D
+        return plain(((self.N_c / params) ** ratio + self.D_c / tokens) ** self.alpha_D)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticalBatch:
+    """B_crit(L) = scale / L^(1/exponent), in tokens: equation 5.3.
+
+    A run at batch B with S steps needs S_min = S / (1 + B_crit/B) steps at a very large batch, and
+    spends C_min = C / (1 + B/B_crit) at a very small one: equations 5.4 and 5.5.
+    """
+
+    scale: float
+    exponent: float
+
+    def __call__(self, loss):
+        return plain(self.scale / positive("loss", loss) ** (1 / self.exponent))
+
+    def least_steps(self, steps, batch, loss):
+        return plain(positive("steps", steps) / (1 + self(loss) / positive("batch", batch)))
+
+    def least_compute(self, compute, batch, loss):
+        return plain(positive("compute", compute) / (1 + positive("batch", batch) / self(loss)))
+
+
+# Table 5: each law fitted alone.
+L_N = PowerLaw(scale=8.8e13, exponent=0.076)
+L_D = PowerLaw(scale=5.4e13, exponent=0.095)
+L_C_NAIVE = PowerLaw(scale=1.6e7, exponent=0.057)  # PF-days, at a fixed batch
+L_C_MIN = PowerLaw(scale=3.1e8, exponent=0.050)  # PF-days, at batches well below the critical
+B_CRIT = CriticalBatch(scale=2.1e8, exponent=0.21)
+# Table 2: fitted together. Never mix with the four above.
+L_ND = JointLaw(N_c=6.4e13, D_c=1.8e13, alpha_N=0.076, alpha_D=0.103)
+
+
+def loss_of_steps(params, steps):
+    """L(N, S_min) = (N_c/N)^alpha_N + (S_c/S_min)^alpha_S with table 3's constants: eq. 1.6."""
+    params, steps = positive("params", params), positive("steps", steps)
+    return plain((6.5e13 / params) ** 0.077 + (2.1e3 / steps) ** 0.76)
+
+
+def optimal(pf_days):
+    """(params, tokens) of the lowest loss for C_min in PF-days: table 6, N ~ C^0.73, D ~ C^0.27."""
+    compute = positive("pf_days", pf_days)
+    return plain(1.3e9 * compute**0.73), plain(2e10 * compute**0.27)
+
+
+def enough_tokens(params):
+    """Tokens that keep overfitting below 0.02 nats: 5e3 N^0.74, equation 4.4."""
+    return plain(5e3 * positive("params", params) ** 0.74)
+
+
+def fit_power_law(x, loss) -> PowerLaw:
+    """Least squares of log L on log x.
+
+    Raises:
+        ValueError: a value not positive and finite (names the row), fewer than two sizes, or a
+            loss that does not fall.
+    """
+    x, loss = observations(x=x, loss=loss)
+    if distinct(x) < 2:
+        raise ValueError("a power law needs two sizes")
+    slope, height = np.polyfit(np.log(x), np.log(loss), 1)
+    if slope >= 0:
+        raise ValueError(f"the loss does not fall with size: a slope of {slope:.3g}")
+    return PowerLaw(scale=float(np.exp(-height / slope)), exponent=float(-slope))
+
+
+def fit_joint(params, tokens, loss) -> JointLaw:
+    """Least squares of log L for equation 1.5, from several starting points.
+
+    Raises:
+        ValueError: a value not positive and finite (names the row); fewer than two sizes of either.
+    """
+    params, tokens, loss = observations(params=params, tokens=tokens, loss=loss)
+    if min(distinct(params), distinct(tokens)) < 2 or len(params) < 4:
+        raise ValueError("needs four runs, and two sizes of params and of tokens")
+    x, y, z = np.log(params), np.log(tokens), np.log(loss)
+
+    def residuals(theta):
+        n, d, log_alpha_n, log_alpha_d = theta
+        alpha_d = np.exp(log_alpha_d)
+        ratio = np.exp(log_alpha_n - log_alpha_d)
+        return alpha_d * np.logaddexp(ratio * (n + x.mean() - x), d + y.mean() - y) - z
+
+    tight = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "max_nfev": 2000}
+    starts = [(n, n, np.log(a), np.log(a)) for n in (5.0, 12.0) for a in (0.05, 0.1, 0.3)]
+    best = min((least_squares(residuals, s, **tight) for s in starts), key=lambda fit: fit.cost)
+    n, d, alpha_n, alpha_d = best.x
+    return JointLaw(
+        N_c=float(np.exp(n + x.mean())),
+        D_c=float(np.exp(d + y.mean())),
+        alpha_N=float(np.exp(alpha_n)),
+        alpha_D=float(np.exp(alpha_d)),
+    )

@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+
+from helpers.scaling import kaplan
+
+
+def test_marginal_and_joint_constants_are_apart():
+    """Kaplan et al. 2020, arXiv:2001.08361, table 5 (alone) and table 2 (together)."""
+    assert (kaplan.L_N.scale, kaplan.L_N.exponent) == (8.8e13, 0.076)
+    assert (kaplan.L_D.scale, kaplan.L_D.exponent) == (5.4e13, 0.095)
+    assert (kaplan.L_C_MIN.scale, kaplan.L_C_MIN.exponent) == (3.1e8, 0.05)
+    assert (kaplan.B_CRIT.scale, kaplan.B_CRIT.exponent) == (2.1e8, 0.21)
+    joint = kaplan.L_ND
+    assert (joint.N_c, joint.D_c, joint.alpha_N, joint.alpha_D) == (6.4e13, 1.8e13, 0.076, 0.103)
+
+
+def test_the_joint_law_ends_in_power_laws():
+    joint = kaplan.L_ND
+    assert joint(1e9, 1e30) == pytest.approx((6.4e13 / 1e9) ** 0.076, rel=1e-6)
+    assert joint(1e30, 1e9) == pytest.approx((1.8e13 / 1e9) ** 0.103, rel=1e-6)
+
+
+def test_eight_times_the_model_needs_five_times_the_data():
+    """Section 4.3."""
+    assert kaplan.enough_tokens(8e9) / kaplan.enough_tokens(1e9) == pytest.approx(5, rel=0.08)
+
+
+def test_allocation_of_table_6():
+    params, tokens = kaplan.optimal(np.array([1.0, 10.0]))
+    assert params.tolist() == pytest.approx([1.3e9, 1.3e9 * 10**0.73])
+    assert tokens.tolist() == pytest.approx([2e10, 2e10 * 10**0.27])
+
+
+def test_critical_batch_trades_steps_for_compute():
+    """(S/S_min - 1)(E/E_min - 1) = 1: equation 5.1; at the critical batch both double."""
+    loss = 2.5
+    critical = kaplan.B_CRIT(loss)
+    for batch in (critical / 7, critical, 30 * critical):
+        steps, examples = 1e4, 1e4 * batch
+        s = steps / kaplan.B_CRIT.least_steps(steps, batch, loss)
+        e = examples / kaplan.B_CRIT.least_compute(examples, batch, loss)
+        assert (s - 1) * (e - 1) == pytest.approx(1, rel=1e-9)
+    assert kaplan.B_CRIT.least_steps(100, critical, loss) == pytest.approx(50)
+
+
+def test_fits_give_back_what_made_the_data():
+    x = np.logspace(6, 9, 12)
+    fit = kaplan.fit_power_law(x, kaplan.L_N(x))
+    assert (fit.scale, fit.exponent) == (pytest.approx(8.8e13), pytest.approx(0.076))
+    n, d = (g.ravel() for g in np.meshgrid(np.logspace(6, 9.5, 8), np.logspace(7, 10.5, 8)))
+    joint = kaplan.fit_joint(n, d, kaplan.L_ND(n, d))
+    for name in ("N_c", "D_c", "alpha_N", "alpha_D"):
+        assert getattr(joint, name) == pytest.approx(getattr(kaplan.L_ND, name), rel=1e-5)
+    noise = np.exp(0.005 * np.random.default_rng(0).normal(size=len(n)))
+    noisy = kaplan.fit_joint(n, d, kaplan.L_ND(n, d) * noise)
+    assert noisy.alpha_N == pytest.approx(0.076, abs=0.003)
+    assert noisy.alpha_D == pytest.approx(0.103, abs=0.005)
+
+
+def test_wrong_input_is_refused():
+    with pytest.raises(ValueError, match="row 1: loss"):
+        kaplan.fit_power_law([1, 2, 3], [3, -1, 2])
+    with pytest.raises(ValueError, match="does not fall"):
+        kaplan.fit_power_law([1, 2, 3], [1, 2, 3])
+    with pytest.raises(ValueError, match="two sizes"):
+        kaplan.fit_power_law([5, 5], [1, 2])
+    with pytest.raises(ValueError, match="four runs"):
+        kaplan.fit_joint([1, 2], [1, 2], [3, 2])

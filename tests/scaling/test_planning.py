@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+
+from helpers.scaling.law import BESIROGLU
+from helpers.scaling.planning import (
+    MUENNIGHOFF,
+    R_D,
+    best_epochs,
+    best_params,
+    effective,
+    plan,
+    repeated_loss,
+    with_inference,
+)
+
+
+def test_a_plan_adds_up():
+    made = plan(BESIROGLU, 1e24, gpus=1000, peak=1e15, mfu=0.4, price=2.0)
+    assert made.days == pytest.approx(1e24 / 4e17 / 86_400)
+    assert made.dollars == pytest.approx(made.days * 24 * 1000 * 2)
+    assert (made.params, made.tokens) == BESIROGLU.optimal(1e24)
+    smaller = plan(BESIROGLU, 1e24, gpus=1000, peak=1e15, mfu=0.4, price=2.0, params=1e10)
+    assert smaller.loss > made.loss
+    assert smaller.tokens == pytest.approx(1e24 / 6e10)
+    with pytest.raises(ValueError, match="mfu"):
+        plan(BESIROGLU, 1e24, gpus=8, peak=1e15, mfu=40, price=2.0)
+    with pytest.raises(ValueError, match="gpus"):
+        plan(BESIROGLU, 1e24, gpus=0, peak=1e15, mfu=0.4, price=2.0)
+
+
+def test_without_demand_the_plan_is_chinchillas():
+    params, tokens = BESIROGLU.optimal(1e23)
+    found = with_inference(BESIROGLU, BESIROGLU.loss(params, tokens), 0)
+    assert found == (pytest.approx(params, rel=1e-9), pytest.approx(tokens, rel=1e-9))
+
+
+@pytest.mark.parametrize("demand", [1e11, 1e13])
+def test_with_demand_no_other_model_of_that_loss_is_cheaper(demand):
+    goal = BESIROGLU.loss(*BESIROGLU.optimal(1e23))
+
+    def cost(log_params):
+        left = goal - BESIROGLU.E - BESIROGLU.A * np.exp(-BESIROGLU.alpha * log_params)
+        tokens = (BESIROGLU.B / left) ** (1 / BESIROGLU.beta) if left > 0 else np.inf
+        return np.log(np.exp(log_params)) + np.log(6 * tokens + 2 * demand)
+
+    params, tokens = with_inference(BESIROGLU, goal, demand)
+    assert BESIROGLU.loss(params, tokens) == pytest.approx(goal, rel=1e-12)
+    low = np.log((BESIROGLU.A / (goal - BESIROGLU.E)) ** (1 / BESIROGLU.alpha)) + 0.01
+    found = minimize_scalar(cost, bounds=(low, low + 10), method="bounded", options={"xatol": 1e-9})
+    assert np.log(params) == pytest.approx(found.x, abs=1e-4)
+    assert params < BESIROGLU.optimal(1e23)[0]  # smaller, trained longer
+
+
+def test_demand_that_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="no model reaches"):
+        with_inference(BESIROGLU, BESIROGLU.E, 1e12)
+    with pytest.raises(ValueError, match="inference_tokens"):
+        with_inference(BESIROGLU, 2.5, -1)
+
+
+def test_repeated_tokens_count_for_less():
+    """Muennighoff et al. 2023, arXiv:2305.16264: four epochs are nearly as good as new data; R*
+    repetitions are worth 1 - 1/e of new ones."""
+    assert effective(1e9, 0.5e9) == 0.5e9
+    assert effective(1e9, 1e9) == 1e9
+    assert effective(1e9, 4e9) > 0.9 * 4e9
+    assert effective(1e9, 1e9 * (1 + R_D)) == pytest.approx(1e9 * (1 + R_D * (1 - np.exp(-1))))
+    assert effective(1e9, 1e15) == pytest.approx(1e9 * (1 + R_D))
+
+
+def test_new_data_give_chinchillas_loss_again():
+    params, tokens = MUENNIGHOFF.optimal(1e21)
+    assert best_params(MUENNIGHOFF, tokens) == pytest.approx(params, rel=1e-9)
+    assert repeated_loss(params, tokens, tokens) == pytest.approx(MUENNIGHOFF.loss(params, tokens))
+    assert repeated_loss(params, tokens, tokens / 10) > repeated_loss(params, tokens, tokens)
+
+
+def test_with_few_data_the_best_model_is_smaller_and_sees_them_more_often():
+    compute = 1e22
+    plenty, tokens = MUENNIGHOFF.optimal(compute)
+    assert best_epochs(compute, 100 * tokens)[0] == pytest.approx(plenty, rel=1e-4)
+    params, seen = best_epochs(compute, tokens / 20)
+    assert 6 * params * seen == pytest.approx(compute)
+    assert params < plenty  # since R*_D > R*_N, compute goes to epochs sooner than to parameters
+    best = repeated_loss(params, seen, tokens / 20)
+    for factor in (0.8, 0.95, 1.05, 1.25):
+        assert repeated_loss(params * factor, seen / factor, tokens / 20) > best
