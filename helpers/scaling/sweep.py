@@ -160,13 +160,12 @@ def sweep_runs(scale: float, power: float) -> list[Run]:
     return sorted(runs + repeats, key=lambda run: -run.budget)
 
 
-def carry_out(worker, run: Run) -> dict:
+def carry_out(worker, run: Run, sequences: int = HELD_OUT) -> dict:
     """Train and evaluate: one row of the table.
 
-    The loss is in nats a byte, the mean over HELD_OUT sequences of the held-out text, the same for
-    all; `loss_error` is its standard error, from the spread over sequences. `curve` holds the
-    losses on the way, as [tokens, loss], on fewer sequences: those of a schedule that was meant to
-    be longer.
+    The loss is in nats a byte, the mean over `sequences` of the held-out text, the same for all;
+    `loss_error` is its standard error, from the spread over sequences. `curve` holds the losses on
+    the way, as [tokens, loss], on fewer sequences: those of a schedule that was meant to be longer.
     """
     blocks = pack("python", length=LENGTH)
     validation = pack("python", length=LENGTH, split="validation")
@@ -182,7 +181,7 @@ def carry_out(worker, run: Run) -> dict:
         if stop < run.steps:
             few = held_out(validation, CURVE_HELD_OUT, 128)
             curve.append([stop * BATCH * LENGTH, round(sequence_losses(strategy, few).mean(), 5)])
-    losses = sequence_losses(strategy, held_out(validation, HELD_OUT, 128))
+    losses = sequence_losses(strategy, held_out(validation, sequences, 128))
     count, tokens = parameters(run.config), run.steps * BATCH * LENGTH
     return {
         "name": run.name,
@@ -282,12 +281,19 @@ def provenance() -> list[str]:
     ]
 
 
-def sweep(path: Path = TABLE, *, workers: int | None = None, runs: list[Run] | None = None):
+def sweep(
+    path: Path = TABLE,
+    *,
+    workers: int | None = None,
+    runs: list[Run] | None = None,
+    sequences: int = HELD_OUT,
+):
     """Carry out what is not in the table yet, and write each row as it comes. Returns all rows.
 
     Args:
         workers: processes at once, one thread each; as many as cores if not given.
         runs: these alone, without the tuning: for a small sweep of one's own.
+        sequences: that each last loss is a mean over; fewer are faster, and noisier.
 
     Raises:
         FarmError: runs that failed twice; the others are in the table.
@@ -296,7 +302,7 @@ def sweep(path: Path = TABLE, *, workers: int | None = None, runs: list[Run] | N
 
     def fill(wanted: list[Run]):
         there = {row["name"] for row in read(path)}
-        left = [{"run": run} for run in wanted if run.name not in there]
+        left = [{"run": run, "sequences": sequences} for run in wanted if run.name not in there]
         farm(carry_out, left, workers=workers, done=lambda _, row: append(row, path))
 
     if runs is None:
