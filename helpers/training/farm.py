@@ -1,6 +1,7 @@
 """A task farm: many independent trainings, each on a process of its own, a few at a time."""
 
 import queue
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -101,9 +102,9 @@ def farm(
         screen.finish()
     finally:
         over.set()
-        while any(hand.is_alive() for hand in hands):  # one may be between two tasks: look again
+        while any(hand.is_alive() for hand in hands):
             for cluster in clusters:
-                cluster.stop()  # not `close`: it would wait for the task that runs
+                end(cluster)  # again: one may have been between two tasks
             for hand in hands:
                 if hand.ident:
                     hand.join(POLL_SECONDS)
@@ -130,6 +131,12 @@ def work(cluster, fn, tasks, waiting, news, retries, threads, over):
                 news.put((place, None, error))
         else:
             news.put((place, result, None))
+
+
+def end(cluster: Cluster):
+    """Kill the process. Its thread hears of it and clears up: two must not read one channel."""
+    if processes := cluster.processes:
+        processes.signal([0], signal.SIGKILL)
 
 
 def carry_out(worker, fn, task, threads):
