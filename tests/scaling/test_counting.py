@@ -1,0 +1,38 @@
+import pytest
+
+from helpers.models.config import GPTConfig
+from helpers.scaling.counting import Family, bent_exponent, counts
+from helpers.scaling.law import BESIROGLU, HOFFMANN_UNROUNDED
+
+
+def test_gpt2_small_is_counted_both_ways():
+    """GPT-2 small: 124M parameters (Radford et al.'s code), 85M of them without embeddings."""
+    found = counts(GPTConfig.preset("124M"))
+    assert found.total == 124_439_808
+    assert found.non_embedding == 12 * 12 * 768**2
+    assert found.six_total == 6 * found.total
+    assert found.exact > found.six_non_embedding  # head and attention are work too
+
+
+def test_a_family_adds_its_embeddings():
+    family = Family(vocab=50_257, context=1024, aspect=64)
+    assert family.total(12 * 768**3 / 64) == pytest.approx(12 * 768**3 / 64 + 51_281 * 768)
+    assert family.non_embedding(family.total(3e7)) == pytest.approx(3e7, rel=1e-9)
+
+
+@pytest.mark.parametrize("law", [BESIROGLU, HOFFMANN_UNROUNDED])
+def test_leaving_the_embeddings_out_raises_the_exponent(law):
+    """Kaplan's sizes: 768 to 1.5B parameters without embeddings (his section 2). Small models bend
+    it most; among large ones, whose embeddings are few, the law's own exponent comes back."""
+    true = law.exponents[0]
+    bent = bent_exponent(law, Family(), 768, 1.5e9)
+    assert bent > true + 0.1
+    assert bent_exponent(law, Family(), 768, 1e7) > bent_exponent(law, Family(), 1e9, 1e11) > true
+    assert bent_exponent(law, Family(), 1e15, 1e16) == pytest.approx(true, abs=5e-3)
+    none = Family(vocab=1, context=1)
+    assert bent_exponent(law, none, 1e9, 1e11) == pytest.approx(true, abs=1e-3)
+
+
+def test_sizes_in_the_wrong_order_are_refused():
+    with pytest.raises(ValueError, match="below large"):
+        bent_exponent(BESIROGLU, Family(), 1e9, 1e6)
