@@ -1,0 +1,103 @@
+"""A step of data parallel, watched: when gradients came, when messages set out, who waited."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helpers.comm.ledger import entries
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened on this rank, in order.
+
+    Attributes:
+        kind: "gradient", "message", "wait", or a mark that the check has set.
+        name: of the parameter, or of the collective.
+        nbytes: of a message's payload.
+    """
+
+    kind: str
+    name: str = ""
+    nbytes: int = 0
+
+
+class Watch(TorchDispatchMode):
+    """Notes events in the block. A sum lands in its buffer when it is waited for, no sooner.
+
+    It travels at once, but in a copy: so who reads the buffer too early finds the old numbers every
+    time, not only when the network happens to be slow.
+
+    Attributes:
+        events: in order.
+        payloads: what each all-reduce was given, flat.
+        requests: of the all-reduces.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.events: list[Event] = []
+        self.payloads: list[torch.Tensor] = []
+        self.requests: list[Request] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """As in `Traffic`: nothing is compiled here, and the compiler's import takes a second."""
+        return False
+
+    def mark(self, kind: str, name: str = ""):
+        self.events.append(Event(kind, name))
+
+    def unwaited(self) -> int:
+        return sum(not request.over for request in self.requests)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if getattr(func, "namespace", "") not in ("c10d", "_c10d_functional"):
+            return func(*args, **kwargs)
+        for entry in entries(func, args, kwargs):
+            self.events.append(Event("message", entry.call, entry.payload))
+        if func._schema.name != "c10d::allreduce_":
+            return func(*args, **kwargs)
+        given, *rest = args
+        copies = [tensor.clone() for tensor in given]
+        self.payloads.append(torch.cat([tensor.flatten() for tensor in copies]))
+        _, work = func(copies, *rest, **kwargs)
+        request = Request(dist.Work.unbox(work), copies, given, self.events)
+        self.requests.append(request)
+        return given, request.boxed()
+
+    def since(self, mark: str) -> list[Event]:
+        """The events after the first mark of that kind."""
+        kinds = [event.kind for event in self.events]
+        return self.events[kinds.index(mark) + 1 :] if mark in kinds else []
+
+
+class Request(dist.Work):
+    """An all-reduce under way in copies; who waits for it gets the sums into his tensors."""
+
+    def __init__(self, inner, copies, given, events):
+        super().__init__()
+        self.inner, self.copies, self.given, self.events = inner, copies, given, events
+        self.over = False
+
+    def wait(self, timeout=None):
+        self.events.append(Event("wait"))
+        return self.land()
+
+    def is_completed(self):
+        return self.inner.is_completed() and self.land()
+
+    def get_future(self):
+        self.land()
+        return self.inner.get_future()
+
+    def land(self) -> bool:
+        if not self.over:
+            self.inner.wait()
+            self.over = True
+            for copy, tensor in zip(self.copies, self.given, strict=True):
+                tensor.detach().copy_(copy)
+        return True

@@ -1,0 +1,300 @@
+"""Week 3's exercises: each solution passes, and each classic mistake is told by its own hint."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers import check
+from helpers.models.gpt import loss_sum
+from notebooks.solutions import week03
+
+
+@pytest.mark.parametrize("name", ["shard", "broadcast_state", "reduce_in_buckets", "accumulate"])
+def test_the_solution_passes(name):
+    verdict = getattr(check, name)(getattr(week03, name))
+    assert verdict, verdict
+
+
+def told(verdict, hint):
+    assert verdict.status == "wrong", verdict
+    assert hint in verdict.hint, verdict
+
+
+# ----------------------------------------------------------------------------- shard
+
+
+def everything(worker, batch):
+    return batch
+
+
+def the_same_shard(worker, batch):
+    return batch.tensor_split(worker.world_size)[0]
+
+
+def dropped_rows(worker, batch):
+    size = len(batch) // worker.world_size
+    return batch[worker.rank * size : (worker.rank + 1) * size]
+
+
+def padded_rows(worker, batch):
+    size = -(-len(batch) // worker.world_size)
+    rows = [i % len(batch) for i in range(worker.rank * size, (worker.rank + 1) * size)]
+    return batch[rows]
+
+
+def strided(worker, batch):
+    return batch[worker.rank :: worker.world_size]
+
+
+def chunked(worker, batch):
+    return batch.chunk(worker.world_size)[worker.rank]
+
+
+def all_to_the_last(worker, batch):
+    size = len(batch) // worker.world_size
+    end = None if worker.rank == worker.world_size - 1 else (worker.rank + 1) * size
+    return batch[worker.rank * size : end]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "hint"),
+    [
+        (everything, "whole batch"),
+        (the_same_shard, "same rows"),
+        (dropped_rows, "on no rank"),
+        (padded_rows, "more than once"),
+        (strided, "rank order"),
+        (chunked, "as many parts"),
+        (all_to_the_last, "slowest rank"),
+    ],
+)
+def test_shard(mistake, hint):
+    told(check.shard(mistake), hint)
+
+
+# ------------------------------------------------------------------- broadcast_state
+
+
+def no_buffers(worker, model):
+    for parameter in model.parameters():
+        dist.broadcast(parameter.detach(), src=0)
+
+
+def only_what_trains(worker, model):
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            dist.broadcast(parameter.detach(), src=0)
+    for buffer in model.buffers():
+        dist.broadcast(buffer, src=0)
+
+
+def averaged(worker, model):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        total = tensor.detach().double()
+        dist.all_reduce(total)
+        tensor.detach().copy_(total / worker.world_size)
+
+
+def from_the_last(worker, model):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=worker.world_size - 1)
+
+
+def into_copies(worker, model):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach().clone(), src=0)
+
+
+def new_tensors(worker, model):
+    for module in model.modules():
+        for held in (module._parameters, module._buffers):
+            for name, tensor in list(held.items()):
+                if tensor is not None:
+                    copy = tensor.detach().clone()
+                    dist.broadcast(copy, src=0)
+                    again = torch.nn.Parameter(copy, tensor.requires_grad)
+                    held[name] = again if held is module._parameters else copy
+
+
+def by_state_dict(worker, model):
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, src=0)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "hint"),
+    [
+        (no_buffers, "nobody trains"),
+        (only_what_trains, "do not train"),
+        (averaged, "one rank tells"),
+        (from_the_last, "last rank's"),
+        (into_copies, "kept its own"),
+        (new_tensors, "writes into a tensor"),
+        (by_state_dict, "persistent=False"),
+    ],
+)
+def test_broadcast_state(mistake, hint):
+    told(check.broadcast_state(mistake), hint)
+
+
+# ----------------------------------------------------------------- reduce_in_buckets
+
+
+def buckets(
+    *, divide=1, tail=True, wait=True, reset=True, overlap=True, stop=False, hook="accumulated"
+):
+    """The solution, with one part of it changed."""
+
+    def solve(worker, model, bucket_bytes):
+        waiting, under_way, trained = [], [], []
+
+        def send():
+            flat = torch.cat([p.grad.flatten() for p in waiting]) / worker.world_size**divide
+            work = dist.all_reduce(flat, async_op=True)
+            if stop:
+                work.wait()
+            under_way.append((work, flat, list(waiting)))
+            waiting.clear()
+
+        def gradient_came(parameter):
+            waiting.append(parameter)
+            full = sum(p.grad.nbytes for p in waiting) >= bucket_bytes
+            if full and overlap:
+                send()
+
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                trained.append(parameter)
+                if hook == "accumulated":
+                    parameter.register_post_accumulate_grad_hook(gradient_came)
+                else:  # before the gradient is in .grad
+                    parameter.register_hook(lambda _, p=parameter: gradient_came(p))
+
+        def finish():
+            if waiting and tail:
+                send()
+            waiting.clear()
+            for work, flat, parameters in under_way if reset else reversed(under_way):
+                if wait:
+                    work.wait()
+                parts = flat.split([p.numel() for p in parameters])
+                for parameter, part in zip(parameters, parts, strict=True):
+                    parameter.grad.copy_(part.view_as(parameter))
+            if reset:
+                under_way.clear()
+
+        return finish
+
+    return solve
+
+
+def one_message_each(worker, model, bucket_bytes):
+    return buckets()(worker, model, 1)
+
+
+def nothing_at_all(worker, model, bucket_bytes):
+    return lambda: None
+
+
+def no_function(worker, model, bucket_bytes):
+    buckets()(worker, model, bucket_bytes)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "hint"),
+    [
+        (buckets(divide=0), "instead of a sum"),
+        (buckets(divide=2), "Divided twice"),
+        (buckets(tail=False), "no gradient fills"),
+        (buckets(wait=False), "waited for"),
+        (buckets(reset=False), "left over from the step before"),
+        (buckets(overlap=False), "while the backward computes"),
+        (buckets(stop=True), "stood still"),
+        (buckets(hook="gradient"), ".grad"),
+        (one_message_each, "latency"),
+        (nothing_at_all, "No all-reduce"),
+        (no_function, "Return a function"),
+    ],
+)
+def test_reduce_in_buckets(mistake, hint):
+    told(check.reduce_in_buckets(mistake), hint)
+
+
+# ------------------------------------------------------------------------ accumulate
+
+
+def steps(*, send_all=False, send=True, weight="tokens", scale=True, zero="first", step=True):
+    """The solution, with one part of it changed."""
+
+    def solve(worker, ddp, optimizer, micro_batches):
+        if zero == "first":
+            optimizer.zero_grad()
+        tokens = torch.tensor(sum(batch.counted() for batch in micro_batches))
+        own = max(int(tokens), 1)
+        dist.all_reduce(tokens)
+        micros = len(micro_batches)
+        for left, batch in zip(reversed(range(micros)), micro_batches, strict=True):
+            if zero == "each":
+                optimizer.zero_grad()
+            last = not left
+            with nullcontext() if (last and send) or send_all else ddp.no_sync():
+                loss, count = loss_sum(ddp(batch.tokens), batch.targets)
+                if weight == "tokens":
+                    loss = loss / tokens
+                elif weight == "means":
+                    loss = loss / count.clamp(min=1) / micros / worker.world_size
+                elif weight == "own":
+                    loss = loss / own / worker.world_size
+                elif weight == "0/0":
+                    loss = loss / count
+                (loss * worker.world_size if scale else loss).backward()
+            if send_all and left:
+                ddp.synchronize()
+        if send:
+            ddp.synchronize()
+        if step:
+            optimizer.step()
+
+    return solve
+
+
+@pytest.mark.parametrize(
+    ("mistake", "hint"),
+    [
+        (steps(send=False), "told each other nothing"),
+        (steps(weight="means"), "mean of means"),
+        (steps(weight="own"), "mean of means"),
+        (steps(weight="0/0"), "Means were added up"),
+        (steps(weight="sum"), "Too large"),
+        (steps(scale=False), "Too small"),
+        (steps(zero="each"), "taken it away"),
+        (steps(zero="never"), "nothing in `.grad`"),
+        (steps(step=False), "Who makes the step"),
+    ],
+)
+def test_accumulate(mistake, hint):
+    told(check.accumulate(mistake), hint)
+
+
+def test_accumulate_that_sends_every_micro_batch():
+    """By hand: sums that are sent each time and put right afterwards."""
+
+    def solve(worker, ddp, optimizer, micro_batches):
+        parameters = list(ddp.module.parameters())
+        tokens = torch.tensor(sum(batch.counted() for batch in micro_batches))
+        dist.all_reduce(tokens)
+        total = [torch.zeros_like(p) for p in parameters]
+        for batch in micro_batches:
+            optimizer.zero_grad()
+            loss, _ = loss_sum(ddp(batch.tokens), batch.targets)
+            (loss * worker.world_size / tokens).backward()
+            ddp.synchronize()
+            for kept, p in zip(total, parameters, strict=True):
+                kept += p.grad
+        for kept, p in zip(total, parameters, strict=True):
+            p.grad = kept
+        optimizer.step()
+
+    told(check.accumulate(solve), "Only the last micro-batch")
