@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 
 from helpers.models.gpt import build
 from helpers.scaling import sweep
@@ -112,3 +113,11 @@ def test_the_committed_table_is_whole_and_lies_on_its_budgets():
     for row in rows:
         assert math.isfinite(row["loss"])
         assert row["flops"] == 6 * row["params"] * row["tokens"]
+
+
+def test_fewer_held_out_sequences_lie_evenly_among_all():
+    validation = sweep.pack("python", length=sweep.LENGTH, split="validation")
+    few, every = (sweep.spread_out(validation, n) for n in (512, sweep.HELD_OUT))
+    tokens = torch.cat([batch.tokens for batch in every])
+    assert len(tokens) == sweep.HELD_OUT
+    assert torch.equal(torch.cat([batch.tokens for batch in few]), tokens[::16])
