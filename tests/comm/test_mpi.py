@@ -48,7 +48,8 @@ def test_sums_and_copies(ranks, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split() == ["right"] * ranks
+    # mpiexec may join the lines of two ranks that print at one moment
+    assert done.stdout.count("right") == ranks
 
 
 def test_what_mpi_cannot_add_is_refused():
