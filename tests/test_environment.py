@@ -1,9 +1,10 @@
 """pyproject.toml (ranges) and environment.yml (pins) name the same things and agree."""
 
+import ast
 import re
 import sys
 import tomllib
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,31 @@ def test_installed_versions_are_the_pins():
     if other and not made_by_make:
         pytest.skip(f"not the environment that `make setup` makes: {other}")
     assert other == {}
+
+
+def imported(*folders):
+    """{module: a file that imports it}, by the first part of its name."""
+    found = {}
+    for folder in folders:
+        for file in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Import):
+                    found |= {alias.name.split(".")[0]: file for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and not node.level:
+                    found[node.module.split(".")[0]] = file
+    ours = {"helpers", "tests", "figures", "students_own"}  # the last is written by a test
+    ours |= {file.stem for file in ROOT.glob("*/*.py")}
+    return {m: file for m, file in found.items() if m not in sys.stdlib_module_names | ours}
+
+
+def test_what_is_imported_is_declared():
+    names = {canonicalize_name(requirement.name) for requirement in declared()}
+    provides = packages_distributions()
+    found = imported("helpers", "tests", "figures", "notebooks")
+    assert {"torch", "datasets", "mpi4py", "huggingface_hub"} <= set(found)
+    undeclared = {
+        module: file.name
+        for module, file in found.items()
+        if not names & {canonicalize_name(name) for name in provides.get(module, ())}
+    }
+    assert undeclared == {}

@@ -13,7 +13,8 @@ import time
 
 from tests.bench.report import FIGURES
 
-BENCHMARKS = ("starting", "faults", "collectives", "data_parallel", "scaling")  # each a module with measure(quick) -> Report
+# each a module with measure(quick) -> Report
+BENCHMARKS = ("starting", "faults", "collectives", "data_parallel", "scaling")
 
 
 def main(arguments=None):
