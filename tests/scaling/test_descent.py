@@ -1,0 +1,70 @@
+"""Newton's descent on functions whose minima are known."""
+
+import numpy as np
+import pytest
+
+from helpers.scaling.descent import LONGEST, STEEP, descend
+
+
+class Bowl:
+    """f = (x - least)^T M (x - least) / 2, and how often it was asked."""
+
+    def __init__(self, least, matrix):
+        self.least, self.matrix, self.calls = np.array(least), np.array(matrix), 0
+
+    def value(self, points, weights=None):
+        away = points - self.least
+        return 0.5 * np.einsum("sz,zk,sk->s", away, self.matrix, away)
+
+    def derivatives(self, points, weights=None):
+        self.calls += 1
+        matrices = np.broadcast_to(self.matrix, (len(points), *self.matrix.shape))
+        return self.value(points), (points - self.least) @ self.matrix, matrices, matrices
+
+
+class DoubleWell:
+    """f = (x^2 - 1)^2: minima at 1 and -1, a maximum at 0, where the Hessian is negative."""
+
+    def value(self, points, weights=None):
+        return ((points**2 - 1) ** 2).sum(-1)
+
+    def derivatives(self, points, weights=None):
+        gradient = 4 * points * (points**2 - 1)
+        hessian = (12 * points**2 - 4)[..., None]
+        bound = (12 * points**2 + 4)[..., None]
+        return self.value(points), gradient, hessian, bound
+
+
+@pytest.mark.parametrize("newton", [True, False])
+def test_a_badly_scaled_bowl_is_left_at_its_lowest_point(newton):
+    bowl = Bowl([3.0, -2.0], [[1e4, 9.0], [9.0, 1e-1]])
+    starts = np.array([[0.0, 0.0], [-5.0, 7.0], [3.0, -2.0]])
+    points, f, steepness = descend(bowl, starts, newton=newton, steps=200)
+    assert points == pytest.approx(np.tile(bowl.least, (3, 1)), abs=1e-8)
+    assert f == pytest.approx(np.zeros(3), abs=1e-16)
+    assert (steepness < 1e-9).all()
+    assert starts[0].tolist() == [0.0, 0.0]  # the caller's own are as they were
+
+
+def test_each_start_goes_to_the_well_on_its_side():
+    starts = np.array([[0.3], [-0.2], [5.0], [-4.0]])
+    points, f, _ = descend(DoubleWell(), starts, newton=True, steps=100)
+    assert points[:, 0] == pytest.approx([1, -1, 1, -1], abs=1e-9)
+    assert f == pytest.approx(np.zeros(4), abs=1e-18)
+
+
+def test_no_point_is_replaced_by_a_higher_one_nor_steps_too_far():
+    well, points = DoubleWell(), np.linspace(-6, 6, 41)[:, None]
+    before = well.value(points)
+    for _ in range(10):
+        after, _, _ = descend(well, points, newton=True, steps=1)
+        assert (well.value(after) <= before).all()
+        assert np.abs(after - points).max() <= LONGEST * (1 + 1e-12)
+        points, before = after, well.value(after)
+
+
+def test_a_point_at_its_minimum_takes_no_further_step():
+    bowl, done = Bowl([1.0], [[2.0]]), []
+    descend(bowl, np.array([[1.0]]), newton=True, steps=50, progress=done.append)
+    assert (bowl.calls, done) == (1, [1])
+    assert STEEP < 1e-9

@@ -1,0 +1,31 @@
+"""Fitted to the small half, held against the large one."""
+
+import numpy as np
+import pytest
+
+from helpers.scaling.extrapolation import extrapolate
+from helpers.scaling.law import BESIROGLU
+
+
+def test_runs_that_follow_a_law_are_predicted(sweep):
+    params, tokens, loss = sweep(0, runs=60, noise=0.0)
+    found = extrapolate(params, tokens, loss, share=0.5)
+    assert len(found.errors) == 30
+    assert found.mean_error < 1e-6
+    assert (found.compute > found.limit).all()
+
+
+def test_only_the_small_runs_are_seen(sweep):
+    params, tokens, loss = sweep(1, runs=60, noise=0.0)
+    large = params * tokens > np.median(params * tokens)
+    loss = np.where(large, 1.1 * loss, loss)  # the large ones follow another law
+    found = extrapolate(params, tokens, loss)
+    assert abs(found.fit.E / BESIROGLU.E - 1) < 1e-4
+    assert found.errors == pytest.approx(np.full(30, 1 / 1.1 - 1), abs=1e-6)  # too low
+    assert found.mean_error == pytest.approx(1 - 1 / 1.1, abs=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, 0.001])
+def test_a_share_that_leaves_nothing_is_refused(sweep, share):
+    with pytest.raises(ValueError, match="leaves no run"):
+        extrapolate(*sweep(0, runs=20), share=share)

@@ -1,0 +1,26 @@
+"""The grid of starts, and the descents among them that are kept."""
+
+import numpy as np
+
+from helpers.scaling.objective import Objective
+from helpers.scaling.search import grid, lowest_apart, minima
+
+
+def test_lowest_first_and_no_two_alike():
+    points = np.array([[0.0, 0.0], [1.0, 1.0], [1e-9, 0.0], [2.0, 0.0]])
+    f = np.array([3.0, 2.0, 1.0, 4.0])
+    assert lowest_apart(points, f, 9).tolist() == [2, 1, 3]  # the third stands for the first
+    assert lowest_apart(points, f, 2).tolist() == [2, 1]
+
+
+def test_the_lowest_minimum_comes_first_and_is_one(sweep):
+    objective = Objective.of(*sweep(0, runs=60), 1e-3)
+    done = []
+    theta, f, steepness = minima(objective, grid()[::9], done.append)
+    assert f[0] == f.min()
+    assert (np.diff(f) >= 0).all()
+    assert steepness[0] < 1e-9
+    around = objective.inward(theta[:1]) + 1e-5 * np.vstack([np.eye(5), -np.eye(5)])
+    assert (objective.value(around) > f[0]).all()
+    assert done == sorted(done)
+    assert done[-1] == len(grid()[::9])
