@@ -141,3 +141,46 @@ def fit_joint(params, tokens, loss) -> JointLaw:
         alpha_N=float(np.exp(alpha_n)),
         alpha_D=float(np.exp(alpha_d)),
     )
+
+
+def fit_trade_off(batch, steps) -> tuple[float, float]:
+    """(S_min, B_crit) of S = S_min (1 + B_crit/B): steps to one loss at several batches.
+
+    Equations 5.1 and 5.4, as McCandlish et al. 2018 (arXiv:1812.06162, equation 2.11) have it.
+    Relative errors count alike: least squares of log S. B_crit is in the unit of `batch`.
+
+    Raises:
+        ValueError: a value not positive and finite (names the row), fewer than two batches, or
+            steps that do not fall as the batch grows.
+    """
+    batch, steps = observations(batch=batch, steps=steps)
+    if distinct(batch) < 2:
+        raise ValueError("the trade-off needs two batches")
+    if np.polyfit(np.log(batch), np.log(steps), 1)[0] >= 0:
+        raise ValueError("the steps do not fall as the batch grows")
+    x, y = np.log(batch), np.log(steps)
+
+    def residuals(theta):
+        return theta[0] + np.logaddexp(0.0, theta[1] - x) - y
+
+    tight = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "max_nfev": 2000}
+    starts = [(y.min(), middle) for middle in (x.min(), x.mean(), x.max())]
+    best = min((least_squares(residuals, s, **tight) for s in starts), key=lambda fit: fit.cost)
+    least, critical = np.exp(best.x)
+    return float(least), float(critical)
+
+
+def fit_critical_batch(loss, critical) -> CriticalBatch:
+    """Least squares of log B_crit on log L: equation 5.3 from `fit_trade_off` at several losses.
+
+    Raises:
+        ValueError: a value not positive and finite (names the row), fewer than two losses, or
+            batches that do not grow as the loss falls.
+    """
+    loss, critical = observations(loss=loss, critical=critical)
+    if distinct(loss) < 2:
+        raise ValueError("the law of the critical batch needs two losses")
+    slope, height = np.polyfit(np.log(loss), np.log(critical), 1)
+    if slope >= 0:
+        raise ValueError("the critical batch does not grow as the loss falls")
+    return CriticalBatch(scale=float(np.exp(height)), exponent=float(-1 / slope))

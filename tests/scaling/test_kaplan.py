@@ -57,7 +57,30 @@ def test_fits_give_back_what_made_the_data():
     assert noisy.alpha_D == pytest.approx(0.103, abs=0.005)
 
 
+def test_the_critical_batch_is_found_from_steps_at_several_batches():
+    """As it is measured: steps to a loss at several batches, at several losses; then the law."""
+    rng, batches = np.random.default_rng(0), np.geomspace(1e4, 1e8, 9)
+    losses, found = np.array([2.0, 2.5, 3.0, 4.0]), []
+    for loss in losses:
+        steps = 700 * (1 + kaplan.B_CRIT(loss) / batches)
+        least, critical = kaplan.fit_trade_off(batches, steps)
+        assert (least, critical) == (pytest.approx(700), pytest.approx(kaplan.B_CRIT(loss)))
+        noisy = kaplan.fit_trade_off(batches, steps * np.exp(0.02 * rng.normal(size=9)))
+        assert noisy == pytest.approx((least, critical), rel=0.1)
+        found.append(critical)
+    law = kaplan.fit_critical_batch(losses, found)
+    assert (law.scale, law.exponent) == (pytest.approx(2.1e8), pytest.approx(0.21))
+
+
 def test_wrong_input_is_refused():
+    with pytest.raises(ValueError, match="two batches"):
+        kaplan.fit_trade_off([8, 8], [10, 11])
+    with pytest.raises(ValueError, match="steps do not fall"):
+        kaplan.fit_trade_off([8, 16], [10, 11])
+    with pytest.raises(ValueError, match="row 1: critical"):
+        kaplan.fit_critical_batch([2, 3], [10, 0])
+    with pytest.raises(ValueError, match="does not grow"):
+        kaplan.fit_critical_batch([2, 3], [10, 11])
     with pytest.raises(ValueError, match="row 1: loss"):
         kaplan.fit_power_law([1, 2, 3], [3, -1, 2])
     with pytest.raises(ValueError, match="does not fall"):
