@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from helpers.scaling.isoflop import envelope, isoflop
+from helpers.scaling.isoflop import envelope, isoflop, through
 from helpers.scaling.law import BESIROGLU
 
 BUDGETS = np.logspace(18, 21, 7)
@@ -68,3 +68,35 @@ def test_the_envelope_finds_the_exponent():
         envelope(sizes[:2], [spent[0], spent[0][::-1]], losses[:2])
     with pytest.raises(ValueError, match="two curves"):
         envelope(sizes[:1], spent[:1], losses[:1])
+
+
+# Hoffmann et al. 2022, arXiv:2203.15556, tables 3 and A3, as printed: for each size the FLOPs and
+# tokens by approach 1, 2 and 3. 175B by approach 3 is printed 1.26e24, a tenth of 6 N D.
+PRINTED = (
+    (0.4e9, (1.92e19, 8.0e9), (1.84e19, 7.7e9), (2.21e19, 9.2e9)),
+    (1e9, (1.21e20, 20.2e9), (1.20e20, 20.0e9), (1.62e20, 27.1e9)),
+    (10e9, (1.23e22, 205.1e9), (1.32e22, 219.5e9), (2.46e22, 410.1e9)),
+    (67e9, (5.76e23, 1.5e12), (6.88e23, 1.7e12), (1.71e24, 4.1e12)),
+    (175e9, (3.85e24, 3.7e12), (4.54e24, 4.3e12), (1.26e25, 12.0e12)),
+    (280e9, (9.90e24, 5.9e12), (1.18e25, 7.1e12), (3.52e25, 20.1e12)),
+    (520e9, (3.43e25, 11.0e12), (4.19e25, 13.4e12), (1.36e26, 43.5e12)),
+    (1e12, (1.27e26, 21.2e12), (1.59e26, 26.5e12), (5.65e26, 94.1e12)),
+    (10e12, (1.30e28, 216.2e12), (1.75e28, 292.0e12), (8.55e28, 1425.5e12)),
+)
+
+
+@pytest.mark.parametrize(("approach", "a"), [(1, 0.50), (2, 0.49), (3, 0.46)])
+def test_the_papers_tables_are_lines_of_their_own(approach, a):
+    """A line through all rows but 67B gives their FLOPs back to the last of three digits, and the
+    exponent of table 2. The row of 67B is that of a larger model, up to 70B: Chinchilla itself."""
+    params = np.array([row[0] for row in PRINTED])
+    compute, tokens = np.array([row[approach] for row in PRINTED]).T
+    rows = params != 67e9
+    line = through(compute[rows], params[rows], np.ones(rows.sum()), (), ())
+    assert round(line.a, 2) == a
+    needed = (params / line.N_1) ** (1 / line.a)  # FLOPs for which a size is best
+    assert needed[rows] == pytest.approx(compute[rows], rel=0.005)
+    assert 67.5e9 < line.optimal(compute[~rows][0])[0] < 70.5e9
+    # Two digits of tokens are 1.3 % at 3.7T. 280B by approach 3: 20.1T, and 21.0T on its line.
+    rows &= ~((params == 280e9) & (approach == 3))
+    assert (needed / 6 / params)[rows] == pytest.approx(tokens[rows], rel=0.013)
