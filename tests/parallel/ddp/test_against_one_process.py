@@ -27,7 +27,7 @@ KINDS = [
 IDS = ["naive", "bucketed", "one bucket", "overlapped", "one bucket overlapped", "searching"]
 
 
-def train(worker, kind, replica, options, micro_batches, steps=4):
+def train(worker, kind, replica, options, micro_batches, steps=4, to_none=True):
     torch.set_num_threads(1)
     twin = make(kind, seed=0)
     ddp = replica(make(kind, seed=worker.rank), **options)
@@ -35,7 +35,7 @@ def train(worker, kind, replica, options, micro_batches, steps=4):
     worst = [far(ddp.module.state_dict(), twin.state_dict())]
     for step in range(steps):
         for optimizer in optimizers:
-            optimizer.zero_grad()
+            optimizer.zero_grad(set_to_none=to_none)
         x, y = data(ROWS, step)
         torch.nn.functional.mse_loss(twin(x), y).backward()
         mine = slice(worker.rank, None, worker.world_size)
@@ -85,6 +85,15 @@ def test_micro_batches_are_sent_once(replica, options):
     runs = launch(
         train, 2, device="cpu", kind="plain", replica=replica, options=options, micro_batches=3
     )
+    assert max(runs[0]["worst"] + runs[1]["worst"]) < TOLERANCE
+
+
+@pytest.mark.parametrize(("replica", "options"), KINDS, ids=IDS)
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_gradients_may_be_zeroed_where_they_lie(replica, options, micro_batches):
+    """Then the next backward adds to the bucket itself, instead of handing over a new tensor."""
+    case = {"replica": replica, "options": options, "micro_batches": micro_batches}
+    runs = launch(train, 2, device="cpu", kind="plain", to_none=False, **case)
     assert max(runs[0]["worst"] + runs[1]["worst"]) < TOLERANCE
 
 
