@@ -82,13 +82,18 @@ def hint_shard(held, rows, n) -> str:
         if held[0] == list(range(rows)):
             return "Every rank holds the whole batch: N ranks do the same work N times."
         return "Every rank holds the same rows. What must the cut depend on?"
+    twice = sorted({row for row in everything if everything.count(row) > 1})
+    if lost and twice:
+        return (
+            f"{say_rows(lost).capitalize()} on no rank, and {say_rows(twice)} on more than one: "
+            "the ranks have not cut one and the same order. Is something drawn, or made, anew?"
+        )
     if lost:
         return (
             f"{say_rows(lost).capitalize()} {'is' if len(lost) == 1 else 'are'} on no rank. "
             f"What is left over when {rows} rows are dealt to {n} ranks?"
         )
     if len(everything) > rows:
-        twice = sorted({row for row in everything if everything.count(row) > 1})
         return (
             f"{say_rows(twice).capitalize()} would count more than once in the gradient. "
             "May a rank have fewer rows than another?"
@@ -185,6 +190,7 @@ def whose(now: torch.Tensor, start, name: str) -> int | str:
     return "other"
 
 
+ROUNDED = "A whole number went through a float, which cannot hold it. Who keeps its dtype?"
 WORDS = {
     "sum": "the sum over the ranks",
     "mean": "the mean over the ranks",
@@ -221,6 +227,8 @@ def hint_state(runs, rank) -> str:
     report = runs[rank]
     if any(row["model"] != 0 for row in runs[0].values()):
         found = {row["model"] for row in runs[0].values()}
+        if found <= {0, "rounded"}:
+            return ROUNDED
         if found & {"mean", "sum"}:
             return (
                 "Rank 0's own numbers have changed: they were added to the others'. Here one rank "
@@ -237,7 +245,7 @@ def hint_state(runs, rank) -> str:
         )
     wrong = {name: row for name, row in report.items() if row["model"] != 0}
     if any(row["model"] == "rounded" for row in wrong.values()):
-        return "A whole number went through a float, which cannot hold it. Who keeps its dtype?"
+        return ROUNDED
     if all(row["model"] == rank for row in wrong.values()):
         if len(wrong) == len(report):
             return (
@@ -260,6 +268,11 @@ def hint_state(runs, rank) -> str:
 
 
 def hint_state_error(finding: str) -> str:
+    if "was waiting in broadcast" in finding:
+        return (
+            "In a broadcast *every* rank makes the call, and all name the same source: one sends, "
+            "the others receive."
+        )
     if "leaf Variable that requires grad" in finding:
         return (
             "Autograd watches parameters. To write into one without being watched, take the same "

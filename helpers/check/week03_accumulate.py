@@ -46,9 +46,11 @@ def run_accumulate(worker, solve, micros):
         before, watch = flat(model), Watch()
         synchronize = ddp.synchronize
         ddp.synchronize = lambda: (watch.mark("synchronize"), synchronize())[1]  # noqa: B023
+        hook = optimizer.register_step_pre_hook(lambda *_: watch.mark("step"))  # noqa: B023
         with watch:
             solve(worker, ddp, optimizer, list(every[worker.rank]))
         ddp.synchronize = synchronize
+        hook.remove()
         sums = [[gradient(twin, batch) for batch in row] for row in every]
         counts = [[batch.counted() for batch in row] for row in every]
         update = before - flat(model)
@@ -172,6 +174,8 @@ def hint_gradient(kind: str, report) -> str:
         return "A micro-batch without counted tokens has no mean: 0/0. Does it need one?"
     if kind == "nothing":
         return "Who makes the step, once the gradients are there?"
+    if "step" in marks and "synchronize" in marks[marks.index("step") :]:
+        return "The optimizer made its step before the gradients were back. What must come first?"
     if kind.startswith("own") or not sent:
         if "synchronize" in marks:
             return "The ranks have told each other nothing. Where does synchronize() do nothing?"
@@ -225,6 +229,8 @@ def judge_messages(report, micros, step, rank, n):
 
 
 def hint_failure(finding: str) -> str:
+    if "no_sync() after a backward that sends" in finding:
+        return "What has set out is no longer yours to add to. Which backward of a step is to send?"
     if "a second gradient for" in finding:
         return "Two backwards of one step wanted to tell the other ranks. How many of them need to?"
     if "backward through the graph a second time" in finding:

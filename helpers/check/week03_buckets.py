@@ -273,7 +273,8 @@ def judge_messages(report, bucket_bytes, step, rank):
         raise NotRight(
             finding,
             "Nothing travels while the backward computes: computing and sending add up. What tells "
-            "you, in the middle of a backward, that a gradient is complete?",
+            "you, in the middle of a backward, that a gradient is complete?"
+            + (" Was no bucket ever full? Count bytes." if len(messages) == 1 else ""),
         )
     raise NotRight(
         f"{finding};\n  {unsent} bytes were still on the rank when it ended",

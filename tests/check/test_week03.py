@@ -52,6 +52,11 @@ def chunked(worker, batch):
     return batch.chunk(worker.world_size)[worker.rank]
 
 
+def drawn_anew(worker, batch):
+    order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(worker.rank))
+    return batch[order.tensor_split(worker.world_size)[worker.rank]]
+
+
 def all_to_the_last(worker, batch):
     size = len(batch) // worker.world_size
     end = None if worker.rank == worker.world_size - 1 else (worker.rank + 1) * size
@@ -63,7 +68,8 @@ def all_to_the_last(worker, batch):
     [
         (everything, "whole batch"),
         (the_same_shard, "same rows"),
-        (dropped_rows, "on no rank"),
+        (dropped_rows, "left over"),
+        (drawn_anew, "one and the same order"),
         (padded_rows, "more than once"),
         (strided, "rank order"),
         (chunked, "as many parts"),
@@ -118,6 +124,18 @@ def new_tensors(worker, model):
                     held[name] = again if held is module._parameters else copy
 
 
+def through_float(worker, model):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        message = tensor.detach().float()
+        dist.broadcast(message, src=0)
+        tensor.detach().copy_(message)
+
+
+def each_its_own_source(worker, model):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=worker.rank)
+
+
 def by_state_dict(worker, model):
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, src=0)
@@ -132,6 +150,8 @@ def by_state_dict(worker, model):
         (from_the_last, "last rank's"),
         (into_copies, "kept its own"),
         (new_tensors, "writes into a tensor"),
+        (through_float, "Who keeps its dtype"),
+        (each_its_own_source, "all name the same source"),
         (by_state_dict, "persistent=False"),
     ],
 )
@@ -143,7 +163,15 @@ def test_broadcast_state(mistake, hint):
 
 
 def buckets(
-    *, divide=1, tail=True, wait=True, reset=True, overlap=True, stop=False, hook="accumulated"
+    *,
+    divide=1,
+    tail=True,
+    wait=True,
+    reset=True,
+    overlap=True,
+    stop=False,
+    hook="accumulated",
+    count="nbytes",
 ):
     """The solution, with one part of it changed."""
 
@@ -160,7 +188,8 @@ def buckets(
 
         def gradient_came(parameter):
             waiting.append(parameter)
-            full = sum(p.grad.nbytes for p in waiting) >= bucket_bytes
+            each = [p.grad.nbytes if count == "nbytes" else p.grad.numel() for p in waiting]
+            full = sum(each) >= bucket_bytes
             if full and overlap:
                 send()
 
@@ -211,6 +240,7 @@ def no_function(worker, model, bucket_bytes):
         (buckets(wait=False), "waited for"),
         (buckets(reset=False), "left over from the step before"),
         (buckets(overlap=False), "while the backward computes"),
+        (buckets(count="numel"), "Count bytes"),
         (buckets(stop=True), "stood still"),
         (buckets(hook="gradient"), ".grad"),
         (one_message_each, "latency"),
@@ -225,7 +255,7 @@ def test_reduce_in_buckets(mistake, hint):
 # ------------------------------------------------------------------------ accumulate
 
 
-def steps(*, send_all=False, send=True, weight="tokens", scale=True, zero="first", step=True):
+def steps(*, send="last", weight="tokens", scale=True, zero="first", step="last"):
     """The solution, with one part of it changed."""
 
     def solve(worker, ddp, optimizer, micro_batches):
@@ -238,8 +268,8 @@ def steps(*, send_all=False, send=True, weight="tokens", scale=True, zero="first
         for left, batch in zip(reversed(range(micros)), micro_batches, strict=True):
             if zero == "each":
                 optimizer.zero_grad()
-            last = not left
-            with nullcontext() if (last and send) or send_all else ddp.no_sync():
+            sends = {"last": not left, "first": left == micros - 1, "never": False}[send]
+            with nullcontext() if sends else ddp.no_sync():
                 loss, count = loss_sum(ddp(batch.tokens), batch.targets)
                 if weight == "tokens":
                     loss = loss / tokens
@@ -250,11 +280,11 @@ def steps(*, send_all=False, send=True, weight="tokens", scale=True, zero="first
                 elif weight == "0/0":
                     loss = loss / count
                 (loss * worker.world_size if scale else loss).backward()
-            if send_all and left:
-                ddp.synchronize()
-        if send:
+        if step == "too early":
+            optimizer.step()
+        if send != "never":
             ddp.synchronize()
-        if step:
+        if step == "last":
             optimizer.step()
 
     return solve
@@ -263,7 +293,8 @@ def steps(*, send_all=False, send=True, weight="tokens", scale=True, zero="first
 @pytest.mark.parametrize(
     ("mistake", "hint"),
     [
-        (steps(send=False), "told each other nothing"),
+        (steps(send="never"), "told each other nothing"),
+        (steps(send="first"), "What has set out"),
         (steps(weight="means"), "mean of means"),
         (steps(weight="own"), "mean of means"),
         (steps(weight="0/0"), "Means were added up"),
@@ -271,7 +302,8 @@ def steps(*, send_all=False, send=True, weight="tokens", scale=True, zero="first
         (steps(scale=False), "Too small"),
         (steps(zero="each"), "taken it away"),
         (steps(zero="never"), "nothing in `.grad`"),
-        (steps(step=False), "Who makes the step"),
+        (steps(step="too early"), "before the gradients were back"),
+        (steps(step="never"), "Who makes the step"),
     ],
 )
 def test_accumulate(mistake, hint):

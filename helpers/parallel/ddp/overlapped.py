@@ -62,6 +62,11 @@ class DDP(Replica):
 
     def gradient_came(self, name: str, _):
         if not self.syncing:
+            if self.came:
+                raise RuntimeError(
+                    f"a gradient for {name} inside of no_sync() after a backward that sends: "
+                    "of the backwards of a step the last one sends, and synchronize() follows it"
+                )
             return
         self.came.append(name)
         if not self.buckets:

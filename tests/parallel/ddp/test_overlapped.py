@@ -157,9 +157,21 @@ def twice(worker):
     backward(ddp)
 
 
+def sends_too_early(worker):
+    ddp = DDP(make("plain", 0))
+    backward(ddp)
+    with ddp.no_sync():
+        backward(ddp)
+
+
 def test_a_second_backward_without_no_sync_is_refused():
     with pytest.raises(WorkerError, match="inside of no_sync"):
         launch(twice, 2, device="cpu")
+
+
+def test_a_backward_after_the_one_that_sends_is_refused():
+    with pytest.raises(WorkerError, match="after a backward that sends"):
+        launch(sends_too_early, 2, device="cpu")
 
 
 def rounded(worker, message_dtype):
