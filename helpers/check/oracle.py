@@ -4,15 +4,15 @@ import re
 from collections.abc import Callable
 
 from helpers.check.verdict import Verdict
-from helpers.runtime.failure import WorkerError
+from helpers.runtime.failure import MISMATCH, PATIENCE, WorkerError
 from helpers.runtime.launch import launch
 from helpers.runtime.payload import CannotTravel
 from helpers.runtime.runs import Runs
 
-PATIENCE = 10.0  # seconds without a sign of life: an exercise is small
+TIMEOUT = 10.0  # seconds without a sign of life: an exercise is small
 HANG_HINT = (
     "Some rank waits for a message or a collective that another never makes. "
-    "Does every rank make the same calls, in the same order?"
+    "Does every rank make the same calls, in the same order, with tensors of the same size?"
 )
 FRAME = re.compile(r'^  (?:File "([^"]+)"|(Cell In\[\d+\])), line (\d+), in (.+)$')
 NOT_THEIRS = ("site-packages", "helpers/check/", "/torch/")
@@ -66,11 +66,11 @@ def examine(
 def attempt(run: Callable, workers: int, fn: Callable, kwargs) -> Runs:
     """Run one case; once more if the machine was too busy to begin it in time."""
     try:
-        return launch(run, workers, device="cpu", timeout=PATIENCE, solve=fn, **kwargs)
+        return launch(run, workers, device="cpu", timeout=TIMEOUT, solve=fn, **kwargs)
     except WorkerError as error:
         if not started_too_slowly(str(error)):
             raise
-    return launch(run, workers, device="cpu", timeout=PATIENCE, solve=fn, **kwargs)
+    return launch(run, workers, device="cpu", timeout=TIMEOUT, solve=fn, **kwargs)
 
 
 def started_too_slowly(finding: str) -> bool:
@@ -80,9 +80,11 @@ def started_too_slowly(finding: str) -> bool:
 
 
 def own_frames(finding: str) -> str:
-    """A traceback without the frames of libraries and of the checks."""
+    """Without the frames of libraries and checks, and without advice for those who call launch."""
     kept, skip = [], False
     for line in finding.splitlines():
+        if line in (PATIENCE, MISMATCH.strip()):
+            continue
         frame = FRAME.match(line)
         if frame:
             skip = any(part in (frame[1] or "") for part in NOT_THEIRS)

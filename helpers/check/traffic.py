@@ -2,6 +2,7 @@
 
 import re
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -125,6 +126,28 @@ def messages_only(runs):
                 f"rank {rank} returned before {unwaited} of its messages had been waited for",
                 "isend and irecv only begin. What do they return, and when is a message over?",
             )
+    for sender, receiver, sent, room in unequal(runs.column("calls")):
+        raise NotRight(
+            f"rank {sender} sent {sent} bytes, and rank {receiver} received them into {room}",
+            "gloo lets that pass, other backends do not. How large is the piece that comes in now?",
+        )
+
+
+def unequal(traffic: list[list[Call]]) -> Iterator[tuple[int, int, int, int]]:
+    """(sender, receiver, bytes sent, bytes of the tensor received into) where the two differ.
+
+    Messages from one rank to another arrive in the order in which they were sent. A rank that
+    receives from whoever comes first is passed over.
+    """
+    for receiver, calls in enumerate(traffic):
+        if any(call.name == "recv" and call.peer is None for call in calls):
+            continue
+        for sender, others in enumerate(traffic):
+            sent = [c.nbytes for c in others if c.name == "send" and c.peer == receiver]
+            room = [c.nbytes for c in calls if c.name == "recv" and c.peer == sender]
+            for one, other in zip(sent, room, strict=False):
+                if one != other:
+                    yield sender, receiver, one, other
 
 
 def steps(traffic: list[list[Call]]) -> int:
@@ -173,6 +196,11 @@ def explain(verdict: Verdict) -> Verdict:
         hint = hint or "What a rank has for itself, it has already. Who is it that you mean?"
     elif "there is no rank" in finding:
         hint = hint or "The ranks are numbered from 0. What comes after the last, what before 0?"
+    elif "broadcast shape" in finding or "must match the size" in finding:
+        hint = hint or (
+            "The tensors are not of one size. Are all pieces equally long, for every number of "
+            "ranks? How large is the one that comes in?"
+        )
     return replace(verdict, finding=own_frames(finding), hint=hint)
 
 

@@ -166,7 +166,8 @@ MISSED = {
     "sizes": "Count the different values of what a power law is fitted to. There are two of those.",
     "stopped early": (
         "The runs are sound: then look at theta. If it were a minimum, could a search of your own, "
-        "begun there, come to a clearly smaller objective?"
+        "begun there, come to a clearly smaller objective? A search by gradients may get stuck "
+        "where the first one did: try Nelder-Mead, from a few points near theta."
     ),
 }
 

@@ -156,6 +156,16 @@ def mistakes(theta, params, tokens, loss, delta):
             "Which exponent belongs to which: who is divided by N^alpha?",
             huber(predicted((a, b, e, beta, alpha), params, tokens) - np.log(loss), delta).sum(),
         )
+        yield (
+            "Which array belongs to which exponent: alpha is the power of N, beta of D.",
+            huber(predicted(theta, tokens, params) - np.log(loss), delta).sum(),
+        )
+        yield (
+            "Huber's loss asks how large a residual is, not which sign it has. Which residuals are "
+            "<= delta?",
+            np.where(r <= delta, r * r / 2, delta * (r - delta / 2)).sum(),
+        )
+        yield "Twice as much: compare the parabola with the docstring's.", 2 * huber(r, delta).sum()
         signs = predicted((a, b, e, -alpha, -beta), params, tokens)
         yield (
             "Does a larger model make the loss larger? Look at the signs.",

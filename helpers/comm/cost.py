@@ -258,6 +258,11 @@ class Fit:
             for s, fitted in marked:
                 face = color if fitted else "none"
                 axes.plot(s.payload, s.seconds, "o", color=color, markerfacecolor=face)
+        # the dots have no colour of their own in the legend: it says what full and hollow mean
+        style = {"ls": "none", "marker": "o", "color": "#666666"}
+        axes.plot([], [], label="measured, fitted", **style)
+        if any(not fitted for marked in kinds.values() for _, fitted in marked):
+            axes.plot([], [], markerfacecolor="none", label="measured, not fitted", **style)
         axes.set(xscale="log", yscale="log", xlabel="payload (bytes)", ylabel="seconds")
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=8)

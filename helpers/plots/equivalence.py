@@ -23,7 +23,7 @@ def equivalence(
     left.plot(one_process, color="#999999", lw=5, alpha=0.6, label="one process")
     left.plot(ranks, color=RANK_COLORS[0], lw=1.4, label=name)
     left.set(xlabel="step", ylabel="loss")
-    left.legend(frameon=False, fontsize=8)
+    left.legend(frameon=False, fontsize=8, loc="upper right")  # where losses that fall leave room
     seen = [v for values in differences.values() for v in values if 0 < v < float("inf")]
     floor = min([*seen, tolerance]) / 10
     for (what, values), color in zip(differences.items(), RANK_COLORS, strict=False):

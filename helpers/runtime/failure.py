@@ -14,6 +14,7 @@ CONSEQUENCE = re.compile(
     re.IGNORECASE,
 )
 START_FAILED = 70  # exit code of a rank that never came to the function; server.py has it too
+PATIENCE = "Longer work between two signs of life? worker.log, a print or launch(timeout=…)."
 MISMATCH = "\nDifferent collectives, or shapes, on the ranks? launch(debug=True) names them."
 
 
@@ -181,6 +182,5 @@ def blame_hang(timeout: float, whereabouts: dict[int, str], stacks: dict[int, st
         kind="hang",
         rank=odd,
         traceback="\n".join(filter(None, text)),
-        note="Longer work between two signs of life? worker.log, a print or launch(timeout=…)."
-        + (MISMATCH if any(calls.values()) else ""),
+        note=PATIENCE + (MISMATCH if any(calls.values()) else ""),
     )

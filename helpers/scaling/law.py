@@ -77,7 +77,7 @@ def positive(name: str, values) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     wrong = ~(np.isfinite(array) & (array > 0))
     if wrong.any():
-        raise ValueError(f"{name} must be positive and finite, not {array[wrong].flat[0]!r}")
+        raise ValueError(f"{name} must be positive and finite, not {array[wrong].flat[0]:g}")
     return array
 
 

@@ -22,7 +22,7 @@ def observations(**columns) -> list[np.ndarray]:
         name, array = next((n, a) for n, a, b in zip(columns, arrays, bad, strict=True) if b[row])
         more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
         raise ValueError(
-            f"row {row}: {name} is {array[row]!r}, and must be positive and finite{more}"
+            f"row {row}: {name} is {array[row]:g}, and must be positive and finite{more}"
         )
     return arrays
 

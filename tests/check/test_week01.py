@@ -102,7 +102,7 @@ def test_a_mistake_gets_its_own_hint(mistake, hint):
 
 
 def test_a_hang_is_explained(monkeypatch):
-    monkeypatch.setattr("helpers.check.oracle.PATIENCE", 1.0)
+    monkeypatch.setattr("helpers.check.oracle.TIMEOUT", 1.0)
     verdict = check.global_mean(only_rank_0_calls)
     assert verdict.status == "wrong"
     assert "same calls, in the same order" in verdict.hint

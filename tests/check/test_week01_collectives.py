@@ -276,7 +276,7 @@ def test_a_mistake_in_all_to_all_gets_its_own_hint(mistake, hint):
     ],
 )
 def test_a_deadlock_shows_each_rank_s_line(monkeypatch, exercise, mistake, hint):
-    monkeypatch.setattr("helpers.check.oracle.PATIENCE", 2.0)
+    monkeypatch.setattr("helpers.check.oracle.TIMEOUT", 2.0)
     verdict = getattr(check, exercise)(mistake)
     assert verdict.status == "wrong"
     assert hint in verdict.hint, verdict

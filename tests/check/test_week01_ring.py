@@ -92,6 +92,33 @@ def own_chunk_in_place_of_the_sum(worker, tensor):
         chunks[(rank - step - 1) % n] += incoming
 
 
+def mean(worker, tensor):
+    week01.ring_all_reduce(worker, tensor)
+    tensor /= worker.world_size
+
+
+def all_into_one_size(worker, tensor):
+    """Receives every chunk into as much room as the first one takes."""
+    n, rank = worker.world_size, worker.rank
+    chunks = list(tensor.tensor_split(n))
+    for step in range(2 * (n - 1)):
+        chunk = chunks[(rank - step - 1) % n]
+        incoming = torch.zeros_like(chunks[0])
+        exchange(chunks[(rank - step) % n], (rank + 1) % n, incoming, (rank - 1) % n)
+        incoming = incoming[: len(chunk)]
+        chunk.copy_(chunk + incoming if step < n - 1 else incoming)
+
+
+def chunks_as_if_equal(worker, tensor):
+    n, rank = worker.world_size, worker.rank
+    chunks = list(tensor.tensor_split(n))
+    for step in range(2 * (n - 1)):
+        incoming = torch.zeros_like(chunks[0])
+        exchange(chunks[(rank - step) % n], (rank + 1) % n, incoming, (rank - 1) % n)
+        chunk = chunks[(rank - step - 1) % n]
+        chunk.copy_(chunk + incoming if step < n - 1 else incoming)
+
+
 def rest_left_out(worker, tensor):
     n = worker.world_size
     week01.ring_all_reduce(worker, tensor[: len(tensor) // n * n])
@@ -228,6 +255,9 @@ RING_ALL_REDUCE_MISTAKES = [
     (sums_in_place_of_copies, "always to be added"),
     (copies_in_place_of_sums, "Follow one chunk"),
     (own_chunk_in_place_of_the_sum, "Follow one chunk"),
+    (mean, "That is the mean"),
+    (all_into_one_size, "How large is the piece"),
+    (chunks_as_if_equal, "not of one size"),
     (rest_left_out, "not divisible by 4"),
     (whole_buffers, "Whole buffers went round"),
     (by_way_of_rank_0, "nobody is special"),
@@ -257,7 +287,7 @@ def test_a_mistake_in_ring_all_reduce_gets_its_own_hint(mistake, hint):
     [(all_send_first, "Who is there to receive?"), (not_even_begun, "from just this one")],
 )
 def test_a_deadlock_shows_each_rank_s_line(monkeypatch, mistake, hint):
-    monkeypatch.setattr("helpers.check.oracle.PATIENCE", 2.0)
+    monkeypatch.setattr("helpers.check.oracle.TIMEOUT", 2.0)
     verdict = check.ring_all_reduce(mistake)
     assert verdict.status == "wrong"
     assert hint in verdict.hint, verdict

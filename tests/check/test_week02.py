@@ -58,6 +58,7 @@ MISTAKES = [
     (change(lambda N, D, C: (N / 2, 2 * D)), "a larger model on fewer"),
     (change(lambda N, D, C: (2 * N, 2 * D)), "4 times the budget"),
     (change(lambda N, D, C: (-N, -D)), "Both are positive"),
+    (change(lambda N, D, C: (1.01 * N, D / 1.01)), "Nearly"),
     (change(lambda N, D, C: N), "two numbers"),
     (change(lambda N, D, C: (N, None)), "two numbers"),
 ]

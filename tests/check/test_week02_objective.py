@@ -47,7 +47,21 @@ def signs(theta, params, tokens, loss, delta=1e-3):
     return week02.huber_objective(theta, 1 / params, 1 / tokens, loss, delta)
 
 
+def swapped(theta, params, tokens, loss, delta=1e-3):
+    return week02.huber_objective(theta, tokens, params, loss, delta)
+
+
+def signed(theta, params, tokens, loss, delta=1e-3):
+    a, b, e, alpha, beta = theta
+    terms = [a - alpha * np.log(params), b - beta * np.log(tokens), e + 0 * params]
+    r = np.logaddexp.reduce(terms) - np.log(loss)
+    return np.where(r <= delta, r * r / 2, delta * (r - delta / 2)).sum()
+
+
 MISTAKES = [
+    (swapped, "Which array belongs"),
+    (signed, "not which sign"),
+    (variant(sum_=lambda values: 2 * np.sum(values)), "Twice as much"),
     (variant(sum_=np.mean), "averaged"),
     (variant(loss_of=lambda r, d: r * r), "outlier"),
     (variant(loss_of=lambda r, d: r * r / 2), "outlier"),

@@ -172,4 +172,6 @@ def test_it_draws_itself():
         "all_reduce, 2 ranks",
         "all_reduce, 3 ranks",
         "all_reduce, 4 ranks",
+        "measured, fitted",
+        "measured, not fitted",
     ]
