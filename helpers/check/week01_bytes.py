@@ -9,8 +9,8 @@ import torch.distributed as dist
 from helpers.check.oracle import NotRight, examine
 from helpers.check.verdict import Verdict
 from helpers.comm.collectives import ring_reduce_scatter
-from helpers.comm.cost import sent
 from helpers.comm.ledger import store_ports
+from helpers.comm.volume import sent
 from helpers.measure.sockets import SentBytes
 
 SIZE = 1_200_000  # bytes: a multiple of 4 bytes × 2, 3 and 4 ranks; headers are small beside it

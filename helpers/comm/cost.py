@@ -1,12 +1,8 @@
-"""What a collective costs: bytes by formula, seconds by Hockney's model fitted to measured times.
+"""How long a collective takes: Hockney's model, fitted to measured times.
 
 T = messages · alpha + bytes · beta (Hockney 1994), with alpha seconds a message and beta seconds a
-byte. `messages` and `bytes` are those of the slowest rank, by the algorithm (Thakur, Rabenseifner
-and Gropp 2005, "Optimization of Collective Communication Operations in MPICH", sections 3 and 4).
+byte. `messages` and `bytes` are those of the slowest rank, by the algorithm: `helpers.comm.volume`.
 The time of the additions in a reduction, their gamma, is part of the fitted beta.
-
-Letters: S the payload in bytes, that is the whole buffer that the ranks gather, reduce, scatter or
-exchange parts of; N the ranks of the group.
 """
 
 import statistics
@@ -17,94 +13,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from helpers.comm.volume import path
 from helpers.measure.clock import time_of
 from helpers.measure.draw import seconds_text, table, text
-
-CALLS = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "all_to_all",
-    "send",
-    "recv",
-    "barrier",
-)
-
-
-def sent(
-    call: str, payload: int, ranks: int, *, rank: int = 0, root: int = 0, backend: str = "gloo"
-) -> float:
-    """Bytes that the algorithm makes `rank` send, headers not counted.
-
-    With gloo: rings for all_reduce, all_gather and the first half of reduce; a binomial tree for
-    broadcast; reduce_scatter is an all-reduce of which each rank keeps its part, twice what is
-    needed. With another backend rings throughout, as NCCL's for large payloads: by formula alone.
-
-    Args:
-        call: one of CALLS.
-        payload: S in bytes: of all_gather the gathered result, of reduce_scatter the whole input,
-            of gather and scatter all parts together, of all_to_all what one rank holds.
-        ranks: N.
-        rank, root: in the group; of send, `rank` is the sender.
-
-    Raises:
-        ValueError: no such call.
-    """
-    share = payload / ranks
-    last = ranks - 1
-    match call:
-        case "all_reduce":
-            return 2 * last * share
-        case "reduce_scatter":
-            return (2 if backend == "gloo" else 1) * last * share
-        case "all_gather" | "all_to_all":
-            return last * share
-        case "broadcast" if backend == "gloo":
-            return payload * children((rank - root) % ranks, ranks)
-        case "broadcast":  # a chain from the root on
-            return 0.0 if (rank - root) % ranks == last else float(payload)
-        case "reduce" if backend == "gloo":  # a ring's reduce-scatter, then each part to the root
-            return last * share + (0 if rank == root else share)
-        case "reduce":
-            return 0.0 if rank == root else float(payload)
-        case "gather":
-            return 0.0 if rank == root else share
-        case "scatter":
-            return last * share if rank == root else 0.0
-        case "send":
-            return float(payload)
-        case "recv" | "barrier":
-            return 0.0
-    raise ValueError(f"{call!r} is none of {', '.join(CALLS)}")
-
-
-def children(place: int, ranks: int) -> int:
-    """How many ranks the rank at `place` (the root is 0) sends to in a binomial tree.
-
-    In step i the 2^i ranks that have the data each send to the rank 2^i further.
-    """
-    return sum(place < 2**i < ranks - place for i in range((ranks - 1).bit_length()))
-
-
-def path(call: str, payload: int, ranks: int, *, backend: str = "gloo") -> tuple[int, float]:
-    """Messages one after another, and bytes, on the slowest rank's way through the algorithm.
-
-    A broadcast's tree takes ceil(log2 N) steps of the whole payload. A send is one message.
-    """
-    last, share = ranks - 1, payload / ranks
-    if call in ("send", "recv"):
-        return 1, float(payload)
-    if call in ("broadcast", "barrier"):
-        steps = last.bit_length()
-        return steps, float(payload * steps) if call == "broadcast" else 0.0
-    whole = {"all_reduce": 2, "reduce": 2, "reduce_scatter": 2 if backend == "gloo" else 1}
-    if call not in CALLS:
-        raise ValueError(f"{call!r} is none of {', '.join(CALLS)}")
-    return whole.get(call, 1) * last, whole.get(call, 1) * last * share
 
 
 @dataclass(frozen=True, kw_only=True)

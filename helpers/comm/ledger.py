@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers.comm.cost import CALLS, sent
+from helpers.comm.volume import CALLS, sent
 from helpers.measure.sockets import SentBytes
 
 # Operator -> our name of the call, and the argument that holds the payload. "×N": the argument is

@@ -1,4 +1,4 @@
-"""The formulas, the fit on times made up with a known alpha and beta, and a small measurement.
+"""The fit on times made up with a known alpha and beta, and a small measurement.
 
 No time that is measured here decides anything, beyond being above 0.
 """
@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from helpers.comm.cost import CALLS, Sample, children, fit, measure, path, sent
+from helpers.comm.cost import Sample, fit, measure
+from helpers.comm.volume import path
 from helpers.runtime.launch import launch
 
 ALPHA, BETA = 30e-6, 0.8e-9
@@ -27,59 +28,6 @@ def made_up(calls=("all_reduce",), worlds=(2, 3), sizes=SIZES, noise=0.0, outlie
                 seconds *= 5 if draw.random() < outliers else 1
                 samples.append(Sample(call=call, ranks=ranks, payload=size, seconds=seconds))
     return samples
-
-
-@pytest.mark.parametrize("ranks", range(1, 18))
-def test_a_tree_reaches_each_rank_once(ranks):
-    assert sum(children(place, ranks) for place in range(ranks)) == ranks - 1
-    assert children(0, ranks) == (ranks - 1).bit_length()  # the root sends in every step
-
-
-@pytest.mark.parametrize("backend", ["gloo", "nccl"])
-@pytest.mark.parametrize("root", [0, 2])
-def test_what_all_ranks_send_together(backend, root):
-    """Whatever the algorithm, so much must be moved; gloo's reduce_scatter moves twice that."""
-    size, n = 1200, 5
-
-    def total(call):
-        return sum(sent(call, size, n, rank=r, root=root, backend=backend) for r in range(n))
-
-    assert total("broadcast") == total("all_gather") == size * (n - 1)
-    assert total("all_reduce") == 2 * size * (n - 1)
-    assert total("reduce_scatter") == (2 if backend == "gloo" else 1) * size * (n - 1)
-    assert total("gather") == total("scatter") == size * (n - 1) / n
-    assert total("all_to_all") == size * (n - 1)
-    assert total("barrier") == total("recv") == 0
-
-
-def test_one_rank_sends_nothing():
-    assert [call for call in CALLS if call != "send" and sent(call, 1000, 1)] == []
-
-
-@pytest.mark.parametrize(
-    ("call", "messages", "size"),
-    [
-        ("all_reduce", 6, 1500),
-        ("all_gather", 3, 750),
-        ("reduce_scatter", 6, 1500),
-        ("broadcast", 2, 2000),
-        ("all_to_all", 3, 750),
-        ("send", 1, 1000),
-        ("barrier", 2, 0),
-    ],
-)
-def test_the_way_through_an_algorithm(call, messages, size):
-    assert path(call, 1000, 4) == (messages, size)
-
-
-def test_a_ring_needs_half_of_gloos_reduce_scatter():
-    assert path("reduce_scatter", 1000, 4, backend="nccl") == (3, 750)
-
-
-@pytest.mark.parametrize("formula", [sent, path])
-def test_a_call_that_there_is_not(formula):
-    with pytest.raises(ValueError, match="all_reduce"):
-        formula("allreduce", 1000, 4)
 
 
 def test_exact_times_give_alpha_and_beta_exactly():
