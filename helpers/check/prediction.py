@@ -6,34 +6,41 @@ from dataclasses import dataclass
 CLOSE = 0.1  # relative; a prediction is to have the right size, not the right digits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SideBySide:
-    """One row: what, your prediction, the formula, what was measured. Draws itself."""
+    """One row: what, your prediction, and the numbers to hold it against. Draws itself.
+
+    Attributes:
+        numbers: by where they come from: "formula", "simulated", "published", "measured". The
+            prediction is judged by the measured one, or else by the last.
+    """
 
     what: str
     prediction: float | None
-    formula: float | None
-    measured: float
+    numbers: dict[str, float]
     unit: str = ""
 
     def comment(self) -> str:
         if self.prediction is None:
             return "write your prediction into the cell, then run it again"
-        if self.measured == self.prediction:
+        source, value = list(self.numbers.items())[-1]
+        if "measured" in self.numbers:
+            source, value = "measured", self.numbers["measured"]
+        if value == self.prediction:
             return "as predicted"
-        if self.measured and abs(self.prediction / self.measured - 1) <= CLOSE:
+        if value and abs(self.prediction / value - 1) <= CLOSE:
             return "close"
-        if self.measured and self.prediction:
-            factor = self.prediction / self.measured
+        said = "what was measured" if source == "measured" else f"the {source} number"
+        if value and self.prediction:
+            factor = self.prediction / value
             times = f"{factor:.3g} times" if factor > 1 else f"1/{1 / factor:.3g} of"
-            return f"you said {times} what was measured: why?"
-        return "not what was measured: why?"
+            return f"you said {times} {said}: why?"
+        return f"not {said}: why?"
 
     def cells(self) -> dict[str, str]:
         row = {"your prediction": number(self.prediction)}
-        if self.formula is not None:
-            row["formula"] = number(self.formula)
-        row["measured here"] = number(self.measured)
+        for source, value in self.numbers.items():
+            row["measured here" if source == "measured" else source] = number(value)
         return row
 
     def __repr__(self):
@@ -50,18 +57,36 @@ class SideBySide:
         )
 
 
-def side_by_side(what: str, *, prediction, measured, formula=None, unit: str = "") -> SideBySide:
-    """Set a prediction (None: not made yet) beside a formula's number and a measured one.
+def side_by_side(
+    what: str,
+    *,
+    prediction,
+    formula=None,
+    simulated=None,
+    published=None,
+    measured=None,
+    unit: str = "",
+) -> SideBySide:
+    """Set a prediction (None: not made yet) beside a formula's number, a measured one, ….
 
     Args:
         what: the quantity, and `unit` what it is counted in ("bytes", "seconds", …).
 
     Raises:
-        TypeError: the prediction is not a number.
+        TypeError: the prediction is not a number, or there is nothing beside it.
     """
     if prediction is not None and not isinstance(prediction, int | float):
         raise TypeError(f"prediction is to be a number, not {prediction!r}")
-    return SideBySide(what, prediction, formula, measured, unit)
+    given = {
+        "formula": formula,
+        "simulated": simulated,
+        "published": published,
+        "measured": measured,
+    }
+    numbers = {source: value for source, value in given.items() if value is not None}
+    if not numbers:
+        raise TypeError("a prediction needs a number beside it: formula=, measured=, …")
+    return SideBySide(what=what, prediction=prediction, numbers=numbers, unit=unit)
 
 
 def number(value) -> str:

@@ -30,6 +30,23 @@ def test_measured_zero():
 def test_a_prediction_is_a_number():
     with pytest.raises(TypeError, match="number"):
         side_by_side("x", prediction="24 MB", measured=24)
+    with pytest.raises(TypeError, match="beside it"):
+        side_by_side("x", prediction=24)
+
+
+def test_each_number_says_where_it_comes_from():
+    row = side_by_side("x", prediction=4, published=2, formula=3, measured=5)
+    assert row.cells() == {
+        "your prediction": "4",
+        "formula": "3",
+        "published": "2",
+        "measured here": "5",
+    }
+    assert "1/1.25 of what was measured" in row.comment()
+    row = side_by_side("x", prediction=4, formula=3, published=2)
+    assert "measured" not in repr(row)
+    assert "2 times the published number" in row.comment()
+    assert "not the simulated number" in side_by_side("x", prediction=0, simulated=2).comment()
 
 
 def test_names_are_escaped():
