@@ -1,0 +1,136 @@
+"""Which models the IsoFLOP sweep trains: sizes, budgets, and the learning rate for each.
+
+Each run has a cosine schedule of its own that ends with the run (Hoffmann et al. 2022, section 3).
+N counts all parameters; a budget C fixes the tokens, D = C / (6 N). Learning rates are tuned first,
+for a few widths, and then follow a power of the width.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from helpers.models.config import GPTConfig
+from helpers.models.counts import parameters
+
+LENGTH = 64  # T, tokens in a sequence: bytes of text
+BATCH = 16  # sequences in a step
+WARM_UP = 0.05  # of the steps
+# (width, layers, heads): 2.8 thousand to 0.9 million parameters, each about twice the one before
+SHAPES = (
+    (8, 1, 1),
+    (16, 1, 2),
+    (16, 2, 2),
+    (24, 2, 2),
+    (32, 3, 2),
+    (48, 3, 3),
+    (64, 4, 4),
+    (80, 5, 5),
+    (112, 6, 7),
+)
+BUDGETS = (4e10, 1.26e11, 4e11, 1.26e12, 4e12)  # FLOPs, as 6 N D
+SIZES_A_BUDGET = 6
+# Where on the row of SHAPES each budget begins: so that its optimum lies inside.
+FIRST_SHAPE = (0, 1, 2, 3, 3)
+TUNED = ((16, 1, 2), (32, 3, 2), (64, 4, 4))
+TUNING_STEPS = 600
+RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
+REPEATS = 4  # seeds of one run, for the spread from run to run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training.
+
+    Attributes:
+        phase: "tuning" of the learning rate, "sweep", or "repeat" with another seed.
+        width, layers, heads: of the model.
+        steps: of BATCH × LENGTH tokens.
+        rate: the peak of the learning rate.
+        seed: of the parameters and of the order of the text.
+        budget: FLOPs, as 6 N D; 0 where the steps were chosen otherwise.
+    """
+
+    phase: str
+    width: int
+    layers: int
+    heads: int
+    steps: int
+    rate: float
+    seed: int = 0
+    budget: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """What tells it from the others: a hash of all that it is."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def config(self) -> GPTConfig:
+        return GPTConfig(
+            vocab=256, context=LENGTH, width=self.width, layers=self.layers, heads=self.heads
+        )
+
+
+def tuning_runs() -> list[Run]:
+    """A grid of learning rates for a few widths, all equally long."""
+    return [
+        Run(phase="tuning", width=w, layers=n, heads=h, steps=TUNING_STEPS, rate=rate)
+        for (w, n, h), rate in itertools.product(TUNED, RATES)
+    ]
+
+
+def rate_for(rows: Iterable[dict]) -> tuple[float, float]:
+    """(a, b) of rate = a · width^b, through the best rates of the tuned widths.
+
+    The best rate of a width is the vertex of the parabola through the lowest loss and its two
+    neighbours over log(rate), so that it need not be on the grid.
+
+    Raises:
+        ValueError: fewer than two widths were tuned.
+    """
+    widths, best = [], []
+    by_width: dict[int, list] = {}
+    for row in rows:
+        if row["phase"] == "tuning":
+            by_width.setdefault(row["width"], []).append((math.log(row["rate"]), row["loss"]))
+    for width, tried in sorted(by_width.items()):
+        tried.sort()
+        lowest = min(range(len(tried)), key=lambda i: tried[i][1])
+        if 0 < lowest < len(tried) - 1:
+            x, y = zip(*tried[lowest - 1 : lowest + 2], strict=True)
+            a, b, _ = np.polyfit(x, y, 2)
+            best.append(-b / (2 * a))
+        else:  # the edge of the grid
+            best.append(tried[lowest][0])
+        widths.append(math.log(width))
+    if len(widths) < 2:
+        raise ValueError(f"learning rates were tuned for {len(widths)} widths; two are needed")
+    slope, offset = np.polyfit(widths, best, 1)
+    return math.exp(offset), float(slope)
+
+
+def sweep_runs(scale: float, power: float) -> list[Run]:
+    """Six sizes for each budget, and one of the runs again with other seeds.
+
+    Args:
+        scale, power: the learning rate is `scale` · width^`power`.
+    """
+    runs = []
+    for budget, first in zip(BUDGETS, FIRST_SHAPE, strict=True):
+        for width, layers, heads in SHAPES[first : first + SIZES_A_BUDGET]:
+            shape = {"width": width, "layers": layers, "heads": heads}
+            count = parameters(GPTConfig(vocab=256, context=LENGTH, **shape)).total
+            steps = round(budget / (6 * count * BATCH * LENGTH))
+            rate = float(f"{scale * width**power:.3g}")
+            runs.append(Run(phase="sweep", steps=steps, rate=rate, budget=budget, **shape))
+    middle = runs[2 * SIZES_A_BUDGET + 2]
+    repeats = [
+        Run(**{**asdict(middle), "phase": "repeat", "seed": seed}) for seed in range(1, REPEATS)
+    ]
+    # the longest first, so that none is left alone at the end
+    return sorted(runs + repeats, key=lambda run: -run.budget)

@@ -1,0 +1,73 @@
+"""The table of a sweep: a CSV that grows by a row for each run, and outlives being killed."""
+
+import csv
+import json
+import os
+import platform
+from pathlib import Path
+
+import torch
+
+from helpers.data.blocks import pack
+from helpers.runtime.gpus import cores
+from helpers.scaling.design import BATCH, LENGTH
+
+TABLE = Path(__file__).with_name("sweep.csv")
+_WHOLE = ("width", "layers", "heads", "steps", "seed", "params", "non_embedding", "tokens", "flops")
+_REAL = ("rate", "budget", "epochs", "loss", "loss_error", "seconds")
+KINDS = dict.fromkeys((*_WHOLE, "exact_flops"), int) | dict.fromkeys(_REAL, float)
+
+
+def read(path: Path = TABLE) -> list[dict]:
+    """The rows of a table, with numbers as numbers; [] where there is none yet.
+
+    A line that was cut off, because the writing was killed, is left out.
+    """
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8") as file:
+        lines = [line for line in file if line.endswith("\n") and not line.startswith("#")]
+    rows = []
+    for row in csv.DictReader(lines):
+        rows.append(
+            {
+                key: json.loads(value) if key == "curve" else KINDS.get(key, str)(value)
+                for key, value in row.items()
+            }
+        )
+    return rows
+
+
+def append(row: dict, path: Path):
+    """Add one row; the first one brings the provenance and the heading. Written at once."""
+    new = not path.exists() or not path.stat().st_size
+    if not new:
+        mend_end(path)
+    with path.open("a", newline="", encoding="utf-8") as file:
+        if new:
+            file.writelines(f"# {line}\n" for line in provenance())
+        writer = csv.DictWriter(file, list(row), lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def mend_end(path: Path):
+    """Take away a last line that was cut off."""
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if whole != data:
+        path.write_bytes(whole)
+
+
+def provenance() -> list[str]:
+    """What the numbers depend on, in words."""
+    about = pack("python", length=LENGTH).about
+    return [
+        "made by: python -m helpers.scaling.sweep (make sweep)",
+        f"text: {about['name']}, {about['bytes']} bytes, sha256 {about['sha256']}",
+        f"Python {platform.python_version()}, torch {torch.__version__}, {cores()} cores",
+        f"sequences of {LENGTH} bytes, {BATCH} a step; loss in nats a byte, held out",
+    ]

@@ -1,0 +1,35 @@
+"""What the sweep trains: its runs have the budgets they say, its rates follow the tuned ones."""
+
+import math
+
+import pytest
+
+from helpers.models.gpt import build
+from helpers.scaling.design import BATCH, BUDGETS, LENGTH, RATES, rate_for, sweep_runs
+
+
+def test_every_budget_has_six_sizes_and_keeps_to_its_flops():
+    runs = [run for run in sweep_runs(0.1, -0.5) if run.phase == "sweep"]
+    for budget in BUDGETS:
+        own = [run for run in runs if run.budget == budget]
+        sizes = {sum(p.numel() for p in build(run.config).parameters()) for run in own}
+        assert len(sizes) >= 6
+        for run in own:
+            count = sum(p.numel() for p in build(run.config).parameters())
+            flops = 6 * count * run.steps * BATCH * LENGTH
+            assert flops == pytest.approx(budget, rel=0.01)
+    assert len({run.name for run in sweep_runs(0.1, -0.5)}) == len(sweep_runs(0.1, -0.5))
+
+
+def test_the_rate_follows_the_vertices_of_the_tuned_widths():
+    # losses that are parabolas over log(rate), with their vertex at 0.3 / width
+    rows = [
+        {"phase": "tuning", "width": w, "rate": rate, "loss": math.log(rate * w / 0.3) ** 2}
+        for w in (16, 32, 64)
+        for rate in RATES
+    ]
+    scale, power = rate_for(rows)
+    assert scale == pytest.approx(0.3, rel=1e-6)
+    assert power == pytest.approx(-1, rel=1e-6)
+    with pytest.raises(ValueError, match="two are needed"):
+        rate_for(rows[: len(RATES)])
