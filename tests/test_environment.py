@@ -1,6 +1,5 @@
 """pyproject.toml (ranges) and environment.yml (pins) name the same things and agree."""
 
-import ast
 import re
 import sys
 import tomllib
@@ -11,6 +10,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+from tests.test_floors import imports
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -87,11 +88,7 @@ def imported(*folders):
     found = {}
     for folder in folders:
         for file in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.Import):
-                    found |= {alias.name.split(".")[0]: file for alias in node.names}
-                elif isinstance(node, ast.ImportFrom) and not node.level:
-                    found[node.module.split(".")[0]] = file
+            found |= {name.split(".")[0]: file for _, name in imports(file, ROOT / folder)}
     ours = {"helpers", "tests", "figures", "students_own"}  # the last is written by a test
     ours |= {file.stem for file in ROOT.glob("*/*.py")}
     return {m: file for m, file in found.items() if m not in sys.stdlib_module_names | ours}

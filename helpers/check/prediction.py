@@ -12,7 +12,7 @@ class SideBySide:
 
     Attributes:
         numbers: by where they come from: "formula", "simulated", "published", "measured". The
-            prediction is judged by the measured one, or else by the last.
+            prediction is judged by the last.
     """
 
     what: str
@@ -24,8 +24,6 @@ class SideBySide:
         if self.prediction is None:
             return "write your prediction into the cell, then run it again"
         source, value = list(self.numbers.items())[-1]
-        if "measured" in self.numbers:
-            source, value = "measured", self.numbers["measured"]
         if value == self.prediction:
             return "as predicted"
         if value and abs(self.prediction / value - 1) <= CLOSE:

@@ -1,12 +1,11 @@
 """Exercise of week 1, second part: the bytes of a collective, against bytes really sent."""
 
 import math
-from numbers import Real
 
 import torch
 import torch.distributed as dist
 
-from helpers.check.oracle import NotRight, examine
+from helpers.check.oracle import NotRight, examine, is_number
 from helpers.check.verdict import Verdict
 from helpers.comm.collectives import ring_reduce_scatter
 from helpers.comm.ledger import store_ports
@@ -86,7 +85,7 @@ def judge_bytes(runs):
 
 def compare(collective, answer, n, size, right, text, more):
     """Raise NotRight unless the answer is `right`, which may be too large by `more` bytes."""
-    if isinstance(answer, bool) or not isinstance(answer, Real):
+    if not is_number(answer):
         raise NotRight(f"{collective}: returned {answer!r}", "Return one number: of bytes.")
     if not -2 <= right - answer <= more:
         raise NotRight(

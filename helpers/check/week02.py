@@ -1,10 +1,9 @@
 """Exercise of week 2: the optimum for a budget, against a numerical minimum."""
 
 import math
-from numbers import Real
 
 from helpers.check.direct import examine_here
-from helpers.check.oracle import NotRight
+from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
 
 BUDGET = 1e-6  # relative: C = 6 N D to rounding
@@ -44,7 +43,7 @@ def judge_optimal(answer, compute, *law):
         N, D = answer
     except (TypeError, ValueError):
         N = D = None
-    if any(isinstance(x, bool) or not isinstance(x, Real) for x in (N, D)):
+    if not (is_number(N) and is_number(D)):
         raise NotRight(f"returned {answer!r}", "Return two numbers: parameters and tokens.")
     N, D = float(N), float(D)
     right = lowest(compute, *law)

@@ -1,12 +1,11 @@
 """Exercise of week 2: the FLOPs of training, against those counted while a model really trains."""
 
 from functools import cache
-from numbers import Real
 
 import torch
 
 from helpers.check.direct import examine_here
-from helpers.check.oracle import NotRight
+from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
 from helpers.measure.flops import flops_of
 from helpers.models.config import GPTConfig
@@ -51,7 +50,7 @@ def counted(config: GPTConfig, tokens: int) -> int:
 
 
 def judge_flops(answer, config, tokens, name):
-    if isinstance(answer, bool) or not isinstance(answer, Real):
+    if not is_number(answer):
         raise NotRight(f"returned {answer!r}", "Return one number: of FLOPs.")
     right = counted(config, tokens)
     if answer != right:

@@ -1,12 +1,11 @@
 """Exercise of week 2: Chinchilla's objective, on runs that a formula made, plus noise."""
 
 import math
-from numbers import Real
 
 import numpy as np
 
 from helpers.check.direct import examine_here
-from helpers.check.oracle import NotRight
+from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
 
 THETA = (6.0073404, 6.0179186, 0.5267228, 0.33917084, 0.2849083)  # Hoffmann et al. 2022, unrounded
@@ -62,7 +61,7 @@ def judge_objective(answer, theta, params, tokens, loss, delta=DELTA):
         raise NotRight(
             f"returned {np.size(answer)} numbers", "That is one for each run. What is minimised?"
         )
-    if isinstance(answer, bool) or not isinstance(answer, Real):
+    if not is_number(answer):
         raise NotRight(f"returned {answer!r}", "Return one number.")
     if not math.isclose(answer, right, rel_tol=RELATIVE):
         raise NotRight(
@@ -124,20 +123,18 @@ def mistakes(theta, params, tokens, loss, delta):
             "That is Huber's loss divided by delta. Compare the parabola with the docstring's.",
             huber(r, delta).sum() / delta,
         )
-        yield (
-            "The straight line does not begin where the parabola ends. Are the two equal at delta?",
-            np.where(far <= delta, r * r / 2, delta * far).sum(),
-        )
-        yield (
-            "The straight line does not begin where the parabola ends. Are the two equal at delta?",
-            np.where(far <= delta, r * r / 2, delta * (far - delta)).sum(),
-        )
+        for line in (delta * far, delta * (far - delta)):
+            yield (
+                "The straight line does not begin where the parabola ends. Are the two equal at "
+                "delta?",
+                np.where(far <= delta, r * r / 2, line).sum(),
+            )
         yield (
             "Parabola and straight line have changed places: which is for small residuals?",
             np.where(far > delta, r * r / 2, delta * (far - delta / 2)).sum(),
         )
-        yield "The straight line alone. What is near zero?", (delta * (far - delta / 2)).sum()
-        yield "The straight line alone. What is near zero?", (delta * far).sum()
+        for line in (delta * (far - delta / 2), delta * far):
+            yield "The straight line alone. What is near zero?", line.sum()
         yield (
             "That is with a delta of 1e-3. Is it the one that was handed over?",
             huber(r, DELTA).sum() if delta != DELTA else np.nan,

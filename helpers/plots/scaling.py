@@ -12,7 +12,7 @@ def fit_quality(params, observed, predicted, exponents=None):
     """Left predicted against observed loss, coloured by size; right the bootstraps' exponent a.
 
     Args:
-        params, observed, predicted: one for each run; losses in nats a token.
+        params, observed, predicted: one for each run; losses in nats.
         exponents: a of each bootstrap, or None for the left half alone.
     """
     figure = Picture(figsize=(7.2 if exponents is not None else 4.0, 3.0), dpi=80)
@@ -21,7 +21,7 @@ def fit_quality(params, observed, predicted, exponents=None):
     dots = left.scatter(observed, predicted, c=np.log10(params), s=12, cmap="viridis")
     ends = [min(*observed, *predicted), max(*observed, *predicted)]
     left.plot(ends, ends, color=FAINT, lw=0.8, zorder=0)
-    left.set(xlabel="loss, nats a token", ylabel="fitted")
+    left.set(xlabel="loss, nats", ylabel="fitted")
     figure.colorbar(dots, ax=left, label="log10 params")
     for axes in rest:
         axes.hist(exponents, bins=30, color=RANK_COLORS[0])
@@ -31,28 +31,26 @@ def fit_quality(params, observed, predicted, exponents=None):
     return figure
 
 
-def frontier(found, models=()):
+def frontier(found):
     """Left the parabolas of each budget, if there are; right the best sizes and the line.
 
     Args:
         found: with compute, params, loss, parabolas, runs (params, compute, loss) and optimal(C).
-        models: (name, compute, params) to set beside the line.
     """
     wide = bool(found.parabolas)
     figure = Picture(figsize=(7.4 if wide else 4.2, 3.2), dpi=80, layout="constrained")
     *left, right = np.atleast_1d(figure.subplots(1, 2 if wide else 1))
     for axes in left:
         parabolas(axes, found)
-    right.plot(found.compute, found.params, "o", ms=4, color=RANK_COLORS[1])
-    spread = [c for _, c, _ in models]
-    line = np.geomspace(min([*found.compute, *spread]), max([*found.compute, *spread]), 50)
+    for number, (compute, params) in enumerate(zip(found.compute, found.params, strict=True)):
+        color = RANK_COLORS[number % len(RANK_COLORS)] if wide else RANK_COLORS[0]
+        right.plot([compute], [params], "*" if wide else ".", ms=9 if wide else 2, color=color)
+    line = np.geomspace(min(found.compute), max(found.compute), 50)
     right.plot(line, found.optimal(line)[0], color=FAINT, lw=1, zorder=0)
-    for name, compute, params in models:
-        right.plot([compute], [params], "x", color="black", ms=5)
-        place = {"xytext": (3, 3), "textcoords": "offset points", "fontsize": 7}
-        right.annotate(name, (compute, params), **place)
-    right.set(xscale="log", yscale="log", xlabel="compute, FLOPs", ylabel="best params")
+    right.set(xscale="log", yscale="log", xlabel="compute, FLOPs", ylabel="parameters")
     right.set_title(f"N ~ C^{found.a:.3f}", fontsize=10)
+    if wide:  # beside the axes, where no point lies
+        figure.legend(loc="outside right center", title="FLOPs", frameon=False, fontsize=8)
     plain_axes(*left, right)
     return figure
 
@@ -67,10 +65,9 @@ def parabolas(axes, found):
         own = np.abs(np.log(compute / budget)) < 0.02
         x = np.linspace(np.log(params[own].min()), np.log(params[own].max()), 60)
         axes.plot(params[own], loss[own], "o", ms=3, color=color)
-        axes.plot(np.exp(x), c0 + c1 * x + c2 * x**2, lw=1, color=color, label=f"{budget:.1e}")
-        axes.plot([found.params[number]], [found.loss[number]], "*", ms=8, color=color)
-    axes.set(xscale="log", xlabel="params", ylabel="loss, nats a token")
-    axes.legend(title="FLOPs", frameon=False, fontsize=7, title_fontsize=7)
+        axes.plot(np.exp(x), c0 + c1 * x + c2 * x**2, lw=1, color=color, label=f"{budget:.3g}")
+        axes.plot([found.params[number]], [found.loss[number]], "*", ms=8, color="black")
+    axes.set(xscale="log", xlabel="parameters", ylabel="loss, nats")
 
 
 def plain_axes(*every):

@@ -14,7 +14,6 @@ CONSEQUENCE = re.compile(
     re.IGNORECASE,
 )
 START_FAILED = 70  # exit code of a rank that never came to the function; server.py has it too
-PATIENCE = "Longer work between two signs of life? worker.log, a print or launch(timeout=…)."
 MISMATCH = "\nDifferent collectives, or shapes, on the ranks? launch(debug=True) names them."
 
 
@@ -26,12 +25,13 @@ class WorkerError(RuntimeError):
         traceback: the rank's own traceback, with the lines of the cell.
         others: what each of the other ranks was doing, by rank.
         kind: "exception", "died", "hang" or "server".
+        note: the message's end: advice, after a hang, to who has called launch.
 
     `__cause__` is the rank's own exception where it can travel.
     """
 
     def __init__(self, headline: str, *, kind, rank=None, traceback="", others=None, note=""):
-        self.rank, self.kind, self.traceback = rank, kind, traceback
+        self.rank, self.kind, self.traceback, self.note = rank, kind, traceback, note
         self.others: dict[int, str] = others or {}
         doing = [f"  rank {rank} was {what}" for rank, what in sorted(self.others.items())]
         meanwhile = "\n".join(["Meanwhile", *doing]) if doing else ""
@@ -182,5 +182,6 @@ def blame_hang(timeout: float, whereabouts: dict[int, str], stacks: dict[int, st
         kind="hang",
         rank=odd,
         traceback="\n".join(filter(None, text)),
-        note=PATIENCE + (MISMATCH if any(calls.values()) else ""),
+        note="Longer work between two signs of life? worker.log, a print or launch(timeout=…)."
+        + (MISMATCH if any(calls.values()) else ""),
     )

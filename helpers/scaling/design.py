@@ -10,12 +10,13 @@ import itertools
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
 from helpers.models.config import GPTConfig
 from helpers.models.counts import parameters
+from helpers.scaling.law import FLOPS
 
 LENGTH = 64  # T, tokens in a sequence: bytes of text
 BATCH = 16  # sequences in a step
@@ -71,9 +72,12 @@ class Run:
 
     @property
     def config(self) -> GPTConfig:
-        return GPTConfig(
-            vocab=256, context=LENGTH, width=self.width, layers=self.layers, heads=self.heads
-        )
+        return model_of(self.width, self.layers, self.heads)
+
+
+def model_of(width: int, layers: int, heads: int) -> GPTConfig:
+    """A GPT on bytes."""
+    return GPTConfig(vocab=256, context=LENGTH, width=width, layers=layers, heads=heads)
 
 
 def tuning_runs() -> list[Run]:
@@ -114,23 +118,34 @@ def rate_for(rows: Iterable[dict]) -> tuple[float, float]:
     return math.exp(offset), float(slope)
 
 
-def sweep_runs(scale: float, power: float) -> list[Run]:
-    """Six sizes for each budget, and one of the runs again with other seeds.
+def run_for(budget: float, shape: tuple[int, int, int], scale: float, power: float) -> Run:
+    """The run that spends `budget` FLOPs, as 6 N D, on a model of (width, layers, heads).
 
     Args:
         scale, power: the learning rate is `scale` · width^`power`.
     """
-    runs = []
-    for budget, first in zip(BUDGETS, FIRST_SHAPE, strict=True):
-        for width, layers, heads in SHAPES[first : first + SIZES_A_BUDGET]:
-            shape = {"width": width, "layers": layers, "heads": heads}
-            count = parameters(GPTConfig(vocab=256, context=LENGTH, **shape)).total
-            steps = round(budget / (6 * count * BATCH * LENGTH))
-            rate = float(f"{scale * width**power:.3g}")
-            runs.append(Run(phase="sweep", steps=steps, rate=rate, budget=budget, **shape))
-    middle = runs[2 * SIZES_A_BUDGET + 2]
-    repeats = [
-        Run(**{**asdict(middle), "phase": "repeat", "seed": seed}) for seed in range(1, REPEATS)
+    width, layers, heads = shape
+    rate = float(f"{scale * width**power:.3g}")
+    steps = round(budget / (FLOPS * parameters(model_of(*shape)).total * BATCH * LENGTH))
+    return Run(
+        phase="sweep",
+        width=width,
+        layers=layers,
+        heads=heads,
+        steps=steps,
+        rate=rate,
+        budget=budget,
+    )
+
+
+def sweep_runs(scale: float, power: float) -> list[Run]:
+    """Six sizes for each budget, and one of the runs again with other seeds."""
+    runs = [
+        run_for(budget, shape, scale, power)
+        for budget, first in zip(BUDGETS, FIRST_SHAPE, strict=True)
+        for shape in SHAPES[first : first + SIZES_A_BUDGET]
     ]
+    middle = runs[2 * SIZES_A_BUDGET + 2]
+    repeats = [replace(middle, phase="repeat", seed=seed) for seed in range(1, REPEATS)]
     # the longest first, so that none is left alone at the end
     return sorted(runs + repeats, key=lambda run: -run.budget)

@@ -131,16 +131,20 @@ def fit_joint(params, tokens, loss) -> JointLaw:
         ratio = np.exp(log_alpha_n - log_alpha_d)
         return alpha_d * np.logaddexp(ratio * (n + x.mean() - x), d + y.mean() - y) - z
 
-    tight = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "max_nfev": 2000}
     starts = [(n, n, np.log(a), np.log(a)) for n in (5.0, 12.0) for a in (0.05, 0.1, 0.3)]
-    best = min((least_squares(residuals, s, **tight) for s in starts), key=lambda fit: fit.cost)
-    n, d, alpha_n, alpha_d = best.x
+    n, d, alpha_n, alpha_d = lowest(residuals, starts)
     return JointLaw(
         N_c=float(np.exp(n + x.mean())),
         D_c=float(np.exp(d + y.mean())),
         alpha_N=float(np.exp(alpha_n)),
         alpha_D=float(np.exp(alpha_d)),
     )
+
+
+def lowest(residuals, starts) -> np.ndarray:
+    """Where the sum of squares is lowest, of all that is found from the starting points."""
+    tight = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "max_nfev": 2000}
+    return min((least_squares(residuals, s, **tight) for s in starts), key=lambda fit: fit.cost).x
 
 
 def fit_trade_off(batch, steps) -> tuple[float, float]:
@@ -163,10 +167,8 @@ def fit_trade_off(batch, steps) -> tuple[float, float]:
     def residuals(theta):
         return theta[0] + np.logaddexp(0.0, theta[1] - x) - y
 
-    tight = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "max_nfev": 2000}
     starts = [(y.min(), middle) for middle in (x.min(), x.mean(), x.max())]
-    best = min((least_squares(residuals, s, **tight) for s in starts), key=lambda fit: fit.cost)
-    least, critical = np.exp(best.x)
+    least, critical = np.exp(lowest(residuals, starts))
     return float(least), float(critical)
 
 

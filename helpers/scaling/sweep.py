@@ -34,6 +34,7 @@ from helpers.scaling.design import (
     sweep_runs,
     tuning_runs,
 )
+from helpers.scaling.law import FLOPS
 from helpers.scaling.table import TABLE, append, read
 from helpers.training.farm import farm
 from helpers.training.loop import train
@@ -73,7 +74,7 @@ def carry_out(worker, run: Run, sequences: int = HELD_OUT) -> dict:
         "params": count.total,
         "non_embedding": count.non_embedding,
         "tokens": tokens,
-        "flops": 6 * count.total * tokens,
+        "flops": FLOPS * count.total * tokens,
         "exact_flops": flops_per_token(run.config, LENGTH) * tokens,
         "epochs": round(tokens / (len(blocks) * LENGTH), 3),
         "loss": round(float(losses.mean()), 6),

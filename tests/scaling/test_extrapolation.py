@@ -5,6 +5,7 @@ import pytest
 
 from helpers.scaling.extrapolation import extrapolate
 from helpers.scaling.law import BESIROGLU
+from helpers.scaling.search import grid
 
 
 def test_runs_that_follow_a_law_are_predicted(sweep):
@@ -13,6 +14,11 @@ def test_runs_that_follow_a_law_are_predicted(sweep):
     assert len(found.errors) == 30
     assert found.mean_error < 1e-6
     assert (found.compute > found.limit).all()
+
+
+def test_noise_is_not_made_larger(sweep):
+    found = extrapolate(*sweep(0, noise=0.005), starts=grid()[::60])
+    assert 0 < found.mean_error < 0.02
 
 
 def test_only_the_small_runs_are_seen(sweep):

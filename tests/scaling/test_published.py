@@ -1,9 +1,6 @@
-import numpy as np
 import pytest
 
-from helpers.scaling.extrapolation import extrapolate
 from helpers.scaling.published import MODELS
-from helpers.scaling.search import grid
 
 
 def test_models_are_points():
@@ -15,13 +12,3 @@ def test_models_are_points():
     # Grattafiori et al. 2024, section 1: 3.8e25 FLOPs
     assert by_name["Llama 3 405B"].compute == pytest.approx(3.8e25, rel=0.01)
     assert by_name["Chinchilla"].tokens_per_param == 20
-
-
-def test_the_small_half_predicts_the_large(sweep):
-    found = extrapolate(*sweep(0, noise=0.005), starts=grid()[::60])
-    assert len(found.errors) == 120
-    assert (found.compute >= found.limit).all()
-    assert found.mean_error < 0.02
-    assert np.isfinite(found.errors).all()
-    with pytest.raises(ValueError, match="share"):
-        extrapolate(*sweep(0), share=1.0)
