@@ -36,7 +36,7 @@ def __getattr__(name):
 
 def _warm():
     """In a session with a person waiting, start the server of ranks while the cell goes on."""
-    importlib.import_module("helpers.runtime.processes").warm()
+    importlib.import_module("helpers.runtime.local.processes").warm()
 
 
 def __dir__():

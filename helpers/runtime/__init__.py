@@ -1,15 +1,16 @@
 """Run one function on many ranks.
 
-server      the clean process that ranks are forked from
-client      the notebook's hold on the server; processes: on the ranks of one cluster
-channel     messages between the notebook and a rank
-payload     functions, arguments and results as bytes; blame: what in them cannot travel
-worker      what runs in a rank
-call        listening to the ranks: console (prints), screen (progress), failure and stacks (errors)
-interrupt   an interrupt ends a call once; folder: private, and gone with the notebook
-cluster     ranks that live on; launch: a cluster of one call; runs: what comes back
+launch      a cluster of one call; cluster: ranks that live on; runs: what comes back
+local/      starts ranks on this machine
+joined/     joins the ranks that torchrun, accelerate, srun or mpiexec started
 
-launcher    which rank torchrun, accelerate, srun or mpiexec made of this process, if any
-member      this process as that rank: meeting, gpus, and watch, which learns of others' failures
-torchrun    a call as a folder: saved here, run on a cluster, read back
+What both share:
+
+launcher    which rank a launcher made of this process, if any
+devices     the cores and GPUs that ranks get
+worker      a rank, as the function that runs on it sees it
+payload     functions, arguments and results as bytes; blame: what in them cannot travel
+failure     one error that names the culprit; report and stacks: what it is made of
+screen      bars and curves while a call runs
+plain       results as JSON; private: files and folders that nobody else can reach
 """

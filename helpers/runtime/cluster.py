@@ -9,22 +9,19 @@ import threading
 import time
 from types import SimpleNamespace
 
-import torch
-
-from helpers.runtime import member
 from helpers.runtime.blame import pack_or_name
-from helpers.runtime.call import Call
-from helpers.runtime.channel import anonymous_file
+from helpers.runtime.devices import choose_device, cores
 from helpers.runtime.failure import ServerLost, WorkerError
-from helpers.runtime.folder import private_folder
-from helpers.runtime.gpus import cores
-from helpers.runtime.interrupt import Interrupts
+from helpers.runtime.joined import member
 from helpers.runtime.launcher import INSIDE, mark
+from helpers.runtime.local.call import Call
+from helpers.runtime.local.interrupt import Interrupts
+from helpers.runtime.local.processes import Processes
+from helpers.runtime.local.rank import Setup
 from helpers.runtime.payload import Parcel
-from helpers.runtime.processes import Processes
+from helpers.runtime.private import anonymous_file, private_folder
 from helpers.runtime.runs import Runs
 from helpers.runtime.screen import Screen
-from helpers.runtime.worker import Setup
 
 DEFAULT_TIMEOUT = 120.0  # seconds
 END_SECONDS = 3.0  # what stopped ranks may take to be gone
@@ -191,20 +188,6 @@ class Cluster:
 
 
 _count = itertools.count()
-
-
-def choose_device(workers: int, device: str | None) -> tuple[str, str]:
-    """`(device, backend)`: a GPU for each rank, or all on the CPU."""
-    if device not in (None, "cpu", "cuda"):
-        raise ValueError(f'device is "cpu", "cuda" or None, not {device!r}')
-    gpus = torch.cuda.device_count() if device != "cpu" else 0
-    if gpus >= workers:
-        return "cuda", "cpu:gloo,cuda:nccl"
-    if device == "cuda":
-        raise ValueError(f"{workers} ranks need {workers} GPUs, and there are {gpus}")
-    if gpus:
-        print(f"{workers} ranks, {gpus} GPU{'s' * (gpus > 1)}: running on the CPU, with gloo")
-    return "cpu", "gloo"
 
 
 def check_call(fn, kwargs):

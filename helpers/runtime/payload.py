@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import torch
 
-from helpers.runtime.channel import anonymous_file
+from helpers.runtime.private import anonymous_file
 
 INLINE = 1 << 16  # bytes; what is larger travels through a file in memory
 ALIGN = 64

@@ -24,7 +24,7 @@ from helpers.data.source import Source
 from helpers.models.counts import flops_per_token, parameters
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.single import Single
-from helpers.runtime.gpus import cores
+from helpers.runtime.devices import cores
 from helpers.scaling.design import (
     BATCH,
     LENGTH,

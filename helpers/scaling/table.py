@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from helpers.data.blocks import pack
-from helpers.runtime.gpus import cores
+from helpers.runtime.devices import cores
 from helpers.scaling.design import BATCH, LENGTH
 
 TABLE = Path(__file__).with_name("sweep.csv")

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from helpers.runtime import member
 from helpers.runtime.cluster import Cluster
+from helpers.runtime.devices import cores
 from helpers.runtime.failure import WorkerError
-from helpers.runtime.gpus import cores
+from helpers.runtime.joined import member
 from helpers.runtime.screen import Screen
 
 POLL_SECONDS = 0.2  # how often the caller looks up, to draw and to be interrupted

@@ -234,7 +234,7 @@ def test_debug_names_a_mismatch():
 
 def test_starting_without_a_fork(monkeypatch, capsys):
     """As on macOS: each rank is a program of its own. Slow, so all in one."""
-    from helpers.runtime import client
+    from helpers.runtime.local import client
 
     monkeypatch.setenv(client.START, "spawn")
     monkeypatch.setattr(client, "_server", server := client.Server())

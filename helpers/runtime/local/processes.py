@@ -6,9 +6,9 @@ import signal
 import socket
 import time
 
-from helpers.runtime.channel import Channel, readable
-from helpers.runtime.client import warm
 from helpers.runtime.failure import ServerLost
+from helpers.runtime.local.channel import Channel, readable
+from helpers.runtime.local.client import warm
 
 RELEASE_SECONDS = 5.0  # what ranks that were told to leave may take
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from helpers.runtime.folder import private_folder
+from helpers.runtime.private import private_folder
 
 LINES_SHOWN = 2_000  # per call, over all ranks: a notebook with more becomes slow to open
 CHARACTERS_SHOWN = 500_000

@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
-from helpers.runtime import client
-from helpers.runtime.client import Server, start_method
 from helpers.runtime.failure import ServerLost
+from helpers.runtime.local import client
+from helpers.runtime.local.client import Server, start_method
 
 
 @pytest.fixture

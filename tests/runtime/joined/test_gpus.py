@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.runtime import gpus
-from helpers.runtime.gpus import GPUs
+from helpers.runtime.joined import gpus
+from helpers.runtime.joined.gpus import GPUs
 
 
 class Given(dist.HashStore):

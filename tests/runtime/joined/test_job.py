@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from helpers.runtime.joined.job import load_job, load_runs, main, save_job
 from helpers.runtime.launch import launch
-from helpers.runtime.torchrun import load_job, load_runs, main, save_job
-from tests.runtime.machines import (
+from tests.runtime.joined.machines import (
     BIN,
     can_make_networks,
     finish,
@@ -21,7 +21,7 @@ from tests.runtime.machines import (
     two_machines,
 )
 
-MODULE = ("-m", "helpers.runtime.torchrun")
+MODULE = ("-m", "helpers.runtime.joined.job")
 MPIEXEC = ("mpiexec", "-iface", "lo", "-n", "2", sys.executable, *MODULE)
 needs_mpiexec = pytest.mark.skipif(
     not (BIN / "mpiexec").exists(), reason="the mpich wheel has none for this system"

@@ -1,4 +1,4 @@
-"""A folder that only this user can enter, and that is gone when the notebook is."""
+"""What nobody else can reach: a folder that is gone with the notebook, files without a name."""
 
 import atexit
 import os
@@ -21,3 +21,11 @@ def private_folder() -> Path:
 def remove(folder: Path, owner: int):
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def anonymous_file() -> int:
+    """The descriptor of an empty file that has no name; in memory where the system can."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("helpers")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

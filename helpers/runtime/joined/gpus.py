@@ -1,7 +1,6 @@
 """Which GPU is a rank's own, where a launcher started the ranks."""
 
 import json
-import os
 import socket
 
 import torch
@@ -52,7 +51,3 @@ class GPUs:
                 f"GPU{'s' * (short['count'] != 1)} on {short['host']}: "
                 "running on the CPU, with gloo"
             )
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -35,7 +35,7 @@ import time
 import types
 from dataclasses import dataclass, field
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 START_FAILED = 70  # exit code of a rank that never came to the function; failure.py has it too
 FDS_PER_RANK = 4  # channel, stdout, stderr, stacks
 PR_SET_PDEATHSIG = 1
@@ -248,7 +248,7 @@ def become_rank(channel, stdout, stderr, stacks):
             os.close(fd)
         sys.modules["__main__"] = types.ModuleType("__main__")
         sys.path.insert(0, ROOT)
-        from helpers.runtime.worker import work
+        from helpers.runtime.local.rank import work
 
         code = work(channel, stacks)
     except BaseException:
@@ -260,7 +260,8 @@ def spawn_rank(fds):
     """Start a rank as a new program, where forking a process with torch in it is not safe."""
     channel, stdout, stderr, stacks = fds
     program = "import sys; sys.path.insert(0, sys.argv[1]); "
-    program += "from helpers.runtime.worker import work; sys.exit(work(*map(int, sys.argv[2:])))"
+    program += "from helpers.runtime.local.rank import work; "
+    program += "sys.exit(work(*map(int, sys.argv[2:])))"
     return subprocess.Popen(
         [sys.executable, "-c", program, ROOT, str(channel), str(stacks)],
         stdin=subprocess.DEVNULL,

@@ -1,7 +1,7 @@
 """A call as a folder: saved here, run by torchrun on any number of machines, read back here.
 
     save_job("job", train, steps=100)
-    !torchrun --nproc-per-node 8 -m helpers.runtime.torchrun job
+    !torchrun --nproc-per-node 8 -m helpers.runtime.joined.job job
     runs = load_runs("job")
 
 Every machine must see the folder. The job in it is a pickle, which runs as code when it is read:
@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from helpers.runtime import member
 from helpers.runtime.cluster import DEFAULT_TIMEOUT, cell_sources
+from helpers.runtime.joined import member
 from helpers.runtime.plain import as_json
 from helpers.runtime.runs import load_runs, save_rank
 
@@ -25,12 +25,12 @@ __all__ = ["load_runs", "save_job"]
 
 JOB = "job.pickle"
 USAGE = """\
-usage: torchrun --nproc-per-node RANKS -m helpers.runtime.torchrun FOLDER
+usage: torchrun --nproc-per-node RANKS -m helpers.runtime.joined.job FOLDER
 FOLDER is what save_job wrote. srun and mpiexec start it as well: srun python -m helpers…"""
 
 
 def save_job(folder: str | os.PathLike, fn, /, **kwargs):
-    """Save the call `fn(worker, **kwargs)`, for `torchrun … -m helpers.runtime.torchrun folder`.
+    """Save the call `fn(worker, **kwargs)`, for `torchrun … -m helpers.runtime.joined.job folder`.
 
     `fn` must return what JSON can hold: numbers, words, lists, dicts, tensors (as nested lists).
 

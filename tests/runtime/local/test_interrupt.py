@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from helpers.runtime.interrupt import Interrupts
+from helpers.runtime.local.interrupt import Interrupts
 
 
 def interrupt():

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from helpers.runtime.channel import Channel, anonymous_file, readable
+from helpers.runtime.local.channel import Channel, readable
+from helpers.runtime.private import anonymous_file
 
 
 @pytest.fixture

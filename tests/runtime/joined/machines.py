@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = Path(__file__).parent / "scripts" / "joins.py"
 BIN = Path(sys.executable).parent
 ADDRESSES = ("10.77.0.1", "10.77.0.2")

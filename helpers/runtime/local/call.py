@@ -5,13 +5,13 @@ import selectors
 import time
 from functools import partial
 
-from helpers.runtime.channel import readable
-from helpers.runtime.console import Console
 from helpers.runtime.failure import Failure, blame, blame_hang
+from helpers.runtime.local.channel import readable
+from helpers.runtime.local.console import Console
+from helpers.runtime.local.processes import Processes, RankProcess
+from helpers.runtime.local.rank import STACK_SIGNAL
 from helpers.runtime.payload import Parcel, unpack
-from helpers.runtime.processes import Processes, RankProcess
 from helpers.runtime.screen import Screen
-from helpers.runtime.worker import STACK_SIGNAL
 
 SETTLE_SECONDS = 0.1  # after the likely cause, for ranks that fail of the same
 COMPLAINT_SECONDS = 1.0  # after a complaint that may be about another rank's end

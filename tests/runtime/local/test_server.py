@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers.runtime import client
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.launch import launch
+from helpers.runtime.local import client
 
 linux = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs /proc")
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 from tests.runtime.machines import (
     SCRIPT,
     can_make_networks,

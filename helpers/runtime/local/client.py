@@ -8,8 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
-from helpers.runtime.channel import anonymous_file
 from helpers.runtime.failure import ServerLost
+from helpers.runtime.private import anonymous_file
 
 SERVER = Path(__file__).with_name("server.py")
 START = "HELPERS_START"  # environment: "fork" or "spawn", to choose against the default

@@ -10,7 +10,6 @@ import pickle
 import select
 import socket
 import struct
-import tempfile
 import threading
 from collections import deque
 
@@ -108,11 +107,3 @@ def readable(source, seconds: float = 0) -> bool:
     poll = select.poll()  # select itself knows the first 1024 descriptors only
     poll.register(source, select.POLLIN)
     return bool(poll.poll(1000 * seconds))
-
-
-def anonymous_file() -> int:
-    """The descriptor of an empty file that has no name; in memory where the system can."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("helpers")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

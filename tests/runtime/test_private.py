@@ -4,11 +4,11 @@ import os
 import subprocess
 import sys
 
-from helpers.runtime.folder import private_folder
+from helpers.runtime.private import private_folder
 
 PROGRAM = """
 import os, sys
-from helpers.runtime.folder import private_folder
+from helpers.runtime.private import private_folder
 folder = private_folder()
 print(folder)
 (folder / "x").write_text("x")

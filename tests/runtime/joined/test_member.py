@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.runtime.machines import (
     BIN,
     SCRIPT,
@@ -190,7 +189,7 @@ def test_a_launch_in_a_rank_starts_its_own_ranks(machine, tmp_path):
 
 def test_mpiexec_on_several_machines_asks_where_rank_0_is(tmp_path):
     environ = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}
-    env = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[3]), **environ}
+    env = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[4]), **environ}
     command = [sys.executable, str(SCRIPT), "child", str(tmp_path)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1

@@ -12,15 +12,17 @@ import torch
 import torch.distributed as dist
 
 from helpers.runtime.blame import pack_or_name
+from helpers.runtime.devices import cores
 from helpers.runtime.failure import Failure, WorkerError
-from helpers.runtime.gpus import GPUs, cores
+from helpers.runtime.joined.gpus import GPUs
+from helpers.runtime.joined.meeting import choose_interfaces, meet
+from helpers.runtime.joined.watch import OK, Watch
 from helpers.runtime.launcher import INSIDE, Place, place
-from helpers.runtime.meeting import choose_interfaces, meet
 from helpers.runtime.payload import Packer, unpack
+from helpers.runtime.report import describe
 from helpers.runtime.runs import Runs
 from helpers.runtime.screen import Screen
-from helpers.runtime.watch import OK, Watch
-from helpers.runtime.worker import DEBUG, Worker, describe, seed_differently
+from helpers.runtime.worker import DEBUG, Worker, seed_differently
 
 MEET_SECONDS = 600.0  # machines of a job may start minutes apart
 COLLECTIVE_SECONDS = 1800.0  # as PyTorch itself has it

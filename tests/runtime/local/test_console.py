@@ -2,8 +2,8 @@
 
 import pytest
 
-from helpers.runtime import console
-from helpers.runtime.console import Console
+from helpers.runtime.local import console
+from helpers.runtime.local.console import Console
 
 
 @pytest.fixture

@@ -1,0 +1,155 @@
+"""What runs in a rank: joining the others, then calls, one after another, until told to leave."""
+
+import faulthandler
+import gc
+import linecache
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from helpers.runtime.blame import pack_or_name
+from helpers.runtime.local.channel import Channel
+from helpers.runtime.payload import CannotTravel, Parcel, unpack
+from helpers.runtime.report import describe
+from helpers.runtime.worker import DEBUG, Worker, seed_differently
+
+STACK_SIGNAL = signal.SIGUSR1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a rank must know before it can join."""
+
+    rank: int
+    world_size: int
+    device: str  # "cpu" or "cuda"
+    backend: str
+    threads: int
+    timeout: float  # seconds a collective may take before the backend itself gives up
+    rendezvous: str | None  # path; None: the file whose descriptor came along
+    path: list[str]  # sys.path of the notebook
+    folder: str | None  # its working folder; None when that is gone
+    environ: dict[str, str]
+    debug: bool = False
+
+
+def work(channel_fd: int, stacks_fd: int) -> int:
+    """The life of a rank. Returns its exit code."""
+    faulthandler.enable(stacks_fd)  # a crash in C leaves the Python stack
+    faulthandler.register(STACK_SIGNAL, stacks_fd, all_threads=False)
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        stream = os.fdopen(fd, "w", 1, "utf-8", "backslashreplace", closefd=False)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    channel = Channel(socket.socket(fileno=channel_fd))
+    (setup,), rendezvous = channel.receive()
+    worker = None
+    while True:
+        try:
+            message, fd = channel.receive()
+        except EOFError:  # the notebook is gone
+            return 1
+        match message:
+            case ("call", pickled, sizes):
+                if worker is None:
+                    worker = answer(channel, partial(join, setup, rendezvous, channel))
+                    if worker is None:
+                        continue
+                call = Parcel(pickled, sizes, fd)
+                answer(channel, partial(run, worker, call))
+                call.close()
+            case ("leave",):
+                leave(setup)
+                return 0
+
+
+def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
+    """Become rank `setup.rank` of the process group."""
+    os.environ.clear()
+    os.environ.update(setup.environ)
+    if setup.debug:
+        os.environ.update(DEBUG)
+        dist.set_debug_level_from_env()  # torch read the variable when it was imported
+    sys.path[:] = setup.path
+    if setup.folder is not None:
+        os.chdir(setup.folder)
+    torch.set_num_threads(setup.threads)
+    seed_differently()
+    device = torch.device("cpu")
+    if setup.device == "cuda":
+        device = torch.device("cuda", setup.rank)
+        torch.cuda.set_device(device)
+        torch.cuda.seed()
+    path = setup.rendezvous or f"/proc/self/fd/{rendezvous}"
+    dist.init_process_group(
+        setup.backend,
+        store=dist.FileStore(path, setup.world_size),
+        rank=setup.rank,
+        world_size=setup.world_size,
+        timeout=timedelta(seconds=setup.timeout),
+        device_id=device if setup.device == "cuda" else None,
+    )
+    return Worker(setup.rank, setup.world_size, device, channel)
+
+
+def run(worker: Worker, call: Parcel):
+    fn, kwargs, sources = unpack(call)
+    for name, source in sources.items():  # so that tracebacks, and inspect, can show a cell
+        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    worker._began = time.perf_counter()
+    rank = os.getpid()
+    result = fn(worker, **kwargs)
+    if os.getpid() != rank:
+        return None  # see answer()
+    try:
+        parcel = pack_or_name(result, {"result": result}, "back to the notebook")
+    except CannotTravel as error:
+        raise error.with_traceback(None) from None
+    flush()
+    worker._channel.send("result", parcel.pickled, parcel.sizes, fd=parcel.fd)
+    parcel.close()
+    return worker
+
+
+def answer(channel: Channel, step):
+    """`step()`, or None after telling the notebook how it failed."""
+    rank = os.getpid()
+    try:
+        return step()
+    except BaseException as error:
+        if os.getpid() == rank:
+            flush()
+            channel.send("error", describe(error, skip=__file__))
+        return None
+    finally:
+        if os.getpid() != rank:  # a fork that the function made, and that went on out of it
+            flush()
+            os._exit(0)
+
+
+def flush():
+    """What was printed goes before the answer."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # the function closed it
+            pass
+
+
+def leave(setup: Setup):
+    """End what this rank started (a DataLoader's workers, say), then go."""
+    for child in multiprocessing.active_children():
+        child.terminate()
+        child.join(timeout=1)
+    if setup.device == "cuda" and dist.is_initialized():
+        gc.collect()
+        dist.destroy_process_group()  # NCCL wants it; on gloo the process's end does it faster
