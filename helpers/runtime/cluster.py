@@ -1,25 +1,22 @@
 """Ranks that live on from call to call; `launch` is a cluster of one call."""
 
 import inspect
-import itertools
 import linecache
 import os
-import sys
 import threading
 import time
 from types import SimpleNamespace
 
 from helpers.runtime.blame import pack_or_name
-from helpers.runtime.devices import choose_device, cores
-from helpers.runtime.failure import ServerLost, WorkerError
+from helpers.runtime.devices import choose_device
+from helpers.runtime.failure import WorkerError
 from helpers.runtime.joined import member
-from helpers.runtime.launcher import INSIDE, mark
 from helpers.runtime.local.call import Call
+from helpers.runtime.local.client import start_method
 from helpers.runtime.local.interrupt import Interrupts
-from helpers.runtime.local.processes import Processes
-from helpers.runtime.local.rank import Setup
+from helpers.runtime.local.processes import RELEASE_SECONDS, Processes
+from helpers.runtime.local.start import start_ranks
 from helpers.runtime.payload import Parcel
-from helpers.runtime.private import anonymous_file, private_folder
 from helpers.runtime.runs import Runs
 from helpers.runtime.screen import Screen
 
@@ -42,6 +39,12 @@ class Cluster:
         device: "cpu" or "cuda"; by default CUDA where there is a GPU for each rank.
         timeout: seconds without a sign of life after which a call counts as hanging; None: never.
         debug: PyTorch compares the ranks' collectives and names those that differ; NCCL logs.
+        start: "fork" or "spawn", torch.multiprocessing's ways to start a process. By default each
+            rank is forked from a clean process that has imported PyTorch, where that is safe.
+        first_gpu: the GPU of rank 0; rank r has the r-th after it.
+
+    Raises:
+        ValueError, TypeError: a value that means nothing; or fewer GPUs than ranks on "cuda".
     """
 
     def __init__(
@@ -51,7 +54,10 @@ class Cluster:
         device: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
         debug: bool = False,
+        start: str | None = None,
+        first_gpu: int = 0,
     ):
+        check_timeout(timeout)
         if not isinstance(workers, int) or workers < 1:
             raise ValueError(f"workers must be a positive whole number, not {workers!r}")
         self.member = member.here(debug)  # under torchrun and its like: a rank already
@@ -59,11 +65,13 @@ class Cluster:
             self.device, self.backend = self.member.choose(workers, device)
             workers, self.state = self.member.world_size, SimpleNamespace()
         else:
-            self.device, self.backend = choose_device(workers, device)
+            self.device, self.backend = choose_device(workers, device, first_gpu)
+        self.method, self.first_gpu = choose_start(start), first_gpu
         self.workers = workers
         self.timeout, self.debug = timeout, debug
         self.processes: Processes | None = None
         self.calls = 0  # that these ranks have answered
+        self.environ: dict[str, str] = {}  # as these ranks know it
         self.lock = threading.Lock()
 
     def __enter__(self):
@@ -89,6 +97,7 @@ class Cluster:
             raise TypeError(f"run takes a function of a worker, not a {type(fn).__name__}")
         check_call(fn, kwargs)
         timeout = self.timeout if timeout is ... else timeout
+        check_timeout(timeout)
         with self.lock:
             if self.member:
                 place = {"device": self.device, "backend": self.backend, "state": self.state}
@@ -108,6 +117,7 @@ class Cluster:
                         call.wait(timeout)
                 finally:
                     call.close()
+                    tell_changed(call.changed)
             except BaseException as error:
                 self.stop()
                 if self.calls:
@@ -125,50 +135,25 @@ class Cluster:
         """Put the call before the ranks, which are started if there are none."""
         if self.processes is None or self.processes.pid != os.getpid():  # a fork has no ranks yet
             self.start()
+        changes, self.environ = environ_changes(self.environ), dict(os.environ)
         for process in self.processes.ranks:
             try:
+                if changes:
+                    process.channel.send("environ", changes)
                 process.channel.send("call", parcel.pickled, parcel.sizes, fd=parcel.fd)
             except OSError:
                 pass  # it has ended since, and the server will say how
         return Call(self.processes, Screen(live))
 
     def start(self):
-        try:
-            self.processes = Processes(self.workers)
-        except ServerLost:  # it was killed since the last call, or just now: there is another
-            self.processes = Processes(self.workers)
-        path, fd = None, None
-        if os.path.isdir("/proc/self/fd"):
-            fd = anonymous_file()  # the ranks meet in a file that has no name
-        else:
-            path = str(private_folder() / f"rendezvous-{next(_count)}")
-        for process in self.processes.ranks:
-            process.channel.send(self.setup(process.rank, path), fd=fd)
-        if fd is not None:
-            os.close(fd)
-
-    def setup(self, rank: int, rendezvous: str | None) -> Setup:
-        loopback = "lo" if sys.platform == "linux" else "lo0"
-        place = {
-            "RANK": rank,
-            "LOCAL_RANK": rank,
-            "WORLD_SIZE": self.workers,
-            INSIDE: mark(),
-            "LOCAL_WORLD_SIZE": self.workers,
-            "GLOO_SOCKET_IFNAME": loopback,
-            "NCCL_SOCKET_IFNAME": loopback,
-        }
-        return Setup(
-            rank=rank,
-            world_size=self.workers,
+        self.environ = dict(os.environ)
+        self.processes = start_ranks(
+            self.workers,
             device=self.device,
             backend=self.backend,
-            threads=max(1, cores() // self.workers),
-            timeout=max(1800.0, 2 * (self.timeout or 0)),
-            rendezvous=rendezvous,
-            path=list(sys.path),
-            folder=working_folder(),
-            environ={**os.environ, **{name: str(value) for name, value in place.items()}},
+            method=self.method,
+            timeout=self.timeout,
+            first_gpu=self.first_gpu,
             debug=self.debug,
         )
 
@@ -179,15 +164,71 @@ class Cluster:
             processes.kill(wait=END_SECONDS)
 
     def close(self):
-        """Let the ranks leave. On a GPU, wait until they have given back its memory."""
-        with self.lock, Interrupts():
+        """Let the ranks leave.
+
+        Wait until they are gone where that matters: on a GPU they give back its memory, and exit
+        functions and threads that a call has left may print, or write files.
+        """
+        with self.lock, Interrupts() as interrupts:
             processes, self.processes = self.processes, None
             self.calls = 0
-            if processes:
-                processes.leave(wait=END_SECONDS if self.device == "cuda" else 0)
+            if processes is None:
+                return
+            try:
+                processes.leave()
+                if processes.later and processes.pid == os.getpid():
+                    with interrupts.allowed():
+                        show_farewell(processes)
+                elif self.device == "cuda":
+                    processes.wait(END_SECONDS)
+            finally:
+                processes.close()
 
 
-_count = itertools.count()
+def show_farewell(processes: Processes):
+    """Show what ranks print while they leave."""
+    call = Call(processes, Screen())
+    try:
+        call.farewell(RELEASE_SECONDS)
+    finally:
+        call.close()
+
+
+def tell_changed(files):
+    """Say that the ranks hold modules as they were before their files changed."""
+    if files:
+        names = ", ".join(os.path.relpath(file) for file in files)
+        print(
+            f"{names} changed since these ranks imported {'it' if len(files) == 1 else 'them'}: "
+            "they go on with the old version. close() the Cluster, and its next call reads the new."
+        )
+
+
+def environ_changes(before: dict[str, str]) -> dict[str, str | None]:
+    """What ranks must set, and remove (None), to have the notebook's variables as they are now."""
+    changes = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    return {**changes, **dict.fromkeys(before.keys() - os.environ.keys())}
+
+
+def check_timeout(timeout):
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeError(f"timeout is a number of seconds, or None for no limit, not {timeout!r}")
+    if not timeout > 0:
+        raise ValueError(f"timeout must be positive, or None for no limit, not {timeout!r}")
+
+
+def choose_start(start: str | None) -> str:
+    """How ranks start. Raises ValueError: no such way, or not on this system."""
+    default = start_method()
+    if start not in (None, "fork", "spawn"):
+        raise ValueError(f'start is "fork", "spawn" or None, not {start!r}')
+    if start == "fork" and default == "spawn":
+        raise ValueError(
+            'forking a process that has loaded PyTorch is not safe here: start="spawn"'
+        )
+    return start or default
 
 
 def check_call(fn, kwargs):
@@ -210,14 +251,6 @@ def check_call(fn, kwargs):
         raise TypeError(
             f"{name}{signature} cannot be called as {name}({given}): {error}{hint}"
         ) from None
-
-
-def working_folder() -> str | None:
-    """Where the notebook is. A deleted folder has no name any more, but a way to it."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return f"/proc/{os.getpid()}/cwd" if os.path.isdir("/proc/self/fd") else None
 
 
 def cell_sources() -> dict[str, str]:

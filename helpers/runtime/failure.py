@@ -14,6 +14,7 @@ CONSEQUENCE = re.compile(
     re.IGNORECASE,
 )
 START_FAILED = 70  # exit code of a rank that never came to the function; server.py has it too
+CHANNEL_LOST = 71  # of one that cannot answer any more; rank.py has it too
 MISMATCH = "\nDifferent collectives, or shapes, on the ranks? launch(debug=True) names them."
 
 
@@ -57,6 +58,13 @@ class ServerLost(WorkerError):
         )
 
 
+class CannotStart(WorkerError):
+    """The process that ranks come from cannot be started, so no rank can."""
+
+    def __init__(self, reason: str):
+        super().__init__(f"rank 0 could not start: {reason}", kind="server", rank=0)
+
+
 def rebuild(text: str, attributes: dict) -> WorkerError:
     error = WorkerError(text, kind=attributes["kind"])
     error.__dict__.update(attributes)
@@ -98,6 +106,11 @@ class Failure:
             return f"rank {self.rank} {self.verb} {self.kind}{': ' if first else ''}{first}"
         if self.status == START_FAILED:
             return f"rank {self.rank} could not start: {self.message or 'the reason stands above'}"
+        if self.status == CHANNEL_LOST:
+            return (
+                f"rank {self.rank} lost its connection to the notebook: did the function close "
+                "descriptors that are not its own (os.closerange, say)?"
+            )
         if self.status >= 0:
             return f"rank {self.rank} ended with exit code {self.status} before it returned"
         number = -self.status

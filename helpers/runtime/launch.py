@@ -6,12 +6,14 @@ from helpers.runtime.runs import Runs
 
 def launch(
     fn,
+    /,
     workers: int = 2,
     *,
     device: str | None = None,
     timeout: float | None = DEFAULT_TIMEOUT,
     live: str | None = None,
     debug: bool = False,
+    start: str | None = None,
     **kwargs,
 ) -> Runs:
     """Run `fn(worker, **kwargs)` on `workers` fresh processes that form a process group.
@@ -29,6 +31,8 @@ def launch(
             a rank's machine.
         live: a value given to `worker.log`, drawn while it comes.
         debug: PyTorch compares the ranks' collectives and names those that differ; NCCL logs.
+        start: "fork" or "spawn", torch.multiprocessing's ways to start a process, to compare them;
+            by default the faster one that is safe here.
         kwargs: passed to `fn`, by value; tensors arrive on the CPU.
 
     Returns:
@@ -39,5 +43,5 @@ def launch(
         WorkerError: a rank failed; the others were stopped. Under a launcher every rank raises it.
     """
     __tracebackhide__ = True
-    with Cluster(workers, device=device, timeout=timeout, debug=debug) as cluster:
+    with Cluster(workers, device=device, timeout=timeout, debug=debug, start=start) as cluster:
         return cluster.run(fn, live=live, **kwargs)

@@ -5,7 +5,7 @@ import selectors
 import time
 from functools import partial
 
-from helpers.runtime.failure import Failure, blame, blame_hang
+from helpers.runtime.failure import START_FAILED, Failure, blame, blame_hang
 from helpers.runtime.local.channel import readable
 from helpers.runtime.local.console import Console
 from helpers.runtime.local.processes import Processes, RankProcess
@@ -37,6 +37,7 @@ class Call:
         self.records: list[dict] = []
         self.failures: dict[int, Failure] = {}
         self.stacks: dict[int, str] = {}
+        self.changed: dict[str, None] = {}  # files edited since the ranks imported them, in order
         self.last_sign = time.monotonic()
         self.selector = selectors.DefaultSelector()
         self.selector.register(processes, selectors.EVENT_READ, self.hear_server)
@@ -118,6 +119,12 @@ class Call:
                         self.screen.point(record)
                     case ("track", label, done, total):
                         self.screen.progress(rank, label, done, total)
+                    case ("joined",):
+                        process.joined = True
+                    case ("later",):
+                        self.processes.later = True
+                    case ("changed", files):
+                        self.changed.update(dict.fromkeys(files))
                     case ("result", pickled, sizes):
                         self.take_result(rank, Parcel(pickled, sizes, fd))
                     case ("error", report):
@@ -148,13 +155,21 @@ class Call:
             while readable(process.channel) and self.hear_rank(process):  # its last words
                 pass
             if process.rank not in self.results and process.rank not in self.failures:
-                self.failures[process.rank] = Failure(
-                    rank=process.rank,
-                    when=time.monotonic(),
-                    message=process.problem,
-                    status=process.status,
-                )
+                self.failures[process.rank] = self.end_of(process)
         return True
+
+    def end_of(self, process: RankProcess) -> Failure:
+        """The failure of a rank that has ended without an answer."""
+        status, message = process.status, process.problem
+        if not process.joined and status >= 0 and status != START_FAILED:
+            status, message = START_FAILED, f"its process ended with exit code {status}"
+        return Failure(process.rank, time.monotonic(), message=message, status=status)
+
+    def farewell(self, seconds: float):
+        """Show what ranks print while they leave, until they are gone."""
+        until = time.monotonic() + seconds
+        while any(p.status is None for p in self.processes.ranks) and time.monotonic() < until:
+            self.hear(0.05)
 
     def ask_for_stacks(self):
         running = [

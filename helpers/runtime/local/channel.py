@@ -7,7 +7,7 @@ unnamed socket pair: the own parent or child.
 
 import os
 import pickle
-import select
+import selectors
 import socket
 import struct
 import threading
@@ -104,6 +104,12 @@ class Channel:
 
 def readable(source, seconds: float = 0) -> bool:
     """Is there something to read, after so many seconds at most?"""
-    poll = select.poll()  # select itself knows the first 1024 descriptors only
-    poll.register(source, select.POLLIN)
-    return bool(poll.poll(1000 * seconds))
+    return bool(ready([source], seconds))
+
+
+def ready(sources, seconds: float) -> set:
+    """Those that have something to read, after so many seconds at most."""
+    with selectors.DefaultSelector() as selector:  # select itself knows 1,024 descriptors only
+        for source in sources:
+            selector.register(source, selectors.EVENT_READ)
+        return {key.fileobj for key, _ in selector.select(seconds)}

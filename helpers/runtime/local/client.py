@@ -8,10 +8,17 @@ import sys
 import threading
 from pathlib import Path
 
-from helpers.runtime.failure import ServerLost
+from helpers.runtime.failure import CannotStart, ServerLost, WorkerError
 from helpers.runtime.private import anonymous_file
 
-SERVER = Path(__file__).with_name("server.py")
+ROOT = Path(__file__).parents[3]
+PROGRAM = """\
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from helpers.runtime.local.server import main
+main(*sys.argv[1:])
+"""
+END_SECONDS = 3.0  # for a server that hung up to be gone
 START = "HELPERS_START"  # environment: "fork" or "spawn", to choose against the default
 
 
@@ -30,6 +37,7 @@ class Server:
         self.lock = threading.Lock()
         self.pid = os.getpid()
         self.words = ""
+        self.served = False  # has it ever started a rank?
         self.errors = os.fdopen(anonymous_file(), "w+b", buffering=0)
         # One BLAS thread: a process that forks must have no thread but its own. Huge pages: there
         # are fewer to share out, so a fork takes 6 ms in place of 9. Ranks get the notebook's
@@ -40,18 +48,25 @@ class Server:
             "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
         }
         fds = (early_there.fileno(), late_there.fileno())
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", SERVER, *map(str, fds), str(self.pid), start_method()],
-            pass_fds=fds,
-            env=environ,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self.errors,
-            start_new_session=True,  # an interrupt meant for the notebook must not reach it
-        )
-        early_there.close()
-        late_there.close()
+        arguments = [str(ROOT), *map(str, fds), str(self.pid), start_method()]
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-c", PROGRAM, *arguments],
+                pass_fds=fds,
+                env=environ,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self.errors,
+                start_new_session=True,  # an interrupt meant for the notebook must not reach it
+            )
+        except OSError as error:  # no memory, too many processes, no such Python any more
+            for end in (early, late, self.errors):
+                end.close()
+            raise CannotStart(str(error)) from None
+        finally:
+            early_there.close()
+            late_there.close()
         if start_method() == "spawn":
             self.retire_early()
 
@@ -74,7 +89,7 @@ class Server:
                 self.retire_early()
             if self.early is None and not self.hand_over(self.late, there):
                 here.close()
-                raise ServerLost(self.last_words())
+                raise self.lost()
         return here
 
     def late_is_ready(self) -> bool:
@@ -116,6 +131,17 @@ class Server:
         except OSError:
             pass  # it is gone already
 
+    def lost(self) -> WorkerError:
+        """The error that says that it is gone."""
+        try:
+            code = self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:  # it hung up, and lives
+            code = 0
+        words = self.last_words()
+        if code > 0 and not self.served:
+            return CannotStart(f"the process that ranks come from has failed\n{words}".strip())
+        return ServerLost(words)
+
     def last_words(self) -> str:
         """What the server wrote to its standard error."""
         if self.errors.closed:
@@ -133,12 +159,19 @@ def warm() -> Server:
     global _server
     with _lock:
         if _server is None or not _server.usable():
-            if _server is None:
-                atexit.register(lambda: _server.stop())
-            else:
-                _server.stop()
+            stop()
+            _server = None
             _server = Server()
         return _server
+
+
+def stop():
+    """At the end of the notebook."""
+    if _server is not None:
+        _server.stop()
+
+
+atexit.register(stop)
 
 
 def unlock():

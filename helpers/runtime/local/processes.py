@@ -6,7 +6,7 @@ import signal
 import socket
 import time
 
-from helpers.runtime.failure import ServerLost
+from helpers.runtime.failure import WorkerError
 from helpers.runtime.local.channel import Channel, readable
 from helpers.runtime.local.client import warm
 
@@ -21,6 +21,7 @@ class RankProcess:
         self.pid: int | None = None
         self.status: int | None = None  # exit code, or minus the signal, once it has ended
         self.problem = ""  # why it could not be started
+        self.joined = False  # has it met the other ranks?
         here, self._channel = socket.socketpair()
         self.channel = Channel(here)
         self.stdout, self._stdout = os.pipe()
@@ -46,21 +47,22 @@ class RankProcess:
 class Processes:
     """The ranks, and the socket over which the server starts, signals and ends them."""
 
-    def __init__(self, workers: int):
+    def __init__(self, workers: int, method: str):
         self.ranks: list[RankProcess] = []
-        self.text = b""
+        self.text, self.socket = b"", None
         self.pid = os.getpid()
+        self.later = False  # do ranks have something to do when they leave?
         self.server = warm()
         self.socket = self.server.connect()
         try:
             for rank in range(workers):
                 process = RankProcess(rank)
                 self.ranks.append(process)
-                order = json.dumps({"start": rank}).encode() + b"\n"
+                order = json.dumps({"start": rank, "method": method}).encode() + b"\n"
                 try:
                     socket.send_fds(self.socket, [order], process.theirs())
                 except OSError as error:
-                    raise ServerLost(self.server.last_words()) from error
+                    raise self.server.lost() from error
                 finally:
                     process.given_away()
         except BaseException:
@@ -77,7 +79,8 @@ class Processes:
         except ConnectionResetError:
             text = b""
         if not text:
-            raise ServerLost(self.server.last_words())
+            raise self.server.lost()
+        self.server.served = True
         *lines, self.text = (self.text + text).split(b"\n")
         ended = []
         for notice in map(json.loads, lines):
@@ -90,23 +93,26 @@ class Processes:
     def signal(self, ranks: list[int], number: signal.Signals):
         self.tell(signal=[ranks, int(number)])
 
-    def leave(self, wait: float):
-        """Let the ranks end by themselves, and wait at most so many seconds until they have."""
+    def leave(self):
+        """Let the ranks end by themselves, after RELEASE_SECONDS at the latest."""
         for process in self.ranks:
             try:
                 process.channel.send("leave")
             except OSError:
                 pass
         self.tell(release=RELEASE_SECONDS)
-        self.wait(wait)
-        self.close()
 
     def kill(self, wait: float):
         """Kill the ranks, and wait at most so many seconds until they are gone."""
-        self.signal([process.rank for process in self.ranks], signal.SIGKILL)
-        if not self.wait(wait):
-            self.kill_directly()
+        if readable(self.socket) or self.begun():  # else the server still imports: no rank is there
+            self.signal([process.rank for process in self.ranks], signal.SIGKILL)
+            if not self.wait(wait):
+                self.kill_directly()
         self.close()
+
+    def begun(self) -> bool:
+        """Has the server started a rank, as far as it has told?"""
+        return any(process.pid for process in self.ranks)
 
     def kill_directly(self):
         """Without the server: a rank leads its own group, which holds what the rank started too."""
@@ -126,7 +132,7 @@ class Processes:
                 return False
             try:
                 self.notices()
-            except ServerLost:
+            except WorkerError:
                 return False
         return True
 
@@ -138,7 +144,8 @@ class Processes:
 
     def close(self):
         """Hang up. Ranks that were not told to leave are killed."""
-        self.socket.close()
+        if self.socket:
+            self.socket.close()
         while self.ranks:
             self.ranks.pop().close()
 

@@ -17,12 +17,15 @@ import torch
 import torch.distributed as dist
 
 from helpers.runtime.blame import pack_or_name
+from helpers.runtime.local import ending
 from helpers.runtime.local.channel import Channel
+from helpers.runtime.local.sources import SourceFiles
 from helpers.runtime.payload import CannotTravel, Parcel, unpack
 from helpers.runtime.report import describe
 from helpers.runtime.worker import DEBUG, Worker, seed_differently
 
 STACK_SIGNAL = signal.SIGUSR1
+CHANNEL_LOST = 71  # exit code of a rank that cannot answer any more; failure.py has it too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +35,15 @@ class Setup:
     rank: int
     world_size: int
     device: str  # "cpu" or "cuda"
+    gpu: int  # the index of its GPU, where it has one
     backend: str
     threads: int
     timeout: float  # seconds a collective may take before the backend itself gives up
     rendezvous: str | None  # path; None: the file whose descriptor came along
     path: list[str]  # sys.path of the notebook
     folder: str | None  # its working folder; None when that is gone
-    environ: dict[str, str]
+    environ: dict[str, str]  # the notebook's
+    own: dict[str, str]  # what stands in this rank's instead
     debug: bool = False
 
 
@@ -52,23 +57,32 @@ def work(channel_fd: int, stacks_fd: int) -> int:
         setattr(sys, f"__{name}__", stream)
     channel = Channel(socket.socket(fileno=channel_fd))
     (setup,), rendezvous = channel.receive()
-    worker = None
+    ending.begin()
+    worker, files = None, SourceFiles()
     while True:
         try:
             message, fd = channel.receive()
         except EOFError:  # the notebook is gone
             return 1
         match message:
+            case ("environ", changes):
+                set_environ({**changes, **setup.own})
             case ("call", pickled, sizes):
-                if worker is None:
-                    worker = answer(channel, partial(join, setup, rendezvous, channel))
-                    if worker is None:
-                        continue
                 call = Parcel(pickled, sizes, fd)
-                answer(channel, partial(run, worker, call))
-                call.close()
+                try:
+                    if worker is None:
+                        worker = answer(channel, partial(join, setup, rendezvous, channel))
+                    if worker is not None:
+                        if changed := files.changed():
+                            channel.post("changed", changed)
+                        answer(channel, partial(run, worker, call, files))
+                except OSError:
+                    return CHANNEL_LOST
+                finally:
+                    call.close()
             case ("leave",):
                 leave(setup)
+                ending.finish()
                 return 0
 
 
@@ -76,6 +90,7 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
     """Become rank `setup.rank` of the process group."""
     os.environ.clear()
     os.environ.update(setup.environ)
+    os.environ.update(setup.own)
     if setup.debug:
         os.environ.update(DEBUG)
         dist.set_debug_level_from_env()  # torch read the variable when it was imported
@@ -86,7 +101,7 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
     seed_differently()
     device = torch.device("cpu")
     if setup.device == "cuda":
-        device = torch.device("cuda", setup.rank)
+        device = torch.device("cuda", setup.gpu)
         torch.cuda.set_device(device)
         torch.cuda.seed()
     path = setup.rendezvous or f"/proc/self/fd/{rendezvous}"
@@ -98,10 +113,20 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
         timeout=timedelta(seconds=setup.timeout),
         device_id=device if setup.device == "cuda" else None,
     )
+    channel.post("joined")
     return Worker(setup.rank, setup.world_size, device, channel)
 
 
-def run(worker: Worker, call: Parcel):
+def set_environ(changes: dict[str, str | None]):
+    """What changed in the notebook's environment since the last call; None: it is gone."""
+    for name, value in changes.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def run(worker: Worker, call: Parcel, files: SourceFiles):
     fn, kwargs, sources = unpack(call)
     for name, source in sources.items():  # so that tracebacks, and inspect, can show a cell
         linecache.cache[name] = (len(source), None, source.splitlines(True), name)
@@ -115,6 +140,9 @@ def run(worker: Worker, call: Parcel):
     except CannotTravel as error:
         raise error.with_traceback(None) from None
     flush()
+    files.look()  # before the answer, after which somebody may edit them
+    if ending.something_left():
+        worker._channel.post("later")
     worker._channel.send("result", parcel.pickled, parcel.sizes, fd=parcel.fd)
     parcel.close()
     return worker
@@ -137,7 +165,8 @@ def answer(channel: Channel, step):
 
 
 def flush():
-    """What was printed goes before the answer."""
+    """What was printed, and written to files, goes before the answer."""
+    ending.write_files()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -2,64 +2,49 @@
 
 A rank is a fresh process, yet `import torch` costs seconds. So one process per notebook imports
 torch once, and forks itself for every rank: a fork shares those pages and costs milliseconds. It
-holds nothing of the notebook's, starts no thread, and never touches CUDA, so that forking it is
+holds nothing of the notebook's, starts no thread, and never asks for a GPU, so that forking it is
 always safe (a notebook's own process is safe to fork only until it first uses CUDA).
+
+Ranks are processes of `torch.multiprocessing`: of its "fork" context, or of "spawn" where forking
+a process with torch in it is not safe, or where the caller compares the two.
 
 Two generations serve, so that the first call need not wait for everything:
 
     server ── import torch ──┬── import what a training step needs ── serve `late` ──…
                              └── fork: serve `early` at once, until `late` is ready
 
-The file is a program of its own and imports nothing of `helpers`: whatever a rank imports from
-there is read from disk by that rank, as it stands at that moment.
+Of `helpers` it imports this room's own files alone, and a rank forgets these first: whatever a rank
+imports from there is read from disk by that rank, as it stands at that moment.
 
 Wire: over `early` and `late` come sockets, one per cluster, and lines: `folder PATH` (remove it at
 the end), `retire` (end once the last rank has), `end`. Over a cluster's socket go lines of JSON:
-`{"start": rank}` (with the rank's four file descriptors), `{"signal": [ranks, number]}`,
-`{"release": seconds}` (let the ranks end by themselves, then kill); back come `{"rank", "pid"}`
-and `{"rank", "status"}`. A closed cluster socket means: kill these ranks.
+`{"start": rank, "method": "fork" or "spawn"}` (with the rank's four file descriptors),
+`{"signal": [ranks, number]}`, `{"release": seconds}` (let the ranks end by themselves, then kill);
+back come `{"rank", "pid"}` and `{"rank", "status"}`. A closed cluster socket means: kill these
+ranks.
 """
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
-import select
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
-import types
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
-START_FAILED = 70  # exit code of a rank that never came to the function; failure.py has it too
+from helpers.runtime.local.bootstrap import START_FAILED, Handed, become_rank
+from helpers.runtime.local.channel import ready
+from helpers.runtime.local.orphans import Orphans
+from helpers.runtime.local.preload import GiveWay, import_first, import_rest
+
 FDS_PER_RANK = 4  # channel, stdout, stderr, stacks
-PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.5  # how often deadlines are looked at
-
-
-def import_first():
-    """What every rank needs before its first collective."""
-    import cloudpickle  # noqa: F401
-    import numpy  # noqa: F401
-    import torch.distributed  # noqa: F401
-
-
-def import_rest():
-    """What a training step pulls in; the first optimizer of a process alone imports for 1-2 s."""
-    import torch
-    import torch.distributed.fsdp
-    import torch.distributed.pipelining
-    import torch.distributed.tensor.parallel
-    import torch.utils.data
-
-    weight = torch.nn.Parameter(torch.zeros(1))
-    weight.grad = torch.zeros(1)  # no backward: autograd's threads would make forking unsafe
-    torch.optim.AdamW([weight]).step()
+END_SECONDS = 2.0  # what killed ranks may take to be gone
+GIVE_WAY_SECONDS = 0.5  # how long one call may hold up the second generation's imports
 
 
 @dataclass
@@ -86,27 +71,20 @@ class Ranks:
 
     def kill(self):
         for pid in self.rank_of:
-            kill_group(pid)
-            os.kill(pid, signal.SIGKILL)  # it may not lead its group yet
-
-
-def kill_group(pid):
-    """Kill a rank and whatever it started: each rank leads a session of its own."""
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
+            os.kill(pid, signal.SIGKILL)
 
 
 class Server:
-    def __init__(self, control, notebook, fork):
-        self.control, self.fork = control, fork
+    def __init__(self, control, notebook, give_way=None):
+        self.control, self.give_way = control, give_way
         self.notebook = notebook  # its pid, and a pidfd where the system has them
         self.text, self.ending = b"", False
         self.clusters: list[Ranks] = []
         self.folders: set[str] = set()  # what the notebook would like removed at its end
-        self.programs: dict[int, subprocess.Popen] = {}  # held, or Popen would wait for them itself
-        self.wake = os.pipe()  # a signal writes to it, and so ends the select
+        self.processes = {}  # pid -> torch.multiprocessing's Process
+        self.spawned = False  # was any of them?
+        self.orphans = Orphans()
+        self.wake = os.pipe()  # a signal writes to it, and so ends the waiting
         for end in self.wake:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(self.wake[1], warn_on_full_buffer=False)
@@ -116,22 +94,30 @@ class Server:
         """Until the notebook says so, hangs up, or is gone."""
         while (self.control or self.clusters) and not self.ending:
             sockets = [self.control, self.notebook[1], *(c.socket for c in self.clusters)]
-            ready, _, _ = select.select(
-                [self.wake[0], *filter(None, sockets)], [], [], POLL_SECONDS
-            )
-            if self.wake[0] in ready:
+            heard = ready([self.wake[0], *filter(None, sockets)], POLL_SECONDS)
+            if self.wake[0] in heard:
                 os.read(self.wake[0], 65536)
-            for cluster in [c for c in self.clusters if c.socket in ready]:
+            for cluster in [c for c in self.clusters if c.socket in heard]:
                 self.hear(cluster)
-            if self.control in ready:
+            if self.control in heard:
                 self.accept()
             self.reap()
             for cluster in self.clusters:
                 if cluster.deadline and time.monotonic() > cluster.deadline:
                     cluster.kill()
             self.ending |= not self.notebook_lives()
-        for cluster in self.clusters:
-            cluster.kill()
+        self.end()
+
+    def end(self):
+        """Leave nothing: no rank, nothing that a rank has started, no folder."""
+        until = time.monotonic() + END_SECONDS
+        while self.processes or self.orphans.known:
+            for cluster in self.clusters:
+                cluster.kill()
+            ready([self.wake[0]], 0.01)
+            self.reap()
+            if time.monotonic() > until:
+                break
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -139,7 +125,7 @@ class Server:
         """Asked beside waiting for its sockets to close: a fork of it may hold them open."""
         pid, pidfd = self.notebook
         if pidfd is not None:  # tells of the end even before someone has waited for the process
-            return not select.select([pidfd], [], [], 0)[0]
+            return not ready([pidfd], 0)
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
@@ -147,7 +133,10 @@ class Server:
         return True
 
     def accept(self):
-        text, fds, _, _ = socket.recv_fds(self.control, 4096, 1)
+        try:
+            text, fds, _, _ = socket.recv_fds(self.control, 4096, 1)
+        except OSError:  # the notebook was killed with words of ours unread
+            text, fds = b"", []
         for fd in fds:
             self.clusters.append(Ranks(socket.socket(fileno=fd)))
         *lines, self.text = (self.text + text).split(b"\n")
@@ -177,10 +166,10 @@ class Server:
         *lines, cluster.text = (cluster.text + text).split(b"\n")
         for line in lines:
             match json.loads(line):
-                case {"start": rank}:
+                case {"start": rank, "method": method}:
                     fds, cluster.fds = cluster.fds[:FDS_PER_RANK], cluster.fds[FDS_PER_RANK:]
                     try:
-                        pid = self.start(fds)
+                        pid = self.start(rank, method, fds)
                     except OSError as error:  # no memory, or too many processes
                         cluster.tell(rank=rank, status=START_FAILED, problem=str(error))
                         continue
@@ -191,111 +180,76 @@ class Server:
                 case {"release": seconds}:
                     cluster.deadline = time.monotonic() + seconds
 
-    def start(self, fds):
+    def start(self, rank, method, fds):
+        """Start one rank; returns its pid."""
+        from torch.multiprocessing import get_context
+
+        if self.give_way:
+            self.give_way.busy(GIVE_WAY_SECONDS)
         try:
-            if not self.fork:
-                program = spawn_rank(fds)
-                self.programs[program.pid] = program
-                return program.pid
-            if (pid := os.fork()) == 0:
-                self.leave()
-                become_rank(*fds)
-            return pid
+            handed = (*fds, self.foreign(fds)) if method == "fork" else tuple(map(Handed, fds))
+            process = get_context(method).Process(
+                name=f"rank {rank}", target=become_rank, args=handed
+            )
+            process.start()
+            self.spawned |= method == "spawn"
         finally:
             for fd in fds:
                 os.close(fd)
+        self.processes[process.pid] = process
+        return process.pid
 
-    def leave(self):
-        """In the forked rank: let go of what is the server's."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        for kept in filter(None, [self.control, *(c.socket for c in self.clusters)]):
-            kept.close()
-        waiting = [fd for cluster in self.clusters for fd in cluster.fds]
-        for fd in filter(None, [*self.wake, self.notebook[1], *waiting]):
-            os.close(fd)
+    def foreign(self, fds) -> set[int]:
+        """What the server has open: a fork of it inherits that, and a rank has no use for it."""
+        tracker = {resource_tracker.getfd()} if self.spawned else set()  # it serves forks as well
+        return open_descriptors() - {0, 1, 2, *fds} - tracker
 
     def reap(self):
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
-            self.programs.pop(pid, None)
+        """Learn which ranks have ended, and how; end what they have left."""
+        # Each is asked, and nobody waits for just any child: a Process whose end somebody else
+        # has seen counts as alive forever.
+        ended = [process for process in self.processes.values() if process.exitcode is not None]
+        for process in ended:
+            del self.processes[process.pid]
             for cluster in self.clusters:
-                if pid in cluster.rank_of:
-                    kill_group(pid)  # what the rank started, and did not end
-                    rank = cluster.rank_of.pop(pid)
-                    cluster.tell(rank=rank, status=os.waitstatus_to_exitcode(status))
+                if process.pid in cluster.rank_of:
+                    rank = cluster.rank_of.pop(process.pid)
+                    cluster.tell(rank=rank, status=process.exitcode)
+        self.orphans.end(self.processes, ended)
+        for process in ended:
+            process.close()
         self.clusters = [c for c in self.clusters if c.socket or c.rank_of]
+        if self.give_way and not self.processes:
+            self.give_way.busy(0)
 
 
-def become_rank(channel, stdout, stderr, stacks):
-    """Turn this fresh fork into a rank; never returns."""
-    code = START_FAILED
-    try:
-        server = os.getppid()
-        os.setsid()
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != server:
-                os._exit(1)
-        for fd, target in ((os.open(os.devnull, os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):
-            os.dup2(fd, target)
-            os.close(fd)
-        sys.modules["__main__"] = types.ModuleType("__main__")
-        sys.path.insert(0, ROOT)
-        from helpers.runtime.local.rank import work
-
-        code = work(channel, stacks)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    os._exit(code)
-
-
-def spawn_rank(fds):
-    """Start a rank as a new program, where forking a process with torch in it is not safe."""
-    channel, stdout, stderr, stacks = fds
-    program = "import sys; sys.path.insert(0, sys.argv[1]); "
-    program += "from helpers.runtime.local.rank import work; "
-    program += "sys.exit(work(*map(int, sys.argv[2:])))"
-    return subprocess.Popen(
-        [sys.executable, "-c", program, ROOT, str(channel), str(stacks)],
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        pass_fds=(channel, stacks),
-        start_new_session=True,
-    )
+def open_descriptors() -> set[int]:
+    return set(map(int, os.listdir("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")))
 
 
 def main(early, late, notebook_pid, start):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook decides what an interrupt means
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a rank may be asked before it listens
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     early, late = socket.socket(fileno=int(early)), socket.socket(fileno=int(late))
-    pid, fork = int(notebook_pid), start == "fork"
+    pid = int(notebook_pid)
     notebook = (pid, getattr(os, "pidfd_open", lambda pid: None)(pid))
-    if not fork:
+    import_first()
+    if start == "spawn":  # its ranks inherit no import, so there is nothing more to prepare
         early.close()
     else:
-        import_first()
         gc.collect()
         gc.freeze()  # else the ranks' collectors would write to, and so copy, every shared page
+        give_way = GiveWay()
         if os.fork() == 0:
             late.close()
-            Server(early, notebook, fork).serve()
+            Server(early, notebook, give_way).serve()
             os._exit(0)
         early.close()
-        import_rest()
+        with give_way:
+            import_rest()
         gc.collect()
         gc.freeze()
     with contextlib.suppress(OSError):  # the notebook is gone already: see to what it left
         late.sendall(b"ready\n")
-    Server(late, notebook, fork).serve()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    Server(late, notebook).serve()
+    os._exit(0)  # and not as multiprocessing ends a process: it would wait for ranks

@@ -1,7 +1,6 @@
 """The clean process that ranks come from: what it holds, what its children share, what they see."""
 
 import contextlib
-import importlib.util
 import os
 import re
 import time
@@ -12,7 +11,7 @@ import pytest
 
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.launch import launch
-from helpers.runtime.local import client
+from helpers.runtime.local import client, server
 
 linux = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs /proc")
 
@@ -71,22 +70,16 @@ def test_one_thread_no_cuda_no_helpers(late):
 
 
 @linux
-def test_the_server_itself_imports_nothing_of_helpers(late):
-    """Asked of a copy of it, after all its imports."""
-    import subprocess
-    import sys
+def test_a_rank_reads_helpers_from_disk(late):
+    """What the server has of it is forgotten, so that an edited file takes effect."""
 
-    program = (
-        "import importlib.util, sys, threading; "
-        f"spec = importlib.util.spec_from_file_location('server', {str(client.SERVER)!r}); "
-        "server = importlib.util.module_from_spec(spec); sys.modules['server'] = server; "
-        "spec.loader.exec_module(server); server.import_first(); server.import_rest(); "
-        "import torch, os; "
-        "print([n for n in sys.modules if n.split('.')[0] in ('helpers', 'IPython')], "
-        "torch.cuda.is_initialized(), threading.active_count())"
-    )
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True)
-    assert done.stdout.split("\n")[0] == "[] False 1", done.stderr
+    def loaded(worker):
+        import sys
+
+        return [name for name in sys.modules if name.startswith("helpers.runtime.local.")]
+
+    ours = {f"helpers.runtime.local.{name}" for name in ("server", "preload", "bootstrap")}
+    assert ours.isdisjoint(launch(loaded, workers=1)[0])
 
 
 @linux
@@ -116,8 +109,11 @@ def test_fresh_processes_each_time(late):
 
 def test_ranks_lead_their_own_sessions_and_hold_nothing_of_each_other(late):
     def mine(worker):
-        fds = {f: os.readlink(f"/proc/self/fd/{f}") for f in os.listdir("/proc/self/fd")[:-1]}
-        return os.getsid(0) == os.getpid(), {v for v in fds.values() if "pipe" in v}
+        links = set()
+        for fd in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(FileNotFoundError):  # the listing's own
+                links.add(os.readlink(f"/proc/self/fd/{fd}"))
+        return os.getsid(0) == os.getpid(), {link for link in links if "pipe" in link}
 
     with Cluster(2) as cluster:
         (leads, first), (_, second) = cluster.run(mine)
@@ -129,14 +125,11 @@ def test_ranks_lead_their_own_sessions_and_hold_nothing_of_each_other(late):
         with contextlib.suppress(FileNotFoundError):  # closed since it was listed
             servers.add(os.readlink(fd))
     assert servers
-    assert not (first | second) & servers
+    for pipes in (first, second):  # multiprocessing's: by which each learns of the other's end
+        assert len(pipes & servers) == 2
 
 
 def test_a_rank_that_cannot_be_started_is_told(monkeypatch):
-    spec = importlib.util.spec_from_file_location("a_server", client.SERVER)
-    server = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(__import__("sys").modules, "a_server", server)
-    spec.loader.exec_module(server)
     told = []
 
     class Socket:
@@ -150,9 +143,49 @@ def test_a_rank_that_cannot_be_started_is_told(monkeypatch):
     monkeypatch.setattr(
         server.socket,
         "recv_fds",
-        lambda *_: (b'{"start": 2}\n', [os.dup(0) for _ in range(4)], 0, None),
+        lambda *_: (
+            b'{"start": 2, "method": "fork"}\n',
+            [os.dup(0) for _ in range(4)],
+            0,
+            None,
+        ),
     )
     bare = server.Server.__new__(server.Server)
-    bare.fork = True
+    bare.give_way, bare.spawned = None, False
+    before = len(os.listdir("/proc/self/fd"))
     bare.hear(server.Ranks(Socket()))
     assert told == [b'{"rank": 2, "status": 70, "problem": "[Errno 12] Cannot allocate memory"}\n']
+    assert len(os.listdir("/proc/self/fd")) - before <= 4  # the pipes of the Process that is not
+
+
+def test_ranks_are_processes_of_torch_multiprocessing(late):
+    def who(worker):
+        import multiprocessing
+
+        process = multiprocessing.current_process()
+        parent = multiprocessing.parent_process()
+        return type(process).__name__, process.name, process.daemon, parent.pid, os.getppid()
+
+    for start, kind in (("fork", "ForkProcess"), ("spawn", "SpawnProcess")):
+        for rank, run in enumerate(launch(who, start=start)):
+            assert run == (kind, f"rank {rank}", False, late.pid, late.pid)
+
+
+def test_more_files_than_select_knows(late):
+    """The notebook has thousands of files open, and so the server's descriptors are high."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4000:
+        pytest.skip("needs the right to open 4,000 files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4000, hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1500)]
+    current, client._server = client._server, None
+    try:
+        assert list(launch(lambda worker: worker.rank)) == [0, 1]
+        client._server.stop()
+    finally:
+        client._server = current
+        for fd in files:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,0 +1,89 @@
+"""What a fresh process does to become a rank."""
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import types
+from multiprocessing import reduction
+
+from helpers.runtime.local.orphans import become_subreaper
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
+START_FAILED = 70  # exit code of a rank that never came to the function
+PR_SET_PDEATHSIG = 1
+
+
+class Handed:
+    """A descriptor on its way into a process that `spawn` starts."""
+
+    def __init__(self, fd: int):
+        self.fd = fd
+
+    def __reduce__(self):
+        return Handed.taken, (reduction.DupFd(self.fd),)
+
+    @staticmethod
+    def taken(duplicate) -> int:
+        return duplicate.detach()
+
+
+def become_rank(channel: int, stdout: int, stderr: int, stacks: int, foreign=()):
+    """Turn this fresh process into a rank; never returns.
+
+    Args:
+        channel, stdout, stderr, stacks: the rank's descriptors.
+        foreign: what a fork has inherited, and is none of the rank's business.
+    """
+    code = START_FAILED
+    try:
+        lead_a_session()
+        close(foreign)
+        redirect(stdout, stderr)
+        forget()
+        from helpers.runtime.local.rank import work
+
+        code = work(channel, stacks)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    os._exit(code)  # `work` has ended what Python would end here; a fork would end it twice
+
+
+def lead_a_session():
+    """Take signals as a new process does; be killed when the server is; take orphans in."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a rank may be asked before it listens
+    server = os.getppid()
+    os.setsid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != server:
+            os._exit(1)
+    become_subreaper()
+
+
+def close(descriptors):
+    for fd in descriptors:
+        with contextlib.suppress(OSError):  # closed since they were listed
+            os.close(fd)
+
+
+def redirect(stdout: int, stderr: int):
+    for fd, target in ((os.open(os.devnull, os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):
+        os.dup2(fd, target)
+        os.close(fd)
+
+
+def forget():
+    """Drop what is the server's: its part of `helpers`, how it starts processes, its `__main__`."""
+    for name in list(sys.modules):
+        if name.split(".")[0] == "helpers":
+            del sys.modules[name]
+    multiprocessing.set_start_method(None, force=True)
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    if ROOT not in sys.path:
+        sys.path.insert(0, ROOT)

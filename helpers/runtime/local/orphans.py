@@ -1,0 +1,76 @@
+"""What ranks have started, and left behind. Linux hands it to the server."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_CHILD_SUBREAPER = 36
+LISTED = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+
+
+class Orphans:
+    """Processes that ranks left, those in sessions of their own too.
+
+    A rank takes in what its children leave, and the server what the rank leaves: so each child
+    of the server that is no rank belonged to a rank that has ended.
+
+    Attributes:
+        known: pids that were killed, and are not gone yet.
+    """
+
+    def __init__(self):
+        self.known: set[int] = set()
+        become_subreaper()
+
+    def end(self, ranks, ended=()):
+        """Kill what ranks have left. What these leave in turn is found the next time.
+
+        Args:
+            ranks: pids of the ranks that live.
+            ended: the processes of those that have ended since.
+        """
+        self.known.clear()
+        if not LISTED:
+            for rank in ended:
+                kill_group(rank.pid)
+        for pid in children():
+            if pid in ranks:
+                continue
+            if not is_tracker(pid):  # it ends by itself, once it has cleared up
+                self.known.add(pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def kill_group(pid: int):
+    """Kill what a rank has started in its own session: all that can be told without a list."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def become_subreaper():
+    """Have orphans among this process's descendants become its children. Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children() -> list[int]:
+    """The pids of this process's children. Linux; none elsewhere."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            return list(map(int, file.read().split()))
+    except OSError:
+        return []
+
+
+def is_tracker(pid: int) -> bool:
+    """Is it multiprocessing's own, which removes what others leave in shared memory?"""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"multiprocessing.resource_tracker" in file.read()
+    except OSError:
+        return False

@@ -1,0 +1,100 @@
+"""A rank ends as Python ends: what a function leaves for the end is done."""
+
+import threading
+import time
+
+import pytest
+
+from helpers.runtime.cluster import Cluster
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.launch import launch
+
+
+@pytest.mark.parametrize("mode", ["w", "wb", "w+b", "a"])
+def test_a_file_left_open_is_written(tmp_path, mode):
+    def write(worker):
+        global kept
+        kept = open(tmp_path / f"{worker.rank}.txt", mode)  # noqa: SIM115
+        kept.write("words" if "b" not in mode else b"words")
+
+    launch(write)
+    assert [(tmp_path / f"{rank}.txt").read_text() for rank in (0, 1)] == ["words"] * 2
+
+
+def test_after_each_call_of_a_cluster(tmp_path):
+    def write(worker, words):
+        if not hasattr(worker.state, "file"):
+            worker.state.file = open(tmp_path / "file.txt", "w")  # noqa: SIM115
+        worker.state.file.write(words)
+
+    with Cluster(1) as cluster:
+        cluster.run(write, words="first ")
+        assert (tmp_path / "file.txt").read_text() == "first "
+        cluster.run(write, words="second")
+        assert (tmp_path / "file.txt").read_text() == "first second"
+
+
+def test_before_an_error(tmp_path):
+    def write(worker):
+        global kept
+        kept = open(tmp_path / "file.txt", "w")  # noqa: SIM115
+        kept.write("words")
+        raise ValueError("so")
+
+    with pytest.raises(WorkerError, match="so"):
+        launch(write, workers=1)
+    assert (tmp_path / "file.txt").read_text() == "words"
+
+
+def test_exit_functions_run_and_what_they_print_is_shown(tmp_path, capsys):
+    def register(worker):
+        import atexit
+
+        atexit.register(print, "the end of rank", worker.rank)
+        atexit.register((tmp_path / f"{worker.rank}").write_text, "ended")
+
+    launch(register)
+    out = capsys.readouterr().out
+    assert "[rank 0] the end of rank 0" in out
+    assert "[rank 1] the end of rank 1" in out
+    assert [(tmp_path / str(rank)).read_text() for rank in (0, 1)] == ["ended"] * 2
+
+
+def test_threads_are_waited_for(tmp_path):
+    def begin(worker):
+        def late():
+            time.sleep(0.5)
+            (tmp_path / "late").write_text("done")
+
+        threading.Thread(target=late).start()
+
+    launch(begin, workers=1)
+    assert (tmp_path / "late").read_text() == "done"
+
+
+def test_an_end_that_never_comes_is_cut_short(monkeypatch):
+    monkeypatch.setattr("helpers.runtime.local.processes.RELEASE_SECONDS", 0.5)
+
+    def begin(worker):
+        threading.Thread(target=time.sleep, args=(300,)).start()
+
+    began = time.monotonic()
+    launch(begin, workers=1)
+    assert time.monotonic() - began < 30
+    assert list(launch(lambda worker: worker.rank)) == [0, 1]
+
+
+def test_nothing_left_is_not_waited_for():
+    """A call that leaves nothing for the end returns before its ranks are gone."""
+
+    def linger(worker):
+        import os
+
+        # The end of a process that has much memory takes long; so does its main thread's, here.
+        worker.state.held = os.getpid()
+        return os.getpid()
+
+    cluster = Cluster(1)
+    cluster.run(linger)
+    assert not cluster.processes.later
+    cluster.close()

@@ -1,0 +1,130 @@
+"""What ranks leave behind ends with them, wherever it has hidden."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from helpers.runtime.cluster import Cluster
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.launch import launch
+from helpers.runtime.local import client
+from helpers.runtime.local.orphans import children
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux hands orphans over")
+SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone(pids, seconds=10.0) -> bool:
+    until = time.monotonic() + seconds
+    while any(map(alive, pids)):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def hide(worker):
+    """A process in a session of its own, and one whose parent is gone: a daemon."""
+    first = subprocess.Popen(SLEEP, start_new_session=True).pid
+    reading, writing = os.pipe()
+    if (middle := os.fork()) == 0:
+        os.setsid()
+        child = subprocess.Popen(SLEEP, start_new_session=True)
+        os.write(writing, str(child.pid).encode())
+        os._exit(0)
+    os.waitpid(middle, 0)
+    return [first, int(os.read(reading, 20))]
+
+
+@linux
+def test_after_launch():
+    hidden = [pid for pids in launch(hide) for pid in pids]
+    assert len(hidden) == 4
+    assert gone(hidden)
+
+
+@linux
+def test_a_cluster_s_live_as_long_as_it_does():
+    with Cluster(1) as cluster:
+        (hidden,) = cluster.run(hide)
+        launch(lambda worker: None, workers=1)  # ranks of another call end: these stay
+        assert all(map(alive, hidden))
+    assert gone(hidden)
+
+
+@linux
+def test_after_a_failure(tmp_path):
+    def fail(worker):
+        Path(tmp_path, str(worker.rank)).write_text(" ".join(map(str, hide(worker))))
+        raise ValueError("so")
+
+    with pytest.raises(WorkerError):
+        launch(fail, workers=1)
+    launch(lambda worker: None, workers=1)
+    assert gone(list(map(int, Path(tmp_path, "0").read_text().split())))
+
+
+@linux
+def test_after_the_notebook(tmp_path):
+    """The whole tree of a script that is killed: nothing of it is left."""
+    script = tmp_path / "script.py"
+    root = Path(__file__).resolve().parents[3]
+    script.write_text(
+        f"""
+import os, subprocess, sys, time
+sys.path.insert(0, {str(root)!r})
+from helpers import launch
+def hide(worker):
+    p = subprocess.Popen({SLEEP!r}, start_new_session=True)
+    print("hidden", p.pid, flush=True)
+    time.sleep(300)
+launch(hide, workers=1)
+"""
+    )
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as program:
+        line = ""
+        while "hidden" not in line:
+            line = program.stdout.readline()
+        program.kill()
+        assert gone([int(line.split()[-1])])
+
+
+@linux
+def test_what_a_rank_left_in_shared_memory_is_removed():
+    """By multiprocessing's own process, which must live long enough to do it."""
+
+    def leave(worker):
+        from multiprocessing.shared_memory import SharedMemory
+
+        return SharedMemory(create=True, size=100).name
+
+    # A server of its own: one that has used "spawn" has such a process for all its ranks.
+    current, client._server = client._server, None
+    try:
+        (name,) = launch(leave, workers=1)
+        client._server.stop()
+    finally:
+        client._server = current
+    until = time.monotonic() + 10
+    while Path("/dev/shm", name).exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@linux
+def test_children_are_listed():
+    before = children()
+    with subprocess.Popen(SLEEP) as child:
+        assert set(children()) - set(before) == {child.pid}
+        child.kill()

@@ -1,0 +1,110 @@
+"""What the server imports, how it lets the first generation pass, and what it never asks."""
+
+import importlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+from helpers.runtime.local.preload import GiveWay
+
+# A build for CUDA, as far as imports can tell, that notes each question for a device.
+FAKE = """
+import sys, torch
+asked = []
+def fake(name, value):
+    def answer(*args):
+        asked.append(name)
+        return value
+    setattr(torch._C, name, answer)
+for name in ("_cuda_init", "_cuda_getCurrentRawStream", "_cuda_getDevice"):
+    fake(name, 0)
+fake("_cuda_getDeviceCount", 1)
+for name in dir(torch._C):
+    if name.startswith("_accelerator_"):
+        fake(name, torch.device("cuda") if name.endswith("getAccelerator") else None)
+from helpers.runtime.local import preload
+"""
+
+
+def ask(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", FAKE + program], capture_output=True, text=True, timeout=120
+    )
+    assert not done.returncode, done.stderr
+    return done.stdout.strip()
+
+
+def test_no_import_asks_for_a_device():
+    """CUDA would refuse to start in the forks of a process that asked."""
+    program = """
+preload.import_first()
+preload.import_rest()
+assert "torch._dynamo" in sys.modules
+import threading
+print(asked, threading.active_count())
+"""
+    assert ask(program) == "[] 1"
+
+
+def test_a_step_of_an_optimizer_does_ask():
+    """The look above is no blind one: this is what the server must not do."""
+    program = """
+weight = torch.nn.Parameter(torch.zeros(1))
+weight.grad = torch.zeros(1)
+try:
+    torch.optim.AdamW([weight]).step()
+except AttributeError:  # the stream that is none
+    pass
+print(asked)
+"""
+    assert "_accelerator_getAccelerator" in ask(program)
+
+
+@pytest.fixture
+def give_way():
+    with GiveWay() as finder:
+        yield finder
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    tmp_path.joinpath("some_module_for_the_test.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "some_module_for_the_test"
+    sys.modules.pop("some_module_for_the_test", None)
+
+
+def seconds_to_import(name):
+    began = time.monotonic()
+    importlib.import_module(name)
+    return time.monotonic() - began
+
+
+def test_an_import_waits_while_there_is_a_call(give_way, module):
+    give_way.busy(0.4)
+    assert seconds_to_import(module) > 0.35
+
+
+def test_it_goes_on_once_there_is_none(give_way, module):
+    give_way.busy(60)
+    give_way.busy(0)
+    assert seconds_to_import(module) < 10
+
+
+def test_it_does_not_wait_for_ever(give_way, module):
+    give_way.patience = 0.3
+    give_way.busy(60)
+    assert 0.25 < seconds_to_import(module) < 30
+
+
+def test_the_word_reaches_a_fork(give_way):
+    import os
+
+    if (child := os.fork()) == 0:
+        give_way.busy(100)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert give_way.until() > time.monotonic() + 50
+    assert give_way not in sys.meta_path[1:]

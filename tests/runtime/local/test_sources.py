@@ -1,0 +1,73 @@
+"""Edited files and new variables, seen by ranks that live on."""
+
+import os
+import sys
+
+import pytest
+
+from helpers.runtime.cluster import Cluster
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    file = tmp_path / "edited_module.py"
+    file.write_text("value = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    return file
+
+
+def read(worker):
+    import edited_module
+
+    return edited_module.value
+
+
+def test_an_edited_file_is_told_once(module, capsys):
+    with Cluster(2) as cluster:
+        assert list(cluster.run(read)) == [1, 1]
+        cluster.run(read)
+        assert capsys.readouterr().out == ""
+        module.write_text("value = 2  # edited\n")
+        assert list(cluster.run(read)) == [1, 1]
+        out = capsys.readouterr().out
+        assert out.count("edited_module.py changed since these ranks imported it") == 1
+        assert list(cluster.run(read)) == [1, 1]
+        assert capsys.readouterr().out == ""
+        cluster.close()
+        assert list(cluster.run(read)) == [2, 2]
+        assert capsys.readouterr().out == ""
+
+
+def test_it_is_told_too_when_the_call_fails(module, capsys):
+    with Cluster(1) as cluster:
+        cluster.run(read)
+        module.write_text("value = 2  # edited\n")
+        with pytest.raises(Exception, match="ZeroDivisionError"):
+            cluster.run(lambda worker: 1 / 0)
+    assert "edited_module.py changed" in capsys.readouterr().out
+
+
+def test_new_variables_arrive(monkeypatch):
+    def look(worker, *names):
+        return [os.environ.get(name) for name in ("A_NEW", "AN_OLD", "RANK")]
+
+    monkeypatch.setenv("AN_OLD", "there")
+    with Cluster(2) as cluster:
+        assert list(cluster.run(look)) == [[None, "there", "0"], [None, "there", "1"]]
+        monkeypatch.setenv("A_NEW", "one")
+        monkeypatch.delenv("AN_OLD")
+        assert list(cluster.run(look)) == [["one", None, "0"], ["one", None, "1"]]
+        monkeypatch.setenv("RANK", "7")  # a rank's own place is its own
+        assert [row[2] for row in cluster.run(look)] == ["0", "1"]
+
+
+def test_gpus_stay_hidden_from_ranks_on_the_cpu(monkeypatch):
+    def look(worker):
+        return os.environ["CUDA_VISIBLE_DEVICES"]
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with Cluster(1, device="cpu") as cluster:
+        assert list(cluster.run(look)) == [""]
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+        assert list(cluster.run(look)) == [""]
