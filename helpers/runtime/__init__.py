@@ -9,8 +9,10 @@ What both share:
 launcher    which rank a launcher made of this process, if any
 devices     the cores and GPUs that ranks get
 worker      a rank, as the function that runs on it sees it
-payload     functions, arguments and results as bytes; blame: what in them cannot travel
+payload     functions, arguments and results as bytes; reducers: of what is taken apart for it;
+            blame: what in them cannot travel
 failure     one error that names the culprit; report and stacks: what it is made of
 screen      bars and curves while a call runs
+terminal    words for a terminal that may be ASCII
 plain       results as JSON; private: files and folders that nobody else can reach
 """

@@ -19,6 +19,7 @@ from helpers.runtime.local.start import start_ranks
 from helpers.runtime.payload import Parcel
 from helpers.runtime.runs import Runs
 from helpers.runtime.screen import Screen
+from helpers.runtime.terminal import say
 
 DEFAULT_TIMEOUT = 120.0  # seconds
 END_SECONDS = 3.0  # what stopped ranks may take to be gone
@@ -198,7 +199,7 @@ def tell_changed(files):
     """Say that the ranks hold modules as they were before their files changed."""
     if files:
         names = ", ".join(os.path.relpath(file) for file in files)
-        print(
+        say(
             f"{names} changed since these ranks imported {'it' if len(files) == 1 else 'them'}: "
             "they go on with the old version. close() the Cluster, and its next call reads the new."
         )
@@ -270,4 +271,4 @@ def explain_loss(error: BaseException):
     if isinstance(error, WorkerError):
         error.args = (f"{error}\n{text}",)
     elif isinstance(error, KeyboardInterrupt):
-        print(f"Interrupted. {text}")
+        say(f"Interrupted. {text}")

@@ -17,6 +17,7 @@ import cloudpickle
 import torch
 
 from helpers.runtime.private import anonymous_file
+from helpers.runtime.reducers import reduce_by_parts
 
 INLINE = 1 << 16  # bytes; what is larger travels through a file in memory
 ALIGN = 64
@@ -52,6 +53,8 @@ def pack(value: Any) -> Parcel:
             buffers.append(buffer)
         return small
 
+    if "__mp_main__" in sys.modules:  # this process was spawned: its script goes by that name
+        cloudpickle.register_pickle_by_value(sys.modules["__mp_main__"])
     stream = io.BytesIO()
     try:
         Packer(stream, keep_small_in_the_pickle).dump(value)
@@ -113,6 +116,8 @@ class Packer(cloudpickle.Pickler):
             raise CannotTravel("an open file belongs to the process that opened it")
         if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_quantized:
             return self.reduce_tensor(value)
+        if (parts := reduce_by_parts(value)) is not NotImplemented:
+            return parts
         return super().reducer_override(value)
 
     def reduce_tensor(self, tensor: torch.Tensor):
@@ -137,15 +142,17 @@ class Storage:
         self.memory = memory
 
     def __reduce_ex__(self, protocol):
-        data = torch.empty(0, dtype=torch.uint8).set_(self.memory).numpy()
+        data = torch.empty(0, dtype=torch.uint8, device="cpu").set_(self.memory).numpy()
         return rebuild_storage, (pickle.PickleBuffer(data),)
 
 
 def rebuild_storage(data) -> torch.UntypedStorage:
     if not len(data):
-        return torch.UntypedStorage(0)
+        return torch.UntypedStorage(0, device="cpu")
     return torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
 
 
 def rebuild_tensor(storage, dtype, place, requires_grad) -> torch.Tensor:
-    return torch.empty(0, dtype=dtype).set_(storage, *place).requires_grad_(requires_grad)
+    # A notebook may have another default device.
+    empty = torch.empty(0, dtype=dtype, device="cpu")
+    return empty.set_(storage, *place).requires_grad_(requires_grad)

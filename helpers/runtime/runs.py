@@ -87,7 +87,7 @@ class Runs(Sequence):
 
 def short(value: Any, width: int = 100) -> str:
     text = " ".join(repr(value).split())
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def load_runs(path: str | os.PathLike) -> Runs:

@@ -3,6 +3,8 @@
 import sys
 import time
 
+from helpers.runtime.terminal import say
+
 DRAW_SECONDS = 0.25
 DRAW_SHARE = 0.2  # of the time at most, so that drawing never holds up the ranks
 LINE_SECONDS = 2.0  # between two lines of the same bar in a terminal
@@ -59,7 +61,7 @@ class Screen:
         """Draw what has come since; the last state stays."""
         self.draw(last=True)
         if self.live and not self.curves:
-            print(f"nothing to draw: no rank called worker.log({self.live}=…)")
+            say(f"nothing to draw: no rank called worker.log({self.live}=…)")
 
 
 class JupyterPanel:
@@ -104,9 +106,9 @@ class LinePanel:
         if self.due("bars", last):
             from helpers.plots.live import bars_text
 
-            print(bars_text(bars), flush=True)
+            say(bars_text(bars))
 
     def curve(self, name, curves, last):
         if self.due("curve", last):
             parts = (f"rank {r} {v[-1]:.4g} (step {s[-1]})" for r, (s, v) in sorted(curves.items()))
-            print(f"{name}: {', '.join(parts)}", flush=True)
+            say(f"{name}: {', '.join(parts)}")

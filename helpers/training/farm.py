@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.devices import cores
 from helpers.runtime.failure import WorkerError
@@ -44,7 +46,8 @@ def farm(
 
     Each of the workers is a rank in a world of its own: the tasks share no process group, so none
     waits for another, and one that dies takes no other along. A worker takes the next task when it
-    has ended one. Threads per worker: cores ÷ workers, at least 1.
+    has ended one. Threads per worker: cores ÷ workers, at least 1. Where there are GPUs, the
+    workers are spread over them.
 
     Args:
         fn: any function, as for `launch`; `worker.rank` is 0 for all.
@@ -70,7 +73,8 @@ def farm(
     waiting, news = queue.SimpleQueue(), queue.SimpleQueue()
     for place in range(len(tasks)):
         waiting.put((place, 1))
-    clusters = [Cluster(1, device=None, timeout=timeout) for _ in range(workers)]
+    gpus = max(1, torch.cuda.device_count())
+    clusters = [Cluster(1, timeout=timeout, first_gpu=k % gpus) for k in range(workers)]
     over = threading.Event()
     hands = [
         threading.Thread(
@@ -140,8 +144,6 @@ def end(cluster: Cluster):
 
 
 def carry_out(worker, fn, task, threads):
-    import torch
-
     torch.set_num_threads(threads)
     return fn(worker, **task) if isinstance(task, dict) else fn(worker, task)
 

@@ -1,15 +1,18 @@
 """What travels to the ranks and back through a whole call."""
 
 import os
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from helpers.runtime.blame import CannotTravel
+from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 
@@ -253,3 +256,88 @@ def test_starting_without_a_fork(monkeypatch, capsys):
         assert "[rank 1] here" in capsys.readouterr().out
     finally:
         server.stop()
+
+
+def test_a_word_that_launch_uses_itself():
+    """`fn` is the function's own."""
+    assert launch(lambda worker, fn: fn + worker.rank, fn=1)[1] == 2
+
+
+@pytest.mark.parametrize(
+    ("timeout", "error", "words"),
+    [
+        (0, ValueError, "timeout must be positive"),
+        (-3, ValueError, "timeout must be positive"),
+        (float("nan"), ValueError, "timeout must be positive"),
+        ("60", TypeError, "timeout is a number of seconds"),
+        (True, TypeError, "timeout is a number of seconds"),
+    ],
+)
+def test_a_timeout_that_means_nothing(timeout, error, words):
+    with pytest.raises(error, match=words):
+        launch(lambda worker: None, timeout=timeout)
+    with Cluster(1) as cluster, pytest.raises(error, match=words):
+        cluster.run(lambda worker: None, timeout=timeout)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_the_way_to_start_is_the_caller_s_choice(start):
+    def kind(worker):
+        import multiprocessing
+
+        tensor = torch.ones(2) * worker.rank
+        dist.all_reduce(tensor)
+        multiprocessing.set_start_method("spawn")  # a rank's own choice is still open
+        return type(multiprocessing.current_process()).__name__, tensor.tolist()
+
+    assert list(launch(kind, start=start)) == [(f"{start.capitalize()}Process", [1.0, 1.0])] * 2
+
+
+def test_another_way_to_start_is_refused():
+    with pytest.raises(ValueError, match='start is "fork", "spawn" or None'):
+        launch(lambda worker: None, start="forkserver")
+
+
+def test_a_rank_that_closes_what_is_not_its_own():
+    def close(worker):
+        os.closerange(3, 1000)
+
+    with pytest.raises(WorkerError, match="rank 0 lost its connection to the notebook: did the"):
+        launch(close, workers=1)
+
+
+def test_inside_a_process_that_multiprocessing_spawned(tmp_path):
+    """Its functions are of a module that no other process has."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        """
+import multiprocessing, sys
+from helpers import launch
+
+class Table:
+    rows = [7, 8]
+
+def read(worker):
+    return Table.rows[worker.rank]
+
+def child(queue):
+    queue.put(list(launch(read)))
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=child, args=(queue,))
+    process.start()
+    print(queue.get(timeout=60))
+    process.join()
+"""
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "[7, 8]\n", done.stderr

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.runtime.launch import launch
 from helpers.runtime.payload import INLINE, CannotTravel, pack, unpack
 
 MEGABYTE = 1 << 20
@@ -141,3 +142,21 @@ def test_numpy_scalars_and_read_only_arrays():
     array.flags.writeable = False
     assert travel(np.float32(2.5)) == np.float32(2.5)
     assert np.array_equal(travel(array), array)
+
+
+@pytest.mark.parametrize("size", [3, 100_000])
+def test_another_default_device(size):
+    """A notebook that builds its models on `meta`, or on a GPU, by default."""
+    tensor = torch.arange(float(size))
+    with torch.device("meta"):
+        back = travel({"x": tensor, "empty": torch.empty(0, device="cpu")})
+    assert back["x"].device.type == "cpu"
+    assert torch.equal(back["x"], tensor)
+    before = torch.get_default_device()
+    torch.set_default_device("meta")
+    try:
+        assert torch.equal(travel(tensor), tensor)
+        runs = launch(lambda worker, x: x + worker.rank, x=tensor)
+    finally:
+        torch.set_default_device(before)
+    assert torch.equal(runs[1], tensor + 1)

@@ -193,7 +193,7 @@ def test_repr_shows_each_rank_on_one_line():
     text = repr(Runs([{"a": "x" * 200}, 2], [{"rank": 0, "seconds": 0.0}]))
     lines = text.splitlines()
     assert lines[0] == "2 ranks on cpu (gloo)"
-    assert lines[1].endswith("…")
+    assert lines[1].endswith("...")
     assert len(lines[1]) < 120
     assert lines[2:] == ["rank 1: 2", "1 logged rows: .frame()"]
 

@@ -22,6 +22,7 @@ from helpers.runtime.payload import Packer, unpack
 from helpers.runtime.report import describe
 from helpers.runtime.runs import Runs
 from helpers.runtime.screen import Screen
+from helpers.runtime.terminal import say
 from helpers.runtime.worker import DEBUG, Worker, seed_differently
 
 MEET_SECONDS = 600.0  # machines of a job may start minutes apart
@@ -105,7 +106,7 @@ class Member:
         """Once, and on rank 0 only."""
         if self.rank == 0 and text not in self.told:
             self.told.add(text)
-            print(f"launch: {text}", flush=True)
+            say(f"launch: {text}")
 
     def choose(self, workers: int, device: str | None) -> tuple[str, str]:
         """`(device, backend)` of a call. The launcher decided how many ranks there are."""

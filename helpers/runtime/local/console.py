@@ -3,9 +3,9 @@
 import codecs
 import sys
 from pathlib import Path
-from typing import TextIO
 
 from helpers.runtime.private import private_folder
+from helpers.runtime.terminal import put, say
 
 LINES_SHOWN = 2_000  # per call, over all ranks: a notebook with more becomes slow to open
 CHARACTERS_SHOWN = 500_000
@@ -35,7 +35,7 @@ class Console:
             self.write(rank, name, stream.rest())
         self.streams.clear()
         for rank, kept in sorted(self.kept.items()):
-            print(f"[rank {rank}] … {kept.count:,} more lines {kept.close()}")
+            say(f"[rank {rank}] … {kept.count:,} more lines {kept.close()}")
         self.kept.clear()
         sys.stdout.flush()
 
@@ -49,9 +49,7 @@ class Console:
             self.lines += 1
             self.characters += len(shown[-1])
         if shown:
-            out: TextIO = getattr(sys, name)
-            out.write("".join(shown))
-            out.flush()
+            put("".join(shown), getattr(sys, name))
 
     def keep(self, rank: int, lines: list[str]):
         if rank not in self.kept:

@@ -1,11 +1,15 @@
 """The notebook's hold on its server."""
 
+import gc
 import os
 import signal
+import threading
+import time
 
 import pytest
 
-from helpers.runtime.failure import ServerLost
+from helpers.runtime.failure import ServerLost, WorkerError
+from helpers.runtime.launch import launch
 from helpers.runtime.local import client
 from helpers.runtime.local.client import Server, start_method
 
@@ -62,3 +66,67 @@ def test_the_way_to_start_can_be_chosen(monkeypatch):
     assert start_method() == "fork"
     monkeypatch.setattr(client.sys, "platform", "darwin")
     assert start_method() == "spawn"
+
+
+@pytest.fixture
+def no_server(monkeypatch):
+    """As in a notebook that has not launched anything."""
+    monkeypatch.setattr(client, "_server", None)
+    yield
+    if client._server:
+        client._server.stop()
+
+
+def test_a_server_that_cannot_be_started(no_server, monkeypatch, capfd):
+    def no_memory(*args, **kwargs):
+        raise OSError(11, "Resource temporarily unavailable")
+
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(client.subprocess, "Popen", no_memory)
+        with pytest.raises(WorkerError, match=r"could not start: .* unavailable"):
+            launch(lambda worker: None)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert list(launch(lambda worker: worker.rank)) == [0, 1]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_server_that_fails_as_it_starts(no_server, monkeypatch, capfd):
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "PROGRAM", "raise ImportError('libtorch is broken')")
+        with pytest.raises(WorkerError, match="rank 0 could not start") as caught:
+            launch(lambda worker: None)
+    assert "libtorch is broken" in str(caught.value)
+    assert list(launch(lambda worker: worker.rank)) == [0, 1]
+    gc.collect()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_server_that_dies_as_a_call_begins(no_server):
+    """Each is killed at another moment; all that the reader sees is one kind of error."""
+    for delay in (0.0, 0.002, 0.005, 0.01, 0.02, 0.03):
+        launch(lambda worker: None)
+        victim = client._server.process
+        timer = threading.Timer(delay, victim.kill)
+        timer.start()
+        kind = "server"
+        try:
+            launch(lambda worker: time.sleep(0.1))
+        except WorkerError as error:
+            kind = error.kind
+        assert kind in ("server", "died")
+        timer.join()
+        victim.wait()
+    assert list(launch(lambda worker: worker.rank)) == [0, 1]
+
+
+def test_an_interrupt_while_the_server_still_imports(no_server):
+    client.warm()
+    began = time.monotonic()
+    timer = threading.Timer(0.1, signal.raise_signal, (signal.SIGINT,))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        launch(lambda worker: time.sleep(60))
+    assert time.monotonic() - began < 1
+    assert list(launch(lambda worker: worker.rank)) == [0, 1]
