@@ -33,10 +33,7 @@ def importable(value) -> bool:
     import cloudpickle
 
     name = getattr(value, "__module__", None)
-    if (
-        name in (None, "__main__", "__mp_main__")
-        or name in cloudpickle.list_registry_pickle_by_value()
-    ):
+    if name in (None, *OWN, *cloudpickle.list_registry_pickle_by_value()):
         return False
     found = sys.modules.get(name)
     for part in getattr(value, "__qualname__", "").split("."):

@@ -16,12 +16,16 @@ class Orphans:
     A rank takes in what its children leave, and the server what the rank leaves: so each child
     of the server that is no rank belonged to a rank that has ended.
 
+    Args:
+        spare: a child that is no rank either: the first generation of the server.
+
     Attributes:
         known: pids that were killed, and are not gone yet.
     """
 
-    def __init__(self):
+    def __init__(self, spare: int | None = None):
         self.known: set[int] = set()
+        self.spare = spare
         become_subreaper()
 
     def end(self, ranks, ended=()):
@@ -38,7 +42,7 @@ class Orphans:
         for pid in children():
             if pid in ranks:
                 continue
-            if not is_tracker(pid):  # it ends by itself, once it has cleared up
+            if pid != self.spare and not is_tracker(pid):  # that one ends when it has cleared up
                 self.known.add(pid)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -75,7 +75,7 @@ class Ranks:
 
 
 class Server:
-    def __init__(self, control, notebook, give_way=None):
+    def __init__(self, control, notebook, give_way=None, elder=None):
         self.control, self.give_way = control, give_way
         self.notebook = notebook  # its pid, and a pidfd where the system has them
         self.text, self.ending = b"", False
@@ -83,7 +83,7 @@ class Server:
         self.folders: set[str] = set()  # what the notebook would like removed at its end
         self.processes = {}  # pid -> torch.multiprocessing's Process
         self.spawned = False  # was any of them?
-        self.orphans = Orphans()
+        self.orphans = Orphans(spare=elder)
         self.wake = os.pipe()  # a signal writes to it, and so ends the waiting
         for end in self.wake:
             os.set_blocking(end, False)
@@ -234,13 +234,14 @@ def main(early, late, notebook_pid, start):
     pid = int(notebook_pid)
     notebook = (pid, getattr(os, "pidfd_open", lambda pid: None)(pid))
     import_first()
+    elder = None
     if start == "spawn":  # its ranks inherit no import, so there is nothing more to prepare
         early.close()
     else:
         gc.collect()
         gc.freeze()  # else the ranks' collectors would write to, and so copy, every shared page
         give_way = GiveWay()
-        if os.fork() == 0:
+        if (elder := os.fork()) == 0:
             late.close()
             Server(early, notebook, give_way).serve()
             os._exit(0)
@@ -251,5 +252,5 @@ def main(early, late, notebook_pid, start):
         gc.freeze()
     with contextlib.suppress(OSError):  # the notebook is gone already: see to what it left
         late.sendall(b"ready\n")
-    Server(late, notebook).serve()
+    Server(late, notebook, elder=elder).serve()
     os._exit(0)  # and not as multiprocessing ends a process: it would wait for ranks

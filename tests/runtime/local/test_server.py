@@ -49,6 +49,25 @@ def test_both_generations_serve():
         server.stop()
 
 
+def test_a_call_of_the_first_goes_on_while_the_second_has_others():
+    server = client.Server()
+    current, client._server = client._server, server
+    try:
+        with Cluster(1) as cluster:
+            parent = cluster.run(lambda worker: os.getppid())[0]
+            assert parent != server.process.pid
+            deadline = time.monotonic() + 60
+            while server.early is not None:
+                launch(lambda worker: None, workers=1)
+                assert time.monotonic() < deadline
+            for _ in range(3):
+                launch(lambda worker: None, workers=1)  # its ranks end, and are looked after
+            assert list(cluster.run(lambda worker: os.getppid())) == [parent]
+    finally:
+        client._server = current
+        server.stop()
+
+
 @linux
 def test_one_thread_no_cuda_no_helpers(late):
     assert late.num_threads() == 1
