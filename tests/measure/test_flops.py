@@ -98,3 +98,20 @@ def test_it_draws_itself():
     assert "3,000" in repr(flops)
     assert "3,000" in flops._repr_html_()
     assert len(flops.plot().axes[0].patches) == 1
+
+
+@pytest.mark.gpu
+def test_a_gpu_does_as_many():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    found = []
+    for device in ("cpu", "cuda"):
+        q = torch.randn(2, 4, 16, 8, device=device, requires_grad=True)
+        w = torch.randn(8, 8, device=device, requires_grad=True)
+
+        def step(q=q, w=w):
+            out = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+            (out @ w).sum().backward()
+
+        found.append(flops_of(step).total)
+    assert found[0] == found[1]

@@ -7,7 +7,9 @@ import time
 
 import psutil
 import pytest
+import torch
 
+from helpers.runtime.cluster import Cluster
 from helpers.training.farm import FarmError, farm
 
 
@@ -100,3 +102,22 @@ def test_an_error_in_done_stops_the_farm():
 
     with pytest.raises(OSError, match="disk full"):
         farm(sleeps, [0, 60, 60], workers=2, done=full)
+
+
+def test_workers_are_spread_over_the_gpus(monkeypatch):
+    """Counts are made up: no GPU is needed to see who would get which."""
+    made = []
+
+    class Recorded(Cluster):
+        def __init__(self, workers, *, first_gpu=0, **options):
+            made.append(first_gpu)
+            super().__init__(workers, device="cpu", **options)
+
+    monkeypatch.setattr("helpers.training.farm.Cluster", Recorded)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    farm(sleeps, [0.0] * 5, workers=5)
+    assert made == [0, 1, 0, 1, 0]
+    made.clear()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    farm(sleeps, [0.0] * 2, workers=2)
+    assert made == [0, 0]
