@@ -3,6 +3,8 @@
 import contextlib
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -208,3 +210,31 @@ def test_more_files_than_select_knows(late):
         for fd in files:
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_notebook_that_is_killed_early_leaves_no_folder(tmp_path):
+    """Its server still imports, and hears of the folder and of the end at once."""
+    script, temp = tmp_path / "script.py", tmp_path / "temp"
+    temp.mkdir()
+    script.write_text(
+        """
+from helpers import launch
+import os, signal
+def flood(worker):
+    for i in range(3000):
+        print(i)
+launch(flood, workers=1)
+print(os.listdir(os.environ["TMPDIR"]), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    )
+    root = Path(__file__).resolve().parents[3]
+    environ = {**os.environ, "PYTHONPATH": str(root), "TMPDIR": str(temp)}
+    done = subprocess.run(
+        [sys.executable, script], env=environ, capture_output=True, text=True, timeout=60
+    )
+    assert "['helpers-" in done.stdout, done.stderr
+    until = time.monotonic() + 30
+    while list(temp.glob("helpers-*")):  # PyTorch makes a folder of its own
+        assert time.monotonic() < until, list(temp.iterdir())
+        time.sleep(0.1)
