@@ -7,7 +7,7 @@ A group runs in one process, in order. Every other test may run anywhere, at any
 import pytest
 
 # Fixtures of a module that take seconds to make: one process makes them, and runs all that use them.
-COSTLY = {"cluster", "clusters", "late", "machine", "samples", "shared_kernel"}
+COSTLY = {"by_mpi", "cluster", "clusters", "late", "machine", "samples", "shared_kernel"}
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this same hook
