@@ -6,6 +6,8 @@
 # The choice is kept in .venv/torch for later calls; `rm -rf .venv` forgets it.
 #
 # `course` and `notebooks` do all the weeks, or those named: make course ONLY="week01 week02".
+# `test` does all tests, or those named, with pytest's own options: make test ONLY="tests/comm -x".
+# `quick` takes what changed since the last commit, or since another: make quick SINCE=main.
 # `lab` takes JupyterLab's own options: make lab LAB="--no-browser --port 8890".
 # `notebooks` leaves alone what has not changed; after a change in helpers/: make notebooks ALL=1.
 
@@ -21,7 +23,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX PIP_TARGET PIP_USER
 export JUPYTER_PREFER_ENV_PATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup course test lab bench sweep figures notebooks lint FORCE
+.PHONY: help setup course test quick lab bench sweep figures notebooks lint FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1#/p' Makefile | column -t -s '#'
@@ -32,8 +34,11 @@ course: setup ## execute every notebook, write readable HTML to build/
 	@$(RUN) .ci/notebooks.py course $(ONLY)
 	@echo "Read the weeks in build/, or open JupyterLab to work on them: make lab"
 
-test: setup ## run the tests, and every notebook under nbval
-	@$(RUN) -m pytest --nbval-lax --nbval-current-env
+test: setup ## run the tests, and every notebook under nbval, on all cores
+	@$(RUN) .ci/suite.py $(ONLY)
+
+quick: setup ## run what a change needs: lint, and the tests of the files that changed
+	@$(RUN) .ci/quick.py $(SINCE)
 
 lab: setup ## open JupyterLab on notebooks/
 	@$(RUN) -m jupyterlab $(LAB) notebooks

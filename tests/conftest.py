@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -15,3 +16,14 @@ def tool():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(autouse=True, scope="module")
+def travels_by_value(request):
+    """Functions of a test module travel as those of a notebook do.
+
+    By name they would have each rank import the module, and pytest with it: 0.1 s.
+    """
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)

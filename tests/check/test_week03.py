@@ -151,12 +151,16 @@ def by_state_dict(worker, model):
         (into_copies, "kept its own"),
         (new_tensors, "writes into a tensor"),
         (through_float, "Who keeps its dtype"),
-        (each_its_own_source, "all name the same source"),
         (by_state_dict, "persistent=False"),
     ],
 )
 def test_broadcast_state(mistake, hint):
     told(check.broadcast_state(mistake), hint)
+
+
+def test_broadcast_state_that_hangs(monkeypatch):
+    monkeypatch.setattr("helpers.check.oracle.TIMEOUT", 2.0)
+    told(check.broadcast_state(each_its_own_source), "all name the same source")
 
 
 # ----------------------------------------------------------------- reduce_in_buckets

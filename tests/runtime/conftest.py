@@ -9,7 +9,6 @@ from collections import Counter
 from pathlib import Path
 from queue import Empty
 
-import cloudpickle
 import psutil
 import pytest
 from ipykernel.kernelspec import get_kernel_dict
@@ -39,14 +38,6 @@ def busy(worker):
 """
 AGAIN = "assert list(launch(sum_ranks)) == [1.0, 1.0]"
 SETTLE_SECONDS = 10.0  # for what was told to go; it takes milliseconds
-
-
-@pytest.fixture(autouse=True, scope="module")
-def travels_by_value(request):
-    """Functions of a test module travel as those of a notebook do."""
-    cloudpickle.register_pickle_by_value(request.module)
-    yield
-    cloudpickle.unregister_pickle_by_value(request.module)
 
 
 class ThisInterpreter(KernelSpecManager):

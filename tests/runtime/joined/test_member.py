@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.runtime.machines import (
+
+from tests.runtime.joined.machines import (
     BIN,
     SCRIPT,
     can_make_networks,

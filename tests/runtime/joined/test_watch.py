@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.runtime.machines import (
+
+from tests.runtime.joined.machines import (
     SCRIPT,
     can_make_networks,
     end,

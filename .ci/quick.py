@@ -1,0 +1,120 @@
+"""Check what a change needs, in less than two minutes: lint, and the tests of the changed files.
+
+    quick.py [COMMIT]
+
+Changed is what differs from COMMIT (by default the last one) and what git does not know yet. A
+file of helpers/ is tested by the file of tests/ that mirrors it; without one, by the tests that
+import it; without those, by all the tests of its package. `make test` runs everything.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# Cheap, and a change anywhere can break them.
+ALWAYS = ("tests/test_floors.py", "tests/test_environment.py")
+# What is neither code of helpers/ nor a test, by the start of its path.
+OTHERS = {
+    "notebooks/solutions/": ["tests/notebooks/test_exercises.py"],
+    "notebooks/": ["tests/notebooks/test_scripts.py"],
+    ".ci/notebooks.py": ["tests/notebooks/test_tool.py"],
+    ".ci/": ["tests/test_suite.py"],
+    "Makefile": ["tests/test_suite.py"],
+}
+FOR_ALL = re.compile(r"tests/(conftest|groups)\.py|pyproject\.toml")
+
+
+def changed(since: str, root: Path = ROOT) -> list[str]:
+    """Paths that differ from a commit, and those that are new to git."""
+    listings = (
+        ["git", "diff", "--name-only", "--relative", "-z", since, "--"],
+        ["git", "ls-files", "--others", "--exclude-standard", "-z"],
+    )
+    done = [subprocess.run(line, cwd=root, text=True, stdout=subprocess.PIPE) for line in listings]
+    if any(listing.returncode for listing in done):
+        sys.exit(f"git does not know what has changed since {since!r}")
+    return sorted({path for listing in done for path in listing.stdout.split("\0") if path})
+
+
+def tests_of(path: str, root: Path = ROOT) -> list[str]:
+    """The test files, folders of tests and notebooks that a change of this file calls for."""
+    file = Path(path)
+    if file.suffix == ".ipynb":
+        return [path, "tests/notebooks/test_format.py"] if (root / path).exists() else []
+    if FOR_ALL.fullmatch(path):
+        return []
+    for start, tests in OTHERS.items():
+        if path.startswith(start):
+            return tests
+    if file.parts[0] == "helpers" and file.name == "__init__.py":
+        return ["tests/test_import.py"]
+    if file.parts[0] == "tests":
+        return of_test(file, root)
+    if file.parts[0] == "helpers":
+        return mirrored(file, root) or importing(file, root) or package(file, root)
+    return []
+
+
+def of_test(file: Path, root: Path) -> list[str]:
+    """A test itself; for what several tests share, those that import it, or all of its folder."""
+    if file.name == "conftest.py":
+        return names((root / file.parent).rglob("test_*.py"), root)
+    if file.name.startswith("test_"):
+        return names([root / file] if (root / file).exists() else [], root)
+    return importing(file, root) or package(file, root)
+
+
+def mirrored(file: Path, root: Path) -> list[str]:
+    """tests/a/test_b*.py of helpers/a/b.py; of helpers/a/b_c.py also that, if there is no other."""
+    folder, stem = root / "tests" / file.relative_to("helpers").parent, file.stem
+    while stem:
+        found = [*folder.glob(f"test_{stem}.py"), *folder.glob(f"test_{stem}_*.py")]
+        if found:
+            return names(found, root)
+        stem = stem.rpartition("_")[0]
+    return []
+
+
+def importing(file: Path, root: Path) -> list[str]:
+    """The tests that name the module where they import."""
+    *parents, name = file.with_suffix("").parts
+    parent = re.escape(".".join(parents))
+    pattern = rf"^\s*(?:from|import) {parent}(?:\.{name}\b| import [^\n]*\b{name}\b)"
+    imports = re.compile(pattern, re.MULTILINE)
+    tests = (root / "tests").rglob("test_*.py")
+    return names([test for test in tests if imports.search(test.read_text("utf-8"))], root)
+
+
+def package(file: Path, root: Path) -> list[str]:
+    """The tests in the folder that mirrors the file's own, or in the next one above with tests."""
+    folder = root.joinpath("tests", *file.parts[1:-1])
+    while folder != root / "tests":
+        if found := names(folder.glob("test_*.py"), root):
+            return found
+        folder = folder.parent
+    return []
+
+
+def names(paths, root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in paths)
+
+
+def main(since: str = "HEAD") -> int:
+    paths = changed(since)
+    for path in filter(FOR_ALL.fullmatch, paths):
+        print(f"{path} matters to every test: before you commit, `make test`")
+    chosen = dict.fromkeys(test for path in paths for test in [*tests_of(path), *ALWAYS])
+    print(f"{len(paths)} changed files:", *(chosen or ["nothing to test"]), sep="\n  ", flush=True)
+    steps = [["-m", "ruff", "check"], ["-m", "ruff", "format", "--check"]]
+    if chosen:
+        steps.append([".ci/suite.py", *chosen])
+    return max([subprocess.call([sys.executable, *step], cwd=ROOT) for step in steps])
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(*sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)
