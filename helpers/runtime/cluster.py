@@ -125,6 +125,8 @@ class Cluster:
         """Put the call before the ranks, which are started if there are none."""
         if self.processes is None or self.processes.pid != os.getpid():  # a fork has no ranks yet
             self.start()
+            for process in self.processes.ranks:
+                process.listen()
         for process in self.processes.ranks:
             try:
                 process.channel.send("call", parcel.pickled, parcel.sizes, fd=parcel.fd)

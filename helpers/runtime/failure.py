@@ -14,7 +14,8 @@ CONSEQUENCE = re.compile(
     re.IGNORECASE,
 )
 START_FAILED = 70  # exit code of a rank that never came to the function; server.py has it too
-MISMATCH = "\nDifferent collectives, or shapes, on the ranks? launch(debug=True) names them."
+LONGER = "Longer work between two signs of life? worker.log, a print or launch(timeout=…)."
+MISMATCH = "Different collectives, or shapes, on the ranks? launch(debug=True) names them."
 
 
 class WorkerError(RuntimeError):
@@ -158,30 +159,43 @@ def blame(failures: list[Failure], whereabouts: dict[int, str], stacks: dict[int
     return error
 
 
-def blame_hang(timeout: float, whereabouts: dict[int, str], stacks: dict[int, str]):
-    """The error for a call without a sign of life. Names the odd one out, where there is one."""
+def blame_hang(reason: float | str, whereabouts: dict[int, str], stacks: dict[int, str]):
+    """The error for a call that hangs.
+
+    Args:
+        reason: what proves it; or the seconds without a sign of life, and then the odd one out is
+            named, where there is one.
+    """
     calls = {
         r: collective(frames(stacks.get(r, ""))) for r, known in whereabouts.items() if not known
     }
-    idle = [rank for rank, call in calls.items() if call is None]
-    odd = idle[0] if len(idle) == 1 and len(calls) > 1 else None
-    headline = f"no sign of life from any rank for {timeout:g} s: a hang"
-    if odd is not None:
-        headline += f"; rank {odd} is the one that is not in a collective"
-    elif len(set(calls.values())) > 1:
-        headline += "; the ranks are in different collectives"
-    elif len(calls) < len(whereabouts) and any(calls.values()):
-        headline += "; some ranks wait in a collective for others that have returned"
     text = []
     for rank, known in sorted(whereabouts.items()):
         text.append(f"rank {rank} was {known or doing(stacks.get(rank, ''))}")
         if not known:
             text.append(format_stack(stacks.get(rank, "")))
+    proved = isinstance(reason, str)
+    headline, odd = (reason, None) if proved else suspect(reason, calls, len(whereabouts))
+    advice = [] if proved else [LONGER]
+    if any(calls.values()):
+        advice.append(MISMATCH)
     return WorkerError(
         headline,
         kind="hang",
         rank=odd,
         traceback="\n".join(filter(None, text)),
-        note="Longer work between two signs of life? worker.log, a print or launch(timeout=…)."
-        + (MISMATCH if any(calls.values()) else ""),
+        note="\n".join(advice),
     )
+
+
+def suspect(seconds: float, calls: dict[int, str | None], ranks: int) -> tuple[str, int | None]:
+    """What looks odd, where nothing is proved: the headline, and the odd rank."""
+    headline = f"no sign of life from any rank for {seconds:g} s: a hang"
+    idle = [rank for rank, call in calls.items() if call is None]
+    if len(idle) == 1 and len(calls) > 1:
+        return f"{headline}; rank {idle[0]} is the one that is not in a collective", idle[0]
+    if len(set(calls.values())) > 1:
+        return f"{headline}; the ranks are in different collectives", None
+    if len(calls) < ranks and any(calls.values()):
+        return f"{headline}; some ranks wait in a collective for others that have returned", None
+    return headline, None

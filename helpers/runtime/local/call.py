@@ -8,6 +8,8 @@ from functools import partial
 from helpers.runtime.failure import Failure, blame, blame_hang
 from helpers.runtime.local.channel import readable
 from helpers.runtime.local.console import Console
+from helpers.runtime.local.deadlock import explain
+from helpers.runtime.local.looks import Looks
 from helpers.runtime.local.processes import Processes, RankProcess
 from helpers.runtime.local.rank import STACK_SIGNAL
 from helpers.runtime.payload import Parcel, unpack
@@ -38,6 +40,7 @@ class Call:
         self.failures: dict[int, Failure] = {}
         self.stacks: dict[int, str] = {}
         self.last_sign = time.monotonic()
+        self.looks = Looks(processes)
         self.selector = selectors.DefaultSelector()
         self.selector.register(processes, selectors.EVENT_READ, self.hear_server)
         for p in processes.ranks:
@@ -46,6 +49,7 @@ class Call:
                 (p.stderr, partial(self.hear_print, p, "stderr", p.stderr)),
                 (p.stacks, partial(self.hear_stack, p)),
                 (p.channel, partial(self.hear_rank, p)),
+                (p.line, partial(self.looks.take, p)),
             ):
                 self.selector.register(source, selectors.EVENT_READ, hear)
 
@@ -71,6 +75,9 @@ class Call:
                 if now >= deadline or self.all_ended():
                     self.ask_for_stacks()
                     raise blame(list(self.failures.values()), self.whereabouts(), self.stacks)
+            elif stuck := self.looks.prove(set(self.results)):
+                self.ask_for_stacks()
+                raise blame_hang(explain(stuck, set(self.results)), self.whereabouts(), self.stacks)
             elif timeout is not None and now > self.last_sign + timeout:
                 self.ask_for_stacks()
                 raise blame_hang(timeout, self.whereabouts(), self.stacks)
@@ -173,3 +180,4 @@ class Call:
 
     def sign_of_life(self):
         self.last_sign = time.monotonic()
+        self.looks.sign_of_life()

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.runtime.blame import pack_or_name
+from helpers.runtime.local import listener
 from helpers.runtime.local.channel import Channel
 from helpers.runtime.payload import CannotTravel, Parcel, unpack
 from helpers.runtime.report import describe
@@ -67,6 +68,8 @@ def work(channel_fd: int, stacks_fd: int) -> int:
                 call = Parcel(pickled, sizes, fd)
                 answer(channel, partial(run, worker, call))
                 call.close()
+            case ("listen",):
+                listener.listen(fd)
             case ("leave",):
                 leave(setup)
                 return 0
@@ -127,6 +130,7 @@ def answer(channel: Channel, step):
         return step()
     except BaseException as error:
         if os.getpid() == rank:
+            listener.remember(error)
             flush()
             channel.send("error", describe(error, skip=__file__))
         return None

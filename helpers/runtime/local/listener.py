@@ -1,0 +1,49 @@
+"""A thread in each rank that answers the notebook while the rank's function runs.
+
+The main thread may wait inside a collective, in compiled code that no signal handler of Python's
+can reach. It has released the interpreter's lock there, so another thread can still look.
+"""
+
+import socket
+import threading
+from types import TracebackType
+
+from helpers.runtime.local.channel import Channel
+from helpers.runtime.local.whereabouts import Observer
+
+NAME = "helpers-listener"
+
+_trace: TracebackType | None = None
+
+
+def remember(error: BaseException):
+    """Keep the failed function's frames for a debugger, until the process ends."""
+    global _trace
+    _trace = error.__traceback__
+
+
+def listen(fd: int):
+    """Answer on this descriptor until the notebook hangs up."""
+    line = Channel(socket.socket(fileno=fd))
+    threading.Thread(target=answer, args=(line,), daemon=True, name=NAME).start()
+
+
+def answer(line: Channel):
+    observer, debugger = Observer(), None
+    while True:
+        try:
+            message, _ = line.receive()
+            match message:
+                case ("look",):
+                    line.send(observer.look())
+                case ("debug", command):
+                    debugger = debugger or start_debugger()
+                    line.send(debugger.answer(command))
+        except (EOFError, OSError):  # hung up; or the function has closed what is not its own
+            return
+
+
+def start_debugger():
+    from helpers.runtime.local.debugger import Debugger  # here: few ranks ever need it
+
+    return Debugger(_trace)
