@@ -14,6 +14,7 @@ from helpers.runtime.devices import choose_device, cores
 from helpers.runtime.failure import ServerLost, WorkerError
 from helpers.runtime.joined import member
 from helpers.runtime.launcher import INSIDE, mark
+from helpers.runtime.local import kept, session
 from helpers.runtime.local.call import Call
 from helpers.runtime.local.interrupt import Interrupts
 from helpers.runtime.local.processes import Processes
@@ -102,6 +103,7 @@ class Cluster:
         parcel = pack_or_name((fn, kwargs, cell_sources()), names, "to the ranks")
         with Interrupts() as interrupts:
             try:
+                kept.drop(wait=END_SECONDS)
                 call = self.send(parcel, live)
                 try:
                     with interrupts.allowed():
@@ -109,7 +111,7 @@ class Cluster:
                 finally:
                     call.close()
             except BaseException as error:
-                self.stop()
+                self.stop(error)
                 if self.calls:
                     explain_loss(error)
                 self.calls = 0
@@ -174,10 +176,12 @@ class Cluster:
             debug=self.debug,
         )
 
-    def stop(self):
-        """Kill the ranks and wait until they are gone."""
+    def stop(self, error: BaseException):
+        """Kill the ranks and wait until they are gone; or keep them for a debugger."""
         processes, self.processes = self.processes, None
-        if processes:
+        if processes and kept.keep(processes, error):
+            session.offer(error)
+        elif processes:
             processes.kill(wait=END_SECONDS)
 
     def close(self):
@@ -233,9 +237,7 @@ def cell_sources() -> dict[str, str]:
 
 def explain_loss(error: BaseException):
     """Say in the error that what earlier calls left on the ranks is gone with them."""
-    text = (
-        "The ranks are gone, and their worker.state with them; the next call begins with new ones."
-    )
+    text = "The next call begins with new ranks: what worker.state held is lost."
     if isinstance(error, WorkerError):
         error.args = (f"{error}\n{text}",)
     elif isinstance(error, KeyboardInterrupt):

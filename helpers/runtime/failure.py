@@ -21,6 +21,9 @@ MISMATCH = "Different collectives, or shapes, on the ranks? launch(debug=True) n
 class WorkerError(RuntimeError):
     """A rank failed. The other ranks were stopped at once.
 
+    In a notebook the ranks are kept for `debug` until the next call, 5 minutes at most; until then
+    they use memory, and no time.
+
     Attributes:
         rank: which rank failed first; None when none can be told from the others.
         traceback: the rank's own traceback, with the lines of the cell.
@@ -31,6 +34,9 @@ class WorkerError(RuntimeError):
     `__cause__` is the rank's own exception where it can travel.
     """
 
+    first = 0  # the rank that a debugger enters first, where `rank` is None
+    kept = None  # the ranks, where they are kept
+
     def __init__(self, headline: str, *, kind, rank=None, traceback="", others=None, note=""):
         self.rank, self.kind, self.traceback, self.note = rank, kind, traceback, note
         self.others: dict[int, str] = others or {}
@@ -40,11 +46,21 @@ class WorkerError(RuntimeError):
         super().__init__("\n".join(part for part in parts if part))
 
     def __reduce__(self):  # so that it comes back from a launch inside a rank
-        return rebuild, (str(self), self.__dict__)
+        return rebuild, (str(self), {k: v for k, v in self.__dict__.items() if k != "kept"})
+
+    def debug(self, rank: int | None = None):
+        """Enter a rank where it failed, or where it waits, as `%debug` does.
+
+        Args:
+            rank: which one; by default the one that failed.
+        """
+        from helpers.runtime.local.session import debug
+
+        debug(self, rank)
 
     def _render_traceback_(self):
         """In a notebook, show what happened on the rank, not how we learned of it."""
-        return [f"WorkerError: {self}"]
+        return [f"WorkerError: {self}", *getattr(self, "__notes__", [])]
 
 
 class ServerLost(WorkerError):
@@ -179,13 +195,15 @@ def blame_hang(reason: float | str, whereabouts: dict[int, str], stacks: dict[in
     advice = [] if proved else [LONGER]
     if any(calls.values()):
         advice.append(MISMATCH)
-    return WorkerError(
+    error = WorkerError(
         headline,
         kind="hang",
         rank=odd,
         traceback="\n".join(filter(None, text)),
         note="\n".join(advice),
     )
+    error.first = min(calls, default=0)
+    return error
 
 
 def suspect(seconds: float, calls: dict[int, str | None], ranks: int) -> tuple[str, int | None]:

@@ -6,7 +6,6 @@ whether it is over. The recorder and some of the names here are private to PyTor
 missing, a rank knows less, and nobody can prove that it hangs.
 """
 
-import os
 import pickle
 import socket
 import sys
@@ -19,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from helpers.runtime.local import channel
+from helpers.runtime.local.quiet import activity
 
 SETTLED_SECONDS = 0.8  # without a move, after which a rank counts as settled
 LAST = 200  # collectives of each group that an answer holds
@@ -59,7 +59,7 @@ class Answer:
     Attributes:
         place: "waiting" in a blocking call, "idle" between two calls of the notebook, or "running".
         settled: has it been there since an earlier look, with nothing started in between?
-        quiet: and has no thread of the process run since an earlier look?
+        quiet: and has its process done nothing since an earlier look?
         alone: is there no other thread of Python's that could still send something?
         wait: what it waits in.
         issued: by group, the numbers and operations of its last collectives.
@@ -94,7 +94,7 @@ class Observer:
         settled = self.sign.since((place, id(frame), frame.f_lasti, sequence_numbers()))
         if place == "running" or not settled:
             return Answer(place)
-        quiet, entries = self.busy.since(thread_times()), recorded()
+        quiet, entries = self.busy.since(activity()), recorded()
         return Answer(
             place,
             settled=True,
@@ -135,21 +135,6 @@ def sequence_numbers() -> tuple:
     return tuple((g.group_name, g._get_sequence_number_for_group()) for g in groups)
 
 
-def thread_times() -> dict[str, tuple] | None:
-    """For each thread of the process but this one: nanoseconds on and for a core. Linux.
-
-    None where one of them runs right now.
-    """
-    times, mine = {}, str(threading.get_native_id())
-    for thread in set(os.listdir("/proc/self/task")) - {mine}:
-        with open(f"/proc/self/task/{thread}/stat") as file:
-            if file.read().rpartition(")")[2].split()[0] not in "SI":
-                return None
-        with open(f"/proc/self/task/{thread}/schedstat") as file:
-            times[thread] = tuple(file.read().split())
-    return times
-
-
 def alone() -> bool:
     """Is there no thread of Python's but the main one and this one?"""
     return set(sys._current_frames()) == {threading.main_thread().ident, threading.get_ident()}
@@ -157,7 +142,7 @@ def alone() -> bool:
 
 def recorded() -> list[dict]:
     """The flight recorder's entries: bytes that this process itself has just written."""
-    return pickle.loads(torch._C._distributed_c10d._dump_fr_trace(True, True, False))["entries"]
+    return pickle.loads(torch._C._distributed_c10d._dump_fr_trace(True, False, False))["entries"]
 
 
 def operation(entry: dict) -> str:
@@ -166,8 +151,11 @@ def operation(entry: dict) -> str:
 
 def issued(entries: list[dict]) -> dict[str, dict[int, str]]:
     found: dict[str, dict[int, str]] = {}
-    for entry in entries:
+    latest: dict[str, int] = {}
+    for entry in entries:  # in the order in which they were begun
         name = entry["process_group"][0]
+        if latest.setdefault(name, entry["pg_id"]) != entry["pg_id"]:  # a new group of that name
+            latest[name], found[name] = entry["pg_id"], {}
         found.setdefault(name, {})[entry["collective_seq_id"]] = operation(entry)
     return {name: dict(sorted(numbers.items())[-LAST:]) for name, numbers in found.items()}
 
@@ -201,7 +189,7 @@ def message_wait(frame) -> Wait | None:
     """The wait for one other rank, in `send` or `recv`."""
     kind, values = frame.f_code.co_name, frame.f_locals
     side = {"send": "dst", "recv": "src"}.get(kind)
-    if side is None or not values["tensor"].is_cpu:
+    if side is None or "work" not in values or not values["tensor"].is_cpu:
         return None
     group, peer = group_of(frame), values.get(side)
     if peer is None and values.get(f"group_{side}") is not None:
@@ -221,9 +209,8 @@ def collective_wait(frame, entries: list[dict]) -> Wait | None:
     if not mine or mine[-1]["retired"] or not mine[-1]["profiling_name"].startswith("gloo:"):
         return None
     entry, group = mine[-1], group_of(frame)
-    begun_by = entry["frames"][0]["name"]
-    if frame.f_code.co_name != begun_by or entry["process_group"][0] != group.group_name:
-        return None
+    if "work" not in frame.f_locals or entry["process_group"][0] != group.group_name:
+        return None  # it is on its way to the next collective
     kind, everyone, me = operation(entry), members(group), dist.get_rank()
     others = frozenset(everyone) - {me}
     needs: frozenset[int] = frozenset()
