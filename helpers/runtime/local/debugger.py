@@ -13,6 +13,8 @@ from types import TracebackType
 
 import torch
 
+from helpers.runtime.local import rank
+
 RUNTIME = str(Path(__file__).parents[1])
 LONGEST = 20_000  # characters of one answer
 MOVES = "continue c cont next n step s until unt return r jump j run restart interact debug"
@@ -29,16 +31,16 @@ class Debugger(pdb.Pdb):
     def __init__(self, trace: TracebackType | None):
         super().__init__(stdin=io.StringIO(), stdout=io.StringIO(), nosigint=True, readrc=False)
         torch.set_printoptions(**TENSOR)
+        self.reset()
         running = sys._current_frames()[threading.main_thread().ident]
         self.setup(None if trace else running, trace)
-        self.anywhere = any(not own(frame) for frame, _ in self.stack)
         while not trace and self.curindex and library(self.curframe):
             self.onecmd("up")  # to the line that called into PyTorch
         self.said()
 
     def answer(self, command: str) -> str:
         """What the debugger says to a command; to "" it says where it is."""
-        if not self.anywhere:
+        if not self.anywhere:  # `get_stack` has looked
             return "This rank is not in your function: it has returned, or never came to it.\n"
         if not command:
             self.print_stack_entry(self.stack[self.curindex])
@@ -58,8 +60,12 @@ class Debugger(pdb.Pdb):
     def get_stack(self, frame, trace):
         """Without the frames that only start the student's function."""
         stack, _ = super().get_stack(frame, trace)
-        kept = [entry for entry in stack if not own(entry[0])] or stack
-        return kept, len(kept) - 1
+        codes = [entry[0].f_code for entry in stack]
+        begin = codes.index(rank.run.__code__) + 1 if rank.run.__code__ in codes else len(stack)
+        kept = [entry for entry in stack[begin:] if not own(entry[0])]
+        self.anywhere = bool(kept)
+        stack = kept or stack
+        return stack, len(stack) - 1
 
     def displayhook(self, value):
         if value is not None:
@@ -74,17 +80,20 @@ class Debugger(pdb.Pdb):
 
     do_pp = do_p
 
-    def do_stay(self, _):
-        self.message("This rank has stopped for good: look around, it cannot go on.")
+
+def stay(name: str):
+    """What a command that would make the rank go on does instead."""
+    said = f"This rank has stopped for good: look around, it cannot go on. A variable? p {name}"
+    return lambda debugger, _: debugger.message(said)
 
 
 for _name in MOVES.split():
-    setattr(Debugger, f"do_{_name}", Debugger.do_stay)
+    setattr(Debugger, f"do_{_name}", stay(_name))
 
 
 def own(frame) -> bool:
     file = frame.f_code.co_filename
-    return file.startswith(RUNTIME) or file.startswith("<frozen") or file == "<string>"
+    return file.startswith(RUNTIME)
 
 
 def library(frame) -> bool:

@@ -38,6 +38,7 @@ class Kept:
         self.live = [p.rank for p in processes.ranks if p.status is None]
         processes.signal(self.live, signal.SIGSTOP)
         processes.tell(release=KEEP_SECONDS)
+        self.end = weakref.finalize(self, kill, processes, self.pid, 0.0)
 
     def ask(self, rank: int, command: str) -> str:
         """Let the rank go on for as long as it takes to answer a debugger's command.
@@ -74,12 +75,15 @@ class Kept:
         return bool(processes.ranks) and processes.ranks[rank].status is None
 
     def drop(self, wait: float = 0.0):
-        """Kill the ranks. In a fork of the notebook they are somebody else's."""
-        if self.pid == os.getpid() and self.processes.ranks:
-            self.processes.kill(wait)
+        """Kill the ranks."""
+        if self.end.detach():
+            kill(self.processes, self.pid, wait)
 
-    def __del__(self):
-        self.drop()
+
+def kill(processes: Processes, owner: int, wait: float):
+    """In a fork of the notebook they are somebody else's."""
+    if owner == os.getpid():
+        processes.kill(wait)
 
 
 _latest: weakref.ref[Kept] | None = None

@@ -6,6 +6,7 @@ can reach. It has released the interpreter's lock there, so another thread can s
 
 import socket
 import threading
+import traceback
 from types import TracebackType
 
 from helpers.runtime.local.channel import Channel
@@ -41,6 +42,8 @@ def answer(line: Channel):
                     line.send(debugger.answer(command))
         except (EOFError, OSError):  # hung up; or the function has closed what is not its own
             return
+        except Exception:  # a debugger must not leave its reader waiting
+            line.send(traceback.format_exc())
 
 
 def start_debugger():

@@ -39,7 +39,16 @@ def failed(kernel):
 
 
 def test_locals_tensors_up_and_down(failed):
-    lines = ["n_is = n", "p n", "up", "reason", "weights", "p weights.sum()", "down", "p inner is x"]
+    lines = [
+        "n_is = n",
+        "p n",
+        "up",
+        "reason",
+        "weights",
+        "p weights.sum()",
+        "down",
+        "p inner is x",
+    ]
     out, prompts = talk(failed, [*lines, "q"])
     assert set(prompts) == {"rank 1 ▸ "}
     said = out.stdout
@@ -66,8 +75,9 @@ def test_another_rank_waits_in_its_collective(failed):
 
 def test_the_method_does_the_same_and_may_be_entered_again(failed):
     failed.do("error = sys.last_value")
-    for rank in (0, 1):
-        out, prompts = talk(failed, ["p worker.rank", "q"], f"error.debug(rank={rank})")
+    for rank in (0, 1, 0):
+        where = [] if rank == 0 else ["up"]
+        out, prompts = talk(failed, [*where, "p worker.rank", "q"], f"error.debug(rank={rank})")
         assert prompts[0] == f"rank {rank} ▸ "
         assert f"\n{rank}\n" in out.stdout
     out = failed.run("error.debug(rank=3)")
@@ -76,17 +86,18 @@ def test_the_method_does_the_same_and_may_be_entered_again(failed):
 
 
 def test_nothing_goes_on_and_nothing_is_run_by_an_empty_line(failed):
-    out, _ = talk(failed, ["c", "n", "", "interact", "p 1 +", "p worker.rank", "q"])
+    out, _ = talk(failed, ["c", "n", "", "interact", "p 1 +", "p n", "q"])
     assert out.stdout.count("it cannot go on") == 3
+    assert "A variable? p n" in out.stdout
     assert "SyntaxError" in out.stdout
-    assert "\n1\n" in out.stdout
+    assert "\n7\n" in out.stdout
 
 
 def test_kept_ranks_use_no_time(failed):
     ranks = [p for p in failed.children() if p.status() == "stopped"]
     assert len(ranks) == 3
     talk(failed, ["p n", "rank 0", "q"])
-    assert {p.status() for p in ranks} == {"stopped"}
+    assert gone(lambda: [p for p in ranks if p.status() != "stopped"], 5)
 
 
 def test_the_next_call_ends_them(failed):
@@ -110,7 +121,7 @@ def test_they_end_after_a_while(kernel):
     assert gone(lambda: kernel.children()[1:], 8)
     kernel.client.input("p n")
     out = kernel.result(ident)
-    assert out.stdout.count("\n7\n") == 4
+    assert out.stdout.split().count("7") == 4
     assert "gone" in out.stdout
     kernel.do("kept.KEEP_SECONDS = before")
 
@@ -128,7 +139,7 @@ launch(early, workers=2)
     )
     assert "rank 1 waits in barrier for rank 0, which has returned" in out.error
     assert "%debug enters rank 1 where it waits" in out.shown
-    out, _ = talk(kernel, ["step", "rank 0", "p 1", "q"])
+    out, _ = talk(kernel, ["p step", "rank 0", "p 1", "q"])
     assert "\n11\n" in out.stdout
     assert out.stdout.count("not in your function") == 2
 
@@ -136,8 +147,9 @@ launch(early, workers=2)
 def test_a_rank_that_dies_under_the_debugger(failed):
     out, _ = talk(failed, ["import os; os._exit(3)"])
     assert "Rank 1 has ended" in out.stdout
-    out, _ = talk(failed, ["p worker.rank", "q"], "sys.last_value.debug(0)")
-    assert "\n0\n" in out.stdout
+    out, _ = talk(failed, ["w", "q"], "sys.last_value.debug(0)")
+    assert "-> dist.barrier()" in out.stdout
+    assert "Rank 1 is gone" in talk(failed, ["rank 1"], "sys.last_value.debug(0)")[0].stdout
 
 
 def test_interrupted_at_the_prompt(failed):
