@@ -7,7 +7,10 @@ can reach. It has released the interpreter's lock there, so another thread can s
 import socket
 import threading
 import traceback
+import weakref
 from types import TracebackType
+
+import torch.distributed as dist
 
 from helpers.runtime.local.channel import Channel
 from helpers.runtime.local.whereabouts import Observer
@@ -15,12 +18,19 @@ from helpers.runtime.local.whereabouts import Observer
 NAME = "helpers-listener"
 
 _trace: TracebackType | None = None
+_group: weakref.ref | None = None
 
 
 def remember(error: BaseException):
     """Keep the failed function's frames for a debugger, until the process ends."""
     global _trace
     _trace = error.__traceback__
+
+
+def joined():
+    """Remember the ranks' process group: of groups that a function makes after it, less is known."""
+    global _group
+    _group = weakref.ref(dist.group.WORLD)
 
 
 def listen(fd: int):
@@ -36,7 +46,7 @@ def answer(line: Channel):
             message, _ = line.receive()
             match message:
                 case ("look",):
-                    line.send(observer.look())
+                    line.send(observer.look(_group and _group()))
                 case ("debug", command):
                     debugger = debugger or start_debugger()
                     line.send(debugger.answer(command))

@@ -101,6 +101,7 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
         timeout=timedelta(seconds=setup.timeout),
         device_id=device if setup.device == "cuda" else None,
     )
+    listener.joined()
     return Worker(setup.rank, setup.world_size, device, channel)
 
 

@@ -81,18 +81,23 @@ class Observer:
     def __init__(self):
         self.sign, self.busy = Unchanged(), Unchanged()
 
-    def look(self) -> Answer:
-        """Costs some microseconds, and milliseconds where the rank has not moved."""
+    def look(self, default_group) -> Answer:
+        """Costs some microseconds, and milliseconds where the rank has not moved.
+
+        Args:
+            default_group: as this rank first joined it. Where the function has made another one,
+                names and numbers begin again, and the recorder mixes them up.
+        """
         try:
-            return self.compare()
+            return self.compare(default_group is not None and default_group is dist.group.WORLD)
         except Exception:  # something private has changed: then nothing is known
             return Answer("running")
 
-    def compare(self) -> Answer:
+    def compare(self, clear: bool) -> Answer:
         frame = sys._current_frames()[threading.main_thread().ident]
         place = place_of(frame)
         settled = self.sign.since((place, id(frame), frame.f_lasti, sequence_numbers()))
-        if place == "running" or not settled:
+        if place == "running" or not settled or not clear:
             return Answer(place)
         quiet, entries = self.busy.since(activity()), recorded()
         return Answer(
@@ -151,12 +156,10 @@ def operation(entry: dict) -> str:
 
 def issued(entries: list[dict]) -> dict[str, dict[int, str]]:
     found: dict[str, dict[int, str]] = {}
-    latest: dict[str, int] = {}
-    for entry in entries:  # in the order in which they were begun
-        name = entry["process_group"][0]
-        if latest.setdefault(name, entry["pg_id"]) != entry["pg_id"]:  # a new group of that name
-            latest[name], found[name] = entry["pg_id"], {}
-        found.setdefault(name, {})[entry["collective_seq_id"]] = operation(entry)
+    for entry in entries:
+        found.setdefault(entry["process_group"][0], {})[entry["collective_seq_id"]] = operation(
+            entry
+        )
     return {name: dict(sorted(numbers.items())[-LAST:]) for name, numbers in found.items()}
 
 
@@ -209,8 +212,11 @@ def collective_wait(frame, entries: list[dict]) -> Wait | None:
     if not mine or mine[-1]["retired"] or not mine[-1]["profiling_name"].startswith("gloo:"):
         return None
     entry, group = mine[-1], group_of(frame)
-    if "work" not in frame.f_locals or entry["process_group"][0] != group.group_name:
+    name = group.group_name
+    if "work" not in frame.f_locals or entry["process_group"][0] != name:
         return None  # it is on its way to the next collective
+    if not name.isdigit():
+        return None  # named after its members: the same name again after the group has gone
     kind, everyone, me = operation(entry), members(group), dist.get_rank()
     others = frozenset(everyone) - {me}
     needs: frozenset[int] = frozenset()
@@ -222,4 +228,4 @@ def collective_wait(frame, entries: list[dict]) -> Wait | None:
     elif kind in TO_ROOT and everyone[root] == me:
         needs = others
     number, seconds = entry["collective_seq_id"], entry["timeout_ms"] / 1000
-    return Wait(called(frame), kind, group.group_name, everyone, number, needs, seconds)
+    return Wait(called(frame), kind, name, everyone, number, needs, seconds)
