@@ -11,6 +11,7 @@ from helpers.runtime.blame import pack_or_name
 from helpers.runtime.devices import choose_device
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.joined import member
+from helpers.runtime.local import kept, session
 from helpers.runtime.local.call import Call
 from helpers.runtime.local.client import start_method
 from helpers.runtime.local.interrupt import Interrupts
@@ -112,6 +113,7 @@ class Cluster:
         parcel = pack_or_name((fn, kwargs, cell_sources()), names, "to the ranks")
         with Interrupts() as interrupts:
             try:
+                kept.drop(wait=END_SECONDS)
                 call = self.send(parcel, live)
                 try:
                     with interrupts.allowed():
@@ -120,7 +122,7 @@ class Cluster:
                     call.close()
                     tell_changed(call.changed)
             except BaseException as error:
-                self.stop()
+                self.stop(error)
                 if self.calls:
                     explain_loss(error)
                 self.calls = 0
@@ -136,6 +138,8 @@ class Cluster:
         """Put the call before the ranks, which are started if there are none."""
         if self.processes is None or self.processes.pid != os.getpid():  # a fork has no ranks yet
             self.start()
+            for process in self.processes.ranks:
+                process.listen()
         changes, self.environ = environ_changes(self.environ), dict(os.environ)
         for process in self.processes.ranks:
             try:
@@ -158,10 +162,12 @@ class Cluster:
             debug=self.debug,
         )
 
-    def stop(self):
-        """Kill the ranks and wait until they are gone."""
+    def stop(self, error: BaseException):
+        """Kill the ranks and wait until they are gone; or keep them for a debugger."""
         processes, self.processes = self.processes, None
-        if processes:
+        if processes and kept.keep(processes, error):
+            session.offer(error)
+        elif processes:
             processes.kill(wait=END_SECONDS)
 
     def close(self):
@@ -265,9 +271,7 @@ def cell_sources() -> dict[str, str]:
 
 def explain_loss(error: BaseException):
     """Say in the error that what earlier calls left on the ranks is gone with them."""
-    text = (
-        "The ranks are gone, and their worker.state with them; the next call begins with new ones."
-    )
+    text = "The next call begins with new ranks: what worker.state held is lost."
     if isinstance(error, WorkerError):
         error.args = (f"{error}\n{text}",)
     elif isinstance(error, KeyboardInterrupt):

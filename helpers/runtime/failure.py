@@ -15,11 +15,15 @@ CONSEQUENCE = re.compile(
 )
 START_FAILED = 70  # exit code of a rank that never came to the function; server.py has it too
 CHANNEL_LOST = 71  # of one that cannot answer any more; rank.py has it too
-MISMATCH = "\nDifferent collectives, or shapes, on the ranks? launch(debug=True) names them."
+LONGER = "Longer work between two signs of life? worker.log, a print or launch(timeout=…)."
+MISMATCH = "Different collectives, or shapes, on the ranks? launch(debug=True) names them."
 
 
 class WorkerError(RuntimeError):
     """A rank failed. The other ranks were stopped at once.
+
+    In a notebook the ranks are kept for `debug` until the next call, 5 minutes at most; until then
+    they use memory, and no time.
 
     Attributes:
         rank: which rank failed first; None when none can be told from the others.
@@ -31,6 +35,9 @@ class WorkerError(RuntimeError):
     `__cause__` is the rank's own exception where it can travel.
     """
 
+    first = 0  # the rank that a debugger enters first, where `rank` is None
+    kept = None  # the ranks, where they are kept
+
     def __init__(self, headline: str, *, kind, rank=None, traceback="", others=None, note=""):
         self.rank, self.kind, self.traceback, self.note = rank, kind, traceback, note
         self.others: dict[int, str] = others or {}
@@ -40,11 +47,21 @@ class WorkerError(RuntimeError):
         super().__init__("\n".join(part for part in parts if part))
 
     def __reduce__(self):  # so that it comes back from a launch inside a rank
-        return rebuild, (str(self), self.__dict__)
+        return rebuild, (str(self), {k: v for k, v in self.__dict__.items() if k != "kept"})
+
+    def debug(self, rank: int | None = None):
+        """Enter a rank where it failed, or where it waits, as `%debug` does.
+
+        Args:
+            rank: which one; by default the one that failed.
+        """
+        from helpers.runtime.local.session import debug
+
+        debug(self, rank)
 
     def _render_traceback_(self):
         """In a notebook, show what happened on the rank, not how we learned of it."""
-        return [f"WorkerError: {self}"]
+        return [f"WorkerError: {self}", *getattr(self, "__notes__", [])]
 
 
 class ServerLost(WorkerError):
@@ -171,30 +188,45 @@ def blame(failures: list[Failure], whereabouts: dict[int, str], stacks: dict[int
     return error
 
 
-def blame_hang(timeout: float, whereabouts: dict[int, str], stacks: dict[int, str]):
-    """The error for a call without a sign of life. Names the odd one out, where there is one."""
+def blame_hang(reason: float | str, whereabouts: dict[int, str], stacks: dict[int, str]):
+    """The error for a call that hangs.
+
+    Args:
+        reason: what proves it; or the seconds without a sign of life, and then the odd one out is
+            named, where there is one.
+    """
     calls = {
         r: collective(frames(stacks.get(r, ""))) for r, known in whereabouts.items() if not known
     }
-    idle = [rank for rank, call in calls.items() if call is None]
-    odd = idle[0] if len(idle) == 1 and len(calls) > 1 else None
-    headline = f"no sign of life from any rank for {timeout:g} s: a hang"
-    if odd is not None:
-        headline += f"; rank {odd} is the one that is not in a collective"
-    elif len(set(calls.values())) > 1:
-        headline += "; the ranks are in different collectives"
-    elif len(calls) < len(whereabouts) and any(calls.values()):
-        headline += "; some ranks wait in a collective for others that have returned"
     text = []
     for rank, known in sorted(whereabouts.items()):
         text.append(f"rank {rank} was {known or doing(stacks.get(rank, ''))}")
         if not known:
             text.append(format_stack(stacks.get(rank, "")))
-    return WorkerError(
+    proved = isinstance(reason, str)
+    headline, odd = (reason, None) if proved else suspect(reason, calls, len(whereabouts))
+    advice = [] if proved else [LONGER]
+    if any(calls.values()):
+        advice.append(MISMATCH)
+    error = WorkerError(
         headline,
         kind="hang",
         rank=odd,
         traceback="\n".join(filter(None, text)),
-        note="Longer work between two signs of life? worker.log, a print or launch(timeout=…)."
-        + (MISMATCH if any(calls.values()) else ""),
+        note="\n".join(advice),
     )
+    error.first = min(calls, default=0)
+    return error
+
+
+def suspect(seconds: float, calls: dict[int, str | None], ranks: int) -> tuple[str, int | None]:
+    """What looks odd, where nothing is proved: the headline, and the odd rank."""
+    headline = f"no sign of life from any rank for {seconds:g} s: a hang"
+    idle = [rank for rank, call in calls.items() if call is None]
+    if len(idle) == 1 and len(calls) > 1:
+        return f"{headline}; rank {idle[0]} is the one that is not in a collective", idle[0]
+    if len(set(calls.values())) > 1:
+        return f"{headline}; the ranks are in different collectives", None
+    if len(calls) < ranks and any(calls.values()):
+        return f"{headline}; some ranks wait in a collective for others that have returned", None
+    return headline, None

@@ -8,6 +8,8 @@ from functools import partial
 from helpers.runtime.failure import START_FAILED, Failure, blame, blame_hang
 from helpers.runtime.local.channel import readable
 from helpers.runtime.local.console import Console
+from helpers.runtime.local.deadlock import explain
+from helpers.runtime.local.looks import Looks
 from helpers.runtime.local.processes import Processes, RankProcess
 from helpers.runtime.local.rank import STACK_SIGNAL
 from helpers.runtime.payload import Parcel, unpack
@@ -39,6 +41,7 @@ class Call:
         self.stacks: dict[int, str] = {}
         self.changed: dict[str, None] = {}  # files edited since the ranks imported them, in order
         self.last_sign = time.monotonic()
+        self.looks = Looks(processes)
         self.selector = selectors.DefaultSelector()
         self.selector.register(processes, selectors.EVENT_READ, self.hear_server)
         for p in processes.ranks:
@@ -47,6 +50,7 @@ class Call:
                 (p.stderr, partial(self.hear_print, p, "stderr", p.stderr)),
                 (p.stacks, partial(self.hear_stack, p)),
                 (p.channel, partial(self.hear_rank, p)),
+                (p.line, partial(self.looks.take, p)),
             ):
                 self.selector.register(source, selectors.EVENT_READ, hear)
 
@@ -72,6 +76,9 @@ class Call:
                 if now >= deadline or self.all_ended():
                     self.ask_for_stacks()
                     raise blame(list(self.failures.values()), self.whereabouts(), self.stacks)
+            elif stuck := self.looks.prove(set(self.results)):
+                self.ask_for_stacks()
+                raise blame_hang(explain(stuck, set(self.results)), self.whereabouts(), self.stacks)
             elif timeout is not None and now > self.last_sign + timeout:
                 self.ask_for_stacks()
                 raise blame_hang(timeout, self.whereabouts(), self.stacks)
@@ -188,3 +195,4 @@ class Call:
 
     def sign_of_life(self):
         self.last_sign = time.monotonic()
+        self.looks.sign_of_life()

@@ -1,5 +1,6 @@
 """The rank processes of one cluster, as the notebook holds them."""
 
+import contextlib
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ class RankProcess:
         self.rank = rank
         self.pid: int | None = None
         self.status: int | None = None  # exit code, or minus the signal, once it has ended
+        self.line: Channel | None = None
         self.problem = ""  # why it could not be started
         self.joined = False  # has it met the other ranks?
         here, self._channel = socket.socketpair()
@@ -38,8 +40,17 @@ class RankProcess:
         for fd in (self._stdout, self._stderr, self._stacks):
             os.close(fd)
 
+    def listen(self):
+        """Open a second line, on which the rank answers while its function runs."""
+        here, there = socket.socketpair()
+        self.line = Channel(here)
+        with there, contextlib.suppress(OSError):  # it has ended, and the server will say how
+            self.channel.send("listen", fd=there.fileno())
+
     def close(self):
         self.channel.close()
+        if self.line:
+            self.line.close()
         for fd in (self.stdout, self.stderr, self.stacks):
             os.close(fd)
 

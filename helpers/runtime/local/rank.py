@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.runtime.blame import pack_or_name
-from helpers.runtime.local import ending
+from helpers.runtime.local import ending, listener
 from helpers.runtime.local.channel import Channel
 from helpers.runtime.local.sources import SourceFiles
 from helpers.runtime.payload import CannotTravel, Parcel, unpack
@@ -80,6 +80,8 @@ def work(channel_fd: int, stacks_fd: int) -> int:
                     return CHANNEL_LOST
                 finally:
                     call.close()
+            case ("listen",):
+                listener.listen(fd)
             case ("leave",):
                 leave(setup)
                 ending.finish()
@@ -114,6 +116,7 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
         device_id=device if setup.device == "cuda" else None,
     )
     channel.post("joined")
+    listener.joined()
     return Worker(setup.rank, setup.world_size, device, channel)
 
 
@@ -155,6 +158,7 @@ def answer(channel: Channel, step):
         return step()
     except BaseException as error:
         if os.getpid() == rank:
+            listener.remember(error)
             flush()
             channel.send("error", describe(error, skip=__file__))
         return None

@@ -1,0 +1,109 @@
+"""The rank's end of a debugging session: Python's own debugger, one command at a time.
+
+It runs in the listener's thread and looks at the frames of the main one: those that an exception
+has left, or those in which the main thread still is. Nothing in them can go on.
+"""
+
+import io
+import pdb
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from helpers.runtime.local import rank
+
+RUNTIME = str(Path(__file__).parents[1])
+LONGEST = 20_000  # characters of one answer
+MOVES = "continue c cont next n step s until unt return r jump j run restart interact debug"
+TENSOR = {"threshold": 60, "edgeitems": 2}  # how many values of a tensor are shown
+
+
+class Debugger(pdb.Pdb):
+    """Looks around in a rank that has stopped.
+
+    Args:
+        trace: of the exception that ended the function; None where it is still running.
+    """
+
+    def __init__(self, trace: TracebackType | None):
+        super().__init__(stdin=io.StringIO(), stdout=io.StringIO(), nosigint=True, readrc=False)
+        torch.set_printoptions(**TENSOR)
+        self.reset()
+        running = sys._current_frames()[threading.main_thread().ident]
+        self.setup(None if trace else running, trace)
+        while not trace and self.curindex and library(self.curframe):
+            self.onecmd("up")  # to the line that called into PyTorch
+        self.said()
+
+    def answer(self, command: str) -> str:
+        """What the debugger says to a command; to "" it says where it is."""
+        if not self.anywhere:  # `get_stack` has looked
+            return "This rank is not in your function: it has returned, or never came to it.\n"
+        if not command:
+            self.print_stack_entry(self.stack[self.curindex])
+            return self.said()
+        self.cmdqueue = [command]
+        while self.cmdqueue:
+            self.onecmd(self.precmd(self.cmdqueue.pop(0)))
+        text = self.said()
+        return text if len(text) <= LONGEST else text[:LONGEST] + " …\n"
+
+    def said(self) -> str:
+        text = self.stdout.getvalue()
+        self.stdout.seek(0)
+        self.stdout.truncate()
+        return text
+
+    def get_stack(self, frame, trace):
+        """Without the frames that only start the student's function."""
+        stack, _ = super().get_stack(frame, trace)
+        codes = [entry[0].f_code for entry in stack]
+        begin = codes.index(rank.run.__code__) + 1 if rank.run.__code__ in codes else len(stack)
+        kept = [entry for entry in stack[begin:] if not own(entry[0])]
+        self.anywhere = bool(kept)
+        stack = kept or stack
+        return stack, len(stack) - 1
+
+    def displayhook(self, value):
+        if value is not None:
+            self.message(shown(value))
+
+    def do_p(self, expression):
+        """p expression: print its value."""
+        try:
+            self.message(shown(self._getval(expression)))
+        except Exception:  # pdb has said what is wrong with it
+            pass
+
+    do_pp = do_p
+
+
+def stay(name: str):
+    """What a command that would make the rank go on does instead."""
+    said = f"This rank has stopped for good: look around, it cannot go on. A variable? p {name}"
+    return lambda debugger, _: debugger.message(said)
+
+
+for _name in MOVES.split():
+    setattr(Debugger, f"do_{_name}", stay(_name))
+
+
+def own(frame) -> bool:
+    file = frame.f_code.co_filename
+    return file.startswith(RUNTIME)
+
+
+def library(frame) -> bool:
+    file = frame.f_code.co_filename
+    return "site-packages" in file or file.startswith(sys.base_prefix)
+
+
+def shown(value) -> str:
+    """A tensor's shape, type and place before its values."""
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    kind = str(value.dtype).removeprefix("torch.")
+    return f"shape {tuple(value.shape)}, {kind}, {value.device}\n{value.detach()!r}"

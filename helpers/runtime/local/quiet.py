@@ -1,0 +1,66 @@
+"""Has this process done nothing, sent nothing and received nothing? Linux.
+
+A message between two ranks shows in no sequence number until it has arrived. So a rank that waits
+for one is stuck only if nothing is on its way: the threads of both processes have not run, all
+bytes that were sent have arrived, and none has come since the last look.
+"""
+
+import fcntl
+import os
+import socket
+import struct
+import termios
+import threading
+
+GLOO_LOOP = "gloo_tcp_loop"  # gloo's thread wakes by itself every 10 ms; it only moves bytes
+BYTES = struct.Struct("QQ")  # acknowledged and received, in Linux's `struct tcp_info`
+BYTES_AT = 120
+SENDING = getattr(termios, "TIOCOUTQ", None)
+
+
+def activity() -> tuple | None:
+    """Changes with whatever the process does. None while it does something, or where unknown."""
+    threads, bytes_moved = thread_times(), traffic()
+    return None if threads is None or bytes_moved is None else (threads, bytes_moved)
+
+
+def thread_times() -> dict[str, str] | None:
+    """For each thread but this one and gloo's: nanoseconds on, and waiting for, a core.
+
+    None while one of them runs.
+    """
+    times, mine = {}, str(threading.get_native_id())
+    for thread in set(os.listdir("/proc/self/task")) - {mine}:
+        if read(thread, "comm").strip() == GLOO_LOOP:
+            continue
+        state = read(thread, "stat").rpartition(")")[2].split()[0]
+        if state not in "SI":
+            return None
+        times[thread] = read(thread, "schedstat")
+    return times
+
+
+def read(thread: str, name: str) -> str:
+    with open(f"/proc/self/task/{thread}/{name}") as file:
+        return file.read()
+
+
+def traffic() -> dict[int, tuple[int, int]] | None:
+    """Bytes that each connection has sent and received; None while some are on their way."""
+    moved = {}
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            with socket.socket(fileno=os.dup(fd)) as connection:
+                if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                    continue
+                if queued(connection, termios.FIONREAD) or queued(connection, SENDING):
+                    return None
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                moved[fd] = BYTES.unpack_from(info, BYTES_AT)
+        except OSError:  # not a connection
+            continue
+    return moved or None
+
+
+def queued(connection: socket.socket, request: int) -> int:
+    return struct.unpack("i", fcntl.ioctl(connection, request, bytes(4)))[0]
