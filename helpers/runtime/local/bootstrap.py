@@ -1,7 +1,6 @@
 """What a fresh process does to become a rank."""
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -9,7 +8,7 @@ import sys
 import types
 from multiprocessing import reduction
 
-from helpers.runtime.local.orphans import become_subreaper
+from helpers.runtime.local.orphans import C, become_subreaper
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 START_FAILED = 70  # exit code of a rank that never came to the function
@@ -30,19 +29,20 @@ class Handed:
         return duplicate.detach()
 
 
-def become_rank(channel: int, stdout: int, stderr: int, stacks: int, foreign=()):
+def become_rank(channel: int, stdout: int, stderr: int, stacks: int, foreign=(), ours=()):
     """Turn this fresh process into a rank; never returns.
 
     Args:
         channel, stdout, stderr, stacks: the rank's descriptors.
-        foreign: what a fork has inherited, and is none of the rank's business.
+        foreign: descriptors that a fork has inherited, and that are none of the rank's business.
+        ours: `own_modules()`. To look through all modules costs a fork a copy of their pages.
     """
     code = START_FAILED
     try:
         lead_a_session()
         close(foreign)
         redirect(stdout, stderr)
-        forget()
+        forget(ours or own_modules())
         from helpers.runtime.local.rank import work
 
         code = work(channel, stacks)
@@ -60,7 +60,7 @@ def lead_a_session():
     server = os.getppid()
     os.setsid()
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        C.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != server:
             os._exit(1)
     become_subreaper()
@@ -78,11 +78,15 @@ def redirect(stdout: int, stderr: int):
         os.close(fd)
 
 
-def forget():
+def own_modules() -> list[str]:
+    """The modules of `helpers` in this process."""
+    return [name for name in sys.modules if name.split(".")[0] == "helpers"]
+
+
+def forget(ours: list[str]):
     """Drop what is the server's: its part of `helpers`, how it starts processes, its `__main__`."""
-    for name in list(sys.modules):
-        if name.split(".")[0] == "helpers":
-            del sys.modules[name]
+    for name in ours:
+        del sys.modules[name]
     multiprocessing.set_start_method(None, force=True)
     sys.modules["__main__"] = types.ModuleType("__main__")
     if ROOT not in sys.path:

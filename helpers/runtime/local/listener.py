@@ -13,7 +13,6 @@ from types import TracebackType
 import torch.distributed as dist
 
 from helpers.runtime.local.channel import Channel
-from helpers.runtime.local.whereabouts import Observer
 
 NAME = "helpers-listener"
 
@@ -40,12 +39,13 @@ def listen(fd: int):
 
 
 def answer(line: Channel):
-    observer, debugger = Observer(), None
+    observer = debugger = None
     while True:
         try:
             message, _ = line.receive()
             match message:
                 case ("look",):
+                    observer = observer or start_observer()
                     line.send(observer.look(_group and _group()))
                 case ("debug", command):
                     debugger = debugger or start_debugger()
@@ -56,7 +56,13 @@ def answer(line: Channel):
             line.send(traceback.format_exc())
 
 
+def start_observer():
+    from helpers.runtime.local.whereabouts import Observer  # here: few ranks ever need it
+
+    return Observer()
+
+
 def start_debugger():
-    from helpers.runtime.local.debugger import Debugger  # here: few ranks ever need it
+    from helpers.runtime.local.debugger import Debugger
 
     return Debugger(_trace)

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 
+C = ctypes.CDLL(None)
 PR_SET_CHILD_SUBREAPER = 36
 LISTED = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 
@@ -59,7 +60,7 @@ def kill_group(pid: int):
 def become_subreaper():
     """Have orphans among this process's descendants become its children. Linux."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+        C.prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def children() -> list[int]:

@@ -7,6 +7,7 @@ import mmap
 import struct
 import sys
 import time
+import weakref
 
 PATIENCE_SECONDS = 3.0  # in all: many calls in a row are to get the second generation too
 
@@ -35,6 +36,12 @@ def import_rest():
     for name in OF_A_STEP:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+
+
+def leave_standing():
+    """Have a rank's end take down nothing of what was imported here: PyTorch would need 0.1 s."""
+    for finalizer in list(getattr(weakref.finalize, "_registry", ())):
+        finalizer.atexit = False
 
 
 class GiveWay(importlib.abc.MetaPathFinder):

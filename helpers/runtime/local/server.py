@@ -36,10 +36,10 @@ import time
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 
-from helpers.runtime.local.bootstrap import START_FAILED, Handed, become_rank
+from helpers.runtime.local.bootstrap import START_FAILED, Handed, become_rank, own_modules
 from helpers.runtime.local.channel import ready
 from helpers.runtime.local.orphans import Orphans
-from helpers.runtime.local.preload import GiveWay, import_first, import_rest
+from helpers.runtime.local.preload import GiveWay, import_first, import_rest, leave_standing
 
 FDS_PER_RANK = 4  # channel, stdout, stderr, stacks
 POLL_SECONDS = 0.5  # how often deadlines are looked at
@@ -83,6 +83,7 @@ class Server:
         self.folders: set[str] = set()  # what the notebook would like removed at its end
         self.processes = {}  # pid -> torch.multiprocessing's Process
         self.spawned = False  # was any of them?
+        self.modules = own_modules()
         self.orphans = Orphans(spare=elder)
         self.wake = os.pipe()  # a signal writes to it, and so ends the waiting
         for end in self.wake:
@@ -187,7 +188,10 @@ class Server:
         if self.give_way:
             self.give_way.busy(GIVE_WAY_SECONDS)
         try:
-            handed = (*fds, self.foreign(fds)) if method == "fork" else tuple(map(Handed, fds))
+            if method == "fork":
+                handed = (*fds, self.foreign(fds), self.modules)
+            else:
+                handed = tuple(map(Handed, fds))
             process = get_context(method).Process(
                 name=f"rank {rank}", target=become_rank, args=handed
             )
@@ -234,6 +238,7 @@ def main(early, late, notebook_pid, start):
     pid = int(notebook_pid)
     notebook = (pid, getattr(os, "pidfd_open", lambda pid: None)(pid))
     import_first()
+    leave_standing()
     elder = None
     if start == "spawn":  # its ranks inherit no import, so there is nothing more to prepare
         early.close()
@@ -248,6 +253,7 @@ def main(early, late, notebook_pid, start):
         early.close()
         with give_way:
             import_rest()
+        leave_standing()
         gc.collect()
         gc.freeze()
     with contextlib.suppress(OSError):  # the notebook is gone already: see to what it left

@@ -1,11 +1,11 @@
 """Has a file changed on disk since this rank imported it?"""
 
 import os
-import site
 import sys
-import sysconfig
+from itertools import takewhile
 
-INSTALLED = (sysconfig.get_path("stdlib"), *site.getsitepackages(), site.getusersitepackages())
+STANDARD = os.path.dirname(os.__file__)
+INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 
 
 class SourceFiles:
@@ -16,14 +16,15 @@ class SourceFiles:
 
     def __init__(self):
         self.seen: dict[str, tuple[int, int] | None] = {}
-        self.modules = set(sys.modules)  # what came before the first call is the runtime itself
+        self.last = next(reversed(sys.modules))  # what came before the first call is the runtime
 
     def look(self):
         """Remember how the files of newly imported modules are."""
-        for name in sys.modules.keys() - self.modules:
-            self.modules.add(name)
+        new = list(takewhile(lambda name: name != self.last, reversed(sys.modules)))
+        self.last = next(reversed(sys.modules))
+        for name in new:
             file = getattr(sys.modules[name], "__file__", None)
-            if isinstance(file, str) and not file.startswith(INSTALLED):
+            if isinstance(file, str) and not installed(file):
                 self.seen[file] = state_of(file)
 
     def changed(self) -> list[str]:
@@ -34,6 +35,10 @@ class SourceFiles:
                 self.seen[file] = now
                 found.append(file)
         return found
+
+
+def installed(file: str) -> bool:
+    return file.startswith(STANDARD) or any(folder in file for folder in INSTALLED)
 
 
 def state_of(file: str) -> tuple[int, int] | None:

@@ -172,7 +172,7 @@ def test_a_rank_that_cannot_be_started_is_told(monkeypatch):
         ),
     )
     bare = server.Server.__new__(server.Server)
-    bare.give_way, bare.spawned = None, False
+    bare.give_way, bare.spawned, bare.modules = None, False, []
     before = len(os.listdir("/proc/self/fd"))
     bare.hear(server.Ranks(Socket()))
     assert told == [b'{"rank": 2, "status": 70, "problem": "[Errno 12] Cannot allocate memory"}\n']
