@@ -28,7 +28,7 @@ def remember(error: BaseException):
 
 
 def joined():
-    """Remember the ranks' process group: of groups that a function makes after it, less is known."""
+    """Remember the ranks' process group: of one that a function makes itself, less is known."""
     global _group
     _group = weakref.ref(dist.group.WORLD)
 
