@@ -4,8 +4,8 @@ The main thread may wait inside a collective, in compiled code that no signal ha
 can reach. It has released the interpreter's lock there, so another thread can still look.
 """
 
+import _thread
 import socket
-import threading
 import traceback
 import weakref
 from types import TracebackType
@@ -13,9 +13,6 @@ from types import TracebackType
 import torch.distributed as dist
 
 from helpers.runtime.local.channel import Channel
-from helpers.runtime.local.whereabouts import Observer
-
-NAME = "helpers-listener"
 
 _trace: TracebackType | None = None
 _group: weakref.ref | None = None
@@ -36,16 +33,17 @@ def joined():
 def listen(fd: int):
     """Answer on this descriptor until the notebook hangs up."""
     line = Channel(socket.socket(fileno=fd))
-    threading.Thread(target=answer, args=(line,), daemon=True, name=NAME).start()
+    _thread.start_new_thread(answer, (line,))  # Thread.start would wait until it runs
 
 
 def answer(line: Channel):
-    observer, debugger = Observer(), None
+    observer = debugger = None
     while True:
         try:
             message, _ = line.receive()
             match message:
                 case ("look",):
+                    observer = observer or start_observer()
                     line.send(observer.look(_group and _group()))
                 case ("debug", command):
                     debugger = debugger or start_debugger()
@@ -56,7 +54,16 @@ def answer(line: Channel):
             line.send(traceback.format_exc())
 
 
+# Both are imported only when they are needed: every rank starts a listener, and few are asked.
+
+
+def start_observer():
+    from helpers.runtime.local.whereabouts import Observer
+
+    return Observer()
+
+
 def start_debugger():
-    from helpers.runtime.local.debugger import Debugger  # here: few ranks ever need it
+    from helpers.runtime.local.debugger import Debugger
 
     return Debugger(_trace)
