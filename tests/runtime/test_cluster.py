@@ -38,7 +38,7 @@ def test_a_call_after_a_failure_begins_anew():
     with Cluster(2) as cluster:
         cluster.run(build)
         pids = {pid for _, pid in cluster.run(step)}
-        with pytest.raises(WorkerError, match=r"worker\.state with them; the next call begins"):
+        with pytest.raises(WorkerError, match=r"begins with new ranks: what worker\.state held"):
             cluster.run(lambda worker: 1 / 0)
         with pytest.raises(WorkerError, match="AttributeError") as caught:
             cluster.run(step)

@@ -4,8 +4,8 @@ The main thread may wait inside a collective, in compiled code that no signal ha
 can reach. It has released the interpreter's lock there, so another thread can still look.
 """
 
+import _thread
 import socket
-import threading
 import traceback
 import weakref
 from types import TracebackType
@@ -13,8 +13,6 @@ from types import TracebackType
 import torch.distributed as dist
 
 from helpers.runtime.local.channel import Channel
-
-NAME = "helpers-listener"
 
 _trace: TracebackType | None = None
 _group: weakref.ref | None = None
@@ -27,7 +25,7 @@ def remember(error: BaseException):
 
 
 def joined():
-    """Remember the ranks' process group: of later groups, which functions make, less is known."""
+    """Remember the ranks' process group: of one that a function makes itself, less is known."""
     global _group
     _group = weakref.ref(dist.group.WORLD)
 
@@ -35,7 +33,7 @@ def joined():
 def listen(fd: int):
     """Answer on this descriptor until the notebook hangs up."""
     line = Channel(socket.socket(fileno=fd))
-    threading.Thread(target=answer, args=(line,), daemon=True, name=NAME).start()
+    _thread.start_new_thread(answer, (line,))  # Thread.start would wait until it runs
 
 
 def answer(line: Channel):
@@ -56,8 +54,11 @@ def answer(line: Channel):
             line.send(traceback.format_exc())
 
 
+# Both are imported only when they are needed: every rank starts a listener, and few are asked.
+
+
 def start_observer():
-    from helpers.runtime.local.whereabouts import Observer  # here: few ranks ever need it
+    from helpers.runtime.local.whereabouts import Observer
 
     return Observer()
 

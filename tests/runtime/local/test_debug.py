@@ -82,7 +82,7 @@ def test_the_method_does_the_same_and_may_be_entered_again(failed):
         assert f"\n{rank}\n" in out.stdout
     out = failed.run("error.debug(rank=3)")
     assert "no rank 3" in out.error
-    failed.do("del error")
+    failed.do("import pickle; assert pickle.loads(pickle.dumps(error)).kept is None; del error")
 
 
 def test_nothing_goes_on_and_nothing_is_run_by_an_empty_line(failed):

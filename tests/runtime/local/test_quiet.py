@@ -1,0 +1,78 @@
+"""Does a process do something, as the kernel of the operating system sees it?"""
+
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from helpers.runtime.local.quiet import thread_times, traffic
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+
+
+@pytest.fixture
+def connected():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        here = socket.create_connection(server.getsockname())
+        with here, server.accept()[0] as there:
+            yield here, there
+
+
+def test_bytes_that_arrive_show(connected):
+    here, there = connected
+    before = traffic()
+    assert before == traffic()
+    here.sendall(b"12345")
+    assert there.recv(5) == b"12345"
+    time.sleep(0.2)  # for the acknowledgement
+    after = traffic()
+    assert after[there.fileno()][1] == before[there.fileno()][1] + 5
+    assert after[here.fileno()][0] == before[here.fileno()][0] + 5
+
+
+def test_bytes_that_nobody_has_read_are_on_their_way(connected):
+    here, there = connected
+    here.sendall(b"1")
+    time.sleep(0.1)
+    assert traffic() is None
+    there.recv(1)
+    assert traffic() is not None
+
+
+def test_a_thread_that_ran_shows():
+    go, done, end = threading.Event(), threading.Event(), threading.Event()
+
+    def work():
+        go.wait()
+        sum(range(100_000))
+        done.set()
+        end.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    name = str(thread.native_id)
+    time.sleep(0.1)
+    before = thread_times()[name]
+    go.set()
+    done.wait()
+    time.sleep(0.1)
+    assert thread_times()[name] != before
+    end.set()
+    thread.join()
+
+
+def test_a_thread_that_runs_is_no_quiet():
+    over = threading.Event()
+
+    def spin():
+        while not over.is_set():
+            pass
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    found = [thread_times() for _ in range(20) if not time.sleep(0.01)]
+    over.set()
+    thread.join()
+    assert None in found
