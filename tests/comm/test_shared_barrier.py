@@ -49,19 +49,21 @@ def test_a_killed_rank_is_named(tmp_path, where, moment):
 def one_is_killed_and_one_comes_last(rank, say, victim, last, others_have_ended):
     shared = SharedMemory()
     shared.barrier()
+    barrier = shared.segments.barrier
     if rank == victim:  # in the middle of a barrier: one rank alone has heard that it came
-        shared.segments.barrier.tell[last].post()
+        barrier.tell[last].post()
         os.kill(os.getpid(), signal.SIGKILL)
     while rank == last and not others_have_ended.exists():
         time.sleep(0.01)
-    shared.all_reduce(torch.ones(1000))
+    for place in ("one barrier", "the next"):
+        barrier.wait(place)
 
 
 @pytest.mark.parametrize("victim", range(4))
 def test_a_survivor_that_has_left_is_not_blamed(tmp_path, victim):
     """The last survivor comes when the others have noticed the death, and have ended as well.
 
-    It has heard of all for the first barrier of the call, and misses all at the second.
+    It has heard of all for the first of two barriers, and misses all at the second.
     """
     last, *first = [(victim + away) % 4 for away in (1, 2, 3)]  # it asks after `first` first
     flag = tmp_path / "ended"
