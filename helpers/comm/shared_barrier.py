@@ -116,10 +116,7 @@ class Barrier:
             TimeoutError: a rank lives, and has not come.
             RuntimeError: it is closed, or an earlier wait failed: the ranks are out of step.
         """
-        if self.gone[self.rank] == Left.CLOSED:
-            raise RuntimeError(f"this shared memory is closed; no {doing}")
-        if self.gone[self.rank]:
-            raise RuntimeError(f"an earlier call in this shared memory failed; no {doing}")
+        self.check(doing)
         try:
             for other in self.others:
                 self.tell[other].post()
@@ -131,6 +128,13 @@ class Barrier:
         except BaseException:  # also when interrupted: it might be in the middle
             self.give_up()
             raise
+
+    def check(self, doing: str):
+        """Raise a RuntimeError if this rank has left."""
+        if written := self.gone[self.rank]:
+            if written == Left.CLOSED:
+                raise RuntimeError(f"this shared memory is closed; no {doing}")
+            raise RuntimeError(f"an earlier call in this shared memory failed; no {doing}")
 
     def give_up(self):
         """Let the others know that this rank will not come to a barrier again."""

@@ -49,7 +49,7 @@ def test_a_killed_rank_is_named(tmp_path, where, moment):
 def one_is_killed_and_one_comes_last(rank, say, victim, last, others_have_ended):
     shared = SharedMemory()
     shared.barrier()
-    barrier = shared.segments.barrier
+    barrier = shared.room.barrier
     if rank == victim:  # in the middle of a barrier: one rank alone has heard that it came
         barrier.tell[last].post()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -137,9 +137,9 @@ def test_one_does_not_come(tmp_path, how, told):
 
 def one_fails(rank, say):
     shared = SharedMemory()
-    tensor = torch.ones(3)
+    tensor = shared.empty(3)
     if rank == 1:
-        shared.rows = lambda *_: 1 / 0
+        shared.room.rows = lambda *_: 1 / 0
     try:
         shared.all_reduce(tensor)
     except (ZeroDivisionError, PeerLost) as error:
@@ -164,7 +164,7 @@ def one_leaves_at_once(rank, say):
     shared = SharedMemory()
     shared.barrier()
     if rank == 2:
-        barrier = shared.segments.barrier
+        barrier = shared.room.barrier
         barrier.others, tell = [1, 0], barrier.tell[0]
         barrier.tell[0] = type("Slow", (), {"post": lambda self: (time.sleep(0.4), tell.post())})()
     shared.barrier()
