@@ -51,17 +51,17 @@ class Room:
             return EMPTY
         return (row.is_contiguous() and self.segments.locate(row)) or ELSEWHERE
 
-    def rows(self, places, sizes: Sequence[int], dtype: torch.dtype) -> list[torch.Tensor]:
+    def rows(self, places, sizes: tuple[int, ...], dtype: torch.dtype) -> list[torch.Tensor]:
         """The ranks' numbers at these places, none of them elsewhere."""
-        found = []
-        for rank, (segment, offset) in enumerate(places):
+
+        def row(rank: int) -> torch.Tensor:
+            segment, offset = places[rank]
             if (segment, offset) == EMPTY:
-                found.append(torch.empty(0, dtype=dtype))
-            else:
-                part = self.segments.segments[segment][rank]
-                end = offset + sizes[rank] * dtype.itemsize
-                found.append(part[offset:end].view(dtype))
-        return found
+                return torch.empty(0, dtype=dtype)
+            end = offset + sizes[rank] * dtype.itemsize
+            return self.segments.segments[segment][rank][offset:end].view(dtype)
+
+        return self.kept(("rows", places, sizes, dtype), lambda: [*map(row, range(self.size))])
 
     def numbers(self, dtype: torch.dtype) -> int:
         """How many of them a half holds."""
@@ -135,7 +135,7 @@ class Call:
             )
         self.room, self.name, self.row, self.nbytes, self.how = room, name, row, nbytes, how
         self.starts, self.put, self.dtype = starts, put, row.dtype
-        self.sizes = tuple(sizes or [row.numel()] * room.size)
+        self.sizes = tuple(sizes) if sizes else (row.numel(),) * room.size
 
     def __enter__(self) -> "Call":
         room, place = self.room, self.room.place(self.row)
@@ -143,7 +143,7 @@ class Call:
         room.barrier.check(text)  # before anything is laid in the scratch
         room.turn = room.segments.turn ^ 1  # as `agree` will have it
         self.first = self.put(self.starts[0]) if place[0] < 0 and self.starts else None
-        self.places = tuple(room.segments.agree(text, place))
+        self.places = room.segments.agree(text, place)
         try:
             note(self.name, group=room.name, ranks=room.size, rank=room.rank, payload=self.nbytes)
             self.rows = None
@@ -176,7 +176,7 @@ class Call:
             rank, sizes = self.room.rank, split(self.row.numel(), self.room.size)
             return [in_blocks(row.split(sizes)[rank]) for row in self.rows]
 
-        return self.room.kept(("chunks", self.places, self.row.numel(), self.dtype), make)
+        return self.room.kept(("chunks", self.places, self.sizes, self.dtype), make)
 
     def meet(self):
         """A barrier within the call."""

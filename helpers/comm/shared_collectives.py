@@ -103,7 +103,7 @@ class SharedMemory:
         place = self.room.place(tensor)
         if place == ELSEWHERE:
             raise ValueError("the tensor is not in this shared memory: make it with empty()")
-        rows = self.room.rows([place] * self.size, [tensor.numel()] * self.size, tensor.dtype)
+        rows = self.room.rows((place,) * self.size, (tensor.numel(),) * self.size, tensor.dtype)
         return [row.view(tensor.shape) for row in rows]
 
     def barrier(self):
@@ -162,14 +162,15 @@ class SharedMemory:
         fits("output", output, sizes[rank], input.dtype)
         row = in_a_row(input)
         with written_in_a_row(output) as result:
-            chunks, step = row.split(sizes), max(1, room.numbers(row.dtype) // self.size)
+            step = max(1, room.numbers(row.dtype) // self.size)
 
             def put(start):
+                chunks = row.split(sizes)
                 slots = [half.split(step) for half in room.halves(row.dtype)]
                 for other in room.others:
                     piece = chunks[other][start : start + step]
                     slots[rank][other][: piece.numel()].copy_(piece)
-                return start, slots
+                return start, chunks[rank][start : start + step], slots
 
             starts = range(0, sizes[0], step)
             with Call(room, "reduce_scatter", row, row.nbytes, op, starts=starts, put=put) as call:
@@ -177,8 +178,7 @@ class SharedMemory:
                     combined(combine, call.chunks(), [in_blocks(result)])
                     call.meet()
                     return
-                for start, slots in call.pieces():
-                    own = chunks[rank][start : start + step]
+                for start, own, slots in call.pieces():
                     sources = [in_blocks(slot[rank][: own.numel()]) for slot in slots]
                     sources[rank] = in_blocks(own)
                     combined(combine, sources, [in_blocks(result[start : start + step])])

@@ -75,7 +75,7 @@ class Segments:
         dist.all_gather(everyone, own, group=self.group)
         return [numbers.tolist() for numbers in everyone]
 
-    def agree(self, text: str, place: tuple[int, int] = (-1, 0)) -> list[tuple[int, int]]:
+    def agree(self, text: str, place: tuple[int, int] = (-1, 0)) -> tuple[tuple[int, int], ...]:
         """A barrier at which the ranks say what they are about to do.
 
         Args:
@@ -91,23 +91,21 @@ class Segments:
         said = text.encode()[: SLOT - WORDS.size]
         self.turn ^= 1  # two rows of slots: a fast rank writes its next while others still read
         first = self.turn * self.size * SLOT
-        own = first + self.rank * SLOT
-        WORDS.pack_into(self.slots, own, *place, len(said))
-        self.slots[own + WORDS.size : own + WORDS.size + len(said)] = said
+        own, slots = first + self.rank * SLOT, self.slots
+        slots[own : own + WORDS.size + len(said)] = WORDS.pack(*place, len(said)) + said
         self.barrier.wait(text)
         places = []
-        for rank in range(self.size):
-            at = first + rank * SLOT
-            segment, offset, length = WORDS.unpack_from(self.slots, at)
-            other = bytes(self.slots[at + WORDS.size : at + WORDS.size + length])
+        for at in range(first, first + self.size * SLOT, SLOT):
+            segment, offset, length = WORDS.unpack_from(slots, at)
+            other = bytes(slots[at + WORDS.size : at + WORDS.size + length])
             if other != said:
-                names = self.barrier.names
+                names, rank = self.barrier.names, (at - first) // SLOT
                 raise ValueError(
                     f"the ranks differ: rank {names[self.rank]} calls {text}, "
                     f"rank {names[rank]} calls {other.decode(errors='replace')}"
                 )
             places.append((segment, offset))
-        return places
+        return tuple(places)
 
     def allocate(self, nbytes: int, what: str) -> list[torch.Tensor]:
         """A new segment of each rank, zeros at first: [rank] -> (nbytes,) uint8.
