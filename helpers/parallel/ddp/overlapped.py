@@ -61,24 +61,28 @@ class DDP(Replica):
         ]
 
     def gradient_came(self, name: str, _):
+        """The hook. It runs for each parameter in each backward, so the usual way is short."""
         if not self.syncing:
-            if self.came:
+            self.refuse_to_add(name)
+        elif not self.buckets:
+            self.came.append(name)
+        else:
+            bucket = self.bucket_of[name]
+            if name not in bucket.missing:
                 raise RuntimeError(
-                    f"a gradient for {name} inside of no_sync() after a backward that sends: "
-                    "of the backwards of a step the last one sends, and synchronize() follows it"
+                    f"a second gradient for {name} before synchronize(): "
+                    "run all backwards of a step but the last one inside of no_sync()"
                 )
-            return
-        self.came.append(name)
-        if not self.buckets:
-            return
-        bucket = self.bucket_of[name]
-        if name not in bucket.missing:
+            bucket.take(name, self.scale)
+            if not bucket.missing:
+                self.start_full_buckets()
+
+    def refuse_to_add(self, name: str):
+        if self.came or any(bucket.missing != bucket.parameters.keys() for bucket in self.buckets):
             raise RuntimeError(
-                f"a second gradient for {name} before synchronize(): "
-                "run all backwards of a step but the last one inside of no_sync()"
+                f"a gradient for {name} inside of no_sync() after a backward that sends: "
+                "of the backwards of a step the last one sends, and synchronize() follows it"
             )
-        bucket.take(name, self.scale)
-        self.start_full_buckets()
 
     def start_full_buckets(self):
         while self.started < len(self.buckets) and not self.buckets[self.started].missing:
