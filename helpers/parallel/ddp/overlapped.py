@@ -16,11 +16,13 @@ class DDP(Replica):
     gradients come in, for collectives are matched by their order.
 
     The buckets are made after the first backward, in the order in which rank 0's gradients came,
-    the reverse of the use in the forward. The first one is small, to be on its way early.
+    the reverse of the use in the forward. The first one may be small, to be on its way early.
 
     Args:
         module, transport, average: as for Replica.
-        bucket_cap_mb, first_bucket_mb: sizes in MiB (2^20 bytes).
+        bucket_cap_mb: a bucket's size in MiB (2^20 bytes); 25 by default.
+        first_bucket_mb: the first one's. By default as PyTorch's: 1, but `bucket_cap_mb` if that
+            is given. Each bucket costs a message's latency.
         find_unused_parameters: let a parameter be left out by the loss. Ranks that did not use
             it count as zero; if no rank did, its `.grad` stays None. Costs a small all-reduce a
             step, and buckets with such a parameter set out only after the backward.
@@ -40,13 +42,15 @@ class DDP(Replica):
         transport=None,
         *,
         average: bool = True,
-        bucket_cap_mb: float = 25,
-        first_bucket_mb: float = 1,
+        bucket_cap_mb: float | None = None,
+        first_bucket_mb: float | None = None,
         find_unused_parameters: bool = False,
         message_dtype: torch.dtype | None = None,
     ):
         super().__init__(module, transport, average=average)
-        self.caps = bucket_cap_mb * MiB, first_bucket_mb * MiB
+        if first_bucket_mb is None:
+            first_bucket_mb = 1 if bucket_cap_mb is None else bucket_cap_mb
+        self.caps = (25 if bucket_cap_mb is None else bucket_cap_mb) * MiB, first_bucket_mb * MiB
         self.find_unused_parameters = find_unused_parameters
         self.message_dtype = message_dtype
         self.scale = 1 / self.transport.size if average else 1.0
