@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-BLOCK = 1 << 18  # bytes that are combined at a time
+BLOCK = 1 << 19  # bytes that are combined at a time
 
 
 def in_blocks(row: torch.Tensor) -> Sequence[torch.Tensor]:
