@@ -195,9 +195,10 @@ _open: list[Ledger] = []  # of this process, outer before inner
 
 def note(call: str, *, group: str, ranks: int, rank: int, payload: int, wire: float | None = 0.0):
     """Add an entry to the open ledgers, for what moves bytes past torch.distributed."""
-    entry = Entry(call=call, group=group, ranks=ranks, rank=rank, payload=payload, wire=wire)
-    for log in _open:
-        log.entries.append(entry)
+    if _open:
+        entry = Entry(call=call, group=group, ranks=ranks, rank=rank, payload=payload, wire=wire)
+        for log in _open:
+            log.entries.append(entry)
 
 
 def store_ports() -> list[int]:

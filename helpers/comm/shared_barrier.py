@@ -5,28 +5,44 @@ a rank raises the semaphore that each other one waits for. One for each pair, an
 for all: so a rank that is ahead, at its next barrier already, is not mistaken for one that is late,
 and it is known who did not come.
 
-The order of memory: `sem_post` and `sem_wait` synchronize memory (POSIX.1-2017, section 4.12). So
-on any processor, ARM too, what a rank wrote before the barrier is what the others read after it.
-Plain flags would do on x86 alone.
+When one rank dies, the first survivor that notices leaves, and then others miss two ranks. So a
+rank that leaves writes into the shared memory why: because of itself, or because of which other.
+Those that miss it follow what is written there, and all name the rank that died.
 """
 
-import ctypes
-import errno
 import os
 import select
 import time
+from collections.abc import Sequence
+from enum import IntEnum
+
+import torch
+
+from helpers.comm.shared_semaphores import NBYTES, Semaphore, available
 
 SPIN = 200e-6  # seconds to look again and again before going to sleep: a sleeper wakes up late
 TICK = 0.05  # seconds asleep after which a rank looks whether the others are alive
-FAILED, CLOSED = 1, 2  # why a rank that lives does not come again
-CACHE_LINE = 64  # bytes; a semaphore (sem_t: 32 on 64-bit Linux) in each, so that none share one
+
+
+class Left(IntEnum):
+    """Why a rank does not come again; in shared memory as this + 8 * the rank that is to blame.
+
+    Of several, the first in this order is named: a process that has ended without a word is sure.
+    """
+
+    NOT = 0
+    ENDED = 1  # the process has; nobody writes this
+    FAILED = 2  # its own error
+    CLOSED = 3  # its own wish
+    LATE = 4  # it waited longer than its timeout for the one to blame, which lives
+    LOST = 5  # the one to blame had left
 
 
 class PeerLost(RuntimeError):
     """Another rank has ended or failed, and this one waited for it.
 
     Attributes:
-        rank: which, as a rank of the world.
+        rank: which, as a rank of the world. Not one that has left only because of another.
     """
 
     def __init__(self, message: str, rank: int):
@@ -54,18 +70,21 @@ class Barrier:
 
     @staticmethod
     def nbytes(size: int) -> int:
-        return (size + 1) * size * CACHE_LINE
+        return (size + 1) * size * NBYTES
 
-    def __init__(self, memory, rank: int, size: int, pids, names, timeout: float):
-        if not hasattr(os, "pidfd_open") or not hasattr(sleeping, "sem_clockwait"):
+    def __init__(
+        self, memory, rank: int, size: int, pids: Sequence[int], names: Sequence[int], timeout
+    ):
+        if not hasattr(os, "pidfd_open") or not available():
             raise OSError("a barrier in shared memory needs Linux 5.3 with glibc 2.30, or later")
         self.rank, self.pids, self.names, self.timeout = rank, pids, names, timeout
         self.others = [(rank + away) % size for away in range(1, size)]
-        self.gone = memory[: size * CACHE_LINE : CACHE_LINE].numpy()  # [rank]: 0, FAILED, CLOSED
-        first = memory.data_ptr() + size * CACHE_LINE
+        # [rank]: why it has left. One number, so that it is written and read in one piece.
+        words = memory[: size * NBYTES].view(torch.int32)
+        self.gone = words[:: NBYTES // 4].numpy()
+        first = memory.data_ptr() + size * NBYTES
         table = [
-            [Semaphore(first + (a * size + b) * CACHE_LINE) for b in range(size)]
-            for a in range(size)
+            [Semaphore(first + (a * size + b) * NBYTES) for b in range(size)] for a in range(size)
         ]
         self.tell = [table[rank][other] for other in range(size)]
         self.heard = [table[other][rank] for other in range(size)]
@@ -77,8 +96,9 @@ class Barrier:
             for other in self.others:
                 self.processes[other] = os.pidfd_open(pids[other])
         except ProcessLookupError:
+            error = self.lost([other], "the first barrier")
             self.close()
-            raise self.lost(other, "the first barrier") from None
+            raise error from None
 
     def init(self):
         """Make the semaphores that this rank raises. All ranks do, before any waits."""
@@ -96,10 +116,7 @@ class Barrier:
             TimeoutError: a rank lives, and has not come.
             RuntimeError: it is closed, or an earlier wait failed: the ranks are out of step.
         """
-        if self.gone[self.rank] == CLOSED:
-            raise RuntimeError(f"this shared memory is closed; no {doing}")
-        if self.gone[self.rank] == FAILED:
-            raise RuntimeError(f"an earlier call in this shared memory failed; no {doing}")
+        self.check(doing)
         try:
             for other in self.others:
                 self.tell[other].post()
@@ -112,89 +129,75 @@ class Barrier:
             self.give_up()
             raise
 
+    def check(self, doing: str):
+        """Raise a RuntimeError if this rank has left."""
+        if written := self.gone[self.rank]:
+            if written == Left.CLOSED:
+                raise RuntimeError(f"this shared memory is closed; no {doing}")
+            raise RuntimeError(f"an earlier call in this shared memory failed; no {doing}")
+
     def give_up(self):
         """Let the others know that this rank will not come to a barrier again."""
-        self.gone[self.rank] = FAILED
+        self.leave(Left.FAILED)
 
-    def look(self, missing: list[int], doing: str, until: float):
+    def leave(self, reason: Left, blamed: int = 0):
+        """Write why this rank leaves. The first reason stays."""
+        self.gone[self.rank] = self.gone[self.rank] or reason + 8 * blamed
+
+    def look(self, missing: Sequence[int], doing: str, until: float):
         """Raise if one of these, not heard of so far, will not come."""
-        for other in [other for other in missing if self.gone[other] or self.has_ended(other)]:
-            if not self.heard[other].count():  # asked after: it may have come here, and ended then
-                raise self.lost(other, doing)
+        left = [other for other in missing if self.gone[other] or self.has_ended(other)]
+        # asked after that: it may have come here, and ended then
         missing = [other for other in missing if not self.heard[other].count()]
+        if left := [other for other in left if other in missing]:
+            raise self.lost(left, doing)
         if missing and time.monotonic() > until:
+            self.leave(Left.LATE, missing[0])
             ranks = ", ".join(f"rank {self.names[other]}" for other in missing)
             raise TimeoutError(f"{ranks} did not come to {doing} within {self.timeout:g} s")
 
     def has_ended(self, other: int) -> bool:
         """True also while its parent has not asked how it ended (a zombie)."""
         if other not in self.processes:
-            return True
+            return other != self.rank
         poll = select.poll()
         poll.register(self.processes[other], select.POLLIN)
         return bool(poll.poll(0))
 
-    def lost(self, other: int, doing: str) -> PeerLost:
-        """The error that names this rank."""
-        if self.gone[other] == FAILED:
-            how = "has failed"
-        elif self.has_ended(other):
-            how = f"has ended (process {self.pids[other]})"
+    def lost(self, left: Sequence[int], doing: str) -> PeerLost | TimeoutError:
+        """Leave because these have left. Returns the error that names the rank to blame."""
+        reason, blamed, witness = min((*self.why(other), other) for other in left)
+        missed = f"and did not come to {doing}"
+        if blamed not in left:
+            missed = f"so rank {self.names[witness]} did not come to {doing}"
+        if reason == Left.LATE and blamed != self.rank:
+            self.leave(Left.LATE, blamed)
+            return TimeoutError(f"rank {self.names[blamed]} did not come in time, {missed}")
+        if reason == Left.LATE:
+            blamed, how = witness, "has waited too long for this rank"
+        elif reason == Left.ENDED:
+            how = f"has ended (process {self.pids[blamed]})"
         else:
-            how = "has closed its shared memory"
-        name = self.names[other]
-        return PeerLost(f"rank {name} {how}, and did not come to {doing}", name)
+            how = {Left.FAILED: "has failed", Left.CLOSED: "has closed its shared memory"}[reason]
+        self.leave(Left.LOST, blamed)
+        return PeerLost(f"rank {self.names[blamed]} {how}, {missed}", self.names[blamed])
+
+    def why(self, other: int) -> tuple[Left, int]:
+        """Why this rank has left, and which rank is to blame: itself, or the end of the chain."""
+        seen, late = [], other
+        while other not in seen:
+            seen.append(other)
+            reason, blamed = Left(self.gone[other] & 7), int(self.gone[other] >> 3)
+            if reason == Left.NOT:
+                return (Left.ENDED if self.has_ended(other) else Left.LATE), other
+            if reason not in (Left.LATE, Left.LOST):
+                return reason, other
+            late = blamed if reason == Left.LATE else late
+            other = blamed
+        return Left.LATE, late  # the late one has come at last, and lost the one that had waited
 
     def close(self):
         """Close the descriptors; this rank does not come again."""
-        self.gone[self.rank] = self.gone[self.rank] or CLOSED
+        self.leave(Left.CLOSED)
         while self.processes:
             os.close(self.processes.popitem()[1])
-
-
-class Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
-# Python lets other threads run during a call of the first, and not during one of the second, which
-# is quicker: for calls that do not wait.
-sleeping, quick = ctypes.CDLL(None, use_errno=True), ctypes.PyDLL(None, use_errno=True)
-
-
-class Semaphore:
-    """A count in shared memory that one process raises and another waits for, to lower it."""
-
-    def __init__(self, address: int):
-        self.at = ctypes.c_void_p(address)
-
-    def init(self):
-        if quick.sem_init(self.at, 1, 0):  # 1: between processes
-            raise OSError(ctypes.get_errno(), "sem_init")
-
-    def post(self):
-        quick.sem_post(self.at)
-
-    def count(self) -> int:
-        value = ctypes.c_int()
-        quick.sem_getvalue(self.at, ctypes.byref(value))
-        return value.value
-
-    def soon(self, seconds: float) -> bool:
-        """Has it come? Looks again and again for so many seconds, and lets others run between."""
-        if not quick.sem_trywait(self.at):
-            return True
-        until = time.perf_counter() + seconds
-        while time.perf_counter() < until:
-            sleeping.sched_yield()
-            if not quick.sem_trywait(self.at):
-                return True
-        return False
-
-    def wait(self, seconds: float) -> bool:
-        """Has it come? Sleeps until then, at most so many seconds."""
-        end = Timespec(*divmod(time.monotonic_ns() + int(seconds * 1e9), 10**9))
-        if not sleeping.sem_clockwait(self.at, time.CLOCK_MONOTONIC, ctypes.byref(end)):
-            return True
-        if (number := ctypes.get_errno()) not in (errno.ETIMEDOUT, errno.EINTR):
-            raise OSError(number, os.strerror(number))
-        return False

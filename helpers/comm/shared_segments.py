@@ -10,6 +10,7 @@ either.
 import mmap
 import os
 import struct
+import uuid
 import weakref
 
 import torch
@@ -46,19 +47,19 @@ class Segments:
         peers = Peers(group)
         self.group, self.rank, self.size = peers.group, peers.rank, peers.size
         self.segments: list[list[torch.Tensor]] = []
+        self.bounds: list[tuple[int, int]] = []  # [number]: this rank's first byte, and behind it
         self.turn = 0
         names = dist.get_process_group_ranks(self.group)
         slots = 2 * self.size * SLOT
         nbytes = slots + Barrier.nbytes(self.size)
         fd = create(nbytes if self.rank == 0 else 0)
         try:
-            everyone = [None] * self.size
-            dist.all_gather_object(everyone, (where(), os.getpid(), fd), group=self.group)
-            for name, (place, _, _) in zip(names, everyone, strict=True):
-                if place != everyone[0][0]:
+            everyone = self.introduced(fd)
+            for name, (*place, _, _) in zip(names, everyone, strict=True):
+                if place != everyone[0][:-2]:
                     raise ValueError(f"ranks {names[0]} and {name} are not on one machine")
-            self.pids = [pid for _, pid, _ in everyone]
-            control = map_shared(self.pids[0], everyone[0][2], nbytes)
+            self.pids = [pid for *_, pid, _ in everyone]
+            control = map_shared(self.pids[0], everyone[0][-1], nbytes)
             self.slots = control[:slots].numpy().data
             self.barrier = Barrier(control[slots:], self.rank, self.size, self.pids, names, timeout)
             weakref.finalize(self, self.barrier.close)
@@ -67,7 +68,14 @@ class Segments:
         finally:
             os.close(fd)
 
-    def agree(self, text: str, place: tuple[int, int] = (-1, 0)) -> list[tuple[int, int]]:
+    def introduced(self, fd: int) -> list[list[int]]:
+        """Every rank's machine, process and descriptor, as plain numbers: nothing to unpickle."""
+        own = torch.tensor([*where(), os.getpid(), fd], dtype=torch.int64)
+        everyone = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(everyone, own, group=self.group)
+        return [numbers.tolist() for numbers in everyone]
+
+    def agree(self, text: str, place: tuple[int, int] = (-1, 0)) -> tuple[tuple[int, int], ...]:
         """A barrier at which the ranks say what they are about to do.
 
         Args:
@@ -83,23 +91,21 @@ class Segments:
         said = text.encode()[: SLOT - WORDS.size]
         self.turn ^= 1  # two rows of slots: a fast rank writes its next while others still read
         first = self.turn * self.size * SLOT
-        own = first + self.rank * SLOT
-        WORDS.pack_into(self.slots, own, *place, len(said))
-        self.slots[own + WORDS.size : own + WORDS.size + len(said)] = said
+        own, slots = first + self.rank * SLOT, self.slots
+        slots[own : own + WORDS.size + len(said)] = WORDS.pack(*place, len(said)) + said
         self.barrier.wait(text)
         places = []
-        for rank in range(self.size):
-            at = first + rank * SLOT
-            segment, offset, length = WORDS.unpack_from(self.slots, at)
-            other = self.slots[at + WORDS.size : at + WORDS.size + length]
+        for at in range(first, first + self.size * SLOT, SLOT):
+            segment, offset, length = WORDS.unpack_from(slots, at)
+            other = bytes(slots[at + WORDS.size : at + WORDS.size + length])
             if other != said:
-                names = self.barrier.names
+                names, rank = self.barrier.names, (at - first) // SLOT
                 raise ValueError(
                     f"the ranks differ: rank {names[self.rank]} calls {text}, "
-                    f"rank {names[rank]} calls {bytes(other).decode(errors='replace')}"
+                    f"rank {names[rank]} calls {other.decode(errors='replace')}"
                 )
             places.append((segment, offset))
-        return places
+        return tuple(places)
 
     def allocate(self, nbytes: int, what: str) -> list[torch.Tensor]:
         """A new segment of each rank, zeros at first: [rank] -> (nbytes,) uint8.
@@ -117,6 +123,8 @@ class Segments:
             self.barrier.wait(what)  # all have mapped them: the descriptor can be closed
         finally:
             os.close(fd)
+        first = parts[self.rank].data_ptr()
+        self.bounds.append((first, first + nbytes))
         self.segments.append(parts)
         return parts
 
@@ -132,9 +140,8 @@ class Segments:
     def locate(self, row: torch.Tensor) -> tuple[int, int] | None:
         """The segment of this rank in which a tensor's memory lies, and at which byte."""
         at, end = row.data_ptr(), row.data_ptr() + row.nbytes
-        for number, parts in enumerate(self.segments):
-            first = parts[self.rank].data_ptr()
-            if first <= at and end <= first + parts[self.rank].nbytes:
+        for number, (first, behind) in enumerate(self.bounds):
+            if first <= at and end <= behind:
                 return number, at - first
         return None
 
@@ -142,6 +149,7 @@ class Segments:
         """Forget the segments. Their memory is given back with the last tensor in it."""
         self.barrier.close()
         self.segments.clear()
+        self.bounds.clear()
 
 
 def create(nbytes: int) -> int:
@@ -161,7 +169,14 @@ def map_shared(pid: int, fd: int, nbytes: int) -> torch.Tensor:
     return torch.from_file(path, shared=True, size=nbytes, dtype=torch.uint8)
 
 
-def where() -> tuple[str, str]:
-    """The same on two ranks if they run on one machine, and see each other's processes."""
+def where() -> tuple[int, ...]:
+    """The same on two ranks if they run on one machine, and see each other's processes.
+
+    Returns:
+        Four numbers of at most 64 bits: when and where the machine was started, in two halves; the
+        process's namespace, as the device and the number of its file.
+    """
     with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip(), os.readlink("/proc/self/ns/pid")
+        boot = uuid.UUID(file.read().strip()).bytes
+    namespace = os.stat("/proc/self/ns/pid")
+    return *struct.unpack("<qq", boot), namespace.st_dev, namespace.st_ino

@@ -18,7 +18,7 @@ from helpers.comm.shared_barrier import Barrier, PeerLost
 from helpers.comm.shared_collectives import SharedMemory
 from tests.comm.killable import PATIENCE, Killable
 
-LOST = "PeerLost: rank 1 has ended (process {}), and did not come to "
+LOST = "PeerLost: rank {} has ended (process {}), "
 
 
 def reduce_for_ever(rank, say, where):
@@ -43,7 +43,70 @@ def test_a_killed_rank_is_named(tmp_path, where, moment):
         time.sleep(0.05 * random.Random(moment).random())
         ranks.signal(1)
         for rank in (0, 2):
-            assert ranks.hear(rank).startswith(LOST.format(ranks.processes[1].pid))
+            assert ranks.hear(rank).startswith(LOST.format(1, ranks.processes[1].pid))
+
+
+def one_is_killed_and_one_comes_last(rank, say, victim, last, others_have_ended):
+    shared = SharedMemory()
+    shared.barrier()
+    barrier = shared.room.barrier
+    if rank == victim:  # in the middle of a barrier: one rank alone has heard that it came
+        barrier.tell[last].post()
+        os.kill(os.getpid(), signal.SIGKILL)
+    while rank == last and not others_have_ended.exists():
+        time.sleep(0.01)
+    for place in ("one barrier", "the next"):
+        barrier.wait(place)
+
+
+@pytest.mark.parametrize("victim", range(4))
+def test_a_survivor_that_has_left_is_not_blamed(tmp_path, victim):
+    """The last survivor comes when the others have noticed the death, and have ended as well.
+
+    It has heard of all for the first of two barriers, and misses all at the second.
+    """
+    last, *first = [(victim + away) % 4 for away in (1, 2, 3)]  # it asks after `first` first
+    flag = tmp_path / "ended"
+    with Killable(tmp_path, 4, one_is_killed_and_one_comes_last, victim, last, flag) as ranks:
+        named = LOST.format(victim, ranks.processes[victim].pid)
+        assert all(ranks.hear(rank).startswith(named) for rank in first)
+        for rank in first:
+            ranks.processes[rank].join(PATIENCE)
+        flag.touch()
+        assert ranks.hear(last).startswith(named)
+
+
+@pytest.mark.parametrize("moment", range(4))
+def test_all_survivors_name_the_killed_rank(tmp_path, moment):
+    drawn = random.Random(moment)
+    size = 3 + moment % 2
+    victim = drawn.randrange(size)
+    with Killable(tmp_path, size, reduce_for_ever, "plain") as ranks:
+        assert [ranks.hear(rank) for rank in range(size)] == ["ready"] * size
+        time.sleep(0.05 * drawn.random())
+        ranks.signal(victim)
+        named = LOST.format(victim, ranks.processes[victim].pid)
+        heard = [ranks.hear(rank) for rank in range(size) if rank != victim]
+        assert [text[: len(named)] for text in heard] == [named] * (size - 1)
+
+
+def one_is_late(rank, say):
+    """Rank 0 does not wait long for rank 1; rank 2 would."""
+    shared = SharedMemory(timeout=0.2 if rank == 0 else PATIENCE)
+    shared.barrier()
+    if rank == 1:
+        say("late")
+        time.sleep(1.5)
+    for _ in range(2):  # rank 1 finds that the others came to the first of these
+        shared.barrier()
+
+
+def test_who_waits_in_vain_is_not_blamed(tmp_path):
+    with Killable(tmp_path, 3, one_is_late) as ranks:
+        assert ranks.hear(0).startswith("TimeoutError: rank 1 did not come to barrier within 0.2 s")
+        assert ranks.hear(2).startswith("TimeoutError: rank 1 did not come in time, ")
+        assert ranks.hear(1) == "late"
+        assert ranks.hear(1).startswith("PeerLost: rank 0 has waited too long for this rank")
 
 
 def one_does_not_come(rank, say, how):
@@ -74,9 +137,9 @@ def test_one_does_not_come(tmp_path, how, told):
 
 def one_fails(rank, say):
     shared = SharedMemory()
-    tensor = torch.ones(3)
+    tensor = shared.empty(3)
     if rank == 1:
-        shared.rows = lambda *_: 1 / 0
+        shared.room.rows = lambda *_: 1 / 0
     try:
         shared.all_reduce(tensor)
     except (ZeroDivisionError, PeerLost) as error:
@@ -101,7 +164,7 @@ def one_leaves_at_once(rank, say):
     shared = SharedMemory()
     shared.barrier()
     if rank == 2:
-        barrier = shared.segments.barrier
+        barrier = shared.room.barrier
         barrier.others, tell = [1, 0], barrier.tell[0]
         barrier.tell[0] = type("Slow", (), {"post": lambda self: (time.sleep(0.4), tell.post())})()
     shared.barrier()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed import ReduceOp
 
-from helpers.comm import shared_collectives
+from helpers.comm import shared_calls, shared_collectives, shared_combine
 from helpers.comm.shared_collectives import SharedMemory
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
@@ -38,6 +38,7 @@ SAME = {
     "broadcast": "tree_broadcast",
 }
 CALLS = tuple(SAME)
+MADE_OF = (shared_combine, shared_calls, shared_collectives)  # each of those before it
 SMALL = 80  # bytes of a half of the scratch: a number of 16 bytes for each rank
 ROOM = 1000  # numbers of a case at most: bytes of shared memory are 16 times that
 
@@ -73,8 +74,8 @@ def cases(draw, world: int):
 class Place:
     """Gives tensors memory as a case wants it: in the shared buffer, at ever new places, or not."""
 
-    def __init__(self, arena: torch.Tensor, shared: bool, strided: bool):
-        self.arena, self.shared, self.strided, self.used = arena, shared, strided, 0
+    def __init__(self, arena: torch.Tensor, shared: bool, strided: bool, used: int):
+        self.arena, self.shared, self.strided, self.used = arena, shared, strided, used
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
         if self.strided:
@@ -133,14 +134,14 @@ def judge(worker, drawn, half=None, change: tuple[str, str] | None = None, late:
                 if worker.rank in case.ranks:
                     shared = module.SharedMemory(group)
                     if late:
-                        delay(shared.segments.barrier, late, random.Random(worker.rank))
+                        delay(shared.room.barrier, late, random.Random(worker.rank))
                     kept[key] = group, shared, shared.empty(100 * ROOM, torch.uint8)
                 else:
                     kept[key] = None
             if worker.rank in case.ranks:
                 group, shared, arena = kept[key]
                 inside = where == "shared" or (where == "mixed" and worker.rank % 2 == 0)
-                put = Place(arena, inside, case.strided)
+                put = Place(arena, inside, case.strided, used=number % 100 * 16)
                 result, read = ours(case, worker.rank, shared, put)
                 read = [(after.clone(), before) for after, before in read]
                 done.append((number, case, group, result.clone(), read))
@@ -186,12 +187,21 @@ def bits_of(tensor: torch.Tensor) -> bytes:
 
 
 def changed(old: str, new: str) -> types.ModuleType:
-    """The collectives with a mistake in them."""
-    source = inspect.getsource(shared_collectives)
-    assert source.count(old) == 1, old
-    module = types.ModuleType("changed")
-    exec(source.replace(old, new), module.__dict__)
+    """The collectives with a mistake in them, or in what they are made of."""
+    sources = {lower: inspect.getsource(lower) for lower in MADE_OF}
+    assert sum(source.count(old) for source in sources.values()) == 1, old
+    own = {}
+    for lower, source in sources.items():
+        module = types.ModuleType(lower.__name__)
+        exec(source.replace(old, new), module.__dict__)
+        # What it imports from those before it is their changed version, too.
+        vars(module).update({name: own[name] for name in own if name in vars(module)})
+        own |= {name: vars(module)[name] for name in vars(module) if defined(lower, name)}
     return module
+
+
+def defined(module: types.ModuleType, name: str) -> bool:
+    return getattr(getattr(module, name, None), "__module__", None) == module.__name__
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -230,34 +240,48 @@ def test_ranks_that_come_late(clusters, half):
     assert [wrong for wrong, _ in runs] == [[]] * 5
 
 
-MEET = "                self.meet()\n"
-OTHERS = "                for rank in self.others():\n"
-MISSING = {  # a barrier: which, and where it stands
-    "all_reduce: before": (MEET, "                result = slots"),
-    "all_reduce: after": (
-        MEET,
-        "                for rank in self.others():\n                    mine",
+MEET = "                call.meet()\n"
+DEEP = "    " + MEET
+RETURN = "                    return\n"
+MISSING = {  # a barrier: the line, and what stands before and behind it
+    "all_reduce: before": (
+        "                self.first = self.put(start)\n",
+        "                self.meet()\n",
+        "",
     ),
-    "all_reduce: end": ("  # nobody else touches these numbers\n", MEET),
-    "reduce_scatter: before": (MEET, "                own = pieces"),
-    "reduce_scatter: end": ("for other in rows], [result])\n", MEET),
-    "all_gather: before": (
-        MEET,
-        "                for rank in self.others():\n                    piece",
-    ),
-    "all_gather: end": ("result[rank].copy_(rows[rank])\n", MEET),
-    "broadcast: before": (MEET, "                if self.rank != source"),
-    "broadcast: end": ("row.copy_(rows[source])\n", MEET),
+    "all_reduce: after": ("in_blocks(slots[rank][rank]), own])\n", DEEP, ""),
+    "all_reduce: end": ("  # nobody else touches these numbers\n", DEEP, RETURN),
+    "reduce_scatter: end": ("call.chunks(), [in_blocks(result)])\n", DEEP, RETURN),
+    "all_gather: end": ("result[other].copy_(call.rows[other])\n", DEEP, RETURN),
+    "broadcast: end": ("row.copy_(call.rows[source])\n", DEEP, RETURN),
 }
 WRONG = {  # in the source, and in its place
-    "one half of the scratch": ("self.turn ^= 1", "pass"),
+    "one half of the scratch": ("room.turn = room.segments.turn = room.turn ^ 1", "pass"),
+    "always the same half": ("part.view(2, self.half)[self.turn]", "part.view(2, self.half)[0]"),
+    "views of the other half": ('("halves", self.turn, dtype)', '("halves", dtype)'),
+    "chunks of another size": ('("slots", self.turn, numel, dtype)', '("slots", self.turn, dtype)'),
+    "chunks of another place": (
+        "self.places, self.row.numel(), self.dtype), make",
+        "self.dtype), make",
+    ),
+    "the first piece again": ("if number or mixed:", "if mixed:"),
+    "those in shared memory lay nothing out": ("if number or mixed:", "if number:"),
     "a source left out": ("for block in blocks[:-1]:", "for block in blocks[:-2]:"),
     "a target left out": ("for target in more:", "for target in more[1:]:"),
-    "the slot, not the chunk": ("sources[self.rank] = mine[self.rank]", "pass"),
-    "the rank's own chunk": ("result[self.rank].copy_(row)", "pass"),
-    "the first as the source": ("source = ranks.index(src)", "source = 0"),
+    "the slot, not the chunk": (
+        "sources[rank] = own = in_blocks(mine[rank])",
+        "own = in_blocks(mine[rank])",
+    ),
+    "the rank's own chunk": ("result[rank].copy_(row)", "pass"),
+    "the first as the source": (
+        "source, room = ranks.index(src), self.room",
+        "source, room = 0, self.room",
+    ),
     "sizes of another rank": ("end = offset + sizes[rank]", "end = offset + sizes[0]"),
-    "one rank's place": ("if ELSEWHERE in places:", "if ELSEWHERE in places[:1]:"),
+    "one rank's place": (
+        "if ELSEWHERE not in self.places:",
+        "if ELSEWHERE not in self.places[:1]:",
+    ),
 }
 
 
@@ -272,12 +296,12 @@ def told(drawn: list, change: tuple[str, str], late: float):
 @pytest.mark.parametrize("barrier", MISSING)
 def test_a_barrier_that_is_missing_would_be_seen(barrier):
     drawn = every((0, 1, 2), calls=[barrier.partition(":")[0]])
-    old = "".join(MISSING[barrier])
-    assert told(drawn, (old, old.replace(MEET, "")), late=0.01)
+    before, line, behind = MISSING[barrier]
+    assert told(drawn, (before + line + behind, before + behind), late=0.01)
 
 
 def test_none_is_seen_without_a_mistake():
-    assert not told(every((0, 1, 2)), ("self.turn = 0", "self.turn = 1"), late=0.002)
+    assert not told(every((0, 1, 2)), ("self.turn = 0  # which half", "self.turn = 1"), late=0.002)
 
 
 @pytest.mark.parametrize("mistake", WRONG)

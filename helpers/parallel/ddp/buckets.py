@@ -55,9 +55,11 @@ class Bucket:
             name: part.view(p.shape)
             for (name, p), part in zip(self.parameters.items(), parts, strict=True)
         }
+        self.places = {name: (p, self.views[name]) for name, p in self.parameters.items()}
         self.message = self.flat  # what travels
         if message_dtype not in (None, first.dtype):
             self.message = transport.empty(sum(sizes), message_dtype, first.device)
+        self.scale, self.factor = 1.0, torch.tensor(1.0)  # the last one, twice
         self.missing = set(self.parameters)
         self.work: Work | None = None
 
@@ -67,18 +69,20 @@ class Bucket:
         After `zero_grad` autograd hands over a new tensor: it is copied, and freed. One that was
         added to in its place (by the micro-batches before) is there already.
         """
-        parameter, view = self.parameters[name], self.views[name]
+        parameter, view = self.places[name]
         gradient = parameter.grad
         if gradient is None:
             view.zero_()
-        elif gradient.data_ptr() == view.data_ptr():
-            if scale != 1.0:
-                view.mul_(scale)
-        elif scale == 1.0:
+        elif scale != 1.0:
+            if scale != self.scale:
+                # A tensor, and of this dtype: torch takes twice as long to multiply by a number.
+                wide = torch.promote_types(self.flat.dtype.to_real(), torch.float32)
+                self.scale, self.factor = scale, torch.tensor(scale, dtype=wide)
+            torch.mul(gradient, self.factor, out=view)
+        elif gradient is not view:
             view.copy_(gradient)
-        else:
-            torch.mul(gradient, scale, out=view)
-        parameter.grad = view
+        if gradient is not view:
+            parameter.grad = view
         self.missing.discard(name)
 
     def start(self):

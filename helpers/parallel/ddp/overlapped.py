@@ -16,11 +16,13 @@ class DDP(Replica):
     gradients come in, for collectives are matched by their order.
 
     The buckets are made after the first backward, in the order in which rank 0's gradients came,
-    the reverse of the use in the forward. The first one is small, to be on its way early.
+    the reverse of the use in the forward. The first one may be small, to be on its way early.
 
     Args:
         module, transport, average: as for Replica.
-        bucket_cap_mb, first_bucket_mb: sizes in MiB (2^20 bytes).
+        bucket_cap_mb: a bucket's size in MiB (2^20 bytes); 25 by default.
+        first_bucket_mb: the first one's. By default as PyTorch's: 1, but `bucket_cap_mb` if that
+            is given. Each bucket costs a message's latency.
         find_unused_parameters: let a parameter be left out by the loss. Ranks that did not use
             it count as zero; if no rank did, its `.grad` stays None. Costs a small all-reduce a
             step, and buckets with such a parameter set out only after the backward.
@@ -40,13 +42,15 @@ class DDP(Replica):
         transport=None,
         *,
         average: bool = True,
-        bucket_cap_mb: float = 25,
-        first_bucket_mb: float = 1,
+        bucket_cap_mb: float | None = None,
+        first_bucket_mb: float | None = None,
         find_unused_parameters: bool = False,
         message_dtype: torch.dtype | None = None,
     ):
         super().__init__(module, transport, average=average)
-        self.caps = bucket_cap_mb * MiB, first_bucket_mb * MiB
+        if first_bucket_mb is None:
+            first_bucket_mb = 1 if bucket_cap_mb is None else bucket_cap_mb
+        self.caps = (25 if bucket_cap_mb is None else bucket_cap_mb) * MiB, first_bucket_mb * MiB
         self.find_unused_parameters = find_unused_parameters
         self.message_dtype = message_dtype
         self.scale = 1 / self.transport.size if average else 1.0
@@ -61,24 +65,28 @@ class DDP(Replica):
         ]
 
     def gradient_came(self, name: str, _):
+        """The hook. It runs for each parameter in each backward, so the usual way is short."""
         if not self.syncing:
-            if self.came:
+            self.refuse_to_add(name)
+        elif not self.buckets:
+            self.came.append(name)
+        else:
+            bucket = self.bucket_of[name]
+            if name not in bucket.missing:
                 raise RuntimeError(
-                    f"a gradient for {name} inside of no_sync() after a backward that sends: "
-                    "of the backwards of a step the last one sends, and synchronize() follows it"
+                    f"a second gradient for {name} before synchronize(): "
+                    "run all backwards of a step but the last one inside of no_sync()"
                 )
-            return
-        self.came.append(name)
-        if not self.buckets:
-            return
-        bucket = self.bucket_of[name]
-        if name not in bucket.missing:
+            bucket.take(name, self.scale)
+            if not bucket.missing:
+                self.start_full_buckets()
+
+    def refuse_to_add(self, name: str):
+        if self.came or any(bucket.missing != bucket.parameters.keys() for bucket in self.buckets):
             raise RuntimeError(
-                f"a second gradient for {name} before synchronize(): "
-                "run all backwards of a step but the last one inside of no_sync()"
+                f"a gradient for {name} inside of no_sync() after a backward that sends: "
+                "of the backwards of a step the last one sends, and synchronize() follows it"
             )
-        bucket.take(name, self.scale)
-        self.start_full_buckets()
 
     def start_full_buckets(self):
         while self.started < len(self.buckets) and not self.buckets[self.started].missing:

@@ -1,10 +1,11 @@
 """Which gradients go together."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.parallel.ddp.buckets import assign
+from helpers.parallel.ddp.buckets import Bucket, assign
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -27,3 +28,28 @@ def test_every_tensor_once_in_order_and_no_bucket_wasted(shapes, cap, first_cap)
         if place + 1 < len(buckets):
             follower = tensors[buckets[place + 1][0]]
             assert sum(sizes) >= limit or follower.dtype != tensors[bucket[0]].dtype
+
+
+class Local:
+    """No more of a transport than a bucket needs to be made."""
+
+    @staticmethod
+    def empty(numel, dtype, device):
+        return torch.empty(numel, dtype=dtype, device=device)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1 / 3])
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16, torch.float64, torch.complex128])
+def test_a_gradient_is_scaled_as_by_a_number(dtype, scale):
+    parameters = {name: torch.nn.Parameter(torch.randn(1000, dtype=dtype)) for name in "ab"}
+    bucket = Bucket(parameters, Local)
+    for gradient in (torch.randn(1000, dtype=dtype), None):
+        for name, parameter in parameters.items():
+            parameter.grad = gradient
+            bucket.take(name, scale)
+            scaled = torch.zeros(1000, dtype=dtype) if gradient is None else gradient * scale
+            assert torch.equal(bucket.views[name], scaled)
+            assert parameter.grad is bucket.views[name]
+            bucket.take(name, 0.5)  # added to where it lies, and scaled otherwise
+            assert torch.equal(bucket.views[name], scaled * 0.5)
+    assert not bucket.missing

@@ -123,6 +123,30 @@ def test_beside_torch_s_own(kind):
             assert our_payload <= their_payload
 
 
+def sizes_beside_torch(worker, options):
+    """Bytes of the buckets, ours and theirs, of a model with 1 MiB in each of its five layers."""
+    layers = [torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(5))) for _ in "ab"]
+    mine = DDP(layers[0], **options)
+    other = torch.nn.parallel.DistributedDataParallel(layers[1], **options)
+    for _ in range(3):  # theirs tells in the third
+        for ddp in (mine, other):
+            ddp.zero_grad()
+            ddp(torch.ones(1, 512)).sum().backward()
+            if ddp is mine:
+                mine.synchronize()
+    theirs = other._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+    return [bucket.flat.nbytes for bucket in mine.buckets], [int(n) for n in theirs.split(",")]
+
+
+@pytest.mark.parametrize(
+    ("options", "count"), [({}, 2), ({"bucket_cap_mb": 2}, 3), ({"bucket_cap_mb": 25}, 1)]
+)
+def test_buckets_are_as_large_as_torch_s_own(options, count):
+    ours, theirs = launch(sizes_beside_torch, 2, device="cpu", options=options)[0]
+    assert ours == theirs
+    assert len(ours) == count
+
+
 def test_unused_parameters_beside_torch_s_own():
     options = {"find_unused_parameters": True}
     for run in launch(
