@@ -15,6 +15,7 @@ CONSEQUENCE = re.compile(
 )
 START_FAILED = 70  # exit code of a rank that never came to the function; server.py has it too
 CHANNEL_LOST = 71  # of one that cannot answer any more; rank.py has it too
+LONGEST_LINE = 1_000  # characters of a headline; the traceback has more
 LONGER = "Longer work between two signs of life? worker.log, a print or launch(timeout=…)."
 MISMATCH = "Different collectives, or shapes, on the ranks? launch(debug=True) names them."
 
@@ -117,7 +118,7 @@ class Failure:
 
     def headline(self) -> str:
         if self.status is None:
-            first = self.message.strip().split("\n")[0]
+            first = self.message.strip().split("\n")[0][:LONGEST_LINE]
             if self.kind == "SystemExit":
                 return f"rank {self.rank} called sys.exit({first}); return from it instead"
             return f"rank {self.rank} {self.verb} {self.kind}{': ' if first else ''}{first}"

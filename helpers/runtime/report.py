@@ -6,6 +6,8 @@ import traceback
 from helpers.runtime.blame import pack_or_name
 from helpers.runtime.payload import unpack
 
+LONGEST = 10_000  # characters of a message, and of a traceback
+
 
 def describe(error: BaseException, skip: str = "") -> dict:
     """The exception as the notebook shows it, and itself where it can travel.
@@ -19,11 +21,20 @@ def describe(error: BaseException, skip: str = "") -> dict:
     lines = traceback.format_exception(type(error), error, trace)
     return {
         "kind": type(error).__name__,
-        "message": text(error),
-        "traceback": "".join(lines),
+        "message": shortened(text(error)),
+        "traceback": shortened("".join(lines)),
         "when": time.monotonic(),
         "exception": portable(error),
     }
+
+
+def shortened(text: str) -> str:
+    """Its beginning and its end, where it is longer than anybody reads."""
+    left_out = len(text) - LONGEST
+    if left_out <= 0:
+        return text
+    half = LONGEST // 2
+    return f"{text[:half]}\n[… {left_out:,} more characters …]\n{text[-half:]}"
 
 
 def text(error: BaseException) -> str:

@@ -341,3 +341,17 @@ if __name__ == "__main__":
         timeout=120,
     )
     assert done.stdout == "[7, 8]\n", done.stderr
+
+
+def test_an_error_of_200_kb_is_cut_short():
+    def fail(worker):
+        raise ValueError("first words " + "x" * 200_000 + " last words")
+
+    with pytest.raises(WorkerError) as caught:
+        launch(fail, workers=1)
+    text = str(caught.value)
+    assert len(text) < 30_000
+    assert "first words" in text
+    assert "last words" in text
+    assert "more characters" in text
+    assert "in fail" in text
