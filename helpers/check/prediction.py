@@ -1,7 +1,8 @@
 """Predict, run, explain: a student's number beside the formula's and the measured one."""
 
-import html
 from dataclasses import dataclass
+
+from helpers.plots.table import Markup, table
 
 CLOSE = 0.1  # relative; a prediction is to have the right size, not the right digits
 
@@ -46,13 +47,9 @@ class SideBySide:
         return f"{self.what}{f' ({self.unit})' if self.unit else ''}: {row} — {self.comment()}"
 
     def _repr_html_(self):
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.cells())
-        row = "".join(f"<td><b>{value}</b></td>" for value in self.cells().values())
-        title = f"{html.escape(self.what)}{f', {html.escape(self.unit)}' if self.unit else ''}"
-        return (
-            f"<table><tr><th>{title}</th>{head}<th></th></tr>"
-            f"<tr><td></td>{row}<td>{html.escape(self.comment())}</td></tr></table>"
-        )
+        title = f"{self.what}{f', {self.unit}' if self.unit else ''}"
+        row = [Markup(f"<b>{value}</b>") for value in self.cells().values()]
+        return table([["", *row, self.comment()]], head=[title, *self.cells(), ""])
 
 
 def side_by_side(

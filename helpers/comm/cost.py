@@ -152,32 +152,16 @@ class Fit:
 
     def plot(self, others: Iterable[Sample] = ()):
         """Measured times as dots (`others`, not fitted, hollow), predicted ones as lines."""
-        from helpers.plots.picture import Picture
-        from helpers.plots.style import RANK_COLORS
+        from helpers.plots.cost import costs
 
-        figure = Picture(figsize=(5.2, 3.4), dpi=80, layout="constrained")
-        axes = figure.subplots()
-        kinds: dict[tuple, list] = {}
-        for fitted, samples in ((True, self.samples), (False, others)):
+        fitted, hollow, predicted = {}, {}, {}
+        for points, samples in ((fitted, self.samples), (hollow, others)):
             for s in samples:
-                kinds.setdefault((s.call, s.ranks, s.backend), []).append((s, fitted))
-        for number, ((call, ranks, backend), marked) in enumerate(kinds.items()):
-            color = RANK_COLORS[number % len(RANK_COLORS)]
-            sizes = sorted(s.payload for s, _ in marked)
-            line = [self.predict(call, size, ranks, backend) for size in sizes]
-            axes.plot(sizes, line, color=color, label=f"{call}, {ranks} ranks")
-            for s, fitted in marked:
-                face = color if fitted else "none"
-                axes.plot(s.payload, s.seconds, "o", color=color, markerfacecolor=face)
-        # the dots have no colour of their own in the legend: it says what full and hollow mean
-        style = {"ls": "none", "marker": "o", "color": "#666666"}
-        axes.plot([], [], label="measured, fitted", **style)
-        if any(not fitted for marked in kinds.values() for _, fitted in marked):
-            axes.plot([], [], markerfacecolor="none", label="measured, not fitted", **style)
-        axes.set(xscale="log", yscale="log", xlabel="payload (bytes)", ylabel="seconds")
-        axes.grid(alpha=0.25)
-        axes.legend(frameon=False, fontsize=8)
-        return figure
+                name = f"{s.call}, {s.ranks} ranks"
+                points.setdefault(name, []).append((s.payload, s.seconds))
+                line = (s.payload, self.predict(s.call, s.payload, s.ranks, s.backend))
+                predicted.setdefault(name, []).append(line)
+        return costs({name: sorted(line) for name, line in predicted.items()}, fitted, hollow)
 
 
 def fit(samples: Iterable[Sample]) -> Fit:

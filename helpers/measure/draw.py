@@ -1,19 +1,14 @@
 """How a measurement shows itself: a small table, and bars."""
 
-import html
 from collections.abc import Mapping
 
 from helpers.plots.style import RANK_COLORS as COLORS
+from helpers.plots.table import table as html_table
 
 
 def table(title: str, rows: Mapping[str, str]) -> str:
     """Two columns as HTML: a name, and its number with its unit."""
-    body = "".join(
-        f"<tr><td style='text-align:left'>{html.escape(name)}</td>"
-        f"<td style='text-align:right'>{html.escape(text)}</td></tr>"
-        for name, text in rows.items()
-    )
-    return f"<table><tr><th colspan='2'>{html.escape(title)}</th></tr>{body}</table>"
+    return html_table(rows.items(), title=title, align=["left", "right"])
 
 
 def text(title: str, rows: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ import base64
 from collections.abc import Mapping
 
 from helpers.plots.style import RANK_COLORS
+from helpers.plots.table import Markup, table
 
 Bars = Mapping[tuple[str, int], tuple[int, int | None]]  # (label, rank) -> (done, total or None)
 Curves = Mapping[int, tuple[list, list]]  # rank -> (x, y)
@@ -16,13 +17,12 @@ def bars_html(bars: Bars) -> str:
         color = RANK_COLORS[rank % len(RANK_COLORS)]
         share = 100 if total is None else 100 * done / max(total, 1)
         count = f"{done}" if total is None else f"{done}/{total}"
-        rows.append(
-            f"<tr><td style='text-align:right'>{label} rank {rank}</td>"
-            "<td style='width:16em;padding:0 .5em'><div style='background:#8883;height:.8em'>"
-            f"<div style='background:{color};height:.8em;width:{share:.0f}%'></div></div></td>"
-            f"<td style='text-align:left'>{count}</td></tr>"
+        bar = (
+            "<div style='background:#8883;height:.8em;width:16em;margin:0 .5em'>"
+            f"<div style='background:{color};height:.8em;width:{share:.0f}%'></div></div>"
         )
-    return f"<table style='border:none'>{''.join(rows)}</table>"
+        rows.append([f"{label} rank {rank}", Markup(bar), count])
+    return table(rows, align=["right", "left", "left"], style="border:none")
 
 
 def bars_text(bars: Bars) -> str:

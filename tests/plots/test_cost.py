@@ -1,0 +1,26 @@
+"""Times of collectives: each call has a line, full dots, and hollow ones where there are any."""
+
+from helpers.plots.cost import costs
+
+LINE = {"all_reduce, 2 ranks": [(1.0, 2.0), (10.0, 3.0)], "barrier, 4 ranks": [(1.0, 5.0)]}
+FITTED = {"all_reduce, 2 ranks": [(1.0, 2.1)]}
+
+
+def drawn(others):
+    axes = costs(LINE, FITTED, others).axes[0]
+    lines = [line for line in axes.lines if line.get_marker() != "o"]
+    dots = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata())]
+    return lines, dots, [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_lines_and_dots_of_one_colour():
+    lines, dots, legend = drawn({"barrier, 4 ranks": [(1.0, 6.0)]})
+    assert [list(line.get_ydata()) for line in lines] == [[2.0, 3.0], [5.0]]
+    assert [list(dot.get_ydata()) for dot in dots] == [[2.1], [6.0]]
+    assert [dot.get_color() for dot in dots] == [line.get_color() for line in lines]
+    assert [dot.get_markerfacecolor() for dot in dots] == [lines[0].get_color(), "none"]
+    assert legend == [*LINE, "measured, fitted", "measured, not fitted"]
+
+
+def test_no_word_of_hollow_dots_where_there_are_none():
+    assert drawn({})[2] == [*LINE, "measured, fitted"]
