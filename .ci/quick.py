@@ -38,7 +38,7 @@ def changed(since: str, root: Path = ROOT) -> list[str]:
     return sorted({path for listing in done for path in listing.stdout.split("\0") if path})
 
 
-def tests_of(path: str, root: Path = ROOT) -> list[str]:
+def find_tests(path: str, root: Path = ROOT) -> list[str]:
     """The test files, folders of tests and notebooks that a change of this file calls for."""
     file = Path(path)
     if file.suffix == ".ipynb":
@@ -105,12 +105,13 @@ def main(since: str = "HEAD") -> int:
     paths = changed(since)
     for path in filter(FOR_ALL.fullmatch, paths):
         print(f"{path} matters to every test: before you commit, `make test`")
-    chosen = dict.fromkeys(test for path in paths for test in [*tests_of(path), *ALWAYS])
+    chosen = dict.fromkeys(test for path in paths for test in [*find_tests(path), *ALWAYS])
     print(f"{len(paths)} changed files:", *(chosen or ["nothing to test"]), sep="\n  ", flush=True)
     steps = [["-m", "ruff", "check"], ["-m", "ruff", "format", "--check"]]
     if chosen:
         steps.append([".ci/suite.py", *chosen])
-    return max([subprocess.call([sys.executable, *step], cwd=ROOT) for step in steps])
+    codes = [subprocess.call([sys.executable, *step], cwd=ROOT) for step in steps]
+    return int(any(codes))
 
 
 if __name__ == "__main__":

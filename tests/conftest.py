@@ -9,13 +9,30 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(scope="session")
-def tool():
-    """.ci/notebooks.py as a module; a folder named .ci cannot be imported from."""
-    spec = importlib.util.spec_from_file_location("notebook_tool", ROOT / ".ci" / "notebooks.py")
+def ci(name: str):
+    """.ci/NAME.py as a module; a folder named .ci cannot be imported from."""
+    spec = importlib.util.spec_from_file_location(f"ci_{name}", ROOT / ".ci" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def tool():
+    """What executes notebooks."""
+    return ci("notebooks")
+
+
+@pytest.fixture(scope="session")
+def suite():
+    """What runs the tests."""
+    return ci("suite")
+
+
+@pytest.fixture(scope="session")
+def quick():
+    """What chooses the tests that a change needs."""
+    return ci("quick")
 
 
 @pytest.fixture(autouse=True, scope="module")

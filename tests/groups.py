@@ -1,27 +1,40 @@
-"""What must run together when pytest-xdist deals the tests to several processes.
+"""Which tests stay together when pytest-xdist deals them to several processes.
 
-A group runs in one process, in order. Every other test may run anywhere, at any time. Loaded by
-`-p tests.groups` in pyproject.toml: a conftest.py in tests/ would not see the notebooks.
+The cells of a notebook share a kernel, and the tests of a file may share a fixture of the whole
+file, which takes seconds to make. Such a file goes to one process, in order. Every other test may
+run in any process, at any time.
+
+This stands in for xdist's own marks, `xdist_group`: under pytest 9.2, xdist 3.8 does not see them.
+Loaded by `-p tests.groups` in pyproject.toml: a conftest.py in tests/ would not see the notebooks.
 """
+
+import re
+from functools import cache
+from pathlib import Path
 
 import pytest
 
-# Fixtures of a module that take seconds to make: one process makes them, and runs all that use them.
-COSTLY = {"by_mpi", "cluster", "clusters", "late", "machine", "samples", "shared_kernel"}
+SHARED = re.compile(r"^@pytest\.fixture\(.*scope=.module.\)", re.MULTILINE)
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this same hook
-def pytest_collection_modifyitems(config, items):
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        if group := group_of(item):
-            item.add_marker(pytest.mark.xdist_group(group))
+@pytest.hookimpl(optionalhook=True)  # without xdist nobody asks
+def pytest_xdist_make_scheduler(config, log):
+    """The scheduler that `--dist loadgroup` asks for, with the groups from here."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Groups(LoadGroupScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.split("::")[0]
+            return file if stays_together(config.rootpath / file) else nodeid
+
+    return Groups(config, log)
 
 
-def group_of(item) -> str | None:
-    """The file of a notebook's cell, or of a test with a costly fixture: else None."""
-    file = item.nodeid.split("::")[0]
-    if item.path.suffix == ".ipynb" or COSTLY & set(getattr(item, "fixturenames", ())):
-        return file
-    return None
+@cache
+def stays_together(file: Path) -> bool:
+    """Is it a notebook, or a file with a fixture for all of its tests?"""
+    if file.suffix == ".ipynb":
+        return True
+    return file.is_file() and bool(SHARED.search(file.read_text(encoding="utf-8")))

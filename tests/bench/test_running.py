@@ -20,6 +20,7 @@ MEASURED = {
 }
 
 
+@pytest.mark.alone
 def test_a_kernel_runs_cells_as_a_notebook_does():
     with Kernel() as kernel:
         done = kernel.run("import time; time.sleep(0.2); print('slept')")
@@ -44,11 +45,13 @@ def test_a_kernel_runs_cells_as_a_notebook_does():
     assert not kernel.folder.exists()
 
 
+@pytest.mark.alone
 def test_starting_measures_a_call():
     with starting.Desk(LAUNCH, ranks=2) as desk:
         assert desk.call("all_reduce") > 0
 
 
+@pytest.mark.alone
 def test_a_fault_is_done_told_and_survived():
     desk = faults.Desk(LAUNCH, ranks=2, culprit=1)
     try:

@@ -81,6 +81,7 @@ def test_the_stub_is_told_apart():
     assert check.global_mean(stub).status == "not written yet"
 
 
+@pytest.mark.usefixtures("shared_ranks")
 @pytest.mark.parametrize(
     ("mistake", "hint"),
     [

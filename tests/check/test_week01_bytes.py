@@ -71,6 +71,7 @@ BYTES_ON_THE_WIRE_MISTAKES = [
 ]
 
 
+@pytest.mark.usefixtures("shared_ranks")
 @pytest.mark.parametrize(("mistake", "hint"), BYTES_ON_THE_WIRE_MISTAKES)
 def test_a_mistake_in_bytes_on_the_wire_gets_its_own_hint(mistake, hint):
     verdict = check.bytes_on_the_wire(mistake)

@@ -251,6 +251,7 @@ ALL_TO_ALL_MISTAKES = [
 ]
 
 
+@pytest.mark.usefixtures("shared_ranks")
 @pytest.mark.parametrize(("mistake", "hint"), TREE_BROADCAST_MISTAKES)
 def test_a_mistake_in_tree_broadcast_gets_its_own_hint(mistake, hint):
     verdict = check.tree_broadcast(mistake)
@@ -259,6 +260,7 @@ def test_a_mistake_in_tree_broadcast_gets_its_own_hint(mistake, hint):
     assert "rank" in verdict.finding
 
 
+@pytest.mark.usefixtures("shared_ranks")
 @pytest.mark.parametrize(("mistake", "hint"), ALL_TO_ALL_MISTAKES)
 def test_a_mistake_in_all_to_all_gets_its_own_hint(mistake, hint):
     verdict = check.all_to_all(mistake)

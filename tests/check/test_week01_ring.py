@@ -274,6 +274,7 @@ RING_ALL_REDUCE_MISTAKES = [
 ]
 
 
+@pytest.mark.usefixtures("shared_ranks")
 @pytest.mark.parametrize(("mistake", "hint"), RING_ALL_REDUCE_MISTAKES)
 def test_a_mistake_in_ring_all_reduce_gets_its_own_hint(mistake, hint):
     verdict = check.ring_all_reduce(mistake)

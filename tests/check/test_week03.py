@@ -63,6 +63,7 @@ def all_to_the_last(worker, batch):
     return batch[worker.rank * size : end]
 
 
+@pytest.mark.usefixtures("shared_ranks")
 @pytest.mark.parametrize(
     ("mistake", "hint"),
     [
@@ -141,6 +142,7 @@ def by_state_dict(worker, model):
         dist.broadcast(tensor, src=0)
 
 
+@pytest.mark.usefixtures("shared_ranks")
 @pytest.mark.parametrize(
     ("mistake", "hint"),
     [
@@ -235,6 +237,7 @@ def no_function(worker, model, bucket_bytes):
     buckets()(worker, model, bucket_bytes)
 
 
+@pytest.mark.usefixtures("shared_ranks")
 @pytest.mark.parametrize(
     ("mistake", "hint"),
     [
@@ -294,6 +297,7 @@ def steps(*, send="last", weight="tokens", scale=True, zero="first", step="last"
     return solve
 
 
+@pytest.mark.usefixtures("shared_ranks")
 @pytest.mark.parametrize(
     ("mistake", "hint"),
     [

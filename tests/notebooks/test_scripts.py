@@ -34,7 +34,7 @@ def curve(rows: list[dict], ranks: int) -> list[float]:
 
 @pytest.fixture(scope="module")
 def by_mpi() -> dict[str, list[list[float]]]:
-    """Of each script its learning curves on 1, 2 and 3 ranks; week 3 starts one as a student does."""
+    """Of each script its learning curves on 1, 2 and 3 ranks."""
     if MPIEXEC is None:
         pytest.skip("there is no mpiexec")
     scripts = [str(NOTEBOOKS / "mpi" / name) for name in ("train_digits.py", "train_gpt.py")]

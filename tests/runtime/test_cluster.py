@@ -84,6 +84,7 @@ def test_a_timeout_for_one_call():
         assert len(cluster.run(build)) == 2
 
 
+@pytest.mark.alone
 def test_signs_of_life_put_the_end_off():
     def alive(worker):
         for step in range(10):

@@ -63,6 +63,7 @@ def test_what_log_does_not_take(values, kind, said):
     assert said in str(caught.value)
 
 
+@pytest.mark.alone
 def test_log_is_cheap(cluster, record_property):
     """Microseconds a call, while the notebook listens; 20 is the aim, 60 fails."""
 

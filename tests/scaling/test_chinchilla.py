@@ -53,7 +53,7 @@ def test_no_lower_minimum_is_found_by_scipy_from_many_starts(sweep, seed):
     tight = {"ftol": 1e-15, "gtol": 1e-12, "maxiter": 2000, "maxfun": 4000}
     found = [
         minimize(value, start, jac=True, method="L-BFGS-B", options=tight).fun
-        for start in problem.inward(grid()[::75])
+        for start in problem.inward(grid()[::150])
     ]
     assert fit.objective <= min(found) / 1e3 * (1 + 1e-9)
     assert fit.objective == pytest.approx(min(found) / 1e3, rel=1e-4)  # and the same valley

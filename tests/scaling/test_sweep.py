@@ -1,6 +1,5 @@
 """The sweep goes on where it was killed, and a row says what was trained."""
 
-import json
 import math
 import os
 import signal
@@ -13,7 +12,6 @@ import torch
 
 from helpers.scaling import sweep
 from helpers.scaling.design import BATCH, LENGTH, Run
-from helpers.scaling.sweep import carry_out
 from helpers.scaling.table import read
 
 SMALL = [
@@ -64,12 +62,10 @@ def test_it_goes_on_where_it_was_killed(tmp_path):
     assert "half" not in table.read_text()
 
 
-def test_losses_on_the_way_are_those_of_the_same_run():
-    from helpers.runtime.launch import launch
-
+def test_losses_on_the_way_are_those_of_the_same_run(tmp_path):
     run = replace(SMALL[0], steps=160)
-    row = launch(carry_out, 1, device="cpu", run=run, sequences=2048)[0]
-    curve = json.loads(row["curve"])
+    (row,) = sweep.sweep(tmp_path / "s.csv", workers=1, runs=[run], sequences=2048)
+    curve = row["curve"]
     assert [tokens // (BATCH * LENGTH) for tokens, _ in curve] == [40, 80]
     losses = [loss for _, loss in curve] + [row["loss"]]
     assert losses == sorted(losses, reverse=True)

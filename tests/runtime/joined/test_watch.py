@@ -23,9 +23,10 @@ from tests.runtime.joined.machines import (
     until,
 )
 
-pytestmark = pytest.mark.skipif(
-    not can_make_networks(), reason="no network namespaces can be made here"
-)
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(not can_make_networks(), reason="no network namespaces can be made here"),
+]
 SOON = 25.0  # seconds; collectives give up after 1800, torchrun's own farewell after 300
 
 

@@ -4,6 +4,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 SOON = 20.0  # seconds; far below the timeout of 120 s, far above what it takes
 
 

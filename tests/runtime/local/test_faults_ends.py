@@ -8,6 +8,8 @@ import pytest
 
 from tests.runtime.conftest import BUSY, alive, gone, start_busy
 
+pytestmark = pytest.mark.alone
+
 GONE_SECONDS = 2.0  # the promise: ranks are gone so soon after their notebook was killed
 
 

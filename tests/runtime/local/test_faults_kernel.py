@@ -7,6 +7,8 @@ import time
 import psutil
 import pytest
 
+pytestmark = pytest.mark.alone
+
 
 def test_flood(kernel):
     began = time.monotonic()

@@ -1,0 +1,48 @@
+"""Ranks that the wrong answers to an exercise share."""
+
+import pytest
+
+from helpers.check import oracle
+from helpers.runtime.cluster import Cluster
+from helpers.runtime.failure import WorkerError
+
+
+@pytest.fixture(scope="module")
+def kept():
+    """{number of ranks: the Cluster that has them}"""
+    clusters = {}
+    yield clusters
+    for cluster in clusters.values():
+        cluster.close()
+
+
+@pytest.fixture
+def shared_ranks(kept, monkeypatch):
+    """The checks launch nothing: they run on ranks that are there already, in milliseconds.
+
+    An answer that left a message under way takes its ranks along: the next one would receive it.
+    """
+    used = {}
+
+    def run(fn, workers, *, device, timeout, **kwargs):
+        used[workers] = kept.setdefault(workers, Cluster(workers, device=device))
+        return used[workers].run(fn, timeout=timeout, **kwargs)
+
+    monkeypatch.setattr(oracle, "launch", run)
+    yield
+    for cluster in used.values():
+        try:
+            left = sum(cluster.run(left_open, timeout=oracle.TIMEOUT))
+        except WorkerError:
+            continue  # other ranks take their place
+        if left:
+            cluster.close()
+
+
+def left_open(worker) -> int:
+    """How many messages of this rank nobody has waited for."""
+    from helpers.check import traffic
+
+    works = [work for works in traffic._kept for work in works]
+    traffic._kept.clear()
+    return sum(not work.is_completed() for work in works)

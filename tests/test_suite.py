@@ -1,0 +1,233 @@
+"""`make test` and `make quick`: what they run, what they add up, and what they exit with."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+ROOT = Path(__file__).resolve().parent.parent
+MIXED = """
+import os, pytest
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+@pytest.fixture
+def broken():
+    yield
+    raise RuntimeError("while tidying up")
+def test_passes(): assert WORKER
+def test_fails(): assert not WORKER
+def test_skips(): pytest.skip("here")
+@pytest.mark.alone
+def test_alone(): assert WORKER is None
+@pytest.mark.alone
+def test_ends_badly(broken): pass
+"""
+COSTLY = """
+import pathlib, pytest, time
+@pytest.fixture(scope="module")
+def shared():
+    with open("made", "a") as file: file.write("once ")
+@pytest.mark.parametrize("k", range(10))
+def test_with_it(shared, k): time.sleep(0.02)
+@pytest.mark.parametrize("k", range(10))
+def test_without(k): time.sleep(0.02)
+"""
+LONG = """
+import os, pathlib, time
+def test_long():
+    pathlib.Path("began").write_text(str(os.getpid()))
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A folder with this project's tools and settings, and no tests yet."""
+    for name in (".ci/suite.py", "tests/groups.py", "pyproject.toml"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes((ROOT / name).read_bytes())
+    tmp_path.joinpath("notebooks").mkdir()
+    return tmp_path
+
+
+def start(project, *arguments):
+    names = [name for name in os.environ if name.startswith("PYTEST_")]
+    environ = {name: value for name, value in os.environ.items() if name not in names}
+    command = [sys.executable, project / ".ci" / "suite.py", "-p", "no:cacheprovider", *arguments]
+    return subprocess.Popen(
+        command,
+        env={**environ, "PYTHONPATH": str(project)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_two_runs_and_their_sum(project):
+    """Groups, too: a costly fixture is made once, and a notebook's cells keep their order."""
+    (project / "tests" / "test_mixed.py").write_text(MIXED)
+    (project / "tests" / "test_costly.py").write_text(COSTLY)
+    for name in ("one", "two", "three"):
+        cells = [new_code_cell("x = 0"), *(new_code_cell(f"assert x == {k}; x += 1")
+                                           for k in range(5))]  # fmt: skip
+        nbformat.write(new_notebook(cells=cells), project / "notebooks" / f"{name}.ipynb")
+    process = start(project)
+    out, _ = process.communicate(timeout=200)
+    assert out.splitlines()[-1] == "40 passed, 2 failed, 1 skipped", out
+    assert process.returncode == 1
+    assert (project / "made").read_text() == "once "
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "code", "last"),
+    [
+        ((0, "ps"), (0, "p"), 0, "2 passed, 0 failed, 1 skipped"),
+        ((1, "pf"), (0, "p"), 1, "2 passed, 1 failed, 0 skipped"),
+        ((0, "p"), (1, "f"), 1, "1 passed, 1 failed, 0 skipped"),
+        ((5, ""), (0, "p"), 0, "1 passed, 0 failed, 0 skipped"),
+        ((0, "p"), (5, ""), 0, "1 passed, 0 failed, 0 skipped"),
+        ((5, ""), (1, "f"), 1, "0 passed, 1 failed, 0 skipped"),
+        ((5, ""), (5, ""), 5, "0 passed, 0 failed, 0 skipped"),
+        ((137, "f"), (0, "p"), 137, "1 passed, 1 failed, 0 skipped"),
+    ],
+)
+def test_what_two_runs_come_to(suite, monkeypatch, capsys, first, second, code, last):
+    kinds = {"p": "passed", "f": "failed", "s": "skipped"}
+    runs = iter([first, second])
+    given = []
+
+    def pytest(*options, **environ):
+        given.append(options)
+        found, tests = next(runs)
+        return found, Counter(kinds[letter] for letter in tests)
+
+    monkeypatch.setattr(suite, "pytest", pytest)
+    assert suite.main(["tests/comm", "-x"]) == code
+    assert capsys.readouterr().out == last + "\n"
+    assert [options[-2:] for options in given] == [("tests/comm", "-x")] * 2
+
+
+def test_what_pytest_cannot_run_has_failed(suite, monkeypatch, tmp_path, capfd):
+    """It refuses its options, or is killed: there is no report."""
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\n$DEED\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(suite.sys, "executable", str(fake))
+    assert suite.pytest(DEED="exit 4") == (4, {"failed": 1})
+    assert suite.pytest(DEED="eval kill -9 $$") == (137, {"failed": 1})
+    assert suite.pytest(DEED="exit 5") == (5, {})
+
+
+def test_a_report_is_counted(suite, tmp_path):
+    """An error while tidying up is a failure of the test that passed; both are one test."""
+    cases = ("", "<failure/>", "<error/>", "<skipped/>", "<properties/><system-out/>",
+             "<skipped/><error/>")  # fmt: skip
+    text = "".join(f"<testcase>{case}</testcase>" for case in cases)
+    report = tmp_path / "report.xml"
+    report.write_text(f"<testsuites><testsuite>{text}</testsuite></testsuites>")
+    assert suite.count(report) == {"passed": 2, "failed": 3, "skipped": 1}
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_can_be_stopped(project, number):
+    (project / "tests" / "test_long.py").write_text(LONG)
+    process = start(project)
+    end = time.monotonic() + 60
+    while not (project / "began").exists() or not (project / "began").read_text():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    if number == signal.SIGINT:  # as a terminal does, to all that run in it
+        for child in psutil.Process(process.pid).children():
+            child.send_signal(number)
+    process.send_signal(number)
+    assert process.wait(30) == 128 + number
+    worker = int((project / "began").read_text())
+    while os.path.exists(f"/proc/{worker}"):
+        assert time.monotonic() < end + 30
+        time.sleep(0.05)
+    process.stdout.close()
+
+
+def commit(folder, *files):
+    for file in files:
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"# {file}\n")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", folder]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "x"], check=True)
+
+
+def test_quick_sees_what_changed(quick, tmp_path):
+    commit(tmp_path, "helpers/a/one.py", "helpers/a/two.py", "helpers/a/gone.py", ".gitignore")
+    assert quick.changed("HEAD", tmp_path) == []
+    (tmp_path / "helpers/a/two.py").write_text("x = 1\n")
+    (tmp_path / "helpers/a/gone.py").unlink()
+    (tmp_path / "helpers/a/näw.py").write_text("")
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    (tmp_path / "a.log").write_text("")
+    assert quick.changed("HEAD", tmp_path) == [
+        ".gitignore",
+        "helpers/a/gone.py",
+        "helpers/a/näw.py",
+        "helpers/a/two.py",
+    ]
+    commit(tmp_path)
+    assert quick.changed("HEAD", tmp_path) == []
+    assert len(quick.changed("HEAD~1", tmp_path)) == 4
+    with pytest.raises(SystemExit, match="no-such-commit"):
+        quick.changed("no-such-commit", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "tests"),
+    [
+        ("helpers/comm/mesh.py", ["tests/comm/test_mesh.py"]),
+        ("helpers/runtime/local/server.py", ["tests/runtime/local/test_server.py"]),
+        ("helpers/check/week03_buckets.py", ["tests/check/test_week03.py"]),
+        ("helpers/parallel/torch_ddp.py", ["tests/parallel/test_libraries.py"]),
+        ("helpers/scaling/sweep.csv", ["tests/scaling/test_sweep.py"]),
+        ("helpers/comm/__init__.py", ["tests/test_import.py"]),
+        ("helpers/__init__.py", ["tests/test_import.py"]),
+        ("tests/comm/test_mesh.py", ["tests/comm/test_mesh.py"]),
+        ("tests/comm/test_none.py", []),
+        ("tests/comm/killable.py", ["tests/comm/test_shared_barrier.py"]),
+        ("notebooks/solutions/week01.py", ["tests/notebooks/test_exercises.py"]),
+        ("notebooks/mpi/train_gpt.py", ["tests/notebooks/test_scripts.py"]),
+        ("notebooks/week99.ipynb", []),
+        (".ci/notebooks.py", ["tests/notebooks/test_tool.py"]),
+        ("Makefile", ["tests/test_suite.py"]),
+        ("README.md", []),
+        ("tests/conftest.py", []),  # matters to all: it says so
+    ],
+)
+def test_quick_maps_a_file_to_its_tests(quick, path, tests):
+    assert quick.find_tests(path) == tests
+
+
+def test_quick_falls_back_on_the_folder(quick):
+    found = quick.find_tests("helpers/runtime/local/rank.py")
+    assert "tests/runtime/local/test_server.py" in found
+    assert all(Path(path).parent.name == "local" for path in found)
+    # what lies deeper than any test belongs to the tests above it
+    found = quick.find_tests("tests/runtime/joined/scripts/joins.py")
+    assert "tests/runtime/joined/test_member.py" in found
+
+
+def test_quick_finds_tests_for_every_file_of_helpers(quick):
+    files = [f for f in (ROOT / "helpers").rglob("*.py") if "__pycache__" not in f.parts]
+    assert len(files) > 50
+    for file in files:
+        found = quick.find_tests(str(file.relative_to(ROOT)))
+        assert found, file
+        assert all((ROOT / path).is_file() for path in found)
