@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.comm import shared_barrier
-from helpers.comm.shared_barrier import Barrier, PeerLost
+from helpers.comm.shared_barrier import Barrier, Left, PeerLost
 from helpers.comm.shared_collectives import SharedMemory
 from tests.comm.killable import PATIENCE, Killable
 
@@ -236,6 +236,39 @@ def test_a_process_that_nobody_asked_how_it_ended_has_ended():
     barrier.close()
     with pytest.raises(PeerLost, match="rank 7 has ended"):
         Barrier(memory, 0, 2, pids=[os.getpid(), other.pid], names=[4, 7], timeout=PATIENCE)
+
+
+def test_of_several_that_left_the_one_to_blame_is_named():
+    other = subprocess.Popen(["sleep", "100"])
+    other.kill()
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # a zombie from then on
+    pids = [os.getpid(), other.pid, os.getpid(), os.getpid()]
+    memory = torch.zeros(Barrier.nbytes(4), dtype=torch.uint8)
+
+    def lost(left, **written):
+        memory.zero_()
+        barrier = Barrier(memory, 0, 4, pids, names=[4, 5, 6, 7], timeout=PATIENCE)
+        for rank, word in written.items():
+            barrier.gone[int(rank[1:])] = word
+        error = barrier.lost(left, "this")
+        written = int(barrier.gone[0])
+        barrier.close()
+        return type(error), str(error), (Left(written & 7), written >> 3)
+
+    kind, text, written = lost([2, 3, 1], r2=Left.CLOSED, r3=Left.FAILED)
+    assert (kind, written) == (PeerLost, (Left.LOST, 1))
+    assert text == f"rank 5 has ended (process {other.pid}), and did not come to this"
+    kind, text, written = lost([2, 3], r2=Left.CLOSED, r3=Left.FAILED)
+    assert (text, written) == ("rank 7 has failed, and did not come to this", (Left.LOST, 3))
+    _, text, written = lost([2], r2=Left.LOST + 8 * 3, r3=Left.LOST + 8 * 1)
+    assert text.startswith("rank 5 has ended")
+    assert text.endswith("so rank 6 did not come to this")
+    kind, text, written = lost([2], r2=Left.LATE + 8 * 3)
+    assert (kind, written) == (TimeoutError, (Left.LATE, 3))  # whoever misses this rank goes on
+    assert text == "rank 7 did not come in time, so rank 6 did not come to this"
+    kind, text, written = lost([2], r2=Left.LATE + 8 * 1)  # and it has ended since
+    assert (kind, written) == (PeerLost, (Left.LOST, 1))
+    other.wait()
 
 
 def test_the_error_travels():

@@ -1,6 +1,8 @@
 """Shared memory: what it is, what is left of it, and what is said when it cannot be."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -172,3 +174,40 @@ def test_the_ledger_counts_payload_and_no_wire(cluster):
             )
         ]
         assert kernel in (0, None)  # nothing went through a socket
+
+
+def test_a_namespace_of_its_own_is_another_place():
+    ask = "from helpers.comm.shared_segments import where; print(*where())"
+    within = [sys.executable, "-c", ask]
+    apart = ["unshare", "--user", "--pid", "--fork", *within]
+    here, there = (
+        subprocess.run(command, capture_output=True, text=True, check=False)
+        for command in (within, apart)
+    )
+    assert here.stdout.split() == [str(number) for number in shared_segments.where()]
+    if there.returncode:
+        pytest.skip(f"no namespaces here: {there.stderr.strip()[-80:]}")
+    assert there.stdout.split()[:2] == here.stdout.split()[:2]
+    assert there.stdout != here.stdout
+
+
+def test_nothing_is_unpickled(cluster):
+    """A process group could bring a forged pickle."""
+
+    def run(worker):
+        def refuse(*_, **__):
+            raise AssertionError("a pickle")
+
+        names = ("_tensor_to_object", "_object_to_tensor")
+        kept = [getattr(dist.distributed_c10d, name) for name in names]
+        try:
+            for name in names:
+                setattr(dist.distributed_c10d, name, refuse)
+            with SharedMemory() as shared:
+                shared.all_reduce(tensor := torch.ones(2))
+        finally:
+            for name, function in zip(names, kept, strict=True):
+                setattr(dist.distributed_c10d, name, function)
+        return tensor.tolist()
+
+    assert list(cluster.run(run)) == [[3, 3]] * 3
