@@ -62,8 +62,9 @@ class Part:
             block itself.
         holders: the ranks that hold these same numbers, this rank among them, in order. Axes cannot
             name them: a tied embedding is on the first and on the last stage alone.
-        pending: groups of ranks over which the gradient is still a partial sum. Two groups share
-            only this rank: the gradient is complete after one sum over each.
+        pending: groups of ranks over which the gradient is still a partial sum, in the order in
+            which the sums are made; all members name them in the same order. Two groups share only
+            this rank: the gradient is complete after one sum over each.
 
     Raises:
         ValueError: cuts or a flat range outside the tensor; a dim that is cut twice; a pending
@@ -83,7 +84,7 @@ class Part:
         set_(self, "cuts", tuple(sorted(self.cuts, key=lambda cut: cut.dim)))
         set_(self, "flat", None if self.flat is None else tuple(self.flat))
         set_(self, "holders", tuple(sorted(set(self.holders))))
-        set_(self, "pending", tuple(sorted(tuple(sorted(set(g))) for g in self.pending)))
+        set_(self, "pending", tuple(tuple(sorted(set(group))) for group in self.pending))
         self.check_cuts()
         self.check_pending()
 
