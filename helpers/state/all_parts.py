@@ -63,6 +63,14 @@ class AllParts:
             {key: part.completed() for key, part in parts.items()} for parts in self.ranks
         )
 
+    def named(self, names: Iterable[str]) -> "AllParts":
+        """Some of the plain tensors only."""
+        names = set(names)
+        return AllParts(
+            {key: part for key, part in parts.items() if part.name in names}
+            for parts in self.ranks
+        )
+
     def whole(self) -> "AllParts":
         """The layout in which every rank holds every tensor whole, by its plain name."""
         everyone = tuple(range(len(self.ranks)))

@@ -36,31 +36,14 @@ def full_optimizer(
         ValueError: a tensor that is of the local shape on some ranks only, or of neither kind;
             a count that differs between ranks; and as `reshard`.
     """
-    own = parts.ranks[dist.get_rank(group)]
-    rows: dict[str, dict[str, torch.Tensor]] = {}  # slot -> key -> a tensor of the local shape
-    counts: dict[str, dict[str, list]] = {}  # plain name -> slot -> [value, dtype]
-    for key, slots in kept.items():
-        for slot, value in slots.items():
-            if isinstance(value, torch.Tensor) and is_local(slot, value, own[key]):
-                rows.setdefault(slot, {})[key] = value
-            elif own[key].numel:
-                counts.setdefault(own[key].name, {})[slot] = written(slot, value)
-    told = exchange([sorted(rows), counts], group)
+    rows, counts = moments_and_counts(parts, kept, group)
     result: dict[str, dict[str, object]] = {name: {} for name in parts.shapes}
-    for slot in sorted({slot for slots, _ in told for slot in slots}):
-        for name, value in full(parts, rows.get(slot, {}), group, device).items():
+    for slot, tensors in rows.items():
+        for name, value in full(parts, tensors, group, device).items():
             result[name][slot] = value
-    for _, theirs in told:
-        for name, slots in theirs.items():
-            for slot, count in slots.items():
-                value = result[name].setdefault(slot, count)
-                if value is not count and value != count:
-                    raise ValueError(f"{slot} of {name} is {value} on one rank and {count} on one")
-    return {
-        name: {slot: read(value) if isinstance(value, list) else value for slot, value in s.items()}
-        for name, s in result.items()
-        if s
-    }
+    for name, slots in counts.items():
+        result[name] |= {slot: read(count) for slot, count in slots.items()}
+    return {name: slots for name, slots in result.items() if slots}
 
 
 def full_state(
@@ -78,6 +61,39 @@ def full_state(
         "model": full(parts, local, group, device),
         "optimizer": full_optimizer(parts, kept, group, device),
     }
+
+
+def moments_and_counts(
+    parts: AllParts, kept: Kept, group: dist.ProcessGroup | None = None
+) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, dict[str, list]]]:
+    """Optimizer state in two. Every rank of the world calls it.
+
+    Returns:
+        slot -> key -> this rank's tensor, with the same slots in the same order on every rank;
+        plain name -> slot -> [value, dtype], of all ranks together.
+
+    Raises:
+        ValueError: as `full_optimizer`.
+    """
+    own = parts.ranks[dist.get_rank(group)]
+    rows: dict[str, dict[str, torch.Tensor]] = {}
+    counts: dict[str, dict[str, list]] = {}
+    for key, slots in kept.items():
+        for slot, value in slots.items():
+            if isinstance(value, torch.Tensor) and is_local(slot, value, own[key]):
+                rows.setdefault(slot, {})[key] = value
+            elif own[key].numel:
+                counts.setdefault(own[key].name, {})[slot] = written(slot, value)
+    told = exchange([sorted(rows), counts], group)
+    together: dict[str, dict[str, list]] = {}
+    for _, theirs in told:
+        for name, slots in theirs.items():
+            for slot, count in slots.items():
+                first = together.setdefault(name, {}).setdefault(slot, count)
+                if first != count:
+                    raise ValueError(f"{slot} of {name} is {first} on one rank, {count} on another")
+    every = sorted({slot for slots, _ in told for slot in slots})
+    return {slot: rows.get(slot, {}) for slot in every}, together
 
 
 def is_local(slot: str, value: torch.Tensor, part: Part) -> bool:

@@ -11,7 +11,6 @@ from helpers.comm.messages import Peers, in_a_row
 from helpers.state.all_parts import AllParts
 from helpers.state.facts import carrier, exchange
 from helpers.state.pieces import Box, Piece, common, inside, slices, volume
-from helpers.state.slicing import fits
 
 TOGETHER = 64 * 2**20  # bytes of plain tensors whose numbers travel together
 
@@ -85,14 +84,7 @@ def reshard(
             have, or have in two dtypes; a local tensor of another shape than its part.
     """
     peers = Peers(group)
-    own = source.ranks[peers.rank] if len(source.ranks) == peers.size else {}
-    error = refusal(source, target, peers.size, own, local)
-    present = {key: str(t.dtype) for key, t in local.items() if t is not None}
-    told = exchange([error, present], group)  # all ranks stop, or none: the others would wait
-    for rank, (wrong, _) in enumerate(told):
-        if wrong:
-            raise ValueError(f"rank {rank}: {wrong}")
-    dtypes = agreed(source, [there for _, there in told])
+    dtypes = existing(source, local, group, refusal(source, target))
     there = target.ranks[peers.rank]
     result = {
         key: torch.empty(part.local_shape, dtype=dtypes[part.name], device=device)
@@ -105,42 +97,58 @@ def reshard(
     return result
 
 
-def refusal(source: AllParts, target: AllParts, world: int, own, local) -> str:
-    """Why this cannot be resharded, as far as one rank can see; "" if it can."""
-    if {len(source.ranks), len(target.ranks)} != {world}:
-        sizes = f"{len(source.ranks)} and {len(target.ranks)}"
-        return f"the layouts are of {sizes} ranks, and the group has {world}"
+def refusal(source: AllParts, target: AllParts) -> str:
+    """Why one layout cannot be resharded to the other; "" if it can."""
+    if len(source.ranks) != len(target.ranks):
+        return f"the layouts are of {len(source.ranks)} and {len(target.ranks)} ranks"
     if source.shapes != target.shapes:
         odd = {*source.shapes.items()} ^ {*target.shapes.items()}
         return f"the layouts are of different models: see {min(odd)[0]!r}"
-    if unknown := local.keys() - own.keys():
-        return f"{min(unknown)!r} has no part"
-    for key, tensor in local.items():
-        if tensor is not None:
-            try:
-                fits(own[key], tensor)
-            except ValueError as error:
-                return str(error)
     return ""
 
 
-def agreed(source: AllParts, told: list[dict[str, str]]) -> dict[str, torch.dtype]:
-    """plain name -> dtype, of the tensors that exist."""
+def existing(
+    parts: AllParts,
+    local: Mapping[str, torch.Tensor | None],
+    group: dist.ProcessGroup | None = None,
+    error: str = "",
+) -> dict[str, torch.dtype]:
+    """plain name -> dtype, of the tensors that the ranks have. Every rank of the world calls it.
+
+    Raises:
+        ValueError: on all ranks, if `error` is not empty on one, a local tensor has another shape
+            than its part, or the holders of a tensor do not all have it, in one dtype.
+    """
+    world, rank = dist.get_world_size(group), dist.get_rank(group)
+    if len(parts.ranks) != world:
+        raise ValueError(f"the parts are of {len(parts.ranks)} ranks, and the group has {world}")
+    own = parts.ranks[rank]
+    for key, tensor in local.items():
+        if key not in own:
+            error = error or f"{key!r} has no part"
+        elif tensor is not None and tuple(tensor.shape) != own[key].local_shape:
+            error = error or f"the tensor of {own[key]} is {tuple(tensor.shape)}"
+    present = {key: str(tensor.dtype) for key, tensor in local.items() if tensor is not None}
+    told = exchange([error, present], group)  # all ranks stop, or none: the others would wait
+    for rank, (wrong, _) in enumerate(told):
+        if wrong:
+            raise ValueError(f"rank {rank}: {wrong}")
+    return agreed(parts, [theirs for _, theirs in told])
+
+
+def agreed(parts: AllParts, told: list[dict[str, str]]) -> dict[str, torch.dtype]:
+    """The dtypes of the tensors that exist, from what each rank says of its keys."""
+    said: dict[str, set] = {name: set() for name in parts.shapes}
+    for rank, own in enumerate(parts.ranks):
+        for key, part in own.items():
+            # A rank with an empty share need not have a tensor for it.
+            if part.numel or key in told[rank]:
+                said[part.name].add(told[rank].get(key))
     found = {}
-    for name, regions in source.regions.items():
-        said = {told[rank].get(key) for region in regions for rank, key in region.keys.items()}
-        if len(said) > 1:
-            raise ValueError(f"{name} is of {sorted(map(str, said))} on different ranks")
-        dtype = next(iter(said), None)
-        if not regions:  # a tensor of no numbers: whoever has it says its dtype
-            told_here = (
-                told[rank].get(key)
-                for rank, parts in enumerate(source.ranks)
-                for key, part in parts.items()
-                if part.name == name
-            )
-            dtype = next(filter(None, told_here), None)
-        if dtype is not None:
+    for name, dtypes in said.items():
+        if len(dtypes) > 1:
+            raise ValueError(f"{name} is of {sorted(map(str, dtypes))} on different ranks")
+        if dtype := next(iter(dtypes), None):
             found[name] = getattr(torch, dtype.removeprefix("torch."))
     return found
 
