@@ -97,8 +97,19 @@ def check_pending(same: Mapping[int, Part]):
                     raise ValueError(f"rank {rank} has {part}; rank {member} has {theirs}")
                 if (theirs.cuts, theirs.flat) != (part.cuts, part.flat):
                     raise ValueError(f"{part.name}: ranks {rank} and {member} store it differently")
-        counted = [rank]  # whose gradients are in this rank's, when all sums are made
-        for turn in reversed(range(len(part.pending))):
-            counted = [other for r in counted for other in same[r].pending[turn]]
-        if len(set(counted)) != len(counted):
-            raise ValueError(f"{part}: its sums count a rank twice")
+    counted = {rank: summed(rank, same) for rank in same}
+    for rank, part in same.items():
+        ranks = set(counted[rank])
+        if len(ranks) != len(counted[rank]):
+            raise ValueError(f"the sums of {part} count a rank twice: {counted[rank]}")
+        for other in ranks:
+            if set(counted[other]) != ranks:
+                raise ValueError(f"the sums of {part} are of other ranks on rank {other}")
+
+
+def summed(rank: int, same: Mapping[int, Part]) -> list[int]:
+    """The ranks whose gradients this one has, when all sums are made: from the last sum back."""
+    counted = [rank]
+    for turn in reversed(range(len(same[rank].pending))):
+        counted = [other for r in counted for other in same[r].pending[turn]]
+    return counted

@@ -70,7 +70,7 @@ def test_any_layout(drawn, seed):
 
 
 def test_one_whole_tensor_at_a_time():
-    """Of ten tensors of 64 MB the rank holds a hundredth each: nine are gone when one is made."""
+    """Of ten tensors the rank holds a hundredth each: those before are freed when one is made."""
     seats = Seat(Layout(tp=100), 7)
     names, alive = [f"t{i}" for i in range(10)], weakref.WeakSet()
     parts = {name: cut(seats, whole(seats, name, (100, 1000)), 0, "tp") for name in names}

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from helpers.comm.ledger import ledger
 from helpers.comm.mesh import Layout
-from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from helpers.state.all_parts import AllParts
 from helpers.state.part import Part
@@ -77,12 +76,6 @@ def test_a_rank_is_sent_nothing_that_it_holds(pair):
             for move in moves(source, target, name, rank):
                 if move.receiver == rank != move.sender:
                     assert not held[slices(move.box)].any()
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with Cluster(WORLD) as cluster:
-        yield cluster
 
 
 def on_ranks(worker, cases):
