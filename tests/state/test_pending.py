@@ -162,6 +162,7 @@ def test_first_sums_come_before_second_ones():
         ({"w": torch.ones(3)}, r"is \(2,\), not"),
         ({}, "'w' has a part and no gradient"),
         ({"w": torch.ones(2), "v": torch.ones(2)}, "'v' has a part and no gradient"),
+        ({"w": torch.ones(2).long()}, "the gradient of w is of torch.int64"),
         ({"w": "by rank"}, r"gradients of w are of \['torch.float32', 'torch.float64'\]"),
     ],
 )
