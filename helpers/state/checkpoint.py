@@ -1,0 +1,101 @@
+"""Save and load with `torch.distributed.checkpoint`, from any layout and into any other.
+
+Tensors that DTensor can say are saved as they lie. The others (flat ranges, chosen or uneven cuts)
+are resharded first to even rows over all ranks, which it can. Either way each number is written
+once, and the files name plain tensors only: any layout loads them, and so does PyTorch alone.
+
+PyTorch keeps a checkpoint's table of contents as a pickle, and its own planning sends pickles over
+the process group: load only checkpoints that you trust.
+"""
+
+import json
+from collections.abc import Mapping
+from os import PathLike
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from helpers.comm.mesh import Mesh
+from helpers.state.all_parts import AllParts
+from helpers.state.full_state import Kept, moments_and_counts, read
+from helpers.state.storage import Storage
+
+COUNTS = "counts"
+
+
+def save(
+    path: str | PathLike,
+    mesh: Mesh,
+    parts: AllParts,
+    local: Mapping[str, torch.Tensor],
+    kept: Kept | None = None,
+):
+    """Write a checkpoint. Every rank of the world calls it.
+
+    Args:
+        path: a folder, the same on all ranks.
+        local, kept: this rank's tensors and optimizer state, by key, as for `full_state`.
+
+    Raises:
+        ValueError: as `full_state`.
+    """
+    moments, counts = moments_and_counts(parts, kept or {})
+    storage = Storage(mesh, parts)
+    state = {f"model.{name}": tensor for name, tensor in storage.stored(local).items()}
+    for slot, tensors in moments.items():
+        for name, tensor in storage.stored(tensors).items():
+            state[f"optimizer.{slot}.{name}"] = tensor
+    state[COUNTS] = torch.frombuffer(bytearray(json.dumps(counts).encode()), dtype=torch.uint8)
+    dcp.save(state, checkpoint_id=path)
+
+
+@torch.no_grad()
+def load(
+    path: str | PathLike, mesh: Mesh, parts: AllParts, local: Mapping[str, torch.Tensor]
+) -> dict[str, dict[str, object]]:
+    """Read a checkpoint into this rank's tensors, in place, cast to their dtype. Every rank of the
+    world calls it; the layout may be another than the one that saved.
+
+    Returns:
+        This rank's optimizer state, {key: {slot: value}}, in the dtype that was saved.
+
+    Raises:
+        ValueError: a tensor is missing, or has another shape.
+    """
+    reader = dcp.FileSystemReader(path)
+    contents = reader.read_metadata().state_dict_metadata
+    for name, shape in parts.shapes.items():
+        found = contents.get(f"model.{name}")
+        if not isinstance(found, TensorStorageMetadata) or tuple(found.size) != shape:
+            raise ValueError(f"{path} does not hold {name} {shape}")
+    counts = read_counts(reader, contents)
+    storage = Storage(mesh, parts)
+    for key, value in read_tensors("model.", storage, reader, contents).items():
+        local[key].copy_(value)
+    own, kept = parts.ranks[mesh.rank], {}
+    for key, part in own.items():
+        if part.name in counts:
+            kept[key] = {slot: read(count) for slot, count in counts[part.name].items()}
+    for slot in sorted({key.split(".")[1] for key in contents if key.startswith("optimizer.")}):
+        for key, value in read_tensors(f"optimizer.{slot}.", storage, reader, contents).items():
+            kept.setdefault(key, {})[slot] = value
+    return kept
+
+
+def read_counts(reader, contents) -> dict[str, dict[str, list]]:
+    raw = torch.empty(contents[COUNTS].size, dtype=torch.uint8)
+    dcp.load({COUNTS: raw}, storage_reader=reader)
+    return json.loads(bytes(raw.tolist()))
+
+
+def read_tensors(prefix: str, storage: Storage, reader, contents) -> dict[str, torch.Tensor]:
+    """This rank's tensors, by key, of all plain names that are stored under a prefix."""
+    dtypes = {
+        key.removeprefix(prefix): found.properties.dtype
+        for key, found in contents.items()
+        if key.startswith(prefix)
+    }
+    room = storage.empty(dtypes)
+    dcp.load({prefix + name: tensor for name, tensor in room.items()}, storage_reader=reader)
+    return storage.local(room)
