@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.runtime.cluster import Cluster, choose_device
+from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.worker import Worker
 
@@ -94,19 +94,6 @@ def test_signs_of_life_put_the_end_off():
 
     with Cluster(1, timeout=0.75) as cluster:
         assert cluster.run(alive)[0]
-
-
-def test_devices(monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert choose_device(2, None) == ("cuda", "cpu:gloo,cuda:nccl")
-    assert choose_device(2, "cpu") == ("cpu", "gloo")
-    assert capsys.readouterr().out == ""
-    assert choose_device(4, None) == ("cpu", "gloo")
-    assert capsys.readouterr().out == "4 ranks, 2 GPUs: running on the CPU, with gloo\n"
-    with pytest.raises(ValueError, match="4 ranks need 4 GPUs, and there are 2"):
-        choose_device(4, "cuda")
-    with pytest.raises(ValueError, match="not 'tpu'"):
-        choose_device(1, "tpu")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""Which device ranks get. Counts are made up: no GPU is needed."""
+
+import pytest
+import torch
+
+from helpers.runtime import devices
+from helpers.runtime.cluster import Cluster
+from helpers.runtime.devices import choose_device
+
+GPUS = ("cuda", "cpu:gloo,cuda:nccl")
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(devices, "_told", False)
+
+
+def test_a_gpu_for_each_rank(two_gpus):
+    assert choose_device(1, None) == GPUS
+    assert choose_device(2, None) == GPUS
+    assert choose_device(2, "cuda") == GPUS
+    assert choose_device(2, "cpu") == ("cpu", "gloo")
+
+
+def test_too_few_are_told_once_in_a_session(two_gpus, capsys):
+    for _ in range(2):
+        assert choose_device(4, None) == ("cpu", "gloo")
+    assert choose_device(3, None) == ("cpu", "gloo")
+    assert capsys.readouterr().out == "4 ranks, 2 GPUs: running on the CPU, with gloo\n"
+
+
+def test_the_cpu_that_was_asked_for_is_not_told(two_gpus, capsys):
+    choose_device(4, "cpu")
+    assert capsys.readouterr().out == ""
+
+
+def test_too_few_where_gpus_are_asked_for(two_gpus):
+    with pytest.raises(ValueError, match="4 ranks need 4 GPUs, and there are 2"):
+        choose_device(4, "cuda")
+    with pytest.raises(ValueError, match='device is "cpu", "cuda" or None'):
+        choose_device(1, "tpu")
+
+
+def test_not_from_the_first_gpu_on(two_gpus):
+    assert choose_device(1, "cuda", first_gpu=1) == GPUS
+    with pytest.raises(ValueError, match="need 3 GPUs"):
+        choose_device(2, "cuda", first_gpu=1)
+
+
+def test_a_rank_s_gpu_is_its_own(two_gpus, monkeypatch):
+    """What ranks are told, by a start that starts none."""
+    told = []
+
+    class Channel:
+        def send(self, setup, fd=None):
+            told.append(
+                (setup.rank, setup.device, setup.gpu, setup.own.get("CUDA_VISIBLE_DEVICES"))
+            )
+
+    class Processes:
+        def __init__(self, workers, method):
+            process = type("Process", (), {"channel": Channel()})
+            self.ranks = [process() for _ in range(workers)]
+            for rank, process in enumerate(self.ranks):
+                process.rank = rank
+
+    monkeypatch.setattr("helpers.runtime.local.start.Processes", Processes)
+    for workers, options in ((2, {}), (1, {"first_gpu": 1}), (3, {})):
+        Cluster(workers, **options).start()
+    assert told == [
+        (0, "cuda", 0, None),
+        (1, "cuda", 1, None),
+        (0, "cuda", 1, None),
+        (0, "cpu", 0, ""),
+        (1, "cpu", 1, ""),
+        (2, "cpu", 2, ""),
+    ]
