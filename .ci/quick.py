@@ -58,9 +58,9 @@ def find_tests(path: str, root: Path = ROOT) -> list[str]:
 
 
 def of_test(file: Path, root: Path) -> list[str]:
-    """A test itself; for what several tests share, those that import it, or all of its folder."""
+    """A test itself; for what several tests share, those that use it, or all of its folder."""
     if file.name == "conftest.py":
-        return names((root / file.parent).rglob("test_*.py"), root)
+        return using(file, root) or package(file, root)
     if file.name.startswith("test_"):
         return names([root / file] if (root / file).exists() else [], root)
     return importing(file, root) or package(file, root)
@@ -85,6 +85,17 @@ def importing(file: Path, root: Path) -> list[str]:
     imports = re.compile(pattern, re.MULTILINE)
     tests = (root / "tests").rglob("test_*.py")
     return names([test for test in tests if imports.search(test.read_text("utf-8"))], root)
+
+
+def using(file: Path, root: Path) -> list[str]:
+    """The tests that take a fixture of this conftest.py."""
+    if not (root / file).exists():
+        return []
+    text = (root / file).read_text("utf-8")
+    fixtures = re.findall(r"^@pytest\.fixture.*\ndef _?(\w+)", text, re.MULTILINE)
+    takes = re.compile(rf"^def test_\w+\([^)]*\b({'|'.join(fixtures or ['$'])})\b", re.MULTILINE)
+    tests = (root / file.parent).rglob("test_*.py")
+    return names([test for test in tests if takes.search(test.read_text("utf-8"))], root)
 
 
 def package(file: Path, root: Path) -> list[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ("--nbval-lax", "--nbval-current-env")
+REPORT = ("-o", "junit_family=xunit1", "--junitxml")
 NOTHING_FOUND = 5  # pytest's exit code; the other run may have found something
 # With more threads than cores, a thread that spins while it waits takes the core from the thread
 # that it waits for: a training step of two threads then takes ten times as long.
@@ -32,7 +33,7 @@ def pytest(*options: str, **environ: str) -> tuple[int, Counter]:
     """Run pytest in a process of its own; its exit code, and how many tests passed or did not."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
-        command = [sys.executable, "-m", "pytest", *NOTEBOOKS, f"--junitxml={report}", *options]
+        command = [sys.executable, "-m", "pytest", *NOTEBOOKS, *REPORT, report, *options]
         process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environ})
         try:
             code = process.wait()
@@ -58,6 +59,8 @@ def count(report: Path) -> Counter:
 
 def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    # A script's background job ignores interrupts, and tests raise some.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     together = pytest(
         *("-n", str(cores()), "--dist", "loadgroup", "-m", "not alone", *arguments), **POLITE
     )

@@ -15,13 +15,15 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 MIXED = """
-import os, pytest
+import os, pytest, signal
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 @pytest.fixture
 def broken():
     yield
     raise RuntimeError("while tidying up")
 def test_passes(): assert WORKER
+def test_can_be_interrupted():
+    with pytest.raises(KeyboardInterrupt): signal.raise_signal(signal.SIGINT)
 def test_fails(): assert not WORKER
 def test_skips(): pytest.skip("here")
 @pytest.mark.alone
@@ -68,6 +70,7 @@ def start(project, *arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # as a background job
     )
 
 
@@ -81,7 +84,7 @@ def test_two_runs_and_their_sum(project):
         nbformat.write(new_notebook(cells=cells), project / "notebooks" / f"{name}.ipynb")
     process = start(project)
     out, _ = process.communicate(timeout=200)
-    assert out.splitlines()[-1] == "40 passed, 2 failed, 1 skipped", out
+    assert out.splitlines()[-1] == "41 passed, 2 failed, 1 skipped", out
     assert process.returncode == 1
     assert (project / "made").read_text() == "once "
 
@@ -215,10 +218,17 @@ def test_quick_maps_a_file_to_its_tests(quick, path, tests):
     assert quick.find_tests(path) == tests
 
 
+def test_quick_asks_who_takes_a_fixture(quick):
+    found = quick.find_tests("tests/scaling/conftest.py")
+    assert "tests/scaling/test_chinchilla.py" in found
+    assert "tests/scaling/test_table.py" not in found
+
+
 def test_quick_falls_back_on_the_folder(quick):
     found = quick.find_tests("helpers/runtime/local/rank.py")
     assert "tests/runtime/local/test_server.py" in found
     assert all(Path(path).parent.name == "local" for path in found)
+    assert quick.find_tests("tests/models/conftest.py") == quick.find_tests("tests/models/x.json")
     # what lies deeper than any test belongs to the tests above it
     found = quick.find_tests("tests/runtime/joined/scripts/joins.py")
     assert "tests/runtime/joined/test_member.py" in found
