@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.comm import shared_barrier
+from helpers.comm import shared_barrier, shared_collectives
 from helpers.comm.shared_barrier import Barrier, Left, PeerLost
 from helpers.comm.shared_collectives import SharedMemory
 from tests.comm.killable import PATIENCE, Killable
@@ -135,11 +135,13 @@ def test_one_does_not_come(tmp_path, how, told):
             assert ranks.hear(rank).startswith(told)
 
 
-def one_fails(rank, say):
+def one_fails(rank, say, where):
     shared = SharedMemory()
     tensor = shared.empty(3)
-    if rank == 1:
+    if rank == 1 and where == "at its beginning":
         shared.room.rows = lambda *_: 1 / 0
+    if rank == 1 and where == "in its middle":
+        shared_collectives.combined = lambda *_: 1 / 0
     try:
         shared.all_reduce(tensor)
     except (ZeroDivisionError, PeerLost) as error:
@@ -151,8 +153,9 @@ def one_fails(rank, say):
     time.sleep(PATIENCE)  # it lives
 
 
-def test_one_fails_and_lives(tmp_path):
-    with Killable(tmp_path, 3, one_fails) as ranks:
+@pytest.mark.parametrize("where", ["at its beginning", "in its middle"])
+def test_one_fails_and_lives(tmp_path, where):
+    with Killable(tmp_path, 3, one_fails, where) as ranks:
         assert ranks.hear(1).startswith("ZeroDivisionError")
         for rank in (0, 2):
             assert ranks.hear(rank).startswith("PeerLost: rank 1 has failed")

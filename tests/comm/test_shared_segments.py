@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from helpers.comm import shared_segments
 from helpers.comm.ledger import ledger
+from helpers.comm.shared_calls import VIEWS
 from helpers.comm.shared_collectives import SharedMemory
 from helpers.runtime.cluster import Cluster
 
@@ -189,6 +190,26 @@ def test_a_namespace_of_its_own_is_another_place():
         pytest.skip(f"no namespaces here: {there.stderr.strip()[-80:]}")
     assert there.stdout.split()[:2] == here.stdout.split()[:2]
     assert there.stdout != here.stdout
+
+
+def test_views_are_kept_for_some_calls_and_not_for_all(cluster):
+    def run(worker):
+        with SharedMemory() as shared:
+            buffer = shared.empty(1000)
+            for start in range(2 * VIEWS):
+                buffer.fill_(1)
+                shared.barrier()
+                shared.all_reduce(buffer[start : start + 5])
+                assert buffer.sum() == 1000 + 5 * 2
+                assert buffer[start : start + 5].eq(3).all()
+            few = len(shared.room.views)
+            for _ in range(3):
+                shared.all_reduce(buffer[:5])
+            return few, len(shared.room.views) - few
+
+    for few, more in cluster.run(run):
+        assert few <= VIEWS
+        assert more <= 2  # for three calls of one kind
 
 
 def test_nothing_is_unpickled(cluster):
