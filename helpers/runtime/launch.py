@@ -27,8 +27,8 @@ def launch(
         device: "cpu" or "cuda"; by default CUDA and NCCL where there is a GPU for each rank, else
             the CPU and gloo.
         timeout: seconds without a sign of life from any rank (a log, a print, a rank's end) after
-            which the call ends as hanging; None: never. Under a launcher: seconds without one from
-            a rank's machine.
+            which the call ends as hanging; None: never. A hang that can be proved ends within
+            seconds. Under a launcher: seconds without one from a rank's machine.
         live: a value given to `worker.log`, drawn while it comes.
         debug: PyTorch compares the ranks' collectives and names those that differ; NCCL logs.
         start: "fork" or "spawn", torch.multiprocessing's ways to start a process, to compare them;
@@ -40,7 +40,8 @@ def launch(
 
     Raises:
         CannotTravel: something cannot be sent; names the variable.
-        WorkerError: a rank failed; the others were stopped. Under a launcher every rank raises it.
+        WorkerError: a rank failed, or ranks wait for each other in vain; all were stopped. In a
+            notebook, `%debug` then enters them. Under a launcher every rank raises it.
     """
     __tracebackhide__ = True
     with Cluster(workers, device=device, timeout=timeout, debug=debug, start=start) as cluster:

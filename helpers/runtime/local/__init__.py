@@ -6,4 +6,11 @@ channel     messages between the notebook and a rank
 rank        what runs in a rank
 call        one call, from the notebook's side; console: what ranks print
 interrupt   an interrupt ends a call once
+
+While a call runs, and after it has failed:
+
+listener    a thread in each rank that answers; whereabouts: where the rank is; quiet: does it move
+looks       asks silent ranks where they are; deadlock: proves that they can never go on
+kept        the ranks of a failed call, stopped; debugger: the rank's end of a session with one
+session     the notebook's end, and %debug
 """

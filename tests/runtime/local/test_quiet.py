@@ -1,6 +1,9 @@
 """Does a process do something, as the kernel of the operating system sees it?"""
 
+import contextlib
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -39,6 +42,27 @@ def test_bytes_that_nobody_has_read_are_on_their_way(connected):
     assert traffic() is None
     there.recv(1)
     assert traffic() is not None
+
+
+def test_bytes_that_another_process_does_not_take_are_on_their_way():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        program = (
+            "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))"
+        )
+        port = str(server.getsockname()[1])
+        other = subprocess.Popen(
+            [sys.executable, "-c", f"{program}; sys.stdin.read()", port], stdin=-1
+        )
+        with other, server.accept()[0] as here:
+            assert traffic()[here.fileno()] == (0, 0)
+            here.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while here.send(bytes(1 << 16)):
+                    pass
+            time.sleep(0.2)
+            found = traffic()
+            other.kill()
+    assert found is None
 
 
 def test_a_thread_that_ran_shows():

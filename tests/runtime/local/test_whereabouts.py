@@ -1,0 +1,92 @@
+"""What a rank knows of its own wait, asked while it waits."""
+
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.runtime.launch import launch
+from helpers.runtime.local.whereabouts import Observer
+
+
+def all_gather(worker, late):
+    dist.all_gather([torch.ones(2) for _ in range(3)], torch.ones(2))
+
+
+def from_the_root(worker, late):
+    dist.broadcast(torch.ones(2), late)
+
+
+def objects_from_the_root(worker, late):
+    dist.scatter_object_list([None], [1, 2, 3] if worker.rank == late else None, src=late)
+
+
+def to_the_root(worker, late):
+    dist.reduce(torch.ones(2), dst=1)
+
+
+def message(worker, late):
+    if worker.rank == 1:
+        dist.recv(torch.ones(2), late)
+    elif worker.rank == late:
+        dist.send(torch.ones(2), 1)
+
+
+def asked(worker, call, late):
+    """What rank 1 answers while rank `late` keeps it waiting."""
+    dist.barrier()
+    answers, observer, group = [], Observer(), dist.group.WORLD
+
+    def ask():
+        for _ in range(2):
+            time.sleep(1)
+            answers.append(observer.look(group))
+
+    if worker.rank == 1:
+        thread = threading.Thread(target=ask)
+        thread.start()
+    if worker.rank == late:
+        time.sleep(3)
+    call(worker, late)
+    if worker.rank != 1:
+        return None
+    thread.join()
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("call", "function", "operation", "number", "needs"),
+    [
+        (all_gather, "all_gather", "all_gather", 2, {0, 2}),
+        (from_the_root, "broadcast", "broadcast", 2, {2}),
+        (objects_from_the_root, "scatter_object_list", "broadcast", 2, {2}),
+        (to_the_root, "reduce", "reduce", 2, {0, 2}),
+        (message, "recv", "recv", None, {2}),
+    ],
+)
+def test_a_wait(call, function, operation, number, needs):
+    first, second = launch(asked, workers=3, call=call, late=2)[1]
+    assert first.place == second.place == "waiting"
+    assert not first.settled
+    assert second.settled
+    wait = second.wait
+    assert (wait.function, wait.operation, wait.number) == (function, operation, number)
+    assert wait.needs == needs
+    assert wait.members == (0, 1, 2)
+    assert second.issued["0"][1] == "barrier"
+    assert second.complete
+    assert not second.alone  # the thread that asks is beside the listener
+
+
+def test_a_rank_that_computes():
+    def computes(worker):
+        observer, answers = Observer(), []
+        thread = threading.Thread(target=lambda: answers.append(observer.look(dist.group.WORLD)))
+        thread.start()
+        while thread.is_alive():
+            pass
+        return answers[0].place
+
+    assert launch(computes, workers=1)[0] == "running"
