@@ -18,10 +18,23 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux hands orphans 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
 
 
+# Three processes, each in a session of its own, each the child of the one before.
+CHAIN = """
+import os, subprocess, sys, time
+pids = [os.getpid(), *map(int, sys.argv[1:])]
+if len(pids) == 3:
+    print("hidden", *pids, flush=True)
+else:
+    again = [sys.executable, "-c", open("/proc/self/cmdline").read().split(chr(0))[2]]
+    subprocess.Popen([*again, *map(str, pids)], start_new_session=True)
+time.sleep(300)
+"""
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
@@ -86,8 +99,7 @@ import os, subprocess, sys, time
 sys.path.insert(0, {str(root)!r})
 from helpers import launch
 def hide(worker):
-    p = subprocess.Popen({SLEEP!r}, start_new_session=True)
-    print("hidden", p.pid, flush=True)
+    subprocess.Popen([sys.executable, "-c", {CHAIN!r}], start_new_session=True)
     time.sleep(300)
 launch(hide, workers=1)
 """
@@ -97,7 +109,7 @@ launch(hide, workers=1)
         while "hidden" not in line:
             line = program.stdout.readline()
         program.kill()
-        assert gone([int(line.split()[-1])])
+        assert gone(list(map(int, line.split()[-3:])))
 
 
 @linux
