@@ -4,9 +4,11 @@ import linecache
 import re
 import sys
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 HERE = str(Path(__file__).parent)
+BEGIN = str(Path(__file__).parent / "local" / "rank.py")  # what called it is how a process starts
 
 
 @dataclass
@@ -32,7 +34,8 @@ def frames(dump: str) -> list[Frame]:
     last = re.split(r"^(?:Stack|Current thread|Fatal Python error).*$", dump, flags=re.M)[-1]
     found = (STACK_LINE.match(line) for line in last.splitlines())
     all_frames = [Frame(m[1], int(m[2]), m[3]) for m in found if m]
-    return [f for f in all_frames if not f.ours]
+    inside = takewhile(lambda f: f.file != BEGIN, all_frames)
+    return [f for f in inside if not f.ours]
 
 
 def collective(stack: list[Frame]) -> str | None:

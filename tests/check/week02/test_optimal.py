@@ -6,7 +6,7 @@ import math
 import pytest
 
 from helpers import check
-from helpers.check.week02 import lowest
+from helpers.check.week02.optimal import lowest
 from notebooks.solutions import week02
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight
 from helpers.check.verdict import Verdict
-from helpers.check.week02_objective import DELTA, THETA, huber, predicted
+from helpers.check.week02.objective import DELTA, THETA, huber, predicted
 
 FLAWS = ("schedule", "embedding", "sizes", "stopped early")
 NONE = "none"

@@ -292,7 +292,7 @@ def test_a_deadlock_shows_each_rank_s_line(monkeypatch, mistake, hint):
     verdict = check.ring_all_reduce(mistake)
     assert verdict.status == "wrong"
     assert hint in verdict.hint, verdict
-    assert verdict.finding.count("test_week01_ring.py, in ") == 4
+    assert verdict.finding.count("test_ring.py, in ") == 4
 
 
 def test_padding_is_right():

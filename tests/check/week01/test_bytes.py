@@ -3,7 +3,7 @@
 import pytest
 
 from helpers import check
-from helpers.check import week01_bytes
+from helpers.check.week01 import bytes as exercise
 from notebooks.solutions import week01
 
 EXERCISES = ("bytes_on_the_wire",)
@@ -85,18 +85,16 @@ def test_without_linux_the_formula_stands_in(monkeypatch):
     rows = [
         {
             collective: {
-                "answer": week01.bytes_on_the_wire(collective, 4, week01_bytes.SIZE),
-                "large": week01.bytes_on_the_wire(collective, *week01_bytes.LARGE),
+                "answer": week01.bytes_on_the_wire(collective, 4, exercise.SIZE),
+                "large": week01.bytes_on_the_wire(collective, *exercise.LARGE),
                 "kernel": None,
-                "formula": week01_bytes.sent(
-                    collective, week01_bytes.SIZE, 4, rank=rank, backend="nccl"
-                ),
+                "formula": exercise.sent(collective, exercise.SIZE, 4, rank=rank, backend="nccl"),
             }
-            for collective in week01_bytes.COLLECTIVES
+            for collective in exercise.COLLECTIVES
         }
         for rank in range(4)
     ]
-    week01_bytes.judge_bytes(rows)
+    exercise.judge_bytes(rows)
     rows[0]["all_reduce"]["answer"] *= 4 / 3
-    with pytest.raises(week01_bytes.NotRight, match=r"by formula"):
-        week01_bytes.judge_bytes(rows)
+    with pytest.raises(exercise.NotRight, match=r"by formula"):
+        exercise.judge_bytes(rows)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from helpers import check
-from helpers.check.week02_flaw import FITS, FLAWS, given_fit, minimum
+from helpers.check.week02.flaw import FITS, FLAWS, given_fit, minimum
 from notebooks.solutions import week02
 
 EVERY = [(flaw, given_fit(flaw, **changes)) for flaw, changes in FITS]

@@ -1,0 +1,1 @@
+"""Data parallel: shards, one state to begin from, accumulation, buckets."""
