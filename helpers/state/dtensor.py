@@ -1,0 +1,68 @@
+"""Where DTensor can say the same as a part, the part turns into one."""
+
+import torch
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+
+from helpers.comm.mesh import Layout, Mesh
+from helpers.state.part import Part, Range
+from helpers.state.slicing import fits
+
+
+def placements(layout: Layout, rank: int, part: Part) -> dict[str, Placement] | None:
+    """DTensor's words for a part: mesh axis -> Shard(dim) or Replicate.
+
+    An axis along which the tensor is on one index, or on some only (a stage, a tied embedding on
+    two of them), is left out: the DTensor is then on the rank's own slice of the mesh.
+
+    DTensor cuts evenly, in pieces of ceil(size / ranks): the last are smaller, or empty. It knows
+    no flat ranges, no chosen ones, and cuts a dim in the order of the mesh's axes.
+
+    Returns:
+        None if DTensor cannot say it.
+    """
+    if part.flat is not None:
+        return None
+    found: dict[str, Placement] = {}
+    for cut in part.cuts:
+        if cut.axes != layout.known(cut.axes) or cut.ranges != even(layout, rank, cut.axes, part.shape[cut.dim]):
+            return None
+        found |= {axis: Shard(cut.dim) for axis in cut.axes}
+    for axis in layout.axes:
+        if axis not in found and set(layout.group_of(rank, axis)) <= set(part.holders):
+            found[axis] = Replicate()
+    return {axis: found[axis] for axis in layout.axes if axis in found}
+
+
+def even(layout: Layout, rank: int, axes: tuple[str, ...], size: int) -> tuple[Range, ...]:
+    """The indices that DTensor leaves on a rank of a dim of this size, cut along these axes."""
+    place, start, stop = layout.coordinates(rank), 0, size
+    for axis in axes:
+        step = -(-(stop - start) // layout.size(axis))
+        start, stop = min(start + place[axis] * step, stop), min(start + (place[axis] + 1) * step, stop)
+    return ((start, stop),) if start < stop else ()
+
+
+def as_dtensor(mesh: Mesh, part: Part, local: torch.Tensor) -> torch.Tensor:
+    """The local tensor as a DTensor of the plain shape, on the same memory. No messages.
+
+    Returns:
+        The DTensor; the local tensor itself if it is the whole one, on no other rank along any axis.
+
+    Raises:
+        ValueError: DTensor cannot say it; the tensor has another shape than its part.
+    """
+    fits(part, local)
+    found = placements(mesh.layout, mesh.rank, part)
+    if found is None:
+        raise ValueError(f"DTensor cannot say {part}: it cuts evenly, whole rows, in mesh order")
+    if not found:
+        return local
+    strides = torch.empty(part.shape, device="meta").stride()
+    return DTensor.from_local(
+        local.detach(),
+        mesh.device_mesh[tuple(found)],
+        list(found.values()),
+        run_check=False,
+        shape=torch.Size(part.shape),
+        stride=strides,
+    )

@@ -1,0 +1,38 @@
+"""Small facts between ranks, as JSON: parts, dtypes, counts. Nothing is unpickled."""
+
+import json
+
+import torch
+import torch.distributed as dist
+
+from helpers.comm.collectives import pairwise_all_to_all
+from helpers.comm.messages import Peers
+
+
+def exchange(fact, group: dist.ProcessGroup | None = None) -> list:
+    """What every rank says, in the group's order. Every rank of the group calls it.
+
+    Args:
+        fact: anything that JSON can say; tuples come back as lists.
+    """
+    peers, device = Peers(group), carrier(group)
+    data = bytearray(json.dumps(fact).encode())
+    own = torch.frombuffer(data, dtype=torch.uint8).to(device)
+    size = torch.tensor([own.numel()], device=device)
+    sizes = [torch.empty_like(size) for _ in range(peers.size)]
+    pairwise_all_to_all(sizes, [size] * peers.size, group)
+    found = [torch.empty(int(n), dtype=torch.uint8, device=device) for n in sizes]
+    pairwise_all_to_all(found, [own] * peers.size, group)
+    return [json.loads(bytes(row.tolist())) for row in found]
+
+
+def carrier(
+    group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu"
+) -> torch.device:
+    """Where a tensor of `device` must be for this group to carry it: there, on the CPU (gloo
+    alone), or on the GPU (NCCL alone)."""
+    backends = dist.get_backend_config(group)  # "cpu:gloo,cuda:nccl"
+    for kind in (torch.device(device).type, "cpu"):
+        if f"{kind}:" in backends:
+            return torch.device(device if kind == torch.device(device).type else kind)
+    return torch.device("cuda", torch.cuda.current_device())
