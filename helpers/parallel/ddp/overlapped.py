@@ -3,9 +3,12 @@
 from functools import partial
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from helpers.parallel.ddp.buckets import Bucket, MiB, assign
 from helpers.parallel.ddp.replicas import Replica
+
+HELD = WeakIdKeyDictionary()  # a parameter -> the DDP that reduces its gradient
 
 
 class DDP(Replica):
@@ -19,17 +22,20 @@ class DDP(Replica):
     the reverse of the use in the forward. The first one is small, to be on its way early.
 
     Args:
-        module, transport, average: as for Replica.
+        module, transport, options: as for Replica.
         bucket_cap_mb, first_bucket_mb: sizes in MiB (2^20 bytes).
         find_unused_parameters: let a parameter be left out by the loss. Ranks that did not use
             it count as zero; if no rank did, its `.grad` stays None. Costs a small all-reduce a
             step, and buckets with such a parameter set out only after the backward.
         message_dtype: send the gradients rounded to it, bfloat16 say: half the bytes, and each
             sum is rounded.
+        hooks: whether to learn from autograd's hooks when a gradient has come; False: whoever runs
+            the backward calls `gradient`.
 
     Raises:
         UnusedParameters: from `synchronize`, if a parameter got no gradient on this rank.
-        RuntimeError: from `backward`, if a second one comes before `synchronize`.
+        RuntimeError: from `backward`, if a second one comes before `synchronize`; if another DDP
+            holds the module, for gradients would be reduced twice: `close` it first.
 
     Source: Li et al. 2020, section 4.2 and algorithm 1.
     """
@@ -39,46 +45,69 @@ class DDP(Replica):
         module,
         transport=None,
         *,
-        average: bool = True,
         bucket_cap_mb: float = 25,
         first_bucket_mb: float = 1,
         find_unused_parameters: bool = False,
         message_dtype: torch.dtype | None = None,
+        hooks: bool = True,
+        **options,
     ):
-        super().__init__(module, transport, average=average)
+        super().__init__(module, transport, **options)
         self.caps = bucket_cap_mb * MiB, first_bucket_mb * MiB
         self.find_unused_parameters = find_unused_parameters
         self.message_dtype = message_dtype
-        self.scale = 1 / self.transport.size if average else 1.0
+        self.scale = 1 / self.transport.size if self.average else 1.0
         self.parameters_by_name = self.trained()
-        self.came: list[str] = []  # in this backward, in order
+        self.came: dict[str, None] = {}  # the gradients of this backward, in order
         self.buckets: list[Bucket] = []
         self.bucket_of: dict[str, Bucket] = {}
         self.started = 0  # of the buckets, in their order
-        self.hooks = [
-            parameter.register_post_accumulate_grad_hook(partial(self.gradient_came, name))
-            for name, parameter in self.parameters_by_name.items()
-        ]
+        self.take_hold()
+        self.hooks = []
+        if hooks:
+            self.hooks = [
+                parameter.register_post_accumulate_grad_hook(partial(self.gradient_came, name))
+                for name, parameter in self.parameters_by_name.items()
+            ]
+
+    def take_hold(self):
+        """One DDP for a parameter."""
+        for name, parameter in self.parameters_by_name.items():
+            if parameter in HELD:
+                raise RuntimeError(
+                    f"another DDP holds {name} already, and would reduce its gradient a second "
+                    "time: call that DDP's close() first"
+                )
+        for parameter in self.parameters_by_name.values():
+            HELD[parameter] = id(self)
+
+    def close(self):
+        for hook in self.hooks:
+            hook.remove()
+        for parameter in self.parameters_by_name.values():
+            if HELD.get(parameter) == id(self):
+                del HELD[parameter]
 
     def gradient_came(self, name: str, _):
-        if not self.syncing:
+        self.gradient(name, self.syncing)
+
+    def gradient(self, name: str, last: bool):
+        if not last:
             if self.came:
                 raise RuntimeError(
                     f"a gradient for {name} inside of no_sync() after a backward that sends: "
                     "of the backwards of a step the last one sends, and synchronize() follows it"
                 )
             return
-        self.came.append(name)
-        if not self.buckets:
-            return
-        bucket = self.bucket_of[name]
-        if name not in bucket.missing:
+        if name in self.came:
             raise RuntimeError(
                 f"a second gradient for {name} before synchronize(): "
                 "run all backwards of a step but the last one inside of no_sync()"
             )
-        bucket.take(name, self.scale)
-        self.start_full_buckets()
+        self.came[name] = None
+        if self.buckets:
+            self.bucket_of[name].take(name, self.scale)
+            self.start_full_buckets()
 
     def start_full_buckets(self):
         while self.started < len(self.buckets) and not self.buckets[self.started].missing:
@@ -106,7 +135,7 @@ class DDP(Replica):
         for bucket in self.buckets:
             bucket.finish()
         self.started = 0
-        self.came = []
+        self.came = {}
 
     def make_buckets(self):
         names = self.agreed_order()
