@@ -21,15 +21,15 @@ class Plain:
         """The dtype of the module, where `dtype` is that of training."""
         return dtype
 
-    def masters(self, parameters: Tensors, dtype: torch.dtype) -> Tensors:
-        """What the optimizer updates, by the parameters' names."""
-        return parameters
+    def masters(self, values: Tensors, dtype: torch.dtype) -> Tensors:
+        """What the optimizer updates, by name; `values` are the parameters, or shards of them."""
+        return values
 
-    def collect(self, parameters: Tensors, masters: Tensors):
-        """Hand the parameters' gradients over to the master copies, after the backward."""
+    def collect(self, values: Tensors, masters: Tensors):
+        """Hand the values' gradients over to the master copies, after the backward."""
 
-    def write(self, masters: Tensors, parameters: Tensors):
-        """Give the parameters the master copies' numbers, after an update."""
+    def write(self, masters: Tensors, values: Tensors):
+        """Give the values the master copies' numbers, after an update."""
 
     def skips(self, norm: torch.Tensor) -> bool:
         """Whether to leave this update out. No: a gradient that is not finite shows in the loss."""
@@ -62,21 +62,21 @@ class Mixed(Plain):
     def computes_in(self, dtype: torch.dtype) -> torch.dtype:
         return self.low
 
-    def masters(self, parameters: Tensors, dtype: torch.dtype) -> Tensors:
+    def masters(self, values: Tensors, dtype: torch.dtype) -> Tensors:
         return {
-            name: torch.empty_like(p, dtype=dtype).requires_grad_(p.requires_grad)
-            for name, p in parameters.items()
+            name: torch.empty_like(value, dtype=dtype).requires_grad_(value.requires_grad)
+            for name, value in values.items()
         }
 
-    def collect(self, parameters: Tensors, masters: Tensors):
+    def collect(self, values: Tensors, masters: Tensors):
         for name, master in masters.items():
-            gradient = parameters[name].grad
+            gradient = values[name].grad
             master.grad = None if gradient is None else gradient.to(master.dtype, copy=True)
-            parameters[name].grad = None
+            values[name].grad = None
 
     @torch.no_grad()
-    def write(self, masters: Tensors, parameters: Tensors):
-        torch._foreach_copy_([parameters[name] for name in masters], list(masters.values()))
+    def write(self, masters: Tensors, values: Tensors):
+        torch._foreach_copy_([values[name] for name in masters], list(masters.values()))
 
     def skips(self, norm: torch.Tensor) -> bool:
         return not bool(norm.isfinite())

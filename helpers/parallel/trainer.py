@@ -65,12 +65,9 @@ class Trainer(Strategy):
         self.owner = recipe.owner(
             self.model, parts, mesh, rule=self.rule, precision=self.precision, dtype=dtype
         )
-        first_values(
-            parts,
-            self.owner.masters,
-            lambda name, shape: config.first_value(name, shape, seed),
-        )
-        self.precision.write(self.owner.masters, self.owner.parameters)
+        make = lambda name, shape: config.first_value(name, shape, seed)  # noqa: E731
+        first_values(self.owner.world.own, self.owner.masters, make)
+        self.spread()
         self.engine = recipe.engine(self.model, self.owner)
         sums = [axis for axis in self.engine.sums if axis in seat.layout.axes]
         self.group = GroupTransport(mesh.group(*sums)) if mesh and sums else None
@@ -98,8 +95,7 @@ class Trainer(Strategy):
         if not skipped:
             rule = self.rule if lr is None else replace(self.rule, lr=lr)
             self.owner.update(rule, self.rule.factor(norm))
-            self.precision.write(self.owner.masters, self.owner.parameters)
-            self.owner.publish()
+            self.spread()
         count = int(tokens.wait())
         mean = loss.wait() / max(count, 1)
         return Step(loss=mean, grad_norm=norm, tokens=count, skipped=skipped)
@@ -117,7 +113,11 @@ class Trainer(Strategy):
 
     def load(self, state):
         self.owner.load(state)
-        self.precision.write(self.owner.masters, self.owner.parameters)
+        self.spread()
+
+    def spread(self):
+        """From what the optimizer updated to the parameters, here and on other ranks."""
+        self.precision.write(self.owner.masters, self.owner.values)
         self.owner.publish()
 
     def held(self):

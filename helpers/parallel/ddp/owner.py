@@ -47,7 +47,7 @@ class Replicated(Local):
     def complete(self):
         self.replica.synchronize()
         self.sum_what_is_left(done=[self.ranks])
-        self.precision.collect(self.parameters, self.masters)
+        self.precision.collect(self.values, self.masters)
 
     def close(self):
         self.replica.close()

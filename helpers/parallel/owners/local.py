@@ -31,7 +31,9 @@ class Local:
         wants: what an engine must tell this owner: "units" for `before` and `after`, "gradients"
             for `gradient`. An engine may leave the other calls out.
         parameters: of the model, by name.
-        masters: what the optimizer updates: the parameters, or their master copies.
+        values: what this rank keeps up to date: the parameters, or shards of them.
+        masters: what the optimizer updates: the values themselves, or their master copies.
+        world: of the values.
         lossy, bound: as for Strategy.
     """
 
@@ -51,14 +53,19 @@ class Local:
     ):
         self.parameters = dict(model.named_parameters())
         self.precision = precision
-        self.masters = precision.masters(self.parameters, dtype)
-        self.world = World(parts, mesh)
+        self.values, held = self.hold(parts, mesh)
+        self.masters = precision.masters(self.values, dtype)
+        self.world = World(held, mesh)
         trained = {name: p for name, p in self.masters.items() if p.requires_grad}
-        self.optimizer = rule.make(trained, parts)
+        self.optimizer = rule.make(trained, held)
+
+    def hold(self, parts: Mapping[str, Part], mesh: Mesh | None):
+        """What this rank keeps up to date, and its parts: `values`, {name: part}."""
+        return self.parameters, parts
 
     def begin(self):
         """Forget the last step's gradients."""
-        for tensors in (self.parameters, self.masters):
+        for tensors in (self.parameters, self.values, self.masters):
             for tensor in tensors.values():
                 tensor.grad = None
 
@@ -80,7 +87,7 @@ class Local:
     def complete(self):
         """Make the sums that are pending, so that every gradient is the plain model's."""
         self.sum_what_is_left(done=())
-        self.precision.collect(self.parameters, self.masters)
+        self.precision.collect(self.values, self.masters)
 
     def sum_what_is_left(self, done):
         """Those over all groups of ranks but these."""
@@ -125,11 +132,11 @@ class Local:
     def held(self) -> dict[tuple[str, str], int]:
         """As `Strategy.held`."""
         parameters = list(self.parameters.values())
-        masters = [m for name, m in self.masters.items() if m is not self.parameters[name]]
+        masters = [m for name, m in self.masters.items() if m is not self.values[name]]
         kinds = {
             "parameters": parameters,
             "master copies": masters,
-            "gradients": [p.grad for p in parameters + masters],
+            "gradients": [p.grad for p in [*parameters, *self.values.values(), *masters]],
             "optimizer": list(self.optimizer.state.values()),
         }
         return by_device(kinds)
