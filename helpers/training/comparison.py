@@ -8,6 +8,7 @@ import torch
 from helpers.comm.ledger import Ledger
 from helpers.measure.memory import Memory
 from helpers.training.differences import Difference
+from helpers.training.locate import Location
 
 # The most that an exact strategy may differ from its twin, absolute. Both add the same numbers, in
 # another order. A float64 sum is then off by some 1e-16 of its terms, and AdamW, which divides by
@@ -53,6 +54,7 @@ class Comparison:
         bound: what a lossy strategy allows itself, as `Strategy.bound`.
         twin, ranks: what the process and each of the ranks took.
         differences: of every rank and step; the last steps come after a load.
+        location: where they part, if that was looked for.
 
     Raises:
         ValueError: a lossy strategy without a bound between 0 and 1.
@@ -65,6 +67,7 @@ class Comparison:
     twin: Side
     ranks: tuple[Side, ...]
     differences: tuple[Difference, ...]
+    location: Location | None = None
 
     def __post_init__(self):
         if self.lossy and not 0 < self.bound < 1:
@@ -162,7 +165,8 @@ class Comparison:
         rows = [("", "one process", "a rank"), *self.table()]
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}" for a, b, c in rows]
-        return "\n".join([head, f"largest differences: {worst}", *lines])
+        where = [str(self.location)] if self.location else []
+        return "\n".join([head, *where, f"largest differences: {worst}", *lines])
 
     def plot(self):
         """The loss curves over each other, and the differences by step. Returns a Picture."""

@@ -21,6 +21,8 @@ from helpers.runtime.joined import member
 from helpers.runtime.launch import launch
 from helpers.training.comparison import Comparison, Side
 from helpers.training.differences import after_a_step, at_the_start
+from helpers.training.locate import locate as first_departure
+from helpers.training.witness import witness
 
 SMALL = GPTConfig(vocab=256, context=16, width=32, layers=2, heads=4)
 AFTER_LOAD = 2  # steps that are compared after a load
@@ -41,6 +43,7 @@ def compare(
     micro_batches: int = 1,
     seed: int = 0,
     device: str | None = None,
+    locate: bool = False,
     **options,
 ) -> Comparison:
     """Train `strategy` on ranks and its single-process twin, and compare them after each step.
@@ -61,6 +64,8 @@ def compare(
             target is ignored, so that the ranks' token counts differ.
         batches: `batches(k)` is global batch k, in any process alike.
         micro_batches: for the strategy; the twin takes each batch whole.
+        locate: where the two part, train both up to that step once more, and find the first module,
+            rank and pass that departs, with a guess why.
         options: passed on to the strategy.
 
     Returns:
@@ -82,17 +87,13 @@ def compare(
     if not member.here():  # else the launcher has chosen
         device, _ = choose_device(workers, device)  # once: one rank alone might find a GPU
     twin = launch(train_twin, 1, device=device, **common)[0]
-    runs = launch(
-        train_beside_twin,
-        workers,
-        device=device,
-        strategy=strategy,
-        layout=dict(layout or {"dp": workers}),
-        options={"micro_batches": micro_batches, **options},
-        twin=twin["record"],
-        **common,
-    )
-    return Comparison(
+    ranks = {
+        "strategy": strategy,
+        "layout": dict(layout or {"dp": workers}),
+        "options": {"micro_batches": micro_batches, **options},
+    }
+    runs = launch(train_beside_twin, workers, device=device, twin=twin["record"], **ranks, **common)
+    comparison = Comparison(
         name=getattr(strategy, "__name__", type(strategy).__name__),
         dtype=dtype,
         lossy=runs[0]["lossy"],
@@ -101,6 +102,14 @@ def compare(
         ranks=tuple(run["side"] for run in runs),
         differences=tuple(row for run in runs for row in run["differences"]),
     )
+    if locate and (wrong := comparison.first_wrong()):
+        step = max(wrong[1].step, 0)
+        alone = {"strategy": Single, "layout": None, "options": {}}
+        seen = launch(see, 1, device=device, until=step, **alone, **common)[0]
+        every = launch(see, workers, device=device, until=step, **ranks, **common)
+        where = first_departure(step, Layout(**ranks["layout"]), seen, list(every), dtype)
+        comparison = replace(comparison, location=where)
+    return comparison
 
 
 def some_batch(seed: int, sequences: int, config: GPTConfig, k: int) -> Batch:
@@ -126,27 +135,14 @@ def train_beside_twin(
 ):
     """One rank of the strategy, which compares itself with the twin's record."""
     torch.set_num_threads(1)
-    mesh = make_mesh(Layout(**layout), worker.device)
-    make = partial(
-        strategy,
-        config,
-        seed,
-        mesh,
-        dtype=dtype,
-        device=worker.device,
-        optimizer=optimizer,
-        **options,
-    )
+    make = maker(worker, strategy, layout, options, config, seed, dtype, optimizer)
     trained = make()
     first, *record = twin
     differences = [at_the_start(worker.rank, trained, first)]
     losses, seconds = [], []
     for k, recorded in enumerate(record):
         if k == steps:
-            saved = trained.full_state()
-            trained.close()
-            trained = make()
-            trained.load(saved)
+            trained = made_anew(trained, make)
         part = replace(batches(k), step=k).shard(trained.data_rank, trained.data_size)
         began = time.perf_counter()
         losses.append(trained.step(part).loss.item())
@@ -165,6 +161,38 @@ def train_beside_twin(
         "lossy": trained.lossy,
         "bound": trained.bound,
     }
+
+
+def see(worker, strategy, layout, options, until, config, seed, dtype, optimizer, batches, steps):
+    """Train up to a step, and see what happens in it; on ranks, or on one process (no layout)."""
+    torch.set_num_threads(1)
+    make = maker(worker, strategy, layout, options, config, seed, dtype, optimizer)
+    trained = make()
+    for k in range(until + 1):
+        if k == steps and layout:
+            trained = made_anew(trained, make)
+        part = replace(batches(k), step=k).shard(trained.data_rank, trained.data_size)
+        if k < until:
+            trained.step(part)
+    seen = witness(trained, part, optimizer)
+    trained.close()
+    return seen
+
+
+def maker(worker, strategy, layout, options, config, seed, dtype, optimizer):
+    """What makes the strategy on this rank."""
+    mesh = make_mesh(Layout(**layout), worker.device) if layout else None
+    options = options | {"dtype": dtype, "device": worker.device, "optimizer": optimizer}
+    return partial(strategy, config, seed, mesh, **options)
+
+
+def made_anew(trained: Strategy, make: Callable[[], Strategy]) -> Strategy:
+    """Another one, which goes on from what this one saves."""
+    saved = trained.full_state()
+    trained.close()
+    trained = make()
+    trained.load(saved)
+    return trained
 
 
 def side(trained: Strategy, part: Batch, losses, seconds) -> Side:
