@@ -1,29 +1,16 @@
 """The parts of every rank: who holds what of each plain tensor, checked to be all of it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from types import MappingProxyType
 
 import torch.distributed as dist
 
-from helpers.state.check import check
+from helpers.state.check import Ranks, Region, check
 from helpers.state.facts import exchange
 from helpers.state.part import Cut, Part
 from helpers.state.pieces import Piece, pieces
-
-
-@dataclass(frozen=True, kw_only=True)
-class Region:
-    """Numbers of one plain tensor that the same ranks hold. Regions of a tensor do not overlap.
-
-    Attributes:
-        name: of the plain tensor.
-        keys: rank -> its key of the part that holds the region. Ranks in order.
-    """
-
-    name: str
-    keys: Mapping[int, str]
 
 
 class AllParts:
@@ -37,40 +24,39 @@ class AllParts:
     Attributes:
         ranks: as given.
         shapes: plain name -> plain shape, in an order that is the same on every rank.
+        regions: plain name -> its regions, in an order that is the same on every rank. Parts that
+            hold nothing are in none.
 
     Raises:
         ValueError: what `check` finds.
     """
 
+    ranks: Ranks
+    shapes: Mapping[str, tuple[int, ...]]
+    regions: Mapping[str, Sequence[Region]]
+
     def __init__(self, ranks: Iterable[Mapping[str, Part]]):
-        self.ranks: Sequence[Mapping[str, Part]] = tuple(
-            MappingProxyType(dict(parts)) for parts in ranks
-        )
+        self.ranks = tuple(MappingProxyType(dict(parts)) for parts in ranks)
         self.shapes = {p.name: p.shape for parts in self.ranks for p in parts.values()}
-        check(self.ranks, self.shapes)
+        self.regions = check(self.ranks, self.shapes)
+        self._pieces: dict[tuple[int, str], list[Piece]] = {}
 
     @classmethod
     def exchanged(
         cls, own: Mapping[str, Part], group: dist.ProcessGroup | None = None
     ) -> "AllParts":
-        """Each rank of the world tells its own parts. Every rank calls it."""
-        told = exchange([[key, asdict(part)] for key, part in own.items()], group)
-        return cls([{key: decoded(fields) for key, fields in parts} for parts in told])
+        """Each rank of the world gives its own parts. Every rank calls it."""
+        given = exchange([[key, asdict(part)] for key, part in own.items()], group)
+        return cls([{key: decoded(fields) for key, fields in parts} for parts in given])
 
+    @cached_property
     def completed(self) -> "AllParts":
         """The same when no sum is pending any more."""
         return AllParts(
             {key: part.completed() for key, part in parts.items()} for parts in self.ranks
         )
 
-    def named(self, names: Iterable[str]) -> "AllParts":
-        """Some of the plain tensors only."""
-        names = set(names)
-        return AllParts(
-            {key: part for key, part in parts.items() if part.name in names}
-            for parts in self.ranks
-        )
-
+    @cached_property
     def whole(self) -> "AllParts":
         """The layout in which every rank holds every tensor whole, by its plain name."""
         everyone = tuple(range(len(self.ranks)))
@@ -80,24 +66,27 @@ class AllParts:
         }
         return AllParts([plain] * len(self.ranks))
 
-    @cached_property
-    def regions(self) -> Mapping[str, Sequence[Region]]:
-        """plain name -> its regions, in an order that is the same on every rank. Parts that hold
-        nothing are left out."""
-        found: dict[str, dict[tuple, dict[int, str]]] = {name: {} for name in self.shapes}
-        for rank, parts in enumerate(self.ranks):
-            for key, part in parts.items():
-                if part.numel:
-                    boxes = tuple(sorted(piece.box for piece in pieces(part)))
-                    found[part.name].setdefault(boxes, {})[rank] = key
-        return {
-            name: [Region(name=name, keys=keys) for _, keys in sorted(regions.items())]
-            for name, regions in found.items()
-        }
+    def named(self, names: Iterable[str]) -> "AllParts":
+        """Some of the plain tensors only."""
+        names = set(names)
+        return AllParts(
+            {key: part for key, part in parts.items() if part.name in names} for parts in self.ranks
+        )
 
     def pieces(self, rank: int, key: str) -> list[Piece]:
         """The pieces of one part."""
-        return pieces(self.ranks[rank][key])
+        if (rank, key) not in self._pieces:
+            self._pieces[rank, key] = pieces(self.ranks[rank][key])
+        return self._pieces[rank, key]
+
+    @cached_property
+    def keys(self) -> Sequence[Mapping[str, Sequence[str]]]:
+        """For each rank: plain name -> the keys of its parts."""
+        found: list[dict[str, list[str]]] = [{} for _ in self.ranks]
+        for keys, parts in zip(found, self.ranks, strict=True):
+            for key, part in parts.items():
+                keys.setdefault(part.name, []).append(key)
+        return found
 
     def __repr__(self):
         lines = [f"{len(self.shapes)} tensors on {len(self.ranks)} ranks"]
@@ -106,7 +95,7 @@ class AllParts:
                 rank, key = next(iter(region.keys.items()))
                 lines.append(f"  {self.ranks[rank][key]}")
             if not regions:
-                lines.append(f"  {name} {self.shapes[name]}: empty")
+                lines.append(f"  {name} {self.shapes[name]} has no numbers")
         return "\n".join(lines)
 
 

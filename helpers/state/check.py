@@ -5,41 +5,66 @@ A wrong part would train on, slightly wrong; here it is an error at the start.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from helpers.state.part import Part
-from helpers.state.pieces import common, pieces, volume
+from helpers.state.pieces import Box, common, pieces, volume
 
-Ranks = Sequence[Mapping[str, Part]]
+Ranks = Sequence[Mapping[str, Part]]  # for each rank its parts, by key
 
 
-def check(ranks: Ranks, shapes: Mapping[str, tuple[int, ...]]):
+@dataclass(frozen=True, kw_only=True)
+class Region:
+    """Numbers of one plain tensor that the same ranks hold. Regions of a tensor do not overlap.
+
+    Attributes:
+        name: of the plain tensor.
+        boxes: of the plain tensor, in order.
+        keys: rank -> its key of the part that holds the region. Ranks in order.
+    """
+
+    name: str
+    boxes: tuple[Box, ...]
+    keys: Mapping[int, str]
+
+
+def check(ranks: Ranks, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[Region]]:
     """Check that the parts fit together.
 
+    Returns:
+        plain name -> its regions, in an order that does not depend on the rank that asks.
+
     Raises:
-        ValueError: two ranks say different shapes of one tensor; a number is in no part, or in two
+        ValueError: two ranks give different shapes of one tensor; a number is in no part, or in two
             parts that are not equal; the holders are not the ranks that hold the numbers; ranks do
             not agree on a pending sum.
     """
-    regions: dict[str, dict[tuple, dict[int, Part]]] = {name: {} for name in shapes}
+    found: dict[str, dict[tuple[Box, ...], dict[int, str]]] = {name: {} for name in shapes}
     for rank, parts in enumerate(ranks):
-        for part in parts.values():
+        for key, part in parts.items():
             if part.shape != shapes[part.name]:
                 raise ValueError(
-                    f"{part.name} is {shapes[part.name]} on one rank and {part.shape} on {rank}"
+                    f"{part.name} is {part.shape} on rank {rank}, {shapes[part.name]} on another"
                 )
             if rank not in part.holders:
                 raise ValueError(f"rank {rank} has {part}, and is not among its holders")
+            if part.numel == 0:
+                continue
             boxes = tuple(sorted(piece.box for piece in pieces(part)))
-            same = regions[part.name].setdefault(boxes, {})
-            if boxes and rank in same:
+            same = found[part.name].setdefault(boxes, {})
+            if rank in same:
                 raise ValueError(f"rank {rank} holds the same numbers twice: {part}")
-            same[rank] = part
-    for name, found in regions.items():
-        found.pop((), None)  # parts that hold nothing
-        check_cover(name, shapes[name], list(found))
-        for same in found.values():
+            same[rank] = key
+    for name, regions in found.items():
+        check_cover(name, shapes[name], list(regions))
+        for keys in regions.values():
+            same = {rank: ranks[rank][key] for rank, key in keys.items()}
             check_holders(same)
             check_pending(same)
+    return {
+        name: [Region(name=name, boxes=boxes, keys=regions[boxes]) for boxes in sorted(regions)]
+        for name, regions in found.items()
+    }
 
 
 def check_cover(name: str, shape: tuple[int, ...], regions: list[tuple]):
@@ -72,8 +97,19 @@ def check_pending(same: Mapping[int, Part]):
                     raise ValueError(f"rank {rank} has {part}; rank {member} has {theirs}")
                 if (theirs.cuts, theirs.flat) != (part.cuts, part.flat):
                     raise ValueError(f"{part.name}: ranks {rank} and {member} store it differently")
-        counted = [rank]  # whose gradients are in this rank's, when all sums are made
-        for turn in reversed(range(len(part.pending))):
-            counted = [other for r in counted for other in same[r].pending[turn]]
-        if len(set(counted)) != len(counted):
-            raise ValueError(f"{part}: its sums count a rank twice")
+    counted = {rank: summed(rank, same) for rank in same}
+    for rank, part in same.items():
+        ranks = set(counted[rank])
+        if len(ranks) != len(counted[rank]):
+            raise ValueError(f"the sums of {part} count a rank twice: {counted[rank]}")
+        for other in ranks:
+            if set(counted[other]) != ranks:
+                raise ValueError(f"the sums of {part} are of other ranks on rank {other}")
+
+
+def summed(rank: int, same: Mapping[int, Part]) -> list[int]:
+    """The ranks whose gradients this one has, when all sums are made: from the last sum back."""
+    counted = [rank]
+    for turn in reversed(range(len(same[rank].pending))):
+        counted = [other for r in counted for other in same[r].pending[turn]]
+    return counted

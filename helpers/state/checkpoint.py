@@ -9,20 +9,17 @@ the process group: load only checkpoints that you trust.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from os import PathLike
 
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.device_mesh import init_device_mesh
 
-from helpers.comm.mesh import Layout, Mesh
+from helpers.comm.mesh import Mesh
 from helpers.state.all_parts import AllParts
-from helpers.state.dtensor import as_dtensor, even, placements
 from helpers.state.full_state import Kept, moments_and_counts, read
-from helpers.state.part import Cut, Part
-from helpers.state.reshard import existing, reshard
+from helpers.state.storage import Storage
 
 COUNTS = "counts"
 
@@ -44,12 +41,12 @@ def save(
         ValueError: as `full_state`.
     """
     moments, counts = moments_and_counts(parts, kept or {})
-    state = {f"model.{name}": t for name, t in stored(mesh, parts, local).items()}
+    storage = Storage(mesh, parts)
+    state = {f"model.{name}": tensor for name, tensor in storage.stored(local).items()}
     for slot, tensors in moments.items():
-        for name, tensor in stored(mesh, parts, tensors).items():
+        for name, tensor in storage.stored(tensors).items():
             state[f"optimizer.{slot}.{name}"] = tensor
-    data = bytearray(json.dumps(counts).encode())
-    state[COUNTS] = torch.frombuffer(data, dtype=torch.uint8)
+    state[COUNTS] = torch.frombuffer(bytearray(json.dumps(counts).encode()), dtype=torch.uint8)
     dcp.save(state, checkpoint_id=path)
 
 
@@ -72,35 +69,33 @@ def load(
         found = contents.get(f"model.{name}")
         if not isinstance(found, TensorStorageMetadata) or tuple(found.size) != shape:
             raise ValueError(f"{path} does not hold {name} {shape}")
-    raw = torch.empty(contents[COUNTS].size, dtype=torch.uint8)
-    dcp.load({COUNTS: raw}, storage_reader=reader)
-    counts = json.loads(bytes(raw.tolist()))
-    for key, value in read_slot("model.", reader, contents, mesh, parts).items():
+    counts = read_counts(reader, contents)
+    storage = Storage(mesh, parts)
+    for key, value in read_tensors("model.", storage, reader, contents).items():
         local[key].copy_(value)
     own, kept = parts.ranks[mesh.rank], {}
     for key, part in own.items():
         if part.name in counts:
             kept[key] = {slot: read(count) for slot, count in counts[part.name].items()}
-    slots = {name.split(".")[1] for name in contents if name.startswith("optimizer.")}
-    for slot in sorted(slots):
-        for key, value in read_slot(f"optimizer.{slot}.", reader, contents, mesh, parts).items():
+    for slot in sorted({key.split(".")[1] for key in contents if key.startswith("optimizer.")}):
+        for key, value in read_tensors(f"optimizer.{slot}.", storage, reader, contents).items():
             kept.setdefault(key, {})[slot] = value
     return kept
 
 
-def read_slot(prefix: str, reader, contents, mesh: Mesh, parts: AllParts):
-    """This rank's tensors, by key, of all names under a prefix."""
-    names = [name for name in parts.shapes if prefix + name in contents]
-    parts = parts.named(names)
-    layout = storage(mesh.layout, parts)
-    local = {
-        key: torch.empty(
-            part.local_shape,
-            dtype=contents[prefix + part.name].properties.dtype,
-            device=mesh.device_mesh.device_type,
-        )
-        for key, part in layout.ranks[mesh.rank].items()
+def read_counts(reader, contents) -> dict[str, dict[str, list]]:
+    raw = torch.empty(contents[COUNTS].size, dtype=torch.uint8)
+    dcp.load({COUNTS: raw}, storage_reader=reader)
+    return json.loads(bytes(raw.tolist()))
+
+
+def read_tensors(prefix: str, storage: Storage, reader, contents) -> dict[str, torch.Tensor]:
+    """This rank's tensors, by key, of all plain names that are stored under a prefix."""
+    dtypes = {
+        key.removeprefix(prefix): found.properties.dtype
+        for key, found in contents.items()
+        if key.startswith(prefix)
     }
-    state = {prefix + name: t for name, t in named(mesh, parts, layout, local).items()}
-    dcp.load(state, storage_reader=reader)
-    return reshard(layout, local, parts, device=mesh.device_mesh.device_type)
+    room = storage.empty(dtypes)
+    dcp.load({prefix + name: tensor for name, tensor in room.items()}, storage_reader=reader)
+    return storage.local(room)

@@ -24,7 +24,9 @@ def placements(layout: Layout, rank: int, part: Part) -> dict[str, Placement] | 
         return None
     found: dict[str, Placement] = {}
     for cut in part.cuts:
-        if cut.axes != layout.known(cut.axes) or cut.ranges != even(layout, rank, cut.axes, part.shape[cut.dim]):
+        if cut.axes != layout.known(cut.axes) or cut.ranges != even(
+            layout, rank, cut.axes, part.shape[cut.dim]
+        ):
             return None
         found |= {axis: Shard(cut.dim) for axis in cut.axes}
     for axis in layout.axes:
@@ -38,7 +40,8 @@ def even(layout: Layout, rank: int, axes: tuple[str, ...], size: int) -> tuple[R
     place, start, stop = layout.coordinates(rank), 0, size
     for axis in axes:
         step = -(-(stop - start) // layout.size(axis))
-        start, stop = min(start + place[axis] * step, stop), min(start + (place[axis] + 1) * step, stop)
+        start = min(start + place[axis] * step, stop)
+        stop = min(start + step, stop)
     return ((start, stop),) if start < stop else ()
 
 
@@ -46,7 +49,7 @@ def as_dtensor(mesh: Mesh, part: Part, local: torch.Tensor) -> torch.Tensor:
     """The local tensor as a DTensor of the plain shape, on the same memory. No messages.
 
     Returns:
-        The DTensor; the local tensor itself if it is the whole one, on no other rank along any axis.
+        The DTensor; the local tensor itself if the rank holds it whole, and no axis shares it.
 
     Raises:
         ValueError: DTensor cannot say it; the tensor has another shape than its part.

@@ -22,7 +22,7 @@ def full(
 
     Args, raises: as `reshard`.
     """
-    return reshard(parts, local, parts.whole(), group, device)
+    return reshard(parts, local, parts.whole, group, device)
 
 
 def full_gradients(

@@ -39,21 +39,26 @@ def global_norm(
         ValueError: a sum is pending. The norm of partial sums is not that of their sum.
     """
     refuse_pending(parts)
-    peers = Peers(group)
-    here = next((g.device for g in gradients.values() if g is not None), torch.device("cpu"))
-    regions = [region for same in parts.regions.values() for region in same]
-    norms = torch.zeros(len(regions), dtype=torch.float64, device=here)
-    for number, region in enumerate(regions):
-        holders = list(region.keys)
-        if holders[number % len(holders)] == peers.rank:
-            gradient = gradients.get(region.keys[peers.rank])
-            if gradient is not None:
-                wide = torch.float64 if gradient.dtype == torch.float64 else torch.float32
-                norms[number] = torch.linalg.vector_norm(gradient.detach(), dtype=wide)
-    row = norms.to(carrier(group, here))
+    own = norms(parts, gradients, Peers(group).rank)
+    row = own.to(carrier(group, own.device))
     # All but one of the terms of each sum are zero: it is exact, in whatever order.
     GroupTransport(group).all_reduce(row).wait()
-    return row.square().sum().sqrt().to(here)
+    return row.square().sum().sqrt().to(own.device)
+
+
+def norms(parts: AllParts, gradients: Mapping[str, torch.Tensor | None], rank: int) -> torch.Tensor:
+    """The norms that this rank computes: (regions,) float64, zero for those of other ranks."""
+    here = next((g.device for g in gradients.values() if g is not None), torch.device("cpu"))
+    regions = [region for same in parts.regions.values() for region in same]
+    row = torch.zeros(len(regions), dtype=torch.float64, device=here)
+    for number, region in enumerate(regions):
+        holders = list(region.keys)
+        if holders[number % len(holders)] == rank:
+            gradient = gradients.get(region.keys[rank])
+            if gradient is not None:
+                wide = torch.float64 if gradient.dtype == torch.float64 else torch.float32
+                row[number] = torch.linalg.vector_norm(gradient, dtype=wide)
+    return row
 
 
 @torch.no_grad()

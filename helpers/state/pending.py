@@ -4,15 +4,19 @@ from collections.abc import Iterator, Mapping
 
 import torch
 import torch.distributed as dist
+from torch.distributed import ReduceOp
 
+from helpers.comm.collectives import recursive_doubling_all_reduce
 from helpers.comm.mesh import Mesh
 from helpers.comm.messages import in_a_row
 from helpers.comm.transport import GroupTransport, coalesced
 from helpers.state.all_parts import AllParts
-from helpers.state.facts import carrier, exchange
+from helpers.state.facts import carrier
 from helpers.state.part import Part
 from helpers.state.pieces import pieces
 from helpers.state.slicing import fits
+
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # what gradients are of
 
 Groups = Mapping[tuple[int, ...], dist.ProcessGroup]
 
@@ -64,15 +68,18 @@ def complete(
         with the old ones every sum would be made again.
 
     Raises:
-        ValueError: keys that differ, a gradient of another shape than its part, or gradients of one
-            tensor in two dtypes.
+        ValueError: keys that differ, a gradient of another shape than its part, of a dtype that is
+            none of FLOATS, or of two dtypes on two ranks.
         KeyError: a group that `make_groups` did not see.
     """
     if odd := parts.keys() ^ gradients.keys():
         raise ValueError(f"{min(odd)!r} has a part and no gradient, or a gradient and no part")
     for key, gradient in gradients.items():
-        if gradient is not None:
-            fits(parts[key], gradient)
+        if gradient is None:
+            continue
+        fits(parts[key], gradient)
+        if gradient.dtype not in FLOATS:
+            raise ValueError(f"the gradient of {parts[key].name} is of {gradient.dtype}")
     result = dict(gradients)
     for ranks, keys in rounds(parts):
         group = groups[ranks]
@@ -99,14 +106,18 @@ def rounds(parts: Mapping[str, Part]) -> Iterator[tuple[tuple[int, ...], list[st
 
 def fill_up(parts: Mapping[str, Part], keys: list[str], gradients: dict, group, device):
     """Zeros where another member of the group has a gradient and this rank has none."""
-    own = [None if gradients[key] is None else str(gradients[key].dtype) for key in keys]
-    for key, *said in zip(keys, *exchange(own, group), strict=True):
-        dtypes = {dtype for dtype in said if dtype}
-        if len(dtypes) > 1:
-            raise ValueError(f"gradients of {parts[key].name} are of {sorted(dtypes)}")
-        if dtypes and gradients[key] is None:
-            dtype = getattr(torch, dtypes.pop().removeprefix("torch."))
-            gradients[key] = torch.zeros(parts[key].local_shape, dtype=dtype, device=device)
+    own = [0 if gradients[key] is None else FLOATS.index(gradients[key].dtype) + 1 for key in keys]
+    # One small message in each step: of each gradient the highest code, and of minus the code
+    # (0 counts as none) the highest too, so that both ends of the dtypes are seen by all.
+    row = torch.tensor([*own, *(-code or -len(FLOATS) - 1 for code in own)]).to(carrier(group))
+    recursive_doubling_all_reduce(row, ReduceOp.MAX, group)
+    for key, high, low in zip(keys, *row.view(2, -1).tolist(), strict=True):
+        if high and high != -low:
+            dtypes = sorted(str(FLOATS[code - 1]) for code in (high, -low))
+            raise ValueError(f"gradients of {parts[key].name} are of {dtypes}")
+        if high and gradients[key] is None:
+            shape = parts[key].local_shape
+            gradients[key] = torch.zeros(shape, dtype=FLOATS[high - 1], device=device)
 
 
 def sum_over(group: dist.ProcessGroup, tensors: list[torch.Tensor]):

@@ -39,10 +39,8 @@ class Move:
 def moves(source: AllParts, target: AllParts, name: str, rank: int) -> Iterator[Move]:
     """What this rank sends, receives and copies of one plain tensor, in an order that is the same
     on both sides. A rank that holds the numbers keeps its own; else the holders take turns."""
-    for receiver, parts in enumerate(target.ranks):
-        for key, part in parts.items():
-            if part.name != name:
-                continue
+    for receiver, keys in enumerate(target.keys):
+        for key in keys.get(name, ()):
             wanted = target.pieces(receiver, key)
             for region in source.regions[name]:
                 senders = list(region.keys)

@@ -1,0 +1,82 @@
+"""The parts of every rank, exchanged and looked up."""
+
+from dataclasses import asdict
+from json import dumps, loads
+
+from hypothesis import given, settings
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.state.all_parts import AllParts, decoded
+from helpers.state.pieces import pieces
+from helpers.state.placing import Seat, cut, only, pending, whole
+from tests.state.cases import spread
+
+
+@settings(deadline=None)
+@given(spread())
+def test_parts_come_back_from_json(drawn):
+    _, _, parts = drawn
+    for own in parts.ranks:
+        for part in own.values():
+            assert decoded(loads(dumps(asdict(part)))) == part
+
+
+def place(seat) -> dict:
+    """A tied embedding on two of two stages, a matrix of the first, a norm of the second."""
+    tied = pending(seat, only(seat, whole(seat, "tied", (6, 2)), "pp", [0, 1]), "pp")
+    matrix = only(seat, whole(seat, "matrix", (5, 3)), "pp", [0])
+    norm = only(seat, whole(seat, "norm", (3,)), "pp", [1])
+    parts = {"tied": tied}
+    if matrix:
+        parts["matrix"] = cut(seat, matrix, 1, "tp")
+    if norm:
+        parts["norm"] = pending(seat, norm, "tp")
+    return parts
+
+
+LAYOUT = Layout(pp=2, tp=2)
+
+
+def test_exchanged(cluster):
+    def everyone(worker):
+        return [dict(own) for own in AllParts.exchanged(place(make_mesh(LAYOUT))).ranks]
+
+    expected = [place(Seat(LAYOUT, rank)) for rank in range(4)]
+    assert list(cluster.run(everyone)) == [expected] * 4
+
+
+def test_looking_up():
+    parts = AllParts(place(Seat(LAYOUT, rank)) for rank in range(4))
+    assert parts.shapes == {"tied": (6, 2), "matrix": (5, 3), "norm": (3,)}
+    assert [dict(region.keys) for region in parts.regions["matrix"]] == [
+        {0: "matrix"},
+        {1: "matrix"},
+    ]
+    assert parts.keys[3] == {"tied": ["tied"], "norm": ["norm"]}
+    assert parts.pieces(1, "matrix") == pieces(parts.ranks[1]["matrix"])
+    assert all(not part.pending for own in parts.completed.ranks for part in own.values())
+    assert parts.named(["norm"]).shapes == {"norm": (3,)}
+    assert len(parts.named(["norm"]).ranks) == 4
+    assert all(own.keys() == parts.shapes.keys() for own in parts.whole.ranks)
+    assert repr(parts).splitlines() == [
+        "3 tensors on 4 ranks",
+        "  tied (6, 2) on ranks 0, 1, 2, 3 pending ranks 0, 2",
+        "  matrix (5, 3)[:, 0:2] on rank 0",
+        "  matrix (5, 3)[:, 2:3] on rank 1",
+        "  norm (3,) on ranks 2, 3 pending ranks 2, 3",
+    ]
+
+
+def test_the_same_on_all_ranks_is_what_all_ranks_see():
+    """Orders do not depend on dicts' orders of later ranks."""
+    ranks = [place(Seat(LAYOUT, rank)) for rank in range(4)]
+    other = [dict(reversed(own.items())) if rank else own for rank, own in enumerate(ranks)]
+    one, two = AllParts(ranks), AllParts(other)
+    assert one.regions["matrix"] == two.regions["matrix"]
+
+
+def test_a_tensor_without_numbers():
+    seat = Seat(Layout(dp=1), 0)
+    parts = AllParts([{"none": whole(seat, "none", (0, 4))}])
+    assert parts.regions == {"none": []}
+    assert "none (0, 4) has no numbers" in repr(parts)

@@ -1,0 +1,155 @@
+"""Saved on one layout, loaded on another, in another dtype, by another number of ranks."""
+
+import shutil
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.launch import launch
+from helpers.state import checkpoint
+from helpers.state.all_parts import AllParts
+from helpers.state.placing import cut, flat, pending, whole
+from helpers.state.slicing import take
+from tests.state.cases import Recipe, everyone, layouts, models, numbers
+
+STEP = torch.tensor(3.0)
+
+
+def plain_of(parts, dtype=torch.float64):
+    return {name: numbers(shape, dtype) for name, shape in parts.shapes.items()}
+
+
+def saves(worker, sizes, recipes, path, frozen="", dtype=torch.float64):
+    layout = Layout(**sizes)
+    mesh, parts = make_mesh(layout), everyone(layout, recipes)
+    plain = plain_of(parts, dtype)
+    local = {key: take(part, plain[part.name]) for key, part in parts.ranks[worker.rank].items()}
+    kept = {k: {"exp_avg": t.float() * 2, "step": STEP} for k, t in local.items() if k != frozen}
+    checkpoint.save(path, mesh, parts, local, kept)
+
+
+def loads(worker, sizes, recipes, path, frozen="", dtype=torch.float64):
+    layout = Layout(**sizes)
+    mesh, parts = make_mesh(layout), everyone(layout, recipes)
+    plain, own = plain_of(parts), parts.ranks[worker.rank]
+    local = {
+        key: torch.nn.Parameter(torch.zeros(p.local_shape, dtype=dtype)) for key, p in own.items()
+    }
+    kept = checkpoint.load(path, mesh, parts, local)
+    assert kept.keys() >= {key for key, part in own.items() if key != frozen and part.numel}
+    assert kept.keys() <= own.keys() - {frozen}
+    for key, part in own.items():
+        assert torch.equal(local[key], take(part, plain[part.name]).to(dtype))
+        if key in kept:
+            assert torch.equal(kept[key]["exp_avg"], take(part, plain[part.name]).float() * 2)
+            assert kept[key]["exp_avg"].dtype == torch.float32
+            if part.numel:
+                assert torch.equal(kept[key]["step"], STEP)
+
+
+def sizes_of(layout: Layout) -> dict[str, int]:
+    return dict(zip(layout.axes, layout.shape, strict=True))
+
+
+@settings(deadline=None, max_examples=12)
+@given(data=st.data())
+def test_from_any_layout_to_any_other(cluster, data):
+    one, other = data.draw(layouts(4)), data.draw(layouts(4))
+    recipes = data.draw(models(one))
+    again = data.draw(models(other, [recipe.shape for recipe in recipes]))
+    frozen = data.draw(st.sampled_from(["", "t0"]))
+    folder = mkdtemp()
+    try:
+        path = Path(folder, "checkpoint")
+        cluster.run(saves, sizes=sizes_of(one), recipes=recipes, path=path, frozen=frozen)
+        cluster.run(loads, sizes=sizes_of(other), recipes=again, path=path, frozen=frozen)
+    finally:
+        shutil.rmtree(folder)
+
+
+TENSORS = [("matrix", (10, 6)), ("norm", (7,)), ("scalar", ())]
+ZERO = [Recipe(n, s, (("flat", "dp"),)) for n, s in TENSORS]
+COLUMNS = [
+    Recipe("matrix", (10, 6), (("cut", 1, "tp", None),)),
+    *(Recipe(n, s, ()) for n, s in TENSORS[1:]),
+]
+STAGES = [
+    Recipe("matrix", (10, 6), (("only", "pp", (0, 2)),)),
+    *(Recipe(n, s, (("only", "pp", (1,)),)) for n, s in TENSORS[1:]),
+]
+
+
+def test_other_numbers_of_ranks(tmp_path):
+    """ZeRO on 4, then pipeline with a tie on 3, then tensor parallel on 2, then one process."""
+    launch(saves, 4, sizes={"dp": 4}, recipes=ZERO, path=tmp_path / "c")
+    launch(loads, 3, sizes={"pp": 3}, recipes=STAGES, path=tmp_path / "c")
+    launch(saves, 3, sizes={"pp": 3}, recipes=STAGES, path=tmp_path / "d")
+    launch(loads, 2, sizes={"tp": 2}, recipes=COLUMNS, path=tmp_path / "d")
+    launch(
+        loads,
+        1,
+        sizes={"dp": 1},
+        recipes=[Recipe(n, s, ()) for n, s in TENSORS],
+        path=tmp_path / "d",
+        dtype=torch.float32,
+    )
+
+
+def test_pytorch_reads_it_alone(cluster, tmp_path):
+    """In one process without any group: plain names, plain shapes."""
+    cluster.run(saves, sizes={"dp": 2, "tp": 2}, recipes=COLUMNS, path=tmp_path / "c")
+    state = {f"model.{name}": torch.zeros(shape, dtype=torch.float64) for name, shape in TENSORS}
+    state |= {f"optimizer.exp_avg.{name}": torch.zeros(shape) for name, shape in TENSORS}
+    dcp.load(state, checkpoint_id=tmp_path / "c", no_dist=True)
+    for name, shape in TENSORS:
+        assert torch.equal(state[f"model.{name}"], numbers(shape))
+        assert torch.equal(state[f"optimizer.exp_avg.{name}"], numbers(shape).float() * 2)
+
+
+def test_each_number_is_written_once(cluster, tmp_path):
+    """Four replicas of a megabyte: the files are of one."""
+
+    def save(worker, path):
+        mesh = make_mesh(Layout(dp=2, tp=2))
+        own = {
+            "a": pending(mesh, whole(mesh, "a", (256, 512)), "dp"),
+            "b": flat(mesh, cut(mesh, whole(mesh, "b", (256, 512)), 1, "tp"), "dp"),
+        }
+        local = {key: torch.ones(part.local_shape) for key, part in own.items()}
+        checkpoint.save(path, mesh, AllParts.exchanged(own), local)
+
+    cluster.run(save, path=tmp_path / "c")
+    written = sum(file.stat().st_size for file in (tmp_path / "c").glob("*.distcp"))
+    assert 2**20 <= written < 2**20 + 30_000
+
+
+def test_names_with_dots_and_no_optimizer(cluster, tmp_path):
+    recipes = [Recipe("blocks.0.mlp.up.weight", (4, 4), (("flat", "dp"),))]
+
+    def both(worker, recipes, path):
+        mesh, parts = make_mesh(Layout(dp=4)), everyone(Layout(dp=4), recipes)
+        [(key, part)] = parts.ranks[worker.rank].items()
+        local = {key: take(part, numbers((4, 4)))}
+        checkpoint.save(path, mesh, parts, local)
+        zeros = {key: torch.zeros_like(local[key])}
+        assert checkpoint.load(path, mesh, parts, zeros) == {}
+        assert torch.equal(zeros[key], local[key])
+
+    cluster.run(both, recipes=recipes, path=tmp_path / "c")
+
+
+def test_another_model(cluster, tmp_path):
+    cluster.run(saves, sizes={"dp": 4}, recipes=ZERO[:2], path=tmp_path / "c")
+    with pytest.raises(WorkerError, match=r"does not hold scalar \(\)"):
+        cluster.run(loads, sizes={"dp": 4}, recipes=ZERO, path=tmp_path / "c")
+    with pytest.raises(WorkerError, match=r"does not hold matrix \(6, 10\)"):
+        cluster.run(
+            loads, sizes={"dp": 4}, recipes=[Recipe("matrix", (6, 10), ())], path=tmp_path / "c"
+        )

@@ -1,0 +1,21 @@
+"""The decay mask is the plain model's, whatever shapes the ranks hold."""
+
+import torch
+from hypothesis import given, settings
+
+from helpers.state.decay import decays
+from helpers.state.slicing import put
+from tests.state.cases import spread
+
+
+@settings(deadline=None)
+@given(spread())
+def test_the_mask_of_one_process(drawn):
+    _, _, parts = drawn
+    for name, shape in parts.shapes.items():
+        mask = torch.zeros(shape)
+        for own in parts.ranks:
+            for part in own.values():
+                if part.name == name:
+                    put(part, torch.full(part.local_shape, float(decays(part))), mask)
+        assert torch.equal(mask, torch.full(shape, float(len(shape) >= 2)))

@@ -1,0 +1,122 @@
+"""Parts as DTensors: the same numbers in the same place, or a plain refusal."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.tensor import Replicate, Shard
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.state.dtensor import as_dtensor, even, placements
+from helpers.state.placing import Seat, cut, flat, only, whole
+from helpers.state.slicing import take
+from tests.state.cases import everyone, layouts, models, numbers
+
+GRID = Layout(dp=2, pp=2, tp=2)
+
+
+def said(place, layout=GRID, shape=(8, 6), rank=0):
+    seat = Seat(layout, rank)
+    return placements(layout, rank, place(seat, whole(seat, "w", shape)))
+
+
+def test_what_dtensor_can_say():
+    everywhere = {"dp": Replicate(), "pp": Replicate(), "tp": Replicate()}
+    assert said(lambda s, p: p) == everywhere
+    assert said(lambda s, p: cut(s, p, 1, "tp")) == everywhere | {"tp": Shard(1)}
+    assert said(lambda s, p: cut(s, cut(s, p, 0, "dp"), 0, "tp")) == {
+        "dp": Shard(0),
+        "pp": Replicate(),
+        "tp": Shard(0),
+    }
+    # a stage, and a tied embedding on two of three: each slice of the mesh speaks for itself
+    assert said(lambda s, p: only(s, p, "pp", [0])) == {"dp": Replicate(), "tp": Replicate()}
+    three = Layout(dp=2, pp=3)
+    assert said(lambda s, p: only(s, p, "pp", [0, 2]), three) == {"dp": Replicate()}
+    assert said(lambda s, p: only(s, p, "pp", [0]), Layout(pp=2)) == {}
+
+
+def test_what_it_cannot():
+    assert said(lambda s, p: flat(s, p, "dp")) is None
+    assert said(lambda s, p: cut(s, p, 0, "tp", [[(0, 2), (4, 6)], [(2, 4), (6, 8)]])) is None
+    assert said(lambda s, p: cut(s, p, 0, "tp", [[(0, 3)], [(3, 8)]])) is None
+    # cut along tp first, then along dp, as FSDP2 does with tensor parallel: another order
+    assert said(lambda s, p: cut(s, cut(s, p, 0, "tp"), 0, "dp")) is None
+    # 5 over 4: ours is 2 1 1 1, DTensor's 2 2 1 0
+    five = [said(lambda s, p: cut(s, p, 0, "tp"), Layout(tp=4), (5,), r) for r in range(4)]
+    assert five == [{"tp": Shard(0)}, None, None, None]
+
+
+def test_dtensors_own_uneven_cut_can_be_asked_for():
+    layout = Layout(tp=4)
+    where = [even(layout, rank, ("tp",), 5) for rank in range(4)]
+    assert where == [((0, 2),), ((2, 4),), ((4, 5),), ()]
+    for rank in range(4):
+        assert said(lambda s, p: cut(s, p, 0, "tp", where), layout, (5,), rank) == {"tp": Shard(0)}
+
+
+@given(layouts(), st.integers(0, 9), st.data())
+def test_even_is_how_torch_chunks(layout, size, data):
+    axes = layout.known(data.draw(st.sets(st.sampled_from(layout.axes))))
+    for rank in range(layout.world_size):
+        indices = torch.arange(size)
+        for axis in axes:
+            chunks = indices.chunk(layout.size(axis))
+            place = layout.coordinates(rank)[axis]
+            indices = chunks[place] if place < len(chunks) else indices[:0]
+        held = [i for start, stop in even(layout, rank, axes, size) for i in range(start, stop)]
+        assert held == indices.tolist()
+
+
+def whole_again(worker, sizes, recipes):
+    """PyTorch gathers the DTensor; it must be the plain tensor."""
+    layout, found = Layout(**sizes), 0
+    mesh, parts = make_mesh(layout), everyone(layout, recipes)
+    for name, shape in parts.shapes.items():
+        plain, own = numbers(shape), parts.ranks
+        if any(
+            placements(layout, r, p[name]) in (None, {}) for r, p in enumerate(own) if name in p
+        ):
+            continue
+        if name in own[worker.rank]:
+            local = take(own[worker.rank][name], plain)
+            tensor = as_dtensor(mesh, own[worker.rank][name], local)
+            assert tensor.to_local().data_ptr() == local.data_ptr()
+            assert torch.equal(tensor.full_tensor(), plain)
+            assert tensor.stride() == plain.stride()
+            found += 1
+    return found
+
+
+def test_pytorch_reads_the_same_tensor(cluster):
+    from hypothesis import HealthCheck, settings
+
+    total = 0
+
+    @settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+    @given(data=st.data())
+    def drawn(data):
+        nonlocal total
+        layout = data.draw(layouts(4))
+        recipes = data.draw(models(layout))
+        sizes = dict(zip(layout.axes, layout.shape, strict=True))
+        total += sum(cluster.run(whole_again, sizes=sizes, recipes=recipes))
+
+    drawn()
+    assert total > 20  # of what was drawn, DTensor could say some
+
+
+def test_refusals():
+    layout = Layout(dp=2)
+    seat = Seat(layout, 0)
+
+    class Mesh:
+        rank = 0
+
+    mesh = Mesh()
+    mesh.layout = layout
+    part = flat(seat, whole(seat, "w", (3,)), "dp")
+    with pytest.raises(ValueError, match="DTensor cannot say w"):
+        as_dtensor(mesh, part, torch.zeros(2))
+    with pytest.raises(ValueError, match="the local tensor of w"):
+        as_dtensor(mesh, part, torch.zeros(3))

@@ -1,0 +1,142 @@
+"""Everything that training goes on from: from any layout, into any other, as in one process."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.runtime.failure import WorkerError
+from helpers.state.all_parts import AllParts
+from helpers.state.decay import decays
+from helpers.state.full_state import full_optimizer, full_state
+from helpers.state.load import load, load_optimizer
+from helpers.state.part import Part
+from helpers.state.slicing import take
+from tests.state.cases import everyone, layouts, models, numbers
+
+RULES = {
+    "adamw": lambda groups: torch.optim.AdamW(groups, lr=0.1),
+    "momentum": lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
+    "sgd": lambda groups: torch.optim.SGD(groups, lr=0.1),
+}
+
+
+def grad(shape, step: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
+
+
+class Trained:
+    """This rank's parts with an optimizer, on gradients that are slices of the plain ones. Every
+    update acts number by number, so the numbers are those of one process, bit for bit."""
+
+    def __init__(self, parts: AllParts, rank: int, rule: str, plain):
+        self.parts, self.own = parts, parts.ranks[rank]
+        self.local = {
+            key: torch.nn.Parameter(take(part, plain[part.name])) for key, part in self.own.items()
+        }
+        groups = [
+            {
+                "params": [self.local[k] for k, p in self.own.items() if decays(p) == decay],
+                "weight_decay": 0.1 * decay,
+            }
+            for decay in (True, False)
+        ]
+        groups = [group for group in groups if group["params"]]
+        self.optimizer = RULES[rule](groups) if groups else None
+
+    def step(self, k: int, frozen: str):
+        for key, part in self.own.items():
+            if part.name != frozen:
+                self.local[key].grad = take(part, grad(part.shape, k))
+        if self.optimizer:
+            self.optimizer.step()
+
+    def state(self):
+        kept = {k: self.optimizer.state[p] for k, p in self.local.items()} if self.local else {}
+        return full_state(self.parts, self.local, kept)
+
+    def load(self, state):
+        load(self.own, self.local, state["model"])
+        for key, slots in load_optimizer(self.own, state["optimizer"]).items():
+            self.optimizer.state[self.local[key]] = slots
+
+
+def equal(one, other) -> bool:
+    """Dicts of dicts of tensors and numbers, by value, shape and dtype."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+    return type(one) is type(other) and one == other
+
+
+def moved(worker, ranks, rule, frozen):
+    """Two steps on one layout, two on the other; after each the state is that of one process."""
+    source, target = (AllParts(side) for side in ranks)
+    plain = {name: numbers(shape) for name, shape in source.shapes.items()}
+    single = AllParts([{n: Part(name=n, shape=s, holders=[0]) for n, s in source.shapes.items()}])
+    twin = Trained(single, 0, rule, plain)
+    one = Trained(source, worker.rank, rule, plain)
+    for k in range(4):
+        if k == 2:
+            state = one.state()
+            one = Trained(target, worker.rank, rule, {n: t * 0 for n, t in plain.items()})
+            one.load(state)
+        twin.step(k, frozen)
+        one.step(k, frozen)
+        state = one.state()
+        expected = {
+            "model": {name: p.detach() for name, p in twin.local.items()},
+            "optimizer": {
+                name: dict(twin.optimizer.state[p])
+                for name, p in twin.local.items()
+                if twin.optimizer.state.get(p)
+            },
+        }
+        # Of a tensor without numbers, no rank needs to keep anything.
+        expected["optimizer"] = {n: s for n, s in expected["optimizer"].items() if plain[n].numel()}
+        state["optimizer"] = {n: s for n, s in state["optimizer"].items() if plain[n].numel()}
+        assert equal(state, expected), (state, expected)
+
+
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_trained_on_two_layouts_as_in_one_process(cluster, data):
+    one, other = data.draw(layouts(4)), data.draw(layouts(4))
+    recipes = data.draw(models(one))
+    again = data.draw(models(other, [recipe.shape for recipe in recipes]))
+    ranks = [[dict(own) for own in everyone(*s).ranks] for s in ((one, recipes), (other, again))]
+    frozen = data.draw(st.sampled_from(["t0", "none"]))
+    cluster.run(moved, ranks=ranks, rule=data.draw(st.sampled_from(sorted(RULES))), frozen=frozen)
+
+
+def kept_on(worker, kept):
+    part = Part(name="w", shape=(4,), holders=range(4))
+    return full_optimizer(AllParts([{"w": part}] * 4), kept[worker.rank])
+
+
+def test_counts_keep_their_kind(cluster):
+    slots = {
+        "step": torch.tensor(3.0),
+        "n": 7,
+        "mu": torch.tensor(0.1, dtype=torch.float64),
+        "none": None,
+    }
+    for found in cluster.run(kept_on, kept=[{"w": slots}] * 4):
+        assert equal(found, {"w": slots})
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        (
+            [{"w": {"step": 1}}] * 3 + [{"w": {"step": 2}}],
+            "step of w is .* on one rank, .* on another",
+        ),
+        ([{"w": {"row": torch.zeros(2)}}] * 4, r"row is \(2,\): neither a count nor"),
+        ([{"w": {"exp": torch.zeros(4)}}] * 3 + [{}], "w is of .*None"),
+    ],
+)
+def test_what_is_no_state(cluster, kept, message):
+    with pytest.raises(WorkerError, match=message):
+        cluster.run(kept_on, kept=kept)

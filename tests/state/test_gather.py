@@ -1,0 +1,64 @@
+"""Every tensor whole, on every rank, from drawn layouts on real ranks."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.runtime.failure import WorkerError
+from helpers.state.all_parts import AllParts
+from helpers.state.gather import full, full_gradients
+from helpers.state.part import Part
+from helpers.state.slicing import take
+from tests.state.cases import DTYPES, everyone, layouts, models, numbers
+
+
+def gathers(worker, ranks, plain):
+    parts = AllParts(ranks)
+    local = {key: take(part, plain[part.name]) for key, part in parts.ranks[worker.rank].items()}
+    found = full(parts, local)
+    assert found.keys() == plain.keys()
+    for name, tensor in plain.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor)
+        assert all(
+            found[name].data_ptr() != own.data_ptr() or not own.numel() for own in local.values()
+        )
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_scatter_then_gather_is_the_identity(cluster, data):
+    layout = data.draw(layouts(4))
+    parts = everyone(layout, data.draw(models(layout)))
+    plain = {n: numbers(s, data.draw(st.sampled_from(DTYPES))) for n, s in parts.shapes.items()}
+    cluster.run(gathers, ranks=[dict(own) for own in parts.ranks], plain=plain)
+
+
+def test_frozen_tensors_have_no_gradient(cluster):
+    def gradients(worker):
+        parts = AllParts(
+            [{n: Part(name=n, shape=(2,), holders=range(4)) for n in ("frozen", "w")}] * 4
+        )
+        return full_gradients(parts, {"frozen": None, "w": torch.ones(2)})
+
+    for found in cluster.run(gradients):
+        assert list(found) == ["w"]
+        assert found["w"].tolist() == [1, 1]
+
+
+def test_a_replica_that_drifted_away_shows_it(cluster):
+    def drift(worker):
+        parts = AllParts([{"w": Part(name="w", shape=(2,), holders=range(4))}] * 4)
+        return full(parts, {"w": torch.full((2,), float(worker.rank))})["w"].tolist()
+
+    assert list(cluster.run(drift)) == [[r, r] for r in range(4)]
+
+
+def test_partial_sums_are_refused(cluster):
+    def gradients(worker):
+        part = Part(name="w", shape=(2,), holders=range(4), pending=[range(4)])
+        return full_gradients(AllParts([{"w": part}] * 4), {"w": torch.ones(2)})
+
+    with pytest.raises(WorkerError, match=r"partial sums still; `complete` them first: w \(2,\)"):
+        cluster.run(gradients)

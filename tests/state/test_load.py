@@ -1,0 +1,71 @@
+"""Loading whole tensors into parts; together with `full_state` see test_full_state.py."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from helpers.comm.mesh import Layout
+from helpers.state.load import load, load_optimizer
+from helpers.state.part import Part
+from helpers.state.placing import Seat, whole
+from helpers.state.slicing import take
+from tests.state.cases import numbers, spread
+
+
+@settings(deadline=None)
+@given(spread())
+def test_every_rank_gets_its_share(drawn):
+    _, _, parts = drawn
+    plain = {name: numbers(shape) for name, shape in parts.shapes.items()}
+    state = {
+        name: {"exp_avg": tensor * 2, "step": torch.tensor(3.0), "n": 4}
+        for name, tensor in plain.items()
+    }
+    for own in parts.ranks:
+        local = {key: torch.zeros(part.local_shape) for key, part in own.items()}
+        load(own, local, plain)
+        kept = load_optimizer(own, state)
+        for key, part in own.items():
+            share = take(part, plain[part.name])
+            assert torch.equal(local[key], share.float())  # cast to what the rank has
+            assert torch.equal(kept[key]["exp_avg"], share * 2)  # and kept as it was
+            assert (kept[key]["step"].item(), kept[key]["n"]) == (3.0, 4)
+
+
+def test_copies():
+    seat = Seat(Layout(dp=1), 0)
+    state = {"w": {"exp_avg": torch.ones(2), "step": torch.tensor(1.0)}}
+    kept = load_optimizer({"w": whole(seat, "w", (2,))}, state)["w"]
+    kept["exp_avg"].zero_()
+    kept["step"].zero_()
+    assert state["w"]["exp_avg"].all()
+    assert state["w"]["step"] == 1.0
+
+
+def test_a_frozen_tensor_has_no_state():
+    seat = Seat(Layout(dp=1), 0)
+    assert load_optimizer({"w": whole(seat, "w", (2,))}, {}) == {}
+
+
+def test_the_count_of_a_parameter_without_dims():
+    """Its shape is the part's own; it is a count all the same, also on a rank with nothing."""
+    part = Part(name="w", shape=(), flat=(1, 1), holders=[1])
+    plain = {"w": {"step": torch.tensor(5.0), "exp": torch.tensor(2.0)}}
+    found = load_optimizer({"w": part}, plain)["w"]
+    assert found["step"].item() == 5.0
+    assert found["exp"].shape == (0,)
+
+
+def test_nothing_is_written_unless_all_fits():
+    seat = Seat(Layout(dp=1), 0)
+    parts = {"a": whole(seat, "a", (2,)), "b": whole(seat, "b", (3,))}
+    for plain, message in [
+        ({"a": torch.ones(2)}, r"b \(3,\) is missing"),
+        ({"a": torch.ones(2), "b": torch.ones(2)}, r"b \(3,\) is \(2,\) in what is loaded"),
+    ]:
+        local = {"a": torch.zeros(2), "b": torch.zeros(3)}
+        with pytest.raises(ValueError, match=message):
+            load(parts, local, plain)
+        assert not local["a"].any()
+    with pytest.raises(ValueError, match="'b' has a part and no tensor"):
+        load(parts, {"a": torch.zeros(2)}, {})

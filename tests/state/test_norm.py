@@ -1,0 +1,138 @@
+"""The global norm: that of one process, on any layout; the same bits on every rank."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.comm.mesh import Layout
+from helpers.runtime.failure import WorkerError
+from helpers.state.all_parts import AllParts
+from helpers.state.norm import clip, global_norm, norms
+from helpers.state.part import Part
+from helpers.state.placing import Seat, cut, whole
+from helpers.state.slicing import take
+from tests.state.cases import everyone, layouts, models, spread
+
+
+def gradient(shape, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@settings(deadline=None)
+@given(spread(), st.integers(0, 99))
+def test_every_number_counts_once(drawn, seed):
+    _, _, parts = drawn
+    parts = parts.completed
+    plain = {
+        name: gradient(shape, seed + i) for i, (name, shape) in enumerate(parts.shapes.items())
+    }
+    rows = []
+    for rank, own in enumerate(parts.ranks):
+        local = {key: take(part, plain[part.name]) for key, part in own.items()}
+        rows.append(norms(parts, local, rank))
+    rows = torch.stack(rows)
+    assert ((rows != 0).sum(0) <= 1).all()  # one rank counts a region
+    expected = math.sqrt(sum(t.square().sum().item() for t in plain.values()))
+    assert rows.square().sum().sqrt().item() == pytest.approx(expected, rel=1e-14)
+
+
+def measured(worker, ranks, plain, most=None):
+    parts = AllParts(ranks)
+    own = parts.ranks[worker.rank]
+    local = {key: take(part, plain[part.name]) for key, part in own.items()}
+    norm = clip(parts, local, most)
+    assert norm.dtype == torch.float64
+    for key, part in own.items():  # all of them scaled alike, or none
+        expected = take(part, plain[part.name])
+        if most is not None:
+            expected = expected.mul_((most / (norm + 1e-6)).clamp(max=1.0))
+        assert torch.equal(local[key], expected)
+        assert local[key].dtype == plain[part.name].dtype
+    return norm.item().hex(), global_norm(parts, local).item()
+
+
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_on_ranks_as_in_one_process(cluster, data):
+    layout = data.draw(layouts(4))
+    parts = everyone(layout, data.draw(models(layout))).completed
+    plain = {name: gradient(shape, i) for i, (name, shape) in enumerate(parts.shapes.items())}
+    most = data.draw(st.none() | st.floats(0.01, 10))
+    twins = [torch.nn.Parameter(torch.zeros_like(t)) for t in plain.values()]
+    for twin, tensor in zip(twins, plain.values(), strict=True):
+        twin.grad = tensor.clone()
+    whole_norm = torch.nn.utils.clip_grad_norm_(twins, math.inf if most is None else most)
+    runs = cluster.run(measured, ranks=[dict(own) for own in parts.ranks], plain=plain, most=most)
+    assert len({bits for bits, _ in runs}) == 1
+    assert float.fromhex(runs[0][0]) == pytest.approx(whole_norm.item(), rel=1e-14)
+    clipped = math.sqrt(sum(twin.grad.square().sum().item() for twin in twins))
+    assert runs[0][1] == pytest.approx(clipped, rel=1e-14)
+
+
+def in_columns(dtype):
+    """A matrix cut along tp and a bias on all, of this dtype; the plain gradients."""
+    seats = [Seat(Layout(tp=4), rank) for rank in range(4)]
+    ranks = [
+        {"w": cut(s, whole(s, "w", (64, 31)), 1, "tp"), "b": whole(s, "b", (31,))} for s in seats
+    ]
+    return ranks, {"w": gradient((64, 31), 1).to(dtype), "b": gradient((31,), 2).to(dtype)}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_low_precision_is_summed_in_a_wider_type(cluster, dtype):
+    """1984 squares in bf16 would be off by percents; fp16 overflows at 65504."""
+    ranks, plain = in_columns(dtype)
+    plain = {name: tensor * 100 for name, tensor in plain.items()}
+    exact = math.sqrt(sum(t.double().square().sum().item() for t in plain.values()))
+    runs = cluster.run(measured, ranks=ranks, plain=plain)
+    assert float.fromhex(runs[0][0]) == pytest.approx(exact, rel=1e-6)
+
+
+def test_replicas_give_the_bits_of_one_process():
+    """Which rank counts a region does not change its norm, nor the order in which they add up."""
+    shapes = {"a": (7, 3), "b": (5,), "c": (4, 4)}
+    plain = {name: gradient(shape) for name, shape in shapes.items()}
+    found = []
+    for world in (1, 3):
+        seats = [Seat(Layout(dp=world), rank) for rank in range(world)]
+        parts = AllParts({n: whole(s, n, shape) for n, shape in shapes.items()} for s in seats)
+        row = sum(norms(parts, plain, rank) for rank in range(world))
+        found.append(row.square().sum().sqrt())
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_what_is_not_finite_shows_on_every_rank(cluster, bad):
+    ranks, plain = in_columns(torch.float32)
+    plain["w"][3, 17] = bad
+    runs = cluster.run(spoilt, ranks=ranks, plain=plain)
+    assert all(not math.isfinite(norm) for norm in runs)
+
+
+def spoilt(worker, ranks, plain):
+    parts = AllParts(ranks)
+    local = {k: take(p, plain[p.name]) for k, p in parts.ranks[worker.rank].items()}
+    return global_norm(parts, local).item()
+
+
+def test_frozen_tensors_and_ranks_with_nothing(cluster):
+    def norm(worker):
+        part = Part(name="w", shape=(2,), holders=[1])
+        frozen = Part(name="f", shape=(2,), holders=[0, 2])
+        parts = AllParts([{"f": frozen}, {"w": part}, {"f": frozen}, {}])
+        local = [{"f": None}, {"w": torch.tensor([3.0, 4.0])}, {}, {}][worker.rank]
+        return clip(parts, local, 10.0).item()
+
+    assert list(cluster.run(norm)) == [5.0] * 4
+
+
+def test_the_norm_of_partial_sums_is_refused(cluster):
+    def norm(worker):
+        part = Part(name="w", shape=(2,), holders=range(4), pending=[range(4)])
+        return clip(AllParts([{"w": part}] * 4), {"w": torch.ones(2)}, 1.0)
+
+    with pytest.raises(WorkerError, match="`complete` them first"):
+        cluster.run(norm)

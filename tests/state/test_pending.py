@@ -1,0 +1,178 @@
+"""Pending sums on real ranks: completed once, in any combination of axes."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.comm.ledger import ledger
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.runtime.failure import WorkerError
+from helpers.state.all_parts import AllParts
+from helpers.state.norm import global_norm
+from helpers.state.part import Part
+from helpers.state.pending import complete, make_groups, rounds
+from helpers.state.placing import only, pending, whole
+from helpers.state.slicing import take
+from tests.state.cases import everyone, layouts, models
+
+
+def gradient(name: str, shape, rank: int, dtype=torch.float64) -> torch.Tensor:
+    """Whole numbers: their sums are exact in any order."""
+    generator = torch.Generator().manual_seed(1000 * rank + int(name[1:]))
+    return torch.randint(1, 9, shape, generator=generator).to(dtype)
+
+
+def summed(worker, sizes, recipes, dtypes):
+    """Completes, and compares with the sum over the ranks that the recipe's axes name."""
+    layout = Layout(**sizes)
+    mesh, parts = make_mesh(layout), everyone(layout, recipes)
+    own = parts.ranks[worker.rank]
+    of = lambda part, rank: take(part, gradient(part.name, part.shape, rank, dtypes[part.name]))  # noqa: E731
+    local = {key: of(part, worker.rank) for key, part in own.items()}
+    done, found = complete(own, local, make_groups(mesh, parts))
+    assert done == parts.completed.ranks[worker.rank]
+    for recipe in recipes:
+        if recipe.name not in own:
+            continue
+        part = own[recipe.name]
+        axes = {axis for step in recipe.steps if step[0] == "pending" for axis in step[1:]}
+        ranks = [r for r in layout.group_of(worker.rank, *axes) if r in part.holders]
+        expected = torch.stack([of(part, rank) for rank in ranks]).sum(0, dtype=dtypes[recipe.name])
+        assert torch.equal(found[recipe.name], expected), part
+        assert found[recipe.name] is local[recipe.name]  # in place
+    global_norm(parts.completed, found)  # it is not refused any more
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_any_combination_of_axes(cluster, data):
+    layout = data.draw(layouts(4))
+    recipes = data.draw(models(layout))
+    some = st.sampled_from([torch.float64, torch.float32, torch.bfloat16])
+    dtypes = {recipe.name: data.draw(some) for recipe in recipes}
+    sizes = dict(zip(layout.axes, layout.shape, strict=True))
+    cluster.run(summed, sizes=sizes, recipes=recipes, dtypes=dtypes)
+
+
+TIED = Layout(dp=2, pp=2)
+
+
+def tied_parts(seat) -> dict[str, Part]:
+    """An embedding on both stages, a matrix on each; all of it data parallel."""
+    embedding = pending(seat, pending(seat, whole(seat, "t0", (3, 2)), "pp"), "dp")
+    stage = seat.layout.coordinates(seat.rank)["pp"]
+    matrix = pending(seat, only(seat, whole(seat, f"t{1 + stage}", (4,)), "pp", [stage]), "dp")
+    return {"embedding": embedding, "matrix": matrix}
+
+
+def test_ranks_without_data(cluster):
+    """Rank 3 alone has gradients of what it holds; nobody has one of the first stage's matrix."""
+
+    def sums(worker):
+        mesh = make_mesh(TIED)
+        own = tied_parts(mesh)
+        parts = AllParts.exchanged(own)
+        local = dict.fromkeys(own)
+        if worker.rank == 3:
+            local = {"embedding": torch.ones(3, 2), "matrix": torch.full((4,), 2.0)}
+        _, found = complete(own, local, make_groups(mesh, parts))
+        return {key: None if g is None else g.tolist() for key, g in found.items()}
+
+    ones, twos = [[1.0, 1.0]] * 3, [2.0] * 4
+    first, last = {"embedding": ones, "matrix": None}, {"embedding": ones, "matrix": twos}
+    assert list(cluster.run(sums)) == [first, last, first, last]
+
+
+def test_completed_once(cluster):
+    """With the parts that come back, a second call sums nothing, and sends nothing."""
+
+    def twice(worker):
+        mesh = make_mesh(TIED)
+        own = tied_parts(mesh)
+        groups = make_groups(mesh, AllParts.exchanged(own))
+        done, found = complete(own, {k: torch.ones(p.shape) for k, p in own.items()}, groups)
+        with ledger() as log:
+            again, same = complete(done, found, groups)
+        assert (again, same) == (done, found)
+        assert not log.entries
+        return [found["embedding"][0, 0].item(), found["matrix"][0].item()]
+
+    assert list(cluster.run(twice)) == [[4.0, 2.0]] * 4
+
+
+def test_an_owner_that_sums_over_dp_itself(cluster):
+    """It says so with `completed`; what is left is the tie."""
+
+    def left(worker):
+        mesh = make_mesh(TIED)
+        own = tied_parts(mesh)
+        dp = mesh.ranks("dp")
+        rest = {key: part.completed(dp) for key, part in own.items()}
+        parts = AllParts.exchanged(rest)
+        _, found = complete(
+            rest, {k: torch.ones(p.shape) for k, p in own.items()}, make_groups(mesh, parts)
+        )
+        return [found["embedding"][0, 0].item(), found["matrix"][0].item()]
+
+    assert list(cluster.run(left)) == [[2.0, 1.0]] * 4
+
+
+def test_small_ones_travel_together(cluster):
+    def messages(worker):
+        mesh = make_mesh(Layout(dp=4))
+        own = {f"t{i}": pending(mesh, whole(mesh, f"t{i}", (i,)), "dp") for i in range(1, 30)}
+        groups = make_groups(mesh, AllParts.exchanged(own))
+        assert groups[0, 1, 2, 3] is mesh.group("dp")
+        with ledger() as log:
+            complete(own, {k: torch.ones(p.shape) for k, p in own.items()}, groups)
+        return [entry.payload for entry in log.of("all_reduce").entries]
+
+    assert list(cluster.run(messages)) == [[4 * sum(range(1, 30))]] * 4
+
+
+def test_groups_of_the_mesh_are_used_and_the_others_made(cluster):
+    def groups(worker):
+        mesh = make_mesh(Layout(dp=1, pp=4), together=[("dp", "pp")])
+        tied = only(mesh, whole(mesh, "t0", (2,)), "pp", [0, 3])
+        norm = pending(mesh, whole(mesh, "t1", (2,)), "dp", "pp")
+        own = {"norm": norm} | ({"tied": pending(mesh, tied, "pp")} if tied else {})
+        made = make_groups(mesh, AllParts.exchanged(own))
+        values = {key: torch.ones(2) for key in own}
+        _, found = complete(own, values, made)
+        return sorted(made), {key: value[0].item() for key, value in found.items()}
+
+    outer, inner = cluster.run(groups)[0], cluster.run(groups)[1]
+    assert outer == ([(0, 1, 2, 3), (0, 3)], {"norm": 4.0, "tied": 2.0})
+    assert inner == ([(0, 1, 2, 3)], {"norm": 4.0})
+
+
+def test_first_sums_come_before_second_ones():
+    """In whatever order a dict has the parts; within a turn by group."""
+    one = Part(name="b", shape=(1,), holders=range(4), pending=[(0, 2), (0, 1)])
+    two = Part(name="a", shape=(1,), holders=range(4), pending=[(0, 1), (0, 2)])
+    expected = [((0, 1), ["two"]), ((0, 2), ["one"]), ((0, 1), ["one"]), ((0, 2), ["two"])]
+    assert list(rounds({"one": one, "two": two})) == expected
+    assert list(rounds({"two": two, "one": one})) == expected
+
+
+@pytest.mark.parametrize(
+    ("local", "message"),
+    [
+        ({"w": torch.ones(3)}, r"is \(2,\), not"),
+        ({}, "'w' has a part and no gradient"),
+        ({"w": torch.ones(2), "v": torch.ones(2)}, "'v' has a part and no gradient"),
+        ({"w": torch.ones(2).long()}, "the gradient of w is of torch.int64"),
+        ({"w": "by rank"}, r"gradients of w are of \['torch.float32', 'torch.float64'\]"),
+    ],
+)
+def test_what_cannot_be_completed(cluster, local, message):
+    def sums(worker, local):
+        mesh = make_mesh(Layout(dp=4))
+        own = {"w": pending(mesh, whole(mesh, "w", (2,)), "dp")}
+        if isinstance(local.get("w"), str):
+            local = {"w": torch.ones(2, dtype=[torch.float32, torch.float64][worker.rank % 2])}
+        complete(own, local, make_groups(mesh, AllParts.exchanged(own)))
+
+    with pytest.raises(WorkerError, match=message):
+        cluster.run(sums, local=local)

@@ -1,0 +1,93 @@
+"""Index arithmetic, against a plain enumeration of indices."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.state.part import Cut, Part
+from helpers.state.pieces import common, flat_boxes, inside, pieces, slices, volume
+from tests.state.cases import spread
+
+
+@given(st.lists(st.integers(0, 5), max_size=4).map(tuple), st.data())
+def test_a_flat_range_in_boxes(shape, data):
+    count = math.prod(shape)
+    start = data.draw(st.integers(0, count))
+    stop = data.draw(st.integers(start, count))
+    numbered = torch.arange(count).view(shape)
+    boxes = flat_boxes(shape, start, stop)
+    found = [numbered[slices(box)].flatten() for box in boxes]
+    row = torch.cat(found) if found else torch.arange(0)
+    assert row.tolist() == list(range(start, stop))  # in order, each once
+    assert len(boxes) <= max(1, 2 * len(shape) - 1)
+    assert all(volume(box) for box in boxes)
+
+
+def test_a_range_of_rows():
+    assert flat_boxes((3, 4), 2, 9) == [((0, 1), (2, 4)), ((1, 2), (0, 4)), ((2, 3), (0, 1))]
+    assert flat_boxes((3, 4), 0, 12) == [((0, 3), (0, 4))]
+    assert flat_boxes((), 0, 1) == [()]
+
+
+def enumerated(part: Part) -> torch.Tensor:
+    """The plain position of each number of the local tensor, made index by index."""
+    numbered = torch.arange(math.prod(part.shape)).view(part.shape)
+    for cut in part.cuts:
+        chosen = [i for start, stop in cut.ranges for i in range(start, stop)]
+        numbered = numbered.index_select(cut.dim, torch.tensor(chosen, dtype=torch.int64))
+    return numbered if part.flat is None else numbered.flatten()[slice(*part.flat)]
+
+
+@settings(deadline=None)
+@given(spread())
+def test_pieces_are_all_of_a_part(drawn):
+    _, _, parts = drawn
+    for own in parts.ranks:
+        for part in own.values():
+            local = enumerated(part)
+            assert tuple(local.shape) == part.local_shape
+            plain = torch.arange(math.prod(part.shape)).view(part.shape)
+            seen = []
+            for piece in pieces(part):
+                assert torch.equal(piece.of(local), plain[slices(piece.box)])
+                seen += piece.of(local).flatten().tolist()
+            assert sorted(seen) == sorted(local.flatten().tolist())
+
+
+def test_a_piece_is_a_view():
+    cut = Cut(dim=1, axes=("tp",), ranges=((3, 4), (0, 2)))
+    part = Part(name="w", shape=(3, 4), cuts=[cut], flat=(1, 8), holders=(0,))
+    local = torch.zeros(7)
+    for piece in pieces(part):
+        piece.of(local).fill_(1)
+    assert local.tolist() == [1] * 7
+
+
+boxes = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), min_size=2, max_size=2).map(
+    lambda box: tuple((start, start + size) for start, size in box)
+)
+
+
+@given(boxes, boxes)
+def test_common(one, other):
+    def members(box):
+        return {(i, j) for i in range(*box[0]) for j in range(*box[1])}
+
+    both = common(one, other)
+    assert (members(both) if both else set()) == members(one) & members(other)
+    if both:
+        assert members(inside(both, one)) == {
+            (i - one[0][0], j - one[1][0]) for i, j in members(both)
+        }
+
+
+def test_common_of_no_dims():
+    assert common((), ()) == ()  # a tensor of one number and no dims: both hold it
+
+
+def test_boxes_of_different_tensors_are_not_compared():
+    with pytest.raises(ValueError, match="zip"):
+        common(((0, 1),), ((0, 1), (0, 1)))

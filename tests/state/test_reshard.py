@@ -1,0 +1,209 @@
+"""From any layout to any other: first without processes, then on ranks."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.comm.ledger import ledger
+from helpers.comm.mesh import Layout
+from helpers.runtime.failure import WorkerError
+from helpers.state.all_parts import AllParts
+from helpers.state.part import Part
+from helpers.state.pieces import slices
+from helpers.state.placing import Seat, cut, flat, whole
+from helpers.state.reshard import moves, reshard
+from helpers.state.slicing import take
+from tests.state.cases import DTYPES, everyone, layouts, models, numbers
+
+WORLD = 4
+
+
+@st.composite
+def pairs(draw, world=None):
+    """Two layouts of one model, in worlds of any sizes or of exactly this one."""
+    one, other = draw(layouts(world)), draw(layouts(world))
+    recipes = draw(models(one))
+    shapes = [recipe.shape for recipe in recipes]
+    size = max(one.world_size, other.world_size)
+    return everyone(one, recipes, size), everyone(other, draw(models(other, shapes)), size)
+
+
+def locals_of(parts: AllParts, rank: int, plain) -> dict[str, torch.Tensor]:
+    return {key: take(part, plain[part.name]) for key, part in parts.ranks[rank].items()}
+
+
+@settings(deadline=None)
+@given(pairs())
+def test_all_moves_together_are_the_other_layout(pair):
+    source, target = pair
+    plain = {name: numbers(shape) for name, shape in source.shapes.items()}
+    before = [locals_of(source, rank, plain) for rank in range(len(source.ranks))]
+    after = [
+        {key: torch.full(part.local_shape, -1.0, dtype=torch.float64) for key, part in own.items()}
+        for own in target.ranks
+    ]
+    for name in source.shapes:
+        for rank in range(len(source.ranks)):
+            seen = list(moves(source, target, name, rank))
+            assert all(rank in (move.sender, move.receiver) for move in seen)
+            for move in seen:
+                if move.receiver == rank:
+                    place = move.received(after[rank])
+                    assert (place == -1).all()  # each number comes once
+                    place.copy_(move.sent(before[move.sender]))
+                # both sides go through the messages between them in one order
+                both = {move.sender, move.receiver}
+                between = [m for m in seen if {m.sender, m.receiver} == both]
+                (other,) = both - {rank} or {rank}
+                theirs = moves(source, target, name, other)
+                assert between == [m for m in theirs if {m.sender, m.receiver} == both]
+    for rank in range(len(target.ranks)):
+        for key, wanted in locals_of(target, rank, plain).items():
+            assert torch.equal(after[rank][key], wanted)
+
+
+@settings(deadline=None)
+@given(pairs())
+def test_a_rank_is_sent_nothing_that_it_holds(pair):
+    source, target = pair
+    for name, shape in source.shapes.items():
+        for rank in range(len(source.ranks)):
+            held = torch.zeros(shape, dtype=torch.bool)
+            for key in source.keys[rank].get(name, ()):
+                for piece in source.pieces(rank, key):
+                    held[slices(piece.box)] = True
+            for move in moves(source, target, name, rank):
+                if move.receiver == rank != move.sender:
+                    assert not held[slices(move.box)].any()
+
+
+def on_ranks(worker, cases):
+    """Reshard each case, (source, target, plain), and compare with slices of the plain tensors."""
+    for source, target, plain in cases:
+        source, target = AllParts(source), AllParts(target)
+        mine = {k: take(p, plain[p.name]) for k, p in source.ranks[worker.rank].items()}
+        found = reshard(source, mine, target)
+        assert found.keys() == target.ranks[worker.rank].keys()
+        for key, part in target.ranks[worker.rank].items():
+            assert found[key].dtype == plain[part.name].dtype
+            assert torch.equal(found[key], take(part, plain[part.name])), part
+
+
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_on_ranks(cluster, data):
+    cases = []
+    for _ in range(3):
+        source, target = data.draw(pairs(WORLD))
+        plain = {
+            name: numbers(shape, data.draw(st.sampled_from(DTYPES)))
+            for name, shape in source.shapes.items()
+        }
+        ranks = [[dict(own) for own in every.ranks] for every in (source, target)]
+        cases.append((*ranks, plain))
+    cluster.run(on_ranks, cases=cases)
+
+
+def sent(worker, kinds):
+    """Bytes that this rank sends to go from one layout of a (16, 16) float32 to another."""
+    place = {
+        "rows": lambda seat, part: cut(seat, part, 0, "tp"),
+        "columns": lambda seat, part: cut(seat, part, 1, "tp"),
+        "flat": lambda seat, part: flat(seat, part, "tp"),
+        "whole": lambda seat, part: part,
+    }
+    seats = [Seat(Layout(tp=WORLD), rank) for rank in range(WORLD)]
+    source, target = (
+        AllParts({"w": place[kind](s, whole(s, "w", (16, 16)))} for s in seats) for kind in kinds
+    )
+    local = {"w": take(source.ranks[worker.rank]["w"], numbers((16, 16), torch.float32))}
+    payload = []
+    for wanted in (source, target):
+        with ledger() as log:
+            reshard(source, local, wanted)
+        payload.append(log.of("send").payload)
+    return payload[1] - payload[0]  # the first sent the facts that precede, and no numbers
+
+
+def test_only_what_is_lacking_travels(cluster):
+    block = 4 * 4 * 4  # bytes: a quarter of the rows, a quarter of the columns
+    assert list(cluster.run(sent, kinds=("rows", "columns"))) == [3 * block] * WORLD
+    assert list(cluster.run(sent, kinds=("rows", "flat"))) == [0] * WORLD  # the same numbers
+    assert list(cluster.run(sent, kinds=("whole", "columns"))) == [0] * WORLD
+    assert list(cluster.run(sent, kinds=("flat", "whole"))) == [3 * 4 * block] * WORLD
+
+
+def plain_parts(world=WORLD, shape=(3,)):
+    every = tuple(range(world))
+    return [{"w": Part(name="w", shape=shape, holders=every)} for _ in every]
+
+
+def tries(worker, source, target, local):
+    return reshard(AllParts(source), local[worker.rank], AllParts(target))
+
+
+def test_what_cannot_be_resharded(cluster):
+    good, value = plain_parts(), {"w": torch.zeros(3)}
+    refusals = {
+        "layouts are of 4 and 3 ranks": (good, plain_parts(3), [value] * 4),
+        "are of different models: see 'w'": (good, plain_parts(shape=(4,)), [value] * 4),
+        r"rank 2: the tensor of w \(3,\) .* is \(4,\)": (
+            good,
+            good,
+            [value, value, {"w": torch.zeros(4)}, value],
+        ),
+        r"w is of \['None', 'torch.float32'\]": (good, good, [value, {}, value, value]),
+        r"w is of \['torch.float32', 'torch.float64'\]": (
+            good,
+            good,
+            [value, value, value, {"w": torch.zeros(3).double()}],
+        ),
+        "rank 3: 'v' has no part": (good, good, [value, value, value, {"v": value["w"]}]),
+    }
+    for message, (source, target, local) in refusals.items():
+        with pytest.raises(WorkerError, match=message):
+            cluster.run(tries, source=source, target=target, local=local)
+
+
+def test_a_tensor_that_nobody_has_is_left_out(cluster):
+    assert (
+        list(cluster.run(tries, source=plain_parts(), target=plain_parts(), local=[{}] * 4))
+        == [{}] * 4
+    )
+
+
+def test_numbers_that_lie_apart_in_memory(cluster):
+    """A column of a larger tensor, and a source that requires grad."""
+
+    def transposed(worker):
+        seats = [Seat(Layout(tp=WORLD), rank) for rank in range(WORLD)]
+        rows = AllParts({"w": cut(s, whole(s, "w", (4, 6)), 0, "tp")} for s in seats)
+        plain = numbers((4, 6))
+        own = take(rows.ranks[worker.rank]["w"], plain).t().contiguous().t().requires_grad_()
+        found = reshard(rows, {"w": own}, rows.whole)
+        assert torch.equal(found["w"], plain)
+        assert not found["w"].requires_grad
+
+    cluster.run(transposed)
+
+
+def test_recipes_draw_all_kinds():
+    """The strategy is worth something only if it draws cuts, flat ranges, ties, and sums."""
+    from hypothesis import find
+
+    for what in ("cut", "flat", "only", "pending"):
+        find(
+            pairs(),
+            lambda pair, what=what: any(
+                {
+                    "cut": bool(part.cuts) and len(part.cuts[0].ranges) > 1,
+                    "flat": part.flat is not None and bool(part.cuts),
+                    "only": 1 < len(part.holders) < len(pair[0].ranks) and not part.cuts,
+                    "pending": len(part.pending) > 1,
+                }[what]
+                for own in pair[0].ranks
+                for part in own.values()
+            ),
+            settings=settings(max_examples=2000, deadline=None),
+        )

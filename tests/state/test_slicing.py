@@ -1,0 +1,58 @@
+"""Scatter, then gather, is the identity; without processes."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.state.part import Cut, Part
+from helpers.state.slicing import fill, put, take
+from tests.state.cases import DTYPES, numbers, spread
+
+
+@settings(deadline=None)
+@given(spread(), st.sampled_from(DTYPES))
+def test_scatter_then_gather_is_the_identity(drawn, dtype):
+    _, _, parts = drawn
+    for name, shape in parts.shapes.items():
+        plain = numbers(shape, dtype)
+        found = torch.zeros_like(plain)
+        for own in parts.ranks:
+            for part in own.values():
+                if part.name == name:
+                    local = take(part, plain)
+                    assert local.shape == part.local_shape
+                    put(part, local, found)
+        assert torch.equal(found, plain)
+
+
+PART = Part(name="w", shape=(4, 6), cuts=[Cut(dim=1, axes=("tp",), ranges=[(4, 6)])], holders=(0,))
+
+
+def test_take_is_a_copy_of_its_own():
+    plain = numbers((4, 6))
+    local = take(PART, plain)
+    assert torch.equal(local, plain[:, 4:6])
+    assert local.untyped_storage().nbytes() == local.nbytes  # the whole tensor can be freed
+    local.zero_()
+    assert plain.all()
+
+
+def test_fill_casts_and_writes_to_leaves_that_require_grad():
+    local = torch.nn.Parameter(torch.zeros(4, 2, dtype=torch.bfloat16))
+    fill(PART, local, numbers((4, 6)) / 3)
+    assert torch.equal(local, (numbers((4, 6)) / 3)[:, 4:6].bfloat16())
+
+
+def test_another_layout_in_memory():
+    local = torch.zeros(2, 4, dtype=torch.float64).t()
+    fill(PART, local, numbers((4, 6)))
+    assert torch.equal(local, numbers((4, 6))[:, 4:6])
+
+
+@pytest.mark.parametrize("function", [fill, put])
+def test_shapes_that_do_not_fit(function):
+    with pytest.raises(ValueError, match=r"w \(4, 6\)\[:, 4:6\] on rank 0 is \(4, 2\)"):
+        function(PART, torch.zeros(4, 6), torch.zeros(4, 6))
+    with pytest.raises(ValueError, match=r"w is \(4, 6\), and the tensor is \(6, 4\)"):
+        function(PART, torch.zeros(4, 2), torch.zeros(6, 4))

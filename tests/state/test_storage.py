@@ -1,0 +1,63 @@
+"""What is stored: DTensors where they can say a part, even rows otherwise."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.state.all_parts import AllParts
+from helpers.state.placing import cut, flat, whole
+from helpers.state.slicing import take
+from helpers.state.storage import Storage, in_rows
+from tests.state.cases import everyone, layouts, models, numbers, spread
+
+
+def there_and_back(worker, sizes, recipes):
+    layout = Layout(**sizes)
+    mesh, parts = make_mesh(layout), everyone(layout, recipes)
+    plain = {name: numbers(shape) for name, shape in parts.shapes.items()}
+    local = {key: take(part, plain[part.name]) for key, part in parts.ranks[worker.rank].items()}
+    storage = Storage(mesh, parts)
+    stored = storage.stored(local)
+    room = storage.empty(dict.fromkeys(plain, torch.float64))
+    assert {n: type(t) for n, t in room.items()} == {n: type(t) for n, t in stored.items()}
+    for name, tensor in stored.items():
+        assert tensor.shape == plain[name].shape
+        inner = [getattr(t, "to_local", lambda t=t: t)() for t in (room[name], tensor)]
+        inner[0].copy_(inner[1])
+    found = storage.local(room)
+    assert found.keys() == local.keys()
+    assert all(torch.equal(found[key], local[key]) for key in local)
+
+
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_there_and_back(cluster, data):
+    layout = data.draw(layouts(4))
+    recipes = data.draw(models(layout))
+    sizes = dict(zip(layout.axes, layout.shape, strict=True))
+    cluster.run(there_and_back, sizes=sizes, recipes=recipes)
+
+
+def test_what_dtensor_can_say_is_not_copied(cluster):
+    def pointers(worker):
+        mesh = make_mesh(Layout(dp=2, tp=2))
+        own = {
+            "a": cut(mesh, whole(mesh, "a", (4, 4)), 0, "tp"),
+            "b": flat(mesh, whole(mesh, "b", (5, 2)), "dp"),
+        }
+        local = {key: torch.ones(part.local_shape) for key, part in own.items()}
+        stored = Storage(mesh, AllParts.exchanged(own)).stored(local)
+        assert stored["a"].to_local().data_ptr() == local["a"].data_ptr()
+        return list(stored["b"].to_local().shape)
+
+    assert list(cluster.run(pointers)) == [[2, 2], [2, 2], [1, 2], [0, 2]]
+
+
+@settings(deadline=None)
+@given(spread())
+def test_rows_are_all_of_it(drawn):
+    _, _, parts = drawn
+    rows = in_rows(parts)  # `AllParts` checks that each number is there once
+    assert rows.shapes == parts.shapes
+    assert all(own.keys() == parts.shapes.keys() for own in rows.ranks)
