@@ -37,7 +37,7 @@ class World:
         self.own = dict(parts)
         before = AllParts([parts]) if mesh is None else AllParts.exchanged(parts)
         self.groups = {} if mesh is None else make_groups(mesh, before)
-        self.parts = before.completed()
+        self.parts = before.completed
         shapes = before.shapes
         self.everywhere = all(
             {part.name for part in held.values() if part.local_shape == part.shape} == shapes.keys()
