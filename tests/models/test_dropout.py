@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.data.batch import random_batch
+from helpers.models import gpt
 from helpers.models.config import CHOICES, GPTConfig
 from helpers.models.dropout import LOW, counter, dropout, mix
 from helpers.models.gpt import build
@@ -164,3 +165,13 @@ def test_a_gpu_has_the_same_bits():
     ones = torch.ones(50, 60, 300)
     there = dropout(ones.cuda(), 0.3, key.cuda())
     assert torch.equal(there.cpu(), dropout(ones, 0.3, key))
+
+
+def test_every_place_where_numbers_are_dropped_has_masks_of_its_own(monkeypatch):
+    keys = []
+    monkeypatch.setattr(gpt, "dropout", lambda x, rate, key: (keys.append(key), x)[1])
+    batch = random_batch(0, 3, 8, 31)
+    build(replace(CONFIG, layers=3)).loss(batch)
+    assert len(keys) == 1 + 2 * 3
+    everywhere = torch.stack(keys)  # (sites, B, T)
+    assert everywhere.unique().numel() == everywhere.numel() == 7 * 3 * 8
