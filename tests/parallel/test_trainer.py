@@ -1,5 +1,6 @@
 """The step's order, and what each seam may do without the others knowing: beside one process."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
