@@ -24,9 +24,8 @@ def placements(layout: Layout, rank: int, part: Part) -> dict[str, Placement] | 
         return None
     found: dict[str, Placement] = {}
     for cut in part.cuts:
-        if cut.axes != layout.known(cut.axes) or cut.ranges != even(
-            layout, rank, cut.axes, part.shape[cut.dim]
-        ):
+        in_order = cut.axes == layout.known(cut.axes)
+        if not in_order or cut.ranges != even(layout, rank, cut.axes, part.shape[cut.dim]):
             return None
         found |= {axis: Shard(cut.dim) for axis in cut.axes}
     for axis in layout.axes:

@@ -82,7 +82,7 @@ def moments_and_counts(
         for slot, value in slots.items():
             if isinstance(value, torch.Tensor) and is_local(slot, value, own[key]):
                 rows.setdefault(slot, {})[key] = value
-            elif own[key].numel:
+            else:
                 counts.setdefault(own[key].name, {})[slot] = written(slot, value)
     told = exchange([sorted(rows), counts], group)
     together: dict[str, dict[str, list]] = {}

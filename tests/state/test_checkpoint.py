@@ -92,6 +92,8 @@ def test_other_numbers_of_ranks(tmp_path):
     launch(loads, 3, sizes={"pp": 3}, recipes=STAGES, path=tmp_path / "c")
     launch(saves, 3, sizes={"pp": 3}, recipes=STAGES, path=tmp_path / "d")
     launch(loads, 2, sizes={"tp": 2}, recipes=COLUMNS, path=tmp_path / "d")
+    # A number without dims, now a flat range of none or one: its step stays a count.
+    launch(loads, 2, sizes={"dp": 2}, recipes=ZERO, path=tmp_path / "d")
     launch(
         loads,
         1,

@@ -5,10 +5,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.comm.mesh import Layout, make_mesh
 from helpers.runtime.failure import WorkerError
 from helpers.state.all_parts import AllParts
 from helpers.state.gather import full, full_gradients
+from helpers.state.norm import clip
 from helpers.state.part import Part
+from helpers.state.pending import complete, make_groups
+from helpers.state.placing import cut, pending, whole
 from helpers.state.slicing import take
 from tests.state.cases import DTYPES, everyone, layouts, models, numbers
 
@@ -62,3 +66,27 @@ def test_partial_sums_are_refused(cluster):
 
     with pytest.raises(WorkerError, match=r"partial sums still; `complete` them first: w \(2,\)"):
         cluster.run(gradients)
+
+
+@pytest.mark.gpu
+def test_tensors_of_a_gpu_over_gloo(cluster):
+    """Four ranks share a GPU, and gloo carries their numbers through the CPU."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+    def there(worker):
+        mesh = make_mesh(Layout(dp=2, tp=2))
+        own = {"w": pending(mesh, cut(mesh, whole(mesh, "w", (5, 3)), 0, "tp"), "dp")}
+        parts = AllParts.exchanged(own)
+        plain = numbers((5, 3), torch.bfloat16).cuda()
+        groups = make_groups(mesh, parts)
+        done, found = complete(own, {"w": take(own["w"], plain)}, groups, "cuda")
+        whole_again = full(parts.completed, found, device="cuda")["w"]
+        assert torch.equal(whole_again, plain * 2)
+        assert done["w"].pending == ()
+        norm = clip(parts.completed, found, 1.0)
+        assert norm.is_cuda
+        return norm.item()
+
+    norms = list(cluster.run(there))
+    assert norms == [pytest.approx(2 * numbers((5, 3)).norm().item(), rel=1e-6)] * 4

@@ -118,6 +118,20 @@ def test_an_owner_that_sums_over_dp_itself(cluster):
     assert list(cluster.run(left)) == [[2.0, 1.0]] * 4
 
 
+def test_ranks_that_name_their_parts_in_another_order(cluster):
+    def sums(worker):
+        mesh = make_mesh(Layout(dp=4))
+        own = {name: pending(mesh, whole(mesh, name, (2,)), "dp") for name in ("t1", "t2", "t3")}
+        if worker.rank % 2:
+            own = dict(reversed(own.items()))
+        groups = make_groups(mesh, AllParts.exchanged(own))
+        local = {name: torch.full((2,), float(name[1:])) for name in own}
+        _, found = complete(own, local, groups)
+        return {name: found[name][0].item() for name in ("t1", "t2", "t3")}
+
+    assert list(cluster.run(sums)) == [{"t1": 4.0, "t2": 8.0, "t3": 12.0}] * 4
+
+
 def test_small_ones_travel_together(cluster):
     def messages(worker):
         mesh = make_mesh(Layout(dp=4))

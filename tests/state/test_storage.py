@@ -6,9 +6,11 @@ from hypothesis import strategies as st
 
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.state.all_parts import AllParts
+from helpers.state.dtensor import placements
+from helpers.state.part import Cut, Part
 from helpers.state.placing import cut, flat, whole
 from helpers.state.slicing import take
-from helpers.state.storage import Storage, in_rows
+from helpers.state.storage import Storage, in_rows, sayable
 from tests.state.cases import everyone, layouts, models, numbers, spread
 
 
@@ -52,6 +54,21 @@ def test_what_dtensor_can_say_is_not_copied(cluster):
         return list(stored["b"].to_local().shape)
 
     assert list(cluster.run(pointers)) == [[2, 2], [2, 2], [1, 2], [0, 2]]
+
+
+def test_two_parts_of_a_tensor_on_one_rank_are_not_one_dtensor():
+    """Each could be said alone: rows 2:4 as a cut along dp, rows 0:2 as one along tp."""
+    layout = Layout(dp=2, tp=2)
+
+    def rows(which, axis):
+        cuts = [Cut(dim=0, axes=(axis,), ranges=[which])]
+        holders = [0, 1, 2] if which == (0, 2) else [2, 3]
+        return Part(name="w", shape=(4,), cuts=cuts, holders=holders)
+
+    low, high = rows((0, 2), "dp"), rows((2, 4), "dp")
+    both = {"high": high, "low": rows((0, 2), "tp")}
+    assert all(placements(layout, 2, part) is not None for part in both.values())
+    assert not sayable(layout, AllParts([{"w": low}, {"w": low}, both, {"w": high}]), "w")
 
 
 @settings(deadline=None)
