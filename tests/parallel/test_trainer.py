@@ -1,5 +1,6 @@
 """The step's order, and what each seam may do without the others knowing: beside one process."""
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -218,9 +219,7 @@ class OtherConfig:
         return LeastSquares(dtype, device)
 
     def first_value(self, name, shape, seed):
-        return torch.linspace(
-            -1, 1, shape.numel() if hasattr(shape, "numel") else 6, dtype=torch.float64
-        ).view(shape)
+        return torch.linspace(-1, 1, math.prod(shape), dtype=torch.float64).view(shape)
 
 
 class LeastSquares(torch.nn.Module):
