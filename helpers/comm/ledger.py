@@ -13,9 +13,11 @@ Three columns that are never mixed:
 
 Below Python every collective is an operator, `c10d::allreduce_` or `_c10d_functional::all_reduce`,
 and a TorchDispatchMode sees it: ours, and those of DDP (its C++ reducer too), FSDP2, DTensor,
-pipelining and ZeroRedundancyOptimizer. Not seen, but in the kernel's column: calls made in another
-thread, and what a library sends past torch.distributed. In neither: what goes through
-shared memory, unless it is entered by `note`; the store; connections that were closed meanwhile.
+pipelining and ZeroRedundancyOptimizer. DTensor's own operator (`_dtensor::`) and symmetric memory
+(`symm_mem::`, kernels that read other GPUs' memory) are entered without a formula. Not seen, but in
+the kernel's column: calls made in another thread, and what a library sends past torch.distributed.
+In neither: what goes through shared memory, unless it is entered by `note`; the store; connections
+that were closed meanwhile.
 """
 
 from collections.abc import Iterator
@@ -69,7 +71,16 @@ OPERATORS = {
     "_c10d_functional::isend": ("send", "tensor"),
     "_c10d_functional::irecv": ("recv", "tensor"),
 }
-SILENT = ("wait_tensor", "_wrap_tensor_autograd", "check_for_nan")  # no messages
+NAMESPACES = ("c10d", "_c10d_functional", "_dtensor", "symm_mem")
+SILENT = (  # no messages
+    "wait_tensor",
+    "_wrap_tensor_autograd",
+    "check_for_nan",
+    "symm_mem::_rendezvous",
+    "symm_mem::_async_input_mm",
+    "symm_mem::memset32_",
+    "symm_mem::stream_write_value32_",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +90,7 @@ class Entry:
     Attributes:
         call: its name, as in `cost.CALLS`.
         group: the group's name; `ranks` its size, `rank` this rank's place in it.
+        axes: the mesh's axes that the group lies along, "tp"; "" for another group.
         payload, wire: bytes, see above; `wire` is None where no formula is known. A message is an
             entry on both sides, a "send" and a "recv" with its payload; only the first has a wire.
     """
@@ -89,6 +101,7 @@ class Entry:
     rank: int
     payload: int
     wire: float | None
+    axes: str = ""
 
 
 @dataclass
@@ -119,12 +132,14 @@ class Ledger:
         return Ledger([entry for entry in self.entries if entry.call in calls])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Calls of one kind in a group of one size, added up, in the order of their first."""
+        """Calls of one kind along the same axes, in a group of one size, added up, in the order of
+        their first. With tp = 2 and dp = 2 they are two rows."""
         rows: dict[tuple, dict[str, Any]] = {}
         for e in self.entries:
             row = rows.setdefault(
-                (e.call, e.ranks),
-                {"call": e.call, "ranks": e.ranks, "calls": 0, "payload": 0, "wire": 0.0},
+                (e.call, e.axes, e.ranks),
+                {"call": e.call, "axes": e.axes, "ranks": e.ranks}
+                | {"calls": 0, "payload": 0, "wire": 0.0},
             )
             row["calls"] += 1
             row["payload"] += e.payload
@@ -132,19 +147,25 @@ class Ledger:
         return list(rows.values())
 
     def frame(self):
-        """`rows` as a DataFrame."""
+        """`rows` as a DataFrame; the axes where there are any."""
         import pandas as pd
 
-        return pd.DataFrame(self.rows(), columns=["call", "ranks", "calls", "payload", "wire"])
+        columns = ["call", *self._axes(), "ranks", "calls", "payload", "wire"]
+        return pd.DataFrame(self.rows(), columns=columns)
+
+    def _axes(self) -> list[str]:
+        return ["axes"] if any(entry.axes for entry in self.entries) else []
 
     def _table(self) -> list[list[str]]:
-        head = ["call", "ranks", "calls", "payload", "wire by formula", "sent by the kernel"]
+        axes = self._axes()
+        head = ["call", *axes, "ranks", "calls", "payload", "wire by formula", "sent by the kernel"]
         rows = [
-            [r["call"], str(r["ranks"]), str(r["calls"]), f"{r['payload']:,}", number(r["wire"])]
+            [r["call"], *(r[name] for name in axes), str(r["ranks"]), str(r["calls"])]
+            + [f"{r['payload']:,}", number(r["wire"]), ""]
             for r in self.rows()
         ]
-        total = ["all", "", str(len(self.entries)), f"{self.payload:,}", number(self.wire)]
-        return [head, *([*row, ""] for row in rows), [*total, number(self.kernel)]]
+        total = ["all", *("" for _ in axes), "", str(len(self.entries)), f"{self.payload:,}"]
+        return [head, *rows, [*total, number(self.wire), number(self.kernel)]]
 
     def __repr__(self):
         rows = self._table()
@@ -226,7 +247,7 @@ class Recorder(TorchDispatchMode):
         if any("__tensor_flatten__" in dir(kind) for kind in types):
             return NotImplemented  # a DTensor finds out what to communicate; that comes back here
         out = func(*args, **(kwargs or {}))
-        if getattr(func, "namespace", "") in ("c10d", "_c10d_functional"):
+        if getattr(func, "namespace", "") in NAMESPACES:
             self._log.entries.extend(entries(func, args, kwargs or {}))
         return out
 
@@ -263,8 +284,8 @@ def entry(call: str, tensors, given, *, part: bool = False) -> Entry:
         wire = sent(call, payload, ranks, rank=rank, root=root, backend=backend)
     if call == "all_to_all" and wire is not None:
         wire = float(payload - own_part(tensors, given.get("input_split_sizes"), ranks, rank))
-    name = group.group_name
-    return Entry(call=call, group=name, ranks=ranks, rank=rank, payload=payload, wire=wire)
+    about = {"group": group.group_name, "ranks": ranks, "rank": rank, "axes": axes_of(group)}
+    return Entry(call=call, payload=payload, wire=wire, **about)
 
 
 def own_part(tensors, splits, ranks: int, rank: int) -> float:
@@ -277,8 +298,16 @@ def own_part(tensors, splits, ranks: int, rank: int) -> float:
     return tensors[0].nbytes / ranks
 
 
+def axes_of(group: dist.ProcessGroup) -> str:
+    """The mesh's axes that a group lies along, as `make_mesh` and PyTorch describe it: "tp"."""
+    kind, _, axes = (getattr(group, "group_desc", "") or "").partition("_")
+    return axes if kind == "mesh" else ""
+
+
 def group_of(given) -> dist.ProcessGroup:
     group = given.get("process_group", given.get("group_name"))
+    if group is None:  # a message of symmetric memory to one peer says no group
+        return dist.group.WORLD
     if isinstance(group, str):
         return dist.distributed_c10d._resolve_process_group(group)
     return group if isinstance(group, dist.ProcessGroup) else dist.ProcessGroup.unbox(group)

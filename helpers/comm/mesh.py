@@ -208,5 +208,7 @@ def make_mesh(
     )
     made = {}
     for axes in several:
-        made[axes], _ = dist.new_subgroups_by_enumeration(layout.groups(*axes))
+        made[axes], _ = dist.new_subgroups_by_enumeration(
+            layout.groups(*axes), group_desc="mesh_" + "_".join(axes)
+        )
     return Mesh(layout, dist.get_rank(), device_mesh, made)

@@ -3,7 +3,7 @@
 B sequences, T tokens each.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -34,13 +34,18 @@ class Batch:
     Attributes:
         tokens: (B, T) int64.
         targets: (B, T) int64: the token to foretell at each position; IGNORED, -100, where none is.
+        numbers: (B,) int64: each sequence's number in the global batch, whatever shard and
+            micro-batch it is in. Dropout goes by it. 0 … B-1 if not given.
+        step: of the training, from 0. Dropout goes by it, too.
 
     Raises:
-        ValueError: the two differ in shape, or are not (B, T).
+        ValueError: tokens and targets differ in shape or are not (B, T); not B numbers.
     """
 
     tokens: torch.Tensor
     targets: torch.Tensor
+    numbers: torch.Tensor | None = None
+    step: int = 0
 
     def __post_init__(self):
         if self.tokens.ndim != 2 or self.tokens.shape != self.targets.shape:
@@ -48,6 +53,11 @@ class Batch:
                 "tokens and targets must both be (B, T): they are "
                 f"{tuple(self.tokens.shape)} and {tuple(self.targets.shape)}"
             )
+        if self.numbers is None:
+            numbers = torch.arange(len(self.tokens), device=self.tokens.device)
+            object.__setattr__(self, "numbers", numbers)  # the dataclass is frozen
+        if self.numbers.shape != self.tokens.shape[:1]:
+            raise ValueError(f"{len(self.tokens)} sequences, and {len(self.numbers)} numbers")
 
     def __len__(self) -> int:
         """B, the number of sequences."""
@@ -62,7 +72,8 @@ class Batch:
 
     def rows(self, which: slice) -> Self:
         """Some of the sequences, as views."""
-        return type(self)(tokens=self.tokens[which], targets=self.targets[which])
+        cut = {name: getattr(self, name)[which] for name in ("tokens", "targets", "numbers")}
+        return replace(self, **cut)
 
     def shard(self, rank: int, world: int) -> Self:
         """This rank's sequences: the `rank`-th of `world` parts, as `part` cuts them."""
@@ -78,10 +89,11 @@ class Batch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The same on another device."""
-        return type(self)(
-            tokens=self.tokens.to(device, non_blocking=non_blocking),
-            targets=self.targets.to(device, non_blocking=non_blocking),
-        )
+        moved = {
+            name: getattr(self, name).to(device, non_blocking=non_blocking)
+            for name in ("tokens", "targets", "numbers")
+        }
+        return replace(self, **moved)
 
 
 def random_batch(

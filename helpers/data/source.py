@@ -1,8 +1,10 @@
 """Packed blocks in a shuffled order: what a training loop asks for batches."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from helpers.data.batch import Batch
+import torch
+
+from helpers.data.batch import Batch, part
 from helpers.data.blocks import Blocks
 from helpers.data.order import Order
 
@@ -21,7 +23,9 @@ class Source:
 
     def shard(self, k: int, rank: int = 0, world: int = 1) -> Batch:
         """This rank's part of global batch k: (B, T); only it is read. It may be empty."""
-        return self.blocks.batch(self.order.shard(k, rank, world))
+        mine = part(self.order.batch, rank, world)
+        batch = self.blocks.batch(self.order.shard(k, rank, world))
+        return replace(batch, numbers=torch.arange(mine.start, mine.stop), step=k)
 
 
 def held_out(blocks: Blocks, sequences: int, batch: int) -> list[Batch]:

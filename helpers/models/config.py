@@ -1,11 +1,19 @@
 """The shape of a GPT, and presets from 100 thousand to a trillion parameters."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+import torch
+
+from helpers.models.initialization import first_value
+
+if TYPE_CHECKING:
+    from helpers.models.gpt import GPT
 
 CHOICES = {
     "norm": ("rms", "layer"),
     "positions": ("rotary", "learned"),
+    "mixer": ("attention",),
     "mlp": ("swiglu", "gelu"),
     "attention": ("sdpa", "explicit"),
     "recompute": ("none", "selective", "full"),
@@ -25,10 +33,14 @@ class GPTConfig:
         hidden: F, the MLP's inner width; None: 4 D, or 8/3 D for SwiGLU, which has three matrices.
         norm: "rms" (Zhang and Sennrich 2019) or "layer" (Ba et al. 2016).
         positions: "rotary" (Su et al. 2021) or "learned", added to the embeddings.
+        mixer: what lets a block's tokens see each other: a name for all blocks, or one for each.
         mlp: "swiglu" (Shazeer 2020) or "gelu", in its tanh form.
         tied: whether the head's matrix is the embedding's (Press and Wolf 2017).
         bias: whether linear layers and LayerNorms have one.
         attention: "sdpa" is PyTorch's fused kernel; "explicit" makes the matrix of scores.
+        dropout: the probability that a number is set to zero in training: of the embeddings, and of
+            what each mixer and each MLP adds. The attention's probabilities stay, for the fused
+            kernels would draw random numbers of their own.
         recompute: what the backward computes again instead of keeping it: "none"; "selective", the
             attention's core (Korthikanti et al. 2022, section 5); "full", each block.
         rotary_base: of the rotary frequencies.
@@ -47,23 +59,32 @@ class GPTConfig:
     hidden: int | None = None
     norm: str = "rms"
     positions: str = "rotary"
+    mixer: str | tuple[str, ...] = "attention"
     mlp: str = "swiglu"
     tied: bool = True
     bias: bool = False
     attention: str = "sdpa"
+    dropout: float = 0.0
     recompute: str = "none"
     rotary_base: float = 10_000.0
     norm_eps: float = 1e-5
 
     def __post_init__(self):
         for name, choices in CHOICES.items():
-            if (given := getattr(self, name)) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, not {given!r}")
+            given = getattr(self, name)
+            several = name == "mixer" and isinstance(given, tuple)
+            for one in given if several else (given,):
+                if one not in choices:
+                    raise ValueError(f"{name} must be one of {', '.join(choices)}, not {one!r}")
         for name in ("vocab", "context", "width", "layers", "heads", "kv_heads", "hidden"):
             size = getattr(self, name)
             optional = size is None and name in ("kv_heads", "hidden")
             if not optional and (not isinstance(size, int) or size < 1):
                 raise ValueError(f"{name} must be a positive whole number, not {size!r}")
+        if isinstance(self.mixer, tuple) and len(self.mixer) != self.layers:
+            raise ValueError(f"{len(self.mixer)} mixers, and there are {self.layers} layers")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), not {self.dropout!r}")
         if self.width % self.heads:
             raise ValueError(f"{self.heads} heads do not divide a width of {self.width}")
         if self.heads % self.key_heads:
@@ -87,6 +108,20 @@ class GPTConfig:
         if self.hidden is not None:
             return self.hidden
         return 4 * self.width if self.mlp == "gelu" else -(-8 * self.width // 24) * 8
+
+    def mixer_of(self, layer: int) -> str:
+        """The kind of that block's mixer."""
+        return self.mixer if isinstance(self.mixer, str) else self.mixer[layer]
+
+    def build(self, dtype: torch.dtype = torch.float32, device="cpu", **stage) -> "GPT":
+        """The model, or a stage of it (as for GPT), whose parameters are still to be filled."""
+        from helpers.models.gpt import GPT
+
+        return GPT(self, dtype, device, **stage)
+
+    def first_value(self, name: str, shape, seed: int) -> torch.Tensor:
+        """What the parameter of that name begins with: the whole of it, in float64."""
+        return first_value(name, shape, seed, self.layers)
 
     @classmethod
     def preset(cls, name: str, **changes) -> Self:

@@ -143,14 +143,15 @@ def _forward(config: GPTConfig, length: int, convention: str, attention: bool, e
 def _recomputed(config: GPTConfig, length: int, attention: bool) -> int:
     """A checkpoint stops when it has all that the backward asks for.
 
-    So the last product is not done again where only its inputs are wanted: the MLP's down matrix,
-    and the values of the explicit attention. The fused attention's backward wants its result.
+    So the last product is not done again where only its inputs are wanted: the MLP's down matrix
+    (unless dropout follows it), and the values of the explicit attention. The fused attention's
+    backward wants its result.
     """
     if config.recompute == "none":
         return 0
     scores = config.layers * config.width * length
     if config.recompute == "full":
-        down = config.layers * config.width * config.inner
+        down = 0 if config.dropout else config.layers * config.width * config.inner
         return 2 * (parameters(config).non_embedding - down) + attention * 4 * scores
     return attention * scores * (4 if config.attention == "sdpa" else 2)
 
@@ -169,7 +170,7 @@ def activation_bytes(
     version 2.13, and not measured on others. RMSNorm there is made of small operators, which save
     their input, its inverse root and the normalised input (in float32 for 16-bit models); a fused
     one has no need of the last. Other kernels than the flash one behind attention="sdpa" may save
-    other things; rotary heads of 2 numbers fall to one of them, for their tensors' layout.
+    other things.
 
     Args:
         sequences, tokens: B and T of the batch; tokens None for the whole context.
@@ -183,7 +184,9 @@ def activation_bytes(
     ids = 2 * 8  # the token for the embedding's gradient, the target for the loss's
     last = _norm(config, dtype) + config.width * size  # the last norm, and what the head takes
     wide = max(4, size)  # the loss is reduced in float32 at least: log-softmax, and one weight
-    ends = places * (ids + last + config.vocab * wide) + wide
+    ends = places * (ids + last + config.vocab * wide + _mask(config)) + wide
+    if config.positions == "learned":
+        ends += 8 * length  # the places, for the gradient of their embedding
     return ends + config.layers * block_activation_bytes(config, sequences, length, dtype)
 
 
@@ -201,13 +204,11 @@ def block_activation_bytes(
     explicit = c.attention == "explicit" and c.recompute == "none"
     keys = c.heads if explicit else c.key_heads  # the explicit product takes repeated keys
     numbers += (c.heads + 2 * keys) * d
-    a_place = numbers * size + 2 * _norm(c, dtype)
+    a_place = numbers * size + 2 * _norm(c, dtype) + 2 * _mask(c)
     if explicit:  # the probabilities, and where the future is
         return places * (a_place + c.heads * length * size) + length**2
     if c.recompute == "none":
         a_place += c.heads * max(4, size)  # the logarithm of each row's sum (Dao et al. 2022, 3.1)
-        if c.positions == "rotary" and c.heads > 1 and length > 1:
-            a_place += c.width * size  # its result head by head, and again place by place
     return places * a_place
 
 
@@ -216,6 +217,11 @@ def _norm(config: GPTConfig, dtype: torch.dtype) -> int:
     if config.norm == "layer":
         return (config.width + 2) * dtype.itemsize  # the input, its mean, its inverse deviation
     return (2 * config.width + 1) * max(4, dtype.itemsize)
+
+
+def _mask(config: GPTConfig) -> int:
+    """Bytes a token of one dropout's mask."""
+    return config.width if config.dropout else 0
 
 
 def korthikanti_activation_bytes(

@@ -23,10 +23,12 @@ def initialize(model: nn.Module, seed: int):
     (Radford et al. 2019, section 2.3). Embeddings: 0.02. Biases 0, the norms' scales 1.
 
     Args:
-        model: with a `config` that names its layers; a tied parameter counts under its first name.
+        model: a whole one or a stage, with a `config` that gives first values and a `plain_name`
+            for each parameter; a tied parameter counts under its first name.
     """
     for name, parameter in model.named_parameters():
-        parameter.copy_(first_value(name, parameter.shape, seed, model.config.layers))
+        name = model.plain_name(name)
+        parameter.copy_(model.config.first_value(name, parameter.shape, seed))
 
 
 def first_value(name: str, shape, seed: int, layers: int) -> torch.Tensor:

@@ -1,9 +1,12 @@
-"""The update rule, as a config that every strategy turns into an optimizer of its own."""
+"""The update rule, as a config that every owner turns into an optimizer of its own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+
+from helpers.state.decay import decays
+from helpers.state.part import Part
 
 RULES = ("adamw", "sgd")
 
@@ -16,7 +19,7 @@ class OptimizerConfig:
         rule: "adamw" (Loshchilov and Hutter 2019) or "sgd" with `momentum`.
         lr: the learning rate where `step` is given none.
         betas, eps: AdamW's. The defaults are those of large models: GPT-3's, appendix B.
-        weight_decay: decoupled in AdamW; matrices alone get it, as in `decays`.
+        weight_decay: decoupled in AdamW; matrices alone get it, as `helpers.state.decay` says.
         clip: the most that the norm of all gradients together may be; None for any.
 
     Raises:
@@ -41,57 +44,40 @@ class OptimizerConfig:
         if self.clip is not None and self.clip <= 0:
             raise ValueError(f"clip must be positive or None, not {self.clip}")
 
-    def make(self, parameters: Mapping[str, torch.Tensor]) -> torch.optim.Optimizer:
-        """An optimizer of these named parameters. `lr` may be set anew at each step."""
+    def make(
+        self, tensors: Mapping[str, torch.Tensor], parts: Mapping[str, Part]
+    ) -> torch.optim.Optimizer:
+        """An optimizer of these tensors. Its `lr` may be set anew at each step.
+
+        Args:
+            tensors: the trained ones, or shards of them.
+            parts: by the same keys: which plain tensor each is, and so whether it decays.
+
+        Raises:
+            ValueError: there are no tensors.
+        """
+        if not tensors:
+            raise ValueError("nothing to train: no parameter requires a gradient")
         groups = []
         for decay in (True, False):
-            own = [p for name, p in parameters.items() if decays(name, p.shape) == decay]
+            own = [tensor for key, tensor in tensors.items() if decays(parts[key]) == decay]
             if own:
                 groups.append({"params": own, "weight_decay": self.weight_decay * decay})
         if self.rule == "sgd":
             return torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum, fused=True)
         return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
 
+    def factor(self, norm: torch.Tensor) -> torch.Tensor | None:
+        """What the gradients are multiplied by, so that their norm is at most `clip`.
 
-def decays(name: str, shape: torch.Size) -> bool:
-    """Matrices are pulled towards zero; biases and the norms' scales are left alone."""
-    return len(shape) >= 2
+        As `torch.nn.utils.clip_grad_norm_` has it: clip / (norm + 1e-6), and never above 1.
 
-
-def clip(parameters, most: float | None) -> torch.Tensor:
-    """Scale all gradients so that their norm together is at most `most`. Returns it as it was."""
-    return torch.nn.utils.clip_grad_norm_(parameters, float("inf") if most is None else most)
-
-
-def set_lr(optimizer: torch.optim.Optimizer, lr: float | None):
-    if lr is not None:
-        for group in optimizer.param_groups:
-            group["lr"] = lr
+        Returns:
+            None where nothing is to be clipped.
+        """
+        return None if self.clip is None else (self.clip / (norm + 1e-6)).clamp(max=1.0)
 
 
-State = dict[str, dict[str, torch.Tensor]]  # parameter's name -> what the optimizer keeps of it
-
-
-def optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping) -> State:
-    """Copies of the optimizer's state, by the parameters' names."""
-    return {
-        name: {
-            key: value.detach().clone() if isinstance(value, torch.Tensor) else value
-            for key, value in optimizer.state[p].items()
-        }
-        for name, p in parameters.items()
-        if p in optimizer.state
-    }
-
-
-def load_optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping, state: State):
-    """Put it back, as copies on each parameter's device."""
-    optimizer.state.clear()
-    for name, kept in state.items():
-        p = parameters[name]
-        optimizer.state[p] = {
-            key: value.detach().to(p.device, copy=True)
-            if isinstance(value, torch.Tensor)
-            else value
-            for key, value in kept.items()
-        }
+def set_lr(optimizer: torch.optim.Optimizer, lr: float):
+    for group in optimizer.param_groups:
+        group["lr"] = lr

@@ -1,6 +1,7 @@
 """What every way to train promises, so that one loop trains them and one harness judges them."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,19 +17,22 @@ class Step:
         loss: the mean over all targets of the global batch, before the update. Scalar tensor.
         grad_norm: of all gradients together, before clipping. Scalar tensor.
         tokens: how many targets of the global batch the loss is a mean over.
+        skipped: whether the update was left out, since a gradient was not finite. Then parameters,
+            moments and their step count are what they were.
     """
 
     loss: torch.Tensor
     grad_norm: torch.Tensor
     tokens: int
+    skipped: bool = False
 
 
 class Strategy(ABC):
     """One rank's part of a model in training.
 
-    A subclass is built as `Subclass(config, seed, mesh, *, dtype, optimizer, micro_batches, …)`:
-    the model's configuration, the seed of its first parameters, the ranks. Every strategy begins
-    with the numbers that one process would begin with, whatever its layout.
+    A strategy is built as `strategy(config, seed, mesh, *, dtype, device, optimizer,
+    micro_batches, …)`: the model's configuration, the seed of its first parameters, the ranks.
+    Every strategy begins with the numbers that one process would begin with, whatever its layout.
 
     A strategy owns forward, backward and update: pipelines order the first two as they like, ZeRO
     the last. What goes in is this rank's part of the global batch; what comes out is global.
@@ -42,6 +46,9 @@ class Strategy(ABC):
         model, optimizer: what this rank itself holds, for `memory_of`: a Module or several in a
             list, and an optimizer of torch's kind.
         lossy: why results differ from one process beyond rounding; "" for an exact strategy.
+        bound: how far a lossy strategy may be from one process, relative to how far that has moved:
+            the norm of the parameters' difference over the norm of all updates together. Below 1:
+            at 1 is a strategy that does not train at all.
     """
 
     model: torch.nn.Module | list[torch.nn.Module]
@@ -50,6 +57,7 @@ class Strategy(ABC):
     data_rank: int = 0
     data_size: int = 1
     lossy: str = ""
+    bound: float = 0.0
 
     @abstractmethod
     def step(self, batch: Batch, lr: float | None = None) -> Step:
@@ -59,7 +67,7 @@ class Strategy(ABC):
         counts alike, however they are spread over ranks and micro-batches.
 
         Args:
-            lr: this step's learning rate; None for the optimizer's own.
+            lr: this step's learning rate; None for the rule's own.
         """
 
     @abstractmethod
@@ -80,6 +88,13 @@ class Strategy(ABC):
     @abstractmethod
     def load(self, state: dict):
         """Go on from what `full_state` returned, of any strategy with the same configuration."""
+
+    def held(self) -> Mapping[tuple[str, str], int]:
+        """Bytes that this rank holds between steps: (kind, device) -> bytes, where it can tell.
+
+        Kinds are "parameters", "master copies", "gradients" and "optimizer".
+        """
+        return {}
 
     def close(self):  # noqa: B027, most have nothing to give back
         """Give back what the strategy took from the system."""

@@ -1,11 +1,14 @@
 """What a strategy and its single-process twin differ in, and what each of them took."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from helpers.comm.ledger import Ledger
 from helpers.measure.memory import Memory
+from helpers.training.differences import Difference
+from helpers.training.locate import Location
 
 # The most that an exact strategy may differ from its twin, absolute. Both add the same numbers, in
 # another order. A float64 sum is then off by some 1e-16 of its terms, and AdamW, which divides by
@@ -13,25 +16,9 @@ from helpers.measure.memory import Memory
 # are off by 1e-7; where a gradient is hardly larger than that, AdamW turns it into a visible part
 # of a step, so the parameters get a hundredth of a usual learning rate for each of 20 steps.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-4}
-LOSSY = 0.1  # a sane bound for what is lossy on purpose; tests state tighter ones
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """One rank against the twin, after one step (-1: before the first).
-
-    Attributes:
-        loss, gradient, parameter: the largest absolute difference of any element.
-        gradient_name, parameter_name: where it is.
-    """
-
-    rank: int
-    step: int
-    loss: float
-    gradient: float
-    gradient_name: str
-    parameter: float
-    parameter_name: str
+# A dtype without a tolerance: the last bits of bf16 differ, and AdamW makes whole steps of them.
+ROUNDED = 0.5
+START = 2**-8  # a lossy strategy may begin with the twin's parameters rounded to 8 bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,36 +30,61 @@ class Side:
         seconds: the median step.
         memory: of one step, by kind, in bytes.
         ledger: what one step communicated, in bytes.
+        held: bytes between steps, by (kind, device), as the strategy says.
     """
 
     losses: tuple[float, ...]
     seconds: float
     memory: Memory
     ledger: Ledger
+    held: Mapping[tuple[str, str], int]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison:
     """A strategy held against one process. Draws itself; true when they agree.
 
+    An exact strategy may differ by rounding: by `tolerance`, absolute. A lossy one states a bound
+    of its own, relative to how far the twin has moved from its first parameters; so does a dtype
+    without a tolerance. Since bounds are below 1, a strategy that does not train fails for each.
+
     Attributes:
         name, dtype: of what was compared.
         lossy: why it cannot agree to rounding; "" if it is to.
+        bound: what a lossy strategy allows itself, as `Strategy.bound`.
         twin, ranks: what the process and each of the ranks took.
-        differences: of every rank and step.
+        differences: of every rank and step; the last steps come after a load.
+        location: where they part, if that was looked for.
+
+    Raises:
+        ValueError: a lossy strategy without a bound between 0 and 1.
     """
 
     name: str
     dtype: torch.dtype
     lossy: str
+    bound: float
     twin: Side
     ranks: tuple[Side, ...]
     differences: tuple[Difference, ...]
+    location: Location | None = None
+
+    def __post_init__(self):
+        if self.lossy and not 0 < self.bound < 1:
+            raise ValueError(
+                f"{self.name} is lossy ({self.lossy}), and its bound is {self.bound}: state one "
+                "between 0 and 1, relative to how far one process moves"
+            )
 
     @property
-    def tolerance(self) -> float:
-        """The most that each difference may be, absolute."""
-        return LOSSY if self.lossy else TOLERANCE.get(self.dtype, LOSSY)
+    def tolerance(self) -> float | None:
+        """The most that each difference may be, absolute; None where a relative bound counts."""
+        return None if self.lossy else TOLERANCE.get(self.dtype)
+
+    @property
+    def relative_bound(self) -> float:
+        """The most that the parameters may be off, relative to how far the twin has moved."""
+        return self.bound if self.lossy else ROUNDED
 
     def worst(self, what: str) -> float:
         """The largest difference of "loss", "gradient" or "parameter", over ranks and steps."""
@@ -87,9 +99,19 @@ class Comparison:
         """
         for row in sorted(self.differences, key=lambda row: (row.step, row.rank)):
             for what in ("loss", "gradient", "parameter"):
-                if not getattr(row, what) <= self.tolerance:
+                if not self.allows(row, what):
                     return ("start" if row.step < 0 else what), row
         return None
+
+    def allows(self, row: Difference, what: str) -> bool:
+        """Whether that difference is small enough."""
+        if self.tolerance is not None and not getattr(row, what) <= self.tolerance:
+            return False
+        if what == "parameter":
+            return row.relative <= (START if row.step < 0 else self.relative_bound)
+        if what == "loss":
+            return row.relative_loss <= self.relative_bound
+        return row.gradient < float("inf")  # no tensor is missing, and none is NaN
 
     def __bool__(self):
         return self.first_wrong() is None
@@ -98,7 +120,11 @@ class Comparison:
         """One sentence."""
         wrong = self.first_wrong()
         if wrong is None:
-            kind = f"within {self.tolerance:g}" + (f" ({self.lossy})" if self.lossy else "")
+            if self.tolerance is not None:
+                kind = f"within {self.tolerance:g}"
+            else:
+                why = self.lossy or f"it computes in {self.dtype}"
+                kind = f"within {self.relative_bound:g} of how far that moved ({why})"
             return f"the same as one process, {kind}, at every step on every rank"
         what, row = wrong
         if what == "start":
@@ -106,10 +132,18 @@ class Comparison:
                 f"rank {row.rank} does not start from the twin's parameters: "
                 f"{row.parameter_name} is off by {row.parameter:.3g}"
             )
-        name = getattr(row, f"{what}_name", "")
+        name, value = getattr(row, f"{what}_name", ""), getattr(row, what)
+        where = f"step {row.step}{', after a load' if row.loaded else ''}, rank {row.rank}"
+        it = f"the {what}{f' of {name}' if name else ''} is off by {value:.3g}"
+        if self.tolerance is not None and not value <= self.tolerance:
+            return f"{where}: {it}, more than {self.tolerance:g}"
+        if what != "parameter":
+            return f"{where}: {it}"
+        if row.relative >= 0.99 and row.relative < 1.01:
+            return f"{where}: the parameters stay where they began, and the twin's move"
         return (
-            f"step {row.step}, rank {row.rank}: the {what}{f' of {name}' if name else ''} "
-            f"is off by {getattr(row, what):.3g}, more than {self.tolerance:g}"
+            f"{where}: {it}; all parameters together by {row.relative:.3g} of how far the twin "
+            f"moved, more than {self.relative_bound:g}"
         )
 
     def table(self) -> list[tuple[str, str, str]]:
@@ -131,23 +165,23 @@ class Comparison:
         rows = [("", "one process", "a rank"), *self.table()]
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}" for a, b, c in rows]
-        return "\n".join([head, f"largest differences: {worst}", *lines])
+        where = [str(self.location)] if self.location else []
+        return "\n".join([head, *where, f"largest differences: {worst}", *lines])
 
     def plot(self):
         """The loss curves over each other, and the differences by step. Returns a Picture."""
         from helpers.plots.equivalence import equivalence
 
-        steps = sorted({row.step for row in self.differences if row.step >= 0})
+        rows = [row for row in self.differences if row.step >= 0 and not row.loaded]
+        steps = sorted({row.step for row in rows})
+        kinds, line = ("loss", "gradient", "parameter"), self.tolerance
+        if line is None:
+            kinds, line = ("relative_loss", "relative"), self.relative_bound
         largest = {
-            what: [
-                max(getattr(row, what) for row in self.differences if row.step == step)
-                for step in steps
-            ]
-            for what in ("loss", "gradient", "parameter")
+            kind: [max(getattr(row, kind) for row in rows if row.step == step) for step in steps]
+            for kind in kinds
         }
-        return equivalence(
-            self.name, self.twin.losses, self.ranks[0].losses, largest, self.tolerance
-        )
+        return equivalence(self.name, self.twin.losses, self.ranks[0].losses, largest, line)
 
     def _repr_png_(self):
         return self.plot()._repr_png_()

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from helpers.data.batch import Batch
@@ -22,8 +22,9 @@ class History:
     """What a training logged, a dict a step.
 
     Attributes:
-        rows: step, loss, grad_norm, lr, tokens (so far), seconds (so far), tokens_per_second, and
-            where known mfu; `validation`, at the steps where it was computed.
+        rows: step, loss, grad_norm, lr, tokens (so far, those before a load too), seconds (so far),
+            tokens_per_second, and where known mfu; `validation`, at the steps where it was
+            computed; `skipped`, where the update was.
     """
 
     rows: list[dict] = field(default_factory=list)
@@ -50,14 +51,19 @@ def train(
     peak: float | None = None,
     log: Callable[..., None] | None = None,
     log_every: int = 1,
+    save: Callable[[dict], None] | None = None,
+    save_every: int = 0,
+    saved: Mapping | None = None,
 ) -> History:
     """Train for global batches first … steps-1.
 
-    Every rank calls it with the same arguments. A run that was stopped goes on: `load` the
-    strategy's saved state and pass the next step as `first`; `source` gives the same batches.
+    Every rank calls it with the same arguments. A run that was stopped goes on with what `save`
+    got, as `saved`: with the next batch, the same learning rate and the same count of tokens.
+    `source` gives the same batches. (Or `load` the strategy's own state and pass `first`.)
 
     Args:
-        schedule: the learning rate by step; None for the optimizer's own.
+        schedule: the learning rate by update; None for the rule's own. A step whose update was
+            skipped does not move it on.
         validation: global batches that are held out; evaluated every `validate_every` steps, and
             after the last (0: only then).
         flops_per_token: of forward and backward, for the MFU.
@@ -65,16 +71,27 @@ def train(
             over the peak of all processors (Chowdhery et al. 2022, appendix B).
         log: called as `log(step=…, loss=…, …)` every `log_every` steps and at the last:
             `worker.log`.
+        save: called with all that training goes on from, every `save_every` steps and after the
+            last (0: only then): {"strategy": full state, "step": the next, "updates": …,
+            "tokens": …}. Every rank calls it; let one of them write.
+        saved: what `save` got. `first` is then what it says.
 
     Raises:
         FloatingPointError: the loss is not finite; says at which step.
+        ValueError: both `first` and `saved`.
     """
-    history, began, tokens = History(), time.perf_counter(), 0
+    if saved and first:
+        raise ValueError("`saved` says where to go on: leave `first` out")
+    history, began, tokens, updates = History(), time.perf_counter(), 0, first
+    if saved:
+        strategy.load(saved["strategy"])
+        first, updates, tokens = saved["step"], saved["updates"], saved["tokens"]
     batches = list(validation or ())
     for k in range(first, steps):
         step_began = time.perf_counter()
-        lr = schedule(k) if schedule else None
-        step = strategy.step(source.shard(k, strategy.data_rank, strategy.data_size), lr)
+        lr = schedule(updates) if schedule else None
+        batch = source.shard(k, strategy.data_rank, strategy.data_size)
+        step = strategy.step(replace(batch, step=k), lr)
         loss = step.loss.item()  # on a GPU this waits for the step
         now = time.perf_counter()
         if not math.isfinite(loss):
@@ -82,6 +99,7 @@ def train(
                 f"the loss is {loss} at step {k}: try a lower learning rate, a longer warm-up"
             )
         tokens += step.tokens
+        updates += not step.skipped
         rate = step.tokens / (now - step_began)
         row = {
             "step": k,
@@ -95,13 +113,23 @@ def train(
             row["lr"] = lr
         if peak and flops_per_token:
             row["mfu"] = rate * flops_per_token / (peak * strategy.world_size)
+        if step.skipped:
+            row["skipped"] = True
         last = k == steps - 1
-        if batches and (last or (validate_every and (k + 1) % validate_every == 0)):
+        if batches and (last or due(k, validate_every)):
             row["validation"] = evaluate(strategy, batches)
+        if save and (last or due(k, save_every)):
+            state = strategy.full_state()
+            save({"strategy": state, "step": k + 1, "updates": updates, "tokens": tokens})
         history.rows.append(row)
         if log and (last or k % log_every == 0):
             log(**row)
     return history
+
+
+def due(step: int, every: int) -> bool:
+    """Whether something that is done every so many steps is done after this one."""
+    return every > 0 and (step + 1) % every == 0
 
 
 def evaluate(strategy: Strategy, batches: Iterable[Batch]) -> float:

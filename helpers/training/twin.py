@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -11,14 +12,20 @@ from helpers.comm.ledger import ledger
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import Batch, random_batch
 from helpers.measure.memory import memory_of
-from helpers.models.gpt import GPTConfig
+from helpers.models.config import GPTConfig
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.single import Single
 from helpers.parallel.strategy import Strategy
+from helpers.runtime.devices import choose_device
+from helpers.runtime.joined import member
 from helpers.runtime.launch import launch
-from helpers.training.comparison import Comparison, Difference, Side
+from helpers.training.comparison import Comparison, Side
+from helpers.training.differences import after_a_step, at_the_start
+from helpers.training.locate import locate as first_departure
+from helpers.training.witness import witness
 
 SMALL = GPTConfig(vocab=256, context=16, width=32, layers=2, heads=4)
+AFTER_LOAD = 2  # steps that are compared after a load
 WARM_UP = 3  # steps whose time does not count: allocators and buckets are made in them
 
 
@@ -28,7 +35,7 @@ def compare(
     workers: int = 2,
     steps: int = 20,
     dtype: torch.dtype = torch.float64,
-    config: GPTConfig = SMALL,
+    config=SMALL,
     layout: Mapping[str, int] | None = None,
     sequences: int = 8,
     batches: Callable[[int], Batch] | None = None,
@@ -36,6 +43,7 @@ def compare(
     micro_batches: int = 1,
     seed: int = 0,
     device: str | None = None,
+    locate: bool = False,
     **options,
 ) -> Comparison:
     """Train `strategy` on ranks and its single-process twin, and compare them after each step.
@@ -43,15 +51,21 @@ def compare(
     Both begin from the same seed and see the same global batches, with one thread a rank. The
     ranks' own random generators are seeded differently, as in any `launch`. Every rank compares its
     loss, its full gradients and its full parameters with the twin's: so ranks that agree with
-    each other on something wrong are found, and one that drifts away alone is too.
+    each other on something wrong are found, and one that drifts away alone is too. In the end the
+    strategy is made anew, loads what it saved, and is compared for two more steps.
+
+    Twin and ranks run on the same kind of device: on GPUs if there is one for each rank.
 
     Args:
-        strategy: a subclass of Strategy, or whatever is called as one.
+        strategy: a subclass of Strategy, a Recipe, or whatever is called as one.
+        config: of a GPT, or of another model that a Trainer can build.
         layout: sizes of the mesh's axes; {"dp": workers} if not given.
         sequences: in a global batch, when `batches` is not given: random ones, in which every tenth
             target is ignored, so that the ranks' token counts differ.
         batches: `batches(k)` is global batch k, in any process alike.
         micro_batches: for the strategy; the twin takes each batch whole.
+        locate: where the two part, train both up to that step once more, and find the first module,
+            rank and pass that departs, with a guess why.
         options: passed on to the strategy.
 
     Returns:
@@ -70,25 +84,32 @@ def compare(
         "batches": batches,
         "steps": steps,
     }
+    if not member.here():  # else the launcher has chosen
+        device, _ = choose_device(workers, device)  # once: one rank alone might find a GPU
     twin = launch(train_twin, 1, device=device, **common)[0]
-    runs = launch(
-        train_beside_twin,
-        workers,
-        device=device,
-        strategy=strategy,
-        layout=dict(layout or {"dp": workers}),
-        options={"micro_batches": micro_batches, **options},
-        twin=twin["record"],
-        **common,
-    )
-    return Comparison(
+    ranks = {
+        "strategy": strategy,
+        "layout": dict(layout or {"dp": workers}),
+        "options": {"micro_batches": micro_batches, **options},
+    }
+    runs = launch(train_beside_twin, workers, device=device, twin=twin["record"], **ranks, **common)
+    comparison = Comparison(
         name=getattr(strategy, "__name__", type(strategy).__name__),
         dtype=dtype,
         lossy=runs[0]["lossy"],
+        bound=runs[0]["bound"],
         twin=twin["side"],
         ranks=tuple(run["side"] for run in runs),
         differences=tuple(row for run in runs for row in run["differences"]),
     )
+    if locate and (wrong := comparison.first_wrong()):
+        step = max(wrong[1].step, 0)
+        alone = {"strategy": Single, "layout": None, "options": {}}
+        seen = launch(see, 1, device=device, until=step, **alone, **common)[0]
+        every = launch(see, workers, device=device, until=step, **ranks, **common)
+        where = first_departure(step, Layout(**ranks["layout"]), seen, list(every), dtype)
+        comparison = replace(comparison, location=where)
+    return comparison
 
 
 def some_batch(seed: int, sequences: int, config: GPTConfig, k: int) -> Batch:
@@ -96,17 +117,17 @@ def some_batch(seed: int, sequences: int, config: GPTConfig, k: int) -> Batch:
 
 
 def train_twin(worker, config, seed, dtype, optimizer, batches, steps):
-    """One process; keeps what it held after each step."""
+    """One process; keeps what it held after each step, those after the ranks' load too."""
     torch.set_num_threads(1)
     twin = Single(config, seed, dtype=dtype, device=worker.device, optimizer=optimizer)
-    record, losses, seconds = [twin.full_state()["model"]], [], []
-    for k in range(steps):
+    record, seconds = [twin.full_state()["model"]], []
+    for k in range(steps + AFTER_LOAD):
         began = time.perf_counter()
-        step = twin.step(batches(k))
-        losses.append(step.loss.item())
+        loss = twin.step(replace(batches(k), step=k)).loss.item()
         seconds.append(time.perf_counter() - began)
-        record.append((losses[-1], twin.full_gradients(), twin.full_state()["model"]))
-    return {"record": record, "side": side(twin, batches(steps), losses, seconds)}
+        record.append((loss, twin.full_gradients(), twin.full_state()["model"]))
+    losses = [loss for loss, *_ in record[1 : steps + 1]]
+    return {"record": record, "side": side(twin, batches(steps), losses, seconds[:steps])}
 
 
 def train_beside_twin(
@@ -114,63 +135,64 @@ def train_beside_twin(
 ):
     """One rank of the strategy, which compares itself with the twin's record."""
     torch.set_num_threads(1)
-    mesh = make_mesh(Layout(**layout), worker.device)
-    trained = strategy(
-        config, seed, mesh, dtype=dtype, device=worker.device, optimizer=optimizer, **options
-    )
-    parts = lambda k: batches(k).shard(trained.data_rank, trained.data_size)  # noqa: E731
-    start, *record = twin
-    differences = [difference(worker.rank, -1, 0.0, 0.0, {}, {}, trained, start)]
+    make = maker(worker, strategy, layout, options, config, seed, dtype, optimizer)
+    trained = make()
+    first, *record = twin
+    differences = [at_the_start(worker.rank, trained, first)]
     losses, seconds = [], []
-    for k, (loss, gradients, parameters) in enumerate(record):
-        part = parts(k)
+    for k, recorded in enumerate(record):
+        if k == steps:
+            trained = made_anew(trained, make)
+        part = replace(batches(k), step=k).shard(trained.data_rank, trained.data_size)
         began = time.perf_counter()
-        step = trained.step(part)
-        losses.append(step.loss.item())
+        losses.append(trained.step(part).loss.item())
         seconds.append(time.perf_counter() - began)
         differences.append(
-            difference(
-                worker.rank,
-                k,
-                losses[-1],
-                loss,
-                trained.full_gradients(),
-                gradients,
-                trained,
-                parameters,
-            )
+            after_a_step(worker.rank, k, trained, losses[-1], first, recorded, loaded=k >= steps)
         )
-        worker.log(step=k, loss=losses[-1], twin=loss)
-    measured = side(trained, parts(steps), losses, seconds)
+        if k < steps:
+            worker.log(step=k, loss=losses[-1], twin=recorded[0])
+    part = batches(steps).shard(trained.data_rank, trained.data_size)
+    measured = side(trained, part, losses[:steps], seconds[:steps])
     trained.close()
-    return {"differences": differences, "side": measured, "lossy": trained.lossy}
+    return {
+        "differences": differences,
+        "side": measured,
+        "lossy": trained.lossy,
+        "bound": trained.bound,
+    }
 
 
-def difference(rank, step, loss, twin_loss, gradients, twin_gradients, trained, twin_parameters):
-    parameters = trained.full_state()["model"]
-    gradient, gradient_name = farthest(gradients, twin_gradients)
-    parameter, parameter_name = farthest(parameters, twin_parameters)
-    return Difference(
-        rank=rank,
-        step=step,
-        loss=abs(loss - twin_loss),
-        gradient=gradient,
-        gradient_name=gradient_name,
-        parameter=parameter,
-        parameter_name=parameter_name,
-    )
+def see(worker, strategy, layout, options, until, config, seed, dtype, optimizer, batches, steps):
+    """Train up to a step, and see what happens in it; on ranks, or on one process (no layout)."""
+    torch.set_num_threads(1)
+    make = maker(worker, strategy, layout, options, config, seed, dtype, optimizer)
+    trained = make()
+    for k in range(until + 1):
+        if k == steps and layout:
+            trained = made_anew(trained, make)
+        part = replace(batches(k), step=k).shard(trained.data_rank, trained.data_size)
+        if k < until:
+            trained.step(part)
+    seen = witness(trained, part, optimizer)
+    trained.close()
+    return seen
 
 
-def farthest(ours: Mapping, theirs: Mapping) -> tuple[float, str]:
-    """The largest difference of any element, and whose; infinite where a tensor is missing."""
-    worst, where = 0.0, ""
-    for name in [*theirs, *(ours.keys() - theirs.keys())]:
-        if name not in ours or name not in theirs or ours[name].shape != theirs[name].shape:
-            return float("inf"), name
-        far = (ours[name].cpu().double() - theirs[name].double()).abs().max().item()
-        if not far <= worst:  # NaN too
-            worst, where = far, name
-    return worst, where
+def maker(worker, strategy, layout, options, config, seed, dtype, optimizer):
+    """What makes the strategy on this rank."""
+    mesh = make_mesh(Layout(**layout), worker.device) if layout else None
+    options = options | {"dtype": dtype, "device": worker.device, "optimizer": optimizer}
+    return partial(strategy, config, seed, mesh, **options)
+
+
+def made_anew(trained: Strategy, make: Callable[[], Strategy]) -> Strategy:
+    """Another one, which goes on from what this one saves."""
+    saved = trained.full_state()
+    trained.close()
+    trained = make()
+    trained.load(saved)
+    return trained
 
 
 def side(trained: Strategy, part: Batch, losses, seconds) -> Side:
@@ -179,4 +201,10 @@ def side(trained: Strategy, part: Batch, losses, seconds) -> Side:
         trained.step(part)
     memory = memory_of(lambda: trained.step(part), trained.model, trained.optimizer)
     counted = seconds[WARM_UP:] or seconds
-    return Side(losses=tuple(losses), seconds=statistics.median(counted), memory=memory, ledger=log)
+    return Side(
+        losses=tuple(losses),
+        seconds=statistics.median(counted),
+        memory=memory,
+        ledger=log,
+        held=dict(trained.held()),
+    )

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.comm.ledger import OPERATORS, SILENT, Entry, Ledger, ledger, note, store_ports
+from helpers.comm.mesh import Layout, make_mesh
 from helpers.runtime.launch import launch
 
 S = 983_040  # bytes; 2, 3 and 4 ranks divide it
@@ -227,15 +228,53 @@ def test_a_ledger_as_a_table():
         kernel=3456,
     )
     assert log.rows() == [
-        {"call": "all_reduce", "ranks": 2, "calls": 2, "payload": 3000, "wire": 3000.0},
-        {"call": "c10d::new", "ranks": 2, "calls": 1, "payload": 5, "wire": None},
+        {"call": "all_reduce", "axes": "", "ranks": 2, "calls": 2, "payload": 3000, "wire": 3000.0},
+        {"call": "c10d::new", "axes": "", "ranks": 2, "calls": 1, "payload": 5, "wire": None},
     ]
+    assert "axes" not in log.frame().columns
     assert log.frame()["payload"].tolist() == [3000, 5]
     assert log.of("all_reduce").payload == 3000
     for shown in (repr(log), log._repr_html_()):
         assert "3,456" in shown
         assert "unknown" in shown
     assert len(log.plot().axes[0].patches) == 2
+
+
+def two_axes(worker):
+    mesh = make_mesh(Layout(dp=2, tp=2, pp=1), together=[("dp", "pp")])
+    with ledger() as log:
+        for axes in (("dp",), ("tp",), ("tp",), ("dp", "pp"), ()):
+            dist.all_reduce(torch.ones(10), group=mesh.group(*axes) if axes else None)
+    return log
+
+
+def test_axes_of_one_size_are_rows_of_their_own():
+    for log in launch(two_axes, 4, device="cpu"):
+        found = [(row["axes"], row["ranks"], row["calls"]) for row in log.rows()]
+        assert found == [("dp", 2, 1), ("tp", 2, 2), ("dp_pp", 2, 1), ("", 4, 1)]
+        assert log.frame()["axes"].tolist() == ["dp", "tp", "dp_pp", ""]
+        assert "dp_pp" in repr(log)
+        assert "<td>tp</td>" in log._repr_html_()
+
+
+def past_c10d(worker):
+    """Operators whose kernels need GPUs, on tensors without data: seen all the same."""
+    import torch.distributed._symmetric_memory
+    import torch.distributed.tensor
+
+    name, x = dist.group.WORLD.group_name, torch.empty(6, device="meta")
+    with ledger() as log:
+        torch.ops.symm_mem.one_shot_all_reduce(x, "sum", name)
+        torch.ops._dtensor.shard_dim_alltoall(x, 0, 0, name)
+    return log.entries
+
+
+def test_dtensors_and_symmetric_memorys_own_operators_are_entered_as_unknown():
+    for found in launch(past_c10d, 2, device="cpu"):
+        assert [(e.call, e.payload, e.wire, e.ranks) for e in found] == [
+            ("symm_mem::one_shot_all_reduce", 24, None, 2),
+            ("_dtensor::shard_dim_alltoall", 24, None, 2),
+        ]
 
 
 def ddp(worker):

@@ -1,4 +1,5 @@
 import dataclasses
+from dataclasses import replace
 
 import pytest
 import torch
@@ -83,3 +84,15 @@ def test_counted_targets_of_a_copy_stand_in_the_word_before(length):
 def test_what_cannot_be_copied_is_refused(odd):
     with pytest.raises(ValueError, match="nothing can be copied"):
         copying_batch(0, sequences=1, **odd)
+
+
+def test_sequences_keep_their_numbers_through_every_cut():
+    batch = random_batch(0, 7, 3)
+    assert batch.numbers.tolist() == list(range(7))
+    shard = batch.shard(1, 3)
+    assert shard.numbers.tolist() == [3, 4]
+    assert [m.numbers.tolist() for m in shard.micro(3)] == [[3], [4], []]
+    later = replace(batch, step=4)
+    assert later.shard(2, 3).to("cpu").step == 4
+    with pytest.raises(ValueError, match="7 sequences, and 2 numbers"):
+        replace(batch, numbers=torch.arange(2))

@@ -22,6 +22,8 @@ def test_shards_put_together_are_the_global_batch(blocks, world):
         expected = blocks.batch(source.order.global_batch(k))
         assert torch.equal(together, expected.tokens)
         assert torch.equal(torch.cat([part.targets for part in parts]), expected.targets)
+        assert torch.cat([part.numbers for part in parts]).tolist() == list(range(5))
+        assert {part.step for part in parts} == {k}
 
 
 def test_held_out_is_every_block_once(blocks):

@@ -75,6 +75,28 @@ def test_sizes_divide_each_other():
     GPTConfig(width=12, heads=4, positions="learned")
 
 
+def test_a_mixer_for_all_blocks_or_one_for_each():
+    assert GPTConfig(layers=2, mixer=("attention", "attention")).mixer_of(1) == "attention"
+    assert GPTConfig().mixer_of(1) == "attention"
+    with pytest.raises(ValueError, match="1 mixers, and there are 2 layers"):
+        GPTConfig(layers=2, mixer=("attention",))
+    with pytest.raises(ValueError, match="mixer must be one of attention, not 'rnn'"):
+        GPTConfig(layers=2, mixer=("attention", "rnn"))
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1, 1.5, float("nan")])
+def test_dropout_is_a_probability_below_one(dropout):
+    with pytest.raises(ValueError, match=r"dropout must lie in \[0, 1\), not"):
+        GPTConfig(dropout=dropout)
+
+
+def test_a_config_builds_its_model():
+    model = GPTConfig().build(torch.float64, "meta", blocks=[1], first=False)
+    assert isinstance(model, GPT)
+    assert list(model.blocks) == ["1"]
+    assert {p.dtype for p in model.parameters()} == {torch.float64}
+
+
 def test_frozen_and_by_keyword_alone():
     with pytest.raises(dataclasses.FrozenInstanceError):
         GPTConfig().width = 3

@@ -29,19 +29,20 @@ GPT2_LIKE = {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": Tru
 
 @st.composite
 def configs(draw):
-    """Small ones of every kind. Heads of 2 are left out: see `activation_bytes`."""
+    """Small ones of every kind."""
     heads = draw(st.sampled_from([1, 2, 3, 4]))
     divisors = [kv_heads for kv_heads in range(1, heads + 1) if heads % kv_heads == 0]
     return GPTConfig(
         vocab=draw(st.sampled_from([5, 11])),
         context=draw(st.sampled_from([4, 7])),
-        width=heads * draw(st.sampled_from([4, 6, 8])),
+        width=heads * draw(st.sampled_from([2, 4, 6, 8])),
         layers=draw(st.integers(1, 3)),
         heads=heads,
         kv_heads=draw(st.sampled_from([None, *divisors])),
         hidden=draw(st.sampled_from([None, 5, 16])),
         tied=draw(st.booleans()),
         bias=draw(st.booleans()),
+        dropout=draw(st.sampled_from([0.0, 0.3])),
         **{name: draw(st.sampled_from(choices)) for name, choices in CHOICES.items()},
     )
 
@@ -97,6 +98,15 @@ def test_flops_are_what_runs(attention, recompute, config, sequences, tokens):
     for part in ("forward", "backward", "recomputed"):
         assert getattr(found, part) == places * flops_per_token(config, tokens, part=part), part
     assert found.model == places * flops_per_token(config, tokens)
+
+
+@pytest.mark.parametrize("kv_heads", [None, 1])
+def test_rotary_heads_of_width_2_run_the_fused_kernel(kv_heads):
+    config = GPTConfig(vocab=11, context=8, width=8, layers=1, heads=4, kv_heads=kv_heads)
+    found = flops_of(step_of(config, 2, 8)[1])
+    assert "aten._scaled_dot_product_flash_attention_for_cpu_backward" in found.operators
+    assert found.forward == 16 * flops_per_token(config, part="forward")
+    assert found.backward == 16 * flops_per_token(config, part="backward")
 
 
 @given(configs())

@@ -10,10 +10,12 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from helpers.data.batch import random_batch
 from helpers.measure.memory import SavedTensors, own, storages
+from helpers.models.attention import rotary_table, rotate
 from helpers.models.config import CHOICES, GPTConfig
 from helpers.models.counts import activation_bytes
-from helpers.models.gpt import GPT, build, loss_sum, rotary_table, rotate
+from helpers.models.gpt import GPT, build, loss_sum
 
 GPT2_LIKE = {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True}
 SHAPE = {"vocab": 31, "context": 16, "width": 24, "layers": 2, "heads": 4}
@@ -308,7 +310,7 @@ def test_rotary_products_depend_on_the_distance_alone(first, second, shift):
     q, k = torch.randn(2, 8, generator=generator, dtype=torch.float64)
 
     def at(x, place):
-        return rotate(x.expand(1, 1, 64, 8), cos, sin)[0, 0, place]
+        return rotate(x.expand(1, 64, 1, 8), cos, sin)[0, place, 0]
 
     here = at(q, first) @ at(k, second)
     there = at(q, first + shift) @ at(k, second + shift)
@@ -318,8 +320,8 @@ def test_rotary_products_depend_on_the_distance_alone(first, second, shift):
 
 def test_rotary_turns_pairs_by_their_angles():
     cos, sin = rotary_table(5, 4, 100.0)
-    x = torch.tensor([1.0, 0.0, 0.0, 2.0], dtype=torch.float64).expand(1, 1, 5, 4)
-    turned = rotate(x, cos, sin)[0, 0]
+    x = torch.tensor([1.0, 0.0, 0.0, 2.0], dtype=torch.float64).expand(1, 5, 1, 4)
+    turned = rotate(x, cos, sin)[0, :, 0]
     place = torch.arange(5, dtype=torch.float64)
     # pairs (0, 2) and (1, 3), whose angles are place and place/10
     expected = [place.cos(), -2 * (place / 10).sin(), place.sin(), 2 * (place / 10).cos()]
@@ -373,9 +375,7 @@ def test_recomputing_keeps_fewer_bytes_as_counted(config, attention):
 def test_each_block_runs_again_in_training_alone(recompute):
     model = build(replace(KINDS["llama"], recompute=recompute))
     runs = []
-    part = model.blocks[0].attention
-    core = part.core
-    part.core = lambda *args: (runs.append(1), core(*args))[1]
+    model.blocks["0"].attention.core.register_forward_pre_hook(lambda *_: runs.append(1))
     x = some_tokens(model.config)
     loss_sum(model(x), x)[0].backward()
     assert len(runs) == 2
@@ -499,5 +499,119 @@ def test_it_learns(config):
 
 def test_a_model_is_nothing_but_modules():
     """Linear, embeddings and norms: what FSDP and tensor parallelism cut by name."""
-    leaves = {type(m) for m in build(KINDS["llama"]).modules() if not list(m.children())}
+    model = build(KINDS["llama"])
+    leaves = {
+        type(m) for m in model.modules() if next(m.parameters(recurse=False), None) is not None
+    }
     assert leaves == {nn.Embedding, nn.Linear, nn.RMSNorm}
+
+
+# stages, casts, caches
+
+
+def stages(config, dtype=torch.float64):
+    """A whole model in three: the middle one has no end, the last two blocks."""
+    middle = {"first": False, "last": False}
+    cuts = [([0], {"last": False}), ([1, 2], middle), ([], {"first": False})]
+    return [build(config, 0, dtype, blocks=blocks, **ends) for blocks, ends in cuts]
+
+
+@every_kind
+def test_stages_in_a_row_are_the_whole_model(config):
+    config = replace(config, layers=3)
+    whole, parts = build(config, 0, torch.float64), stages(config)
+    batch = random_batch(0, 3, config.context, config.vocab, ignored=0.2)
+    loss, count = whole.loss(batch)
+    loss.backward()
+    x = batch.tokens
+    for stage in parts:
+        x = stage(x)
+    found, counted = parts[-1].criterion(x, batch.targets)
+    found.backward()
+    assert (found, counted) == (loss, count)
+    expected = {name: p.grad for name, p in whole.named_parameters()}
+    sums = {}
+    for stage in parts:
+        for name, p in stage.named_parameters():
+            name = stage.plain_name(name)
+            sums[name] = sums.get(name, 0) + p.grad
+    assert sums.keys() == expected.keys()
+    for name in expected:  # a tied matrix's gradient is the sum of both ends'
+        torch.testing.assert_close(sums[name], expected[name], rtol=0, atol=1e-12)
+
+
+def test_one_table_of_angles_wide_whatever_the_model_is_cast_to():
+    config = replace(KINDS["llama"], context=400)
+    right = torch.stack(rotary_table(400, config.head_width, config.rotary_base))
+    model = build(config, dtype=torch.bfloat16)
+    for cast in (model, build(config).bfloat16(), build(config), build(config).to(torch.float16)):
+        assert [name for name, _ in cast.named_buffers()] == ["rotary.cos", "rotary.sin"]
+        table = torch.stack([cast.rotary.cos, cast.rotary.sin])
+        assert table.dtype is torch.float32
+        assert torch.equal(table, right.float())
+    for cast in (build(config).double(), build(config, dtype=torch.float64)):
+        assert torch.equal(torch.stack([cast.rotary.cos, cast.rotary.sin]), right)
+
+
+def test_moving_and_casting_keep_the_tie():
+    for model in (build(KINDS["llama"]), GPT(KINDS["llama"], device="meta").to_empty(device="cpu")):
+        assert model.double().head.weight is model.embedding.weight
+
+
+class Kept:
+    """A plain cache of one block."""
+
+    def __init__(self):
+        self.k = self.v = None
+
+    def extend(self, k, v):
+        self.k = k if self.k is None else torch.cat([self.k, k], dim=2)
+        self.v = v if self.v is None else torch.cat([self.v, v], dim=2)
+        return self.k, self.v
+
+
+@every_kind
+@every_attention
+@pytest.mark.parametrize("lengths", [[1] * 16, [5, 1, 3, 7], [16]], ids=str)
+def test_tokens_that_come_bit_by_bit_see_those_before(config, attention, lengths):
+    model = randomised(GPT(replace(config, attention=attention), dtype=torch.float64))
+    tokens = some_tokens(config)
+    caches = {int(number): Kept() for number in model.blocks}
+    found, start = [], 0
+    for length in lengths:
+        places = torch.arange(start, start + length)
+        x = tokens[:, places]
+        found.append(model(x, model.locate(x, places), caches))
+        start += length
+    torch.testing.assert_close(torch.cat(found, 1), model(tokens), rtol=0, atol=1e-12)
+
+
+def test_places_may_differ_from_sequence_to_sequence():
+    model = randomised(GPT(KINDS["llama"], dtype=torch.float64))
+    tokens = some_tokens(model.config, 2, 4)
+    places = torch.tensor([[0, 1, 2, 3], [0, 2, 4, 9]])
+    both = model(tokens, model.locate(tokens, places))
+    for row in range(2):
+        alone = tokens[row : row + 1]
+        expected = model(alone, model.locate(alone, places[row]))
+        torch.testing.assert_close(both[row : row + 1], expected, rtol=0, atol=1e-13)
+    assert not torch.allclose(both[1], model(tokens)[1])
+
+
+@every_kind
+def test_every_parameter_is_reached_through_its_modules_call(config):
+    """FSDP gathers in the hooks of a call: a parameter that is read past it would be a shard."""
+    model, called = build(config), set()
+    for module in model.modules():
+        module.register_forward_pre_hook(lambda m, _: called.add(m))
+    owners = [m for m in model.modules() if next(m.parameters(recurse=False), None) is not None]
+    for module in owners:
+        guard(module, called)
+    model.loss(random_batch(0, 2, 16, config.vocab))
+    assert called >= set(owners)
+
+
+def guard(module, called):
+    """Parameters of `module` are not there until it is called."""
+    held = {name: module._parameters.pop(name) for name in list(module._parameters)}
+    module.register_forward_pre_hook(lambda m, _: m._parameters.update(held))

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import GPT, build
@@ -81,22 +80,26 @@ def test_a_parameter_does_not_depend_on_the_others():
     assert torch.equal(alone, whole[name])
 
 
-def test_a_stage_of_a_pipeline_fills_its_layers_alone():
-    whole = state()
-
-    class Stage(nn.Module):
-        """The last layer, under its own name in the whole model."""
-
-        def __init__(self):
-            super().__init__()
-            self.config = CONFIG
-            self.blocks = nn.ModuleDict({"2": GPT(CONFIG, dtype=torch.float64).blocks[2]})
-
-    stage = Stage()
-    initialize(stage, 0)
-    found = dict(stage.named_parameters())
-    assert len(found) == 9
-    assert_equal(found, {name: whole[name] for name in found})
+@pytest.mark.parametrize(
+    "changes", [{}, {"tied": False}, GPT2_LIKE], ids=["tied", "untied", "gpt2"]
+)
+def test_stages_of_a_pipeline_begin_as_the_whole_model(changes):
+    config = replace(CONFIG, **changes)
+    whole, found = state(config), {}
+    for blocks, ends in (
+        ([0], {"last": False}),
+        ([1], {"first": False, "last": False}),
+        ([2], {"first": False}),
+    ):
+        stage = build(config, 0, torch.float64, blocks=blocks, **ends)
+        for name, value in stage.named_parameters():
+            plain = stage.plain_name(name)
+            assert torch.equal(value, whole[plain]), name
+            found.setdefault(plain, []).append(name)
+    assert found.keys() == whole.keys()
+    shared = {name: names for name, names in found.items() if len(names) > 1}
+    tied = {"embedding.weight": ["embedding.weight", "head.weight"]}
+    assert shared == (tied if config.tied else {})
 
 
 def test_every_parameter_and_every_seed_has_its_own():
@@ -143,9 +146,11 @@ def test_activations_keep_their_size_at_any_width():
     for width in (64, 256):
         config = GPTConfig(width=width, layers=8, context=16)
         model, sizes = build(config), []
-        x = model.embed(torch.arange(16)[None])
-        for block in model.blocks:
-            x = block(x)
+        tokens = torch.arange(16)[None]
+        positions = model.locate(tokens)
+        x = model.embed(tokens, positions)
+        for block in model.blocks.values():
+            x = block(x, positions)
             sizes.append(x.std().item())
         # each layer adds its share of 1/(2 layers): the stream ends at about 1, not at width
         assert 0.2 < sizes[-1] < 2

@@ -6,10 +6,10 @@ Tolerance, in float64: 1e-12 absolute, as for ours.
 import pytest
 
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.accelerate_ddp import AccelerateDataParallel
 from helpers.parallel.ddp.strategy import DataParallel
+from helpers.parallel.libraries.accelerate_ddp import AccelerateDataParallel
+from helpers.parallel.libraries.torch_ddp import TorchDataParallel
 from helpers.parallel.optimizer import OptimizerConfig
-from helpers.parallel.torch_ddp import TorchDataParallel
 from helpers.runtime.failure import WorkerError
 from helpers.training.twin import compare
 

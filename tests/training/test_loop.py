@@ -15,6 +15,7 @@ from helpers.models.gpt import GPTConfig
 from helpers.parallel.ddp.strategy import DataParallel
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.single import Single
+from helpers.parallel.strategy import Step
 from helpers.runtime.launch import launch
 from helpers.training.loop import evaluate, train
 from helpers.training.schedule import Cosine
@@ -68,6 +69,57 @@ def test_it_goes_on_where_it_was_bit_by_bit():
         assert torch.equal(value, second.full_state()["model"][name])
 
 
+def test_it_saves_and_goes_on_with_the_same_count_of_tokens_and_rate():
+    batches, _ = source()
+    schedule = Cosine(peak=2e-2, steps=9, warmup=3)
+    whole, kept = single(), []
+    history = train(whole, batches, steps=9, schedule=schedule, save=kept.append, save_every=4)
+    assert [one["step"] for one in kept] == [4, 8, 9]
+    assert kept[1]["tokens"] == 8 * 6 * 16
+    again = single()
+    rest = train(again, batches, steps=9, schedule=schedule, saved=kept[0])
+    for column in ("step", "loss", "lr", "tokens"):
+        assert rest.column(column) == history.column(column)[4:], column
+    state, expected = again.full_state(), whole.full_state()
+    for name, value in expected["model"].items():
+        assert torch.equal(value, state["model"][name])
+    with pytest.raises(ValueError, match="leave `first` out"):
+        train(single(), batches, steps=9, first=4, saved=kept[0])
+
+
+class Skipping:
+    """Leaves out every third update."""
+
+    data_rank, data_size = 0, 1
+
+    def __init__(self):
+        self.rates, self.steps = [], []
+
+    def step(self, batch, lr):
+        self.rates.append(lr)
+        self.steps.append(batch.step)
+        zero = torch.zeros(())
+        return Step(loss=zero, grad_norm=zero, tokens=5, skipped=len(self.rates) % 3 == 1)
+
+    def full_state(self):
+        return {}
+
+    def load(self, state):
+        pass
+
+
+def test_a_skipped_update_does_not_move_the_schedule_on():
+    batches, strategy, kept = source()[0], Skipping(), []
+    history = train(strategy, batches, steps=5, schedule=float, save=kept.append)
+    assert strategy.rates == [0, 0, 1, 2, 2]
+    assert strategy.steps == [0, 1, 2, 3, 4]
+    assert [row["step"] for row in history.rows if row.get("skipped")] == [0, 3]
+    assert (kept[0]["updates"], kept[0]["tokens"]) == (3, 25)
+    resumed = Skipping()
+    train(resumed, batches, steps=7, schedule=float, saved=kept[0])
+    assert resumed.rates == [3, 3]
+
+
 def on_ranks(worker, state=None, first=0, steps=6):
     torch.set_num_threads(1)
     batches, validation = source(batch=7)
@@ -109,8 +161,6 @@ class Diverging:
     data_rank, data_size = 0, 1
 
     def step(self, batch, lr):
-        from helpers.parallel.strategy import Step
-
         return Step(loss=torch.tensor(math.nan), grad_norm=torch.tensor(1.0), tokens=1)
 
 

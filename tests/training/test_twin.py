@@ -1,6 +1,6 @@
 """The twin passes what is right, and names what is wrong: classic mistakes, planted on purpose.
 
-A mistake is a DataParallel with one part replaced. Each must be found, at the right step, with the
+A mistake is a DataParallel with one seam bent. Each must be found, at the right step, with the
 right kind: a start, a loss, a gradient or a parameter.
 """
 
@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from helpers.comm.transport import SharedTransport
-from helpers.models.gpt import GPTConfig, loss_sum
+from helpers.models.gpt import GPTConfig
 from helpers.parallel.ddp.bucketed import BucketedDDP
 from helpers.parallel.ddp.naive import NaiveDDP
 from helpers.parallel.ddp.overlapped import DDP
 from helpers.parallel.ddp.strategy import DataParallel
-from helpers.parallel.optimizer import OptimizerConfig, clip
-from helpers.parallel.strategy import Step
+from helpers.parallel.optimizer import OptimizerConfig
+from helpers.parallel.sums import GlobalSum
+from helpers.training import twin as twins
 from helpers.training.twin import compare
 
 TINY = GPTConfig(vocab=32, context=8, width=16, layers=2, heads=2)
@@ -89,25 +90,25 @@ def test_float32_within_its_tolerance():
 
 
 def test_bf16_messages_say_that_they_are_lossy():
-    comparison = twin(workers=2, message_dtype=torch.bfloat16)
+    comparison = twin(workers=2, steps=20, message_dtype=torch.bfloat16)
     assert "bfloat16" in comparison.lossy
     assert 1e-9 < comparison.worst("gradient") < 1e-2
     assert comparison, comparison
+    # far from the bound, and far from exact
+    assert 1e-6 < comparison.worst("relative") < comparison.bound / 2
+    assert "of how far that moved (gradients travel as torch.bfloat16)" in comparison.verdict()
 
 
 class MeanOfMeans(DataParallel):
     """Each rank divides by its own count: the mean of the ranks' means."""
 
     def step(self, batch, lr=None):
-        self.optimizer.zero_grad()
-        loss, count = loss_sum(self.replica(batch.tokens), batch.targets)
-        (loss / count / self.data_size).backward()
-        self.replica.synchronize()
-        sums = torch.stack([loss.detach(), count.double()])
-        self.group.all_reduce(sums).wait()
-        norm = clip(self.parameters.values(), self.rule.clip)
-        self.optimizer.step()
-        return Step(loss=sums[0] / sums[1], grad_norm=norm, tokens=int(sums[1]))
+        right, own = self.engine.step, GlobalSum(None, "cpu", self.data_size * batch.counted())
+        self.engine.step = lambda batches, tokens, loss: right(batches, own, loss)
+        try:
+            return super().step(batch, lr)
+        finally:
+            self.engine.step = right
 
 
 class NotReplicated(DataParallel):
@@ -133,8 +134,8 @@ class Forgotten(DataParallel):
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
-        self.replica.synchronize = lambda: None
-        self.replica.syncing = False
+        self.owner.replica.synchronize = lambda: None
+        self.owner.replica.gradient = lambda name, last: None
 
 
 class OwnUpdate(DataParallel):
@@ -147,7 +148,27 @@ class OwnUpdate(DataParallel):
 class TwiceAveraged(DataParallel):
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
-        self.replica.scale = 1 / self.data_size
+        self.owner.replica.scale = 1 / self.data_size
+
+
+class ForgetsMoments(DataParallel):
+    """A load brings the parameters alone."""
+
+    def load(self, state):
+        super().load({"model": state["model"], "optimizer": {}})
+
+
+class Still(DataParallel):
+    """Computes all, and updates nothing."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.owner.optimizer.step = lambda: None
+
+
+class HalfAsFast(DataParallel):
+    def step(self, batch, lr=None):
+        return super().step(batch, self.rule.lr / 2)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +180,8 @@ class TwiceAveraged(DataParallel):
         (MeanOfMeans, "gradient", 0),
         (TwiceAveraged, "gradient", 0),
         (OwnUpdate, "parameter", 0),
+        (Still, "parameter", 0),
+        (ForgetsMoments, "parameter", 4),
     ],
 )
 def test_a_mistake_is_found_and_named(mistake, what, step):
@@ -172,6 +195,73 @@ def test_a_mistake_is_found_and_named(mistake, what, step):
         assert "blocks.0.attention.query.weight" in comparison.verdict()
 
 
+@pytest.mark.parametrize("bound", [0.01, 0.5, 0.999])
+def test_a_strategy_that_does_not_train_fails_for_every_bound(bound):
+    def still(*arguments, **options):
+        strategy = Still(*arguments, **options)
+        strategy.lossy, strategy.bound = "on purpose", bound
+        return strategy
+
+    # so small a learning rate that every absolute difference is tiny
+    comparison = twin(still, workers=2, optimizer=OptimizerConfig(lr=1e-9))
+    assert not comparison
+    assert comparison.first_wrong()[0] == "parameter"
+    assert "stay where they began" in comparison.verdict()
+
+
+@pytest.mark.parametrize("changes", [{"dtype": torch.float32}, {"dtype": torch.bfloat16}, {}])
+def test_nor_does_it_pass_in_any_dtype(changes):
+    comparison = twin(Still, workers=2, optimizer=OptimizerConfig(lr=1e-5), **changes)
+    assert not comparison, comparison
+
+
+def test_a_lossy_one_is_held_to_its_bound():
+    comparison = twin(HalfAsFast, workers=2, message_dtype=torch.bfloat16)
+    assert not comparison
+    assert "of how far the twin moved, more than 0.1" in comparison.verdict()
+
+
+def test_a_lossy_strategy_without_a_bound_is_refused():
+    def careless(*arguments, **options):
+        strategy = DataParallel(*arguments, **options)
+        strategy.lossy = "somehow"
+        return strategy
+
+    with pytest.raises(ValueError, match="state one between 0 and 1"):
+        twin(careless, workers=2)
+
+
+def test_a_dtype_without_a_tolerance_goes_by_a_relative_bound():
+    comparison = twin(workers=2, steps=8, dtype=torch.bfloat16)
+    assert comparison, comparison
+    assert comparison.tolerance is None
+
+
+def test_dropout_is_exact_on_any_ranks_and_cut():
+    config = GPTConfig(vocab=32, context=8, width=16, layers=2, heads=2, dropout=0.2)
+    for changes in ({}, {"workers": 3, "micro_batches": 2, "sequences": 7}):
+        comparison = twin(config=config, **changes)
+        assert comparison, comparison
+    losses = twin(config=TINY, workers=1).twin.losses
+    assert comparison.twin.losses[0] != losses[0]
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 2])
+def test_twin_and_ranks_run_on_the_same_device(monkeypatch, gpus):
+    """With one GPU the twin alone could have it, and two ranks could not."""
+    asked = []
+
+    def launched(fn, workers, *, device, **arguments):
+        asked.append(device)
+        return [{"record": []}]
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(twins, "launch", launched)
+    with pytest.raises(KeyError):  # what was launched returned nothing to compare
+        compare(DataParallel, workers=2)
+    assert asked == ["cuda" if gpus == 2 else "cpu"] * 2
+
+
 def test_it_reports_memory_bytes_and_time_and_draws_itself():
     comparison = twin(workers=2)
     numbers = comparison.twin.memory.parameters
@@ -181,5 +271,7 @@ def test_it_reports_memory_bytes_and_time_and_draws_itself():
         # a ring's 2(N-1)/N of the gradients, and 8 bytes each for the count and the loss
         assert side.ledger.wire == numbers + 16
         assert side.memory.activations < comparison.twin.memory.activations
+        kinds = {"parameters": numbers, "gradients": numbers, "optimizer": side.memory.optimizer}
+        assert side.held == {(kind, "cpu"): size for kind, size in kinds.items()}
     assert comparison._repr_png_().startswith(b"\x89PNG")
     assert "the same as one process" in repr(comparison)

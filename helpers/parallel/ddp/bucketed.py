@@ -8,14 +8,15 @@ class BucketedDDP(Replica):
     """Fewer messages, and larger: the latency is paid once for a bucket. Nothing overlaps yet.
 
     Args:
+        module, transport, options: as for Replica.
         bucket_cap_mb: a bucket's size in MiB (2^20 bytes).
 
     Raises:
         UnusedParameters: from `synchronize`, if a parameter got no gradient.
     """
 
-    def __init__(self, module, transport=None, *, average=True, bucket_cap_mb: float = 25):
-        super().__init__(module, transport, average=average)
+    def __init__(self, module, transport=None, *, bucket_cap_mb: float = 25, **options):
+        super().__init__(module, transport, **options)
         parameters = self.trained()
         plan = assign(list(parameters.values()), cap=bucket_cap_mb * MiB)
         names = list(parameters)

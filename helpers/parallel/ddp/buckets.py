@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from helpers.comm.transport import GroupTransport, Work
+from helpers.parallel.ddp.replicas import refuse_odd
 
 MiB = 2**20
 
@@ -30,14 +31,29 @@ def assign(tensors: Sequence[torch.Tensor], cap: float, first_cap: float | None 
     return buckets
 
 
+def dense_strides(name: str, parameter: torch.Tensor) -> tuple[int, ...]:
+    """The parameter's strides, which a place in a bucket of its size can have, too."""
+    kept = torch.empty_like(parameter, device="meta").stride()  # PyTorch keeps dense ones
+    if kept != parameter.stride():
+        raise ValueError(
+            f"{name} does not lie densely in memory: its strides are {parameter.stride()} for the "
+            f"shape {tuple(parameter.shape)}. Make it contiguous before DDP is made."
+        )
+    return kept
+
+
 class Bucket:
     """Some parameters' gradients in one flat buffer, and its all-reduce.
 
     Attributes:
         parameters: by name, all of one dtype and device.
         flat: the buffer, (numel,).
-        views: each gradient's place in it, in the parameter's shape.
+        views: each gradient's place in it, in the parameter's shape and strides: fused optimizers
+            walk over parameter and gradient as they lie in memory.
         missing: the names whose gradients are not in yet.
+
+    Raises:
+        ValueError: a parameter whose numbers do not lie densely, each in a place of its own.
     """
 
     def __init__(
@@ -52,7 +68,7 @@ class Bucket:
         self.flat = transport.empty(sum(sizes), first.dtype, first.device)
         parts = self.flat.split(sizes)
         self.views = {
-            name: part.view(p.shape)
+            name: part.as_strided(p.shape, dense_strides(name, p), part.storage_offset())
             for (name, p), part in zip(self.parameters.items(), parts, strict=True)
         }
         self.places = {name: (p, self.views[name]) for name, p in self.parameters.items()}
@@ -73,6 +89,8 @@ class Bucket:
         gradient = parameter.grad
         if gradient is None:
             view.zero_()
+        elif gradient.layout is not torch.strided or gradient.requires_grad:
+            refuse_odd(name, gradient)
         elif scale != 1.0:
             if scale != self.scale:
                 # A tensor, and of this dtype: torch takes twice as long to multiply by a number.

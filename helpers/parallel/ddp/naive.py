@@ -1,6 +1,6 @@
 """Step one: after the backward, an all-reduce for every gradient."""
 
-from helpers.parallel.ddp.replicas import Replica
+from helpers.parallel.ddp.replicas import Replica, refuse_odd
 
 
 class NaiveDDP(Replica):
@@ -15,7 +15,8 @@ class NaiveDDP(Replica):
             return
         parameters = self.trained()
         self.refuse_unused(name for name, p in parameters.items() if p.grad is None)
-        for parameter in parameters.values():
+        for name, parameter in parameters.items():
+            refuse_odd(name, parameter.grad)
             if self.average:
                 parameter.grad /= self.transport.size
             self.transport.all_reduce(parameter.grad).wait()

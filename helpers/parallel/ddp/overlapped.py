@@ -3,9 +3,12 @@
 from functools import partial
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from helpers.parallel.ddp.buckets import Bucket, MiB, assign
 from helpers.parallel.ddp.replicas import Replica
+
+HELD = WeakIdKeyDictionary()  # a parameter -> the DDP that reduces its gradient
 
 
 class DDP(Replica):
@@ -19,7 +22,7 @@ class DDP(Replica):
     the reverse of the use in the forward. The first one may be small, to be on its way early.
 
     Args:
-        module, transport, average: as for Replica.
+        module, transport, options: as for Replica.
         bucket_cap_mb: a bucket's size in MiB (2^20 bytes); 25 by default.
         first_bucket_mb: the first one's. By default as PyTorch's: 1, but `bucket_cap_mb` if that
             is given. Each bucket costs a message's latency.
@@ -28,10 +31,13 @@ class DDP(Replica):
             step, and buckets with such a parameter set out only after the backward.
         message_dtype: send the gradients rounded to it, bfloat16 say: half the bytes, and each
             sum is rounded.
+        hooks: whether to learn from autograd's hooks when a gradient has come; False: whoever runs
+            the backward calls `gradient`.
 
     Raises:
         UnusedParameters: from `synchronize`, if a parameter got no gradient on this rank.
-        RuntimeError: from `backward`, if a second one comes before `synchronize`.
+        RuntimeError: from `backward`, if a second one comes before `synchronize`; if another DDP
+            holds the module, for gradients would be reduced twice: `close` it first.
 
     Source: Li et al. 2020, section 4.2 and algorithm 1.
     """
@@ -41,42 +47,66 @@ class DDP(Replica):
         module,
         transport=None,
         *,
-        average: bool = True,
         bucket_cap_mb: float | None = None,
         first_bucket_mb: float | None = None,
         find_unused_parameters: bool = False,
         message_dtype: torch.dtype | None = None,
+        hooks: bool = True,
+        **options,
     ):
-        super().__init__(module, transport, average=average)
+        super().__init__(module, transport, **options)
         if first_bucket_mb is None:
             first_bucket_mb = 1 if bucket_cap_mb is None else bucket_cap_mb
         self.caps = (25 if bucket_cap_mb is None else bucket_cap_mb) * MiB, first_bucket_mb * MiB
         self.find_unused_parameters = find_unused_parameters
         self.message_dtype = message_dtype
-        self.scale = 1 / self.transport.size if average else 1.0
+        self.scale = 1 / self.transport.size if self.average else 1.0
         self.parameters_by_name = self.trained()
-        self.came: list[str] = []  # in this backward, in order
+        self.came: dict[str, None] = {}  # the gradients of this backward, in order
         self.buckets: list[Bucket] = []
         self.bucket_of: dict[str, Bucket] = {}
         self.started = 0  # of the buckets, in their order
-        self.hooks = [
-            parameter.register_post_accumulate_grad_hook(partial(self.gradient_came, name))
-            for name, parameter in self.parameters_by_name.items()
-        ]
+        self.take_hold()
+        self.hooks = []
+        if hooks:
+            self.hooks = [
+                parameter.register_post_accumulate_grad_hook(partial(self.gradient_came, name))
+                for name, parameter in self.parameters_by_name.items()
+            ]
+
+    def take_hold(self):
+        """One DDP for a parameter."""
+        for name, parameter in self.parameters_by_name.items():
+            if parameter in HELD:
+                raise RuntimeError(
+                    f"another DDP holds {name} already, and would reduce its gradient a second "
+                    "time: call that DDP's close() first"
+                )
+        for parameter in self.parameters_by_name.values():
+            HELD[parameter] = id(self)
+
+    def close(self):
+        for hook in self.hooks:
+            hook.remove()
+        for parameter in self.parameters_by_name.values():
+            if HELD.get(parameter) == id(self):
+                del HELD[parameter]
 
     def gradient_came(self, name: str, _):
-        """The hook. It runs for each parameter in each backward, so the usual way is short."""
-        if not self.syncing:
+        self.gradient(name, self.syncing)
+
+    def gradient(self, name: str, last: bool):
+        # Once the buckets are made, what stands here is paid for each parameter in each backward.
+        if not last:
             self.refuse_to_add(name)
         elif not self.buckets:
-            self.came.append(name)
+            if name in self.came:
+                refuse_second(name)
+            self.came[name] = None
         else:
             bucket = self.bucket_of[name]
             if name not in bucket.missing:
-                raise RuntimeError(
-                    f"a second gradient for {name} before synchronize(): "
-                    "run all backwards of a step but the last one inside of no_sync()"
-                )
+                refuse_second(name)
             bucket.take(name, self.scale)
             if not bucket.missing:
                 self.start_full_buckets()
@@ -114,7 +144,7 @@ class DDP(Replica):
         for bucket in self.buckets:
             bucket.finish()
         self.started = 0
-        self.came = []
+        self.came = {}
 
     def make_buckets(self):
         names = self.agreed_order()
@@ -143,3 +173,10 @@ class DDP(Replica):
         for name, ranks in zip(names, used.tolist(), strict=True):
             if not ranks:
                 self.parameters_by_name[name].grad = None
+
+
+def refuse_second(name: str):
+    raise RuntimeError(
+        f"a second gradient for {name} before synchronize(): "
+        "run all backwards of a step but the last one inside of no_sync()"
+    )

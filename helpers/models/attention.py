@@ -1,0 +1,155 @@
+"""Causal self-attention, rotary positions, and where the tokens of a batch stand.
+
+B  sequences in a batch        D  width of a token's vector    H  query heads
+T  tokens in a sequence        d  width of a head, D/H         K  key/value heads, K divides H
+S  keys: T, or more with a cache
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from helpers.models.config import GPTConfig
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Positions:
+    """Where the tokens of a batch stand. A model makes it once, and every block gets it.
+
+    Attributes:
+        places: (T,) int64 in their sequence; (B, T) where the sequences differ.
+        angles: cosine and sine of the rotary angles, (T, d/2) or (B, T, d/2) each; None without.
+        key: (B, T) int64, dropout's counter without layer and channel; None where nothing drops.
+    """
+
+    places: torch.Tensor
+    angles: tuple[torch.Tensor, torch.Tensor] | None
+    key: torch.Tensor | None
+
+
+class Cache(Protocol):
+    """What one block keeps of the tokens that it has seen."""
+
+    def extend(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add keys and values, (B, K, T, d); return all so far, (B, K, S, d)."""
+
+
+class Attention(nn.Module):
+    """Causal self-attention; H/K query heads share a key/value head (Ainslie et al. 2023)."""
+
+    def __init__(self, config: GPTConfig, **place):
+        super().__init__()
+        self.config, d = config, config.head_width
+        place["bias"] = config.bias
+        self.query = nn.Linear(config.width, config.heads * d, **place)
+        self.key = nn.Linear(config.width, config.key_heads * d, **place)
+        self.value = nn.Linear(config.width, config.key_heads * d, **place)
+        self.core = Core(config.attention)
+        self.out = nn.Linear(config.heads * d, config.width, **place)
+
+    def forward(self, x: torch.Tensor, positions: Positions, cache: Cache | None = None):
+        q, k, v = (
+            project(x).unflatten(-1, (-1, self.config.head_width))  # (B, T, H or K, d)
+            for project in (self.query, self.key, self.value)
+        )
+        if positions.angles is not None:
+            q, k = rotate(q, *positions.angles), rotate(k, *positions.angles)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # (B, H or K, T, d)
+        if cache is not None:
+            k, v = cache.extend(k, v)  # (B, K, S, d)
+        if self.config.recompute == "selective" and self.training:
+            y = again(self.core, q, k, v)
+        else:
+            y = self.core(q, k, v)  # (B, H, T, d)
+        return self.out(y.transpose(1, 2).flatten(2))  # (B, T, D)
+
+
+class Core(nn.Module):
+    """softmax(q kᵀ / √d) v, in which no token sees the future. No parameters.
+
+    Args:
+        kind: "sdpa" or "explicit", as in the configuration.
+    """
+
+    def __init__(self, kind: str):
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """(B, H, T, d) of q (B, H, T, d), k and v (B, K, S, d): the last T of S tokens ask."""
+        tokens, keys = q.shape[2], k.shape[2]
+        shared = q.shape[1] // k.shape[1]
+        future = None
+        if tokens < keys or self.kind == "explicit":
+            every = torch.ones(tokens, keys, dtype=torch.bool, device=q.device)
+            future = every.triu(1 + keys - tokens)
+        if self.kind == "sdpa":
+            seen = None if future is None else ~future
+            return functional.scaled_dot_product_attention(
+                q, k, v, attn_mask=seen, is_causal=future is None, enable_gqa=shared > 1
+            )
+        if shared > 1:
+            k, v = (t.repeat_interleave(shared, dim=1) for t in (k, v))
+        scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (B, H, T, S): T S numbers a head
+        return scores.masked_fill(future, float("-inf")).softmax(-1) @ v
+
+
+class Rotary(nn.Module):
+    """Cosine and sine of every place's angles: one table for all blocks (Su et al. 2021).
+
+    In float32, or in float64 with a float64 model: in bf16 place 257 would be place 256. It is made
+    anew whenever the model moves or is cast, and no checkpoint holds it.
+    """
+
+    def __init__(self, config: GPTConfig, dtype: torch.dtype, device):
+        super().__init__()
+        self.config = config
+        for name in ("cos", "sin"):
+            table = torch.empty(config.context, config.head_width // 2, dtype=dtype, device=device)
+            self.register_buffer(name, table, persistent=False)
+        self.fill()
+
+    def fill(self):
+        config = self.config
+        dtype = torch.float64 if self.cos.dtype is torch.float64 else torch.float32
+        tables = rotary_table(config.context, config.head_width, config.rotary_base)
+        self.cos, self.sin = (table.to(self.cos.device, dtype) for table in tables)
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        self.fill()
+        return self
+
+    def forward(self, places: torch.Tensor | int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The angles of these places, or of the first so many: (T, d/2) or (B, T, d/2), twice."""
+        if isinstance(places, int):
+            return self.cos[:places], self.sin[:places]
+        return self.cos[places], self.sin[places]
+
+
+def rotary_table(length: int, d: int, base: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosine and sine of each place's angles, (length, d/2) each, in float64."""
+    frequencies = base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)  # (d/2,)
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Turn each pair (i, i + d/2) of a head by its place's angle: (B, T, heads, d).
+
+    Heads come after places: in the other order, `cat` lays heads of width 2 out so that PyTorch's
+    fused attention refuses them.
+    """
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # ((B,) T, 1, d/2)
+    first, second = x.chunk(2, dim=-1)
+    turned = [first * cos - second * sin, second * cos + first * sin]
+    return torch.cat(turned, dim=-1).to(x.dtype)
+
+
+def again(function, *inputs):
+    """Keep the inputs alone, and compute the rest again in the backward (Chen et al. 2016)."""
+    return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)

@@ -1,0 +1,54 @@
+"""The replicated owner: each rank holds everything, and the replicas' gradients are summed."""
+
+from collections.abc import Callable
+
+from helpers.comm.transport import GroupTransport
+from helpers.parallel.ddp.overlapped import DDP
+from helpers.parallel.ddp.replicas import Replica
+from helpers.parallel.owners.local import Local
+
+
+class Replicated(Local):
+    """Local, whose sums over the axis "dp" a replica makes: naive, bucketed or overlapped.
+
+    Args:
+        model, parts, mesh, seams: as for Local; the mesh has an axis "dp".
+        replica: NaiveDDP, BucketedDDP or DDP; `options` are passed on to it.
+        transport: what the buckets travel with; called with the process group of the axis.
+    """
+
+    wants = frozenset({"gradients"})
+
+    def __init__(
+        self,
+        model,
+        parts,
+        mesh,
+        *,
+        rule,
+        precision,
+        dtype,
+        replica: type[Replica] = DDP,
+        transport: Callable[..., GroupTransport] = GroupTransport,
+        **options,
+    ):
+        super().__init__(model, parts, mesh, rule=rule, precision=precision, dtype=dtype)
+        self.ranks = tuple(mesh.ranks("dp"))
+        self.transport = transport(mesh.group("dp"))
+        if replica is DDP:
+            options["hooks"] = False  # the engine says when a gradient came
+        self.replica = replica(model, self.transport, average=False, same=True, **options)
+        if options.get("message_dtype") not in (None, next(iter(self.parameters.values())).dtype):
+            self.lossy, self.bound = f"gradients travel as {options['message_dtype']}", 0.1
+
+    def gradient(self, name: str, last: bool):
+        self.replica.gradient(name, last)
+
+    def complete(self):
+        self.replica.synchronize()
+        self.sum_what_is_left(done=[self.ranks])
+        self.precision.collect(self.values, self.masters)
+
+    def close(self):
+        self.replica.close()
+        self.transport.close()

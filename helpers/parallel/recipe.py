@@ -1,0 +1,58 @@
+"""A way to train in four words: which transform, engine, owner and precision."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from helpers.parallel.engines.in_turn import InTurn
+from helpers.parallel.owners.local import Local
+from helpers.parallel.precision import Plain
+from helpers.parallel.trainer import Trainer
+from helpers.state.part import Part
+from helpers.state.placing import HasSeat, whole
+
+
+def plain(
+    config, seed: int, seat: HasSeat, dtype: torch.dtype
+) -> tuple[torch.nn.Module, dict[str, Part]]:
+    """The transform that leaves the model as it is: every rank has the whole of it.
+
+    Returns:
+        The model of this rank on the device "meta", and the parts of its parameters by name.
+    """
+    model = config.build(dtype, "meta", seed=seed)
+    parameters = dict(model.named_parameters())
+    return model, {name: whole(seat, name, p.shape) for name, p in parameters.items()}
+
+
+PLAIN = Plain()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Names the seams of a Trainer. Without arguments: a single process.
+
+    Call it as any strategy: `Recipe(…)(config, seed, mesh, dtype=…)` is a Trainer.
+
+    Attributes:
+        transform: `transform(config, seed, seat, dtype)`: this rank's module and its parts, as
+            `plain` gives them.
+        engine: `engine(model, owner)`: as `InTurn`.
+        owner: `owner(model, parts, mesh, *, rule, precision, dtype)`: as `Local`.
+        precision: as `Plain`.
+        name: for tables and figures.
+    """
+
+    transform: Callable = plain
+    engine: Callable = InTurn
+    owner: Callable = Local
+    precision: Plain = PLAIN
+    name: str = "Recipe"
+
+    def __call__(self, config, seed: int = 0, mesh=None, **options) -> Trainer:
+        return Trainer(self, config, seed, mesh, **options)
+
+    @property
+    def __name__(self) -> str:
+        return self.name

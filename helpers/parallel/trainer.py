@@ -1,0 +1,128 @@
+"""The one way in which this house trains: a step with four seams, which a recipe fills."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from helpers.comm.mesh import Mesh
+from helpers.comm.transport import GroupTransport
+from helpers.data.batch import Batch
+from helpers.parallel.optimizer import OptimizerConfig
+from helpers.parallel.strategy import Step, Strategy
+from helpers.parallel.sums import GlobalSum
+from helpers.parallel.world import ALONE
+from helpers.state.first_values import first_values
+from helpers.state.placing import pending
+
+if TYPE_CHECKING:
+    from helpers.parallel.recipe import Recipe
+
+
+class Trainer(Strategy):
+    """Trains the model of a configuration as a recipe says.
+
+    Args:
+        recipe: the four seams.
+        config: builds its model: `config.build(dtype, device, …)`, whose `loss(batch)` is a sum
+            and a count; `config.first_value(name, shape, seed)` is what each parameter begins with.
+        seed: of the first parameters, and of dropout.
+        mesh: the ranks; its axis "dp", if it has one, holds those with sequences of their own.
+            None for a single process.
+        dtype: of training; the recipe's precision may compute in another.
+        device: of the parameters.
+        optimizer: the update rule.
+        micro_batches: into how many parts a rank's batch is cut, one after another, to save
+            activations.
+    """
+
+    def __init__(
+        self,
+        recipe: "Recipe",
+        config,
+        seed: int = 0,
+        mesh: Mesh | None = None,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        optimizer: OptimizerConfig | None = None,
+        micro_batches: int = 1,
+    ):
+        if micro_batches < 1:
+            raise ValueError(f"micro_batches must be at least 1, not {micro_batches}")
+        self.config, self.mesh, self.device = config, mesh, torch.device(device)
+        self.rule = optimizer or OptimizerConfig()
+        self.precision, self.micro_batches = recipe.precision, micro_batches
+        seat = mesh or ALONE
+        self.world_size = seat.layout.world_size
+        if "dp" in seat.layout.axes:
+            self.data_rank = seat.layout.coordinates(seat.rank)["dp"]
+            self.data_size = seat.layout.size("dp")
+        self.model, parts = recipe.transform(config, seed, seat, self.precision.computes_in(dtype))
+        self.model.to_empty(device=device)
+        if self.data_size > 1:
+            parts = {name: pending(seat, part, "dp") for name, part in parts.items()}
+        self.owner = recipe.owner(
+            self.model, parts, mesh, rule=self.rule, precision=self.precision, dtype=dtype
+        )
+        make = lambda name, shape: config.first_value(name, shape, seed)  # noqa: E731
+        first_values(self.owner.world.own, self.owner.masters, make)
+        self.spread()
+        self.engine = recipe.engine(self.model, self.owner)
+        sums = [axis for axis in self.engine.sums if axis in seat.layout.axes]
+        self.group = GroupTransport(mesh.group(*sums)) if mesh and sums else None
+        lossy = [seam for seam in (self.precision, self.owner) if seam.lossy]
+        self.lossy = ", and ".join(seam.lossy for seam in lossy)
+        self.bound = max((seam.bound for seam in lossy), default=0.0)
+
+    @property
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The model's, by name."""
+        return self.owner.parameters
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        return self.owner.optimizer
+
+    def step(self, batch: Batch, lr: float | None = None) -> Step:
+        tokens = GlobalSum(self.group, self.device, batch.counted()).send()
+        loss = GlobalSum(self.group, self.device)
+        self.owner.begin()
+        self.engine.step(batch.to(self.device).micro(self.micro_batches), tokens, loss)
+        self.owner.complete()
+        norm = self.owner.world.norm(self.owner.gradients())
+        skipped = self.precision.skips(norm)
+        if not skipped:
+            rule = self.rule if lr is None else replace(self.rule, lr=lr)
+            self.owner.update(rule, self.rule.factor(norm))
+            self.spread()
+        count = int(tokens.wait())
+        mean = loss.wait() / max(count, 1)
+        return Step(loss=mean, grad_norm=norm, tokens=count, skipped=skipped)
+
+    def evaluate(self, batch: Batch) -> tuple[float, int]:
+        values = self.engine.evaluate(batch.to(self.device))
+        loss, count = (GlobalSum(self.group, self.device, float(v)).send() for v in values)
+        return float(loss.wait()), int(count.wait())
+
+    def full_gradients(self):
+        return self.owner.full_gradients()
+
+    def full_state(self):
+        return self.owner.full_state()
+
+    def load(self, state):
+        self.owner.load(state)
+        self.spread()
+
+    def spread(self):
+        """From what the optimizer updated to the parameters, here and on other ranks."""
+        self.precision.write(self.owner.masters, self.owner.values)
+        self.owner.publish()
+
+    def held(self):
+        return self.owner.held()
+
+    def close(self):
+        self.engine.close()
+        self.owner.close()

@@ -1,0 +1,93 @@
+"""All ranks' parts, and what is asked of all ranks together: sums, the norm, whole tensors."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from helpers.comm.mesh import Layout, Mesh
+from helpers.state import norm
+from helpers.state.all_parts import AllParts
+from helpers.state.full_state import full_state
+from helpers.state.gather import full_gradients
+from helpers.state.part import Part
+from helpers.state.pending import complete, make_groups
+from helpers.state.placing import Seat
+
+Tensors = Mapping[str, torch.Tensor]
+ALONE = Seat(Layout(dp=1), rank=0)  # the seat of a single process
+
+
+class World:
+    """The layout of a model over all ranks, as one of them sees it.
+
+    Where every rank holds the whole model, nothing is sent: each answers from its own tensors. A
+    replica that drifted away from the others shows its drift.
+
+    Args:
+        parts: this rank's, by its own names; with the sums that are pending after a backward.
+        mesh: None for a single process. Every rank makes its World, with the same mesh.
+
+    Attributes:
+        own: this rank's parts, with their pending sums.
+        parts: of all ranks, with no sum pending.
+        everywhere: whether every rank holds the whole model.
+    """
+
+    def __init__(self, parts: Mapping[str, Part], mesh: Mesh | None):
+        self.own = dict(parts)
+        before = AllParts([parts]) if mesh is None else AllParts.exchanged(parts)
+        self.groups = {} if mesh is None else make_groups(mesh, before)
+        self.parts = before.completed
+        shapes = before.shapes
+        self.everywhere = all(
+            {part.name for part in held.values() if part.local_shape == part.shape} == shapes.keys()
+            for held in before.ranks
+        )
+
+    def complete(self, gradients: Tensors, done: Iterable[tuple[int, ...]]) -> Tensors:
+        """Make the sums that are pending still, when those over the groups `done` are made."""
+        done = set(done)
+        left = {
+            key: part.completed(*made) if (made := done & set(part.pending)) else part
+            for key, part in self.own.items()
+        }
+        if not any(part.pending for part in left.values()):
+            return gradients
+        device = next(iter(gradients.values())).device if gradients else "cpu"
+        every = {key: gradients.get(key) for key in left}
+        _, summed = complete(left, every, self.groups, device)
+        return {key: gradient for key, gradient in summed.items() if gradient is not None}
+
+    def norm(self, gradients: Tensors) -> torch.Tensor:
+        """Of all gradients of the plain model together: a scalar, the same on every rank."""
+        if not self.everywhere:
+            return norm.global_norm(self.parts, gradients)
+        if not gradients:
+            return torch.zeros(())
+        tensors = list(gradients.values())
+        wide = torch.promote_types(tensors[0].dtype, torch.float32)
+        norms = torch._foreach_norm(tensors, 2, dtype=wide)
+        return torch.linalg.vector_norm(torch.stack(norms))
+
+    def full_gradients(self, gradients: Tensors) -> dict[str, torch.Tensor]:
+        """Whole, by plain name; copies."""
+        if self.everywhere:
+            return {self.own[key].name: g.detach().clone() for key, g in gradients.items()}
+        every = {key: gradients.get(key) for key in self.own}
+        return full_gradients(self.parts, every)
+
+    def full_state(self, tensors: Tensors, kept: Mapping[str, Mapping]) -> dict:
+        """Parameters and the optimizer's state, whole, by plain name; copies."""
+        if not self.everywhere:
+            return full_state(self.parts, tensors, kept)
+        return {
+            "model": {self.own[key].name: t.detach().clone() for key, t in tensors.items()},
+            "optimizer": {
+                self.own[key].name: {slot: copied(value) for slot, value in slots.items()}
+                for key, slots in kept.items()
+            },
+        }
+
+
+def copied(value):
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,145 @@
+"""Where a strategy departs from its twin first: which rank, in which pass, at which module."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from helpers.comm.mesh import Layout
+from helpers.training.guess import guess, missing_sum, unseen
+from helpers.training.witness import Witness
+
+# What is compared, in the order in which one thing follows from another.
+PASSES = ("start", "moments", "forward", "loss", "backward", "gradient", "update")
+NEAR = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative to the largest number of the tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Location:
+    """The first departure.
+
+    Attributes:
+        step, rank: where.
+        kind: one of PASSES: "start", the parameters before the step; "moments", the optimizer's
+            state before the step; "forward", a module's output; "backward", the gradient of a
+            module's output; "gradient", a parameter's, when all sums are made; "update".
+        name: of the module, or of the parameter; "" for the loss.
+        off: the largest difference, relative to the largest number of the twin's.
+        guess: why; "" where nothing comes to mind.
+    """
+
+    step: int
+    rank: int
+    kind: str
+    name: str
+    off: float
+    guess: str
+
+    def __str__(self):
+        what = {
+            "start": f"the parameter {self.name} departs before the step",
+            "moments": f"the optimizer's state of {self.name} departs before the step",
+            "forward": f"the output of {self.name} departs first",
+            "loss": "all modules' outputs are the twin's, and the loss is not",
+            "backward": f"the gradient of the output of {self.name} departs first",
+            "gradient": f"the backward is the twin's, and the gradient of {self.name} is not",
+            "update": f"the gradients are the twin's, and the update of {self.name} is not",
+        }[self.kind]
+        where = f"step {self.step}, rank {self.rank}: {what}, by {self.off:.2g} of its size"
+        return f"{where}. {self.guess}" if self.guess else where
+
+
+def locate(
+    step: int, layout: Layout, twin: Witness, ranks: Sequence[Witness], dtype: torch.dtype
+) -> Location | None:
+    """The first departure of this step; None where all that was seen is the twin's.
+
+    Of several the earliest pass comes first, then the earliest module, then the lowest rank. What a
+    rank holds a part of (columns, rows, places) is held against that part of the twin's, if the
+    cut is even; other modules are left out.
+    """
+    near = NEAR.get(dtype, 0.05)
+    for kind in PASSES:
+        found = []
+        for rank, seen in enumerate(ranks):
+            at = layout.coordinates(rank)
+            for place, (name, ours, theirs) in enumerate(pairs(kind, twin, seen)):
+                theirs = part_of(theirs, ours.shape, layout, at)
+                if theirs is not None and not (far := off(ours, theirs)) <= near:
+                    found.append((place, rank, name, far, ours, theirs))
+                    break
+        if found:
+            _, rank, name, far, ours, theirs = min(found, key=lambda one: one[:2])
+            why = guess(ours, theirs, layout, kind)
+            if kind == "gradient":
+                every = [seen.gradients.get(name) for seen in ranks]
+                why = missing_sum(every, twin.gradients[name], rank, layout) or why
+            if kind == "loss":
+                why = unseen(twin.numbers, [seen.numbers for seen in ranks]) or why
+            return Location(step=step, rank=rank, kind=kind, name=name, off=far, guess=why)
+    return None
+
+
+def pairs(kind: str, twin: Witness, seen: Witness) -> Iterator[tuple]:
+    """(name, ours, the twin's) of a pass, in its order; the twin's rows are those of this rank."""
+    match kind:
+        case "loss":
+            yield "", *(torch.tensor(one.loss, dtype=torch.float64) for one in (seen, twin))
+        case "forward" | "backward":
+            theirs, ours = getattr(twin, kind), getattr(seen, kind)
+            for name, value in theirs.items():
+                if name in ours:
+                    rows = len(value) == len(twin.numbers)
+                    yield name, ours[name], value[seen.numbers.to(value.device)] if rows else value
+        case "moments":
+            for name, slots in twin.optimizer.items():
+                for slot, value in slots.items():
+                    ours = seen.optimizer.get(name, {}).get(slot)
+                    if isinstance(value, torch.Tensor):
+                        nothing = torch.zeros_like(value)
+                        yield f"{name} ({slot})", nothing if ours is None else ours, value
+        case "start":
+            yield from together(seen.before, twin.before)
+        case "gradient":
+            # from the last module to the first, as the backward goes
+            yield from reversed(list(together(seen.gradients, twin.gradients)))
+        case "update":
+            ours, theirs = (way(one) for one in (seen, twin))
+            yield from together(ours, theirs)
+
+
+def way(one: Witness) -> dict[str, torch.Tensor]:
+    """How far each parameter went in the step."""
+    return {name: one.parameters[name] - one.before[name] for name in one.parameters}
+
+
+def together(ours: Mapping, theirs: Mapping) -> Iterator[tuple]:
+    for name, value in theirs.items():
+        yield name, ours.get(name, torch.zeros_like(value)), value
+
+
+def part_of(theirs: torch.Tensor, shape, layout: Layout, at: Mapping[str, int]):
+    """The part of the twin's tensor that has this shape on a rank; None where none fits.
+
+    A dim that is smaller by the size of an axis is cut along that axis, evenly.
+    """
+    if theirs.ndim != len(shape):
+        return None
+    for dim, size in enumerate(shape):
+        if theirs.shape[dim] == size:
+            continue
+        axes = [axis for axis in layout.axes if size * layout.size(axis) == theirs.shape[dim]]
+        if not axes:
+            return None
+        theirs = theirs.narrow(dim, at[axes[-1]] * size, size)
+    return theirs
+
+
+def off(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """The largest difference over the largest number of the twin's; NaN where one is."""
+    if not ours.numel():
+        return 0.0
+    far = (ours.cpu().double() - theirs.cpu().double()).abs().max().item()
+    size = theirs.double().abs().max().item()
+    return far / size if size else (0.0 if far == 0 else math.inf)

@@ -1,0 +1,88 @@
+"""What one process saw of a step: the outputs of all modules, and the gradients of them."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from helpers.data.batch import Batch
+from helpers.parallel.optimizer import OptimizerConfig
+from helpers.parallel.strategy import Strategy
+
+
+@dataclass
+class Witness:
+    """Of one step on one process. Tensors are copies.
+
+    Attributes:
+        numbers: of the sequences in its batch: (B,).
+        forward: module -> its output, a row a sequence, in the order in which modules ended.
+        backward: module -> the gradient of its output, in the order of the backward.
+        optimizer: the optimizer's state before the step, by plain name.
+        gradients: of the step, by plain name, as they were before clipping: a wrong gradient has a
+            wrong norm, and clipping would hide by how much it is wrong.
+        parameters: after the step, by plain name.
+        before: the parameters before the step.
+        loss: of the step.
+    """
+
+    numbers: torch.Tensor
+    forward: dict[str, torch.Tensor] = field(default_factory=dict)
+    backward: dict[str, torch.Tensor] = field(default_factory=dict)
+    optimizer: dict = field(default_factory=dict)
+    gradients: dict = field(default_factory=dict)
+    parameters: dict = field(default_factory=dict)
+    before: dict = field(default_factory=dict)
+    loss: float = 0.0
+
+
+def witness(trained: Strategy, batch: Batch, rule: OptimizerConfig) -> Witness:
+    """Make a step of `rule`, and see what happens in it."""
+    seen = Witness(batch.numbers.clone())
+    state = trained.full_state()
+    seen.before, seen.optimizer = state["model"], state["optimizer"]
+    with watching(trained.model) as (outputs, gradients):
+        step = trained.step(batch)
+    # several micro-batches: their rows in order; autograd may end them in another
+    seen.forward = {name: torch.cat([*calls.values()]) for name, calls in outputs.items()}
+    seen.backward = {
+        name: torch.cat([calls[k] for k in sorted(calls)]) for name, calls in gradients.items()
+    }
+    seen.loss = step.loss.item()
+    factor = rule.factor(step.grad_norm.cpu())
+    clipped = trained.full_gradients()
+    seen.gradients = {n: g if factor is None else g / factor for n, g in clipped.items()}
+    seen.parameters = trained.full_state()["model"]
+    return seen
+
+
+@contextmanager
+def watching(model):
+    """Yields two tables that fill up: module -> call -> output, and -> gradient of the output."""
+    models = [model] if isinstance(model, torch.nn.Module) else list(model)
+    outputs, gradients, hooks = {}, {}, []
+
+    def look(name):
+        def called(_module, _inputs, output):
+            inside = torch._C._current_graph_task_id() != -1  # computed again in the backward
+            if inside or not isinstance(output, torch.Tensor) or not output.ndim:
+                return
+            calls = outputs.setdefault(name, {})
+            number = len(calls)
+            calls[number] = output.detach().clone()
+            if output.requires_grad:
+                output.register_hook(lambda gradient: came(name, number, gradient))
+
+        return called
+
+    def came(name, number, gradient):
+        gradients.setdefault(name, {})[number] = gradient.detach().clone()
+
+    try:
+        for one in models:
+            for name, module in one.named_modules():
+                hooks.append(module.register_forward_hook(look(name)))
+        yield outputs, gradients
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,177 @@
+"""Masks that depend on the counter alone: their statistics, and the same training on any cut."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.data.batch import random_batch
+from helpers.models import gpt
+from helpers.models.config import CHOICES, GPTConfig
+from helpers.models.dropout import LOW, counter, dropout, mix
+from helpers.models.gpt import build
+
+CONFIG = GPTConfig(vocab=31, context=8, width=16, layers=2, heads=4, dropout=0.3)
+NUMBERS = ("seed", "step", "site", "sequence", "place")
+SIGMAS = 5  # how far a count of coins may be from its mean, for the fixed counters below
+
+
+def mask(rate=0.5, channels=64, **numbers) -> torch.Tensor:
+    """Which of the channels stay, 1 or 0, for numbers that broadcast."""
+    key = counter(*(torch.as_tensor(numbers.get(name, 0)) for name in NUMBERS))
+    ones = torch.ones(*key.shape, channels, dtype=torch.float64)
+    return (dropout(ones, rate, key) != 0).double()
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("along", NUMBERS)
+def test_as_many_are_dropped_as_asked(along, rate):
+    kept = mask(rate, **{along: torch.arange(2000)})
+    sigma = (rate * (1 - rate) / kept.numel()) ** 0.5
+    assert abs(1 - kept.mean().item() - rate) < SIGMAS * sigma
+    # so in every channel, and for every value of the number
+    for dim in (0, 1):
+        off = (1 - kept.mean(dim) - rate).abs().max().item()
+        assert off < SIGMAS * (rate * (1 - rate) / kept.shape[dim]) ** 0.5 + 1 / kept.shape[dim]
+
+
+@pytest.mark.parametrize("along", NUMBERS)
+@pytest.mark.parametrize("apart", [1, 2, 3, 16, 256])
+def test_neighbours_know_nothing_of_each_other(along, apart):
+    """The correlation of coins in which one number, or the channel, differs."""
+    signs = 2 * mask(0.5, **{along: torch.arange(2000)}) - 1
+    far = (signs[apart:] * signs[:-apart]).mean().item()
+    assert abs(far) < SIGMAS / signs[apart:].numel() ** 0.5
+    if apart < 64:
+        far = (signs[:, apart:] * signs[:, :-apart]).mean().item()
+        assert abs(far) < SIGMAS / signs[:, apart:].numel() ** 0.5
+
+
+def test_each_number_counts_and_their_order_does():
+    keys = [counter(*numbers) for numbers in product((0, 1, 2**32, -1), repeat=4)]
+    assert len(set(keys)) == len(keys)
+    assert counter(1, 2) != counter(2, 1) != counter(1, 2, 0)
+    assert all(0 <= key <= LOW for key in keys)
+
+
+def test_pairs_of_masks_agree_in_half_of_their_places():
+    """No two of 300 masks are alike, or each other's opposite."""
+    signs = 2 * mask(0.5, channels=512, sequence=torch.arange(300)) - 1
+    products = (signs @ signs.T / 512).fill_diagonal_(0)
+    # 44 850 pairs: the largest of so many normal numbers is about 4.3 sigmas out
+    assert products.abs().max().item() < 6.5 / 512**0.5
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(0, LOW))
+def test_ints_and_tensors_give_the_same_key(number, other):
+    assert counter(torch.tensor(number), other).item() == counter(number, other)
+    assert mix(torch.tensor(other)).item() == mix(other)
+
+
+def test_mix_is_the_published_hash_and_a_bijection():
+    # by hand, in 32 bits
+    x = 0xDEADBEEF
+    for _ in range(2):
+        x = ((x >> 16) ^ x) * 0x45D9F3B % 2**32
+    assert mix(0xDEADBEEF) == (x >> 16) ^ x
+    some = torch.arange(1 << 18) * 16381
+    assert mix(some).unique().numel() == some.numel()
+
+
+def test_what_stays_is_scaled_and_gradients_go_the_same_way():
+    x = torch.randn(3, 5, 7, dtype=torch.float64, requires_grad=True)
+    key = counter(0, torch.arange(3)[:, None], torch.arange(5))
+    y = dropout(x, 0.25, key)
+    y.sum().backward()
+    kept = y != 0
+    assert torch.equal(y[kept], x[kept] / 0.75)
+    assert torch.equal(x.grad, kept.double() / 0.75)
+    assert dropout(x.bfloat16(), 0.25, key).dtype is torch.bfloat16
+
+
+def gradients(model, batches):
+    model.zero_grad()
+    total = sum(model.loss(batch)[0] for batch in batches)
+    total.backward()
+    return total.item(), {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def differ(ours, theirs) -> float:
+    return max((ours[name] - theirs[name]).abs().max().item() for name in theirs)
+
+
+def test_every_cut_of_a_batch_has_the_masks_of_the_whole():
+    model = build(CONFIG, 3, torch.float64)
+    batch = replace(random_batch(0, 7, 8, 31), step=5)
+    loss, whole = gradients(model, [batch])
+    shards = [batch.shard(rank, 3) for rank in range(3)]
+    for cut in (shards, batch.micro(4), [m for s in shards for m in s.micro(2)]):
+        found, parts = gradients(model, cut)
+        assert found == pytest.approx(loss, abs=1e-12)
+        assert differ(parts, whole) < 1e-12
+    # a cut by places, as in context parallel, up to the attention
+    places = torch.tensor([1, 4, 7])
+    whole = model.locate(batch.tokens, numbers=batch.numbers, step=5)
+    some = model.locate(batch.tokens[:, places], places, batch.numbers, 5)
+    assert torch.equal(some.key, whole.key[:, places])
+
+
+def test_another_seed_step_or_place_in_the_batch_has_other_masks():
+    model = build(CONFIG, 3, torch.float64)
+    batch = random_batch(0, 7, 8, 31)
+    losses = [gradients(model, [batch])[0]]
+    losses.append(gradients(model, [replace(batch, step=1)])[0])
+    losses.append(gradients(model, [replace(batch, numbers=batch.numbers + 1)])[0])
+    model.seed = 4
+    losses.append(gradients(model, [batch])[0])
+    assert len(set(losses)) == 4
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+@pytest.mark.parametrize("attention", CHOICES["attention"])
+def test_recomputing_changes_no_bit(recompute, attention):
+    config = replace(CONFIG, attention=attention)
+    batch = random_batch(0, 3, 8, 31)
+    kept = gradients(build(config), [batch])
+    again = gradients(build(replace(config, recompute=recompute)), [batch])
+    assert kept[0] == again[0]
+    assert differ(kept[1], again[1]) == 0
+
+
+def test_nothing_is_dropped_in_evaluation():
+    batch = random_batch(0, 3, 8, 31)
+    plain, model = build(replace(CONFIG, dropout=0.0)), build(CONFIG)
+    assert model.loss(batch)[0] != plain.loss(batch)[0]
+    assert model.eval().loss(batch)[0] == plain.loss(batch)[0]
+
+
+def test_a_stage_drops_what_the_whole_model_drops():
+    batch = random_batch(0, 3, 8, 31)
+    whole = build(CONFIG, 3)
+    x = batch.tokens
+    for blocks, ends in (([0], {"last": False}), ([1], {"first": False})):
+        stage = build(CONFIG, 3, blocks=blocks, **ends)
+        x = stage(x, stage.locate(x, numbers=batch.numbers))
+    assert torch.equal(x, whole(batch.tokens))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_a_gpu_has_the_same_bits():
+    key = counter(7, torch.arange(50)[:, None], torch.arange(60))
+    ones = torch.ones(50, 60, 300)
+    there = dropout(ones.cuda(), 0.3, key.cuda())
+    assert torch.equal(there.cpu(), dropout(ones, 0.3, key))
+
+
+def test_every_place_where_numbers_are_dropped_has_masks_of_its_own(monkeypatch):
+    keys = []
+    monkeypatch.setattr(gpt, "dropout", lambda x, rate, key: (keys.append(key), x)[1])
+    batch = random_batch(0, 3, 8, 31)
+    build(replace(CONFIG, layers=3)).loss(batch)
+    assert len(keys) == 1 + 2 * 3
+    everywhere = torch.stack(keys)  # (sites, B, T)
+    assert everywhere.unique().numel() == everywhere.numel() == 7 * 3 * 8

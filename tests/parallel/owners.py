@@ -1,0 +1,98 @@
+"""Owners and engines that prove the seams: shards of the optimizer, a diary, gradients by hand."""
+
+import torch
+
+from helpers.parallel.ddp.owner import Replicated
+from helpers.parallel.engines.in_turn import InTurn
+from helpers.parallel.owners.local import Local
+from helpers.state.placing import flat
+
+
+class Sharded(Local):
+    """Each rank of "dp" updates a flat shard of every parameter: the optimizer of ZeRO stage 1."""
+
+    def __init__(self, model, parts, mesh, **seams):
+        self.mesh = mesh
+        super().__init__(model, parts, mesh, **seams)
+
+    def hold(self, parts, mesh):
+        shards = {n: flat(mesh, part.completed(), "dp") for n, part in parts.items()}
+        values = {
+            name: p.detach().view(-1)[slice(*shards[name].flat)].requires_grad_()
+            for name, p in self.parameters.items()
+        }
+        return values, shards
+
+    def complete(self):
+        for name, p in self.parameters.items():
+            torch.distributed.all_reduce(p.grad, group=self.mesh.group("dp"))
+            self.values[name].grad = p.grad.view(-1)[slice(*self.world.own[name].flat)]
+        self.precision.collect(self.values, self.masters)
+
+    @torch.no_grad()
+    def publish(self):
+        for name, p in self.parameters.items():
+            mine = torch.zeros_like(p).view(-1)
+            mine[slice(*self.world.own[name].flat)] = self.values[name]
+            torch.distributed.all_reduce(mine, group=self.mesh.group("dp"))
+            p.copy_(mine.view(p.shape))
+
+
+class ByHand(InTurn):
+    """Computes gradients with `autograd.grad`, where no hook of a parameter runs.
+
+    As a zero-bubble schedule does: all gradients of the activations, then the weights', and the
+    owner hears of them in an order of the engine's own.
+    """
+
+    def __init__(self, model, owner):
+        super().__init__(model, owner)
+        self.close()  # no hooks
+
+    def step(self, micro_batches, tokens, loss):
+        trained = {n: p for n, p in self.owner.parameters.items() if p.requires_grad}
+        for left, batch in zip(reversed(range(len(micro_batches))), micro_batches, strict=True):
+            total, _ = self.model.loss(batch)
+            loss.add(total.detach())
+            scaled = total / tokens.wait().clamp(min=1)
+            gradients = torch.autograd.grad(scaled, list(trained.values()))
+            for (name, p), gradient in zip(trained.items(), gradients, strict=True):
+                p.grad = gradient if p.grad is None else p.grad + gradient
+                self.owner.gradient(name, left == 0)
+        loss.send()
+
+
+class Diary(Replicated):
+    """Writes down what it is told."""
+
+    wants = frozenset({"units", "gradients"})
+
+    def __init__(self, *arguments, **seams):
+        self.log = []
+        super().__init__(*arguments, **seams)
+
+    def begin(self):
+        self.log.append(("begin",))
+        super().begin()
+
+    def before(self, unit):
+        self.log.append(("before", unit.name))
+
+    def after(self, unit):
+        here = sum(p.grad is not None for p in unit.parameters.values())
+        self.log.append(("after", unit.name, here == len(unit.parameters)))
+
+    def gradient(self, name, last):
+        self.log.append(("gradient", name, last))
+        super().gradient(name, last)
+
+    def complete(self):
+        self.log.append(("complete",))
+        super().complete()
+
+    def update(self, rule, factor):
+        self.log.append(("update", rule.lr))
+        super().update(rule, factor)
+
+    def publish(self):
+        self.log.append(("publish",))

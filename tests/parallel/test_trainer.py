@@ -1,0 +1,242 @@
+"""The step's order, and what each seam may do without the others knowing: beside one process."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.data.batch import random_batch
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.ddp.owner import Replicated
+from helpers.parallel.ddp.strategy import DataParallel
+from helpers.parallel.optimizer import OptimizerConfig
+from helpers.parallel.precision import Mixed
+from helpers.parallel.recipe import Recipe
+from helpers.parallel.single import Single
+from helpers.runtime.launch import launch
+from helpers.training.twin import compare
+from tests.parallel.owners import ByHand, Diary, Sharded
+
+TINY = GPTConfig(vocab=32, context=8, width=16, layers=2, heads=2)
+BUCKETS = {"bucket_cap_mb": 2000 / 2**20, "first_bucket_mb": 500 / 2**20}
+EXACT = Mixed(low=torch.float64)  # rounds nothing: what is wrong then is its bookkeeping
+
+
+def twin(recipe, **changes):
+    return compare(recipe, **{"config": TINY, "steps": 4, "device": "cpu", **changes})
+
+
+@pytest.mark.parametrize("precision", [None, EXACT], ids=["plain", "master copies"])
+@pytest.mark.parametrize(
+    "seams",
+    [
+        {},
+        {"owner": partial(Replicated, **BUCKETS)},
+        {"owner": partial(Replicated, **BUCKETS), "engine": ByHand},
+        {"owner": Sharded},
+        {"owner": Sharded, "engine": ByHand},
+        {"owner": Diary},
+    ],
+    ids=["local", "replicated", "by hand", "sharded", "sharded by hand", "watched"],
+)
+def test_any_engine_with_any_owner_and_precision_is_exact(seams, precision):
+    recipe = Recipe(**seams, **({"precision": precision} if precision else {}))
+    for changes in ({}, {"workers": 3, "micro_batches": 2, "sequences": 7}):
+        comparison = twin(recipe, **changes)
+        assert comparison, comparison
+        assert comparison.lossy == ""
+
+
+def test_a_mesh_of_other_axes_too_shares_the_batches():
+    """Ranks that differ in another axis alone do the same: nothing there is summed."""
+    for owner in (Recipe(), Recipe(owner=Replicated)):
+        comparison = twin(owner, workers=4, layout={"dp": 2, "tp": 2})
+        assert comparison, comparison
+    assert twin(Recipe(), workers=2, layout={"tp": 2})
+
+
+def diary(worker, micro_batches, recompute="none"):
+    torch.set_num_threads(1)
+    mesh = make_mesh(Layout(dp=worker.world_size))
+    config = replace(TINY, recompute=recompute)
+    trainer = Recipe(owner=Diary)(config, 0, mesh, micro_batches=micro_batches)
+    trainer.owner.log.clear()
+    trainer.step(random_batch(worker.rank, 4, 8, 32), lr=0.25)
+    step = list(trainer.owner.log)
+    trainer.owner.log.clear()
+    trainer.evaluate(random_batch(worker.rank, 4, 8, 32))
+    return {"step": step, "evaluate": trainer.owner.log, "names": list(trainer.parameters)}
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_the_order_of_a_step(micro_batches):
+    (run, _) = launch(diary, 2, device="cpu", micro_batches=micro_batches)
+    log = run["step"]
+    assert log[0] == ("begin",)
+    assert log[-3:] == [("complete",), ("update", 0.25), ("publish",)]
+    # the head is the embedding's matrix: it belongs to the first unit
+    order = ["embedding", "blocks.0", "blocks.1", "norm"]
+    told = [entry[:2] for entry in log if entry[0] in ("before", "after")]
+    forward = [(what, name) for name in order for what in ("before", "after")]
+    assert told[: len(forward)] == forward
+    backward = told[len(forward) : len(told) // micro_batches]
+    assert {what: [n for w, n in backward if w == what] for what in ("before", "after")}[
+        "after"
+    ] == ["norm", "blocks.1", "blocks.0", "embedding"]
+    assert sorted(backward) == sorted(forward)
+    # every gradient once for each micro-batch, and the last one says so
+    for name in run["names"]:
+        lasts = [entry[2] for entry in log if entry[:2] == ("gradient", name)]
+        assert lasts == [False] * (micro_batches - 1) + [True]
+    # after a unit's backward all of its gradients are there
+    ends = [entry for entry in log if entry[0] == "after"]
+    assert all(here for *_, here in ends[len(order) : 2 * len(order)])
+    assert [entry[:2] for entry in run["evaluate"]] == forward
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_a_forward_that_is_computed_again_belongs_to_the_backward(recompute):
+    plain, again = (
+        launch(diary, 1, device="cpu", micro_batches=2, recompute=kind)[0]["step"]
+        for kind in ("none", recompute)
+    )
+    told = [[entry for entry in log if entry[0] in ("before", "after")] for log in (plain, again)]
+    assert told[0] == told[1]
+
+
+def poisoned(worker, precision, bad):
+    """Three steps; in the second, rank 0's loss is infinite if `bad`, or the step is left out."""
+    torch.set_num_threads(1)
+    mesh = make_mesh(Layout(dp=worker.world_size))
+    trainer = DataParallel(TINY, 0, mesh, dtype=torch.float64, precision=precision)
+    found = []
+    for k in range(3):
+        if k == 1 and not bad:
+            continue
+        if k == 1 and worker.rank == 0:
+            right = trainer.model.loss
+            trainer.model.loss = lambda batch: tuple(v * float("inf") for v in right(batch))  # noqa: B023
+        step = trainer.step(random_batch(10 * k + worker.rank, 2, 8, 32), lr=1e-2)
+        if k == 1 and worker.rank == 0:
+            trainer.model.loss = right
+        found.append((step.skipped, bool(step.grad_norm.isfinite())))
+    return {"steps": found, "state": trainer.full_state()}
+
+
+def test_a_skipped_update_changes_nothing_on_any_rank():
+    skipped, left_out = (
+        launch(poisoned, 2, device="cpu", precision=EXACT, bad=bad) for bad in (True, False)
+    )
+    for run, expected in zip(skipped, left_out, strict=True):
+        assert run["steps"] == [(False, True), (True, False), (False, True)]
+        ours, theirs = run["state"], expected["state"]
+        for name, value in theirs["model"].items():
+            assert torch.equal(ours["model"][name], value)
+        for name, slots in theirs["optimizer"].items():
+            assert slots.keys() == ours["optimizer"][name].keys()
+            assert all(torch.equal(ours["optimizer"][name][key], v) for key, v in slots.items())
+
+
+def test_one_format_skips_nothing_so_that_the_loss_shows_it():
+    (run, _) = launch(poisoned, 2, device="cpu", precision=None, bad=True)
+    assert [skipped for skipped, _ in run["steps"]] == [False] * 3
+    assert not any(value.isfinite().all() for value in run["state"]["model"].values())
+
+
+def test_bf16_with_master_copies_stays_within_its_bound():
+    for owner in (Replicated, Sharded):
+        comparison = twin(
+            Recipe(owner=owner, precision=Mixed()), steps=20, dtype=torch.float32, sequences=6
+        )
+        assert comparison, comparison
+        assert "bfloat16" in comparison.lossy
+        assert 1e-3 < comparison.worst("relative") < comparison.bound / 1.5
+        for side in comparison.ranks:
+            low, wide = side.held["parameters", "cpu"], side.held["master copies", "cpu"]
+            shards = 2 if owner is Sharded else 1
+            assert wide * shards == pytest.approx(2 * low, rel=1e-3)
+
+
+def test_master_copies_collect_what_bf16_loses():
+    """Steps so small that a bf16 parameter rounds them away, every one."""
+    rule = OptimizerConfig(lr=1e-5, weight_decay=0.0)
+    trainers = {
+        "bf16": Single(TINY, 0, dtype=torch.bfloat16, optimizer=rule),
+        "masters": Recipe(precision=Mixed())(TINY, 0, optimizer=rule),
+    }
+    moved = {}
+    for name, trainer in trainers.items():
+        first = trainer.full_state()["model"]["blocks.0.mlp.up.weight"].float()
+        batch = random_batch(0, 2, 8, 32)
+        for _ in range(20):
+            trainer.step(batch)
+        last = trainer.full_state()["model"]["blocks.0.mlp.up.weight"].float()
+        moved[name] = (last - first).abs().median().item()
+    assert moved["bf16"] == 0
+    assert moved["masters"] == pytest.approx(20e-5, rel=0.2)
+
+
+def test_evaluation_drops_nothing_and_leaves_training_on():
+    config = GPTConfig(vocab=32, context=8, width=16, layers=2, heads=2, dropout=0.5)
+    batch = random_batch(0, 4, 8, 32, ignored=0.2)
+    trainer, plain = Single(config), Single(TINY)
+    assert trainer.evaluate(batch) == plain.evaluate(batch)
+    assert trainer.model.training
+    assert trainer.step(batch).loss != plain.step(batch).loss
+
+
+def shared_evaluation(worker):
+    mesh = make_mesh(Layout(dp=worker.world_size))
+    trainer = DataParallel(TINY, 0, mesh, dtype=torch.float64)
+    batch = random_batch(0, 5, 8, 32, ignored=0.3)
+    return trainer.evaluate(batch.shard(trainer.data_rank, trainer.data_size))
+
+
+def test_evaluation_is_of_the_global_batch():
+    alone = Single(TINY, dtype=torch.float64).evaluate(random_batch(0, 5, 8, 32, ignored=0.3))
+    for loss, count in launch(shared_evaluation, 3, device="cpu"):
+        assert loss == pytest.approx(alone[0], abs=1e-11)
+        assert count == alone[1]
+
+
+def test_the_rate_of_a_step_is_of_that_step_alone():
+    trainer = Single(TINY, optimizer=OptimizerConfig(lr=1e-2))
+    batch = random_batch(0, 2, 8, 32)
+    trainer.step(batch, lr=0.5)
+    trainer.step(batch)
+    assert {group["lr"] for group in trainer.optimizer.param_groups} == {1e-2}
+    with pytest.raises(ValueError, match="micro_batches must be at least 1"):
+        Single(TINY, micro_batches=0)
+
+
+class OtherConfig:
+    """Another kind of model: what a Trainer asks of a configuration, and no more."""
+
+    def build(self, dtype, device, seed=0):
+        return LeastSquares(dtype, device)
+
+    def first_value(self, name, shape, seed):
+        return torch.linspace(-1, 1, math.prod(shape), dtype=torch.float64).view(shape)
+
+
+class LeastSquares(torch.nn.Module):
+    def __init__(self, dtype, device):
+        super().__init__()
+        self.line = torch.nn.Linear(3, 2, bias=False, dtype=dtype, device=device)
+
+    def loss(self, batch):
+        x = torch.nn.functional.one_hot(batch.tokens % 3, 3).to(self.line.weight.dtype)
+        y = torch.nn.functional.one_hot(batch.targets.clamp(min=0) % 2, 2)
+        return (self.line(x) - y).square().sum(), torch.tensor(batch.counted())
+
+
+def test_a_config_builds_its_model_whatever_that_is():
+    comparison = twin(DataParallel, config=OtherConfig(), batches=partial(some, 6))
+    assert comparison, comparison
+
+
+def some(sequences, k):
+    return random_batch(k, sequences, 8, 32)

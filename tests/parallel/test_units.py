@@ -1,0 +1,37 @@
+"""A model in units: every parameter in one, whatever it is tied to."""
+
+import pytest
+import torch
+from torch import nn
+
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.units import units
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+def test_a_gpt_is_its_ends_and_its_blocks(tied, positions):
+    config = GPTConfig(layers=2, tied=tied, positions=positions)
+    model = config.build(device="meta")
+    found = units(model)
+    learned = ["positions"] if positions == "learned" else []
+    ends = ["norm"] if tied else ["norm", "head"]  # a tied head's matrix is the embedding's
+    assert [u.name for u in found] == ["embedding", *learned, "blocks.0", "blocks.1", *ends]
+    names = [name for unit in found for name in unit.parameters]
+    assert sorted(names) == sorted(name for name, _ in model.named_parameters())
+    for unit in found:
+        assert model.get_submodule(unit.name) is unit.module
+        for name, p in unit.parameters.items():
+            assert model.get_parameter(name) is p
+
+
+def test_a_stage_has_its_blocks_under_their_own_numbers():
+    stage = GPTConfig(layers=4).build(device="meta", blocks=[2, 3], first=False)
+    assert [unit.name for unit in units(stage)] == ["blocks.2", "blocks.3", "norm", "head"]
+
+
+def test_a_parameter_of_the_model_itself_is_in_no_unit():
+    model = nn.Module()
+    model.scale = nn.Parameter(torch.ones(1))
+    with pytest.raises(ValueError, match="in no child of the model: scale"):
+        units(model)

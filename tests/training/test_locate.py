@@ -1,0 +1,130 @@
+"""The first departure from the twin is named, and why: mistakes planted in every pass."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.ddp.owner import Replicated
+from helpers.parallel.recipe import Recipe, plain
+from helpers.training.guess import guess, missing_sum
+from helpers.training.locate import off, part_of
+from helpers.training.twin import compare
+from tests.training.test_twin import (
+    ForgetsMoments,
+    Forgotten,
+    MeanOfMeans,
+    NotReplicated,
+    OwnUpdate,
+    SameShard,
+    Still,
+    TwiceAveraged,
+)
+
+TINY = GPTConfig(vocab=32, context=8, width=16, layers=2, heads=2)
+
+
+def located(strategy, **changes):
+    settings = {"config": TINY, "steps": 3, "device": "cpu", "sequences": 5, "locate": True}
+    comparison = compare(strategy, workers=2, **settings | changes)
+    assert not comparison
+    assert str(comparison.location) in repr(comparison)
+    return comparison.location
+
+
+def bent(config, seed, seat, dtype, name, hook, rank):
+    """The plain transform, with a module whose output is changed on one rank."""
+    model, parts = plain(config, seed, seat, dtype)
+    if seat.rank == rank:
+        model.get_submodule(name).register_forward_hook(hook)
+    return model, parts
+
+
+def half(module, inputs, output):
+    return output / 2
+
+
+def doubled_backward(module, inputs, output):
+    output.register_hook(lambda gradient: 2 * gradient)
+
+
+def test_a_module_s_output():
+    for axis in ("dp", "tp"):
+        transform = partial(bent, name="blocks.1.mlp", hook=half, rank=1)
+        recipe = (
+            Recipe(transform=transform, owner=Replicated)
+            if axis == "dp"
+            else Recipe(transform=transform)
+        )
+        where = located(recipe, layout={axis: 2})
+        assert (where.kind, where.name, where.rank, where.step) == ("forward", "blocks.1.mlp", 1, 0)
+        assert f"Half the twin's: a missing sum over {axis}" in where.guess
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_the_gradient_of_a_module_s_output(micro_batches):
+    transform = partial(bent, name="blocks.0.attention", hook=doubled_backward, rank=0)
+    where = located(Recipe(transform=transform, owner=Replicated), micro_batches=micro_batches)
+    assert (where.kind, where.name, where.rank) == ("backward", "blocks.0.attention", 0)
+    assert "2 times the twin's: summed over dp twice" in where.guess
+
+
+@pytest.mark.parametrize(
+    ("mistake", "kind", "rank", "name", "said"),
+    [
+        (NotReplicated, "start", 1, "blocks.0.attention.query.weight", ""),
+        (SameShard, "loss", 0, "", "Sequences 3, 4 of the batch are on no rank"),
+        (MeanOfMeans, "backward", 0, "head", "divided by another count"),
+        (Forgotten, "gradient", 0, "norm.weight", "add up to the twin's: a missing sum over dp?"),
+        (TwiceAveraged, "gradient", 0, "norm.weight", "Half the twin's"),
+        (OwnUpdate, "update", 1, "embedding.weight", "another learning rate"),
+        (Still, "update", 0, "embedding.weight", "is the optimizer given these parameters"),
+        (ForgetsMoments, "moments", 0, "embedding.weight (step)", "does `load` bring back"),
+    ],
+)
+def test_classic_mistakes_and_what_they_look_like(mistake, kind, rank, name, said):
+    where = located(mistake)
+    assert (where.kind, where.rank, where.name) == (kind, rank, name), where
+    assert said in where.guess
+    assert where.step == (3 if mistake is ForgetsMoments else 0)
+
+
+def test_nothing_is_located_where_nothing_departs():
+    recipe = Recipe(owner=Replicated)
+    assert compare(recipe, config=TINY, steps=2, device="cpu", locate=True).location is None
+
+
+def test_a_cut_tensor_is_held_against_its_part():
+    whole = torch.arange(48.0).view(2, 4, 6)
+    layout = Layout(dp=3, tp=2)
+    found = part_of(whole, (2, 4, 3), layout, {"dp": 0, "tp": 1})
+    assert torch.equal(found, whole[..., 3:])
+    found = part_of(whole, (2, 2, 2), layout, {"dp": 2, "tp": 0})
+    assert torch.equal(found, whole[:, :2, 4:])
+    assert part_of(whole, (2, 3, 6), layout, {"dp": 0, "tp": 0}) is None
+    assert part_of(whole, (2, 24), layout, {"dp": 0, "tp": 0}) is None
+
+
+def test_guesses():
+    theirs, layout = torch.tensor([1.0, -2.0, 3.0]), Layout(dp=2, tp=4)
+    look = partial(guess, theirs=theirs, layout=layout, kind="backward")
+    assert "A quarter of the twin's: a missing sum over tp" in look(theirs / 4)
+    assert "4 times the twin's: summed over tp twice" in look(theirs * 4)
+    assert "the other sign" in look(-theirs)
+    assert "0.3 times the twin's: divided by another count" in look(theirs * 0.3)
+    assert "not finite" in look(theirs / 0)
+    assert "detached" in look(theirs * 0)
+    assert look(theirs + torch.tensor([0.0, 0.0, 1.0])) == ""
+    every = [theirs - 1, torch.ones(3)]
+    assert "missing sum over dp" in missing_sum(every, theirs, 0, Layout(dp=2))
+    assert missing_sum([theirs, theirs], theirs, 0, Layout(dp=2)) == ""
+    assert missing_sum([theirs / 2, theirs / 2], theirs, 0, Layout(dp=2)) == ""
+
+
+def test_how_far_off():
+    assert off(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 4.0])) == 0.25
+    assert off(torch.zeros(2), torch.zeros(2)) == 0
+    assert off(torch.ones(2), torch.zeros(2)) == float("inf")
+    assert not off(torch.tensor([float("nan")]), torch.ones(1)) <= 1
