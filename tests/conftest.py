@@ -4,9 +4,14 @@ import importlib.util
 from pathlib import Path
 
 import cloudpickle
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# No timing decides a test: an example may take long where other tests run beside it.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 
 def ci(name: str):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import helpers
+from helpers import check
 
 ROOT = Path(__file__).resolve().parent.parent
 BUDGET = 0.060  # seconds
@@ -31,17 +32,21 @@ for _ in range(5):
         start = time.process_time()
         import helpers
         seconds = time.process_time() - start
+        modules = sorted(sys.modules)
         listed = set(helpers.__all__) <= set(dir(helpers))
-        print(json.dumps([seconds, sorted(sys.modules), listed]), flush=True)
+        import helpers.check.week01
+        checks = [name for name in sys.modules if name.startswith("helpers.check.week")]
+        print(json.dumps([seconds, modules, listed, checks]), flush=True)
         os._exit(0)
     os.wait()
 """
 
 
 @cache
-def imports() -> list[tuple[float, list[str], bool]]:
+def imports() -> list[tuple[float, list[str], bool, list[str]]]:
     """Of each import in a fresh interpreter: CPU seconds, modules, are public names listed?
 
+    Last come the weeks' checks that one check has imported.
     The interpreter starts as a student's does, with no test runner in it.
     """
     command = [sys.executable, "-c", PROGRAM]
@@ -54,20 +59,30 @@ def imports() -> list[tuple[float, list[str], bool]]:
 @pytest.mark.alone
 def test_import_costs_milliseconds_beyond_torch():
     """CPU time of the import, so that waiting does not count; the median of five."""
-    seconds = [seconds for seconds, _, _ in imports()]
+    seconds = [seconds for seconds, *_ in imports()]
     assert statistics.median(seconds) < BUDGET, seconds
 
 
 @pytest.mark.alone
 def test_import_pulls_in_nothing_heavy():
-    for _, modules, _ in imports():
+    for _, modules, *_ in imports():
         assert "helpers" in modules
         assert set(HEAVY) & set(modules) == set()
 
 
 @pytest.mark.alone
 def test_names_are_listed_before_they_are_used():
-    assert all(listed for _, _, listed in imports())
+    assert all(listed for _, _, listed, _ in imports())
+
+
+@pytest.mark.alone
+def test_a_rank_imports_the_check_that_it_runs():
+    assert imports()[0][-1] == ["helpers.check.week01"]
+
+
+@pytest.mark.parametrize("name", check.__all__)
+def test_every_check_resolves(name):
+    assert getattr(check, name).__name__ == name
 
 
 @pytest.mark.parametrize("name", helpers.__all__)
