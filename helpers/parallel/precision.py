@@ -50,10 +50,17 @@ class Mixed(Plain):
         low: the format of parameters, activations and gradients.
         bound: as for Strategy. Rounding a parameter to 8 bits moves it by up to 1/512 of itself;
             AdamW turns a gradient's sign that rounding changed into a whole step the other way.
+
+    Raises:
+        ValueError: float16, whose smallest numbers need a loss scale.
     """
 
     low: torch.dtype = torch.bfloat16
     bound: float = 0.3
+
+    def __post_init__(self):
+        if self.low is torch.float16:
+            raise ValueError("float16 loses small gradients without a loss scale: use bfloat16")
 
     @property
     def lossy(self) -> str:

@@ -179,6 +179,11 @@ def test_master_copies_collect_what_bf16_loses():
     assert moved["masters"] == pytest.approx(20e-5, rel=0.2)
 
 
+def test_float16_is_refused_without_a_loss_scale():
+    with pytest.raises(ValueError, match="without a loss scale"):
+        Mixed(low=torch.float16)
+
+
 def test_evaluation_drops_nothing_and_leaves_training_on():
     config = GPTConfig(vocab=32, context=8, width=16, layers=2, heads=2, dropout=0.5)
     batch = random_batch(0, 4, 8, 32, ignored=0.2)

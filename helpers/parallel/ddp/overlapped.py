@@ -66,7 +66,6 @@ class DDP(Replica):
         self.buckets: list[Bucket] = []
         self.bucket_of: dict[str, Bucket] = {}
         self.started = 0  # of the buckets, in their order
-        self.take_hold()
         self.hooks = []
         if hooks:
             self.hooks = [
@@ -76,13 +75,14 @@ class DDP(Replica):
 
     def take_hold(self):
         """One DDP for a parameter."""
-        for name, parameter in self.parameters_by_name.items():
+        trained = self.trained()
+        for name, parameter in trained.items():
             if parameter in HELD:
                 raise RuntimeError(
                     f"another DDP holds {name} already, and would reduce its gradient a second "
                     "time: call that DDP's close() first"
                 )
-        for parameter in self.parameters_by_name.values():
+        for parameter in trained.values():
             HELD[parameter] = id(self)
 
     def close(self):

@@ -57,6 +57,7 @@ class Replica(torch.nn.Module):
         self.average = average
         self.broadcast_buffers = broadcast_buffers
         self.syncing = True
+        self.take_hold()
         if not same:
             replicate([*module.parameters(), *module.buffers()], self.transport)
 
@@ -68,6 +69,9 @@ class Replica(torch.nn.Module):
     def trained(self) -> dict[str, torch.nn.Parameter]:
         """The parameters that get gradients, by name: a tied one once, frozen ones not at all."""
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+
+    def take_hold(self):
+        """Refuse a module that is taken, before anything is sent."""
 
     def gradient(self, name: str, last: bool):
         """A gradient came to its `.grad`; `last`: this step's backwards add nothing to it."""
