@@ -29,58 +29,10 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from helpers.comm.operators import NAMESPACES, OPERATORS, SILENT
 from helpers.comm.volume import CALLS, sent
 from helpers.measure.sockets import SentBytes
-
-# Operator -> our name of the call, and the argument that holds the payload. "×N": the argument is
-# one rank's part of it.
-OPERATORS = {
-    "c10d::allreduce_": ("all_reduce", "tensors"),
-    "c10d::allreduce_coalesced_": ("all_reduce", "tensors"),
-    "c10d::allgather_": ("all_gather", "input_tensors ×N"),
-    "c10d::allgather_coalesced_": ("all_gather", "input_list ×N"),
-    "c10d::_allgather_base_": ("all_gather", "input_tensor ×N"),
-    "c10d::allgather_into_tensor_coalesced_": ("all_gather", "inputs ×N"),
-    "c10d::reduce_scatter_": ("reduce_scatter", "output_tensors ×N"),
-    "c10d::_reduce_scatter_base_": ("reduce_scatter", "input_tensor"),
-    "c10d::reduce_scatter_tensor_coalesced_": ("reduce_scatter", "inputs"),
-    "c10d::broadcast_": ("broadcast", "tensors"),
-    "c10d::reduce_": ("reduce", "tensors"),
-    "c10d::gather_": ("gather", "input_tensors ×N"),
-    "c10d::scatter_": ("scatter", "output_tensors ×N"),
-    "c10d::alltoall_": ("all_to_all", "input_tensors"),
-    "c10d::alltoall_base_": ("all_to_all", "input"),
-    "c10d::send": ("send", "tensors"),
-    "c10d::recv_": ("recv", "tensors"),
-    "c10d::recv_any_source_": ("recv", "tensors"),
-    "c10d::barrier": ("barrier", ""),
-    "c10d::monitored_barrier_": ("barrier", ""),
-    "_c10d_functional::all_reduce": ("all_reduce", "input"),
-    "_c10d_functional::all_reduce_": ("all_reduce", "input"),
-    "_c10d_functional::all_reduce_coalesced": ("all_reduce", "inputs"),
-    "_c10d_functional::all_reduce_coalesced_": ("all_reduce", "inputs"),
-    "_c10d_functional::all_gather_into_tensor": ("all_gather", "input ×N"),
-    "_c10d_functional::all_gather_into_tensor_out": ("all_gather", "input ×N"),
-    "_c10d_functional::all_gather_into_tensor_coalesced": ("all_gather", "inputs ×N"),
-    "_c10d_functional::reduce_scatter_tensor": ("reduce_scatter", "input"),
-    "_c10d_functional::reduce_scatter_tensor_out": ("reduce_scatter", "input"),
-    "_c10d_functional::reduce_scatter_tensor_coalesced": ("reduce_scatter", "inputs"),
-    "_c10d_functional::broadcast": ("broadcast", "input"),
-    "_c10d_functional::broadcast_": ("broadcast", "input"),
-    "_c10d_functional::all_to_all_single": ("all_to_all", "input"),
-    "_c10d_functional::isend": ("send", "tensor"),
-    "_c10d_functional::irecv": ("recv", "tensor"),
-}
-NAMESPACES = ("c10d", "_c10d_functional", "_dtensor", "symm_mem")
-SILENT = (  # no messages
-    "wait_tensor",
-    "_wrap_tensor_autograd",
-    "check_for_nan",
-    "symm_mem::_rendezvous",
-    "symm_mem::_async_input_mm",
-    "symm_mem::memset32_",
-    "symm_mem::stream_write_value32_",
-)
+from helpers.plots.table import table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,8 +127,7 @@ class Ledger:
 
     def _repr_html_(self):
         head, *rows = self._table()
-        cells = [f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows]
-        return f"<table><tr><th>{'</th><th>'.join(head)}</th></tr>{''.join(cells)}</table>"
+        return table(rows, head=head)
 
     def plot(self):
         """A bar for each call: what this rank sends by formula. Returns a Picture."""

@@ -10,8 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.comm.ledger import OPERATORS, SILENT, Entry, Ledger, ledger, note, store_ports
+from helpers.comm.ledger import Entry, Ledger, ledger, note, store_ports
 from helpers.comm.mesh import Layout, make_mesh
+from helpers.comm.operators import OPERATORS, SILENT
 from helpers.runtime.launch import launch
 
 S = 983_040  # bytes; 2, 3 and 4 ranks divide it
