@@ -1,5 +1,8 @@
 """Steps are counted by who waits for whom; a traceback keeps the student's lines."""
 
+import os
+
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -7,6 +10,8 @@ from helpers import launch
 from helpers.check.oracle import started_too_slowly
 from helpers.check.traffic import Call, explain, observed, steps
 from helpers.check.verdict import Verdict
+from helpers.runtime.cluster import Cluster
+from tests.check.conftest import close_if_open
 
 
 def send(peer):
@@ -62,6 +67,26 @@ def test_a_batch_of_messages_is_seen():
     assert runs.column("answer") == [[1.0, 1.0], [0.0, 0.0]]
     assert set(runs[0]["calls"]) == {Call("send", 1, 8), Call("recv", 1, 8)}
     assert runs.column("unwaited") == [0, 0]
+
+
+def leave_open(worker, wait):
+    def solve(mine):
+        message = dist.isend if worker.rank else dist.irecv
+        request = message(mine, 1 - worker.rank)
+        if wait:
+            request.wait()
+
+    observed(solve, torch.ones(2))
+    return os.getpid()
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_ranks_with_a_message_under_way_are_not_shared(wait):
+    """Those that wrong answers share: the next answer would get the message."""
+    with Cluster(2, device="cpu") as cluster:
+        first = cluster.run(leave_open, wait=wait)
+        close_if_open(cluster)
+        assert (list(cluster.run(leave_open, wait=True)) == list(first)) == wait
 
 
 def test_only_the_student_s_frames_are_kept():
