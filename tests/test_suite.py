@@ -198,7 +198,7 @@ def test_quick_sees_what_changed(quick, tmp_path):
         ("helpers/comm/mesh.py", ["tests/comm/test_mesh.py"]),
         ("helpers/runtime/local/server.py", ["tests/runtime/local/test_server.py"]),
         ("helpers/check/week03/buckets.py", ["tests/check/week03/test_exercises.py"]),
-        ("helpers/parallel/torch_ddp.py", ["tests/parallel/test_libraries.py"]),
+        ("helpers/parallel/libraries/torch_ddp.py", ["tests/parallel/test_libraries.py"]),
         ("helpers/scaling/sweep.csv", ["tests/scaling/test_sweep.py"]),
         ("helpers/comm/__init__.py", ["tests/test_import.py"]),
         ("helpers/__init__.py", ["tests/test_import.py"]),

@@ -35,8 +35,8 @@ def machine():
     machine.close()
 
 
-def train(worker, steps, start):
-    weight = start.clone()
+def train(worker, steps, weight):
+    weight = weight.clone()
     losses = []
     for step in range(steps):
         gradient = (weight - worker.rank).sin()
@@ -47,12 +47,12 @@ def train(worker, steps, start):
     return {"losses": losses, "weight": weight.tolist()}
 
 
-def train_but_fail_first(worker, steps, start, fn):
+def train_but_fail_first(worker, steps, weight, fn):
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and worker.rank == 1:
         raise RuntimeError("the first attempt fails")
     dist.barrier()
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    return {**fn(worker, steps, start), "attempt": attempt}
+    return {**fn(worker, steps, weight), "attempt": attempt}
 
 
 def rows(runs):
@@ -65,7 +65,7 @@ def no_json(worker):
 
 @needs_mpiexec
 def test_a_job_gives_the_same_runs(machine, tmp_path):
-    arguments = {"steps": 5, "start": torch.linspace(0, 1, 4, dtype=torch.float64)}
+    arguments = {"steps": 5, "weight": torch.linspace(0, 1, 4, dtype=torch.float64)}
     folder = tmp_path / "new" / "job"
     save_job(folder, train, **arguments)
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -95,7 +95,7 @@ def test_a_result_that_is_no_json_is_named(machine, tmp_path):
 
 @pytest.mark.skipif(not can_make_networks(), reason="no network namespaces can be made here")
 def test_torchrun_starts_again_on_two_machines(tmp_path):
-    arguments = {"steps": 3, "start": torch.ones(2)}
+    arguments = {"steps": 3, "weight": torch.ones(2)}
     save_job(tmp_path, train_but_fail_first, fn=train, **arguments)
     (tmp_path / "rank-00001.json").write_text("of another attempt")
     pair = two_machines()
@@ -158,8 +158,8 @@ def test_a_link_or_a_pipe_is_no_job(tmp_path):
 
 
 def test_what_cannot_be_saved_is_named(tmp_path):
-    with open(__file__) as file, pytest.raises(TypeError, match=r"`start` is .* into a file"):
-        save_job(tmp_path / "job", train, steps=1, start=file)
+    with open(__file__) as file, pytest.raises(TypeError, match=r"`weight` is .* into a file"):
+        save_job(tmp_path / "job", train, steps=1, weight=file)
     assert not (tmp_path / "job").exists()
 
 

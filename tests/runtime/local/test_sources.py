@@ -18,9 +18,9 @@ def module(tmp_path, monkeypatch):
 
 
 def read(worker):
-    import edited_module
+    import importlib
 
-    return edited_module.value
+    return importlib.import_module("edited_module").value
 
 
 def test_an_edited_file_is_told_once(module, capsys):
