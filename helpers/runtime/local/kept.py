@@ -47,7 +47,7 @@ class Kept:
             Gone: it lives no more.
         """
         if not self.alive(rank):
-            raise Gone(f"Rank {rank} is gone.")
+            raise Gone(f"Rank {rank} has ended.")
         self.processes.tell(release=KEEP_SECONDS)
         self.processes.signal([rank], signal.SIGCONT)
         line = self.processes.ranks[rank].line

@@ -150,7 +150,7 @@ def test_a_rank_that_dies_under_the_debugger(failed):
     assert "Rank 1 has ended" in out.stdout
     out, _ = talk(failed, ["w", "q"], "sys.last_value.debug(0)")
     assert "-> dist.barrier()" in out.stdout
-    assert "Rank 1 is gone" in talk(failed, ["rank 1"], "sys.last_value.debug(0)")[0].stdout
+    assert "Rank 1 has ended" in talk(failed, ["rank 1"], "sys.last_value.debug(0)")[0].stdout
 
 
 def test_interrupted_at_the_prompt(failed):

@@ -10,7 +10,7 @@ from helpers.runtime.cluster import Cluster
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    file = tmp_path / "edited_module.py"
+    file = tmp_path / "students_own.py"
     file.write_text("value = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -18,9 +18,9 @@ def module(tmp_path, monkeypatch):
 
 
 def read(worker):
-    import importlib
+    import students_own
 
-    return importlib.import_module("edited_module").value
+    return students_own.value
 
 
 def test_an_edited_file_is_told_once(module, capsys):
@@ -31,7 +31,7 @@ def test_an_edited_file_is_told_once(module, capsys):
         module.write_text("value = 2  # edited\n")
         assert list(cluster.run(read)) == [1, 1]
         out = capsys.readouterr().out
-        assert out.count("edited_module.py changed since these ranks imported it") == 1
+        assert out.count("students_own.py changed since these ranks imported it") == 1
         assert list(cluster.run(read)) == [1, 1]
         assert capsys.readouterr().out == ""
         cluster.close()
@@ -45,7 +45,7 @@ def test_it_is_told_too_when_the_call_fails(module, capsys):
         module.write_text("value = 2  # edited\n")
         with pytest.raises(Exception, match="ZeroDivisionError"):
             cluster.run(lambda worker: 1 / 0)
-    assert "edited_module.py changed" in capsys.readouterr().out
+    assert "students_own.py changed" in capsys.readouterr().out
 
 
 def test_new_variables_arrive(monkeypatch):
