@@ -116,8 +116,13 @@ class Desk:
         self.kernel.close()
 
     def call(self, fn: str) -> float | None:
-        """Seconds in the kernel; None if it did not end."""
-        seconds = self.kernel.time(self.contender.cell(fn, self.ranks), PATIENCE)
+        """Seconds in the kernel; None if it did not end, or if a peer's ranks crashed."""
+        try:
+            seconds = self.kernel.time(self.contender.cell(fn, self.ranks), PATIENCE)
+        except RuntimeError:
+            if self.contender in (LAUNCH, CLUSTER):
+                raise
+            seconds = None
         if seconds is None:
             self.__exit__()
             self.__enter__()
@@ -176,5 +181,5 @@ def cell_text(times, against, goal) -> str:
     if against:
         text += f" [{against}]"
     if times.count(None):
-        text += f", hung {times.count(None)} of {len(times)} times"
+        text += f", hung or crashed {times.count(None)} of {len(times)} times"
     return text

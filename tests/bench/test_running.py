@@ -89,7 +89,7 @@ def test_the_table_of_starting(tmp_path):
     report = starting.report(MEASURED)
     report.write(tmp_path)
     text = (tmp_path / "starting.md").read_text()
-    assert "150 ms (goal 60 ms), hung 1 of 3 times" in text
+    assert "150 ms (goal 60 ms), hung or crashed 1 of 3 times" in text
     assert "[1.0× (1.0 to 1.0)]" in text
     with (tmp_path / "starting.csv").open() as file:
         assert file.readline().startswith("# ")

@@ -237,17 +237,18 @@ def main(early, late, notebook_pid, start):
     early, late = socket.socket(fileno=int(early)), socket.socket(fileno=int(late))
     pid = int(notebook_pid)
     notebook = (pid, getattr(os, "pidfd_open", lambda pid: None)(pid))
+    gc.disable()  # imports leave little behind, and a look at all that they made takes long
     import_first()
     leave_standing()
     elder = None
     if start == "spawn":  # its ranks inherit no import, so there is nothing more to prepare
         early.close()
     else:
-        gc.collect()
         gc.freeze()  # else the ranks' collectors would write to, and so copy, every shared page
         give_way = GiveWay()
         if (elder := os.fork()) == 0:
             late.close()
+            gc.enable()
             Server(early, notebook, give_way).serve()
             os._exit(0)
         early.close()
@@ -256,6 +257,7 @@ def main(early, late, notebook_pid, start):
         leave_standing()
         gc.collect()
         gc.freeze()
+    gc.enable()
     with contextlib.suppress(OSError):  # the notebook is gone already: see to what it left
         late.sendall(b"ready\n")
     Server(late, notebook, elder=elder).serve()
