@@ -149,7 +149,8 @@ def test_a_rank_that_dies_under_the_debugger(failed):
     out, _ = talk(failed, ["import os; os._exit(3)"])
     assert "Rank 1 has ended" in out.stdout
     out, _ = talk(failed, ["w", "q"], "sys.last_value.debug(0)")
-    assert "-> dist.barrier()" in out.stdout
+    # Its peer's end wakes it from the barrier, sooner or later.
+    assert "-> dist.barrier()" in out.stdout or "not in your function" in out.stdout
     assert "Rank 1 has ended" in talk(failed, ["rank 1"], "sys.last_value.debug(0)")[0].stdout
 
 
