@@ -121,6 +121,7 @@ def test_a_server_that_dies_as_a_call_begins(no_server):
     assert list(launch(lambda worker: worker.rank)) == [0, 1]
 
 
+@pytest.mark.alone
 def test_an_interrupt_while_the_server_still_imports(no_server):
     client.warm()
     began = time.monotonic()
