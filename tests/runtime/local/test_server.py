@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -252,3 +253,16 @@ def test_a_rank_s_end_takes_nothing_of_the_server_s_down(late):
     there, to_be_called = launch(finalizers, workers=1)[0]
     assert there > 50
     assert to_be_called == 0
+
+
+def test_the_imports_go_on_once_no_rank_is_left():
+    said = []
+    bare = server.Server.__new__(server.Server)
+    bare.processes, bare.clusters = {}, []
+    bare.orphans = SimpleNamespace(end=lambda *_: None)
+    bare.give_way = SimpleNamespace(busy=said.append)
+    bare.reap()
+    assert said == [0]
+    bare.processes = {1: SimpleNamespace(exitcode=None)}
+    bare.reap()
+    assert said == [0]
