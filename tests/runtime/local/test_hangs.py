@@ -218,12 +218,13 @@ def begins_again(worker):
     store = dist.FileStore(path, 3)
     dist.init_process_group("gloo", store=store, rank=worker.rank, world_size=3)
     if worker.rank == 0:
-        os.unlink(path)
         dist.recv(torch.ones(1), 2)
     if worker.rank == 2:
         time.sleep(6)
         dist.send(torch.ones(1), 0)
     dist.all_reduce(torch.ones(1))
+    if worker.rank == 0:  # now that all have met there
+        os.unlink(path)
 
 
 @pytest.mark.parametrize(
