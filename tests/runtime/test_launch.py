@@ -300,7 +300,14 @@ def test_another_way_to_start_is_refused():
 
 def test_a_rank_that_closes_what_is_not_its_own():
     def close(worker):
-        os.closerange(3, 1000)
+        for number in map(int, os.listdir("/proc/self/fd")):
+            try:
+                kind = os.readlink(f"/proc/self/fd/{number}")
+            except OSError:  # the listing's own
+                continue
+            # gloo aborts when its epoll descriptor is gone, sometimes before the worker notices
+            if number > 2 and not kind.startswith("anon_inode"):
+                os.close(number)
 
     with pytest.raises(WorkerError, match="rank 0 lost its connection to the notebook: did the"):
         launch(close, workers=1)
