@@ -18,6 +18,8 @@ _PLACE = {
     "plots": "helpers.plots",
     "show": "helpers.plots.source",
     "side_by_side": "helpers.check.prediction",
+    "answer": "helpers.check.prediction",
+    "prediction_sheet": "helpers.check.sheet",
 }
 
 __all__ = sorted(_PLACE)
