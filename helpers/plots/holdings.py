@@ -31,9 +31,9 @@ def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
     widths = {title: max(1, *(len(v) for v in held)) for title, held in rows.items()}
     spans = {title: max(width, LETTER * len(title)) for title, width in widths.items()}
     total = sum(spans.values()) + GAP * (len(rows) - 1)
-    figure = Picture(figsize=(BOX * (total + 1.6), BOX * (ranks + 0.9)), dpi=80)
+    figure = Picture(figsize=(BOX * (total + 1.75), BOX * (ranks + 0.9)), layout="none")
     axes = figure.add_axes([0, 0, 1, 1])
-    axes.set(xlim=(-1.6, total), ylim=(ranks - 0.4, -1.3))
+    axes.set(xlim=(-1.6, total + 0.15), ylim=(ranks - 0.4, -1.3))
     axes.axis("off")
     for rank in range(ranks):
         axes.text(-0.25, rank, f"rank {rank}", ha="right", va="center", fontsize=10)

@@ -28,7 +28,7 @@ def replicas(shards, *, noun: str = "rows"):
         raise ValueError("no ranks to draw")
     lane = max(2, *map(len, shards)) + 0.6  # in rows
     height = lane * len(shards)
-    figure = Picture(figsize=(7.6, ROW * (height + 2.0)), dpi=80)
+    figure = Picture(figsize=(7.6, ROW * (height + 2.0)), layout="none")
     axes = figure.add_axes([0, 0, 1, 1])
     axes.set(xlim=(-0.7, 9.1), ylim=(height + 0.3, -1.7))
     axes.axis("off")
