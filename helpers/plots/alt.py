@@ -91,12 +91,17 @@ def finite(value) -> bool:
 
 
 def two_digits(value) -> str:
-    """A number as it can be read from a picture."""
+    """A number as it can be read from a picture, in a form that can be read aloud."""
     value = float(value)
+    if not math.isfinite(value):
+        return "nothing"
     if value == int(value) and abs(value) < 10_000:
         return str(int(value))
     text = f"{value:.2g}"
-    return text if "e" not in text or abs(value) >= 1e5 else f"{float(text):g}"
+    if "e" in text and 1e-4 <= abs(value) < 1e5:
+        text = f"{float(text):g}"
+    digits, _, power = text.partition("e")
+    return f"{digits}×10^{int(power)}" if power else digits
 
 
 def plain(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Who holds what: the same tensor on every rank, drawn, before and after a collective."""
+"""The same tensor on every rank, drawn, before and after a collective."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,14 +13,14 @@ def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
     """Draw a row of boxes for each rank, one column of rows for each state.
 
     Args:
-        states: title -> for each rank the values that it holds, 1-D (a list or a tensor); None or
-            an empty list where it holds nothing.
-        owners: title -> for each rank the rank that each value came from; it gives the colour.
-            None for a value that came from several. Without it a rank's values have its colour in
-            the first state, and values made from several ranks are grey in the later ones.
+        states: title -> for each rank its values, 1-D (a list or a tensor); None or an empty list
+            if the rank has no value.
+        owners: title -> for each rank the source rank of each value, which gives the colour; None
+            for a value made from several ranks. Without owners, the values of the first state have
+            their rank's colour, and the values of later states are grey.
 
     Returns:
-        A Picture: a matplotlib Figure that Jupyter draws.
+        The Picture.
     """
     from matplotlib.patches import FancyBboxPatch
 
@@ -66,7 +66,18 @@ def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
                 text = number_text(value)
                 axes.text(left + column + 0.5, rank, text, ha="center", va="center", fontsize=10)
         start += spans[title] + GAP
+    figure.alt = " ".join(
+        f"{title.capitalize()}: {ranks_text(held)}." for title, held in rows.items()
+    )
     return figure
+
+
+def ranks_text(held) -> str:
+    """The values of each rank, in words."""
+    return "; ".join(
+        f"rank {rank}, {', '.join(map(number_text, values)) or 'nothing'}"
+        for rank, values in enumerate(held)
+    )
 
 
 def as_list(values) -> list:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from helpers.plots.style import GREY, INK, SMALL, course_style
+from helpers.plots.style import GREY, INK, PAPER, SMALL, course_style
 
 LINE = 1.25  # heights of a line of text
 # Where a label may stand, from the best: (points to the right, points up).
@@ -52,6 +52,8 @@ def label_points(axes, points: Mapping[str, tuple[float, float]], **marks):
         points: label -> (x, y). The axes get their final limits from these points, too.
         marks: Matplotlib's keywords for the points.
     """
+    from matplotlib.patheffects import withStroke
+
     marks = {"color": INK, "ms": 5, "ls": "none", "marker": "o", "zorder": 4, **marks}
     for x, y in points.values():
         axes.plot([x], [y], label="_", **marks)
@@ -73,6 +75,7 @@ def label_points(axes, points: Mapping[str, tuple[float, float]], **marks):
                 best, found = cost, (dx, dy, box)
         dx, dy, box = found
         taken.append(box)
+        clear = [withStroke(linewidth=2.5, foreground=PAPER)]  # from the lines behind
         far = abs(dx) > 8 or abs(dy) > 12
         axes.annotate(
             label,
@@ -84,6 +87,7 @@ def label_points(axes, points: Mapping[str, tuple[float, float]], **marks):
             fontsize=SMALL,
             color=INK,
             zorder=5,
+            path_effects=clear,
             arrowprops={"arrowstyle": "-", "color": GREY, "lw": 0.7} if far else None,
         )
 

@@ -35,13 +35,18 @@ class Picture(Figure):
         with course_style():
             return super().add_axes(*args, **options)
 
-    def _repr_png_(self) -> bytes:
-        return crisp(self)[0]
+    def _repr_png_(self) -> tuple[bytes, dict]:
+        """The PNG and its metadata, as Jupyter takes both: width, height, alt.
+
+        An object with a picture passes them on: `return self.plot()._repr_png_()`.
+        """
+        png, size = crisp(self)
+        return png, {**size, "alt": repr(self)}
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        png, size = crisp(self)
-        text = self.alt or describe(self)
-        return {"image/png": png, "text/plain": text}, {"image/png": {**size, "alt": text}}
+        # Before the formatter that pyplot registers for every Figure: it knows no alternative text.
+        png, metadata = self._repr_png_()
+        return {"image/png": png, "text/plain": repr(self)}, {"image/png": metadata}
 
     def __repr__(self):
         return self.alt or describe(self)
