@@ -74,7 +74,7 @@ class ChinchillaFit(ChinchillaLaw):
         params, tokens, loss = self.runs
         return fit_quality(params, loss, self.loss(params, tokens), self.samples.get("a"))
 
-    def _repr_png_(self) -> bytes:
+    def _repr_png_(self):
         return self.picture()._repr_png_()
 
 

@@ -2,7 +2,7 @@
 
 import base64
 
-from helpers.plots.live import bars_html, bars_text, curve_figure, curve_png
+from helpers.plots.live import bars_html, bars_text, curve_figure, curve_output
 
 
 def test_bars():
@@ -28,6 +28,7 @@ def test_a_curve_for_each_rank():
 
 def test_png_is_small():
     steps = list(range(500))
-    data = base64.b64decode(curve_png("loss", dict.fromkeys(range(4), (steps, steps))))
+    data, _ = curve_output("loss", dict.fromkeys(range(4), (steps, steps)))
+    data = base64.b64decode(data["image/png"])
     assert data.startswith(b"\x89PNG")
     assert len(data) < 60_000

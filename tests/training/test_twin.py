@@ -273,5 +273,5 @@ def test_it_reports_memory_bytes_and_time_and_draws_itself():
         assert side.memory.activations < comparison.twin.memory.activations
         kinds = {"parameters": numbers, "gradients": numbers, "optimizer": side.memory.optimizer}
         assert side.held == {(kind, "cpu"): size for kind, size in kinds.items()}
-    assert comparison._repr_png_().startswith(b"\x89PNG")
+    assert comparison._repr_png_()[0].startswith(b"\x89PNG")
     assert "the same as one process" in repr(comparison)
