@@ -26,6 +26,7 @@ _PLACE = {
     "shard": "week03.replicas",
     "accumulate": "week03.accumulate",
     "reduce_in_buckets": "week03.buckets",
+    "train_by_mpi": "week03.by_mpi",
 }
 
 __all__ = sorted(_PLACE)
