@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ALWAYS = ("tests/test_floors.py", "tests/test_environment.py")
 # What is neither code of helpers/ nor a test, by the start of its path.
 OTHERS = {
+    "notebooks/solutions/mpi/": ["tests/notebooks/test_scripts.py"],
     "notebooks/solutions/": ["tests/notebooks/test_exercises.py"],
     "notebooks/": ["tests/notebooks/test_scripts.py"],
     ".ci/notebooks.py": ["tests/notebooks/test_tool.py"],

@@ -197,7 +197,10 @@ def test_quick_sees_what_changed(quick, tmp_path):
     [
         ("helpers/comm/mesh.py", ["tests/comm/test_mesh.py"]),
         ("helpers/runtime/local/server.py", ["tests/runtime/local/test_server.py"]),
-        ("helpers/check/week03/buckets.py", ["tests/check/week03/test_exercises.py"]),
+        (
+            "helpers/check/week03/buckets.py",
+            ["tests/check/week03/test_by_mpi.py", "tests/check/week03/test_exercises.py"],
+        ),
         ("helpers/parallel/libraries/torch_ddp.py", ["tests/parallel/test_libraries.py"]),
         ("helpers/scaling/sweep.csv", ["tests/scaling/test_sweep.py"]),
         ("helpers/comm/__init__.py", ["tests/test_import.py"]),
@@ -206,7 +209,7 @@ def test_quick_sees_what_changed(quick, tmp_path):
         ("tests/comm/test_none.py", []),
         ("tests/comm/killable.py", ["tests/comm/test_shared_barrier.py"]),
         ("notebooks/solutions/week01.py", ["tests/notebooks/test_exercises.py"]),
-        ("notebooks/mpi/train_gpt.py", ["tests/notebooks/test_scripts.py"]),
+        ("notebooks/solutions/mpi/train_gpt.py", ["tests/notebooks/test_scripts.py"]),
         ("notebooks/week99.ipynb", []),
         (".ci/notebooks.py", ["tests/notebooks/test_tool.py"]),
         ("Makefile", ["tests/test_suite.py"]),

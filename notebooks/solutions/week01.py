@@ -60,3 +60,52 @@ def bytes_on_the_wire(collective, ranks, size):
     if collective == "all_reduce":
         return 2 * phase
     return (ranks - 1) * size if collective == "broadcast" else phase
+
+
+def place_on_roofline(flops, nbytes, peak, bandwidth):
+    """The longer of the two times decides, since a processor computes and moves at once."""
+    compute, move = flops / peak, nbytes / bandwidth
+    limit = "arithmetic" if compute > move else "memory"
+    return flops / max(compute, move), limit
+
+
+def count_attention(batch, heads, tokens, width, size):
+    """The (T, T) scores move four times: out of the product, through softmax, into the product."""
+    vectors, scores = tokens * width, tokens * tokens  # of one head
+    flops = 2 * 2 * tokens * tokens * width
+    numbers = (2 * vectors + scores) + (scores + scores) + (scores + vectors + vectors)
+    return batch * heads * flops, batch * heads * numbers * size
+
+
+def sum_uneven(worker, gradients, size):
+    """All ranks agree on the longest list first; a rank with no gradient left adds zeros."""
+    steps = torch.tensor(len(gradients), device=worker.device)
+    dist.all_reduce(steps, op=dist.ReduceOp.MAX)
+    sums = []
+    for step in range(int(steps)):
+        total = torch.zeros(size, device=worker.device)
+        if step < len(gradients):
+            total += gradients[step]
+        dist.all_reduce(total)
+        sums.append(total)
+    return sums
+
+
+def name_culprit(reports):
+    """A silent rank first, then an error that no other rank caused, then the calls."""
+    for rank, report in enumerate(reports):
+        if not report["alive"]:
+            return rank
+    for rank, report in enumerate(reports):
+        error = report["error"]
+        if error and "Connection closed by peer" not in error and "timed out" not in error:
+            return rank
+    calls = [report["calls"] for report in reports]
+    fewest = min(calls, key=len)
+    if any(len(made) > len(fewest) for made in calls):
+        return calls.index(fewest)
+    for place in zip(*calls, strict=True):
+        usual = max(place, key=place.count)
+        if any(call != usual for call in place):
+            return next(rank for rank, call in enumerate(place) if call != usual)
+    raise ValueError("no rank differs from the others")

@@ -61,3 +61,27 @@ def accumulate(worker, ddp, optimizer, micro_batches):
             (loss * worker.world_size / tokens).backward()
     ddp.synchronize()
     optimizer.step()
+
+
+def train_by_mpi(world, model, batches, loss_sum, rate):
+    """Gradients, loss and count of targets travel together, in one buffer."""
+    from mpi4py import MPI
+
+    rank, size, losses = world.Get_rank(), world.Get_size(), []
+    for parameter in model.parameters():
+        world.Bcast(parameter.detach().numpy(), root=0)
+    for rows in batches:
+        loss, count = loss_sum(model, rows.tensor_split(size)[rank])
+        model.zero_grad()
+        loss.backward()
+        gradients = [parameter.grad.flatten() for parameter in model.parameters()]
+        numbers = torch.tensor([loss.item(), count], dtype=torch.float64)
+        shared = torch.cat([*gradients, numbers])
+        world.Allreduce(MPI.IN_PLACE, shared.numpy(), op=MPI.SUM)
+        shared /= shared[-1].clone()  # the targets of all ranks
+        losses.append(shared[-2].item())
+        parts = shared[:-2].split([gradient.numel() for gradient in gradients])
+        with torch.no_grad():
+            for parameter, part in zip(model.parameters(), parts, strict=True):
+                parameter -= rate * part.view_as(parameter)
+    return losses

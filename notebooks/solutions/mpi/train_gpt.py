@@ -1,9 +1,9 @@
 """Our own DDP over MPI: a small Transformer on text.
 
-    mpiexec -n 2 python train_gpt.py
+    mpiexec -n 2 python solutions/mpi/train_gpt.py
 
-`DDP` only asks its transport to sum buffers and to broadcast, so MPI will do as well as gloo or
-NCCL. Rank 0 prints a line of JSON for each step.
+`DDP` asks its transport for two operations, a sum and a broadcast, so MPI can replace gloo or NCCL.
+Rank 0 prints a line of JSON for each step.
 """
 
 import json
@@ -23,7 +23,7 @@ transport = MPITransport()
 torch.set_num_threads(1)
 
 config = GPTConfig(context=LENGTH, width=32, layers=2, heads=4)
-model = build(config, seed=transport.rank, dtype=torch.float64)  # DDP makes them rank 0's
+model = build(config, seed=transport.rank, dtype=torch.float64)  # DDP copies rank 0's
 ddp = DDP(model, transport, average=False, bucket_cap_mb=0.1)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
@@ -34,7 +34,7 @@ for step in range(STEPS):
     batch = source.shard(step, transport.rank, transport.size)
     optimizer.zero_grad()
     loss, _ = loss_sum(ddp(batch.tokens), batch.targets)
-    loss = loss / (BATCH * LENGTH)  # of all ranks: then the gradients' sum is the mean's
+    loss = loss / (BATCH * LENGTH)  # of all ranks: so the gradients sum to the mean's
     loss.backward()
     ddp.synchronize()
     optimizer.step()

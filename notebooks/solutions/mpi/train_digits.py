@@ -1,9 +1,10 @@
 """Data parallel by hand in MPI: a classifier of handwritten digits.
 
-    mpiexec -n 2 python train_digits.py
+    mpiexec -n 2 python solutions/mpi/train_digits.py
 
-Four things, as with any other library: shard, broadcast, all-reduce, seed. Rank 0 prints a line
-of JSON for each step. The loss is the same with 1, 2 or 3 ranks: the global batch is.
+Four steps, as with any other library: seed, broadcast, shard, all-reduce. Rank 0 prints a line of
+JSON for each training step. The loss does not depend on the number of ranks, because the global
+batch is always the same.
 """
 
 import json
@@ -22,17 +23,17 @@ STEPS, BATCH, RATE = 30, 90, 0.5
 world = MPI.COMM_WORLD
 rank, size = world.Get_rank(), world.Get_size()
 torch.set_num_threads(1)
-torch.manual_seed(rank)  # the ranks draw different numbers; the broadcast makes them alike
+torch.manual_seed(rank)  # Seed: the ranks draw different numbers; the broadcast makes them equal
 
 images, labels = tensors(digits("train"))
 images = images.flatten(1).double()  # (rows, 64)
 model = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10)).double()
 
-# Broadcast: everybody starts from rank 0's parameters.
+# Broadcast: every rank starts from rank 0's parameters.
 for parameter in model.parameters():
     world.Bcast(parameter.detach().numpy(), root=0)
 
-# Shard: the same order on all ranks, from a common seed; each takes its own part of a batch.
+# Shard: one order on all ranks, from a common seed; each rank takes its own part of a batch.
 order = Order(len(images), batch=BATCH, seed=0)
 
 for step in range(STEPS):
@@ -41,7 +42,7 @@ for step in range(STEPS):
     model.zero_grad()
     loss.backward()
 
-    # All-reduce: all gradients in one flat buffer, added up over the ranks.
+    # All-reduce: copy all gradients into one flat buffer and sum it over the ranks.
     flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).numpy()
     world.Allreduce(MPI.IN_PLACE, flat, op=MPI.SUM)
 
