@@ -40,10 +40,11 @@ def check_own(paths: Iterable[str | os.PathLike], remedy: str = ""):
 
 
 def below(folder: str | os.PathLike) -> Iterable[Path]:
-    """The folder and all that is in it, at any depth."""
+    """The folder and all that is in it, at any depth; links that lead nowhere are left out."""
     yield Path(folder)
     for path, folders, files in os.walk(folder):
-        yield from (Path(path, name) for name in (*folders, *files))
+        found = (Path(path, name) for name in (*folders, *files))
+        yield from (path for path in found if path.exists())
 
 
 def cache_folder() -> Path:
