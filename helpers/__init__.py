@@ -7,6 +7,10 @@ A lazy face: each name is imported from its place in the house when it is first 
 import importlib
 import sys
 
+from helpers.runtime.environment import set_defaults
+
+set_defaults()  # first of all: libraries read these variables when they are imported
+
 _PLACE = {
     "launch": "helpers.runtime.launch",
     "Cluster": "helpers.runtime.cluster",

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from helpers.plots.style import rank_color
 from helpers.plots.table import Markup, table
 
+LABEL_SHOWN = 80  # characters
+
 Bars = Mapping[tuple[str, int], tuple[int, int | None]]  # (label, rank) -> (done, total or None)
 Curves = Mapping[int, tuple[list, list]]  # rank -> (x, y)
 
@@ -21,7 +23,7 @@ def bars_html(bars: Bars) -> str:
             "<div style='background:#8883;height:.8em;width:16em;margin:0 .5em'>"
             f"<div style='background:{color};height:.8em;width:{share:.0f}%'></div></div>"
         )
-        rows.append([f"{label} rank {rank}", Markup(bar), count])
+        rows.append([f"{printable(label)} rank {rank}", Markup(bar), count])
     return table(rows, align=["right", "left", "left"], style="border:none")
 
 
@@ -30,8 +32,16 @@ def bars_text(bars: Bars) -> str:
     parts = []
     for (label, rank), (done, total) in sorted(bars.items()):
         count = f"{done}" if total is None else f"{done}/{total}"
-        parts.append(f"{label + ' ' if label else ''}rank {rank}: {count}")
+        parts.append(f"{printable(label) + ' ' if label else ''}rank {rank}: {count}")
     return ", ".join(parts)
+
+
+def printable(label: str) -> str:
+    """The label on one line, without what a terminal would obey: line ends, colours, a bell."""
+    shown = "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(label)
+    )
+    return shown if len(shown) <= LABEL_SHOWN else shown[: LABEL_SHOWN - 1] + "…"
 
 
 def curve_figure(name: str, curves: Curves, xlabel: str = "step"):
