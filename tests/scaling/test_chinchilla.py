@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+from helpers.scaling import chinchilla
 from helpers.scaling.chinchilla import ChinchillaFit, NotIdentified, fit_chinchilla
 from helpers.scaling.law import BESIROGLU, HOFFMANN
 from helpers.scaling.objective import Objective
@@ -93,12 +94,14 @@ def test_bootstraps_depend_on_the_seed_alone(sweep):
     assert set(first) == {"E", "A", "B", "alpha", "beta", "a", "b"}
 
 
-def test_a_bootstrap_is_a_fit_to_the_rows_drawn(sweep):
+def test_a_bootstrap_is_a_fit_to_the_rows_drawn(sweep, monkeypatch):
+    monkeypatch.setattr(chinchilla, "ROUND", 2)  # more than one round
     params, tokens, loss = sweep(6, runs=60)
     fit = fit_chinchilla(params, tokens, loss, bootstrap=3, seed=7, starts=FEW)
     rng = np.random.default_rng(7)
     rng.normal(size=(2, 5))
     draws = rng.multinomial(60, np.full(60, 1 / 60), size=3)
+    assert np.array_equal(fit.draws, draws)
     for number, draw in enumerate(draws):
         rows = np.repeat(np.arange(60), draw)
         own = fit_chinchilla(params[rows], tokens[rows], loss[rows], starts=FEW)
