@@ -184,3 +184,16 @@ def bus_factor(call: str, ranks: int) -> float:
 def bus_bandwidth(call: str, size: float, ranks: int, seconds: float) -> float:
     """Bytes/s, as the column "busbw" of nccl-tests: size / seconds · `bus_factor`."""
     return size / seconds * bus_factor(call, ranks)
+
+
+def largest_bus_bandwidth(call: str, topology: Topology, algorithm: str = "rails") -> float:
+    """Bytes/s of bus bandwidth for payloads so large that latency no longer counts.
+
+    Raises:
+        ValueError: one GPU alone, and as `loads`.
+    """
+    if topology.gpus == 1:
+        raise ValueError("one GPU sends nothing, and has no bus bandwidth")
+    inside, rail = loads(call, 1.0, topology, algorithm)
+    slowest = max(inside.transfer(topology.inside), rail.transfer(topology.rail))
+    return bus_bandwidth(call, 1.0, topology.gpus, slowest)

@@ -79,6 +79,8 @@ def test_a_group_that_lies_unevenly():
 def test_switches_that_add():
     both = DGX_H100.in_network(inside=True, rail=True)
     assert (both.inside.reduces, both.rail.reduces) == (True, True)
+    between = DGX_H100.in_network(rail=True)
+    assert (between.inside.reduces, between.rail.reduces) == (False, True)
     assert both.in_network() == DGX_H100
     assert both.inside.alpha == DGX_H100.inside.alpha
 
