@@ -72,7 +72,7 @@ def test_no_such_group(ranks):
 
 
 def test_a_group_that_lies_unevenly():
-    with pytest.raises(ValueError, match="unequal numbers.*1 to 2"):
+    with pytest.raises(ValueError, match=r"unequal numbers.*1 to 2"):
         DGX_H100.of(16).group([0, 1, 8])
 
 
