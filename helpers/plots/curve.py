@@ -59,6 +59,9 @@ def curves(
     Raises:
         ValueError: there is nothing to draw; see `named_series`.
     """
+    from matplotlib.cbook import normalize_kwargs
+    from matplotlib.lines import Line2D
+
     series = named_series(data, x, y, by)
     with course_style():
         axes, picture = canvas(on, width=width, height=height)
@@ -68,7 +71,8 @@ def curves(
             if nested:
                 widest = 1.2 + 1.9 * (len(series) - 1)
                 chosen |= {"linewidth": widest - 1.9 * number, "marker": ""}
-            axes.plot(xs, ys, **{**chosen, "label": name or "_", **styles.get(name, {})})
+            own = normalize_kwargs(styles.get(name, {}), Line2D)  # "lw" becomes "linewidth"
+            axes.plot(xs, ys, **{**chosen, "label": name or "_", **own})
         axes.set_xscale("log" if "x" in log else "linear")
         axes.set_yscale("log" if "y" in log else "linear")
         axes.set(xlabel=xlabel or text(x) or text(index_name(data)), ylabel=ylabel or y or "")
