@@ -96,7 +96,7 @@ def test_bf16_messages_say_that_they_are_lossy():
     assert comparison, comparison
     # far from the bound, and far from exact
     assert 1e-6 < comparison.worst("relative") < comparison.bound / 2
-    assert "of how far that moved (gradients travel as torch.bfloat16)" in comparison.verdict()
+    assert "of how far that moved (gradients are sent as torch.bfloat16)" in comparison.verdict()
 
 
 class MeanOfMeans(DataParallel):
