@@ -25,7 +25,7 @@ WORDS, COLUMNS = 150, 88
 FIRST = "predict first, then open"
 SOURCES = ("formula", "simulated", "published", "measured")
 CHECKED = "nbval-check-output"  # a tag
-NO_ANSWER = "no-answer"  # a tag: the pictures of this cell do not show the answer
+NO_ANSWER = "no-answer"  # a tag: what this cell shows unfolded is not the answer
 DIGITS = 3  # fewer agree by chance
 ANSWER = re.compile(r"<details class='answer'>(.*?)</details>", re.S)
 
@@ -107,7 +107,7 @@ def read(nb) -> list[Cell]:
 def faults(nb) -> list[str]:
     """One line for each fault of a notebook."""
     cells = read(nb)
-    checks = (lengths, own_cells, folded, told, in_asserts, pictures, sheet)
+    checks = (lengths, own_cells, folded, told, in_asserts, beside, sheet)
     return [f"cell {number}: {said}" for check in checks for number, said in check(cells)]
 
 
@@ -180,10 +180,12 @@ def folded(cells: list[Cell]):
             yield cell.number, f"{len(cell.folds)} answers, {len(bodies)} of them folded"
         if cell.shown.open_answers:
             yield cell.number, "an answer is folded, but open"
-        for text in cell.plain():
-            for line in text.split("\n"):
-                if FIRST not in line and re.search(r"\d", line):
-                    yield cell.number, f"a number in the plain text: {line[:60]}"
+        for output in cell.outputs:
+            data = output.get("data", {})
+            if ANSWER.search(data.get("text/html", "")):
+                for line in data["text/plain"].split("\n"):
+                    if FIRST not in line:
+                        yield cell.number, f"the plain text is not folded: {line[:60]}"
         tables = "".join(ANSWER.sub("", body) for body in cell.html())
         if "your prediction" in tables:
             yield cell.number, "a prediction was made: commit the notebook without"
@@ -282,16 +284,24 @@ def gives(claim: float | str, text: str) -> bool:
     return False
 
 
-def pictures(cells: list[Cell]):
-    """Between a prediction and the first text below its answer, pictures are folded."""
+def beside(cells: list[Cell]):
+    """Between a prediction and the first text below its answer, what shows the answer is folded."""
     since = None
     for cell in cells:
         since = cell.number if cell.asks else since
         if not cell.folds or since is None:
             continue
         for other in [*cells[since : cell.number + 1], *neighbours(cells, cell)]:
-            if other.shown.pictures and NO_ANSWER not in other.tags:
-                yield other.number, f"a picture beside the closed answer of cell {cell.number}"
+            if NO_ANSWER in other.tags or list(other.calls("prediction_sheet")):
+                continue
+            if other.shown.displays:
+                yield (
+                    other.number,
+                    f"a picture or table beside the closed answer of cell {cell.number}",
+                )
+        printed = "".join(output.get("text", "") for output in cell.outputs)
+        if re.search(r"\d", printed) and NO_ANSWER not in cell.tags:
+            yield cell.number, "a printed number beside the closed answer"
 
 
 def sheet(cells: list[Cell]):
