@@ -212,11 +212,12 @@ def test_three_digits_agree_by_chance_far_from_a_measurement():
     second = "side_by_side('second', prediction=prediction_b, measured=loss)"
     near = run(Text("start"), *good(run=measured)[1:4], text, "prediction_b = None", second, SHEET)
     assert any("tells 41.7" in line for line in faults(near))
-    far = run(text, *good(run=measured)[1:4], Text("x"), "prediction_b = None", second, SHEET)
+    early = [Text("start"), text, *good(run=measured)[1:4], Text("x"), "prediction_b = None"]
+    far = run(*early, second, SHEET)
     assert faults(far) == []
     formula = second.replace("measured=", "formula=")
-    told = run(text, *good(run=measured)[1:4], Text("x"), "prediction_b = None", formula, SHEET)
-    assert any("cell 0: tells 41.7" in line for line in faults(told))
+    told = run(*early, formula, SHEET)
+    assert any("cell 1: tells 41.7" in line for line in faults(told))
 
 
 def test_a_tag_allows_a_picture_that_shows_no_answer():
@@ -225,6 +226,13 @@ def test_a_tag_allows_a_picture_that_shows_no_answer():
 
 def test_a_picture_may_stand_below_the_first_text():
     assert faults(run(*good()[:-1], "picture()", SHEET)) == []
+
+
+def test_the_next_prediction_ends_what_belongs_to_an_answer():
+    second = RUN.replace('"sent"', '"again"').replace("=prediction_sent", "=prediction_b")
+    parts = [Text(QUESTION), ASK, RUN, "prediction_b = None", second, "picture()", SHEET]
+    [fault] = faults(run(*parts))
+    assert fault == "cell 5: a picture or table beside the closed answer of cell 4"
 
 
 def test_a_printed_number_is_found():
