@@ -155,8 +155,15 @@ def source_of(name: str) -> str | None:
 
 
 def colors_of(names) -> dict[str, str]:
-    """Name -> colour: the one that it means, else the next free colour of a series."""
+    """Name -> colour: the one that it means, else the next free colour of a series.
+
+    Several measured series need several colours: then the source gives the mark and the line only.
+    """
     known = {name: meaning(name) for name in names}
+    for source, color in SOURCE_COLORS.items():
+        same = [name for name in known if known[name] == color and source_of(name) == source]
+        if len(same) > 1:
+            known |= dict.fromkeys(same)
     free = iter(SERIES_COLORS * (1 + len(known) // len(SERIES_COLORS)))
     return {name: color or next(free) for name, color in known.items()}
 
