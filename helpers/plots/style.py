@@ -28,7 +28,7 @@ RANK_COLORS = (
     "#999933",
     "#666666",
 )
-SERIES_COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#8a8a8a")
+SERIES_COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#4d4d4d")
 
 INK = "#222222"  # text, and lines that carry the message
 GREY = "#767676"  # annotations, guides, references
@@ -53,7 +53,7 @@ SOURCE_COLORS = {
 PROGRAM_COLORS = {
     "ours": "#117733",
     "PyTorch": "#ee7733",
-    "Accelerate": "#ddaa33",
+    "Accelerate": "#33bbee",
     "DeepSpeed": "#0077bb",
     "MPI": "#882255",
     "one process": "#999999",
