@@ -5,14 +5,14 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from helpers.plots.style import RANK_COLORS
+from helpers.plots.style import SERIES_COLORS
 
 CSV = Path(__file__).with_name("collectives.csv")
 INK, GREY, PANEL = "#1f2933", "#5b6775", "#f3f5f8"
 CONTENDERS = {  # its color and marker
-    "ring": ("#8c96a3", "D"),
-    "shared, copied": (RANK_COLORS[0], "s"),
-    "shared, in place": (RANK_COLORS[2], "o"),
+    "ring": (SERIES_COLORS[6], "D"),
+    "shared, copied": (SERIES_COLORS[0], "s"),
+    "shared, in place": (SERIES_COLORS[2], "o"),
 }
 SIZES = {2**20: "1 MB", 64 * 2**20: "64 MB"}
 TICKS = (0.5, 1, 2, 4, 8, 16)

@@ -20,18 +20,18 @@ def main(names):
             print(f"{name}: no measurement to draw yet; run `make bench` first")
             continue
         path = HERE / f"{name}.png"
-        figure.savefig(path, dpi=180, pil_kwargs={"optimize": True})
+        figure.savefig(path, dpi=180)  # about twice the pixels of its width in the README
         shrink(path)
         print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
 
 
 def shrink(path: Path):
-    """Reduce the number of colours, which makes the file small."""
+    """Reduce the number of colours to make the file small. Exit if it is still too large."""
     from PIL import Image
 
-    Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(
-        path, optimize=True
-    )
+    from helpers.plots.crisp import small_png
+
+    path.write_bytes(small_png(Image.open(path).convert("RGB"), limit=BYTES))
     if path.stat().st_size > BYTES:
         raise SystemExit(f"{path.name} has more than {BYTES} bytes; draw less detail")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from helpers.plots.style import RANK_COLORS
+from helpers.plots.style import SERIES_COLORS
 
 CSV = Path(__file__).with_name("scaling.csv")
 INK, GREY, PANEL = "#1f2933", "#5b6775", "#f3f5f8"
@@ -28,7 +28,7 @@ def draw(path: Path = CSV) -> Figure | None:
     for place, row in enumerate(rows):
         speed, low, high = (float(row[key]) for key in ("speed", "low", "high"))
         kind = row["case"].split(",")[0]
-        color = {"strong": RANK_COLORS[0], "weak": RANK_COLORS[2]}.get(kind, "#8c96a3")
+        color = {"weak": SERIES_COLORS[0], "strong": SERIES_COLORS[1]}.get(kind, "#8c96a3")
         axes.barh(place, speed, height=0.62, color=color, alpha=0.55 if row["shared"] == "1" else 1)
         axes.plot([low, high], [place, place], color=INK, lw=1.2)
         background = {"fc": PANEL, "ec": "none", "pad": 0.6}

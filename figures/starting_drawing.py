@@ -5,16 +5,16 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from helpers.plots.style import RANK_COLORS
+from helpers.plots.style import PROGRAM_COLORS
 
 CSV = Path(__file__).with_name("starting.csv")
 INK, GREY, PANEL = "#1f2933", "#5b6775", "#f3f5f8"
 COLORS = {
-    "Cluster": RANK_COLORS[2],
-    "launch": RANK_COLORS[0],
-    "notebook_launcher, eager": "#8c96a3",
-    "notebook_launcher": "#8c96a3",
-    "mp.spawn": "#8c96a3",
+    "Cluster": PROGRAM_COLORS["ours"],
+    "launch": PROGRAM_COLORS["ours"],
+    "notebook_launcher, eager": PROGRAM_COLORS["Accelerate"],
+    "notebook_launcher": PROGRAM_COLORS["Accelerate"],
+    "mp.spawn": PROGRAM_COLORS["PyTorch"],
 }
 MARKERS = {2: "o", 4: "s"}  # by the number of ranks
 PANELS = (
