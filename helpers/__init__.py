@@ -7,6 +7,10 @@ A lazy face: each name is imported from its place in the house when it is first 
 import importlib
 import sys
 
+from helpers.runtime.environment import set_defaults
+
+set_defaults()  # first of all: libraries read these variables when they are imported
+
 _PLACE = {
     "launch": "helpers.runtime.launch",
     "Cluster": "helpers.runtime.cluster",
@@ -18,6 +22,8 @@ _PLACE = {
     "plots": "helpers.plots",
     "show": "helpers.plots.source",
     "side_by_side": "helpers.check.prediction",
+    "answer": "helpers.check.prediction",
+    "prediction_sheet": "helpers.check.sheet",
 }
 
 __all__ = sorted(_PLACE)

@@ -1,59 +1,100 @@
-"""Predict, run, explain: a student's number beside the formula's and the measured one."""
+"""Predict, run, explain: an answer that stays closed until the student has predicted.
 
-from dataclasses import dataclass
+How a notebook asks. First a text cell with the question. Then a cell of its own with nothing but a
+comment and one line for each prediction, each with a name that no other question uses:
 
-from helpers.plots.table import Markup, table
+    # Predict: how long does a message of 8 bytes take, in microseconds?
+    prediction_small = None
 
-CLOSE = 0.1  # relative; a prediction is to have the right size, not the right digits
+The next cell runs the experiment and ends with `side_by_side(…, prediction=prediction_small, …)`.
+The student writes a number, runs the cell, and runs the experiment again. Because each question has
+its own name, "run all" and any other order of running keep the predictions apart.
+
+`side_by_side` shows numbers; `answer` shows a figure, a table or a text. Both stay folded while the
+prediction is None. `prediction_sheet()` ends the notebook.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from helpers.check.question import Question, plain
+from helpers.check.sheet import remember
+from helpers.plots.folded import folded, markup
+from helpers.plots.table import Markup, cell, table
+
+FIRST = "predict first, then open"
+COLUMNS = ("your prediction", "formula", "simulated", "published", "measured here")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SideBySide:
-    """One row: what, your prediction, and the numbers to hold it against. Draws itself.
+    """Predictions beside their answers. Draws itself; an answer without prediction is folded.
 
     Attributes:
-        numbers: by where they come from: "formula", "simulated", "published", "measured". The
-            prediction is judged by the last.
+        questions: one for each row of the table.
+        also: what to show under the table (figures, tables, texts).
+        opened: show the answers even without predictions.
     """
 
-    what: str
-    prediction: float | None
-    numbers: dict[str, float]
-    unit: str = ""
+    questions: tuple[Question, ...]
+    also: tuple[object, ...] = ()
+    opened: bool = False
 
-    def comment(self) -> str:
-        if self.prediction is None:
-            return "write your prediction into the cell, then run it again"
-        source, value = list(self.numbers.items())[-1]
-        if value == self.prediction:
-            return "as predicted"
-        if value and abs(self.prediction / value - 1) <= CLOSE:
-            return "close"
-        said = "what was measured" if source == "measured" else f"the {source} number"
-        if value and self.prediction:
-            factor = self.prediction / value
-            times = f"{factor:.3g} times" if factor > 1 else f"1/{1 / factor:.3g} of"
-            return f"you said {times} {said}: why?"
-        return f"not {said}: why?"
+    def open(self) -> "SideBySide":
+        """The same with every answer shown, predicted or not."""
+        return replace(self, opened=True)
 
-    def cells(self) -> dict[str, str]:
-        row = {"your prediction": number(self.prediction)}
-        for source, value in self.numbers.items():
-            row["measured here" if source == "measured" else source] = number(value)
-        return row
+    def shows(self, question: Question) -> bool:
+        return self.opened or question.predicted
 
     def __repr__(self):
-        row = ", ".join(f"{name} {value}" for name, value in self.cells().items())
-        return f"{self.what}{f' ({self.unit})' if self.unit else ''}: {row} — {self.comment()}"
+        lines = []
+        for question in self.questions:
+            if self.shows(question):
+                row = ", ".join(f"{name} {value}" for name, value in question.cells().items())
+                lines.append(f"{question.title}: {row}. {question.comment()}")
+            else:
+                lines.append(f"{question.title}: {question.complaint or f'{FIRST}: _.open()'}")
+        if all(map(self.shows, self.questions)):
+            lines += map(str, self.also)
+        return "\n".join(lines)
 
     def _repr_html_(self):
-        title = f"{self.what}{f', {self.unit}' if self.unit else ''}"
-        row = [Markup(f"<b>{value}</b>") for value in self.cells().values()]
-        return table([["", *row, self.comment()]], head=[title, *self.cells(), ""])
+        shown = [question for question in self.questions if self.shows(question)]
+        closed = [question for question in self.questions if not self.shows(question)]
+        start = rows(shown) if shown else ""
+        also = "".join(map(markup, self.also))
+        if not closed:
+            return start + also
+        lines = (f"<b>{cell(q.title)}</b>: {cell(q.complaint or FIRST)}" for q in closed)
+        return start + folded("<br>".join(lines), rows(closed) + also)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Figures, tables and texts that show an answer: folded until the student has predicted."""
+
+    what: str
+    shown: tuple[object, ...]
+    opened: bool
+
+    def open(self) -> "Answer":
+        """The same, shown."""
+        return replace(self, opened=True)
+
+    def __repr__(self):
+        if self.opened:
+            return "\n".join(map(str, self.shown))
+        return f"{self.what}: {FIRST}: _.open()"
+
+    def _repr_html_(self):
+        body = "".join(map(markup, self.shown))
+        return body if self.opened else folded(f"<b>{cell(self.what)}</b>: {FIRST}", body)
 
 
 def side_by_side(
-    what: str,
+    what: str | Sequence[str],
     *,
     prediction,
     formula=None,
@@ -61,32 +102,81 @@ def side_by_side(
     published=None,
     measured=None,
     unit: str = "",
+    also=(),
 ) -> SideBySide:
-    """Set a prediction (None: not made yet) beside a formula's number, a measured one, ….
+    """Compare a prediction with a formula's number, a measured number and others.
+
+    While the prediction is None, the answer is folded. For several questions, `what`, `prediction`
+    and each of the numbers are lists of the same length. An answer that is a word, or True or
+    False, is compared as a word. The questions go onto the sheet (`prediction_sheet`).
 
     Args:
-        what: the quantity, and `unit` what it is counted in ("bytes", "seconds", …).
+        what: the quantity asked for, under a name that the notebook uses once.
+        prediction: the student's number; None: not made yet.
+        formula, simulated, published, measured: the answer by each source. The prediction is
+            judged by the last that is given.
+        unit: the unit of all the numbers ("bytes", "seconds", …).
+        also: a figure, table or text that gives the answer away, or a list of such; folded too.
 
     Raises:
-        TypeError: the prediction is not a number, or there is nothing beside it.
+        TypeError: no number to compare with, or lists of different lengths. A prediction that is
+            not a number raises nothing: the line says what to write.
     """
-    if prediction is not None and not isinstance(prediction, int | float):
-        raise TypeError(f"prediction is to be a number, not {prediction!r}")
+    several = not isinstance(what, str)
+    names = list(what) if several else [what]
     given = {
         "formula": formula,
         "simulated": simulated,
         "published": published,
         "measured": measured,
     }
-    numbers = {source: value for source, value in given.items() if value is not None}
-    if not numbers:
-        raise TypeError("a prediction needs a number beside it: formula=, measured=, …")
-    return SideBySide(what=what, prediction=prediction, numbers=numbers, unit=unit)
+    columns = {"prediction": prediction, **{s: v for s, v in given.items() if v is not None}}
+    columns = {name: list(v) if several else [v] for name, v in columns.items()}
+    if any(len(values) != len(names) for values in columns.values()):
+        lengths = {name: len(values) for name, values in columns.items()}
+        raise TypeError(f"{len(names)} questions need as many values each, not {lengths}")
+    predictions = columns.pop("prediction")
+    questions = []
+    for i, (name, said) in enumerate(zip(names, predictions, strict=True)):
+        numbers = {s: plain(values[i]) for s, values in columns.items() if values[i] is not None}
+        questions.append(Question(what=name, prediction=plain(said), numbers=numbers, unit=unit))
+    for question in questions:
+        remember(question)
+    also = tuple(also) if isinstance(also, list | tuple) else (also,)
+    leave_pyplot(also)
+    return SideBySide(questions=tuple(questions), also=also)
 
 
-def number(value) -> str:
-    if value is None:
-        return "?"
-    if isinstance(value, int) or float(value).is_integer():
-        return f"{int(value):,}" if abs(value) < 1e15 else f"{value:.3g}"
-    return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3g}"
+def answer(*shown, prediction, what: str = "the answer") -> Answer:
+    """Show figures, tables or texts that give an answer away: folded until it is predicted.
+
+    Args:
+        shown: what to show, in this order.
+        prediction: the prediction, or a list of several; folded while any of them is None.
+        what: a name for the line that is visible, such as "the learning curves".
+    """
+    made = prediction if isinstance(prediction, list | tuple) else [prediction]
+    leave_pyplot(shown)
+    return Answer(what, shown, all(one is not None for one in made))
+
+
+def leave_pyplot(shown: Sequence[object]):
+    """Close pyplot's figures: else Jupyter draws them at the end of the cell, unfolded."""
+    if "matplotlib.pyplot" in sys.modules:
+        from matplotlib import pyplot
+        from matplotlib.figure import Figure
+
+        for one in shown:
+            if isinstance(one, Figure):
+                pyplot.close(one)
+
+
+def rows(questions: Sequence[Question]) -> str:
+    """The HTML table of these questions."""
+    found = [question.cells() for question in questions]
+    head = [name for name in COLUMNS if any(name in row for row in found)]
+    body = []
+    for question, row in zip(questions, found, strict=True):
+        values = [Markup(f"<b>{cell(row.get(name, ''))}</b>") for name in head]
+        body.append([question.title, *values, question.comment() if question.predicted else ""])
+    return table(body, head=["", *head, ""])

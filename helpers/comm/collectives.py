@@ -1,11 +1,11 @@
-"""Collectives written from messages, each by the algorithm that its name says.
+"""Collectives built from messages, each by the algorithm in its name.
 
-They take any dtype, any number of elements and any group, and write where torch's would: into the
-first argument, and nowhere else. Every rank of the group calls them, in the same order, with
-buffers of the same dtype and size. On a rank outside the group they raise a ValueError.
+They take any dtype, any number of elements and any group. Each writes only into its first argument,
+as PyTorch's does. Every rank of the group makes the same calls in the same order, with buffers of
+the same dtype and size. On a rank outside the group they raise a ValueError.
 
-N is the number of ranks in the group, S the bytes of the whole buffer, chunk r the r-th of
-`split(numel, N)`: the one of rank r. What one rank sends:
+N is the number of ranks in the group, and S the bytes of the whole buffer. Chunk r is the r-th
+chunk of `split(numel, N)`; it belongs to rank r. Each rank sends:
 
     ring_reduce_scatter             N-1 steps          (N-1)/N S
     ring_all_gather                 N-1 steps          (N-1)/N S
@@ -28,8 +28,8 @@ from torch.distributed import ProcessGroup, ReduceOp
 from helpers.comm.messages import Peers, in_a_row, split, written_in_a_row
 
 REDUCTIONS = {
-    ReduceOp.SUM: torch.add,  # of truth values: any
-    ReduceOp.PRODUCT: torch.mul,  # of truth values: all
+    ReduceOp.SUM: torch.add,  # for bool: any
+    ReduceOp.PRODUCT: torch.mul,  # for bool: all
     ReduceOp.MIN: torch.minimum,
     ReduceOp.MAX: torch.maximum,
     ReduceOp.BAND: torch.bitwise_and,
@@ -46,20 +46,21 @@ def ring_reduce_scatter(
 ):
     """Reduce over the ranks, and leave on each rank its chunk of the result.
 
-    A chunk's partial result travels once around the ring, and each rank adds its own numbers: chunk
-    r sets out from rank r+1 and ends on rank r. So a chunk is added up in one order, by one chain
-    of ranks. In bf16 and fp16 the partial results are rounded at each step.
+    The partial result of a chunk travels once around the ring, and each rank adds its own numbers.
+    Chunk r starts at rank r+1 and ends at rank r. So every chunk is summed in one order, by one
+    chain of ranks. In bf16 and fp16 each step rounds the partial result.
 
-    Steps: N-1. Each rank sends every chunk but its own: (N-1)/N S, the least there can be. (gloo's
-    own `reduce_scatter_tensor` sends 2(N-1)/N S.) Beside its arguments a rank holds two chunks.
+    Steps: N-1. Each rank sends every chunk but its own: (N-1)/N S. With messages between ranks, no
+    algorithm sends less. (gloo's own `reduce_scatter_tensor` sends 2(N-1)/N S.) A rank needs memory
+    for two more chunks.
 
     Args:
         output: `split(numel, N)[rank]` numbers in any shape.
-        input: numel numbers in any shape. Left as it is.
-        op: SUM, PRODUCT, MIN, MAX, or BAND, BOR, BXOR of whole numbers.
+        input: numel numbers in any shape; not changed.
+        op: SUM, PRODUCT, MIN, MAX, or BAND, BOR, BXOR for integers.
 
     Raises:
-        ValueError: `output` has another size or dtype; the operation is not one of these.
+        ValueError: `output` has another size or dtype; `op` is not one of these.
 
     Source: Patarasuk and Yuan 2009, the first half of their all-reduce.
     """
@@ -68,7 +69,7 @@ def ring_reduce_scatter(
     fits("output", output, sizes[peers.rank], input.dtype)
     chunks = in_a_row(input).split(sizes)
     with written_in_a_row(output) as row:
-        # What comes in must not overwrite what is going out: two buffers, in turn.
+        # A received chunk must not overwrite the chunk being sent: use two buffers in turn.
         buffers = [torch.empty_like(chunks[0]) for _ in range(2)]  # chunk 0 is the largest
         partial = chunks[peers.left]
         for step in range(peers.size - 1):
@@ -80,15 +81,16 @@ def ring_reduce_scatter(
 
 
 def ring_all_gather(output: torch.Tensor, input: torch.Tensor, group: ProcessGroup | None = None):
-    """Put the ranks' chunks together, on every rank.
+    """Gather every rank's chunk into the full buffer, on every rank.
 
-    Each rank passes on to the right what it received last from the left, and starts with its own.
+    In each step a rank sends to the right the chunk that it last received from the left. It starts
+    with its own chunk.
 
     Steps: N-1. Each rank sends every chunk but its right neighbour's: (N-1)/N S.
 
     Args:
         output: numel numbers in any shape.
-        input: `split(numel, N)[rank]` numbers in any shape. Left as it is.
+        input: `split(numel, N)[rank]` numbers in any shape; not changed.
 
     Raises:
         ValueError: `input` has another size or dtype.
@@ -110,13 +112,14 @@ def ring_all_gather(output: torch.Tensor, input: torch.Tensor, group: ProcessGro
 def ring_all_reduce(tensor: torch.Tensor, op=ReduceOp.SUM, group: ProcessGroup | None = None):
     """Reduce over the ranks, in place, on every rank: a reduce-scatter, then an all-gather.
 
-    Every chunk is added up once and then copied, so all ranks hold the same bits.
+    Every chunk is summed once and then copied, so all ranks get the same bits.
 
-    Steps: 2(N-1). Each rank sends 2(N-1)/N S, the least there can be: hardly more with many ranks
-    than with few. The steps grow with N: for small buffers recursive doubling is faster.
+    Steps: 2(N-1). Each rank sends 2(N-1)/N S. With messages between ranks, no algorithm sends less,
+    and the number hardly grows with N. But the number of steps grows with N: for small buffers
+    recursive doubling is faster.
 
     Args:
-        tensor: any shape; the result takes its place.
+        tensor: any shape; replaced by the result.
         op: as for `ring_reduce_scatter`.
 
     Source: Patarasuk and Yuan 2009.
@@ -124,7 +127,7 @@ def ring_all_reduce(tensor: torch.Tensor, op=ReduceOp.SUM, group: ProcessGroup |
     peers = Peers(group)
     with written_in_a_row(tensor) as row:
         own = row.split(split(row.numel(), peers.size))[peers.rank]
-        ring_reduce_scatter(own, row, op, group)  # writes `own` last, when it has been read
+        ring_reduce_scatter(own, row, op, group)  # it writes `own` at the end, after reading it
         ring_all_gather(row, own, group)
 
 
@@ -133,19 +136,19 @@ def recursive_doubling_all_reduce(
 ):
     """Reduce over the ranks, in place, on every rank: few steps, for small buffers.
 
-    Each rank exchanges its whole buffer with the one at distance 1, then 2, then 4; after each
-    exchange it holds the result of twice as many. This needs a power of two. With N = P + R ranks,
-    P the nearest power of two below, the first 2R make pairs: the even one gives its numbers to
-    the odd one, sits out, and is told the result.
+    A rank exchanges its whole buffer with the rank at distance 1, then 2, then 4. Each exchange
+    doubles the number of ranks whose numbers are in the result. This needs a power of two. With N =
+    P + R ranks, P the largest power of two up to N, the first 2R ranks form pairs. The even rank of
+    a pair sends its buffer to the odd rank, pauses, and receives the result at the end.
 
-    Both of an exchange combine in the order of rank, so that all ranks hold the same bits: a
-    product of complex numbers, once rounded, is not quite the same from left and from right.
+    Both ranks of an exchange combine in the order of their ranks, so all ranks get the same bits.
+    The order matters: a product of complex numbers, once rounded, is not exactly commutative.
 
-    Steps: log2 N, or log2 P + 2. Each rank sends S log2 P; of a pair, the even one S, the odd one S
-    more than the others. Beside its argument a rank holds a second such buffer.
+    Steps: log2 N, or log2 P + 2. Each rank sends S log2 P. Of a pair, the even rank sends S, and
+    the odd rank S more than the others. A rank needs memory for a second such buffer.
 
     Args:
-        tensor: any shape; the result takes its place.
+        tensor: any shape; replaced by the result.
         op: as for `ring_reduce_scatter`.
 
     Source: Thakur et al. 2005, section 4, allreduce of short messages.
@@ -163,7 +166,9 @@ def recursive_doubling_all_reduce(
         if in_pair:
             peers.exchange(receive=theirs, source=peers.rank - 1)
             combine(row, theirs, out=row)
-        place = peers.rank // 2 if in_pair else peers.rank - pairs  # among the P that go on
+        place = (
+            peers.rank // 2 if in_pair else peers.rank - pairs
+        )  # among the P ranks that continue
         distance = 1
         while distance < power:
             other = place ^ distance
@@ -178,10 +183,12 @@ def recursive_doubling_all_reduce(
 def tree_broadcast(tensor: torch.Tensor, src: int = 0, group: ProcessGroup | None = None):
     """Copy the source's tensor to every rank, in place, along a binomial tree.
 
-    In each step every rank that has it sends it to one that has not: 1, 2, 4, … ranks have it.
+    In each step every rank that has the tensor sends it to a rank without: 1, 2, 4, … ranks have
+    it.
 
-    Steps: ceil(log2 N). All ranks together send (N-1) S: the source ceil(log2 N) S, and the rank at
-    distance d from it S for each power of two above d with d + power < N: half of them nothing.
+    Steps: ceil(log2 N). All ranks together send (N-1) S. The source sends S ceil(log2 N). The rank
+    at distance d from the source sends S for each power of two above d with d + power < N. Half of
+    the ranks send nothing.
 
     Args:
         tensor: any shape, the same on all ranks.
@@ -195,11 +202,11 @@ def tree_broadcast(tensor: torch.Tensor, src: int = 0, group: ProcessGroup | Non
     peers = Peers(group)
     ranks = dist.get_process_group_ranks(peers.group)
     if src not in ranks:
-        raise ValueError(f"rank {src} cannot be the source: the group is {ranks}")
+        raise ValueError(f"rank {src} cannot be the source: it is not in the group {ranks}")
     source = ranks.index(src)
-    away = (peers.rank - source) % peers.size  # how far from the source
+    away = (peers.rank - source) % peers.size  # distance from the source
     with written_in_a_row(tensor) as row:
-        have = 1  # the ranks at 0 … have-1 have it
+        have = 1  # the ranks at distance 0 … have-1 have the tensor
         while have < peers.size:
             if away < have and away + have < peers.size:
                 peers.exchange(send=row, to=(peers.rank + have) % peers.size)
@@ -213,27 +220,30 @@ def pairwise_all_to_all(
     inputs: Sequence[torch.Tensor],
     group: ProcessGroup | None = None,
 ):
-    """Each rank has a part for every rank: `inputs[d]` goes to rank d, `outputs[s]` comes from s.
+    """Send `inputs[d]` to every rank d, and receive `outputs[s]` from every rank s.
 
-    In step k each rank sends to the one k to the right and receives from the one k to the left, so
-    that nobody receives from two at once.
+    In step k each rank sends to the rank k places to the right and receives from the rank k places
+    to the left. So no rank receives from two ranks at the same time.
 
     Steps: N-1. Each rank sends all its inputs but its own: (N-1)/N S if they are equal.
 
     Args:
-        outputs, inputs: N tensors each, in the group's order. Sizes may differ, and be 0; what rank
-            s has for d must have the dtype and the number of elements that d expects from s. Pieces
-            of one buffer do: `list(buffer.split(sizes))`.
+        outputs, inputs: N tensors each, in the group's order. Sizes may differ, and may be 0. The
+            input of rank s for rank d must have the dtype and the number of elements of the output
+            on rank d for rank s. Pieces of one buffer are fine: `list(buffer.split(sizes))`.
 
     Raises:
-        ValueError: there are more or fewer than N; what stays on this rank has two sizes.
+        ValueError: a list has not N tensors; this rank's own input and output differ in size or
+            dtype.
 
     Source: Thakur et al. 2005, section 4, all-to-all of long messages.
     """
     peers = Peers(group)
     for name, parts in (("outputs", outputs), ("inputs", inputs)):
         if len(parts) != peers.size:
-            raise ValueError(f"{len(parts)} {name} for {peers.size} ranks: one for each")
+            raise ValueError(
+                f"{len(parts)} {name} for {peers.size} ranks: pass one tensor per rank"
+            )
     own = inputs[peers.rank]
     fits(f"outputs[{peers.rank}]", outputs[peers.rank], own.numel(), own.dtype)
     with written_in_a_row(outputs[peers.rank]) as row:
@@ -245,18 +255,18 @@ def pairwise_all_to_all(
 
 
 def reduction(op, tensor: torch.Tensor) -> Callable:
-    """What combines two partial results."""
+    """Return the function that combines two partial results."""
     if op not in REDUCTIONS:
         names = ", ".join(known.name for known in REDUCTIONS)
-        raise ValueError(f"{op} is none of {names}; for a mean, sum and then divide")
+        raise ValueError(f"{op} is not supported, only {names}; for a mean, use SUM and divide")
     if tensor.is_complex() and op not in (ReduceOp.SUM, ReduceOp.PRODUCT):
-        raise ValueError(f"complex numbers have no {op.name}: they have no order and no bits")
+        raise ValueError(f"complex numbers have no {op.name}: use SUM or PRODUCT")
     return REDUCTIONS[op]
 
 
 def fits(name: str, tensor: torch.Tensor, numel: int, dtype: torch.dtype):
-    """A message of another size would stop in the middle, on another rank."""
+    """Check a buffer's size here; a wrong message would fail in the middle, on another rank."""
     if tensor.numel() != numel or tensor.dtype != dtype:
         raise ValueError(
-            f"{name} must hold {numel} numbers of {dtype}, not {tensor.numel()} of {tensor.dtype}"
+            f"{name} must have {numel} numbers of {dtype}, not {tensor.numel()} of {tensor.dtype}"
         )

@@ -1,8 +1,8 @@
 """How long a collective takes: Hockney's model, fitted to measured times.
 
-T = messages · alpha + bytes · beta (Hockney 1994), with alpha seconds a message and beta seconds a
-byte. `messages` and `bytes` are those of the slowest rank, by the algorithm: `helpers.comm.volume`.
-The time of the additions in a reduction, their gamma, is part of the fitted beta.
+T = messages · alpha + bytes · beta (Hockney 1994), with alpha in seconds per message and beta in
+seconds per byte. `helpers.comm.volume.path` gives the messages and bytes of the slowest rank. The
+fitted beta contains the time of a reduction's additions, which other authors call gamma.
 """
 
 import statistics
@@ -20,7 +20,7 @@ from helpers.measure.draw import seconds_text, table, text
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One measured time: `seconds` of a call with `payload` bytes on `ranks`, on the slowest."""
+    """One measured time: a call with `payload` bytes takes `seconds` on the slowest rank."""
 
     call: str
     ranks: int
@@ -42,16 +42,17 @@ def measure(
     inner: int = 4,
     make: Callable[[str, int, torch.device], Callable[[], object]] | None = None,
 ) -> list[Sample]:
-    """Time calls on the ranks that this runs on: `launch(measure, workers=4)[0]`.
+    """Time calls on the running ranks: `launch(measure, workers=4)[0]`.
 
-    Where ranks are more than cores they take turns, and alpha grows with them, which the model does
-    not know: on a laptop predict other sizes rather than other worlds.
+    With more ranks than cores, the ranks take turns, and alpha grows with their number. The model
+    ignores this effect. On a laptop, predict other sizes rather than other numbers of ranks.
 
     Args:
-        sizes: payloads in bytes, rounded up to what the ranks divide in floats.
-        repeats: times taken, each after a barrier; the median counts, of the slowest rank.
-        inner: calls in a repeat, back to back.
-        make: (call, payload, device) -> what is timed; by default `torch_call`.
+        sizes: payloads in bytes, rounded up to whole floats for each rank.
+        repeats: measurements of a call, each after a barrier. The sample is the median on the
+            slowest rank.
+        inner: calls in one measurement, back to back.
+        make: (call, payload, device) -> the function to time; the default is `torch_call`.
 
     Returns:
         The samples, the same on every rank.
@@ -77,7 +78,7 @@ def measure(
 
 
 def trips(call: str) -> int:
-    """Payloads one after another in what is timed: a message goes there and back."""
+    """Payloads one after another in a timed call: a send is timed there and back."""
     return 2 if call == "send" else 1
 
 
@@ -110,10 +111,10 @@ def torch_call(call: str, payload: int, device) -> Callable[[], object]:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """What `fit` found: alpha in seconds a message, beta in seconds a byte.
+    """The result of `fit`: alpha in seconds per message, beta in seconds per byte.
 
     Attributes:
-        samples: those that it was fitted to.
+        samples: the fitted samples.
     """
 
     alpha: float
@@ -126,9 +127,9 @@ class Fit:
         return messages * self.alpha + size * self.beta
 
     def errors(self, samples: Iterable[Sample] | None = None) -> list[float]:
-        """Predicted over measured, less 1, for each sample; by default those of the fit.
+        """Predicted / measured - 1 for each sample; the default is the fitted samples.
 
-        Only samples that were not fitted tell how well it predicts.
+        Only samples outside the fit show how well the model predicts.
         """
         samples = self.samples if samples is None else samples
         return [
@@ -151,7 +152,7 @@ class Fit:
         return table(f"alpha and beta of {len(self.samples)} samples", self._rows())
 
     def plot(self, others: Iterable[Sample] = ()):
-        """Measured times as dots (`others`, not fitted, hollow), predicted ones as lines."""
+        """Plot measured times as dots, `others` as hollow dots, and predictions as lines."""
         from helpers.plots.cost import costs
 
         fitted, hollow, predicted = {}, {}, {}
@@ -165,12 +166,12 @@ class Fit:
 
 
 def fit(samples: Iterable[Sample]) -> Fit:
-    """Alpha and beta, neither below 0, by robust least squares in relative error.
+    """Fit alpha and beta, neither below 0, by robust least squares in relative error.
 
-    Relative, since times range over decades and the large would drown the small. Robust, since a
-    machine's disturbances make some times far too long: samples far off are weighted down (Huber
-    1964, by iteratively reweighted least squares). Fit each call by itself where their betas differ
-    (a reduction adds, a broadcast does not).
+    The error is relative because times range over decades: the large times would hide the small
+    ones. The fit is robust because other work on the machine makes some times far too long. Samples
+    far from the fit get a small weight (Huber 1964, by iteratively reweighted least squares). Fit
+    each call alone if their betas differ: a reduction adds numbers, a broadcast does not.
 
     Raises:
         ValueError: fewer than two samples, or a time that is not positive.
@@ -189,7 +190,7 @@ def fit(samples: Iterable[Sample]) -> Fit:
 
 
 def nonnegative(design, target):
-    """Least squares in two unknowns, with what would be negative left out."""
+    """Least squares in two unknowns; a negative unknown is set to 0."""
     norm = np.maximum(np.linalg.norm(design, axis=0), 1e-300)  # seconds and bytes, made alike
     found = np.linalg.lstsq(design / norm, target, rcond=None)[0] / norm
     if found.min() >= 0:

@@ -1,23 +1,25 @@
-"""The byte ledger: what each collective and message of a block carries, by formula and by kernel.
+"""The byte ledger: count the bytes of every collective and message of a block of code.
 
     with ledger() as log:
         loss.backward()
     log.payload, log.wire, log.kernel
 
-Three columns that are never mixed:
+It has three columns, which are never mixed:
 
-- payload: bytes of the buffer that the call is about (the S of `cost.sent`);
-- wire: bytes that this rank sends for it, by the formula of the backend's algorithm;
-- kernel: bytes that this process did send over gloo's TCP connections, counted by Linux, for the
-  block as a whole. It holds gloo's headers too: 48 bytes a message, in both directions.
+- payload: bytes of the call's buffer (the S of `cost.sent`);
+- wire: bytes that this rank sends for the call, by the formula of the backend's algorithm;
+- kernel: bytes that this process sent over gloo's TCP connections, counted by Linux, for the whole
+  block. These include gloo's headers: 48 bytes per message, in both directions.
 
-Below Python every collective is an operator, `c10d::allreduce_` or `_c10d_functional::all_reduce`,
-and a TorchDispatchMode sees it: ours, and those of DDP (its C++ reducer too), FSDP2, DTensor,
-pipelining and ZeroRedundancyOptimizer. DTensor's own operator (`_dtensor::`) and symmetric memory
-(`symm_mem::`, kernels that read other GPUs' memory) are entered without a formula. Not seen, but in
-the kernel's column: calls made in another thread, and what a library sends past torch.distributed.
-In neither: what goes through shared memory, unless it is entered by `note`; the store; connections
-that were closed meanwhile.
+Below Python every collective is an operator, such as `c10d::allreduce_` or
+`_c10d_functional::all_reduce`, and a TorchDispatchMode sees operators. So the ledger sees our calls
+and those of DDP (its C++ reducer too), FSDP2, DTensor, pipelining and ZeroRedundancyOptimizer. The
+operators of DTensor (`_dtensor::`) and of symmetric memory (`symm_mem::`, kernels that read other
+GPUs' memory) are entered without a formula.
+
+Only the kernel's column includes calls in another thread, and bytes that a library sends without
+torch.distributed. No column includes shared memory without a `note`, the store, or connections that
+were closed before the end of the block.
 """
 
 from collections.abc import Iterator
@@ -41,10 +43,12 @@ class Entry:
 
     Attributes:
         call: its name, as in `cost.CALLS`.
-        group: the group's name; `ranks` its size, `rank` this rank's place in it.
-        axes: the mesh's axes that the group lies along, "tp"; "" for another group.
-        payload, wire: bytes, see above; `wire` is None where no formula is known. A message is an
-            entry on both sides, a "send" and a "recv" with its payload; only the first has a wire.
+        group: the group's name.
+        ranks, rank: the group's size, and this rank's place in the group.
+        axes: the axes of the mesh along which the group runs, such as "tp"; "" for any other group.
+        payload, wire: bytes, as above; `wire` is None if no formula is known. A message has an
+            entry on both sides, "send" and "recv", each with its payload; only the "send" has a
+            wire.
     """
 
     call: str
@@ -58,12 +62,12 @@ class Entry:
 
 @dataclass
 class Ledger:
-    """What `ledger` wrote, on this rank.
+    """The entries that `ledger` wrote on this rank.
 
     Attributes:
         entries: every call, in order.
-        kernel: bytes sent over gloo's connections during the block; None where the kernel does not
-            tell, or before the block's end.
+        kernel: bytes sent over gloo's connections during the block; None before the end of the
+            block, and where the system does not count them.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -71,21 +75,24 @@ class Ledger:
 
     @property
     def payload(self) -> int:
-        """Of all calls, in bytes."""
+        """The payload of all calls, in bytes."""
         return sum(entry.payload for entry in self.entries)
 
     @property
     def wire(self) -> float:
-        """Of all calls with a known formula, in bytes."""
+        """The wire of all calls with a known formula, in bytes."""
         return sum(entry.wire or 0 for entry in self.entries)
 
     def of(self, *calls: str) -> "Ledger":
-        """The entries of these calls alone; the kernel cannot tell them apart."""
+        """Return a ledger of these calls only; the kernel's count cannot be divided."""
         return Ledger([entry for entry in self.entries if entry.call in calls])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Calls of one kind along the same axes, in a group of one size, added up, in the order of
-        their first. With tp = 2 and dp = 2 they are two rows."""
+        """Add up the calls of one kind, along the same axes, in groups of one size.
+
+        The rows are in the order of their first calls. With tp = 2 and dp = 2 the two axes have two
+        rows.
+        """
         rows: dict[tuple, dict[str, Any]] = {}
         for e in self.entries:
             row = rows.setdefault(
@@ -99,7 +106,7 @@ class Ledger:
         return list(rows.values())
 
     def frame(self):
-        """`rows` as a DataFrame; the axes where there are any."""
+        """Return `rows` as a DataFrame; the column of axes only if a call has axes."""
         import pandas as pd
 
         columns = ["call", *self._axes(), "ranks", "calls", "payload", "wire"]
@@ -130,7 +137,7 @@ class Ledger:
         return table(rows, head=head)
 
     def plot(self):
-        """A bar for each call: what this rank sends by formula. Returns a Picture."""
+        """Plot a bar for each call: the bytes that this rank sends by formula. Returns Picture."""
         from helpers.measure.draw import bars
 
         values: dict[str, float] = {}
@@ -145,11 +152,11 @@ def number(value: float | None) -> str:
 
 @contextmanager
 def ledger() -> Iterator[Ledger]:
-    """Count what this rank's thread communicates in the block.
+    """Count the bytes that this thread communicates in the block.
 
-    Calls that are still under way at the block's end are counted; their bytes in the kernel's
-    column only as far as they were sent. The mode costs some microseconds for each operator: time
-    without it.
+    A call that is still running at the end of the block is counted. The kernel's column has only
+    the bytes that were sent by then. Each operator costs some microseconds more: do not time such a
+    block.
     """
     log = Ledger()
     count = SentBytes(without_ports=store_ports())
@@ -162,11 +169,11 @@ def ledger() -> Iterator[Ledger]:
         _open[:] = [other for other in _open if other is not log]
 
 
-_open: list[Ledger] = []  # of this process, outer before inner
+_open: list[Ledger] = []  # the open ledgers of this process, outer before inner
 
 
 def note(call: str, *, group: str, ranks: int, rank: int, payload: int, wire: float | None = 0.0):
-    """Add an entry to the open ledgers, for what moves bytes past torch.distributed."""
+    """Add an entry to the open ledgers, for bytes that move without torch.distributed."""
     if _open:
         entry = Entry(call=call, group=group, ranks=ranks, rank=rank, payload=payload, wire=wire)
         for log in _open:
@@ -174,7 +181,7 @@ def note(call: str, *, group: str, ranks: int, rank: int, payload: int, wire: fl
 
 
 def store_ports() -> list[int]:
-    """The port of the default group's TCPStore, if it has one."""
+    """List the port of the default group's TCPStore, if it has a TCPStore."""
     if not dist.is_initialized():
         return []
     store = dist.distributed_c10d._get_default_store()
@@ -184,7 +191,7 @@ def store_ports() -> list[int]:
 
 
 class Recorder(TorchDispatchMode):
-    """Sees every operator below autograd, and writes down those that communicate."""
+    """Sees every operator below autograd, and records those that communicate."""
 
     def __init__(self, log: Ledger):
         super().__init__()
@@ -192,11 +199,13 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls):
-        return False  # else the first use in a fresh rank imports all of torch._dynamo, a second
+        return (
+            False  # else the first use in a fresh rank imports torch._dynamo, which takes a second
+        )
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any("__tensor_flatten__" in dir(kind) for kind in types):
-            return NotImplemented  # a DTensor finds out what to communicate; that comes back here
+            return NotImplemented  # the DTensor decides what to communicate, and calls back here
         out = func(*args, **(kwargs or {}))
         if getattr(func, "namespace", "") in NAMESPACES:
             self._log.entries.extend(entries(func, args, kwargs or {}))
@@ -204,7 +213,7 @@ class Recorder(TorchDispatchMode):
 
 
 def entries(func, args, kwargs) -> Iterator[Entry]:
-    """What one operator of torch.distributed communicates, as entries."""
+    """Yield the entries of one operator of torch.distributed."""
     operator = func._schema.name
     if operator.endswith(SILENT):
         return
@@ -214,7 +223,7 @@ def entries(func, args, kwargs) -> Iterator[Entry]:
             yield entry("recv" if "recv" in kind else "send", [tensor], given)
         return
     call, held = OPERATORS.get(operator, (operator, None))
-    if held is None:  # a later PyTorch's: shown, with what it was given
+    if held is None:  # unknown, from a later PyTorch: enter all its tensors
         yield entry(call, [v for v in given.values() if isinstance(v, torch.Tensor)], given)
         return
     name, _, part = held.partition(" ")
@@ -222,7 +231,7 @@ def entries(func, args, kwargs) -> Iterator[Entry]:
 
 
 def entry(call: str, tensors, given, *, part: bool = False) -> Entry:
-    """One call on `tensors`; with `part` they are one rank's part of the payload."""
+    """Make the entry of a call on `tensors`; with `part` they are one rank's part of the whole."""
     tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
     group = group_of(given)
     ranks, rank = group.size(), group.rank()
@@ -240,7 +249,7 @@ def entry(call: str, tensors, given, *, part: bool = False) -> Entry:
 
 
 def own_part(tensors, splits, ranks: int, rank: int) -> float:
-    """Bytes of an all-to-all's input that stay on this rank."""
+    """Return the bytes of an all-to-all's input that stay on this rank."""
     if len(tensors) > 1:
         return tensors[rank].nbytes
     if splits:
@@ -250,14 +259,14 @@ def own_part(tensors, splits, ranks: int, rank: int) -> float:
 
 
 def axes_of(group: dist.ProcessGroup) -> str:
-    """The mesh's axes that a group lies along, as `make_mesh` and PyTorch describe it: "tp"."""
+    """Return the mesh axes of a group from its description by `make_mesh` or PyTorch: "tp"."""
     kind, _, axes = (getattr(group, "group_desc", "") or "").partition("_")
     return axes if kind == "mesh" else ""
 
 
 def group_of(given) -> dist.ProcessGroup:
     group = given.get("process_group", given.get("group_name"))
-    if group is None:  # a message of symmetric memory to one peer says no group
+    if group is None:  # a message of symmetric memory to one peer names no group
         return dist.group.WORLD
     if isinstance(group, str):
         return dist.distributed_c10d._resolve_process_group(group)
@@ -265,7 +274,7 @@ def group_of(given) -> dist.ProcessGroup:
 
 
 def backend_of(group, tensors) -> str | None:
-    """Whose algorithms move these tensors: "gloo", "nccl", or None where they are not known."""
+    """Return the backend that moves these tensors: "gloo", "nccl", or None if unknown."""
     device = tensors[0].device if tensors else torch.device("cpu")
     config = dist.get_backend_config(group)  # "cpu:gloo,cuda:nccl"
     backends = dict(pair.split(":") for pair in config.split(",") if ":" in pair)

@@ -1,4 +1,4 @@
-"""Ranks on named axes: which of them share an axis (Layout), and their process groups (Mesh)."""
+"""Ranks on named axes: Layout says which ranks share an axis, Mesh has their process groups."""
 
 import math
 from collections.abc import Iterable
@@ -8,23 +8,24 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-ROWS = 64  # of a grid that are shown
+ROWS = 64  # rows of a grid to show
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class Layout:
-    """Which rank sits where: `Layout(dp=2, tp=4)` puts 8 ranks on a grid. Needs no processes.
+    """Place ranks on a grid: `Layout(dp=2, tp=4)` places 8 ranks. It needs no processes.
 
-    The axes stand from the slowest to the fastest: neighbours on the last axis are neighbours in
-    rank, and so, usually, on one machine. Put the axis that talks most there (tp). Any names will
-    do; this course says dp, pp, cp, tp. An axis may have size 1.
+    The order of the axes is from the slowest to the fastest. Neighbours on the last axis have
+    neighbouring ranks, and so are usually on one machine. Use the last axis for the most
+    communication (tp). Any names are allowed; this course uses dp, pp, cp, tp. An axis may have
+    size 1.
 
     Attributes:
         axes: the names.
-        shape: how many ranks lie along each.
+        shape: how many ranks are along each axis.
 
     Raises:
-        ValueError: a size is no positive whole number, or there is no axis.
+        ValueError: a size that is not a positive whole number, or no axis.
     """
 
     axes: tuple[str, ...]
@@ -44,11 +45,11 @@ class Layout:
         return math.prod(self.shape)
 
     def size(self, *axes: str) -> int:
-        """How many ranks share these axes: the product of their sizes."""
+        """Return how many ranks share these axes: the product of their sizes."""
         return math.prod(self.shape[self.axes.index(axis)] for axis in self.known(axes))
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a rank sits: {axis: index}."""
+        """Return the place of a rank: {axis: index}."""
         if not 0 <= rank < self.world_size:
             raise ValueError(f"there is no rank {rank} in {self.title()}")
         place = []
@@ -58,21 +59,22 @@ class Layout:
         return dict(zip(self.axes, reversed(place), strict=True))
 
     def rank(self, **coordinates: int) -> int:
-        """Who sits there; an axis that is not named counts as 0."""
+        """Return the rank at these coordinates; an axis that is not named counts as 0."""
         self.known(coordinates)
         rank = 0
         for axis, size in zip(self.axes, self.shape, strict=True):
             index = coordinates.get(axis, 0)
             if not 0 <= index < size:
-                raise ValueError(f"{axis}={index} lies outside {self.title()}")
+                raise ValueError(f"{axis}={index} is out of range for {self.title()}")
             rank = rank * size + index
         return rank
 
     def groups(self, *axes: str) -> list[list[int]]:
-        """The ranks in groups: those of a group differ in these axes and in nothing else.
+        """Return the groups of ranks that differ only in these axes.
 
-        `groups("tp")` are the tensor-parallel groups; `groups("dp", "cp")` average the gradients
-        when a sequence is cut too. Each rank is in exactly one group, in order of rank.
+        `groups("tp")` are the tensor-parallel groups. `groups("dp", "cp")` average the gradients
+        when a sequence is cut too. Each rank is in exactly one group, and groups are in order of
+        rank.
         """
         axes = self.known(axes)
         places = map(self.coordinates, range(self.world_size))
@@ -80,20 +82,20 @@ class Layout:
         return [self.group_of(rank, *axes) for rank in firsts]
 
     def group_of(self, rank: int, *axes: str) -> list[int]:
-        """The ranks that share these axes with `rank`, itself among them."""
+        """Return the ranks that share these axes with `rank`, including `rank`."""
         axes, place = self.known(axes), self.coordinates(rank)
         fixed = {axis: index for axis, index in place.items() if axis not in axes}
-        ranks = [self.rank(**fixed)]  # the first; the others lie further along each axis
+        ranks = [self.rank(**fixed)]  # the first rank; then go along each axis
         for axis in axes:
             stride = math.prod(self.shape[self.axes.index(axis) + 1 :])
             ranks = [first + stride * i for first in ranks for i in range(self.size(axis))]
         return ranks
 
     def known(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """These axes, in the layout's order.
+        """Return these axes in the layout's order.
 
         Raises:
-            ValueError: one is not in the layout.
+            ValueError: an axis is not in the layout.
         """
         axes = tuple(axes)
         for axis in axes:
@@ -106,7 +108,7 @@ class Layout:
         return f"Layout({sizes})"
 
     def grid(self) -> str:
-        """The ranks as text: the last axis runs across, the others down."""
+        """Return the ranks as text: the last axis across, the others down."""
         *down, across = self.axes
         width = len(f"{across}={self.size(across) - 1}")
         rows = self.groups(across)
@@ -130,13 +132,13 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Mesh:
-    """A layout on running ranks, as one of them sees it. `make_mesh` makes it.
+    """A layout on running ranks, from the view of one rank. Made by `make_mesh`.
 
     Attributes:
-        layout: who sits where.
+        layout: the place of every rank.
         rank: this rank, in the world.
-        device_mesh: PyTorch's own, for FSDP2, DTensor and the like.
-        together: the groups along several axes that were asked for.
+        device_mesh: PyTorch's own mesh, for FSDP2, DTensor and others.
+        together: the groups along several axes, as requested from `make_mesh`.
     """
 
     layout: Layout
@@ -145,10 +147,11 @@ class Mesh:
     together: dict[tuple[str, ...], dist.ProcessGroup]
 
     def group(self, *axes: str) -> dist.ProcessGroup:
-        """The process group of the ranks that share these axes with this one.
+        """Return the process group of the ranks that share these axes with this rank.
 
         Raises:
-            ValueError: an axis is not in the layout, or these axes have no group together.
+            ValueError: an axis is not in the layout, or no group along these axes together was
+                requested.
         """
         axes = self.layout.known(axes)
         if len(axes) == 1:
@@ -156,20 +159,20 @@ class Mesh:
         if axes == self.layout.axes:
             return dist.group.WORLD
         if axes not in self.together:
-            # Making it here would need every rank to come here: it might hang, so it is refused.
-            raise ValueError(f"{axes} have no group together: make_mesh(…, together=[{axes}])")
+            # Making the group here could hang: every rank of the world would have to make it too.
+            raise ValueError(f"{axes} have no common group: use make_mesh(…, together=[{axes}])")
         return self.together[axes]
 
     def ranks(self, *axes: str) -> list[int]:
-        """Who is in that group: ranks of the world."""
+        """Return the members of that group, as ranks of the world."""
         return self.layout.group_of(self.rank, *axes)
 
     def size(self, *axes: str) -> int:
-        """How many are in that group."""
+        """Return the size of that group."""
         return self.layout.size(*axes)
 
     def index(self, *axes: str) -> int:
-        """This rank's place in that group."""
+        """Return this rank's place in that group."""
         return self.ranks(*axes).index(self.rank)
 
     def __repr__(self):
@@ -184,25 +187,26 @@ def make_mesh(
 ) -> Mesh:
     """Make the process groups of every axis. Every rank calls it, with the same arguments.
 
-    Groups cost memory and connections: make a mesh once, and on a Cluster keep it in
-    `worker.state`.
+    Groups cost memory and connections. So make a mesh once; on a Cluster keep it in `worker.state`.
 
     Args:
-        layout: who sits where; all ranks of the world have a seat.
-        device: where the tensors belong that will travel: `worker.device`.
-        together: axes that need a group in common, besides one each: `[("dp", "cp")]`.
+        layout: the place of every rank of the world.
+        device: the device of the tensors to communicate: `worker.device`.
+        together: axes that need a common group, besides a group each: `[("dp", "cp")]`.
 
     Raises:
-        ValueError: the sizes' product is not the number of ranks; an unknown axis.
-        RuntimeError: there are no ranks yet.
+        ValueError: the product of the sizes is not the number of ranks; an unknown axis.
+        RuntimeError: no process group is initialized.
     """
     if not dist.is_initialized():
-        raise RuntimeError("a mesh needs ranks: make it inside a function that `launch` runs")
+        raise RuntimeError(
+            "there are no ranks: call make_mesh inside a function that `launch` runs"
+        )
     ranks = dist.get_world_size()
     if layout.world_size != ranks:
         product = layout.world_size
-        raise ValueError(f"the sizes of {layout.title()} multiply to {product}, for {ranks} ranks")
-    several = [layout.known(axes) for axes in together]  # before anything is made
+        raise ValueError(f"{layout.title()} needs {product} ranks, but there are {ranks}")
+    several = [layout.known(axes) for axes in together]  # check the axes before making any group
     device_mesh = init_device_mesh(
         torch.device(device).type, layout.shape, mesh_dim_names=layout.axes
     )

@@ -1,4 +1,4 @@
-"""The same transport over MPI, by mpi4py: what the ranks of `mpiexec` send their buffers with."""
+"""The transport over MPI, by mpi4py, for ranks that `mpiexec` started."""
 
 import torch
 
@@ -8,13 +8,13 @@ from helpers.comm.messages import written_in_a_row
 class MPITransport:
     """The interface of `GroupTransport` over an MPI communicator; tensors on the CPU.
 
-    Importing mpi4py starts MPI, so it is imported here and not before.
+    Importing mpi4py initializes MPI, so the import is here and not at the top of the file.
 
     Args:
         communicator: mpi4py's; COMM_WORLD by default.
 
     Attributes:
-        rank, size: this rank's place in the communicator, and how many there are.
+        rank, size: this rank's place in the communicator, and the communicator's size.
     """
 
     def __init__(self, communicator=None):
@@ -29,23 +29,23 @@ class MPITransport:
     def all_reduce(self, buffer: torch.Tensor) -> "Request":
         """Start to sum over the ranks, in place (MPI_Iallreduce).
 
-        MPI does the work inside of its calls: most of it happens in `wait`.
+        MPI works only inside its own calls: most of the work happens in `wait`.
 
         Raises:
-            TypeError: MPI has no such numbers (bfloat16).
+            TypeError: MPI does not have this dtype (bfloat16, float16).
             ValueError: the buffer is not contiguous.
         """
         return Request(self.communicator.Iallreduce(self.mpi.IN_PLACE, as_array(buffer)), buffer)
 
     def broadcast(self, tensor: torch.Tensor, source: int = 0):
-        """Copy the tensor of the rank `source` to all, in place (MPI_Bcast)."""
+        """Copy the tensor of the rank `source` to every rank, in place (MPI_Bcast)."""
         with written_in_a_row(tensor) as row:
             if row.numel():
-                # as bytes, so that any dtype travels
+                # as bytes, so that any dtype works
                 self.communicator.Bcast(row.view(torch.uint8).numpy(), root=source)
 
     def close(self):
-        """Nothing to give back: MPI ends with the process."""
+        """Do nothing: MPI ends with the process."""
 
 
 class Request:
@@ -59,9 +59,9 @@ class Request:
 
 
 def as_array(tensor: torch.Tensor):
-    """The tensor's memory as mpi4py takes it."""
+    """Return the tensor's memory as an array for mpi4py."""
     if tensor.dtype in (torch.bfloat16, torch.float16):
-        raise TypeError(f"MPI has no {tensor.dtype} to add: send float32")
+        raise TypeError(f"MPI cannot add {tensor.dtype}: convert the buffer to float32")
     if not tensor.is_contiguous():
-        raise ValueError("MPI takes contiguous buffers")
+        raise ValueError("MPI needs a contiguous buffer: call contiguous() first")
     return tensor.detach().view(-1).numpy()

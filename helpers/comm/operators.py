@@ -1,7 +1,7 @@
-"""PyTorch's operators for communication, in the words of this house."""
+"""PyTorch's communication operators, and our names for their calls."""
 
-# Operator -> our name of the call, and the argument that holds the payload. "×N": the argument is
-# one rank's part of it.
+# Operator -> our name of the call, and the argument with the payload. "×N": that argument is only
+# one rank's part of the payload.
 OPERATORS = {
     "c10d::allreduce_": ("all_reduce", "tensors"),
     "c10d::allreduce_coalesced_": ("all_reduce", "tensors"),
@@ -40,7 +40,7 @@ OPERATORS = {
     "_c10d_functional::irecv": ("recv", "tensor"),
 }
 NAMESPACES = ("c10d", "_c10d_functional", "_dtensor", "symm_mem")
-SILENT = (  # no messages
+SILENT = (  # operators that send no messages
     "wait_tensor",
     "_wrap_tensor_autograd",
     "check_for_nan",

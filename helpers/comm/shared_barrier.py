@@ -1,13 +1,13 @@
-"""A barrier between processes of one machine that sleeps while it waits, and notices the dead.
+"""A barrier between processes of one machine: it sleeps while it waits, and notices dead ranks.
 
-For each pair of ranks there is a semaphore, in memory that both have mapped: coming to the barrier,
-a rank raises the semaphore that each other one waits for. One for each pair, and not one counter
-for all: so a rank that is ahead, at its next barrier already, is not mistaken for one that is late,
-and it is known who did not come.
+Each ordered pair of ranks has a semaphore, in memory that both ranks have mapped. A rank that
+reaches the barrier raises one semaphore for every other rank. There is one per pair, and not one
+counter for all ranks, for two reasons. A rank that has already reached its next barrier is not
+mistaken for a late rank. And each rank knows which ranks are missing.
 
-When one rank dies, the first survivor that notices leaves, and then others miss two ranks. So a
-rank that leaves writes into the shared memory why: because of itself, or because of which other.
-Those that miss it follow what is written there, and all name the rank that died.
+When a rank dies, the first survivor that notices leaves the barrier. The other survivors then miss
+two ranks. So a rank that leaves writes the reason into the shared memory: itself, or the rank that
+it missed. The survivors follow these entries, and all name the rank that died.
 """
 
 import os
@@ -20,29 +20,29 @@ import torch
 
 from helpers.comm.shared_semaphores import NBYTES, Semaphore, available
 
-SPIN = 200e-6  # seconds to look again and again before going to sleep: a sleeper wakes up late
-TICK = 0.05  # seconds asleep after which a rank looks whether the others are alive
+SPIN = 200e-6  # seconds to poll before going to sleep: waking up takes long
+TICK = 0.05  # seconds of sleep after which a rank checks that the others are alive
 
 
 class Left(IntEnum):
-    """Why a rank does not come again; in shared memory as this + 8 * the rank that is to blame.
+    """Why a rank left and does not return. The shared memory has this + 8 * the rank to blame.
 
-    Of several, the first in this order is named: a process that has ended without a word is sure.
+    If several ranks left, the first reason in this order counts: the end of a process is certain.
     """
 
     NOT = 0
-    ENDED = 1  # the process has; nobody writes this
-    FAILED = 2  # its own error
-    CLOSED = 3  # its own wish
-    LATE = 4  # it waited longer than its timeout for the one to blame, which lives
-    LOST = 5  # the one to blame had left
+    ENDED = 1  # its process has ended; no rank writes this
+    FAILED = 2  # an error of its own
+    CLOSED = 3  # it called `close`
+    LATE = 4  # the rank to blame is alive, but did not arrive within the timeout
+    LOST = 5  # the rank to blame had left
 
 
 class PeerLost(RuntimeError):
-    """Another rank has ended or failed, and this one waited for it.
+    """Another rank ended or failed while this rank waited for it.
 
     Attributes:
-        rank: which, as a rank of the world. Not one that has left only because of another.
+        rank: the rank to blame, as a rank of the world; not a rank that left only because of it.
     """
 
     def __init__(self, message: str, rank: int):
@@ -54,18 +54,18 @@ class PeerLost(RuntimeError):
 
 
 class Barrier:
-    """Where the ranks of a group wait for each other.
+    """The place where the ranks of a group wait for each other.
 
     Args:
         memory: (at least `nbytes(size)`,) uint8, the same memory on all ranks, zeros at first.
-        rank, size: this rank's place in the group, and how many there are.
+        rank, size: this rank's place in the group, and the group's size.
         pids: of the ranks' processes.
         names: the ranks' numbers in the world, for messages.
-        timeout: seconds to wait for a rank that lives, and does not come.
+        timeout: seconds to wait for a rank that is alive but does not reach the barrier.
 
     Raises:
-        OSError: this is not Linux, or one from before 2019 (5.3, with glibc 2.30).
-        PeerLost: one of the processes has ended already.
+        OSError: the system is not Linux 5.3 (2019) with glibc 2.30, or later.
+        PeerLost: one of the processes has already ended.
     """
 
     @staticmethod
@@ -79,7 +79,7 @@ class Barrier:
             raise OSError("a barrier in shared memory needs Linux 5.3 with glibc 2.30, or later")
         self.rank, self.pids, self.names, self.timeout = rank, pids, names, timeout
         self.others = [(rank + away) % size for away in range(1, size)]
-        # [rank]: why it has left. One number, so that it is written and read in one piece.
+        # [rank]: why it has left. One number, so that reads and writes are atomic.
         words = memory[: size * NBYTES].view(torch.int32)
         self.gone = words[:: NBYTES // 4].numpy()
         first = memory.data_ptr() + size * NBYTES
@@ -88,9 +88,9 @@ class Barrier:
         ]
         self.tell = [table[rank][other] for other in range(size)]
         self.heard = [table[other][rank] for other in range(size)]
-        self.memory = memory  # mapped as long as the semaphores in it are used
+        self.memory = memory  # keeps the memory mapped while the semaphores are in use
         self.spin = SPIN if len(os.sched_getaffinity(0)) >= size else 0.0
-        # A pidfd stands for this process, even when its number is given to another later.
+        # A pidfd refers to this process, even if another process gets its number later.
         self.processes: dict[int, int] = {}
         try:
             for other in self.others:
@@ -101,20 +101,21 @@ class Barrier:
             raise error from None
 
     def init(self):
-        """Make the semaphores that this rank raises. All ranks do, before any waits."""
+        """Make the semaphores that this rank raises. All ranks do this before any rank waits."""
         for other in self.others:
             self.tell[other].init()
 
     def wait(self, doing: str):
-        """Return when every rank has come here.
+        """Return when every rank has reached the barrier.
 
         Args:
-            doing: what for, in an error's words.
+            doing: the name of the call, for error messages.
 
         Raises:
-            PeerLost: a rank has ended, or failed, without coming.
-            TimeoutError: a rank lives, and has not come.
-            RuntimeError: it is closed, or an earlier wait failed: the ranks are out of step.
+            PeerLost: a rank ended or failed before it reached the barrier.
+            TimeoutError: a rank is alive, but did not reach the barrier in time.
+            RuntimeError: the barrier is closed, or an earlier wait failed and the ranks are out of
+                step.
         """
         self.check(doing)
         try:
@@ -125,7 +126,7 @@ class Barrier:
                 if not self.heard[other].soon(self.spin):
                     while not self.heard[other].wait(TICK):
                         self.look(self.others[place:], doing, until)
-        except BaseException:  # also when interrupted: it might be in the middle
+        except BaseException:  # also for an interrupt: the wait may be half done
             self.give_up()
             raise
 
@@ -133,11 +134,11 @@ class Barrier:
         """Raise a RuntimeError if this rank has left."""
         if written := self.gone[self.rank]:
             if written == Left.CLOSED:
-                raise RuntimeError(f"this shared memory is closed; no {doing}")
-            raise RuntimeError(f"an earlier call in this shared memory failed; no {doing}")
+                raise RuntimeError(f"{doing} cannot run: this shared memory is closed")
+            raise RuntimeError(f"{doing} cannot run: an earlier call in this shared memory failed")
 
     def give_up(self):
-        """Let the others know that this rank will not come to a barrier again."""
+        """Tell the other ranks that this rank will not reach a barrier again."""
         self.leave(Left.FAILED)
 
     def leave(self, reason: Left, blamed: int = 0):
@@ -145,19 +146,19 @@ class Barrier:
         self.gone[self.rank] = self.gone[self.rank] or reason + 8 * blamed
 
     def look(self, missing: Sequence[int], doing: str, until: float):
-        """Raise if one of these, not heard of so far, will not come."""
+        """Raise if one of these ranks, not heard of so far, will not reach the barrier."""
         left = [other for other in missing if self.gone[other] or self.has_ended(other)]
-        # asked after that: it may have come here, and ended then
+        # Ask now, not before: a rank may have reached the barrier and then ended.
         missing = [other for other in missing if not self.heard[other].count()]
         if left := [other for other in left if other in missing]:
             raise self.lost(left, doing)
         if missing and time.monotonic() > until:
             self.leave(Left.LATE, missing[0])
             ranks = ", ".join(f"rank {self.names[other]}" for other in missing)
-            raise TimeoutError(f"{ranks} did not come to {doing} within {self.timeout:g} s")
+            raise TimeoutError(f"{ranks} did not reach {doing} within {self.timeout:g} s")
 
     def has_ended(self, other: int) -> bool:
-        """True also while its parent has not asked how it ended (a zombie)."""
+        """Whether the process of this rank has ended; a zombie, not yet waited for, counts too."""
         if other not in self.processes:
             return other != self.rank
         poll = select.poll()
@@ -165,14 +166,14 @@ class Barrier:
         return bool(poll.poll(0))
 
     def lost(self, left: Sequence[int], doing: str) -> PeerLost | TimeoutError:
-        """Leave because these have left. Returns the error that names the rank to blame."""
+        """Leave because these ranks left. Returns the error that names the rank to blame."""
         reason, blamed, witness = min((*self.why(other), other) for other in left)
-        missed = f"and did not come to {doing}"
+        missed = f"and did not reach {doing}"
         if blamed not in left:
-            missed = f"so rank {self.names[witness]} did not come to {doing}"
+            missed = f"so rank {self.names[witness]} did not reach {doing}"
         if reason == Left.LATE and blamed != self.rank:
             self.leave(Left.LATE, blamed)
-            return TimeoutError(f"rank {self.names[blamed]} did not come in time, {missed}")
+            return TimeoutError(f"rank {self.names[blamed]} was too late, {missed}")
         if reason == Left.LATE:
             blamed, how = witness, "has waited too long for this rank"
         elif reason == Left.ENDED:
@@ -183,7 +184,7 @@ class Barrier:
         return PeerLost(f"rank {self.names[blamed]} {how}, {missed}", self.names[blamed])
 
     def why(self, other: int) -> tuple[Left, int]:
-        """Why this rank has left, and which rank is to blame: itself, or the end of the chain."""
+        """Return why this rank left, and the rank to blame: itself, or the end of the chain."""
         seen, late = [], other
         while other not in seen:
             seen.append(other)
@@ -194,10 +195,13 @@ class Barrier:
                 return reason, other
             late = blamed if reason == Left.LATE else late
             other = blamed
-        return Left.LATE, late  # the late one has come at last, and lost the one that had waited
+        return (
+            Left.LATE,
+            late,
+        )  # the late rank arrived at last, and then missed the rank that had waited
 
     def close(self):
-        """Close the descriptors; this rank does not come again."""
+        """Close the descriptors; this rank does not reach a barrier again."""
         self.leave(Left.CLOSED)
         while self.processes:
             os.close(self.processes.popitem()[1])

@@ -1,27 +1,28 @@
 """Collectives through memory that the ranks of one machine share, as NCCL works inside a node.
 
     with SharedMemory() as shared:            # every rank of the group, together
-        gradients = shared.empty(numel)       # lies in shared memory: all ranks see all of them
-        shared.all_reduce(gradients)          # nothing is copied to a socket, nor anywhere
+        gradients = shared.empty(numel)       # in shared memory: all ranks see all of them
+        shared.all_reduce(gradients)          # copies nothing
         shared.all_reduce(tensor)             # any other tensor: copied in and out
 
-Where sockets need 2(N-1)/N S bytes through the kernel, here each rank reads what it needs where it
-lies. A reduction is shared out: each rank reduces its 1/N of the numbers over all N buffers. NCCL
-has the same for GPUs of one node, for buffers registered with a window.
+Over sockets, 2(N-1)/N S bytes go through the kernel. Here each rank reads the numbers directly from
+the other ranks' memory. The ranks share the work of a reduction: each rank reduces 1/N of the
+numbers, over all N buffers. NCCL does the same for the GPUs of a node, if the buffers are
+registered with a window.
 
 N is the number of ranks in the group, S the bytes of a whole buffer, chunk r the r-th of
-`split(numel, N)`. Bytes that one rank reads + writes where the buffers lie in shared memory:
+`split(numel, N)`. One rank reads + writes these bytes if the buffers are in shared memory:
 
     all_reduce      S + S
     reduce_scatter  S + S/N
     all_gather      S + S
     broadcast       S + S, the source nothing
 
-Ordinary tensors go through a buffer in shared memory, piece by piece. So a rank copies besides
-(N-1)/N S into it, and in an all-reduce as much out of it; S/N in an all-gather; the source of a
-broadcast S.
+Ordinary tensors go through a buffer in shared memory, piece by piece. So a rank also copies (N-1)/N
+S into that buffer, and in an all-reduce as much out of it. In an all-gather it copies S/N, and the
+source of a broadcast copies S.
 
-No byte is sent: the ledger's `wire` is 0 for these calls, and its `payload` S.
+No byte is sent: the ledger's `wire` is 0 for these calls, and its `payload` is S.
 """
 
 from collections.abc import Sequence
@@ -35,37 +36,37 @@ from helpers.comm.messages import in_a_row, split, written_in_a_row
 from helpers.comm.shared_calls import ELSEWHERE, Call, Room
 from helpers.comm.shared_combine import combined, in_blocks
 
-HALF = 1 << 21  # bytes of a plain tensor that a rank puts before the others at a time
-TIMEOUT = 1800.0  # seconds, as PyTorch's own
+HALF = 1 << 21  # bytes of an ordinary tensor that a rank shows to the others at a time
+TIMEOUT = 1800.0  # seconds, as in PyTorch
 
 
 class SharedMemory:
     """The memory that the ranks of a group share, and collectives through it.
 
-    All ranks of the group make it together and make the same calls in the same order. Where they
-    differ, in the call, the size, the dtype or the operation, all raise a ValueError that says so,
-    and nothing is changed. A call may come from any thread, but from one at a time; it lets other
-    threads of Python run while it waits and works.
+    All ranks of the group make it together, and make the same calls in the same order. If the ranks
+    differ in the call, the size, the dtype or the operation, all of them raise a ValueError, and no
+    data change. Calls may use any thread, but one thread at a time. Other Python threads can run
+    while a call waits and works.
 
-    When a rank ends or fails in the middle of a call, those that wait for it raise `PeerLost`
-    within a moment. What they were writing is then undefined, and so is this object of no more use.
+    If a rank ends or fails during a call, the ranks that wait for it soon raise `PeerLost`. Their
+    output is then undefined, and this object is no longer usable.
 
-    The memory is given back when the last tensor in it is, and at the latest with the ranks,
-    however they end. `close` (or the end of the `with`) is no collective call.
+    The memory is freed together with the last tensor in it, and at the latest with the ranks'
+    processes, however they end. `close` (or the end of the `with`) is not a collective call.
 
     Args:
-        group: whose ranks; all by default.
-        timeout: seconds to wait for a rank that lives, and does not come.
+        group: of the ranks; all ranks by default.
+        timeout: seconds to wait for a rank that is alive but does not make the call.
 
     Attributes:
-        rank, size: this rank's place in the group, and how many there are.
+        rank, size: this rank's place in the group, and the group's size.
 
     Raises (each call too):
-        PeerLost: another rank has ended or failed. Its `rank` says which.
-        TimeoutError: a rank lives, and does not come.
-        ValueError: the ranks are not on one machine, or differ in what they call; this one is not
-            in the group; the tensor is not on the CPU.
-        OSError: this is not Linux, or there is no memory.
+        PeerLost: another rank ended or failed. Its `rank` names that rank.
+        TimeoutError: a rank is alive, but did not make the call in time.
+        ValueError: the ranks are not on one machine, or make different calls; this rank is not in
+            the group; the tensor is not on the CPU.
+        OSError: the system is not Linux, or memory is short.
     """
 
     def __init__(self, group: ProcessGroup | None = None, *, timeout: float = TIMEOUT):
@@ -79,13 +80,13 @@ class SharedMemory:
         self.close()
 
     def close(self):
-        """Let go of the memory. Tensors in it can be used as before, but not reduced in place."""
+        """Release the memory. Tensors in it remain usable, but not for collectives."""
         self.room.close()
 
     def empty(self, shape: int | Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """A tensor in shared memory, zeros at first; each rank gets one, all of this shape.
+        """Return a tensor in shared memory, zeros at first. Each rank gets its own of this shape.
 
-        A collective on it, or on a contiguous part of it, copies nothing.
+        A collective on this tensor, or on a contiguous part of it, copies nothing.
         """
         like = torch.empty(shape, dtype=dtype, device="meta")
         what = f"empty({tuple(like.shape)}, {dtype})"
@@ -93,30 +94,33 @@ class SharedMemory:
         return part[: like.nbytes].view(dtype).view(like.shape)
 
     def peers(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """What the ranks have where this rank has `tensor`, as views in the group's order.
+        """Return views of every rank's numbers at the place of `tensor`, in the group's order.
 
-        So an all-gather may move nothing at all: `barrier`, read, `barrier`. No collective call.
+        With these views an all-gather needs no copy: `barrier`, read, `barrier`. Not a collective
+        call.
 
         Raises:
             ValueError: `tensor` is not a contiguous part of a tensor made by `empty`.
         """
         place = self.room.place(tensor)
         if place == ELSEWHERE:
-            raise ValueError("the tensor is not in this shared memory: make it with empty()")
+            raise ValueError("the tensor is not in this shared memory: allocate it with empty()")
         rows = self.room.rows((place,) * self.size, (tensor.numel(),) * self.size, tensor.dtype)
         return [row.view(tensor.shape) for row in rows]
 
     def barrier(self):
-        """Wait until every rank has come here; it sees then what the others wrote before."""
+        """Wait for every rank. Afterwards this rank sees what the others wrote before."""
         self.room.segments.agree("barrier")
 
     def all_reduce(self, tensor: torch.Tensor, op=ReduceOp.SUM):
-        """Reduce over the ranks, in place, on every rank. Each number is combined in order of rank,
-        by one rank, so all ranks hold the same bits; bf16 and fp16 are rounded after each rank.
+        """Reduce over the ranks, in place, on every rank.
+
+        One rank combines each number, in the order of the ranks, so all ranks get the same bits. In
+        bf16 and fp16 each combination is rounded.
 
         Args:
             tensor: any shape, the same number of numbers on all ranks.
-            op: SUM, PRODUCT, MIN, MAX, or BAND, BOR, BXOR of whole numbers.
+            op: SUM, PRODUCT, MIN, MAX, or BAND, BOR, BXOR for integers.
         """
         combine, rank, room = reduction(op, tensor), self.rank, self.room
         with written_in_a_row(tensor) as row:
@@ -134,7 +138,7 @@ class SharedMemory:
             with Call(room, "all_reduce", row, row.nbytes, op, starts=starts, put=put) as call:
                 if call.rows is not None:
                     chunks = call.chunks()
-                    combined(combine, chunks, chunks)  # nobody else touches these numbers
+                    combined(combine, chunks, chunks)  # no other rank uses these numbers
                     call.meet()
                     return
                 for mine, slots in call.pieces():
@@ -149,8 +153,8 @@ class SharedMemory:
         """Reduce over the ranks, and leave on each rank its chunk of the result.
 
         Args:
-            output: `split(numel, N)[rank]` numbers in any shape. It may be that chunk of `input`,
-                and no other part of it.
+            output: `split(numel, N)[rank]` numbers in any shape. It may be this rank's chunk of
+                `input`, but no other part of `input`.
             input: numel numbers in any shape; if it is in shared memory, nothing is copied.
             op: as for `all_reduce`.
 
@@ -184,12 +188,12 @@ class SharedMemory:
                     combined(combine, sources, [in_blocks(result[start : start + step])])
 
     def all_gather(self, output: torch.Tensor, input: torch.Tensor):
-        """Put the ranks' chunks together, on every rank.
+        """Gather every rank's chunk into the full buffer, on every rank.
 
         Args:
             output: numel numbers in any shape.
-            input: `split(numel, N)[rank]` numbers in any shape; if it is in shared memory, nothing
-                is copied but into `output`. It may be that chunk of `output`.
+            input: `split(numel, N)[rank]` numbers in any shape. If it is in shared memory, it is
+                copied only to `output`. It may be this rank's chunk of `output`.
 
         Raises:
             ValueError: `input` has another size or dtype.
@@ -231,7 +235,7 @@ class SharedMemory:
         """
         ranks = dist.get_process_group_ranks(self.group)
         if src not in ranks:
-            raise ValueError(f"rank {src} cannot be the source: the group is {ranks}")
+            raise ValueError(f"rank {src} cannot be the source: it is not in the group {ranks}")
         source, room = ranks.index(src), self.room
         with written_in_a_row(tensor) as row:
             step = room.numbers(row.dtype)

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-BLOCK = 1 << 19  # bytes that are combined at a time
+BLOCK = 1 << 19  # bytes to combine at a time
 
 
 def in_blocks(row: torch.Tensor) -> Sequence[torch.Tensor]:
-    """The row as views of at most `BLOCK` bytes."""
+    """Return the row as views of at most `BLOCK` bytes."""
     step = max(1, BLOCK // row.element_size())
     return (row,) if row.numel() <= step else row.split(step)
 
@@ -18,11 +18,13 @@ def combined(
     sources: Sequence[Sequence[torch.Tensor]],
     targets: Sequence[Sequence[torch.Tensor]],
 ):
-    """Write `sources`, combined in their order, to every target; a target may be a source.
+    """Combine `sources` in their order, and write the result to every target.
+
+    A target may also be a source.
 
     Args:
-        combine: of two tensors, with `out=`.
-        sources, targets: rows of equal length, each as `in_blocks` returns it.
+        combine: a function of two tensors, with `out=`.
+        sources, targets: rows of equal length, each as returned by `in_blocks`.
     """
     partial = torch.empty_like(sources[0][0]) if len(sources) > 2 else None
     for (so_far, *blocks), (result, *more) in zip(
@@ -30,7 +32,7 @@ def combined(
     ):
         for block in blocks[:-1]:
             so_far = combine(so_far, block, out=partial[: block.numel()])
-        # Only the last is written to a target: until then that may be a source to be read.
+        # Write to a target only at the end: until then it may be a source.
         if blocks:
             combine(so_far, blocks[-1], out=result)
         elif result.data_ptr() != so_far.data_ptr():

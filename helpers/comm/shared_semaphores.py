@@ -1,8 +1,8 @@
-"""Semaphores in memory that processes share: one process raises a count, another waits for it.
+"""Semaphores in shared memory: one process raises a count, and another process waits for it.
 
-The order of memory: `sem_post` and `sem_wait` synchronize memory (POSIX.1-2017, section 4.12). So
-on any processor, ARM too, what a rank wrote before it raised the count is what the other reads
-after it waited. Plain flags would do on x86 alone.
+`sem_post` and `sem_wait` synchronize memory (POSIX.1-2017, section 4.12). A process reads after its
+wait what the other process wrote before its post, on any processor, including ARM. Plain flags
+would work only on x86.
 """
 
 import ctypes
@@ -10,31 +10,31 @@ import errno
 import os
 import time
 
-NBYTES = 64  # bytes from one to the next (sem_t has 32 on 64-bit Linux): a cache line for each
+NBYTES = 64  # bytes per semaphore: a cache line (sem_t has 32 on 64-bit Linux)
 
 
 class Timespec(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
-# Python lets other threads run during a call of the first, and not during one of the second, which
-# is quicker: for calls that do not wait.
+# During a call of `sleeping`, other Python threads can run. A call of `quick` keeps the GIL, and is
+# faster: use it for calls that do not wait.
 sleeping, quick = ctypes.CDLL(None, use_errno=True), ctypes.PyDLL(None, use_errno=True)
 
 
 def available() -> bool:
-    """Whether the C library has what is needed (Linux with glibc 2.30, or later)."""
+    """Whether the C library has `sem_clockwait` (Linux with glibc 2.30, or later)."""
     return hasattr(sleeping, "sem_clockwait")
 
 
 class Semaphore:
-    """A count in shared memory that one process raises and another waits for, to lower it."""
+    """A count in shared memory: one process raises it, another waits and lowers it."""
 
     def __init__(self, address: int):
         self.at = ctypes.c_void_p(address)
 
     def init(self):
-        if quick.sem_init(self.at, 1, 0):  # 1: between processes
+        if quick.sem_init(self.at, 1, 0):  # 1: shared between processes
             raise OSError(ctypes.get_errno(), "sem_init")
 
     def post(self):
@@ -46,7 +46,7 @@ class Semaphore:
         return value.value
 
     def soon(self, seconds: float) -> bool:
-        """Has it come? Looks again and again for so many seconds, and lets others run between."""
+        """Poll for at most `seconds`; other threads can run. Returns whether the count rose."""
         if not quick.sem_trywait(self.at):
             return True
         until = time.perf_counter() + seconds
@@ -57,7 +57,7 @@ class Semaphore:
         return False
 
     def wait(self, seconds: float) -> bool:
-        """Has it come? Sleeps until then, at most so many seconds."""
+        """Sleep for at most `seconds`. Returns whether the count was raised."""
         end = Timespec(*divmod(time.monotonic_ns() + int(seconds * 1e9), 10**9))
         if not sleeping.sem_clockwait(self.at, time.CLOCK_MONOTONIC, ctypes.byref(end)):
             return True

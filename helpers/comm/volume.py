@@ -1,10 +1,11 @@
-"""How many bytes a collective sends, and in how many messages: formulas.
+"""How many bytes a collective sends, and in how many messages: formulas for one flat group.
 
-By the algorithm (Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication
-Operations in MPICH", sections 3 and 4); what gloo really does was read off the kernel's counters.
+The formulas follow the algorithms of Thakur, Rabenseifner and Gropp 2005, "Optimization of
+Collective Communication Operations in MPICH". The operating system's counters showed which of them
+gloo uses. Nodes, rails and switches that add are in `helpers.simulate.collective_time`.
 
-Letters: S the payload in bytes, that is the whole buffer that the ranks gather, reduce, scatter or
-exchange parts of; N the ranks of the group.
+Letters: S is the payload in bytes, the whole buffer that the ranks gather, reduce, scatter or
+exchange parts of. N is the number of ranks in the group.
 """
 
 CALLS = (
@@ -25,18 +26,19 @@ CALLS = (
 def sent(
     call: str, payload: int, ranks: int, *, rank: int = 0, root: int = 0, backend: str = "gloo"
 ) -> float:
-    """Bytes that the algorithm makes `rank` send, headers not counted.
+    """Bytes that `rank` sends in one call; headers are not counted.
 
-    With gloo: rings for all_reduce, all_gather and the first half of reduce; a binomial tree for
-    broadcast; reduce_scatter is an all-reduce of which each rank keeps its part, twice what is
-    needed. With another backend rings throughout, as NCCL's for large payloads: by formula alone.
+    gloo uses rings for all_reduce, all_gather and the first half of reduce, and a binomial tree for
+    broadcast. Its reduce_scatter is an all-reduce of which each rank keeps its part: twice the
+    bytes that a ring sends. Any other backend name means rings throughout, like NCCL's for large
+    payloads on one level of links.
 
     Args:
         call: one of CALLS.
-        payload: S in bytes: of all_gather the gathered result, of reduce_scatter the whole input,
-            of gather and scatter all parts together, of all_to_all what one rank holds.
+        payload: S in bytes. For all_gather the gathered result, for reduce_scatter the whole
+            input, for gather and scatter all parts together, for all_to_all one rank's buffer.
         ranks: N.
-        rank, root: in the group; of send, `rank` is the sender.
+        rank, root: in the group; for send, `rank` is the sender.
 
     Raises:
         ValueError: no such call.
@@ -70,17 +72,21 @@ def sent(
 
 
 def children(place: int, ranks: int) -> int:
-    """How many ranks the rank at `place` (the root is 0) sends to in a binomial tree.
+    """How many ranks the rank at `place` sends to in a binomial tree; the root's place is 0.
 
-    In step i the 2^i ranks that have the data each send to the rank 2^i further.
+    In step i, each of the 2^i ranks that have the data sends to the rank 2^i places further.
     """
     return sum(place < 2**i < ranks - place for i in range((ranks - 1).bit_length()))
 
 
 def path(call: str, payload: int, ranks: int, *, backend: str = "gloo") -> tuple[int, float]:
-    """Messages one after another, and bytes, on the slowest rank's way through the algorithm.
+    """(messages, bytes) of the slowest rank: messages one after another, and their bytes.
 
-    A broadcast's tree takes ceil(log2 N) steps of the whole payload. A send is one message.
+    A broadcast by a binomial tree takes ceil(log2 N) steps of the whole payload. A send is one
+    message.
+
+    Raises:
+        ValueError: no such call.
     """
     last, share = ranks - 1, payload / ranks
     if call in ("send", "recv"):

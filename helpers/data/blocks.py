@@ -1,7 +1,7 @@
-"""Documents packed into one stream of tokens on disk, and cut into blocks of equal length.
+"""Pack documents into one stream of tokens on disk, and cut it into blocks of equal length.
 
-The stream is a file that is mapped into memory: ranks of one machine share it, and opening it costs
-no more for a large one. n blocks of T tokens each; B of them are a batch.
+The stream is a file, mapped into memory: ranks of one machine share it, and a large file opens as
+quickly as a small one. There are n blocks of T tokens each; B of them make a batch.
 """
 
 import json
@@ -15,31 +15,35 @@ import torch
 from helpers.data.batch import Batch
 from helpers.data.cache import kept
 from helpers.data.corpus import describe, documents, fingerprint, provenance
+from helpers.data.licences import identifier
 from helpers.data.tokens import BYTES, BPETokens, ByteTokens, texts_of
+from helpers.runtime.own import check_own
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 
 class Blocks:
-    """The i-th block is tokens i·T … i·T + T of the stream, T+1 of them: T, and each one's target.
+    """The blocks of a stream. Block i is tokens i·T … i·T + T: T tokens, and their T targets.
 
-    So every token but the first is a target just once; at most T tokens at the end are left over.
-    A block may hold the end of one document and the beginning of the next. It travels to ranks as
-    its path, and is read where it arrives.
+    So every token but the first is a target exactly once; at most T tokens at the end are unused.
+    A block may hold the end of one document and the beginning of the next. Blocks travel to ranks
+    as a path, and each rank opens the files itself.
 
     Attributes:
         length: T.
-        path: the folder with the stream, `tokens.bin`, and what it is, `about.json`.
+        path: a folder with the stream, `tokens.bin`, and its description, `about.json`.
         about: name, split, sha256 and bytes of the text, python, tokenizer, vocab, tokens, dtype.
 
     Raises:
         ValueError: the stream is too short for one block.
-        OSError: there is no stream at that path, or it is cut short.
+        PermissionError: another user owns the files, or can write them.
+        OSError: there is no stream at that path, or it is too short for its description.
     """
 
     def __init__(self, path: Path | str, length: int):
         self.path, self.length = Path(path), length
+        check_own([self.path, self.path / "about.json", self.path / "tokens.bin"])
         self.about = json.loads((self.path / "about.json").read_text())
         count = self.about["tokens"]
         self._blocks = (count - 1) // length if length > 0 else 0
@@ -47,7 +51,10 @@ class Blocks:
             raise ValueError(f"{count} tokens make no block of {length} and its targets")
         file, dtype = self.path / "tokens.bin", np.dtype(self.about["dtype"])
         if file.stat().st_size != count * dtype.itemsize:
-            raise OSError(f"{file} should have {count * dtype.itemsize} bytes: remove its folder")
+            raise OSError(
+                f"{file} has {file.stat().st_size} bytes, and should have "
+                f"{count * dtype.itemsize}: remove its folder, and pack the corpus again"
+            )
         self._stream = np.memmap(file, dtype=dtype, mode="r")
 
     def __reduce__(self):
@@ -57,9 +64,11 @@ class Blocks:
         return self._blocks
 
     def __repr__(self) -> str:
+        licence = identifier(self.about["name"])
         return (
             f"{len(self)} blocks of {self.length} tokens: {self.about['name']}, "
             f"{self.about['split']}, vocab {self.about['vocab']}"
+            f"{f', licence {licence}' if licence else ''}"
         )
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -68,10 +77,10 @@ class Blocks:
         return batch.tokens[0], batch.targets[0]
 
     def batch(self, indices: torch.Tensor | Sequence[int]) -> Batch:
-        """The blocks of these indices, in their order: B of them; none, for a rank without data.
+        """The blocks of these indices, in that order: B of them, or none for a rank without data.
 
         Raises:
-            IndexError: one of them is not from 0 to n-1.
+            IndexError: an index is not one of 0, …, n-1.
         """
         first = np.asarray(indices, dtype=np.int64).reshape(-1)
         wrong = first[(first < 0) | (first >= len(self))]
@@ -88,21 +97,22 @@ def pack(
     tokenizer: ByteTokens | BPETokens = BYTES,
     split: str = "train",
 ) -> Blocks:
-    """Blocks of a corpus, tokenized once for this user and found again after that.
+    """Tokenize a corpus once for this user, keep the tokens, and return them as blocks.
 
-    By name, in milliseconds from the second time on: ranks do it so. A dataset is read through each
-    time, to see that it is the same.
+    A corpus that you name opens in milliseconds from the second call on, so ranks can call this
+    themselves. A dataset is read through at each call, because it may have changed.
 
     Args:
-        source: the name of a corpus; or a dataset with a column `text`, or texts.
-        length: T, tokens in a block. The stream on disk is the same for each.
-        split: of the corpus named.
+        source: the name of a corpus; or a dataset with a column `text`; or texts.
+        length: T, tokens in a block. Every length shares the same stream on disk.
+        split: of the named corpus.
 
     Raises:
-        ValueError: no such corpus or split; too few tokens for a block; a text that `tokenizer`
-            cannot take.
-        CannotReach: a corpus on line, for the first time, and no connection.
-        OSError: no place to keep the tokens.
+        ValueError: no corpus or split has that name; there are too few tokens for a block; or a
+            text holds a character that `tokenizer` cannot encode.
+        CannotReach: the corpus is not on this machine, and the Hub cannot be reached.
+        PermissionError: other users can write the kept tokens.
+        OSError: the tokens cannot be kept: a full disk, say.
     """
     if isinstance(source, str):
         found = []
@@ -134,11 +144,11 @@ def pack(
 
 
 def _described(source: "Dataset | Iterable[str]", texts: list[str]) -> dict:
-    """The provenance of a corpus as `corpus` gave it; of other texts, what can be said."""
+    """The provenance, if these are the texts of a corpus; else a description of the texts."""
     about = describe("texts", "all", texts)
     try:
         claimed = provenance(source)
-    except (AttributeError, ValueError):  # no dataset, or of another make
+    except (AttributeError, ValueError):  # no dataset, or not one of `corpus`
         return about
     return claimed if claimed["sha256"] == about["sha256"] else about
 

@@ -1,8 +1,10 @@
-"""A folder of this user's that keeps what was computed once: whole or not at all.
+"""Entries of the user's cache: each is computed once, and is there whole or not at all.
 
-An entry is a folder of files under a name that says what it was made from, and so is never
-changed. It is written aside and then renamed: of several processes that make it at once, one is
-first, and the others use its.
+An entry is a folder of files. Its name says what it was made from, so an entry never changes. A
+process writes it aside and then renames it. Of several processes that make an entry at once, the
+first one wins, and the others use its entry.
+
+Other users cannot write an entry: the files are data, but a changed text would change your results.
 """
 
 import os
@@ -11,43 +13,31 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-VARIABLE = "HELPERS_CACHE"
-
-
-def cache_folder() -> Path:
-    """Where entries are: $HELPERS_CACHE, else training-at-scale in the user's folder of caches.
-
-    Made when it is first asked for, for this user alone.
-
-    Raises:
-        PermissionError: it belongs to another user.
-        OSError: it cannot be made. The message says how to choose another place.
-    """
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(os.environ.get(VARIABLE) or Path(caches) / "training-at-scale")
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        owner = folder.stat().st_uid
-    except OSError as error:
-        error.add_note(f"to keep tokens elsewhere, set {VARIABLE} to a folder of yours")
-        raise
-    if hasattr(os, "geteuid") and owner != os.geteuid():
-        raise PermissionError(f"{folder} belongs to another user: set {VARIABLE} to one of yours")
-    return folder
+from helpers.runtime.own import OTHERS_WRITE, VARIABLE, below, cache_folder, check_own
 
 
 def kept(name: str, write: Callable[[Path], None] | None = None) -> Path | None:
-    """The entry of this name; when there is none, what `write(folder)` writes, or None.
+    """Return the folder of this entry; if there is none, make it with `write(folder)`.
+
+    Args:
+        name: of the entry.
+        write: fills an empty folder. Without it, a missing entry gives None.
 
     Raises:
-        OSError: a full disk, say. Nothing is left of the entry then.
+        PermissionError: another user owns a file of the entry, or can write it.
+        OSError: the entry cannot be written: a full disk, say. Nothing is left of it then.
     """
-    entry = cache_folder() / name
-    if entry.is_dir() or write is None:
-        return entry if entry.is_dir() else None
-    aside = Path(tempfile.mkdtemp(prefix=".making-", dir=entry.parent))
+    folder = cache_folder()
+    entry = folder / name
+    if entry.is_dir():
+        check_own(below(entry), f"Or remove {entry}: the next call computes it again.")
+        return entry
+    if write is None:
+        return None
+    aside = make_aside(folder)
     try:
         write(aside)
+        close(aside)
         try:
             aside.rename(entry)
         except OSError:
@@ -56,3 +46,17 @@ def kept(name: str, write: Callable[[Path], None] | None = None) -> Path | None:
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return entry
+
+
+def make_aside(folder: Path) -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix=".making-", dir=folder))
+    except OSError as error:
+        error.add_note(f"Set {VARIABLE} to a folder of yours: computed files are kept there.")
+        raise
+
+
+def close(folder: Path):
+    """Take from others the right to write: a user's umask may have given it."""
+    for path in below(folder):
+        path.chmod(os.stat(path).st_mode & 0o777 & ~OTHERS_WRITE)

@@ -1,7 +1,7 @@
-"""Text to train on, as a `datasets.Dataset`: what every Python carries, or WikiText from the Hub.
+"""Text to train on, as a `datasets.Dataset`: the text in every Python, or WikiText from the Hub.
 
-Nothing is put in the place of what cannot be had: each corpus is asked for by name, and one that
-cannot be reached raises an error that says what to do.
+You ask for a corpus by name, and never get another one in its place: a corpus that cannot be
+reached raises an error, which explains what to do.
 """
 
 import builtins
@@ -20,13 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from helpers.data.hub import load
+from helpers.data.licences import LICENCES
 
 if TYPE_CHECKING:  # importing it costs a second or more, and a rank that opens blocks needs none
     from datasets import Dataset
 
 SPLITS = ("train", "validation")
 WIKITEXT = ("Salesforce/wikitext", "wikitext-2-raw-v1")
-# Tests, tables, drawings and paths of this machine: not what a person would read.
+REVISION = "b08601e04326c79dfdd32d625aee71d232d685c3"  # of its repository on the Hub
+# Tests, tables, drawings and paths of this machine: a person would not read them.
 _LEFT_OUT = frozenset(
     ("test", "tests", "idlelib", "lib2to3", "turtledemo", "ensurepip", "encodings", "pydoc_data")
 )
@@ -35,47 +37,54 @@ Document = tuple[str, str]  # name, text
 
 
 def corpus(name: str = "python", split: str = "train") -> "Dataset":
-    """A text corpus, a row a document: columns `name` and `text`.
+    """Load a text corpus. A row is a document: columns `name` and `text`.
 
-    "python": off line. The language reference (`pydoc_data.topics`), the docstrings of the built-in
-        types, of `math` and `itertools`, and the source of the standard library without tests and
-        tables: about 9 MB on Python 3.11, in a fixed order. It differs between releases of
-        Python; `provenance` says which one this is. A tenth of the documents, chosen by a hash of
-        the name, is held out as "validation": the same documents in every release that has them.
-    "wikitext": on line. WikiText-2, raw (Merity et al., "Pointer Sentinel Mixture Models", 2016,
-        section 4), a row an article: `datasets.load_dataset("Salesforce/wikitext",
-        "wikitext-2-raw-v1")`, which keeps it for the next time.
+    "python": needs no network. About 9 MB on Python 3.11, in a fixed order: the language reference
+        (`pydoc_data.topics`); the docstrings of the built-in types, of `math` and of `itertools`;
+        the source of the standard library, without tests and tables. The text differs between
+        releases of Python; `provenance` names the release. A tenth of the documents is held out
+        as "validation". A hash of a document's name decides, so each release holds out the same
+        documents. Licence: PSF-2.0.
+    "wikitext": needs a network, the first time. WikiText-2, raw (Merity et al., "Pointer Sentinel
+        Mixture Models", 2016, section 4). A row is an article. `datasets.load_dataset(
+        "Salesforce/wikitext", "wikitext-2-raw-v1")` loads it, always at the same revision, and
+        keeps it. Licence: CC-BY-SA-3.0 or GFDL.
+
+    The licence is also in `corpus(…).info.license`, with its owner.
 
     Raises:
-        ValueError: no corpus or split of that name.
-        CannotReach: WikiText is not here, and the Hub cannot be reached.
+        ValueError: no corpus or split has that name.
+        CannotReach: WikiText is not on this machine, and the Hub cannot be reached.
+        PermissionError: other users can write the files of WikiText on this machine.
     """
     import datasets
 
     found = list(documents(name, split))
     about = describe(name, split, (text for _, text in found))
     return datasets.Dataset.from_dict(
-        {"name": [name for name, _ in found], "text": [text for _, text in found]},
-        info=datasets.DatasetInfo(description=json.dumps(about)),
+        {"name": [title for title, _ in found], "text": [text for _, text in found]},
+        info=datasets.DatasetInfo(description=json.dumps(about), license=LICENCES[name]),
     )
 
 
 def provenance(dataset: "Dataset") -> dict:
     """What the dataset was made from: name, split, sha256, documents, bytes, python.
 
-    Of the corpus as `corpus` gave it: rows chosen or changed since do not show.
+    These describe the corpus as `corpus` returned it. If you select or change rows, they stay.
 
     Raises:
-        ValueError: it was not made by `corpus`.
+        ValueError: `corpus` did not make this dataset.
     """
     try:
         return json.loads(dataset.info.description)
     except json.JSONDecodeError:
-        raise ValueError("this dataset was not made by corpus(): it says no provenance") from None
+        raise ValueError(
+            "this dataset was not made by corpus(), so its provenance is not known"
+        ) from None
 
 
 def documents(name: str, split: str) -> Iterator[Document]:
-    """The documents of a split, in their fixed order. Errors as of `corpus`."""
+    """The documents of a split, in their fixed order. Raises the errors of `corpus`."""
     if split not in SPLITS:
         raise ValueError(f"no split {split!r}: there are {', '.join(SPLITS)}")
     if name == "python":
@@ -109,9 +118,10 @@ def describe(name: str, split: str, texts: Iterable[str]) -> dict:
 
 
 def fingerprint(name: str, split: str) -> str:
-    """What tells, without reading the corpus, that it is still the same.
+    """A digest that changes when the corpus does; it costs no reading of the corpus.
 
-    For "python": this file, the release, and name, size and time of each file that is read.
+    It is made of this file, and for "python" of the release, and of the name, size and time of
+    each file that would be read.
     """
     state = [name, split, hashlib.sha256(Path(__file__).read_bytes()).hexdigest()]
     if name == "python":
@@ -126,7 +136,7 @@ def _python() -> Iterator[Document]:
     from pydoc_data.topics import topics
 
     reference = ((f"topics/{name}", text) for name, text in sorted(topics.items()))
-    seen = set()  # some topics stand there under two names
+    seen = set()  # some topics have two names
     for name, text in itertools.chain(reference, _docstrings(), _read()):
         if text.strip() and text not in seen:
             seen.add(text)
@@ -134,9 +144,9 @@ def _python() -> Iterator[Document]:
 
 
 def _docstrings() -> Iterator[Document]:
-    """One document a built-in type, with its methods; one a module.
+    """A document for each built-in type, with its methods, and for each module.
 
-    Of `builtins` the types alone: notebooks put functions of their own there.
+    Of `builtins` only the types count: notebooks put functions of their own there.
     """
     for name, value in sorted(vars(builtins).items()):
         if isinstance(value, type) and (value.__module__, value.__name__) == ("builtins", name):
@@ -163,7 +173,7 @@ def _sources() -> Iterator[tuple[str, str]]:
 
 
 def _below(folder: str, name: str, chosen: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
-    with os.scandir(folder) as entries:  # much quicker than pathlib, and each launch comes by here
+    with os.scandir(folder) as entries:  # much quicker than pathlib, and each rank calls this
         for entry in sorted(entries, key=lambda entry: entry.name):
             if not chosen(entry.name):
                 continue
@@ -185,11 +195,12 @@ def _read() -> Iterator[Document]:
 
 def _wikitext(split: str) -> Iterable[str]:
     """The lines, empty ones too."""
-    return load(*WIKITEXT, split, instead='corpus("python"), which every Python carries')["text"]
+    instead = 'corpus("python"), which is part of every Python'
+    return load(*WIKITEXT, split, REVISION, instead=instead)["text"]
 
 
 def articles(lines: Iterable[str]) -> Iterator[Document]:
-    """Put the lines of a WikiText file together to articles: (title, text).
+    """Join the lines of a WikiText file into articles: (title, text).
 
     An article begins at a heading of the first level, ` = Title = `.
     """

@@ -1,4 +1,4 @@
-"""Pictures of digits: scikit-learn's, off line, or MNIST, on line."""
+"""Pictures of handwritten digits: scikit-learn's, or MNIST from the Hub."""
 
 from typing import TYPE_CHECKING
 
@@ -6,24 +6,33 @@ import numpy as np
 import torch
 
 from helpers.data.hub import load
+from helpers.data.licences import LICENCES
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 SPLITS = ("train", "validation")
+MNIST = ("ylecun/mnist", "mnist")
+REVISION = "77f3279092a1c1579b2250db8eafed0ad422088c"  # of its repository on the Hub
 
 
 def digits(split: str = "train", source: str = "sklearn") -> "Dataset":
-    """Handwritten digits, a row a picture: `image`, (H, W) float32 from 0 to 1, and `label`, 0 … 9.
+    """Load handwritten digits. A row is a picture and its label.
 
-    "sklearn": off line, 1797 of 8×8 that scikit-learn carries (`sklearn.datasets.load_digits`):
-        every fifth is for validation.
-    "mnist": on line, 70 000 of 28×28 (LeCun, Cortes and Burges): `datasets.load_dataset(
-        "ylecun/mnist", "mnist")`; its test set of 10 000 is for validation.
+    `image` is (H, W) float32 from 0 to 1; `label` is 0 … 9.
+
+    "sklearn": needs no network. 1797 pictures of 8×8, part of scikit-learn
+        (`sklearn.datasets.load_digits`). Every fifth is for validation. Licence: CC-BY-4.0.
+    "mnist": needs a network, the first time. 70 000 pictures of 28×28 (LeCun, Cortes and Burges).
+        `datasets.load_dataset("ylecun/mnist", "mnist")` loads them, always at the same revision,
+        and keeps them. The 10 000 of the test set are for validation. Licence: MIT.
+
+    The licence is also in `digits(…).info.license`, with its owner.
 
     Raises:
-        ValueError: no split or source of that name.
-        CannotReach: MNIST is not here, and the Hub cannot be reached.
+        ValueError: no split or source has that name.
+        CannotReach: MNIST is not on this machine, and the Hub cannot be reached.
+        PermissionError: other users can write the files of MNIST on this machine.
     """
     if split not in SPLITS:
         raise ValueError(f"no split {split!r}: there are {', '.join(SPLITS)}")
@@ -40,7 +49,8 @@ def digits(split: str = "train", source: str = "sklearn") -> "Dataset":
         "label": datasets.Value("int64"),
     }
     return datasets.Dataset.from_dict(
-        {"image": images, "label": labels}, features=datasets.Features(kinds)
+        {"image": images, "label": labels},
+        info=datasets.DatasetInfo(features=datasets.Features(kinds), license=LICENCES[source]),
     )
 
 
@@ -61,6 +71,6 @@ def _sklearn(split: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _mnist(split: str) -> tuple[np.ndarray, np.ndarray]:
     part = "train" if split == "train" else "test"
-    found = load("ylecun/mnist", "mnist", part, instead='digits(source="sklearn")')
+    found = load(*MNIST, part, REVISION, instead='digits(source="sklearn")')
     images = np.stack([np.asarray(image, dtype=np.float32) for image in found["image"]])
     return images / np.float32(255), np.asarray(found["label"])

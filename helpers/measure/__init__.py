@@ -1,4 +1,4 @@
-"""Clocks and counters: time, memory by kind, FLOPs, bytes sent. One function each.
+"""Clocks and counters: time, memory by kind, FLOPs, bytes sent, traces, peak rates.
 
 `clock.time_of`, `memory.memory_of`, `flops.flops_of`, `sockets.SentBytes`, `trace.trace`,
 `peak.peak_of`.

@@ -1,4 +1,4 @@
-"""How long a call takes: wall and CPU time, after a warm-up, as medians."""
+"""Time a call: medians of wall time and CPU time, after a warm-up."""
 
 import statistics
 import time
@@ -10,13 +10,13 @@ from helpers.measure.draw import seconds_text, table, text
 
 @dataclass(frozen=True)
 class Timing:
-    """What `time_of` found.
+    """The result of `time_of`.
 
     Attributes:
         name: of the function.
-        wall: seconds of wall time a call, one for each repeat, in order.
-        cpu: seconds of CPU time a call, of all threads of this process, one for each repeat. More
-            than the wall time where several threads work; less where the call waits.
+        wall: seconds of wall time per call, one value per repeat, in order.
+        cpu: seconds of CPU time per call, of all threads of this process, one value per repeat.
+            It exceeds the wall time if several threads work, and is less if the call waits.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Timing:
 
     @property
     def seconds(self) -> float:
-        """The median wall time: a disturbance of a few repeats does not move it."""
+        """The median wall time. A few disturbed repeats do not change it much."""
         return statistics.median(self.wall)
 
     @property
@@ -45,7 +45,7 @@ class Timing:
         low, high = map(seconds_text, self.spread)
         return {
             "wall time, median": seconds_text(self.seconds),
-            "half of the repeats lie in": f"{low} … {high}",
+            "half of the repeats within": f"{low} … {high}",
             "CPU time, median": seconds_text(self.cpu_seconds),
             "repeats": str(len(self.wall)),
         }
@@ -57,7 +57,7 @@ class Timing:
         return table(self.name, self._rows())
 
     def plot(self):
-        """Each repeat as a dot, in order, and the median. Returns a Picture."""
+        """Plot each repeat as a dot, in order, and the median as a line. Returns a Picture."""
         from helpers.plots.picture import Picture
         from helpers.plots.style import RANK_COLORS
 
@@ -69,7 +69,7 @@ class Timing:
         ):
             axes.plot([t * 1e3 for t in times], "o", markersize=4, color=color, label=label)
             axes.axhline(statistics.median(times) * 1e3, color=color, lw=1, alpha=0.6)
-        axes.set(title=self.name, xlabel="repeat", ylabel="milliseconds a call", ylim=(0, None))
+        axes.set(title=self.name, xlabel="repeat", ylabel="milliseconds per call", ylim=(0, None))
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
         return figure
@@ -85,21 +85,22 @@ def time_of(
 ) -> Timing:
     """Time `call()`.
 
-    The counts are fixed, never chosen by the clock: on several ranks all make the same number of
-    calls, so that `call` may be a collective.
+    The counts are fixed and do not depend on the clock. So all ranks make the same number of calls,
+    and `call` may be a collective.
 
     Args:
-        call: takes no argument. Where CUDA is in use, its queued work is waited for.
-        repeats: how many times are taken; the medians are over these.
-        warmup: calls before, not timed: caches, allocators, connections, compilation.
-        calls: calls in one repeat, for what is shorter than a clock can tell (about 1e-6 seconds);
-            a repeat's time is divided by it.
+        call: a function without arguments. If CUDA is in use, each repeat waits for queued work.
+        repeats: the number of times measured; the medians are over them.
+        warmup: calls before the first repeat, not timed: they fill caches, open connections,
+            compile.
+        calls: calls per repeat, for a call that is too short for the clock (about 1e-6 seconds).
+            A repeat's time is divided by it.
 
     Raises:
-        ValueError: a count below what makes sense.
+        ValueError: `repeats` or `calls` is below 1, or `warmup` below 0.
     """
     if repeats < 1 or calls < 1 or warmup < 0:
-        raise ValueError(f"{repeats=} and {calls=} are to be at least 1, {warmup=} at least 0")
+        raise ValueError(f"{repeats=} and {calls=} must be at least 1, {warmup=} at least 0")
     for _ in range(warmup):
         call()
     wall, cpu = [], []
@@ -115,8 +116,8 @@ def time_of(
 
 
 def wait_for_device():
-    """A CUDA call returns when its work is queued; only a finished queue can be timed."""
+    """Wait until CUDA has finished its queued work: a CUDA call returns before that."""
     import torch
 
-    if torch.cuda.is_initialized():  # never the first to touch CUDA
+    if torch.cuda.is_initialized():  # a measurement must not initialize CUDA
         torch.cuda.synchronize()

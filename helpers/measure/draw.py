@@ -1,4 +1,4 @@
-"""How a measurement shows itself: a small table, and bars."""
+"""Show a measurement as a small table, or as bars."""
 
 from collections.abc import Mapping
 
@@ -7,19 +7,19 @@ from helpers.plots.table import table as html_table
 
 
 def table(title: str, rows: Mapping[str, str]) -> str:
-    """Two columns as HTML: a name, and its number with its unit."""
+    """Make an HTML table with two columns: a name, and a number with its unit."""
     return html_table(rows.items(), title=title, align=["left", "right"])
 
 
 def text(title: str, rows: Mapping[str, str]) -> str:
-    """The same as lines of words."""
+    """Make the same table as plain text."""
     width = max(map(len, rows), default=0)
     right = max(map(len, rows.values()), default=0)
     return "\n".join([title, *(f"  {n:<{width}}  {v:>{right}}" for n, v in rows.items())])
 
 
 def bars(title: str, values: Mapping[str, float], unit: str):
-    """One horizontal bar for each name. Returns a Picture, which Jupyter draws."""
+    """Plot one horizontal bar per name. Returns a Picture, which Jupyter draws."""
     from helpers.plots.picture import Picture
 
     figure = Picture(figsize=(5.2, 0.7 + 0.32 * len(values)), dpi=80, layout="constrained")
@@ -33,7 +33,7 @@ def bars(title: str, values: Mapping[str, float], unit: str):
 
 
 def seconds_text(seconds: float) -> str:
-    """A time in the unit in which it is read most easily."""
+    """Format a time in s, ms, µs or ns, whichever reads best."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"

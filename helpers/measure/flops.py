@@ -1,9 +1,9 @@
-"""FLOPs of a step, forward, recomputed and backward, from the operators that really run.
+"""Count the FLOPs of a step (forward, recomputed, backward) from the operators that really run.
 
-PyTorch's `FlopCounterMode` sees each operator below autograd and adds up a formula by operator. It
-counts matrix products and convolutions (a multiply-add is 2 FLOPs) and nothing element by element,
-as the papers do. It has no formula for the fused attention of the CPU, which it thus counts as 0;
-here it gets the one that it has for CUDA's.
+PyTorch's `FlopCounterMode` sees each operator below autograd, and sums a formula per operator. Like
+the papers, it counts matrix products and convolutions (a multiply-add is 2 FLOPs), but no
+element-wise operators. It has no formula for the CPU's fused attention and would count 0. Here it
+gets the formula of CUDA's fused attention.
 """
 
 from collections import Counter
@@ -14,16 +14,16 @@ import torch
 
 from helpers.measure.draw import bars, table, text
 
-# One operator is one run of a kernel: B batch, H query heads, T queries, S keys, D and V the widths
-# of a head's keys and values. Keys and values may have fewer heads (grouped queries): the kernel
-# repeats them, so the products are as many as the query heads.
+# B batch, H query heads, T queries, S keys, D and V the widths of a head's keys and values. With
+# grouped queries, keys and values have fewer heads; the kernel repeats them, so each query head has
+# its own products.
 
 
 def attention_flops(query, key, value) -> int:
-    """FLOPs of softmax(Q Kᵀ) V: two products for each head, 4 B H T² D where T = S and D = V.
+    """FLOPs of softmax(Q Kᵀ) V: two products per head, 4 B H T² D if T = S and D = V.
 
-    A causal mask is not subtracted, as in PyTorch's own formula and in Narayanan et al. (2021),
-    section 5.1; a kernel that skips masked blocks does down to half of it.
+    A causal mask does not reduce the count, as in PyTorch's own formula and in Narayanan et al.
+    (2021), section 5.1. A kernel that skips masked blocks may need only half as many.
 
     Args:
         query, key, value: shapes (B, H, T, D), (B, H or fewer, S, D), (B, H or fewer, S, V).
@@ -33,10 +33,10 @@ def attention_flops(query, key, value) -> int:
 
 
 def attention_backward_flops(query, key, value) -> int:
-    """FLOPs of the backward of `attention_flops`: five products, 10 B H T² D where T = S and D = V.
+    """FLOPs of attention's backward: five products per head, 10 B H T² D if T = S and D = V.
 
-    The scores Q Kᵀ again, since the fused kernel keeps none (Dao et al. 2022, section 3.1), then
-    the gradients of the probabilities, of V, of Q and of K.
+    The fused kernel does not save the scores Q Kᵀ, so it computes them again (Dao et al. 2022,
+    section 3.1). The other products are the gradients of the probabilities, of V, of Q and of K.
     """
     batch, heads, queries, width = query
     return 2 * batch * heads * queries * key[2] * (3 * width + 2 * value[3])
@@ -59,13 +59,13 @@ PARTS = ("forward", "recomputed", "backward")
 
 @dataclass(frozen=True, kw_only=True)
 class Flops:
-    """What `flops_of` counted, in FLOPs (not FLOP/s).
+    """The result of `flops_of`, in FLOPs (not FLOP/s).
 
     Attributes:
         forward: outside any backward.
-        recomputed: forward done again inside the backward (activation checkpointing).
+        recomputed: the forward, repeated inside the backward (activation checkpointing).
         backward: gradients.
-        operators: operator -> FLOPs, all parts.
+        operators: operator -> FLOPs, all parts together.
     """
 
     forward: int
@@ -75,12 +75,12 @@ class Flops:
 
     @property
     def model(self) -> int:
-        """Without what was recomputed: for model FLOPs utilization (Chowdhery et al. 2022, B)."""
+        """FLOPs without recomputation: for model FLOPs utilization (Chowdhery et al. 2022, B)."""
         return self.forward + self.backward
 
     @property
     def total(self) -> int:
-        """All that the hardware did: for hardware FLOPs utilization."""
+        """All FLOPs that the hardware computed: for hardware FLOPs utilization."""
         return self.model + self.recomputed
 
     def _rows(self) -> dict[str, str]:
@@ -94,17 +94,17 @@ class Flops:
         return table("FLOPs", self._rows())
 
     def plot(self):
-        """A bar for each operator. Returns a Picture."""
+        """Plot a bar per operator. Returns a Picture."""
         return bars("FLOPs by operator", self.operators, "FLOPs")
 
 
 def flops_of(step: Callable[[], object]) -> Flops:
-    """Run `step()` once and count its FLOPs on this process.
+    """Run `step()` once and count its FLOPs in this process.
 
-    With DTensor arguments PyTorch counts the whole tensor's products, not this rank's part of them.
+    With DTensors, PyTorch counts the products of the whole tensor, not of this rank's shard.
 
     Args:
-        step: takes no argument; its backward and its optimizer's step belong to it, if it has them.
+        step: a function without arguments. Backward and optimizer step count if `step` runs them.
     """
     from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
@@ -124,7 +124,7 @@ def flops_of(step: Callable[[], object]) -> Flops:
 
 
 def _on_shapes(formula):
-    """A formula on shapes, as FlopCounterMode calls it: with the tensors, and the result."""
+    """Adapt a formula of shapes to FlopCounterMode's call, which passes tensors and the result."""
 
     def raw(*args, out_val=None, **kwargs):
         return formula(*(getattr(arg, "shape", arg) for arg in args), **kwargs)
@@ -133,23 +133,23 @@ def _on_shapes(formula):
 
 
 def _counted(formula, parts: Counter):
-    """The formula, which also adds to the part of the step that it is called in."""
+    """Wrap a formula, so that it also adds its FLOPs to the current part of the step."""
 
     def counted(*args, **kwargs):
         flops = formula(*args, **kwargs)
         parts[_part()] += flops
         return flops
 
-    counted._get_raw = True  # it takes the tensors: the registry's formulas find their shapes
+    counted._get_raw = True  # pass tensors: the registry's formulas take the shapes themselves
     return counted
 
 
 def _part() -> str:
-    """Which part of a step the operator that just ran belongs to.
+    """The part of the step to which the operator that just ran belongs.
 
-    Inside a backward gradients are off, unless a checkpoint runs its forward again. (A backward
-    with create_graph=True is taken for a recomputation.)
+    Inside a backward, gradients are off unless a checkpoint repeats its forward. (A backward with
+    create_graph=True therefore counts as recomputation.)
     """
-    if torch._C._current_graph_task_id() == -1:  # as torch.utils.module_tracker tells
+    if torch._C._current_graph_task_id() == -1:  # torch.utils.module_tracker uses this test too
         return "forward"
     return "recomputed" if torch.is_grad_enabled() else "backward"

@@ -1,4 +1,4 @@
-"""Memory by kind, exact, from the storages that tensors stand on; and the peak.
+"""Measure memory by kind, exactly, from the tensors' storages; and the peak.
 
 The kinds are those of Rajbhandari et al. (2020, ZeRO, section 3): model states (parameters,
 gradients, optimizer state) and residual states (activations and buffers).
@@ -19,15 +19,15 @@ KINDS = ("parameters", "gradients", "optimizer", "buffers", "activations")
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """What `memory_of` found on this process, in bytes.
+    """The result of `memory_of`: bytes in this process.
 
     Attributes:
         parameters, buffers: of the model, after the step.
-        gradients: when the optimizer was about to step, or after the step if more.
-        optimizer: the optimizer's state after the step, its scalar step counts too.
-        activations: the most that autograd held for the backward at one time.
-        peak: the most that living tensors took at one time, counted from their storages.
-        device_peak: the CUDA allocator's own peak, rounding and kernels' workspaces included; None
+        gradients: before the optimizer's step or after `step`, whichever is more.
+        optimizer: the optimizer's state after the step, including its scalar counts.
+        activations: the maximum that autograd saved for the backward at one time.
+        peak: the maximum of all living tensors at one time, counted from their storages.
+        device_peak: the CUDA allocator's own peak, including rounding and kernels' workspaces; None
             on the CPU.
     """
 
@@ -41,13 +41,13 @@ class Memory:
 
     @property
     def model_states(self) -> int:
-        """What ZeRO shards: parameters, gradients and optimizer state."""
+        """Parameters, gradients and optimizer state: the bytes that ZeRO shards."""
         return self.parameters + self.gradients + self.optimizer
 
     def _rows(self) -> dict[str, str]:
         rows = {kind: f"{getattr(self, kind):,}" for kind in (*KINDS, "peak")}
         if self.device_peak is not None:
-            rows["peak of the device"] = f"{self.device_peak:,}"
+            rows["device peak"] = f"{self.device_peak:,}"
         return rows
 
     def __repr__(self):
@@ -57,7 +57,7 @@ class Memory:
         return table("bytes", self._rows())
 
     def plot(self):
-        """A bar for each kind, and the peak. Returns a Picture."""
+        """Plot a bar per kind, and the peak. Returns a Picture."""
         values = {kind: getattr(self, kind) / 2**20 for kind in (*KINDS, "peak")}
         return bars("memory of this process", values, "MiB (2²⁰ bytes)")
 
@@ -65,22 +65,22 @@ class Memory:
 def memory_of(step: Callable[[], object], model, optimizer=None) -> Memory:
     """Run `step()` once and measure its memory by kind.
 
-    Activations are what autograd saves for the backward, each storage once, without the parameters
-    and buffers: what `torch.autograd.graph.saved_tensors_hooks` sees. So the batch counts where an
-    operator saves it. A checkpointed block counts with its inputs alone: what it saves when it runs
-    again shows in the peak. Kernels' own scratch on the CPU is no tensor, and in neither.
+    Activations are the storages that autograd saves for the backward, each counted once, without
+    parameters and buffers, as `torch.autograd.graph.saved_tensors_hooks` reports them. The batch
+    counts if an operator saves it. A checkpointed block counts with its inputs only; the tensors of
+    its second forward count in the peak. Scratch memory inside CPU kernels is not counted.
 
     Args:
-        step: takes no argument. It may begin with `zero_grad`; gradients set to None after the
-            optimizer's step are still counted.
-        model: a Module, or several in a list.
-        optimizer: with the interface of torch's; None for none.
+        step: a function without arguments. It may begin with `zero_grad`. Gradients that it sets to
+            None after the optimizer's step still count.
+        model: a Module, or a list of Modules.
+        optimizer: a torch optimizer, or None.
 
     Raises:
-        what `step` raises; no hook stays behind.
+        Any exception of `step`. All hooks are removed.
     """
     modules = [model] if isinstance(model, torch.nn.Module) else list(model)
-    inner = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer keeps its state there
+    inner = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer's inner optimizer
     gradients = [0]
     saved = SavedTensors(lambda: storages(own(modules)))
     on_cuda = torch.cuda.is_initialized()
@@ -110,7 +110,7 @@ def memory_of(step: Callable[[], object], model, optimizer=None) -> Memory:
 
 
 def own(modules) -> list:
-    """A model's parameters, gradients and buffers."""
+    """The models' parameters, gradients and buffers."""
     parameters = [p for m in modules for p in m.parameters()]
     return parameters + [p.grad for p in parameters] + [b for m in modules for b in m.buffers()]
 
@@ -120,30 +120,30 @@ def state_of(optimizer) -> list:
 
 
 def bytes_of(things) -> int:
-    """Bytes of all tensors in nested lists, tuples and dicts; a shared storage counts once.
+    """Sum the bytes of all tensors in nested lists, tuples and dicts. A shared storage counts once.
 
-    A view counts with its whole storage, for that is what it keeps alive. A sharded tensor counts
-    with its part on this rank.
+    A view counts with its whole storage, because it keeps the whole storage alive. A sharded tensor
+    counts with this rank's shard.
     """
     return sum(storages(things).values())
 
 
 def storages(things) -> dict[int, int]:
-    """Identity of each storage -> its bytes."""
+    """Map the identity of each storage to its bytes."""
     return {key(s): s.nbytes() for s in each_storage(things)}
 
 
 def key(storage) -> int:
-    return storage._cdata  # the address of the C++ storage: one for all of its views
+    return storage._cdata  # the address of the C++ storage, the same for all views
 
 
 def each_storage(things) -> Iterator:
-    """The storages below all tensors in `things`, repeated where shared."""
+    """Yield the storages of all tensors in `things`. A shared storage is repeated."""
     if isinstance(things, torch.Tensor):
-        if hasattr(things, "__tensor_flatten__"):  # a DTensor, say: tensors inside of a tensor
+        if hasattr(things, "__tensor_flatten__"):  # a tensor of tensors, for example a DTensor
             for name in things.__tensor_flatten__()[0]:
                 yield from each_storage(getattr(things, name))
-        elif things.layout is torch.strided:  # a sparse tensor stands on no storage of its own
+        elif things.layout is torch.strided:  # a sparse tensor has no storage of its own
             yield things.untyped_storage()
     elif isinstance(things, Mapping):
         for thing in things.values():
@@ -154,16 +154,16 @@ def each_storage(things) -> Iterator:
 
 
 class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
-    """Counts the storages that autograd holds, as they come and go. `peak` is in bytes."""
+    """Count the storages that autograd saves and releases. `now` and `peak` are in bytes."""
 
     def __init__(self, excepted: Callable[[], Mapping[int, int]]):
         super().__init__(self._pack, lambda held: held.tensor)
         self._excepted = excepted
-        self._holders: dict[int, int] = {}  # storage -> how many saved tensors stand on it
+        self._holders: dict[int, int] = {}  # storage -> the number of saved tensors that use it
         self.now = self.peak = 0
 
     def _pack(self, tensor):
-        # Asked each time a storage is new: FSDP swaps a module's parameters while it runs.
+        # Ask for the parameters at each new storage: FSDP replaces them while the module runs.
         sizes = storages(tensor)
         if not sizes.keys() <= self._holders.keys():
             excepted = self._excepted()
@@ -186,32 +186,32 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
 
 
 class Held:
-    """What stands in the graph for a saved tensor; it dies when autograd lets go."""
+    """Replaces a saved tensor in the graph. It is deleted when autograd releases the tensor."""
 
     def __init__(self, tensor):
         self.tensor = tensor
 
 
 class LiveStorages(TorchDispatchMode):
-    """Sees every operator below autograd, and counts the living storages of what goes in and out.
+    """Count the living storages of the inputs and outputs of every operator below autograd.
 
     Args:
-        things: tensors that live already.
+        things: tensors that exist already.
     """
 
     def __init__(self, things):
         super().__init__()
-        self._live: dict[int, tuple[weakref.ref, int]] = {}  # storage -> itself, bytes as last seen
+        self._live: dict[int, tuple[weakref.ref, int]] = {}  # key -> storage, bytes when last seen
         self.now = self.peak = 0
         self._see(things)
 
     @classmethod
     def _should_skip_dynamo(cls):
-        return False  # else the first use in a fresh rank imports all of torch._dynamo, a second
+        return False  # otherwise the first use imports torch._dynamo, which takes a second
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any("__tensor_flatten__" in dir(kind) for kind in types):
-            return NotImplemented  # the tensor unpacks itself first; its parts come back here
+            return NotImplemented  # the tensor unpacks itself first; then its parts arrive here
         out = func(*args, **(kwargs or {}))
         self._see((args, kwargs, out))
         return out
@@ -221,7 +221,7 @@ class LiveStorages(TorchDispatchMode):
             k, size = key(storage), storage.nbytes()
             _, before = self._live.get(k, (None, 0))
             if size != before or k not in self._live:
-                # The address may be used again after the storage died; its end comes first.
+                # A new storage may reuse the address, but the callback removes the old one first.
                 self._live[k] = (weakref.ref(storage, lambda _, k=k: self._gone(k)), size)
                 self.now += size - before
         if self.now > self.peak:
@@ -233,7 +233,7 @@ class LiveStorages(TorchDispatchMode):
         self.now -= size
 
     def _look_again(self):
-        """FSDP empties storages in place, which is no operator: ask for their sizes anew."""
+        """Update the sizes: FSDP resizes storages in place, without an operator."""
         for k, (reference, before) in list(self._live.items()):
             storage = reference()
             if storage is not None and (size := storage.nbytes()) != before:

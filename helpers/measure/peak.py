@@ -1,7 +1,7 @@
-"""What this machine computes and moves at most: a large matrix product, and a large copy.
+"""Measure this machine's peak rates: a large matrix product, and a large copy.
 
-No peak from a data sheet, but the best that PyTorch reaches here on work that suits the machine;
-the data sheet's is higher. Medians of a fixed number of calls, on one thread and on all.
+These are the best rates that PyTorch reaches here on favourable work. The peaks of the data sheet
+are higher. Each rate is the median of a fixed number of calls, on one thread and on all.
 """
 
 from collections.abc import Iterable
@@ -13,18 +13,18 @@ import torch
 from helpers.measure.clock import time_of
 from helpers.measure.draw import bars, table, text
 
-COPY_BYTES = 128 * 2**20  # of one buffer: more than the caches of most processors hold
+COPY_BYTES = 128 * 2**20  # of one buffer: larger than the caches of most processors
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peak:
-    """What `peak_of` measured.
+    """The result of `peak_of`.
 
     Attributes:
         device: "cpu" or "cuda…".
-        flops: (type of number, threads) -> FLOP/s of a large matrix product. Types are named as
-            PyTorch names them. Threads are those of the CPU; 0 on another device.
-        bandwidth: threads -> bytes/s of a large copy, bytes read and bytes written added.
+        flops: (dtype, threads) -> FLOP/s of a large matrix product. PyTorch's names of dtypes; CPU
+            threads, 0 on other devices.
+        bandwidth: threads -> bytes/s of a large copy: the sum of bytes read and bytes written.
         size: n of the product, (n, n) by (n, n).
         copied: bytes in one of the copy's two buffers.
     """
@@ -36,14 +36,14 @@ class Peak:
     copied: int
 
     def best_flops(self) -> dict[str, float]:
-        """Type of number -> FLOP/s, with as many threads as did best."""
+        """dtype -> FLOP/s, with the best number of threads."""
         best: dict[str, float] = {}
         for (dtype, _), flops in self.flops.items():
             best[dtype] = max(flops, best.get(dtype, 0.0))
         return best
 
     def best_bandwidth(self) -> float:
-        """Bytes/s, with as many threads as did best."""
+        """Bytes/s, with the best number of threads."""
         return max(self.bandwidth.values())
 
     def _rows(self) -> dict[str, str]:
@@ -63,9 +63,9 @@ class Peak:
         return table(self.device, self._rows())
 
     def plot(self):
-        """A bar for each product. Returns a Picture."""
+        """Plot a bar per product. Returns a Picture."""
         values = {f"{d}{_threads(count)}": f / 1e9 for (d, count), f in self.flops.items()}
-        return bars(f"a product of {self.size} by {self.size}", values, "GFLOP/s")
+        return bars(f"matmul of {self.size} by {self.size}", values, "GFLOP/s")
 
 
 def peak_of(
@@ -77,13 +77,13 @@ def peak_of(
     copied: int = COPY_BYTES,
     repeats: int = 5,
 ) -> Peak:
-    """Measure matrix products by type of number, and a copy, on one thread and on all.
+    """Measure matrix products of each dtype, and a copy, on one thread and on all.
 
     Args:
-        device: where. Not of the CPU, threads are not varied.
-        dtypes: types of number; by default float32 and float64, and not on a CPU bfloat16 too (a
-            CPU without units for it may take seconds for one product).
-        threads: how many, each in turn; by default 1 and as many as PyTorch uses now.
+        device: "cpu" or "cuda…". Only on the CPU does the number of threads vary.
+        dtypes: default float32 and float64; on a GPU also bfloat16. (On a CPU without bfloat16
+            units, one product may need seconds.)
+        threads: numbers of threads to measure; default 1 and PyTorch's current number.
         size: n; a product of two (n, n) matrices is 2 n³ FLOPs.
         copied: bytes in one buffer of the copy, at least 4.
     """
@@ -116,11 +116,11 @@ def matmul_rate(
     repeats: int = 5,
     calls: int = 1,
 ) -> float:
-    """FLOP/s of (size, size) by (size, columns): 2 · size² · columns FLOPs. The median.
+    """Measure the FLOP/s of (size, size) by (size, columns): 2 · size² · columns FLOPs. The median.
 
     Args:
-        columns: as many as `size` where not given; 1 is a product of a matrix and a vector.
-        calls: in one repeat, for small sizes (see `time_of`).
+        columns: default `size`; 1 for the product of a matrix and a vector.
+        calls: per repeat, for small sizes (see `time_of`).
     """
     columns = size if columns is None else columns
     left = torch.ones(size, size, dtype=dtype, device=device)
@@ -133,15 +133,15 @@ def matmul_rate(
 
 
 def copy_rate(copied: int, device: str = "cpu", *, repeats: int = 5, calls: int = 1) -> float:
-    """Bytes/s of copying `copied` bytes, read and written bytes added: 2 · copied. The median.
+    """Measure the bytes/s of a copy: 2 · copied bytes, read and written. The median.
 
-    A CPU may also read what it is about to overwrite; this is not counted, as in McCalpin's STREAM.
+    A CPU may read memory before it overwrites it. As in McCalpin's STREAM, that does not count.
 
     Raises:
-        ValueError: less than one float32.
+        ValueError: `copied` is less than one float32.
     """
     if copied < 4:
-        raise ValueError(f"{copied=} is to be at least the 4 bytes of one float32")
+        raise ValueError(f"{copied=} must be at least the 4 bytes of one float32")
     source = torch.ones(copied // 4, device=device)
     target = torch.zeros_like(source)
     timing = time_of(lambda: target.copy_(source), repeats=repeats, warmup=1, calls=calls)
@@ -150,7 +150,7 @@ def copy_rate(copied: int, device: str = "cpu", *, repeats: int = 5, calls: int 
 
 @contextmanager
 def threads_of(count: int):
-    """Let PyTorch use `count` threads inside, then as many as before; 0 changes nothing."""
+    """Use `count` PyTorch threads inside the block; 0 changes nothing."""
     before = torch.get_num_threads()
     if count:
         torch.set_num_threads(count)

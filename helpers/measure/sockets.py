@@ -1,8 +1,8 @@
-"""Bytes that this process sent over TCP, counted by the kernel (Linux; elsewhere unknown).
+"""Count the bytes that this process sent over TCP, with the kernel's counters (Linux only).
 
-Linux keeps the counts of a connection and gives them with getsockopt(TCP_INFO), struct tcp_info of
-linux/tcp.h. Read: what the process has handed over and the kernel has taken, whether or not it has
-left: sent, less what was sent twice, and what waits.
+Linux counts the bytes of each connection: getsockopt(TCP_INFO), struct tcp_info of linux/tcp.h. The
+count here is bytes sent, minus bytes sent again, plus bytes that wait in the kernel: all bytes that
+the process passed to the kernel.
 """
 
 import os
@@ -17,13 +17,13 @@ ENOUGH = 216  # bytes of tcp_info, since Linux 4.19
 
 
 class SentBytes:
-    """Counts from its making on: `SentBytes().read()`.
+    """Count sent bytes from now on; `read()` returns the count.
 
-    Only connections that some epoll loop of this process serves are counted, as those of gloo are:
-    a TCPStore's client, a file server or a browser that the program talks to is none of them. The
-    server of a TCPStore has a loop, so its port is to be given.
+    It counts only connections that an epoll loop of this process serves, such as gloo's. So a
+    TCPStore's client, a file server or a browser does not count. A TCPStore's server has a loop: to
+    exclude it, pass its port.
 
-    What went through a connection that was closed meanwhile is lost.
+    Bytes through a connection that has been closed in between are lost.
     """
 
     def __init__(self, without_ports: Collection[int] = ()):
@@ -34,7 +34,10 @@ class SentBytes:
         return sent_by_connection(self.without_ports)
 
     def read(self) -> int | None:
-        """Bytes sent since, headers of the transport's user included, of TCP/IP not; or None."""
+        """Return the bytes sent since the start; None if the kernel has no counters.
+
+        Headers of gloo's own protocol count, TCP/IP headers do not.
+        """
         now = self._counts()
         if self._start is None or now is None:
             return None
@@ -42,26 +45,26 @@ class SentBytes:
 
 
 def sent_by_connection(without_ports: Collection[int] = ()) -> dict[int, int] | None:
-    """Inode of a connection -> bytes that this process has sent through it since it was made.
+    """Map a connection's inode to the bytes that this process has sent through it.
 
-    None where the kernel does not tell: not Linux, or before 4.19.
+    None if the kernel has no counters: not Linux, or before 4.19.
     """
     if not sys.platform.startswith("linux"):
         return None
     counts = {}
     for fd in looped():
         try:
-            connection = socket.fromfd(fd, -1, -1, -1)  # a duplicate; it finds out what it is
-        except OSError:  # closed meanwhile, or no socket
+            connection = socket.fromfd(fd, -1, -1, -1)  # a duplicate; -1: detect the socket's type
+        except OSError:  # closed in between, or not a socket
             continue
         with connection:
             if connection.family not in (socket.AF_INET, socket.AF_INET6):
-                continue  # an event loop's own pair of Unix sockets, say: they have no ports
+                continue  # for example an event loop's own pair of Unix sockets, without ports
             try:
                 ports = {connection.getsockname()[1], connection.getpeername()[1]}
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512)
                 inode = os.fstat(connection.fileno()).st_ino
-            except OSError:  # listens, or is not connected, or not TCP
+            except OSError:  # a listening, unconnected or non-TCP socket
                 continue
         if len(info) < ENOUGH:
             return None
@@ -75,7 +78,7 @@ def sent_by_connection(without_ports: Collection[int] = ()) -> dict[int, int] | 
 
 
 def looped() -> set[int]:
-    """Descriptors that the epoll loops of this process watch."""
+    """The file descriptors that the epoll loops of this process watch."""
     watched = set()
     for entry in os.listdir("/proc/self/fd"):
         try:
@@ -83,6 +86,6 @@ def looped() -> set[int]:
                 continue
             with open(f"/proc/self/fdinfo/{entry}") as info:
                 watched.update(int(fd) for fd in re.findall(r"^tfd:\s*(\d+)", info.read(), re.M))
-        except OSError:  # closed meanwhile
+        except OSError:  # closed in between
             continue
     return watched

@@ -1,11 +1,13 @@
-"""What this rank computed and communicated, and when: plain spans from PyTorch's profiler.
+"""Trace what this rank computes and communicates, and when: spans from PyTorch's profiler.
 
-What the profiler records of a collective depends on the backend. Of gloo it is `gloo:all_reduce`
-(or `gloo:send`, …), from when one of gloo's own threads takes it up until it is done; so waiting
-for a late rank is part of it. `c10d::allreduce_` is the call that hands it over, on the caller's
-thread, and is over at once: it is not shown here. Nor is the caller's waiting, which the profiler
-does not record: it is the gap on the compute lane. On a GPU the kernels count, NCCL's among them
-(`ncclDevKernel_AllReduce_…`), and what the CPU does to start them stands on a lane of its own.
+The profiler's record of a collective depends on the backend:
+
+- With gloo it is `gloo:all_reduce` (or `gloo:send`, …), from the time when one of gloo's threads
+  starts it until it is done. So it includes waiting for a late rank.
+- `c10d::allreduce_` is the caller's call, which returns at once. It is not shown here. The profiler
+  does not record how long the caller waits: that is a gap on the compute lane.
+- On a GPU the kernels count, including NCCL's (`ncclDevKernel_AllReduce_…`). The CPU operators that
+  launch kernels are on the "host" lane.
 """
 
 import os
@@ -19,26 +21,26 @@ from helpers.measure.draw import seconds_text, table, text
 
 KINDS = ("forward", "backward", "optimizer", "communication", "range")
 LANES = ("ranges", "compute", "host", "communication")  # from the top
-BACKWARD = "autograd::engine::evaluate_function"  # what runs one node of the backward
-# An operator is namespace::name. What only stands around operators is looked through.
+BACKWARD = "autograd::engine::evaluate_function"  # runs one node of the backward
+# An operator is namespace::name. Events of autograd and torch only enclose operators.
 OPERATOR = re.compile(r"(?!autograd::|torch::)\w+::\w")
 COLLECTIVE = re.compile(r"c10d::|_c10d_functional::|record_param_comms")
 BACKENDS = re.compile(r"(gloo|nccl|mpi|ucc|xccl):\w")
-KINETO_CHATTER = b"USDT:"  # lines that the profiler's library writes at any log level
+KINETO_CHATTER = b"USDT:"  # the profiler's library writes these lines at any log level
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """Something that ran.
+    """One event of a trace.
 
     Attributes:
-        name: the profiler's: "aten::addmm", "gloo:all_reduce", or that of a `record_function`.
-        lane: "compute"; "communication"; "ranges" for `record_function`; "host" for what the CPU
-            did where a GPU computes.
-        kind: "forward" (all computation that is neither of the next two), "backward" (of autograd,
-            a checkpoint's recomputation included), "optimizer", "communication" or "range".
+        name: the profiler's name: "aten::addmm", "gloo:all_reduce", or a `record_function`'s name.
+        lane: "compute"; "communication"; "ranges" for `record_function`; "host" for CPU operators
+            if a GPU computes.
+        kind: "backward" (autograd's, including a checkpoint's recomputation), "optimizer",
+            "forward" (all other computation), "communication" or "range".
         start: seconds since the trace began.
-        seconds: how long.
+        seconds: duration.
     """
 
     name: str
@@ -54,19 +56,19 @@ class Span:
 
 @dataclass(kw_only=True)
 class Trace:
-    """What `trace` found on this process. Travels back from a rank, and draws itself.
+    """The result of `trace` for this process. A rank can return it, and it draws itself.
 
     Attributes:
-        spans: in the order of their starts. Of operators inside operators only the outermost.
-        began: seconds since 1970 by this machine's clock: lays the ranks of a machine side by
-            side. The clocks of several machines differ, by more than a collective takes.
+        spans: in the order of their starts. Operators inside other operators are left out.
+        began: seconds since 1970 by this machine's clock. It aligns the ranks of one machine. The
+            clocks of several machines differ by more than the duration of a collective.
     """
 
     spans: list[Span] = field(default_factory=list)
     began: float = 0.0
 
     def of(self, *kinds: str) -> list[Span]:
-        """The spans of these kinds, or on these lanes."""
+        """The spans of these kinds or on these lanes."""
         return [span for span in self.spans if span.kind in kinds or span.lane in kinds]
 
     def busy(self, *kinds: str) -> float:
@@ -74,7 +76,7 @@ class Trace:
         return sum(end - start for start, end in union(self.of(*kinds)))
 
     def overlap(self, kind: str, other: str) -> float:
-        """Seconds in which both ran: communication hidden behind the backward, say."""
+        """Seconds in which both kinds ran, for example communication behind the backward."""
         ours, theirs = union(self.of(kind)), union(self.of(other))
         return sum(max(0.0, min(b, d) - max(a, c)) for a, b in ours for c, d in theirs)
 
@@ -91,12 +93,12 @@ class Trace:
         return table("spans", self._rows())
 
     def plot(self, **options):
-        """Its lanes below each other. Returns a Picture. Options: see `draw`."""
+        """Plot the lanes below each other. Returns a Picture. Options: see `draw`."""
         return draw([self], names=[""], **options)
 
 
 def union(spans: Iterable[Span]) -> list[tuple[float, float]]:
-    """The times in which at least one of them ran, as (start, end) that do not overlap."""
+    """Merge spans into (start, end) pairs that do not overlap: when at least one span ran."""
     merged: list[tuple[float, float]] = []
     for span in sorted(spans, key=lambda span: span.start):
         if merged and span.start <= merged[-1][1]:
@@ -108,20 +110,21 @@ def union(spans: Iterable[Span]) -> list[tuple[float, float]]:
 
 @contextmanager
 def trace() -> Iterator[Trace]:
-    """Profile what the block does on this process: `with trace() as found: …; return found`.
+    """Profile the block in this process: `with trace() as found: …`.
 
-    Wait inside the block for what it started: an unfinished collective is in no trace. CUDA's
-    queue is waited for at the end. The profiler slows small operators down, by microseconds each;
-    the first profile of a process takes longer to start, before the block.
+    Inside the block, wait for every collective that it starts: the trace does not contain
+    unfinished collectives. At the end, `trace` waits for CUDA's queue. The profiler slows down each
+    small operator by microseconds. The first profile of a process needs longer to start; this time
+    is before the block.
 
     Yields:
-        a Trace, empty until the block has ended without an exception.
+        A Trace. It stays empty until the block ends without an exception.
     """
     import torch
     from torch.profiler import ProfilerActivity, profile
 
     activities = [ProfilerActivity.CPU]
-    if torch.cuda.is_initialized():  # never the first to touch CUDA
+    if torch.cuda.is_initialized():  # a measurement must not initialize CUDA
         activities.append(ProfilerActivity.CUDA)
     profiler = profile(activities=activities)
     found = Trace()
@@ -138,12 +141,12 @@ def trace() -> Iterator[Trace]:
 
 
 def draw(traces: Iterable[Trace], *, names=None, lanes=LANES, title: str = ""):
-    """Several ranks' traces below each other on one axis of time. Returns a Picture.
+    """Draw several ranks' traces below each other on one time axis. Returns a Picture.
 
     Args:
-        traces: by rank: the `Runs` of functions that return their Trace, say.
-        names: of each; by default rank 0, 1, …
-        lanes: which of the lanes to show; those that are empty on all ranks are left out.
+        traces: one Trace per rank, for example the `Runs` of a function that returns its Trace.
+        names: one name per trace; default rank 0, 1, …
+        lanes: the lanes to show; lanes that are empty on all ranks are left out.
     """
     from helpers.plots.timeline import Box, timeline
 
@@ -170,7 +173,7 @@ def draw(traces: Iterable[Trace], *, names=None, lanes=LANES, title: str = ""):
 
 
 def label_of(span: Span) -> str:
-    """What is written in its box; the operators of a compute lane are too many for words."""
+    """The text in a span's box. A compute lane has too many operators for text."""
     return {"communication": span.name.split(":")[-1], "ranges": span.name}.get(span.lane, "")
 
 
@@ -178,7 +181,7 @@ def label_of(span: Span) -> str:
 
 
 def spans_of(results) -> tuple[list[Span], float]:
-    """Spans from the profiler's raw results, and the time in seconds that they count from."""
+    """Convert the profiler's raw results to spans, and the trace's start time in seconds."""
     events, origin = list(results.events()), results.trace_start_ns()
     device = [e for e in events if "CPU" not in str(e.device_type()) and not e.is_user_annotation()]
     host = [event for event in events if "CPU" in str(event.device_type())]
@@ -206,18 +209,18 @@ def spans_of(results) -> tuple[list[Span], float]:
 
 
 def thread_spans(events, kinds: dict[int, str], on_device: bool) -> Iterator[tuple]:
-    """(event, lane, kind) of what one thread of the CPU did; notes each operator's kind."""
-    around: list = []  # the events that the present one lies in
+    """Yield (event, lane, kind) of one CPU thread, and record each operator's kind in `kinds`."""
+    around: list = []  # the events that enclose the current event
     calls = any(COLLECTIVE.match(event.name()) for event in events)
     for event in sorted(events, key=lambda event: (event.start_ns(), -event.duration_ns())):
         around = [outer for outer in around if outer.end_ns() >= event.end_ns()]
         around = [outer for outer in around if outer.end_ns() > event.start_ns()]
         name, names = event.name(), [outer.name() for outer in around]
         if BACKENDS.match(name):
-            if not on_device:  # there it marks the launch alone; the kernel is the time
+            if not on_device:  # on a GPU the event marks only the launch; the kernel has the time
                 yield event, "communication", "communication"
-                # What a thread of gloo copies meanwhile belongs to it. The caller's own thread
-                # goes on meanwhile: a send is noted there, and covers what happens under it.
+                # On gloo's own thread, copies inside the event belong to the collective. On the
+                # caller's thread they do not: it computes on while a send is under way.
                 if not calls:
                     around.append(event)
             continue
@@ -237,10 +240,10 @@ def thread_spans(events, kinds: dict[int, str], on_device: bool) -> Iterator[tup
 
 @contextmanager
 def without_chatter():
-    """Keeps the profiler's own lines from stderr, and passes on what else is written there.
+    """Remove the profiler's own lines from stderr, and pass on all other lines.
 
-    They are written by compiled code at any log level, so the file descriptor itself is turned
-    away; starting and stopping a profile is the only thing done meanwhile.
+    Compiled code writes these lines at any log level, so the file descriptor itself is redirected,
+    but only while a profile starts or stops.
     """
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as kept:

@@ -1,1 +1,1 @@
-"""What is trained: models to be read at a sitting, with exact counts, without any distribution."""
+"""The models of the course: short to read, with exact counts, and without any distribution."""

@@ -1,8 +1,8 @@
-"""Causal self-attention, rotary positions, and where the tokens of a batch stand.
+"""Causal self-attention, rotary positions, and the positions of a batch's tokens.
 
 B  sequences in a batch        D  width of a token's vector    H  query heads
 T  tokens in a sequence        d  width of a head, D/H         K  key/value heads, K divides H
-S  keys: T, or more with a cache
+S  keys per sequence: T, or more with a cache
 """
 
 from dataclasses import dataclass
@@ -18,12 +18,13 @@ from helpers.models.config import GPTConfig
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Positions:
-    """Where the tokens of a batch stand. A model makes it once, and every block gets it.
+    """The positions of a batch's tokens. A model computes them once and passes them to each block.
 
     Attributes:
-        places: (T,) int64 in their sequence; (B, T) where the sequences differ.
-        angles: cosine and sine of the rotary angles, (T, d/2) or (B, T, d/2) each; None without.
-        key: (B, T) int64, dropout's counter without layer and channel; None where nothing drops.
+        places: (T,) int64, each token's place in its sequence; (B, T) if the sequences differ.
+        angles: cosine and sine of the rotary angles, (T, d/2) or (B, T, d/2) each; None if the
+            positions are learned.
+        key: (B, T) int64, dropout's counter without layer and channel; None without dropout.
     """
 
     places: torch.Tensor
@@ -32,10 +33,10 @@ class Positions:
 
 
 class Cache(Protocol):
-    """What one block keeps of the tokens that it has seen."""
+    """The keys and values of earlier tokens, kept by one block."""
 
     def extend(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add keys and values, (B, K, T, d); return all so far, (B, K, S, d)."""
+        """Append keys and values, (B, K, T, d); return all so far, (B, K, S, d)."""
 
 
 class Attention(nn.Module):
@@ -69,7 +70,7 @@ class Attention(nn.Module):
 
 
 class Core(nn.Module):
-    """softmax(q kᵀ / √d) v, in which no token sees the future. No parameters.
+    """softmax(q kᵀ / √d) v with a causal mask. It has no parameters.
 
     Args:
         kind: "sdpa" or "explicit", as in the configuration.
@@ -80,7 +81,10 @@ class Core(nn.Module):
         self.kind = kind
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """(B, H, T, d) of q (B, H, T, d), k and v (B, K, S, d): the last T of S tokens ask."""
+        """Compute (B, H, T, d) from q (B, H, T, d) and k, v (B, K, S, d).
+
+        The queries are of the last T of the S tokens.
+        """
         tokens, keys = q.shape[2], k.shape[2]
         shared = q.shape[1] // k.shape[1]
         future = None
@@ -99,10 +103,10 @@ class Core(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Cosine and sine of every place's angles: one table for all blocks (Su et al. 2021).
+    """A table of every place's rotary angles, shared by all blocks (Su et al. 2021).
 
-    In float32, or in float64 with a float64 model: in bf16 place 257 would be place 256. It is made
-    anew whenever the model moves or is cast, and no checkpoint holds it.
+    The table is in float64 if the model is, else in float32: bf16 cannot tell place 257 from 256.
+    It is recomputed whenever the model is moved or cast, and is not part of a checkpoint.
     """
 
     def __init__(self, config: GPTConfig, dtype: torch.dtype, device):
@@ -125,24 +129,28 @@ class Rotary(nn.Module):
         return self
 
     def forward(self, places: torch.Tensor | int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The angles of these places, or of the first so many: (T, d/2) or (B, T, d/2), twice."""
+        """Look up cosine and sine of these places, (T, d/2) or (B, T, d/2) each.
+
+        Args:
+            places: places in the sequence; an int n means the first n.
+        """
         if isinstance(places, int):
             return self.cos[:places], self.sin[:places]
         return self.cos[places], self.sin[places]
 
 
 def rotary_table(length: int, d: int, base: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosine and sine of each place's angles, (length, d/2) each, in float64."""
+    """Compute cosine and sine of each place's angles, (length, d/2) each, in float64."""
     frequencies = base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)  # (d/2,)
     angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies)
     return angles.cos(), angles.sin()
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn each pair (i, i + d/2) of a head by its place's angle: (B, T, heads, d).
+    """Rotate each pair (i, i + d/2) of a head by its place's angle: (B, T, heads, d).
 
-    Heads come after places: in the other order, `cat` lays heads of width 2 out so that PyTorch's
-    fused attention refuses them.
+    The dim of heads is after the dim of places. In the other order, the memory layout that `cat`
+    gives heads of width 2 makes PyTorch's fused attention fail.
     """
     cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # ((B,) T, 1, d/2)
     first, second = x.chunk(2, dim=-1)
@@ -151,5 +159,5 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 def again(function, *inputs):
-    """Keep the inputs alone, and compute the rest again in the backward (Chen et al. 2016)."""
+    """Save only the inputs, and recompute the rest in the backward (Chen et al. 2016)."""
     return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)

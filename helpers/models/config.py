@@ -1,4 +1,4 @@
-"""The shape of a GPT, and presets from 100 thousand to a trillion parameters."""
+"""The configuration of a GPT, and presets from 100 thousand to a trillion parameters."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -22,32 +22,34 @@ CHOICES = {
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig:
-    """A decoder-only Transformer. The defaults are those of Llama, small.
+    """The configuration of a decoder-only Transformer. The defaults make a small Llama.
 
     Attributes:
-        vocab: V, how many different tokens there are; 256 for bytes.
-        context: the most tokens in a sequence.
+        vocab: V, the number of different tokens; 256 for bytes.
+        context: the maximum number of tokens in a sequence.
         width: D, numbers in a token's vector.
-        layers: how many blocks.
-        heads, kv_heads: query heads, and key/value heads (grouped queries: fewer; None: as many).
+        layers: the number of blocks.
+        heads: H, query heads.
+        kv_heads: K, key/value heads, fewer for grouped queries; None: as many as `heads`.
         hidden: F, the MLP's inner width; None: 4 D, or 8/3 D for SwiGLU, which has three matrices.
         norm: "rms" (Zhang and Sennrich 2019) or "layer" (Ba et al. 2016).
-        positions: "rotary" (Su et al. 2021) or "learned", added to the embeddings.
-        mixer: what lets a block's tokens see each other: a name for all blocks, or one for each.
-        mlp: "swiglu" (Shazeer 2020) or "gelu", in its tanh form.
-        tied: whether the head's matrix is the embedding's (Press and Wolf 2017).
-        bias: whether linear layers and LayerNorms have one.
-        attention: "sdpa" is PyTorch's fused kernel; "explicit" makes the matrix of scores.
-        dropout: the probability that a number is set to zero in training: of the embeddings, and of
-            what each mixer and each MLP adds. The attention's probabilities stay, for the fused
-            kernels would draw random numbers of their own.
-        recompute: what the backward computes again instead of keeping it: "none"; "selective", the
-            attention's core (Korthikanti et al. 2022, section 5); "full", each block.
-        rotary_base: of the rotary frequencies.
+        positions: "rotary" (Su et al. 2021) or "learned" (added to the embeddings).
+        mixer: the layer in which tokens see each other: one name for all blocks, or a tuple of one
+            name per block.
+        mlp: "swiglu" (Shazeer 2020) or "gelu" (its tanh form).
+        tied: whether the head uses the embedding's matrix (Press and Wolf 2017).
+        bias: whether linear layers and LayerNorms have a bias.
+        attention: "sdpa", PyTorch's fused kernel, or "explicit", which makes the matrix of scores.
+        dropout: the probability that training sets a number to zero. It applies to the embeddings
+            and to the outputs of mixers and MLPs. It does not apply to attention probabilities,
+            because the fused kernels draw random numbers of their own.
+        recompute: the part that the backward recomputes instead of saving it: "none"; "selective",
+            the attention's core (Korthikanti et al. 2022, section 5); "full", each block.
+        rotary_base: the base of the rotary frequencies.
         norm_eps: added under the root of the norms.
 
     Raises:
-        ValueError: a value out of its range, or sizes that do not divide each other; says which.
+        ValueError: a value is out of its range, or sizes do not divide each other.
     """
 
     vocab: int = 256
@@ -82,24 +84,26 @@ class GPTConfig:
             if not optional and (not isinstance(size, int) or size < 1):
                 raise ValueError(f"{name} must be a positive whole number, not {size!r}")
         if isinstance(self.mixer, tuple) and len(self.mixer) != self.layers:
-            raise ValueError(f"{len(self.mixer)} mixers, and there are {self.layers} layers")
+            raise ValueError(f"{len(self.mixer)} mixers, but {self.layers} layers; name one each")
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), not {self.dropout!r}")
+            raise ValueError(f"dropout must be in [0, 1), not {self.dropout!r}")
         if self.width % self.heads:
             raise ValueError(f"{self.heads} heads do not divide a width of {self.width}")
         if self.heads % self.key_heads:
             raise ValueError(f"{self.key_heads} kv_heads do not divide {self.heads} heads")
         if self.positions == "rotary" and self.head_width % 2:
-            raise ValueError(f"rotary positions need even heads, and these are {self.head_width}")
+            raise ValueError(
+                f"rotary positions need an even head width (width / heads), not {self.head_width}"
+            )
 
     @property
     def key_heads(self) -> int:
-        """K: key and value heads."""
+        """K: the number of key/value heads."""
         return self.heads if self.kv_heads is None else self.kv_heads
 
     @property
     def head_width(self) -> int:
-        """d: numbers in a head's query."""
+        """d: the width of a head, D/H."""
         return self.width // self.heads
 
     @property
@@ -110,47 +114,47 @@ class GPTConfig:
         return 4 * self.width if self.mlp == "gelu" else -(-8 * self.width // 24) * 8
 
     def mixer_of(self, layer: int) -> str:
-        """The kind of that block's mixer."""
+        """The kind of a block's mixer."""
         return self.mixer if isinstance(self.mixer, str) else self.mixer[layer]
 
     def build(self, dtype: torch.dtype = torch.float32, device="cpu", **stage) -> "GPT":
-        """The model, or a stage of it (as for GPT), whose parameters are still to be filled."""
+        """Make the model, or a stage of it (as for GPT), without filling its parameters."""
         from helpers.models.gpt import GPT
 
         return GPT(self, dtype, device, **stage)
 
     def first_value(self, name: str, shape, seed: int) -> torch.Tensor:
-        """What the parameter of that name begins with: the whole of it, in float64."""
+        """Make the whole initial tensor of the parameter with this name, in float64."""
         return first_value(name, shape, seed, self.layers)
 
     @classmethod
     def preset(cls, name: str, **changes) -> Self:
-        """A model of about that many parameters, embeddings included: "100k" … "1T".
+        """Make the configuration of a preset: "100k" … "1T" parameters, embeddings included.
 
         Args:
-            changes: taken in place of the preset's values.
+            changes: replace the preset's values.
 
         Raises:
-            ValueError: no such preset; names those that there are.
+            ValueError: no such preset.
         """
         if name not in PRESETS:
-            raise ValueError(f"no preset {name!r}: there are {', '.join(PRESETS)}")
+            raise ValueError(f"no preset {name!r}; choose one of {', '.join(PRESETS)}")
         return cls(**{**PRESETS[name], **changes})
 
 
 def _bytes(width, layers, heads):
-    """Bytes as tokens, for what is trained in this course."""
+    """The models that this course trains: tokens are bytes."""
     return {"vocab": 256, "context": 128, "width": width, "layers": layers, "heads": heads}
 
 
 def _gpt(width, layers, heads, context=1024, vocab=50_257):
-    """As GPT-2 (Radford et al. 2019, table 2) and GPT-3 (Brown et al. 2020, table 2.1)."""
+    """Like GPT-2 (Radford et al. 2019, table 2) and GPT-3 (Brown et al. 2020, table 2.1)."""
     shape = {"vocab": vocab, "context": context, "width": width, "layers": layers, "heads": heads}
     return shape | {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True}
 
 
 def _llama(width, layers, heads, hidden, kv_heads=None, vocab=32_000, context=4096):
-    """As Llama 2 (Touvron et al. 2023) and Llama 3 (Grattafiori et al. 2024, table 3)."""
+    """Like Llama 2 (Touvron et al. 2023) and Llama 3 (Grattafiori et al. 2024, table 3)."""
     shape = {"vocab": vocab, "context": context, "width": width, "layers": layers, "heads": heads}
     return shape | {"hidden": hidden, "kv_heads": kv_heads, "tied": False}
 

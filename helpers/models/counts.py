@@ -1,7 +1,7 @@
-"""Counts of a GPT before it is built: parameters, FLOPs a token, bytes that its backward needs.
+"""Count a GPT's parameters, FLOPs per token and activation bytes, without building it.
 
-Exact ones are of `helpers.models.gpt` as it stands; beside them stand the conventions of the
-papers, each under its name. The letters are those of gpt.py: B, T, V, D, F, H, K, d.
+The exact counts are of `helpers.models.gpt`. Each paper's own convention has the paper's name.
+Letters as in gpt.py and attention.py: B, T, V, D, F, H, K, d.
 """
 
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ PARTS = ("training", "forward", "backward", "recomputed")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """How many parameters a model has, by what they do.
+    """The number of a model's parameters, by their purpose.
 
     Attributes:
         embedding: V D.
-        positions: the learned ones; 0 for rotary.
+        positions: learned positions; 0 for rotary.
         attention, mlp: the matrices of all blocks.
         biases: of the blocks' linear layers.
         norms: scales, and LayerNorm's biases, of the blocks and before the head.
-        head: V D, or 0 where it is tied: the embedding's matrix counts once.
+        head: V D; 0 if tied, because the embedding's matrix counts once.
     """
 
     embedding: int
@@ -41,18 +41,21 @@ class Parameters:
 
     @property
     def blocks(self) -> int:
-        """All but the embedding, the positions and the head; the last norm belongs here."""
+        """All but the embedding, the positions and the head. The last norm is included."""
         return self.non_embedding + self.biases + self.norms
 
     @property
     def non_embedding(self) -> int:
-        """N of Kaplan et al. (2020, arXiv:2001.08361, section 2.1 and table 1): the blocks'
-        matrices, 12 layers D² for a GPT-2; no embedding, position, bias or norm."""
+        """N of Kaplan et al. (2020, arXiv:2001.08361, section 2.1 and table 1).
+
+        It counts only the blocks' matrices (12 layers D² for a GPT-2): no embeddings, positions,
+        biases or norms.
+        """
         return self.attention + self.mlp
 
 
 def parameters(config: GPTConfig) -> Parameters:
-    """Counts the parameters of `build(config)` without building it."""
+    """Count the parameters of `build(config)` without building it."""
     c, d = config, config.head_width
     matrices = 3 if c.mlp == "swiglu" else 2
     attention_bias = c.heads * d + 2 * c.key_heads * d + c.width
@@ -78,39 +81,42 @@ def flops_per_token(
     attention: bool | None = None,
     embedding: bool | None = None,
 ) -> int:
-    """FLOPs for one token of a sequence of T `tokens`; a multiply-add is 2.
+    """Count the FLOPs for one token of a sequence of T tokens. A multiply-add is 2 FLOPs.
 
     "exact": every matrix product of this model, as `helpers.measure.flops` counts them on a step.
-        The forward is 2 FLOPs for each parameter in a matrix, the head's too, and 4 D T a layer
-        for scores and values, without subtracting what the causal mask hides. The backward is twice
-        that, but 10 D T a layer for attention="sdpa", which makes the scores again.
+        The forward needs 2 FLOPs for each parameter in a matrix, including the head, and 4 D T per
+        layer for scores and values. The half that the causal mask hides counts too. The backward
+        needs twice as much; but for scores and values 10 D T per layer with attention="sdpa", which
+        recomputes the scores.
     "kaplan": 6 N, N without embeddings (Kaplan et al. 2020, arXiv:2001.08361, section 2.1). With
-        attention=True his longer forward, 2 N + 2 layers D T (his mask hides half); with
-        embedding=True table 1's rows of the embedding too, 4 D + 2 D V.
+        attention=True, the forward is 2 N + 2 layers D T, without the masked half. With
+        embedding=True, it includes table 1's rows of the embedding, 4 D + 2 D V.
     "palm": 6 N + 12 layers H d T, N all parameters (Chowdhery et al. 2022, arXiv:2204.02311,
-        appendix B). Model FLOPs utilization is defined by it.
-    "chinchilla": the embedding as a product with one-hot vectors, 2 V D, and the softmax at 3 H T a
-        layer beside the products (Hoffmann et al. 2022, arXiv:2203.15556, appendix F). His table
-        A4 comes out with embedding=False, over 6 N with N all parameters.
+        appendix B). This convention defines model FLOPs utilization.
+    "chinchilla": also counts the embedding as a product with one-hot vectors, 2 V D, and the
+        softmax, 3 H T per layer (Hoffmann et al. 2022, arXiv:2203.15556, appendix F). Divide it by
+        6 N, N all parameters, with embedding=False, to reproduce their table A4.
 
     Args:
         tokens: T; None for the whole context.
-        part: "training" is forward and backward. "forward", "backward" one of them. "recomputed":
-            what config.recompute runs again in the backward, which "training" leaves out (model
-            FLOPs; hardware FLOPs are both together); of the exact convention alone.
-        attention: whether scores and values count; None: as the convention has it (all but Kaplan).
-        embedding: whether embedding and head count; None: as the convention has it (all but
-            Kaplan). For "palm", whether N has their parameters.
+        part: "training" (forward and backward), "forward", "backward", or "recomputed": the FLOPs
+            that config.recompute repeats in the backward. "training" gives model FLOPs; add
+            "recomputed" for hardware FLOPs. Only "exact" supports "recomputed".
+        attention: whether scores and values count; None: False for "kaplan", else True.
+        embedding: whether embedding and head count; None: False for "kaplan", else True. For
+            "palm": whether N includes their parameters.
 
     Raises:
-        ValueError: no such convention or part, or tokens that are not from 1 to the context.
+        ValueError: no such convention or part, or `tokens` is not from 1 to the context.
     """
     if convention not in CONVENTIONS:
         raise ValueError(f"convention must be one of {', '.join(CONVENTIONS)}, not {convention!r}")
     if part not in PARTS:
         raise ValueError(f"part must be one of {', '.join(PARTS)}, not {part!r}")
     if part == "recomputed" and convention != "exact":
-        raise ValueError(f"{convention} counts model FLOPs, and nothing that is recomputed")
+        raise ValueError(
+            f"{convention} counts model FLOPs only; part 'recomputed' needs convention 'exact'"
+        )
     length = _length(config, tokens)
     wide = convention != "kaplan"
     attention, embedding = (wide if on is None else on for on in (attention, embedding))
@@ -119,12 +125,12 @@ def flops_per_token(
     forward = _forward(config, length, convention, attention, embedding)
     backward = 2 * forward
     if convention == "exact" and attention and config.attention == "sdpa":
-        backward += 2 * config.layers * config.width * length  # Q Kᵀ again
+        backward += 2 * config.layers * config.width * length  # the fused kernel repeats Q Kᵀ
     return {"forward": forward, "backward": backward, "training": forward + backward}[part]
 
 
 def _forward(config: GPTConfig, length: int, convention: str, attention: bool, embedding: bool):
-    """2 N, the attention's products where wanted, and the embedding's."""
+    """The forward's FLOPs: 2 N, and on request the attention's and the embedding's products."""
     count = parameters(config)
     table = config.vocab * config.width
     scores = config.layers * config.width * length  # one product, in multiply-adds
@@ -141,11 +147,11 @@ def _forward(config: GPTConfig, length: int, convention: str, attention: bool, e
 
 
 def _recomputed(config: GPTConfig, length: int, attention: bool) -> int:
-    """A checkpoint stops when it has all that the backward asks for.
+    """The FLOPs that recomputing adds.
 
-    So the last product is not done again where only its inputs are wanted: the MLP's down matrix
-    (unless dropout follows it), and the values of the explicit attention. The fused attention's
-    backward wants its result.
+    A checkpoint recomputes only the tensors that the backward needs. For the last product, these
+    are its inputs, so it is not repeated: the MLP's down matrix (unless dropout follows it), and
+    the values of the explicit attention. The fused attention's backward needs its result.
     """
     if config.recompute == "none":
         return 0
@@ -159,53 +165,53 @@ def _recomputed(config: GPTConfig, length: int, attention: bool) -> int:
 def activation_bytes(
     config: GPTConfig, sequences: int, tokens: int | None = None, dtype: torch.dtype = torch.float32
 ) -> int:
-    """Bytes that autograd keeps from the forward for the backward, the loss's too.
+    """Count the bytes that autograd saves in forward and loss for the backward.
 
-    Exactly what `helpers.measure.memory_of` finds on the CPU for `loss_sum(model(x), y)`, in
-    training mode, where x and y (int64) have storages of their own: every storage once, without
-    parameters and buffers. Recomputed parts count with their inputs; while the backward runs such a
-    part again, what that saves lives too, for one block at a time.
+    It equals what `helpers.measure.memory_of` measures on the CPU for `loss_sum(model(x), y)` in
+    training mode, if x and y (int64) have storages of their own. Each storage counts once;
+    parameters and buffers do not count. Recomputed parts count with their inputs only. While the
+    backward recomputes a part, its saved tensors need memory too, for one block at a time.
 
-    What an operator saves is PyTorch's choice: this was derived from its CPU kernels as of
-    version 2.13, and not measured on others. RMSNorm there is made of small operators, which save
-    their input, its inverse root and the normalised input (in float32 for 16-bit models); a fused
-    one has no need of the last. Other kernels than the flash one behind attention="sdpa" may save
-    other things.
+    PyTorch decides what an operator saves. The formulas hold for the CPU kernels of version 2.13,
+    and were not measured on others. There, RMSNorm consists of small operators, which save their
+    input, its inverse root and the normalised input (in float32 for 16-bit models). A fused RMSNorm
+    would not save the normalised input. attention="sdpa" means the flash kernel; other kernels may
+    save other tensors.
 
     Args:
-        sequences, tokens: B and T of the batch; tokens None for the whole context.
+        sequences, tokens: B and T of the batch; tokens=None for the whole context.
         dtype: of the parameters.
 
     Raises:
-        ValueError: tokens that are not from 1 to the context.
+        ValueError: `tokens` is not from 1 to the context.
     """
     length = _length(config, tokens)
     places, size = sequences * length, dtype.itemsize
-    ids = 2 * 8  # the token for the embedding's gradient, the target for the loss's
-    last = _norm(config, dtype) + config.width * size  # the last norm, and what the head takes
-    wide = max(4, size)  # the loss is reduced in float32 at least: log-softmax, and one weight
+    ids = 2 * 8  # the token, for the embedding's gradient; the target, for the loss's gradient
+    last = _norm(config, dtype) + config.width * size  # the last norm, and the head's input
+    wide = max(4, size)  # log-softmax and one weight of the loss: at least float32
     ends = places * (ids + last + config.vocab * wide + _mask(config)) + wide
     if config.positions == "learned":
-        ends += 8 * length  # the places, for the gradient of their embedding
+        ends += 8 * length  # the places, for the gradient of the positions' embedding
     return ends + config.layers * block_activation_bytes(config, sequences, length, dtype)
 
 
 def block_activation_bytes(
     config: GPTConfig, sequences: int, tokens: int | None = None, dtype: torch.dtype = torch.float32
 ) -> int:
-    """The same for one block: `activation_bytes` without embedding, last norm, head and loss."""
+    """Count one block's share of `activation_bytes`: no embedding, last norm, head or loss."""
     c, length = config, _length(config, tokens)
     places, size, d = sequences * length, dtype.itemsize, config.head_width
     if c.recompute == "full":
         return places * c.width * size
-    numbers = 2 * c.width  # what comes out of the two norms
-    numbers += c.width  # what the attention's last matrix takes
+    numbers = 2 * c.width  # the outputs of the two norms
+    numbers += c.width  # the input of the attention's last matrix
     numbers += c.inner * (4 if c.mlp == "swiglu" else 2)  # before and after each nonlinearity
     explicit = c.attention == "explicit" and c.recompute == "none"
-    keys = c.heads if explicit else c.key_heads  # the explicit product takes repeated keys
+    keys = c.heads if explicit else c.key_heads  # the explicit product repeats keys
     numbers += (c.heads + 2 * keys) * d
     a_place = numbers * size + 2 * _norm(c, dtype) + 2 * _mask(c)
-    if explicit:  # the probabilities, and where the future is
+    if explicit:  # the probabilities, and the causal mask
         return places * (a_place + c.heads * length * size) + length**2
     if c.recompute == "none":
         a_place += c.heads * max(4, size)  # the logarithm of each row's sum (Dao et al. 2022, 3.1)
@@ -213,14 +219,14 @@ def block_activation_bytes(
 
 
 def _norm(config: GPTConfig, dtype: torch.dtype) -> int:
-    """Bytes a token that a norm saves, besides its result."""
+    """Bytes per token that a norm saves, besides its result."""
     if config.norm == "layer":
         return (config.width + 2) * dtype.itemsize  # the input, its mean, its inverse deviation
     return (2 * config.width + 1) * max(4, dtype.itemsize)
 
 
 def _mask(config: GPTConfig) -> int:
-    """Bytes a token of one dropout's mask."""
+    """Bytes per token of one dropout mask."""
     return config.width if config.dropout else 0
 
 
@@ -233,19 +239,19 @@ def korthikanti_activation_bytes(
     tensor: int = 1,
     sequence_parallel: bool = False,
 ) -> float:
-    """Bytes a layer on each rank, by table 2 of Korthikanti et al. (2022, arXiv:2205.05198).
+    """Bytes per layer and rank, by table 2 of Korthikanti et al. (2022, arXiv:2205.05198).
 
-    s b h (34 + 5 a s/h) without parallelism, where s = T, b = B, h = D, a = H. It is of 16-bit
-    numbers, a GELU MLP of 4 h, LayerNorm, the explicit attention, and dropout with masks of one
-    byte, whatever the config says; statistics of the norms are left out.
+    Without parallelism, s b h (34 + 5 a s/h), where s = T, b = B, h = D, a = H. The formula assumes
+    16-bit numbers, a GELU MLP of 4 h, LayerNorm, the explicit attention, and dropout with one-byte
+    masks, whatever the config. It leaves out the statistics of the norms.
 
     Args:
-        recompute: "none", "selective" (no 5 a s/h) or "full" (2 s b h); None for the config's.
-        tensor: t, ranks of tensor parallelism: 10 and the rest over t.
-        sequence_parallel: whether the 10 are divided by t too.
+        recompute: "none", "selective" (without 5 a s/h) or "full" (2 s b h); None for the config's.
+        tensor: t, the ranks of tensor parallelism. They divide 24 of the 34, and 5 a s/h.
+        sequence_parallel: whether t divides the other 10 too.
 
     Raises:
-        ValueError: another recompute, tensor below 1, or tokens not from 1 to the context.
+        ValueError: no such recompute, tensor below 1, or `tokens` is not from 1 to the context.
     """
     recompute = config.recompute if recompute is None else recompute
     if recompute not in ("none", "selective", "full"):
@@ -264,5 +270,5 @@ def korthikanti_activation_bytes(
 def _length(config: GPTConfig, tokens: int | None) -> int:
     length = config.context if tokens is None else tokens
     if not 1 <= length <= config.context:
-        raise ValueError(f"{length} tokens, and the context holds 1 to {config.context}")
+        raise ValueError(f"{length} tokens; the context allows 1 to {config.context}")
     return length

@@ -1,13 +1,13 @@
-"""Dropout whose masks depend on where a number stands, and not on which process draws it when.
+"""Dropout whose masks are the same on any number of ranks.
 
-A usual dropout draws from a generator, so its masks depend on the order of the draws: on the ranks,
-on the micro-batches, on what is computed twice. Here each number of a mask is a hash of a counter:
-the seed, the step, the layer, the sequence's number in the global batch, the place in the sequence
-and the channel. Whoever holds that number gets the same bit, on a CPU and on a GPU.
+PyTorch's dropout draws from a generator, so its masks depend on the order of the draws: on ranks,
+micro-batches and recomputation. Here each number of a mask is a hash of a counter: the seed, the
+step, the layer, the sequence's number in the global batch, the place in the sequence and the
+channel. So every process computes the same mask, on a CPU and on a GPU.
 
-Source: counters in place of a generator's state are Salmon et al. 2011, "Parallel random numbers:
-as easy as 1, 2, 3", SC11. Their Philox hashes better; this hash takes a few integer operations that
-tensors have everywhere.
+Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", SC11, replace a
+generator's state by counters. Their Philox is a better hash. This hash needs only a few integer
+operations, which tensors support on every device.
 
 B  sequences in a batch        T  tokens in a sequence        D  channels, the width of a vector
 """
@@ -15,12 +15,12 @@ B  sequences in a batch        T  tokens in a sequence        D  channels, the w
 import torch
 
 LOW = 2**32 - 1
-START = 0x9E3779B9  # else a counter of zeros would hash to zero
-MULTIPLIER = 0x045D9F3B  # below 2^31: a product with 32 bits stays below 2^63, and never overflows
+START = 0x9E3779B9  # without it, a counter of zeros would hash to zero
+MULTIPLIER = 0x045D9F3B  # below 2^31, so that a product with 32 bits never overflows 2^63
 
 
 def mix(x):
-    """Scatter whole numbers below 2^32, an int or an int64 tensor: a bijection of them.
+    """Hash whole numbers below 2^32, an int or an int64 tensor. The hash is a bijection.
 
     Source: T. Mueller's integer hash, https://stackoverflow.com/a/12996028.
     """
@@ -30,10 +30,10 @@ def mix(x):
 
 
 def counter(*numbers):
-    """One key below 2^32 for these numbers, in this order.
+    """Hash these numbers, in this order, to one key below 2^32.
 
     Args:
-        numbers: ints or int64 tensors, which are broadcast; of each the low 64 bits count.
+        numbers: ints, of which the low 64 bits count, or int64 tensors, which are broadcast.
     """
     key = START
     for number in numbers:
@@ -45,14 +45,14 @@ def counter(*numbers):
 def dropout(x: torch.Tensor, rate: float, key: torch.Tensor) -> torch.Tensor:
     """Set each number to zero with probability `rate`, and divide the others by 1 - `rate`.
 
-    Autograd keeps the mask, one byte a number.
+    Autograd saves the mask: one byte per number.
 
     Args:
         x: (B, T, D).
-        key: (B, T) int64: `counter` of all that the mask depends on but the channel.
+        key: (B, T) int64: `counter` of everything that determines the mask, except the channel.
 
-    Source: Srivastava et al. 2014, "Dropout", JMLR 15; scaled in training, so that evaluation
-    leaves x as it is.
+    Source: Srivastava et al. 2014, "Dropout", JMLR 15. This form scales in training, so that
+    evaluation needs no dropout at all.
     """
     channels = mix(torch.arange(x.shape[-1], device=x.device) + START & LOW)  # (D,)
     keep = mix(key[..., None] ^ channels) >= round(rate * 2**32)  # (B, T, D) bool

@@ -1,4 +1,4 @@
-"""A decoder-only Transformer, to be read at a sitting. One process; not one line of distribution.
+"""A decoder-only Transformer, short to read. One process, without any distribution.
 
 B  sequences in a batch        D  width of a token's vector    V  different tokens
 T  tokens in a sequence        F  inner width of the MLP
@@ -25,10 +25,12 @@ def build(
     device: torch.device | str = "cpu",
     **stage,
 ) -> "GPT":
-    """A model with its first parameters: the same for a seed, in any process and dtype.
+    """Build a model and initialize it. The same seed gives the same values in every process.
+
+    In another dtype, the values are the same but for rounding.
 
     Args:
-        stage: which part of the model, as for GPT; the whole if not given.
+        stage: blocks, first, last: the part of the model to build, as for GPT; default: all.
     """
     model = GPT(config, dtype=dtype, device="meta", seed=seed, **stage).to_empty(device=device)
     initialize(model, seed)
@@ -36,16 +38,17 @@ def build(
 
 
 class GPT(nn.Module):
-    """Tokens (B, T) in, logits (B, T, V) out: at each place, of the token that follows.
+    """Compute logits (B, T, V) from tokens (B, T): at each place, for the next token.
 
-    A stage of a pipeline is a GPT too: it has some of the blocks, under their numbers in the whole
-    model, and the embedding or the head if it is the first or the last. The first takes tokens, the
-    others what the stage before gave, (B, T, D); the last gives logits, the others (B, T, D).
+    A stage of a pipeline is a GPT too. It has some of the blocks, under their numbers in the whole
+    model. The first stage has the embedding, and its input is tokens (B, T). The last stage has the
+    head, and its output is logits (B, T, V). Between stages, inputs and outputs are (B, T, D).
 
     Args:
         seed: of dropout's masks.
-        blocks: the numbers of its blocks; None for all.
-        first, last: whether it has the embedding, and the last norm and the head.
+        blocks: the numbers of this stage's blocks; None for all.
+        first: whether this stage has the embedding.
+        last: whether this stage has the last norm and the head.
     """
 
     def __init__(
@@ -77,21 +80,21 @@ class GPT(nn.Module):
         self.tie()
 
     def tie(self):
-        """The head's matrix is the embedding's, where both are here."""
+        """Let the head share the embedding's matrix, if this stage has both."""
         if self.config.tied and self.first and self.last:
             self.head.weight = self.embedding.weight
 
-    def _apply(self, fn, recurse=True):  # what moves and casts: it makes parameters anew
+    def _apply(self, fn, recurse=True):  # moving and casting may replace the parameters
         super()._apply(fn, recurse)
         self.tie()
         return self
 
     def plain_name(self, name: str) -> str:
-        """What the whole model calls its parameter `name`: a last stage's tied head has another."""
+        """The parameter's name in the whole model. It differs for the tied head of a last stage."""
         return "embedding.weight" if name == "head.weight" and self.config.tied else name
 
     def loss(self, batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """The loss summed over the batch's targets, in nats, and how many they are.
+        """Compute the loss, summed over the batch's targets, in nats; and the number of targets.
 
         Args:
             batch: a `helpers.data.batch.Batch`: tokens, targets, numbers, step.
@@ -123,20 +126,22 @@ class GPT(nn.Module):
         numbers: torch.Tensor | None = None,
         step: int = 0,
     ) -> Positions:
-        """Where the tokens of a batch stand.
+        """Compute the positions of a batch's tokens.
 
         Args:
             x: the model's input: (B, T) or (B, T, D).
-            places: of the tokens in their sequence, (T,) or (B, T); None for 0 … T-1.
+            places: the tokens' places in their sequence, (T,) or (B, T); None for 0 … T-1.
             numbers: (B,), the sequences' numbers in the global batch; None for 0 … B-1.
-            step: of the training.
+            step: the training step.
 
         Raises:
-            ValueError: more tokens than the context holds.
+            ValueError: a sequence is longer than the context.
         """
         config, (sequences, length) = self.config, x.shape[:2]
         if length > config.context:
-            raise ValueError(f"{length} tokens, and the context holds {config.context}")
+            raise ValueError(
+                f"a sequence has {length} tokens, but the context allows {config.context}"
+            )
         rotary = config.positions == "rotary"
         angles = self.rotary(length if places is None else places) if rotary else None
         if places is None:
@@ -156,13 +161,13 @@ class GPT(nn.Module):
 
 
 class Block(nn.Module):
-    """A mixer, which lets tokens see each other, and an MLP, each added to what came in.
+    """A mixer, in which tokens see each other, and an MLP. Each adds its output to its input.
 
-    The mixer stands under its kind's name: a name like `blocks.3.attention.out.weight` says what
-    the block is.
+    The mixer's attribute is named after its kind, so that a parameter's name shows the kind:
+    `blocks.3.attention.out.weight`.
 
     Args:
-        number: the block's, in the whole model.
+        number: the block's number in the whole model.
     """
 
     def __init__(self, config: GPTConfig, number: int, **place):
@@ -182,7 +187,7 @@ class Block(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """Two matrices up, of which one gates the other, and one down (Shazeer 2020)."""
+    """An MLP with three matrices: the gate multiplies the up projection (Shazeer 2020)."""
 
     def __init__(self, config: GPTConfig, **place):
         super().__init__()
@@ -195,7 +200,7 @@ class SwiGLU(nn.Module):
 
 
 class GELU(nn.Module):
-    """One matrix up and one down, as in GPT-2."""
+    """An MLP with two matrices, as in GPT-2."""
 
     def __init__(self, config: GPTConfig, **place):
         super().__init__()
@@ -211,20 +216,20 @@ MLPS = {"swiglu": SwiGLU, "gelu": GELU}
 
 
 class CrossEntropy(nn.Module):
-    """Logits and targets in, `loss_sum` out. A module, so that it can be replaced."""
+    """`loss_sum` as a module, so that it can be replaced."""
 
     def forward(self, logits: torch.Tensor, targets: torch.Tensor):
         return loss_sum(logits, targets)
 
 
 def loss_sum(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The cross entropy summed over the targets, in nats, and how many they are.
+    """Compute the cross entropy, summed over the targets, in nats; and the number of targets.
 
-    A mean over ranks or micro-batches with unequal counts must divide by the count of all of them.
+    To average over ranks or micro-batches, divide the total loss by the total number of targets.
 
     Args:
         logits: (B, T, V); reduced in float32 at least.
-        targets: (B, T); -100 where there is none.
+        targets: (B, T); -100 for a place without a target.
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
     loss = functional.cross_entropy(
@@ -240,7 +245,7 @@ def make_norm(config: GPTConfig, **place) -> nn.Module:
 
 
 def drop(x: torch.Tensor, config: GPTConfig, positions: Positions, site: int) -> torch.Tensor:
-    """Dropout of (B, T, D), where there is any; `site` is its number in the whole model."""
+    """Apply dropout to (B, T, D), if it is on. `site` is its number in the whole model."""
     if positions.key is None:
         return x
     return dropout(x, config.dropout, counter(positions.key, site))

@@ -1,4 +1,4 @@
-"""First parameters that depend on the seed and the parameter's name, and on nothing else."""
+"""Initial parameters that depend only on the seed and the parameter's name."""
 
 import hashlib
 import math
@@ -14,17 +14,18 @@ RESIDUAL = ("attention.out.weight", "mlp.down.weight")
 def initialize(model: nn.Module, seed: int):
     """Fill the model's parameters, in place.
 
-    Each is drawn whole, in float64, from a generator of its own; then it is cast. So a rank that
-    holds a few layers, or a slice, gets the numbers that one process has there, and float32 and
-    bf16 models are rounded versions of the float64 one.
+    Each parameter is drawn whole, in float64, from its own generator, and then cast. So a rank that
+    holds some layers or slices gets the same numbers as one process. Float32 and bf16 models are
+    rounded versions of the float64 model.
 
     Matrices are normal with a standard deviation of 1/√(inputs), so that activations keep their
-    size at any width; those that write into the residual stream are divided by √(2 layers) too
-    (Radford et al. 2019, section 2.3). Embeddings: 0.02. Biases 0, the norms' scales 1.
+    size at any width. Matrices that write into the residual stream are also divided by √(2 layers)
+    (Radford et al. 2019, section 2.3). Embeddings and the head have 0.02. Biases are 0, the norms'
+    scales 1.
 
     Args:
-        model: a whole one or a stage, with a `config` that gives first values and a `plain_name`
-            for each parameter; a tied parameter counts under its first name.
+        model: a whole model or a stage. Its `config` makes first values, and its `plain_name` gives
+            each parameter's plain name. A tied parameter has its first name.
     """
     for name, parameter in model.named_parameters():
         name = model.plain_name(name)
@@ -32,7 +33,7 @@ def initialize(model: nn.Module, seed: int):
 
 
 def first_value(name: str, shape, seed: int, layers: int) -> torch.Tensor:
-    """The whole parameter of that name, in float64."""
+    """Make the whole initial tensor of the parameter with this name, in float64."""
     if name.endswith("bias"):
         return torch.zeros(shape, dtype=torch.float64)
     if len(shape) == 1:

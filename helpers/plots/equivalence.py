@@ -1,9 +1,11 @@
-"""Two trainings that should be one: their losses over each other, their differences by step."""
+"""Compare two trainings that must be equal: their losses, and their differences by step."""
 
 from collections.abc import Mapping, Sequence
 
+from helpers.plots.curve import curves
+from helpers.plots.panel import panels
 from helpers.plots.picture import Picture
-from helpers.plots.style import RANK_COLORS
+from helpers.plots.style import PROGRAM_COLORS
 
 
 def equivalence(
@@ -13,28 +15,31 @@ def equivalence(
     differences: Mapping[str, Sequence[float]],
     tolerance: float,
 ) -> Picture:
-    """Left the two losses, right what differs, on a log scale, with the tolerance as a line.
+    """Draw the two losses on the left; on the right their differences and the tolerance.
 
     Args:
-        differences: what -> the largest absolute difference by step. Zeros stand at the bottom.
+        name: of the training on ranks.
+        one_process, ranks: the losses by step.
+        differences: "loss", "gradients", … -> the largest absolute difference by step. Zeros are
+            drawn at the bottom of the logarithmic axis.
     """
-    figure = Picture(figsize=(7.2, 2.6), dpi=80, layout="constrained")
-    left, right = figure.subplots(1, 2)
-    left.plot(one_process, color="#999999", lw=5, alpha=0.6, label="one process")
-    left.plot(ranks, color=RANK_COLORS[0], lw=1.4, label=name)
-    left.set(xlabel="step", ylabel="loss")
+    picture = panels(2, width=7.6, height=2.8)
+    left, right = picture.axes
     seen = [v for values in differences.values() for v in values if 0 < v < float("inf")]
     floor = min([*seen, tolerance]) / 10
-    for (what, values), color in zip(differences.items(), RANK_COLORS, strict=False):
-        right.plot([max(v, floor) for v in values], "o-", ms=3, lw=1, color=color, label=what)
-    right.axhline(tolerance, color="#444444", lw=0.8, ls="--")
-    right.annotate(
-        "tolerance", (0, tolerance), xytext=(2, -10), textcoords="offset points", fontsize=8
+    raised = {what: [max(v, floor) for v in values] for what, values in differences.items()}
+    reference = {"one process": {"lw": 5, "alpha": 0.6, "marker": ""}}
+    own = {name: {"color": PROGRAM_COLORS["ours"], "marker": ""}}
+    losses = {"one process": list(one_process), name: list(ranks)}
+    above = {"xlabel": "step", "key": "above"}
+    curves(losses, ylabel="loss", styles=reference | own, on=left, **above)
+    curves(
+        raised,
+        log="y",
+        ylabel="largest difference",
+        hlines={"tolerance": tolerance},
+        styles={what: {"ms": 3, "lw": 1} for what in raised},
+        on=right,
+        **above,
     )
-    right.set(yscale="log", xlabel="step", ylabel="largest difference")
-    for axes in (left, right):
-        # above, where no loss can run through it
-        axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure
+    return picture

@@ -1,4 +1,4 @@
-"""Who holds what: the same tensor on every rank, drawn, before and after a collective."""
+"""The same tensor on every rank, drawn, before and after a collective."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,14 +13,14 @@ def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
     """Draw a row of boxes for each rank, one column of rows for each state.
 
     Args:
-        states: title -> for each rank the values that it holds, 1-D (a list or a tensor); None or
-            an empty list where it holds nothing.
-        owners: title -> for each rank the rank that each value came from; it gives the colour.
-            None for a value that came from several. Without it a rank's values have its colour in
-            the first state, and values made from several ranks are grey in the later ones.
+        states: title -> for each rank its values, 1-D (a list or a tensor); None or an empty list
+            if the rank has no value.
+        owners: title -> for each rank the source rank of each value, which gives the colour; None
+            for a value made from several ranks. Without owners, the values of the first state have
+            their rank's colour, and the values of later states are grey.
 
     Returns:
-        A Picture: a matplotlib Figure that Jupyter draws.
+        The Picture.
     """
     from matplotlib.patches import FancyBboxPatch
 
@@ -31,9 +31,9 @@ def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
     widths = {title: max(1, *(len(v) for v in held)) for title, held in rows.items()}
     spans = {title: max(width, LETTER * len(title)) for title, width in widths.items()}
     total = sum(spans.values()) + GAP * (len(rows) - 1)
-    figure = Picture(figsize=(BOX * (total + 1.6), BOX * (ranks + 0.9)), dpi=80)
+    figure = Picture(figsize=(BOX * (total + 1.75), BOX * (ranks + 0.9)), layout="none")
     axes = figure.add_axes([0, 0, 1, 1])
-    axes.set(xlim=(-1.6, total), ylim=(ranks - 0.4, -1.3))
+    axes.set(xlim=(-1.6, total + 0.15), ylim=(ranks - 0.4, -1.3))
     axes.axis("off")
     for rank in range(ranks):
         axes.text(-0.25, rank, f"rank {rank}", ha="right", va="center", fontsize=10)
@@ -66,7 +66,18 @@ def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
                 text = number_text(value)
                 axes.text(left + column + 0.5, rank, text, ha="center", va="center", fontsize=10)
         start += spans[title] + GAP
+    figure.alt = " ".join(
+        f"{title.capitalize()}: {ranks_text(held)}." for title, held in rows.items()
+    )
     return figure
+
+
+def ranks_text(held) -> str:
+    """The values of each rank, in words."""
+    return "; ".join(
+        f"rank {rank}, {', '.join(map(number_text, values)) or 'nothing'}"
+        for rank, values in enumerate(held)
+    )
 
 
 def as_list(values) -> list:

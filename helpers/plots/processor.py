@@ -1,4 +1,4 @@
-"""How processors are built: what each spends its area on, and the memories from near to far."""
+"""How processors are built: the use of their area, and their memories from near to far."""
 
 import math
 from collections.abc import Sequence
@@ -13,16 +13,22 @@ EDGE = "#444444"
 
 
 def chips():
-    """A CPU, a GPU and a TPU side by side: schematic, areas roughly by what they spend most on.
+    """Draw a CPU, a GPU and a TPU side by side. The drawing is schematic, the areas are rough.
 
     Returns:
-        A Picture: a matplotlib Figure that Jupyter draws.
+        The Picture.
     """
     from matplotlib.patches import Patch, Rectangle
 
     from helpers.plots.picture import Picture
 
-    figure = Picture(figsize=(8.4, 3.5), dpi=80, layout="constrained")
+    figure = Picture(figsize=(8.4, 3.5))
+    figure.alt = (
+        "Three schematic chips. A CPU has few cores; control and caches take most of its area. "
+        "A GPU has about a hundred plain cores, mostly arithmetic, and an L2 cache. A TPU has a "
+        "few huge matrix units of 128 × 128 multipliers. Below each lies its main memory: large, "
+        "slow DRAM for the CPU, small, fast HBM for GPU and TPU."
+    )
     drawings = {
         "CPU: few cores, each clever": _cpu(),
         "GPU: a hundred plain cores": _gpu(),
@@ -33,12 +39,12 @@ def chips():
             box = Rectangle((x, y), width, height, fc=COLORS[kind], ec=EDGE, lw=0.6)
             axes.add_patch(box)
             middle = (x + width / 2, y + height / 2)
-            axes.text(*middle, label, ha="center", va="center", fontsize=7.5)
+            axes.text(*middle, label, ha="center", va="center", fontsize=8)
         axes.set(xlim=(-0.1, 12.1), ylim=(12.6, -0.1), aspect="equal")
         axes.set_title(title, fontsize=10)
         axes.axis("off")
     keys = [Patch(fc=color, ec=EDGE, lw=0.6, label=kind) for kind, color in COLORS.items()]
-    figure.legend(handles=keys, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    figure.legend(handles=keys, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     return figure
 
 
@@ -78,30 +84,31 @@ def _tpu():
 
 
 def hierarchy(levels: Sequence[tuple[str, float | None, float]], *, title: str = ""):
-    """Memories from near to far, as steps as wide as the logarithm of their bandwidth.
+    """Draw memories from near to far: the width of each step is the logarithm of its bandwidth.
 
     Args:
-        levels: (name, bytes that it holds or None, bytes/s), the nearest first.
+        levels: (name, capacity in bytes or None, bandwidth in bytes/s), the nearest first.
 
     Returns:
-        A Picture.
+        The Picture.
 
     Raises:
-        ValueError: no level, or a bandwidth that is not positive.
+        ValueError: there is no level, or a bandwidth is not positive.
     """
     from matplotlib.patches import Rectangle
 
     from helpers.plots.picture import Picture
-    from helpers.plots.style import RANK_COLORS
+    from helpers.plots.style import shades
 
     if not levels or min(bandwidth for *_, bandwidth in levels) <= 0:
-        raise ValueError("levels are to have positive bandwidths, and there is to be one at least")
+        raise ValueError("give at least one level, each with a positive bandwidth")
     slowest = min(bandwidth for *_, bandwidth in levels)
-    figure = Picture(figsize=(7.6, 0.6 + 0.46 * len(levels)), dpi=80, layout="constrained")
+    figure = Picture(figsize=(7.6, 0.6 + 0.46 * len(levels)))
     axes = figure.subplots()
+    colors = shades(len(levels))
     widths = [1 + math.log10(bandwidth / slowest) for *_, bandwidth in levels]
     for row, ((name, held, bandwidth), width) in enumerate(zip(levels, widths, strict=True)):
-        color = RANK_COLORS[row % len(RANK_COLORS)]
+        color = colors[row]
         axes.add_patch(Rectangle((-width / 2, row - 0.42), width, 0.84, fc=color, alpha=0.4))
         axes.text(0, row, f"{quantity(bandwidth)}/s", ha="center", va="center", fontsize=10)
         left = -max(widths) / 2 - 0.1
@@ -113,11 +120,16 @@ def hierarchy(levels: Sequence[tuple[str, float | None, float]], *, title: str =
     axes.axis("off")
     if title:
         axes.set_title(title, fontsize=10)
+    said = (
+        f"{name}, {quantity(bandwidth)}/s{f', holds {quantity(held)}' if held is not None else ''}"
+        for name, held, bandwidth in levels
+    )
+    figure.alt = f"{f'{title}. ' if title else ''}Memories from near to far: {'; '.join(said)}."
     return figure
 
 
 def quantity(count: float) -> str:
-    """Bytes in the unit in which they are read most easily: decimal, three digits."""
+    """Bytes in the unit that is easiest to read: decimal, three digits."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.3g} {unit}"

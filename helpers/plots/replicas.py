@@ -1,4 +1,4 @@
-"""A step of data parallel: the batch is cut, the replicas are not; the gradients meet."""
+"""A step of data parallel: shards of the batch, equal replicas, one mean of their gradients."""
 
 from helpers.plots.style import RANK_COLORS
 
@@ -7,17 +7,17 @@ COLUMNS = {"batch": 0.0, "shard": 1.5, "replica": 3.0, "gradient": 5.0, "mean": 
 
 
 def replicas(shards, *, noun: str = "rows"):
-    """Draw who gets which rows, and what each rank does with them.
+    """Draw the shard of each rank, and the work of each rank on its shard.
 
     Args:
-        shards: for each rank the numbers of its rows, in rank order: their colour is the rank's.
-        noun: what a batch is made of.
+        shards: for each rank the numbers of its rows, in rank order, drawn in the rank's colour.
+        noun: the name of a batch's parts, in the plural.
 
     Returns:
-        A Picture: a matplotlib Figure that Jupyter draws.
+        The Picture.
 
     Raises:
-        ValueError: no ranks.
+        ValueError: there are no ranks.
     """
     from matplotlib.patches import FancyBboxPatch
 
@@ -28,7 +28,7 @@ def replicas(shards, *, noun: str = "rows"):
         raise ValueError("no ranks to draw")
     lane = max(2, *map(len, shards)) + 0.6  # in rows
     height = lane * len(shards)
-    figure = Picture(figsize=(7.6, ROW * (height + 2.0)), dpi=80)
+    figure = Picture(figsize=(7.6, ROW * (height + 2.0)), layout="none")
     axes = figure.add_axes([0, 0, 1, 1])
     axes.set(xlim=(-0.7, 9.1), ylim=(height + 0.3, -1.7))
     axes.axis("off")
@@ -68,5 +68,11 @@ def replicas(shards, *, noun: str = "rows"):
         box("update", middle - 0.6, 1.2, r"$\bar g$", "#bbbbbb")
         for start, end in ((2.05, 2.35), (3.7, 4.45), (5.55, 6.0), (7.5, 7.85)):
             arrow(start, end, middle)
+    said = "; ".join(f"rank {r}, {', '.join(map(str, s)) or 'none'}" for r, s in enumerate(shards))
+    figure.alt = (
+        f"A step of data parallel. A global batch of {sum(map(len, shards))} {noun} is cut into "
+        f"shards: {said}. Every rank has the same model and computes its own shard's gradient. "
+        "An all-reduce gives every rank the mean, and every rank makes the same update."
+    )
     box("mean", 0.1, height - 0.2, r"$\bar g = \frac{1}{N}\sum_r g_r$", RANK_COLORS[4], 1.4, 0.2)
     return figure

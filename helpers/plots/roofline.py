@@ -1,4 +1,4 @@
-"""The roofline: FLOP/s that a processor can reach, by the work done on each byte it moves.
+"""The roofline: the FLOP/s that a processor can reach, by its work on each byte that it moves.
 
 Williams, Waterman and Patterson 2009, "Roofline: An Insightful Visual Performance Model for
 Multicore Architectures", section 3.
@@ -6,9 +6,14 @@ Multicore Architectures", section 3.
 
 from collections.abc import Mapping
 
-from helpers.plots.style import RANK_COLORS
+from helpers.plots.alt import two_digits
+from helpers.plots.labels import label_points
+from helpers.plots.panel import panels
+from helpers.plots.style import FAINT, GREY, INK, SERIES_COLORS, SMALL, course_style
 
-FAINT = "#888888"
+TOGETHER = 2  # more roofs than these get a plot each
+COLUMNS = 3
+BELOW = 4  # an axis begins so many times below what it shows
 
 
 def roofline(
@@ -18,65 +23,94 @@ def roofline(
     measured: Mapping[str, tuple[float, float]] | None = None,
     intensities: tuple[float, float] = (0.05, 1e4),
     title: str = "",
+    alt: str = "",
 ):
-    """Draw roofs, operations below them, and what was measured, on logarithmic axes.
+    """Draw roofs, operations below them, and measurements, on logarithmic axes.
+
+    One or two roofs share a plot. More roofs get a plot each, in a grid with common axes: the
+    plot's own roof in colour, the others in grey for comparison.
 
     Args:
         roofs: name -> (peak in FLOP/s, memory bandwidth in bytes/s). A dot marks each ridge.
-        operations: name -> intensity in FLOP per byte: a dotted vertical with its name.
-        measured: name -> (intensity, FLOP/s): a cross with its name.
-        intensities: the range drawn, in FLOP per byte.
+        operations: name -> intensity in FLOP per byte: a dotted vertical line with its name.
+        measured: name -> (intensity, FLOP/s): a cross with its name, in the first plot.
+        intensities: the range of the horizontal axis, in FLOP per byte.
+        alt: the alternative text; by default a description.
 
     Returns:
-        A Picture: a matplotlib Figure that Jupyter draws.
+        The Picture.
 
     Raises:
-        ValueError: no roof, or a number that a logarithmic axis cannot show.
+        ValueError: there is no roof, or a number is not positive.
     """
-    from helpers.plots.picture import Picture
-
     operations, measured = operations or {}, measured or {}
     numbers = [x for pair in [*roofs.values(), *measured.values()] for x in pair]
     if not roofs:
         raise ValueError("no roof to draw")
     if not all(x > 0 for x in [*numbers, *operations.values(), *intensities]):
-        raise ValueError("rates and intensities are to be positive: the axes are logarithmic")
-    low, high = intensities
-    figure = Picture(figsize=(5.9, 3.9), dpi=80, layout="constrained")
-    axes = figure.subplots()
-    for number, (name, (peak, bandwidth)) in enumerate(roofs.items()):
-        color = RANK_COLORS[number % len(RANK_COLORS)]
-        ridge = peak / bandwidth
-        xs = [low, *([ridge] if low < ridge < high else []), high]
-        ys = [min(peak, x * bandwidth) for x in xs]
-        axes.plot(xs, ys, color=color, lw=1.8, label=f"{name}: ridge at {ridge:.3g}")
-        axes.plot([ridge], [peak], "o", color=color, ms=4)
-    for name, (intensity, flops) in measured.items():
-        axes.plot([intensity], [flops], "x", color="black", ms=6, mew=1.6)
-        # Slanted: measured points often follow one another closely along a roof.
-        axes.annotate(
-            name,
-            (intensity, flops),
-            xytext=(3, -4),
-            textcoords="offset points",
-            rotation=-40,
-            rotation_mode="anchor",
-            ha="left",
-            va="top",
-            fontsize=8,
-        )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set(
-        xlim=(low, high),
-        xlabel="arithmetic intensity, FLOP per byte of memory traffic",
-        ylabel="FLOP/s at most",
-    )
-    axes.minorticks_off()  # their labels would crowd a range of less than a decade
-    bottom, top = axes.get_ylim()
-    axes.set_ylim(bottom / (4 if measured else 1), top * 2)
+        raise ValueError("rates and intensities must be positive: the axes are logarithmic")
+    with course_style():
+        picture, plots = grid(roofs, title)
+        points = [y for _, y in measured.values()]
+        bottom = min([*points, *(min(p, intensities[0] * b) for p, b in roofs.values())])
+        top = max([*points, *(peak for peak, _ in roofs.values())])
+        for axes, own in plots:
+            axes.set(xscale="log", yscale="log", xlim=intensities)
+            axes.set_ylim(bottom / (BELOW if measured or len(plots) > 1 else 1.5), 2 * top)
+            axes.minorticks_off()  # their labels would crowd a range of less than a decade
+            for name, roof in roofs.items():
+                if name not in own:
+                    draw_roof(axes, roof, intensities, color=FAINT, lw=1, label="_")
+            for name, color in own.items():
+                label = f"{name}: ridge at {roofs[name][0] / roofs[name][1]:.3g}"
+                draw_roof(axes, roofs[name], intensities, color=color, lw=2, label=label)
+            first = axes.get_subplotspec().is_first_col()
+            name_operations(axes, operations, named=first, size=SMALL if len(plots) == 1 else 7.5)
+        if measured:
+            label_points(plots[0][0], measured, marker="x", mew=1.6, ms=6)
+        if len(plots) == 1:
+            picture.legend(loc="outside lower center", ncols=1 + (len(roofs) > 1))
+    picture.alt = alt or words(roofs, operations, measured, title)
+    return picture
+
+
+def grid(roofs, title):
+    """A picture, and for each of its plots the axes and the roofs in colour: name -> colour."""
+    colors = dict(zip(roofs, SERIES_COLORS * len(roofs), strict=False))
+    across, up = "FLOP per byte of memory traffic", "FLOP/s at most"
+    if len(roofs) <= TOGETHER:
+        picture = panels(1, width=6.2, height=3.7)
+        axes = picture.axes[0]
+        axes.set(xlabel=f"arithmetic intensity, {across}", ylabel=up, title=title)
+        return picture, [(axes, colors)]
+    rows = -(-len(roofs) // COLUMNS)
+    picture = panels(COLUMNS, rows, width=8.2, height=2.1 * rows + 0.6, sharex=True, sharey=True)
+    for axes in picture.axes[len(roofs) :]:
+        axes.remove()
+    picture.supxlabel(f"arithmetic intensity, {across}", fontsize=10)
+    picture.supylabel(up, fontsize=10)
+    picture.suptitle(title, fontsize=10.5)
+    plots = list(zip(picture.axes, ({name: colors[name]} for name in roofs), strict=True))
+    for axes, (name, (peak, bandwidth)) in zip(picture.axes, roofs.items(), strict=True):
+        axes.set_title(f"{name}\nridge at {peak / bandwidth:.3g}", fontsize=SMALL, color=INK)
+    return picture, plots
+
+
+def draw_roof(axes, roof, intensities, **style):
+    """A slope of bandwidth up to the ridge, then the peak."""
+    (peak, bandwidth), (low, high) = roof, intensities
+    ridge = peak / bandwidth
+    xs = [low, *([ridge] if low < ridge < high else []), high]
+    axes.plot(xs, [min(peak, x * bandwidth) for x in xs], **style)
+    axes.plot([ridge], [peak], "o", color=style["color"], ms=4, label="_")
+
+
+def name_operations(axes, operations, named, size):
+    """A dotted line for each operation; if `named`, with its name along the line's foot."""
     for name, intensity in operations.items():
-        axes.axvline(intensity, color=FAINT, lw=1, ls=":")
+        axes.axvline(intensity, color=GREY, lw=1, ls=":")
+        if not named:
+            continue
         axes.annotate(
             name,
             (intensity, 0.02),
@@ -86,15 +120,26 @@ def roofline(
             rotation=90,
             ha="right",
             va="bottom",
-            fontsize=8,
-            color="#444444",
+            fontsize=size,
+            color=INK,
             bbox={"fc": "white", "ec": "none", "alpha": 0.8, "pad": 0.5},
         )
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(which="major", color="#eeeeee")
-    axes.set_axisbelow(True)
-    if title:
-        axes.set_title(title)
-    columns = min(3, len(roofs))
-    figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
-    return figure
+
+
+def words(roofs, operations, measured, title) -> str:
+    """What is drawn, in words."""
+    said = [
+        f"{name}, peak {two_digits(peak)} FLOP/s, ridge at {peak / bandwidth:.3g} FLOP per byte"
+        for name, (peak, bandwidth) in roofs.items()
+    ]
+    parts = [title, f"Rooflines on logarithmic axes: {'; '.join(said)}"]
+    if operations:
+        parts.append(
+            "Operations: " + ", ".join(f"{n} at {two_digits(x)}" for n, x in operations.items())
+        )
+    if measured:
+        points = (
+            f"{n}, {two_digits(y)} FLOP/s at {two_digits(x)}" for n, (x, y) in measured.items()
+        )
+        parts.append("Measured: " + "; ".join(points))
+    return ". ".join(filter(None, parts)) + "."

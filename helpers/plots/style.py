@@ -1,6 +1,23 @@
-"""Colours that mean the same in every figure."""
+"""The course's look: colours with one meaning each, sizes, and Matplotlib's settings.
 
-# By rank; distinguishable for the colour-blind (Okabe and Ito, 2008), in an order for four ranks.
+A picture uses a colour for its meaning, so that a reader learns it once:
+
+    ranks      Okabe and Ito's eight colours, in rank order
+    work       compute, forward, backward, optimizer, communication, idle
+    sources    measured, formula, published, simulated; each has its own mark and line, too
+    programs   ours, PyTorch, Accelerate, DeepSpeed, MPI, one process (the reference, grey)
+    series     everything else, in order of appearance: Paul Tol's "bright" colours
+
+`look` reads the meaning from the name of a series: "rank 2, measured" has the colour of rank 2
+and the mark of a measurement. Within each family the colours stay apart for colour-blind readers.
+
+Sources: Okabe and Ito 2008, "Color Universal Design"; Tol 2021, "Colour Schemes",
+SRON/EPS/TN/09-002.
+"""
+
+import re
+from contextlib import contextmanager
+
 RANK_COLORS = (
     "#0072b2",
     "#d55e00",
@@ -11,3 +28,152 @@ RANK_COLORS = (
     "#999933",
     "#666666",
 )
+SERIES_COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#8a8a8a")
+
+INK = "#222222"  # text, and lines that carry the message
+GREY = "#767676"  # annotations, guides, references
+FAINT = "#d9d9d9"  # what stays in the background
+PAPER = "#ffffff"  # always opaque: a dark page must not shine through
+
+WORK_COLORS = {
+    "compute": "#332288",
+    "forward": "#332288",
+    "backward": "#cc6677",
+    "optimizer": "#ddcc77",
+    "communication": "#44aa99",
+    "idle": "#dddddd",
+    "range": "#bbbbbb",
+}
+SOURCE_COLORS = {
+    "measured": "#1b4965",
+    "formula": "#767676",
+    "published": "#8c510a",
+    "simulated": "#7b5ea7",
+}
+PROGRAM_COLORS = {
+    "ours": "#117733",
+    "PyTorch": "#ee7733",
+    "Accelerate": "#ddaa33",
+    "DeepSpeed": "#0077bb",
+    "MPI": "#882255",
+    "one process": "#999999",
+}
+# Words that mean a colour, as they occur in names of series.
+WORDS = {
+    **WORK_COLORS,
+    "all-reduce": WORK_COLORS["communication"],
+    "waiting": WORK_COLORS["idle"],
+    "wait": WORK_COLORS["idle"],
+    **PROGRAM_COLORS,
+    "DDP": PROGRAM_COLORS["PyTorch"],
+    "torch": PROGRAM_COLORS["PyTorch"],
+    **SOURCE_COLORS,
+}
+SOURCE_LINES = {  # a mark, a line
+    "measured": ("o", "-"),
+    "formula": ("", "--"),
+    "published": ("D", ""),
+    "simulated": ("s", ":"),
+}
+FEW = 25  # points; a curve of more is a line without marks
+
+DPI = 80  # dots on the page; a picture has twice as many pixels
+WIDTH, HEIGHT = 6.2, 2.8  # inches, of one plot
+SMALL = 9  # points, of a second text
+
+SETTINGS = {
+    "font.family": "DejaVu Sans",  # Matplotlib brings it along: the same on every machine
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "axes.labelsize": 10,
+    "xtick.labelsize": 9.5,
+    "ytick.labelsize": 9.5,
+    "legend.fontsize": 9.5,
+    "legend.frameon": False,
+    "legend.handlelength": 2.4,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.edgecolor": "#666666",
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "text.color": INK,
+    "xtick.color": "#444444",
+    "ytick.color": "#444444",
+    "grid.color": "#e8e8e8",
+    "grid.linewidth": 0.8,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "figure.dpi": DPI,
+    "figure.figsize": (WIDTH, HEIGHT),
+    "figure.facecolor": PAPER,
+    "axes.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
+    "savefig.transparent": False,
+    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.w_pad": 0.08,  # inches
+    "figure.constrained_layout.h_pad": 0.08,
+    "image.cmap": "viridis",
+}
+
+
+@contextmanager
+def course_style():
+    """Use the course's settings inside the block; restore the caller's settings afterwards."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        apply()
+        yield
+
+
+def apply():
+    """Write the course's settings into Matplotlib's."""
+    import matplotlib
+    from cycler import cycler
+
+    matplotlib.rcParams.update({**SETTINGS, "axes.prop_cycle": cycler(color=SERIES_COLORS)})
+
+
+def rank_color(rank: int) -> str:
+    """The colour of a rank; ranks from eight on start again."""
+    return RANK_COLORS[rank % len(RANK_COLORS)]
+
+
+def meaning(name: str) -> str | None:
+    """The colour that the words of a name mean, or None if they mean none."""
+    if rank := re.search(r"\brank (\d+)\b", name):
+        return rank_color(int(rank[1]))
+    for word, color in WORDS.items():
+        if re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", name, re.IGNORECASE):
+            return color
+    return None
+
+
+def colors_of(names) -> dict[str, str]:
+    """Name -> colour: the one that it means, else the next free colour of a series."""
+    known = {name: meaning(name) for name in names}
+    free = iter(SERIES_COLORS * (1 + len(known) // len(SERIES_COLORS)))
+    return {name: color or next(free) for name, color in known.items()}
+
+
+def look(name: str, points: int) -> dict:
+    """The mark and the line of a series, as Matplotlib's keywords, by the source in its name."""
+    for source, (mark, line) in SOURCE_LINES.items():
+        if re.search(rf"\b{source}\b", name, re.IGNORECASE):
+            mark = mark if points <= FEW or not line else ""
+            hollow = {"markerfacecolor": PAPER} if source == "published" else {}
+            return {"marker": mark, "linestyle": line or "none", **hollow}
+    return {"marker": "o" if points <= FEW else "", "linestyle": "-"}
+
+
+def shades(count: int) -> list[str]:
+    """Colours of an ordered quantity, from small (dark) to large (light).
+
+    The lightest shades of viridis are left out: on white paper they disappear.
+    """
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return [to_hex(colormaps["viridis"](0.82 * k / max(count - 1, 1))) for k in range(count)]

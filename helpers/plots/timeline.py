@@ -3,30 +3,26 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from helpers.plots.style import RANK_COLORS
+from helpers.plots.style import PAPER, SERIES_COLORS, WORK_COLORS, course_style, meaning
 
-# What a box is, by colour. Kinds that are not named here get a colour in order of appearance.
-KIND_COLORS = {
-    "forward": RANK_COLORS[0],
-    "backward": RANK_COLORS[1],
-    "communication": RANK_COLORS[2],
-    "optimizer": RANK_COLORS[3],
-    "range": "#bbbbbb",
-    "": "#999999",
-}
+# The colour of each kind of work. Other kinds get a colour in order of appearance.
+KIND_COLORS = {**WORK_COLORS, "": "#999999"}
 LETTER = 0.075  # inches of a label's letter
 LANE = 0.34  # inches
 
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """Something that took time.
+    """One piece of work.
 
     Attributes:
-        lane: what it stands on: "rank 0", "stage 2", "rank 0 communication".
-        start, duration: in the unit of the axis, any.
-        label: written in the box where there is room: a micro-batch's number, say.
-        kind: gives the colour, and a line in the legend.
+        lane: its row: "rank 0", "stage 2", "rank 0 communication".
+        start, duration: in the unit of the axis, which is any.
+        label: written in the box if there is room, the number of a micro-batch for example.
+        kind: "forward", "communication", "idle", …: it gives the colour and an entry in the key.
+
+    Raises:
+        ValueError: the duration is negative.
     """
 
     lane: str
@@ -57,17 +53,17 @@ def timeline(
     """Draw each box on its lane. Boxes of one lane that overlap in time share its height.
 
     Args:
-        lanes: their order from the top, also of lanes without a box; by default as they appear.
-        colors: kind -> colour, before those of KIND_COLORS.
-        group: so many lanes belong together; a line divides them from the next ones. 0: none does.
-        xlabel: with the unit of the boxes' times.
-        width: of the figure in inches, at 80 dots each.
+        lanes: all lanes from the top, lanes without a box too; by default in order of appearance.
+        colors: kind -> colour, before the colours of KIND_COLORS.
+        group: the number of lanes that belong together, with a line after each group; 0: no line.
+        xlabel: the axis of time, with its unit.
+        width: of the picture in inches, at 80 dots each.
 
     Returns:
-        A Picture: a matplotlib Figure that Jupyter draws.
+        The Picture.
 
     Raises:
-        ValueError: a box on a lane that `lanes` does not name.
+        ValueError: a box is on a lane that is not in `lanes`.
     """
     from helpers.plots.picture import Picture
 
@@ -78,8 +74,9 @@ def timeline(
     colors = colors_of([box.kind for box in boxes], colors or {})
     kinds = [kind for kind in colors if kind]
     height = LANE * max(len(lanes), 1) + 0.6 + 0.3 * bool(title) + 0.3 * bool(kinds)
-    figure = Picture(figsize=(width, height), dpi=80, layout="constrained")
+    figure = Picture(figsize=(width, height))
     axes = figure.subplots()
+    figure.alt = words(boxes, lanes, kinds, xlabel, title)
     left = min((box.start for box in boxes), default=0.0)
     right = max((box.end for box in boxes), default=1.0)
     right = max(right, left + 1e-12)
@@ -94,32 +91,56 @@ def timeline(
     axes.set(xlim=(left, right), ylim=(max(len(lanes), 1) - 0.5, -0.5), xlabel=xlabel, title=title)
     axes.set_yticks(range(len(lanes)), lanes)
     axes.tick_params(axis="y", length=0)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.grid(axis="x", alpha=0.25)
-    axes.set_axisbelow(True)
+    axes.spines["left"].set_visible(False)
+    axes.grid(visible=False, axis="y")
     if kinds:
         from matplotlib.patches import Patch
 
         handles = [Patch(color=colors[kind], label=kind) for kind in kinds]
-        figure.legend(handles=handles, loc="outside upper right", ncols=len(kinds), frameon=False)
+        with course_style():
+            figure.legend(handles=handles, loc="outside upper right", ncols=len(kinds))
     return figure
+
+
+def words(boxes, lanes, kinds, xlabel, title) -> str:
+    """What is drawn, in words: the lanes, and when each is busy."""
+    said = []
+    for lane in lanes:
+        own = [box for box in boxes if box.lane == lane]
+        if own:
+            first, last = min(box.start for box in own), max(box.end for box in own)
+            said.append(f"{lane}, {len(own)} boxes from {first:.2g} to {last:.2g}")
+        else:
+            said.append(f"{lane}, empty")
+    head = f"{title}. " if title else ""
+    sorts = f" of {', '.join(kinds)}" if kinds else ""
+    return f"{head}A timeline{sorts} over {xlabel}. From the top: {'; '.join(said)}."
 
 
 def colors_of(kinds: Iterable[str], chosen: Mapping[str, str]) -> dict[str, str]:
     """Kind -> colour, in the order of the kinds' first appearance."""
-    known = {**KIND_COLORS, **chosen}
-    free = iter([color for color in RANK_COLORS * len(RANK_COLORS) if color not in known.values()])
-    return {kind: known[kind] if kind in known else next(free) for kind in dict.fromkeys(kinds)}
+    kinds = list(dict.fromkeys(kinds))
+    known = {kind: meaning(kind) for kind in kinds if meaning(kind)} | {**KIND_COLORS, **chosen}
+    free = iter(SERIES_COLORS * (1 + len(kinds) // len(SERIES_COLORS)))
+    return {kind: known[kind] if kind in known else next(free) for kind in kinds}
+
+
+def readable_on(color) -> str:
+    """Black or white: whichever is easier to read on this colour."""
+    from matplotlib.colors import to_rgb
+
+    red, green, blue = to_rgb(color)
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
 
 
 def stack(boxes: Sequence[Box]) -> tuple[list[int], int]:
     """For each box a row on which it overlaps no other, and the number of rows needed.
 
-    Boxes that touch do not overlap, nor do those whose ends differ by rounding alone.
+    Boxes that touch do not overlap. Neither do boxes whose ends differ by rounding alone.
     """
     slack = 1e-9 * max((abs(box.end) for box in boxes), default=0.0)
     rows, free = [0] * len(boxes), []  # when each row becomes free
-    # Of those that start together the longest comes first: what contains others lies above them.
+    # Of boxes that start together the longest comes first: a range is drawn above its contents.
     for number in sorted(range(len(boxes)), key=lambda n: (boxes[n].start, -boxes[n].duration)):
         box = boxes[number]
         row = next((r for r, end in enumerate(free) if end <= box.start + slack), len(free))
@@ -129,7 +150,7 @@ def stack(boxes: Sequence[Box]) -> tuple[list[int], int]:
 
 
 def draw_kind(axes, lane, boxes, rows, count, kind, color, letters):
-    """The boxes of one lane and kind: one collection for each row, for there may be thousands."""
+    """The boxes of one lane and kind: one collection for each row, since there may be thousands."""
     step = 0.8 / count
     for row in range(count):
         own = [b for b, r in zip(boxes, rows, strict=True) if r == row and b.kind == kind]
@@ -141,7 +162,7 @@ def draw_kind(axes, lane, boxes, rows, count, kind, color, letters):
             [(box.start, box.duration) for box in own],
             (bottom, step * 0.94),
             facecolor=color,
-            edgecolor="white" if labelled else color,
+            edgecolor=PAPER if labelled else color,
             linewidth=0.8 if labelled else 0.2,
         )
         for box in own:
@@ -153,5 +174,5 @@ def draw_kind(axes, lane, boxes, rows, count, kind, color, letters):
                     ha="center",
                     va="center",
                     fontsize=9 if count == 1 else 7,
-                    color="black" if kind in ("", "range") else "white",
+                    color=readable_on(color),
                 )

@@ -132,7 +132,7 @@ class Cluster:
             self.calls += 1
         results = [call.results[rank] for rank in range(self.workers)]
         seconds = time.perf_counter() - began
-        return Runs(results, call.records, self.device, self.backend, seconds)
+        return Runs(results, call.rows.kept, self.device, self.backend, seconds)
 
     def send(self, parcel: Parcel, live: str | None) -> Call:
         """Put the call before the ranks, which are started if there are none."""

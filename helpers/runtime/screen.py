@@ -70,13 +70,13 @@ class JupyterPanel:
     def __init__(self):
         self.places = {}
 
-    def show(self, place: str, data: dict):
+    def show(self, place: str, data: dict, metadata: dict | None = None):
         from IPython.display import display
 
         if place in self.places:
-            self.places[place].update(data, raw=True)
+            self.places[place].update(data, metadata=metadata, raw=True)
         else:
-            self.places[place] = display(data, raw=True, display_id=True)
+            self.places[place] = display(data, metadata=metadata, raw=True, display_id=True)
 
     def bars(self, bars, last):
         from helpers.plots.live import bars_html, bars_text
@@ -84,9 +84,9 @@ class JupyterPanel:
         self.show("bars", {"text/html": bars_html(bars), "text/plain": bars_text(bars)})
 
     def curve(self, name, curves, last):
-        from helpers.plots.live import curve_png
+        from helpers.plots.live import curve_output
 
-        self.show("curve", {"image/png": curve_png(name, curves), "text/plain": f"{name} by rank"})
+        self.show("curve", *curve_output(name, curves))
 
 
 class LinePanel:

@@ -37,7 +37,8 @@ class Worker:
     def log(self, **values):
         """Send a row of numbers or words to the notebook: `runs.frame()`, and the live curve.
 
-        Tensors and arrays of one element become numbers. Never waits for the notebook.
+        Tensors and arrays of one element become numbers. Waits for the notebook
+        only if that is 64 MB of rows behind. A call keeps its first million rows.
         """
         if not RESERVED.isdisjoint(values):
             raise ValueError(f"worker.log adds {sorted(RESERVED)} itself; name yours otherwise")

@@ -1,1 +1,1 @@
-"""Scaling laws: what is counted, what was found, how it is fitted, and what to plan by it."""
+"""Scaling laws: published constants, fits, our own sweep, and plans for a budget."""

@@ -1,9 +1,9 @@
-"""Chinchilla's third approach: E, A, B, alpha and beta from runs of different N and D.
+"""Chinchilla's third approach: fit E, A, B, alpha and beta to runs of different N and D.
 
-Hoffmann et al. 2022, arXiv:2203.15556, section 3.3 and appendix D.2. Two traps, which Besiroglu et
-al. 2024 (arXiv:2404.10102) found in the paper's own fit: Huber terms that are averaged instead of
-summed make the optimiser's tolerance too loose, and it stops early, at wrong exponents; and
-bootstrap intervals narrower than 240 runs can give.
+Hoffmann et al. 2022, arXiv:2203.15556, section 3.3 and appendix D.2. Besiroglu et al. 2024
+(arXiv:2404.10102) found two errors in the paper's own fit. First, the paper averaged the Huber
+terms instead of summing them. The optimiser's tolerance was then too loose, and it stopped early at
+wrong exponents. Second, the bootstrap intervals were narrower than 240 runs allow.
 """
 
 import warnings
@@ -20,9 +20,9 @@ from helpers.scaling.progress import shown
 from helpers.scaling.search import grid, minima
 
 NAMES = ("E", "A", "B", "alpha", "beta", "a", "b")
-TIE = 1e-6  # minima whose objectives differ by less, relatively, tie
-APART = 0.01  # unless their exponents a agree so closely
-ROUND = 50  # bootstraps at a time
+TIE = 1e-6  # minima tie if their objectives differ by less than this, relatively,
+APART = 0.01  # and their exponents a differ by more than this
+ROUND = 50  # bootstraps fitted together
 
 
 class NotIdentified(UserWarning):
@@ -31,14 +31,16 @@ class NotIdentified(UserWarning):
 
 @dataclass(frozen=True, kw_only=True)
 class ChinchillaFit(ChinchillaLaw):
-    """A fitted law. It may be no sensible one: then `doubts` says why.
+    """A fitted law. If the runs do not determine it, `doubts` gives the reasons.
 
     Attributes:
-        objective: sum of the Huber terms at the minimum.
-        intervals: "E", "A", "B", "alpha", "beta", "a", "b" -> (low, high), from bootstraps; empty
-            without them.
-        doubts: why the fit is not identified; empty if it is.
-        runs: (params, tokens, loss) that it was fitted to.
+        objective: the sum of the Huber terms at the minimum.
+        intervals: "E", "A", "B", "alpha", "beta", "a", "b" -> (low, high), from the bootstraps;
+            empty without bootstraps.
+        doubts: the reasons why the runs do not determine the fit; empty if they do.
+        runs: the (params, tokens, loss) that the law was fitted to.
+        samples: the same names -> (bootstraps,) values, one per bootstrap.
+        draws: (bootstraps, runs), how often each bootstrap drew each run.
     """
 
     objective: float
@@ -46,35 +48,36 @@ class ChinchillaFit(ChinchillaLaw):
     doubts: tuple[str, ...] = ()
     runs: tuple = field(repr=False, default=(), compare=False)
     samples: Mapping[str, np.ndarray] = field(repr=False, default_factory=dict, compare=False)
+    draws: np.ndarray | None = field(repr=False, default=None, compare=False)
 
     def __post_init__(self):
-        """Whatever was found is kept, and doubted."""
+        """Accept any numbers, unlike `ChinchillaLaw`: `doubts` covers the unusual ones."""
 
     @property
     def exponents(self) -> tuple[float, float]:
-        """(a, b) of N_opt ~ C^a and D_opt ~ C^b; NaN where alpha or beta is not positive."""
+        """(a, b) of N_opt ~ C^a and D_opt ~ C^b; NaN if alpha or beta is not positive."""
         if min(self.alpha, self.beta) <= 0:
             return float("nan"), float("nan")
         return super().exponents
 
     def optimal(self, compute):
-        """As `ChinchillaLaw.optimal`.
+        """Return (params, tokens) of the lowest loss for `compute` FLOPs.
 
         Raises:
-            ValueError: the fit has no optimum, since an exponent is not positive.
+            ValueError: the fit has no optimum, because one of its numbers is not positive.
         """
         if not min(self.alpha, self.beta, self.A, self.B) > 0:
             raise ValueError("the fitted law has no optimum: " + "; ".join(self.doubts))
         return super().optimal(compute)
 
     def picture(self):
-        """Predicted against observed loss, and the bootstraps' exponents."""
+        """Plot predicted against observed loss, and the bootstraps' exponents."""
         from helpers.plots.scaling import fit_quality
 
         params, tokens, loss = self.runs
         return fit_quality(params, loss, self.loss(params, tokens), self.samples.get("a"))
 
-    def _repr_png_(self) -> bytes:
+    def _repr_png_(self):
         return self.picture()._repr_png_()
 
 
@@ -90,26 +93,26 @@ def fit_chinchilla(
     starts: np.ndarray | None = None,
     progress: bool = False,
 ) -> ChinchillaFit:
-    """Fit L = E + A/N^alpha + B/D^beta by the global minimum of the summed Huber loss on log L.
+    """Fit L = E + A/N^alpha + B/D^beta: minimise the summed Huber loss on log L, globally.
 
     Args:
         params, tokens, loss: one number for each run; loss in nats a token.
-        delta: Huber's, on the log of the loss.
-        bootstrap: how many times to fit again to as many runs drawn with replacement. Those fits
-            start from the full fit's minima and from points around them.
-        seed: of the bootstrap.
-        confidence: of `intervals`, which lie between the bootstraps' percentiles.
-        starts: (S, 5) points (log A, log B, log E, alpha, beta) to start from; None: the paper's
-            grid of 4,500.
-        progress: whether to show how far it is.
+        delta: of the Huber loss, on the log of the loss.
+        bootstrap: how many times to draw as many runs with replacement and fit again. These fits
+            start from the full fit's minima and from points around the lowest.
+        seed: of the bootstrap. Fits with the same seed to equally many runs draw the same rows.
+        confidence: of `intervals`, which are percentiles of the bootstraps.
+        starts: (S, 5) starting points (log A, log B, log E, alpha, beta); None: the paper's grid of
+            4,500.
+        progress: whether to show a line of progress.
 
     Raises:
-        ValueError: a value that is not positive and finite (names the row), columns of different
-            lengths, or a delta, bootstrap or confidence out of range.
+        ValueError: a value that is not positive and finite (the message names the row), columns of
+            different lengths, or a delta, bootstrap or confidence out of range.
 
     Warns:
-        NotIdentified: too few sizes, a limit reached, minima that tie, or data along which the
-            loss barely tells the terms apart.
+        NotIdentified: too few sizes, a limit reached, minima that tie, or runs whose loss barely
+            distinguishes the terms.
     """
     params, tokens, loss = observations(params=params, tokens=tokens, loss=loss)
     if not (np.isfinite(delta) and delta > 0):
@@ -123,10 +126,11 @@ def fit_chinchilla(
     doubts = tuple(find_doubts(problem, params, tokens, theta, f, steepness))
     for doubt in doubts:
         warnings.warn(f"the fit is not identified: {doubt}", NotIdentified, stacklevel=2)
-    samples = {}
+    samples, draws = {}, None
     if bootstrap:
         with shown("bootstraps", bootstrap, progress) as tick:
-            samples = numbers(resampled(problem, theta, f, bootstrap, seed, tick))
+            again, draws = resampled(problem, theta, f, bootstrap, seed, tick)
+        samples = numbers(again)
     tails = [50 * (1 - confidence), 50 * (1 + confidence)]
     intervals = {
         name: tuple(float(q) for q in np.percentile(values, tails))
@@ -140,11 +144,12 @@ def fit_chinchilla(
         doubts=doubts,
         runs=(params, tokens, loss),
         samples=samples,
+        draws=draws,
     )
 
 
 def numbers(theta: np.ndarray) -> dict[str, np.ndarray]:
-    """(S, 5) points -> the named numbers, (S,) each."""
+    """Map (S, 5) points to the named numbers, (S,) each."""
     a, b, e, alpha, beta = theta.T
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         share = beta / (alpha + beta)
@@ -152,17 +157,22 @@ def numbers(theta: np.ndarray) -> dict[str, np.ndarray]:
     return dict(zip(NAMES, values, strict=True))
 
 
-def resampled(problem, theta, f, count, seed, tick) -> np.ndarray:
-    """(count, 5) minima for runs drawn with replacement."""
+def resampled(problem, theta, f, count, seed, tick) -> tuple[np.ndarray, np.ndarray]:
+    """Fit again to runs drawn with replacement.
+
+    Returns:
+        (minima (count, 5), how often each run was drawn (count, n)).
+    """
     rng = np.random.default_rng(seed)
     n = len(problem.z)
-    tied = theta[:3][f[:3] <= 1.5 * f[0]]  # other minima that a resampling may make the lowest
+    tied = theta[:3][f[:3] <= 1.5 * f[0]]  # any of these may be the lowest of a resample
     around = theta[0] + rng.normal(size=(2, 5)) * [1.0, 1.0, 0.1, 0.05, 0.05]
     starts = problem.inward(np.concatenate([tied, around]))
-    found = []
+    found, drawn = [], []
     for done in range(0, count, ROUND):
         draws = min(ROUND, count - done)
-        weights = rng.multinomial(n, np.full(n, 1 / n), size=draws).astype(np.float64)
+        drawn.append(rng.multinomial(n, np.full(n, 1 / n), size=draws))
+        weights = drawn[-1].astype(np.float64)
         every = np.repeat(weights, len(starts), axis=0)
         points = np.tile(starts, (draws, 1))
         points, _, _ = descend(problem, points, newton=False, steps=8, weights=every)
@@ -172,18 +182,18 @@ def resampled(problem, theta, f, count, seed, tick) -> np.ndarray:
         lowest = value.reshape(draws, -1).argmin(-1)
         found.append(points.reshape(draws, -1, 5)[np.arange(draws), lowest])
         tick(done + draws)
-    return problem.outward(np.concatenate(found))
+    return problem.outward(np.concatenate(found)), np.concatenate(drawn)
 
 
 def find_doubts(problem, params, tokens, theta, f, steepness):
     """Yield each reason why the runs do not determine the minimum."""
     if len(params) <= 5:
-        yield f"{len(params)} runs for five numbers"
+        yield f"only {len(params)} runs for five numbers"
     for name, values in (("params", params), ("tokens", tokens)):
         if (sizes := distinct(values)) < 3:
-            yield f"{sizes} sizes of {name}, and a power law with a constant needs three"
+            yield f"only {sizes} sizes of {name}: a power law with a constant needs three"
     if steepness[0] > 1e-8:
-        yield f"the search has not converged: a slope of {steepness[0]:.1g} is left"
+        yield f"the search has not converged: the gradient is still {steepness[0]:.1g}"
     best = numbers(theta[:1])
     r, *shares = (array[0] for array in problem._residuals(problem.inward(theta[:1])))
     for name, share in zip("ABE", shares, strict=True):
@@ -200,16 +210,16 @@ def find_doubts(problem, params, tokens, theta, f, steepness):
 
 
 def flatness(problem, theta, r):
-    """Whether the fitted exponents' standard errors exceed half of them.
+    """Yield a doubt for each exponent whose standard error exceeds half of it.
 
-    For residuals of spread sigma, cov = pi/2 sigma^2 (J^T J)^-1, of least absolute deviations: what
-    Huber's loss is nearly, where delta is small beside sigma.
+    For residuals of spread sigma, cov = pi/2 sigma^2 (J^T J)^-1. This formula is for least absolute
+    deviations, which the Huber loss nearly is when delta is small compared with sigma.
     """
     _, p, q, s = (array[0] for array in problem._residuals(problem.inward(theta[None])))
     slopes = np.stack([p, q, s, -problem.x * p, -problem.y * q])
     square = slopes @ slopes.T
     if np.linalg.cond(square) > 1e13:
-        yield "two of its terms cannot be told apart at these params and tokens"
+        yield "these params and tokens do not distinguish two of the terms"
         return
     sigma = np.median(np.abs(r)) / 0.6745
     errors = sigma * np.sqrt(np.pi / 2 * np.diag(np.linalg.inv(square)))

@@ -1,9 +1,9 @@
-"""What counts as a parameter and as compute, and how that alone bends a scaling law's exponent.
+"""Count parameters and compute as each paper does, and see how counting bends the exponent.
 
-Kaplan et al. 2020 (arXiv:2001.08361) leave the embeddings out of N, and so out of C = 6 N D;
-Hoffmann et al. 2022 (arXiv:2203.15556) count them. For small models the embeddings are most of all
-parameters. That this explains most of 0.73 against 0.50 was found by Pearce and Song 2024,
-arXiv:2406.12907.
+Kaplan et al. 2020 (arXiv:2001.08361) leave the embeddings out of N, and so out of C = 6 N D.
+Hoffmann et al. 2022 (arXiv:2203.15556) count the embeddings. In a small model most parameters are
+embeddings. Pearce and Song 2024 (arXiv:2406.12907) show that this difference explains most of the
+gap between 0.73 and 0.50.
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from helpers.scaling.law import FLOPS, ChinchillaLaw, plain, positive
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """One model, counted as each paper does. FLOPs are of training, for a token.
+    """One model, counted as each paper does. FLOPs are for training, per token.
 
     Attributes:
-        total, non_embedding: parameters; Hoffmann's N and Kaplan's.
+        total, non_embedding: parameters; Hoffmann's N and Kaplan's N.
         six_total, six_non_embedding: 6 N of each.
-        exact: every matrix product of the model.
-        chinchilla: Hoffmann et al.'s appendix F, embedding and softmax included.
+        exact: FLOPs of every matrix product of the model.
+        chinchilla: FLOPs by Hoffmann et al., appendix F, embedding and softmax included.
     """
 
     total: int
@@ -36,7 +36,7 @@ class Counts:
 
 
 def counts(config: GPTConfig, tokens: int | None = None) -> Counts:
-    """Parameters, and training FLOPs for one token of a sequence of `tokens` (None: context)."""
+    """Count parameters, and training FLOPs per token in a sequence of `tokens` (None: context)."""
     found = parameters(config)
     return Counts(
         total=found.total,
@@ -54,7 +54,7 @@ class Family:
 
     Attributes:
         vocab, context: the rows of the embeddings, which add (vocab + context) width parameters.
-        aspect: width for each layer.
+        aspect: width per layer.
     """
 
     vocab: int = 50_257
@@ -62,13 +62,13 @@ class Family:
     aspect: float = 64.0
 
     def total(self, non_embedding):
-        """Parameters with embeddings, of a model with `non_embedding` without."""
+        """Return all parameters, for a model with this number besides its embeddings."""
         inner = positive("non_embedding", non_embedding)
         width = (inner * self.aspect / 12) ** (1 / 3)
         return plain(inner + (self.vocab + self.context) * width)
 
     def non_embedding(self, total):
-        """Turned round."""
+        """Return the parameters besides the embeddings: the inverse of `total`."""
         positive("total", total)
         log = brentq(
             lambda x: np.log(self.total(np.exp(x)) / total), -30, np.log(total), xtol=1e-13
@@ -77,13 +77,13 @@ class Family:
 
 
 def bent_exponent(law: ChinchillaLaw, family: Family, small: float, large: float) -> float:
-    """The exponent that who leaves the embeddings out would find, in a world that obeys `law`.
+    """Return the exponent that you measure without the embeddings, in a world that obeys `law`.
 
-    N_opt without embeddings is fitted as a power of C = 6 N D, N without embeddings, where N_opt
-    goes from about `small` to `large` parameters. Compare `law.exponents[0]`.
+    N_opt without embeddings is fitted as a power of C = 6 N D, with the same N. The budgets are
+    such that N_opt goes from about `small` to `large` parameters. Compare with `law.exponents[0]`.
 
     Raises:
-        ValueError: sizes not positive, or not small < large.
+        ValueError: sizes that are not positive, or not small < large.
     """
     positive("small", small)
     if not small < large:
@@ -95,7 +95,7 @@ def bent_exponent(law: ChinchillaLaw, family: Family, small: float, large: float
 
 
 def kaplan_optimal(law: ChinchillaLaw, family: Family, compute: float) -> float:
-    """N without embeddings of the lowest loss at C = 6 N D counted without embeddings."""
+    """Return N of the lowest loss at C = 6 N D; N and C leave out the embeddings."""
     positive("compute", compute)
 
     def loss(x):

@@ -1,4 +1,4 @@
-"""Damped Newton steps from many starting points at once, each with its own damping."""
+"""Damped Newton steps from many starting points at once; each point has its own damping."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from helpers.scaling.objective import Objective
 
-STEEP = 1e-12  # of the gradient, at which a point counts as a minimum
+STEEP = 1e-12  # a point whose gradient is smaller counts as a minimum
 LONGEST = 2.0  # the longest step, in scaled coordinates
 
 
@@ -20,20 +20,22 @@ def descend(
     tolerance: float = STEEP,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Levenberg-Marquardt: solve (M + mu I) step = -gradient; mu falls after a good step.
+    """Minimise by Levenberg-Marquardt: each step solves (M + mu I) step = -gradient.
 
-    M is the bound of `Objective.derivatives`, which is never negative and is reliable far away, or
-    with `newton` the Hessian, its eigenvalues made positive, which converges at the end in a few
-    steps. A point is never replaced by a higher one.
+    mu falls after a step that lowers f, and grows otherwise. With `newton`, M is the Hessian with
+    its eigenvalues made positive: it converges in a few steps near a minimum. Without, M is the
+    bound of `Objective.derivatives`: it is never negative, and is reliable far from a minimum. No
+    point moves to a higher f.
 
     Args:
         points: (S, Z) scaled.
-        steps: at most so many for each.
+        steps: the most steps for each point.
         weights: (S, n) of the observations.
-        progress: called with the number of points done.
+        tolerance: a point whose gradient is smaller has converged.
+        progress: called with the number of points that are finished.
 
     Returns:
-        (points (S, Z), f (S,), the gradient's greatest component (S,)).
+        (points (S, Z), f (S,), the largest component of the gradient (S,)).
     """
     points = np.array(points, dtype=np.float64)
     f, steepness = np.full(len(points), np.inf), np.full(len(points), np.inf)
@@ -55,7 +57,7 @@ def descend(
         if not len(live):
             break
         values, vectors = np.linalg.eigh(hessian if newton else bound)
-        # damping is relative to the bound, whose size is that of the data
+        # Damping is relative to the bound, which grows with the data.
         size = np.trace(bound, axis1=1, axis2=2)[:, None] + 1e-300
         stiff = np.abs(values) + damping[live, None] * size + 1e-15 * size
         slope = np.einsum("szk,sz->sk", vectors, gradient)

@@ -1,8 +1,8 @@
-"""Which models the IsoFLOP sweep trains: sizes, budgets, and the learning rate for each.
+"""The runs of the IsoFLOP sweep: sizes, budgets, and the learning rate for each size.
 
-Each run has a cosine schedule of its own that ends with the run (Hoffmann et al. 2022, section 3).
-N counts all parameters; a budget C fixes the tokens, D = C / (6 N). Learning rates are tuned first,
-for a few widths, and then follow a power of the width.
+Each run has its own cosine schedule, which ends with the run (Hoffmann et al. 2022, section 3). N
+counts all parameters. A budget C fixes the tokens: D = C / (6 N). Learning rates are tuned for a
+few widths; the others follow a power of the width.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from helpers.models.config import GPTConfig
 from helpers.models.counts import parameters
 from helpers.scaling.law import FLOPS
 
-LENGTH = 64  # T, tokens in a sequence: bytes of text
+LENGTH = 64  # T, tokens in a sequence; a token is a byte of text
 BATCH = 16  # sequences in a step
 WARM_UP = 0.05  # of the steps
 # (width, layers, heads): 2.8 thousand to 0.9 million parameters, each about twice the one before
@@ -35,25 +35,25 @@ SHAPES = (
 )
 BUDGETS = (4e10, 1.26e11, 4e11, 1.26e12, 4e12)  # FLOPs, as 6 N D
 SIZES_A_BUDGET = 6
-# Where on the row of SHAPES each budget begins: so that its optimum lies inside.
+# The first shape of each budget, chosen so that the best size is not at the edge.
 FIRST_SHAPE = (0, 1, 2, 3, 3)
 TUNED = ((16, 1, 2), (32, 3, 2), (64, 4, 4))
 TUNING_STEPS = 600
 RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
-REPEATS = 4  # seeds of one run, for the spread from run to run
+REPEATS = 4  # seeds of one run, to measure the spread from seed to seed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One training.
+    """One training run.
 
     Attributes:
         phase: "tuning" of the learning rate, "sweep", or "repeat" with another seed.
         width, layers, heads: of the model.
-        steps: of BATCH × LENGTH tokens.
+        steps: of BATCH × LENGTH tokens each.
         rate: the peak of the learning rate.
         seed: of the parameters and of the order of the text.
-        budget: FLOPs, as 6 N D; 0 where the steps were chosen otherwise.
+        budget: FLOPs, as 6 N D; 0 for a run whose steps were chosen otherwise.
     """
 
     phase: str
@@ -67,7 +67,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What tells it from the others: a hash of all that it is."""
+        """A unique name: a hash of all settings."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
 
     @property
@@ -76,12 +76,12 @@ class Run:
 
 
 def model_of(width: int, layers: int, heads: int) -> GPTConfig:
-    """A GPT on bytes."""
+    """Return the configuration of a GPT on bytes."""
     return GPTConfig(vocab=256, context=LENGTH, width=width, layers=layers, heads=heads)
 
 
 def tuning_runs() -> list[Run]:
-    """A grid of learning rates for a few widths, all equally long."""
+    """List the tuning runs: a grid of learning rates for a few widths, equally many steps."""
     return [
         Run(phase="tuning", width=w, layers=n, heads=h, steps=TUNING_STEPS, rate=rate)
         for (w, n, h), rate in itertools.product(TUNED, RATES)
@@ -89,10 +89,10 @@ def tuning_runs() -> list[Run]:
 
 
 def rate_for(rows: Iterable[dict]) -> tuple[float, float]:
-    """(a, b) of rate = a · width^b, through the best rates of the tuned widths.
+    """Fit rate = a · width^b through the best rates of the tuned widths. Returns (a, b).
 
-    The best rate of a width is the vertex of the parabola through the lowest loss and its two
-    neighbours over log(rate), so that it need not be on the grid.
+    The best rate of a width is the vertex of a parabola over log(rate). The parabola goes through
+    the lowest loss and its two neighbours, so the best rate may be between two rates of the grid.
 
     Raises:
         ValueError: fewer than two widths were tuned.
@@ -113,13 +113,13 @@ def rate_for(rows: Iterable[dict]) -> tuple[float, float]:
             best.append(tried[lowest][0])
         widths.append(math.log(width))
     if len(widths) < 2:
-        raise ValueError(f"learning rates were tuned for {len(widths)} widths; two are needed")
+        raise ValueError(f"learning rates were tuned for {len(widths)} widths: two are needed")
     slope, offset = np.polyfit(widths, best, 1)
     return math.exp(offset), float(slope)
 
 
 def run_for(budget: float, shape: tuple[int, int, int], scale: float, power: float) -> Run:
-    """The run that spends `budget` FLOPs, as 6 N D, on a model of (width, layers, heads).
+    """Return the run that spends `budget` FLOPs, as 6 N D, on a model of (width, layers, heads).
 
     Args:
         scale, power: the learning rate is `scale` · width^`power`.
@@ -139,7 +139,7 @@ def run_for(budget: float, shape: tuple[int, int, int], scale: float, power: flo
 
 
 def sweep_runs(scale: float, power: float) -> list[Run]:
-    """Six sizes for each budget, and one of the runs again with other seeds."""
+    """List the runs: six sizes for each budget, and one run repeated with other seeds."""
     runs = [
         run_for(budget, shape, scale, power)
         for budget, first in zip(BUDGETS, FIRST_SHAPE, strict=True)
@@ -147,5 +147,5 @@ def sweep_runs(scale: float, power: float) -> list[Run]:
     ]
     middle = runs[2 * SIZES_A_BUDGET + 2]
     repeats = [replace(middle, phase="repeat", seed=seed) for seed in range(1, REPEATS)]
-    # the longest first, so that none is left alone at the end
+    # the longest first: at the end no long run keeps the other processes waiting
     return sorted(runs + repeats, key=lambda run: -run.budget)

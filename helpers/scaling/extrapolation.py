@@ -1,4 +1,4 @@
-"""Fit on the small runs, predict the large ones: the test that a scaling law is for."""
+"""Fit a law to the small runs and predict the large ones: the real test of a scaling law."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,13 @@ from helpers.scaling.observations import observations
 
 @dataclass(frozen=True, kw_only=True)
 class Extrapolation:
-    """`fit` saw the runs up to `limit` FLOPs. `errors` are predicted/observed - 1 of the others."""
+    """A fit to the small runs, and its errors on the large ones.
+
+    Attributes:
+        fit: of the runs up to `limit` FLOPs.
+        compute: FLOPs of each of the other runs.
+        errors: predicted/observed - 1 of each of the other runs.
+    """
 
     fit: ChinchillaFit
     limit: float
@@ -20,18 +26,18 @@ class Extrapolation:
 
     @property
     def mean_error(self) -> float:
-        """The mean of the errors' sizes."""
+        """The mean of the absolute errors."""
         return float(np.abs(self.errors).mean())
 
 
 def extrapolate(params, tokens, loss, *, share: float = 0.5, **options) -> Extrapolation:
-    """Fit to the `share` of the runs with the least compute, and predict the rest.
+    """Fit to the `share` of the runs with the least compute, and predict the others.
 
     Args:
         options: of `fit_chinchilla`.
 
     Raises:
-        ValueError: as `fit_chinchilla`; a share that leaves no run to fit or to predict.
+        ValueError: as `fit_chinchilla`; a share that leaves no run to fit or none to predict.
     """
     params, tokens, loss = observations(params=params, tokens=tokens, loss=loss)
     compute = FLOPS * params * tokens

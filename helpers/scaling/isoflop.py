@@ -13,12 +13,12 @@ from helpers.scaling.observations import observations
 
 @dataclass(frozen=True, kw_only=True)
 class Frontier:
-    """N_opt = N_1 C^a and D_opt = D_1 C^b, through the best runs of several budgets.
+    """N_opt = N_1 C^a and D_opt = D_1 C^b, fitted through the best runs of several budgets.
 
     Attributes:
-        compute, params, tokens, loss: the points that it goes through.
+        compute, params, tokens, loss: the points that the lines were fitted to.
         parabolas: for each budget (c0, c1, c2) of loss = c0 + c1 x + c2 x^2, x = log N; approach 2.
-        runs: (params, compute, loss) that it was made from.
+        runs: the (params, compute, loss) behind those points.
     """
 
     a: float
@@ -33,25 +33,27 @@ class Frontier:
     runs: tuple = field(repr=False, default=(), compare=False)
 
     def optimal(self, compute):
-        """(params, tokens) for `compute` FLOPs."""
+        """Return (params, tokens) for `compute` FLOPs."""
         compute = positive("compute", compute)
         return plain(self.N_1 * compute**self.a), plain(self.D_1 * compute**self.b)
 
-    def _repr_png_(self) -> bytes:
+    def _repr_png_(self):
         from helpers.plots.scaling import frontier
 
         return frontier(self)._repr_png_()
 
 
 def isoflop(params, compute, loss) -> Frontier:
-    """Approach 2: for each budget a parabola of loss over log N; a line through their minima.
+    """Approach 2: fit a parabola of loss over log N per budget, and a line through their minima.
 
     Args:
-        params, compute, loss: one for each run; runs of one budget have `compute` within 1 %.
+        params, compute, loss: one number for each run. Runs of one budget have `compute` within 1
+            %.
 
     Raises:
-        ValueError: a value not positive and finite (names the row), a budget with fewer than three
-            sizes or whose parabola has no minimum between them, or fewer than two budgets.
+        ValueError: a value that is not positive and finite (the message names the row), a budget
+            with fewer than three sizes, a parabola without a minimum between its sizes, or fewer
+            than two budgets.
     """
     params, compute, loss = observations(params=params, compute=compute, loss=loss)
     order = np.argsort(compute, kind="stable")
@@ -60,12 +62,14 @@ def isoflop(params, compute, loss) -> Frontier:
     for rows in np.split(order, steps):
         budget, x = float(np.exp(np.log(compute[rows]).mean())), np.log(params[rows])
         if len(np.unique(x)) < 3:
-            raise ValueError(f"budget {budget:.3g} has fewer than three sizes")
+            raise ValueError(f"budget {budget:.3g} has fewer than three sizes: train more sizes")
         middle = x.mean()
         c2, c1, c0 = np.polyfit(x - middle, loss[rows], 2)
         lowest = middle - c1 / (2 * c2) if c2 > 0 else np.inf
         if not x.min() <= lowest <= x.max():
-            raise ValueError(f"budget {budget:.3g}: no minimum between its sizes; train others")
+            raise ValueError(
+                f"budget {budget:.3g} has no minimum between its sizes: train other sizes"
+            )
         budgets.append(budget)
         sizes.append(np.exp(lowest))
         losses.append(c0 - c1**2 / (4 * c2))
@@ -74,21 +78,23 @@ def isoflop(params, compute, loss) -> Frontier:
 
 
 def envelope(params, compute, loss, *, budgets: int = 1500) -> Frontier:
-    """Approach 1: at each of many budgets, the size whose training curve lies lowest.
+    """Approach 1: at each of many budgets, take the size whose training curve is lowest.
 
     Args:
         params: N of each curve.
-        compute, loss: for each curve a list of FLOPs spent so far, rising, and of the loss there;
-            between them the loss is interpolated over log C.
-        budgets: how many, equally apart on a logarithmic axis.
+        compute, loss: for each curve a list of FLOPs spent so far, rising, and of the loss there.
+            The loss is interpolated linearly over log C.
+        budgets: how many, equally spaced on a logarithmic axis.
 
     Raises:
-        ValueError: fewer than two curves, values not positive, compute that does not rise, or one
-            curve that is the lowest everywhere.
+        ValueError: fewer than two curves, values that are not positive, compute that does not rise,
+            or fewer than two sizes that are ever the best.
     """
     params = positive("params", params)
     if len(params) < 2 or not len(params) == len(compute) == len(loss):
-        raise ValueError("needs at least two curves, each with its params, compute and loss")
+        raise ValueError(
+            "an envelope needs two curves or more, each with its params, compute and loss"
+        )
     curves = []
     for number, (spent, values) in enumerate(zip(compute, loss, strict=True)):
         spent, values = observations(compute=spent, loss=values)
@@ -100,15 +106,18 @@ def envelope(params, compute, loss, *, budgets: int = 1500) -> Frontier:
     table = np.array([np.interp(at, x, y, left=np.inf, right=np.inf) for x, y in curves])
     best = table.argmin(0)
     lowest = table[best, np.arange(budgets)]
-    # At the ends the lowest curve is so because there is no smaller, or larger, model.
+    # Leave out the smallest and the largest size: a smaller or larger one could be better.
     inner = np.isfinite(lowest) & (params[best] > params.min()) & (params[best] < params.max())
     if len(np.unique(best[inner])) < 2:
-        raise ValueError("fewer than two sizes between the smallest and the largest are ever best")
+        raise ValueError(
+            "only one size, or none, is the best at some budget without being the smallest or "
+            "the largest: train more sizes"
+        )
     return through(np.exp(at[inner]), params[best[inner]], lowest[inner], (), ())
 
 
 def through(compute, params, loss, parabolas, runs) -> Frontier:
-    """The line through the points, on logarithmic axes; tokens are C / (6 N)."""
+    """Fit the line through the points on logarithmic axes; tokens are C / (6 N)."""
     compute, params, loss = (np.asarray(v, dtype=np.float64) for v in (compute, params, loss))
     if len(compute) < 2:
         raise ValueError("a frontier needs at least two budgets")

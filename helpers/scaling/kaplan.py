@@ -1,8 +1,8 @@
-"""Kaplan's power laws, with the published constants, and fits of the same forms.
+"""Kaplan's power laws with the published constants, and fits of the same forms.
 
 Kaplan et al. 2020, arXiv:2001.08361. N is without embeddings; loss in nats a token of WebText2;
-compute in PF-days. The paper fits its laws apart from each other, so a constant belongs to the
-table it stands in: alpha_D is 0.095 of L(D) alone and 0.103 in L(N, D).
+compute in PF-days. The paper fits its laws separately, so use the constants of one table together:
+alpha_D is 0.095 for L(D) alone and 0.103 in L(N, D).
 """
 
 from dataclasses import dataclass
@@ -54,8 +54,9 @@ class JointLaw:
 class CriticalBatch:
     """B_crit(L) = scale / L^(1/exponent), in tokens: equation 5.3.
 
-    A run at batch B with S steps needs S_min = S / (1 + B_crit/B) steps at a very large batch, and
-    spends C_min = C / (1 + B/B_crit) at a very small one: equations 5.4 and 5.5.
+    A run of S steps at batch B would need S_min = S / (1 + B_crit/B) steps at a very large batch.
+    It would need C_min = C / (1 + B/B_crit) of its compute C at a very small batch: equations 5.4
+    and 5.5.
     """
 
     scale: float
@@ -65,64 +66,70 @@ class CriticalBatch:
         return plain(self.scale / positive("loss", loss) ** (1 / self.exponent))
 
     def least_steps(self, steps, batch, loss):
+        """S_min: the steps to the same loss at a very large batch."""
         return plain(positive("steps", steps) / (1 + self(loss) / positive("batch", batch)))
 
     def least_compute(self, compute, batch, loss):
+        """C_min: the compute to the same loss at a very small batch."""
         return plain(positive("compute", compute) / (1 + positive("batch", batch) / self(loss)))
 
 
-# Table 5: each law fitted alone.
+# Table 5: each law is fitted alone.
 L_N = PowerLaw(scale=8.8e13, exponent=0.076)
 L_D = PowerLaw(scale=5.4e13, exponent=0.095)
 L_C_NAIVE = PowerLaw(scale=1.6e7, exponent=0.057)  # PF-days, at a fixed batch
 L_C_MIN = PowerLaw(scale=3.1e8, exponent=0.050)  # PF-days, at batches well below the critical
 B_CRIT = CriticalBatch(scale=2.1e8, exponent=0.21)
-# Table 2: fitted together. Never mix with the four above.
+# Table 2: fitted together. Never combine these constants with those of table 5.
 L_ND = JointLaw(N_c=6.4e13, D_c=1.8e13, alpha_N=0.076, alpha_D=0.103)
 
 
 def loss_of_steps(params, steps):
-    """L(N, S_min) = (N_c/N)^alpha_N + (S_c/S_min)^alpha_S with table 3's constants: eq. 1.6."""
+    """L(N, S_min) = (N_c/N)^alpha_N + (S_c/S_min)^alpha_S, constants of table 3: equation 1.6."""
     params, steps = positive("params", params), positive("steps", steps)
     return plain((6.5e13 / params) ** 0.077 + (2.1e3 / steps) ** 0.76)
 
 
 def optimal(pf_days):
-    """(params, tokens) of the lowest loss for C_min in PF-days: table 6, N ~ C^0.73, D ~ C^0.27."""
+    """Return (params, tokens) of the lowest loss for C_min in PF-days.
+
+    Table 6: N ~ C^0.73, D ~ C^0.27.
+    """
     compute = positive("pf_days", pf_days)
     return plain(1.3e9 * compute**0.73), plain(2e10 * compute**0.27)
 
 
 def enough_tokens(params):
-    """Tokens that keep overfitting below 0.02 nats: 5e3 N^0.74, equation 4.4."""
+    """Return the tokens that keep overfitting below 0.02 nats: 5e3 N^0.74, equation 4.4."""
     return plain(5e3 * positive("params", params) ** 0.74)
 
 
 def fit_power_law(x, loss) -> PowerLaw:
-    """Least squares of log L on log x.
+    """Fit a power law by least squares of log L on log x.
 
     Raises:
-        ValueError: a value not positive and finite (names the row), fewer than two sizes, or a
-            loss that does not fall.
+        ValueError: a value that is not positive and finite (the message names the row), fewer than
+            two sizes, or a loss that does not fall.
     """
     x, loss = observations(x=x, loss=loss)
     if distinct(x) < 2:
-        raise ValueError("a power law needs two sizes")
+        raise ValueError("a power law needs at least two sizes: add runs of other sizes")
     slope, height = np.polyfit(np.log(x), np.log(loss), 1)
     if slope >= 0:
-        raise ValueError(f"the loss does not fall with size: a slope of {slope:.3g}")
+        raise ValueError(f"the loss does not fall with size: its slope is {slope:.3g}")
     return PowerLaw(scale=float(np.exp(-height / slope)), exponent=float(-slope))
 
 
 def fit_joint(params, tokens, loss) -> JointLaw:
-    """Least squares of log L for equation 1.5, from several starting points.
+    """Fit equation 1.5 by least squares of log L, from several starting points.
 
     Raises:
-        ValueError: a value not positive and finite (names the row); fewer than two sizes of either.
+        ValueError: a value that is not positive and finite (the message names the row), fewer than
+            four runs, or fewer than two sizes of params or tokens.
     """
     params, tokens, loss = observations(params=params, tokens=tokens, loss=loss)
     if min(distinct(params), distinct(tokens)) < 2 or len(params) < 4:
-        raise ValueError("needs four runs, and two sizes of params and of tokens")
+        raise ValueError("the joint law needs four runs, and two sizes of params and of tokens")
     x, y, z = np.log(params), np.log(tokens), np.log(loss)
 
     def residuals(theta):
@@ -142,24 +149,25 @@ def fit_joint(params, tokens, loss) -> JointLaw:
 
 
 def lowest(residuals, starts) -> np.ndarray:
-    """Where the sum of squares is lowest, of all that is found from the starting points."""
+    """Return the point with the lowest sum of squares, over all starting points."""
     tight = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "max_nfev": 2000}
     return min((least_squares(residuals, s, **tight) for s in starts), key=lambda fit: fit.cost).x
 
 
 def fit_trade_off(batch, steps) -> tuple[float, float]:
-    """(S_min, B_crit) of S = S_min (1 + B_crit/B): steps to one loss at several batches.
+    """Fit (S_min, B_crit) of S = S_min (1 + B_crit/B): steps to one loss at several batches.
 
-    Equations 5.1 and 5.4, as McCandlish et al. 2018 (arXiv:1812.06162, equation 2.11) have it.
-    Relative errors count alike: least squares of log S. B_crit is in the unit of `batch`.
+    Equations 5.1 and 5.4; McCandlish et al. 2018 (arXiv:1812.06162, equation 2.11). The fit is
+    least squares of log S, so that relative errors have equal weight. B_crit has the unit of
+    `batch`.
 
     Raises:
-        ValueError: a value not positive and finite (names the row), fewer than two batches, or
-            steps that do not fall as the batch grows.
+        ValueError: a value that is not positive and finite (the message names the row), fewer than
+            two batches, or steps that do not fall as the batch grows.
     """
     batch, steps = observations(batch=batch, steps=steps)
     if distinct(batch) < 2:
-        raise ValueError("the trade-off needs two batches")
+        raise ValueError("the trade-off needs at least two batch sizes")
     if np.polyfit(np.log(batch), np.log(steps), 1)[0] >= 0:
         raise ValueError("the steps do not fall as the batch grows")
     x, y = np.log(batch), np.log(steps)
@@ -173,15 +181,17 @@ def fit_trade_off(batch, steps) -> tuple[float, float]:
 
 
 def fit_critical_batch(loss, critical) -> CriticalBatch:
-    """Least squares of log B_crit on log L: equation 5.3 from `fit_trade_off` at several losses.
+    """Fit equation 5.3 by least squares of log B_crit on log L.
+
+    The points are the results of `fit_trade_off` at several losses.
 
     Raises:
-        ValueError: a value not positive and finite (names the row), fewer than two losses, or
-            batches that do not grow as the loss falls.
+        ValueError: a value that is not positive and finite (the message names the row), fewer than
+            two losses, or batches that do not grow as the loss falls.
     """
     loss, critical = observations(loss=loss, critical=critical)
     if distinct(loss) < 2:
-        raise ValueError("the law of the critical batch needs two losses")
+        raise ValueError("the law of the critical batch needs at least two losses")
     slope, height = np.polyfit(np.log(loss), np.log(critical), 1)
     if slope >= 0:
         raise ValueError("the critical batch does not grow as the loss falls")

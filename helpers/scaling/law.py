@@ -9,21 +9,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-FLOPS = 6  # for each parameter and token: 2 forward, 4 backward (Kaplan et al. 2020, section 2.1)
+FLOPS = 6  # per parameter and token: 2 forward, 4 backward (Kaplan et al. 2020, section 2.1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChinchillaLaw:
-    """The five numbers. All methods take numbers or arrays and give the like.
+    """The five numbers. Each method takes numbers or arrays, and returns the same kind.
 
     Attributes:
-        E: nats a token, of a model without limits: the entropy of the text.
-        A, alpha: what a finite model adds.
-        B, beta: what finite data add.
+        E: nats a token that even a perfect model loses: the entropy of the text.
+        A, alpha: of the term for the finite model.
+        B, beta: of the term for the finite data.
 
     Raises:
-        ValueError: a number that is not finite, an exponent or factor that is not positive,
-            or E below 0.
+        ValueError: a number that is not finite, an exponent or factor that is not positive, or E
+            below 0.
     """
 
     E: float
@@ -47,12 +47,12 @@ class ChinchillaLaw:
 
     @property
     def G(self) -> float:
-        """(alpha A / (beta B))^(1/(alpha+beta)), of equation 4."""
+        """(alpha A / (beta B))^(1/(alpha+beta)), from equation 4."""
         ratio = np.log(self.alpha * self.A) - np.log(self.beta * self.B)
         return float(np.exp(ratio / (self.alpha + self.beta)))
 
     def loss(self, params, tokens):
-        """L(N, D) in nats a token.
+        """Return L(N, D) in nats a token.
 
         Raises:
             ValueError: params or tokens that are not positive.
@@ -61,19 +61,19 @@ class ChinchillaLaw:
         return plain(self.E + self.A * params**-self.alpha + self.B * tokens**-self.beta)
 
     def optimal(self, compute):
-        """(params, tokens) of the lowest loss for `compute` FLOPs: equation 4."""
+        """Return (params, tokens) of the lowest loss for `compute` FLOPs: equation 4."""
         a, b = self.exponents
         pairs = positive("compute", compute) / FLOPS
         return plain(self.G * pairs**a), plain(pairs**b / self.G)
 
     def compute_for(self, params):
-        """FLOPs for which a model of `params` parameters is the best: `optimal`, turned round."""
+        """Return the FLOPs for which `params` is the best size: the inverse of `optimal`."""
         a, _ = self.exponents
         return plain(FLOPS * (positive("params", params) / self.G) ** (1 / a))
 
 
 def positive(name: str, values) -> np.ndarray:
-    """As float64, or a ValueError naming what is not positive and finite."""
+    """Return the values as float64. A value that is not positive and finite is a ValueError."""
     array = np.asarray(values, dtype=np.float64)
     wrong = ~(np.isfinite(array) & (array > 0))
     if wrong.any():
@@ -82,13 +82,13 @@ def positive(name: str, values) -> np.ndarray:
 
 
 def plain(array):
-    """A float for a single number."""
+    """Return a float for a single number, and an array as it is."""
     return float(array) if np.ndim(array) == 0 else array
 
 
-# Section 3.3 and appendix D.3, as printed: rounded.
+# Section 3.3 and appendix D.3: the rounded values that the paper prints.
 HOFFMANN = ChinchillaLaw(E=1.69, A=406.4, B=410.7, alpha=0.34, beta=0.28)
-# The same before rounding, from the paper's LaTeX source (quoted by Besiroglu et al. 2024).
+# The values before rounding, from the paper's LaTeX source (quoted by Besiroglu et al. 2024).
 HOFFMANN_UNROUNDED = ChinchillaLaw(
     E=float(np.exp(0.5267228)),
     A=float(np.exp(6.0073404)),
@@ -96,5 +96,5 @@ HOFFMANN_UNROUNDED = ChinchillaLaw(
     alpha=0.33917084,
     beta=0.2849083,
 )
-# Besiroglu et al. 2024, arXiv:2404.10102: fitted again, on 240 points read off the paper's figure.
+# Besiroglu et al. 2024, arXiv:2404.10102: a new fit to 240 points from the paper's figure.
 BESIROGLU = ChinchillaLaw(E=1.8172, A=482.01, B=2085.43, alpha=0.3478, beta=0.3658)

@@ -1,4 +1,4 @@
-"""What Chinchilla's third approach minimises, for many starting points at a time, with derivatives.
+"""The objective of Chinchilla's third approach, with derivatives, for many points at once.
 
     f(theta) = sum_i w_i Huber_delta(r_i)
     r_i = log(exp(a - alpha x_i) + exp(b - beta y_i) + exp(e)) - log L_i
@@ -6,7 +6,7 @@
 theta = (a, b, e, alpha, beta) with a = log A, b = log B, e = log E; x = log N, y = log D.
 Hoffmann et al. 2022, arXiv:2203.15556, section 3.3 and appendix D.2. The Huber terms are *summed*.
 
-S starting points, n observations; Z numbers a point.
+S is the number of points, n of observations, Z of coordinates of a point.
 """
 
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ from dataclasses import dataclass
 import numpy as np
 
 Z = 5
-CHUNK = 1 << 15  # numbers of one temporary array: it stays in the cache
+CHUNK = 1 << 15  # numbers in a temporary array: small enough for the cache
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """Observations, shifted and scaled so that theta's coordinates are about equally steep.
+    """Observations, shifted and scaled so that f is about equally steep along each coordinate.
 
     Attributes:
         x, y, z: (n,) standardised log N and log D; log L.
-        delta: where Huber's parabola becomes a line.
-        scales: (x's mean, x's spread, y's mean, y's spread).
+        delta: the residual at which Huber's parabola becomes a line.
+        scales: (mean of x, spread of x, mean of y, spread of y).
     """
 
     x: np.ndarray
@@ -42,20 +42,20 @@ class Objective:
         return cls(x=x, y=y, z=z, delta=delta, scales=scales)
 
     def inward(self, theta: np.ndarray) -> np.ndarray:
-        """(S, Z) theta -> the same in the scaled coordinates."""
+        """Convert theta (S, Z) to the scaled coordinates."""
         a, b, e, alpha, beta = np.asarray(theta, dtype=np.float64).T
         mx, sx, my, sy = self.scales
         return np.stack([a - alpha * mx, b - beta * my, e, alpha * sx, beta * sy], axis=-1)
 
     def outward(self, scaled: np.ndarray) -> np.ndarray:
-        """And back."""
+        """Convert scaled coordinates (S, Z) to theta: the inverse of `inward`."""
         a, b, e, alpha, beta = np.asarray(scaled, dtype=np.float64).T
         mx, sx, my, sy = self.scales
         alpha, beta = alpha / sx, beta / sy
         return np.stack([a + alpha * mx, b + beta * my, e, alpha, beta], axis=-1)
 
     def value(self, points: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-        """(S,) f at scaled `points` (S, Z); weights (S, n) of the observations, or None for 1."""
+        """Return f (S,) at scaled `points` (S, Z); `weights` (S, n) of the observations or None."""
         values = np.empty(len(points))
         for part in self._parts(points):
             r, *_ = self._residuals(points[part])
@@ -68,11 +68,12 @@ class Objective:
         return values
 
     def derivatives(self, points: np.ndarray, weights: np.ndarray | None = None):
-        """(f (S,), gradient (S, Z), Hessian (S, Z, Z), bound (S, Z, Z)).
+        """Return (f (S,), gradient (S, Z), Hessian (S, Z, Z), bound (S, Z, Z)).
 
-        The Hessian is that of the piece of Huber's function that each residual stands on. The bound
-        replaces Huber's function by the parabola that touches it from above (iteratively reweighted
-        least squares) and drops the residuals' own curvature: it is never negative.
+        The Hessian uses, for each residual, the second derivative of its piece of Huber's function.
+        The bound replaces Huber's function by the parabola that touches it from above (iteratively
+        reweighted least squares), and drops the second derivatives of the residuals. So the bound
+        is never negative.
         """
         count = len(points)
         f, gradient = np.empty(count), np.empty((count, Z))
@@ -85,7 +86,7 @@ class Objective:
             f[part] = (w * small * (size - 0.5 * small)).sum(-1)
             slope = w * np.clip(r, -self.delta, self.delta)  # Huber's first derivative
             gradient[part], curved = self._first(slope, p, q, s)
-            inside = w * (size <= self.delta)  # its second
+            inside = w * (size <= self.delta)  # the second derivative
             hessian[part] = self._outer(inside - slope, p, q, s) + curved
             bound[part] = self._outer(w * self.delta / np.maximum(size, self.delta), p, q, s)
         return f, gradient, hessian, bound
@@ -104,7 +105,7 @@ class Objective:
         return np.log(total) + top - self.z, p / total, q / total, s / total
 
     def _first(self, slope, p, q, s):
-        """The gradient, and sum slope (share-weighted squares of each term's own gradient)."""
+        """The gradient (S, Z), and (S, Z, Z) sums of slope times each term's share g g^T."""
         x, y = self.x, self.y
         sp, sq, ss = slope * p, slope * q, (slope * s).sum(-1)
         px, qy = sp @ np.stack([x**0, x, x * x], 1), sq @ np.stack([y**0, y, y * y], 1)

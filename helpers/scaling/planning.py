@@ -1,4 +1,4 @@
-"""What to train: for a budget, for a demand of inference, and for data that repeat."""
+"""Plan a training run: for a budget, for a demand of inference, or for data that repeat."""
 
 from dataclasses import dataclass
 
@@ -32,12 +32,12 @@ def plan(
     price: float,
     params: float | None = None,
 ) -> Plan:
-    """The best run for `compute` FLOPs, or the one of `params` parameters, and what it takes.
+    """Plan the best run for `compute` FLOPs, or the run of `params` parameters.
 
     Args:
-        peak: FLOP/s of a GPU at most.
-        mfu: model FLOPs utilisation, the share of the peak that is reached, above 0 to 1.
-        price: dollars for a GPU and hour.
+        peak: the peak FLOP/s of a GPU.
+        mfu: model FLOPs utilisation: the fraction of the peak that the training reaches, in (0, 1].
+        price: dollars per GPU and hour.
 
     Raises:
         ValueError: a number that is not positive, or mfu above 1.
@@ -45,7 +45,7 @@ def plan(
     for name, value in {"gpus": gpus, "peak": peak, "mfu": mfu, "price": price}.items():
         positive(name, value)
     if mfu > 1:
-        raise ValueError(f"mfu is a share, not {mfu!r}")
+        raise ValueError(f"mfu is a fraction of the peak, at most 1, not {mfu!r}")
     if params is None:
         params, tokens = law.optimal(compute)
     else:
@@ -62,19 +62,19 @@ def plan(
 
 
 def with_inference(law: ChinchillaLaw, loss: float, inference_tokens: float):
-    """(params, tokens) that reach `loss` with the fewest FLOPs of training and inference together.
+    """Return (params, tokens) that reach `loss` with the fewest FLOPs of training plus inference.
 
-    Minimises 6 N D + 2 N D_inf subject to L(N, D) = loss: the more it is used, the smaller the
-    model and the longer its training. Sardana et al. 2024, arXiv:2401.00448, equation 3.
+    Minimises 6 N D + 2 N D_inf subject to L(N, D) = loss. With more inference the best model is
+    smaller and trains longer. Sardana et al. 2024, arXiv:2401.00448, equation 3.
 
     Raises:
         ValueError: a loss at or below E, or a demand below 0.
     """
     if not (np.isfinite(loss) and loss > law.E):
-        raise ValueError(f"no model reaches a loss of {loss!r}: E is {law.E!r}")
+        raise ValueError(f"no model reaches a loss of {loss!r}: it must be above E, {law.E!r}")
     if not (np.isfinite(inference_tokens) and inference_tokens >= 0):
         raise ValueError(f"inference_tokens must be 0 or more, not {inference_tokens!r}")
-    # Along L = loss let s be the share of the excess that the model's size makes.
+    # Along L = loss, s is the share of the excess that comes from the size of the model.
     excess = loss - law.E
 
     def pair(s):
@@ -82,7 +82,7 @@ def with_inference(law: ChinchillaLaw, loss: float, inference_tokens: float):
         return params, (law.B / ((1 - s) * excess)) ** (1 / law.beta)
 
     def slope(t):
-        """d/ds of log(cost) times s (1 - s), at s = 1/(1 + e^-t): falls below 0, then rises."""
+        """d/ds of log(cost) times s (1 - s), at s = 1/(1 + e^-t): negative, then positive."""
         s = 1 / (1 + np.exp(-t))
         _, tokens = pair(s)
         trained = FLOPS * tokens / (FLOPS * tokens + 2 * inference_tokens)
@@ -100,15 +100,16 @@ MUENNIGHOFF = ChinchillaLaw(
     alpha=0.3526596,
     beta=0.3526596,
 )
-R_D = 15.387756  # how soon repeated tokens stop to count
-R_N = 5.309743  # and parameters beyond the best number for the unique tokens
+R_D = 15.387756  # how soon repeated tokens stop counting
+R_N = 5.309743  # the same for parameters beyond the best number for the unique tokens
 
 
 def effective(unique, total, constant: float = R_D):
-    """What `total` tokens are worth that repeat `unique` ones: U + U R* (1 - exp(-R/R*)).
+    """Return how many new tokens are worth as much as `total` tokens that repeat `unique` ones.
 
-    R = total/unique - 1 repetitions. Muennighoff et al. 2023, arXiv:2305.16264, equation 5. Never
-    more than U (1 + R*); tokens that do not repeat count in full.
+    The formula is U + U R* (1 - exp(-R/R*)) with R = total/unique - 1 repetitions: Muennighoff et
+    al. 2023, arXiv:2305.16264, equation 5. The result never exceeds U (1 + R*). Tokens that do not
+    repeat count in full.
     """
     unique, total = positive("unique", unique), positive("total", total)
     repeats = np.maximum(total / unique - 1, 0)
@@ -117,9 +118,9 @@ def effective(unique, total, constant: float = R_D):
 
 
 def repeated_loss(params, tokens, unique, *, law: ChinchillaLaw = MUENNIGHOFF):
-    """Loss when `tokens` repeat `unique` ones: the law of effective data and effective parameters.
+    """Return the loss when `tokens` repeat `unique` tokens, from effective data and parameters.
 
-    Parameters beyond the best number for the unique data count for less, likewise: equation 6.
+    Parameters beyond the best number for the unique tokens also count for less: equation 6.
     """
     best = best_params(law, unique)
     params = positive("params", params)
@@ -127,13 +128,13 @@ def repeated_loss(params, tokens, unique, *, law: ChinchillaLaw = MUENNIGHOFF):
 
 
 def best_params(law: ChinchillaLaw, tokens):
-    """N whose compute-optimal number of tokens is `tokens`."""
+    """Return the N for which `tokens` is the compute-optimal number of tokens."""
     _, b = law.exponents
     return law.optimal(FLOPS * (law.G * positive("tokens", tokens)) ** (1 / b))[0]
 
 
 def best_epochs(compute: float, unique: float, *, law: ChinchillaLaw = MUENNIGHOFF):
-    """(params, tokens) of the lowest loss for `compute` FLOPs when only `unique` tokens exist."""
+    """Return (params, tokens) of the lowest loss for `compute` FLOPs and only `unique` tokens."""
     positive("compute", compute)
     middle = np.log(law.optimal(compute)[0])
 

@@ -1,4 +1,4 @@
-"""How far a fit is: one line that is written over, and gone at the end."""
+"""Show the progress of a fit in one line, which is overwritten, and erased at the end."""
 
 import sys
 import time
@@ -10,7 +10,7 @@ DRAW_SECONDS = 0.25
 
 @contextmanager
 def shown(what: str, total: int, show: bool) -> Iterator[Callable[[int], None]]:
-    """Gives a function to call with how many are done; it writes to standard error if `show`."""
+    """Yield a function to call with the number done; it writes to standard error if `show`."""
     last, width = time.monotonic(), 0
 
     def tick(done: int):

@@ -1,4 +1,4 @@
-"""Models as points: parameters and tokens, as their papers print them."""
+"""Published models: parameters and tokens, as their papers print them."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from helpers.scaling.law import FLOPS
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A model's parameters, training tokens, and where both stand."""
+    """A model's parameters, its training tokens, and the source of both."""
 
     name: str
     params: float
@@ -16,7 +16,7 @@ class Published:
 
     @property
     def compute(self) -> float:
-        """6 N D, FLOPs."""
+        """6 N D, in FLOPs."""
         return FLOPS * self.params * self.tokens
 
     @property

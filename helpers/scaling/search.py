@@ -1,7 +1,7 @@
-"""The global minimum of Chinchilla's objective, from a grid of starting points.
+"""Find the global minimum of Chinchilla's objective from a grid of starting points.
 
-Thousands of descents that end in the same few places: all take a few steps, those that lie lowest
-go on, and those that are apart converge.
+Thousands of descents end in the same few minima. So all of them take a few steps, the lowest
+continue, and the distinct points among those converge.
 """
 
 import itertools
@@ -13,12 +13,15 @@ from helpers.scaling.descent import descend
 from helpers.scaling.objective import Objective
 
 FIRST, MIDDLE, LAST = 12, 25, 120  # steps
-KEPT = 500  # starting points that go on after the first steps
-ENDING = 150  # and after the middle ones
+KEPT = 500  # points that continue after the first steps
+ENDING = 150  # points that continue after the middle steps
 
 
 def grid() -> np.ndarray:
-    """(4500, 5) starting points (a, b, e, alpha, beta): Hoffmann et al. 2022, appendix D.2."""
+    """Return the (4500, 5) starting points (a, b, e, alpha, beta).
+
+    Hoffmann et al. 2022, appendix D.2.
+    """
     factors, exponents = np.arange(0, 30, 5.0), np.arange(0, 2.5, 0.5)
     return np.array(
         list(itertools.product(factors, factors, np.arange(-1, 1.5, 0.5), exponents, exponents))
@@ -28,14 +31,14 @@ def grid() -> np.ndarray:
 def minima(
     objective: Objective, starts: np.ndarray, progress: Callable[[int], None] | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The distinct minima found from `starts`, the lowest first.
+    """Return the distinct minima found from `starts`, the lowest first.
 
     Args:
         starts: (S, 5) points (a, b, e, alpha, beta).
-        progress: called with the number of starts that are done with.
+        progress: called with the number of starts that are finished.
 
     Returns:
-        (theta (M, 5), f (M,), the gradient's greatest component there in scaled coordinates (M,)).
+        (theta (M, 5), f (M,), the largest component of the gradient in scaled coordinates (M,)).
     """
     points = objective.inward(starts)
     halves = np.array_split(np.arange(len(points)), max(1, len(points) // 500))
@@ -55,7 +58,7 @@ def minima(
 
 
 def lowest_apart(points: np.ndarray, f: np.ndarray, count: int, near: float = 1e-6) -> np.ndarray:
-    """Indices of at most `count` points, lowest first, no two within `near` in all coordinates."""
+    """Indices of at most `count` points, lowest first; each differs by `near` in a coordinate."""
     order = np.argsort(f, kind="stable")
     cells = np.round(points[order] / near)
     _, first = np.unique(cells, axis=0, return_index=True)

@@ -1,9 +1,9 @@
-"""The IsoFLOP sweep: real models of several sizes, each trained with several budgets of compute.
+"""Run the IsoFLOP sweep: train models of several sizes, each with several budgets of compute.
 
-    python -m helpers.scaling.sweep          goes on where it was; writes sweep.csv beside this file
-    python -m helpers.scaling.sweep --dry    says what is left to do
+    python -m helpers.scaling.sweep          continue, and write sweep.csv beside this file
+    python -m helpers.scaling.sweep --dry    list how many runs are left
 
-What is trained stands in `design`, what is written in `table`.
+`design` defines the runs, `table` the file.
 """
 
 import argparse
@@ -40,17 +40,17 @@ from helpers.training.farm import farm
 from helpers.training.loop import train
 from helpers.training.schedule import Cosine
 
-HELD_OUT = 8192  # sequences that the last loss is a mean over
-CURVE_HELD_OUT = 512  # and those of the losses on the way
+HELD_OUT = 8192  # sequences that the final loss averages over
+CURVE_HELD_OUT = 512  # sequences that each loss during the run averages over
 
 
 def carry_out(worker, run: Run, sequences: int = HELD_OUT) -> dict:
-    """Train and evaluate: one row of the table.
+    """Train and evaluate one run. Returns a row of the table.
 
-    The loss is in nats a byte, the mean over `sequences` of the held-out text, the same for all;
-    `loss_error` is its standard error, from the spread over sequences. `curve` holds the losses on
-    the way, as [tokens, loss], on CURVE_HELD_OUT of these sequences: those of a schedule that was
-    meant to be longer.
+    `loss` is in nats a byte: the mean over `sequences` held-out sequences, the same for all runs.
+    `loss_error` is its standard error over the sequences. `curve` lists [tokens, loss] during the
+    run, on CURVE_HELD_OUT of these sequences. There the learning rate is still high: these losses
+    are those of a run whose schedule is longer.
     """
     blocks = pack("python", length=LENGTH)
     validation = pack("python", length=LENGTH, split="validation")
@@ -85,17 +85,17 @@ def carry_out(worker, run: Run, sequences: int = HELD_OUT) -> dict:
 
 
 def spread_out(validation: Blocks, sequences: int) -> list[Batch]:
-    """`sequences` of the first HELD_OUT ones, evenly apart, in batches.
+    """Return `sequences` of the first HELD_OUT sequences, equally spaced, in batches.
 
-    Files follow one another, and some are harder: the first few sequences alone would give
-    another loss, higher by tenths of a nat, than all.
+    Neighbouring sequences come from the same file, and some files are harder. The loss on the first
+    few sequences alone would be higher by tenths of a nat.
     """
     chosen = np.arange(sequences) * HELD_OUT // sequences
     return [validation.batch(chosen[i : i + 128].tolist()) for i in range(0, sequences, 128)]
 
 
 def stops(steps: int) -> list[int]:
-    """Where on the way to evaluate: at the end, and at each half of what is left below it."""
+    """List the steps at which to evaluate: the last step, half of it, half of that, …"""
     found = [steps]
     while found[-1] >= 80 and len(found) < 9:
         found.append(found[-1] // 2)
@@ -104,7 +104,7 @@ def stops(steps: int) -> list[int]:
 
 @torch.no_grad()
 def sequence_losses(strategy: Single, batches: list[Batch]) -> np.ndarray:
-    """The mean loss of each sequence, in float64."""
+    """Return the mean loss of each sequence, in float64."""
     found = []
     for batch in batches:
         batch = batch.to(strategy.device)
@@ -123,15 +123,15 @@ def sweep(
     runs: list[Run] | None = None,
     sequences: int = HELD_OUT,
 ):
-    """Carry out what is not in the table yet, and write each row as it comes. Returns all rows.
+    """Carry out the runs that the table lacks, and write each row at once. Returns all rows.
 
     Args:
-        workers: processes at once, one thread each; as many as cores if not given.
-        runs: these alone, without the tuning: for a small sweep of one's own.
-        sequences: that each last loss is a mean over; fewer are faster, and noisier.
+        workers: processes at the same time, one thread each; by default one per core.
+        runs: only these runs, without tuning: for your own small sweep.
+        sequences: how many sequences each final loss averages over; fewer are faster and noisier.
 
     Raises:
-        FarmError: runs that failed twice; the others are in the table.
+        FarmError: some runs failed twice; the table has the others.
     """
     workers = workers or cores()
 
@@ -151,9 +151,11 @@ def main():
     parser = argparse.ArgumentParser(
         prog="python -m helpers.scaling.sweep", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("--dry", action="store_true", help="say what is left to do")
-    parser.add_argument("--workers", type=int, help="processes at once; one for each core")
-    parser.add_argument("--table", type=Path, default=TABLE, help="where the rows go")
+    parser.add_argument("--dry", action="store_true", help="list how many runs are left, and stop")
+    parser.add_argument(
+        "--workers", type=int, help="processes at the same time; by default one per core"
+    )
+    parser.add_argument("--table", type=Path, default=TABLE, help="the file for the rows")
     options = parser.parse_args()
     if not options.dry:
         sweep(options.table, workers=options.workers)
@@ -161,12 +163,14 @@ def main():
     rows = read(options.table)
     there = {row["name"] for row in rows}
     tuning = [run for run in tuning_runs() if run.name not in there]
-    print(f"{len(rows)} rows; {len(tuning)} runs of tuning left")
+    print(f"{len(rows)} rows in the table; {len(tuning)} tuning runs left")
     if not tuning:
         scale, power = rate_for(rows)
         runs = sweep_runs(scale, power)
         left = [run for run in runs if run.name not in there]
-        print(f"learning rate {scale:.3g} · width^{power:.2f}; {len(left)} of {len(runs)} left")
+        print(
+            f"learning rate {scale:.3g} · width^{power:.2f}; {len(left)} of {len(runs)} runs left"
+        )
 
 
 if __name__ == "__main__":

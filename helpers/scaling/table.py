@@ -1,4 +1,4 @@
-"""The table of a sweep: a CSV that grows by a row for each run, and outlives being killed."""
+"""The table of a sweep: a CSV file that gains a row per run, and survives a killed process."""
 
 import csv
 import json
@@ -19,9 +19,9 @@ KINDS = dict.fromkeys((*_WHOLE, "exact_flops"), int) | dict.fromkeys(_REAL, floa
 
 
 def read(path: Path = TABLE) -> list[dict]:
-    """The rows of a table, with numbers as numbers; [] where there is none yet.
+    """Return the rows of a table, with numbers as numbers; [] if the file does not exist.
 
-    A line that was cut off, because the writing was killed, is left out.
+    An incomplete last line, from a killed process, is left out.
     """
     if not path.exists():
         return []
@@ -39,7 +39,7 @@ def read(path: Path = TABLE) -> list[dict]:
 
 
 def append(row: dict, path: Path):
-    """Add one row; the first one brings the provenance and the heading. Written at once."""
+    """Add a row and flush it to disk; before the first row write the provenance and the heading."""
     new = not path.exists() or not path.stat().st_size
     if not new:
         mend_end(path)
@@ -55,7 +55,7 @@ def append(row: dict, path: Path):
 
 
 def mend_end(path: Path):
-    """Take away a last line that was cut off."""
+    """Remove an incomplete last line."""
     data = path.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
     if whole != data:
@@ -63,7 +63,7 @@ def mend_end(path: Path):
 
 
 def provenance() -> list[str]:
-    """What the numbers depend on, in words."""
+    """List what the numbers depend on."""
     about = pack("python", length=LENGTH).about
     return [
         "made by: python -m helpers.scaling.sweep (make sweep)",

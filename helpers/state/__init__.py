@@ -1,27 +1,28 @@
-"""How a rank's local tensors sit in the plain model, and what follows from that alone.
+"""Describe how each rank's local tensors map to the plain model, and use that description.
 
 part          a Part: plain name and shape, cuts, flat range, holders, pending sums
-placing       how parts are made: whole, only on some stages, cut, flat, pending
+placing       make parts: whole, only on some stages, cut, flat, pending
 pieces        index arithmetic: a part as boxes of the plain tensor
-slicing       between a whole tensor and a part, on one rank
-first_values  those of the plain model, one whole tensor at a time
-decay         which parts decay
-all_parts     the parts of every rank; `check` finds those that do not make up the plain model
-facts         small facts between ranks, as JSON
-pending       pending sums, completed once
+slicing       copy between a whole tensor and a part, on one rank
+first_values  initialize parts with the plain model's values, one whole tensor at a time
+decay         which parts get weight decay
+all_parts     the parts of every rank
+check         check that the parts of all ranks make up the plain model
+facts         exchange small facts between ranks, as JSON
+pending       complete pending sums, each once
 norm          the global norm, and clipping
-reshard       from one layout to any other
-gather        every tensor, or every gradient, whole on every rank
-full_state    parameters and optimizer state, whole
-load          from whole tensors to parts
-dtensor       parts as DTensors, where DTensor can say them
+reshard       convert one layout to any other
+gather        gather every tensor, or every gradient, whole on every rank
+full_state    gather parameters and optimizer state whole
+load          copy whole tensors into parts
+dtensor       parts as DTensors, where DTensor can represent them
 storage       how parts are stored in a checkpoint
-checkpoint    saved and loaded by `torch.distributed.checkpoint`
+checkpoint    save and load with `torch.distributed.checkpoint`
 
-A way to train uses them in this order:
+A strategy uses them in this order:
 
     own = {key: part, …}                           # by placing
-    parts = AllParts.exchanged(own)                # each rank knows all, once
+    parts = AllParts.exchanged(own)                # once: each rank knows all parts
     groups = make_groups(mesh, parts)              # once
     first_values(own, local, make)
     …                                              # forward, backward

@@ -1,4 +1,4 @@
-"""The parts of every rank: who holds what of each plain tensor, checked to be all of it."""
+"""The parts of every rank: which rank holds which numbers of each plain tensor."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -14,21 +14,21 @@ from helpers.state.pieces import Piece, pieces
 
 
 class AllParts:
-    """The parts of every rank.
+    """The parts of every rank, checked to make up the plain model.
 
     Args:
-        ranks: for each rank of the world its parts by key. A key is a rank's own name of a tensor;
-            a rank may hold a plain tensor in several parts, under several keys. A rank may hold
-            nothing: {}.
+        ranks: for each rank of the world, its parts by key. A key is a rank's own name for a
+            tensor. A rank may hold several parts of one plain tensor, under several keys. A rank
+            may hold nothing: {}.
 
     Attributes:
         ranks: as given.
-        shapes: plain name -> plain shape, in an order that is the same on every rank.
-        regions: plain name -> its regions, in an order that is the same on every rank. Parts that
-            hold nothing are in none.
+        shapes: plain name -> plain shape, in the same order on every rank.
+        regions: plain name -> its regions, in the same order on every rank. Empty parts are in no
+            region.
 
     Raises:
-        ValueError: what `check` finds.
+        ValueError: as `check` raises.
     """
 
     ranks: Ranks
@@ -45,20 +45,20 @@ class AllParts:
     def exchanged(
         cls, own: Mapping[str, Part], group: dist.ProcessGroup | None = None
     ) -> "AllParts":
-        """Each rank of the world gives its own parts. Every rank calls it."""
+        """Exchange the parts of all ranks. Every rank of the world calls it with its own parts."""
         given = exchange([[key, asdict(part)] for key, part in own.items()], group)
         return cls([{key: decoded(fields) for key, fields in parts} for parts in given])
 
     @cached_property
     def completed(self) -> "AllParts":
-        """The same when no sum is pending any more."""
+        """The same parts, after all pending sums have been made."""
         return AllParts(
             {key: part.completed() for key, part in parts.items()} for parts in self.ranks
         )
 
     @cached_property
     def whole(self) -> "AllParts":
-        """The layout in which every rank holds every tensor whole, by its plain name."""
+        """The layout in which every rank holds every tensor whole, under its plain name."""
         everyone = tuple(range(len(self.ranks)))
         plain = {
             name: Part(name=name, shape=shape, holders=everyone)
@@ -67,7 +67,7 @@ class AllParts:
         return AllParts([plain] * len(self.ranks))
 
     def named(self, names: Iterable[str]) -> "AllParts":
-        """Some of the plain tensors only."""
+        """The parts of these plain tensors only."""
         names = set(names)
         return AllParts(
             {key: part for key, part in parts.items() if part.name in names} for parts in self.ranks
@@ -81,7 +81,7 @@ class AllParts:
 
     @cached_property
     def keys(self) -> Sequence[Mapping[str, Sequence[str]]]:
-        """For each rank: plain name -> the keys of its parts."""
+        """For each rank: plain name -> the keys of this rank's parts."""
         found: list[dict[str, list[str]]] = [{} for _ in self.ranks]
         for keys, parts in zip(found, self.ranks, strict=True):
             for key, part in parts.items():
@@ -95,12 +95,12 @@ class AllParts:
                 rank, key = next(iter(region.keys.items()))
                 lines.append(f"  {self.ranks[rank][key]}")
             if not regions:
-                lines.append(f"  {name} {self.shapes[name]} has no numbers")
+                lines.append(f"  {name} {self.shapes[name]} is empty")
         return "\n".join(lines)
 
 
 def decoded(fields: dict) -> Part:
-    """A part from what JSON made of it."""
+    """Rebuild a part from its JSON form."""
     cuts = [
         Cut(dim=cut["dim"], axes=cut["axes"], ranges=[tuple(r) for r in cut["ranges"]])
         for cut in fields["cuts"]

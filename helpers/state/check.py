@@ -1,6 +1,7 @@
-"""Whether the parts of all ranks make up the plain model: each number once, and holders agreed.
+"""Check that the parts of all ranks make up the plain model.
 
-A wrong part would train on, slightly wrong; here it is an error at the start.
+A wrong part does not stop training, but makes its results slightly wrong. This check turns the
+wrong part into an error before the first step.
 """
 
 import math
@@ -10,17 +11,17 @@ from dataclasses import dataclass
 from helpers.state.part import Part
 from helpers.state.pieces import Box, common, pieces, volume
 
-Ranks = Sequence[Mapping[str, Part]]  # for each rank its parts, by key
+Ranks = Sequence[Mapping[str, Part]]  # for each rank, its parts by key
 
 
 @dataclass(frozen=True, kw_only=True)
 class Region:
-    """Numbers of one plain tensor that the same ranks hold. Regions of a tensor do not overlap.
+    """Numbers of one plain tensor that the same ranks hold. Regions do not overlap.
 
     Attributes:
         name: of the plain tensor.
-        boxes: of the plain tensor, in order.
-        keys: rank -> its key of the part that holds the region. Ranks in order.
+        boxes: of the plain tensor, sorted.
+        keys: rank -> that rank's key of the part that holds the region, in the order of ranks.
     """
 
     name: str
@@ -32,22 +33,23 @@ def check(ranks: Ranks, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list
     """Check that the parts fit together.
 
     Returns:
-        plain name -> its regions, in an order that does not depend on the rank that asks.
+        plain name -> its regions, in the same order on every rank.
 
     Raises:
-        ValueError: two ranks give different shapes of one tensor; a number is in no part, or in two
-            parts that are not equal; the holders are not the ranks that hold the numbers; ranks do
-            not agree on a pending sum.
+        ValueError: two ranks give different shapes for one tensor; a number is in no part, or in
+            two parts that differ; a part's holders are not the ranks that hold its numbers; the
+            ranks do not agree on a pending sum.
     """
     found: dict[str, dict[tuple[Box, ...], dict[int, str]]] = {name: {} for name in shapes}
     for rank, parts in enumerate(ranks):
         for key, part in parts.items():
             if part.shape != shapes[part.name]:
                 raise ValueError(
-                    f"{part.name} is {part.shape} on rank {rank}, {shapes[part.name]} on another"
+                    f"{part.name} has shape {part.shape} on rank {rank}, but "
+                    f"{shapes[part.name]} on another rank"
                 )
             if rank not in part.holders:
-                raise ValueError(f"rank {rank} has {part}, and is not among its holders")
+                raise ValueError(f"rank {rank} has {part}, but is not among its holders")
             if part.numel == 0:
                 continue
             boxes = tuple(sorted(piece.box for piece in pieces(part)))
@@ -68,35 +70,42 @@ def check(ranks: Ranks, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list
 
 
 def check_cover(name: str, shape: tuple[int, ...], regions: list[tuple]):
-    """Each number is in one region."""
+    """Check that each number is in exactly one region."""
     boxes = sorted(box for region in regions for box in region)
     for i, box in enumerate(boxes):
         for other in boxes[i + 1 :]:
             if box and other[0][0] >= box[0][1]:
-                break  # sorted by the first dim: no later box reaches back
+                break  # boxes are sorted by their start: no later box overlaps either
             if (both := common(box, other)) is not None:
-                raise ValueError(f"{name} {shape}: {both} is in two parts that are not equal")
+                raise ValueError(f"{name} {shape}: {both} is in two parts that differ")
     held = sum(map(volume, boxes))
     if held != math.prod(shape):
         raise ValueError(f"{name} {shape}: the ranks hold {held} of its {math.prod(shape)} numbers")
 
 
 def check_holders(same: Mapping[int, Part]):
+    """Check that a part names as its holders exactly the ranks that hold it."""
     for rank, part in same.items():
         if part.holders != tuple(same):
-            raise ValueError(f"rank {rank} has {part}, and ranks {tuple(same)} hold it")
+            raise ValueError(f"rank {rank} has {part}, but ranks {tuple(same)} hold it")
 
 
 def check_pending(same: Mapping[int, Part]):
-    """The members of a group add up the same numbers, as the same sum of the sequence."""
+    """Check that the members of a group sum the same numbers, at the same turn."""
     for rank, part in same.items():
         for turn, group in enumerate(part.pending):
             for member in group:
                 theirs = same[member]
                 if theirs.pending[turn : turn + 1] != (group,):
-                    raise ValueError(f"rank {rank} has {part}; rank {member} has {theirs}")
+                    raise ValueError(
+                        f"ranks {rank} and {member} name different pending sums: rank {rank} has "
+                        f"{part}; rank {member} has {theirs}"
+                    )
                 if (theirs.cuts, theirs.flat) != (part.cuts, part.flat):
-                    raise ValueError(f"{part.name}: ranks {rank} and {member} store it differently")
+                    raise ValueError(
+                        f"{part.name}: ranks {rank} and {member} store the same numbers in "
+                        f"different orders, so they cannot be summed"
+                    )
     counted = {rank: summed(rank, same) for rank in same}
     for rank, part in same.items():
         ranks = set(counted[rank])
@@ -104,12 +113,12 @@ def check_pending(same: Mapping[int, Part]):
             raise ValueError(f"the sums of {part} count a rank twice: {counted[rank]}")
         for other in ranks:
             if set(counted[other]) != ranks:
-                raise ValueError(f"the sums of {part} are of other ranks on rank {other}")
+                raise ValueError(f"the sums of {part} include other ranks on rank {other}")
 
 
 def summed(rank: int, same: Mapping[int, Part]) -> list[int]:
-    """The ranks whose gradients this one has, when all sums are made: from the last sum back."""
-    counted = [rank]
+    """The ranks whose gradients this rank's total includes, after all sums."""
+    counted = [rank]  # from the last sum back to the first
     for turn in reversed(range(len(same[rank].pending))):
         counted = [other for r in counted for other in same[r].pending[turn]]
     return counted

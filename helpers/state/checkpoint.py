@@ -1,11 +1,11 @@
 """Save and load with `torch.distributed.checkpoint`, from any layout and into any other.
 
-Tensors that DTensor can say are saved as they lie. The others (flat ranges, chosen or uneven cuts)
-are resharded first to even rows over all ranks, which it can. Either way each number is written
-once, and the files name plain tensors only: any layout loads them, and so does PyTorch alone.
+A tensor that DTensor can represent is saved in its own layout. Any other tensor (flat ranges,
+chosen or uneven cuts) is first resharded to even rows over all ranks. Each number is written once.
+The files use plain names only, so any layout can load them, and so can PyTorch alone.
 
-PyTorch keeps a checkpoint's table of contents as a pickle, and its own planning sends pickles over
-the process group: load only checkpoints that you trust.
+Load only checkpoints that you trust: PyTorch stores a checkpoint's table of contents as a pickle,
+and its planning sends pickles over the process group.
 """
 
 import json
@@ -35,7 +35,7 @@ def save(
 
     Args:
         path: a folder, the same on all ranks.
-        local, kept: this rank's tensors and optimizer state, by key, as for `full_state`.
+        local, kept: this rank's tensors and optimizer state by key, as for `full_state`.
 
     Raises:
         ValueError: as `full_state`.
@@ -54,8 +54,9 @@ def save(
 def load(
     path: str | PathLike, mesh: Mesh, parts: AllParts, local: Mapping[str, torch.Tensor]
 ) -> dict[str, dict[str, object]]:
-    """Read a checkpoint into this rank's tensors, in place, cast to their dtype. Every rank of the
-    world calls it; the layout may be another than the one that saved.
+    """Read a checkpoint into this rank's tensors, in place, cast to their dtype.
+
+    Every rank of the world calls it. The layout may differ from the layout that was saved.
 
     Returns:
         This rank's optimizer state, {key: {slot: value}}, in the dtype that was saved.
@@ -68,7 +69,7 @@ def load(
     for name, shape in parts.shapes.items():
         found = contents.get(f"model.{name}")
         if not isinstance(found, TensorStorageMetadata) or tuple(found.size) != shape:
-            raise ValueError(f"{path} does not hold {name} {shape}")
+            raise ValueError(f"{path} does not contain {name} {shape}: was another model saved?")
     counts = read_counts(reader, contents)
     storage = Storage(mesh, parts)
     for key, value in read_tensors("model.", storage, reader, contents).items():
@@ -90,7 +91,7 @@ def read_counts(reader, contents) -> dict[str, dict[str, list]]:
 
 
 def read_tensors(prefix: str, storage: Storage, reader, contents) -> dict[str, torch.Tensor]:
-    """This rank's tensors, by key, of all plain names that are stored under a prefix."""
+    """Read this rank's tensors, by key, of all plain names that are stored under a prefix."""
     dtypes = {
         key.removeprefix(prefix): found.properties.dtype
         for key, found in contents.items()

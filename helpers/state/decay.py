@@ -1,11 +1,11 @@
-"""Which parts decay: the rule of the plain model, whatever shape a rank's own tensor has."""
+"""Which parts get weight decay: the plain model's rule, whatever the local shape."""
 
 from helpers.state.part import Part
 
 
 def decays(part: Part) -> bool:
-    """Whether weight decay applies: to matrices, as the plain model has them.
+    """Whether weight decay applies: the plain tensor has at least two dims.
 
-    The local shape cannot say it: a flat range of a matrix has one dim.
+    The local shape cannot decide: a flat range of a matrix has one dim.
     """
     return len(part.shape) >= 2

@@ -1,4 +1,4 @@
-"""Where DTensor can say the same as a part, the part turns into one."""
+"""Parts as DTensors, where DTensor can represent them."""
 
 import torch
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
@@ -9,16 +9,16 @@ from helpers.state.slicing import fits
 
 
 def placements(layout: Layout, rank: int, part: Part) -> dict[str, Placement] | None:
-    """DTensor's words for a part: mesh axis -> Shard(dim) or Replicate.
+    """Translate a part to DTensor's placements: mesh axis -> Shard(dim) or Replicate.
 
-    An axis along which the tensor is on one index, or on some only (a stage, a tied embedding on
-    two of them), is left out: the DTensor is then on the rank's own slice of the mesh.
+    If only some indices of an axis hold the tensor (a stage, or two stages with a tied embedding),
+    the axis is left out. The DTensor is then on the rank's own slice of the mesh.
 
-    DTensor cuts evenly, in pieces of ceil(size / ranks): the last are smaller, or empty. It knows
-    no flat ranges, no chosen ones, and cuts a dim in the order of the mesh's axes.
+    DTensor cuts evenly, in pieces of ceil(size / ranks): the last pieces are smaller or empty. It
+    supports no flat ranges and no chosen ranges, and cuts a dim in the order of the mesh's axes.
 
     Returns:
-        None if DTensor cannot say it.
+        None if DTensor cannot represent the part.
     """
     if part.flat is not None:
         return None
@@ -35,7 +35,7 @@ def placements(layout: Layout, rank: int, part: Part) -> dict[str, Placement] | 
 
 
 def even(layout: Layout, rank: int, axes: tuple[str, ...], size: int) -> tuple[Range, ...]:
-    """The indices that DTensor leaves on a rank of a dim of this size, cut along these axes."""
+    """The indices that DTensor gives a rank, when it cuts a dim of this size along these axes."""
     place, start, stop = layout.coordinates(rank), 0, size
     for axis in axes:
         step = -(-(stop - start) // layout.size(axis))
@@ -45,18 +45,20 @@ def even(layout: Layout, rank: int, axes: tuple[str, ...], size: int) -> tuple[R
 
 
 def as_dtensor(mesh: Mesh, part: Part, local: torch.Tensor) -> torch.Tensor:
-    """The local tensor as a DTensor of the plain shape, on the same memory. No messages.
+    """Wrap the local tensor as a DTensor of the plain shape, on the same memory. No messages.
 
     Returns:
-        The DTensor; the local tensor itself if the rank holds it whole, and no axis shares it.
+        The DTensor. If the rank holds the tensor whole and no axis shares it, the local tensor.
 
     Raises:
-        ValueError: DTensor cannot say it; the tensor has another shape than its part.
+        ValueError: DTensor cannot represent the part; or the tensor does not have the part's shape.
     """
     fits(part, local)
     found = placements(mesh.layout, mesh.rank, part)
     if found is None:
-        raise ValueError(f"DTensor cannot say {part}: it cuts evenly, whole rows, in mesh order")
+        raise ValueError(
+            f"DTensor cannot represent {part}: DTensor cuts whole dims evenly, in mesh order"
+        )
     if not found:
         return local
     strides = torch.empty(part.shape, device="meta").stride()

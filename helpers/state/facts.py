@@ -1,4 +1,4 @@
-"""Small facts between ranks, as JSON: parts, dtypes, counts. Nothing is unpickled."""
+"""Exchange small facts between ranks (parts, dtypes, counts), as JSON. Nothing is unpickled."""
 
 import json
 
@@ -10,10 +10,10 @@ from helpers.comm.messages import Peers
 
 
 def exchange(fact, group: dist.ProcessGroup | None = None) -> list:
-    """What every rank says, in the group's order. Every rank of the group calls it.
+    """Gather the facts of all ranks, in the group's order. Every rank of the group calls it.
 
     Args:
-        fact: anything that JSON can say; tuples come back as lists.
+        fact: anything that JSON can encode. JSON turns tuples into lists.
     """
     peers, device = Peers(group), carrier(group)
     data = bytearray(json.dumps(fact).encode())
@@ -29,8 +29,11 @@ def exchange(fact, group: dist.ProcessGroup | None = None) -> list:
 def carrier(
     group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu"
 ) -> torch.device:
-    """Where a tensor of `device` must be for this group to carry it: there, on the CPU (gloo
-    alone), or on the GPU (NCCL alone)."""
+    """The device from which this group can send a tensor of `device`.
+
+    That is `device` itself if the group supports it, else the CPU (gloo alone) or the GPU (NCCL
+    alone).
+    """
     backends = dist.get_backend_config(group)  # "cpu:gloo,cuda:nccl"
     for kind in (torch.device(device).type, "cpu"):
         if f"{kind}:" in backends:

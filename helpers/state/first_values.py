@@ -1,4 +1,4 @@
-"""First values of parts: those of the plain model, one whole tensor at a time."""
+"""Initialize parts with the plain model's first values, one whole tensor at a time."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,23 +13,23 @@ def first_values(
     local: Mapping[str, torch.Tensor],
     make: Callable[[str, tuple[int, ...]], torch.Tensor],
 ):
-    """Give local tensors their first values, in place: bit for bit those of the plain model.
+    """Fill local tensors, in place, with the plain model's first values, bit for bit.
 
-    One whole tensor at a time is made, sliced and freed, so that a rank never holds more than the
-    largest one beside its own. A tensor that this rank holds twice is made once; one of which it
-    holds nothing is not made at all.
+    It makes, slices and frees one whole tensor at a time. So a rank needs memory for its own
+    tensors and one whole tensor. A tensor that this rank holds in several parts is made once. A
+    tensor of which this rank holds nothing is not made.
 
     Args:
-        parts, local: this rank's, by the same keys.
-        make: the whole tensor of a plain name and shape, the same on every rank:
+        parts, local: this rank's parts and tensors, by the same keys.
+        make: returns the whole tensor of a plain name and shape, the same on every rank:
             `lambda name, shape: first_value(name, shape, seed, layers)`.
 
     Raises:
-        ValueError: the keys differ, or a tensor does not have the shape that its part says.
+        ValueError: the keys differ, or a tensor does not have its part's shape.
     """
     if parts.keys() != local.keys():
         odd = min(parts.keys() ^ local.keys())
-        raise ValueError(f"{odd!r} has a part and no tensor, or a tensor and no part")
+        raise ValueError(f"{odd!r} has a part but no tensor, or a tensor but no part")
     keys: dict[str, list[str]] = {}
     for key, part in parts.items():
         fits(part, local[key])
@@ -39,4 +39,4 @@ def first_values(
         plain = make(name, parts[same[0]].shape)
         for key in same:
             fill(parts[key], local[key], plain)
-        del plain  # before the next one is made
+        del plain  # free it before `make` allocates the next tensor

@@ -1,7 +1,7 @@
-"""All that training goes on from, by plain names: parameters, and the optimizer's state.
+"""Gather parameters and optimizer state whole, by plain names: what training resumes from.
 
-An optimizer's moments lie as their parameter does, so they share its part; its counts are one
-number for all ranks.
+An optimizer's moments have their parameter's layout, so they share its part. An optimizer's counts
+("step") are the same on all ranks.
 """
 
 from collections.abc import Mapping
@@ -23,18 +23,19 @@ def full_optimizer(
     group: dist.ProcessGroup | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, dict[str, object]]:
-    """Gather an optimizer's state whole, by plain name. Every rank of the world calls it; copies.
+    """Gather an optimizer's state whole, by plain name. Every rank of the world calls it.
 
     Args:
-        kept: this rank's, by key: tensors of the part's local shape; numbers and tensors without
-            dims ("step"), which are the same on all ranks. A key without state may be missing.
+        kept: this rank's state, by key: tensors of the part's local shape, and counts. A count is
+            a number or a tensor without dims ("step"), the same on all ranks. A key without state
+            may be missing.
 
     Returns:
-        {name: {slot: value}}, in the shape of the plain optimizer's own.
+        {name: {slot: value}}, in the plain optimizer's shapes; copies.
 
     Raises:
-        ValueError: a tensor that is of the local shape on some ranks only, or of neither kind;
-            a count that differs between ranks; and as `reshard`.
+        ValueError: a tensor has the local shape on some ranks only, or is neither of the local
+            shape nor a count; a count differs between ranks; and as `reshard` raises.
     """
     rows, counts = moments_and_counts(parts, kept, group)
     result: dict[str, dict[str, object]] = {name: {} for name in parts.shapes}
@@ -53,9 +54,9 @@ def full_state(
     group: dist.ProcessGroup | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, dict]:
-    """All that training goes on from: {"model": {name: tensor}, "optimizer": {name: {slot: …}}}.
+    """Gather parameters and optimizer state: {"model": {name: tensor}, "optimizer": {name: {…}}}.
 
-    Every rank of the world calls it and gets all of it; copies.
+    Every rank of the world calls it and gets a copy of everything.
     """
     return {
         "model": full(parts, local, group, device),
@@ -66,14 +67,14 @@ def full_state(
 def moments_and_counts(
     parts: AllParts, kept: Kept, group: dist.ProcessGroup | None = None
 ) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, dict[str, list]]]:
-    """Optimizer state in two. Every rank of the world calls it.
+    """Separate optimizer state into moments and counts. Every rank of the world calls it.
 
     Returns:
-        slot -> key -> this rank's tensor, with the same slots in the same order on every rank;
-        plain name -> slot -> [value, dtype], of all ranks together.
+        The moments, slot -> key -> this rank's tensor, with the slots in the same order on every
+        rank; the counts of all ranks together, plain name -> slot -> [value, dtype].
 
     Raises:
-        ValueError: as `full_optimizer`.
+        ValueError: as `full_optimizer` raises.
     """
     own = parts.ranks[dist.get_rank(group)]
     rows: dict[str, dict[str, torch.Tensor]] = {}
@@ -91,29 +92,36 @@ def moments_and_counts(
             for slot, count in slots.items():
                 first = together.setdefault(name, {}).setdefault(slot, count)
                 if first != count:
-                    raise ValueError(f"{slot} of {name} is {first} on one rank, {count} on another")
+                    raise ValueError(
+                        f"optimizer state: {slot!r} of {name} is {first} on one rank, but {count} "
+                        "on another"
+                    )
     every = sorted({slot for slots, _ in told for slot in slots})
     return {slot: rows.get(slot, {}) for slot in every}, together
 
 
 def is_local(slot: str, value: torch.Tensor, part: Part) -> bool:
-    """Whether a tensor lies as the parameter does; else it is a count.
+    """Whether a tensor has the parameter's layout; otherwise it is a count.
 
-    "step" is a count by name: for a parameter without dims, shapes cannot tell the two apart.
+    "step" is always a count: if the parameter has no dims, the shapes are the same.
     """
     return slot != "step" and tuple(value.shape) == part.local_shape
 
 
 def written(slot: str, value) -> list:
-    """A count for JSON: [value, dtype of the tensor that held it or None]."""
+    """Encode a count for JSON: [value, dtype of its tensor; None for a plain number]."""
     if not isinstance(value, torch.Tensor):
         return [value, None]
     if value.numel() != 1:
-        raise ValueError(f"{slot} is {tuple(value.shape)}: neither a count nor the part's shape")
+        raise ValueError(
+            f"optimizer state: {slot!r} has shape {tuple(value.shape)}; it must be one number, or "
+            "have its part's local shape"
+        )
     return [value.item(), str(value.dtype)]
 
 
 def read(count: list):
+    """Decode a count that `written` encoded."""
     value, dtype = count
     if dtype is None:
         return value

@@ -1,4 +1,4 @@
-"""Whole tensors under their plain names, on every rank, from the parts of all ranks."""
+"""Gather the parts of all ranks into whole tensors, under their plain names, on every rank."""
 
 from collections.abc import Mapping
 
@@ -15,10 +15,10 @@ def full(
     group: dist.ProcessGroup | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, torch.Tensor]:
-    """Gather every tensor whole. Every rank of the world calls it and gets all of them; copies.
+    """Gather every tensor whole. Every rank of the world calls it and gets a copy of each.
 
-    It is resharding to the layout in which every rank holds everything. A rank's own numbers stay
-    its own: a replica that drifted away shows its drift.
+    It reshards to the layout in which every rank holds everything. Each rank keeps the numbers that
+    it already has, so the result shows whether a replica has drifted.
 
     Args, raises: as `reshard`.
     """
@@ -31,24 +31,27 @@ def full_gradients(
     group: dist.ProcessGroup | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, torch.Tensor]:
-    """Gather every gradient whole, by plain name. Every rank of the world calls it; copies.
+    """Gather every gradient whole, by plain name. Every rank of the world calls it.
 
-    Tensors without a gradient are left out.
+    Returns:
+        Copies, of the tensors that have a gradient.
 
     Raises:
-        ValueError: a sum is pending; and as `reshard`.
+        ValueError: a sum is pending; and as `reshard` raises.
     """
     refuse_pending(parts)
     return full(parts, gradients, group, device)
 
 
 def refuse_pending(parts: AllParts):
-    """Check that no sum is pending. All ranks know all parts, so that all of them raise or none.
+    """Check that no sum is pending.
 
     Raises:
-        ValueError: a sum is pending.
+        ValueError: a sum is pending. All ranks know all parts, so all ranks raise together.
     """
     for own in parts.ranks:
         for part in own.values():
             if part.pending:
-                raise ValueError(f"gradients are partial sums still; `complete` them first: {part}")
+                raise ValueError(
+                    f"the gradient of {part} is still a partial sum; call `complete` first"
+                )

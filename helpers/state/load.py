@@ -1,4 +1,4 @@
-"""From whole tensors under plain names to what this rank holds: no messages."""
+"""Copy whole tensors, under plain names, into this rank's parts. No messages."""
 
 from collections.abc import Mapping
 
@@ -13,25 +13,26 @@ def load(
     local: Mapping[str, torch.Tensor],
     plain: Mapping[str, torch.Tensor],
 ):
-    """Write this rank's parts of whole tensors into its own, in place; cast to their dtype.
+    """Copy this rank's parts of whole tensors into its local tensors, in place.
 
-    Nothing is written unless all of it can be. Names that this rank does not hold are ignored.
+    It casts to the local dtype. It checks everything first, and writes nothing if a check fails. It
+    ignores names that this rank does not hold.
 
     Args:
-        parts, local: this rank's, by the same keys.
-        plain: whole tensors by plain name, as `full` returns.
+        parts, local: this rank's parts and tensors, by the same keys.
+        plain: whole tensors by plain name, as `full` returns them.
 
     Raises:
-        ValueError: a name is missing, or a tensor is of another shape; keys that differ.
+        ValueError: the keys differ; a name is missing; or a tensor has another shape.
     """
     if odd := parts.keys() ^ local.keys():
-        raise ValueError(f"{min(odd)!r} has a part and no tensor, or a tensor and no part")
+        raise ValueError(f"{min(odd)!r} has a part but no tensor, or a tensor but no part")
     for key, part in parts.items():
         fits(part, local[key])
         found = plain.get(part.name)
         if found is None or tuple(found.shape) != part.shape:
-            shape = "missing" if found is None else tuple(found.shape)
-            raise ValueError(f"{part.name} {part.shape} is {shape} in what is loaded")
+            shape = "missing" if found is None else f"of shape {tuple(found.shape)}"
+            raise ValueError(f"{part.name} {part.shape} is {shape} in the tensors to load")
     for key, part in parts.items():
         fill(part, local[key], plain[part.name])
 
@@ -41,12 +42,12 @@ def load_optimizer(
     plain: Mapping[str, Mapping[str, object]],
     device: torch.device | str = "cpu",
 ) -> dict[str, dict[str, object]]:
-    """This rank's share of whole optimizer state: {key: {slot: value}}; copies.
+    """Slice this rank's share out of whole optimizer state: {key: {slot: value}}; copies.
 
     Moments keep their dtype and get the part's local shape.
 
     Args:
-        plain: as `full_optimizer` returns. A name that is missing has no state (it is frozen).
+        plain: as `full_optimizer` returns it. A missing name has no state (a frozen parameter).
     """
     return {
         key: {slot: loaded(slot, value, part, device) for slot, value in plain[part.name].items()}

@@ -1,4 +1,4 @@
-"""The norm of all gradients of the plain model, from the parts of all ranks; and clipping by it."""
+"""Compute the norm of the plain model's gradients from the parts of all ranks, and clip by it."""
 
 from collections.abc import Mapping
 
@@ -18,36 +18,36 @@ def global_norm(
     gradients: Mapping[str, torch.Tensor | None],
     group: dist.ProcessGroup | None = None,
 ) -> torch.Tensor:
-    """The Euclidean norm of all gradients together, each number of the plain model counted once.
+    """Compute the Euclidean norm of all gradients together. Each plain number counts once.
 
-    Every rank of the world calls it, and gets the same bits. Of the ranks that hold the same
-    numbers one computes their norm; the holders take turns. A row with one norm for each region
-    travels, and each rank adds it up in the same order. So replicas count once, and the result
-    depends on which numbers lie together, not on which rank holds them.
+    Every rank of the world calls it, and gets the same bits. One holder of each region computes the
+    region's norm; the holders take turns. An all-reduce then gives every rank the norms of all
+    regions, and each rank adds them in the same order. So replicas count once. The result depends
+    on the regions, not on which ranks hold them.
 
-    Within a region, float64 gradients are summed in float64, all others in float32; the regions
-    are added up in float64.
+    Within a region, float64 gradients are summed in float64, all others in float32. The regions
+    are added in float64.
 
     Args:
-        parts: of all ranks, with no sum pending.
-        gradients: this rank's, by key. None, or a key that is missing, counts as zero.
+        parts: the parts of all ranks, with no sum pending.
+        gradients: this rank's gradients by key. None or a missing key counts as zero.
 
     Returns:
         A float64 tensor without dims, on the device of this rank's gradients.
 
     Raises:
-        ValueError: a sum is pending. The norm of partial sums is not that of their sum.
+        ValueError: a sum is pending. The norm of a partial sum is not the norm of the sum.
     """
     refuse_pending(parts)
     own = norms(parts, gradients, Peers(group).rank)
     row = own.to(carrier(group, own.device))
-    # All but one of the terms of each sum are zero: it is exact, in whatever order.
+    # Each sum has at most one term that is not zero, so it is exact in any order.
     GroupTransport(group).all_reduce(row).wait()
     return row.square().sum().sqrt().to(own.device)
 
 
 def norms(parts: AllParts, gradients: Mapping[str, torch.Tensor | None], rank: int) -> torch.Tensor:
-    """The norms that this rank computes: (regions,) float64, zero for those of other ranks."""
+    """Compute this rank's share of the regions' norms: (regions,) float64, zero elsewhere."""
     here = next((g.device for g in gradients.values() if g is not None), torch.device("cpu"))
     regions = [region for same in parts.regions.values() for region in same]
     row = torch.zeros(len(regions), dtype=torch.float64, device=here)
@@ -68,19 +68,19 @@ def clip(
     most: float | None,
     group: dist.ProcessGroup | None = None,
 ) -> torch.Tensor:
-    """Scale all gradients, in place, so that their norm together is at most `most`.
+    """Scale all gradients, in place, so that their global norm is at most `most`.
 
-    Every rank of the world calls it. As `torch.nn.utils.clip_grad_norm_`, they are multiplied by
-    most / (norm + 1e-6) where that is less than 1.
+    Every rank of the world calls it. Like `torch.nn.utils.clip_grad_norm_`, it multiplies them by
+    most / (norm + 1e-6) if that is less than 1.
 
     Args:
-        most: None to leave them as they are.
+        most: None leaves the gradients unchanged.
 
     Returns:
         The norm before clipping.
 
     Raises:
-        ValueError: as `global_norm`.
+        ValueError: as `global_norm` raises.
     """
     norm = global_norm(parts, gradients, group)
     if most is not None:

@@ -1,7 +1,7 @@
-"""A part: how one rank's local tensor sits in the plain model, as plain data.
+"""A part: which numbers of the plain model one rank's local tensor holds, as plain data.
 
-The plain model is the one that a single process would hold. Everything else in this package follows
-from parts alone: first values, gathering, loading, resharding, the global norm, checkpoints.
+The plain model is the model of a single process. Everything else in this package needs only parts:
+first values, gathering, loading, resharding, the global norm, checkpoints.
 """
 
 import itertools
@@ -14,16 +14,16 @@ Range = tuple[int, int]  # start and stop, as in a slice
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """A dim of which a rank holds some indices only.
+    """A dim of which a rank holds only some indices.
 
     Attributes:
         dim: of the plain tensor, from 0.
         axes: the mesh axes along which the dim is cut, in the order of cutting: ("tp",).
-        ranges: which indices this rank holds, in the order in which they are stored. A rank may
+        ranges: the indices that this rank holds, in the order in which they are stored. A rank may
             hold several ranges (its heads of a fused query, key, value), or none.
 
     Raises:
-        ValueError: a range that runs backwards, or ranges that overlap.
+        ValueError: a range is negative or runs backwards, or ranges overlap.
     """
 
     dim: int
@@ -36,7 +36,9 @@ class Cut:
         set_(self, "ranges", joined(self.ranges))
         for start, stop in self.ranges:
             if not 0 <= start < stop:
-                raise ValueError(f"range {start}:{stop} of dim {self.dim} runs backwards")
+                raise ValueError(
+                    f"range {start}:{stop} of dim {self.dim} is negative or runs backwards"
+                )
         ordered = sorted(self.ranges)
         for (_, stop), (start, _) in itertools.pairwise(ordered):
             if start < stop:
@@ -50,25 +52,25 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """How one local tensor sits in the plain model.
+    """Which numbers of a plain tensor one local tensor holds.
 
-    Ranks are those of the world; `Layout.coordinates(rank)` gives a rank's mesh coordinates.
+    Ranks are world ranks; `Layout.coordinates(rank)` gives a rank's mesh coordinates.
 
     Attributes:
-        name, shape: of the plain tensor. A tied tensor counts under its first name.
-        cuts: which dims this rank holds in part; the others it holds whole.
+        name, shape: of the plain tensor. A tied tensor has its first name.
+        cuts: the dims that this rank holds in part. It holds all other dims whole.
         flat: (start, stop) within the block that the cuts leave, numbered row by row (ZeRO). The
             local tensor is then one row of stop - start numbers. None: the local tensor is the
             block itself.
-        holders: the ranks that hold these same numbers, this rank among them, in order. Axes cannot
-            name them: a tied embedding is on the first and on the last stage alone.
+        holders: the ranks that hold these same numbers, this rank included, sorted. Mesh axes
+            cannot name the holders: a tied embedding is only on the first and the last stage.
         pending: groups of ranks over which the gradient is still a partial sum, in the order in
-            which the sums are made; all members name them in the same order. Two groups share only
-            this rank: the gradient is complete after one sum over each.
+            which the sums are made. All members name the groups in the same order. Two groups share
+            only this rank: the gradient is complete after one sum over each group.
 
     Raises:
-        ValueError: cuts or a flat range outside the tensor; a dim that is cut twice; a pending
-            group that is not among the holders, or two that share more than one rank.
+        ValueError: cuts or a flat range exceed the tensor; a dim is cut twice; a pending group is
+            not among the holders, or two pending groups share more than one rank.
     """
 
     name: str
@@ -91,25 +93,25 @@ class Part:
     def check_cuts(self):
         dims = [cut.dim for cut in self.cuts]
         if len(set(dims)) != len(dims):
-            raise ValueError(f"{self.name}: a dim is cut twice; one Cut names all of its axes")
+            raise ValueError(f"{self.name}: a dim is cut twice; name all of its axes in one Cut")
         for cut in self.cuts:
             if not 0 <= cut.dim < len(self.shape):
                 raise ValueError(f"{self.name} {self.shape} has no dim {cut.dim} to cut")
             if any(stop > self.shape[cut.dim] for _, stop in cut.ranges):
-                raise ValueError(f"{self.name} {self.shape}: {cut.ranges} leaves dim {cut.dim}")
+                raise ValueError(f"{self.name} {self.shape}: {cut.ranges} exceeds dim {cut.dim}")
         if self.flat is not None:
             start, stop = self.flat
             if not 0 <= start <= stop <= math.prod(self.block):
-                raise ValueError(f"{self.name}: flat {start}:{stop} leaves the block {self.block}")
+                raise ValueError(f"{self.name}: flat {start}:{stop} exceeds the block {self.block}")
 
     def check_pending(self):
         if not self.holders:
-            raise ValueError(f"{self.name} has no holders: this rank is one at least")
+            raise ValueError(f"{self.name} has no holders; name at least this rank")
         for group in self.pending:
             if len(group) < 2 or not set(group) <= set(self.holders):
                 raise ValueError(
-                    f"{self.name}: a sum over ranks {group} cannot be pending, since ranks "
-                    f"{self.holders} hold these numbers. Cut first, then say what is pending"
+                    f"{self.name}: a sum over ranks {group} cannot be pending, because ranks "
+                    f"{self.holders} hold these numbers. Cut first, then name the pending sums"
                 )
         for i, one in enumerate(self.pending):
             for other in self.pending[i + 1 :]:
@@ -133,18 +135,17 @@ class Part:
         return math.prod(self.local_shape)
 
     def ranges(self, dim: int) -> tuple[Range, ...]:
-        """Which indices of a dim the block holds."""
+        """The indices of a dim that the block holds."""
         for cut in self.cuts:
             if cut.dim == dim:
                 return cut.ranges
         return ((0, self.shape[dim]),) if self.shape[dim] else ()
 
     def completed(self, *groups: Iterable[int]) -> "Part":
-        """The same part when its gradient has been summed over these groups; over all, if none is
-        named.
+        """The same part, after its gradient has been summed over these groups (default: all).
 
         Raises:
-            ValueError: no such sum is pending. It would be made twice.
+            ValueError: a group's sum is not pending, so it would be made twice.
         """
         done = [tuple(sorted(group)) for group in groups] or self.pending
         for group in done:
@@ -171,7 +172,7 @@ class Part:
 
 
 def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """The same indices in the same order, in as few ranges as can be; empty ones left out."""
+    """Join adjacent ranges and drop empty ranges. The indices keep their order."""
     found: list[Range] = []
     for start, stop in ranges:
         if start == stop:
@@ -184,6 +185,6 @@ def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
 
 
 def listed(ranks: tuple[int, ...]) -> str:
-    """Ranks for a reader: the first eight."""
+    """Ranks as text for a person, at most eight of them."""
     more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:8]))}{more}"

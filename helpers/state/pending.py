@@ -1,4 +1,4 @@
-"""Pending sums: gradients that are partial sums over groups of ranks, completed once."""
+"""Complete pending sums: gradients that are still partial sums over groups of ranks."""
 
 from collections.abc import Iterator, Mapping
 
@@ -16,16 +16,16 @@ from helpers.state.part import Part
 from helpers.state.pieces import pieces
 from helpers.state.slicing import fits
 
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # what gradients are of
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # dtypes of gradients
 
 Groups = Mapping[tuple[int, ...], dist.ProcessGroup]
 
 
 def make_groups(mesh: Mesh, parts: AllParts) -> Groups:
-    """The process groups of all pending sums that this rank takes part in, by their ranks.
+    """Make the process groups of this rank's pending sums, by their ranks.
 
-    Those of the mesh are taken from it; the others (the first and the last stage) are made. Every
-    rank of the world calls it, once, with the same parts: groups cost memory and connections.
+    It reuses the mesh's groups, and makes the missing groups (the first and the last stage). Every
+    rank of the world calls it once, with the same parts: groups cost memory and connections.
     """
     ready = {}
     for axes in [(axis,) for axis in mesh.layout.axes] + list(mesh.together) + [mesh.layout.axes]:
@@ -33,7 +33,7 @@ def make_groups(mesh: Mesh, parts: AllParts) -> Groups:
             ready[tuple(ranks)] = axes
     wanted = {group for own in parts.ranks for part in own.values() for group in part.pending}
     made = {}
-    for ranks in sorted(wanted):  # in one order on all ranks, members or not
+    for ranks in sorted(wanted):  # all ranks make all groups, in the same order
         if ranks in ready:
             if mesh.rank in ranks:
                 made[ranks] = mesh.group(*ready[ranks])
@@ -51,35 +51,38 @@ def complete(
     groups: Groups,
     device: torch.device | str = "cpu",
 ) -> tuple[dict[str, Part], dict[str, torch.Tensor | None]]:
-    """Sum every gradient over the groups in which it is pending, in place.
+    """Sum every gradient, in place, over the groups in which it is pending.
 
-    Every rank of the world calls it. The sums of a part are made one after the other, in the order
-    in which the part names them; small gradients of one group travel together. A rank that has no
-    gradient where another member has one (it got no data) gets that sum as a new tensor; a gradient
-    that no member has stays None.
+    Every rank of the world calls it. It makes the sums of a part one after the other, in the part's
+    order. Small gradients of one group share a message. If this rank has no gradient but another
+    member has (this rank got no data), this rank gets the sum as a new tensor. A gradient that no
+    member has stays None.
 
     Args:
-        parts, gradients: this rank's, by the same keys.
-        groups: of `make_groups`.
+        parts, gradients: this rank's parts and gradients, by the same keys.
+        groups: from `make_groups`.
         device: of new tensors.
 
     Returns:
-        The parts, of which no sum is pending any more, and the gradients. Go on with these parts:
-        with the old ones every sum would be made again.
+        The parts, with no sum pending, and the gradients. Use these parts from now on: the old
+        parts would make every sum again.
 
     Raises:
-        ValueError: keys that differ, a gradient of another shape than its part, of a dtype that is
-            none of FLOATS, or of two dtypes on two ranks.
-        KeyError: a group that `make_groups` did not see.
+        ValueError: the keys differ; a gradient does not have its part's shape; its dtype is not in
+            FLOATS, or differs between ranks.
+        KeyError: `make_groups` did not get these parts, so a group is missing.
     """
     if odd := parts.keys() ^ gradients.keys():
-        raise ValueError(f"{min(odd)!r} has a part and no gradient, or a gradient and no part")
+        raise ValueError(f"{min(odd)!r} has a part but no gradient, or a gradient but no part")
     for key, gradient in gradients.items():
         if gradient is None:
             continue
         fits(parts[key], gradient)
         if gradient.dtype not in FLOATS:
-            raise ValueError(f"the gradient of {parts[key].name} is of {gradient.dtype}")
+            raise ValueError(
+                f"the gradient of {parts[key].name} is of {gradient.dtype}; it must be one of "
+                f"{FLOATS}"
+            )
     result = dict(gradients)
     for ranks, keys in rounds(parts):
         group = groups[ranks]
@@ -90,10 +93,10 @@ def complete(
 
 
 def rounds(parts: Mapping[str, Part]) -> Iterator[tuple[tuple[int, ...], list[str]]]:
-    """(group, keys) in an order in which no two ranks wait for each other.
+    """Yield (group, keys) in an order that cannot deadlock: the same on all ranks.
 
-    First every part's first sum, then every part's second: a second sum adds up what the first one
-    left on each member. Within a turn by group, and within a group by tensor.
+    First every part's first sum, then every part's second sum, which adds the results of the first.
+    Within a turn, by group; within a group, by tensor.
     """
     turns: dict[tuple[int, tuple[int, ...]], list[str]] = {}
     for key, part in parts.items():
@@ -105,16 +108,18 @@ def rounds(parts: Mapping[str, Part]) -> Iterator[tuple[tuple[int, ...], list[st
 
 
 def fill_up(parts: Mapping[str, Part], keys: list[str], gradients: dict, group, device):
-    """Zeros where another member of the group has a gradient and this rank has none."""
+    """Fill in zeros if this rank has no gradient but another member of the group has."""
     own = [0 if gradients[key] is None else FLOATS.index(gradients[key].dtype) + 1 for key in keys]
-    # One small message in each step: of each gradient the highest code, and of minus the code
-    # (0 counts as none) the highest too, so that both ends of the dtypes are seen by all.
+    # One small all-reduce per step finds the highest and the lowest dtype code of each gradient.
+    # The lowest is the maximum of minus the code; a missing gradient (0) does not count there.
     row = torch.tensor([*own, *(-code or -len(FLOATS) - 1 for code in own)]).to(carrier(group))
     recursive_doubling_all_reduce(row, ReduceOp.MAX, group)
     for key, high, low in zip(keys, *row.view(2, -1).tolist(), strict=True):
         if high and high != -low:
             dtypes = sorted(str(FLOATS[code - 1]) for code in (high, -low))
-            raise ValueError(f"gradients of {parts[key].name} are of {dtypes}")
+            raise ValueError(
+                f"gradients of {parts[key].name} have different dtypes on different ranks: {dtypes}"
+            )
         if high and gradients[key] is None:
             shape = parts[key].local_shape
             gradients[key] = torch.zeros(shape, dtype=FLOATS[high - 1], device=device)

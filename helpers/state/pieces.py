@@ -1,8 +1,8 @@
 """Index arithmetic: a part as boxes of the plain tensor, and boxes that two parts share.
 
-A box is a (start, stop) for each dim. The cuts leave a block, whose ranges make boxes; a flat range
-of the block, numbered row by row, is a few boxes too: an incomplete row at each end and whole rows
-between, again in each dim. So no table of indices is ever made.
+A box is a (start, stop) for each dim. The ranges of a block form boxes. A flat range of the block
+is a few boxes too: an incomplete row at each end and whole rows between, again in each dim. So no
+table of indices is needed.
 """
 
 import itertools
@@ -18,12 +18,12 @@ Box = tuple[Range, ...]
 
 @dataclass(frozen=True)
 class Piece:
-    """A box of the plain tensor that a rank holds, and where in its local tensor.
+    """A box of the plain tensor that a rank holds, and its place in the local tensor.
 
     Attributes:
         box: of the plain tensor.
-        run: for a flat part, (offset in the local row, shape there); None for a block.
-        inner: the box within the local block, or within that run's shape.
+        run: for a flat part, (offset in the local row, shape of the run); None for a block.
+        inner: the same box within the local block, or within the run's shape.
     """
 
     box: Box
@@ -31,15 +31,15 @@ class Piece:
     inner: Box
 
     def of(self, local: torch.Tensor) -> torch.Tensor:
-        """A view of the local tensor: the box's numbers, in its shape."""
+        """View the box's numbers in the local tensor, in the box's shape."""
         if self.run is not None:
             offset, shape = self.run
             local = local[offset : offset + math.prod(shape)].view(shape)
-        return local[slices(self.inner)]  # local[()] of a tensor without dims
+        return local[slices(self.inner)]  # local[()] if the tensor has no dims
 
 
 def pieces(part: Part) -> list[Piece]:
-    """All numbers of a part, each in one piece. No piece is empty."""
+    """Divide a part into pieces: each number is in one piece, and no piece is empty."""
     if part.numel == 0:
         return []
     if part.flat is None:
@@ -55,9 +55,9 @@ def pieces(part: Part) -> list[Piece]:
 
 
 def flat_boxes(shape: tuple[int, ...], start: int, stop: int) -> list[Box]:
-    """The numbers start:stop of a block, numbered row by row, as boxes in that order.
+    """Express the numbers start:stop of a block, numbered row by row, as boxes in that order.
 
-    `flat_boxes((3, 4), 2, 9)` are row 0 from 2, row 1, and row 2 up to 1.
+    `flat_boxes((3, 4), 2, 9)` gives row 0 from column 2, row 1, and row 2 up to column 1.
     """
     if start >= stop:
         return []
@@ -81,7 +81,7 @@ def flat_boxes(shape: tuple[int, ...], start: int, stop: int) -> list[Box]:
 
 
 def plain_boxes(part: Part, block_box: Box):
-    """(box of the plain tensor, the same within the block) for each combination of ranges."""
+    """Yield (box of the plain tensor, the same box within the block) per combination of ranges."""
     dims = []
     for dim, (low, high) in enumerate(block_box):
         offset, here = 0, []
@@ -96,13 +96,13 @@ def plain_boxes(part: Part, block_box: Box):
 
 
 def common(one: Box, other: Box) -> Box | None:
-    """The box that both hold; None if there is none."""
+    """The box that both boxes share; None if they share nothing."""
     found = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
     return found if all(start < stop for start, stop in found) else None
 
 
 def inside(box: Box, outer: Box) -> Box:
-    """A box counted from the start of a larger one."""
+    """The box, counted from the start of the outer box."""
     return tuple((a - start, b - start) for (a, b), (start, _) in zip(box, outer, strict=True))
 
 
@@ -112,5 +112,5 @@ def volume(box: Box) -> int:
 
 
 def slices(box: Box) -> tuple[slice, ...]:
-    """A box as an index of a tensor. Of a tensor of no dims it is the tensor itself."""
+    """The box as an index into a tensor."""
     return tuple(slice(start, stop) for start, stop in box)

@@ -1,14 +1,13 @@
-"""How parts are made: a plain tensor on every rank, then stages, cuts, flat ranges, pending sums.
+"""Make parts: a plain tensor on every rank, then stages, cuts, flat ranges, pending sums.
 
-Each function takes a part and returns another, so that ways to train compose:
+Each function gets a part and returns a new part, so that they compose:
 
     seat = Seat(Layout(dp=2, tp=2), rank=3)
     part = whole(seat, "mlp.up.weight", (128, 32))
     part = cut(seat, part, dim=0, axis="tp")     # rows 64:128, on ranks 1 and 3
     part = pending(seat, part, "dp")             # its gradient is a sum over ranks 1 and 3
 
-A `Mesh` is a seat too. Nothing here needs processes: give every rank its seat in turn, and one
-process sees all parts of a layout.
+A `Mesh` is a seat too. With one `Seat` per rank, a single process can make all parts of a layout.
 """
 
 import math
@@ -44,20 +43,25 @@ class Seat:
 
 
 def whole(seat: HasSeat, name: str, shape: Iterable[int]) -> Part:
-    """Every rank holds the whole tensor."""
+    """Place the whole tensor on every rank."""
     return Part(name=name, shape=tuple(shape), holders=tuple(range(seat.layout.world_size)))
 
 
 def only(seat: HasSeat, part: Part, axis: str, indices: Iterable[int]) -> Part | None:
-    """The tensor is on some indices of an axis alone: a layer on its stage, `only(…, "pp", [2])`;
-    a tied embedding on the first and the last.
+    """Restrict the tensor to some indices of an axis.
+
+    A layer is on its stage only: `only(…, "pp", [2])`. A tied embedding is on the first and the
+    last stage.
 
     Returns:
         The part; None on a rank that does not hold the tensor.
+
+    Raises:
+        ValueError: the axis has no such index.
     """
     indices = set(indices)
     if missing := indices - set(range(seat.layout.size(axis))):
-        raise ValueError(f"{part.name}: {axis} has no index {min(missing)}")
+        raise ValueError(f"{part.name}: axis {axis} has no index {min(missing)}")
     there = [r for r in part.holders if seat.layout.coordinates(r)[axis] in indices]
     return replace(part, holders=there) if seat.rank in there else None
 
@@ -72,19 +76,20 @@ def cut(
     """Cut a dim along an axis. The holders are then the ranks that hold the same indices.
 
     Args:
-        dim: of the plain tensor; a negative one counts from the end.
-        where: for each index of the axis the ranges that it holds, in the order in which they are
-            stored, counted within what the part holds so far. Two indices may hold the same ranges
-            (two ranks that share a key head). None: as equal as can be, like `data.batch.part`.
+        dim: of the plain tensor; a negative dim counts from the end.
+        where: for each index of the axis, the ranges that it holds, in the order in which they are
+            stored. Count them within the indices that the part holds so far. Two indices may hold
+            the same ranges (two ranks that share a key head). None: as evenly as possible, like
+            `data.batch.part`.
 
     Raises:
-        ValueError: `where` has not one entry for each index, leaves indices out, or has entries
-            that overlap without being equal.
+        ValueError: the part has a flat range already; `where` does not have one entry per index of
+            the axis, leaves indices of the dim out, or has entries that overlap but are not equal.
     """
     dim = range(len(part.shape))[dim]
     size, parts, held = part.block[dim], seat.layout.size(axis), part.ranges(dim)
     if part.flat is not None:
-        raise ValueError(f"{part.name}: cut before the flat range, which numbers what is left")
+        raise ValueError(f"{part.name} has a flat range already; cut first, then call `flat`")
     if where is None:
         places = [share(size, i, parts) for i in range(parts)]
         where = [((place.start, place.stop),) for place in places]
@@ -105,8 +110,11 @@ def flat(seat: HasSeat, part: Part, *axes: str, where: Sequence[Range] | None = 
     """Cut the block into flat ranges along axes, as ZeRO does over dp.
 
     Args:
-        where: for each rank of these axes its (start, stop) within the block, numbered row by row;
-            together they are the whole block. None: as equal as can be.
+        where: for each rank of these axes, its (start, stop) within the block, numbered row by row.
+            Together they cover the block. None: as evenly as possible.
+
+    Raises:
+        ValueError: the part has a flat range already, or `where` does not cover the block.
     """
     numel, size = math.prod(part.block), seat.layout.size(*axes)
     if part.flat is not None:
@@ -121,7 +129,7 @@ def flat(seat: HasSeat, part: Part, *axes: str, where: Sequence[Range] | None = 
 
 
 def index(layout: Layout, rank: int, axes: tuple[str, ...]) -> int:
-    """The rank's place among those that share these axes with it."""
+    """The rank's position in its group along these axes."""
     place, found = layout.coordinates(rank), 0
     for axis in layout.known(axes):
         found = found * layout.size(axis) + place[axis]
@@ -129,10 +137,11 @@ def index(layout: Layout, rank: int, axes: tuple[str, ...]) -> int:
 
 
 def pending(seat: HasSeat, part: Part, *axes: str) -> Part:
-    """The gradient is a partial sum over the holders that differ from this rank in these axes only.
+    """Mark the gradient as a partial sum over the holders along these axes.
 
-    So "pp" means the first and the last stage for a tied embedding, and "tp" the ranks with the
-    same key head where several share one. Nothing changes if this rank is the only one.
+    The group consists of the holders whose coordinates differ from this rank's only in these axes.
+    So for a tied embedding, "pp" means the first and the last stage; for a key head that several
+    ranks share, "tp" means these ranks. If the group is this rank alone, the part does not change.
     """
     group = tuple(r for r in seat.layout.group_of(seat.rank, *axes) if r in part.holders)
     if len(group) == 1:
@@ -141,7 +150,7 @@ def pending(seat: HasSeat, part: Part, *axes: str) -> Part:
 
 
 def within(held: Iterable[Range], chosen: Iterable[Range]) -> list[Range]:
-    """Ranges counted within `held` (its indices numbered from 0 in their order), in plain indices.
+    """Convert ranges that count within `held` to plain indices.
 
     `within([(0, 4), (8, 12)], [(2, 6)])` is [(2, 4), (8, 10)].
     """
@@ -157,17 +166,17 @@ def within(held: Iterable[Range], chosen: Iterable[Range]) -> list[Range]:
 
 
 def covers(name: str, size: int, where: Sequence[Sequence[Range]], parts: int):
-    """Check that every index is in an entry, and in one only, where entries may be repeated."""
+    """Check that every index is in exactly one entry. Entries may be repeated."""
     if len(where) != parts:
-        raise ValueError(f"{name}: {len(where)} places for {parts} ranks of the axes")
+        raise ValueError(f"{name}: `where` has {len(where)} entries, but the axes have {parts}")
     distinct = {tuple(ranges) for ranges in where}
     stop = 0
     for first, last in sorted(r for ranges in distinct for r in ranges):
         if first != stop:
             raise ValueError(
-                f"{name}: {where} must hold every index from 0 to {size - 1}, and two ranks the "
-                f"same ranges or different ones; see index {min(first, stop)}"
+                f"{name}: {where} misses or repeats index {min(first, stop)}. It must cover 0 to "
+                f"{size - 1}; two entries may be equal, but must not overlap otherwise"
             )
         stop = last
     if stop != size:
-        raise ValueError(f"{name}: {where} holds indices up to {stop}, of {size}")
+        raise ValueError(f"{name}: {where} covers only {stop} of {size} indices")

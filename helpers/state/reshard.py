@@ -1,4 +1,4 @@
-"""From the parts of one layout to those of any other: only the numbers that a rank lacks travel."""
+"""Convert the parts of one layout to any other. A rank receives only numbers that it lacks."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,33 +12,36 @@ from helpers.state.all_parts import AllParts
 from helpers.state.facts import carrier, exchange
 from helpers.state.pieces import Box, Piece, common, inside, slices, volume
 
-TOGETHER = 64 * 2**20  # bytes of plain tensors whose numbers travel together
+TOGETHER = 64 * 2**20  # bytes of plain tensors per round of messages
 
 
 @dataclass(frozen=True)
 class Move:
-    """A box that one rank holds and another needs; the two may be one."""
+    """A box that the sender holds and the receiver needs. Both may be the same rank."""
 
     sender: int
-    source: tuple[str, Piece]  # key and piece there
+    source: tuple[str, Piece]  # key and piece at the sender
     receiver: int
-    target: tuple[str, Piece]
+    target: tuple[str, Piece]  # key and piece at the receiver
     box: Box
 
     def sent(self, local: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """A view of the sender's numbers."""
+        """View the numbers in the sender's tensors."""
         key, piece = self.source
         return piece.of(local[key])[slices(inside(self.box, piece.box))]
 
     def received(self, local: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """A view of their place at the receiver."""
+        """View the numbers' place in the receiver's tensors."""
         key, piece = self.target
         return piece.of(local[key])[slices(inside(self.box, piece.box))]
 
 
 def moves(source: AllParts, target: AllParts, name: str, rank: int) -> Iterator[Move]:
-    """What this rank sends, receives and copies of one plain tensor, in an order that is the same
-    on both sides. A rank that holds the numbers keeps its own; else the holders take turns."""
+    """Yield what this rank sends, receives and copies of one plain tensor.
+
+    The order is the same at the sender and the receiver. A rank that has the numbers already copies
+    its own; otherwise the holders take turns as senders.
+    """
     for receiver, keys in enumerate(target.keys):
         for key in keys.get(name, ()):
             wanted = target.pieces(receiver, key)
@@ -62,24 +65,24 @@ def reshard(
     group: dist.ProcessGroup | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, torch.Tensor]:
-    """Give every rank its parts of another layout. Every rank of the world calls it.
+    """Convert this rank's tensors from one layout to another. Every rank of the world calls it.
 
-    What a rank holds already is copied, not sent. A smaller layout fits into a larger world: the
-    ranks beyond it have no parts, {}.
+    Numbers that a rank already holds are copied, not sent. A layout may use fewer ranks than the
+    world: the other ranks have no parts, {}.
 
     Args:
-        source, target: the two layouts: the same plain names and shapes, and as many ranks as the
-            group.
+        source, target: the two layouts. They have the same plain names and shapes, and as many
+            ranks as the group.
         local: this rank's tensors by the keys of its source parts, of any dtype. A tensor that is
             None on all of its holders (a gradient of a frozen parameter) is left out.
         device: of the results.
 
     Returns:
-        This rank's tensors by the keys of its target parts; new ones, of the source's dtype.
+        New tensors by the keys of this rank's target parts, of the source's dtype.
 
     Raises:
-        ValueError: layouts of different models or worlds; a tensor that only some of its holders
-            have, or have in two dtypes; a local tensor of another shape than its part.
+        ValueError: the layouts are of different models or worlds; only some holders have a tensor,
+            or its dtype differs between them; a local tensor does not have its part's shape.
     """
     peers = Peers(group)
     dtypes = existing(source, local, group, refusal(source, target))
@@ -96,12 +99,12 @@ def reshard(
 
 
 def refusal(source: AllParts, target: AllParts) -> str:
-    """Why one layout cannot be resharded to the other; "" if it can."""
+    """Why the source layout cannot be resharded to the target; "" if it can."""
     if len(source.ranks) != len(target.ranks):
-        return f"the layouts are of {len(source.ranks)} and {len(target.ranks)} ranks"
+        return f"the layouts have {len(source.ranks)} and {len(target.ranks)} ranks"
     if source.shapes != target.shapes:
         odd = {*source.shapes.items()} ^ {*target.shapes.items()}
-        return f"the layouts are of different models: see {min(odd)[0]!r}"
+        return f"the layouts are of different models: compare {min(odd)[0]!r}"
     return ""
 
 
@@ -111,23 +114,26 @@ def existing(
     group: dist.ProcessGroup | None = None,
     error: str = "",
 ) -> dict[str, torch.dtype]:
-    """plain name -> dtype, of the tensors that the ranks have. Every rank of the world calls it.
+    """Agree on the tensors that exist: plain name -> dtype. Every rank of the world calls it.
 
     Raises:
-        ValueError: on all ranks, if `error` is not empty on one, a local tensor has another shape
-            than its part, or the holders of a tensor do not all have it, in one dtype.
+        ValueError: on all ranks, if on one rank `error` is not empty or a local tensor does not
+            have its part's shape; or if a tensor's holders do not all have it, in the same dtype.
     """
     world, rank = dist.get_world_size(group), dist.get_rank(group)
     if len(parts.ranks) != world:
-        raise ValueError(f"the parts are of {len(parts.ranks)} ranks, and the group has {world}")
+        raise ValueError(
+            f"the parts are of {len(parts.ranks)} ranks, but the group has {world} ranks"
+        )
     own = parts.ranks[rank]
     for key, tensor in local.items():
         if key not in own:
             error = error or f"{key!r} has no part"
         elif tensor is not None and tuple(tensor.shape) != own[key].local_shape:
-            error = error or f"the tensor of {own[key]} is {tuple(tensor.shape)}"
+            error = error or f"the tensor of {own[key]} has shape {tuple(tensor.shape)}"
     present = {key: str(tensor.dtype) for key, tensor in local.items() if tensor is not None}
-    told = exchange([error, present], group)  # all ranks stop, or none: the others would wait
+    # Exchange errors too: if one rank raised alone, the others would wait for its messages.
+    told = exchange([error, present], group)
     for rank, (wrong, _) in enumerate(told):
         if wrong:
             raise ValueError(f"rank {rank}: {wrong}")
@@ -135,24 +141,27 @@ def existing(
 
 
 def agreed(parts: AllParts, told: list[dict[str, str]]) -> dict[str, torch.dtype]:
-    """The dtypes of the tensors that exist, from what each rank says of its keys."""
+    """Combine the dtypes that each rank reports for its keys: plain name -> dtype."""
     said: dict[str, set] = {name: set() for name in parts.shapes}
     for rank, own in enumerate(parts.ranks):
         for key, part in own.items():
-            # A rank with an empty share need not have a tensor for it.
+            # A rank with an empty part may have no tensor for it.
             if part.numel or key in told[rank]:
                 said[part.name].add(told[rank].get(key))
     found = {}
     for name, dtypes in said.items():
         if len(dtypes) > 1:
-            raise ValueError(f"{name} is of {sorted(map(str, dtypes))} on different ranks")
+            raise ValueError(
+                f"{name}: the ranks that hold it have different dtypes, or some have no tensor: "
+                f"{sorted(map(str, dtypes))}"
+            )
         if dtype := next(iter(dtypes), None):
             found[name] = getattr(torch, dtype.removeprefix("torch."))
     return found
 
 
 def batches(source: AllParts, dtypes: Mapping[str, torch.dtype]) -> Iterator[list[str]]:
-    """Names of neighbouring tensors, about TOGETHER bytes at a time."""
+    """Yield the names of about TOGETHER bytes of tensors at a time."""
     names, size = [], 0
     for name, dtype in dtypes.items():
         shape = source.shapes[name]
@@ -166,7 +175,7 @@ def batches(source: AllParts, dtypes: Mapping[str, torch.dtype]) -> Iterator[lis
 
 
 def send_and_receive(plan: list[Move], dtypes, source: AllParts, local, result, peers: Peers):
-    """Carry out these moves: numbers travel as bytes, so that any dtype can."""
+    """Carry out these moves. Numbers are sent as bytes, so that any dtype works."""
     device = carrier(peers.group)
     going: list[list[torch.Tensor]] = [[] for _ in range(peers.size)]
     coming = [0] * peers.size
@@ -186,7 +195,7 @@ def send_and_receive(plan: list[Move], dtypes, source: AllParts, local, result, 
         if move.receiver == peers.rank != move.sender:
             place = move.received(result)
             start, stop = at[move.sender], at[move.sender] + place.nbytes
-            # A clone: a row of bytes may not begin where its dtype needs it to.
+            # Clone first: the slice may not start at an address that its dtype allows.
             row = outputs[move.sender][start:stop].clone().view(place.dtype)
             place.copy_(row.view(place.shape))
             at[move.sender] = stop

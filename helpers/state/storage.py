@@ -1,4 +1,4 @@
-"""The layout in which parts are stored: as they lie where DTensor can say it, else in even rows."""
+"""How parts are stored in a checkpoint: as DTensors where possible, else in even rows."""
 
 from collections.abc import Mapping
 
@@ -12,46 +12,46 @@ from helpers.state.reshard import existing, reshard
 
 
 class Storage:
-    """Turns this rank's tensors into those that are stored, by plain name, and back.
+    """Convert this rank's tensors to the stored tensors, by plain name, and back.
 
-    Tensors that DTensor can say are stored as they lie, without a copy. The others (flat ranges,
-    chosen or uneven cuts) are resharded to even rows over all ranks. Every rank of the world makes
-    one, and calls its methods.
+    A tensor that DTensor can represent is stored in its own layout, without a copy. Any other
+    tensor (flat ranges, chosen or uneven cuts) is resharded to even rows over all ranks. Every rank
+    of the world makes a `Storage` and calls its methods.
     """
 
     def __init__(self, mesh: Mesh, parts: AllParts):
-        said = [name for name in parts.shapes if sayable(mesh.layout, parts, name)]
+        direct = [name for name in parts.shapes if representable(mesh.layout, parts, name)]
         self.rank, self.device = mesh.rank, mesh.device_mesh.device_type
-        lie, others = parts.named(said), parts.named(parts.shapes.keys() - set(said))
-        self.layouts = [(mesh, lie, lie)]  # mesh of the DTensors, parts, and how they are stored
+        same, others = parts.named(direct), parts.named(parts.shapes.keys() - set(direct))
+        self.layouts = [(mesh, same, same)]  # mesh of the DTensors, own parts, stored parts
         if others.shapes:
             rows = make_mesh(Layout(rows=len(parts.ranks)), self.device)
             self.layouts.append((rows, others, in_rows(others)))
 
     def stored(self, local: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What this rank stores, by plain name: DTensors, or whole tensors.
+        """Convert local tensors to stored tensors, by plain name: DTensors, or whole tensors.
 
         Raises:
-            ValueError: as `existing`.
+            ValueError: as `existing` raises.
         """
         found = {}
-        for mesh, parts, lying in self.layouts:
+        for mesh, parts, stored in self.layouts:
             mine = {key: local[key] for key in parts.ranks[self.rank] if key in local}
-            if lying is parts:
+            if stored is parts:
                 existing(parts, mine)
             else:
-                mine = reshard(parts, mine, lying, device=self.device)
-            for key, part in lying.ranks[self.rank].items():
+                mine = reshard(parts, mine, stored, device=self.device)
+            for key, part in stored.ranks[self.rank].items():
                 if key in mine:
                     found[part.name] = as_dtensor(mesh, part, mine[key])
         return found
 
     def empty(self, dtypes: Mapping[str, torch.dtype]) -> dict[str, torch.Tensor]:
-        """Room for what is stored of these plain names: DTensors, not filled."""
+        """Allocate what this rank stores of these plain names, without values."""
         return {
             part.name: as_dtensor(mesh, part, self.room(part, dtypes[part.name]))
-            for mesh, _, lying in self.layouts
-            for part in lying.ranks[self.rank].values()
+            for mesh, _, stored in self.layouts
+            for part in stored.ranks[self.rank].values()
             if part.name in dtypes
         }
 
@@ -59,21 +59,23 @@ class Storage:
         return torch.empty(part.local_shape, dtype=dtype, device=self.device)
 
     def local(self, stored: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """This rank's tensors, by key, from what is stored. The same names on all ranks that store
-        some of them."""
+        """Convert stored tensors back to this rank's tensors, by key.
+
+        All ranks that store a name pass it.
+        """
         found = {}
-        for _, parts, lying in self.layouts:
+        for _, parts, kept in self.layouts:
             mine = {
                 key: getattr(stored[part.name], "to_local", lambda own=stored[part.name]: own)()
-                for key, part in lying.ranks[self.rank].items()
+                for key, part in kept.ranks[self.rank].items()
                 if part.name in stored
             }
-            found |= mine if lying is parts else reshard(lying, mine, parts, device=self.device)
+            found |= mine if kept is parts else reshard(kept, mine, parts, device=self.device)
         return found
 
 
-def sayable(layout: Layout, parts: AllParts, name: str) -> bool:
-    """Whether DTensor can say a tensor on every rank. A rank has one DTensor of a name at most."""
+def representable(layout: Layout, parts: AllParts, name: str) -> bool:
+    """Whether DTensor can represent a tensor on every rank, with at most one DTensor per rank."""
     for rank, keys in enumerate(parts.keys):
         here = [parts.ranks[rank][key] for key in keys.get(name, ())]
         if len(here) > 1 or any(placements(layout, rank, part) is None for part in here):
@@ -82,8 +84,10 @@ def sayable(layout: Layout, parts: AllParts, name: str) -> bool:
 
 
 def in_rows(parts: AllParts) -> AllParts:
-    """Every tensor cut along its first dim over all ranks, as DTensor cuts; one without dims is
-    whole on all of them."""
+    """Cut every tensor along its first dim over all ranks, as DTensor cuts.
+
+    A tensor without dims is whole on all ranks.
+    """
     world = Layout(rows=len(parts.ranks))
     ranks = []
     for rank in range(world.world_size):

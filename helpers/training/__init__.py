@@ -1,1 +1,1 @@
-"""The one training loop; the twin that judges every strategy; the farm that runs many trainings."""
+"""The training loop; the comparison of a strategy with one process; the farm for many trainings."""

@@ -1,4 +1,4 @@
-"""What a strategy and its single-process twin differ in, and what each of them took."""
+"""The result of `compare`: how a strategy differs from its twin, and what both measured."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,27 +10,27 @@ from helpers.measure.memory import Memory
 from helpers.training.differences import Difference
 from helpers.training.locate import Location
 
-# The most that an exact strategy may differ from its twin, absolute. Both add the same numbers, in
-# another order. A float64 sum is then off by some 1e-16 of its terms, and AdamW, which divides by
-# the gradient's own size, cannot make more than 1e-12 of it while eps is 1e-8. In float32 the sums
-# are off by 1e-7; where a gradient is hardly larger than that, AdamW turns it into a visible part
-# of a step, so the parameters get a hundredth of a usual learning rate for each of 20 steps.
+# How far an exact strategy may be from its twin, absolute. Both add the same numbers in different
+# orders. So a float64 sum is off by about 1e-16 of its terms. AdamW divides by the size of the
+# gradient, and with eps = 1e-8 it amplifies this error to 1e-12 at most. A float32 sum is off by
+# 1e-7. Where a gradient is hardly larger, AdamW makes a visible part of a step of that error: the
+# tolerance allows a hundredth of a usual learning rate for each of 20 steps.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-4}
-# A dtype without a tolerance: the last bits of bf16 differ, and AdamW makes whole steps of them.
+# The bound of a dtype without a tolerance: AdamW turns the last bits of bf16 into whole steps.
 ROUNDED = 0.5
-START = 2**-8  # a lossy strategy may begin with the twin's parameters rounded to 8 bits
+START = 2**-8  # a lossy strategy may start from the twin's parameters rounded to 8 bits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """What one process took.
+    """What one process measured.
 
     Attributes:
         losses: by step.
-        seconds: the median step.
+        seconds: of the median step.
         memory: of one step, by kind, in bytes.
         ledger: what one step communicated, in bytes.
-        held: bytes between steps, by (kind, device), as the strategy says.
+        held: bytes between steps, by (kind, device), as the strategy reports them.
     """
 
     losses: tuple[float, ...]
@@ -42,19 +42,20 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison:
-    """A strategy held against one process. Draws itself; true when they agree.
+    """A strategy compared with one process. It is true if they agree, and it draws itself.
 
-    An exact strategy may differ by rounding: by `tolerance`, absolute. A lossy one states a bound
-    of its own, relative to how far the twin has moved from its first parameters; so does a dtype
-    without a tolerance. Since bounds are below 1, a strategy that does not train fails for each.
+    An exact strategy may differ from its twin by rounding: at most by `tolerance`, absolute. A
+    lossy strategy states its own bound, relative to how far the twin has moved from its first
+    parameters. A dtype without a tolerance also has a relative bound. All bounds are below 1, so a
+    strategy that does not train fails every bound.
 
     Attributes:
-        name, dtype: of what was compared.
-        lossy: why it cannot agree to rounding; "" if it is to.
-        bound: what a lossy strategy allows itself, as `Strategy.bound`.
-        twin, ranks: what the process and each of the ranks took.
-        differences: of every rank and step; the last steps come after a load.
-        location: where they part, if that was looked for.
+        name, dtype: of the strategy.
+        lossy: why the strategy cannot agree up to rounding; "" for an exact strategy.
+        bound: of a lossy strategy, as `Strategy.bound`.
+        twin, ranks: what the single process and each rank measured.
+        differences: of every rank and step; the last steps follow a load.
+        location: the first departure, if `compare` had to locate it.
 
     Raises:
         ValueError: a lossy strategy without a bound between 0 and 1.
@@ -72,30 +73,31 @@ class Comparison:
     def __post_init__(self):
         if self.lossy and not 0 < self.bound < 1:
             raise ValueError(
-                f"{self.name} is lossy ({self.lossy}), and its bound is {self.bound}: state one "
-                "between 0 and 1, relative to how far one process moves"
+                f"{self.name} is lossy ({self.lossy}), and its bound is {self.bound}: set a bound "
+                "between 0 and 1, relative to how far the parameters of one process move"
             )
 
     @property
     def tolerance(self) -> float | None:
-        """The most that each difference may be, absolute; None where a relative bound counts."""
+        """The largest absolute difference allowed; None where the relative bound counts."""
         return None if self.lossy else TOLERANCE.get(self.dtype)
 
     @property
     def relative_bound(self) -> float:
-        """The most that the parameters may be off, relative to how far the twin has moved."""
+        """How far off the parameters may be, relative to how far the twin has moved."""
         return self.bound if self.lossy else ROUNDED
 
     def worst(self, what: str) -> float:
-        """The largest difference of "loss", "gradient" or "parameter", over ranks and steps."""
+        """Return the largest difference of "loss", "gradient" or "parameter" over all ranks."""
         values = [getattr(row, what) for row in self.differences]
         return float("nan") if any(v != v for v in values) else max(values)
 
     def first_wrong(self) -> tuple[str, Difference] | None:
-        """Where the two part: ("start", "loss", "gradient" or "parameter", that rank and step).
+        """Return the first difference that is too large: (kind, difference), or None.
 
-        Of several wrong things at one step the cause comes first: the loss is computed before the
-        gradient, and the gradient before the update.
+        The kind is "start", "loss", "gradient" or "parameter". The order within a step is from
+        cause to effect: the loss is computed before the gradient, and the gradient before the
+        update.
         """
         for row in sorted(self.differences, key=lambda row: (row.step, row.rank)):
             for what in ("loss", "gradient", "parameter"):
@@ -104,7 +106,7 @@ class Comparison:
         return None
 
     def allows(self, row: Difference, what: str) -> bool:
-        """Whether that difference is small enough."""
+        """Whether this difference is small enough."""
         if self.tolerance is not None and not getattr(row, what) <= self.tolerance:
             return False
         if what == "parameter":
@@ -117,14 +119,14 @@ class Comparison:
         return self.first_wrong() is None
 
     def verdict(self) -> str:
-        """One sentence."""
+        """Say in one sentence whether the strategy agrees, or where it first does not."""
         wrong = self.first_wrong()
         if wrong is None:
             if self.tolerance is not None:
                 kind = f"within {self.tolerance:g}"
             else:
                 why = self.lossy or f"it computes in {self.dtype}"
-                kind = f"within {self.relative_bound:g} of how far that moved ({why})"
+                kind = f"within {self.relative_bound:g} of how far its parameters moved ({why})"
             return f"the same as one process, {kind}, at every step on every rank"
         what, row = wrong
         if what == "start":
@@ -140,14 +142,14 @@ class Comparison:
         if what != "parameter":
             return f"{where}: {it}"
         if row.relative >= 0.99 and row.relative < 1.01:
-            return f"{where}: the parameters stay where they began, and the twin's move"
+            return f"{where}: the parameters do not change, but the twin's do"
         return (
             f"{where}: {it}; all parameters together by {row.relative:.3g} of how far the twin "
             f"moved, more than {self.relative_bound:g}"
         )
 
     def table(self) -> list[tuple[str, str, str]]:
-        """(what, one process, each rank): memory and bytes of the rank that has most."""
+        """(what, one process, each rank): memory and bytes of the rank with the most."""
         rows = []
         for kind in ("parameters", "gradients", "optimizer", "activations"):
             most = max(getattr(side.memory, kind) for side in self.ranks)
@@ -169,7 +171,7 @@ class Comparison:
         return "\n".join([head, *where, f"largest differences: {worst}", *lines])
 
     def plot(self):
-        """The loss curves over each other, and the differences by step. Returns a Picture."""
+        """Plot both loss curves, and the differences by step. Returns a Picture."""
         from helpers.plots.equivalence import equivalence
 
         rows = [row for row in self.differences if row.step >= 0 and not row.loaded]

@@ -1,4 +1,4 @@
-"""How far a strategy is from its twin after a step: what one rank measures."""
+"""Measure on one rank how far a strategy is from its twin after a step."""
 
 import math
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One rank against the twin, after one step (-1: before the first).
+    """One rank compared with the twin, after one step (-1: before the first step).
 
     Attributes:
         loss, gradient, parameter: the largest absolute difference of any element.
-        gradient_name, parameter_name: where it is.
-        relative: the norm of the parameters' difference over that of the twin's way from its first
-            parameters: 0 at the twin's side, 1 for a strategy that stays where it began. At step -1
-            over the norm of the parameters themselves.
-        relative_loss: the loss's difference over the twin's loss.
-        loaded: whether the strategy was made anew and loaded what it had saved before.
+        gradient_name, parameter_name: the tensor with that element.
+        relative: the norm of the parameters' difference, divided by how far the twin has moved from
+            its first parameters. It is 0 for equal parameters, and 1 for a strategy that does not
+            train. At step -1 the divisor is the norm of the parameters.
+        relative_loss: the loss's difference, divided by the twin's loss.
+        loaded: whether the strategy had been built again and had loaded its saved state.
     """
 
     rank: int
@@ -38,7 +38,7 @@ class Difference:
 
 
 def at_the_start(rank: int, trained: Strategy, first: Tensors) -> Difference:
-    """Before the first step, against the twin's first parameters."""
+    """Compare with the twin's first parameters, before the first step."""
     ours = trained.full_state()["model"]
     parameter, name = farthest(ours, first)
     zeros = {name: torch.zeros(()) for name in first}
@@ -49,7 +49,7 @@ def at_the_start(rank: int, trained: Strategy, first: Tensors) -> Difference:
 def after_a_step(
     rank: int, step: int, trained: Strategy, loss: float, first: Tensors, twin, loaded: bool
 ) -> Difference:
-    """After a step, against what the twin recorded of it: (loss, gradients, parameters)."""
+    """Compare with the twin's record of this step: (loss, gradients, parameters)."""
     twin_loss, twin_gradients, twin_parameters = twin
     parameters = trained.full_state()["model"]
     gradient, gradient_name = farthest(trained.full_gradients(), twin_gradients)
@@ -69,7 +69,7 @@ def after_a_step(
 
 
 def farthest(ours: Tensors, theirs: Tensors) -> tuple[float, str]:
-    """The largest difference of any element, and whose; infinite where a tensor is missing."""
+    """Return the largest difference of any element, and its tensor; infinite if one is missing."""
     worst, where = 0.0, ""
     for name in [*theirs, *(ours.keys() - theirs.keys())]:
         if name not in ours or name not in theirs or ours[name].shape != theirs[name].shape:
@@ -81,7 +81,7 @@ def farthest(ours: Tensors, theirs: Tensors) -> tuple[float, str]:
 
 
 def distance(ours: Tensors, theirs: Tensors) -> float:
-    """The norm of all differences together; infinite where a tensor is missing."""
+    """Return the norm of all differences together; infinite if a tensor is missing."""
     if ours.keys() != theirs.keys():
         return float("inf")
     norms = [(ours[n].cpu().double() - theirs[n].double()).norm().item() for n in theirs]
@@ -89,5 +89,5 @@ def distance(ours: Tensors, theirs: Tensors) -> float:
 
 
 def ratio(far: float, way: float) -> float:
-    """`far` over `way`; 0 where the twin has gone no way at all."""
+    """Return `far` over `way`; 0 if the twin has not moved."""
     return far / way if way else 0.0

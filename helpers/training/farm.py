@@ -1,4 +1,4 @@
-"""A task farm: many independent trainings, each on a process of its own, a few at a time."""
+"""The task farm: run many independent trainings, each in its own process, a few at a time."""
 
 import queue
 import signal
@@ -14,22 +14,22 @@ from helpers.runtime.failure import WorkerError
 from helpers.runtime.joined import member
 from helpers.runtime.screen import Screen
 
-POLL_SECONDS = 0.2  # how often the caller looks up, to draw and to be interrupted
+POLL_SECONDS = 0.2  # how often the caller wakes up, to draw and to react to an interrupt
 
 
 class FarmError(RuntimeError):
-    """Some tasks failed, each as often as it was tried. The others were carried out.
+    """Some tasks failed on every try. All the other tasks were carried out.
 
     Attributes:
-        failed: {place of the task: its last error}.
-        results: of all tasks, in order; None where one failed.
+        failed: {index of the task: its last error}.
+        results: of all tasks, in order; None for a failed task.
     """
 
     def __init__(self, tasks: Sequence, failed: dict[int, Exception], results: list):
         lines = [
             f"task {place}, {shown(tasks[place])}: {failed[place]}" for place in sorted(failed)
         ]
-        super().__init__(f"{len(failed)} of {len(tasks)} tasks failed\n" + "\n".join(lines))
+        super().__init__(f"{len(failed)} of {len(tasks)} tasks failed:\n" + "\n".join(lines))
         self.failed, self.results = failed, results
 
 
@@ -44,29 +44,29 @@ def farm(
 ) -> list:
     """Run `fn(worker, task)` for every task, `workers` at a time. Returns the results in order.
 
-    Each of the workers is a rank in a world of its own: the tasks share no process group, so none
-    waits for another, and one that dies takes no other along. A worker takes the next task when it
-    has ended one. Threads per worker: cores ÷ workers, at least 1. Where there are GPUs, the
-    workers are spread over them.
+    Each worker is the only rank of its own world. The tasks share no process group, so no task
+    waits for another, and a worker that dies stops no other worker. A worker that finishes a task
+    takes the next one. Threads per worker: cores ÷ workers, at least 1. GPUs are shared out among
+    the workers.
 
     Args:
-        fn: any function, as for `launch`; `worker.rank` is 0 for all.
-        tasks: any things that can travel. One that is a dict is given as keyword arguments.
-        retries: how many more times a task is tried that failed, on a fresh process.
-        done: called as `done(place, result)` in this process, in the order of completion: to save
-            what there is, so that a farm that was killed can go on from there.
+        fn: any function, as for `launch`; `worker.rank` is always 0.
+        tasks: any values that `launch` can pass to a rank. A dict is passed as keyword arguments.
+        retries: how many more times to try a failed task, each time in a fresh process.
+        done: called as `done(index, result)` in this process, in the order of completion. Save the
+            result there, and a farm that was killed can continue later.
         timeout: seconds without a sign of life after which a task counts as hanging.
 
     Raises:
-        FarmError: after all others are through, if tasks failed; names them.
-        RuntimeError: under a launcher, where the processes are given.
-        what `done` raises; the farm is stopped then, as by an interrupt.
+        FarmError: tasks failed; raised after all the others are finished.
+        RuntimeError: the process runs under a launcher, which owns the processes.
+        Exception: whatever `done` raises; the farm then stops, as after an interrupt.
     """
     __tracebackhide__ = True
     if workers < 1 or retries < 0:
         raise ValueError("workers must be at least 1, and retries must not be negative")
     if member.here():
-        raise RuntimeError("a farm starts its own processes: call it without a launcher")
+        raise RuntimeError("farm starts its own processes: run this script without a launcher")
     tasks = list(tasks)
     workers = max(1, min(workers, len(tasks)))
     threads = max(1, cores() // workers)
@@ -108,7 +108,7 @@ def farm(
         over.set()
         while any(hand.is_alive() for hand in hands):
             for cluster in clusters:
-                end(cluster)  # again: one may have been between two tasks
+                end(cluster)  # again: a worker may have been between two tasks
             for hand in hands:
                 if hand.ident:
                     hand.join(POLL_SECONDS)
@@ -120,7 +120,7 @@ def farm(
 
 
 def work(cluster, fn, tasks, waiting, news, retries, threads, over):
-    """What one thread does: task after task on its own process."""
+    """Run in one thread: carry out task after task in the thread's own process."""
     while not over.is_set():
         try:
             place, attempt = waiting.get_nowait()
@@ -138,7 +138,7 @@ def work(cluster, fn, tasks, waiting, news, retries, threads, over):
 
 
 def end(cluster: Cluster):
-    """Kill the process. Its thread hears of it and clears up: two must not read one channel."""
+    """Kill the process. Its thread notices and cleans up: only one thread may read the channel."""
     if processes := cluster.processes:
         processes.signal([0], signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""Why a tensor is not the twin's: well-known mistakes of distributed training, by their marks."""
+"""Guess why a tensor differs from the twin's: the signs of well-known mistakes."""
 
 from collections.abc import Sequence
 
@@ -6,45 +6,51 @@ import torch
 
 from helpers.comm.mesh import Layout
 
-SAME = 1e-6  # relative: what counts as proportional
+SAME = 1e-6  # relative error below which two tensors count as proportional
 
 
 def guess(ours: torch.Tensor, theirs: torch.Tensor, layout: Layout, kind: str) -> str:
-    """A sentence about how ours looks beside the twin's; "" where nothing comes to mind.
+    """Return a sentence about the likely mistake; "" if no known mistake fits.
 
     Args:
-        kind: the pass, as `locate.PASSES` names it.
+        kind: the pass, one of `locate.PASSES`.
     """
     ours, theirs = ours.cpu().double().flatten(), theirs.cpu().double().flatten()
     if not ours.isfinite().all():
-        return "It is not finite: a division by zero, or an overflow?"
+        return "It is not finite. Is there a division by zero, or an overflow?"
     if not ours.any():
         zero = {
-            "update": "It is zero: is the optimizer given these parameters, and stepped?",
-            "moments": "It is not there: does `load` bring back the optimizer's state?",
+            "update": "It is zero. Does the optimizer have these parameters, and does it step?",
+            "moments": "It is missing. Does `load` restore the optimizer's state?",
         }
-        return zero.get(kind, "It is zero: was something detached, left out or never received?")
+        return zero.get(kind, "It is zero. Was it detached, left out or never received?")
     factor = factor_of(ours, theirs)
     if factor is None or kind in ("start", "loss", "moments"):
         return ""
     if kind == "update":
-        return f"{factor:.6g} times the twin's: another learning rate, or another clipping?"
+        return f"It is {factor:.6g} times the twin's. Do the learning rate or the clipping differ?"
     sizes = {axis: layout.size(axis) for axis in layout.axes if layout.size(axis) > 1}
     for axis, size in sizes.items():
         if abs(factor * size - 1) < SAME:
             return (
-                f"{share(size)} the twin's: a missing sum over {axis}, or a division by its "
-                f"{size} ranks too many?"
+                f"It is {share(size)} the twin's. Is a sum over {axis} missing, or is it divided "
+                f"by {size} twice?"
             )
         if abs(factor / size - 1) < SAME:
-            return f"{size} times the twin's: summed over {axis} twice, or not divided by {size}?"
+            return (
+                f"It is {size} times the twin's. Is it summed over {axis} twice, or not divided by "
+                f"{size}?"
+            )
     if abs(factor + 1) < SAME:
-        return "It is the twin's with the other sign."
-    return f"{factor:.6g} times the twin's: divided by another count, this rank's own targets say?"
+        return "It has the opposite sign of the twin's."
+    return (
+        f"It is {factor:.6g} times the twin's. Is it divided by another count, such as this "
+        "rank's own targets?"
+    )
 
 
 def factor_of(ours: torch.Tensor, theirs: torch.Tensor) -> float | None:
-    """By which number ours is a multiple of theirs; None where it is none."""
+    """Return the factor by which ours is a multiple of theirs; None if it is no multiple."""
     square = theirs @ theirs
     if not square:
         return None
@@ -56,7 +62,7 @@ def factor_of(ours: torch.Tensor, theirs: torch.Tensor) -> float | None:
 def missing_sum(
     every: Sequence[torch.Tensor | None], theirs: torch.Tensor, rank: int, layout: Layout
 ) -> str:
-    """Whether the ranks' gradients would add up to the twin's, had they been summed."""
+    """Check whether the ranks' gradients add up to the twin's: then a sum is missing."""
     theirs = theirs.cpu().double()
     for axis in layout.axes:
         group = layout.group_of(rank, axis)
@@ -66,18 +72,18 @@ def missing_sum(
         if (total - theirs).norm() <= SAME * theirs.norm():
             same = (every[rank].cpu().double() * len(group) - theirs).norm() <= SAME * theirs.norm()
             if not same:
-                return f"The ranks' gradients add up to the twin's: a missing sum over {axis}?"
+                return f"The ranks' gradients add up to the twin's. Is a sum over {axis} missing?"
     return ""
 
 
 def unseen(numbers: torch.Tensor, ranks: Sequence[torch.Tensor]) -> str:
-    """Sequences of the global batch that are in no rank's batch."""
+    """List the sequences of the global batch that no rank received."""
     lost = sorted(set(numbers.tolist()) - {n for own in ranks for n in own.tolist()})
     if not lost:
         return "Is the loss summed over all ranks, and divided by all targets?"
     shown = ", ".join(map(str, lost[:8])) + (" …" if lost[8:] else "")
-    return f"Sequences {shown} of the batch are on no rank: do two ranks work on the same shard?"
+    return f"No rank has the sequences {shown} of the batch. Do two ranks have the same shard?"
 
 
 def share(size: int) -> str:
-    return {2: "Half", 3: "A third of", 4: "A quarter of"}.get(size, f"1/{size} of")
+    return {2: "half", 3: "a third of", 4: "a quarter of"}.get(size, f"1/{size} of")

@@ -1,4 +1,4 @@
-"""Where a strategy departs from its twin first: which rank, in which pass, at which module."""
+"""Locate where a strategy first departs from its twin: the rank, the pass and the module."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,9 +10,9 @@ from helpers.comm.mesh import Layout
 from helpers.training.guess import guess, missing_sum, unseen
 from helpers.training.witness import Witness
 
-# What is compared, in the order in which one thing follows from another.
+# What to compare, in order from cause to effect.
 PASSES = ("start", "moments", "forward", "loss", "backward", "gradient", "update")
-NEAR = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative to the largest number of the tensor
+NEAR = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative to the largest number of a tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,13 +20,13 @@ class Location:
     """The first departure.
 
     Attributes:
-        step, rank: where.
-        kind: one of PASSES: "start", the parameters before the step; "moments", the optimizer's
-            state before the step; "forward", a module's output; "backward", the gradient of a
-            module's output; "gradient", a parameter's, when all sums are made; "update".
-        name: of the module, or of the parameter; "" for the loss.
-        off: the largest difference, relative to the largest number of the twin's.
-        guess: why; "" where nothing comes to mind.
+        step, rank: of the departure.
+        kind: one of PASSES. "start": a parameter before the step. "moments": the optimizer's state
+            before the step. "forward": the output of a module. "backward": the gradient of that
+            output. "gradient": of a parameter, after all sums. "update": of a parameter.
+        name: of the module or parameter; "" for the loss.
+        off: the largest difference, relative to the largest number of the twin's tensor.
+        guess: the likely mistake; "" if no known mistake fits.
     """
 
     step: int
@@ -41,10 +41,10 @@ class Location:
             "start": f"the parameter {self.name} departs before the step",
             "moments": f"the optimizer's state of {self.name} departs before the step",
             "forward": f"the output of {self.name} departs first",
-            "loss": "all modules' outputs are the twin's, and the loss is not",
+            "loss": "the outputs of all modules agree with the twin's, but the loss departs",
             "backward": f"the gradient of the output of {self.name} departs first",
-            "gradient": f"the backward is the twin's, and the gradient of {self.name} is not",
-            "update": f"the gradients are the twin's, and the update of {self.name} is not",
+            "gradient": f"the backward agrees, but the gradient of {self.name} departs",
+            "update": f"the gradients agree, but the update of {self.name} departs",
         }[self.kind]
         where = f"step {self.step}, rank {self.rank}: {what}, by {self.off:.2g} of its size"
         return f"{where}. {self.guess}" if self.guess else where
@@ -53,11 +53,11 @@ class Location:
 def locate(
     step: int, layout: Layout, twin: Witness, ranks: Sequence[Witness], dtype: torch.dtype
 ) -> Location | None:
-    """The first departure of this step; None where all that was seen is the twin's.
+    """Return the first departure of this step; None if everything that was recorded agrees.
 
-    Of several the earliest pass comes first, then the earliest module, then the lowest rank. What a
-    rank holds a part of (columns, rows, places) is held against that part of the twin's, if the
-    cut is even; other modules are left out.
+    The earliest pass counts first, then the earliest module, then the lowest rank. A rank may hold
+    an even part of a tensor (columns, rows, positions): it is compared with the same part of the
+    twin's tensor. Modules that are cut in other ways are left out.
     """
     near = NEAR.get(dtype, 0.05)
     for kind in PASSES:
@@ -82,7 +82,7 @@ def locate(
 
 
 def pairs(kind: str, twin: Witness, seen: Witness) -> Iterator[tuple]:
-    """(name, ours, the twin's) of a pass, in its order; the twin's rows are those of this rank."""
+    """Yield (name, ours, the twin's) of a pass, in order; the twin's rows are this rank's rows."""
     match kind:
         case "loss":
             yield "", *(torch.tensor(one.loss, dtype=torch.float64) for one in (seen, twin))
@@ -102,7 +102,7 @@ def pairs(kind: str, twin: Witness, seen: Witness) -> Iterator[tuple]:
         case "start":
             yield from together(seen.before, twin.before)
         case "gradient":
-            # from the last module to the first, as the backward goes
+            # from the last module to the first, in the order of the backward
             yield from reversed(list(together(seen.gradients, twin.gradients)))
         case "update":
             ours, theirs = (way(one) for one in (seen, twin))
@@ -110,7 +110,7 @@ def pairs(kind: str, twin: Witness, seen: Witness) -> Iterator[tuple]:
 
 
 def way(one: Witness) -> dict[str, torch.Tensor]:
-    """How far each parameter went in the step."""
+    """Return how much each parameter changed in the step."""
     return {name: one.parameters[name] - one.before[name] for name in one.parameters}
 
 
@@ -120,7 +120,7 @@ def together(ours: Mapping, theirs: Mapping) -> Iterator[tuple]:
 
 
 def part_of(theirs: torch.Tensor, shape, layout: Layout, at: Mapping[str, int]):
-    """The part of the twin's tensor that has this shape on a rank; None where none fits.
+    """Return the part of the twin's tensor with this shape on a rank; None if no part fits.
 
     A dim that is smaller by the size of an axis is cut along that axis, evenly.
     """
@@ -137,7 +137,7 @@ def part_of(theirs: torch.Tensor, shape, layout: Layout, at: Mapping[str, int]):
 
 
 def off(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """The largest difference over the largest number of the twin's; NaN where one is."""
+    """Return the largest difference over the twin's largest number; NaN if there is a NaN."""
     if not ours.numel():
         return 0.0
     far = (ours.cpu().double() - theirs.cpu().double()).abs().max().item()

@@ -11,26 +11,26 @@ from helpers.parallel.strategy import Strategy
 
 
 class Batches(Protocol):
-    """Where batches come from: `helpers.data.source.Source`, say."""
+    """A source of batches, for example `helpers.data.source.Source`."""
 
     def shard(self, k: int, rank: int, world: int) -> Batch:
-        """This rank's part of global batch k; it may be empty."""
+        """Return this rank's part of global batch k; it may be empty."""
 
 
 @dataclass(kw_only=True)
 class History:
-    """What a training logged, a dict a step.
+    """The log of a training run, one dict per step.
 
     Attributes:
-        rows: step, loss, grad_norm, lr, tokens (so far, those before a load too), seconds (so far),
-            tokens_per_second, and where known mfu; `validation`, at the steps where it was
-            computed; `skipped`, where the update was.
+        rows: step, loss, grad_norm, lr, tokens (so far, including those before a load), seconds (so
+            far), tokens_per_second, and mfu if its inputs are given. `validation` is present at the
+            steps that computed it, `skipped` at the steps whose update was skipped.
     """
 
     rows: list[dict] = field(default_factory=list)
 
     def column(self, name: str) -> list:
-        """That value at the steps that have it."""
+        """Return this value at the steps that have it."""
         return [row[name] for row in self.rows if name in row]
 
     @property
@@ -55,33 +55,34 @@ def train(
     save_every: int = 0,
     saved: Mapping | None = None,
 ) -> History:
-    """Train for global batches first … steps-1.
+    """Train on global batches `first` to `steps` - 1.
 
-    Every rank calls it with the same arguments. A run that was stopped goes on with what `save`
-    got, as `saved`: with the next batch, the same learning rate and the same count of tokens.
-    `source` gives the same batches. (Or `load` the strategy's own state and pass `first`.)
+    Every rank calls it with the same arguments. To continue a run that stopped, pass as `saved`
+    what `save` received, with a `source` that gives the same batches. The run then continues with
+    the next batch, the same learning rate and the same count of tokens. (Or `load` the strategy's
+    own state and pass `first`.)
 
     Args:
-        schedule: the learning rate by update; None for the rule's own. A step whose update was
-            skipped does not move it on.
-        validation: global batches that are held out; evaluated every `validate_every` steps, and
-            after the last (0: only then).
+        schedule: the learning rate by update; None for the optimizer's own. A skipped update does
+            not advance the schedule.
+        validation: held-out global batches; evaluated every `validate_every` steps and after the
+            last step (0: only then).
         flops_per_token: of forward and backward, for the MFU.
-        peak: FLOP/s that this rank's processor could do at most, for the MFU: the model's FLOP/s
-            over the peak of all processors (Chowdhery et al. 2022, appendix B).
-        log: called as `log(step=…, loss=…, …)` every `log_every` steps and at the last:
-            `worker.log`.
-        save: called with all that training goes on from, every `save_every` steps and after the
-            last (0: only then): {"strategy": full state, "step": the next, "updates": …,
-            "tokens": …}. Every rank calls it; let one of them write.
-        saved: what `save` got. `first` is then what it says.
+        peak: the peak FLOP/s of this rank's processor, for the MFU: the model's FLOP/s over the
+            peak of all processors (Chowdhery et al. 2022, appendix B).
+        log: called as `log(step=…, loss=…, …)` every `log_every` steps and at the last step;
+            usually `worker.log`.
+        save: called every `save_every` steps and after the last step (0: only then) with all that a
+            later run needs: {"strategy": full state, "step": the next, "updates": …, "tokens": …}.
+            Every rank calls it; write the file on one rank.
+        saved: what `save` received. It also sets `first`.
 
     Raises:
-        FloatingPointError: the loss is not finite; says at which step.
-        ValueError: both `first` and `saved`.
+        FloatingPointError: the loss is not finite; the message gives the step.
+        ValueError: both `first` and `saved` are given.
     """
     if saved and first:
-        raise ValueError("`saved` says where to go on: leave `first` out")
+        raise ValueError("`saved` already contains the first step: leave `first` out")
     history, began, tokens, updates = History(), time.perf_counter(), 0, first
     if saved:
         strategy.load(saved["strategy"])
@@ -96,7 +97,7 @@ def train(
         now = time.perf_counter()
         if not math.isfinite(loss):
             raise FloatingPointError(
-                f"the loss is {loss} at step {k}: try a lower learning rate, a longer warm-up"
+                f"the loss is {loss} at step {k}: try a lower learning rate or a longer warm-up"
             )
         tokens += step.tokens
         updates += not step.skipped
@@ -128,12 +129,12 @@ def train(
 
 
 def due(step: int, every: int) -> bool:
-    """Whether something that is done every so many steps is done after this one."""
+    """Whether something that happens every `every` steps happens after this step."""
     return every > 0 and (step + 1) % every == 0
 
 
 def evaluate(strategy: Strategy, batches: Iterable[Batch]) -> float:
-    """The mean loss over all targets of these global batches; the same on every rank."""
+    """Return the mean loss over all targets of these global batches; the same on every rank."""
     total, count = 0.0, 0
     for batch in batches:
         loss, targets = strategy.evaluate(batch.shard(strategy.data_rank, strategy.data_size))

@@ -1,4 +1,4 @@
-"""The learning rate by step: linear warm-up, then half a cosine."""
+"""The learning rate by step: a linear warm-up, then half a cosine."""
 
 import math
 from dataclasses import dataclass
@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine:
-    """`schedule(step)` for steps 0 … steps-1, flat afterwards.
+    """`schedule(step)` is the learning rate of steps 0 … steps-1, and constant afterwards.
 
     Attributes:
         peak: the highest learning rate, reached after `warmup` steps.
-        steps: the length of the run. The cosine is to end with the training: one cut from a
-            longer schedule ends at too high a rate, and at too high a loss (Hoffmann et al. 2022,
-            section 3.1 and appendix B).
+        steps: the length of the run. The cosine should end with the training. A cosine that is cut
+            short ends at too high a rate, and so at too high a loss (Hoffmann et al. 2022, section
+            3.1 and appendix B).
+        warmup: steps during which the rate rises.
         final: the last rate, as a fraction of the peak.
 
     Raises:
@@ -26,10 +27,11 @@ class Cosine:
 
     def __post_init__(self):
         if self.peak < 0 or not 0 <= self.final <= 1:
-            raise ValueError("peak must not be negative, and final must lie in [0, 1]")
+            raise ValueError("peak must not be negative, and final must be in [0, 1]")
         if not 0 <= self.warmup <= self.steps or self.steps < 1:
             raise ValueError(
-                f"0 ≤ warmup ≤ steps must hold, and steps ≥ 1: {self.warmup}, {self.steps}"
+                f"steps must be at least 1, and warmup must be in [0, steps]: "
+                f"steps={self.steps}, warmup={self.warmup}"
             )
 
     def __call__(self, step: int) -> float:

@@ -1,4 +1,4 @@
-"""The twin: one process trained beside a strategy, on the same batches, compared at every step."""
+"""The twin: one process trained on the same batches as a strategy, and compared at every step."""
 
 import statistics
 import time
@@ -25,8 +25,8 @@ from helpers.training.locate import locate as first_departure
 from helpers.training.witness import witness
 
 SMALL = GPTConfig(vocab=256, context=16, width=32, layers=2, heads=4)
-AFTER_LOAD = 2  # steps that are compared after a load
-WARM_UP = 3  # steps whose time does not count: allocators and buckets are made in them
+AFTER_LOAD = 2  # steps to compare after a load
+WARM_UP = 3  # first steps whose time does not count: they create allocators and buckets
 
 
 def compare(
@@ -46,30 +46,31 @@ def compare(
     locate: bool = False,
     **options,
 ) -> Comparison:
-    """Train `strategy` on ranks and its single-process twin, and compare them after each step.
+    """Train `strategy` on ranks, train one process beside it, and compare them after each step.
 
-    Both begin from the same seed and see the same global batches, with one thread a rank. The
-    ranks' own random generators are seeded differently, as in any `launch`. Every rank compares its
-    loss, its full gradients and its full parameters with the twin's: so ranks that agree with
-    each other on something wrong are found, and one that drifts away alone is too. In the end the
-    strategy is made anew, loads what it saved, and is compared for two more steps.
+    The single process is the **twin**. Both start from the same seed and see the same global
+    batches, with one thread per rank. As in any `launch`, the ranks' own random generators have
+    different seeds. Every rank compares its loss, its full gradients and its full parameters with
+    the twin's. So the comparison finds ranks that agree with each other on something wrong, and a
+    single rank that drifts away. At the end the strategy is built again, loads its saved state, and
+    is compared for two more steps.
 
-    Twin and ranks run on the same kind of device: on GPUs if there is one for each rank.
+    The twin and the ranks run on the same kind of device: on GPUs if there is one for each rank.
 
     Args:
-        strategy: a subclass of Strategy, a Recipe, or whatever is called as one.
+        strategy: a subclass of Strategy, a Recipe, or a callable with the same arguments.
         config: of a GPT, or of another model that a Trainer can build.
-        layout: sizes of the mesh's axes; {"dp": workers} if not given.
-        sequences: in a global batch, when `batches` is not given: random ones, in which every tenth
-            target is ignored, so that the ranks' token counts differ.
-        batches: `batches(k)` is global batch k, in any process alike.
+        layout: sizes of the mesh's axes; {"dp": workers} by default.
+        sequences: in a global batch, if `batches` is not given. These batches are random, and every
+            tenth target is ignored, so that the ranks' token counts differ.
+        batches: `batches(k)` returns global batch k, the same in every process.
         micro_batches: for the strategy; the twin takes each batch whole.
-        locate: where the two part, train both up to that step once more, and find the first module,
-            rank and pass that departs, with a guess why.
+        locate: after a disagreement, train both up to that step again. Find the first module, rank
+            and pass that departs, with a guess at the mistake.
         options: passed on to the strategy.
 
     Returns:
-        Comparison: per rank and step the differences; memory, bytes and time beside the twin's.
+        Comparison: the differences per rank and step; memory, bytes and time beside the twin's.
 
     Raises:
         WorkerError: a rank failed.
@@ -84,8 +85,8 @@ def compare(
         "batches": batches,
         "steps": steps,
     }
-    if not member.here():  # else the launcher has chosen
-        device, _ = choose_device(workers, device)  # once: one rank alone might find a GPU
+    if not member.here():  # a launcher has chosen already
+        device, _ = choose_device(workers, device)  # for both: the twin alone might get a GPU
     twin = launch(train_twin, 1, device=device, **common)[0]
     ranks = {
         "strategy": strategy,
@@ -117,7 +118,7 @@ def some_batch(seed: int, sequences: int, config: GPTConfig, k: int) -> Batch:
 
 
 def train_twin(worker, config, seed, dtype, optimizer, batches, steps):
-    """One process; keeps what it held after each step, those after the ranks' load too."""
+    """Train one process; record loss, gradients and parameters after each step."""
     torch.set_num_threads(1)
     twin = Single(config, seed, dtype=dtype, device=worker.device, optimizer=optimizer)
     record, seconds = [twin.full_state()["model"]], []
@@ -133,7 +134,7 @@ def train_twin(worker, config, seed, dtype, optimizer, batches, steps):
 def train_beside_twin(
     worker, strategy, layout, options, twin, config, seed, dtype, optimizer, batches, steps
 ):
-    """One rank of the strategy, which compares itself with the twin's record."""
+    """Train one rank of the strategy, and compare it with the twin's record."""
     torch.set_num_threads(1)
     make = maker(worker, strategy, layout, options, config, seed, dtype, optimizer)
     trained = make()
@@ -164,7 +165,7 @@ def train_beside_twin(
 
 
 def see(worker, strategy, layout, options, until, config, seed, dtype, optimizer, batches, steps):
-    """Train up to a step, and see what happens in it; on ranks, or on one process (no layout)."""
+    """Train up to a step and record that step: on ranks, or on one process (without a layout)."""
     torch.set_num_threads(1)
     make = maker(worker, strategy, layout, options, config, seed, dtype, optimizer)
     trained = make()
@@ -180,14 +181,14 @@ def see(worker, strategy, layout, options, until, config, seed, dtype, optimizer
 
 
 def maker(worker, strategy, layout, options, config, seed, dtype, optimizer):
-    """What makes the strategy on this rank."""
+    """Return a function that builds the strategy on this rank."""
     mesh = make_mesh(Layout(**layout), worker.device) if layout else None
     options = options | {"dtype": dtype, "device": worker.device, "optimizer": optimizer}
     return partial(strategy, config, seed, mesh, **options)
 
 
 def made_anew(trained: Strategy, make: Callable[[], Strategy]) -> Strategy:
-    """Another one, which goes on from what this one saves."""
+    """Build the strategy again, and load the state of the old one."""
     saved = trained.full_state()
     trained.close()
     trained = make()
@@ -196,7 +197,7 @@ def made_anew(trained: Strategy, make: Callable[[], Strategy]) -> Strategy:
 
 
 def side(trained: Strategy, part: Batch, losses, seconds) -> Side:
-    """Memory, bytes and time of one rank; two more steps are made for the first two."""
+    """Measure memory, bytes and time of one rank; memory and bytes take one more step each."""
     with ledger() as log:
         trained.step(part)
     memory = memory_of(lambda: trained.step(part), trained.model, trained.optimizer)

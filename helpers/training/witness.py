@@ -1,4 +1,4 @@
-"""What one process saw of a step: the outputs of all modules, and the gradients of them."""
+"""Record one step on one process: the outputs of all modules, and the gradients of the outputs."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,15 +12,16 @@ from helpers.parallel.strategy import Strategy
 
 @dataclass
 class Witness:
-    """Of one step on one process. Tensors are copies.
+    """The record of one step on one process. Tensors are copies.
 
     Attributes:
         numbers: of the sequences in its batch: (B,).
-        forward: module -> its output, a row a sequence, in the order in which modules ended.
+        forward: module -> its output, one row per sequence, in the order in which the modules
+            ended.
         backward: module -> the gradient of its output, in the order of the backward.
         optimizer: the optimizer's state before the step, by plain name.
-        gradients: of the step, by plain name, as they were before clipping: a wrong gradient has a
-            wrong norm, and clipping would hide by how much it is wrong.
+        gradients: by plain name, before clipping. Clipping would hide the size of an error, because
+            a wrong gradient has a wrong norm.
         parameters: after the step, by plain name.
         before: the parameters before the step.
         loss: of the step.
@@ -37,13 +38,13 @@ class Witness:
 
 
 def witness(trained: Strategy, batch: Batch, rule: OptimizerConfig) -> Witness:
-    """Make a step of `rule`, and see what happens in it."""
+    """Take a step with the optimizer `rule`, and record it."""
     seen = Witness(batch.numbers.clone())
     state = trained.full_state()
     seen.before, seen.optimizer = state["model"], state["optimizer"]
     with watching(trained.model) as (outputs, gradients):
         step = trained.step(batch)
-    # several micro-batches: their rows in order; autograd may end them in another
+    # Put the rows of several micro-batches in order: autograd may finish them in another order.
     seen.forward = {name: torch.cat([*calls.values()]) for name, calls in outputs.items()}
     seen.backward = {
         name: torch.cat([calls[k] for k in sorted(calls)]) for name, calls in gradients.items()
@@ -58,13 +59,13 @@ def witness(trained: Strategy, batch: Batch, rule: OptimizerConfig) -> Witness:
 
 @contextmanager
 def watching(model):
-    """Yields two tables that fill up: module -> call -> output, and -> gradient of the output."""
+    """Yield two tables that fill up: module -> call -> output, and -> gradient of the output."""
     models = [model] if isinstance(model, torch.nn.Module) else list(model)
     outputs, gradients, hooks = {}, {}, []
 
     def look(name):
         def called(_module, _inputs, output):
-            inside = torch._C._current_graph_task_id() != -1  # computed again in the backward
+            inside = torch._C._current_graph_task_id() != -1  # recomputed in the backward
             if inside or not isinstance(output, torch.Tensor) or not output.ndim:
                 return
             calls = outputs.setdefault(name, {})

@@ -1,63 +1,171 @@
-"""The table of a prediction: what it says in each case."""
+"""A prediction and its answer: folded until the student has predicted, in every form of output."""
 
+import re
+from html.parser import HTMLParser
+
+import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 
-from helpers.check.prediction import number, side_by_side
+from helpers.check.prediction import answer, side_by_side
+from helpers.plots.picture import Picture
 
 
-@pytest.mark.parametrize(
-    ("prediction", "comment"),
-    [
-        (None, "write your prediction"),
-        (24, "as predicted"),
-        (25.0, "close"),
-        (48, "you said 2 times"),
-        (12, "you said 1/2 of"),
-        (0, "not what was measured"),
-    ],
-)
-def test_comment(prediction, comment):
-    row = side_by_side("bytes", prediction=prediction, formula=24, measured=24)
-    assert comment in repr(row)
-    assert comment in row._repr_html_()
+class Visible(HTMLParser):
+    """The text that a browser shows while every `<details>` is closed."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.inside, self.summary, self.text, self.images = 0, 0, "", 0
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        assert (tag, "open") not in [(tag, name) for name, _ in attrs]
+        self.inside += tag == "details"
+        self.summary += tag == "summary"
+        self.images += tag == "img" and not self.inside
+
+    def handle_endtag(self, tag):
+        self.inside -= tag == "details"
+        self.summary -= tag == "summary"
+
+    def handle_data(self, data):
+        if not self.inside or self.summary:
+            self.text += data
 
 
-def test_measured_zero():
-    assert "not what" in side_by_side("x", prediction=3, measured=0).comment()
-    assert side_by_side("x", prediction=0, measured=0).comment() == "as predicted"
+def visible(shown):
+    return Visible(shown._repr_html_()).text
 
 
-def test_a_prediction_is_a_number():
-    with pytest.raises(TypeError, match="number"):
-        side_by_side("x", prediction="24 MB", measured=24)
-    with pytest.raises(TypeError, match="beside it"):
+def figure():
+    made = Picture(figsize=(1, 1))
+    made.subplots().plot([1, 2])
+    return made
+
+
+def test_without_a_prediction_the_answer_is_folded():
+    row = side_by_side("sent", prediction=None, formula=4321, measured=4322, unit="B")
+    assert repr(row) == "sent (B): predict first, then open: _.open()"
+    assert visible(row) == "sent (B): predict first, then open"
+    assert "4,321" in row._repr_html_()
+    assert "4,322" in row._repr_html_()
+    assert "your prediction" not in row._repr_html_()
+
+
+def test_open_shows_the_answer():
+    row = side_by_side("sent", prediction=None, formula=4321, measured=4322, unit="B").open()
+    assert repr(row) == "sent (B): formula 4,321, measured here 4,322. Not predicted yet."
+    assert "4,321" in visible(row)
+    assert "details" not in row._repr_html_()
+
+
+def test_with_a_prediction_everything_shows():
+    row = side_by_side("sent", prediction=10, published=2, formula=20, measured=30, unit="B")
+    assert repr(row) == (
+        "sent (B): your prediction 10, formula 20, published 2, measured here 30. "
+        "The measured value is 3 times your prediction. Which assumption makes the difference?"
+    )
+    html = row._repr_html_()
+    assert "details" not in html
+    assert re.findall("<th>(.*?)</th>", html) == [
+        "", "your prediction", "formula", "published", "measured here", "",
+    ]  # fmt: skip
+    assert re.findall("<b>(.*?)</b>", html) == ["10", "20", "2", "30"]
+    assert "3 times your prediction" in html
+
+
+def test_zero_is_a_prediction():
+    assert "details" not in side_by_side("x", prediction=0, measured=0)._repr_html_()
+
+
+def test_what_is_no_number_leaves_the_answer_folded():
+    row = side_by_side("sent", prediction="24 MB", measured=4322, unit="bytes")
+    said = "'24 MB' is not a number. Write a number of bytes without quotes"
+    assert said in repr(row)
+    assert said in visible(row)
+    assert "4,322" not in repr(row) + visible(row)
+    assert "4,322" in row._repr_html_()
+
+
+def test_several_questions_open_one_by_one():
+    names, measured = ["small", "large"], [4321, 8765]
+    row = side_by_side(names, prediction=[None, None], measured=measured, also="both: 999")
+    assert visible(row) == "small: predict first, then openlarge: predict first, then open"
+    assert not re.search(r"\d", repr(row))
+    row = side_by_side(names, prediction=[None, 8765], measured=measured, also="both: 999")
+    assert "8,765" in visible(row)
+    assert "8,765" in repr(row)
+    for text in (visible(row), repr(row)):
+        assert "4,321" not in text
+        assert "999" not in text  # it may show both
+    row = side_by_side(names, prediction=[4000, 8765], measured=measured, also="both: 999")
+    assert "4,321" in visible(row)
+    assert "999" in visible(row)
+    assert "both: 999" in repr(row)
+
+
+def test_questions_may_have_different_sources():
+    row = side_by_side(["a", "b"], prediction=[1, 1], formula=[None, 7], measured=[5, None])
+    assert re.findall("<b>(.*?)</b>", row._repr_html_()) == ["1", "", "5", "1", "7", ""]
+
+
+def test_a_figure_and_a_table_are_folded_too():
+    frame = pd.DataFrame({"value": [4322]})
+    row = side_by_side("x", prediction=None, measured=1, also=[figure(), frame])
+    assert "4322" not in visible(row) + repr(row)
+    assert Visible(row._repr_html_()).images == 0
+    assert "data:image/png;base64," in row._repr_html_()
+    row = side_by_side("x", prediction=1, measured=1, also=[figure(), frame])
+    assert "4322" in visible(row)
+    assert "4322" in repr(row)
+    assert Visible(row._repr_html_()).images == 1
+
+
+def test_answer():
+    frame = pd.DataFrame({"value": [4322]})
+    shown = answer(figure(), frame, "text 4323", prediction=None, what="the curves")
+    assert repr(shown) == "the curves: predict first, then open: _.open()"
+    assert visible(shown) == "the curves: predict first, then open"
+    for opened in (shown.open(), answer(figure(), frame, "text 4323", prediction=0)):
+        assert "4322" in visible(opened)
+        assert "text 4323" in visible(opened)
+        assert "4322" in repr(opened)
+        assert Visible(opened._repr_html_()).images == 1
+
+
+def test_answer_waits_for_every_prediction():
+    assert answer("4322", prediction=[1, 2]).opened
+    assert not answer("4322", prediction=[1, None]).opened
+
+
+@pytest.mark.parametrize("prediction", [None, 1])
+def test_jupyter_does_not_draw_the_figure_a_second_time(prediction):
+    for fold in (
+        lambda made: side_by_side("x", prediction=prediction, measured=1, also=made),
+        lambda made: answer(made, prediction=prediction),
+    ):
+        made, other = plt.figure(), plt.figure()
+        try:
+            fold(made)
+            assert plt.get_fignums() == [other.number]
+        finally:
+            plt.close(other)
+
+
+def test_mistakes_of_the_author():
+    with pytest.raises(TypeError, match="nothing to compare with"):
         side_by_side("x", prediction=24)
+    with pytest.raises(TypeError, match="2 questions need as many values"):
+        side_by_side(["a", "b"], prediction=[1], measured=[1, 2])
+    with pytest.raises(TypeError, match="2 questions need as many values"):
+        side_by_side(["a", "b"], prediction=[1, 2], measured=[1, 2, 3])
 
 
-def test_each_number_says_where_it_comes_from():
-    row = side_by_side("x", prediction=4, published=2, formula=3, measured=5)
-    assert row.cells() == {
-        "your prediction": "4",
-        "formula": "3",
-        "published": "2",
-        "measured here": "5",
-    }
-    assert "1/1.25 of what was measured" in row.comment()
-    row = side_by_side("x", prediction=4, formula=3, published=2)
-    assert "measured" not in repr(row)
-    assert "2 times the published number" in row.comment()
-    assert "not the simulated number" in side_by_side("x", prediction=0, simulated=2).comment()
-
-
-def test_names_are_escaped():
-    html = side_by_side("a < b", prediction=1, measured=2, unit="<i>")._repr_html_()
+@pytest.mark.parametrize("prediction", [None, 1])
+def test_names_are_escaped(prediction):
+    html = side_by_side("a < b", prediction=prediction, measured=2, unit="<i>")._repr_html_()
     assert "a &lt; b" in html
     assert "<i>" not in html
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "?"), (24, "24"), (1234567, "1,234,567"), (2.5, "2.5"), (3.8e25, "3.8e+25")],
-)
-def test_number(value, text):
-    assert number(value) == text
+    html = answer("<i>", prediction=prediction, what="<i>")._repr_html_()
+    assert "<i>" not in html

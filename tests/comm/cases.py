@@ -1,4 +1,4 @@
-"""Drawn cases for the collectives; the right answers, from one process that has every number."""
+"""Random cases for the collectives, and the right answers, from one process with all numbers."""
 
 from dataclasses import dataclass
 
@@ -24,28 +24,28 @@ COMBINE = {
     "BOR": torch.bitwise_or,
     "BXOR": torch.bitwise_xor,
 }
-# PyTorch 2.13 gave it another name.
+# PyTorch 2.13 renamed this function.
 REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @dataclass(frozen=True)
 class Case:
-    """One collective on drawn numbers.
+    """One collective on random numbers.
 
-    An all-to-all draws its sizes; the buffers of the others hold `numel` numbers in all.
+    An all-to-all draws its sizes; the buffers of the other collectives have `numel` numbers in all.
     """
 
     what: str
     numel: int
     dtype: torch.dtype
-    ranks: tuple[int, ...]  # who takes part
+    ranks: tuple[int, ...]  # the ranks that take part
     op: str = "SUM"
     strided: bool = False  # every second number of a longer buffer
     seed: int = 0
 
     @property
     def sizes(self) -> list[int]:
-        """Of the chunks: `split`, said in another way."""
+        """The sizes of the chunks, computed in another way than `split`."""
         n = len(self.ranks)
         return [len(range(r, self.numel, n)) for r in range(n)]
 
@@ -60,14 +60,16 @@ class Case:
         return self.ranks[self.seed % len(self.ranks)]
 
     def numbers(self, rank: int, numel: int | None = None, part: int = 0) -> torch.Tensor:
-        """What `rank` holds; any process can say."""
+        """Return the numbers of `rank`; the same in any process."""
         shape = (self.numel if numel is None else numel,)
         drawn = torch.Generator().manual_seed(1000 * self.seed + 10 * rank + part)
         if self.dtype == torch.bool:
             return torch.randint(0, 2, shape, generator=drawn).bool()
         if not self.rounded and self.dtype != torch.float8_e4m3fn:
             whole = torch.randint(-(2**40), 2**40, shape, generator=drawn)
-            return whole.to(self.dtype)  # the small formats keep the last bits: their full range
+            return whole.to(
+                self.dtype
+            )  # small formats keep the last bits, and so have their full range
         wide = torch.complex128 if self.dtype.is_complex else torch.float64
         return torch.randn(shape, dtype=wide, generator=drawn).to(self.dtype)
 
@@ -95,7 +97,7 @@ def cases(draw, world: int):
 
 
 def one_process(case: Case, rank: int) -> torch.Tensor:
-    """What must be on `rank` in the end. Rounded formats are reduced in double precision."""
+    """Return the right result on `rank`. Rounded formats are reduced in double precision."""
     place, sizes = case.ranks.index(rank), case.sizes
     match case.what:
         case "tree_broadcast":
@@ -120,12 +122,12 @@ def widened(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def tolerance(case: Case, rank: int) -> torch.Tensor:
-    """How far a result in the case's own precision may lie from the exact one: 0 for copies,
-    whole numbers, MIN and MAX.
+    """Return how far a result in the case's precision may be from the exact result.
 
-    In whatever order, N-1 operations each round what has been combined so far: an error of at most
-    eps times the sum (or the product) of the absolute values. A complex product is four products
-    and two sums: 4 eps. Where numbers are tiny, formats have a smallest step instead.
+    It is 0 for copies, integers, MIN and MAX. For other operations, N-1 steps in any order each
+    round the partial result: the error is at most eps times the sum (or the product) of the
+    absolute values. A complex product is four products and two sums: 4 eps. For tiny numbers the
+    smallest step of the format counts.
     """
     if case.what in COPIES or case.op not in ("SUM", "PRODUCT") or not case.rounded:
         return torch.zeros(())
@@ -139,12 +141,12 @@ def tolerance(case: Case, rank: int) -> torch.Tensor:
 
 
 def pytorchs(case: Case, rank: int, group) -> torch.Tensor | None:
-    """PyTorch's own collective on the same numbers; None where gloo has none for them."""
+    """Return the result of PyTorch's own collective; None where gloo does not support the case."""
     if case.dtype in (torch.int16, *NO_ARITHMETIC):
         return None
     if case.what in REDUCTIONS:
         if case.dtype == torch.bool and case.op == "SUM":
-            return None  # it counts: truth values that are 2 or 3
+            return None  # gloo adds bools: the results are 2 or 3
         if case.dtype.is_complex and case.op == "PRODUCT":
             return None
     place, sizes = case.ranks.index(rank), case.sizes
@@ -153,7 +155,7 @@ def pytorchs(case: Case, rank: int, group) -> torch.Tensor | None:
         case "tree_broadcast":
             dist.broadcast(given, case.source, group)
             return given
-        case "ring_all_gather":  # of equal parts only: fill them up
+        case "ring_all_gather":  # it needs equal parts: pad them
             own = torch.zeros(max(sizes), dtype=case.dtype)
             own[: sizes[place]] = case.numbers(rank, sizes[place], part=1)
             parts = [torch.empty_like(own) for _ in sizes]

@@ -1,4 +1,4 @@
-"""Ranks that a test may kill: plain processes, with nobody beside the test to look after them."""
+"""Ranks that a test may kill: plain processes, which only the test supervises."""
 
 import multiprocessing
 import os
@@ -8,17 +8,18 @@ import traceback
 import torch
 import torch.distributed as dist
 
-PATIENCE = 30  # seconds after which a rank hangs
+PATIENCE = 30  # seconds of silence after which a rank counts as hanging
 
-context = multiprocessing.get_context("forkserver")  # a clean process that has imported torch once
+context = multiprocessing.get_context("forkserver")  # a clean process that imports torch only once
 context.set_forkserver_preload(["tests.comm.killable", "helpers.comm.shared_collectives"])
 
 
 class Killable:
     """`size` processes that each call `body(rank, say, *args)` within a process group.
 
-    `say(text)` sends a text to the test, and so does the end of the body: what it returned, or the
-    error that it raised. Nobody asks how a process ended until the test leaves: it is a zombie.
+    `say(text)` sends a text to the test. At the end the process sends the result of the body, or
+    its error. The test waits for the processes only at the end, so a dead process is a zombie until
+    then.
     """
 
     def __init__(self, folder, size: int, body, *args):
@@ -40,7 +41,7 @@ class Killable:
             process.join()
 
     def hear(self, rank: int) -> str:
-        """The next that the rank says."""
+        """Return the next text from the rank."""
         assert self.pipes[rank].poll(PATIENCE), f"rank {rank} hangs"
         return self.pipes[rank].recv()
 

@@ -1,4 +1,4 @@
-"""Collectives from messages, beside PyTorch's own and beside one process that has every number."""
+"""Collectives from messages, compared with PyTorch's own and with one process."""
 
 import inspect
 import time
@@ -39,14 +39,14 @@ def clusters():
 
 
 def placed(case: Case, values: torch.Tensor) -> torch.Tensor:
-    """The same numbers, in memory as the case wants them."""
+    """Return the same numbers, in the memory layout of the case."""
     if not case.strided:
         return values.clone()
     return torch.stack([values, torch.ones_like(values)], dim=1)[:, 0]
 
 
 def ours(case: Case, rank: int, group, module) -> tuple[torch.Tensor, list]:
-    """What the collective leaves on this rank, as one row; and what it may only read."""
+    """Return this rank's result as one row, and the inputs that the call must not change."""
     call, place = getattr(module, case.what), case.ranks.index(rank)
     op, tensor = getattr(ReduceOp, case.op), placed(case, case.numbers(rank))
     size = case.sizes[place]
@@ -74,14 +74,14 @@ def ours(case: Case, rank: int, group, module) -> tuple[torch.Tensor, list]:
 
 
 def judge(worker, drawn: list[Case], change: tuple[str, str] | None = None, late: float = 0.0):
-    """Run the cases one straight after the other, then compare.
+    """Run the cases directly one after the other, then compare the results.
 
     Args:
-        change: a mistake to make, as a text in the source and what takes its place.
-        late: seconds by which a rank may come after another.
+        change: a mistake to plant: a text in the source, and its replacement.
+        late: scale, in seconds, of the ranks' different delays.
 
     Returns:
-        What is wrong on this rank, and the bits that each case left here.
+        (the errors on this rank, the bits of each result on this rank).
     """
     module = collectives if change is None else changed(*change)
     groups = vars(worker.state).setdefault("groups", {})
@@ -97,9 +97,9 @@ def judge(worker, drawn: list[Case], change: tuple[str, str] | None = None, late
         if result.dtype != case.dtype or far(result, right, allowed):
             wrong.append(f"{case}: {result} for {right}")
         if any(far(after, before) for after, before in read):
-            wrong.append(f"{case}: changed what it may only read")
+            wrong.append(f"{case}: changed an input")
         theirs = pytorchs(case, worker.rank, group)
-        if theirs is not None and far(result, theirs, 2 * allowed):  # both are rounded
+        if theirs is not None and far(result, theirs, 2 * allowed):  # both results are rounded
             wrong.append(f"{case}: {result}, PyTorch has {theirs}")
     bits = {case: bits_of(result) for (case, _), (result, _) in zip(mine, done, strict=True)}
     return wrong, bits
@@ -119,7 +119,7 @@ def bits_of(tensor: torch.Tensor) -> bytes:
 
 
 def changed(old: str, new: str) -> types.ModuleType:
-    """The collectives with a mistake in them."""
+    """Return the collectives with a mistake planted."""
     source = inspect.getsource(collectives)
     assert source.count(old) == 1, old
     module = types.ModuleType("changed")
@@ -134,7 +134,7 @@ def test_equal_to_pytorchs_and_to_one_process(clusters, world):
     def check(drawn):
         runs = clusters[world].run(judge, drawn=drawn)
         assert [wrong for wrong, _ in runs] == [[]] * world
-        for case in drawn:  # also where sums are rounded, all ranks hold the same bits
+        for case in drawn:  # all ranks have the same bits, even for rounded sums
             if case.what in ALL_REDUCES:
                 assert len({runs[rank][1][case] for rank in case.ranks}) == 1
 
@@ -142,7 +142,7 @@ def test_equal_to_pytorchs_and_to_one_process(clusters, world):
 
 
 def every(*groups: tuple[int, ...]) -> list[Case]:
-    """Each collective in turn: chunks equal and unequal, and fewer numbers than ranks."""
+    """Each collective with equal chunks, unequal chunks, and fewer numbers than ranks."""
     return [
         Case(what, numel, dtype, ranks, strided=strided, seed=3)
         for what in COPIES + REDUCTIONS
@@ -183,7 +183,7 @@ def test_a_mistake_would_be_seen(clusters, old, new, fails):
 
 def test_two_in_a_row_do_not_mix(clusters):
     drawn = every((0, 1, 2, 3, 4), (1, 2, 4))
-    runs = clusters[5].run(judge, drawn=drawn, late=0.02)  # nobody waits for anybody in between
+    runs = clusters[5].run(judge, drawn=drawn, late=0.02)  # no rank waits between the calls
     assert [wrong for wrong, _ in runs] == [[]] * 5
 
 
@@ -198,7 +198,7 @@ def test_shapes_and_strides(clusters):
         leaf = torch.nn.Parameter(torch.full((3,), float(worker.rank)))
         collectives.tree_broadcast(leaf, src=n - 1)
         number = torch.tensor([1j * worker.rank])
-        collectives.ring_all_reduce(number.conj())  # a view that is conjugated when it is read
+        collectives.ring_all_reduce(number.conj())  # a view that PyTorch conjugates on reading
         share = torch.empty(2, 2)
         collectives.ring_reduce_scatter(share, torch.ones(n, 4).t())
         return transposed, scalar, leaf.detach(), leaf.requires_grad, number, share
@@ -232,7 +232,7 @@ def test_what_is_not_a_number_reaches_everybody(clusters):
 
 
 def sent(worker, what, numel, **kwargs):
-    """The bytes that each rank gives away."""
+    """Return the bytes and messages that each rank sends."""
     message, counted = Peers.message, []
 
     def counting(self, call, buffer, peer):
@@ -251,7 +251,7 @@ def sent(worker, what, numel, **kwargs):
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_bytes_and_steps_are_those_of_the_papers(clusters, world):
-    numel = 60 * 4  # divides by all worlds
+    numel = 60 * 4  # all world sizes divide it
     whole, part = numel * 4, numel * 4 // world
 
     def run(what, **kwargs):
@@ -270,7 +270,7 @@ def test_bytes_and_steps_are_those_of_the_papers(clusters, world):
 
 
 def test_bytes_of_chunks_that_differ(clusters):
-    # 7 numbers over 4 ranks: 2, 2, 2, 1. Each rank sends all chunks but one.
+    # 7 numbers over 4 ranks: chunks of 2, 2, 2, 1. Each rank sends all chunks but one.
     bytes_of = clusters[4].run(sent, what="ring_reduce_scatter", numel=7).column("bytes")
     assert bytes_of == [4 * (7 - own) for own in (2, 2, 2, 1)]
     bytes_of = clusters[4].run(sent, what="ring_all_gather", numel=7).column("bytes")
@@ -283,14 +283,17 @@ def test_bytes_of_chunks_that_differ(clusters):
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (lambda c: c.ring_all_reduce(torch.ones(4), ReduceOp.AVG), "AVG is none of SUM.*divide"),
+        (
+            lambda c: c.ring_all_reduce(torch.ones(4), ReduceOp.AVG),
+            "AVG is not supported, only SUM.*divide",
+        ),
         (lambda c: c.ring_all_reduce(torch.ones(4) * 1j, ReduceOp.MAX), "complex .* have no MAX"),
-        (lambda c: c.ring_reduce_scatter(torch.ones(4), torch.ones(4)), "output must hold 2 numbe"),
+        (lambda c: c.ring_reduce_scatter(torch.ones(4), torch.ones(4)), "output must have 2 numbe"),
         (lambda c: c.ring_all_gather(torch.ones(4), torch.ones(2).int()), "not 2 of torch.int32"),
         (lambda c: c.pairwise_all_to_all([], [torch.ones(1)] * 2), "0 outputs for 2 ranks"),
         (
             lambda c: c.tree_broadcast(torch.ones(4), src=2),
-            r"rank 2 cannot be .* group is \[0, 1\]",
+            r"rank 2 cannot be .* not in the group \[0, 1\]",
         ),
     ],
 )
@@ -308,4 +311,8 @@ def test_a_rank_outside_the_group_is_told(clusters):
         except ValueError as error:
             return str(error)
 
-    assert list(clusters[3].run(run)) == [4, "rank 1 is not in this group, and must not call it", 4]
+    assert list(clusters[3].run(run)) == [
+        4,
+        "rank 1 is not in this group: call this only on its ranks",
+        4,
+    ]

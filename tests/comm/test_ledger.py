@@ -1,7 +1,7 @@
-"""The ledger's formulas against the kernel's count, and its calls against what is known of them.
+"""The ledger's formulas compared with the kernel's count, and its entries with known calls.
 
-Overhead, stated: gloo adds 48 bytes to each message and answers some with as many. For the payload
-here (983,040 bytes) that is under 1 % of it, in every collective and on 2 to 4 ranks.
+gloo adds 48 bytes to each message, and answers some messages with as many. For this payload
+(983,040 bytes) the overhead is below 1 %, for every collective on 2 to 4 ranks.
 """
 
 import sys
@@ -22,7 +22,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts by
 
 
 def every_call(worker):
-    """One ledger for each call, about a payload of S bytes; the root is rank 1."""
+    """Make one ledger per call, each with a payload of S bytes; the root is rank 1."""
     n, ranks = FLOATS, worker.world_size
     whole, part = torch.ones(n), torch.ones(n // ranks)
     first, second = worker.rank == 0, worker.rank == 1
@@ -60,12 +60,12 @@ def every_call(worker):
     return logs
 
 
-# What each rank sends, in bytes, written out by hand: rank by rank, for N = 2, 3, 4 and root 1.
+# The bytes that each rank sends, computed by hand for N = 2, 3, 4 and root 1.
 RING = {2: S / 2, 3: S * 2 / 3, 4: S * 3 / 4}  # (N-1)/N
 EXPECTED = {
     "all_reduce": lambda n: [2 * RING[n]] * n,
     "all_gather": lambda n: [RING[n]] * n,
-    "reduce_scatter": lambda n: [2 * RING[n]] * n,  # gloo's is an all-reduce
+    "reduce_scatter": lambda n: [2 * RING[n]] * n,  # gloo implements it by an all-reduce
     "broadcast": lambda n: {2: [0, S], 3: [0, 2 * S, 0], 4: [0, 2 * S, S, 0]}[n],
     "reduce": lambda n: [RING[n] if r == 1 else RING[n] + S / n for r in range(n)],
     "gather": lambda n: [0 if r == 1 else S / n for r in range(n)],
@@ -116,7 +116,7 @@ def test_a_payload_that_the_ranks_do_not_divide():
     logs = list(launch(odd, workers=3))
     assert [log.payload for log in logs] == [200_002] * 3
     wire, kernel = sum(log.wire for log in logs), [log.kernel for log in logs]
-    assert wire == pytest.approx(4 * 200_002)  # 2 (N-1)/N of S, on N ranks
+    assert wire == pytest.approx(4 * 200_002)  # 2 (N-1)/N of S on each of N ranks
     if None not in kernel:
         assert wire <= sum(kernel) <= 1.01 * wire
 
@@ -150,7 +150,7 @@ def test_a_group_of_some_ranks():
 
     logs = list(launch(two_of_three, workers=3))
     assert [[(e.ranks, e.rank) for e in log.entries] for log in logs] == [[(2, 0)], [], [(2, 1)]]
-    assert [log.wire for log in logs] == [0, 0, 4000]  # the root is the group's second
+    assert [log.wire for log in logs] == [0, 0, 4000]  # the root is the group's second rank
 
 
 def test_another_thread_is_in_the_kernels_column_only():
@@ -193,8 +193,8 @@ def test_nested_blocks_and_errors():
 
 
 def test_the_tables_name_operators_as_pytorch_does():
-    """Each operator of the installed PyTorch is known, and each argument is one that it has."""
-    import torch.distributed._functional_collectives  # registers the second kind
+    """The table has each operator of the installed PyTorch, with an argument that exists."""
+    import torch.distributed._functional_collectives  # registers the operators of _c10d_functional
 
     schemas = {
         schema.name: {argument.name for argument in schema.arguments}
@@ -259,7 +259,7 @@ def test_axes_of_one_size_are_rows_of_their_own():
 
 
 def past_c10d(worker):
-    """Operators whose kernels need GPUs, on tensors without data: seen all the same."""
+    """Call operators that need GPUs, on tensors without data: the ledger sees them anyway."""
     import torch.distributed._symmetric_memory
     import torch.distributed.tensor
 
@@ -281,7 +281,7 @@ def test_dtensors_and_symmetric_memorys_own_operators_are_entered_as_unknown():
 def ddp(worker):
     model = torch.nn.parallel.DistributedDataParallel(
         torch.nn.Sequential(torch.nn.Linear(40, 300), torch.nn.ReLU(), torch.nn.Linear(300, 1000)),
-        bucket_cap_mb=0.01,  # the first bucket takes 1 MiB all the same, the rest goes into others
+        bucket_cap_mb=0.01,  # the first bucket is 1 MiB anyway; the rest goes into further buckets
     )
     model(torch.randn(6, 40)).sum().backward()  # the first backward orders the buckets
     logs = []
@@ -293,7 +293,7 @@ def ddp(worker):
 
 
 def test_ddp_all_reduces_its_gradients_once():
-    """The C++ reducer: all buckets together are the gradients, whatever they are cut into."""
+    """The C++ reducer: all buckets together are the gradients, in any division."""
     for logs, gradients in launch(ddp, workers=2):
         assert gradients == 4 * (41 * 300 + 301 * 1000)
         for log in logs:
@@ -317,7 +317,9 @@ def test_zero_broadcasts_its_parameters():
     logs = list(launch(zero, workers=2))
     assert [log.of("broadcast").payload for log in logs] == [4 * 31 * 40] * 2
     assert [log.payload for log in logs] == [4 * 31 * 40] * 2
-    assert sum(log.wire for log in logs) == 4 * 31 * 40  # each parameter goes from one to the other
+    assert (
+        sum(log.wire for log in logs) == 4 * 31 * 40
+    )  # each parameter goes from one rank to the other
 
 
 def fsdp(worker):
@@ -352,7 +354,7 @@ def dtensor(worker):
         split.redistribute(mesh, [Replicate()])
     other = distribute_tensor(torch.ones(8, 16), mesh, [Shard(1)])
     with ledger() as implied:
-        split + other  # split differently: one must move
+        split + other  # they are sharded differently: one must move
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8))
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
     model = parallelize_module(model, mesh, plan)
@@ -368,7 +370,7 @@ def test_dtensor_and_tensor_parallel():
     activations = 4 * 4 * 8
     for gathered, implied, *passes in launch(dtensor, workers=2):
         assert [(e.call, e.payload) for e in gathered.entries] == [("all_gather", 4 * 8 * 16)]
-        # an all-to-all by right; some releases make it an all-gather on the CPU
+        # It should be an all-to-all; some releases use an all-gather on the CPU.
         assert [e.call for e in implied.entries] in (["all_gather"], ["all_to_all"])
         for log in passes:  # f and g of Megatron-LM: one all-reduce each way
             assert [(e.call, e.payload) for e in log.entries] == [("all_reduce", activations)]
@@ -380,7 +382,7 @@ def pipeline(worker):
     stage = PipelineStage(torch.nn.Linear(8, 8), worker.rank, 2, torch.device("cpu"))
     schedule = ScheduleGPipe(stage, 4, loss_fn=lambda out, target: (out - target).square().mean())
     logs = []
-    for _ in range(2):  # the first step also tells the shapes
+    for _ in range(2):  # the first step also sends the shapes
         with ledger() as log:
             if worker.rank == 0:
                 schedule.step(torch.randn(8, 8))

@@ -1,4 +1,4 @@
-"""Named axes: who shares one, with and without processes."""
+"""Named axes: the ranks that share an axis, with and without processes."""
 
 import math
 import pickle
@@ -38,7 +38,7 @@ def test_every_rank_is_in_one_group_of_those_that_differ_in_these_axes_only(layo
 
 @given(layouts)
 def test_a_rank_and_its_place_are_one(layout):
-    ranks = torch.arange(layout.world_size).view(layout.shape)  # as PyTorch lays a mesh out
+    ranks = torch.arange(layout.world_size).view(layout.shape)  # the order of PyTorch's meshes
     for rank in range(layout.world_size):
         place = layout.coordinates(rank)
         assert layout.rank(**place) == rank == ranks[tuple(place.values())].item()
@@ -116,14 +116,14 @@ def test_what_is_not_there():
             call()
     with pytest.raises(ValueError, match="no rank 8"):
         layout.coordinates(8)
-    with pytest.raises(ValueError, match="tp=4 lies outside"):
+    with pytest.raises(ValueError, match="tp=4 is out of range"):
         layout.rank(tp=4)
     with pytest.raises(ValueError, match="needs an axis"):
         Layout()
 
 
 def sums(worker, sizes, axes, together=()):
-    """Along each of these sets of axes, the sum of the ranks, and what the mesh says of itself."""
+    """Sum the ranks along each of these sets of axes; check what the mesh reports."""
     layout = Layout(**sizes)
     mesh = make_mesh(layout, worker.device, together)
     assert mesh.rank == worker.rank
@@ -164,9 +164,11 @@ def test_groups_along_several_axes():
 
 def test_a_mesh_for_another_world():
     with Cluster(2) as cluster:
-        with pytest.raises(WorkerError, match=r"Layout\(dp=2, tp=4\) multiply to 8, for 2 ranks"):
+        with pytest.raises(
+            WorkerError, match=r"Layout\(dp=2, tp=4\) needs 8 ranks, but there are 2"
+        ):
             cluster.run(lambda worker: make_mesh(Layout(dp=2, tp=4)))
-        with pytest.raises(WorkerError, match=r"Layout\(dp=1\) multiply to 1, for 2 ranks"):
+        with pytest.raises(WorkerError, match=r"Layout\(dp=1\) needs 1 ranks, but there are 2"):
             cluster.run(lambda worker: make_mesh(Layout(dp=1)))
 
 
@@ -174,7 +176,7 @@ def test_axes_without_a_group_together():
     def ask(worker, axes, together=()):
         return make_mesh(Layout(dp=2, cp=1, tp=1), together=together).group(*axes).size()
 
-    with pytest.raises(WorkerError, match=r"\('dp', 'cp'\) have no group together: make_mesh"):
+    with pytest.raises(WorkerError, match=r"\('dp', 'cp'\) have no common group: use make_mesh"):
         launch(ask, workers=2, axes=("cp", "dp"))
     with pytest.raises(WorkerError, match="no axis 'pp'"):
         launch(ask, workers=2, axes=("dp",), together=[("dp", "pp")])

@@ -65,6 +65,6 @@ def test_all_ranks_send_at_once():
         peers.exchange(mine, peers.right, theirs, peers.left)
         return theirs.unique().tolist()
 
-    for numel in (1, 3_000_000):  # the larger does not fit into the sockets' buffers
+    for numel in (1, 3_000_000):  # the larger buffer does not fit into the sockets' buffers
         assert list(launch(around, workers=3, numel=numel)) == [[2], [0], [1]]
     assert list(launch(around, workers=2, numel=0)) == [[], []]

@@ -1,4 +1,4 @@
-"""MPITransport on real ranks of mpiexec: the sums, the copies, and what it refuses."""
+"""MPITransport on real ranks of mpiexec: sums, copies, and inputs that it refuses."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ import torch
 from helpers.comm.mpi import as_array
 
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
-# One mpiexec for all: transports of 1, 2 and 3 ranks, one after another.
+# One mpiexec runs all checks: transports of 3, 1 and 2 ranks, one after another.
 PROGRAM = """
 import torch
 from mpi4py import MPI
@@ -22,7 +22,7 @@ def check(transport):
     rank, size = transport.rank, transport.size
     for dtype in (torch.float64, torch.float32, torch.int64, torch.int8):
         buffers = [torch.arange(n).to(dtype) + rank for n in (0, 1, 7)]
-        works = [transport.all_reduce(buffer) for buffer in buffers]  # all under way at once
+        works = [transport.all_reduce(buffer) for buffer in buffers]  # all in flight at once
         for work in works:
             work.wait()
         for n, buffer in zip((0, 1, 7), buffers):
@@ -45,7 +45,7 @@ for ranks in (1, 2):
 """
 
 
-@pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
+@pytest.mark.skipif(MPIEXEC is None, reason="needs mpiexec")
 def test_sums_and_copies(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     done = subprocess.run(
@@ -56,7 +56,7 @@ def test_sums_and_copies(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    # mpiexec may join the lines of two ranks that print at one moment
+    # mpiexec may join the lines of two ranks that print at the same time
     assert [done.stdout.count(f"right among {ranks};") for ranks in (1, 2, 3)] == [1, 2, 3]
 
 

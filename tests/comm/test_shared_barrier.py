@@ -1,4 +1,4 @@
-"""What becomes of the ranks that wait, when one is killed, ends, fails, stops or is late."""
+"""Which error the waiting ranks get when a rank is killed, ends, fails, stops or is late."""
 
 import os
 import pickle
@@ -36,7 +36,7 @@ def reduce_for_ever(rank, say, where):
 def test_a_killed_rank_is_named(tmp_path, where, moment):
     with Killable(tmp_path, 3, reduce_for_ever, where) as ranks:
         assert [ranks.hear(rank) for rank in range(3)] == ["ready"] * 3
-        for process in ranks.processes:  # nothing has a name that could be left in /dev/shm
+        for process in ranks.processes:  # no memory has a name that could remain in /dev/shm
             mapped = Path(f"/proc/{process.pid}/maps").read_text()
             assert "/memfd:helpers-shared (deleted)" in mapped
             assert "/dev/shm/" not in mapped
@@ -50,7 +50,7 @@ def one_is_killed_and_one_comes_last(rank, say, victim, last, others_have_ended)
     shared = SharedMemory()
     shared.barrier()
     barrier = shared.room.barrier
-    if rank == victim:  # in the middle of a barrier: one rank alone has heard that it came
+    if rank == victim:  # in the middle of a barrier: only one rank got its signal
         barrier.tell[last].post()
         os.kill(os.getpid(), signal.SIGKILL)
     while rank == last and not others_have_ended.exists():
@@ -61,11 +61,13 @@ def one_is_killed_and_one_comes_last(rank, say, victim, last, others_have_ended)
 
 @pytest.mark.parametrize("victim", range(4))
 def test_a_survivor_that_has_left_is_not_blamed(tmp_path, victim):
-    """The last survivor comes when the others have noticed the death, and have ended as well.
+    """The last survivor arrives after the others have noticed the death, and have ended too.
 
-    It has heard of all for the first of two barriers, and misses all at the second.
+    It has the signals of all ranks for the first of two barriers, and of none for the second.
     """
-    last, *first = [(victim + away) % 4 for away in (1, 2, 3)]  # it asks after `first` first
+    last, *first = [
+        (victim + away) % 4 for away in (1, 2, 3)
+    ]  # `last` looks for the ranks of `first` first
     flag = tmp_path / "ended"
     with Killable(tmp_path, 4, one_is_killed_and_one_comes_last, victim, last, flag) as ranks:
         named = LOST.format(victim, ranks.processes[victim].pid)
@@ -91,20 +93,20 @@ def test_all_survivors_name_the_killed_rank(tmp_path, moment):
 
 
 def one_is_late(rank, say):
-    """Rank 0 does not wait long for rank 1; rank 2 would."""
+    """Rank 0 waits for rank 1 only briefly; rank 2 would wait longer."""
     shared = SharedMemory(timeout=0.2 if rank == 0 else PATIENCE)
     shared.barrier()
     if rank == 1:
         say("late")
         time.sleep(1.5)
-    for _ in range(2):  # rank 1 finds that the others came to the first of these
+    for _ in range(2):  # rank 1 passes the first of these: the others reached it
         shared.barrier()
 
 
 def test_who_waits_in_vain_is_not_blamed(tmp_path):
     with Killable(tmp_path, 3, one_is_late) as ranks:
-        assert ranks.hear(0).startswith("TimeoutError: rank 1 did not come to barrier within 0.2 s")
-        assert ranks.hear(2).startswith("TimeoutError: rank 1 did not come in time, ")
+        assert ranks.hear(0).startswith("TimeoutError: rank 1 did not reach barrier within 0.2 s")
+        assert ranks.hear(2).startswith("TimeoutError: rank 1 was too late, ")
         assert ranks.hear(1) == "late"
         assert ranks.hear(1).startswith("PeerLost: rank 0 has waited too long for this rank")
 
@@ -118,7 +120,7 @@ def one_does_not_come(rank, say, how):
         os._exit(0)
     if how == "closed":
         shared.close()
-    time.sleep(PATIENCE)  # it lives
+    time.sleep(PATIENCE)  # it stays alive
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ def one_does_not_come(rank, say, how):
     [
         ("ended", "PeerLost: rank 1 has ended"),
         ("closed", "PeerLost: rank 1 has closed its shared memory"),
-        ("late", "TimeoutError: rank 1 did not come to barrier within 0.3 s"),
+        ("late", "TimeoutError: rank 1 did not reach barrier within 0.3 s"),
     ],
 )
 def test_one_does_not_come(tmp_path, how, told):
@@ -150,7 +152,7 @@ def one_fails(rank, say, where):
         shared.all_reduce(tensor)
     except RuntimeError as error:
         say(str(error))
-    time.sleep(PATIENCE)  # it lives
+    time.sleep(PATIENCE)  # it stays alive
 
 
 @pytest.mark.parametrize("where", ["at its beginning", "in its middle"])
@@ -163,7 +165,7 @@ def test_one_fails_and_lives(tmp_path, where):
 
 
 def one_leaves_at_once(rank, say):
-    """Rank 2 tells rank 1 first that it has come: that one is gone when rank 0 still waits."""
+    """Rank 2 signals rank 1 first: rank 1 has ended while rank 0 still waits."""
     shared = SharedMemory()
     shared.barrier()
     if rank == 2:
@@ -194,7 +196,7 @@ def reduce_a_while(rank, say):
         say("ready")
         until = time.monotonic() + 0.3
         going = torch.ones(1)
-        while going.item():  # rank 1 says when it is enough
+        while going.item():  # rank 1 ends the loop
             shared.all_reduce(tensor)
             going.fill_(rank != 1 or time.monotonic() < until)
             shared.broadcast(going, src=1)
@@ -202,8 +204,8 @@ def reduce_a_while(rank, say):
 
 
 def in_a_thread(rank, say):
-    """Rank 1 comes only when it is told to, by the other thread of a rank that waits for it."""
-    shared_barrier.TICK = 2 * PATIENCE  # it sleeps in one piece
+    """Rank 1 arrives only after a signal from another thread of the rank that waits for it."""
+    shared_barrier.TICK = 2 * PATIENCE  # it sleeps without waking up to check
     shared = SharedMemory()
     store = dist.distributed_c10d._get_default_store()
     tensor = torch.full((3,), rank + 1.0)
@@ -213,7 +215,7 @@ def in_a_thread(rank, say):
     else:
         thread = threading.Thread(target=shared.all_reduce, args=(tensor,))
         thread.start()
-        time.sleep(0.2)  # it waits now
+        time.sleep(0.2)  # the other thread is waiting now
         store.set("come", "")
         thread.join()
     return str(tensor.tolist())
@@ -234,7 +236,7 @@ def test_a_process_that_nobody_asked_how_it_ended_has_ended():
     with pytest.raises(PeerLost, match=f"rank 7 has ended .process {other.pid}.") as caught:
         barrier.wait("this")
     assert caught.value.rank == 7
-    assert other.returncode is None  # it is a zombie until now
+    assert other.returncode is None  # it was a zombie until now
     other.wait()
     barrier.close()
     with pytest.raises(PeerLost, match="rank 7 has ended"):
@@ -244,7 +246,7 @@ def test_a_process_that_nobody_asked_how_it_ended_has_ended():
 def test_of_several_that_left_the_one_to_blame_is_named():
     other = subprocess.Popen(["sleep", "100"])
     other.kill()
-    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # a zombie from then on
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
     pids = [os.getpid(), other.pid, os.getpid(), os.getpid()]
     memory = torch.zeros(Barrier.nbytes(4), dtype=torch.uint8)
 
@@ -260,16 +262,19 @@ def test_of_several_that_left_the_one_to_blame_is_named():
 
     kind, text, written = lost([2, 3, 1], r2=Left.CLOSED, r3=Left.FAILED)
     assert (kind, written) == (PeerLost, (Left.LOST, 1))
-    assert text == f"rank 5 has ended (process {other.pid}), and did not come to this"
+    assert text == f"rank 5 has ended (process {other.pid}), and did not reach this"
     kind, text, written = lost([2, 3], r2=Left.CLOSED, r3=Left.FAILED)
-    assert (text, written) == ("rank 7 has failed, and did not come to this", (Left.LOST, 3))
+    assert (text, written) == ("rank 7 has failed, and did not reach this", (Left.LOST, 3))
     _, text, written = lost([2], r2=Left.LOST + 8 * 3, r3=Left.LOST + 8 * 1)
     assert text.startswith("rank 5 has ended")
-    assert text.endswith("so rank 6 did not come to this")
+    assert text.endswith("so rank 6 did not reach this")
     kind, text, written = lost([2], r2=Left.LATE + 8 * 3)
-    assert (kind, written) == (TimeoutError, (Left.LATE, 3))  # whoever misses this rank goes on
-    assert text == "rank 7 did not come in time, so rank 6 did not come to this"
-    kind, text, written = lost([2], r2=Left.LATE + 8 * 1)  # and it has ended since
+    assert (kind, written) == (
+        TimeoutError,
+        (Left.LATE, 3),
+    )  # a rank that misses this rank follows the entry
+    assert text == "rank 7 was too late, so rank 6 did not reach this"
+    kind, text, written = lost([2], r2=Left.LATE + 8 * 1)  # the rank to blame has ended since
     assert (kind, written) == (PeerLost, (Left.LOST, 1))
     other.wait()
 

@@ -1,4 +1,4 @@
-"""Collectives through shared memory, beside PyTorch's own and beside one process."""
+"""Collectives through shared memory, compared with PyTorch's own and with one process."""
 
 import inspect
 import random
@@ -30,7 +30,7 @@ from tests.comm.cases import (
 )
 
 WORLDS = range(1, 6)
-# What `cases` calls the collective that computes the same.
+# The name in `cases` of the collective that computes the same.
 SAME = {
     "all_reduce": "ring_all_reduce",
     "reduce_scatter": "ring_reduce_scatter",
@@ -38,9 +38,9 @@ SAME = {
     "broadcast": "tree_broadcast",
 }
 CALLS = tuple(SAME)
-MADE_OF = (shared_combine, shared_calls, shared_collectives)  # each of those before it
-SMALL = 80  # bytes of a half of the scratch: a number of 16 bytes for each rank
-ROOM = 1000  # numbers of a case at most: bytes of shared memory are 16 times that
+MADE_OF = (shared_combine, shared_calls, shared_collectives)  # each imports from those before it
+SMALL = 80  # bytes of a half of the scratch: one number of 16 bytes per rank
+ROOM = 1000  # most numbers in a case; the bytes of shared memory are 16 times that
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,10 @@ def clusters():
 
 @st.composite
 def cases(draw, world: int):
-    """(case, where the buffers lie): "shared", "plain", or "mixed" where some ranks' are shared."""
+    """(case, place of the buffers).
+
+    The place is "shared", "plain", or "mixed": shared memory on some of the ranks.
+    """
     call = draw(st.sampled_from(CALLS))
     copies = call in ("all_gather", "broadcast")
     dtype = draw(st.sampled_from(FLOATS + COMPLEX + WHOLE + (NO_ARITHMETIC if copies else ())))
@@ -72,7 +75,7 @@ def cases(draw, world: int):
 
 
 class Place:
-    """Gives tensors memory as a case wants it: in the shared buffer, at ever new places, or not."""
+    """Gives tensors memory for a case: at new places in the shared buffer, or ordinary memory."""
 
     def __init__(self, arena: torch.Tensor, shared: bool, strided: bool, used: int):
         self.arena, self.shared, self.strided, self.used = arena, shared, strided, used
@@ -91,7 +94,7 @@ class Place:
 
 
 def ours(case: Case, rank: int, shared: SharedMemory, put: Place):
-    """What the collective leaves on this rank, as one row; and what it may only read."""
+    """Return this rank's result as one row, and the inputs that the call must not change."""
     op, size = getattr(ReduceOp, case.op), case.sizes[case.ranks.index(rank)]
     match case.what:
         case "tree_broadcast":
@@ -112,15 +115,15 @@ def ours(case: Case, rank: int, shared: SharedMemory, put: Place):
 
 
 def judge(worker, drawn, half=None, change: tuple[str, str] | None = None, late: float = 0.0):
-    """Run the cases one straight after the other, then compare.
+    """Run the cases directly one after the other, then compare the results.
 
     Args:
-        half: bytes of a half of the scratch, to go round more often than once.
-        change: a mistake to make, as a text in the source and what takes its place.
-        late: seconds by which a rank may go on later than another, after any barrier.
+        half: bytes of a half of the scratch; a small half needs several pieces.
+        change: a mistake to plant: a text in the source, and its replacement.
+        late: the longest delay of a rank after a barrier, in seconds.
 
     Returns:
-        What is wrong on this rank, and the bits that each case left here.
+        (the errors on this rank, the bits of each result on this rank).
     """
     module = shared_collectives if change is None else changed(*change)
     module.HALF, whole = half or module.HALF, module.HALF
@@ -153,16 +156,16 @@ def judge(worker, drawn, half=None, change: tuple[str, str] | None = None, late:
         if result.dtype != case.dtype or far(result, right, allowed):
             wrong.append(f"{case}: {result} for {right}")
         if any(far(after, before) for after, before in read):
-            wrong.append(f"{case}: changed what it may only read")
+            wrong.append(f"{case}: changed an input")
         theirs = pytorchs(case, worker.rank, group)
-        if theirs is not None and far(result, theirs, 2 * allowed):  # both are rounded
+        if theirs is not None and far(result, theirs, 2 * allowed):  # both results are rounded
             wrong.append(f"{case}: {result}, PyTorch has {theirs}")
         bits[number] = bits_of(result)
     return wrong, bits
 
 
 def delay(barrier, late: float, drawn: random.Random):
-    """Behind this rank's barriers, and so before what it reads and writes next, it may sleep."""
+    """Let this rank sleep now and then after a barrier, before its next reads and writes."""
     wait = barrier.wait
 
     def delayed(doing):
@@ -187,14 +190,14 @@ def bits_of(tensor: torch.Tensor) -> bytes:
 
 
 def changed(old: str, new: str) -> types.ModuleType:
-    """The collectives with a mistake in them, or in what they are made of."""
+    """Return the collectives with a mistake planted in them, or in a module that they use."""
     sources = {lower: inspect.getsource(lower) for lower in MADE_OF}
     assert sum(source.count(old) for source in sources.values()) == 1, old
     own = {}
     for lower, source in sources.items():
         module = types.ModuleType(lower.__name__)
         exec(source.replace(old, new), module.__dict__)
-        # What it imports from those before it is their changed version, too.
+        # Replace what it imports from those before it by their changed version, too.
         vars(module).update({name: own[name] for name in own if name in vars(module)})
         own |= {name: vars(module)[name] for name in vars(module) if defined(lower, name)}
     return module
@@ -212,7 +215,7 @@ def test_equal_to_pytorchs_and_to_one_process(clusters, world):
         runs = clusters[world].run(judge, drawn=drawn, half=half)
         assert [wrong for wrong, _ in runs] == [[]] * world
         for number, (case, _) in enumerate(drawn):
-            if case.what == "ring_all_reduce":  # the same bits, also where sums are rounded
+            if case.what == "ring_all_reduce":  # the same bits, even for rounded sums
                 assert len({runs[rank][1][number] for rank in case.ranks}) == 1
 
     check()
@@ -222,7 +225,7 @@ SIZES = ((60, torch.float32), (61, torch.int64), (3, torch.int32), (0, torch.int
 
 
 def every(*groups: tuple[int, ...], calls=CALLS) -> list:
-    """Each collective in turn: chunks equal and unequal, fewer numbers than ranks, and none."""
+    """Each collective with equal chunks, unequal chunks, fewer numbers than ranks, and none."""
     return [
         (Case(SAME[call], numel, dtype, ranks, strided=strided, seed=seed), where)
         for call in calls
@@ -243,19 +246,19 @@ def test_ranks_that_come_late(clusters, half):
 MEET = "                call.meet()\n"
 DEEP = "    " + MEET
 RETURN = "                    return\n"
-MISSING = {  # a barrier: the line, and what stands before and behind it
+MISSING = {  # a barrier: (text before, the barrier's line, text after)
     "all_reduce: before": (
         "                self.first = self.put(start)\n",
         "                self.meet()\n",
         "",
     ),
     "all_reduce: after": ("in_blocks(slots[rank][rank]), own])\n", DEEP, ""),
-    "all_reduce: end": ("  # nobody else touches these numbers\n", DEEP, RETURN),
+    "all_reduce: end": ("  # no other rank uses these numbers\n", DEEP, RETURN),
     "reduce_scatter: end": ("call.chunks(), [in_blocks(result)])\n", DEEP, RETURN),
     "all_gather: end": ("result[other].copy_(call.rows[other])\n", DEEP, RETURN),
     "broadcast: end": ("row.copy_(call.rows[source])\n", DEEP, RETURN),
 }
-WRONG = {  # in the source, and in its place
+WRONG = {  # (text in the source, its replacement)
     "one half of the scratch": ("room.turn = room.segments.turn = room.turn ^ 1", "pass"),
     "always the same half": ("part.view(2, self.half)[self.turn]", "part.view(2, self.half)[0]"),
     "views of the other half": ('("halves", self.turn, dtype)', '("halves", dtype)'),

@@ -67,7 +67,10 @@ def test_by_name_and_by_dataset_are_the_same_file(own_cache):
     stream = b"".join(text.encode() + b"\0" for _, text in documents("python", "validation"))
     assert (named.path / "tokens.bin").read_bytes() == stream
     assert named.about["tokens"] == len(stream)
-    assert repr(named) == f"{len(named)} blocks of 64 tokens: python, validation, vocab 256"
+    assert (
+        repr(named)
+        == f"{len(named)} blocks of 64 tokens: python, validation, vocab 256, licence PSF-2.0"
+    )
     assert pack("python", 64).about["sha256"] != named.about["sha256"]
 
 
@@ -114,7 +117,7 @@ def test_a_stream_cut_short_is_found():
     blocks = pack(TEXTS, 4)
     with open(blocks.path / "tokens.bin", "r+b") as file:
         file.truncate(10)
-    with pytest.raises(OSError, match=r"tokens.bin should have \d+ bytes: remove its folder"):
+    with pytest.raises(OSError, match=r"has 10 bytes, and should have \d+: remove"):
         pack(TEXTS, 4)
 
 
@@ -157,3 +160,13 @@ def test_ranks_see_together_what_one_process_sees(workers):
     whole = blocks.batch(Order(len(blocks), 10, seed=1).global_batch(3)).tokens
     runs = launch(shards_of, workers=workers, blocks=blocks, k=3)
     assert torch.equal(torch.cat(list(runs)), whole)
+
+
+@pytest.mark.parametrize("name", ["", "about.json", "tokens.bin"])
+def test_tokens_that_others_can_write_are_not_read(name):
+    blocks = pack(TEXTS, 4)
+    (blocks.path / name).chmod(0o666 if name else 0o777)
+    with pytest.raises(PermissionError, match="can be written by other users"):
+        Blocks(blocks.path, 4)
+    with pytest.raises(PermissionError, match="Or remove"):
+        pack(TEXTS, 4)

@@ -4,7 +4,8 @@ import stat
 
 import pytest
 
-from helpers.data.cache import cache_folder, kept
+from helpers.data.cache import kept
+from helpers.runtime.own import cache_folder
 
 
 @pytest.fixture(autouse=True)
@@ -78,14 +79,76 @@ def test_a_folder_that_cannot_be_made_says_what_to_do(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="file") as caught:
         cache_folder()
     assert caught.value.__notes__ == [
-        "to keep tokens elsewhere, set HELPERS_CACHE to a folder of yours"
+        "Set HELPERS_CACHE to a folder of yours: computed files are kept there."
     ]
 
 
-def test_anothers_folder_is_refused(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    with pytest.raises(PermissionError, match="belongs to another user: set HELPERS_CACHE"):
+def test_anothers_folder_is_refused(own_cache, monkeypatch):
+    cache_folder()
+    give_away(own_cache, monkeypatch)
+    with pytest.raises(PermissionError, match=r"belongs to another user.* set HELPERS_CACHE to"):
         cache_folder()
+
+
+def give_away(path, monkeypatch):
+    """As if another user owned it."""
+    real = os.stat
+
+    def stat_of(asked, **options):
+        found = real(asked, **options)
+        if str(asked) == str(path):
+            fields = list(found)
+            fields[stat.ST_UID] = os.geteuid() + 7
+            found = os.stat_result(fields)
+        return found
+
+    monkeypatch.setattr(os, "stat", stat_of)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+def test_a_folder_that_others_can_write_is_refused(own_cache, mode):
+    kept("a", write_x)
+    own_cache.chmod(mode)
+    with pytest.raises(PermissionError, match=r"can be written by other users.*chmod -R go-w"):
+        kept("a")
+    with pytest.raises(PermissionError, match="set HELPERS_CACHE to a folder of yours"):
+        kept("b", write_x)
+    assert [path.name for path in own_cache.iterdir()] == ["a"]
+
+
+def write_x(folder):
+    (folder / "deep").mkdir()
+    (folder / "deep" / "x").write_text("1")
+
+
+@pytest.mark.parametrize("part", ["a", "a/deep", "a/deep/x"])
+def test_an_entry_that_others_can_write_is_not_read(own_cache, part):
+    kept("a", write_x)
+    (own_cache / part).chmod(0o777)
+    with pytest.raises(PermissionError) as caught:
+        kept("a", write_x)
+    assert str(own_cache / part) in str(caught.value)
+    assert str(caught.value).endswith(
+        f"Or remove {own_cache / 'a'}: the next call computes it again."
+    )
+
+
+def test_an_entry_of_another_user_is_not_read(own_cache, monkeypatch):
+    kept("a", write_x)
+    give_away(own_cache / "a" / "deep" / "x", monkeypatch)
+    with pytest.raises(PermissionError, match="x belongs to another user"):
+        kept("a")
+
+
+def test_a_generous_umask_opens_no_entry(own_cache):
+    before = os.umask(0)
+    try:
+        kept("a", write_x)
+    finally:
+        os.umask(before)
+    modes = [path.stat().st_mode & 0o777 for path in sorted((own_cache / "a").rglob("*"))]
+    assert modes == [0o755, 0o644]
+    assert kept("a") == own_cache / "a"
 
 
 def test_an_entry_that_cannot_be_put_in_its_place_is_no_entry():

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from helpers.data.corpus import (
+    REVISION,
     articles,
     corpus,
     describe,
@@ -144,7 +145,7 @@ def test_without_the_hub_wikitext_says_what_to_do(unreachable, tmp_path):
     assert out.stdout.startswith(
         "could not load Salesforce/wikitext (wikitext-2-raw-v1) from the Hugging Face Hub: "
     )
-    assert 'Off line there is corpus("python")' in out.stdout
+    assert 'Without a network there is corpus("python")' in out.stdout
     assert "HF_HUB_OFFLINE must not be set" in out.stdout
 
 
@@ -154,8 +155,9 @@ def test_wikitext_errors_are_not_hidden_and_nothing_takes_its_place(monkeypatch)
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *args, **kwargs: None)
     cause = OSError("disk full")
 
-    def load_dataset(*args, **kwargs):
+    def load_dataset(*args, split, revision):
         assert args == ("Salesforce/wikitext", "wikitext-2-raw-v1")
+        assert (split, revision) == ("train", REVISION)
         raise cause
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
@@ -184,7 +186,7 @@ def test_lines_of_wikitext_become_articles(monkeypatch):
     monkeypatch.setattr(
         datasets,
         "load_dataset",
-        lambda *args, split: datasets.Dataset.from_dict({"text": LINES}),
+        lambda *args, split, revision: datasets.Dataset.from_dict({"text": LINES}),
     )
     dataset = corpus("wikitext", "validation")
     assert dataset["name"] == ["Robert", "A"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.data.digits import digits, tensors
+from helpers.data.digits import REVISION, digits, tensors
 
 
 def test_the_splits_are_all_of_scikit_learns_digits():
@@ -42,8 +42,9 @@ def test_mnist_goes_through_the_same_pipeline(monkeypatch):
 
     pixels = np.arange(2 * 28 * 28, dtype=np.uint8).reshape(2, 28, 28)
 
-    def load_dataset(name, config, split):
+    def load_dataset(name, config, split, revision):
         assert (name, config, split) == ("ylecun/mnist", "mnist", "test")
+        assert revision == REVISION
         rows = {"image": [Image.fromarray(one) for one in pixels], "label": [3, 9]}
         return datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
 
@@ -64,7 +65,7 @@ def test_without_the_hub_mnist_says_what_to_do(tmp_path):
     env = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
     out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert out.stdout.startswith("could not load ylecun/mnist (mnist) from the Hugging Face Hub")
-    assert 'Off line there is digits(source="sklearn").' in out.stdout
+    assert 'Without a network there is digits(source="sklearn").' in out.stdout
 
 
 def test_names_that_are_not_there_are_refused():

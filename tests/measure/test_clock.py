@@ -1,4 +1,4 @@
-"""Times are medians of a fixed number of calls; waiting is wall time and no CPU time."""
+"""Times are medians of a fixed number of calls. Waiting is wall time but not CPU time."""
 
 import time
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ def test_the_number_of_calls_is_fixed():
 def test_sleep_is_wall_time_only():
     timing = time_of(lambda: time.sleep(0.02), repeats=3, warmup=0)
     assert timing.seconds >= 0.02
-    assert timing.cpu_seconds < 0.01  # asleep, it uses none
+    assert timing.cpu_seconds < 0.01  # sleeping needs no CPU time
 
 
 def test_work_is_cpu_time_too():
@@ -29,7 +29,7 @@ def test_work_is_cpu_time_too():
 
     timing = time_of(work, repeats=1, warmup=0)
     assert timing.cpu_seconds >= 0.02
-    assert timing.seconds >= 0.019  # one thread: no less wall than CPU time, clocks' grain aside
+    assert timing.seconds >= 0.019  # one thread: wall time >= CPU time, but for clock resolution
 
 
 def test_a_time_is_divided_by_its_calls(monkeypatch):

@@ -1,4 +1,4 @@
-"""FLOPs are those of the formulas, and each stands in the part of the step that it belongs to."""
+"""FLOPs agree with the formulas, and count in the right part of the step."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_a_linear_layer():
 def test_the_input_needs_no_gradient():
     layer = nn.Linear(12, 9)
     flops = flops_of(lambda: layer(torch.randn(5, 12)).sum().backward())
-    assert flops.backward == flops.forward == 2 * 5 * 12 * 9  # only the weights'
+    assert flops.backward == flops.forward == 2 * 5 * 12 * 9  # only the weights' gradient
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -51,7 +51,7 @@ def test_attention_to_other_tokens():
 
 
 def test_fused_attention_counts_as_plain_attention_and_the_scores_again():
-    """The formula against the products that the unfused kernel really makes."""
+    """Compare the formula with the products that the unfused kernel really computes."""
     q, k, v = attention_inputs()
 
     def attend():
@@ -83,7 +83,7 @@ def test_a_checkpointed_block_is_recomputed():
 
     flops = flops_of(again)
     assert flops.model == plain.model
-    assert flops.recomputed == product  # the last layer's result is not needed again
+    assert flops.recomputed == product  # the backward does not need the last layer's result
 
 
 def test_without_gradients_all_is_forward():

@@ -1,4 +1,4 @@
-"""Bytes by kind, of models whose bytes are known."""
+"""Bytes by kind agree with models of known size."""
 
 import pytest
 import torch
@@ -30,9 +30,9 @@ def test_a_known_model_with_adam():
     optimizer = torch.optim.Adam(model.parameters())
     found = memory_of(training(model, torch.randn(7, 10), optimizer), model, optimizer)
     assert found.parameters == found.gradients == FLOAT * WEIGHTS
-    assert found.optimizer == 2 * FLOAT * WEIGHTS + 4 * FLOAT  # and a step count for each tensor
+    assert found.optimizer == 2 * FLOAT * WEIGHTS + 4 * FLOAT  # and one step count per tensor
     assert found.buffers == 0
-    # the input, the hidden layer after the ReLU (saved twice, held once), the result
+    # the input, the hidden layer after the ReLU (saved twice, stored once), the result
     assert found.activations == FLOAT * 7 * (10 + 20 + 5)
     assert found.model_states == 4 * FLOAT * (WEIGHTS + 1)
     assert found.peak >= found.model_states
@@ -67,7 +67,7 @@ def test_tied_weights_count_once():
     tokens = torch.arange(6)
     found = memory_of(lambda: model(tokens).sum().backward(), model)
     assert found.parameters == found.gradients == FLOAT * 30 * 8
-    # int64 tokens, and what the head took; its weight is a parameter, transposed or not
+    # int64 tokens, and the head's input; its weight is a parameter, transposed or not
     assert found.activations == 8 * 6 + FLOAT * 6 * 8
 
 
@@ -104,7 +104,7 @@ def test_a_checkpointed_block_holds_its_input_only():
 
 
 def test_activations_are_counted_as_they_come_and_go():
-    """Micro-batches one after another hold one's activations; side by side they hold all."""
+    """Micro-batches in turn need the activations of one, together those of all."""
     model = two_layers()
     batches = [torch.randn(7, 10) for _ in range(3)]
 
@@ -139,7 +139,7 @@ def test_the_peak_is_that_of_living_tensors():
         assert live.now == 4000
         view = b[:3]
         del b
-        assert live.now == 4000  # the view keeps all of it
+        assert live.now == 4000  # the view keeps the whole storage alive
         del view
         assert live.now == 0
     assert live.peak == 8000
@@ -149,7 +149,7 @@ def test_the_peak_counts_what_was_there_and_an_emptied_storage_no_more():
     there = torch.zeros(1000)
     with LiveStorages([there]) as live:
         assert live.now == 4000
-        there.untyped_storage().resize_(0)  # as FSDP frees what it gathered; no operator sees it
+        there.untyped_storage().resize_(0)  # FSDP frees gathered parameters so, without an operator
         other = torch.zeros(500)
         assert live.peak == 4000  # not 6000
     assert other.sum() == 0
@@ -165,7 +165,7 @@ def sharded(worker):
 
 
 def test_a_sharded_model_counts_with_its_part():
-    """FSDP2: what it gathers for a while is in the peak, and among no activations."""
+    """FSDP2: gathered parameters count in the peak, but not as activations."""
     whole = FLOAT * 30 * 40
     for found in launch(sharded, workers=2):
         assert found.parameters == found.gradients == whole / 2
@@ -189,7 +189,7 @@ def test_what_a_sharded_tensor_makes_inside_is_in_the_peak():
     half = FLOAT * 8 * 16 // 2
     for before, peak in launch(moved, workers=2):
         assert before == 2 * half
-        assert peak > before + half  # the sum, and first one of the two, split as the other is
+        assert peak > before + half  # the sum, and before it one summand in the other's sharding
 
 
 def test_an_error_leaves_no_hook_behind():

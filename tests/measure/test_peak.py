@@ -1,4 +1,4 @@
-"""Rates are work over the median time; threads are put back; all that was asked is there."""
+"""Rates are work over the median time, threads are restored, and every request has a result."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from helpers.measure.peak import Peak, copy_rate, matmul_rate, peak_of, threads_
 
 @pytest.fixture
 def half_a_second(monkeypatch):
-    """The clock says 0.5 s for each call, which is made once; returns the options it got."""
+    """Make the clock report 0.5 s for each call. Returns the options that the clock got."""
     options = []
 
     def time_of(call, **given):
@@ -30,15 +30,15 @@ def test_flops_over_seconds(half_a_second):
 
 def test_bytes_read_and_written_over_seconds(half_a_second):
     assert copy_rate(4096) == 2 * 4096 / 0.5
-    assert copy_rate(4099) == 2 * 4096 / 0.5  # whole numbers only
+    assert copy_rate(4099) == 2 * 4096 / 0.5  # only whole float32 numbers
 
 
 def test_the_product_is_made_and_the_copy_too(monkeypatch):
-    """What is timed really computes: its FLOPs are counted where they run."""
+    """The timed product really runs: its FLOPs are counted."""
     from helpers.measure.flops import flops_of
 
     counted = flops_of(lambda: matmul_rate(16, columns=4, repeats=2, calls=3))
-    assert counted.total == (1 + 2 * 3) * 2 * 16**2 * 4  # with the warm-up
+    assert counted.total == (1 + 2 * 3) * 2 * 16**2 * 4  # including the warm-up
     targets = []
     monkeypatch.setattr(
         torch, "zeros_like", lambda t: targets.append(torch.empty_like(t)) or targets[-1]

@@ -1,4 +1,4 @@
-"""The kernel's count of bytes sent, on connections of our own."""
+"""The kernel counts bytes sent, on the test's own connections."""
 
 import select
 import socket
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="TCP_INFO of Lin
 
 @pytest.fixture
 def pair():
-    """Two ends of a TCP connection, and the loop that serves the first."""
+    """Both ends of a TCP connection. An epoll loop serves the first end."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         one = socket.create_connection(server.getsockname())
         other, _ = server.accept()
@@ -29,7 +29,7 @@ def test_bytes_sent_since(pair):
     assert count.read() == 0
     one.sendall(b"x" * 1234)
     assert count.read() == 1234
-    other.sendall(b"x" * 5000)  # what comes back is none of ours, and nobody serves that end
+    other.sendall(b"x" * 5000)  # received bytes do not count, and no loop serves that end
     assert count.read() == 1234
 
 
@@ -40,7 +40,7 @@ def test_what_waits_in_the_kernel_counts(pair):
     taken = 0
     try:
         while True:
-            taken += one.send(b"x" * 65536)  # nobody reads: it fills both buffers
+            taken += one.send(b"x" * 65536)  # the other end does not read, so both buffers fill
     except BlockingIOError:
         pass
     assert count.read() == taken

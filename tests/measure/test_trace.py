@@ -1,4 +1,4 @@
-"""The spans are what ran: on the right lane, of the right kind, once, and when it ran."""
+"""Each span is on the right lane, of the right kind, at the right time, and there once."""
 
 import os
 import pickle
@@ -16,8 +16,8 @@ from torch.profiler import record_function
 from helpers import launch
 from helpers.measure.trace import Span, Trace, draw, spans_of, trace, without_chatter
 
-SLEEP = 0.05  # seconds that a rank comes late
-CLOCKS = 1e-3  # seconds by which two processes' times of one moment may differ
+SLEEP = 0.05  # seconds by which a rank is late
+CLOCKS = 1e-3  # seconds by which two processes' clocks may differ
 
 
 def names(spans):
@@ -25,7 +25,7 @@ def names(spans):
 
 
 def step():
-    """A step whose operators are known; its profile starts after a first one."""
+    """Trace a step with known operators, after a first step without a trace."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -40,7 +40,7 @@ def step():
 def test_forward_backward_optimizer_and_ranges():
     found = step()
     assert "aten::linear" in names(found.of("forward"))
-    assert "aten::addmm" not in names(found.of("forward"))  # it is inside of linear
+    assert "aten::addmm" not in names(found.of("forward"))  # it runs inside linear
     assert "aten::mm" in names(found.of("backward"))
     assert "aten::linear" not in names(found.of("backward"))
     assert not any("autograd" in name for name in names(found.of("compute")))
@@ -80,9 +80,9 @@ def test_nothing_is_there_after_an_exception_and_the_next_one_works():
 
 
 def collectives(worker):
-    """Rank 1 comes late to each; what follows an asynchronous one is computed meanwhile."""
+    """Rank 1 is late for each collective. Ranks compute while an asynchronous collective runs."""
     tensor = torch.ones(1000)
-    for _ in range(2):  # connections are made before
+    for _ in range(2):  # open the connections first
         dist.all_reduce(tensor)
     peer = 1 - worker.rank
     dist.send(tensor, peer) if worker.rank == 0 else dist.recv(tensor, peer)
@@ -107,16 +107,16 @@ def test_collectives_on_ranks():
         expected = ["gloo:all_reduce", "gloo:broadcast", message[rank], "gloo:all_gather"]
         assert names(found.of("communication")) == expected
         assert {"aten::mm", "aten::mv"} <= set(names(found.of("compute")))
-        # What gloo's threads copy is not this program's computation.
+        # Copies on gloo's threads are not computation.
         assert "aten::view" not in names(found.of("compute"))
         assert not any("c10d" in name for name in names(found.spans))
-    # Who came first waited for who came late. The two clocks agree within far less than CLOCKS.
+    # The first rank waited for the late rank. The two clocks differ by far less than CLOCKS.
     early, late = (found.of("communication")[0] for found in runs)
     assert runs[0].began + early.end >= runs[1].began + late.start - CLOCKS
 
 
 def backward_waits(worker):
-    """An all-reduce that the backward itself waits for, as tensor parallelism has it."""
+    """The backward itself waits for an all-reduce, as in tensor parallelism."""
 
     class Reduce(torch.autograd.Function):
         @staticmethod
@@ -174,8 +174,8 @@ def test_busy_and_overlap():
         spans=[
             span("backward", 0, 4),
             span("backward", 6, 2),
-            span("communication", 3, 4),  # 1 s of it under each of the two
-            span("communication", 5, 1),  # at the same time as the last
+            span("communication", 3, 4),  # overlaps each of the two by 1 s
+            span("communication", 5, 1),  # inside the previous span
             span("communication", 20, 1),
         ]
     )
@@ -187,7 +187,7 @@ def test_busy_and_overlap():
 
 
 class Event(SimpleNamespace):
-    """As the profiler's raw event: its attributes are calls. Times are in nanoseconds."""
+    """Imitate the profiler's raw event: its attributes are calls. Times are in nanoseconds."""
 
     def __getattribute__(self, name):
         value = object.__getattribute__(self, name)
@@ -254,8 +254,8 @@ def test_ranks_are_drawn_on_one_axis():
         0: (0, 2),
         2: (10, 12),
         3: (14, 114),
-    }  # milliseconds, to what a clock of 1e9 s holds
-    assert axes.get_xlim()[0] == 0  # exactly: else the axis does not show its 0
+    }  # milliseconds, as exact as float64 is at 1e9 s
+    assert axes.get_xlim()[0] == 0  # exactly 0: otherwise the axis does not show it
     only = draw([one, two], lanes=["compute"], names=["a", "b"]).axes[0]
     assert [label.get_text() for label in only.get_yticklabels()] == ["a compute", "b compute"]
 

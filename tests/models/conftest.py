@@ -1,4 +1,4 @@
-"""Small models: a second thread costs more than it brings, and sums in another order."""
+"""One thread: for small models a second thread is slower, and changes the order of sums."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Shapes of models: what is refused, what stands in for None, and presets as large as named."""
+"""Configurations raise errors for bad values, fill in defaults, and have presets of known size."""
 
 import dataclasses
 
@@ -21,14 +21,14 @@ def test_presets_have_the_parameters_that_they_are_named_for(name):
     whole = GPTConfig.preset(name)
     positions = (whole.context - 1) * whole.width if whole.positions == "learned" else 0
     total = one + (whole.layers - 1) * (two - one) + positions
-    # Llama 2's 7B has 6.7; the small ones are within 6 % too
+    # Llama 2's 7B has 6.7 billion. The small presets are within 6 % too.
     assert total == pytest.approx(float(name[:-1]) * UNITS[name[-1]], rel=0.06)
 
 
 def test_a_preset_with_changes():
     changed = GPTConfig.preset("124M", layers=2, attention="explicit")
     assert (changed.layers, changed.attention, changed.width) == (2, "explicit", 768)
-    with pytest.raises(ValueError, match="no preset '2M': there are 100k, 300k, 1M"):
+    with pytest.raises(ValueError, match="no preset '2M'; choose one of 100k, 300k, 1M"):
         GPTConfig.preset("2M")
     with pytest.raises(TypeError, match="depth"):
         GPTConfig.preset("1M", depth=3)
@@ -70,7 +70,7 @@ def test_sizes_divide_each_other():
         GPTConfig(kv_heads=3)
     with pytest.raises(ValueError, match="8 kv_heads do not divide 4 heads"):
         GPTConfig(kv_heads=8)
-    with pytest.raises(ValueError, match="rotary positions need even heads, and these are 3"):
+    with pytest.raises(ValueError, match=r"rotary positions need an even head width .*, not 3"):
         GPTConfig(width=12, heads=4)
     GPTConfig(width=12, heads=4, positions="learned")
 
@@ -78,7 +78,7 @@ def test_sizes_divide_each_other():
 def test_a_mixer_for_all_blocks_or_one_for_each():
     assert GPTConfig(layers=2, mixer=("attention", "attention")).mixer_of(1) == "attention"
     assert GPTConfig().mixer_of(1) == "attention"
-    with pytest.raises(ValueError, match="1 mixers, and there are 2 layers"):
+    with pytest.raises(ValueError, match="1 mixers, but 2 layers"):
         GPTConfig(layers=2, mixer=("attention",))
     with pytest.raises(ValueError, match="mixer must be one of attention, not 'rnn'"):
         GPTConfig(layers=2, mixer=("attention", "rnn"))
@@ -86,7 +86,7 @@ def test_a_mixer_for_all_blocks_or_one_for_each():
 
 @pytest.mark.parametrize("dropout", [-0.1, 1, 1.5, float("nan")])
 def test_dropout_is_a_probability_below_one(dropout):
-    with pytest.raises(ValueError, match=r"dropout must lie in \[0, 1\), not"):
+    with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\), not"):
         GPTConfig(dropout=dropout)
 
 

@@ -1,4 +1,4 @@
-"""Counts against what runs, against published figures, and against each other."""
+"""Counts agree with measured runs, with published figures, and with each other."""
 
 import json
 from dataclasses import replace
@@ -29,7 +29,7 @@ GPT2_LIKE = {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": Tru
 
 @st.composite
 def configs(draw):
-    """Small ones of every kind."""
+    """Small configurations of every kind."""
     heads = draw(st.sampled_from([1, 2, 3, 4]))
     divisors = [kv_heads for kv_heads in range(1, heads + 1) if heads % kv_heads == 0]
     return GPTConfig(
@@ -154,11 +154,11 @@ def test_kaplan_forward_with_its_context():
     longer = flops_per_token(config, 512, "kaplan", part="forward", attention=True)
     scores = 2 * config.layers * 512 * config.width
     assert longer == 2 * parameters(config).non_embedding + scores
-    # table 1's rows of the embedding, and of the way back
+    # table 1's rows "embed" and "de-embed"
     rows = flops_per_token(config, convention="kaplan", part="forward", embedding=True)
     rows -= flops_per_token(config, convention="kaplan", part="forward")
     assert rows == 4 * config.width + 2 * config.width * config.vocab
-    # the exact count does not subtract what the mask hides: twice that
+    # the exact count includes the half that the mask hides: twice as much
     without = flops_per_token(config, 512, part="forward", attention=False)
     assert flops_per_token(config, 512, part="forward") - without == 2 * scores
     head = 2 * config.vocab * config.width
@@ -178,20 +178,20 @@ def test_palm_utilization_of_mt_nlg():
     rate = 100 * facts["tokens_per_second"] / (facts["gpus"] * facts["peak_flops"])
     for attention, printed in ((False, ""), (True, "_with_attention")):
         found = rate * flops_per_token(config, convention="palm", attention=attention)
-        # the throughput has four digits, so the percentage one behind the point
+        # the throughput has four digits, so the percentage has one decimal place
         assert found == pytest.approx(facts[f"utilization{printed}_percent"], abs=0.06)
 
 
 @pytest.mark.parametrize("row", PUBLISHED["megatron"]["rows"], ids=lambda row: row["name"])
 def test_exact_flops_give_megatrons_utilization(row):
-    """Korthikanti et al. count as "exact" does: explicit attention, and the head."""
+    """Korthikanti et al. count like "exact": explicit attention, and the head."""
     facts = PUBLISHED["megatron"]
     shape = {name: row[name] for name in ("width", "layers", "heads")}
     shape |= {name: facts[name] for name in ("context", "vocab")}
     config = GPTConfig(**shape, **GPT2_LIKE, attention="explicit")
     tokens = row["batch"] * facts["context"]
     percent = 100 * tokens * flops_per_token(config) / row["gpus"] / facts["peak_flops"]
-    off = 0.05 + percent / row["seconds"] * 0.005 / row["seconds"]  # both as printed, rounded
+    off = 0.05 + percent / row["seconds"] * 0.005 / row["seconds"]  # both are printed rounded
     assert percent / row["seconds"] == pytest.approx(row["utilization_percent"], abs=off)
 
 
@@ -225,7 +225,7 @@ def test_parts_add_up(name, convention):
     assert training == forward + backward
     assert 2 * forward <= backward < 2.5 * forward
     assert isinstance(training, int)
-    # the longest is the default; a switch that is set is obeyed
+    # the default is the largest count; each switch changes it
     assert flops_per_token(config, config.context, convention) == training
     switches = [
         flops_per_token(config, convention=convention, attention=attention, embedding=embedding)
@@ -256,14 +256,14 @@ def test_korthikanti_table():
         assert korthikanti_activation_bytes(config, 3, **sharded) == over["tensor"] * sbh
         both = korthikanti_activation_bytes(config, 3, **sharded, sequence_parallel=True)
         assert both == over["tensor_and_sequence"] * sbh
-        # everything is sharded with both
+        # tensor and sequence parallelism together shard everything
         alone = korthikanti_activation_bytes(config, 3, tensor=8, sequence_parallel=True)
         assert alone == none / 8
 
 
 @every_recompute
 def test_ours_is_korthikantis_without_dropout(recompute):
-    """In 16 bits their layer is ours, but for dropout, the norms' statistics and the mask."""
+    """In 16 bits, their layer differs from ours in dropout, the norms' statistics and the mask."""
     config = GPTConfig(width=64, heads=4, attention="explicit", recompute=recompute, **GPT2_LIKE)
     sequences, tokens = 3, 16
     places = sequences * tokens
@@ -272,7 +272,7 @@ def test_ours_is_korthikantis_without_dropout(recompute):
         theirs -= 2 * places * config.width  # two masks
         theirs += 2 * 2 * 2 * places  # mean and inverse deviation of two norms
     if recompute == "none":
-        theirs -= 3 * config.heads * tokens * places  # a mask, and the probabilities after it
+        theirs -= 3 * config.heads * tokens * places  # a mask, and the dropped probabilities
         theirs += tokens**2
     assert block_activation_bytes(config, sequences, tokens, torch.bfloat16) == theirs
 
@@ -305,7 +305,7 @@ def test_errors_say_what_is_wrong():
         flops_per_token(config, convention="megatron")
     with pytest.raises(ValueError, match="part must be one of training"):
         flops_per_token(config, part="all")
-    with pytest.raises(ValueError, match="palm counts model FLOPs"):
+    with pytest.raises(ValueError, match="palm counts model FLOPs only"):
         flops_per_token(config, convention="palm", part="recomputed")
     for tokens in (0, 65):
         for count in (
@@ -314,7 +314,7 @@ def test_errors_say_what_is_wrong():
             lambda tokens=tokens: block_activation_bytes(config, 1, tokens),
             lambda tokens=tokens: korthikanti_activation_bytes(config, 1, tokens),
         ):
-            with pytest.raises(ValueError, match=f"{tokens} tokens, and the context holds 1 to 64"):
+            with pytest.raises(ValueError, match=f"{tokens} tokens; the context allows 1 to 64"):
                 count()
     with pytest.raises(ValueError, match="recompute must be none"):
         korthikanti_activation_bytes(config, 1, recompute="some")

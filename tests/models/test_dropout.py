@@ -1,4 +1,4 @@
-"""Masks that depend on the counter alone: their statistics, and the same training on any cut."""
+"""Masks depend only on the counter: their statistics, and the same training on any cut."""
 
 from dataclasses import replace
 from itertools import product
@@ -16,11 +16,11 @@ from helpers.models.gpt import build
 
 CONFIG = GPTConfig(vocab=31, context=8, width=16, layers=2, heads=4, dropout=0.3)
 NUMBERS = ("seed", "step", "site", "sequence", "place")
-SIGMAS = 5  # how far a count of coins may be from its mean, for the fixed counters below
+SIGMAS = 5  # the allowed distance of a count from its mean, for the fixed counters below
 
 
 def mask(rate=0.5, channels=64, **numbers) -> torch.Tensor:
-    """Which of the channels stay, 1 or 0, for numbers that broadcast."""
+    """The channels' masks, 1 (kept) or 0 (dropped), for numbers that broadcast."""
     key = counter(*(torch.as_tensor(numbers.get(name, 0)) for name in NUMBERS))
     ones = torch.ones(*key.shape, channels, dtype=torch.float64)
     return (dropout(ones, rate, key) != 0).double()
@@ -32,7 +32,7 @@ def test_as_many_are_dropped_as_asked(along, rate):
     kept = mask(rate, **{along: torch.arange(2000)})
     sigma = (rate * (1 - rate) / kept.numel()) ** 0.5
     assert abs(1 - kept.mean().item() - rate) < SIGMAS * sigma
-    # so in every channel, and for every value of the number
+    # the rate holds in every channel, and for every value of the number
     for dim in (0, 1):
         off = (1 - kept.mean(dim) - rate).abs().max().item()
         assert off < SIGMAS * (rate * (1 - rate) / kept.shape[dim]) ** 0.5 + 1 / kept.shape[dim]
@@ -41,7 +41,7 @@ def test_as_many_are_dropped_as_asked(along, rate):
 @pytest.mark.parametrize("along", NUMBERS)
 @pytest.mark.parametrize("apart", [1, 2, 3, 16, 256])
 def test_neighbours_know_nothing_of_each_other(along, apart):
-    """The correlation of coins in which one number, or the channel, differs."""
+    """Masks of neighbouring numbers, or neighbouring channels, are not correlated."""
     signs = 2 * mask(0.5, **{along: torch.arange(2000)}) - 1
     far = (signs[apart:] * signs[:-apart]).mean().item()
     assert abs(far) < SIGMAS / signs[apart:].numel() ** 0.5
@@ -58,10 +58,10 @@ def test_each_number_counts_and_their_order_does():
 
 
 def test_pairs_of_masks_agree_in_half_of_their_places():
-    """No two of 300 masks are alike, or each other's opposite."""
+    """No two of 300 masks are equal, or opposite."""
     signs = 2 * mask(0.5, channels=512, sequence=torch.arange(300)) - 1
     products = (signs @ signs.T / 512).fill_diagonal_(0)
-    # 44 850 pairs: the largest of so many normal numbers is about 4.3 sigmas out
+    # 44 850 pairs: the largest of so many normal numbers is about 4.3 sigmas
     assert products.abs().max().item() < 6.5 / 512**0.5
 
 
@@ -72,7 +72,7 @@ def test_ints_and_tensors_give_the_same_key(number, other):
 
 
 def test_mix_is_the_published_hash_and_a_bijection():
-    # by hand, in 32 bits
+    # computed by hand, in 32 bits
     x = 0xDEADBEEF
     for _ in range(2):
         x = ((x >> 16) ^ x) * 0x45D9F3B % 2**32
@@ -112,7 +112,7 @@ def test_every_cut_of_a_batch_has_the_masks_of_the_whole():
         found, parts = gradients(model, cut)
         assert found == pytest.approx(loss, abs=1e-12)
         assert differ(parts, whole) < 1e-12
-    # a cut by places, as in context parallel, up to the attention
+    # a cut by places, as in context parallelism: compared before the attention
     places = torch.tensor([1, 4, 7])
     whole = model.locate(batch.tokens, numbers=batch.numbers, step=5)
     some = model.locate(batch.tokens[:, places], places, batch.numbers, 5)

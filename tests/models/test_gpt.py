@@ -1,4 +1,4 @@
-"""The model beside transformers' Llama and GPT-2, and what holds of any such model."""
+"""The model agrees with transformers' Llama and GPT-2, and has the properties of a GPT."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ SHAPE = {"vocab": 31, "context": 16, "width": 24, "layers": 2, "heads": 4}
 KINDS = {"llama": GPTConfig(**SHAPE), "gpt2": GPTConfig(**SHAPE, **GPT2_LIKE)}
 KINDS["grouped"] = replace(KINDS["llama"], kv_heads=2, tied=False)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
-# Logits are of size 1 here. Rounding of the last bit, over sums of some dozen terms, in two layers.
+# For logits of size 1: rounding of the last bit, in sums of some dozen terms, in two layers.
 CLOSE = {torch.float64: 1e-13, torch.float32: 1e-5}
 
 every_kind = pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
@@ -35,7 +35,7 @@ def some_tokens(config, sequences=3, tokens=None, seed=0):
 
 
 def randomised(model, seed=0):
-    """Every parameter random and of size 1/4: biases and scales too, so that none is forgotten."""
+    """Make every parameter random, of size 1/4. Biases and scales too, so that tests see them."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -91,7 +91,7 @@ LLAMA = {
 
 
 def from_llama(state, config):
-    """Their parameters under our names: nothing is turned or reordered."""
+    """Their parameters under our names, without transposing or reordering."""
     ours = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
     ours["head.weight"] = ours["embedding.weight"] if config.tied else "lm_head.weight"
     for layer in range(config.layers):
@@ -130,7 +130,7 @@ def turned(parameter):
 
 
 def from_gpt2(state, config):
-    """Their Conv1D holds matrices transposed, and query, key and value in one."""
+    """Their Conv1D transposes matrices, and joins query, key and value."""
     state = {name.removeprefix("transformer."): t for name, t in state.items()}
     ours = {"embedding.weight": state["wte.weight"], "positions.weight": state["wpe.weight"]}
     ours["head.weight"] = state["wte.weight" if config.tied else "lm_head.weight"]
@@ -147,7 +147,7 @@ def from_gpt2(state, config):
 
 
 class Angles(nn.Module):
-    """Their table of angles, in float64."""
+    """Compute their table of angles in float64."""
 
     def __init__(self, config):
         super().__init__()
@@ -160,7 +160,7 @@ class Angles(nn.Module):
 
 
 def in_float64(theirs, config):
-    """Their model in float64 throughout: Llama's norms and angles go through float32 by design."""
+    """Use float64 throughout their model: Llama's norms and angles use float32 by design."""
     if isinstance(theirs, LlamaForCausalLM):
         theirs.model.rotary_emb = Angles(config)
         for module in list(theirs.modules()):
@@ -173,7 +173,7 @@ def in_float64(theirs, config):
 
 
 def both(kind, dtype, **changes):
-    """Their model, ours with their parameters, and the function that names theirs as ours."""
+    """Their model, our model with their parameters, and the function that renames parameters."""
     config = GPTConfig(**SHAPE, **(GPT2_LIKE if kind == "gpt2" else {}), **changes)
     config = replace(config, kv_heads={"grouped": 2, "one key": 1}.get(kind))
     make, rename = (gpt2_of, from_gpt2) if kind == "gpt2" else (llama_of, from_llama)
@@ -181,7 +181,7 @@ def both(kind, dtype, **changes):
     if dtype is torch.float64:
         theirs = in_float64(theirs, config)
     ours = GPT(config, dtype=dtype)
-    ours.load_state_dict(rename(theirs.state_dict(), config))  # strict: none is left out
+    ours.load_state_dict(rename(theirs.state_dict(), config))  # strict: no parameter is missing
     return theirs, ours, rename
 
 
@@ -218,7 +218,7 @@ def test_gradients_are_those_of_transformers(kind, tied):
         torch.testing.assert_close(parameter.grad, expected[name], rtol=0, atol=1e-11)
 
 
-# what holds of any
+# properties of every GPT
 
 
 @every_kind
@@ -244,7 +244,7 @@ def test_every_dtype_runs(config, dtype, attention):
 def test_lower_precision_is_near(config):
     x, y = some_tokens(config), some_tokens(config, seed=1)
     exact = loss_sum(build(config, dtype=torch.float64)(x), y)[0].item()
-    # relative to the loss: a handful of roundings of 2^-24 and 2^-9
+    # relative to the loss: a few rounding errors of 2^-24 and 2^-9
     for dtype, near in ((torch.float32, 1e-6), (torch.bfloat16, 1e-2)):
         found = loss_sum(build(config, dtype=dtype)(x), y)[0].item()
         assert found == pytest.approx(exact, rel=near)
@@ -262,9 +262,9 @@ def test_no_token_sees_the_future(config, attention):
             changed[0, place] = (changed[0, place] + 1) % config.vocab
             after = model(changed)
             assert torch.equal(after[:, :place], before[:, :place])
-            # and every later one sees it
+            # every later place sees the change
             assert ((after - before)[0, place:].abs().amax(-1) > 0).all()
-        # nor does it see how many come
+        # a place does not see the number of later places
         for length in (1, 2, 7):
             shorter = model(tokens[:, :length])
             torch.testing.assert_close(shorter, before[:, :length], rtol=0, atol=1e-13)
@@ -282,7 +282,8 @@ def test_explicit_attention_is_the_fused_one(config, dtype):
     found, expected = gradients(explicit, x, y), gradients(fused, x, y)
     size = max(gradient.abs().max().item() for gradient in expected.values())
     for name in found:
-        # the keys' bias moves no softmax: its gradient is rounding, so the size is that of them all
+        # the keys' bias does not change the softmax: its gradient is only rounding error, so
+        # compare with the size of all gradients
         torch.testing.assert_close(found[name], expected[name], rtol=0, atol=CLOSE[dtype] * size)
 
 
@@ -323,7 +324,7 @@ def test_rotary_turns_pairs_by_their_angles():
     x = torch.tensor([1.0, 0.0, 0.0, 2.0], dtype=torch.float64).expand(1, 5, 1, 4)
     turned = rotate(x, cos, sin)[0, :, 0]
     place = torch.arange(5, dtype=torch.float64)
-    # pairs (0, 2) and (1, 3), whose angles are place and place/10
+    # pairs (0, 2) and (1, 3) have the angles place and place/10
     expected = [place.cos(), -2 * (place / 10).sin(), place.sin(), 2 * (place / 10).cos()]
     torch.testing.assert_close(turned, torch.stack(expected, -1), rtol=0, atol=1e-15)
 
@@ -442,7 +443,7 @@ def test_batches_may_be_split_anywhere():
 @every_attention
 @pytest.mark.parametrize("recompute", CHOICES["recompute"])
 def test_an_empty_batch_forward_and_backward(config, attention, recompute):
-    """A rank without data still takes part: its gradients are zeros, not None."""
+    """A rank without data still runs: its gradients are zeros, not None."""
     model = build(replace(config, attention=attention, recompute=recompute))
     tokens = torch.zeros(0, 5, dtype=torch.long)
     logits = model(tokens)
@@ -457,7 +458,7 @@ def test_an_empty_batch_forward_and_backward(config, attention, recompute):
 
 @every_kind
 def test_more_tokens_than_the_context(config):
-    with pytest.raises(ValueError, match="17 tokens, and the context holds 16"):
+    with pytest.raises(ValueError, match="17 tokens, but the context allows 16"):
         build(config)(torch.zeros(1, 17, dtype=torch.long))
 
 
@@ -465,7 +466,7 @@ def test_a_tied_head_gets_both_gradients():
     config = KINDS["llama"]
     tied = build(config, dtype=torch.float64)
     untied = GPT(replace(config, tied=False), dtype=torch.float64)
-    untied.load_state_dict(tied.state_dict())  # the tied one names its matrix twice
+    untied.load_state_dict(tied.state_dict())  # the tied model has two names for its matrix
     x, y = some_tokens(config), some_tokens(config, seed=1)
     apart = gradients(untied, x, y)
     both = apart["embedding.weight"] + apart["head.weight"]
@@ -474,7 +475,7 @@ def test_a_tied_head_gets_both_gradients():
 
 
 def test_the_state_names_parameters_alone():
-    """Tables of angles are made anew: a checkpoint does not hold them."""
+    """A checkpoint does not contain the tables of angles."""
     model = build(KINDS["grouped"])
     assert model.state_dict().keys() == dict(model.named_parameters()).keys()
     assert {name.rsplit(".")[-1] for name, _ in model.named_buffers()} == {"cos", "sin"}
@@ -482,7 +483,7 @@ def test_the_state_names_parameters_alone():
 
 @every_kind
 def test_it_learns(config):
-    """A few steps on one batch: the loss falls from about ln 31."""
+    """In a few steps on one batch, the loss falls from about ln 31."""
     model = build(config, seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     x, y = some_tokens(config, 2), some_tokens(config, 2, seed=1)
@@ -498,7 +499,7 @@ def test_it_learns(config):
 
 
 def test_a_model_is_nothing_but_modules():
-    """Linear, embeddings and norms: what FSDP and tensor parallelism cut by name."""
+    """Linear layers, embeddings and norms: FSDP and tensor parallelism shard them by name."""
     model = build(KINDS["llama"])
     leaves = {
         type(m) for m in model.modules() if next(m.parameters(recurse=False), None) is not None
@@ -510,7 +511,7 @@ def test_a_model_is_nothing_but_modules():
 
 
 def stages(config, dtype=torch.float64):
-    """A whole model in three: the middle one has no end, the last two blocks."""
+    """A model of three blocks in three stages: block 0; blocks 1 and 2; the head only."""
     middle = {"first": False, "last": False}
     cuts = [([0], {"last": False}), ([1, 2], middle), ([], {"first": False})]
     return [build(config, 0, dtype, blocks=blocks, **ends) for blocks, ends in cuts]
@@ -536,7 +537,7 @@ def test_stages_in_a_row_are_the_whole_model(config):
             name = stage.plain_name(name)
             sums[name] = sums.get(name, 0) + p.grad
     assert sums.keys() == expected.keys()
-    for name in expected:  # a tied matrix's gradient is the sum of both ends'
+    for name in expected:  # a tied matrix's gradient is the sum of both stages' gradients
         torch.testing.assert_close(sums[name], expected[name], rtol=0, atol=1e-12)
 
 
@@ -559,7 +560,7 @@ def test_moving_and_casting_keep_the_tie():
 
 
 class Kept:
-    """A plain cache of one block."""
+    """A simple cache of one block."""
 
     def __init__(self):
         self.k = self.v = None
@@ -600,7 +601,7 @@ def test_places_may_differ_from_sequence_to_sequence():
 
 @every_kind
 def test_every_parameter_is_reached_through_its_modules_call(config):
-    """FSDP gathers in the hooks of a call: a parameter that is read past it would be a shard."""
+    """FSDP gathers in a module's hooks, so outside its call a parameter is only a shard."""
     model, called = build(config), set()
     for module in model.modules():
         module.register_forward_pre_hook(lambda m, _: called.add(m))
@@ -612,6 +613,6 @@ def test_every_parameter_is_reached_through_its_modules_call(config):
 
 
 def guard(module, called):
-    """Parameters of `module` are not there until it is called."""
+    """Remove the parameters of `module` until it is called."""
     held = {name: module._parameters.pop(name) for name in list(module._parameters)}
     module.register_forward_pre_hook(lambda m, _: m._parameters.update(held))

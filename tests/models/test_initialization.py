@@ -1,4 +1,4 @@
-"""First parameters depend on the seed, the name and the shape: on nothing that a layout changes."""
+"""Initial parameters depend only on the seed, the name and the shape, not on the layout."""
 
 import json
 import math
@@ -38,13 +38,13 @@ def test_other_dtypes_are_the_float64_one_rounded(dtype, changes):
     assert_equal(state(config, dtype=dtype), {name: v.to(dtype) for name, v in exact.items()})
     assert all(p.dtype is torch.float64 for p in exact.values())
     unit = first_value("blocks.0.mlp.up.weight", (64, 1), 0, 1)  # a standard deviation of 1
-    assert (unit != unit.float()).all()  # drawn in float64, not only stored so
+    assert (unit != unit.float()).all()  # drawn in float64, not only stored in it
 
 
 def test_torchs_generator_is_neither_read_nor_moved():
     torch.manual_seed(1)
     first = state()
-    model = GPT(CONFIG, dtype=torch.float64)  # PyTorch's modules draw here
+    model = GPT(CONFIG, dtype=torch.float64)  # PyTorch's modules use the generator here
     before = torch.get_rng_state()
     initialize(model, 0)
     assert torch.equal(torch.get_rng_state(), before)
@@ -66,15 +66,15 @@ print(first_value("blocks.0.mlp.up.weight", (3, 2), 7, 2).tolist())
 
 def test_a_parameter_does_not_depend_on_the_others():
     whole = state()
-    # without learned positions, untied, another MLP, more words: the attention is the same
+    # other positions, tying, MLP and vocabulary: the attention is the same
     other = state(replace(CONFIG, vocab=64, tied=False, positions="learned", mlp="gelu"))
     shared = [name for name in whole if "attention" in name]
     assert_equal({n: other[n] for n in shared}, {n: whole[n] for n in shared})
-    # more layers change the size of what writes into the residual stream, and nothing else
+    # more layers change only the matrices that write into the residual stream
     deeper = state(replace(CONFIG, layers=5))
     same = [name for name in whole if not name.endswith(("out.weight", "down.weight"))]
     assert_equal({n: deeper[n] for n in same}, {n: whole[n] for n in same})
-    # alone, as a rank that holds one layer makes it
+    # alone, as on a rank that holds one layer
     name = "blocks.2.mlp.down.weight"
     alone = first_value(name, whole[name].shape, 0, CONFIG.layers)
     assert torch.equal(alone, whole[name])
@@ -136,7 +136,7 @@ def test_standard_deviations(changes):
             else:
                 std = 1 / math.sqrt(value.shape[1])
                 std /= math.sqrt(2 * 4) if name.endswith(("out.weight", "down.weight")) else 1
-            # of n normal numbers it is off by 1/sqrt(2n) of itself: 6 of those, for the fixed seed
+            # the relative error for n normal numbers is 1/sqrt(2n); allow 6 times that
             off = 6 / math.sqrt(2 * value.numel())
             assert value.std().item() == pytest.approx(std, rel=off), name
             assert abs(value.mean().item()) < 6 * std / math.sqrt(value.numel()), name
@@ -152,6 +152,6 @@ def test_activations_keep_their_size_at_any_width():
         for block in model.blocks.values():
             x = block(x, positions)
             sizes.append(x.std().item())
-        # each layer adds its share of 1/(2 layers): the stream ends at about 1, not at width
+        # each layer adds its share of 1/(2 layers): the stream grows to about 1, not to width
         assert 0.2 < sizes[-1] < 2
         assert sizes[0] < sizes[-1]

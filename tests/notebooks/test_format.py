@@ -15,6 +15,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("week*.ipynb")) + sorted(
 PNG_BYTES = 60_000
 CELL_LINES = 30
 SLIDES = {"slide", "subslide", "fragment", "skip", "notes", "-"}
+EMBEDDED = re.compile(r"data:image/png;base64,([^'\"]+)")
 MACHINE_PATH = re.compile(r"(?<![\w./~])/(?:tmp|home|root|Users|private|var/folders)/[\w.-]+")
 
 pytestmark = [
@@ -34,6 +35,12 @@ def outputs(path):
     for index, cell in code(path):
         for output in cell.outputs:
             yield index, cell.metadata.get("tags", []), output
+
+
+def pngs(data):
+    """The pictures of an output, in base64: its own, and those inside its HTML (folded ones)."""
+    inside = EMBEDDED.findall(data.get("text/html", ""))
+    return [*([data["image/png"]] if "image/png" in data else []), *inside]
 
 
 def test_valid(path):
@@ -82,9 +89,9 @@ def test_nothing_of_this_run_or_machine(path):
 
 def test_pictures_are_small(path):
     sizes = [
-        (index, len(base64.b64decode(output.data["image/png"])))
+        (index, len(base64.b64decode(png)))
         for index, _, output in outputs(path)
-        if "image/png" in output.get("data", {})
+        for png in pngs(output.get("data", {}))
     ]
     assert [pair for pair in sizes if pair[1] > PNG_BYTES] == []
 

@@ -1,6 +1,7 @@
 """Times of collectives: each call has a line, full dots, and hollow ones where there are any."""
 
 from helpers.plots.cost import costs
+from helpers.plots.style import PAPER
 
 LINE = {"all_reduce, 2 ranks": [(1.0, 2.0), (10.0, 3.0)], "barrier, 4 ranks": [(1.0, 5.0)]}
 FITTED = {"all_reduce, 2 ranks": [(1.0, 2.1)]}
@@ -18,7 +19,7 @@ def test_lines_and_dots_of_one_colour():
     assert [list(line.get_ydata()) for line in lines] == [[2.0, 3.0], [5.0]]
     assert [list(dot.get_ydata()) for dot in dots] == [[2.1], [6.0]]
     assert [dot.get_color() for dot in dots] == [line.get_color() for line in lines]
-    assert [dot.get_markerfacecolor() for dot in dots] == [lines[0].get_color(), "none"]
+    assert [dot.get_markerfacecolor() for dot in dots] == [lines[0].get_color(), PAPER]
     assert legend == [*LINE, "measured, fitted", "measured, not fitted"]
 
 

@@ -11,4 +11,4 @@ def test_it_draws_itself():
     assert right.get_yscale() == "log"
     drawn = [value for line in right.lines[:2] for value in line.get_ydata()]
     assert min(drawn) > 0
-    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert figure._repr_png_()[0].startswith(b"\x89PNG")

@@ -2,7 +2,7 @@
 
 import base64
 
-from helpers.plots.live import bars_html, bars_text, curve_figure, curve_png
+from helpers.plots.live import bars_html, bars_text, curve_figure, curve_output
 
 
 def test_bars():
@@ -18,6 +18,16 @@ def test_an_empty_loop_has_a_full_bar_of_nothing():
     assert "0/0" in bars_html({("", 0): (0, 0)})
 
 
+def test_a_label_is_text_whatever_is_in_it():
+    """Neither HTML for the notebook, nor commands for the terminal, nor a line of its own."""
+    bars = {("<img src=x>\x1b]0;title\x07\n[rank 9] ok é", 0): (1, 2)}
+    assert "<img" not in bars_html(bars)
+    assert "&lt;img src=x&gt;" in bars_html(bars)
+    assert bars_text(bars) == "<img src=x>\\x1b]0;title\\x07\\n[rank 9] ok é rank 0: 1/2"
+    assert "\x1b" not in bars_html(bars)
+    assert len(bars_text({("x" * 10_000, 0): (1, 2)})) < 100
+
+
 def test_a_curve_for_each_rank():
     figure = curve_figure("loss", {1: ([0, 1], [3.0, 2.0]), 0: ([0, 1], [4.0, 1.0])})
     axes = figure.axes[0]
@@ -28,6 +38,7 @@ def test_a_curve_for_each_rank():
 
 def test_png_is_small():
     steps = list(range(500))
-    data = base64.b64decode(curve_png("loss", dict.fromkeys(range(4), (steps, steps))))
+    data, _ = curve_output("loss", dict.fromkeys(range(4), (steps, steps)))
+    data = base64.b64decode(data["image/png"])
     assert data.startswith(b"\x89PNG")
     assert len(data) < 60_000

@@ -6,7 +6,7 @@ import sys
 PROGRAM = """
 import sys
 from helpers.plots.holdings import holdings
-png = holdings({"a": [[1]]})._repr_png_()
+png = holdings({"a": [[1]]})._repr_png_()[0]
 assert png.startswith(b"\\x89PNG"), png[:8]
 assert "matplotlib.pyplot" not in sys.modules
 """

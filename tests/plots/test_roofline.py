@@ -42,7 +42,7 @@ def test_operations_and_measurements():
 def test_titles_and_a_picture():
     figure = roofline(ROOFS, title="two machines")
     assert figure.axes[0].get_title() == "two machines"
-    assert 1000 < len(figure._repr_png_()) < 60_000
+    assert 1000 < len(figure._repr_png_()[0]) < 60_000
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ LOSS = BESIROGLU.loss(PARAMS, BUDGETS / 6 / PARAMS)
 
 def test_a_frontier_draws_itself_with_its_parabolas():
     found = isoflop(PARAMS, BUDGETS, LOSS)
-    assert found._repr_png_().startswith(PNG)
+    assert found._repr_png_()[0].startswith(PNG)
     left, right = frontier(found).axes
     assert len(left.lines) == 9  # dots, parabola and minimum of three budgets
     *stars, line = right.lines
@@ -27,5 +27,5 @@ def test_a_fit_draws_itself_with_and_without_bootstraps():
         fit = fit_chinchilla(
             PARAMS, BUDGETS / 6 / PARAMS, LOSS, bootstrap=bootstrap, starts=grid()[::100]
         )
-        assert fit._repr_png_().startswith(PNG)
+        assert fit._repr_png_()[0].startswith(PNG)
         assert len(fit.picture().axes) == count + 1  # and the colour bar

@@ -97,8 +97,8 @@ def test_lines_divide_groups_of_lanes():
 
 
 def test_odd_input():
-    assert timeline([])._repr_png_().startswith(b"\x89PNG")
-    assert timeline([Box(lane="a", start=5, duration=0, label="x")])._repr_png_()
+    assert timeline([])._repr_png_()[0].startswith(b"\x89PNG")
+    assert timeline([Box(lane="a", start=5, duration=0, label="x")])._repr_png_()[0]
     with pytest.raises(ValueError, match="negative"):
         Box(lane="a", start=0, duration=-1)
 
@@ -107,7 +107,7 @@ def test_thousands_of_boxes_are_few_artists():
     boxes = [Box(lane="a", start=n, duration=0.9, kind="forward") for n in range(5000)]
     figure = timeline(boxes)
     assert len(figure.axes[0].collections) == 1
-    assert len(figure._repr_png_()) < 60_000
+    assert len(figure._repr_png_()[0]) < 60_000
 
 
 spans = st.tuples(st.integers(0, 20), st.integers(1, 6))

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+from helpers.scaling import chinchilla
 from helpers.scaling.chinchilla import ChinchillaFit, NotIdentified, fit_chinchilla
 from helpers.scaling.law import BESIROGLU, HOFFMANN
 from helpers.scaling.objective import Objective
 from helpers.scaling.search import grid
 
-FEW = grid()[::60]  # 75 of the starts, where the search itself is not in question
+FEW = grid()[::60]  # 75 starts, for the tests that are not about the search
 
 
 def test_the_grid_is_the_papers():
@@ -41,7 +42,7 @@ def test_without_noise_the_coefficients_come_back(sweep, law):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_lower_minimum_is_found_by_scipy_from_many_starts(sweep, seed):
-    """The plain way: L-BFGS from each start, then again from the best without a tolerance."""
+    """The plain method: L-BFGS from many starts, with tight tolerances."""
     params, tokens, loss = sweep(seed, runs=60)
     fit = fit_chinchilla(params, tokens, loss)
     problem = Objective.of(params, tokens, loss, 1e-3)
@@ -56,11 +57,11 @@ def test_no_lower_minimum_is_found_by_scipy_from_many_starts(sweep, seed):
         for start in problem.inward(grid()[::150])
     ]
     assert fit.objective <= min(found) / 1e3 * (1 + 1e-9)
-    assert fit.objective == pytest.approx(min(found) / 1e3, rel=1e-4)  # and the same valley
+    assert fit.objective == pytest.approx(min(found) / 1e3, rel=1e-4)  # the same valley
 
 
 def test_the_minimum_is_one_to_nine_digits(sweep):
-    """From other starts, and with no slope left: no tolerance of the search shows."""
+    """Other starts give the same minimum, so the search's tolerances do not matter."""
     runs = sweep(3)
     one, two = fit_chinchilla(*runs, starts=FEW), fit_chinchilla(*runs, starts=grid()[7::80])
     assert one.objective == pytest.approx(two.objective, rel=1e-9)
@@ -68,7 +69,7 @@ def test_the_minimum_is_one_to_nine_digits(sweep):
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say(sweep):
-    """90 % intervals over 30 sweeps. Below 22 of 30 has a chance of 0.2 % if they are right."""
+    """90 % intervals over 30 sweeps. If they are right, below 22 of 30 has a chance of 0.2 %."""
     held = dict.fromkeys(("E", "alpha", "beta", "a"), 0)
     truth = {"E": BESIROGLU.E, "alpha": BESIROGLU.alpha, "beta": BESIROGLU.beta}
     truth["a"] = BESIROGLU.exponents[0]
@@ -81,7 +82,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(sweep):
             held[name] += low <= value <= high
         widths.append(fit.intervals["a"][1] - fit.intervals["a"][0])
     assert min(held.values()) >= 22, held
-    assert max(widths) < 0.2  # and not by being boundless
+    assert max(widths) < 0.2  # the intervals are not right by being very wide
 
 
 def test_bootstraps_depend_on_the_seed_alone(sweep):
@@ -93,12 +94,14 @@ def test_bootstraps_depend_on_the_seed_alone(sweep):
     assert set(first) == {"E", "A", "B", "alpha", "beta", "a", "b"}
 
 
-def test_a_bootstrap_is_a_fit_to_the_rows_drawn(sweep):
+def test_a_bootstrap_is_a_fit_to_the_rows_drawn(sweep, monkeypatch):
+    monkeypatch.setattr(chinchilla, "ROUND", 2)  # more than one round
     params, tokens, loss = sweep(6, runs=60)
     fit = fit_chinchilla(params, tokens, loss, bootstrap=3, seed=7, starts=FEW)
     rng = np.random.default_rng(7)
     rng.normal(size=(2, 5))
     draws = rng.multinomial(60, np.full(60, 1 / 60), size=3)
+    assert np.array_equal(fit.draws, draws)
     for number, draw in enumerate(draws):
         rows = np.repeat(np.arange(60), draw)
         own = fit_chinchilla(params[rows], tokens[rows], loss[rows], starts=FEW)
@@ -143,8 +146,8 @@ N, D = np.logspace(7, 10, 24), np.logspace(9, 11.5, 24)
     [
         (runs_of(np.repeat([1e8, 1e9], 12), D), "2 sizes of params"),
         (runs_of(N, 1e10), "1 sizes of tokens"),
-        (runs_of(N[::6], D[::6]), "4 runs for five numbers"),
-        (runs_of(N, 20 * N), "cannot be told apart|a limit is reached"),
+        (runs_of(N[::6], D[::6]), "only 4 runs for five numbers"),
+        (runs_of(N, 20 * N), "do not distinguish|a limit is reached"),
         (runs_of(N, D[::-1], noise=0.5), "standard error|a limit is reached"),
     ],
 )
@@ -158,10 +161,10 @@ def test_runs_that_do_not_determine_the_fit_are_doubted(runs, reason):
 
 
 def test_minima_that_tie_are_doubted():
-    """Loss that is the same along N and D: which term carries it cannot be known."""
+    """The loss depends only on the common size, so no fit can know which term carries it."""
     size = np.repeat(np.logspace(7, 10, 20), 2)
     loss = 1.7 + 400 / size**0.34
-    with pytest.warns(NotIdentified, match="tie|told apart|limit"):
+    with pytest.warns(NotIdentified, match="tie|distinguish|limit"):
         fit_chinchilla(size, size, loss, starts=FEW)
 
 

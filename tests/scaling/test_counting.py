@@ -11,7 +11,7 @@ def test_gpt2_small_is_counted_both_ways():
     assert found.total == 124_439_808
     assert found.non_embedding == 12 * 12 * 768**2
     assert found.six_total == 6 * found.total
-    assert found.exact > found.six_non_embedding  # head and attention are work too
+    assert found.exact > found.six_non_embedding  # the head and attention cost FLOPs too
 
 
 def test_a_family_adds_its_embeddings():
@@ -22,8 +22,11 @@ def test_a_family_adds_its_embeddings():
 
 @pytest.mark.parametrize("law", [BESIROGLU, HOFFMANN_UNROUNDED])
 def test_leaving_the_embeddings_out_raises_the_exponent(law):
-    """Kaplan's sizes: 768 to 1.5B parameters without embeddings (his section 2). Small models bend
-    it most; among large ones, whose embeddings are few, the law's own exponent comes back."""
+    """Kaplan's sizes are 768 to 1.5B parameters without embeddings (section 2).
+
+    Small models bend the exponent most. Large models have few embeddings, so the law's own exponent
+    comes back.
+    """
     true = law.exponents[0]
     bent = bent_exponent(law, Family(), 768, 1.5e9)
     assert bent > true + 0.1

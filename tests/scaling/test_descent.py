@@ -1,4 +1,4 @@
-"""Newton's descent on functions whose minima are known."""
+"""Newton's descent on functions with known minima."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from helpers.scaling.descent import LONGEST, STEEP, descend
 
 
 class Bowl:
-    """f = (x - least)^T M (x - least) / 2, and how often it was asked."""
+    """f = (x - least)^T M (x - least) / 2; counts the calls of `derivatives`."""
 
     def __init__(self, least, matrix):
         self.least, self.matrix, self.calls = np.array(least), np.array(matrix), 0
@@ -23,7 +23,7 @@ class Bowl:
 
 
 class DoubleWell:
-    """f = (x^2 - 1)^2: minima at 1 and -1, a maximum at 0, where the Hessian is negative."""
+    """f = (x^2 - 1)^2: minima at 1 and -1, and a maximum at 0, where the Hessian is negative."""
 
     def value(self, points, weights=None):
         return ((points**2 - 1) ** 2).sum(-1)
@@ -43,7 +43,7 @@ def test_a_badly_scaled_bowl_is_left_at_its_lowest_point(newton):
     assert points == pytest.approx(np.tile(bowl.least, (3, 1)), abs=1e-8)
     assert f == pytest.approx(np.zeros(3), abs=1e-16)
     assert (steepness < 1e-9).all()
-    assert starts[0].tolist() == [0.0, 0.0]  # the caller's own are as they were
+    assert starts[0].tolist() == [0.0, 0.0]  # the caller's array is unchanged
 
 
 def test_each_start_goes_to_the_well_on_its_side():

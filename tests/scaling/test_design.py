@@ -1,4 +1,4 @@
-"""What the sweep trains: its runs have the budgets they say, its rates follow the tuned ones."""
+"""Each run keeps to its budget, and the learning rates follow the tuned ones."""
 
 import math
 
@@ -22,7 +22,7 @@ def test_every_budget_has_six_sizes_and_keeps_to_its_flops():
 
 
 def test_the_rate_follows_the_vertices_of_the_tuned_widths():
-    # losses that are parabolas over log(rate), with their vertex at 0.3 / width
+    # Each width's loss is a parabola over log(rate), with its vertex at 0.3 / width.
     rows = [
         {"phase": "tuning", "width": w, "rate": rate, "loss": math.log(rate * w / 0.3) ** 2}
         for w in (16, 32, 64)

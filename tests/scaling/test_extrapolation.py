@@ -1,4 +1,4 @@
-"""Fitted to the small half, held against the large one."""
+"""Fits to the small half of the runs, compared with the large half."""
 
 import numpy as np
 import pytest
@@ -24,10 +24,12 @@ def test_noise_is_not_made_larger(sweep):
 def test_only_the_small_runs_are_seen(sweep):
     params, tokens, loss = sweep(1, runs=60, noise=0.0)
     large = params * tokens > np.median(params * tokens)
-    loss = np.where(large, 1.1 * loss, loss)  # the large ones follow another law
+    loss = np.where(large, 1.1 * loss, loss)  # the large runs follow another law
     found = extrapolate(params, tokens, loss)
     assert abs(found.fit.E / BESIROGLU.E - 1) < 1e-4
-    assert found.errors == pytest.approx(np.full(30, 1 / 1.1 - 1), abs=1e-6)  # too low
+    assert found.errors == pytest.approx(
+        np.full(30, 1 / 1.1 - 1), abs=1e-6
+    )  # the predictions are too low
     assert found.mean_error == pytest.approx(1 - 1 / 1.1, abs=1e-6)
 
 

@@ -8,7 +8,7 @@ BUDGETS = np.logspace(18, 21, 7)
 
 
 def runs(noise=0.0, seed=0, width=1.0):
-    """Nine sizes around each budget's best."""
+    """Nine sizes around the best size of each budget."""
     best = np.array([BESIROGLU.optimal(c)[0] for c in BUDGETS])
     params = (best[:, None] * np.exp(np.linspace(-width, width, 9))).ravel()
     compute = np.repeat(BUDGETS, 9)
@@ -21,7 +21,7 @@ def test_parabolas_find_the_laws_exponent():
     a, b = BESIROGLU.exponents
     assert (fit.a, fit.b) == (pytest.approx(a, abs=1e-3), pytest.approx(b, abs=1e-3))
     best, _ = BESIROGLU.optimal(BUDGETS)
-    np.testing.assert_allclose(fit.params, best, rtol=0.02)  # a parabola is not quite the valley
+    np.testing.assert_allclose(fit.params, best, rtol=0.02)  # the valley is only roughly a parabola
     np.testing.assert_allclose(6 * fit.params * fit.tokens, fit.compute, rtol=1e-12)
     params, tokens = fit.optimal(1e20)
     assert 6 * params * tokens == pytest.approx(1e20)
@@ -62,7 +62,7 @@ def test_the_envelope_finds_the_exponent():
     spent = [np.logspace(16, 22, 400)] * 25
     losses = [BESIROGLU.loss(n, c / 6 / n) for n, c in zip(sizes, spent, strict=True)]
     fit = envelope(sizes, spent, losses)
-    # The envelope is where dL/dN = 0 at fixed C: the same optimum, in steps of the sizes.
+    # On the envelope dL/dN = 0 at fixed C: the same optimum, up to the spacing of the sizes.
     assert fit.a == pytest.approx(BESIROGLU.exponents[0], abs=0.01)
     with pytest.raises(ValueError, match="curve 1: compute must rise"):
         envelope(sizes[:2], [spent[0], spent[0][::-1]], losses[:2])
@@ -70,8 +70,8 @@ def test_the_envelope_finds_the_exponent():
         envelope(sizes[:1], spent[:1], losses[:1])
 
 
-# Hoffmann et al. 2022, arXiv:2203.15556, tables 3 and A3, as printed: for each size the FLOPs and
-# tokens by approach 1, 2 and 3. 175B by approach 3 is printed 1.26e24, a tenth of 6 N D.
+# Hoffmann et al. 2022, arXiv:2203.15556, tables 3 and A3: for each size the FLOPs and tokens by
+# approach 1, 2 and 3. For 175B by approach 3 the paper prints 1.26e24, a tenth of 6 N D.
 PRINTED = (
     (0.4e9, (1.92e19, 8.0e9), (1.84e19, 7.7e9), (2.21e19, 9.2e9)),
     (1e9, (1.21e20, 20.2e9), (1.20e20, 20.0e9), (1.62e20, 27.1e9)),
@@ -87,8 +87,11 @@ PRINTED = (
 
 @pytest.mark.parametrize(("approach", "a"), [(1, 0.50), (2, 0.49), (3, 0.46)])
 def test_the_papers_tables_are_lines_of_their_own(approach, a):
-    """A line through all rows but 67B gives their FLOPs back to the last of three digits, and the
-    exponent of table 2. The row of 67B is that of a larger model, up to 70B: Chinchilla itself."""
+    """Each column of the tables is a power law, except in the row of 67B.
+
+    A line through the other rows reproduces their FLOPs within rounding, and the exponent of table
+    2. The row of 67B belongs to a larger model of up to 70B parameters: Chinchilla itself.
+    """
     params = np.array([row[0] for row in PRINTED])
     compute, tokens = np.array([row[approach] for row in PRINTED]).T
     rows = params != 67e9
@@ -97,6 +100,6 @@ def test_the_papers_tables_are_lines_of_their_own(approach, a):
     needed = (params / line.N_1) ** (1 / line.a)  # FLOPs for which a size is best
     assert needed[rows] == pytest.approx(compute[rows], rel=0.005)
     assert 67.5e9 < line.optimal(compute[~rows][0])[0] < 70.5e9
-    # Two digits of tokens are 1.3 % at 3.7T. 280B by approach 3: 20.1T, and 21.0T on its line.
+    # Two digits of 3.7T allow 1.3 %. For 280B, approach 3 prints 20.1T; its line gives 21.0T.
     rows &= ~((params == 280e9) & (approach == 3))
     assert (needed / 6 / params)[rows] == pytest.approx(tokens[rows], rel=0.013)

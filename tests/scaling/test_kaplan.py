@@ -5,7 +5,7 @@ from helpers.scaling import kaplan
 
 
 def test_marginal_and_joint_constants_are_apart():
-    """Kaplan et al. 2020, arXiv:2001.08361, table 5 (alone) and table 2 (together)."""
+    """Kaplan et al. 2020, arXiv:2001.08361, table 5 (separate fits) and table 2 (joint fit)."""
     assert (kaplan.L_N.scale, kaplan.L_N.exponent) == (8.8e13, 0.076)
     assert (kaplan.L_D.scale, kaplan.L_D.exponent) == (5.4e13, 0.095)
     assert (kaplan.L_C_MIN.scale, kaplan.L_C_MIN.exponent) == (3.1e8, 0.05)
@@ -32,7 +32,7 @@ def test_allocation_of_table_6():
 
 
 def test_critical_batch_trades_steps_for_compute():
-    """(S/S_min - 1)(E/E_min - 1) = 1: equation 5.1; at the critical batch both double."""
+    """(S/S_min - 1)(E/E_min - 1) = 1: equation 5.1; at the critical batch S and E both double."""
     loss = 2.5
     critical = kaplan.B_CRIT(loss)
     for batch in (critical / 7, critical, 30 * critical):
@@ -58,7 +58,7 @@ def test_fits_give_back_what_made_the_data():
 
 
 def test_the_critical_batch_is_found_from_steps_at_several_batches():
-    """As it is measured: steps to a loss at several batches, at several losses; then the law."""
+    """First fit S_min and B_crit to the steps at several batches; then fit the law over losses."""
     rng, batches = np.random.default_rng(0), np.geomspace(1e4, 1e8, 9)
     losses, found = np.array([2.0, 2.5, 3.0, 4.0]), []
     for loss in losses:
@@ -73,7 +73,7 @@ def test_the_critical_batch_is_found_from_steps_at_several_batches():
 
 
 def test_wrong_input_is_refused():
-    with pytest.raises(ValueError, match="two batches"):
+    with pytest.raises(ValueError, match="two batch sizes"):
         kaplan.fit_trade_off([8, 8], [10, 11])
     with pytest.raises(ValueError, match="steps do not fall"):
         kaplan.fit_trade_off([8, 16], [10, 11])

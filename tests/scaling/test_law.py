@@ -4,7 +4,7 @@ from scipy.optimize import minimize_scalar
 
 from helpers.scaling.law import BESIROGLU, HOFFMANN, HOFFMANN_UNROUNDED, ChinchillaLaw
 
-# Hoffmann et al. 2022, arXiv:2203.15556, table A3, approach 3: params, FLOPs, tokens, as printed.
+# Hoffmann et al. 2022, arXiv:2203.15556, table A3, approach 3: params, FLOPs, tokens.
 TABLE_A3 = (
     (400e6, 2.21e19, 9.2e9),
     (1e9, 1.62e20, 27.1e9),
@@ -19,8 +19,11 @@ TABLE_A3 = (
 
 
 def test_one_printed_cell_contradicts_6nd():
-    """All rows keep C = 6 N D within their rounding (4.1T: 1.2 %; the 67B, 280B sizes: 3 %) but
-    one: 175B, printed 1.26e24, where 6 N D is 1.26e25."""
+    """All rows but one agree with C = 6 N D within rounding.
+
+    Rounding is 1.2 % for 4.1T, and 3 % for the 67B and 280B sizes. The row of 175B prints 1.26e24,
+    but 6 N D is 1.26e25.
+    """
     off = [
         params for params, flops, tokens in TABLE_A3 if abs(6 * params * tokens / flops - 1) > 0.05
     ]
@@ -30,8 +33,11 @@ def test_one_printed_cell_contradicts_6nd():
 
 
 def test_the_table_is_no_rounding_of_the_fits_coefficients():
-    """What approach 3's coefficients give lies 6 to 19 % above table A3's tokens; from the two
-    printed digits of alpha and beta, more than half above, for an exponent moves everything."""
+    """The coefficients of approach 3 give 6 to 19 % more tokens than table A3.
+
+    With the printed two digits of alpha and beta they give over 50 % more, because a small change
+    of an exponent changes everything.
+    """
     for params, _, tokens in TABLE_A3:
         needed = HOFFMANN_UNROUNDED.compute_for(params) / (6 * params)
         assert 1.06 < needed / tokens < 1.19
@@ -45,8 +51,11 @@ def test_exponents_as_printed():
 
 
 def test_the_replication_agrees_with_20_tokens_a_parameter():
-    """Chinchilla itself, 5.76e23 FLOPs, 70B and 1.4T: the replication's optimum lies near it (20 to
-    26 tokens a parameter), the original fit's does not (above 40)."""
+    """Chinchilla itself used 5.76e23 FLOPs, 70B parameters and 1.4T tokens.
+
+    The replication's optimum is close to that (20 to 26 tokens a parameter). The original fit's is
+    not (above 40).
+    """
     params, tokens = BESIROGLU.optimal(5.76e23)
     assert 18 < tokens / params < 27
     params, tokens = HOFFMANN_UNROUNDED.optimal(5.76e23)
@@ -64,7 +73,9 @@ def test_the_optimum_is_the_lowest_loss_for_its_compute(law, compute):
         return law.loss(np.exp(x), compute / 6 / np.exp(x))
 
     found = minimize_scalar(loss, bracket=(np.log(params) - 2, np.log(params) + 3))
-    assert np.log(params) == pytest.approx(found.x, abs=1e-5)  # flat to rounding nearer than that
+    assert np.log(params) == pytest.approx(
+        found.x, abs=1e-5
+    )  # nearer than that the loss is flat to rounding
 
 
 def test_wrong_numbers_are_refused():

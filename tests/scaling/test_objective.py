@@ -8,7 +8,7 @@ THETA = np.array([[6.1, 7.6, 0.6, 0.35, 0.37], [5.0, 10.0, -1.0, 0.5, 1.0], [0.0
 
 
 def plain(theta, params, tokens, loss, weights):
-    """Term by term, as the paper writes it; no matrix, no scaling."""
+    """The sum term by term, as in the paper, without matrices or scaling."""
     a, b, e, alpha, beta = theta
     total = 0.0
     for n, d, value, weight in zip(params, tokens, loss, weights, strict=True):
@@ -44,7 +44,7 @@ def test_derivatives_are_those_of_the_value(sweep, noise):
         ahead[:, k] += step
         behind[:, k] -= step
         slope = (problem.value(ahead, weights) - problem.value(behind, weights)) / (2 * step)
-        # central differences: rounding / step of an f near 1
+        # error of central differences: rounding of f, near 1, over the step
         np.testing.assert_allclose(gradient[:, k], slope, rtol=1e-6, atol=1e-8)
         one, two = (problem.derivatives(p, weights)[1] for p in (ahead, behind))
         np.testing.assert_allclose(hessian[:, k], (one - two) / (2 * step), rtol=1e-4, atol=1e-5)
@@ -53,7 +53,7 @@ def test_derivatives_are_those_of_the_value(sweep, noise):
 
 def test_many_points_are_as_each_alone(sweep):
     problem = Objective.of(*sweep(4, runs=240), delta=DELTA)
-    points = problem.inward(THETA)[np.arange(700) % 3]  # several chunks
+    points = problem.inward(THETA)[np.arange(700) % 3]  # enough points for several chunks
     together = problem.derivatives(points)
     alone = problem.derivatives(points[:3])
     for many, few in zip(together, alone, strict=True):

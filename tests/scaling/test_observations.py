@@ -1,4 +1,4 @@
-"""What a fit is given is checked once, and the row named."""
+"""The input of a fit is checked once, and the error names the row."""
 
 import numpy as np
 import pytest

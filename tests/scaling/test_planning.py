@@ -60,8 +60,11 @@ def test_demand_that_cannot_be_is_refused():
 
 
 def test_repeated_tokens_count_for_less():
-    """Muennighoff et al. 2023, arXiv:2305.16264: four epochs are nearly as good as new data; R*
-    repetitions are worth 1 - 1/e of new ones."""
+    """Muennighoff et al. 2023, arXiv:2305.16264.
+
+    Four epochs are nearly as good as new data. R* repetitions are worth 1 - 1/e of as many new
+    tokens.
+    """
     assert effective(1e9, 0.5e9) == 0.5e9
     assert effective(1e9, 1e9) == 1e9
     assert effective(1e9, 4e9) > 0.9 * 4e9
@@ -82,7 +85,7 @@ def test_with_few_data_the_best_model_is_smaller_and_sees_them_more_often():
     assert best_epochs(compute, 100 * tokens)[0] == pytest.approx(plenty, rel=1e-4)
     params, seen = best_epochs(compute, tokens / 20)
     assert 6 * params * seen == pytest.approx(compute)
-    assert params < plenty  # since R*_D > R*_N, compute goes to epochs sooner than to parameters
+    assert params < plenty  # R*_D > R*_N: more epochs pay off sooner than more parameters
     best = repeated_loss(params, seen, tokens / 20)
     for factor in (0.8, 0.95, 1.05, 1.25):
         assert repeated_loss(params * factor, seen / factor, tokens / 20) > best

@@ -1,4 +1,4 @@
-"""The line that says how far a fit is."""
+"""The line that shows the progress of a fit."""
 
 import pytest
 

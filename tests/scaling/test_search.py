@@ -1,4 +1,4 @@
-"""The grid of starts, and the descents among them that are kept."""
+"""The grid of starts, and the choice of the points that continue."""
 
 import numpy as np
 
@@ -9,7 +9,11 @@ from helpers.scaling.search import grid, lowest_apart, minima
 def test_lowest_first_and_no_two_alike():
     points = np.array([[0.0, 0.0], [1.0, 1.0], [1e-9, 0.0], [2.0, 0.0]])
     f = np.array([3.0, 2.0, 1.0, 4.0])
-    assert lowest_apart(points, f, 9).tolist() == [2, 1, 3]  # the third stands for the first
+    assert lowest_apart(points, f, 9).tolist() == [
+        2,
+        1,
+        3,
+    ]  # the first is dropped: the third is near it, and lower
     assert lowest_apart(points, f, 2).tolist() == [2, 1]
 
 

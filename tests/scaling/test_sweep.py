@@ -1,4 +1,4 @@
-"""The sweep goes on where it was killed, and a row says what was trained."""
+"""The sweep continues after it was killed, and a row describes its run."""
 
 import math
 import os
@@ -27,7 +27,7 @@ def test_a_row_says_what_was_trained(tmp_path):
         assert row["tokens"] == row["steps"] * BATCH * LENGTH
         assert row["flops"] == 6 * row["params"] * row["tokens"]
         assert 0 < row["loss_error"] < 0.1
-        assert 3 < row["loss"] < math.log(256)  # hardly trained
+        assert 3 < row["loss"] < math.log(256)  # only a few steps of training
 
 
 def test_it_goes_on_where_it_was_killed(tmp_path):
@@ -54,7 +54,7 @@ def test_it_goes_on_where_it_was_killed(tmp_path):
     first = read(table)
     assert [row["name"] for row in first] == [SMALL[0].name]
     with table.open("a") as file:
-        file.write("half a li")  # as if it had been killed while it wrote
+        file.write("half a li")  # as if the process had been killed while it wrote
     assert read(table) == first
     rows = sweep.sweep(table, workers=2, runs=SMALL)
     assert rows[0] == first[0]  # not trained again

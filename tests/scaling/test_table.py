@@ -1,4 +1,4 @@
-"""The committed table is whole, and one that was cut off in the middle of a line can be read."""
+"""The committed table is complete, and a table with an incomplete last line is readable."""
 
 import math
 
@@ -11,7 +11,7 @@ def test_rows_come_back_as_numbers(tmp_path):
     row = {"name": "a", "width": 8, "loss": 2.5, "curve": "[[64,3.5]]"}
     append(row, path)
     with path.open("a") as file:
-        file.write("b,8,2.")  # killed while it wrote
+        file.write("b,8,2.")  # the process was killed while it wrote
     whole = [{"name": "a", "width": 8, "loss": 2.5, "curve": [[64, 3.5]]}]
     assert read(path) == whole
     append(row | {"name": "c"}, path)

@@ -1,4 +1,4 @@
-"""Drawn layouts: every rank's parts of a few tensors, cut and shared in any way that is legal."""
+"""Random legal layouts for tests: every rank's parts of a few tensors."""
 
 from dataclasses import dataclass
 
@@ -16,14 +16,14 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.bool)
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one tensor is placed: (function's name, its arguments after the part), in turn."""
+    """How one tensor is placed: steps of (function's name, its arguments after the part)."""
 
     name: str
     shape: tuple[int, ...]
     steps: tuple[tuple, ...]
 
     def part(self, seat: Seat):
-        """One rank's part; None if it has none."""
+        """One rank's part; None if the rank does not hold the tensor."""
         functions = {"cut": cut, "flat": flat, "only": only, "pending": pending}
         part = whole(seat, self.name, self.shape)
         for what, *arguments in self.steps:
@@ -34,7 +34,7 @@ class Recipe:
 
 
 def everyone(layout: Layout, recipes, world: int | None = None) -> AllParts:
-    """The parts of every rank of a layout; ranks beyond it, up to `world`, have none."""
+    """The parts of every rank of a layout. Further ranks, up to `world`, have no parts."""
     ranks = []
     for rank in range(layout.world_size):
         parts = {recipe.name: recipe.part(Seat(layout, rank)) for recipe in recipes}
@@ -43,7 +43,7 @@ def everyone(layout: Layout, recipes, world: int | None = None) -> AllParts:
 
 
 def numbers(shape, dtype=torch.float64, seed: int = 0) -> torch.Tensor:
-    """A plain tensor in which no two numbers are alike, as far as the dtype allows."""
+    """A plain tensor in which all numbers differ, as far as the dtype allows."""
     count = torch.Size(shape).numel()
     generator = torch.Generator().manual_seed(seed)
     values = torch.randperm(count, generator=generator) + 1
@@ -68,8 +68,10 @@ def layouts(draw, world: int | None = None):
 
 @st.composite
 def ways(draw, size: int, parts: int):
-    """`where` for `cut`: a division of `size` indices among `parts`, in shuffled segments; at times
-    several hold the same."""
+    """`where` for `cut`: `size` indices divided among `parts` in shuffled segments.
+
+    Sometimes several parts hold the same indices.
+    """
     kinds = draw(st.integers(1, parts))  # how many different entries
     marks = sorted(draw(st.lists(st.integers(0, size), max_size=5)))
     segments = list(zip([0, *marks], [*marks, size], strict=True))
@@ -83,7 +85,7 @@ def ways(draw, size: int, parts: int):
 
 @st.composite
 def recipes(draw, layout: Layout, name: str, shape=None):
-    """Stages, then cuts, then a flat range, then pending sums: each of them or not."""
+    """Stages, then cuts, then a flat range, then pending sums. Each step is optional."""
     shape = draw(st.sampled_from(SHAPES)) if shape is None else shape
     sizes = list(shape)
     axes, steps = list(draw(st.permutations(layout.axes))), []
@@ -94,7 +96,7 @@ def recipes(draw, layout: Layout, name: str, shape=None):
     while shape and axes and draw(st.booleans()):
         axis, dim = axes.pop(), draw(st.integers(0, len(shape) - 1))
         if any(step[0] == "cut" and step[1] == dim for step in steps):
-            where = None  # sizes differ between ranks by now: an even cut fits any
+            where = None  # sizes differ between ranks now: only an even cut fits all
         else:
             where = draw(st.none() | ways(sizes[dim], layout.size(axis)))
         steps.append(("cut", dim, axis, where))
@@ -111,7 +113,7 @@ def recipes(draw, layout: Layout, name: str, shape=None):
 
 @st.composite
 def models(draw, layout: Layout, shapes=None):
-    """Recipes of one to four tensors; of these shapes, if they are given."""
+    """Recipes of one to four tensors, or of tensors with these shapes."""
     if shapes is None:
         shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=4))
     return [draw(recipes(layout, f"t{i}", shape)) for i, shape in enumerate(shapes)]

@@ -1,4 +1,4 @@
-"""The parts of every rank, exchanged and looked up."""
+"""The parts of every rank can be exchanged and looked up."""
 
 from dataclasses import asdict
 from json import dumps, loads
@@ -22,7 +22,7 @@ def test_parts_come_back_from_json(drawn):
 
 
 def place(seat) -> dict:
-    """A tied embedding on two of two stages, a matrix of the first, a norm of the second."""
+    """A tied embedding on both stages, a matrix on the first, a norm on the second."""
     tied = pending(seat, only(seat, whole(seat, "tied", (6, 2)), "pp", [0, 1]), "pp")
     matrix = only(seat, whole(seat, "matrix", (5, 3)), "pp", [0])
     norm = only(seat, whole(seat, "norm", (3,)), "pp", [1])
@@ -68,7 +68,7 @@ def test_looking_up():
 
 
 def test_the_same_on_all_ranks_is_what_all_ranks_see():
-    """Orders do not depend on dicts' orders of later ranks."""
+    """The order of regions does not depend on the order of other ranks' dicts."""
     ranks = [place(Seat(LAYOUT, rank)) for rank in range(4)]
     other = [dict(reversed(own.items())) if rank else own for rank, own in enumerate(ranks)]
     one, two = AllParts(ranks), AllParts(other)
@@ -79,4 +79,4 @@ def test_a_tensor_without_numbers():
     seat = Seat(Layout(dp=1), 0)
     parts = AllParts([{"none": whole(seat, "none", (0, 4))}])
     assert parts.regions == {"none": []}
-    assert "none (0, 4) has no numbers" in repr(parts)
+    assert "none (0, 4) is empty" in repr(parts)

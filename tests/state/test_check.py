@@ -1,4 +1,4 @@
-"""Wrong parts are an error at the start, and every kind of wrong is told apart."""
+"""Each kind of wrong part raises its own error at the start."""
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ def part(rows=None, shape=(4, 2), **changes) -> Part:
 
 
 def of(*parts: Part):
-    """Each rank has one."""
+    """Check these parts, one per rank."""
     ranks = [{"w": part} for part in parts]
     return check(ranks, {"w": (4, 2)})
 
@@ -33,16 +33,16 @@ def test_what_makes_up_the_model():
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ((part(), part(shape=(2, 4))), r"w is \(2, 4\) on rank 1, \(4, 2\) on another"),
+        ((part(), part(shape=(2, 4))), r"shape \(2, 4\) on rank 1, but \(4, 2\) on another"),
         ((part(), part(holders=[0])), "rank 1 has .* not among its holders"),
-        ((part(holders=[0]), part(holders=[1])), r"rank 0 has .*, and ranks \(0, 1\) hold it"),
-        ((part(),), r"rank 0 has .*, and ranks \(0,\) hold it"),
+        ((part(holders=[0]), part(holders=[1])), r"rank 0 has .*, but ranks \(0, 1\) hold it"),
+        ((part(),), r"rank 0 has .*, but ranks \(0,\) hold it"),
         ((part((0, 2), holders=[0]), part((1, 4), holders=[1])), "in two parts"),
         ((part((0, 4)), part((0, 3))), "in two parts"),
         ((part((0, 2), holders=[0]), part((3, 4), holders=[1])), "hold 6 of its 8 numbers"),
         ((part((0, 2), flat=(1, 3)), part((0, 2), flat=(1, 3))), "hold 2 of its 8 numbers"),
         ((part(pending=[(0, 1)]), part()), "rank 0 has .*; rank 1 has"),
-        ((part(flat=(0, 8), pending=[(0, 1)]), part(pending=[(0, 1)])), "store it differently"),
+        ((part(flat=(0, 8), pending=[(0, 1)]), part(pending=[(0, 1)])), "in different orders"),
     ],
 )
 def test_what_does_not(parts, message):
@@ -71,7 +71,7 @@ def test_sums_along_two_axes():
 
 
 def test_sums_that_count_a_rank_twice():
-    """After two of the three pairings of four ranks all is summed; the third would double it."""
+    """Two of the three pairings of four ranks complete the sum; the third would double it."""
     pairings = [[(0, 1), (2, 3)], [(0, 2), (1, 3)], [(0, 3), (1, 2)]]
     sums = [[g for pairing in pairings for g in pairing if rank in g] for rank in range(4)]
     with pytest.raises(ValueError, match="count a rank twice"):
@@ -79,10 +79,10 @@ def test_sums_that_count_a_rank_twice():
 
 
 def test_sums_that_differ_between_ranks():
-    """Pairs on a ring of six: every rank has the sum of four, and each of other four."""
+    """Pairs on a ring of six: every rank sums four ranks, but not the same four."""
     ring = [[(0, 1), (0, 2)], [(0, 1), (1, 3)], [(2, 4), (0, 2)], [(3, 5), (1, 3)]]
     ring += [[(2, 4), (4, 5)], [(3, 5), (4, 5)]]
-    with pytest.raises(ValueError, match="are of other ranks on rank 1"):
+    with pytest.raises(ValueError, match="include other ranks on rank 1"):
         of(*[part(holders=range(6), pending=sums) for sums in ring])
 
 

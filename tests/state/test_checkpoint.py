@@ -1,4 +1,4 @@
-"""Saved on one layout, loaded on another, in another dtype, by another number of ranks."""
+"""A checkpoint loads into another layout, another dtype, another number of ranks."""
 
 import shutil
 from pathlib import Path
@@ -87,12 +87,12 @@ STAGES = [
 
 
 def test_other_numbers_of_ranks(tmp_path):
-    """ZeRO on 4, then pipeline with a tie on 3, then tensor parallel on 2, then one process."""
+    """ZeRO on 4 ranks, a tied pipeline on 3, tensor parallel on 2, then one process."""
     launch(saves, 4, sizes={"dp": 4}, recipes=ZERO, path=tmp_path / "c")
     launch(loads, 3, sizes={"pp": 3}, recipes=STAGES, path=tmp_path / "c")
     launch(saves, 3, sizes={"pp": 3}, recipes=STAGES, path=tmp_path / "d")
     launch(loads, 2, sizes={"tp": 2}, recipes=COLUMNS, path=tmp_path / "d")
-    # A number without dims, now a flat range of none or one: its step stays a count.
+    # A parameter without dims, as a flat range of zero or one number: its step stays a count.
     launch(loads, 2, sizes={"dp": 2}, recipes=ZERO, path=tmp_path / "d")
     launch(
         loads,
@@ -105,7 +105,7 @@ def test_other_numbers_of_ranks(tmp_path):
 
 
 def test_pytorch_reads_it_alone(cluster, tmp_path):
-    """In one process without any group: plain names, plain shapes."""
+    """One process without a process group reads plain names and plain shapes."""
     cluster.run(saves, sizes={"dp": 2, "tp": 2}, recipes=COLUMNS, path=tmp_path / "c")
     state = {f"model.{name}": torch.zeros(shape, dtype=torch.float64) for name, shape in TENSORS}
     state |= {f"optimizer.exp_avg.{name}": torch.zeros(shape) for name, shape in TENSORS}
@@ -116,7 +116,7 @@ def test_pytorch_reads_it_alone(cluster, tmp_path):
 
 
 def test_each_number_is_written_once(cluster, tmp_path):
-    """Four replicas of a megabyte: the files are of one."""
+    """Four replicas hold one megabyte each, and the files together have one megabyte."""
 
     def save(worker, path):
         mesh = make_mesh(Layout(dp=2, tp=2))
@@ -149,9 +149,9 @@ def test_names_with_dots_and_no_optimizer(cluster, tmp_path):
 
 def test_another_model(cluster, tmp_path):
     cluster.run(saves, sizes={"dp": 4}, recipes=ZERO[:2], path=tmp_path / "c")
-    with pytest.raises(WorkerError, match=r"does not hold scalar \(\)"):
+    with pytest.raises(WorkerError, match=r"does not contain scalar \(\)"):
         cluster.run(loads, sizes={"dp": 4}, recipes=ZERO, path=tmp_path / "c")
-    with pytest.raises(WorkerError, match=r"does not hold matrix \(6, 10\)"):
+    with pytest.raises(WorkerError, match=r"does not contain matrix \(6, 10\)"):
         cluster.run(
             loads, sizes={"dp": 4}, recipes=[Recipe("matrix", (6, 10), ())], path=tmp_path / "c"
         )

@@ -1,4 +1,4 @@
-"""The decay mask is the plain model's, whatever shapes the ranks hold."""
+"""The decay mask is the plain model's, whatever the local shapes."""
 
 import torch
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Parts as DTensors: the same numbers in the same place, or a plain refusal."""
+"""Parts become DTensors with the same numbers in the same places, or raise an error."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_what_dtensor_can_say():
         "pp": Replicate(),
         "tp": Shard(0),
     }
-    # a stage, and a tied embedding on two of three: each slice of the mesh speaks for itself
+    # a stage, and a tied embedding on two of three stages: a DTensor on a slice of the mesh
     assert said(lambda s, p: only(s, p, "pp", [0])) == {"dp": Replicate(), "tp": Replicate()}
     three = Layout(dp=2, pp=3)
     assert said(lambda s, p: only(s, p, "pp", [0, 2]), three) == {"dp": Replicate()}
@@ -40,9 +40,9 @@ def test_what_it_cannot():
     assert said(lambda s, p: flat(s, p, "dp")) is None
     assert said(lambda s, p: cut(s, p, 0, "tp", [[(0, 2), (4, 6)], [(2, 4), (6, 8)]])) is None
     assert said(lambda s, p: cut(s, p, 0, "tp", [[(0, 3)], [(3, 8)]])) is None
-    # cut along tp first, then along dp, as FSDP2 does with tensor parallel: another order
+    # cut along tp first, then along dp, as FSDP2 with tensor parallel does: not the mesh's order
     assert said(lambda s, p: cut(s, cut(s, p, 0, "tp"), 0, "dp")) is None
-    # 5 over 4: ours is 2 1 1 1, DTensor's 2 2 1 0
+    # 5 rows over 4 ranks: ours are 2 1 1 1, DTensor's are 2 2 1 0
     five = [said(lambda s, p: cut(s, p, 0, "tp"), Layout(tp=4), (5,), r) for r in range(4)]
     assert five == [{"tp": Shard(0)}, None, None, None]
 
@@ -69,7 +69,7 @@ def test_even_is_how_torch_chunks(layout, size, data):
 
 
 def whole_again(worker, sizes, recipes):
-    """PyTorch gathers the DTensor; it must be the plain tensor."""
+    """PyTorch gathers the DTensor. The result is the plain tensor."""
     layout, found = Layout(**sizes), 0
     mesh, parts = make_mesh(layout), everyone(layout, recipes)
     for name, shape in parts.shapes.items():
@@ -103,7 +103,7 @@ def test_pytorch_reads_the_same_tensor(cluster):
         total += sum(cluster.run(whole_again, sizes=sizes, recipes=recipes))
 
     drawn()
-    assert total > 20  # of what was drawn, DTensor could say some
+    assert total > 20  # DTensor could represent some of the random parts
 
 
 def test_refusals():
@@ -116,7 +116,7 @@ def test_refusals():
     mesh = Mesh()
     mesh.layout = layout
     part = flat(seat, whole(seat, "w", (3,)), "dp")
-    with pytest.raises(ValueError, match="DTensor cannot say w"):
+    with pytest.raises(ValueError, match="DTensor cannot represent w"):
         as_dtensor(mesh, part, torch.zeros(2))
     with pytest.raises(ValueError, match="the local tensor of w"):
         as_dtensor(mesh, part, torch.zeros(3))

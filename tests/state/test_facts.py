@@ -1,4 +1,4 @@
-"""Small facts between ranks."""
+"""Ranks exchange small facts."""
 
 import inspect
 

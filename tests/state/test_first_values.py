@@ -1,4 +1,4 @@
-"""First values: those of one process, bit for bit; one whole tensor in memory at a time."""
+"""First values equal one process's, bit for bit, with one whole tensor in memory at a time."""
 
 import weakref
 
@@ -22,7 +22,7 @@ CONFIG = GPTConfig(vocab=30, context=8, width=12, layers=2, heads=3)
 
 
 def gpts_parts(seat: Seat) -> dict[str, Part]:
-    """Tensor parallel with rows that 2 does not divide, stages, and a flat range over dp."""
+    """Tensor parallel with an odd number of rows, stages, and a flat range over dp."""
     parts = {}
     for name, tensor in build(CONFIG).named_parameters():
         part = whole(seat, name, tensor.shape)
@@ -66,11 +66,11 @@ def test_any_layout(drawn, seed):
         for key, part in own.items():
             assert torch.equal(local[key], take(part, make(part.name, part.shape).float()))
         some = [part.name for part in own.values() if part.numel]
-        assert made[: len(some)] == some  # those of which it holds something, once each
+        assert made[: len(some)] == some  # only tensors of which the rank holds numbers, once each
 
 
 def test_one_whole_tensor_at_a_time():
-    """Of ten tensors the rank holds a hundredth each: those before are freed when one is made."""
+    """The rank holds 1 % of each of ten tensors. Each tensor is freed before the next is made."""
     seats = Seat(Layout(tp=100), 7)
     names, alive = [f"t{i}" for i in range(10)], weakref.WeakSet()
     parts = {name: cut(seats, whole(seats, name, (100, 1000)), 0, "tp") for name in names}
@@ -88,7 +88,7 @@ def test_one_whole_tensor_at_a_time():
 
 
 def test_a_tensor_held_twice_is_made_once():
-    """Two chunks of a model on one rank: the first half of a tensor here, the second there."""
+    """A rank holds the first half of a tensor under one key and the second under another."""
     seats = [Seat(Layout(pp=2), rank) for rank in range(2)]
     one, two = (cut(seat, whole(seat, "w", (4, 3)), 0, "pp") for seat in seats)
     made = []
@@ -107,9 +107,9 @@ def test_what_does_not_fit():
     seat = Seat(Layout(dp=1), 0)
     parts = {"w": whole(seat, "w", (2,))}
     make = lambda name, shape: torch.ones(shape)  # noqa: E731
-    with pytest.raises(ValueError, match="'v' has a part and no tensor, or a tensor and no part"):
+    with pytest.raises(ValueError, match="'v' has a part but no tensor, or a tensor but no part"):
         first_values(parts, {"w": torch.zeros(2), "v": torch.zeros(2)}, make)
-    with pytest.raises(ValueError, match=r"is \(2,\), not"):
+    with pytest.raises(ValueError, match=r"shape \(3,\), not \(2,\)"):
         first_values(parts, {"w": torch.zeros(3)}, make)
-    with pytest.raises(ValueError, match=r"the tensor is \(1,\)"):
+    with pytest.raises(ValueError, match=r"whole tensor of w has shape \(1,\)"):
         first_values(parts, {"w": torch.zeros(2)}, lambda name, shape: torch.ones(1))

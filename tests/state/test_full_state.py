@@ -1,4 +1,4 @@
-"""Everything that training goes on from: from any layout, into any other, as in one process."""
+"""Training state moves from any layout to any other, and stays that of one process."""
 
 import pytest
 import torch
@@ -26,8 +26,10 @@ def grad(shape, step: int) -> torch.Tensor:
 
 
 class Trained:
-    """This rank's parts with an optimizer, on gradients that are slices of the plain ones. Every
-    update acts number by number, so the numbers are those of one process, bit for bit."""
+    """This rank's parts with an optimizer. The gradients are slices of the plain gradients.
+
+    Every update acts number by number, so the results equal one process's, bit for bit.
+    """
 
     def __init__(self, parts: AllParts, rank: int, rule: str, plain):
         self.parts, self.own = parts, parts.ranks[rank]
@@ -62,7 +64,7 @@ class Trained:
 
 
 def equal(one, other) -> bool:
-    """Dicts of dicts of tensors and numbers, by value, shape and dtype."""
+    """Compare nested dicts of tensors and numbers by value, shape and dtype."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
     if isinstance(one, torch.Tensor):
@@ -71,7 +73,7 @@ def equal(one, other) -> bool:
 
 
 def moved(worker, ranks, rule, frozen):
-    """Two steps on one layout, two on the other; after each the state is that of one process."""
+    """Train two steps on each layout. After each step the state equals one process's."""
     source, target = (AllParts(side) for side in ranks)
     plain = {name: numbers(shape) for name, shape in source.shapes.items()}
     single = AllParts([{n: Part(name=n, shape=s, holders=[0]) for n, s in source.shapes.items()}])
@@ -128,10 +130,10 @@ def test_counts_keep_their_kind(cluster):
     [
         (
             [{"w": {"step": 1}}] * 3 + [{"w": {"step": 2}}],
-            "step of w is .* on one rank, .* on another",
+            "'step' of w is .* on one rank, but .* on another",
         ),
-        ([{"w": {"row": torch.zeros(2)}}] * 4, r"row is \(2,\): neither a count nor"),
-        ([{"w": {"exp": torch.zeros(4)}}] * 3 + [{}], "w is of .*None"),
+        ([{"w": {"row": torch.zeros(2)}}] * 4, r"'row' has shape \(2,\); it must be one number"),
+        ([{"w": {"exp": torch.zeros(4)}}] * 3 + [{}], "some have no tensor: .*None"),
     ],
 )
 def test_what_is_no_state(cluster, kept, message):

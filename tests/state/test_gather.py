@@ -1,4 +1,4 @@
-"""Every tensor whole, on every rank, from drawn layouts on real ranks."""
+"""Every rank gathers every tensor whole, from random layouts on real ranks."""
 
 import pytest
 import torch
@@ -64,13 +64,13 @@ def test_partial_sums_are_refused(cluster):
         part = Part(name="w", shape=(2,), holders=range(4), pending=[range(4)])
         return full_gradients(AllParts([{"w": part}] * 4), {"w": torch.ones(2)})
 
-    with pytest.raises(WorkerError, match=r"partial sums still; `complete` them first: w \(2,\)"):
+    with pytest.raises(WorkerError, match=r"of w \(2,\).* is still a partial sum; call `complete`"):
         cluster.run(gradients)
 
 
 @pytest.mark.gpu
 def test_tensors_of_a_gpu_over_gloo(cluster):
-    """Four ranks share a GPU, and gloo carries their numbers through the CPU."""
+    """Four ranks share a GPU, and gloo sends their numbers through the CPU."""
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
 

@@ -1,4 +1,4 @@
-"""Loading whole tensors into parts; together with `full_state` see test_full_state.py."""
+"""Whole tensors load into parts. test_full_state.py tests `load` together with `full_state`."""
 
 import pytest
 import torch
@@ -27,8 +27,8 @@ def test_every_rank_gets_its_share(drawn):
         kept = load_optimizer(own, state)
         for key, part in own.items():
             share = take(part, plain[part.name])
-            assert torch.equal(local[key], share.float())  # cast to what the rank has
-            assert torch.equal(kept[key]["exp_avg"], share * 2)  # and kept as it was
+            assert torch.equal(local[key], share.float())  # cast to the local dtype
+            assert torch.equal(kept[key]["exp_avg"], share * 2)  # not cast
             assert (kept[key]["step"].item(), kept[key]["n"]) == (3.0, 4)
 
 
@@ -48,7 +48,7 @@ def test_a_frozen_tensor_has_no_state():
 
 
 def test_the_count_of_a_parameter_without_dims():
-    """Its shape is the part's own; it is a count all the same, also on a rank with nothing."""
+    """It has the part's own shape, but is a count, also on a rank that holds no numbers."""
     part = Part(name="w", shape=(), flat=(1, 1), holders=[1])
     plain = {"w": {"step": torch.tensor(5.0), "exp": torch.tensor(2.0)}}
     found = load_optimizer({"w": part}, plain)["w"]
@@ -61,11 +61,11 @@ def test_nothing_is_written_unless_all_fits():
     parts = {"a": whole(seat, "a", (2,)), "b": whole(seat, "b", (3,))}
     for plain, message in [
         ({"a": torch.ones(2)}, r"b \(3,\) is missing"),
-        ({"a": torch.ones(2), "b": torch.ones(2)}, r"b \(3,\) is \(2,\) in what is loaded"),
+        ({"a": torch.ones(2), "b": torch.ones(2)}, r"b \(3,\) is of shape \(2,\) in the tensors"),
     ]:
         local = {"a": torch.zeros(2), "b": torch.zeros(3)}
         with pytest.raises(ValueError, match=message):
             load(parts, local, plain)
         assert not local["a"].any()
-    with pytest.raises(ValueError, match="'b' has a part and no tensor"):
+    with pytest.raises(ValueError, match="'b' has a part but no tensor"):
         load(parts, {"a": torch.zeros(2)}, {})

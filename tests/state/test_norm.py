@@ -1,4 +1,4 @@
-"""The global norm: that of one process, on any layout; the same bits on every rank."""
+"""The global norm equals one process's on any layout, with the same bits on every rank."""
 
 import math
 
@@ -34,7 +34,7 @@ def test_every_number_counts_once(drawn, seed):
         local = {key: take(part, plain[part.name]) for key, part in own.items()}
         rows.append(norms(parts, local, rank))
     rows = torch.stack(rows)
-    assert ((rows != 0).sum(0) <= 1).all()  # one rank counts a region
+    assert ((rows != 0).sum(0) <= 1).all()  # at most one rank counts a region
     expected = math.sqrt(sum(t.square().sum().item() for t in plain.values()))
     assert rows.square().sum().sqrt().item() == pytest.approx(expected, rel=1e-14)
 
@@ -45,7 +45,7 @@ def measured(worker, ranks, plain, most=None):
     local = {key: take(part, plain[part.name]) for key, part in own.items()}
     norm = clip(parts, local, most)
     assert norm.dtype == torch.float64
-    for key, part in own.items():  # all of them scaled alike, or none
+    for key, part in own.items():  # all have the same scale, or are unchanged
         expected = take(part, plain[part.name])
         if most is not None:
             expected = expected.mul_((most / (norm + 1e-6)).clamp(max=1.0))
@@ -73,7 +73,7 @@ def test_on_ranks_as_in_one_process(cluster, data):
 
 
 def in_columns(dtype):
-    """A matrix cut along tp and a bias on all, of this dtype; the plain gradients."""
+    """Parts of a matrix cut along tp and a bias on all ranks; their plain gradients."""
     seats = [Seat(Layout(tp=4), rank) for rank in range(4)]
     ranks = [
         {"w": cut(s, whole(s, "w", (64, 31)), 1, "tp"), "b": whole(s, "b", (31,))} for s in seats
@@ -83,7 +83,7 @@ def in_columns(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_low_precision_is_summed_in_a_wider_type(cluster, dtype):
-    """1984 squares in bf16 would be off by percents; fp16 overflows at 65504."""
+    """A sum of 1984 squares in bf16 would be off by percents; fp16 overflows at 65504."""
     ranks, plain = in_columns(dtype)
     plain = {name: tensor * 100 for name, tensor in plain.items()}
     exact = math.sqrt(sum(t.double().square().sum().item() for t in plain.values()))
@@ -92,7 +92,7 @@ def test_low_precision_is_summed_in_a_wider_type(cluster, dtype):
 
 
 def test_replicas_give_the_bits_of_one_process():
-    """Which rank counts a region does not change its norm, nor the order in which they add up."""
+    """The norm does not depend on the rank that counts a region, nor on the number of ranks."""
     shapes = {"a": (7, 3), "b": (5,), "c": (4, 4)}
     plain = {name: gradient(shape) for name, shape in shapes.items()}
     found = []
@@ -134,5 +134,5 @@ def test_the_norm_of_partial_sums_is_refused(cluster):
         part = Part(name="w", shape=(2,), holders=range(4), pending=[range(4)])
         return clip(AllParts([{"w": part}] * 4), {"w": torch.ones(2)}, 1.0)
 
-    with pytest.raises(WorkerError, match="`complete` them first"):
+    with pytest.raises(WorkerError, match="call `complete` first"):
         cluster.run(norm)

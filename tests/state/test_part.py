@@ -1,4 +1,4 @@
-"""What a part is, and what it refuses to be."""
+"""A part's properties, and the parts that raise an error."""
 
 import dataclasses
 import pickle
@@ -36,7 +36,7 @@ def test_ranges():
     assert cut.ranges(1) == ((0, 6),)
     assert part(shape=(0,)).ranges(0) == ()
     assert joined([(0, 2), (2, 2), (2, 5), (1, 1), (7, 8)]) == ((0, 5), (7, 8))
-    assert joined([(2, 4), (0, 2)]) == ((2, 4), (0, 2))  # the order in which they are stored
+    assert joined([(2, 4), (0, 2)]) == ((2, 4), (0, 2))  # ranges keep their order
 
 
 def test_equal_descriptions_are_equal():
@@ -68,10 +68,10 @@ def test_ranges_that_are_none(ranges, message):
         ({"cuts": [ROWS, ROWS]}, "a dim is cut twice"),
         ({"cuts": [Cut(dim=2, axes=("tp",), ranges=[])]}, "no dim 2"),
         ({"cuts": [Cut(dim=-1, axes=("tp",), ranges=[])]}, "no dim -1"),
-        ({"cuts": [Cut(dim=1, axes=("tp",), ranges=[(0, 7)])]}, "leaves dim 1"),
-        ({"flat": (0, 49)}, "leaves the block"),
-        ({"cuts": [ROWS], "flat": (0, 31)}, "leaves the block"),
-        ({"flat": (3, 2)}, "leaves the block"),
+        ({"cuts": [Cut(dim=1, axes=("tp",), ranges=[(0, 7)])]}, "exceeds dim 1"),
+        ({"flat": (0, 49)}, "exceeds the block"),
+        ({"cuts": [ROWS], "flat": (0, 31)}, "exceeds the block"),
+        ({"flat": (3, 2)}, "exceeds the block"),
         ({"holders": ()}, "no holders"),
         ({"holders": (0, 1), "pending": [(0, 2)]}, "cannot be pending"),
         ({"holders": (0, 1), "pending": [(0,)]}, "cannot be pending"),

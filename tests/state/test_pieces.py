@@ -1,4 +1,4 @@
-"""Index arithmetic, against a plain enumeration of indices."""
+"""Index arithmetic agrees with an enumeration of all indices."""
 
 import math
 
@@ -21,7 +21,7 @@ def test_a_flat_range_in_boxes(shape, data):
     boxes = flat_boxes(shape, start, stop)
     found = [numbered[slices(box)].flatten() for box in boxes]
     row = torch.cat(found) if found else torch.arange(0)
-    assert row.tolist() == list(range(start, stop))  # in order, each once
+    assert row.tolist() == list(range(start, stop))  # in order, each number once
     assert len(boxes) <= max(1, 2 * len(shape) - 1)
     assert all(volume(box) for box in boxes)
 
@@ -33,7 +33,7 @@ def test_a_range_of_rows():
 
 
 def enumerated(part: Part) -> torch.Tensor:
-    """The plain position of each number of the local tensor, made index by index."""
+    """The plain position of each number of the local tensor, computed index by index."""
     numbered = torch.arange(math.prod(part.shape)).view(part.shape)
     for cut in part.cuts:
         chosen = [i for start, stop in cut.ranges for i in range(start, stop)]
@@ -85,7 +85,7 @@ def test_common(one, other):
 
 
 def test_common_of_no_dims():
-    assert common((), ()) == ()  # a tensor of one number and no dims: both hold it
+    assert common((), ()) == ()  # the box of a tensor without dims: its one number
 
 
 def test_boxes_of_different_tensors_are_not_compared():

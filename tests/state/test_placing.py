@@ -1,4 +1,4 @@
-"""Parts as ways to train make them: stages, cuts, flat ranges, pending sums, in turn."""
+"""Strategies make parts step by step: stages, cuts, flat ranges, pending sums."""
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ GRID = Layout(dp=2, pp=2, tp=2)  # rank = 4 dp + 2 pp + tp
 
 
 def on_every_rank(layout, place):
-    """`place` on every seat, of a tensor (8, 6)."""
+    """Call `place` on every seat, with a tensor of shape (8, 6)."""
     seats = [Seat(layout, rank) for rank in range(layout.world_size)]
     return [place(seat, whole(seat, "w", (8, 6))) for seat in seats]
 
@@ -43,7 +43,7 @@ def test_a_tied_embedding_is_on_the_first_and_the_last_stage():
 
 
 def test_fused_query_key_value_is_several_ranges():
-    """Rows q0 q1 k0 k1 v0 v1 of one matrix: a rank holds its head of each of the three."""
+    """The rows are q0 q1 k0 k1 v0 v1. Each rank holds its head of q, k and v."""
     where = [[(0, 1), (2, 3), (4, 5)], [(1, 2), (3, 4), (5, 6)]]
     parts = on_every_rank(Layout(tp=2), lambda s, p: cut(s, p, 1, "tp", where))
     assert parts[1].ranges(1) == ((1, 2), (3, 4), (5, 6))
@@ -59,7 +59,7 @@ def test_ranks_that_share_a_key_head_are_holders():
 
 
 def test_a_dim_cut_along_two_axes():
-    """What the second cut counts is what the first one left."""
+    """The second cut counts the indices that the first cut left."""
     layout = Layout(tp=2, dp=2)
     where = [[(0, 2), (4, 6)], [(2, 4), (6, 8)]]
     parts = on_every_rank(layout, lambda s, p: cut(s, cut(s, p, 0, "tp", where), 0, "dp"))
@@ -87,18 +87,18 @@ def test_a_group_of_one_is_no_sum():
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        (lambda s, p: cut(s, p, 0, "tp", [[(0, 8)]]), "1 places for 2"),
-        (lambda s, p: cut(s, p, 0, "tp", [[(0, 4)], [(5, 8)]]), "see index 4"),
-        (lambda s, p: cut(s, p, 0, "tp", [[(0, 4)], [(3, 8)]]), "see index 3"),
-        (lambda s, p: cut(s, p, 0, "tp", [[(0, 4)], [(4, 7)]]), "up to 7, of 8"),
-        (lambda s, p: cut(s, p, 0, "tp", [[(0, 4)], [(0, 4)]]), "up to 4, of 8"),
-        (lambda s, p: cut(s, flat(s, p, "dp"), 0, "tp"), "cut before the flat range"),
+        (lambda s, p: cut(s, p, 0, "tp", [[(0, 8)]]), "1 entries, but the axes have 2"),
+        (lambda s, p: cut(s, p, 0, "tp", [[(0, 4)], [(5, 8)]]), "repeats index 4"),
+        (lambda s, p: cut(s, p, 0, "tp", [[(0, 4)], [(3, 8)]]), "repeats index 3"),
+        (lambda s, p: cut(s, p, 0, "tp", [[(0, 4)], [(4, 7)]]), "only 7 of 8"),
+        (lambda s, p: cut(s, p, 0, "tp", [[(0, 4)], [(0, 4)]]), "only 4 of 8"),
+        (lambda s, p: cut(s, flat(s, p, "dp"), 0, "tp"), "cut first"),
         (lambda s, p: flat(s, flat(s, p, "dp"), "tp"), "a flat range already"),
         (lambda s, p: cut(s, pending(s, p, "dp", "tp"), 0, "tp"), "Cut first"),
         (lambda s, p: pending(s, pending(s, p, "dp"), "dp", "tp"), "count ranks twice"),
-        (lambda s, p: only(s, p, "pp", [2]), "pp has no index 2"),
+        (lambda s, p: only(s, p, "pp", [2]), "axis pp has no index 2"),
         (lambda s, p: cut(s, p, 0, "cp"), "no axis 'cp'"),
-        (lambda s, p: flat(s, p, "dp", where=[(0, 4), (5, 48)]), "see index 4"),
+        (lambda s, p: flat(s, p, "dp", where=[(0, 4), (5, 48)]), "repeats index 4"),
     ],
 )
 def test_what_cannot_be_placed(place, message):
@@ -127,6 +127,6 @@ def test_index_is_the_place_in_the_group(layout):
 @settings(deadline=None)
 @given(spread())
 def test_whatever_is_placed_makes_up_the_model(drawn):
-    """`AllParts` checks: every number is somewhere, holders and sums agree on all ranks."""
+    """`AllParts` checks that every number is held, and that holders and sums agree."""
     _, recipes, parts = drawn
     assert set(parts.shapes) == {recipe.name for recipe in recipes}

@@ -1,4 +1,4 @@
-"""Two parts of one tensor on a rank, under keys that are not its name: an interleaved layout."""
+"""An interleaved layout: a rank holds two parts of one tensor, under two keys."""
 
 import torch
 
@@ -17,8 +17,10 @@ LAYOUT, PLAIN = Layout(dp=2, pp=2), numbers((5, 4))
 
 
 def quarters(rank: int) -> dict[str, Part]:
-    """Four flat ranges of 20 numbers; stage 0 holds the first and the third, its key orders
-    differing by replica; the gradients are sums over dp."""
+    """Four flat ranges of 20 numbers, with gradients that are sums over dp.
+
+    Stage 0 holds the first and the third range. The order of its keys differs between replicas.
+    """
     dp, pp = divmod(rank, 2)
     own = {}
     for chunk in (0, 1) if dp else (1, 0):

@@ -1,4 +1,4 @@
-"""Scatter, then gather, is the identity; without processes."""
+"""Scatter, then gather, is the identity: tested without processes."""
 
 import pytest
 import torch
@@ -52,7 +52,7 @@ def test_another_layout_in_memory():
 
 @pytest.mark.parametrize("function", [fill, put])
 def test_shapes_that_do_not_fit(function):
-    with pytest.raises(ValueError, match=r"w \(4, 6\)\[:, 4:6\] on rank 0 is \(4, 2\)"):
+    with pytest.raises(ValueError, match=r"w \(4, 6\)\[:, 4:6\] on rank 0 has shape .* \(4, 2\)"):
         function(PART, torch.zeros(4, 6), torch.zeros(4, 6))
-    with pytest.raises(ValueError, match=r"w is \(4, 6\), and the tensor is \(6, 4\)"):
+    with pytest.raises(ValueError, match=r"of w has shape \(6, 4\), not \(4, 6\)"):
         function(PART, torch.zeros(4, 2), torch.zeros(6, 4))

@@ -1,4 +1,4 @@
-"""What is stored: DTensors where they can say a part, even rows otherwise."""
+"""A checkpoint stores DTensors where they can represent the parts, even rows otherwise."""
 
 import torch
 from hypothesis import given, settings
@@ -10,7 +10,7 @@ from helpers.state.dtensor import placements
 from helpers.state.part import Cut, Part
 from helpers.state.placing import cut, flat, whole
 from helpers.state.slicing import take
-from helpers.state.storage import Storage, in_rows, sayable
+from helpers.state.storage import Storage, in_rows, representable
 from tests.state.cases import everyone, layouts, models, numbers, spread
 
 
@@ -57,7 +57,7 @@ def test_what_dtensor_can_say_is_not_copied(cluster):
 
 
 def test_two_parts_of_a_tensor_on_one_rank_are_not_one_dtensor():
-    """Each could be said alone: rows 2:4 as a cut along dp, rows 0:2 as one along tp."""
+    """DTensor could represent each alone: rows 2:4 as a cut along dp, rows 0:2 along tp."""
     layout = Layout(dp=2, tp=2)
 
     def rows(which, axis):
@@ -68,13 +68,13 @@ def test_two_parts_of_a_tensor_on_one_rank_are_not_one_dtensor():
     low, high = rows((0, 2), "dp"), rows((2, 4), "dp")
     both = {"high": high, "low": rows((0, 2), "tp")}
     assert all(placements(layout, 2, part) is not None for part in both.values())
-    assert not sayable(layout, AllParts([{"w": low}, {"w": low}, both, {"w": high}]), "w")
+    assert not representable(layout, AllParts([{"w": low}, {"w": low}, both, {"w": high}]), "w")
 
 
 @settings(deadline=None)
 @given(spread())
 def test_rows_are_all_of_it(drawn):
     _, _, parts = drawn
-    rows = in_rows(parts)  # `AllParts` checks that each number is there once
+    rows = in_rows(parts)  # `AllParts` checks that each number is held once
     assert rows.shapes == parts.shapes
     assert all(own.keys() == parts.shapes.keys() for own in rows.ranks)

@@ -1,4 +1,4 @@
-"""Training on GPUs: the twin and its ranks on one kind of device, the farm on all there are."""
+"""Training on GPUs: a twin and its ranks on one kind of device, and a farm on all GPUs."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def data_parallel():
 
 
 def test_one_rank_equals_its_twin_on_the_same_gpu():
-    """float64 on the GPU: the same kernels on both sides."""
+    """float64 on the GPU, with the same kernels on both sides."""
     comparison = compare(data_parallel(), workers=1, steps=5)
     assert comparison, comparison
     assert comparison.worst("parameter") < 1e-12

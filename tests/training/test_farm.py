@@ -1,4 +1,4 @@
-"""The farm gives out every task once, tries again what failed, names it, and leaves nothing."""
+"""The farm runs every task once, retries and names failed tasks, and leaves nothing behind."""
 
 import os
 import signal
@@ -64,7 +64,7 @@ def test_the_one_that_fails_is_named_and_the_others_are_carried_out():
 
 
 def meet(worker, folder, name, others):
-    """Both are there at once, or this never ends."""
+    """Wait until both workers are here; a worker that runs alone fails."""
     open(os.path.join(folder, name), "w").close()
     end = time.monotonic() + 20
     while len(os.listdir(folder)) < others:
@@ -92,7 +92,7 @@ def test_an_interrupt_stops_all_at_once():
         farm(sleeps, [60] * 4, workers=2)
     assert time.monotonic() - began < 20
     left = [p for p in psutil.Process().children(recursive=True) if p not in before]
-    # the server that ranks come from stays for the next call
+    # the server that forks the ranks stays for the next call
     assert len([p for p in left if p.is_running()]) <= 2, left
 
 
@@ -105,7 +105,7 @@ def test_an_error_in_done_stops_the_farm():
 
 
 def test_workers_are_spread_over_the_gpus(monkeypatch):
-    """Counts are made up: no GPU is needed to see who would get which."""
+    """The GPU counts are made up, so the test needs no GPU."""
     made = []
 
     class Recorded(Cluster):

@@ -1,4 +1,4 @@
-"""The first departure from the twin is named, and why: mistakes planted in every pass."""
+"""Mistakes planted in every pass: the first departure is named, with the right guess."""
 
 from functools import partial
 
@@ -35,7 +35,7 @@ def located(strategy, **changes):
 
 
 def bent(config, seed, seat, dtype, name, hook, rank):
-    """The plain transform, with a module whose output is changed on one rank."""
+    """The plain transform; on one rank a hook changes the output of one module."""
     model, parts = plain(config, seed, seat, dtype)
     if seat.rank == rank:
         model.get_submodule(name).register_forward_hook(hook)
@@ -60,7 +60,7 @@ def test_a_module_s_output():
         )
         where = located(recipe, layout={axis: 2})
         assert (where.kind, where.name, where.rank, where.step) == ("forward", "blocks.1.mlp", 1, 0)
-        assert f"Half the twin's: a missing sum over {axis}" in where.guess
+        assert f"half the twin's. Is a sum over {axis} missing" in where.guess
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
@@ -68,20 +68,26 @@ def test_the_gradient_of_a_module_s_output(micro_batches):
     transform = partial(bent, name="blocks.0.attention", hook=doubled_backward, rank=0)
     where = located(Recipe(transform=transform, owner=Replicated), micro_batches=micro_batches)
     assert (where.kind, where.name, where.rank) == ("backward", "blocks.0.attention", 0)
-    assert "2 times the twin's: summed over dp twice" in where.guess
+    assert "2 times the twin's. Is it summed over dp twice" in where.guess
 
 
 @pytest.mark.parametrize(
     ("mistake", "kind", "rank", "name", "said"),
     [
         (NotReplicated, "start", 1, "blocks.0.attention.query.weight", ""),
-        (SameShard, "loss", 0, "", "Sequences 3, 4 of the batch are on no rank"),
-        (MeanOfMeans, "backward", 0, "head", "divided by another count"),
-        (Forgotten, "gradient", 0, "norm.weight", "add up to the twin's: a missing sum over dp?"),
-        (TwiceAveraged, "gradient", 0, "norm.weight", "Half the twin's"),
-        (OwnUpdate, "update", 1, "embedding.weight", "another learning rate"),
-        (Still, "update", 0, "embedding.weight", "is the optimizer given these parameters"),
-        (ForgetsMoments, "moments", 0, "embedding.weight (step)", "does `load` bring back"),
+        (SameShard, "loss", 0, "", "No rank has the sequences 3, 4 of the batch"),
+        (MeanOfMeans, "backward", 0, "head", "Is it divided by another count"),
+        (
+            Forgotten,
+            "gradient",
+            0,
+            "norm.weight",
+            "add up to the twin's. Is a sum over dp missing?",
+        ),
+        (TwiceAveraged, "gradient", 0, "norm.weight", "half the twin's"),
+        (OwnUpdate, "update", 1, "embedding.weight", "Do the learning rate or the clipping differ"),
+        (Still, "update", 0, "embedding.weight", "Does the optimizer have these parameters"),
+        (ForgetsMoments, "moments", 0, "embedding.weight (step)", "Does `load` restore"),
     ],
 )
 def test_classic_mistakes_and_what_they_look_like(mistake, kind, rank, name, said):
@@ -110,15 +116,15 @@ def test_a_cut_tensor_is_held_against_its_part():
 def test_guesses():
     theirs, layout = torch.tensor([1.0, -2.0, 3.0]), Layout(dp=2, tp=4)
     look = partial(guess, theirs=theirs, layout=layout, kind="backward")
-    assert "A quarter of the twin's: a missing sum over tp" in look(theirs / 4)
-    assert "4 times the twin's: summed over tp twice" in look(theirs * 4)
-    assert "the other sign" in look(-theirs)
-    assert "0.3 times the twin's: divided by another count" in look(theirs * 0.3)
+    assert "a quarter of the twin's. Is a sum over tp missing" in look(theirs / 4)
+    assert "4 times the twin's. Is it summed over tp twice" in look(theirs * 4)
+    assert "the opposite sign" in look(-theirs)
+    assert "0.3 times the twin's. Is it divided by another count" in look(theirs * 0.3)
     assert "not finite" in look(theirs / 0)
     assert "detached" in look(theirs * 0)
     assert look(theirs + torch.tensor([0.0, 0.0, 1.0])) == ""
     every = [theirs - 1, torch.ones(3)]
-    assert "missing sum over dp" in missing_sum(every, theirs, 0, Layout(dp=2))
+    assert "Is a sum over dp missing" in missing_sum(every, theirs, 0, Layout(dp=2))
     assert missing_sum([theirs, theirs], theirs, 0, Layout(dp=2)) == ""
     assert missing_sum([theirs / 2, theirs / 2], theirs, 0, Layout(dp=2)) == ""
 

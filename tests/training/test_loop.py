@@ -1,4 +1,4 @@
-"""The loop trains, evaluates, goes on where it was, and gives the same curve on any ranks."""
+"""The loop trains, evaluates and continues, with the same curve on any number of ranks."""
 
 import math
 from functools import partial
@@ -88,7 +88,7 @@ def test_it_saves_and_goes_on_with_the_same_count_of_tokens_and_rate():
 
 
 class Skipping:
-    """Leaves out every third update."""
+    """A strategy that skips every third update."""
 
     data_rank, data_size = 0, 1
 

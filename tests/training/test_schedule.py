@@ -1,4 +1,4 @@
-"""Warm-up, half a cosine, and then flat."""
+"""Warm-up, half a cosine, then constant."""
 
 import math
 
@@ -12,7 +12,7 @@ def test_the_corners():
     assert schedule(0) == pytest.approx(0.2)
     assert schedule(9) == pytest.approx(2.0)
     assert schedule(10) == pytest.approx(2.0)
-    assert schedule(55) == pytest.approx(2.0 * (0.1 + 0.9 / 2))  # half way down
+    assert schedule(55) == pytest.approx(2.0 * (0.1 + 0.9 / 2))  # halfway down
     assert schedule(100) == schedule(1000) == pytest.approx(0.2)
 
 

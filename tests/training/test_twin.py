@@ -1,7 +1,7 @@
-"""The twin passes what is right, and names what is wrong: classic mistakes, planted on purpose.
+"""The comparison accepts correct strategies, and names classic mistakes planted on purpose.
 
-A mistake is a DataParallel with one seam bent. Each must be found, at the right step, with the
-right kind: a start, a loss, a gradient or a parameter.
+A mistake is a DataParallel with one method changed. The comparison must find each mistake at the
+right step and as the right kind: a start, a loss, a gradient or a parameter.
 """
 
 import sys
@@ -44,8 +44,8 @@ def test_data_parallel_is_exact(replica, options):
     [
         {"workers": 1},
         {"workers": 3, "micro_batches": 2},
-        {"workers": 4, "sequences": 3},  # rank 3 has no data at all
-        {"workers": 2, "sequences": 1, "micro_batches": 3},  # nor have most micro-batches
+        {"workers": 4, "sequences": 3},  # rank 3 has no data
+        {"workers": 2, "sequences": 1, "micro_batches": 3},  # most micro-batches are empty
         {"optimizer": OptimizerConfig(rule="sgd", lr=0.1, clip=None)},
         {"optimizer": OptimizerConfig(clip=0.01)},
         {
@@ -86,7 +86,7 @@ def test_buckets_in_shared_memory_are_exact_and_send_nothing_but_the_counts(work
 def test_float32_within_its_tolerance():
     comparison = twin(workers=2, steps=20, dtype=torch.float32)
     assert comparison, comparison
-    assert comparison.worst("loss") > 0  # it is not float64 in disguise
+    assert comparison.worst("loss") > 0  # the computation is not in float64
 
 
 def test_bf16_messages_say_that_they_are_lossy():
@@ -94,9 +94,12 @@ def test_bf16_messages_say_that_they_are_lossy():
     assert "bfloat16" in comparison.lossy
     assert 1e-9 < comparison.worst("gradient") < 1e-2
     assert comparison, comparison
-    # far from the bound, and far from exact
+    # well below the bound, but far from exact
     assert 1e-6 < comparison.worst("relative") < comparison.bound / 2
-    assert "of how far that moved (gradients travel as torch.bfloat16)" in comparison.verdict()
+    assert (
+        "of how far its parameters moved (gradients travel as torch.bfloat16)"
+        in comparison.verdict()
+    )
 
 
 class MeanOfMeans(DataParallel):
@@ -112,7 +115,7 @@ class MeanOfMeans(DataParallel):
 
 
 class NotReplicated(DataParallel):
-    """Each rank starts from numbers of its own."""
+    """Rank 1 starts from other parameters."""
 
     def __init__(self, config, seed, mesh, **options):
         super().__init__(config, seed, mesh, **options)
@@ -122,7 +125,7 @@ class NotReplicated(DataParallel):
 
 
 class SameShard(DataParallel):
-    """Every rank works on the first part."""
+    """Every rank trains on the first shard."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -130,7 +133,7 @@ class SameShard(DataParallel):
 
 
 class Forgotten(DataParallel):
-    """Nothing is ever sent."""
+    """The ranks never exchange gradients."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -139,27 +142,29 @@ class Forgotten(DataParallel):
 
 
 class OwnUpdate(DataParallel):
-    """Rank 1 forgets the learning rate, so its parameters alone drift away."""
+    """Rank 1 ignores the learning rate, so its parameters drift away."""
 
     def step(self, batch, lr=None):
         return super().step(batch, 1e-9 if self.data_rank else lr)
 
 
 class TwiceAveraged(DataParallel):
+    """The gradients are divided by the number of ranks once more."""
+
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
         self.owner.replica.scale = 1 / self.data_size
 
 
 class ForgetsMoments(DataParallel):
-    """A load brings the parameters alone."""
+    """A load restores the parameters, but not the optimizer's state."""
 
     def load(self, state):
         super().load({"model": state["model"], "optimizer": {}})
 
 
 class Still(DataParallel):
-    """Computes all, and updates nothing."""
+    """Computes everything but updates nothing."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -167,6 +172,8 @@ class Still(DataParallel):
 
 
 class HalfAsFast(DataParallel):
+    """Trains with half the learning rate."""
+
     def step(self, batch, lr=None):
         return super().step(batch, self.rule.lr / 2)
 
@@ -185,7 +192,9 @@ class HalfAsFast(DataParallel):
     ],
 )
 def test_a_mistake_is_found_and_named(mistake, what, step):
-    comparison = twin(mistake, workers=2, sequences=5)  # the ranks' counts differ at every step
+    comparison = twin(
+        mistake, workers=2, sequences=5
+    )  # the ranks' token counts differ at every step
     assert not comparison
     found, row = comparison.first_wrong()
     assert (found, row.step) == (what, step), comparison
@@ -202,11 +211,11 @@ def test_a_strategy_that_does_not_train_fails_for_every_bound(bound):
         strategy.lossy, strategy.bound = "on purpose", bound
         return strategy
 
-    # so small a learning rate that every absolute difference is tiny
+    # a learning rate so small that every absolute difference is tiny
     comparison = twin(still, workers=2, optimizer=OptimizerConfig(lr=1e-9))
     assert not comparison
     assert comparison.first_wrong()[0] == "parameter"
-    assert "stay where they began" in comparison.verdict()
+    assert "the parameters do not change" in comparison.verdict()
 
 
 @pytest.mark.parametrize("changes", [{"dtype": torch.float32}, {"dtype": torch.bfloat16}, {}])
@@ -227,7 +236,7 @@ def test_a_lossy_strategy_without_a_bound_is_refused():
         strategy.lossy = "somehow"
         return strategy
 
-    with pytest.raises(ValueError, match="state one between 0 and 1"):
+    with pytest.raises(ValueError, match="set a bound between 0 and 1"):
         twin(careless, workers=2)
 
 
@@ -248,7 +257,7 @@ def test_dropout_is_exact_on_any_ranks_and_cut():
 
 @pytest.mark.parametrize("gpus", [0, 1, 2])
 def test_twin_and_ranks_run_on_the_same_device(monkeypatch, gpus):
-    """With one GPU the twin alone could have it, and two ranks could not."""
+    """With one GPU, only the twin could have it: so both must use the CPU."""
     asked = []
 
     def launched(fn, workers, *, device, **arguments):
@@ -257,7 +266,7 @@ def test_twin_and_ranks_run_on_the_same_device(monkeypatch, gpus):
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(twins, "launch", launched)
-    with pytest.raises(KeyError):  # what was launched returned nothing to compare
+    with pytest.raises(KeyError):  # the fake launch returns nothing to compare
         compare(DataParallel, workers=2)
     assert asked == ["cuda" if gpus == 2 else "cpu"] * 2
 
@@ -268,10 +277,10 @@ def test_it_reports_memory_bytes_and_time_and_draws_itself():
     for side in comparison.ranks:
         assert side.memory.parameters == numbers
         assert side.memory.gradients == numbers
-        # a ring's 2(N-1)/N of the gradients, and 8 bytes each for the count and the loss
+        # a ring sends 2(N-1)/N of the gradients; the count and the loss are 8 bytes each
         assert side.ledger.wire == numbers + 16
         assert side.memory.activations < comparison.twin.memory.activations
         kinds = {"parameters": numbers, "gradients": numbers, "optimizer": side.memory.optimizer}
         assert side.held == {(kind, "cpu"): size for kind, size in kinds.items()}
-    assert comparison._repr_png_().startswith(b"\x89PNG")
+    assert comparison._repr_png_()[0].startswith(b"\x89PNG")
     assert "the same as one process" in repr(comparison)

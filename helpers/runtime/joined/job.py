@@ -35,19 +35,17 @@ def save_job(folder: str | os.PathLike, fn, /, **kwargs):
     `fn` must return what JSON can hold: numbers, words, lists, dicts, tensors (as nested lists).
 
     Args:
-        folder: made if need be, and closed to other users. Results of an earlier job in it go.
+        folder: made if need be, and then closed to other users. Results of an earlier job in it go.
 
     Raises:
         CannotTravel: `fn` or an argument cannot be saved; names the variable.
-        PermissionError: the folder is another user's.
+        PermissionError: the folder is another user's, or other users can write to it.
     """
     names = {getattr(fn, "__name__", "the function"): fn, **kwargs}
     packed = member.pack_bytes((fn, kwargs, cell_sources()), names, "into a file")
     folder = Path(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid != os.geteuid():
-        raise PermissionError(f"{folder} belongs to another user; a job needs a folder of its own")
-    folder.chmod(0o700)
+    check_own(folder.stat(), str(folder))  # and its mode stays: others may be meant to look in
     for old in folder.glob("rank-*.json"):
         old.unlink()
     new = folder / f".{JOB}.{os.getpid()}"
@@ -84,12 +82,16 @@ def load_job(folder: str | os.PathLike):
 
 
 def check_own(status: os.stat_result, name: str):
+    """Stricter than `own.check_own`: a pickle runs as code, so root's is refused, too."""
     if status.st_uid != os.geteuid():
-        raise PermissionError(f"{name} belongs to another user: reading it could run their code")
+        raise PermissionError(
+            f"{name} belongs to another user, and a job in it could run that user's code. "
+            "Save the job in a folder of yours."
+        )
     if status.st_mode & 0o022:
         raise PermissionError(
-            f"{name} can be written by other users: reading it could run their code. "
-            f"If it is yours alone: chmod go-w {name}"
+            f"{name} can be written by other users, and a job in it could run their code. "
+            f"If only you have written it: chmod go-w {name}"
         )
 
 

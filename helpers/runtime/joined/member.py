@@ -20,6 +20,7 @@ from helpers.runtime.joined.watch import OK, Watch
 from helpers.runtime.launcher import INSIDE, Place, place
 from helpers.runtime.payload import Packer, unpack
 from helpers.runtime.report import describe
+from helpers.runtime.rows import Rows
 from helpers.runtime.runs import Runs
 from helpers.runtime.screen import Screen
 from helpers.runtime.terminal import say
@@ -149,6 +150,7 @@ class Member:
             outcome = watch.wait()
             if screen:
                 screen.finish()
+            notes.rows.finish()
             if outcome != OK:
                 self.fail(outcome)
             everything = [None] * self.world_size
@@ -229,16 +231,21 @@ class Notes:
     """Where `worker.log` and `worker.track` go on such a rank: into a list, and onto the screen."""
 
     def __init__(self, rank: int, screen: Screen | None):
-        self.rank, self.screen, self.records = rank, screen, []
+        self.rank, self.screen, self.rows = rank, screen, Rows()
+
+    @property
+    def records(self) -> list[dict]:
+        return self.rows.kept
 
     def post(self, kind: str, *message):
+        added = False
         if kind == "log":
             seconds, values = message
-            self.records.append({"rank": self.rank, **values, "seconds": seconds})
+            added = self.rows.add({"rank": self.rank, **values, "seconds": seconds})
         if self.screen:
-            if kind == "log":
+            if added:
                 self.screen.point(self.records[-1])
-            else:
+            elif kind == "track":
                 self.screen.progress(self.rank, *message)
             self.screen.draw()
 

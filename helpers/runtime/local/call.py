@@ -13,6 +13,7 @@ from helpers.runtime.local.looks import Looks
 from helpers.runtime.local.processes import Processes, RankProcess
 from helpers.runtime.local.rank import STACK_SIGNAL
 from helpers.runtime.payload import Parcel, unpack
+from helpers.runtime.rows import Rows
 from helpers.runtime.screen import Screen
 
 SETTLE_SECONDS = 0.1  # after the likely cause, for ranks that fail of the same
@@ -27,7 +28,7 @@ class Call:
 
     Attributes:
         results: what each rank returned.
-        records: what `worker.log` sent, as rows, with rank and seconds.
+        rows: what `worker.log` sent, as rows, with rank and seconds.
         failures: at most one a rank.
         stacks: what faulthandler wrote, by rank.
     """
@@ -36,7 +37,7 @@ class Call:
         self.processes, self.screen = processes, screen
         self.console = Console(on_folder=processes.server.remember)
         self.results: dict[int, object] = {}
-        self.records: list[dict] = []
+        self.rows = Rows()
         self.failures: dict[int, Failure] = {}
         self.stacks: dict[int, str] = {}
         self.changed: dict[str, None] = {}  # files edited since the ranks imported them, in order
@@ -89,6 +90,7 @@ class Call:
         self.selector.close()
         self.console.finish()
         self.screen.finish()
+        self.rows.finish()
 
     def all_ended(self) -> bool:
         return len(self.results) + len(self.failures) == len(self.processes.ranks)
@@ -122,8 +124,8 @@ class Call:
                 match message:
                     case ("log", seconds, values):
                         record = {"rank": rank, **values, "seconds": seconds}
-                        self.records.append(record)
-                        self.screen.point(record)
+                        if self.rows.add(record):
+                            self.screen.point(record)
                     case ("track", label, done, total):
                         self.screen.progress(rank, label, done, total)
                     case ("joined",):

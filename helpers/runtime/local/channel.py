@@ -15,6 +15,7 @@ from collections import deque
 
 HEADER = struct.Struct("<I?")  # length of the message in bytes; does a descriptor come with it?
 CHUNK = 1 << 18
+WAITING = 1 << 26  # bytes posted and not yet taken; with more, a loop that posts would fill memory
 
 
 class Channel:
@@ -48,11 +49,17 @@ class Channel:
                 self.socket.sendall(body)
 
     def post(self, *message):
-        """Send without ever waiting: what the other side has no room for goes with the next."""
+        """Send without waiting: what the other side has no room for goes with the next.
+
+        Once WAITING bytes have piled up, wait until the other side has taken them.
+        """
         body = pickle.dumps(message, protocol=5)
         with self.lock:
             self.waiting += HEADER.pack(len(body), False)
             self.waiting += body
+            if len(self.waiting) > WAITING:
+                self.flush()
+                return
             try:
                 sent = self.socket.send(self.waiting, socket.MSG_DONTWAIT)
             except BlockingIOError:

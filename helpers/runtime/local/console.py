@@ -1,6 +1,7 @@
 """What ranks print, in the cell, line by line, each with its rank."""
 
 import codecs
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,13 +11,18 @@ from helpers.runtime.terminal import put, say
 LINES_SHOWN = 2_000  # per call, over all ranks: a notebook with more becomes slow to open
 CHARACTERS_SHOWN = 500_000
 LINE_SHOWN = 2_000  # characters of one line
+LINE_KEPT = 100_000  # characters of one line: a rank may print for ever, and never end the line
+BYTES_KEPT = 500_000_000  # in all files of this notebook
+DISK_SHARE = 0.5  # of what is free on the disk, at most
+PRINTED = "printed-*.txt"
 
 
 class Console:
     """Collects bytes by rank and stream, and writes whole lines.
 
     Bytes that are no UTF-8 are shown as replacement characters. What is too much to show is
-    counted, and kept in a file that the last line names.
+    counted, and kept in a file that the last line names, as far as there is room. The end of a
+    very long line is left out.
     """
 
     def __init__(self, on_folder):
@@ -24,6 +30,7 @@ class Console:
         self.streams: dict[tuple[int, str], Stream] = {}
         self.lines = self.characters = 0
         self.kept: dict[int, Kept] = {}
+        self.room: Room | None = None
 
     def feed(self, rank: int, name: str, data: bytes):
         stream = self.streams.setdefault((rank, name), Stream())
@@ -33,10 +40,16 @@ class Console:
         """Show what stands without a line end, and say what was not shown."""
         for (rank, name), stream in self.streams.items():
             self.write(rank, name, stream.rest())
+            if stream.left_out:
+                say(
+                    f"[rank {rank}] … {stream.left_out:,} characters are left out: "
+                    f"of a line the first {LINE_KEPT:,} are kept"
+                )
         self.streams.clear()
         for rank, kept in sorted(self.kept.items()):
             say(f"[rank {rank}] … {kept.count:,} more lines {kept.close()}")
         self.kept.clear()
+        self.room = None
         sys.stdout.flush()
 
     def write(self, rank: int, name: str, lines: list[str]):
@@ -53,49 +66,83 @@ class Console:
 
     def keep(self, rank: int, lines: list[str]):
         if rank not in self.kept:
-            self.kept[rank] = Kept(rank, self.on_folder)
+            self.room = self.room or Room()
+            self.kept[rank] = Kept(rank, self.on_folder, self.room)
         self.kept[rank].add(lines)
 
 
 class Stream:
-    """One rank's standard output or error: bytes in, whole lines out."""
+    """One rank's standard output or error: bytes in, whole lines out.
+
+    Attributes:
+        left_out: characters beyond the first LINE_KEPT of a line.
+    """
 
     def __init__(self):
         self.decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         self.partial = ""
+        self.left_out = 0
 
     def lines(self, data: bytes) -> list[str]:
-        text = self.partial + self.decode(data).replace("\r\n", "\n").replace("\r", "\n")
-        *lines, self.partial = text.split("\n")
+        text = self.decode(data).replace("\r\n", "\n").replace("\r", "\n")
+        *ended, begun = text.split("\n")
+        lines = []
+        for piece in ended:
+            self.go_on(piece)
+            lines.append(self.partial)
+            self.partial = ""
+        self.go_on(begun)
         return lines
 
+    def go_on(self, piece: str):
+        """Add to the line that has not ended."""
+        room = LINE_KEPT - len(self.partial)
+        self.partial += piece[:room]
+        self.left_out += len(piece[room:])
+
     def rest(self) -> list[str]:
-        line, self.partial = self.partial + self.decode(b"", final=True), ""
+        self.go_on(self.decode(b"", final=True))
+        line, self.partial = self.partial, ""
         return [line] if line else []
 
 
 class Kept:
-    """The lines of a rank that are too many to show."""
+    """The lines of a rank that are too many to show.
 
-    def __init__(self, rank: int, on_folder):
-        self.count = 0
+    Attributes:
+        count: lines, those that are left out included.
+        left_out: lines for which there was no room.
+    """
+
+    def __init__(self, rank: int, on_folder, room: "Room"):
+        self.count = self.left_out = 0
         self.problem = ""
         self.file = None
+        self.room = room
         try:
             folder = private_folder()
             on_folder(folder)
+            room.measure(folder)
             self.path = next_free(folder, rank)
-            self.file = self.path.open("w", encoding="utf-8")
+            self.file = self.path.open("wb")
         except OSError as error:
             self.problem = error.strerror
 
     def add(self, lines: list[str]):
         self.count += len(lines)
-        if self.file and not self.problem:
+        if not self.file or self.problem:
+            return
+        for i, line in enumerate(lines):
+            data = f"{line}\n".encode()
+            # After the first line that is left out no other is kept: the file has no gaps.
+            if self.left_out or not self.room.take(len(data)):
+                self.left_out += len(lines) - i
+                return
             try:
-                self.file.writelines(line + "\n" for line in lines)
+                self.file.write(data)
             except OSError as error:
                 self.problem = error.strerror
+                return
 
     def close(self) -> str:
         try:
@@ -107,9 +154,33 @@ class Kept:
             if self.file:
                 self.path.unlink(missing_ok=True)  # a part is of no use, and there is no room
             return f"could not be kept: {self.problem}"
-        return f"are in {self.path} until this notebook ends"
+        where = f"are in {self.path} until this notebook ends"
+        if self.left_out:
+            where += f"; the last {self.left_out:,} of them are left out, to spare the disk"
+        return where
+
+
+class Room:
+    """The bytes that the files of a call may still take, those of all ranks together."""
+
+    def __init__(self):
+        self.bytes: int | None = None
+
+    def measure(self, folder: Path):
+        """Find out how much room there is, at the first file of a call."""
+        if self.bytes is None:
+            taken = sum(file.stat().st_size for file in folder.glob(PRINTED))
+            free = shutil.disk_usage(folder).free
+            self.bytes = min(BYTES_KEPT - taken, int(DISK_SHARE * free))
+
+    def take(self, size: int) -> bool:
+        """Take so many bytes, if there are as many."""
+        if size > self.bytes:
+            return False
+        self.bytes -= size
+        return True
 
 
 def next_free(folder: Path, rank: int) -> Path:
-    number = len(list(folder.iterdir()))
+    number = len(list(folder.glob(PRINTED)))
     return folder / f"printed-{number}-rank{rank}.txt"

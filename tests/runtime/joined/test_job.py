@@ -163,11 +163,22 @@ def test_what_cannot_be_saved_is_named(tmp_path):
     assert not (tmp_path / "job").exists()
 
 
-def test_a_folder_that_was_open_is_closed(tmp_path):
-    tmp_path.chmod(0o777)
+@pytest.mark.parametrize("mode", [0o755, 0o711, 0o700])
+def test_a_folder_that_was_there_keeps_its_mode(tmp_path, mode):
+    tmp_path.chmod(mode)
     save_job(tmp_path, train)
-    assert tmp_path.stat().st_mode & 0o777 == 0o700
+    assert tmp_path.stat().st_mode & 0o777 == mode
     assert (tmp_path / "job.pickle").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+def test_a_folder_that_others_can_write_gets_no_job(tmp_path, mode):
+    (tmp_path / "rank-00000.json").write_text("of an earlier job")
+    tmp_path.chmod(mode)
+    with pytest.raises(PermissionError, match=r"can be written by other users.*chmod go-w"):
+        save_job(tmp_path, train)
+    assert tmp_path.stat().st_mode & 0o7777 == mode
+    assert [path.name for path in tmp_path.iterdir()] == ["rank-00000.json"]
 
 
 def test_without_a_launcher_it_says_how(tmp_path, capsys):

@@ -3,9 +3,11 @@
 import os
 import socket
 import threading
+import time
 
 import pytest
 
+from helpers.runtime.local import channel
 from helpers.runtime.local.channel import Channel, readable
 from helpers.runtime.private import anonymous_file
 
@@ -99,3 +101,26 @@ def test_an_anonymous_file_has_no_name():
     fd = anonymous_file()
     assert "memfd" in os.readlink(f"/proc/self/fd/{fd}")
     os.close(fd)
+
+
+def test_posts_that_nobody_takes_do_not_fill_memory(pair, monkeypatch):
+    """With so much on the way, the next post waits; and all arrive, in order."""
+    monkeypatch.setattr(channel, "WAITING", 1_000_000)
+    here, there = pair
+    most = []
+
+    def post():
+        for number in range(100):
+            here.post(number, "x" * 100_000)
+            most.append(len(here.waiting))
+        here.send("end")
+
+    thread = threading.Thread(target=post)
+    thread.start()
+    while len(most) < 5:  # it goes on without being heard
+        time.sleep(0.01)
+    thread.join(0.2)
+    assert thread.is_alive()
+    assert [there.receive()[0][0] for _ in range(101)] == [*range(100), "end"]
+    thread.join()
+    assert max(most) < 1_200_000

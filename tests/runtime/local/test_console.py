@@ -1,5 +1,8 @@
 """What ranks print, line by line."""
 
+import tracemalloc
+from types import SimpleNamespace
+
 import pytest
 
 from helpers.runtime.local import console
@@ -74,3 +77,74 @@ def test_no_room_to_keep_them(capsys, folders, monkeypatch):
     c.finish()
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "[rank 0] … 1,000 more lines could not be kept: No space left on device"
+
+
+def test_a_flood_without_a_line_end_takes_little_memory(capsys, folders):
+    c = Console(folders.append)
+    tracemalloc.start()
+    for _ in range(300):
+        c.feed(3, "stdout", b"x" * 65_536)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 3_000_000  # of 20 million
+    c.feed(3, "stdout", b"\nafter it\n")
+    c.finish()
+    line, after, last = capsys.readouterr().out.splitlines()
+    assert line == f"[rank 3] {'x' * console.LINE_SHOWN}…"
+    assert after == "[rank 3] after it"
+    left_out = 300 * 65_536 - console.LINE_KEPT
+    assert last == (
+        f"[rank 3] … {left_out:,} characters are left out: of a line the first 100,000 are kept"
+    )
+
+
+def test_a_flood_that_never_ends_its_line_is_shown_in_part(capsys, folders):
+    c = Console(folders.append)
+    c.feed(0, "stderr", b"y" * (console.LINE_KEPT + 7))
+    c.finish()
+    out, err = capsys.readouterr()
+    assert err.startswith("[rank 0] yyyy")
+    assert "7 characters are left out" in out
+
+
+def test_a_line_of_the_length_that_is_kept_is_whole(capsys, folders):
+    c = Console(folders.append)
+    c.feed(0, "stdout", b"y" * console.LINE_KEPT + b"\n" + b"z" * console.LINE_KEPT)
+    c.finish()
+    assert "left out" not in capsys.readouterr().out
+
+
+def kept_by(folder):
+    return [path.read_text().splitlines() for path in sorted(folder.glob("printed-*"))]
+
+
+def test_files_of_what_is_not_shown_have_a_limit(capsys, folders, tmp_path, monkeypatch):
+    """One for all ranks of a call, and for the calls of a notebook together."""
+    monkeypatch.setattr(console, "LINES_SHOWN", 0)
+    monkeypatch.setattr(console, "BYTES_KEPT", 100)
+    c = Console(folders.append)
+    for rank in (0, 1):
+        for _ in range(4):
+            c.feed(rank, "stdout", b"x" * 19 + b"\n")  # 20 bytes: five of them fit
+    c.feed(1, "stdout", b"ab\n")
+    c.finish()
+    assert kept_by(tmp_path) == [["x" * 19] * 4, ["x" * 19]]
+    first, second = capsys.readouterr().out.splitlines()
+    assert "4 more lines are in" in first
+    assert first.endswith("until this notebook ends")
+    assert "5 more lines are in" in second
+    assert second.endswith("; the last 4 of them are left out, to spare the disk")
+    c = Console(folders.append)
+    c.feed(0, "stdout", b"x\n")
+    c.finish()
+    assert capsys.readouterr().out.endswith("the last 1 of them are left out, to spare the disk\n")
+
+
+def test_a_nearly_full_disk_is_not_filled(capsys, folders, tmp_path, monkeypatch):
+    monkeypatch.setattr(console, "LINES_SHOWN", 0)
+    monkeypatch.setattr(console.shutil, "disk_usage", lambda folder: SimpleNamespace(free=100))
+    c = Console(folders.append)
+    c.feed(0, "stdout", b"".join(b"%09d\n" % i for i in range(20)))
+    c.finish()
+    assert kept_by(tmp_path) == [[f"{i:09d}" for i in range(5)]]  # half of what is free
+    assert "the last 15 of them are left out" in capsys.readouterr().out

@@ -1,0 +1,110 @@
+"""One question of a notebook: the student's prediction, and the numbers to compare it with."""
+
+from dataclasses import dataclass
+from numbers import Real
+
+from helpers.check import distance
+
+LARGEST = 1e300  # the ratio of two numbers must stay a float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked, the prediction (None: not made yet), and the answer from each source.
+
+    Attributes:
+        what: the quantity; it is the question's name, so a notebook uses it once.
+        prediction: a number, or a word where the answer is a word.
+        numbers: the answers by source: "formula", "simulated", "published", "measured". The
+            prediction is judged by the last.
+        unit: the unit of all the numbers ("bytes", "seconds", …).
+
+    Raises:
+        TypeError: no number to compare with, or a value that is neither a number nor a word.
+    """
+
+    what: str
+    prediction: object
+    numbers: dict[str, object]
+    unit: str = ""
+
+    def __post_init__(self):
+        for source, value in self.numbers.items():
+            if not (is_number(value) or distance.is_label(value)):
+                raise TypeError(f"{self.what}: {source}= needs a number, not {short(value)}")
+        if not self.numbers:
+            raise TypeError(f"{self.what}: nothing to compare with; give formula=, measured=, …")
+
+    @property
+    def title(self) -> str:
+        return f"{self.what} ({self.unit})" if self.unit else self.what
+
+    @property
+    def predicted(self) -> bool:
+        """Whether the student has made a prediction that can be compared."""
+        return self.prediction is not None and not self.complaint
+
+    @property
+    def complaint(self) -> str:
+        """What is wrong with the prediction, and what to write instead; "" if nothing is."""
+        value = self.judged_by[1]
+        if self.prediction is None or distance.is_label(value) or is_number(self.prediction):
+            return ""
+        unit = f" of {self.unit}" if self.unit else ""
+        return (
+            f"{short(self.prediction)} is not a number. Write a number{unit} without quotes, "
+            "for example 12 or 3.4e5."
+        )
+
+    @property
+    def judged_by(self) -> tuple[str, object]:
+        """The last source and its value."""
+        return list(self.numbers.items())[-1]
+
+    def comment(self) -> str:
+        """How far off the prediction is, or what is missing."""
+        if not self.predicted:
+            return self.complaint or "Not predicted yet."
+        source, value = self.judged_by
+        far = distance.is_far(self.prediction, value)
+        ask = " Which assumption makes the difference?" if far else ""
+        return distance.words(self.prediction, value, source) + ask
+
+    def cells(self) -> dict[str, str]:
+        """The numbers as text, by the names of their columns; without a prediction, no column."""
+        row = {"your prediction": number(self.prediction)} if self.predicted else {}
+        for source, value in self.numbers.items():
+            row["measured here" if source == "measured" else source] = number(value)
+        return row
+
+
+def is_number(value) -> bool:
+    """A real number; True and False are none."""
+    real = isinstance(value, int | float) and not isinstance(value, bool)
+    return real and abs(value) <= LARGEST  # false for infinity and nan, too
+
+
+def plain(value):
+    """The Python number of an array, tensor or fraction of one value; other values as they are."""
+    if hasattr(value, "item"):
+        try:
+            return value.item()
+        except (ValueError, RuntimeError):  # several values
+            return value
+    if isinstance(value, Real) and not isinstance(value, int):
+        return float(value)
+    return value
+
+
+def number(value) -> str:
+    """A number as text, with four digits unless it is an integer; a word as it is."""
+    if not is_number(value):
+        return str(value)
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3g}"
+
+
+def short(value, most: int = 40) -> str:
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,0 +1,83 @@
+"""Variables that are set unless the reader has set them, before a library could read them."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from helpers.runtime.environment import set_defaults
+
+COMPILER = "TORCHINDUCTOR_CACHE_DIR"
+TELEMETRY = "HF_HUB_DISABLE_TELEMETRY"
+PROGRAM = """
+import json, os
+from helpers import launch
+
+def look(worker):
+    from huggingface_hub import constants
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+    return cache_dir(), constants.HF_HUB_DISABLE_TELEMETRY
+
+if __name__ == "__main__":
+    found = list(launch(look, workers=2, start=START))
+    print(json.dumps([found, look(None), os.environ["TORCHINDUCTOR_CACHE_DIR"]]))
+"""
+
+
+def run(tmp_path, start="fork", **environ):
+    ours = ("HELPERS_CACHE", "XDG_CACHE_HOME", COMPILER, TELEMETRY)
+    base = {name: value for name, value in os.environ.items() if name not in ours}
+    base |= {"HOME": str(tmp_path / "home"), "PYTHONPATH": os.getcwd()}
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.replace("START", repr(start)))
+    command = [sys.executable, program]
+    done = subprocess.run(command, env=base | environ, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_ranks_and_notebook_keep_the_compilers_cache_to_themselves(tmp_path, start):
+    (tmp_path / "home").mkdir()
+    of_ranks, here, set_to = run(tmp_path, start)
+    expected = tmp_path / "home" / ".cache" / "training-at-scale" / "torchinductor"
+    assert of_ranks == [[str(expected), True]] * 2
+    assert here == [str(expected), True]
+    assert set_to == str(expected)
+    assert expected.parent.stat().st_mode & 0o777 == 0o700  # so nobody else gets to what is in it
+
+
+def test_what_the_reader_has_set_stays(tmp_path):
+    chosen = {COMPILER: str(tmp_path / "mine"), TELEMETRY: "0"}
+    of_ranks, here, _ = run(tmp_path, **chosen)
+    assert of_ranks == [[str(tmp_path / "mine"), False]] * 2
+    assert here == [str(tmp_path / "mine"), False]
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_cache_that_others_can_write_is_not_used(tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    (tmp_path / "tmp").mkdir()
+    environ = {"HELPERS_CACHE": str(shared), "TMPDIR": str(tmp_path / "tmp")}
+    of_ranks, _, set_to = run(tmp_path, **environ)
+    assert of_ranks == [[set_to, True]] * 2
+    assert set_to.startswith(str(tmp_path / "tmp" / "helpers-"))
+    assert not list(shared.iterdir())
+    assert not list((tmp_path / "tmp").iterdir())  # it was gone with the program
+
+
+def test_without_any_place_nothing_is_set(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HELPERS_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr("helpers.runtime.environment.private_folder", full)
+    environ = {}
+    set_defaults(environ)
+    assert environ == {TELEMETRY: "1"}
+
+
+def full():
+    raise OSError(28, "No space left on device")
