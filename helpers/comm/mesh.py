@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from helpers.runtime.proof import prove
+
 ROWS = 64  # of a grid that are shown
 
 
@@ -194,7 +196,7 @@ def make_mesh(
 
     Raises:
         ValueError: the sizes' product is not the number of ranks; an unknown axis.
-        RuntimeError: there are no ranks yet.
+        RuntimeError: there are no ranks yet; another process answered in place of one.
     """
     if not dist.is_initialized():
         raise RuntimeError("a mesh needs ranks: make it inside a function that `launch` runs")
@@ -211,4 +213,6 @@ def make_mesh(
         made[axes], _ = dist.new_subgroups_by_enumeration(
             layout.groups(*axes), group_desc="mesh_" + "_".join(axes)
         )
+    for group in (*map(device_mesh.get_group, layout.axes), *made.values()):
+        prove(group)
     return Mesh(layout, dist.get_rank(), device_mesh, made)
