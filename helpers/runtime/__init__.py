@@ -15,4 +15,5 @@ failure     one error that names the culprit; report and stacks: what it is made
 screen      bars and curves while a call runs
 terminal    words for a terminal that may be ASCII
 plain       results as JSON; private: files and folders that nobody else can reach
+proof       ranks prove to each other who they are; alone: a program in a network of its own
 """
