@@ -27,6 +27,7 @@ _PLACE = {
     "accumulate": "week03.accumulate",
     "reduce_in_buckets": "week03.buckets",
     "train_by_mpi": "week03.by_mpi",
+    "tokens_to_hide": "week03.hiding",
 }
 
 __all__ = sorted(_PLACE)

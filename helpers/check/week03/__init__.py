@@ -1,1 +1,1 @@
-"""Exercises of week 3: shards, a common first state, accumulation, buckets, MPI."""
+"""Exercises of week 3: shards, a common first state, accumulation, buckets, MPI, hiding."""
