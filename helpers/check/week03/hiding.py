@@ -21,6 +21,10 @@ FORWARD_TOO = (
     "That counts the forward, too. No gradient is ready during the forward. How many FLOPs per "
     "parameter and token does the backward take?"
 )
+HALF = (
+    "Half of the bytes. An all-reduce sends each byte twice: a reduce-scatter, then an "
+    "all-gather. And how many bytes does each gradient have in the message?"
+)
 
 
 def tokens_to_hide(fn) -> Verdict:
@@ -66,8 +70,7 @@ def hint_tokens(answer, right, flops, bandwidth, ranks, gradient_bytes, micro_ba
         (right / k, "Inside no_sync() nothing is sent. Which backward can still hide messages?"),
         (right / k**2, "More micro-batches: does each one compute more tokens, or fewer?"),
         (right * 2 / gradient_bytes, "How many bytes does each gradient have in the message?"),
-        (right / gradient_bytes, "How many bytes does each gradient have in the message?"),
-        (right / 2, "An all-reduce sends each byte twice: a reduce-scatter, then an all-gather."),
+        (right / 2, HALF),
         (right * 2, "That is the forward's time. Which part of the step hides the messages?"),
         (right * 2 / 3, FORWARD_TOO),
         (right * 8, "bus_bandwidth counts bytes per second, not bits."),
