@@ -22,7 +22,7 @@ _PLACE = {
     "plots": "helpers.plots",
     "show": "helpers.plots.source",
     "side_by_side": "helpers.check.prediction",
-    "answer": "helpers.check.prediction",
+    "reveal": "helpers.check.prediction",
     "prediction_sheet": "helpers.check.sheet",
 }
 

@@ -1,4 +1,4 @@
-"""What several tests share."""
+"""Fixtures that several folders of tests share."""
 
 import importlib.util
 from pathlib import Path
@@ -9,13 +9,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# No timing decides a test: an example may take long where other tests run beside it.
+# No timing decides a test: an example may take long while other tests run.
 hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
 
 
 def ci(name: str):
-    """.ci/NAME.py as a module; a folder named .ci cannot be imported from."""
+    """Load .ci/NAME.py as a module; Python cannot import from a folder named .ci."""
     spec = importlib.util.spec_from_file_location(f"ci_{name}", ROOT / ".ci" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -24,27 +24,27 @@ def ci(name: str):
 
 @pytest.fixture(scope="session")
 def tool():
-    """What executes notebooks."""
+    """The program that executes notebooks."""
     return ci("notebooks")
 
 
 @pytest.fixture(scope="session")
 def suite():
-    """What runs the tests."""
+    """The program that runs the tests."""
     return ci("suite")
 
 
 @pytest.fixture(scope="session")
 def quick():
-    """What chooses the tests that a change needs."""
+    """The program that chooses the tests for a change."""
     return ci("quick")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def travels_by_value(request):
-    """Functions of a test module travel as those of a notebook do.
+    """Pickle the functions of a test module by value, as those of a notebook.
 
-    By name they would have each rank import the module, and pytest with it: 0.1 s.
+    Pickled by name, each rank would import the module, and pytest with it: 0.1 s.
     """
     cloudpickle.register_pickle_by_value(request.module)
     yield

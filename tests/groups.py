@@ -1,11 +1,12 @@
-"""Which tests stay together when pytest-xdist deals them to several processes.
+"""Keep some tests in one process when pytest-xdist distributes the tests.
 
-The cells of a notebook share a kernel, and the tests of a file may share a fixture of the whole
-file, which takes seconds to make. Such a file goes to one process, in order. Every other test may
-run in any process, at any time.
+The cells of a notebook share a kernel, and the tests of a file may share a fixture that takes
+seconds to make. Such a file runs in one process, in order. Every other test may run in any process,
+at any time.
 
-This stands in for xdist's own marks, `xdist_group`: under pytest 9.2, xdist 3.8 does not see them.
-Loaded by `-p tests.groups` in pyproject.toml: a conftest.py in tests/ would not see the notebooks.
+This replaces xdist's own marks, `xdist_group`: under pytest 9.2, xdist 3.8 does not see them.
+Loaded by `-p tests.groups` in pyproject.toml, because a conftest.py in tests/ does not cover the
+notebooks.
 """
 
 import re
@@ -17,9 +18,9 @@ import pytest
 SHARED = re.compile(r"^@pytest\.fixture\(.*scope=.module.\)", re.MULTILINE)
 
 
-@pytest.hookimpl(optionalhook=True)  # without xdist nobody asks
+@pytest.hookimpl(optionalhook=True)  # without xdist there is no such hook
 def pytest_xdist_make_scheduler(config, log):
-    """The scheduler that `--dist loadgroup` asks for, with the groups from here."""
+    """Return the scheduler for `--dist loadgroup`, with the groups of this file."""
     if config.getvalue("dist") != "loadgroup":
         return None
     from xdist.scheduler import LoadGroupScheduling
@@ -34,7 +35,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 @cache
 def stays_together(file: Path) -> bool:
-    """Is it a notebook, or a file with a fixture for all of its tests?"""
+    """Whether this is a notebook, or a file with a fixture for all its tests."""
     if file.suffix == ".ipynb":
         return True
     return file.is_file() and bool(SHARED.search(file.read_text(encoding="utf-8")))

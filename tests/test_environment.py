@@ -1,4 +1,4 @@
-"""pyproject.toml (ranges) and environment.yml (pins) name the same things and agree."""
+"""pyproject.toml (ranges) and environment.yml (pins) name the same packages and agree."""
 
 import re
 import sys
@@ -17,23 +17,23 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def declared():
-    """What pyproject.toml asks for, in its order."""
+    """List the requirements of pyproject.toml, in its order."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     groups = project["optional-dependencies"].values()
     return [Requirement(r) for r in sum(groups, project["dependencies"])]
 
 
 def pip_section():
-    """The lines of environment.yml that pip gets, found as the Makefile finds them."""
+    """List the lines of environment.yml for pip, by the pattern of the Makefile."""
     return re.findall(r"^ {6}- (.*)$", (ROOT / "environment.yml").read_text(), re.MULTILINE)
 
 
 def pins():
-    """{name: pinned version}; anything else than an exact pin is an error."""
+    """Return {name: pinned version}; anything else than an exact pin is an error."""
     project, *pinned = pip_section()
     assert project == "-e .[dev]"
     pairs = [re.fullmatch(r"([\w-]+)==([\w.]+)", line) for line in pinned]
-    assert all(pairs), "environment.yml: every line after the project's own is name==version"
+    assert all(pairs), "environment.yml: every line after `-e .[dev]` must be name==version"
     return {canonicalize_name(pair[1]): Version(pair[2]) for pair in pairs}
 
 
@@ -65,31 +65,31 @@ def test_conda_gives_a_python_that_the_project_accepts():
 
 
 def test_installed_versions_are_the_pins():
-    """`make setup` installed what environment.yml pins; another environment may hold others."""
+    """`make setup` installs the pins of environment.yml; another environment may differ."""
     other = {}
     for name, pin in pins().items():
         try:
             found = Version(version(name))
         except PackageNotFoundError:
             found = None
-        # A build of the pinned release, as 2.13.0+cpu, is the pinned release.
+        # A build such as 2.13.0+cpu is the pinned release.
         if found is None or found.public != pin.public:
             other[name] = f"{found}, not {pin}"
     made_by_make = (Path(sys.prefix) / "installed").exists()
     if (Path(sys.prefix) / "torch").exists() and "torch" in other and len(other) == 1:
-        pytest.skip(f"another build of torch was chosen: {other['torch']}")
+        pytest.skip(f"this environment has another build of torch: {other['torch']}")
     if other and not made_by_make:
-        pytest.skip(f"not the environment that `make setup` makes: {other}")
+        pytest.skip(f"`make setup` did not make this environment: {other}")
     assert other == {}
 
 
 def imported(*folders):
-    """{module: a file that imports it}, by the first part of its name."""
+    """Return {module: a file that imports it}, by the first part of its name."""
     found = {}
     for folder in folders:
         for file in (ROOT / folder).rglob("*.py"):
             found |= {name.split(".")[0]: file for _, name in imports(file, ROOT / folder)}
-    ours = {"helpers", "tests", "figures", "students_own"}  # the last is written by a test
+    ours = {"helpers", "tests", "figures", "students_own"}  # a test writes the last one
     ours |= {file.stem for file in ROOT.glob("*/*.py")}
     return {m: file for m, file in found.items() if m not in sys.stdlib_module_names | ours}
 

@@ -1,7 +1,8 @@
-"""The house: a package of helpers/ imports from lower floors only, and never the face `helpers`.
+"""A package of helpers/ imports only from lower floors, and never from `helpers` itself.
 
-Imports count wherever they stand, in functions too, and however they are spelled: absolute,
-relative, or `importlib.import_module("helpers.…")` with the name written out.
+`helpers/__init__.py` is the **face**: the names for notebooks. Every import counts, also inside
+functions, in any spelling: absolute, relative, or `importlib.import_module("helpers.…")` with a
+literal name.
 """
 
 import ast
@@ -33,7 +34,7 @@ FLOOR = {
 
 
 def imports(path, house):
-    """(line, dotted name) of each import in the file; `from a import b` gives a.b."""
+    """Yield (line, dotted name) of each import in the file; `from a import b` gives a.b."""
     package = ["helpers", *path.relative_to(house).parent.parts]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -54,10 +55,10 @@ def imports(path, house):
 
 
 def violations(house, floor):
-    """What breaks the rules below the folder `house`, as 'file:line: reason'."""
+    """List what breaks the rules below the folder `house`, as 'file:line: reason'."""
     found = []
     packages = {p.name for p in house.iterdir() if p.is_dir() and any(p.rglob("*.py"))}
-    found += [f"{name}/: stands on no floor" for name in sorted(packages - set(floor))]
+    found += [f"{name}/: has no floor, add it to FLOOR" for name in sorted(packages - set(floor))]
     for path in sorted(house.rglob("*.py")):
         own = path.relative_to(house).parts[0]
         for line, name in imports(path, house):
@@ -69,7 +70,9 @@ def violations(house, floor):
             if target not in floor and target not in packages:
                 found.append(f"{where} imports the face, {name}")
             elif own in floor and target in floor and target != own and floor[target] >= floor[own]:
-                relation = "of its own floor" if floor[target] == floor[own] else "above it"
+                relation = (
+                    "on the same floor" if floor[target] == floor[own] else "on a higher floor"
+                )
                 found.append(f"{where} imports {target}, {relation}")
     return found
 
@@ -119,13 +122,13 @@ def test_downward_and_own_imports_are_fine(tmp_path):
 def test_an_import_upward_is_found(tmp_path, source):
     [found] = violations(*house(tmp_path, left=source))
     assert found.startswith("left/code.py:")
-    assert "imports high, above it" in found
+    assert "imports high, on a higher floor" in found
 
 
 @pytest.mark.parametrize("source", ["import helpers.right", "from ..right import x"])
 def test_an_import_across_a_floor_is_found(tmp_path, source):
     [found] = violations(*house(tmp_path, left=source))
-    assert found == "left/code.py:1: imports right, of its own floor"
+    assert found == "left/code.py:1: imports right, on the same floor"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +149,7 @@ def test_a_package_on_no_floor_is_found(tmp_path):
     tree, floor = house(tmp_path)
     tree.joinpath("attic").mkdir()
     tree.joinpath("attic", "code.py").write_text("import helpers.high\n")
-    assert violations(tree, floor) == ["attic/: stands on no floor"]
+    assert violations(tree, floor) == ["attic/: has no floor, add it to FLOOR"]
 
 
 def test_a_package_in_a_package_is_held_too(tmp_path):
@@ -155,4 +158,4 @@ def test_a_package_in_a_package_is_held_too(tmp_path):
     tree.joinpath("low", "deep", "code.py").write_text(
         "from ...high import x\nfrom ..code import y"
     )
-    assert violations(tree, floor) == ["low/deep/code.py:1: imports high, above it"]
+    assert violations(tree, floor) == ["low/deep/code.py:1: imports high, on a higher floor"]

@@ -1,4 +1,4 @@
-"""`import helpers` is light: little time beyond torch, nothing heavy, every name on request."""
+"""`import helpers` is light: fast after torch, nothing heavy, and every name on request."""
 
 import json
 import statistics
@@ -24,7 +24,7 @@ HEAVY = [
     "torch._dynamo",
     "transformers",
 ]
-# Torch is imported once, and each import of helpers is the first one in a fork of that process.
+# Import torch once; then fork, so that each fork imports helpers for the first time.
 PROGRAM = """
 import json, os, sys, time, torch
 for _ in range(5):
@@ -44,10 +44,10 @@ for _ in range(5):
 
 @cache
 def imports() -> list[tuple[float, list[str], bool, list[str]]]:
-    """Of each import in a fresh interpreter: CPU seconds, modules, are public names listed?
+    """For each import in a fresh interpreter: (CPU seconds, modules, are names listed?, checks).
 
-    Last come the weeks' checks that one check has imported.
-    The interpreter starts as a student's does, with no test runner in it.
+    The checks are the weeks that the import of one week's check loads. The interpreter starts like
+    a student's, without a test runner in it.
     """
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -58,7 +58,7 @@ def imports() -> list[tuple[float, list[str], bool, list[str]]]:
 
 @pytest.mark.alone
 def test_import_costs_milliseconds_beyond_torch():
-    """CPU time of the import, so that waiting does not count; the median of five."""
+    """The median of five, in CPU time, so that waiting does not count."""
     seconds = [seconds for seconds, *_ in imports()]
     assert statistics.median(seconds) < BUDGET, seconds
 

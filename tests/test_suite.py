@@ -1,4 +1,4 @@
-"""`make test` and `make quick`: what they run, what they add up, and what they exit with."""
+"""`make test` and `make quick`: what they run, how they add up results, and their exit codes."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ def test_long():
 
 @pytest.fixture
 def project(tmp_path):
-    """A folder with this project's tools and settings, and no tests yet."""
+    """A folder with this project's tools and settings, but without tests."""
     for name in (".ci/suite.py", "tests/groups.py", "pyproject.toml"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -70,12 +70,12 @@ def start(project, *arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # as a background job
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # like a background job
     )
 
 
 def test_two_runs_and_their_sum(project):
-    """Groups, too: a costly fixture is made once, and a notebook's cells keep their order."""
+    """Groups too: a costly fixture runs once, and a notebook's cells keep their order."""
     (project / "tests" / "test_mixed.py").write_text(MIXED)
     (project / "tests" / "test_costly.py").write_text(COSTLY)
     for name in ("one", "two", "three"):
@@ -119,7 +119,7 @@ def test_what_two_runs_come_to(suite, monkeypatch, capsys, first, second, code, 
 
 
 def test_what_pytest_cannot_run_has_failed(suite, monkeypatch, tmp_path, capfd):
-    """It refuses its options, or is killed: there is no report."""
+    """pytest refuses its options, or is killed: there is no report."""
     fake = tmp_path / "python"
     fake.write_text("#!/bin/sh\n$DEED\n")
     fake.chmod(0o755)
@@ -130,7 +130,7 @@ def test_what_pytest_cannot_run_has_failed(suite, monkeypatch, tmp_path, capfd):
 
 
 def test_a_report_is_counted(suite, tmp_path):
-    """An error while tidying up is a failure of the test that passed; both are one test."""
+    """An error in a fixture's teardown makes a passed test fail; both count as one test."""
     cases = ("", "<failure/>", "<error/>", "<skipped/>", "<properties/><system-out/>",
              "<skipped/><error/>")  # fmt: skip
     text = "".join(f"<testcase>{case}</testcase>" for case in cases)
@@ -148,7 +148,7 @@ def test_it_can_be_stopped(project, number):
     while not (project / "began").exists() or not (project / "began").read_text():
         assert time.monotonic() < end
         time.sleep(0.05)
-    if number == signal.SIGINT:  # as a terminal does, to all that run in it
+    if number == signal.SIGINT:  # like a terminal: to all its processes
         for child in psutil.Process(process.pid).children():
             child.send_signal(number)
     process.send_signal(number)
@@ -214,7 +214,7 @@ def test_quick_sees_what_changed(quick, tmp_path):
         (".ci/notebooks.py", ["tests/notebooks/test_tool.py"]),
         ("Makefile", ["tests/test_suite.py"]),
         ("README.md", []),
-        ("tests/conftest.py", []),  # matters to all: it says so
+        ("tests/conftest.py", []),  # it concerns all tests, and the tool prints that
     ],
 )
 def test_quick_maps_a_file_to_its_tests(quick, path, tests):
@@ -232,7 +232,7 @@ def test_quick_falls_back_on_the_folder(quick):
     assert "tests/runtime/local/test_server.py" in found
     assert all(Path(path).parent.name == "local" for path in found)
     assert quick.find_tests("tests/models/conftest.py") == quick.find_tests("tests/models/x.json")
-    # what lies deeper than any test belongs to the tests above it
+    # a file below all tests belongs to the tests above it
     found = quick.find_tests("tests/runtime/joined/scripts/joins.py")
     assert "tests/runtime/joined/test_member.py" in found
 

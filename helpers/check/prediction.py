@@ -10,7 +10,7 @@ The next cell runs the experiment and ends with `side_by_side(…, prediction=pr
 The student writes a number, runs the cell, and runs the experiment again. Because each question has
 its own name, "run all" and any other order of running keep the predictions apart.
 
-`side_by_side` shows numbers; `answer` shows a figure, a table or a text. Both stay folded while the
+`side_by_side` shows numbers; `reveal` shows a figure, a table or a text. Both stay folded while the
 prediction is None. `prediction_sheet()` ends the notebook.
 """
 
@@ -147,7 +147,7 @@ def side_by_side(
     return SideBySide(questions=tuple(questions), also=also)
 
 
-def answer(*shown, prediction, what: str = "the answer") -> Answer:
+def reveal(*shown, prediction, what: str = "the answer") -> Answer:
     """Show figures, tables or texts that give an answer away: folded until it is predicted.
 
     Args:

@@ -117,7 +117,7 @@ class Ledger:
 
     def _table(self) -> list[list[str]]:
         axes = self._axes()
-        head = ["call", *axes, "ranks", "calls", "payload", "wire by formula", "sent by the kernel"]
+        head = ["call", *axes, "ranks", "calls", "payload", "wire (formula)", "kernel (counted)"]
         rows = [
             [r["call"], *(r[name] for name in axes), str(r["ranks"]), str(r["calls"])]
             + [f"{r['payload']:,}", number(r["wire"]), ""]
@@ -143,7 +143,7 @@ class Ledger:
         values: dict[str, float] = {}
         for row in self.rows():
             values[row["call"]] = values.get(row["call"], 0) + (row["wire"] or 0)
-        return bars("sent by this rank, by formula", values, "bytes")
+        return bars("bytes that this rank sends, by formula", values, "bytes")
 
 
 def number(value: float | None) -> str:

@@ -134,7 +134,7 @@ class Segments:
             return map_shared(self.pids[rank], fd, nbytes)
         except RuntimeError:
             if rank != self.rank and self.barrier.has_ended(rank):
-                raise self.barrier.lost(rank, "the making of shared memory") from None
+                raise self.barrier.lost([rank], "the making of shared memory") from None
             raise
 
     def locate(self, row: torch.Tensor) -> tuple[int, int] | None:

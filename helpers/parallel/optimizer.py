@@ -1,4 +1,4 @@
-"""The update rule, as a config that every owner turns into an optimizer of its own."""
+"""The update rule: a configuration from which every owner makes its optimizer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ RULES = ("adamw", "sgd")
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """How gradients become an update.
+    """The configuration of the update rule.
 
     Attributes:
         rule: "adamw" (Loshchilov and Hutter 2019) or "sgd" with `momentum`.
-        lr: the learning rate where `step` is given none.
-        betas, eps: AdamW's. The defaults are those of large models: GPT-3's, appendix B.
-        weight_decay: decoupled in AdamW; matrices alone get it, as `helpers.state.decay` says.
-        clip: the most that the norm of all gradients together may be; None for any.
+        lr: the learning rate if `step` gets none.
+        betas, eps: AdamW's. The defaults are common for large models: GPT-3's, appendix B.
+        weight_decay: decoupled in AdamW. Only matrices get it (see `helpers.state.decay`).
+        clip: the maximum of the global gradient norm; None for no clipping.
 
     Raises:
         ValueError: a value out of its range.
@@ -40,18 +40,18 @@ class OptimizerConfig:
         if self.lr < 0 or self.eps <= 0 or self.weight_decay < 0:
             raise ValueError("lr and weight_decay must not be negative, and eps must be positive")
         if not all(0 <= beta < 1 for beta in (*self.betas, self.momentum)):
-            raise ValueError("betas and momentum must lie in [0, 1)")
+            raise ValueError("betas and momentum must be in [0, 1)")
         if self.clip is not None and self.clip <= 0:
             raise ValueError(f"clip must be positive or None, not {self.clip}")
 
     def make(
         self, tensors: Mapping[str, torch.Tensor], parts: Mapping[str, Part]
     ) -> torch.optim.Optimizer:
-        """An optimizer of these tensors. Its `lr` may be set anew at each step.
+        """Make an optimizer for these tensors. `set_lr` changes its learning rate.
 
         Args:
-            tensors: the trained ones, or shards of them.
-            parts: by the same keys: which plain tensor each is, and so whether it decays.
+            tensors: the trained parameters, or shards of them.
+            parts: by the same keys; a part determines whether its tensor decays.
 
         Raises:
             ValueError: there are no tensors.
@@ -68,12 +68,12 @@ class OptimizerConfig:
         return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
 
     def factor(self, norm: torch.Tensor) -> torch.Tensor | None:
-        """What the gradients are multiplied by, so that their norm is at most `clip`.
+        """Compute the factor that clips gradients of this norm to `clip`.
 
-        As `torch.nn.utils.clip_grad_norm_` has it: clip / (norm + 1e-6), and never above 1.
+        As in `torch.nn.utils.clip_grad_norm_`, it is clip / (norm + 1e-6), at most 1.
 
         Returns:
-            None where nothing is to be clipped.
+            None if `clip` is None.
         """
         return None if self.clip is None else (self.clip / (norm + 1e-6)).clamp(max=1.0)
 

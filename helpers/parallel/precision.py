@@ -1,4 +1,4 @@
-"""In which format a model computes, and in which it keeps what the optimizer updates."""
+"""The number formats of a strategy: of the computation, and of the optimizer's updates."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Plain:
-    """One format for everything: the optimizer updates the parameters themselves.
+    """Use one format for everything. The optimizer updates the parameters themselves.
 
     Attributes:
         lossy, bound: as for Strategy.
@@ -18,41 +18,41 @@ class Plain:
     bound: float = 0.0
 
     def computes_in(self, dtype: torch.dtype) -> torch.dtype:
-        """The dtype of the module, where `dtype` is that of training."""
+        """The dtype of the module, for training in `dtype`."""
         return dtype
 
     def masters(self, values: Tensors, dtype: torch.dtype) -> Tensors:
-        """What the optimizer updates, by name; `values` are the parameters, or shards of them."""
+        """Make the tensors that the optimizer updates, by name, from parameters or shards."""
         return values
 
     def collect(self, values: Tensors, masters: Tensors):
-        """Hand the values' gradients over to the master copies, after the backward."""
+        """Move the values' gradients to the master copies, after the backward."""
 
     def write(self, masters: Tensors, values: Tensors):
-        """Give the values the master copies' numbers, after an update."""
+        """Copy the master copies to the values, after an update."""
 
     def skips(self, norm: torch.Tensor) -> bool:
-        """Whether to leave this update out. No: a gradient that is not finite shows in the loss."""
+        """Whether to skip this update. Never here: the loss shows gradients that are not finite."""
         return False
 
 
 @dataclass(frozen=True)
 class Mixed(Plain):
-    """Forward and backward in a low format, beside master copies that the optimizer updates.
+    """Compute forward and backward in a low format. The optimizer updates master copies.
 
-    An update of less than half of a format's last place would be lost: bfloat16 keeps 8 bits, so
+    Without master copies, small updates would be lost: bfloat16 has 8 significant bits, so
     1 + 1/512 is 1. The master copies collect such updates (Micikevicius et al. 2018, section 3.1).
-    bfloat16 has the exponents of float32, so its gradients need no loss scale.
+    bfloat16 has the same exponents as float32, so gradients need no loss scale.
 
-    An update whose gradients are not finite is skipped.
+    An update is skipped if its gradients are not finite.
 
     Attributes:
         low: the format of parameters, activations and gradients.
-        bound: as for Strategy. Rounding a parameter to 8 bits moves it by up to 1/512 of itself;
-            AdamW turns a gradient's sign that rounding changed into a whole step the other way.
+        bound: as for Strategy. Rounding a parameter to 8 bits changes it by up to 1/512. If
+            rounding changes a gradient's sign, AdamW makes a full step in the other direction.
 
     Raises:
-        ValueError: float16, whose smallest numbers need a loss scale.
+        ValueError: `low` is float16, which needs a loss scale.
     """
 
     low: torch.dtype = torch.bfloat16

@@ -1,4 +1,4 @@
-"""A way to train in four words: which transform, engine, owner and precision."""
+"""A recipe for a strategy: its transform, engine, owner and precision."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from helpers.state.placing import HasSeat, whole
 def plain(
     config, seed: int, seat: HasSeat, dtype: torch.dtype
 ) -> tuple[torch.nn.Module, dict[str, Part]]:
-    """The transform that leaves the model as it is: every rank has the whole of it.
+    """Build the whole model on every rank: the transform that changes nothing.
 
     Returns:
-        The model of this rank on the device "meta", and the parts of its parameters by name.
+        This rank's model on the device "meta", and the parts of its parameters by name.
     """
     model = config.build(dtype, "meta", seed=seed)
     parameters = dict(model.named_parameters())
@@ -31,16 +31,16 @@ PLAIN = Plain()
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Names the seams of a Trainer. Without arguments: a single process.
+    """The seams of a Trainer. The defaults make a single process.
 
-    Call it as any strategy: `Recipe(…)(config, seed, mesh, dtype=…)` is a Trainer.
+    Call it like a strategy: `Recipe(…)(config, seed, mesh, dtype=…)` makes a Trainer.
 
     Attributes:
-        transform: `transform(config, seed, seat, dtype)`: this rank's module and its parts, as
-            `plain` gives them.
-        engine: `engine(model, owner)`: as `InTurn`.
-        owner: `owner(model, parts, mesh, *, rule, precision, dtype)`: as `Local`.
-        precision: as `Plain`.
+        transform: `transform(config, seed, seat, dtype)` returns this rank's module and its parts,
+            like `plain`.
+        engine: `engine(model, owner)`, like `InTurn`.
+        owner: `owner(model, parts, mesh, *, rule, precision, dtype)`, like `Local`.
+        precision: an object like `Plain`.
         name: for tables and figures.
     """
 

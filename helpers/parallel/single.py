@@ -1,11 +1,11 @@
-"""One process, the whole model, the whole batch: the twin that every strategy is held against."""
+"""One process, the whole model, the whole batch: the twin for comparing every strategy."""
 
 from helpers.parallel.recipe import Recipe
 from helpers.parallel.trainer import Trainer
 
 
 class Single(Trainer):
-    """Training without any parallelism: the empty recipe.
+    """Train without any parallelism: the empty recipe.
 
     Args: as for Trainer.
     """

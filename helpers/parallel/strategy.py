@@ -1,4 +1,4 @@
-"""What every way to train promises, so that one loop trains them and one harness judges them."""
+"""The protocol of every strategy, so that one loop trains all and one harness compares all."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from helpers.data.batch import Batch
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Step:
-    """What one step tells; the same on every rank.
+    """The result of one step, the same on every rank.
 
     Attributes:
         loss: the mean over all targets of the global batch, before the update. Scalar tensor.
-        grad_norm: of all gradients together, before clipping. Scalar tensor.
-        tokens: how many targets of the global batch the loss is a mean over.
-        skipped: whether the update was left out, since a gradient was not finite. Then parameters,
-            moments and their step count are what they were.
+        grad_norm: the norm of all gradients together, before clipping. Scalar tensor.
+        tokens: the number of targets in the global batch.
+        skipped: whether the update was skipped because a gradient was not finite. Then parameters,
+            moments and step count did not change.
     """
 
     loss: torch.Tensor
@@ -30,25 +30,27 @@ class Step:
 class Strategy(ABC):
     """One rank's part of a model in training.
 
-    A strategy is built as `strategy(config, seed, mesh, *, dtype, device, optimizer,
-    micro_batches, …)`: the model's configuration, the seed of its first parameters, the ranks.
-    Every strategy begins with the numbers that one process would begin with, whatever its layout.
+    Make it as `strategy(config, seed, mesh, *, dtype, device, optimizer, micro_batches, …)`: the
+    model's configuration, the seed of its initial parameters, the ranks. Every strategy starts with
+    the same values as one process, whatever its layout.
 
-    A strategy owns forward, backward and update: pipelines order the first two as they like, ZeRO
-    the last. What goes in is this rank's part of the global batch; what comes out is global.
+    A strategy controls forward, backward and update. Pipelines change the order of forward and
+    backward, ZeRO changes the update. The input is this rank's part of the global batch; the
+    results are global.
 
-    Names and shapes are those of the plain model in one process, wherever its tensors are.
+    Names and shapes are the plain model's, wherever its tensors are.
 
     Attributes:
-        data_rank, data_size: which part of each global batch this rank gets, of how many. Ranks
-            that work on the same sequences (tensor parallel, say) share it.
-        world_size: how many ranks share the work.
-        model, optimizer: what this rank itself holds, for `memory_of`: a Module or several in a
-            list, and an optimizer of torch's kind.
+        data_rank: the index of this rank's part of each global batch. Ranks that process the same
+            sequences (for example in tensor parallelism) have the same index.
+        data_size: the number of parts of each global batch.
+        world_size: the number of ranks.
+        model, optimizer: this rank's own, for `memory_of`: a Module or a list of Modules, and a
+            torch optimizer.
         lossy: why results differ from one process beyond rounding; "" for an exact strategy.
-        bound: how far a lossy strategy may be from one process, relative to how far that has moved:
-            the norm of the parameters' difference over the norm of all updates together. Below 1:
-            at 1 is a strategy that does not train at all.
+        bound: the maximum distance of a lossy strategy from one process: the norm of the
+            parameters' difference, over the norm of one process's total update. A strategy that
+            does not train at all has the distance 1, so the bound is below 1.
     """
 
     model: torch.nn.Module | list[torch.nn.Module]
@@ -61,10 +63,10 @@ class Strategy(ABC):
 
     @abstractmethod
     def step(self, batch: Batch, lr: float | None = None) -> Step:
-        """Forward, backward and update on this rank's part, which may be empty.
+        """Run forward, backward and update on this rank's part, which may be empty.
 
-        The loss, and so the gradient, is the mean over the global batch's targets: each target
-        counts alike, however they are spread over ranks and micro-batches.
+        The loss is the mean over the global batch's targets. Each target has the same weight,
+        whatever its rank and micro-batch.
 
         Args:
             lr: this step's learning rate; None for the rule's own.
@@ -72,29 +74,30 @@ class Strategy(ABC):
 
     @abstractmethod
     def evaluate(self, batch: Batch) -> tuple[float, int]:
-        """The loss summed over the targets of the global batch, and how many they are."""
+        """Compute the loss, summed over the global batch's targets, and the number of targets."""
 
     @abstractmethod
     def full_gradients(self) -> dict[str, torch.Tensor]:
-        """The gradients of the last step's update (clipped). Every rank calls it; copies."""
+        """Gather the clipped gradients of the last step. Every rank calls it and gets copies."""
 
     @abstractmethod
     def full_state(self) -> dict:
-        """All that training goes on from: {"model": {name: tensor}, "optimizer": {name: {…}}}.
+        """Gather all training state: {"model": {name: tensor}, "optimizer": {name: {…}}}.
 
-        Every rank calls it and gets all of it; copies.
+        Every rank calls it and gets a copy of everything.
         """
 
     @abstractmethod
     def load(self, state: dict):
-        """Go on from what `full_state` returned, of any strategy with the same configuration."""
+        """Load a `full_state` of any strategy with the same configuration."""
 
     def held(self) -> Mapping[tuple[str, str], int]:
-        """Bytes that this rank holds between steps: (kind, device) -> bytes, where it can tell.
+        """Count the bytes that this rank holds between steps: (kind, device) -> bytes.
 
-        Kinds are "parameters", "master copies", "gradients" and "optimizer".
+        Kinds are "parameters", "master copies", "gradients" and "optimizer". A strategy that cannot
+        count returns {}.
         """
         return {}
 
-    def close(self):  # noqa: B027, most have nothing to give back
-        """Give back what the strategy took from the system."""
+    def close(self):  # noqa: B027, most have nothing to release
+        """Release the strategy's system resources."""

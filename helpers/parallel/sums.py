@@ -1,4 +1,4 @@
-"""A number on each rank that becomes their sum, while the ranks compute."""
+"""Sum a number over ranks while the ranks compute."""
 
 import torch
 
@@ -6,10 +6,10 @@ from helpers.comm.transport import GroupTransport, Work
 
 
 class GlobalSum:
-    """Adds up here, then over the ranks of a group.
+    """A sum on this rank, then over the ranks of a group.
 
     Args:
-        group: None where this rank is alone.
+        group: None for a single process.
     """
 
     def __init__(self, group: GroupTransport | None, device: torch.device | str, start: float = 0):
@@ -22,13 +22,13 @@ class GlobalSum:
         self.total += number
 
     def send(self) -> "GlobalSum":
-        """Begin to sum over the ranks: nothing can be added any more."""
+        """Start the sum over the ranks. After this, do not call `add`."""
         if self.group is not None:
             self.work = self.group.all_reduce(self.total)
         return self
 
     def wait(self) -> torch.Tensor:
-        """The sum over all ranks: a scalar in float64."""
+        """Wait for the sum over all ranks: a scalar in float64."""
         if self.work is not None:
             self.work.wait()
             self.work = None

@@ -1,4 +1,4 @@
-"""The one way in which this house trains: a step with four seams, which a recipe fills."""
+"""The training step of all our strategies. A recipe fills its four seams."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,20 +20,23 @@ if TYPE_CHECKING:
 
 
 class Trainer(Strategy):
-    """Trains the model of a configuration as a recipe says.
+    """Train a configuration's model by a recipe.
 
     Args:
         recipe: the four seams.
-        config: builds its model: `config.build(dtype, device, …)`, whose `loss(batch)` is a sum
-            and a count; `config.first_value(name, shape, seed)` is what each parameter begins with.
-        seed: of the first parameters, and of dropout.
-        mesh: the ranks; its axis "dp", if it has one, holds those with sequences of their own.
-            None for a single process.
-        dtype: of training; the recipe's precision may compute in another.
+        config: `config.build(dtype, device, …)` builds the model, whose `loss(batch)` returns a sum
+            and a count; `config.first_value(name, shape, seed)` makes the initial parameters.
+        seed: of the initial parameters, and of dropout.
+        mesh: the ranks; None for a single process. Ranks along the axis "dp" have different
+            sequences.
+        dtype: of training; the recipe's precision may compute in another dtype.
         device: of the parameters.
         optimizer: the update rule.
-        micro_batches: into how many parts a rank's batch is cut, one after another, to save
-            activations.
+        micro_batches: the number of parts into which each rank cuts its batch. The parts run one
+            after another, which saves activation memory.
+
+    Raises:
+        ValueError: `micro_batches` is below 1; and as the recipe's seams raise.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class Trainer(Strategy):
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """The model's, by name."""
+        """The model's parameters, by name."""
         return self.owner.parameters
 
     @property
@@ -116,7 +119,7 @@ class Trainer(Strategy):
         self.spread()
 
     def spread(self):
-        """From what the optimizer updated to the parameters, here and on other ranks."""
+        """Copy the updated master copies to the parameters, on this rank and on other ranks."""
         self.precision.write(self.owner.masters, self.owner.values)
         self.owner.publish()
 

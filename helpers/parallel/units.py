@@ -1,4 +1,4 @@
-"""A model in units: the pieces that an owner may gather, free, load or store as one."""
+"""Divide a model into units: pieces that an owner may gather, free, load or store together."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ class Unit:
     Attributes:
         name: of the module: "blocks.3".
         module: its call is the unit's forward.
-        parameters: by their names in the whole model. One that several units use (a tied one)
-            belongs to the first.
+        parameters: by their names in the whole model. A tied parameter, which several units use,
+            belongs to the first of them.
     """
 
     name: str
@@ -23,8 +23,14 @@ class Unit:
 
 
 def units(model: nn.Module) -> list[Unit]:
-    """The units of a model, in the order of its definition: its children, and those of a list or a
-    dict of modules one by one. Modules without parameters of their own are left out."""
+    """List a model's units, in the order of definition.
+
+    Each child is a unit; in a list or a dict of modules, each member is a unit. Modules without own
+    parameters are left out.
+
+    Raises:
+        ValueError: a parameter belongs to the model itself, but to no child.
+    """
     names = {id(p): name for name, p in model.named_parameters()}
     found = []
     for name, module in pieces(model):
@@ -32,7 +38,10 @@ def units(model: nn.Module) -> list[Unit]:
         if own:
             found.append(Unit(name, module, {names.pop(id(p)): p for p in own}))
     if names:
-        raise ValueError(f"in no child of the model: {', '.join(names.values())}")
+        raise ValueError(
+            f"parameters in no child of the model: {', '.join(names.values())}. Move them into a "
+            "submodule"
+        )
     return found
 
 

@@ -1,4 +1,4 @@
-"""All ranks' parts, and what is asked of all ranks together: sums, the norm, whole tensors."""
+"""Operations over all ranks' parts: pending sums, the norm, whole tensors."""
 
 from collections.abc import Iterable, Mapping
 
@@ -18,18 +18,18 @@ ALONE = Seat(Layout(dp=1), rank=0)  # the seat of a single process
 
 
 class World:
-    """The layout of a model over all ranks, as one of them sees it.
+    """A model's layout over all ranks.
 
-    Where every rank holds the whole model, nothing is sent: each answers from its own tensors. A
-    replica that drifted away from the others shows its drift.
+    If every rank holds the whole model, each rank uses its own tensors and sends nothing. So the
+    result shows whether a replica has drifted.
 
     Args:
-        parts: this rank's, by its own names; with the sums that are pending after a backward.
-        mesh: None for a single process. Every rank makes its World, with the same mesh.
+        parts: this rank's parts, by its own names, with the sums that are pending after a backward.
+        mesh: None for a single process. Every rank makes a World, with the same mesh.
 
     Attributes:
         own: this rank's parts, with their pending sums.
-        parts: of all ranks, with no sum pending.
+        parts: the parts of all ranks, with no sum pending.
         everywhere: whether every rank holds the whole model.
     """
 
@@ -45,7 +45,7 @@ class World:
         )
 
     def complete(self, gradients: Tensors, done: Iterable[tuple[int, ...]]) -> Tensors:
-        """Make the sums that are pending still, when those over the groups `done` are made."""
+        """Make the pending sums, except those over the groups `done`, which are made already."""
         done = set(done)
         left = {
             key: part.completed(*made) if (made := done & set(part.pending)) else part
@@ -59,7 +59,7 @@ class World:
         return {key: gradient for key, gradient in summed.items() if gradient is not None}
 
     def norm(self, gradients: Tensors) -> torch.Tensor:
-        """Of all gradients of the plain model together: a scalar, the same on every rank."""
+        """Compute the norm of all the plain model's gradients: a scalar, the same on every rank."""
         if not self.everywhere:
             return norm.global_norm(self.parts, gradients)
         if not gradients:
@@ -70,14 +70,14 @@ class World:
         return torch.linalg.vector_norm(torch.stack(norms))
 
     def full_gradients(self, gradients: Tensors) -> dict[str, torch.Tensor]:
-        """Whole, by plain name; copies."""
+        """Gather every gradient whole, by plain name; copies."""
         if self.everywhere:
             return {self.own[key].name: g.detach().clone() for key, g in gradients.items()}
         every = {key: gradients.get(key) for key in self.own}
         return full_gradients(self.parts, every)
 
     def full_state(self, tensors: Tensors, kept: Mapping[str, Mapping]) -> dict:
-        """Parameters and the optimizer's state, whole, by plain name; copies."""
+        """Gather parameters and optimizer state whole, by plain name; copies."""
         if not self.everywhere:
             return full_state(self.parts, tensors, kept)
         return {

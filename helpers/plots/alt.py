@@ -39,6 +39,8 @@ def describe_axes(axes) -> str:
         series = "; ".join(one_line(line) for line in names[:SERIES])
         more = f"; and {len(names) - SERIES} more" if len(names) > SERIES else ""
         found += f" Series: {series}{more}."
+    elif len(axes.lines) > 1 and kind(axes) == "A line chart":
+        found += f" It has {len(axes.lines)} lines."
     elif labels := [plain(label) for label in axes.get_legend_handles_labels()[1]]:
         found += f" Series: {', '.join(labels)}."
     return found
@@ -74,13 +76,18 @@ def shown(line) -> bool:
 def one_line(line) -> str:
     x, y = line.get_xdata(), line.get_ydata()
     name = plain(line.get_label())
-    pairs = [(a, b) for a, b in zip(x, y, strict=False) if finite(a) and finite(b)]
+    pairs = [(a, b) for a, b in zip(x, y, strict=False) if finite(b)]
     if not pairs:
         return name
     (a, b), (c, d) = pairs[0], pairs[-1]
     if len(pairs) == 1:
-        return f"{name}, {two_digits(b)} at {two_digits(a)}"
-    return f"{name}, {two_digits(b)} at {two_digits(a)} to {two_digits(d)} at {two_digits(c)}"
+        return f"{name}, {two_digits(b)} at {place(a)}"
+    return f"{name}, {two_digits(b)} at {place(a)} to {two_digits(d)} at {place(c)}"
+
+
+def place(x) -> str:
+    """A number on the horizontal axis, or a word, where the axis has words."""
+    return x if isinstance(x, str) else two_digits(x) if finite(x) else str(x)
 
 
 def finite(value) -> bool:

@@ -59,16 +59,21 @@ def curves(
     Raises:
         ValueError: there is nothing to draw; see `named_series`.
     """
+    from matplotlib.cbook import normalize_kwargs
+    from matplotlib.lines import Line2D
+
     series = named_series(data, x, y, by)
     with course_style():
         axes, picture = canvas(on, width=width, height=height)
-        colors, styles = colors_of(series), styles or {}
+        colors, styles, count = colors_of(series), styles or {}, len(series)
+        step = min(1.9, 4.6 / max(count - 1, 1))  # points; the widest has 5.8 at most
+        widths = [1.2 + step * (count - 1 - number) for number in range(count)]
         for number, (name, (xs, ys)) in enumerate(series.items()):
             chosen = {"color": colors[name], **look(name, len(xs))}
             if nested:
-                widest = 1.2 + 1.9 * (len(series) - 1)
-                chosen |= {"linewidth": widest - 1.9 * number, "marker": ""}
-            axes.plot(xs, ys, **{**chosen, "label": name or "_", **styles.get(name, {})})
+                chosen |= {"linewidth": widths[number], "marker": ""}
+            own = normalize_kwargs(styles.get(name, {}), Line2D)  # "lw" becomes "linewidth"
+            axes.plot(xs, ys, **{**chosen, "label": name if name and key else "_", **own})
         axes.set_xscale("log" if "x" in log else "linear")
         axes.set_yscale("log" if "y" in log else "linear")
         axes.set(xlabel=xlabel or text(x) or text(index_name(data)), ylabel=ylabel or y or "")
@@ -81,7 +86,7 @@ def curves(
         if points:
             label_points(axes, points)
         draw_key(axes, [name for name in series if name], key)
-    axes.words = alt
+    axes.words = alt or getattr(axes, "words", "")
     return picture
 
 
@@ -133,3 +138,5 @@ def draw_key(axes, names, key):
             "above": {"loc": "lower center", "bbox_to_anchor": (0.5, 1), "ncols": 4},
         }
         axes.legend(**beside[key])
+        if key == "above" and axes.get_title():
+            axes.set_title(axes.get_title(), pad=22)  # points: above the key

@@ -67,7 +67,7 @@ def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
                 axes.text(left + column + 0.5, rank, text, ha="center", va="center", fontsize=10)
         start += spans[title] + GAP
     figure.alt = " ".join(
-        f"{title.capitalize()}: {ranks_text(held)}." for title, held in rows.items()
+        f"{title.capitalize()}. {ranks_text(held)}." for title, held in rows.items()
     )
     return figure
 
@@ -75,7 +75,7 @@ def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
 def ranks_text(held) -> str:
     """The values of each rank, in words."""
     return "; ".join(
-        f"rank {rank}, {', '.join(map(number_text, values)) or 'nothing'}"
+        f"rank {rank}: {', '.join(map(number_text, values)) or 'nothing'}"
         for rank, values in enumerate(held)
     )
 

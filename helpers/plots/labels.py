@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from helpers.plots.style import GREY, INK, PAPER, SMALL, course_style
 
 LINE = 1.25  # heights of a line of text
@@ -61,6 +63,7 @@ def label_points(axes, points: Mapping[str, tuple[float, float]], **marks):
         axes.figure.draw_without_rendering()  # fixes the layout, so that distances are known
     dots = [axes.transData.transform(point) for point in points.values()]
     scale = axes.figure.dpi / 72
+    crowded = [spot for line in axes.lines for spot in along(axes, line)]
     taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in dots]
     frame = axes.get_window_extent()
     for (label, point), (x, y) in zip(points.items(), dots, strict=True):
@@ -71,6 +74,7 @@ def label_points(axes, points: Mapping[str, tuple[float, float]], **marks):
                 box[0] < frame.x0 or box[2] > frame.x1 or box[1] < frame.y0 or box[3] > frame.y1
             )
             cost = 10 * sum(overlap(box, other) for other in taken) + 200 * outside + number
+            cost += 4 * sum(inside(spot, box) for spot in crowded)
             if cost < best:
                 best, found = cost, (dx, dy, box)
         dx, dy, box = found
@@ -98,6 +102,24 @@ def label_box(label, x, y, dx, dy, scale):
     x, y = x + dx * scale, y + dy * scale - high / 2
     x -= 0 if dx > 0 else wide if dx < 0 else wide / 2
     return x, y, x + wide, y + high
+
+
+def along(axes, line, step: float = 5.0):
+    """Places on a drawn line, about `step` pixels from each other."""
+    if line.get_linestyle() in ("None", "none", "", " ") or len(line.get_xdata()) < 2:
+        return []
+    ends = line.get_transform().transform(line.get_xydata())
+    ends = ends[np.isfinite(ends).all(axis=1)]
+    lengths = np.hypot(*np.diff(ends, axis=0).T)
+    total = np.concatenate([[0.0], np.cumsum(lengths)])
+    places = np.arange(0.0, total[-1], step) if total.size else total
+    return list(
+        zip(np.interp(places, total, ends[:, 0]), np.interp(places, total, ends[:, 1]), strict=True)
+    )
+
+
+def inside(spot, box) -> bool:
+    return box[0] <= spot[0] <= box[2] and box[1] <= spot[1] <= box[3]
 
 
 def overlap(box, other) -> float:

@@ -1,5 +1,7 @@
 """A Matplotlib figure that draws itself in a notebook, without pyplot and its list of figures."""
 
+import sys
+
 from matplotlib.figure import Figure
 
 from helpers.plots.alt import describe
@@ -43,10 +45,19 @@ class Picture(Figure):
         png, size = crisp(self)
         return png, {**size, "alt": repr(self)}
 
-    def _repr_mimebundle_(self, include=None, exclude=None):
-        # Before the formatter that pyplot registers for every Figure: it knows no alternative text.
-        png, metadata = self._repr_png_()
-        return {"image/png": png, "text/plain": repr(self)}, {"image/png": metadata}
-
     def __repr__(self):
         return self.alt or describe(self)
+
+
+def register():
+    """Tell a running IPython to draw each Picture by its own method.
+
+    Once pyplot is imported, IPython draws every Figure with a formatter of its own, which writes
+    small PNGs without an alternative text. A formatter for the subclass comes before it.
+    """
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is not None:
+        shell.display_formatter.formatters["image/png"].for_type(Picture, Picture._repr_png_)
+
+
+register()

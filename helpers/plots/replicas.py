@@ -68,11 +68,11 @@ def replicas(shards, *, noun: str = "rows"):
         box("update", middle - 0.6, 1.2, r"$\bar g$", "#bbbbbb")
         for start, end in ((2.05, 2.35), (3.7, 4.45), (5.55, 6.0), (7.5, 7.85)):
             arrow(start, end, middle)
-    said = "; ".join(f"rank {r}, {', '.join(map(str, s)) or 'none'}" for r, s in enumerate(shards))
+    said = "; ".join(f"rank {r}: {', '.join(map(str, s)) or 'none'}" for r, s in enumerate(shards))
     figure.alt = (
         f"A step of data parallel. A global batch of {sum(map(len, shards))} {noun} is cut into "
-        f"shards: {said}. Every rank has the same model and computes its own shard's gradient. "
-        "An all-reduce gives every rank the mean, and every rank makes the same update."
+        f"shards. {said.capitalize()}. Every rank has the same model and computes the gradient of "
+        "its own shard. An all-reduce gives every rank the mean. Every rank makes the same update."
     )
     box("mean", 0.1, height - 0.2, r"$\bar g = \frac{1}{N}\sum_r g_r$", RANK_COLORS[4], 1.4, 0.2)
     return figure

@@ -58,16 +58,13 @@ PROGRAM_COLORS = {
     "MPI": "#882255",
     "one process": "#999999",
 }
-# Words that mean a colour, as they occur in names of series.
+# Words that mean a colour at the beginning of a name: "no all-reduce" is not an all-reduce.
 WORDS = {
     **WORK_COLORS,
     "all-reduce": WORK_COLORS["communication"],
     "waiting": WORK_COLORS["idle"],
     "wait": WORK_COLORS["idle"],
     **PROGRAM_COLORS,
-    "DDP": PROGRAM_COLORS["PyTorch"],
-    "torch": PROGRAM_COLORS["PyTorch"],
-    **SOURCE_COLORS,
 }
 SOURCE_LINES = {  # a mark, a line
     "measured": ("o", "-"),
@@ -146,9 +143,15 @@ def meaning(name: str) -> str | None:
     if rank := re.search(r"\brank (\d+)\b", name):
         return rank_color(int(rank[1]))
     for word, color in WORDS.items():
-        if re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", name, re.IGNORECASE):
+        if re.match(rf"{re.escape(word)}(?![\w-])", name, re.IGNORECASE):
             return color
-    return None
+    source = source_of(name)
+    return SOURCE_COLORS[source] if source else None
+
+
+def source_of(name: str) -> str | None:
+    """The source that a name mentions: measured, formula, published or simulated."""
+    return next((s for s in SOURCE_LINES if re.search(rf"\b{s}\b", name, re.IGNORECASE)), None)
 
 
 def colors_of(names) -> dict[str, str]:
@@ -160,12 +163,12 @@ def colors_of(names) -> dict[str, str]:
 
 def look(name: str, points: int) -> dict:
     """The mark and the line of a series, as Matplotlib's keywords, by the source in its name."""
-    for source, (mark, line) in SOURCE_LINES.items():
-        if re.search(rf"\b{source}\b", name, re.IGNORECASE):
-            mark = mark if points <= FEW or not line else ""
-            hollow = {"markerfacecolor": PAPER} if source == "published" else {}
-            return {"marker": mark, "linestyle": line or "none", **hollow}
-    return {"marker": "o" if points <= FEW else "", "linestyle": "-"}
+    source = source_of(name)
+    mark, line = SOURCE_LINES.get(source, ("o", "-"))
+    if points > FEW and line:
+        mark = ""
+    hollow = {"markerfacecolor": PAPER} if source == "published" else {}
+    return {"marker": mark, "linestyle": line or "none", **hollow}
 
 
 def shades(count: int) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from helpers.plots.alt import two_digits
 from helpers.plots.style import PAPER, SERIES_COLORS, WORK_COLORS, course_style, meaning
 
 # The colour of each kind of work. Other kinds get a colour in order of appearance.
@@ -88,7 +89,9 @@ def timeline(
             draw_kind(axes, number, own, rows, count, kind, colors[kind], letters)
     for number in range(group, len(lanes), group) if group else ():
         axes.axhline(number - 0.5, color="#444444", lw=0.8)
-    axes.set(xlim=(left, right), ylim=(max(len(lanes), 1) - 0.5, -0.5), xlabel=xlabel, title=title)
+    axes.set(xlim=(left, right), ylim=(max(len(lanes), 1) - 0.5, -0.5), xlabel=xlabel)
+    with course_style():
+        axes.set_title(title)
     axes.set_yticks(range(len(lanes)), lanes)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -109,7 +112,7 @@ def words(boxes, lanes, kinds, xlabel, title) -> str:
         own = [box for box in boxes if box.lane == lane]
         if own:
             first, last = min(box.start for box in own), max(box.end for box in own)
-            said.append(f"{lane}, {len(own)} boxes from {first:.2g} to {last:.2g}")
+            said.append(f"{lane}, {len(own)} boxes from {two_digits(first)} to {two_digits(last)}")
         else:
             said.append(f"{lane}, empty")
     head = f"{title}. " if title else ""

@@ -1,18 +1,19 @@
-"""How long a collective takes on a cluster: what each link carries, and the seconds for that.
+"""How long a collective takes on a cluster: the load of each link, and the seconds for that load.
 
-Three algorithms, of which a library picks the fastest for a payload (`fastest`):
+There are three algorithms. A library picks the fastest for each payload, like `fastest`:
 
-- **flat**: one ring through all GPUs, in order of rank. Each node has one card at work.
-- **rails**: within each node, then along all rails at once, then within each node again. An
-  all-reduce is a reduce-scatter inside, an all-reduce per rail of what a GPU then holds, and an
-  all-gather inside. Rings on each level.
-- **tree**: as rails, but the rails' rings are trees: 2 log2(nodes) messages one after another in
-  place of 2 (nodes - 1).
+- **flat**: one ring through all GPUs, in order of rank. Only one card of each node works.
+- **rails**: two levels, each with rings. An all-reduce is a reduce-scatter inside each node, an
+  all-reduce on every rail at the same time, and an all-gather inside each node.
+- **tree**: as rails, with trees in place of the rings between nodes. An all-reduce then takes
+  2 log2(nodes) messages one after another between nodes, and not 2 (nodes - 1).
 
-Letters: S the payload in bytes, as in `helpers.comm.volume`; M the nodes; g the GPUs per node.
-Sources: Thakur, Rabenseifner and Gropp 2005 (rings, trees); Sanders, Speck and Träff 2009,
-"Two-tree algorithms for full bandwidth broadcast, reduction and scan" (NCCL's trees); NCCL's own
-cost model, src/graph/tuning.cc (how many of a ring's steps leave the node).
+Letters: S is the payload in bytes, as in `helpers.comm.volume`; M the nodes; g the GPUs per node;
+N = M g all GPUs.
+
+Sources: Thakur, Rabenseifner and Gropp 2005 for rings and trees; Sanders, Speck and Träff 2009,
+"Two-tree algorithms for full bandwidth broadcast, reduction and scan", for NCCL's trees; NCCL's own
+cost model, src/graph/tuning.cc, for the number of a ring's steps that leave the node.
 """
 
 from dataclasses import dataclass
@@ -25,10 +26,11 @@ CALLS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all"
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What one kind of link does: messages one after another, and bytes on the busiest link.
+    """The load of one kind of link in one collective.
 
     Attributes:
-        bytes: as the link's bandwidth counts them, each way; shares of a card are counted in.
+        messages: one after another, on the longest way through the algorithm.
+        bytes: on the busiest link, each way. If GPUs share a card, the bytes of all of them.
     """
 
     messages: int = 0
@@ -42,12 +44,12 @@ class Load:
 
 
 def loads(call: str, size: float, topology: Topology, algorithm: str) -> tuple[Load, Load]:
-    """(inside, rail): what the busiest link within a node does, and the busiest network card.
+    """(inside, rail): the load of the links within nodes, and of the network cards.
 
     Args:
-        call: one of CALLS. A "send" goes to the next node, or within the only one.
-        size: S in bytes, the whole payload: of all_gather the result, of reduce_scatter the input,
-            of all_to_all what one GPU holds.
+        call: one of CALLS. A "send" goes to the next node, or to the next GPU if there is one node.
+        size: S in bytes, the whole payload. For all_gather the result, for reduce_scatter the
+            input, for all_to_all one GPU's buffer.
 
     Raises:
         ValueError: no such call or algorithm, no such algorithm for the call, or a negative size.
@@ -72,7 +74,7 @@ def loads(call: str, size: float, topology: Topology, algorithm: str) -> tuple[L
 
 
 def flat(call: str, size: float, topology: Topology) -> tuple[Load, Load]:
-    """One ring through all GPUs: every link carries the same bytes, one card of each node too."""
+    """One ring through all GPUs: each of its links carries the same bytes."""
     nodes, gpus = topology.nodes, topology.gpus
     times = 2 if call == "all_reduce" else 1
     carried = times * (size if call == "broadcast" else size * (gpus - 1) / gpus)
@@ -83,22 +85,22 @@ def flat(call: str, size: float, topology: Topology) -> tuple[Load, Load]:
 
 
 def sharers(topology: Topology) -> float:
-    """How many groups like this share a card; 1 where the group has a card in each node."""
+    """How many groups like this one share a card: 1 if the group fills a card in each node."""
     return max(1.0, topology.gpus_per_card / topology.gpus_per_node)
 
 
 def by_rails(call: str, size: float, topology: Topology, *, tree: bool) -> tuple[Load, Load]:
-    """First within the nodes, then on all rails at once, with S / g on each of them."""
+    """Inside the nodes, and on all rails at the same time with S / g bytes on each."""
     gpus, nodes = topology.gpus_per_node, topology.nodes
     times = 2 if call == "all_reduce" else 1
     inside = Load(messages=times * (gpus - 1), bytes=times * size * (gpus - 1) / gpus)
-    if call == "broadcast":  # alone in a node a chain; else scatter, rails, all-gather
+    if call == "broadcast":  # in one node a chain, else a scatter, the rails, and an all-gather
         around = Load(messages=2 * (gpus - 1), bytes=2 * size * (gpus - 1) / gpus)
         inside = around if nodes > 1 else Load(messages=gpus - 1, bytes=size * (gpus > 1))
     if call == "all_reduce" and topology.inside.reduces:
         inside = min(inside, in_switch(size, gpus), key=lambda load: load.bytes)
 
-    share = size / gpus * topology.gpus_per_card  # bytes of one card's rank, and of its neighbours
+    share = size / gpus * topology.gpus_per_card  # of all GPUs that share a card
     if nodes == 1:
         return inside, Load()
     if call == "all_reduce" and topology.rail.reduces:
@@ -106,15 +108,15 @@ def by_rails(call: str, size: float, topology: Topology, *, tree: bool) -> tuple
     steps = (nodes - 1).bit_length() if tree else nodes - 1  # ceil(log2 nodes)
     carried = share if call == "broadcast" else share * (nodes - 1) / nodes
     if tree and call == "all_reduce" and nodes > 2:
-        carried = share  # at most, in two trees: up with all of it, and down with all of it
+        carried = share  # at most: in two trees, each with half of it, twice up and twice down
     return inside, Load(messages=times * steps, bytes=times * carried)
 
 
 def in_switch(size: float, gpus: int) -> Load:
     """An all-reduce by a switch that adds: S (1 + 1/g) bytes, in place of 2 S (1 - 1/g).
 
-    Each GPU hands all of its S to the switch, and gets the sum of its own share, S / g. It sends
-    that share once, and the switch copies it to all. Below 4 GPUs a ring sends no more bytes.
+    Each GPU sends its S bytes to the switch, and receives the sum of its share, S / g. It sends
+    that share once, and the switch copies it to all GPUs. Below 4 GPUs a ring sends no more bytes.
 
     Source: a maintainer of NCCL, github.com/NVIDIA/nccl-tests/pull/239. The bandwidth that NCCL
     reaches this way on 8 H100s is a fifth below this limit: 480 of 577 GB/s of bus bandwidth.
@@ -125,8 +127,8 @@ def in_switch(size: float, gpus: int) -> Load:
 def all_to_all(size: float, topology: Topology, algorithm: str) -> tuple[Load, Load]:
     """Every GPU sends S / N to every other.
 
-    By rails: first to the GPU of the own node on the receiver's rail, then along that rail (NCCL's
-    PXN). Flat: straight to each receiver, all of a node through one card.
+    By rails: first inside the node to the GPU on the receiver's rail, then along that rail (NCCL
+    calls it PXN). Flat: straight to each receiver; one card sends for the whole node.
     """
     gpus, nodes, all_gpus = topology.gpus_per_node, topology.nodes, topology.gpus
     leaves = size * (nodes - 1) / nodes  # of each GPU's payload
@@ -143,7 +145,7 @@ def all_to_all(size: float, topology: Topology, algorithm: str) -> tuple[Load, L
 def seconds(
     call: str, size: float, topology: Topology, algorithm: str = "rails", *, pipelined: bool = True
 ) -> float:
-    """Time of a collective: all latencies, and the bytes of the two levels.
+    """Seconds of a collective: the latency of all messages, plus the time of the bytes.
 
     Args:
         pipelined: True: the payload is cut into pieces, and one piece travels on the rails while
@@ -167,7 +169,7 @@ def fastest(call: str, size: float, topology: Topology) -> str:
 
 
 def bus_factor(call: str, ranks: int) -> float:
-    """Bytes that the slowest link of a ring carries, per byte of payload, as nccl-tests defines it.
+    """Bytes that a link of a ring carries per byte of payload, as nccl-tests defines them.
 
     Bus bandwidth is algorithm bandwidth (payload / seconds) times this factor. Compare it with the
     bandwidth of a link, whatever the number of ranks, unless a switch adds.
@@ -184,3 +186,16 @@ def bus_factor(call: str, ranks: int) -> float:
 def bus_bandwidth(call: str, size: float, ranks: int, seconds: float) -> float:
     """Bytes/s, as the column "busbw" of nccl-tests: size / seconds · `bus_factor`."""
     return size / seconds * bus_factor(call, ranks)
+
+
+def largest_bus_bandwidth(call: str, topology: Topology, algorithm: str = "rails") -> float:
+    """Bytes/s of bus bandwidth for payloads so large that latency no longer counts.
+
+    Raises:
+        ValueError: one GPU alone, and as `loads`.
+    """
+    if topology.gpus == 1:
+        raise ValueError("one GPU sends nothing, and has no bus bandwidth")
+    inside, rail = loads(call, 1.0, topology, algorithm)
+    slowest = max(inside.transfer(topology.inside), rail.transfer(topology.rail))
+    return bus_bandwidth(call, 1.0, topology.gpus, slowest)

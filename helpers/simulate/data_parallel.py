@@ -1,10 +1,10 @@
 """The step of data parallel training on a cluster: how much communication the backward can hide.
 
-What is computed: forward 2 N T FLOPs and backward 4 N T FLOPs, for N parameters and T tokens per
-GPU. Gradients become ready in buckets, evenly over the backward; one all-reduce runs at a time, as
-in PyTorch's DistributedDataParallel (Li et al. 2020, arXiv:2006.15704). What is left out: the
-optimizer's own time, attention's FLOPs, stragglers, and that the copy kernels of NCCL take
-multiprocessors from the backward.
+The model counts 2 N T FLOPs for the forward and 4 N T for the backward, with N parameters and T
+tokens per GPU. Gradients become ready in buckets, evenly over the backward. One all-reduce runs at
+a time, as in PyTorch's DistributedDataParallel (Li et al. 2020, arXiv:2006.15704). The model leaves
+out the optimizer's time, attention's FLOPs, stragglers, and the multiprocessors that NCCL's kernels
+take from the backward.
 """
 
 import math
@@ -22,9 +22,9 @@ class Step:
     """Seconds of one training step.
 
     Attributes:
-        forward, backward: computing alone.
+        forward, backward: computation alone.
         communication: all all-reduces, one after another.
-        exposed: what the step waits for communication after the backward's end.
+        exposed: the wait for communication after the end of the backward.
         algorithm: of the all-reduces.
     """
 
@@ -58,12 +58,12 @@ def step(
     gradient_bytes: float = 2,
     algorithm: str | None = None,
 ) -> Step:
-    """One step with the gradients averaged over all GPUs of the topology.
+    """One training step, with the gradients averaged over all GPUs of the topology.
 
     Args:
         parameters: N.
         tokens: T, on each GPU.
-        flops_per_second: that a GPU sustains: its peak times the utilisation (MFU) without
+        flops_per_second: of one GPU, sustained: its peak times its utilisation (MFU) without
             communication.
         bucket_bytes: the cap of a bucket; DistributedDataParallel's default is 25 MiB.
         gradient_bytes: of one number in the messages: 2 for bf16, 4 for fp32.
@@ -72,8 +72,8 @@ def step(
     Raises:
         ValueError: a number is not positive, or no such algorithm.
     """
-    positive(parameters=parameters, tokens=tokens, flops_per_second=flops_per_second)
-    positive(bucket_bytes=bucket_bytes, gradient_bytes=gradient_bytes)
+    require_positive(parameters=parameters, tokens=tokens, flops_per_second=flops_per_second)
+    require_positive(bucket_bytes=bucket_bytes, gradient_bytes=gradient_bytes)
     forward = 2 * parameters * tokens / flops_per_second
     backward = 2 * forward
     count = max(1, math.ceil(parameters * gradient_bytes / bucket_bytes))
@@ -136,12 +136,12 @@ def hiding_tokens(
     Raises:
         ValueError: a number is not positive.
     """
-    positive(flops_per_second=flops_per_second, bus_bandwidth=bus_bandwidth, ranks=ranks)
-    positive(gradient_bytes=gradient_bytes)
+    require_positive(flops_per_second=flops_per_second, bus_bandwidth=bus_bandwidth, ranks=ranks)
+    require_positive(gradient_bytes=gradient_bytes)
     return gradient_bytes / 2 * (1 - 1 / ranks) * flops_per_second / bus_bandwidth
 
 
-def positive(**numbers: float) -> None:
+def require_positive(**numbers: float) -> None:
     for name, number in numbers.items():
         if not number > 0:
             raise ValueError(f"{name} must be positive, not {number}")

@@ -1,25 +1,26 @@
 """Clusters of GPUs as numbers: nodes, the link within a node, one network card per GPU.
 
-Inside a node every GPU reaches every other through a switch (NVSwitch). Between nodes, GPU k of
-each node has a network card of its own, and a network that joins the cards number k of all nodes: a
-**rail**. Eight rails carry eight messages of one node at once.
+Inside a node, a switch (NVSwitch) joins all GPUs. Every GPU also has a network card. A **rail** is
+the network between the cards number k of all nodes. Eight rails carry eight messages of a node at
+the same time.
 
     node 0   GPU 0 ─┬─ switch ─┬─ GPU 1        node 1   GPU 0 ─┬─ switch ─┬─ GPU 1
              card 0 │          │ card 1                 card 0 │          │ card 1
                     └──────────┼──────── rail 0 ───────────────┘          │
                                └──────── rail 1 ──────────────────────────┘
 
-The bandwidths below are those that NCCL reaches; the data sheet promises more (`hardware`).
+The bandwidths below are those that NCCL reaches. The data sheets promise more: see `hardware`.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What a message over one link costs: alpha + bytes / bytes_per_second (Hockney 1994).
+    """The cost of a message over one link: alpha + bytes / bytes_per_second (Hockney 1994).
 
     Attributes:
         alpha: seconds per message.
@@ -44,11 +45,11 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """GPUs on nodes, and their links. A group of ranks on a cluster is a Topology, too.
+    """GPUs on nodes, and their links. `group` gives the Topology of a process group.
 
     Attributes:
         nodes: how many nodes.
-        gpus_per_node: ranks 0 to gpus_per_node - 1 are on node 0, the next on node 1, ….
+        gpus_per_node: ranks 0 to gpus_per_node - 1 are on node 0, the next ones on node 1, ….
         inside: from a GPU to the switch of its node.
         rail: from a network card into the network between nodes.
         gpus_per_card: GPUs that share a network card; 1 is one rail per GPU.
@@ -87,7 +88,7 @@ class Topology:
         return replace(self, nodes=nodes)
 
     def group(self, ranks: Iterable[int]) -> "Topology":
-        """What a process group of these ranks has of the cluster, while all its like are at work.
+        """The part of the cluster that these ranks use, while all groups like theirs work.
 
         `cluster.group(Layout(dp=16, tp=8).groups("tp")[0])` lies within one node;
         `….groups("dp")[0]` has one GPU in each node, and so one rail.
@@ -99,12 +100,17 @@ class Topology:
         ranks = list(ranks)
         outside = [rank for rank in ranks if not 0 <= rank < self.gpus]
         if outside or not ranks or len(set(ranks)) < len(ranks):
-            raise ValueError(f"a group needs different ranks of 0 to {self.gpus - 1}, not {ranks}")
-        places = [rank // self.gpus_per_node for rank in ranks]
-        counts = {node: places.count(node) for node in places}
+            shown = ", ".join(map(str, outside or ranks))[:80]
+            raise ValueError(
+                f"a group needs different ranks of 0 to {self.gpus - 1}, not {shown!r}"
+            )
+        counts = Counter(rank // self.gpus_per_node for rank in ranks)  # node -> ranks
         if len(set(counts.values())) > 1:
-            raise ValueError(f"the nodes hold unequal numbers of the group's ranks: {counts}")
-        return replace(self, nodes=len(counts), gpus_per_node=counts[places[0]])
+            raise ValueError(
+                "the nodes hold unequal numbers of the group's ranks: "
+                f"{min(counts.values())} to {max(counts.values())}"
+            )
+        return replace(self, nodes=len(counts), gpus_per_node=max(counts.values()))
 
     def in_network(self, *, inside: bool = False, rail: bool = False) -> "Topology":
         """The same cluster with switches that add, within the nodes, between them, or both."""

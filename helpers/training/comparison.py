@@ -154,9 +154,11 @@ class Comparison:
         for kind in ("parameters", "gradients", "optimizer", "activations"):
             most = max(getattr(side.memory, kind) for side in self.ranks)
             rows.append((f"{kind} (bytes)", f"{getattr(self.twin.memory, kind):,}", f"{most:,}"))
-        rows.append(("sent a step (bytes)", "0", f"{max(s.ledger.wire for s in self.ranks):,.0f}"))
+        rows.append(
+            ("sent per step (bytes)", "0", f"{max(s.ledger.wire for s in self.ranks):,.0f}")
+        )
         slowest = max(side.seconds for side in self.ranks)
-        rows.append(("a step (ms)", f"{1e3 * self.twin.seconds:.1f}", f"{1e3 * slowest:.1f}"))
+        rows.append(("step (ms)", f"{1e3 * self.twin.seconds:.1f}", f"{1e3 * slowest:.1f}"))
         return rows
 
     def __repr__(self):

@@ -1,8 +1,8 @@
-"""Side by side with other libraries.
+"""Compare with other libraries, side by side.
 
 python -m tests.bench                   all benchmarks: tables here and in figures/, and the charts
-python -m tests.bench starting          only those named
-python -m tests.bench --quick --dry     few repeats, and nothing is written
+python -m tests.bench starting          only this benchmark
+python -m tests.bench --quick --dry     few repeats; writes no files
 """
 
 import argparse
@@ -21,8 +21,8 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(BENCHMARKS)}; all by default")
-    parser.add_argument("--quick", action="store_true", help="few repeats: to try it out")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(BENCHMARKS)}; default: all")
+    parser.add_argument("--quick", action="store_true", help="few repeats, to test the benchmark")
     parser.add_argument("--dry", action="store_true", help="write nothing to figures/")
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - set(BENCHMARKS):

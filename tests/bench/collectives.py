@@ -1,4 +1,4 @@
-"""How long a collective takes on one machine: through messages, and through shared memory."""
+"""Time collectives on one machine: by messages, and through shared memory."""
 
 import functools
 import time
@@ -17,9 +17,9 @@ PEER, RING, COPIES, IN_PLACE = "gloo", "ring", "shared, copied", "shared, in pla
 CONTENDERS = (PEER, RING, COPIES, IN_PLACE)
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 MB = 2**20
-CALLS = {1 * MB: 10, 64 * MB: 1}  # calls in a block, by the bytes of the whole buffer
+CALLS = {1 * MB: 10, 64 * MB: 1}  # calls per block, by the bytes of the whole buffer
 ROUNDS = {1 * MB: 41, 64 * MB: 13}
-# PyTorch 2.13 gave them other names.
+# PyTorch 2.13 renamed these collectives.
 REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
@@ -41,7 +41,7 @@ def measure(quick: bool = False) -> Report:
 
 
 def slowest(by_rank: list[dict[str, list[float]]]) -> dict[str, list[float]]:
-    """A block has ended when it has on every rank."""
+    """The time of each block on the slowest rank."""
     return {
         name: [max(times) for times in zip(*(run[name] for run in by_rank), strict=True)]
         for name in CONTENDERS
@@ -49,7 +49,7 @@ def slowest(by_rank: list[dict[str, list[float]]]) -> dict[str, list[float]]:
 
 
 def blocks(worker, nbytes: int, calls: int, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Seconds for a call on this rank: [collective][contender][round]."""
+    """Measure the seconds per call on this rank: [collective][contender][round]."""
     torch.set_num_threads(1)
     numel, n = nbytes // 4, worker.world_size
     with SharedMemory() as shared:
@@ -77,11 +77,11 @@ def blocks(worker, nbytes: int, calls: int, rounds: int) -> dict[str, dict[str, 
         }
 
         def prove(name: str, contender: str):
-            """Once each, not counted: the sum of the ranks' numbers, or the number of each."""
+            """Check one call, without timing it: the ranks' sum, or each rank's number."""
             for buffer in (plain, common, part, own):
                 buffer.fill_(worker.rank + 1)
             every[name][contender]()
-            dist.barrier()  # nobody fills anew what others still read
+            dist.barrier()  # no rank refills a buffer that other ranks still read
             if name == "all_gather":
                 wanted = torch.arange(1.0, n + 1).repeat_interleave(numel // n)
                 assert torch.equal(result, wanted), contender
@@ -133,10 +133,10 @@ def report(samples: Samples) -> Report:
             )
         table.append([name, f"{nbytes // MB} MB", str(ranks), *cells])
     notes = (
-        "Time of a call on the slowest rank, float32, one thread a rank; MB are 2^20 bytes of the "
-        "whole buffer. In brackets how many times as long gloo takes (median of the pairs, 95 % "
-        "interval). `gloo` is PyTorch's own; `ring` is `helpers.comm.collectives`, from messages "
-        "over gloo; the others are `helpers.comm.shared_collectives`: of ordinary tensors, which "
-        "it copies, and of those whose input lies in shared memory."
+        "Time per call on the slowest rank, float32, one thread per rank. A MB is 2^20 bytes of "
+        "the whole buffer. In brackets: gloo's time over this time (median of the pairs, 95 % "
+        "interval). `gloo` is PyTorch's own collective. `ring` is `helpers.comm.collectives`: "
+        "messages over gloo. `shared` is `helpers.comm.shared_collectives`: `copied` copies "
+        "ordinary tensors; `in place` has its input in shared memory already."
     )
     return Report(NAME, table, notes, rows)

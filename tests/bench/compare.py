@@ -1,4 +1,4 @@
-"""Ours against a peer: blocks in turn, ratios of pairs, and how sure they are."""
+"""Compare our code with a peer: blocks in turn, ratios of pairs, confidence intervals."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as long as ours a peer takes: the median over the pairs, and its interval."""
+    """A peer's time over our time: the median over the pairs, and its interval."""
 
     median: float
     low: float
@@ -26,12 +26,12 @@ class Ratio:
 def in_turn(
     contenders: Mapping[str, Callable[[], float | None]], rounds: int
 ) -> dict[str, list[float | None]]:
-    """Measure every contender once a round, so that a drift of the machine hits all alike.
+    """Measure every contender once per round, so that slow periods affect all contenders.
 
-    Each round begins with another, so that none always follows the same one.
+    Each round starts with another contender.
 
     Args:
-        contenders: do the work once and return the seconds it took; None if it did not end.
+        contenders: functions that do the work once and return its seconds; None for no end.
     """
     names = list(contenders)
     samples: dict[str, list[float | None]] = {name: [] for name in names}
@@ -43,7 +43,7 @@ def in_turn(
 
 
 def median(samples: Sequence[float | None]) -> float | None:
-    """Of those that ended; None if none did."""
+    """The median of the samples that ended; None if no sample ended."""
     ended = [s for s in samples if s is not None]
     return statistics.median(ended) if ended else None
 
@@ -51,16 +51,16 @@ def median(samples: Sequence[float | None]) -> float | None:
 def ratio(
     ours: Sequence[float | None], peer: Sequence[float | None], confidence: float = CONFIDENCE
 ) -> Ratio | None:
-    """The median of `peer[i] / ours[i]`, with a bootstrap interval (percentiles).
+    """Compute the median of `peer[i] / ours[i]`, with a bootstrap interval (percentiles).
 
-    Each pair was measured in one round, so that what slows the machine in that round cancels.
-    Pairs in which one did not end are left out.
+    Each pair comes from one round, so a slow period of the machine cancels. A pair is left out if
+    one of the two did not end.
 
     Raises:
-        ValueError: the two do not have as many rounds, or a time is not positive.
+        ValueError: the numbers of rounds differ, or a time is not positive.
     """
     if len(ours) != len(peer):
-        raise ValueError(f"{len(ours)} rounds of ours, {len(peer)} of the peer")
+        raise ValueError(f"ours has {len(ours)} rounds, but the peer has {len(peer)}")
     pairs = [(a, b) for a, b in zip(ours, peer, strict=True) if a is not None and b is not None]
     if any(a <= 0 or b <= 0 for a, b in pairs):
         raise ValueError("times must be positive")
@@ -74,12 +74,12 @@ def ratio(
 
 
 def short(value: float) -> str:
-    """Two digits: 0.12, 1.2, 12, 120."""
+    """Format with two digits: 0.12, 1.2, 12, 120."""
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in words: 8.1 ms, 54 ms, 1.31 s, 12 s."""
+    """Format seconds: 8.1 ms, 54 ms, 1.31 s, 12 s."""
     if seconds is None:
         return "never"
     if seconds < 0.01:

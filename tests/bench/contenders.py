@@ -1,10 +1,10 @@
-"""The launchers side by side: what stands in the notebook's cells for each of them."""
+"""The launchers to compare, and the notebook cells for each of them."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 WORK = Path(__file__).with_name("work.py").read_text()
-LIMIT = 1800  # seconds a collective may take, where no fault is expected: PyTorch's own default
+LIMIT = 1800  # seconds: a collective's timeout without a fault, PyTorch's own default
 
 
 @dataclass(frozen=True)
@@ -14,8 +14,8 @@ class Contender:
     Attributes:
         imports: the first cell.
         define: the cell with the functions.
-        warm: a cell before later calls; RANKS stands for their number.
-        call: the cell that runs `{fn}(*{args})` on `{ranks}` ranks; `{limit}` in seconds.
+        warm: a cell before later calls. RANKS is replaced by the number of ranks.
+        call: the cell that runs `{fn}(*{args})` on `{ranks}` ranks; `{limit}` is in seconds.
     """
 
     name: str
@@ -48,12 +48,13 @@ ACCELERATE = Contender(
     "notebook_launcher",
     TORCH + "from accelerate import notebook_launcher",
     WORK,
-    # The first optimizer of a process imports torch._dynamo, for seconds; forked ranks inherit it.
+    # A process's first optimizer imports torch._dynamo, which takes seconds. Forked ranks inherit
+    # the import.
     "import torch._dynamo",
     "notebook_launcher(forked, args=({limit}, {fn}, {args}), num_processes={ranks},"
     " use_port=str(free_port()))",
 )
-# Its own pace is to look every 0.1 s whether the ranks have ended.
+# By default it checks every 0.1 s whether the ranks have ended.
 ACCELERATE_EAGER = Contender(
     "notebook_launcher, eager",
     ACCELERATE.imports,
@@ -72,11 +73,11 @@ SPAWN = Contender(
 )
 
 GIVEN = """\
-Every launcher runs the same functions, on gloo over the loopback interface, with one thread a rank.
-The first line of our notebooks, and so of the kernels here, is `from helpers import launch`: it
-starts the server, which imports torch while the notebook does.
-`mp.spawn` cannot take a function from a cell: its functions stand in a module of their own.
-`notebook_launcher` forks the notebook, so it is refused once CUDA was used, and it returns nothing.
-It gets a free port for each call, and for later calls a notebook that has imported `torch._dynamo`,
-which the first optimizer of a process needs; *eager* is the same with `monitor_interval=0.01` in
-place of 0.1 s."""
+Every launcher runs the same functions, on gloo over the loopback interface, with one thread per
+rank. The kernels here start, like our notebooks, with `from helpers import launch`. This line
+starts the server, which imports torch at the same time as the notebook.
+`mp.spawn` cannot run a function from a cell, so its functions are in a module.
+`notebook_launcher` forks the notebook, so it fails after the notebook has used CUDA, and it returns
+no values. Here it gets a free port for each call. For later calls, its notebook has imported
+`torch._dynamo`, which a process's first optimizer needs. *eager* is the same launcher with
+`monitor_interval=0.01` instead of 0.1 s."""

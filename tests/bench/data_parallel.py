@@ -1,4 +1,4 @@
-"""A training step on two ranks: our data parallel beside PyTorch's, the same work in turn."""
+"""Time a training step on two ranks: our data parallel and PyTorch's, in turn."""
 
 import time
 from collections.abc import Callable
@@ -21,15 +21,15 @@ from tests.bench.report import Report
 NAME = "data_parallel"
 PRESET = "10M"
 RANKS = 2
-TOKENS = {"computation dominates": 128, "an eighth of the tokens": 16}  # a rank and step
-BUCKET_MB = 25  # given, so that neither has a smaller first bucket
+TOKENS = {"computation dominates": 128, "an eighth of the tokens": 16}  # per rank and step
+BUCKET_MB = 25  # set explicitly, so that the first bucket is not smaller
 PEER, OURS, SHARED = "torch DDP", "DDP", "DDP, shared memory"
 CONTENDERS = (PEER, OURS, SHARED, "naive", "bucketed")
-WARM_UP = 3  # steps: allocators and buckets are made in them
-STEPS = 2  # in a block
+WARM_UP = 3  # steps that are not timed: they fill allocators and make buckets
+STEPS = 2  # per block
 ROUNDS = 30
 
-# Ours over PyTorch's time, at most; of the kind of step, and the contender.
+# (case, contender) -> the maximum of our time over PyTorch's time
 GOALS = {
     ("computation dominates", OURS): 1.0,
     ("computation dominates", SHARED): 0.92,
@@ -44,7 +44,7 @@ def measure(quick: bool = False) -> Report:
         rounds = 3 if quick else ROUNDS * 128 // (tokens + 64)
         runs = launch(blocks, RANKS, device="cpu", timeout=None, tokens=tokens, rounds=rounds)
         for name in CONTENDERS:
-            # a block has ended when it has on every rank
+            # the slowest rank's time counts
             times = [max(pair) for pair in zip(*(run["times"][name] for run in runs), strict=True)]
             peer = [max(pair) for pair in zip(*(run["times"][PEER] for run in runs), strict=True)]
             rows.append(row(case, name, times, peer, runs[0]["costs"][name]))
@@ -52,7 +52,7 @@ def measure(quick: bool = False) -> Report:
 
 
 def blocks(worker, tokens: int, rounds: int) -> dict:
-    """Seconds for a step of every contender, round by round, on this rank; bytes of one step."""
+    """Measure every contender on this rank: seconds per step in each round, bytes of one step."""
     torch.set_num_threads(1)
     steps = {name: make(name, tokens, worker.rank) for name in CONTENDERS}
     costs = {}
@@ -79,7 +79,7 @@ def timed(step: Callable[[], None]) -> Callable[[], float]:
 
 
 def make(name: str, tokens: int, rank: int):
-    """(a training step, the model, its optimizer)."""
+    """Make a contender: (training step, model, optimizer)."""
     config = GPTConfig.preset(PRESET, context=tokens)
     model = build(config, seed=0)
     batch = random_batch(rank, 1, tokens, config.vocab)
@@ -97,7 +97,8 @@ def make(name: str, tokens: int, rank: int):
         case "bucketed":
             replica = BucketedDDP(model, bucket_cap_mb=BUCKET_MB)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    synchronize = getattr(replica, "synchronize", lambda: None)  # PyTorch's waits in the backward
+    # PyTorch's DDP has no `synchronize`: its backward waits.
+    synchronize = getattr(replica, "synchronize", lambda: None)
 
     def step():
         optimizer.zero_grad()
@@ -110,7 +111,7 @@ def make(name: str, tokens: int, rank: int):
 
 
 def row(case: str, name: str, times, peer, costs) -> dict:
-    share = ratio(peer, times)  # ours over the peer
+    share = ratio(peer, times)  # our time over the peer's
     return {
         "case": case,
         "tokens": TOKENS[case],
@@ -128,7 +129,8 @@ def row(case: str, name: str, times, peer, costs) -> dict:
 
 
 def report(rows) -> Report:
-    table = [["a step", "", "median", "of torch DDP's", "goal", "states", "peak", "sent a step"]]
+    heading = ["step", "", "median", "over torch DDP", "goal", "states", "peak", "sent per step"]
+    table = [heading]
     for r in rows:
         share = (
             "" if r["contender"] == PEER else f"{r['ratio']:.2f} ({r['low']:.2f}–{r['high']:.2f})"
@@ -144,10 +146,10 @@ def report(rows) -> Report:
             ]
         )
     notes = (
-        f"GPT of {PRESET} parameters, float32, {RANKS} ranks, one thread each; 128 or 16 tokens a "
-        f"rank; fused AdamW; buckets of {BUCKET_MB} MiB, gradients as views into them. All "
-        f"contenders in the same processes, blocks of {STEPS} steps in turn; a ratio is the median "
-        "over pairs, with a 95 % bootstrap interval. States: parameters, gradients and optimizer "
-        "state of a rank. Through shared memory nothing is sent."
+        f"GPT of {PRESET} parameters, float32, {RANKS} ranks, one thread each, 128 or 16 tokens "
+        f"per rank, fused AdamW. Buckets of {BUCKET_MB} MiB; gradients are views into them. All "
+        f"contenders run in the same processes, in turn, in blocks of {STEPS} steps. A ratio is "
+        "the median over pairs, with a 95 % bootstrap interval. States: a rank's parameters, "
+        "gradients and optimizer state. With shared memory, no bytes are sent."
     )
     return Report(NAME, table, notes, rows)

@@ -1,4 +1,4 @@
-"""The same faults done to `launch` and its peers: what survives, what is said, what is left."""
+"""Do the same faults to `launch` and its peers, and record messages, survival and leftovers."""
 
 import re
 import time
@@ -12,21 +12,22 @@ from tests.bench.report import Report
 NAME = "faults"
 CONTENDERS = [LAUNCH, ACCELERATE_EAGER, SPAWN]
 RANKS, CULPRIT = 4, 2
-LIMIT = 3  # seconds, given to each where something hangs
-PATIENCE = 20.0  # seconds after the deed before we give up
-START = 30.0  # seconds for ranks to get to the deed, or for a call without a fault
-SETTLE = 2.0  # seconds before what is left counts as left
-TRIES = 3  # kernels in which a launcher may start its ranks
+LIMIT = 3  # seconds: every launcher's timeout for a hang
+PATIENCE = 20.0  # seconds after the fault before the benchmark gives up
+START = 30.0  # seconds for the ranks to start, or for a call without a fault
+SETTLE = 2.0  # seconds for a launcher to clean up
+TRIES = 3  # kernels to try until a launcher starts its ranks
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong.
+    """One fault.
 
     Attributes:
-        deed: what `work.suffer` does on the culprit; "work" where the deed is done from outside.
-        cause: what a message that names the cause must match; None: nothing to be named.
-        limit: seconds given to the launcher (`launch(timeout=)`, else the process group's timeout).
+        deed: what `work.suffer` does on the culprit; "work" if the fault comes from outside.
+        cause: a pattern that matches a message which names the cause; None: no cause to name.
+        limit: the launcher's timeout in seconds (`launch(timeout=)`, or the process group's).
+        outside: "interrupt" or "kill" the kernel, or "".
     """
 
     title: str
@@ -42,23 +43,23 @@ FAULTS = [
     Fault("SIGKILL to a rank", "kill", r"SIGKILL|-9"),
     Fault("SIGSEGV on a rank", "crash", r"SIGSEGV|-11"),
     Fault("a hang in a collective", "collective", r"\brecv\b", LIMIT),
-    Fault("a hang in Python on a rank, the others done", "python", r"time\.sleep", LIMIT),
-    Fault("kernel interrupted in mid-run", "work", outside="interrupt"),
-    Fault("kernel killed in mid-run", "work", outside="kill"),
+    Fault("a rank hangs in Python, the others are done", "python", r"time\.sleep", LIMIT),
+    Fault("kernel interrupted during a run", "work", outside="interrupt"),
+    Fault("kernel killed during a run", "work", outside="kill"),
 ]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one fault did to one launcher.
+    """The effect of one fault on one launcher.
 
     Attributes:
-        seconds: from the deed until the cell ended (the kernel killed: until the ranks were gone);
-            None: not within PATIENCE.
-        said: what the reader is told of the culprit.
-        survived: does the next call in the same kernel work? None: there is no such kernel.
-        left: in words.
-        stuck: how often the ranks hung before the fault was done to them.
+        seconds: from the fault until the cell ended; for a killed kernel, until the ranks were
+            gone. None: not within PATIENCE.
+        said: whether the message names the culprit and the cause.
+        survived: whether the next call in the same kernel works; None: the kernel is gone.
+        left: the leftovers, in words.
+        stuck: how often the ranks hung before the fault.
     """
 
     seconds: float | None
@@ -70,7 +71,7 @@ class Outcome:
     def text(self) -> str:
         waited = f"> {PATIENCE:.0f} s" if self.seconds is None else f"{self.seconds:.1f} s"
         if self.survived is None:
-            gone = "all gone after" if self.seconds is not None else "processes live on"
+            gone = "all gone after" if self.seconds is not None else "processes still alive after"
             left = f", left: {self.left}" if self.left != "none" else ""
             return f"{gone} {waited}{left}{self.hung()}"
         parts = [waited, self.said, "" if self.survived else "**next call fails**"]
@@ -78,7 +79,7 @@ class Outcome:
         return ", ".join(filter(None, parts)) + self.hung()
 
     def hung(self) -> str:
-        return f"; hung {self.stuck}× at its start before that" if self.stuck else ""
+        return f"; before that, its start hung {self.stuck}×" if self.stuck else ""
 
 
 def measure(quick: bool = False) -> Report:
@@ -95,7 +96,7 @@ def measure(quick: bool = False) -> Report:
 
 
 class Desk:
-    """A launcher in a kernel, which serves for the next fault if it has survived the last."""
+    """A launcher in a kernel. A kernel that survives a fault is used for the next fault."""
 
     def __init__(self, contender: Contender, ranks: int = RANKS, culprit: int = CULPRIT):
         self.contender, self.ranks, self.culprit = contender, ranks, culprit
@@ -125,7 +126,7 @@ class Desk:
             kernel.send(self.contender.cell("suffer", self.ranks, arguments, fault.limit))
             if wait_for_ranks(kernel, self.ranks):
                 break
-            self.close()  # a launcher may hang by itself; the fault is then done in a fresh kernel
+            self.close()  # the launcher hung without a fault: try again in a fresh kernel
         else:
             return Outcome(None, "never starts its ranks", False, "none", TRIES)
         outcome = self.killed(before) if fault.outside == "kill" else self.suffered(fault, before)
@@ -151,7 +152,7 @@ class Desk:
         ended = cell.error is not None
         if not fault.outside:
             deed = float((kernel.notes / "deed").read_text())
-        if not ended:  # what a reader would do next
+        if not ended:  # a user would interrupt the kernel now
             kernel.interrupt()
             cell = kernel.listen(5)
         left = settle(kernel, before, SETTLE)
@@ -161,7 +162,7 @@ class Desk:
 
 
 def wait_for_ranks(kernel: Kernel, ranks: int) -> bool:
-    """Until all ranks are at work, and a moment more. False if they never are."""
+    """Wait until all ranks are at work. False if they are not within START seconds."""
     until = time.monotonic() + START
     while len(list(kernel.notes.glob("started-*[0-9]"))) < ranks:
         if time.monotonic() > until:
@@ -172,7 +173,7 @@ def wait_for_ranks(kernel: Kernel, ranks: int) -> bool:
 
 
 def said(cell: Cell, fault: Fault, culprit: int) -> str:
-    """Does what the reader sees name the rank, and what happened to it?"""
+    """Check whether the output names the rank and the cause."""
     if fault.cause is None:
         return ""
     if cell.error == "":
@@ -209,10 +210,10 @@ def report(outcomes: dict[tuple[str, str], Outcome]) -> Report:
 
 
 NOTES = f"""\
-{RANKS} ranks; the fault happens on rank {CULPRIT}, in mid-run. Seconds from the deed until the cell
-ends (given up after {PATIENCE:.0f} s), and what the message names. Where nothing else is said,
+{RANKS} ranks; the fault happens on rank {CULPRIT}, during a run. The table shows the seconds from
+the fault until the cell ends (at most {PATIENCE:.0f} s), and what the message names. Unless noted,
 the next call in the same kernel works, and {SETTLE:.0f} s later nothing is left: no process, no
-listening socket, no file in the temporary folder or in shared memory. Where something hangs, each
-has a limit of {LIMIT} s: `launch(timeout={LIMIT})`, for the others `init_process_group(timeout=)`.
-`mp.spawn` has its functions in a module; `notebook_launcher` is *eager*: it looks after its ranks
-every 0.01 s in place of 0.1 s."""
+listening socket, no file in the temporary folder or in shared memory. For a hang, each launcher
+has a timeout of {LIMIT} s: `launch(timeout={LIMIT})`, the others `init_process_group(timeout=)`.
+The functions of `mp.spawn` are in a module. `notebook_launcher` is *eager*: it checks its ranks
+every 0.01 s instead of 0.1 s."""

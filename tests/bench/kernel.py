@@ -1,4 +1,4 @@
-"""A real IPython kernel, driven as JupyterLab drives one: cells in, times, text and errors out."""
+"""Run cells in a real IPython kernel, as JupyterLab does, and return times, text and errors."""
 
 import os
 import re
@@ -19,13 +19,13 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import KernelManager
 
 ROOT = Path(__file__).resolve().parents[2]
-MARK = "BENCH_KERNEL"  # environment: tells a kernel's descendants from all other processes
-NOTES = "BENCH_NOTES"  # environment: a folder where ranks leave word for the benchmark
+MARK = "BENCH_KERNEL"  # environment variable that marks a kernel's descendants
+NOTES = "BENCH_NOTES"  # environment variable: a folder for notes from ranks to the benchmark
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
 class ThisPython(KernelSpecManager):
-    """Whatever kernel is named python3 on this machine: run this interpreter."""
+    """Always run this interpreter, whichever kernel is named python3 on this machine."""
 
     def get_kernel_spec(self, kernel_name):
         return KernelSpec(**get_kernel_dict())
@@ -33,13 +33,13 @@ class ThisPython(KernelSpecManager):
 
 @dataclass
 class Cell:
-    """What became of one cell.
+    """The result of one cell.
 
     Attributes:
-        seconds: its code took, measured in the kernel; None when it did not end by itself.
-        text: everything the reader sees: prints, warnings, the traceback.
-        error: the exception's name; "" when there was none; None when the cell did not end.
-        ended: when the reader knew, on the clock `time.monotonic` that all processes share.
+        seconds: time of its code, measured in the kernel; None if it failed or did not end.
+        text: everything that a user sees: prints, warnings, the traceback.
+        error: the exception's name; "" for none; None if the cell did not end.
+        ended: when the client learnt of the end, by `time.monotonic`, which all processes share.
     """
 
     seconds: float | None
@@ -53,7 +53,7 @@ class Cell:
 
 
 class Kernel:
-    """One fresh kernel, with an environment as on a student's machine, one thread a process.
+    """One fresh kernel, with a student's environment and one thread per process.
 
     Attributes:
         temporary: its own folder for temporary files, so that leftovers can be counted.
@@ -66,7 +66,7 @@ class Kernel:
         self.temporary.mkdir()
         self.notes.mkdir()
         self.mark = uuid.uuid4().hex
-        self.used = False  # for those who use one kernel several times
+        self.used = False  # for a benchmark that uses one kernel several times
         environ = {
             **os.environ,
             MARK: self.mark,
@@ -75,7 +75,7 @@ class Kernel:
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
         }
-        # Where compiled modules may not be kept, each rank compiles what it imports anew.
+        # With this variable, each rank would compile all its imports again.
         environ.pop("PYTHONDONTWRITEBYTECODE", None)
         self.manager = KernelManager(
             kernel_spec_manager=ThisPython(),
@@ -83,7 +83,7 @@ class Kernel:
             transport="ipc",
             ip=str(self.folder / "kernel"),
         )
-        # The kernel shows its output to the client, and repeats some of it to the terminal.
+        # The client gets the output; the kernel repeats some of it on the terminal.
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self.manager.start_kernel(env=environ, cwd=str(ROOT), **quiet)
         self.pid = self.manager.provisioner.process.pid
@@ -103,14 +103,14 @@ class Kernel:
         return self.listen(patience)
 
     def send(self, code: str):
-        """Have a cell run; `listen` hears how it goes."""
+        """Send a cell to the kernel; `listen` waits for its end."""
         self.sent = self.client.execute(timed(code), user_expressions={"seconds": "_seconds"})
 
     def time(self, code: str, patience: float = 120.0) -> float | None:
-        """The seconds of a cell that is to end well; None if it hangs.
+        """Run a cell and return its seconds; None if it hangs.
 
         Raises:
-            RuntimeError: it failed; with all that it said.
+            RuntimeError: the cell failed. The message contains its output.
         """
         cell = self.run(code, patience)
         if cell.error:
@@ -118,14 +118,14 @@ class Kernel:
         return cell.seconds
 
     def listen(self, patience: float) -> Cell:
-        """Gather what the cell sent last says until it has ended, at most `patience` seconds."""
+        """Collect the last cell's output until it ends, at most `patience` seconds."""
         until = time.monotonic() + patience
         reply = None
         while reply is None and time.monotonic() < until and self.manager.is_alive():
             reply = self.next(self.client.get_shell_msg, 0.1)
         ended = time.monotonic()
         text = []
-        # What was shown goes another way than the reply, and may come after it.
+        # Output uses another channel than the reply, and may arrive after it.
         while message := self.next(self.client.get_iopub_msg, 1.0 if reply else 0.1):
             content = message["content"]
             match message["msg_type"]:
@@ -145,7 +145,7 @@ class Kernel:
         return Cell(seconds, seen, "", ended)
 
     def next(self, get, seconds: float):
-        """The next message about the cell sent last; None when none comes within the time."""
+        """The next message about the last cell; None if there is none within the time."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             try:
@@ -157,15 +157,15 @@ class Kernel:
         return None
 
     def interrupt(self):
-        """As the button in JupyterLab does."""
+        """Interrupt the kernel, like JupyterLab's stop button."""
         self.manager.interrupt_kernel()
 
     def kill(self):
-        """As the system does when memory runs out."""
+        """Kill the kernel, as the system does when memory runs out."""
         os.kill(self.pid, signal.SIGKILL)
 
     def descendants(self) -> list[psutil.Process]:
-        """All processes that come from this kernel, itself left out, orphans included."""
+        """All processes that this kernel started, orphans included, without the kernel itself."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -176,7 +176,7 @@ class Kernel:
         return [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
     def close(self):
-        """End the kernel and whatever it left."""
+        """End the kernel and every process that it left."""
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
         for process in self.descendants():
@@ -188,6 +188,6 @@ class Kernel:
 
 
 def timed(code: str) -> str:
-    """The cell with a clock around it; `_seconds` then holds what it took."""
+    """Wrap a cell with a clock; afterwards `_seconds` is its duration."""
     clock = "_time.perf_counter()"
     return f"import time as _time\n_began = {clock}\n{code}\n_seconds = {clock} - _began"

@@ -1,4 +1,4 @@
-"""What a kernel has around it: processes, listening sockets, files. Compared before and after."""
+"""Compare a kernel's processes, listening sockets and files before and after a fault."""
 
 import time
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ SHARED = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Around:
-    """What was found at one moment.
+    """A snapshot at one moment.
 
     Attributes:
-        processes: ids of all that come from the kernel, orphans too.
-        listening: their addresses and the kernel's that accept connections.
+        processes: ids of all processes that the kernel started, orphans included.
+        listening: addresses at which these processes or the kernel accept connections.
         files: in the kernel's temporary folder, and in shared memory.
     """
 
@@ -26,7 +26,7 @@ class Around:
     files: frozenset
 
     def new_since(self, before: "Around") -> str:
-        """In words: "2 processes, 1 file"; "none"."""
+        """Describe what is new: "2 processes, 1 file"; "none"."""
         counts = {
             "process": len(self.processes - before.processes),
             "listening socket": len(self.listening - before.listening),
@@ -48,7 +48,7 @@ def around(kernel: Kernel) -> Around:
             for connection in psutil.Process(pid).net_connections(kind="inet"):
                 if connection.status == psutil.CONN_LISTEN:
                     listening.add((connection.laddr.ip, connection.laddr.port))
-        except psutil.Error:  # ended meanwhile
+        except psutil.Error:  # the process has ended
             pass
     files = {p for p in kernel.temporary.rglob("*") if p.is_file()}
     if SHARED.is_dir():
@@ -57,7 +57,7 @@ def around(kernel: Kernel) -> Around:
 
 
 def settle(kernel: Kernel, before: Around, seconds: float) -> str:
-    """Wait until nothing new is left, at most so long. Returns what is left, in words."""
+    """Wait until nothing new is left, at most `seconds`. Returns the leftovers in words."""
     until = time.monotonic() + seconds
     while (left := around(kernel).new_since(before)) != "none" and time.monotonic() < until:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What a benchmark leaves in figures/: a table to read (Markdown) and its numbers (CSV)."""
+"""Write a benchmark's result to figures/: a table (Markdown) and its numbers (CSV)."""
 
 import csv
 import datetime
@@ -16,13 +16,13 @@ FIGURES = Path(__file__).resolve().parents[2] / "figures"
 
 @dataclass(frozen=True)
 class Report:
-    """A benchmark's outcome.
+    """A benchmark's result.
 
     Attributes:
         name: of its files.
         table: cells as text; the first row is the heading.
-        notes: what a reader must know to judge the table.
-        rows: the numbers, for the CSV; times in seconds.
+        notes: conditions and terms that a reader needs to judge the table.
+        rows: the numbers for the CSV; times in seconds.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Report:
 
 
 def markdown(table: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell, so that it reads in a terminal too."""
+    """Format a table as Markdown, with aligned columns, so that it reads in a terminal too."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         "| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |"
@@ -55,7 +55,7 @@ def markdown(table: Sequence[Sequence[str]]) -> str:
 
 
 def machine() -> str:
-    """What was measured on, without any name of it."""
+    """Describe the machine, without its name."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = psutil.virtual_memory().total / 2**30
     gpus = f", {torch.cuda.device_count()} GPUs" if torch.cuda.is_available() else ", no GPU"

@@ -1,4 +1,4 @@
-"""When data parallel pays on one machine, and when it does not: tokens per second by ranks."""
+"""Measure tokens per second by the number of ranks: when data parallel helps on one machine."""
 
 import time
 
@@ -15,10 +15,10 @@ from tests.bench.report import Report
 
 NAME = "scaling"
 PRESET = "1M"
-SEQUENCES, LENGTH = 8, 64  # of one rank in weak scaling; of all together in strong scaling
+SEQUENCES, LENGTH = 8, 64  # weak scaling: per rank; strong scaling: all ranks together
 STEPS, ROUNDS = 3, 12
 ONE = "1 rank, 1 thread"
-# name -> (ranks, threads a rank, sequences a rank, through shared memory)
+# name -> (ranks, threads per rank, sequences per rank, through shared memory)
 CASES = {
     ONE: (1, 1, SEQUENCES, False),
     "1 rank, 2 threads": (1, 2, SEQUENCES, False),
@@ -69,7 +69,7 @@ def prepare(worker, threads: int, sequences: int, shared: bool):
 
 
 def steps(worker) -> float:
-    """Seconds for a step on this rank."""
+    """Measure the seconds per step on this rank."""
     dist.barrier()
     began = time.perf_counter()
     for _ in range(STEPS):
@@ -82,7 +82,7 @@ def report(samples) -> Report:
     for name, times in samples.items():
         ranks, threads, sequences, shared = CASES[name]
         tokens = ranks * sequences * LENGTH
-        # how many times as many tokens a second as one rank with one thread
+        # tokens per second over those of one rank with one thread
         faster = ratio(times, samples[ONE])
         scale = tokens / (SEQUENCES * LENGTH)
         rows.append(
@@ -100,7 +100,7 @@ def report(samples) -> Report:
                 "rounds": faster.pairs,
             }
         )
-    table = [["", "tokens a step", "tokens/s", "of one rank's speed"]]
+    table = [["", "tokens per step", "tokens/s", "over one rank"]]
     table += [
         [
             r["case"],
@@ -111,8 +111,9 @@ def report(samples) -> Report:
         for r in rows
     ]
     notes = (
-        f"GPT of {PRESET} parameters, float32, fused AdamW, our DDP over gloo unless shared memory "
-        f"is named. Strong scaling: {SEQUENCES} sequences of {LENGTH} tokens a step in all; weak: "
-        "for each rank. Blocks in turn; medians of paired ratios with a 95 % bootstrap interval."
+        f"GPT of {PRESET} parameters, float32, fused AdamW, our DDP, over gloo unless the row "
+        f"names shared memory. A step has {SEQUENCES} sequences of {LENGTH} tokens: in strong "
+        "scaling for all ranks together, in weak scaling for each rank. Blocks in turn; medians of "
+        "paired ratios with a 95 % bootstrap interval."
     )
     return Report(NAME, table, notes, rows)

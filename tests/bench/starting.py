@@ -1,4 +1,4 @@
-"""How long a notebook waits for a function on ranks: `launch` and `Cluster`, and their peers."""
+"""Time how long a notebook waits for a function on ranks: `launch`, `Cluster`, and their peers."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ from tests.bench.report import Report
 NAME = "starting"
 CONTENDERS = [LAUNCH, CLUSTER, ACCELERATE, ACCELERATE_EAGER, SPAWN]
 PAUSE = 5.0  # seconds: a person reads, then runs the next cell
-PATIENCE = 25.0  # seconds for one call: what takes longer hangs
+PATIENCE = 25.0  # seconds: a call that takes longer counts as a hang
 
 FIRST = "first call, straight after the imports"
 PAUSED = f"first call, {PAUSE:.0f} s after the imports"
@@ -30,7 +30,7 @@ IMPORTS = "the cell of imports"
 LATER = {"all_reduce": "later call: an all-reduce", "adamw": "later call: a step of AdamW"}
 TORCH = "`import torch` alone, in a fresh Python"
 
-# Seconds that `launch`, and for a later call `Cluster`, are meant to stay within.
+# (case, ranks, launcher) -> the goal in seconds
 GOALS = {
     (LATER["all_reduce"], 2, "launch"): 0.060,
     (LATER["all_reduce"], 4, "launch"): 0.090,
@@ -42,7 +42,7 @@ GOALS = {
     (LATER["all_reduce"], 4, "Cluster"): 0.012,
 }
 
-Key = tuple[str, int]  # what was done, on how many ranks
+Key = tuple[str, int]  # (case, ranks)
 Samples = dict[Key, dict[str, list[float | None]]]
 
 
@@ -64,7 +64,7 @@ def import_torch() -> float:
 
 
 def first_calls(ranks: int, rounds: int, contenders=(LAUNCH, ACCELERATE, SPAWN)) -> Samples:
-    """Every sample from a kernel of its own."""
+    """Time first calls, each in a fresh kernel."""
     samples: Samples = {(IMPORTS, ranks): {c.name: [] for c in contenders}}
 
     def fresh(contender: Contender, pause: float) -> float | None:
@@ -77,7 +77,7 @@ def first_calls(ranks: int, rounds: int, contenders=(LAUNCH, ACCELERATE, SPAWN))
             return kernel.time(contender.cell("all_reduce", ranks), PATIENCE)
 
     for case, pause in ((FIRST, 0.0), (PAUSED, PAUSE)):
-        # A pause is nothing to those that prepare nothing meanwhile.
+        # A pause helps only `launch`, whose server prepares in the background.
         taking_part = contenders if not pause else contenders[:1]
         samples[case, ranks] = in_turn(
             {c.name: lambda c=c, pause=pause: fresh(c, pause) for c in taking_part}, rounds
@@ -86,7 +86,7 @@ def first_calls(ranks: int, rounds: int, contenders=(LAUNCH, ACCELERATE, SPAWN))
 
 
 def later_calls(ranks: int, rounds: int, contenders=CONTENDERS) -> Samples:
-    """A kernel for each launcher, all alive together; one call of each a round."""
+    """Time later calls: one kernel per launcher, all alive together, one call of each per round."""
     with ExitStack() as stack:
         desks = {c.name: stack.enter_context(Desk(c, ranks)) for c in contenders}
         samples: Samples = {}
@@ -100,7 +100,7 @@ def later_calls(ranks: int, rounds: int, contenders=CONTENDERS) -> Samples:
 
 
 class Desk:
-    """A launcher in a kernel, which is replaced should a call hang."""
+    """A launcher in a kernel. After a hang, the kernel is replaced."""
 
     def __init__(self, contender: Contender, ranks: int):
         self.contender, self.ranks = contender, ranks
@@ -116,7 +116,7 @@ class Desk:
         self.kernel.close()
 
     def call(self, fn: str) -> float | None:
-        """Seconds in the kernel; None if it did not end, or if a peer's ranks crashed."""
+        """Time a call in the kernel; None if it did not end, or if a peer's ranks crashed."""
         try:
             seconds = self.kernel.time(self.contender.cell(fn, self.ranks), PATIENCE)
         except RuntimeError:
@@ -162,14 +162,15 @@ def report(samples: Samples) -> Report:
         table.append([case, str(ranks), *cells])
     torch_alone = median(samples[TORCH, 1]["python"]) if (TORCH, 1) in samples else None
     notes = (
-        "Time within the cell, process group included; in brackets how many times as long as "
-        "`launch` (median of the pairs, 95 % interval). A first call is the first of a fresh "
+        "Time within the cell, including the process group. In brackets: the time over `launch`'s "
+        "time (median of the pairs, 95 % interval). A first call is the first in a fresh "
         f"kernel.\n{GIVEN}"
     )
     if torch_alone:
         notes += (
-            f"\n{TORCH} took {duration(torch_alone)}; a process that starts from nothing pays "
-            "that first: `launch`'s server, begun by the cell of imports, and each of `mp.spawn`'s."
+            f"\n{TORCH}, took {duration(torch_alone)}. Each process that is not forked needs this "
+            "time first: `launch`'s server, which the import cell starts, and each rank of "
+            "`mp.spawn`."
         )
     return Report(NAME, table, notes, rows)
 

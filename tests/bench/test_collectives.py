@@ -1,4 +1,4 @@
-"""The benchmark of collectives runs: two rounds of small buffers. No time is judged."""
+"""The benchmark of collectives runs: two rounds of small buffers. No timing decides a test."""
 
 import csv
 

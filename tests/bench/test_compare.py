@@ -1,4 +1,4 @@
-"""The arithmetic of the comparisons, against cases whose answer is known."""
+"""The comparisons' arithmetic agrees with cases of known answer."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_rounds_that_did_not_end_are_left_out():
 
 
 def test_what_cannot_be_compared_is_refused():
-    with pytest.raises(ValueError, match="2 rounds of ours, 1"):
+    with pytest.raises(ValueError, match="ours has 2 rounds, but the peer has 1"):
         ratio([1.0, 1.0], [1.0])
     with pytest.raises(ValueError, match="positive"):
         ratio([0.0], [1.0])

@@ -1,4 +1,4 @@
-"""The benchmarks run: a piece of each, with few repeats. No time is judged."""
+"""A part of each benchmark runs, with few repeats. No timing decides a test."""
 
 import csv
 import itertools

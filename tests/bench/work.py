@@ -1,7 +1,6 @@
-"""The work that ranks do in the benchmarks, and how the peers' ranks begin it.
+"""The work of the benchmarks' ranks, and the start of the peers' ranks.
 
-`spawn` imports its functions from a module, so they stand in this one; the other launchers get the
-same text as a cell.
+`spawn` imports its functions from this module. The other launchers get the same text as a cell.
 """
 
 import os
@@ -18,7 +17,7 @@ from torch import nn
 
 
 def all_reduce():
-    """The least that uses the process group."""
+    """Use the process group once."""
     torch.set_num_threads(1)
     t = torch.ones(4)
     dist.all_reduce(t)
@@ -26,7 +25,7 @@ def all_reduce():
 
 
 def adamw():
-    """One data-parallel step of a small model under AdamW. Returns the loss."""
+    """Run one data-parallel step of a small model with AdamW. Returns the loss."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64))  # 16,576 parameters
@@ -42,11 +41,11 @@ def adamw():
 
 
 def suffer(fault, culprit):
-    """All ranks work together; the rank `culprit` then does the deed that `fault` names."""
+    """Run an all-reduce on all ranks; then the rank `culprit` does the deed that `fault` names."""
     note(f"started-{dist.get_rank()}", time.monotonic())
     t = torch.ones(4)
     dist.all_reduce(t)
-    if fault == "work":  # until somebody from outside ends it
+    if fault == "work":  # until an interrupt or a signal ends it
         while True:
             dist.all_reduce(t)
             time.sleep(0.01)
@@ -72,7 +71,7 @@ def suffer(fault, culprit):
 
 
 def note(name, value):
-    """Leave word for the benchmark; whole at once, as it may be read at any moment."""
+    """Write a note for the benchmark, in one step, because it may read at any moment."""
     path = Path(os.environ["BENCH_NOTES"], name)
     path.with_suffix(".new").write_text(str(value))
     path.with_suffix(".new").rename(path)
@@ -85,7 +84,7 @@ def free_port():
 
 
 def spawned(rank, world_size, port, limit, fn, args):
-    """What `torch.multiprocessing.spawn` runs in each process."""
+    """Run `fn` in each process of `torch.multiprocessing.spawn`."""
     dist.init_process_group(
         "gloo",
         init_method=f"tcp://127.0.0.1:{port}",
@@ -94,11 +93,11 @@ def spawned(rank, world_size, port, limit, fn, args):
         timeout=timedelta(seconds=limit),
     )
     fn(*args)
-    dist.destroy_process_group()  # else a rank may abort at its end
+    dist.destroy_process_group()  # otherwise a rank may abort at its end
 
 
 def forked(limit, fn, args):
-    """What `accelerate.notebook_launcher` runs in each process."""
+    """Run `fn` in each process of `accelerate.notebook_launcher`."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=limit))
     fn(*args)
     dist.destroy_process_group()

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from helpers.check.prediction import answer, side_by_side
+from helpers.check.prediction import reveal, side_by_side
 from helpers.plots.picture import Picture
 
 
@@ -122,28 +122,28 @@ def test_a_figure_and_a_table_are_folded_too():
     assert Visible(row._repr_html_()).images == 1
 
 
-def test_answer():
+def test_reveal():
     frame = pd.DataFrame({"value": [4322]})
-    shown = answer(figure(), frame, "text 4323", prediction=None, what="the curves")
+    shown = reveal(figure(), frame, "text 4323", prediction=None, what="the curves")
     assert repr(shown) == "the curves: predict first, then open: _.open()"
     assert visible(shown) == "the curves: predict first, then open"
-    for opened in (shown.open(), answer(figure(), frame, "text 4323", prediction=0)):
+    for opened in (shown.open(), reveal(figure(), frame, "text 4323", prediction=0)):
         assert "4322" in visible(opened)
         assert "text 4323" in visible(opened)
         assert "4322" in repr(opened)
         assert Visible(opened._repr_html_()).images == 1
 
 
-def test_answer_waits_for_every_prediction():
-    assert answer("4322", prediction=[1, 2]).opened
-    assert not answer("4322", prediction=[1, None]).opened
+def test_reveal_waits_for_every_prediction():
+    assert reveal("4322", prediction=[1, 2]).opened
+    assert not reveal("4322", prediction=[1, None]).opened
 
 
 @pytest.mark.parametrize("prediction", [None, 1])
 def test_jupyter_does_not_draw_the_figure_a_second_time(prediction):
     for fold in (
         lambda made: side_by_side("x", prediction=prediction, measured=1, also=made),
-        lambda made: answer(made, prediction=prediction),
+        lambda made: reveal(made, prediction=prediction),
     ):
         made, other = plt.figure(), plt.figure()
         try:
@@ -167,5 +167,5 @@ def test_names_are_escaped(prediction):
     html = side_by_side("a < b", prediction=prediction, measured=2, unit="<i>")._repr_html_()
     assert "a &lt; b" in html
     assert "<i>" not in html
-    html = answer("<i>", prediction=prediction, what="<i>")._repr_html_()
+    html = reveal("<i>", prediction=prediction, what="<i>")._repr_html_()
     assert "<i>" not in html

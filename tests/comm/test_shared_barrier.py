@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.comm import shared_barrier, shared_collectives
+from helpers.comm import shared_barrier, shared_collectives, shared_segments
 from helpers.comm.shared_barrier import Barrier, Left, PeerLost
 from helpers.comm.shared_collectives import SharedMemory
 from tests.comm.killable import PATIENCE, Killable
@@ -224,6 +224,29 @@ def in_a_thread(rank, say):
 def test_other_threads_run_while_one_waits(tmp_path):
     with Killable(tmp_path, 2, in_a_thread) as ranks:
         assert [ranks.hear(rank) for rank in range(2)] == ["[3.0, 3.0, 3.0]"] * 2
+
+
+def one_is_killed_before_its_memory_is_mapped(rank, say):
+    shared = SharedMemory()
+    map_shared = shared_segments.map_shared
+    shared.barrier()
+
+    def mapped(pid, fd, nbytes):
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        barrier = shared.room.barrier
+        while pid == barrier.pids[1] and not barrier.has_ended(1):
+            time.sleep(0.01)
+        return map_shared(pid, fd, nbytes)
+
+    shared_segments.map_shared = mapped
+    shared.empty(1000)
+
+
+def test_a_rank_killed_while_the_others_map_its_memory_is_named(tmp_path):
+    with Killable(tmp_path, 3, one_is_killed_before_its_memory_is_mapped) as ranks:
+        for rank in (0, 2):
+            assert ranks.hear(rank).startswith(LOST.format(1, ranks.processes[1].pid))
 
 
 def test_a_process_that_nobody_asked_how_it_ended_has_ended():

@@ -105,7 +105,7 @@ def test_too_little_to_copy():
 @pytest.mark.gpu
 def test_on_a_gpu():
     if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
+        pytest.skip("needs a CUDA device")
     found = peak_of("cuda", dtypes=(torch.bfloat16,), size=256, copied=2**20)
     assert set(found.flops) == {("bfloat16", 0)}
     assert set(found.bandwidth) == {0}

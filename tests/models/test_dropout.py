@@ -159,7 +159,7 @@ def test_a_stage_drops_what_the_whole_model_drops():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_has_the_same_bits():
     key = counter(7, torch.arange(50)[:, None], torch.arange(60))
     ones = torch.ones(50, 60, 300)

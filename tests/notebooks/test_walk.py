@@ -6,7 +6,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from helpers.check import sheet
-from helpers.check.prediction import answer, side_by_side
+from helpers.check.prediction import reveal, side_by_side
 from helpers.check.sheet import prediction_sheet
 from helpers.plots.picture import Picture
 from tests.notebooks.rendered import render
@@ -41,7 +41,7 @@ def run(*sources, tags=(), sent=36_896):
     """A notebook of these cells, with the outputs that they have."""
     names = {
         "side_by_side": side_by_side,
-        "answer": answer,
+        "reveal": reveal,
         "prediction_sheet": prediction_sheet,
         "picture": picture,
         "send": lambda: sent,
@@ -117,7 +117,7 @@ def test_a_notebook_without_predictions_needs_no_sheet():
         ({"below": RUN}, "2 questions have the name 'sent'"),
         # (b) folded outputs
         ({"below": RUN.replace("sent", "x", 1).replace('"B")', '"B").open()')}, "0 of them folded"),
-        ({"below": "answer('36,896', prediction=prediction_sent).open()"}, "0 of them folded"),
+        ({"below": "reveal('36,896', prediction=prediction_sent).open()"}, "0 of them folded"),
         # (c), (d) no number told
         ({"question": Text("It is 36,896.")}, "cell 0: tells 36,896, an answer of cell 2"),
         ({"question": Text("It is 36 896 / 36.9 kB.")}, "cell 0: tells 36,896"),
@@ -166,7 +166,7 @@ def test_each_fault_is_found(changed, said):
     [
         {"question": Text("At 36,897 bytes, 36 kB, 36.8 kB, week36896x, 0.36896.")},
         {"question": "shown = 36_895 + 2"},
-        {"below": "answer(picture(), '36,896', prediction=prediction_sent)"},
+        {"below": "reveal(picture(), '36,896', prediction=prediction_sent)"},
         {"remember": Text("| word |\n|---|\n" + "| word |\n" * 200)},
         {"remember": Text("word " * 150)},
         {"below": f"x = '{'y' * 82}'"},
@@ -218,6 +218,13 @@ def test_three_digits_agree_by_chance_far_from_a_measurement():
 
 def test_a_tag_allows_a_picture_that_shows_no_answer():
     assert faults(run(*good(below="picture()"), tags=["no-answer"])) == []
+
+
+def test_no_test_compares_the_bytes_of_a_picture():
+    code = RUN.replace(', unit="B"', ",\n    also=picture()")
+    assert faults(run(*good(run=code))) == []
+    found = faults(run(*good(run=code), tags=["nbval-check-output"]))
+    assert [line for line in found if "compares the bytes of a picture" in line] == found != []
 
 
 def test_several_questions_in_one_cell():

@@ -1,4 +1,4 @@
-"""Owners and engines that prove the seams: shards of the optimizer, a diary, gradients by hand."""
+"""Owners and engines to test the seams: a sharded optimizer, a diary, gradients without hooks."""
 
 import torch
 
@@ -9,7 +9,7 @@ from helpers.state.placing import flat
 
 
 class Sharded(Local):
-    """Each rank of "dp" updates a flat shard of every parameter: the optimizer of ZeRO stage 1."""
+    """Shard the optimizer over "dp": each rank updates a flat shard of every parameter (ZeRO 1)."""
 
     def __init__(self, model, parts, mesh, **seams):
         self.mesh = mesh
@@ -39,10 +39,10 @@ class Sharded(Local):
 
 
 class ByHand(InTurn):
-    """Computes gradients with `autograd.grad`, where no hook of a parameter runs.
+    """Compute gradients with `autograd.grad`, which runs no hooks of parameters.
 
-    As a zero-bubble schedule does: all gradients of the activations, then the weights', and the
-    owner hears of them in an order of the engine's own.
+    As in a zero-bubble schedule: first all gradients of activations, then those of weights. The
+    engine reports them to the owner in its own order.
     """
 
     def __init__(self, model, owner):
@@ -63,7 +63,7 @@ class ByHand(InTurn):
 
 
 class Diary(Replicated):
-    """Writes down what it is told."""
+    """Record each call of the engine."""
 
     wants = frozenset({"units", "gradients"})
 

@@ -1,6 +1,6 @@
-"""PyTorch's DDP and Accelerate under the protocol: the same training as one process.
+"""PyTorch's DDP and Accelerate behind the protocol train like one process.
 
-Tolerance, in float64: 1e-12 absolute, as for ours.
+Absolute tolerance in float64: 1e-12, as for our own strategies.
 """
 
 import pytest

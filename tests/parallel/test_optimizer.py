@@ -1,4 +1,4 @@
-"""The update rule: what decays, what is clipped, and a state that goes by names."""
+"""The update rule: decay, clipping, and a state by names."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
-"""The single process beside a plain loop of PyTorch: the twin of all others needs a judge, too.
+"""The single process trains like a plain PyTorch loop, because the twin needs a test too.
 
-What twin and strategy share (the Trainer: clipping, decay, the mean) the harness cannot see.
+The harness cannot detect errors in code that twin and strategy share: clipping, decay, the mean.
 """
 
 import pytest
@@ -21,7 +21,7 @@ RULES = {
 
 
 def by_hand(rule: OptimizerConfig, steps: int, rates):
-    """Losses, norms and parameters of a loop that anybody would write."""
+    """Losses, norms and parameters of a plain PyTorch training loop."""
     torch.manual_seed(5)
     model = build(CONFIG, 3, torch.float64)
     matrices = [p for p in model.parameters() if p.ndim == 2]
@@ -59,6 +59,6 @@ def test_it_is_the_loop_that_anybody_would_write(changes, micro_batches):
         assert step.loss.item() == pytest.approx(losses[k], abs=1e-12)
         assert step.grad_norm.item() == pytest.approx(norms[k], abs=1e-12)
         assert not step.skipped
-    assert min(norms) > 0.05  # the clipped one is
+    assert min(norms) > 0.05  # so the run with clip is clipped
     for name, value in single.full_state()["model"].items():
         torch.testing.assert_close(value, parameters[name].detach(), rtol=0, atol=1e-12)

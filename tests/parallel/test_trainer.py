@@ -1,4 +1,4 @@
-"""The step's order, and what each seam may do without the others knowing: beside one process."""
+"""The step's order, and each seam on its own, compared with one process."""
 
 import math
 from dataclasses import replace
@@ -22,7 +22,7 @@ from tests.parallel.owners import ByHand, Diary, Sharded
 
 TINY = GPTConfig(vocab=32, context=8, width=16, layers=2, heads=2)
 BUCKETS = {"bucket_cap_mb": 2000 / 2**20, "first_bucket_mb": 500 / 2**20}
-EXACT = Mixed(low=torch.float64)  # rounds nothing: what is wrong then is its bookkeeping
+EXACT = Mixed(low=torch.float64)  # no rounding, so any difference is an error in bookkeeping
 
 
 def twin(recipe, **changes):
@@ -51,7 +51,7 @@ def test_any_engine_with_any_owner_and_precision_is_exact(seams, precision):
 
 
 def test_a_mesh_of_other_axes_too_shares_the_batches():
-    """Ranks that differ in another axis alone do the same: nothing there is summed."""
+    """Ranks that differ only in another axis compute the same, and sum nothing there."""
     for owner in (Recipe(), Recipe(owner=Replicated)):
         comparison = twin(owner, workers=4, layout={"dp": 2, "tp": 2})
         assert comparison, comparison
@@ -77,7 +77,7 @@ def test_the_order_of_a_step(micro_batches):
     log = run["step"]
     assert log[0] == ("begin",)
     assert log[-3:] == [("complete",), ("update", 0.25), ("publish",)]
-    # the head is the embedding's matrix: it belongs to the first unit
+    # the tied head belongs to the first unit, the embedding
     order = ["embedding", "blocks.0", "blocks.1", "norm"]
     told = [entry[:2] for entry in log if entry[0] in ("before", "after")]
     forward = [(what, name) for name in order for what in ("before", "after")]
@@ -87,11 +87,11 @@ def test_the_order_of_a_step(micro_batches):
         "after"
     ] == ["norm", "blocks.1", "blocks.0", "embedding"]
     assert sorted(backward) == sorted(forward)
-    # every gradient once for each micro-batch, and the last one says so
+    # one report per gradient and micro-batch; only the last micro-batch's has last=True
     for name in run["names"]:
         lasts = [entry[2] for entry in log if entry[:2] == ("gradient", name)]
         assert lasts == [False] * (micro_batches - 1) + [True]
-    # after a unit's backward all of its gradients are there
+    # after a unit's backward, all of its gradients are complete
     ends = [entry for entry in log if entry[0] == "after"]
     assert all(here for *_, here in ends[len(order) : 2 * len(order)])
     assert [entry[:2] for entry in run["evaluate"]] == forward
@@ -108,7 +108,7 @@ def test_a_forward_that_is_computed_again_belongs_to_the_backward(recompute):
 
 
 def poisoned(worker, precision, bad):
-    """Three steps; in the second, rank 0's loss is infinite if `bad`, or the step is left out."""
+    """Three steps. If `bad`, rank 0's loss is infinite in the second; else there is no second."""
     torch.set_num_threads(1)
     mesh = make_mesh(Layout(dp=worker.world_size))
     trainer = DataParallel(TINY, 0, mesh, dtype=torch.float64, precision=precision)
@@ -161,7 +161,7 @@ def test_bf16_with_master_copies_stays_within_its_bound():
 
 
 def test_master_copies_collect_what_bf16_loses():
-    """Steps so small that a bf16 parameter rounds them away, every one."""
+    """Each step is so small that a bf16 parameter would lose it."""
     rule = OptimizerConfig(lr=1e-5, weight_decay=0.0)
     trainers = {
         "bf16": Single(TINY, 0, dtype=torch.bfloat16, optimizer=rule),
@@ -218,7 +218,7 @@ def test_the_rate_of_a_step_is_of_that_step_alone():
 
 
 class OtherConfig:
-    """Another kind of model: what a Trainer asks of a configuration, and no more."""
+    """Another kind of model, with only the methods that a Trainer needs."""
 
     def build(self, dtype, device, seed=0):
         return LeastSquares(dtype, device)

@@ -1,4 +1,4 @@
-"""A model in units: every parameter in one, whatever it is tied to."""
+"""Every parameter belongs to exactly one unit, tied or not."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def test_a_gpt_is_its_ends_and_its_blocks(tied, positions):
     model = config.build(device="meta")
     found = units(model)
     learned = ["positions"] if positions == "learned" else []
-    ends = ["norm"] if tied else ["norm", "head"]  # a tied head's matrix is the embedding's
+    ends = ["norm"] if tied else ["norm", "head"]  # a tied head has the embedding's matrix
     assert [u.name for u in found] == ["embedding", *learned, "blocks.0", "blocks.1", *ends]
     names = [name for unit in found for name in unit.parameters]
     assert sorted(names) == sorted(name for name, _ in model.named_parameters())
@@ -33,5 +33,5 @@ def test_a_stage_has_its_blocks_under_their_own_numbers():
 def test_a_parameter_of_the_model_itself_is_in_no_unit():
     model = nn.Module()
     model.scale = nn.Parameter(torch.ones(1))
-    with pytest.raises(ValueError, match="in no child of the model: scale"):
+    with pytest.raises(ValueError, match="parameters in no child of the model: scale"):
         units(model)

@@ -16,6 +16,7 @@ from helpers.simulate.collective_time import (
     bus_bandwidth,
     bus_factor,
     fastest,
+    largest_bus_bandwidth,
     loads,
     seconds,
 )
@@ -266,6 +267,50 @@ def test_a_switch_that_adds_breaks_the_bound():
         )
 
 
+def test_cards_in_shares():
+    """Two GPUs on a card: each rail carries both their messages, in every call."""
+    cluster = DGX_H100.of(64)
+    shared = replace(cluster, gpus_per_card=2)
+    for call, algorithm in RINGS:
+        inside, rail = loads(call, 1e9, cluster, algorithm)
+        more = 1 if algorithm == "flat" else 2  # one ring has a card of each node to itself
+        twice = replace(rail, bytes=more * rail.bytes)
+        assert loads(call, 1e9, shared, algorithm) == (inside, twice)
+    alone = shared.group(range(0, 64, 8))  # a GPU per node: its like use the other half of the card
+    assert loads("all_gather", 8.0, alone, "flat")[1].bytes == 14
+
+
+def test_a_broadcast_by_hand():
+    """Scatter in the root's node, on from there on all rails, and gather in each node."""
+    cluster = DGX_H100.of(16)
+    inside, rail = loads("broadcast", 8.0, cluster, "rails")
+    assert (inside.messages, inside.bytes) == (14, 14)
+    assert (rail.messages, rail.bytes) == (1, 1)
+    inside, rail = loads("broadcast", 8.0, cluster, "flat")
+    assert (inside.bytes, rail.bytes) == (8, 8)
+
+
+def test_a_flat_ring_uses_all_links_at_once():
+    cluster = DGX_H100.of(32)
+    in_turn = seconds("all_reduce", 1e9, cluster, "flat", pipelined=False)
+    assert in_turn == seconds("all_reduce", 1e9, cluster, "flat")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_largest_bus_bandwidth(algorithm):
+    """No payload reaches more, and a very large payload reaches nearly that."""
+    cluster = DGX_H100.of(128)
+    limit = largest_bus_bandwidth("all_reduce", cluster, algorithm)
+    reached = [
+        bus_bandwidth("all_reduce", size, 128, seconds("all_reduce", size, cluster, algorithm))
+        for size in (1e6, 1e9, 1e14)
+    ]
+    assert reached == sorted(reached)
+    assert 0.999 * limit < reached[-1] < limit
+    with pytest.raises(ValueError, match="one GPU"):
+        largest_bus_bandwidth("all_reduce", DGX_H100.of(1))
+
+
 def busbw(cluster):
     """GB/s of a large all-reduce."""
     time = seconds("all_reduce", HUGE, cluster, fastest("all_reduce", HUGE, cluster))
@@ -304,6 +349,13 @@ def test_published_nvlink_sharp():
     )
     limit = busbw(DGX_H100.in_network(inside=True))
     assert busbw(DGX_H100) < 450 < printed["busbw"] < limit < 1.25 * printed["busbw"]
+
+
+def test_published_nvlink_sharp_with_trees():
+    """Between many nodes the cards decide, and the switches gain nothing."""
+    printed = BUSBW["many_nodes_nvlink_sharp"]
+    cluster = DGX_H100.of(256).in_network(inside=True)
+    assert 0.95 * printed["low"] < busbw(cluster) < 1.05 * printed["high"]
 
 
 def test_two_nodes_beat_the_network():

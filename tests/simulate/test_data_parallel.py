@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.simulate.collective_time import ALGORITHMS, bus_factor, loads, seconds
+from helpers.simulate.collective_time import ALGORITHMS, largest_bus_bandwidth, seconds
 from helpers.simulate.data_parallel import MIB, hiding_tokens, step, strong, weak
 from helpers.simulate.hardware import H100
 from helpers.simulate.topology import DGX_H100, Link
@@ -81,9 +81,7 @@ def test_the_closed_form(gpus, algorithm, gradient_bytes, parameters):
     cluster = replace(
         cluster, inside=replace(cluster.inside, alpha=0.0), rail=replace(cluster.rail, alpha=0.0)
     )
-    inside, rail = loads("all_reduce", 1.0, cluster, algorithm)
-    slowest = max(inside.transfer(cluster.inside), rail.transfer(cluster.rail))  # s per byte
-    bus = bus_factor("all_reduce", gpus) / slowest
+    bus = largest_bus_bandwidth("all_reduce", cluster, algorithm)
     edge = hiding_tokens(
         flops_per_second=FLOPS, bus_bandwidth=bus, ranks=gpus, gradient_bytes=gradient_bytes
     )

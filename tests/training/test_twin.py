@@ -97,7 +97,7 @@ def test_bf16_messages_say_that_they_are_lossy():
     # well below the bound, but far from exact
     assert 1e-6 < comparison.worst("relative") < comparison.bound / 2
     assert (
-        "of how far its parameters moved (gradients travel as torch.bfloat16)"
+        "of how far its parameters moved (gradients are sent as torch.bfloat16)"
         in comparison.verdict()
     )
 

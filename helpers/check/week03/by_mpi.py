@@ -27,6 +27,8 @@ def train_by_mpi(fn) -> Verdict:
     The function trains a classifier of digits on 1, 2 and 3 ranks and a small GPT on 2 and 3. The
     ranks begin with different parameters. Losses and parameters are compared with one process.
     """
+    if only_raises(fn):
+        return Verdict(EXERCISE, "not written yet")  # without a start of mpiexec
     pixels = digits_with_labels()
     try:
         folder = run_on_mpi_ranks(fn, RANKS, {"digits": pixels.numpy().tobytes()}, QUIET)
@@ -45,6 +47,12 @@ def train_by_mpi(fn) -> Verdict:
         except NotRight as mistake:
             return wrong(where, mistake)
     return Verdict(EXERCISE, "passed")
+
+
+def only_raises(fn) -> bool:
+    """The stub: its code names nothing but the error that it raises."""
+    code = getattr(fn, "__code__", None)
+    return code is not None and code.co_names == ("NotImplementedError",)
 
 
 def wrong(where: str, mistake: NotRight) -> Verdict:

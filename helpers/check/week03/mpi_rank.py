@@ -31,7 +31,7 @@ CONFIG = GPTConfig(vocab=11, context=6, width=8, layers=1, heads=2)
 
 
 def rows_of(work: str) -> list[torch.Tensor]:
-    """The global batch of each step: the first divides neither by 2 nor by 3, one is smaller than 3."""
+    """The global batch of each step: unequal shards on 2 and 3 ranks, and an empty shard."""
     sizes = (11, 7, 2, 10) if work == "digits" else (5, 7, 5)
     order = torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(3))
     return list(order.split(sizes))

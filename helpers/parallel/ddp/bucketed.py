@@ -1,11 +1,11 @@
-"""Step two: after the backward, a few all-reduces of gradients that lie side by side."""
+"""Step two: after the backward, a few all-reduces of large buckets of gradients."""
 
 from helpers.parallel.ddp.buckets import Bucket, MiB, assign
 from helpers.parallel.ddp.replicas import Replica
 
 
 class BucketedDDP(Replica):
-    """Fewer messages, and larger: the latency is paid once for a bucket. Nothing overlaps yet.
+    """Data parallel with fewer, larger messages: one latency per bucket. Nothing overlaps yet.
 
     Args:
         module, transport, options: as for Replica.

@@ -1,4 +1,4 @@
-"""Gradients side by side in flat buffers: which go together, and how they get in and out."""
+"""Assign gradients to buckets, copy them into flat buffers, and all-reduce the buffers."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,13 +11,14 @@ MiB = 2**20
 
 
 def assign(tensors: Sequence[torch.Tensor], cap: float, first_cap: float | None = None):
-    """Cut a row of tensors into buckets, in their order: lists of positions.
+    """Divide tensors into buckets, in their order. Returns lists of positions.
 
-    A bucket is closed by the tensor that fills it: it holds at least `cap` bytes, unless it is
-    the last or another dtype or device follows. So does PyTorch's.
+    Like PyTorch, it closes a bucket with the tensor that fills it. So a bucket has at least `cap`
+    bytes, unless it is the last bucket or the next tensor has another dtype or device.
 
     Args:
-        cap: bytes of a bucket; `first_cap` of the first one, if it is to be on its way earlier.
+        cap: the bytes that fill a bucket.
+        first_cap: the same for the first bucket; a small one is sent earlier. Default: `cap`.
     """
     buckets: list[list[int]] = []
     size, limit, kind = 0, 0.0, None
@@ -32,12 +33,16 @@ def assign(tensors: Sequence[torch.Tensor], cap: float, first_cap: float | None 
 
 
 def dense_strides(name: str, parameter: torch.Tensor) -> tuple[int, ...]:
-    """The parameter's strides, which a place in a bucket of its size can have, too."""
-    kept = torch.empty_like(parameter, device="meta").stride()  # PyTorch keeps dense ones
+    """Return the parameter's strides, if a view into a bucket can have the same strides.
+
+    Raises:
+        ValueError: the parameter is not dense in memory.
+    """
+    kept = torch.empty_like(parameter, device="meta").stride()  # PyTorch keeps dense strides
     if kept != parameter.stride():
         raise ValueError(
-            f"{name} does not lie densely in memory: its strides are {parameter.stride()} for the "
-            f"shape {tuple(parameter.shape)}. Make it contiguous before DDP is made."
+            f"{name} is not dense in memory: its strides are {parameter.stride()} for the shape "
+            f"{tuple(parameter.shape)}. Make it contiguous before you make DDP."
         )
     return kept
 
@@ -48,12 +53,12 @@ class Bucket:
     Attributes:
         parameters: by name, all of one dtype and device.
         flat: the buffer, (numel,).
-        views: each gradient's place in it, in the parameter's shape and strides: fused optimizers
-            walk over parameter and gradient as they lie in memory.
-        missing: the names whose gradients are not in yet.
+        views: each gradient's view into the buffer, with the parameter's shape and strides. Fused
+            optimizers need the same strides for parameter and gradient.
+        missing: names of the parameters whose gradients are not in the bucket yet.
 
     Raises:
-        ValueError: a parameter whose numbers do not lie densely, each in a place of its own.
+        ValueError: a parameter is not dense in memory.
     """
 
     def __init__(
@@ -72,18 +77,18 @@ class Bucket:
             for (name, p), part in zip(self.parameters.items(), parts, strict=True)
         }
         self.places = {name: (p, self.views[name]) for name, p in self.parameters.items()}
-        self.message = self.flat  # what travels
+        self.message = self.flat  # the tensor to send
         if message_dtype not in (None, first.dtype):
             self.message = transport.empty(sum(sizes), message_dtype, first.device)
-        self.scale, self.factor = 1.0, torch.tensor(1.0)  # the last one, twice
+        self.scale, self.factor = 1.0, torch.tensor(1.0)  # the last scale, also as a tensor
         self.missing = set(self.parameters)
         self.work: Work | None = None
 
     def take(self, name: str, scale: float = 1.0):
-        """Bring this rank's gradient to its place, times `scale`, and let `.grad` be that place.
+        """Copy this rank's gradient, times `scale`, into the bucket, and point `.grad` there.
 
-        After `zero_grad` autograd hands over a new tensor: it is copied, and freed. One that was
-        added to in its place (by the micro-batches before) is there already.
+        After `zero_grad`, autograd makes a new tensor for the gradient: it is copied, then freed.
+        After earlier micro-batches, `.grad` is the bucket's view already.
         """
         parameter, view = self.places[name]
         gradient = parameter.grad
@@ -93,7 +98,7 @@ class Bucket:
             refuse_odd(name, gradient)
         elif scale != 1.0:
             if scale != self.scale:
-                # A tensor, and of this dtype: torch takes twice as long to multiply by a number.
+                # A tensor of this dtype: multiplying by a Python number takes twice as long.
                 wide = torch.promote_types(self.flat.dtype.to_real(), torch.float32)
                 self.scale, self.factor = scale, torch.tensor(scale, dtype=wide)
             torch.mul(gradient, self.factor, out=view)
@@ -104,13 +109,13 @@ class Bucket:
         self.missing.discard(name)
 
     def start(self):
-        """Begin the all-reduce."""
+        """Start the all-reduce."""
         if self.message is not self.flat:
             self.message.copy_(self.flat)
         self.work = self.transport.all_reduce(self.message)
 
     def finish(self):
-        """Wait for the sum; the bucket is empty again, for the next backward."""
+        """Wait for the sum, and prepare the bucket for the next backward."""
         self.work.wait()
         if self.message is not self.flat:
             self.flat.copy_(self.message)

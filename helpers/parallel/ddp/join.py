@@ -1,4 +1,4 @@
-"""Uneven inputs: ranks that have run out of batches go on answering the others' collectives."""
+"""Train with uneven inputs: a rank without batches still joins the other ranks' collectives."""
 
 from contextlib import contextmanager
 
@@ -10,24 +10,23 @@ from helpers.parallel.ddp.overlapped import DDP
 
 @contextmanager
 def join(ddp: DDP, *, divide_by_all: bool = True):
-    """Let each rank loop over as many batches as it has.
+    """Let each rank loop over its own number of batches.
 
         with join(ddp):
             for batch in my_batches:
                 loss(ddp(batch)).backward(); ddp.synchronize(); optimizer.step(); …
 
     Each forward that will synchronize first counts the ranks that still have a batch. A rank that
-    has left its loop goes on counting, and adds zeros to the others' buckets, until all have left.
-    In the end every rank gets the parameters and buffers of one that made the most steps. The
-    optimizer's state stays what it is on each rank, as with PyTorch's `Join`: make a new one
-    before going on. (Where batches are cut from a common one, an empty shard needs none of this:
-    `DataParallel` weights by tokens.)
+    has left its loop keeps counting, and sends zeros for the others' buckets, until all ranks have
+    left. At the end, every rank gets the parameters and buffers of a rank with the most steps. The
+    optimizer's state is not synchronized, as in PyTorch's `Join`: make a new optimizer before you
+    continue. (`DataParallel` does not need `join`: it weights by tokens, so a shard may be empty.)
 
     Args:
-        divide_by_all: a mean over all ranks, as if the missing batches had gradient zero; False:
-            over those that had one.
+        divide_by_all: True: the mean over all ranks, with gradient zero for missing batches.
+            False: the mean over the ranks that have a batch.
 
-    Source: PyTorch's `torch.distributed.algorithms.Join`, whose semantics these are.
+    Source: PyTorch's `torch.distributed.algorithms.Join`, with the same semantics.
     """
     device = next(ddp.module.parameters()).device
     usual, steps = ddp.scale, 0

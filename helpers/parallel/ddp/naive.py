@@ -4,7 +4,7 @@ from helpers.parallel.ddp.replicas import Replica, refuse_odd
 
 
 class NaiveDDP(Replica):
-    """Right, and slow: every parameter pays a message's latency, and nothing overlaps.
+    """Data parallel, correct but slow: one message's latency per parameter, and no overlap.
 
     Raises:
         UnusedParameters: from `synchronize`, if a parameter got no gradient.

@@ -1,4 +1,4 @@
-"""Step three: a bucket sets out as soon as its gradients are there, while the backward goes on."""
+"""Step three: send each bucket as soon as its gradients are ready, during the backward."""
 
 from functools import partial
 
@@ -12,32 +12,33 @@ HELD = WeakIdKeyDictionary()  # a parameter -> the DDP that reduces its gradient
 
 
 class DDP(Replica):
-    """Data parallel whose messages hide behind the backward.
+    """Data parallel with messages that overlap the backward.
 
-    A hook on each parameter runs when its gradient is complete. The last one of a bucket starts
-    the bucket's all-reduce. All ranks start the buckets in one order, whatever order their
-    gradients come in, for collectives are matched by their order.
+    A hook on each parameter runs when its gradient is complete. A bucket's last gradient starts the
+    bucket's all-reduce. All ranks start the buckets in the same order, even if their gradients are
+    ready in different orders, because ranks match collectives by order.
 
-    The buckets are made after the first backward, in the order in which rank 0's gradients came,
-    the reverse of the use in the forward. The first one may be small, to be on its way early.
+    The buckets are made after the first backward, in the order in which rank 0's gradients were
+    ready: the reverse of the forward. The first bucket may be small, so that it is sent early.
 
     Args:
         module, transport, options: as for Replica.
         bucket_cap_mb: a bucket's size in MiB (2^20 bytes); 25 by default.
-        first_bucket_mb: the first one's. By default as PyTorch's: 1, but `bucket_cap_mb` if that
-            is given. Each bucket costs a message's latency.
-        find_unused_parameters: let a parameter be left out by the loss. Ranks that did not use
-            it count as zero; if no rank did, its `.grad` stays None. Costs a small all-reduce a
-            step, and buckets with such a parameter set out only after the backward.
-        message_dtype: send the gradients rounded to it, bfloat16 say: half the bytes, and each
-            sum is rounded.
-        hooks: whether to learn from autograd's hooks when a gradient has come; False: whoever runs
-            the backward calls `gradient`.
+        first_bucket_mb: the first bucket's size. The default is PyTorch's: `bucket_cap_mb` if you
+            set it, else 1. Each bucket costs a message's latency.
+        find_unused_parameters: allow parameters that the loss does not use. A rank that did not use
+            a parameter counts as zero. If no rank used it, its `.grad` stays None. This costs a
+            small all-reduce per step. A bucket with an unused parameter is sent only after the
+            backward.
+        message_dtype: round gradients to this dtype before sending. bfloat16 halves the bytes of
+            float32, and rounds each sum.
+        hooks: True: autograd's hooks report gradients. False: the code that runs the backward
+            calls `gradient`.
 
     Raises:
         UnusedParameters: from `synchronize`, if a parameter got no gradient on this rank.
-        RuntimeError: from `backward`, if a second one comes before `synchronize`; if another DDP
-            holds the module, for gradients would be reduced twice: `close` it first.
+        RuntimeError: from `backward`, if a second backward runs before `synchronize`. At the start,
+            if another DDP has the module: gradients would be reduced twice. `close` that DDP first.
 
     Source: Li et al. 2020, section 4.2 and algorithm 1.
     """
@@ -62,10 +63,10 @@ class DDP(Replica):
         self.message_dtype = message_dtype
         self.scale = 1 / self.transport.size if self.average else 1.0
         self.parameters_by_name = self.trained()
-        self.came: dict[str, None] = {}  # the gradients of this backward, in order
+        self.came: dict[str, None] = {}  # this backward's ready gradients, in order
         self.buckets: list[Bucket] = []
         self.bucket_of: dict[str, Bucket] = {}
-        self.started = 0  # of the buckets, in their order
+        self.started = 0  # the number of buckets that have been started
         self.hooks = []
         if hooks:
             self.hooks = [
@@ -74,13 +75,13 @@ class DDP(Replica):
             ]
 
     def take_hold(self):
-        """One DDP for a parameter."""
+        """Register this DDP as the only DDP of its parameters."""
         trained = self.trained()
         for name, parameter in trained.items():
             if parameter in HELD:
                 raise RuntimeError(
-                    f"another DDP holds {name} already, and would reduce its gradient a second "
-                    "time: call that DDP's close() first"
+                    f"another DDP already reduces the gradient of {name}, so it would be reduced "
+                    "twice: call that DDP's close() first"
                 )
         for parameter in trained.values():
             HELD[parameter] = id(self)
@@ -96,7 +97,7 @@ class DDP(Replica):
         self.gradient(name, self.syncing)
 
     def gradient(self, name: str, last: bool):
-        # Once the buckets are made, what stands here is paid for each parameter in each backward.
+        # Keep this fast: it runs once per parameter in each backward.
         if not last:
             self.refuse_to_add(name)
         elif not self.buckets:
@@ -114,8 +115,8 @@ class DDP(Replica):
     def refuse_to_add(self, name: str):
         if self.came or any(bucket.missing != bucket.parameters.keys() for bucket in self.buckets):
             raise RuntimeError(
-                f"a gradient for {name} inside of no_sync() after a backward that sends: "
-                "of the backwards of a step the last one sends, and synchronize() follows it"
+                f"a gradient for {name} inside no_sync() after a backward that sends: run only a "
+                "step's last backward outside no_sync(), and call synchronize() after it"
             )
 
     def start_full_buckets(self):
@@ -134,7 +135,7 @@ class DDP(Replica):
             self.drop_unused(unused)
 
     def send_what_is_left(self):
-        """Start what the hooks could not, with zeros for what is missing; wait for all."""
+        """Start the remaining buckets, with zeros for missing gradients, and wait for all."""
         if not self.buckets:
             self.make_buckets()
         for bucket in self.buckets[self.started :]:
@@ -156,7 +157,7 @@ class DDP(Replica):
             self.bucket_of |= dict.fromkeys(held, bucket)
 
     def agreed_order(self) -> list[str]:
-        """Rank 0's order; what did not come there goes last, in reverse of its definition."""
+        """Broadcast the order of rank 0's gradients. Its unused parameters are last, reversed."""
         names = list(self.parameters_by_name)
         order = list(dict.fromkeys([*self.came, *reversed(names)]))
         device = next(iter(self.parameters_by_name.values())).device
@@ -165,7 +166,7 @@ class DDP(Replica):
         return [names[i] for i in positions.tolist()]
 
     def drop_unused(self, unused: list[str]):
-        """What no rank used has no gradient, so that the optimizer leaves it alone."""
+        """Set the gradients that no rank used to None, so that the optimizer skips them."""
         names = list(self.parameters_by_name)
         device = next(iter(self.parameters_by_name.values())).device
         used = torch.tensor([name not in unused for name in names], device=device).int()
@@ -178,5 +179,5 @@ class DDP(Replica):
 def refuse_second(name: str):
     raise RuntimeError(
         f"a second gradient for {name} before synchronize(): "
-        "run all backwards of a step but the last one inside of no_sync()"
+        "run all backwards of a step except the last inside no_sync()"
     )

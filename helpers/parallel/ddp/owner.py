@@ -1,4 +1,4 @@
-"""The replicated owner: each rank holds everything, and the replicas' gradients are summed."""
+"""The replicated owner: each rank holds everything, and gradients are summed over replicas."""
 
 from collections.abc import Callable
 
@@ -9,12 +9,13 @@ from helpers.parallel.owners.local import Local
 
 
 class Replicated(Local):
-    """Local, whose sums over the axis "dp" a replica makes: naive, bucketed or overlapped.
+    """Local, with a replica (naive, bucketed or overlapped) that sums over the axis "dp".
 
     Args:
-        model, parts, mesh, seams: as for Local; the mesh has an axis "dp".
-        replica: NaiveDDP, BucketedDDP or DDP; `options` are passed on to it.
-        transport: what the buckets travel with; called with the process group of the axis.
+        model, parts, mesh, rule, precision, dtype: as for Local. The mesh has an axis "dp".
+        replica: NaiveDDP, BucketedDDP or DDP.
+        transport: makes the transport of the messages from the axis's process group.
+        options: for `replica`.
     """
 
     wants = frozenset({"gradients"})
@@ -36,10 +37,10 @@ class Replicated(Local):
         self.ranks = tuple(mesh.ranks("dp"))
         self.transport = transport(mesh.group("dp"))
         if replica is DDP:
-            options["hooks"] = False  # the engine says when a gradient came
+            options["hooks"] = False  # the engine reports gradients
         self.replica = replica(model, self.transport, average=False, same=True, **options)
         if options.get("message_dtype") not in (None, next(iter(self.parameters.values())).dtype):
-            self.lossy, self.bound = f"gradients travel as {options['message_dtype']}", 0.1
+            self.lossy, self.bound = f"gradients are sent as {options['message_dtype']}", 0.1
 
     def gradient(self, name: str, last: bool):
         self.replica.gradient(name, last)

@@ -1,4 +1,4 @@
-"""What every kind of data parallel shares: the same start on all ranks, and `no_sync`."""
+"""The base of all data parallel replicas: the same start on all ranks, and `no_sync`."""
 
 from collections.abc import Iterable
 from contextlib import contextmanager
@@ -9,29 +9,30 @@ from helpers.comm.transport import GroupTransport, replicate
 
 
 class UnusedParameters(RuntimeError):
-    """A backward left parameters without a gradient, on this rank."""
+    """Some parameters got no gradient in this rank's backward."""
 
 
 class Replica(torch.nn.Module):
-    """A module of which each rank has a copy, begun from rank 0's parameters and buffers.
+    """A module with a copy on each rank. All copies start with rank 0's parameters and buffers.
 
-    Call it in place of the module; call `synchronize` between the backward and the optimizer's
-    step. Then each gradient is the mean over the ranks (with `average=False` the sum), the same
-    bits everywhere.
+    Call it instead of the module, and call `synchronize` between the backward and the optimizer's
+    step. Then each gradient is the mean over the ranks (with `average=False` the sum), with the
+    same bits on all ranks.
 
-    Buffers that the forward changes (BatchNorm's running mean) drift apart from rank to rank, since
-    each rank sees its own data; `broadcast_buffers` makes them rank 0's before each forward.
+    Buffers that the forward changes (BatchNorm's running mean) differ between ranks, because each
+    rank has its own data. `broadcast_buffers` copies rank 0's buffers before each forward.
 
     Args:
-        module: the same on all ranks, but for its numbers.
-        transport: what the buffers travel with; by default the world's process group.
+        module: the same on all ranks, except for its values.
+        transport: sends the messages; by default through the world's process group.
         average: whether to divide by the number of ranks.
-        broadcast_buffers: in training, outside of `no_sync`. PyTorch's DDP does it by default; it
-            costs a message for each forward of a module that has buffers.
-        same: whether all ranks hold the same numbers already, so that none need be sent.
+        broadcast_buffers: whether to copy rank 0's buffers before each training forward outside
+            `no_sync`. PyTorch's DDP does so by default. It costs a message per forward, if the
+            module has buffers.
+        same: whether all ranks have the same values already, so that none are sent.
 
     Attributes:
-        syncing: False inside of `no_sync`.
+        syncing: False inside `no_sync`.
 
     Raises:
         ValueError: no parameter of the module requires a gradient.
@@ -51,7 +52,7 @@ class Replica(torch.nn.Module):
         if not self.trained():
             raise ValueError(
                 "nothing to train: no parameter of the module requires a gradient. "
-                "Use the module without DDP, or unfreeze a part of it."
+                "Use the module without DDP, or unfreeze some parameters."
             )
         self.transport = transport or GroupTransport()
         self.average = average
@@ -67,22 +68,22 @@ class Replica(torch.nn.Module):
         return self.module(*inputs, **kwargs)
 
     def trained(self) -> dict[str, torch.nn.Parameter]:
-        """The parameters that get gradients, by name: a tied one once, frozen ones not at all."""
+        """The parameters that get gradients, by name. A tied parameter counts once."""
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
     def take_hold(self):
-        """Refuse a module that is taken, before anything is sent."""
+        """Raise if another DDP has the module, before any message."""
 
     def gradient(self, name: str, last: bool):
-        """A gradient came to its `.grad`; `last`: this step's backwards add nothing to it."""
+        """Report that a parameter has a gradient; `last`: it is complete for this step."""
 
     def synchronize(self):
-        """Reduce the gradients over the ranks. Inside of `no_sync` it does nothing."""
+        """Reduce the gradients over the ranks. Inside `no_sync` it does nothing."""
         raise NotImplementedError
 
     @contextmanager
     def no_sync(self):
-        """Backwards in here add to this rank's own gradients: all micro-batches but the last."""
+        """Add gradients on this rank without sending: for all micro-batches except the last."""
         before, self.syncing = self.syncing, False
         try:
             yield
@@ -90,36 +91,36 @@ class Replica(torch.nn.Module):
             self.syncing = before
 
     def close(self):
-        """Let go of the module, so that it can be wrapped again."""
+        """Release the module, so that it can be wrapped again."""
 
     def refuse_unused(self, names: Iterable[str]):
-        """The other ranks would wait for these gradients, so it is an error rather than a hang.
+        """Raise an error for unused parameters, because the other ranks would wait for them.
 
         Raises:
-            UnusedParameters: there are such names.
+            UnusedParameters: `names` is not empty.
         """
         if names := list(names):
             shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if names[8:] else "")
             raise UnusedParameters(
                 f"no gradient on rank {self.transport.rank} for {shown}. "
-                "If the loss leaves them out on purpose: DDP(…, find_unused_parameters=True), "
-                "or requires_grad_(False) before DDP is made."
+                "If the loss leaves them out on purpose, use DDP(…, find_unused_parameters=True), "
+                "or call requires_grad_(False) on them before you make DDP."
             )
 
 
 def refuse_odd(name: str, gradient: torch.Tensor):
-    """A bucket takes plain numbers only.
+    """Raise an error for a gradient that a bucket cannot contain.
 
     Raises:
-        NotImplementedError: a sparse gradient, or one that has a graph.
+        NotImplementedError: the gradient is sparse, or has a graph.
     """
     if gradient.layout is not torch.strided:
         raise NotImplementedError(
-            f"the gradient of {name} is sparse, and data parallel here reduces dense ones only: "
-            "make the embedding with sparse=False"
+            f"the gradient of {name} is sparse, but data parallel here reduces only dense "
+            "gradients: make the embedding with sparse=False"
         )
     if gradient.requires_grad:
         raise NotImplementedError(
-            f"the gradient of {name} has a graph of its own, from backward(create_graph=True): "
-            "it would be lost in the all-reduce. Use torch.autograd.grad for the inner gradient"
+            f"the gradient of {name} has a graph, from backward(create_graph=True), which the "
+            "all-reduce would lose: use torch.autograd.grad for the inner gradient"
         )

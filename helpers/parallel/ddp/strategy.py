@@ -13,19 +13,19 @@ from helpers.parallel.trainer import Trainer
 
 
 class DataParallel(Trainer):
-    """The single process with a replicated owner, and losses weighted by tokens.
+    """Train with a replica on each rank, and losses weighted by tokens.
 
-    Each rank divides its summed loss by the number of targets on *all* ranks; then the sum of the
-    ranks' gradients is the gradient of the global mean, also where shards are unequal or empty.
-    A mean of the ranks' means would be another number.
+    Each rank divides its summed loss by the number of targets on *all* ranks. Then the sum of the
+    ranks' gradients is the gradient of the global mean, even if shards are unequal or empty. The
+    mean of the ranks' means would be a different number.
 
     Args:
-        config, seed, mesh: as for Trainer; the mesh's axis "dp" holds the replicas.
+        config, seed, mesh: as for Trainer; the mesh's axis "dp" has the replicas.
         replica: NaiveDDP, BucketedDDP or DDP.
-        transport: what the buckets travel with: `GroupTransport`, `SharedTransport`; called with
-            the process group of the axis.
+        transport: `GroupTransport` or `SharedTransport`: makes the transport of the messages from
+            the axis's process group.
         precision: as for Recipe.
-        options: for Trainer (dtype, device, optimizer, micro_batches); the others for `replica`.
+        options: dtype, device, optimizer, micro_batches as for Trainer; all others for `replica`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Who orders forward and backward.
+"""Engines: they order forward and backward.
 
-in_turn    one micro-batch after the other, each forward and backward
+in_turn    forward and backward of one micro-batch after the other
 """

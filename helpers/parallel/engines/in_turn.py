@@ -1,4 +1,4 @@
-"""The plain engine: one micro-batch after the other, forward and backward."""
+"""The plain engine: forward and backward of one micro-batch after the other."""
 
 from functools import partial
 
@@ -11,24 +11,24 @@ from helpers.parallel.units import Unit, units
 
 
 class InTurn:
-    """Runs the whole model on each micro-batch, and lets autograd order the backward.
+    """Run the whole model on each micro-batch. Autograd orders the backward.
 
-    The owner hears of gradients by autograd's hooks: that is this engine's way, and not the
-    contract. An engine that computes gradients itself calls the owner itself.
+    This engine reports gradients to the owner from autograd's hooks. Other engines may compute
+    gradients without hooks, and call the owner themselves.
 
     Args:
-        model: with `loss(batch) -> (sum, count)`.
-        owner: of its parameters.
+        model: has `loss(batch) -> (sum, count)`.
+        owner: of the model's parameters.
 
     Attributes:
-        sums: the mesh axes along which ranks have losses of their own.
+        sums: the mesh axes along which ranks have different losses.
     """
 
     sums = ("dp",)
 
     def __init__(self, model: torch.nn.Module, owner: Local):
         self.model, self.owner = model, owner
-        self.last = False  # whether the backward of the last micro-batch runs
+        self.last = False  # whether the last micro-batch is running
         self.hooks = []
         if "gradients" in owner.wants:
             for name, p in owner.parameters.items():
@@ -41,25 +41,26 @@ class InTurn:
         self.owner.gradient(name, self.last)
 
     def step(self, micro_batches: list[Batch], tokens: GlobalSum, loss: GlobalSum):
-        """Forward and backward of all micro-batches.
+        """Run forward and backward of all micro-batches.
 
         Args:
-            tokens: of the global batch; on its way. Each loss is divided by it.
-            loss: gets the summed losses, and is sent when all are in.
+            tokens: the number of targets in the global batch, already being summed. Divides each
+                loss.
+            loss: collects the summed losses; sent after the last forward.
         """
         for left, batch in zip(reversed(range(len(micro_batches))), micro_batches, strict=True):
             self.last = left == 0
             total, _ = self.model.loss(batch)
             loss.add(total.detach())
             if self.last:
-                loss.send()  # it travels during the backward, as the tokens did during the forward
+                loss.send()  # overlaps the backward, as `tokens` overlapped the forward
             (total / tokens.wait().clamp(min=1)).backward()
             for watched in self.watched:
                 watched.end()
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Forward alone: this rank's summed loss, and its targets."""
+        """Run only the forward: this rank's summed loss, and its number of targets."""
         training = self.model.training
         self.model.eval()
         try:
@@ -75,16 +76,16 @@ class InTurn:
 
 
 class Watched:
-    """Tells an owner when a unit runs, from the hooks of its module.
+    """Tell an owner when a unit runs, by hooks on the unit's module.
 
-    Forward: before and after its call. Backward: before it, and when its gradients are in; a
-    forward that is computed again inside of the backward is a part of it.
+    In the forward: before and after the call. In the backward: before it, and when its gradients
+    are complete. A forward that the backward recomputes is part of the backward.
     """
 
     def __init__(self, unit: Unit, owner: Local):
         self.unit, self.owner = unit, owner
         self.trained = [p for p in unit.parameters.values() if p.requires_grad]
-        self.missing: int | None = None  # gradients of this backward; None outside of it
+        self.missing: int | None = None  # gradients still to come; None outside the backward
         module = unit.module
         self.hooks = [
             module.register_forward_pre_hook(lambda *_: self.forward(owner.before)),
@@ -105,14 +106,14 @@ class Watched:
             self.owner.before(self.unit)
 
     def came(self, _):
-        if self.missing is None:  # no output of the module asked for it: a tied one, used elsewhere
+        if self.missing is None:  # a tied parameter that another module uses: no hook ran before
             self.begin()
         self.missing -= 1
         if not self.missing:
             self.end()
 
     def end(self):
-        """Of this unit's backward, also where a gradient did not come."""
+        """End this unit's backward, even if a gradient is missing."""
         if self.missing is not None:
             self.missing = None
             self.owner.after(self.unit)

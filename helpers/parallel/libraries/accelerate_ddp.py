@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate as a Strategy: the same DDP, behind `Accelerator.prepare`."""
+"""Hugging Face Accelerate as a Strategy: PyTorch's DDP, behind `Accelerator.prepare`."""
 
 import torch
 
@@ -12,10 +12,10 @@ from helpers.parallel.trainer import Trainer
 
 
 class AccelerateDataParallel(Trainer):
-    """The single process, prepared by an `Accelerator`, which finds the ranks that there are.
+    """The single process's model, prepared by an `Accelerator`, which detects the ranks.
 
-    Under it stands PyTorch's DDP, so a loss is scaled as there: N times the rank's sum over the
-    targets of all ranks. `Accelerator` keeps one state for a process: its group is the whole world.
+    It uses PyTorch's DDP, so it scales the loss in the same way: N times the rank's sum, over the
+    targets of all ranks. `Accelerator` has one state per process: its group is the whole world.
 
     Args:
         config, seed, mesh, options: as for Trainer; the mesh has one axis, "dp".
@@ -26,9 +26,12 @@ class AccelerateDataParallel(Trainer):
 
     def __init__(self, config, seed: int, mesh: Mesh, **options):
         if mesh.layout.axes != ("dp",):
-            raise ValueError(f"Accelerate's data parallel takes the whole world: {mesh.layout!r}")
+            raise ValueError(
+                f"Accelerate's data parallel uses the whole world: make the mesh with the axis dp "
+                f"only, not {mesh.layout!r}"
+            )
         super().__init__(Recipe(), config, seed, mesh, **options)
-        from accelerate import Accelerator  # here: it takes a second to import
+        from accelerate import Accelerator  # imported here because the import takes a second
 
         self.accelerator = Accelerator(cpu=self.device.type == "cpu")
         self.replica, self.prepared = self.accelerator.prepare(Loss(self.model), self.optimizer)
@@ -51,12 +54,12 @@ class AccelerateDataParallel(Trainer):
         return Step(loss=loss, grad_norm=norm, tokens=int(tokens))
 
     def backward(self, micro: Batch, weight: float) -> torch.Tensor:
-        """Forward and backward of one micro-batch; its summed loss."""
+        """Run forward and backward of one micro-batch, and return its summed loss."""
         loss, _ = self.replica(micro)
         self.accelerator.backward(loss * weight)
         return loss.detach()
 
     def total(self, number: float) -> torch.Tensor:
-        """Its sum over the ranks, in float64."""
+        """Sum a number over the ranks, in float64."""
         mine = torch.tensor(number, dtype=torch.float64, device=self.device)
         return self.accelerator.reduce(mine, reduction="sum")

@@ -1,4 +1,4 @@
-"""A model whose call is its loss: what libraries wrap, for they act in a module's `forward`."""
+"""A module whose forward is the loss, for libraries that wrap a module's `forward`."""
 
 import torch
 
@@ -6,7 +6,7 @@ from helpers.data.batch import Batch
 
 
 class Loss(torch.nn.Module):
-    """Calls `model.loss(batch)`."""
+    """Call `model.loss(batch)` in the forward."""
 
     def __init__(self, model: torch.nn.Module):
         super().__init__()

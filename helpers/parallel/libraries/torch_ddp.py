@@ -1,4 +1,4 @@
-"""PyTorch's own DistributedDataParallel as a Strategy: the oracle for ours, and what one uses."""
+"""PyTorch's own DistributedDataParallel as a Strategy: the oracle for our DDP."""
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -14,14 +14,15 @@ from helpers.parallel.trainer import Trainer
 
 
 class TorchDataParallel(Trainer):
-    """The single process with its model in PyTorch's DDP.
+    """The single process's model in PyTorch's DDP.
 
-    DDP takes the mean over ranks. The gradient of the global mean over targets is wanted, so each
-    rank multiplies its summed loss by N and divides it by the targets of all ranks.
+    DDP averages gradients over ranks, but a Strategy needs the gradient of the global mean over
+    targets. So each rank multiplies its summed loss by N and divides it by the targets of all
+    ranks.
 
     Args:
         config, seed, mesh, dtype, device, optimizer, micro_batches: as for Trainer; the mesh's axis
-            "dp" holds the replicas.
+            "dp" has the replicas.
         options: DDP's own: `bucket_cap_mb`, `gradient_as_bucket_view`, `find_unused_parameters`, …
     """
 
@@ -61,7 +62,7 @@ class TorchDataParallel(Trainer):
         return Step(loss=mean, grad_norm=norm, tokens=int(tokens))
 
     def backward(self, micro: Batch, weight: torch.Tensor) -> torch.Tensor:
-        """Forward and backward of one micro-batch; its summed loss."""
+        """Run forward and backward of one micro-batch, and return its summed loss."""
         loss, _ = self.replica(micro)
         (loss * weight).backward()
         return loss.detach()

@@ -1,5 +1,5 @@
-"""Who holds parameters, gradients and optimizer state, and updates them.
+"""Owners: they hold parameters, gradients and optimizer state, and update them.
 
-local    this rank holds all of it; what is pending is summed after the backward
-`helpers.parallel.ddp` holds the replicated ones.
+local    this rank holds everything; pending sums are made after the backward
+`helpers.parallel.ddp` has the replicated owners.
 """

@@ -15,25 +15,25 @@ from helpers.state.part import Part
 
 
 class Local:
-    """Holds everything itself; other owners change a part of it.
+    """Hold everything on this rank. Other owners override parts of it.
 
     A step calls, in this order: `begin`; from the engine `before`, `gradient` and `after`;
     `complete`; `gradients`, for their norm; `update`; `publish`.
 
     Args:
-        model: this rank's, its parameters not filled yet.
-        parts: of its parameters, by name; with the sums that are pending after a backward.
+        model: this rank's model. Its parameters have no values yet.
+        parts: of the model's parameters, by name, with the sums that are pending after a backward.
         mesh: None for a single process.
         rule, precision: of the update.
-        dtype: of training: what the optimizer updates has it.
+        dtype: of the tensors that the optimizer updates.
 
     Attributes:
-        wants: what an engine must tell this owner: "units" for `before` and `after`, "gradients"
-            for `gradient`. An engine may leave the other calls out.
+        wants: the calls that an engine must make: "units" for `before` and `after`, "gradients"
+            for `gradient`. An engine may omit the other calls.
         parameters: of the model, by name.
-        values: what this rank keeps up to date: the parameters, or shards of them.
-        masters: what the optimizer updates: the values themselves, or their master copies.
-        world: of the values.
+        values: the tensors that this rank updates: the parameters, or shards of them.
+        masters: the tensors that the optimizer updates: the values, or master copies of them.
+        world: the parts of the values, over all ranks.
         lossy, bound: as for Strategy.
     """
 
@@ -60,50 +60,47 @@ class Local:
         self.optimizer = rule.make(trained, held)
 
     def hold(self, parts: Mapping[str, Part], mesh: Mesh | None):
-        """What this rank keeps up to date, and its parts: `values`, {name: part}."""
+        """Choose the tensors that this rank updates. Returns `values` and their parts, by name."""
         return self.parameters, parts
 
     def begin(self):
-        """Forget the last step's gradients."""
+        """Clear the last step's gradients."""
         for tensors in (self.parameters, self.values, self.masters):
             for tensor in tensors.values():
                 tensor.grad = None
 
     def before(self, unit: Unit):
-        """The engine is about to run a unit, forward or backward: its parameters must be here."""
+        """Prepare a unit's parameters: the engine will run its forward or backward next."""
 
     def gradient(self, name: str, last: bool):
-        """A parameter's `.grad` has one more micro-batch's gradient in it.
+        """Report that a micro-batch's gradient has been added to a parameter's `.grad`.
 
-        The engine says so: from a hook of autograd, or where it computed the gradient itself.
+        The engine calls it, from a hook of autograd or after it computed the gradient itself.
 
         Args:
-            last: none will follow in this step.
+            last: whether it is this step's last micro-batch.
         """
 
     def after(self, unit: Unit):
-        """The engine has run a unit: forward, or backward with all of its gradients."""
+        """Report that the engine has run a unit's forward, or its backward with all gradients."""
 
     def complete(self):
-        """Make the sums that are pending, so that every gradient is the plain model's."""
+        """Make all pending sums, so that every gradient is the plain model's."""
         self.sum_what_is_left(done=())
         self.precision.collect(self.values, self.masters)
 
     def sum_what_is_left(self, done):
-        """Those over all groups of ranks but these."""
+        """Make the pending sums, except over the groups `done`."""
         own = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
         for name, gradient in self.world.complete(own, done).items():
             self.parameters[name].grad = gradient
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """What the optimizer will update by, by name; those that there are."""
+        """The gradients that the optimizer will use, by name. Missing gradients are left out."""
         return {name: p.grad for name, p in self.masters.items() if p.grad is not None}
 
     def update(self, rule: OptimizerConfig, factor: torch.Tensor | None):
-        """Multiply the gradients by `factor`, and make one step of `rule`.
-
-        Everything is here, so one call does it: an owner that streams goes unit by unit.
-        """
+        """Multiply the gradients by `factor`, and make one step of `rule`."""
         gradients = list(self.gradients().values())
         if factor is not None and gradients:
             torch._foreach_mul_(gradients, factor)
@@ -111,7 +108,7 @@ class Local:
         self.optimizer.step()
 
     def publish(self):
-        """Bring the updated parameters to the ranks that need them: all are here."""
+        """Send the updated parameters to the ranks that need them. Here this sends nothing."""
 
     def full_gradients(self) -> dict[str, torch.Tensor]:
         return self.world.full_gradients(self.gradients())
@@ -130,7 +127,7 @@ class Local:
                 self.optimizer.state[self.masters[name]] = slots
 
     def held(self) -> dict[tuple[str, str], int]:
-        """As `Strategy.held`."""
+        """See `Strategy.held`."""
         parameters = list(self.parameters.values())
         masters = [m for name, m in self.masters.items() if m is not self.values[name]]
         kinds = {
@@ -142,11 +139,11 @@ class Local:
         return by_device(kinds)
 
     def close(self):
-        """Give back what was taken from the system."""
+        """Release hooks and system resources."""
 
 
 def by_device(kinds: Mapping[str, list]) -> dict[tuple[str, str], int]:
-    """Bytes by kind and device, without zeros; a storage counts once for each kind."""
+    """Sum bytes by kind and device, without zeros. A storage counts once per kind."""
     found = {}
     for kind, things in kinds.items():
         tensors = [t for thing in things for t in tensors_of(thing)]

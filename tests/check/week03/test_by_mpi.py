@@ -249,9 +249,19 @@ def test_the_solution_passes_under_mpiexec():
     assert verdict, verdict
 
 
-@with_mpi
-def test_the_stub_is_told_apart_under_mpiexec():
+def test_the_stub_is_told_apart_without_a_start_of_mpiexec(monkeypatch):
+    monkeypatch.setattr(by_mpi, "run_on_mpi_ranks", None)
     assert check.train_by_mpi(stub).status == "not written yet"
+
+
+@with_mpi
+def test_a_half_written_function_is_told_apart_under_mpiexec():
+    def half(world, model, batches, loss_sum, rate):
+        for parameter in model.parameters():
+            world.Bcast(parameter.detach().numpy(), root=0)
+        raise NotImplementedError
+
+    assert check.train_by_mpi(half).status == "not written yet"
 
 
 @with_mpi

@@ -1,11 +1,11 @@
-"""Small modules with what goes wrong in data parallel, and one training step of a rank."""
+"""Small modules with typical problems of data parallel, and one training step of a rank."""
 
 import torch
 from torch import nn
 
 
 class Plain(nn.Module):
-    """Three layers of unequal size, so that buckets end in the middle of a layer."""
+    """Three layers of unequal size, so that buckets end inside a layer."""
 
     def __init__(self):
         super().__init__()
@@ -18,7 +18,7 @@ class Plain(nn.Module):
 
 
 class TiedAndFrozen(nn.Module):
-    """A weight used twice, under two names; a frozen one; a buffer."""
+    """A weight with two names, a frozen weight, and a buffer."""
 
     def __init__(self):
         super().__init__()
@@ -37,7 +37,7 @@ class TiedAndFrozen(nn.Module):
 
 
 class Branching(nn.Module):
-    """Rows whose first number is positive go through one branch, the others through another."""
+    """Two branches: rows with a positive first number use one branch, other rows the other."""
 
     def __init__(self):
         super().__init__()
@@ -59,16 +59,17 @@ MODULES = {"plain": Plain, "tied": TiedAndFrozen, "branching": Branching}
 
 
 def make(kind: str, seed: int) -> nn.Module:
-    """In float64, from the seed alone: the state of the process's own generator stays."""
+    """Make a module in float64 from the seed only, without changing the process's generator."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return MODULES[kind]().double()
 
 
 def data(rows: int, step: int):
-    """(x, y) of one global batch; every second row goes left in Branching, in step 2 all do.
+    """(x, y) of one global batch. In Branching, every second row uses the left branch.
 
-    So with two ranks, which take the rows in turn, each takes one branch alone.
+    In step 2, all rows use the left branch. Two ranks get the rows in turn, so in the other steps
+    each rank uses only one branch.
     """
     generator = torch.Generator().manual_seed(step)
     x = torch.randn(rows, 7, generator=generator, dtype=torch.float64)

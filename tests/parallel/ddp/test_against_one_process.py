@@ -1,7 +1,7 @@
-"""Each kind of data parallel, trained beside its twin in one process, compared at every step.
+"""Each kind of data parallel equals its twin in one process at every step.
 
-The ranks start from different numbers on purpose: the first must win. Tolerance, absolute, in
-float64: 1e-12; the sums over rows are added in another order, off by some 1e-16 each.
+The ranks start from different values on purpose: rank 0's values must be used. Absolute tolerance
+in float64: 1e-12, because sums over rows have another order, with errors of some 1e-16 each.
 """
 
 import pytest
@@ -15,7 +15,7 @@ from tests.parallel.ddp.modules import data, gradients, make
 
 TOLERANCE = 1e-12
 ROWS = 12
-TINY = {"bucket_cap_mb": 200 / 2**20}  # several buckets, the last one not full
+TINY = {"bucket_cap_mb": 200 / 2**20}  # several buckets; the last bucket is not full
 KINDS = [
     (NaiveDDP, {}),
     (BucketedDDP, TINY),
@@ -49,7 +49,7 @@ def train(worker, kind, replica, options, micro_batches, steps=4, to_none=True):
             else:
                 loss.backward()
         ddp.synchronize()
-        # The losses above are divided by the global number: undo the replica's own mean.
+        # The losses above are divided by the global count: undo the replica's own mean.
         for p in ddp.module.parameters():
             if p.grad is not None:
                 p.grad *= worker.world_size
@@ -76,7 +76,7 @@ def test_the_same_as_one_process(replica, options, kind, workers):
     )
     for run in runs:
         assert max(run["worst"]) < TOLERANCE
-        for name, value in run["state"].items():  # the replicas hold the same bits
+        for name, value in run["state"].items():  # the replicas have the same bits
             assert torch.equal(value, runs[0]["state"][name])
 
 
@@ -91,7 +91,7 @@ def test_micro_batches_are_sent_once(replica, options):
 @pytest.mark.parametrize(("replica", "options"), KINDS, ids=IDS)
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_gradients_may_be_zeroed_where_they_lie(replica, options, micro_batches):
-    """Then the next backward adds to the bucket itself, instead of handing over a new tensor."""
+    """With zeros instead of None, the next backward adds to the bucket itself."""
     case = {"replica": replica, "options": options, "micro_batches": micro_batches}
     runs = launch(train, 2, device="cpu", kind="plain", to_none=False, **case)
     assert max(runs[0]["worst"] + runs[1]["worst"]) < TOLERANCE

@@ -1,4 +1,4 @@
-"""Which gradients go together."""
+"""Gradients are assigned to buckets, and copied into them."""
 
 import pytest
 import torch
@@ -24,14 +24,14 @@ def test_every_tensor_once_in_order_and_no_bucket_wasted(shapes, cap, first_cap)
         assert len({tensors[i].dtype for i in bucket}) == 1
         limit = first_cap if place == 0 and first_cap is not None else cap
         sizes = [tensors[i].nbytes for i in bucket]
-        assert sum(sizes[:-1]) < limit  # nobody was let in after it was full
+        assert sum(sizes[:-1]) < limit  # a full bucket gets no more tensors
         if place + 1 < len(buckets):
             follower = tensors[buckets[place + 1][0]]
             assert sum(sizes) >= limit or follower.dtype != tensors[bucket[0]].dtype
 
 
 class Local:
-    """No more of a transport than a bucket needs to be made."""
+    """The part of a transport that a new bucket needs."""
 
     @staticmethod
     def empty(numel, dtype, device):
@@ -50,6 +50,6 @@ def test_a_gradient_is_scaled_as_by_a_number(dtype, scale):
             scaled = torch.zeros(1000, dtype=dtype) if gradient is None else gradient * scale
             assert torch.equal(bucket.views[name], scaled)
             assert parameter.grad is bucket.views[name]
-            bucket.take(name, 0.5)  # added to where it lies, and scaled otherwise
+            bucket.take(name, 0.5)  # add to the view, with another scale
             assert torch.equal(bucket.views[name], scaled * 0.5)
     assert not bucket.missing

@@ -1,4 +1,4 @@
-"""Ranks with unequal numbers of batches, beside PyTorch's own Join."""
+"""Ranks with unequal numbers of batches train as with PyTorch's own Join."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def batch(rank, i):
 
 
 def uneven(worker, counts, kind, options):
-    """SGD without momentum: it has no state, so nothing is left behind on ranks that joined."""
+    """SGD without momentum has no state, so the optimizer's state does not differ between ranks."""
     count = counts[worker.rank]
     mine = DDP(make(kind, worker.rank), bucket_cap_mb=200 / 2**20, **options)
     theirs = torch.nn.parallel.DistributedDataParallel(make(kind, worker.rank), **options)
@@ -63,7 +63,7 @@ def over_those_that_have_one(worker, counts):
 
 
 def test_the_mean_may_be_over_the_ranks_that_have_a_batch():
-    # every rank's batch is the same, so the mean over those that have one is, too
+    # all ranks have the same batch, so the mean over the ranks with a batch is the same too
     long, short = launch(over_those_that_have_one, 2, device="cpu", counts=(3, 1))
     assert short == long[:1]
     assert max(long) - min(long) < 1e-12

@@ -1,4 +1,4 @@
-"""What DDP does beyond the right numbers: when it sends, what it refuses, what it may round."""
+"""DDP sends early, in the right order and number of bytes, raises errors, and may round."""
 
 import time
 
@@ -24,7 +24,7 @@ def backward(ddp, step=0, rank=0, world=1):
 
 
 class Watched(GroupTransport):
-    """Writes down when each all-reduce starts."""
+    """Record when each all-reduce starts."""
 
     def __init__(self, log):
         super().__init__()
@@ -52,13 +52,13 @@ def what_happens_when(worker, replica, options):
 def test_buckets_set_out_in_the_backward_in_reverse_order_of_use():
     runs = launch(what_happens_when, 2, device="cpu", replica=DDP, options=SMALL)
     log, sizes = runs[0]["log"], runs[0]["sizes"]
-    # from the last layer to the first, 8 bytes a number; closed at 50 bytes, then at 200
+    # from the last layer to the first, 8 bytes per number; full at 50 bytes, then at 200
     assert sizes == [15, 5 + 65, 13 + 91]
     over = log.index(("backward", "over"))
     sent = [i for i, (what, _) in enumerate(log) if what == "sent"]
     assert [log[i][1] for i in sent] == sizes
     assert max(sent) < over
-    # the first one left before the first layer's gradients came
+    # the first bucket was sent before the first layer's gradients were ready
     assert sent[0] < log.index(("came", "layers.0.weight"))
 
 
@@ -84,7 +84,7 @@ def naive_log(worker):
 
 
 def beside_torch(worker, kind, ours, theirs):
-    """The same gradients, calls and bytes as PyTorch's DDP with the same bucket size?"""
+    """Compare gradients, calls and bytes with PyTorch's DDP at the same bucket size."""
     torch.set_num_threads(1)
     rank, world = worker.rank, worker.world_size
     mine = DDP(make(kind, 0), **ours)
@@ -115,7 +115,7 @@ def beside_torch(worker, kind, ours, theirs):
 @pytest.mark.parametrize("kind", ["plain", "tied"])
 def test_beside_torch_s_own(kind):
     for run in launch(beside_torch, 2, device="cpu", kind=kind, ours={}, theirs={}):
-        for logs, missing, far in run[1:]:  # both make their buckets in the first step
+        for logs, missing, far in run[1:]:  # both DDPs make their buckets in the first step
             assert not missing
             assert far < 1e-15
             (our_calls, our_payload), (their_calls, their_payload) = logs
@@ -124,11 +124,11 @@ def test_beside_torch_s_own(kind):
 
 
 def sizes_beside_torch(worker, options):
-    """Bytes of the buckets, ours and theirs, of a model with 1 MiB in each of its five layers."""
+    """The buckets' bytes, ours and PyTorch's, for a model of five layers with 1 MiB each."""
     layers = [torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(5))) for _ in "ab"]
     mine = DDP(layers[0], **options)
     other = torch.nn.parallel.DistributedDataParallel(layers[1], **options)
-    for _ in range(3):  # theirs tells in the third
+    for _ in range(3):  # PyTorch's DDP reports its buckets in the third step
         for ddp in (mine, other):
             ddp.zero_grad()
             ddp(torch.ones(1, 512)).sum().backward()
@@ -154,7 +154,7 @@ def test_unused_parameters_beside_torch_s_own():
     ):
         for step, (_, missing, far) in enumerate(run):
             assert far < 1e-15
-            # where no rank used them, both leave the gradient None
+            # if no rank used a parameter, both leave the gradient None
             assert not missing, (step, missing)
 
 
@@ -189,12 +189,12 @@ def sends_too_early(worker):
 
 
 def test_a_second_backward_without_no_sync_is_refused():
-    with pytest.raises(WorkerError, match="inside of no_sync"):
+    with pytest.raises(WorkerError, match="except the last inside no_sync"):
         launch(twice, 2, device="cpu")
 
 
 def test_a_backward_after_the_one_that_sends_is_refused():
-    with pytest.raises(WorkerError, match="after a backward that sends"):
+    with pytest.raises(WorkerError, match=r"inside no_sync\(\) after a backward that sends"):
         launch(sends_too_early, 2, device="cpu")
 
 
@@ -216,8 +216,8 @@ def rounded(worker, message_dtype):
 
 
 def test_bf16_messages_are_bounded_and_a_quarter_of_float64():
-    # bfloat16 keeps 8 bits: rounding each of two terms and their sum is off by 3 × 2⁻⁹ at most,
-    # relative to the terms. They can cancel in part, so twice as much is allowed for the norm.
+    # bfloat16 has 8 significant bits: rounding two terms and their sum has an error of at most
+    # 3 × 2⁻⁹, relative to the terms. The terms may partly cancel, so the norm may have twice that.
     numbers = sum(p.numel() for p in make("plain", 0).parameters())
     for run in launch(rounded, 2, device="cpu", message_dtype=torch.bfloat16):
         assert 0 < run["relative"] < 6 * 2**-9
@@ -226,7 +226,7 @@ def test_bf16_messages_are_bounded_and_a_quarter_of_float64():
 
 
 def own_copies(worker):
-    """Buffers and frozen parameters come from rank 0 too; gradients stand in the buckets."""
+    """Buffers and frozen parameters are rank 0's too; gradients are views into the buckets."""
     ddp = DDP(make("tied", seed=worker.rank))
     backward(ddp)
     ddp.synchronize()
@@ -244,12 +244,12 @@ def test_the_start_is_rank_0_s_and_gradients_are_views():
     right = make("tied", seed=0).state_dict()
     for run in launch(own_copies, 3, device="cpu"):
         assert run["in_buckets"]
-        assert run["numbers"] == 7 * 7 + 7 + 7 + 7 * 3 + 3  # the tied weight once, the frozen never
+        assert run["numbers"] == 7 * 7 + 7 + 7 + 7 * 3 + 3  # tied weight: once; frozen: never
         assert all(torch.equal(run["state"][name], right[name]) for name in right)
 
 
 def in_the_wrong_order(worker):
-    """Rank 1's gradients come in another order than rank 0's; still nothing is mixed up."""
+    """Rank 1's gradients are ready in another order than rank 0's. The sums are still correct."""
     from torch import nn
 
     torch.manual_seed(0)
@@ -273,7 +273,7 @@ def test_ranks_may_disagree_on_the_order_of_use():
 
 
 def group_of_two(worker):
-    """Only some of the ranks are replicas of each other."""
+    """Only the ranks of a group are replicas of each other."""
     groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     mine = groups[worker.rank % 2]
     ddp = DDP(make("plain", seed=worker.rank), GroupTransport(mine))
