@@ -18,6 +18,9 @@ from torch.distributed import ReduceOp
 from helpers.comm.messages import in_a_row, written_in_a_row
 from helpers.comm.shared_collectives import SharedMemory
 
+# PyTorch 2.13 renames these two, and warns about the old names.
+all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 COALESCE = 16 * 2**20  # bytes of small tensors that travel together
 
 
@@ -55,7 +58,8 @@ class GroupTransport:
 
     def all_gather(self, every: torch.Tensor, own: torch.Tensor) -> Work:
         """Start to copy each rank's `own`, (…), into `every`, (N, …). Both are contiguous."""
-        return dist.all_gather_into_tensor(every, own, group=self.group, async_op=True)
+        rows = every.view(-1), own.view(-1)
+        return all_gather_single(*rows, group=self.group, async_op=True)
 
     def reduce_scatter(self, own: torch.Tensor, every: torch.Tensor) -> Work:
         """Start to sum `every`, (N, …), over the ranks; rank r gets row r in `own`, (…).
@@ -64,7 +68,8 @@ class GroupTransport:
         send half of them.
         """
         if dist.get_backend(self.group) != "gloo":
-            return dist.reduce_scatter_tensor(own, every, group=self.group, async_op=True)
+            rows = own.view(-1), every.view(-1)
+            return reduce_scatter_single(*rows, group=self.group, async_op=True)
         parts = torch.empty_like(every)
         work = dist.all_to_all_single(parts, every, group=self.group, async_op=True)
         return Summed(work, parts, own)
