@@ -1,4 +1,4 @@
-"""Exercise of week 1, second part: the bytes of a collective, against bytes really sent."""
+"""Exercise of week 1, second part: bytes of a collective, compared with the bytes sent."""
 
 import math
 
@@ -21,9 +21,9 @@ LARGE = (64, 10**9)  # ranks, bytes: by formula
 def bytes_on_the_wire(fn) -> Verdict:
     """Check `fn(collective, ranks, size) -> bytes` against bytes that ranks really send.
 
-    Size is the whole buffer, in bytes. What one rank sends, by the least there can be; for
-    "broadcast", where they differ, all ranks together. Counted by the kernel on 1 to 4 ranks
-    (by formula where it does not tell), and for many ranks by formula.
+    Size is the whole buffer, in bytes. The answer is the least that one rank can send; for
+    "broadcast", where ranks differ, the sum over all ranks. The kernel counts on 1 to 4 ranks (a
+    formula where the kernel does not count), and a formula gives the answer for many ranks.
     """
     return examine("bytes_on_the_wire", fn, [(n, {}) for n in (3, 4, 2, 1)], run_bytes, judge_bytes)
 
@@ -95,7 +95,7 @@ def compare(collective, answer, n, size, right, text, more):
 
 
 def hint_bytes(collective, answer, n, size) -> str:
-    """Which well-known mistake gives this answer?"""
+    """Which common mistake gives this answer?"""
     share, last = size / n, n - 1
     right = {"all_reduce": 2 * last * share, "broadcast": last * size}.get(collective, last * share)
 
@@ -103,23 +103,19 @@ def hint_bytes(collective, answer, n, size) -> str:
         return math.isclose(answer, value, rel_tol=1e-6)
 
     if n == 1:
-        return "A rank that is alone has nobody to send to."
+        return "A single rank has no other rank to send to."
     if near(right * n / last):
-        return (
-            "One too many: how many *other* ranks are there, or how many steps until all is done?"
-        )
+        return "One too many: how many *other* ranks are there, or how many steps does it take?"
     if near(right / 4):
-        return "Bytes are asked for. Did you count numbers of four bytes?"
+        return "Return bytes. Did you count numbers of four bytes?"
     if collective == "all_reduce" and near(last * share):
-        return "That is one phase of the ring. How many has it?"
+        return "That is one phase of the ring. How many phases does a ring have?"
     if collective == "broadcast" and answer < right:
-        return "Of a broadcast all ranks together are asked for: how many ranks get the buffer?"
+        return "For a broadcast, all ranks together are asked for: how many ranks get the buffer?"
     if collective in ("all_gather", "reduce_scatter", "all_to_all") and near(2 * right):
-        return "That is as much as a whole all-reduce sends. What is this one a part of?"
+        return "That is as much as a whole all-reduce sends. Which part of an all-reduce is this?"
     if near(right * n):
-        return "`size` is the whole buffer. Does one rank send so much, or a part, or all together?"
+        return "`size` is the whole buffer. Does one rank send all of it, or a part of it?"
     if collective != "broadcast" and answer > right:
-        return (
-            "More than there need be: what does a rank hold already, and what is for nobody else?"
-        )
-    return "Draw it for 2 ranks, then for 3: who sends which part how often?"
+        return "More than necessary: which part does a rank have already, or need not send?"
+    return "Draw it for 2 ranks, then for 3: which rank sends which part, and how often?"

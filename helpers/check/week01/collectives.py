@@ -1,4 +1,4 @@
-"""Exercises of week 1, second part: a broadcast along a tree, an all-to-all, from messages."""
+"""Exercises of week 1, second part: a tree broadcast and an all-to-all, built from messages."""
 
 import torch
 
@@ -36,7 +36,7 @@ def judge_tree_broadcast(runs, source):
     if sum(sends) > n - 1:
         raise NotRight(
             f"{sum(sends)} messages, where {n - 1} ranks lack the numbers",
-            "Some rank is sent what it has already.",
+            "Some rank receives numbers that it has already.",
         )
     fewest, taken = (n - 1).bit_length(), steps(runs.column("calls"))
     if taken > fewest:
@@ -48,11 +48,11 @@ def judge_tree_broadcast(runs, source):
 def hint_tree_broadcast(after, own, source, returned) -> str:
     n = len(after)
     if source and after == [own[0]] * n:
-        return "All have rank 0's numbers. Who is the source?"
+        return "Every rank has rank 0's numbers. Which rank is the source?"
     if after[source] != own[source]:
-        return "The source's own numbers have changed: does it receive something?"
+        return "The source's own numbers have changed: does the source receive a message?"
     if all(returned[r] == own[source] for r in range(n) if r != source):
-        return "The numbers were returned. The caller looks into the tensor that it handed over."
+        return "Your function returned the numbers. The caller reads the tensor that it passed in."
     if after == own:
         return (
             "Every rank holds what it held before. `tensor = …` only gives a name to another "
@@ -61,17 +61,17 @@ def hint_tree_broadcast(after, own, source, returned) -> str:
     lacking = [r for r in range(n) if after[r] == own[r] and r != source]
     if lacking:
         return (
-            f"{named(lacking).capitalize()} got nothing. Draw for {n} ranks who has the numbers "
-            "after each step; the last step need not be a full one."
+            f"{named(lacking).capitalize()} got nothing. Draw for {n} ranks which ranks have the "
+            "numbers after each step. In the last step some ranks may have nothing to send."
         )
     return "Some rank passed on numbers before it had got the source's."
 
 
 def hint_steps(sends, source) -> str:
     if sends[source] == sum(sends):
-        return "The source sends every message itself. Who else has the numbers after one step?"
+        return "The source sends every message itself. Which other rank has them after one step?"
     if max(sends) == 1:
-        return "Each rank sends once and then rests. What could it do while the next one sends?"
+        return "Each rank sends once and then rests. What could it do while the next rank sends?"
     return "In some step a rank has the numbers and sends nothing, while others still lack them."
 
 
@@ -135,7 +135,7 @@ def judge_all_to_all(runs, numel):
         if len(found) == n - 1:
             raise NotRight(
                 f"rank {rank} returned a list of {n - 1}, of {n} ranks",
-                "One is missing: is there a rank that sends no message to this one?",
+                "One entry is missing: does some rank send no message to this rank?",
             )
         if len(found) != n:
             raise NotRight(
@@ -153,7 +153,7 @@ def judge_all_to_all(runs, numel):
         if run["aliases"]:
             raise NotRight(
                 f"rank {rank}: a tensor that was returned shares its memory with one of `parts`",
-                "If the caller writes into one of them, the other changes, too.",
+                "If the caller writes into one of the two, the other changes, too.",
             )
     sizes = [bytes_sent(calls) for calls in runs.column("calls")]
     most = (n - 1) * numel * 4
@@ -161,8 +161,8 @@ def judge_all_to_all(runs, numel):
         listing = "\n".join(f"  rank {r} sends {size} bytes" for r, size in enumerate(sizes))
         raise NotRight(
             f"right, but\n{listing}\nwhere {most} would do",
-            "Does a part go by way of a rank that it is not for, or to ranks that have no use "
-            "for it?",
+            "Does a part pass through a rank that does not need it, or go to ranks that do not "
+            "need it?",
         )
 
 
@@ -187,17 +187,19 @@ def say(entry, source, rank, numel) -> str:
 def hint_all_to_all(runs, wrong, rank, numel) -> str:
     entries = runs[rank]["entries"]
     if runs[rank]["same"]:
-        return "Several entries are one and the same tensor: what comes in last is in all of them."
+        return "Several entries are the same tensor: the last message is in all of them."
     if wrong == [rank]:
-        return "Only the entry from the rank itself is wrong. No message brings that one."
+        return "Only the entry from the rank itself is wrong. No message brings that entry."
     if any(isinstance(entry, str) for entry in entries):
         return "Each entry is one tensor, of the same shape as a part."
     wrong = [s for s in wrong if s != rank]  # the others tell more
     whose = [origin(entries[s], numel) for s in wrong]
     if all(w and w[1] == rank for w in whose):
-        return "The right parts, in another order: entry s is to be rank s's, whenever it came in."
+        return (
+            "The right parts, in another order: entry s must be rank s's part, whenever it arrives."
+        )
     if all(w and w[0] == rank for w in whose):
-        return "A rank still holds its own parts. Where did those of the others go?"
+        return "A rank still holds its own parts. Where did the other ranks' parts go?"
     if all(w and w[0] == s for w, s in zip(whose, wrong, strict=True)):
-        return "From the right ranks, but these were meant for others: which part goes where?"
+        return "From the right ranks, but meant for other ranks: which part goes where?"
     return "Which part does rank s send to rank d, and into which entry does d receive it?"

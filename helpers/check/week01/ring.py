@@ -75,13 +75,16 @@ def judge_ring_traffic(n, numel, traffic):
             finding += f"\n  and one of them sends to {to}"
             if max(sizes) > most:
                 raise NotRight(
-                    finding, "One rank carries more than its part. In a ring nobody is special."
+                    finding,
+                    "One rank sends more than its part. In a ring all ranks send equally much.",
                 )
-            raise NotRight(finding, "To how many others does a rank of a ring send?")
+            raise NotRight(finding, "To how many other ranks does a rank of a ring send?")
     if max(sizes) <= most:
         return
     if any(call.nbytes == 8 * numel for calls in sends for call in calls):
-        raise NotRight(finding, "Whole buffers went round. What is the smallest piece that can?")
+        raise NotRight(
+            finding, "Whole buffers went round the ring. Which smaller piece would be enough?"
+        )
     raise NotRight(
         finding,
         f"No rank needs to send more than {most} bytes here. After how many steps has a chunk met "
@@ -109,7 +112,7 @@ def in_words(found) -> str:
 def hint_ring_all_reduce(after, total, returned, traffic) -> str:
     n, numel = len(after), len(total)
     if all(row == total for row in returned):
-        return "The sum was returned. The caller looks into the tensor that it handed over."
+        return "Your function returned the sum. The caller reads the tensor that it passed in."
     if after == [contribution(r, numel) for r in range(n)]:
         return (
             "Every rank holds what it held before. `tensor = …` or `chunks[i] = …` only "
@@ -124,9 +127,9 @@ def hint_ring_all_reduce(after, total, returned, traffic) -> str:
     if rest and all(positions == rest for positions in wrong):
         return f"The last {len(rest)} were left out: {numel} numbers are not divisible by {n}."
     if all(value == t / n for row in after for value, t in zip(row, total, strict=True)):
-        return "That is the mean over the ranks. The sum was asked for."
+        return "That is the mean over the ranks. The exercise asks for the sum."
     if any(value in total and value != total[i] for r in after for i, value in enumerate(r)):
-        return "A finished chunk lies where another belongs: which one comes in, at which step?"
+        return "A finished chunk is in the place of another: which chunk arrives at which step?"
     sends = max(sum(call.name == "send" for call in calls) for calls in traffic)
     if any(times and max(times) > 1 for row in found for times in row):
         if sends > 2 * (n - 1):
@@ -144,10 +147,10 @@ def hint_ring_all_reduce(after, total, returned, traffic) -> str:
             "added, in both phases?"
         )
     if sends <= n - 1 and all(len(positions) < numel for positions in wrong):
-        return "Each rank has one finished chunk and no more: that is half of the way."
+        return "Each rank has one finished chunk only: that is half of the way."
     if all(len(positions) <= -(-numel // n) for positions in wrong):
-        return "On each rank one chunk was left out. In each phase, how many must come in?"
+        return "On each rank one chunk was left out. How many chunks must arrive in each phase?"
     return (
-        "Follow one chunk around the ring: what does each rank add to it, and is it the chunk "
-        "with all that was added so far that it passes on?"
+        "Follow one chunk around the ring: what does each rank add to it? Does each rank pass on "
+        "the chunk with everything that was added so far?"
     )

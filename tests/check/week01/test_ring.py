@@ -246,7 +246,7 @@ def behind_the_last(worker, tensor):
 
 
 RING_ALL_REDUCE_MISTAKES = [
-    (one_chunk_left_out, "must come in"),
+    (one_chunk_left_out, "must arrive in each phase"),
     (one_sum_left_out, "Follow one chunk"),
     (first_phase_only, "half of the way"),
     (n_steps_of_sums, "met every rank"),
@@ -260,14 +260,14 @@ RING_ALL_REDUCE_MISTAKES = [
     (chunks_as_if_equal, "not of one size"),
     (rest_left_out, "not divisible by 4"),
     (whole_buffers, "Whole buffers went round"),
-    (by_way_of_rank_0, "nobody is special"),
+    (by_way_of_rank_0, "send equally much"),
     (only_rank_0, "Rank 0 alone"),
-    (ring_returns_it, "was returned"),
+    (ring_returns_it, "returned the sum"),
     (ring_binds_a_name, "holds what it held before"),
     (wrong_dtype, "in numbers and in dtype"),
     (reduces_by_the_collective, "Messages only"),
-    (shifted, "where another belongs"),
-    (pairwise, "To how many others"),
+    (shifted, "in the place of another"),
+    (pairwise, "To how many other ranks"),
     (behind_the_last, "What comes after the last"),
     (one_chunk_again_and_again, "one that it has sent before"),
     (sends_not_waited_for, "only begin"),
@@ -285,7 +285,7 @@ def test_a_mistake_in_ring_all_reduce_gets_its_own_hint(mistake, hint):
 
 @pytest.mark.parametrize(
     ("mistake", "hint"),
-    [(all_send_first, "Who is there to receive?"), (not_even_begun, "from just this one")],
+    [(all_send_first, "Which rank receives?"), (not_even_begun, "from just this one")],
 )
 def test_a_deadlock_shows_each_rank_s_line(monkeypatch, mistake, hint):
     monkeypatch.setattr("helpers.check.oracle.TIMEOUT", 2.0)
