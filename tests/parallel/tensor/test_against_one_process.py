@@ -61,7 +61,7 @@ def test_more_ranks_equal_one_process(transform, ranks):
 @pytest.mark.parametrize("transform", ["tensor", "sequence"])
 @pytest.mark.parametrize("key_heads", [1, 2])
 def test_ranks_that_share_a_key_head_sum_its_gradient(transform, key_heads):
-    comparison = twin(TRANSFORMS[transform], 4, replace(GROUPED, heads=8, kv_heads=key_heads))
+    comparison = twin(TRANSFORMS[transform], 4, replace(GROUPED, width=32, heads=8, kv_heads=key_heads))
     assert comparison, comparison
 
 
