@@ -18,6 +18,7 @@ B  sequences        T  tokens of a sequence        t  tokens of a shard, T/N    
 
 import torch
 from torch.autograd.function import once_differentiable
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from helpers.comm.transport import GroupTransport
 
@@ -26,16 +27,22 @@ TOKENS = 1  # the dim of (B, T, D) that sequence parallelism cuts
 
 def copy_to(x: torch.Tensor, transport: GroupTransport) -> torch.Tensor:
     """f: every rank uses the whole x; its gradient is the sum of all ranks' gradients."""
+    if has_torch_function_unary(x):  # a subclass may want to see the call
+        return handle_torch_function(copy_to, (x,), x, transport)
     return _CopyTo.apply(x, transport)
 
 
 def reduce_from(x: torch.Tensor, transport: GroupTransport) -> torch.Tensor:
     """g: the sum of all ranks' x; each rank's gradient is the gradient of the sum."""
+    if has_torch_function_unary(x):  # a subclass may want to see the call
+        return handle_torch_function(reduce_from, (x,), x, transport)
     return _ReduceFrom.apply(x, transport)
 
 
 def gather_from(x: torch.Tensor, transport: GroupTransport) -> torch.Tensor:
     """Gather the shards (B, t, D) into the whole (B, T, D); gradients are summed and cut."""
+    if has_torch_function_unary(x):  # a subclass may want to see the call
+        return handle_torch_function(gather_from, (x,), x, transport)
     return _GatherFrom.apply(x, transport)
 
 
@@ -45,6 +52,8 @@ def reduce_scatter_to(x: torch.Tensor, transport: GroupTransport) -> torch.Tenso
     Raises:
         ValueError: the tokens do not divide over the ranks.
     """
+    if has_torch_function_unary(x):  # a subclass may want to see the call
+        return handle_torch_function(reduce_scatter_to, (x,), x, transport)
     return _ReduceScatterTo.apply(x, transport)
 
 

@@ -1,4 +1,4 @@
-"""Time a training step on two ranks: our tensor and sequence parallelism, and DTensor's, in turn."""
+"""Time a training step on two ranks: our tensor and sequence parallelism, and DTensor's."""
 
 from functools import partial
 

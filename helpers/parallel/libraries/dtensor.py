@@ -54,7 +54,9 @@ class DTensorParallel(Strategy):
         sequence: bool = False,
     ):
         if mesh.layout.axes != ("tp",):
-            raise ValueError(f"DTensorParallel needs a mesh with the axis tp alone: {mesh.layout!r}")
+            raise ValueError(
+                f"DTensorParallel needs a mesh with the axis tp alone, not {mesh.layout!r}"
+            )
         self.rule, self.micro_batches = optimizer or OptimizerConfig(), micro_batches
         self.world_size, self.device = mesh.layout.world_size, torch.device(device)
         self.mesh = mesh.device_mesh

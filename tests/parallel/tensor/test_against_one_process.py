@@ -61,7 +61,9 @@ def test_more_ranks_equal_one_process(transform, ranks):
 @pytest.mark.parametrize("transform", ["tensor", "sequence"])
 @pytest.mark.parametrize("key_heads", [1, 2])
 def test_ranks_that_share_a_key_head_sum_its_gradient(transform, key_heads):
-    comparison = twin(TRANSFORMS[transform], 4, replace(GROUPED, width=32, heads=8, kv_heads=key_heads))
+    comparison = twin(
+        TRANSFORMS[transform], 4, replace(GROUPED, width=32, heads=8, kv_heads=key_heads)
+    )
     assert comparison, comparison
 
 
@@ -78,7 +80,13 @@ def test_with_data_parallel(transform, replica):
     """Three sequences for two replicas: one has more data than the other."""
     owner = partial(Replicated, replica=replica) if replica else Replicated
     comparison = twin(
-        TRANSFORMS[transform], 2, GPT2, workers=4, layout={"dp": 2, "tp": 2}, owner=owner, sequences=3
+        TRANSFORMS[transform],
+        2,
+        GPT2,
+        workers=4,
+        layout={"dp": 2, "tp": 2},
+        owner=owner,
+        sequences=3,
     )
     assert comparison, comparison
 

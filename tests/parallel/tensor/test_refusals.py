@@ -35,6 +35,6 @@ def test_heads_that_do_not_divide(transform, heads, key_heads, words):
 
 def test_tokens_that_do_not_divide():
     config = GPTConfig(**SIZES, heads=4)
-    with pytest.raises(WorkerError, match="11 tokens do not divide over 2 ranks.*tensor parallel"):
+    with pytest.raises(WorkerError, match=r"11 tokens do not divide over 2 ranks.*tensor parallel"):
         launch(step, 2, device="cpu", transform=sequence_parallel, config=config, tokens=11)
     assert launch(step, 2, device="cpu", transform=tensor_parallel, config=config, tokens=11)
