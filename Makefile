@@ -5,6 +5,11 @@
 #   make setup TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 # The choice is kept in .venv/torch for later calls; `rm -rf .venv` forgets it.
 #
+# All other libraries are those of .ci/lock.txt, by version and hash. Where the lock has no files for
+# a system or a Python, they are installed by the pins of environment.yml, and `make` says so; it
+# does the same when asked: make setup LOCK=no. `lock` keeps the versions that the lock has, where it
+# can; with ALL=1 it takes the newest.
+#
 # `course` and `notebooks` do all the weeks, or those named: make course ONLY="week01 week02".
 # `test` does all tests, or those named, with pytest's own options: make test ONLY="tests/comm -x".
 # `quick` takes what changed since the last commit, or since another: make quick SINCE=main.
@@ -13,6 +18,7 @@
 
 PYTHON ?= python3# the Python that makes .venv
 TORCH ?=
+LOCK ?=
 PY := .venv/bin/python
 # What runs in .venv finds the programs of .venv: `!torchrun …` in a notebook, say.
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY)
@@ -23,7 +29,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX PIP_TARGET PIP_USER
 export JUPYTER_PREFER_ENV_PATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup course test quick lab bench sweep figures notebooks lint FORCE
+.PHONY: help setup course test quick lab bench sweep figures notebooks lint lock licences FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1#/p' Makefile | column -t -s '#'
@@ -60,6 +66,13 @@ lint: setup ## ruff, notebooks included
 	@$(RUN) -m ruff check
 	@$(RUN) -m ruff format --check
 
+lock: ## choose the versions of all libraries anew, into .ci/lock.txt
+	@test -x build/uv/bin/uv || { $(PYTHON) -m venv build/uv && build/uv/bin/pip install --quiet uv; }
+	@PATH="$(CURDIR)/build/uv/bin:$$PATH" $(PYTHON) .ci/lock.py $(if $(ALL),--upgrade)
+
+licences: setup ## write the table of the libraries' licences, .ci/licences.md
+	@$(RUN) .ci/licences.py
+
 # .venv/installed is written last and holds the folder it was made in. It is made anew when the pins
 # are newer, when it or its Python is gone, when the folder was moved (scripts in .venv and the
 # project's own entry name it), and when another torch is chosen.
@@ -72,9 +85,7 @@ ifneq ($(TORCH),$(shell cat .venv/torch 2>/dev/null))
 endif
 endif
 
-# The pip section of environment.yml is the list; a chosen torch goes first, and its pin is left out.
-# Of what pip says only the progress is shown, and its errors.
-.venv/installed: pyproject.toml environment.yml
+.venv/installed: pyproject.toml environment.yml .ci/lock.txt .ci/install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "This needs Python 3.11 or newer, and '$(PYTHON)' is not; name one: make PYTHON=python3.12 …" >&2; \
 	    exit 1; }
@@ -85,16 +96,6 @@ endif
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv
 	@rm -f .venv/installed
 	@if test -n '$(TORCH)'; then echo '$(TORCH)' > .venv/torch; fi
-	@sed -n 's/^ \{6\}- //p' environment.yml > .venv/requirements.txt
 	@echo "installing the course and its libraries into .venv (about 3 minutes, once)"
-	@set -eo pipefail; report() { while read -r line; do case $$line in \
-	        Collecting*) printf . ;; \
-	        Downloading*[0-9][0-9][0-9].[0-9]\ MB*) printf '\n  %s\n' "$$line" ;; \
-	        Installing\ collected*) printf '\n  unpacking\n' ;; \
-	        esac; done; }; \
-	    if test -e .venv/torch; then \
-	        xargs $(PY) -m pip install < .venv/torch | report; \
-	        sed -i.all '/^torch==/d' .venv/requirements.txt; \
-	    fi; \
-	    $(PY) -m pip install -r .venv/requirements.txt | report
+	@LOCK='$(LOCK)' .ci/install
 	@echo "$(CURDIR)" > .venv/installed

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import nbformat
 from ipykernel.kernelspec import get_kernel_dict
+from jinja2 import DictLoader
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
@@ -31,6 +32,11 @@ CELL_SECONDS = 240  # what tests allow a cell, too
 PNG_BYTES = 60_000
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 WIDGET = "application/vnd.jupyter.widget-view+json"
+# nbconvert's template "lab" leaves out a picture's alternative text; its "classic" has it.
+PAGE = """{% extends 'lab/index.html.j2' %}
+{% block data_png %}{% set alt = output | get_metadata('alt', 'image/png') %}
+{%- if alt %}{{ super() | replace('<img ', '<img alt="' ~ (alt | escape_html) ~ '" ', 1) }}
+{%- else %}{{ super() }}{% endif %}{% endblock %}"""
 
 
 class ThisPython(KernelSpecManager):
@@ -133,7 +139,10 @@ def neutral(text, root):
 
 
 def strip(nb, root):
-    """Leave in `nb` what another machine would have written, too; exit at a picture too large."""
+    """Remove from `nb` what only this machine would have written; exit at a picture too large.
+
+    The metadata of outputs stay: the size and the alternative text of pictures.
+    """
     for number, cell in enumerate(code_cells(nb), 1):
         for key in ("execution", "ExecuteTime"):
             cell.metadata.pop(key, None)
@@ -146,6 +155,9 @@ def strip(nb, root):
             for kind, value in output.get("data", {}).items():
                 if kind.startswith("text/") or kind == "image/svg+xml":
                     output.data[kind] = neutral(value, root)
+            picture = output.get("metadata", {}).get("image/png", {})
+            if "alt" in picture:
+                picture["alt"] = neutral(picture["alt"], root)
             size = len(base64.b64decode(output.get("data", {}).get("image/png", "")))
             if size > PNG_BYTES:
                 limit = f"over {PNG_BYTES // 1000} kB; draw it smaller"
@@ -168,14 +180,21 @@ def strip(nb, root):
 
 def course(root, words):
     """Execute every notebook, write it to build/ as HTML; the committed files stay as they are."""
-    from nbconvert import HTMLExporter
-
     (root / "build").mkdir(exist_ok=True)
     for path in find(root, words):
         nb = nbformat.read(path, as_version=4)
         run(nb, path)
-        html, _ = HTMLExporter().from_notebook_node(nb, {"metadata": {"name": path.stem}})
-        (root / "build" / f"{path.stem}.html").write_text(html, encoding="utf-8")
+        (root / "build" / f"{path.stem}.html").write_text(page(nb, path.stem), encoding="utf-8")
+
+
+def page(nb, name):
+    """The notebook as HTML, its pictures with their alternative texts."""
+    from nbconvert import HTMLExporter
+
+    exporter = HTMLExporter(
+        extra_loaders=[DictLoader({"course.html.j2": PAGE})], template_file="course.html.j2"
+    )
+    return exporter.from_notebook_node(nb, {"metadata": {"name": name}})[0]
 
 
 def execute(root, words, everything=False):

@@ -83,11 +83,11 @@ def cell(axes):
 
 
 def output(axes):
-    """What comes back, as the notebook shows it, at the lower left."""
+    """The call's output, as the notebook shows it, at the lower left."""
     words(axes, 3, 26.2, "its output", 10.5, GREY, weight="bold")
     box(axes, 3, 3, 38, 22)
     size = 8.6
-    spans(axes, 5, 22.1, ((RANK_COLORS[2], "[rank 2]"), (INK, " a print, as it comes")), size)
+    spans(axes, 5, 22.1, ((RANK_COLORS[2], "[rank 2]"), (INK, " a print, live")), size)
     left, bottom = 6, 8.6
     axes.plot([left, left, left + 12.5], [bottom + 11, bottom, bottom], color=GREY, lw=1)
     for rank, color in enumerate(RANK_COLORS[:4]):
@@ -104,10 +104,10 @@ def output(axes):
 
 
 def server(axes):
-    """The clean process, in the middle, what goes in, and what goes back below it."""
+    """The clean server process, in the middle, with its input and its output."""
     box(axes, 47.8, 32.7, 13.4, 10, edge=INK, line=1.5)
     words(axes, 54.5, 39.6, "clean server", 10, weight="bold", ha="center")
-    words(axes, 54.5, 36.1, "holds torch,\nno CUDA, nothing\nof the notebook", 8.4, GREY,
+    words(axes, 54.5, 36.1, "has torch, but\nno CUDA and no\nnotebook data", 8.4, GREY,
           ha="center", va="center", linespacing=1.25)  # fmt: skip
     arrow(axes, (41.5, 37.7), (47.4, 37.7))
     words(axes, 44.3, 39.0, "start", 9, GREY, ha="center")
@@ -115,7 +115,7 @@ def server(axes):
 
     arrow(axes, (67.5, 14), (41.6, 14))
     words(axes, 54.5, 15.4, "results, logs, prints, errors", 9.6, ha="center")
-    words(axes, 54.5, 11.4, "as they come, by rank", 9, GREY, ha="center")
+    words(axes, 54.5, 11.4, "live, by rank", 9, GREY, ha="center")
 
 
 def ranks(axes):

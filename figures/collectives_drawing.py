@@ -1,25 +1,25 @@
-"""How many times as long gloo takes: the chart of collectives.csv, which `make bench` measures."""
+"""Plot gloo's time over our times: the chart of collectives.csv, which `make bench` measures."""
 
 import csv
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from helpers.plots.style import RANK_COLORS
+from helpers.plots.style import SERIES_COLORS
 
 CSV = Path(__file__).with_name("collectives.csv")
 INK, GREY, PANEL = "#1f2933", "#5b6775", "#f3f5f8"
 CONTENDERS = {  # its color and marker
-    "ring": ("#8c96a3", "D"),
-    "shared, copied": (RANK_COLORS[0], "s"),
-    "shared, in place": (RANK_COLORS[2], "o"),
+    "ring": (SERIES_COLORS[6], "D"),
+    "shared, copied": (SERIES_COLORS[0], "s"),
+    "shared, in place": (SERIES_COLORS[2], "o"),
 }
 SIZES = {2**20: "1 MB", 64 * 2**20: "64 MB"}
 TICKS = (0.5, 1, 2, 4, 8, 16)
 
 
 def draw(path: Path = CSV) -> Figure | None:
-    """None when nothing was measured yet."""
+    """Draw the chart; None if there is no measurement yet."""
     if not path.exists():
         return None
     with path.open(encoding="utf-8") as file:
@@ -27,11 +27,11 @@ def draw(path: Path = CSV) -> Figure | None:
         rows = [row for row in csv.DictReader(file) if row["ratio"]]
     figure = Figure(figsize=(9.4, 4.8), facecolor=PANEL)
     figure.text(
-        0.025, 0.93, "Collectives on one machine: gloo takes so many times as long",
+        0.025, 0.93, "Collectives on one machine: speed-up over gloo",
         size=14, weight="bold", color=INK,
     )  # fmt: skip
     figure.text(
-        0.025, 0.875, "median of pairs, 95 % interval, logarithmic scale; 1 or 64 MB in all",
+        0.025, 0.875, "median of pairs, 95 % interval, logarithmic scale; buffers of 1 or 64 MB",
         size=10, color=GREY,
     )  # fmt: skip
     figure.text(0.025, 0.03, f"measured on {machine}", size=8, color=GREY)
@@ -46,7 +46,7 @@ def draw(path: Path = CSV) -> Figure | None:
 
 
 def panel(axes, rows, names: list[tuple[str, int]], named: bool):
-    """A point for each contender and collective, with its interval."""
+    """Plot a point per contender and collective, with its interval."""
     axes.set(xscale="log", xlim=(0.3, 24), ylim=(len(names) - 0.45, -0.55), facecolor=PANEL)
     axes.set_xticks(TICKS, [f"{tick:g}×" for tick in TICKS])
     axes.minorticks_off()

@@ -1,6 +1,6 @@
-"""Draw figures/ anew: `make figures`, or only some: `python figures/draw.py cluster`.
+"""Draw all figures: `make figures`; or only some: `python figures/draw.py cluster`.
 
-Each drawing is a file of this folder, with `draw() -> Figure`.
+Each drawing is a module in this folder, with `draw() -> Figure`.
 """
 
 import importlib
@@ -17,23 +17,23 @@ def main(names):
     for name in names or DRAWINGS:
         figure = importlib.import_module(f"{name}_drawing").draw()
         if figure is None:
-            print(f"{name}: nothing to draw from yet; make bench measures it")
+            print(f"{name}: no measurement to draw yet; run `make bench` first")
             continue
         path = HERE / f"{name}.png"
-        figure.savefig(path, dpi=180, pil_kwargs={"optimize": True})
+        figure.savefig(path, dpi=180)  # about twice the pixels of its width in the README
         shrink(path)
         print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
 
 
 def shrink(path: Path):
-    """Few colours make a drawing small."""
+    """Reduce the number of colours to make the file small. Exit if it is still too large."""
     from PIL import Image
 
-    Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(
-        path, optimize=True
-    )
+    from helpers.plots.crisp import small_png
+
+    path.write_bytes(small_png(Image.open(path).convert("RGB"), limit=BYTES))
     if path.stat().st_size > BYTES:
-        raise SystemExit(f"{path.name} is over {BYTES} bytes")
+        raise SystemExit(f"{path.name} has more than {BYTES} bytes; draw less detail")
 
 
 if __name__ == "__main__":

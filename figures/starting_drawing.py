@@ -1,20 +1,20 @@
-"""How long a notebook waits for a call: the chart of starting.csv, which `make bench` measures."""
+"""Plot how long a notebook waits for a call: the chart of starting.csv, from `make bench`."""
 
 import csv
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from helpers.plots.style import RANK_COLORS
+from helpers.plots.style import PROGRAM_COLORS
 
 CSV = Path(__file__).with_name("starting.csv")
 INK, GREY, PANEL = "#1f2933", "#5b6775", "#f3f5f8"
 COLORS = {
-    "Cluster": RANK_COLORS[2],
-    "launch": RANK_COLORS[0],
-    "notebook_launcher, eager": "#8c96a3",
-    "notebook_launcher": "#8c96a3",
-    "mp.spawn": "#8c96a3",
+    "Cluster": PROGRAM_COLORS["ours"],
+    "launch": PROGRAM_COLORS["ours"],
+    "notebook_launcher, eager": PROGRAM_COLORS["Accelerate"],
+    "notebook_launcher": PROGRAM_COLORS["Accelerate"],
+    "mp.spawn": PROGRAM_COLORS["PyTorch"],
 }
 MARKERS = {2: "o", 4: "s"}  # by the number of ranks
 PANELS = (
@@ -24,7 +24,7 @@ PANELS = (
 
 
 def draw(path: Path = CSV) -> Figure | None:
-    """None when nothing was measured yet."""
+    """Draw the chart; None if there is no measurement yet."""
     if not path.exists():
         return None
     with path.open(encoding="utf-8") as file:
@@ -32,9 +32,9 @@ def draw(path: Path = CSV) -> Figure | None:
         rows = list(csv.DictReader(file))
     figure = Figure(figsize=(9.4, 4.5), facecolor=PANEL)
     figure.text(
-        0.025, 0.93, "From running the cell to its answer", size=14, weight="bold", color=INK
+        0.025, 0.93, "Time from running a cell to its result", size=14, weight="bold", color=INK
     )
-    figure.text(0.025, 0.875, "later calls, process group included; median, logarithmic scale",
+    figure.text(0.025, 0.875, "later calls, including the process group; median, logarithmic scale",
                 size=10, color=GREY)  # fmt: skip
     figure.text(0.025, 0.03, f"measured on {machine}", size=8, color=GREY)
     for column, (case, title) in enumerate(PANELS):
@@ -45,7 +45,7 @@ def draw(path: Path = CSV) -> Figure | None:
 
 
 def panel(axes, rows, named: bool):
-    """A point for each launcher and number of ranks, with its time beside it."""
+    """Plot a point per launcher and number of ranks, labelled with its time."""
     axes.set(xscale="log", xlim=(0.004, 40), ylim=(len(COLORS) - 0.45, -0.55), facecolor=PANEL)
     axes.set_xticks([0.01, 0.1, 1, 10], ["10 ms", "100 ms", "1 s", "10 s"])
     axes.minorticks_off()
@@ -53,7 +53,7 @@ def panel(axes, rows, named: bool):
     axes.set_axisbelow(True)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, labelsize=9.5, labelcolor=INK)
-    names = [name.replace(", eager", ",\nlooking every 10 ms") for name in COLORS]
+    names = [name.replace(", eager", ",\nchecking every 10 ms") for name in COLORS]
     axes.set_yticks(range(len(COLORS)), names if named else [""] * len(COLORS))
     for row in rows:
         name, ranks, seconds = row["launcher"], int(row["ranks"]), float(row["median"])

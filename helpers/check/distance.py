@@ -75,7 +75,7 @@ def bar(prediction, value) -> str:
         return ""
     if is_close(prediction, value):
         return f"{' ' * SIDE}●{' ' * SIDE}"
-    blocks = math.ceil(abs(math.log2(times)) - 1e-9)
+    blocks = math.ceil(abs(math.log2(times)))
     right = "█" * min(blocks, SIDE) if blocks <= SIDE else "█" * (SIDE - 1) + "▶"
     if times > 1:
         return f"{' ' * SIDE}│{right:<{SIDE}}"

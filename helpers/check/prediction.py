@@ -1,17 +1,31 @@
 """Predict, run, explain: an answer that stays closed until the student has predicted.
 
-How a notebook asks. First a text cell with the question. Then a cell of its own with nothing but a
-comment and one line for each prediction, each with a name that no other question uses:
+How a notebook asks:
 
-    # Predict: how long does a message of 8 bytes take, in microseconds?
-    prediction_small = None
+1. A text cell asks the question. Neither this text nor any cell above holds the answer.
+2. A code cell of its own holds nothing but comments and one line for each prediction. Each
+   prediction has a name that no other question uses, so any order of running keeps them apart:
 
-The next cell runs the experiment and ends with `side_by_side(…, prediction=prediction_small, …)`.
-The student writes a number, runs the cell, and runs the experiment again. Because each question has
-its own name, "run all" and any other order of running keep the predictions apart.
+       # Predict: how long does a message of 8 bytes take, in microseconds?
+       prediction_small = None
 
-`side_by_side` shows numbers; `reveal` shows a figure, a table or a text. Both stay folded while the
-prediction is None. `prediction_sheet()` ends the notebook.
+3. The next code cell runs the experiment and ends with `side_by_side(…)`. The student writes a
+   number above, runs that cell, and runs the experiment again. Compute `formula=`; a literal there
+   is the answer. Assert exact numbers in a cell below. Where the student is to find the formula,
+   leave `formula=` out: the prediction is the student's expression.
+4. A figure or table that shows the answer goes into `side_by_side(…, also=…)`, or into
+   `reveal(…, prediction=…)` in a cell of its own.
+5. The first text below names the answer only inside a fold. The blank lines are needed:
+
+       <details><summary>After you have predicted</summary>
+
+       The message takes …
+
+       </details>
+
+6. `prediction_sheet()` is the last code cell.
+
+`tests/notebooks/walk.py` finds what breaks these rules. Commit notebooks without predictions.
 """
 
 import sys

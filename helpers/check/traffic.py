@@ -193,7 +193,7 @@ def explain(verdict: Verdict) -> Verdict:
             "receiver agree on its size, in numbers and in dtype?"
         )
     elif NOT_ITSELF in finding or "should not be the same as the rank" in finding:
-        hint = hint or "What a rank has for itself, it has already. Who is it that you mean?"
+        hint = hint or "What a rank has for itself, it has already. Which rank do you mean?"
     elif "there is no rank" in finding:
         hint = hint or "The ranks are numbered from 0. What comes after the last, what before 0?"
     elif "broadcast shape" in finding or "must match the size" in finding:
@@ -223,10 +223,10 @@ def hint_hang(finding: str) -> str:
     if where and set(where) == {"send"}:
         return (
             "Every rank is in `send`, and a `send` ends when its receiver is there. "
-            "Who is there to receive?"
+            "Which rank receives?"
         )
     if where and set(where) == {"recv"}:
-        return "Every rank waits in `recv`, and no message is on its way. Who sends one first?"
+        return "Every rank waits in `recv`, and no message is on its way. Which rank sends first?"
     if where and set(where) == {"running"}:
         return (
             "Every rank waits for a request. For each `isend`: does the rank that it goes to begin "

@@ -137,8 +137,8 @@ def recursive_doubling_all_reduce(
     """Reduce over the ranks, in place, on every rank: few steps, for small buffers.
 
     A rank exchanges its whole buffer with the rank at distance 1, then 2, then 4. Each exchange
-    doubles the number of ranks whose numbers are in the result. This needs a power of two. With N =
-    P + R ranks, P the largest power of two up to N, the first 2R ranks form pairs. The even rank of
+    doubles the number of ranks whose numbers are in the result. This needs a power of two: let P be
+    the largest power of two up to N, and R = N - P. The first 2R ranks form pairs. The even rank of
     a pair sends its buffer to the odd rank, pauses, and receives the result at the end.
 
     Both ranks of an exchange combine in the order of their ranks, so all ranks get the same bits.
@@ -166,9 +166,7 @@ def recursive_doubling_all_reduce(
         if in_pair:
             peers.exchange(receive=theirs, source=peers.rank - 1)
             combine(row, theirs, out=row)
-        place = (
-            peers.rank // 2 if in_pair else peers.rank - pairs
-        )  # among the P ranks that continue
+        place = peers.rank // 2 if in_pair else peers.rank - pairs  # among the P that continue
         distance = 1
         while distance < power:
             other = place ^ distance
@@ -183,8 +181,8 @@ def recursive_doubling_all_reduce(
 def tree_broadcast(tensor: torch.Tensor, src: int = 0, group: ProcessGroup | None = None):
     """Copy the source's tensor to every rank, in place, along a binomial tree.
 
-    In each step every rank that has the tensor sends it to a rank without: 1, 2, 4, … ranks have
-    it.
+    In each step every rank that has the tensor sends it to a rank that lacks it. So 1, 2, 4, …
+    ranks have the tensor.
 
     Steps: ceil(log2 N). All ranks together send (N-1) S. The source sends S ceil(log2 N). The rank
     at distance d from the source sends S for each power of two above d with d + power < N. Half of
@@ -233,8 +231,8 @@ def pairwise_all_to_all(
             on rank d for rank s. Pieces of one buffer are fine: `list(buffer.split(sizes))`.
 
     Raises:
-        ValueError: a list has not N tensors; this rank's own input and output differ in size or
-            dtype.
+        ValueError: a list does not have N tensors; this rank's own input and output differ in size
+            or dtype.
 
     Source: Thakur et al. 2005, section 4, all-to-all of long messages.
     """

@@ -199,9 +199,7 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls):
-        return (
-            False  # else the first use in a fresh rank imports torch._dynamo, which takes a second
-        )
+        return False  # else the first use in a fresh rank imports torch._dynamo: one second
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any("__tensor_flatten__" in dir(kind) for kind in types):

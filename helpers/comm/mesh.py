@@ -1,4 +1,4 @@
-"""Ranks on named axes: Layout says which ranks share an axis, Mesh has their process groups."""
+"""Ranks on named axes: a Layout places the ranks, a Mesh has their process groups."""
 
 import math
 from collections.abc import Iterable
@@ -205,7 +205,10 @@ def make_mesh(
     ranks = dist.get_world_size()
     if layout.world_size != ranks:
         product = layout.world_size
-        raise ValueError(f"{layout.title()} needs {product} ranks, but there are {ranks}")
+        raise ValueError(
+            f"the product of the sizes of {layout.title()} is {product}: it must be {ranks}, the "
+            "number of ranks"
+        )
     several = [layout.known(axes) for axes in together]  # check the axes before making any group
     device_mesh = init_device_mesh(
         torch.device(device).type, layout.shape, mesh_dim_names=layout.axes

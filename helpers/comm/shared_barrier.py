@@ -195,10 +195,8 @@ class Barrier:
                 return reason, other
             late = blamed if reason == Left.LATE else late
             other = blamed
-        return (
-            Left.LATE,
-            late,
-        )  # the late rank arrived at last, and then missed the rank that had waited
+        # The late rank arrived at last, and then missed the rank that had waited.
+        return Left.LATE, late
 
     def close(self):
         """Close the descriptors; this rank does not reach a barrier again."""

@@ -45,7 +45,7 @@ class SharedMemory:
 
     All ranks of the group make it together, and make the same calls in the same order. If the ranks
     differ in the call, the size, the dtype or the operation, all of them raise a ValueError, and no
-    data change. Calls may use any thread, but one thread at a time. Other Python threads can run
+    tensor changes. Calls may use any thread, but one thread at a time. Other Python threads can run
     while a call waits and works.
 
     If a rank ends or fails during a call, the ranks that wait for it soon raise `PeerLost`. Their

@@ -1,4 +1,4 @@
-"""What a training step gets: tokens, and the tokens that should follow them.
+"""A batch for a training step: tokens, and the tokens that should follow them.
 
 B sequences, T tokens each.
 """
@@ -8,20 +8,20 @@ from typing import Self
 
 import torch
 
-IGNORED = -100  # a target that the loss leaves out: torch's own `ignore_index`
+IGNORED = -100  # a target that the loss ignores: torch's default `ignore_index`
 
 
 def part(size: int, index: int, parts: int) -> slice:
-    """The `index`-th of `parts` parts of `size` things in a row, as equal as can be.
+    """Divide `size` items evenly into `parts` parts, in order; return part `index` as a slice.
 
-    Put together in order they are all of them. The first `size % parts` are larger by 1; with more
-    parts than things, the last are empty.
+    The first `size % parts` parts have one item more. With more parts than items, the last parts
+    are empty.
 
     Raises:
         ValueError: `index` is not one of 0, …, parts-1.
     """
     if not 0 <= index < parts:
-        raise ValueError(f"there is no part {index} of {parts}: they count from 0 to {parts - 1}")
+        raise ValueError(f"there is no part {index} of {parts}: use 0 to {parts - 1}")
     small, rest = divmod(size, parts)
     start = index * small + min(index, rest)
     return slice(start, start + small + (index < rest))
@@ -29,17 +29,17 @@ def part(size: int, index: int, parts: int) -> slice:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """Tokens and targets. A batch of no sequences is one too: that of a rank with no data.
+    """Tokens and targets. B may be 0, for a rank without data.
 
     Attributes:
         tokens: (B, T) int64.
-        targets: (B, T) int64: the token to foretell at each position; IGNORED, -100, where none is.
-        numbers: (B,) int64: each sequence's number in the global batch, whatever shard and
-            micro-batch it is in. Dropout goes by it. 0 … B-1 if not given.
-        step: of the training, from 0. Dropout goes by it, too.
+        targets: (B, T) int64: the token to predict at each position; IGNORED, -100, for none.
+        numbers: (B,) int64: each sequence's number in the global batch, whatever its shard and
+            micro-batch; default 0 … B-1. Dropout depends on it.
+        step: the training step, from 0. Dropout depends on it too.
 
     Raises:
-        ValueError: tokens and targets differ in shape or are not (B, T); not B numbers.
+        ValueError: tokens and targets differ in shape or are not (B, T); `numbers` is not (B,).
     """
 
     tokens: torch.Tensor
@@ -50,45 +50,47 @@ class Batch:
     def __post_init__(self):
         if self.tokens.ndim != 2 or self.tokens.shape != self.targets.shape:
             raise ValueError(
-                "tokens and targets must both be (B, T): they are "
+                "tokens and targets must both be (B, T), not "
                 f"{tuple(self.tokens.shape)} and {tuple(self.targets.shape)}"
             )
         if self.numbers is None:
             numbers = torch.arange(len(self.tokens), device=self.tokens.device)
             object.__setattr__(self, "numbers", numbers)  # the dataclass is frozen
         if self.numbers.shape != self.tokens.shape[:1]:
-            raise ValueError(f"{len(self.tokens)} sequences, and {len(self.numbers)} numbers")
+            raise ValueError(
+                f"a batch has {len(self.tokens)} sequences, but {len(self.numbers)} numbers"
+            )
 
     def __len__(self) -> int:
         """B, the number of sequences."""
         return len(self.tokens)
 
     def counted(self) -> int:
-        """How many targets the loss is a mean over: those that are not IGNORED.
+        """Count the targets that are not IGNORED. The loss is a mean over them.
 
-        Means over ranks or micro-batches must be weighted by it: they hold unequal numbers.
+        Ranks and micro-batches have unequal counts, so weight their means by this count.
         """
         return int((self.targets != IGNORED).sum())
 
     def rows(self, which: slice) -> Self:
-        """Some of the sequences, as views."""
+        """Select some of the sequences, as views."""
         cut = {name: getattr(self, name)[which] for name in ("tokens", "targets", "numbers")}
         return replace(self, **cut)
 
     def shard(self, rank: int, world: int) -> Self:
-        """This rank's sequences: the `rank`-th of `world` parts, as `part` cuts them."""
+        """Select this rank's sequences: part `rank` of `world`, as by `part`."""
         return self.rows(part(len(self), rank, world))
 
     def micro(self, n: int) -> list[Self]:
         """Cut into `n` micro-batches, by sequences.
 
-        Always `n`, so that ranks with unequal shards go through equally many. With fewer than `n`
-        sequences the last are empty.
+        The result always has `n` micro-batches, so that all ranks run the same number. With fewer
+        than `n` sequences, the last are empty.
         """
         return [self.rows(part(len(self), index, n)) for index in range(n)]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
-        """The same on another device."""
+        """Copy the batch to another device."""
         moved = {
             name: getattr(self, name).to(device, non_blocking=non_blocking)
             for name in ("tokens", "targets", "numbers")
@@ -99,9 +101,10 @@ class Batch:
 def random_batch(
     seed: int, sequences: int, length: int, vocab: int = 256, ignored: float = 0.0
 ) -> Batch:
-    """Random tokens, each the target of the one before: (sequences, length). The same for a seed.
+    """Make a batch of random tokens, (sequences, length). Each target is the next token.
 
-    Nothing can be learnt from them but themselves: for tests and for measuring.
+    A seed always gives the same tokens. A model cannot learn from them; use them for tests and
+    measurements.
 
     Args:
         ignored: the probability, from 0 to 1, that a target is IGNORED.
@@ -115,16 +118,18 @@ def random_batch(
 
 
 def copying_batch(seed: int, sequences: int, length: int, vocab: int = 256) -> Batch:
-    """Sequences that say the same random word twice; the loss counts the second time alone.
+    """Make sequences that repeat a random word. The loss counts only the second copy.
 
-    A model must look back to foretell the copy, by length // 2 places. 0 stands between the two,
-    and is in no word. Even and odd lengths are fine, from 3 on.
+    To predict the copy, a model must look back by length // 2 places. Token 0 separates the two
+    copies, and is in no word. The length may be even or odd.
 
     Raises:
         ValueError: `length` is less than 3, or `vocab` less than 2.
     """
     if length < 3 or vocab < 2:
-        raise ValueError(f"nothing can be copied: length {length}, vocab {vocab}")
+        raise ValueError(
+            f"length {length} or vocab {vocab} is too small to copy a word: use at least 3 and 2"
+        )
     generator = torch.Generator().manual_seed(seed)
     word = torch.randint(1, vocab, (sequences, length // 2), generator=generator)
     between = torch.zeros(sequences, 1, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Each rank's samples of an epoch, from scratch: what torch's `DistributedSampler` gives."""
+"""Each rank's samples of an epoch, from scratch: the same as torch's `DistributedSampler`."""
 
 import math
 from collections.abc import Iterator, Sized
@@ -8,30 +8,31 @@ from torch.utils.data import Sampler
 
 
 class ShardSampler(Sampler):
-    """Rank r gets places r, r + N, r + 2N, … of the epoch's order, of N ranks: all equally many.
+    """Give rank r of N the places r, r + N, r + 2N, … of the epoch's order.
 
-    Where N does not divide the number of samples S, either the order is padded with its own
-    beginning, again and again if need be, so that ceil(S / N) are a rank's; or, with `drop_last`,
-    the last S mod N of the order are left out, and floor(S / N) are. Padded samples are seen twice
-    in an epoch: a mean over an evaluation set is then off. With fewer samples than ranks
-    `drop_last` leaves none for anyone.
+    All ranks get the same number of samples, even if N does not divide the number of samples S. By
+    default, the order is padded with its own beginning (several times if necessary), and each rank
+    gets ceil(S / N) samples. Padded samples occur twice in an epoch, which makes a mean over an
+    evaluation set slightly wrong. With `drop_last`, the last S mod N samples are left out, and each
+    rank gets floor(S / N); with fewer samples than ranks, that is none.
 
-    All ranks must have the same seed, and call `set_epoch` before each epoch: else it is the same
-    order again. The order of a run depends on N; one that does not is `helpers.data.order.Order`.
+    All ranks must have the same seed, and call `set_epoch` before each epoch; otherwise every epoch
+    has the same order. A run's order depends on N. For an order that does not, use
+    `helpers.data.order.Order`.
 
     Attributes:
-        num_samples: of a rank in an epoch.
-        total_size: of all ranks, N times that.
+        num_samples: a rank's samples in an epoch.
+        total_size: N · num_samples.
 
     Args:
-        samples: a dataset, of which only the length counts, or the number of samples.
+        samples: a dataset (only its length is used), or the number of samples.
         num_replicas: N.
-        rank: of 0, …, N-1.
+        rank: 0, …, N-1.
 
     Raises:
-        ValueError: no such rank, or a number of samples below 0.
+        ValueError: no such rank, or a negative number of samples.
 
-    Source: `torch.utils.data.DistributedSampler`, whose every index this gives.
+    Source: `torch.utils.data.DistributedSampler`, with the same indices.
     """
 
     def __init__(
@@ -45,9 +46,9 @@ class ShardSampler(Sampler):
     ):
         self.samples = samples if isinstance(samples, int) else len(samples)
         if not 0 <= rank < num_replicas:
-            raise ValueError(f"no rank {rank} of {num_replicas}: they count from 0")
+            raise ValueError(f"there is no rank {rank} of {num_replicas}: ranks count from 0")
         if self.samples < 0:
-            raise ValueError(f"a number of samples below 0: {self.samples}")
+            raise ValueError(f"the number of samples must not be negative: {self.samples}")
         self.num_replicas, self.rank = num_replicas, rank
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.epoch = 0
@@ -61,7 +62,7 @@ class ShardSampler(Sampler):
     def __iter__(self) -> Iterator[int]:
         order = self.order()
         return (
-            order[place % self.samples]  # beyond the end: from the beginning again
+            order[place % self.samples]  # after the end, start again
             for place in range(self.rank, self.total_size, self.num_replicas)
         )
 
@@ -73,5 +74,5 @@ class ShardSampler(Sampler):
         return torch.randperm(self.samples, generator=generator).tolist()
 
     def set_epoch(self, epoch: int):
-        """From here on the order of this epoch."""
+        """Use the order of this epoch from now on."""
         self.epoch = epoch

@@ -1,7 +1,7 @@
-"""From text to tokens: a byte is a token, or byte-pair encoding.
+"""Convert text to tokens: bytes as tokens, or byte-pair encoding.
 
 A tokenizer has `vocab`, the number of its tokens; `separator`, the token that ends a document;
-`digest`, which tells it from others; `encode`, `decode`, and `stream`, which encodes documents.
+`digest`, which identifies it; `encode`, `decode`, and `stream`, which encodes documents.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ByteTokens:
-    """The bytes of UTF-8 are the tokens: 256 of them, and nothing to train.
+    """Use the 256 bytes of UTF-8 as tokens, without any training.
 
-    Byte 0, which no text contains, ends a document: so 256 are enough.
+    Byte 0 ends a document, because text does not contain it.
     """
 
     vocab = 256
@@ -28,24 +28,25 @@ class ByteTokens:
     digest = "bytes"
 
     def encode(self, text: str) -> np.ndarray:
-        """The tokens of a text: (bytes,) uint8.
+        """Convert a text to tokens: (bytes,) uint8.
 
         Raises:
-            ValueError: it contains the separator, a NUL character.
+            ValueError: the text contains the separator, a NUL character.
         """
         tokens = np.frombuffer(text.encode(), dtype=np.uint8)
         if not tokens.all():
             raise ValueError(
-                f"a NUL character at byte {int(tokens.argmin())} of a text: byte 0 ends documents"
+                f"a NUL character at byte {int(tokens.argmin())} of a text: remove it, because "
+                "byte 0 ends documents"
             )
         return tokens
 
     def decode(self, tokens) -> str:
-        """The text of whole numbers; a document's end reads as a NUL, a torn character as �."""
+        """Convert tokens to text. A document's end becomes a NUL, an incomplete character �."""
         return bytes(np.asarray(tokens, dtype=np.uint8)).decode(errors="replace")
 
     def stream(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """The tokens of each document, its end included."""
+        """Yield the tokens of each document, with its end."""
         for text in texts:
             yield np.append(self.encode(text), np.uint8(self.separator))
 
@@ -54,13 +55,13 @@ BYTES = ByteTokens()
 
 
 class BPETokens:
-    """Byte-pair encoding of bytes, by `tokenizers`: made by `train_bpe`, or from its own JSON.
+    """Byte-pair encoding of bytes, by `tokenizers`. Make it with `train_bpe`, or from its JSON.
 
-    It knows every text, as a byte that was never merged is a token too. What in a text looks like
-    the separator is text.
+    It can encode every text, because every byte is a token too. In a text, the separator's
+    characters count as text.
 
     Attributes:
-        json: the tokenizer as `tokenizers` writes it. What travels to ranks.
+        json: the tokenizer in the format of `tokenizers`. Ranks get this text.
     """
 
     END = "<|end|>"
@@ -75,25 +76,27 @@ class BPETokens:
         self.vocab = self._tokenizer.get_vocab_size()
         self.separator = self._tokenizer.token_to_id(self.END)
         if self.separator is None:
-            raise ValueError(f"this tokenizer has no token {self.END} to end a document")
+            raise ValueError(
+                f"this tokenizer has no token {self.END} to end a document: make it with train_bpe"
+            )
         self._dtype = np.uint16 if self.vocab <= 2**16 else np.uint32
 
     def __reduce__(self):
         return type(self), (self.json,)
 
     def encode(self, text: str) -> np.ndarray:
-        """The tokens of a text: uint16, or uint32 where there are more than 65536."""
+        """Convert a text to tokens: uint16, or uint32 for a vocabulary over 65536."""
         return np.array(self._tokenizer.encode(text).ids, dtype=self._dtype)
 
     def decode(self, tokens) -> str:
-        """The text of whole numbers, a document's end included."""
+        """Convert tokens to text, including each document's end."""
         ids = np.asarray(tokens, dtype=np.int64).tolist()
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
     def stream(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """The tokens of each document, its end included."""
+        """Yield the tokens of each document, with its end."""
         texts = iter(texts)
-        while some := list(itertools.islice(texts, 64)):  # so many at once, on all cores
+        while some := list(itertools.islice(texts, 64)):  # 64 documents at a time, on all cores
             for found in self._tokenizer.encode_batch(some):
                 yield np.array([*found.ids, self.separator], dtype=self._dtype)
 
@@ -101,11 +104,11 @@ class BPETokens:
 def train_bpe(dataset: "Dataset | Iterable[str]", vocab: int) -> BPETokens:
     """Learn `vocab` tokens from a dataset's column `text`, or from texts.
 
-    256 of them are the bytes and one ends a document; the others are merges, the most frequent
-    pair first.
+    256 tokens are the bytes and one ends a document. The others are merges, the most frequent pair
+    first.
 
     Raises:
-        ValueError: `vocab` is less than 257; or the texts are too few to learn that many from.
+        ValueError: `vocab` is less than 257, or the texts have too few pairs for it.
 
     Source: Sennrich, Haddow and Birch, "Neural Machine Translation of Rare Words with Subword
     Units", ACL 2016, section 3.2; over bytes: Radford et al., "Language Models are Unsupervised
@@ -114,7 +117,7 @@ def train_bpe(dataset: "Dataset | Iterable[str]", vocab: int) -> BPETokens:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     if vocab < 257:
-        raise ValueError(f"vocab must be at least 257, 256 bytes and the separator: {vocab}")
+        raise ValueError(f"vocab must be at least 257 (256 bytes and the separator), not {vocab}")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -127,7 +130,8 @@ def train_bpe(dataset: "Dataset | Iterable[str]", vocab: int) -> BPETokens:
     tokenizer.train_from_iterator(texts_of(dataset), trainer)
     if tokenizer.get_vocab_size() != vocab:
         raise ValueError(
-            f"these texts give {tokenizer.get_vocab_size()} tokens, not {vocab}: no pair is left"
+            f"these texts give only {tokenizer.get_vocab_size()} tokens, not {vocab}: use more "
+            "text, or a smaller vocab"
         )
     return BPETokens(tokenizer.to_str())
 

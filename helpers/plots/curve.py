@@ -139,4 +139,4 @@ def draw_key(axes, names, key):
         }
         axes.legend(**beside[key])
         if key == "above" and axes.get_title():
-            axes.set_title(axes.get_title(), pad=22)  # points: above the key
+            axes.set_title(axes.get_title(), pad=28)  # points: above the key

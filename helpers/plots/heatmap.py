@@ -57,9 +57,9 @@ def heat(
         ticks(axes.set_yticks, names)
         if numbers:
             write_numbers(axes, shown, values, numbers)
-        for place in range(cut_columns, values.shape[1], cut_columns or values.shape[1]):
+        for place in range(cut_columns, values.shape[1], cut_columns) if cut_columns else ():
             axes.axvline(place - 0.5, color=PAPER, lw=3)
-        for place in range(cut_rows, values.shape[0], cut_rows or values.shape[0]):
+        for place in range(cut_rows, values.shape[0], cut_rows) if cut_rows else ():
             axes.axhline(place - 0.5, color=PAPER, lw=3)
         if scale:
             picture.colorbar(shown, ax=axes, label=scale)

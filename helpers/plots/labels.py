@@ -64,7 +64,7 @@ def label_points(axes, points: Mapping[str, tuple[float, float]], **marks):
     dots = [axes.transData.transform(point) for point in points.values()]
     scale = axes.figure.dpi / 72
     crowded = [spot for line in axes.lines for spot in along(axes, line)]
-    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in dots]
+    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in dots]
     frame = axes.get_window_extent()
     for (label, point), (x, y) in zip(points.items(), dots, strict=True):
         best, found = float("inf"), None
@@ -74,7 +74,7 @@ def label_points(axes, points: Mapping[str, tuple[float, float]], **marks):
                 box[0] < frame.x0 or box[2] > frame.x1 or box[1] < frame.y0 or box[3] > frame.y1
             )
             cost = 10 * sum(overlap(box, other) for other in taken) + 200 * outside + number
-            cost += 4 * sum(inside(spot, box) for spot in crowded)
+            cost += sum(inside(spot, box) for spot in crowded)
             if cost < best:
                 best, found = cost, (dx, dy, box)
         dx, dy, box = found

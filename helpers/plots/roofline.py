@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from helpers.plots.alt import two_digits
 from helpers.plots.labels import label_points
 from helpers.plots.panel import panels
-from helpers.plots.style import FAINT, GREY, INK, SERIES_COLORS, SMALL, course_style
+from helpers.plots.style import FAINT, GREY, INK, PAPER, SERIES_COLORS, SMALL, course_style
 
 TOGETHER = 2  # more roofs than these get a plot each
 COLUMNS = 3
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 BELOW = 4  # an axis begins so many times below what it shows
 
 
@@ -32,7 +33,8 @@ def roofline(
 
     Args:
         roofs: name -> (peak in FLOP/s, memory bandwidth in bytes/s). A dot marks each ridge.
-        operations: name -> intensity in FLOP per byte: a dotted vertical line with its name.
+        operations: name -> intensity in FLOP per byte: a dotted vertical line, with its name or, in
+            a grid, with a letter and a key below.
         measured: name -> (intensity, FLOP/s): a cross with its name, in the first plot.
         intensities: the range of the horizontal axis, in FLOP per byte.
         alt: the alternative text; by default a description.
@@ -64,12 +66,16 @@ def roofline(
             for name, color in own.items():
                 label = f"{name}: ridge at {roofs[name][0] / roofs[name][1]:.3g}"
                 draw_roof(axes, roofs[name], intensities, color=color, lw=2, label=label)
-            first = axes.get_subplotspec().is_first_col()
-            name_operations(axes, operations, named=first, size=SMALL if len(plots) == 1 else 7.5)
+            if len(plots) == 1:
+                name_operations(axes, operations)
+            else:
+                letter_operations(axes, operations)
         if measured:
             label_points(plots[0][0], measured, marker="x", mew=1.6, ms=6)
         if len(plots) == 1:
             picture.legend(loc="outside lower center", ncols=1 + (len(roofs) > 1))
+        elif operations:
+            spell_letters(picture, operations)
     picture.alt = alt or words(roofs, operations, measured, title)
     return picture
 
@@ -84,10 +90,13 @@ def grid(roofs, title):
         axes.set(xlabel=f"arithmetic intensity, {across}", ylabel=up, title=title)
         return picture, [(axes, colors)]
     rows = -(-len(roofs) // COLUMNS)
-    picture = panels(COLUMNS, rows, width=8.2, height=2.1 * rows + 0.6, sharex=True, sharey=True)
+    picture = panels(COLUMNS, rows, width=8.2, height=2.1 * rows + 1.2, sharex=True, sharey=True)
     for axes in picture.axes[len(roofs) :]:
         axes.remove()
-    picture.supxlabel(f"arithmetic intensity, {across}", fontsize=10)
+    for axes in picture.axes[-COLUMNS:]:  # above a gap, too
+        axes.tick_params(labelbottom=True)
+    middle = picture.axes[min(len(roofs) - 1, COLUMNS * (rows - 1) + 1)]
+    middle.set_xlabel(f"arithmetic intensity, {across}")
     picture.supylabel(up, fontsize=10)
     picture.suptitle(title, fontsize=10.5)
     plots = list(zip(picture.axes, ({name: colors[name]} for name in roofs), strict=True))
@@ -105,12 +114,10 @@ def draw_roof(axes, roof, intensities, **style):
     axes.plot([ridge], [peak], "o", color=style["color"], ms=4, label="_")
 
 
-def name_operations(axes, operations, named, size):
-    """A dotted line for each operation; if `named`, with its name along the line's foot."""
+def name_operations(axes, operations):
+    """A dotted line for each operation, with its name along the line's foot."""
     for name, intensity in operations.items():
         axes.axvline(intensity, color=GREY, lw=1, ls=":")
-        if not named:
-            continue
         axes.annotate(
             name,
             (intensity, 0.02),
@@ -120,10 +127,38 @@ def name_operations(axes, operations, named, size):
             rotation=90,
             ha="right",
             va="bottom",
-            fontsize=size,
+            fontsize=SMALL,
             color=INK,
-            bbox={"fc": "white", "ec": "none", "alpha": 0.8, "pad": 0.5},
+            bbox={"fc": PAPER, "ec": "none", "alpha": 0.8, "pad": 0.5},
         )
+
+
+def letter_operations(axes, operations):
+    """A dotted line for each operation, with a letter: a small plot has no room for names."""
+    for number, (letter, intensity) in enumerate(zip(LETTERS, operations.values(), strict=False)):
+        axes.axvline(intensity, color=GREY, lw=1, ls=":")
+        axes.annotate(
+            letter,
+            (intensity, 0.08 + 0.14 * (number % 2)),  # in two rows: neighbours keep apart
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            va="center",
+            fontsize=SMALL,
+            color=INK,
+            bbox={"fc": PAPER, "ec": "none", "pad": 0.5},
+        )
+
+
+def spell_letters(picture, operations):
+    """The key of the letters, below the plots."""
+    from matplotlib.lines import Line2D
+
+    dotted = {"color": GREY, "lw": 1, "ls": ":"}
+    keys = [
+        Line2D([], [], label=f"{letter}  {name}", **dotted)
+        for letter, name in zip(LETTERS, operations, strict=False)
+    ]
+    picture.legend(handles=keys, loc="outside lower center", ncols=2, fontsize=SMALL)
 
 
 def words(roofs, operations, measured, title) -> str:

@@ -28,7 +28,7 @@ RANK_COLORS = (
     "#999933",
     "#666666",
 )
-SERIES_COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#8a8a8a")
+SERIES_COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#4d4d4d")
 
 INK = "#222222"  # text, and lines that carry the message
 GREY = "#767676"  # annotations, guides, references
@@ -53,7 +53,7 @@ SOURCE_COLORS = {
 PROGRAM_COLORS = {
     "ours": "#117733",
     "PyTorch": "#ee7733",
-    "Accelerate": "#ddaa33",
+    "Accelerate": "#33bbee",
     "DeepSpeed": "#0077bb",
     "MPI": "#882255",
     "one process": "#999999",
@@ -155,8 +155,15 @@ def source_of(name: str) -> str | None:
 
 
 def colors_of(names) -> dict[str, str]:
-    """Name -> colour: the one that it means, else the next free colour of a series."""
+    """Name -> colour: the one that it means, else the next free colour of a series.
+
+    Several measured series need several colours: then the source gives the mark and the line only.
+    """
     known = {name: meaning(name) for name in names}
+    for source, color in SOURCE_COLORS.items():
+        same = [name for name in known if known[name] == color and source_of(name) == source]
+        if len(same) > 1:
+            known |= dict.fromkeys(same)
     free = iter(SERIES_COLORS * (1 + len(known) // len(SERIES_COLORS)))
     return {name: color or next(free) for name, color in known.items()}
 

@@ -23,9 +23,9 @@ def descend(
     """Minimise by Levenberg-Marquardt: each step solves (M + mu I) step = -gradient.
 
     mu falls after a step that lowers f, and grows otherwise. With `newton`, M is the Hessian with
-    its eigenvalues made positive: it converges in a few steps near a minimum. Without, M is the
-    bound of `Objective.derivatives`: it is never negative, and is reliable far from a minimum. No
-    point moves to a higher f.
+    its eigenvalues made positive: it converges in a few steps near a minimum. Without `newton`, M
+    is the bound of `Objective.derivatives`: it is never negative, and is reliable far from a
+    minimum. No point moves to a higher f.
 
     Args:
         points: (S, Z) scaled.

@@ -14,7 +14,7 @@ from helpers.state.facts import exchange
 from helpers.state.gather import full
 from helpers.state.part import Part
 
-Kept = Mapping[str, Mapping[str, object]]  # key -> slot ("exp_avg", "step", …) -> what is kept
+Kept = Mapping[str, Mapping[str, object]]  # key -> slot ("exp_avg", "step", …) -> value
 
 
 def full_optimizer(

@@ -154,9 +154,8 @@ class Comparison:
         for kind in ("parameters", "gradients", "optimizer", "activations"):
             most = max(getattr(side.memory, kind) for side in self.ranks)
             rows.append((f"{kind} (bytes)", f"{getattr(self.twin.memory, kind):,}", f"{most:,}"))
-        rows.append(
-            ("sent per step (bytes)", "0", f"{max(s.ledger.wire for s in self.ranks):,.0f}")
-        )
+        sent = max(side.ledger.wire for side in self.ranks)
+        rows.append(("sent per step (bytes)", "0", f"{sent:,.0f}"))
         slowest = max(side.seconds for side in self.ranks)
         rows.append(("step (ms)", f"{1e3 * self.twin.seconds:.1f}", f"{1e3 * slowest:.1f}"))
         return rows

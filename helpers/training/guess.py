@@ -28,7 +28,9 @@ def guess(ours: torch.Tensor, theirs: torch.Tensor, layout: Layout, kind: str) -
     if factor is None or kind in ("start", "loss", "moments"):
         return ""
     if kind == "update":
-        return f"It is {factor:.6g} times the twin's. Do the learning rate or the clipping differ?"
+        return (
+            f"It is {factor:.6g} times the twin's. Does the learning rate or the clipping differ?"
+        )
     sizes = {axis: layout.size(axis) for axis in layout.axes if layout.size(axis) > 1}
     for axis, size in sizes.items():
         if abs(factor * size - 1) < SAME:

@@ -61,8 +61,8 @@ def compare(
         strategy: a subclass of Strategy, a Recipe, or a callable with the same arguments.
         config: of a GPT, or of another model that a Trainer can build.
         layout: sizes of the mesh's axes; {"dp": workers} by default.
-        sequences: in a global batch, if `batches` is not given. These batches are random, and every
-            tenth target is ignored, so that the ranks' token counts differ.
+        sequences: in a global batch, if `batches` is not given. These batches are random, and a
+            random tenth of the targets is ignored, so that the ranks' token counts differ.
         batches: `batches(k)` returns global batch k, the same in every process.
         micro_batches: for the strategy; the twin takes each batch whole.
         locate: after a disagreement, train both up to that step again. Find the first module, rank

@@ -11,7 +11,7 @@ def test_a_constant_ratio_has_no_spread():
     assert (found.median, found.low, found.high, found.pairs) == (3, 3, 3, 3)
 
 
-def test_what_slows_both_in_a_round_cancels():
+def test_a_slow_round_cancels_in_the_ratio():
     rng = np.random.default_rng(0)
     drift = np.exp(rng.normal(size=40))
     found = ratio(0.1 * drift, 0.25 * drift)
@@ -44,7 +44,7 @@ def test_rounds_that_did_not_end_are_left_out():
     assert median([None]) is None
 
 
-def test_what_cannot_be_compared_is_refused():
+def test_invalid_samples():
     with pytest.raises(ValueError, match="ours has 2 rounds, but the peer has 1"):
         ratio([1.0, 1.0], [1.0])
     with pytest.raises(ValueError, match="positive"):

@@ -74,7 +74,7 @@ def test_a_fault_is_done_told_and_survived():
         ("something went wrong", "names neither"),
     ],
 )
-def test_what_a_message_names(text, verdict):
+def test_whether_a_message_names_rank_and_cause(text, verdict):
     assert faults.said(Cell(None, text, "RuntimeError", 0.0), FAULTS[0], culprit=2) == verdict
 
 

@@ -67,9 +67,7 @@ class Case:
             return torch.randint(0, 2, shape, generator=drawn).bool()
         if not self.rounded and self.dtype != torch.float8_e4m3fn:
             whole = torch.randint(-(2**40), 2**40, shape, generator=drawn)
-            return whole.to(
-                self.dtype
-            )  # small formats keep the last bits, and so have their full range
+            return whole.to(self.dtype)  # small formats keep the last bits: their full range
         wide = torch.complex128 if self.dtype.is_complex else torch.float64
         return torch.randn(shape, dtype=wide, generator=drawn).to(self.dtype)
 

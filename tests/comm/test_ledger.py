@@ -317,9 +317,8 @@ def test_zero_broadcasts_its_parameters():
     logs = list(launch(zero, workers=2))
     assert [log.of("broadcast").payload for log in logs] == [4 * 31 * 40] * 2
     assert [log.payload for log in logs] == [4 * 31 * 40] * 2
-    assert (
-        sum(log.wire for log in logs) == 4 * 31 * 40
-    )  # each parameter goes from one rank to the other
+    # each parameter goes from one rank to the other
+    assert sum(log.wire for log in logs) == 4 * 31 * 40
 
 
 def fsdp(worker):

@@ -164,11 +164,9 @@ def test_groups_along_several_axes():
 
 def test_a_mesh_for_another_world():
     with Cluster(2) as cluster:
-        with pytest.raises(
-            WorkerError, match=r"Layout\(dp=2, tp=4\) needs 8 ranks, but there are 2"
-        ):
+        with pytest.raises(WorkerError, match=r"Layout\(dp=2, tp=4\) is 8: it must be 2"):
             cluster.run(lambda worker: make_mesh(Layout(dp=2, tp=4)))
-        with pytest.raises(WorkerError, match=r"Layout\(dp=1\) needs 1 ranks, but there are 2"):
+        with pytest.raises(WorkerError, match=r"Layout\(dp=1\) is 1: it must be 2"):
             cluster.run(lambda worker: make_mesh(Layout(dp=1)))
 
 

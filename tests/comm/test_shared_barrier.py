@@ -65,9 +65,8 @@ def test_a_survivor_that_has_left_is_not_blamed(tmp_path, victim):
 
     It has the signals of all ranks for the first of two barriers, and of none for the second.
     """
-    last, *first = [
-        (victim + away) % 4 for away in (1, 2, 3)
-    ]  # `last` looks for the ranks of `first` first
+    # `last` looks for the ranks of `first` before it looks for the victim
+    last, *first = [(victim + away) % 4 for away in (1, 2, 3)]
     flag = tmp_path / "ended"
     with Killable(tmp_path, 4, one_is_killed_and_one_comes_last, victim, last, flag) as ranks:
         named = LOST.format(victim, ranks.processes[victim].pid)
@@ -292,10 +291,8 @@ def test_of_several_that_left_the_one_to_blame_is_named():
     assert text.startswith("rank 5 has ended")
     assert text.endswith("so rank 6 did not reach this")
     kind, text, written = lost([2], r2=Left.LATE + 8 * 3)
-    assert (kind, written) == (
-        TimeoutError,
-        (Left.LATE, 3),
-    )  # a rank that misses this rank follows the entry
+    # the entry names rank 3, for a rank that then misses this rank
+    assert (kind, written) == (TimeoutError, (Left.LATE, 3))
     assert text == "rank 7 was too late, so rank 6 did not reach this"
     kind, text, written = lost([2], r2=Left.LATE + 8 * 1)  # the rank to blame has ended since
     assert (kind, written) == (PeerLost, (Left.LOST, 1))

@@ -21,7 +21,7 @@ def test_parts_in_order_are_the_whole_and_sizes_differ_by_one(size, parts):
 
 @pytest.mark.parametrize("index", [-1, 3, 4])
 def test_a_part_that_is_not_there_is_refused(index):
-    with pytest.raises(ValueError, match=f"no part {index} of 3: they count from 0 to 2"):
+    with pytest.raises(ValueError, match=f"no part {index} of 3: use 0 to 2"):
         part(10, index, 3)
 
 
@@ -82,7 +82,7 @@ def test_counted_targets_of_a_copy_stand_in_the_word_before(length):
 
 @pytest.mark.parametrize("odd", [{"length": 2, "vocab": 9}, {"length": 5, "vocab": 1}])
 def test_what_cannot_be_copied_is_refused(odd):
-    with pytest.raises(ValueError, match="nothing can be copied"):
+    with pytest.raises(ValueError, match="too small to copy a word"):
         copying_batch(0, sequences=1, **odd)
 
 
@@ -94,5 +94,5 @@ def test_sequences_keep_their_numbers_through_every_cut():
     assert [m.numbers.tolist() for m in shard.micro(3)] == [[3], [4], []]
     later = replace(batch, step=4)
     assert later.shard(2, 3).to("cpu").step == 4
-    with pytest.raises(ValueError, match="7 sequences, and 2 numbers"):
+    with pytest.raises(ValueError, match="7 sequences, but 2 numbers"):
         replace(batch, numbers=torch.arange(2))

@@ -37,7 +37,7 @@ def test_every_epoch_holds_every_sample_once(order):
 def test_a_run_resumed_on_other_ranks_sees_the_samples_it_would_have_seen():
     whole = [Order(samples=103, batch=10, seed=7).global_batch(k).tolist() for k in range(30)]
     seen = []
-    for k in range(30):  # a new order each time: nothing but seed and k is carried along
+    for k in range(30):  # a new Order each time: only seed and k matter
         world = (1, 2, 4)[k // 10]
         order = Order(samples=103, batch=10, seed=7)
         seen.append([i for rank in range(world) for i in order.shard(k, rank, world).tolist()])
@@ -70,9 +70,9 @@ def test_a_shuffle_is_a_permutation(samples):
 
 
 def test_all_orders_of_four_come_up_equally_often():
-    """The 24 orders, over 6000 seeds of 4 epochs each: chi-squared with 23 degrees of freedom.
+    """All 24 orders are equally likely: chi-squared, 23 degrees of freedom, 6000 seeds, 4 epochs.
 
-    Its 0.999999 quantile is 70.5. The seeds are fixed, so the test gives the same each time.
+    The distribution's 0.999999 quantile is 70.5. The seeds are fixed, so the result is too.
     """
     counts = {}
     for seed in range(6000):
@@ -84,7 +84,7 @@ def test_all_orders_of_four_come_up_equally_often():
 
 
 def test_neighbours_are_torn_apart():
-    """The ranks' correlation of place and sample is that of chance: below 5 / sqrt(n)."""
+    """Place and sample are not correlated: the rank correlation is below 5 / sqrt(n)."""
     n = 10_000
     for seed in range(20):
         out = shuffled(np.arange(n), n, seed, 0)
@@ -104,11 +104,11 @@ def test_a_billion_samples_take_no_memory():
 
 
 def test_what_makes_no_order_is_refused():
-    with pytest.raises(ValueError, match="at least 1: they are 0 and 4"):
+    with pytest.raises(ValueError, match="at least 1, not 0 and 4"):
         Order(samples=0, batch=4)
-    with pytest.raises(ValueError, match="at least 1: they are 4 and 0"):
+    with pytest.raises(ValueError, match="at least 1, not 4 and 0"):
         Order(samples=4, batch=0)
-    with pytest.raises(ValueError, match="count from 0: -1"):
+    with pytest.raises(ValueError, match="there is no batch -1"):
         Order(samples=4, batch=4).global_batch(-1)
     with pytest.raises(ValueError, match="no part 2 of 2"):
         Order(samples=4, batch=4).shard(0, 2, 2)

@@ -65,5 +65,5 @@ def test_a_rank_that_is_not_there_is_refused(world, rank):
 
 
 def test_fewer_than_no_samples_are_refused():
-    with pytest.raises(ValueError, match="below 0: -1"):
+    with pytest.raises(ValueError, match="must not be negative: -1"):
         ShardSampler(-1, 2, 0)

@@ -1,4 +1,4 @@
-"""Source gives what its order says, cut for the ranks; the held-out batches stay as they stand."""
+"""A Source gives each rank its shard of each batch. Held-out batches are not shuffled."""
 
 import pytest
 import torch
@@ -31,5 +31,5 @@ def test_held_out_is_every_block_once(blocks):
     assert [len(batch) for batch in batches] == [3, 3, 1]
     tokens = torch.cat([batch.tokens for batch in batches])
     assert torch.equal(tokens, blocks.batch(range(7)).tokens)
-    with pytest.raises(ValueError, match="held-out"):
+    with pytest.raises(ValueError, match="held-out sequences are too many"):
         held_out(blocks, len(blocks) + 1, 3)

@@ -75,7 +75,7 @@ def test_it_travels_and_is_the_same_each_time_it_is_learnt(bpe):
 def test_vocabularies_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match="at least 257"):
         train_bpe(TEXTS, 256)
-    with pytest.raises(ValueError, match="give 258 tokens, not 1000: no pair is left"):
+    with pytest.raises(ValueError, match="give only 258 tokens, not 1000: use more text"):
         train_bpe(["aa"], 1000)
 
 

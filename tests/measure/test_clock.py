@@ -51,7 +51,7 @@ def test_medians_and_quartiles():
 
 
 @pytest.mark.parametrize("counts", [{"repeats": 0}, {"calls": 0}, {"warmup": -1}])
-def test_senseless_counts(counts):
+def test_invalid_counts(counts):
     with pytest.raises(ValueError, match="at least"):
         time_of(lambda: None, **counts)
 

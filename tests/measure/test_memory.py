@@ -145,7 +145,7 @@ def test_the_peak_is_that_of_living_tensors():
     assert live.peak == 8000
 
 
-def test_the_peak_counts_what_was_there_and_an_emptied_storage_no_more():
+def test_the_peak_counts_existing_but_not_emptied_storages():
     there = torch.zeros(1000)
     with LiveStorages([there]) as live:
         assert live.now == 4000
@@ -185,7 +185,7 @@ def moved(worker):
     return before, live.peak
 
 
-def test_what_a_sharded_tensor_makes_inside_is_in_the_peak():
+def test_tensors_inside_a_sharded_tensor_count_in_the_peak():
     half = FLOAT * 8 * 16 // 2
     for before, peak in launch(moved, workers=2):
         assert before == 2 * half

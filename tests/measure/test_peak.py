@@ -47,7 +47,7 @@ def test_the_product_is_made_and_the_copy_too(monkeypatch):
     assert targets[0].tolist() == [1.0] * 16
 
 
-def test_all_that_was_asked_for():
+def test_every_request_has_a_result():
     found = peak_of(dtypes=(torch.float32, torch.float64), threads=(1, 2), size=32, copied=1024)
     assert set(found.flops) == {(d, t) for d in ("float32", "float64") for t in (1, 2)}
     assert set(found.bandwidth) == {1, 2}

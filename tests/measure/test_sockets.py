@@ -33,7 +33,7 @@ def test_bytes_sent_since(pair):
     assert count.read() == 1234
 
 
-def test_what_waits_in_the_kernel_counts(pair):
+def test_bytes_that_wait_in_the_kernel_count(pair):
     one, _, _ = pair
     count = SentBytes()
     one.setblocking(False)

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 from nbconvert import HTMLExporter
 
+DISPLAYS = {"img", "svg", "table"}
 SILENT = {"script", "style"}
 INLINE = {"span", "b", "strong", "em", "code", "a", "i", "sub", "sup"}
 
@@ -17,13 +18,13 @@ class Shown:
     Attributes:
         source: the visible text of a text cell, or the code of a code cell.
         output: the visible text below a code cell.
-        pictures: how many pictures are visible below a code cell.
+        displays: how many pictures and tables are visible below a code cell.
         open_answers: how many folded answers are open.
     """
 
     source: str = ""
     output: str = ""
-    pictures: int = 0
+    displays: int = 0
     open_answers: int = 0
 
 
@@ -50,8 +51,8 @@ class Page(HTMLParser):
                 self.cell.open_answers += 1
         self.silent += tag in SILENT
         self.summary += tag == "summary"
-        if tag in ("img", "svg") and self.cell and self.part == "output" and not any(self.details):
-            self.cell.pictures += 1
+        if tag in DISPLAYS and self.cell and self.part == "output" and not any(self.details):
+            self.cell.displays += 1
         self.separate(tag)
 
     def handle_endtag(self, tag):

@@ -1,6 +1,7 @@
 """The tool that executes notebooks: on small made ones, in a folder of their own."""
 
 import base64
+import html
 import re
 import sys
 from pathlib import Path
@@ -39,9 +40,9 @@ def test_course_writes_html_and_leaves_the_notebook_alone(tool, root, capsys):
     path = write(root, "print(6 * 7)", "import sys; print('ran on', sys.executable)")
     before = path.read_bytes()
     tool.main(["course"], root)
-    html = root.joinpath("build", "week01_trial.html").read_text()
-    assert "42" in html
-    assert f"ran on {sys.executable}" in html  # not on whatever kernel is named python3
+    page = root.joinpath("build", "week01_trial.html").read_text()
+    assert "42" in page
+    assert f"ran on {sys.executable}" in page  # not on whatever kernel is named python3
     assert path.read_bytes() == before
     assert re.search(r"week01_trial.ipynb  cell 0/2  0 s", out := capsys.readouterr().out)
     assert re.search(r"week01_trial.ipynb  cell 2/2  \d+ s\n", out)
@@ -166,3 +167,38 @@ def test_a_large_picture_is_an_error(tool, root):
     nb.cells[1].outputs = [new_output("display_data", {"image/png": png})]
     with pytest.raises(SystemExit, match=r"In \[1\]: a picture of 61 kB"):
         tool.strip(nb, root)
+
+
+def test_pictures_keep_their_size_and_words_and_answers_stay_folded(tool, root):
+    nb = new_notebook(cells=[new_markdown_cell("# A"), new_code_cell("plot()")])
+    png = base64.b64encode(b"\x89PNG").decode()
+    words = f"A curve of '{root}/data' & <b>more</b>"
+    about = {"image/png": {"width": 300, "height": 200, "alt": words}}
+    folded = "<details><summary>predict first, then open</summary>42</details>"
+    nb.cells[1].outputs = [
+        new_output("display_data", {"image/png": png}, metadata=about),
+        new_output("display_data", {"text/html": folded}),
+    ]
+    tool.strip(nb, root)
+    picture, answer = nb.cells[1].outputs
+    kept = {"width": 300, "height": 200, "alt": "A curve of './data' & <b>more</b>"}
+    assert picture.metadata == {"image/png": kept}
+    assert answer.data["text/html"] == folded
+
+    page = tool.page(nb, "week01_trial")
+    (image,) = re.findall(r"<img\b[^>]*>", page)
+    assert re.search(r"width=.?300\b", image)
+    assert re.search(r"height=.?200\b", image)
+    alt = re.search(r'alt="([^"]*)"', image)[1]
+    assert html.unescape(alt) == kept["alt"]
+    assert folded in page
+    assert not re.search(r"<details[^>]*\bopen\b", page)
+
+
+def test_a_picture_without_words_stays_as_it_is(tool, root):
+    nb = new_notebook(cells=[new_code_cell("plot()")])
+    png = base64.b64encode(b"\x89PNG").decode()
+    nb.cells[0].outputs = [new_output("display_data", {"image/png": png})]
+    tool.strip(nb, root)
+    assert nb.cells[0].outputs[0].metadata == {}
+    assert png in tool.page(nb, "week01_trial")

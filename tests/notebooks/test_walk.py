@@ -2,6 +2,7 @@
 
 import ast
 
+import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
@@ -45,6 +46,7 @@ def run(*sources, tags=(), sent=36_896):
         "prediction_sheet": prediction_sheet,
         "picture": picture,
         "send": lambda: sent,
+        "table": lambda: pd.DataFrame({"bytes": [1]}),
         "loss": 41.7,
     }
     cells = []
@@ -143,11 +145,12 @@ def test_a_notebook_without_predictions_needs_no_sheet():
             "cell 2: measured= is a literal",
         ),
         # pictures
-        ({"below": "picture()"}, "cell 3: a picture beside the closed answer of cell 2"),
+        ({"below": "picture()"}, "cell 3: a picture or table beside the closed answer of cell 2"),
         (
             {"question": "0", "ask": ASK, "run": "picture()", "below": RUN, "remember": None},
-            "cell 2: a picture beside the closed answer of cell 3",
+            "cell 2: a picture or table beside the closed answer of cell 3",
         ),
+        ({"below": "table()"}, "cell 3: a picture or table beside the closed answer of cell 2"),
         # the sheet
         ({"sheet": None}, "the last code cell is to be prediction_sheet()"),
         ({"sheet": f"{SHEET}\n1"}, "the sheet is to be committed without predictions"),
@@ -209,15 +212,43 @@ def test_three_digits_agree_by_chance_far_from_a_measurement():
     second = "side_by_side('second', prediction=prediction_b, measured=loss)"
     near = run(Text("start"), *good(run=measured)[1:4], text, "prediction_b = None", second, SHEET)
     assert any("tells 41.7" in line for line in faults(near))
-    far = run(text, *good(run=measured)[1:4], Text("x"), "prediction_b = None", second, SHEET)
+    early = [Text("start"), text, *good(run=measured)[1:4], Text("x"), "prediction_b = None"]
+    far = run(*early, second, SHEET)
     assert faults(far) == []
     formula = second.replace("measured=", "formula=")
-    told = run(text, *good(run=measured)[1:4], Text("x"), "prediction_b = None", formula, SHEET)
-    assert any("cell 0: tells 41.7" in line for line in faults(told))
+    told = run(*early, formula, SHEET)
+    assert any("cell 1: tells 41.7" in line for line in faults(told))
 
 
 def test_a_tag_allows_a_picture_that_shows_no_answer():
     assert faults(run(*good(below="picture()"), tags=["no-answer"])) == []
+
+
+def test_a_picture_may_stand_below_the_first_text():
+    assert faults(run(*good()[:-1], "picture()", SHEET)) == []
+
+
+def test_the_next_prediction_ends_what_belongs_to_an_answer():
+    second = RUN.replace('"sent"', '"again"').replace("=prediction_sent", "=prediction_b")
+    parts = [Text(QUESTION), ASK, RUN, "prediction_b = None", second, "picture()", SHEET]
+    [fault] = faults(run(*parts))
+    assert fault == "cell 5: a picture or table beside the closed answer of cell 4"
+
+
+def test_a_printed_number_is_found():
+    for tags, found in (
+        ([], ["cell 2: a printed number beside the closed answer"]),
+        (["no-answer"], []),
+    ):
+        nb = run(*good(), tags=tags)
+        nb.cells[2].outputs.append(new_output("stream", name="stdout", text="it took 5 ms"))
+        assert faults(nb) == found
+    nb.cells[2].outputs[-1].text = "four ranks"
+    assert faults(nb) == []
+
+
+def test_the_sheet_may_follow_the_last_answer():
+    assert faults(run(*good(below=None, remember=None))) == []
 
 
 def test_no_test_compares_the_bytes_of_a_picture():
@@ -251,7 +282,7 @@ def test_an_answer_with_open_details_is_found():
 def test_a_number_in_plain_text_is_found():
     nb = run(*good())
     nb.cells[2].outputs[0].data["text/plain"] = "sent (B): formula 5"
-    assert any("a number in the plain text" in line for line in faults(nb))
+    assert any("the plain text is not folded" in line for line in faults(nb))
 
 
 def test_a_committed_prediction_is_found():
@@ -278,6 +309,6 @@ def test_what_a_page_shows():
     assert shown[0].source.split() == ["a", "line", "b"]
     assert "'out'" in shown[1].source
     assert "'out'" in shown[1].output
-    assert [cell.pictures for cell in shown] == [0, 0, 1]
+    assert [cell.displays for cell in shown] == [0, 0, 1]
     nested = "<details><summary>x</summary><details><summary>y</summary>z</details></details>"
     assert render(run(Text(nested)))[0].source.split() == ["x"]

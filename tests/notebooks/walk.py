@@ -12,102 +12,25 @@ question, its prediction and its answer:
 """
 
 import ast
-import html
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
-from tests.notebooks.rendered import Shown, render
-from tests.notebooks.spelled import Number, agree, computed_in, constant, in_text, parse
+from tests.notebooks.cells import ANSWER, Cell, called, read
+from tests.notebooks.spelled import Number, agree, computed_in, constant, in_text
 
 WORDS, COLUMNS = 150, 88
 FIRST = "predict first, then open"
 SOURCES = ("formula", "simulated", "published", "measured")
 CHECKED = "nbval-check-output"  # a tag
-NO_ANSWER = "no-answer"  # a tag: the pictures of this cell do not show the answer
+NO_ANSWER = "no-answer"  # a tag: what this cell shows unfolded is not the answer
 DIGITS = 3  # fewer agree by chance
-ANSWER = re.compile(r"<details class='answer'>(.*?)</details>", re.S)
-
-
-@dataclass
-class Cell:
-    """One cell, its syntax tree if it has code, and what its page shows."""
-
-    number: int
-    kind: str
-    source: str
-    tags: list[str]
-    outputs: list
-    shown: Shown
-    tree: ast.AST = field(default_factory=lambda: ast.Module([], []))
-
-    def calls(self, *names: str) -> Iterator[ast.Call]:
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call) and called(node) in names:
-                yield node
-
-    @property
-    def folds(self) -> list[ast.Call]:
-        return list(self.calls("side_by_side", "reveal"))
-
-    @property
-    def asks(self) -> list[str]:
-        """The names of a cell that holds nothing but `name = None`; else none."""
-        names = []
-        for node in getattr(self.tree, "body", []):
-            if not (isinstance(node, ast.Assign) and getattr(node.value, "value", 0) is None):
-                return []
-            if not isinstance(node.targets[0], ast.Name):
-                return []
-            names += [target.id for target in node.targets]
-        return names
-
-    @property
-    def sets(self) -> set[str]:
-        nodes = ast.walk(self.tree)
-        return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-
-    def html(self) -> list[str]:
-        return [o["data"]["text/html"] for o in self.outputs if "text/html" in o.get("data", {})]
-
-    def plain(self) -> list[str]:
-        return [o["data"]["text/plain"] for o in self.outputs if "text/plain" in o.get("data", {})]
-
-    def answers(self) -> list[tuple[str, str]]:
-        """(source, text) of every answer that is folded in this cell's output."""
-        found = []
-        for body in ANSWER.findall("".join(self.html())):
-            table = body.split("</summary>")[1].split("</table>")[0]
-            head = [name.removesuffix(" here") for name in re.findall("<th>(.*?)</th>", table)[1:]]
-            for row in table.split("<tr>"):
-                values = re.findall("<td><b>(.*?)</b></td>", row)
-                found += [(s, html.unescape(v)) for s, v in zip(head, values, strict=False) if v]
-        return found
-
-
-def read(nb) -> list[Cell]:
-    cells = []
-    for number, (cell, shown) in enumerate(zip(nb.cells, render(nb), strict=True)):
-        cells.append(
-            Cell(
-                number=number,
-                kind=cell.cell_type,
-                source=cell.source,
-                tags=cell.metadata.get("tags", []),
-                outputs=cell.get("outputs", []),
-                shown=shown,
-            )
-        )
-        if cell.cell_type == "code":
-            cells[-1].tree = parse(cell.source)
-    return cells
 
 
 def faults(nb) -> list[str]:
     """One line for each fault of a notebook."""
     cells = read(nb)
-    checks = (lengths, own_cells, folded, told, in_asserts, pictures, sheet)
+    checks = (lengths, own_cells, folded, told, in_asserts, beside, sheet)
     return [f"cell {number}: {said}" for check in checks for number, said in check(cells)]
 
 
@@ -144,7 +67,8 @@ def own_cells(cells: list[Cell]):
                     yield cell.number, f"no cell of its own above sets {name} to None"
         for call in cell.calls("side_by_side"):
             compared |= set(predictions(call) or [])
-            titles += Counter(n.value for n in ast.walk(call.args[0]) if is_text(n))
+            for what in call.args[:1]:
+                titles += Counter(n.value for n in ast.walk(what) if is_text(n))
         for name in cell.asks:
             if name in asked:
                 yield cell.number, f"{name} is already the name of another prediction"
@@ -161,11 +85,6 @@ def own_cells(cells: list[Cell]):
             yield 0, f"{times} questions have the name {title!r}: the sheet would mix them up"
 
 
-def called(node: ast.Call) -> str:
-    """The last name of what is called: `side_by_side` in `check.side_by_side(…)`."""
-    return getattr(node.func, "id", getattr(node.func, "attr", ""))
-
-
 def is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
@@ -180,10 +99,12 @@ def folded(cells: list[Cell]):
             yield cell.number, f"{len(cell.folds)} answers, {len(bodies)} of them folded"
         if cell.shown.open_answers:
             yield cell.number, "an answer is folded, but open"
-        for text in cell.plain():
-            for line in text.split("\n"):
-                if FIRST not in line and re.search(r"\d", line):
-                    yield cell.number, f"a number in the plain text: {line[:60]}"
+        for output in cell.outputs:
+            data = output.get("data", {})
+            if ANSWER.search(data.get("text/html", "")):
+                for line in data["text/plain"].split("\n"):
+                    if FIRST not in line:
+                        yield cell.number, f"the plain text is not folded: {line[:60]}"
         tables = "".join(ANSWER.sub("", body) for body in cell.html())
         if "your prediction" in tables:
             yield cell.number, "a prediction was made: commit the notebook without"
@@ -282,16 +203,24 @@ def gives(claim: float | str, text: str) -> bool:
     return False
 
 
-def pictures(cells: list[Cell]):
-    """Between a prediction and the first text below its answer, pictures are folded."""
+def beside(cells: list[Cell]):
+    """Between a prediction and the first text below its answer, what shows the answer is folded."""
     since = None
     for cell in cells:
         since = cell.number if cell.asks else since
         if not cell.folds or since is None:
             continue
         for other in [*cells[since : cell.number + 1], *neighbours(cells, cell)]:
-            if other.shown.pictures and NO_ANSWER not in other.tags:
-                yield other.number, f"a picture beside the closed answer of cell {cell.number}"
+            if NO_ANSWER in other.tags or list(other.calls("prediction_sheet")):
+                continue
+            if other.shown.displays:
+                yield (
+                    other.number,
+                    f"a picture or table beside the closed answer of cell {cell.number}",
+                )
+        printed = "".join(output.get("text", "") for output in cell.outputs)
+        if re.search(r"\d", printed) and NO_ANSWER not in cell.tags:
+            yield cell.number, "a printed number beside the closed answer"
 
 
 def sheet(cells: list[Cell]):

@@ -45,6 +45,6 @@ def test_ours_sends_no_more_bytes_and_holds_no_more_than_torch_s():
         assert a.memory.activations <= b.memory.activations
 
 
-def test_accelerate_takes_the_whole_world():
+def test_accelerate_needs_the_whole_world():
     with pytest.raises(WorkerError, match="whole world"):
         twin(AccelerateDataParallel, workers=2, layout={"dp": 1, "tp": 2})

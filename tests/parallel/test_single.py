@@ -49,7 +49,7 @@ def by_hand(rule: OptimizerConfig, steps: int, rates):
 
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("changes", RULES.values(), ids=RULES)
-def test_it_is_the_loop_that_anybody_would_write(changes, micro_batches):
+def test_it_equals_a_plain_training_loop(changes, micro_batches):
     rule = OptimizerConfig(**changes)
     rates = lambda k: rule.lr / (k + 1)  # noqa: E731
     losses, norms, parameters = by_hand(rule, 6, rates)

@@ -98,7 +98,7 @@ def test_the_order_of_a_step(micro_batches):
 
 
 @pytest.mark.parametrize("recompute", ["selective", "full"])
-def test_a_forward_that_is_computed_again_belongs_to_the_backward(recompute):
+def test_a_recomputed_forward_belongs_to_the_backward(recompute):
     plain, again = (
         launch(diary, 1, device="cpu", micro_batches=2, recompute=kind)[0]["step"]
         for kind in ("none", recompute)

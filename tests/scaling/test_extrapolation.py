@@ -27,9 +27,8 @@ def test_only_the_small_runs_are_seen(sweep):
     loss = np.where(large, 1.1 * loss, loss)  # the large runs follow another law
     found = extrapolate(params, tokens, loss)
     assert abs(found.fit.E / BESIROGLU.E - 1) < 1e-4
-    assert found.errors == pytest.approx(
-        np.full(30, 1 / 1.1 - 1), abs=1e-6
-    )  # the predictions are too low
+    # the predictions are too low
+    assert found.errors == pytest.approx(np.full(30, 1 / 1.1 - 1), abs=1e-6)
     assert found.mean_error == pytest.approx(1 - 1 / 1.1, abs=1e-6)
 
 

@@ -73,9 +73,8 @@ def test_the_optimum_is_the_lowest_loss_for_its_compute(law, compute):
         return law.loss(np.exp(x), compute / 6 / np.exp(x))
 
     found = minimize_scalar(loss, bracket=(np.log(params) - 2, np.log(params) + 3))
-    assert np.log(params) == pytest.approx(
-        found.x, abs=1e-5
-    )  # nearer than that the loss is flat to rounding
+    # nearer than that the loss is flat to rounding
+    assert np.log(params) == pytest.approx(found.x, abs=1e-5)
 
 
 def test_wrong_numbers_are_refused():

@@ -14,7 +14,7 @@ from tests.state.cases import spread
 
 @settings(deadline=None)
 @given(spread())
-def test_parts_come_back_from_json(drawn):
+def test_parts_survive_json(drawn):
     _, _, parts = drawn
     for own in parts.ranks:
         for part in own.values():
@@ -67,7 +67,7 @@ def test_looking_up():
     ]
 
 
-def test_the_same_on_all_ranks_is_what_all_ranks_see():
+def test_the_order_is_the_same_on_all_ranks():
     """The order of regions does not depend on the order of other ranks' dicts."""
     ranks = [place(Seat(LAYOUT, rank)) for rank in range(4)]
     other = [dict(reversed(own.items())) if rank else own for rank, own in enumerate(ranks)]

@@ -22,7 +22,7 @@ def of(*parts: Part):
     return check(ranks, {"w": (4, 2)})
 
 
-def test_what_makes_up_the_model():
+def test_parts_that_make_up_the_model():
     [one] = of(part(), part())["w"]
     assert one.keys == {0: "w", 1: "w"}
     low, high = of(part((2, 4), holders=[0]), part((0, 2), holders=[1]))["w"]
@@ -45,7 +45,7 @@ def test_what_makes_up_the_model():
         ((part(flat=(0, 8), pending=[(0, 1)]), part(pending=[(0, 1)])), "in different orders"),
     ],
 )
-def test_what_does_not(parts, message):
+def test_parts_that_do_not_make_up_the_model(parts, message):
     with pytest.raises(ValueError, match=message):
         of(*parts)
 
@@ -88,7 +88,7 @@ def test_sums_that_differ_between_ranks():
 
 @settings(deadline=None)
 @given(spread(), st.data())
-def test_a_part_that_is_lost_or_doubled_is_found(drawn, data):
+def test_a_missing_or_doubled_part_raises(drawn, data):
     _, _, parts = drawn
     ranks = [dict(own) for own in parts.ranks]
     for regions in parts.regions.values():

@@ -20,7 +20,7 @@ def said(place, layout=GRID, shape=(8, 6), rank=0):
     return placements(layout, rank, place(seat, whole(seat, "w", shape)))
 
 
-def test_what_dtensor_can_say():
+def test_representable_parts():
     everywhere = {"dp": Replicate(), "pp": Replicate(), "tp": Replicate()}
     assert said(lambda s, p: p) == everywhere
     assert said(lambda s, p: cut(s, p, 1, "tp")) == everywhere | {"tp": Shard(1)}
@@ -36,7 +36,7 @@ def test_what_dtensor_can_say():
     assert said(lambda s, p: only(s, p, "pp", [0]), Layout(pp=2)) == {}
 
 
-def test_what_it_cannot():
+def test_parts_that_dtensor_cannot_represent():
     assert said(lambda s, p: flat(s, p, "dp")) is None
     assert said(lambda s, p: cut(s, p, 0, "tp", [[(0, 2), (4, 6)], [(2, 4), (6, 8)]])) is None
     assert said(lambda s, p: cut(s, p, 0, "tp", [[(0, 3)], [(3, 8)]])) is None

@@ -103,7 +103,7 @@ def test_a_tensor_held_twice_is_made_once():
     assert torch.equal(torch.cat([*local.values()]), make("w", (4, 3)))
 
 
-def test_what_does_not_fit():
+def test_parts_and_tensors_that_do_not_fit():
     seat = Seat(Layout(dp=1), 0)
     parts = {"w": whole(seat, "w", (2,))}
     make = lambda name, shape: torch.ones(shape)  # noqa: E731

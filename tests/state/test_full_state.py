@@ -136,6 +136,6 @@ def test_counts_keep_their_kind(cluster):
         ([{"w": {"exp": torch.zeros(4)}}] * 3 + [{}], "some have no tensor: .*None"),
     ],
 )
-def test_what_is_no_state(cluster, kept, message):
+def test_invalid_optimizer_state(cluster, kept, message):
     with pytest.raises(WorkerError, match=message):
         cluster.run(kept_on, kept=kept)

@@ -51,7 +51,7 @@ def test_frozen_tensors_have_no_gradient(cluster):
         assert found["w"].tolist() == [1, 1]
 
 
-def test_a_replica_that_drifted_away_shows_it(cluster):
+def test_drifted_replicas_keep_their_own_numbers(cluster):
     def drift(worker):
         parts = AllParts([{"w": Part(name="w", shape=(2,), holders=range(4))}] * 4)
         return full(parts, {"w": torch.full((2,), float(worker.rank))})["w"].tolist()

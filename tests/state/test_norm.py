@@ -105,7 +105,7 @@ def test_replicas_give_the_bits_of_one_process():
 
 
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
-def test_what_is_not_finite_shows_on_every_rank(cluster, bad):
+def test_a_norm_that_is_not_finite_is_so_on_every_rank(cluster, bad):
     ranks, plain = in_columns(torch.float32)
     plain["w"][3, 17] = bad
     runs = cluster.run(spoilt, ranks=ranks, plain=plain)

@@ -57,7 +57,7 @@ def test_equal_descriptions_are_equal():
         ([(4, 8), (0, 5)], "overlap"),
     ],
 )
-def test_ranges_that_are_none(ranges, message):
+def test_invalid_ranges(ranges, message):
     with pytest.raises(ValueError, match=message):
         Cut(dim=0, axes=("tp",), ranges=ranges)
 
@@ -79,7 +79,7 @@ def test_ranges_that_are_none(ranges, message):
         ({"holders": (0, 1, 2, 3), "pending": [(0, 1), (2, 3)]}, "count ranks twice"),
     ],
 )
-def test_parts_that_are_none(changes, message):
+def test_invalid_parts(changes, message):
     with pytest.raises(ValueError, match=message):
         part(**changes)
 

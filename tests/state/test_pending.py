@@ -180,7 +180,7 @@ def test_first_sums_come_before_second_ones():
         ({"w": "by rank"}, r"gradients of w have .*: \['torch.float32', 'torch.float64'\]"),
     ],
 )
-def test_what_cannot_be_completed(cluster, local, message):
+def test_invalid_gradients(cluster, local, message):
     def sums(worker, local):
         mesh = make_mesh(Layout(dp=4))
         own = {"w": pending(mesh, whole(mesh, "w", (2,)), "dp")}

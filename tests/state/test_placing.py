@@ -101,12 +101,12 @@ def test_a_group_of_one_is_no_sum():
         (lambda s, p: flat(s, p, "dp", where=[(0, 4), (5, 48)]), "repeats index 4"),
     ],
 )
-def test_what_cannot_be_placed(place, message):
+def test_invalid_placings(place, message):
     with pytest.raises(ValueError, match=message):
         on_every_rank(GRID, place)
 
 
-def test_a_seat_that_is_none():
+def test_an_invalid_seat():
     with pytest.raises(ValueError, match="no rank 8"):
         Seat(GRID, 8)
 
@@ -126,7 +126,7 @@ def test_index_is_the_place_in_the_group(layout):
 
 @settings(deadline=None)
 @given(spread())
-def test_whatever_is_placed_makes_up_the_model(drawn):
+def test_every_placing_makes_up_the_model(drawn):
     """`AllParts` checks that every number is held, and that holders and sums agree."""
     _, recipes, parts = drawn
     assert set(parts.shapes) == {recipe.name for recipe in recipes}

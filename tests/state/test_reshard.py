@@ -65,7 +65,7 @@ def test_all_moves_together_are_the_other_layout(pair):
 
 @settings(deadline=None)
 @given(pairs())
-def test_a_rank_is_sent_nothing_that_it_holds(pair):
+def test_a_rank_receives_nothing_that_it_holds(pair):
     source, target = pair
     for name, shape in source.shapes.items():
         for rank in range(len(source.ranks)):
@@ -126,7 +126,7 @@ def sent(worker, kinds):
     return payload[1] - payload[0]  # the first call sends facts but no numbers
 
 
-def test_only_what_is_lacking_travels(cluster):
+def test_only_missing_numbers_are_sent(cluster):
     block = 4 * 4 * 4  # bytes: a quarter of the rows, a quarter of the columns
     assert list(cluster.run(sent, kinds=("rows", "columns"))) == [3 * block] * WORLD
     assert list(cluster.run(sent, kinds=("rows", "flat"))) == [0] * WORLD  # the same numbers
@@ -143,7 +143,7 @@ def tries(worker, source, target, local):
     return reshard(AllParts(source), local[worker.rank], AllParts(target))
 
 
-def test_what_cannot_be_resharded(cluster):
+def test_invalid_reshards(cluster):
     good, value = plain_parts(), {"w": torch.zeros(3)}
     refusals = {
         "layouts have 4 and 3 ranks": (good, plain_parts(3), [value] * 4),
@@ -166,14 +166,14 @@ def test_what_cannot_be_resharded(cluster):
             cluster.run(tries, source=source, target=target, local=local)
 
 
-def test_a_tensor_that_nobody_has_is_left_out(cluster):
+def test_a_tensor_that_no_rank_has_is_left_out(cluster):
     assert (
         list(cluster.run(tries, source=plain_parts(), target=plain_parts(), local=[{}] * 4))
         == [{}] * 4
     )
 
 
-def test_numbers_that_lie_apart_in_memory(cluster):
+def test_tensors_with_strides(cluster):
     """The source is a column of a larger tensor, and requires grad."""
 
     def transposed(worker):

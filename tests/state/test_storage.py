@@ -41,7 +41,7 @@ def test_there_and_back(cluster, data):
     cluster.run(there_and_back, sizes=sizes, recipes=recipes)
 
 
-def test_what_dtensor_can_say_is_not_copied(cluster):
+def test_representable_parts_are_not_copied(cluster):
     def pointers(worker):
         mesh = make_mesh(Layout(dp=2, tp=2))
         own = {

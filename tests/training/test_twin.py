@@ -115,7 +115,7 @@ class MeanOfMeans(DataParallel):
 
 
 class NotReplicated(DataParallel):
-    """Rank 1 starts from other parameters."""
+    """All ranks but rank 0 start from other parameters."""
 
     def __init__(self, config, seed, mesh, **options):
         super().__init__(config, seed, mesh, **options)
@@ -192,9 +192,8 @@ class HalfAsFast(DataParallel):
     ],
 )
 def test_a_mistake_is_found_and_named(mistake, what, step):
-    comparison = twin(
-        mistake, workers=2, sequences=5
-    )  # the ranks' token counts differ at every step
+    # five sequences: the ranks' token counts differ at every step
+    comparison = twin(mistake, workers=2, sequences=5)
     assert not comparison
     found, row = comparison.first_wrong()
     assert (found, row.step) == (what, step), comparison

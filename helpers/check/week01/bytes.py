@@ -1,4 +1,4 @@
-"""Exercise of week 1, second part: the bytes of a collective, against bytes really sent."""
+"""Exercise of week 1, second part: bytes of a collective, compared with the bytes sent."""
 
 import math
 
@@ -21,9 +21,9 @@ LARGE = (64, 10**9)  # ranks, bytes: by formula
 def bytes_on_the_wire(fn) -> Verdict:
     """Check `fn(collective, ranks, size) -> bytes` against bytes that ranks really send.
 
-    Size is the whole buffer, in bytes. The answer is the least that one rank must send; for
-    "broadcast", the bytes of all ranks together. On 1 to 4 ranks the kernel counts (elsewhere the
-    formula is used), and for many ranks the formula decides.
+    Size is the whole buffer, in bytes. The answer is the least that one rank can send; for
+    "broadcast", where ranks differ, the sum over all ranks. The kernel counts on 1 to 4 ranks (a
+    formula where the kernel does not count), and a formula gives the answer for many ranks.
     """
     return examine("bytes_on_the_wire", fn, [(n, {}) for n in (3, 4, 2, 1)], run_bytes, judge_bytes)
 
@@ -37,7 +37,7 @@ def run_bytes(worker, solve):
         dist.barrier()
         count = SentBytes(without_ports=store_ports())
         do(collective, buffer, part)
-        dist.barrier()  # every message has arrived: count now
+        dist.barrier()  # all that was sent has been received: it can be counted
         rows[collective] = {
             "answer": answer.item() if isinstance(answer, torch.Tensor) else answer,
             "large": solve(collective, *LARGE) if n > 1 else None,
@@ -79,23 +79,23 @@ def judge_bytes(runs):
         by_rank = [sent(collective, size, many, rank=r, backend="nccl") for r in range(many)]
         right = sum(by_rank) if collective == "broadcast" else by_rank[0]
         answer = runs[0][collective]["large"]
-        text = f"the question was for {many} ranks, and the formula gives {right:,.0f}"
+        text = f"that was asked for {many} ranks, and the formula says {right:,.0f}"
         compare(collective, answer, many, size, right, text, 2)
 
 
 def compare(collective, answer, n, size, right, text, more):
-    """Raise NotRight unless the answer is `right`; `right` may be too large by `more` bytes."""
+    """Raise NotRight unless the answer is `right`, which may be too large by `more` bytes."""
     if not is_number(answer):
-        raise NotRight(f"{collective}: returned {answer!r}", "Return one number of bytes.")
+        raise NotRight(f"{collective}: returned {answer!r}", "Return one number: of bytes.")
     if not -2 <= right - answer <= more:
         raise NotRight(
-            f"{collective} of {size:,} bytes: you returned {answer:,.10g} bytes; {text}",
+            f"{collective} of {size:,} bytes: you said {answer:,.10g} bytes; {text}",
             hint_bytes(collective, answer, n, size),
         )
 
 
 def hint_bytes(collective, answer, n, size) -> str:
-    """Which well-known mistake gives this answer?"""
+    """Which common mistake gives this answer?"""
     share, last = size / n, n - 1
     right = {"all_reduce": 2 * last * share, "broadcast": last * size}.get(collective, last * share)
 
@@ -105,17 +105,17 @@ def hint_bytes(collective, answer, n, size) -> str:
     if n == 1:
         return "A single rank has no other rank to send to."
     if near(right * n / last):
-        return "One too many. How many *other* ranks are there? How many steps does it take?"
+        return "One too many: how many *other* ranks are there, or how many steps does it take?"
     if near(right / 4):
-        return "The exercise asks for bytes. Did you count numbers of four bytes?"
+        return "Return bytes. Did you count numbers of four bytes?"
     if collective == "all_reduce" and near(last * share):
-        return "This is one phase of the ring. How many phases does the ring have?"
+        return "That is one phase of the ring. How many phases does a ring have?"
     if collective == "broadcast" and answer < right:
-        return "For a broadcast, count all ranks together. How many ranks receive the buffer?"
+        return "For a broadcast, all ranks together are asked for: how many ranks get the buffer?"
     if collective in ("all_gather", "reduce_scatter", "all_to_all") and near(2 * right):
-        return "A whole all-reduce sends so much. Which part of an all-reduce is this collective?"
+        return "That is as much as a whole all-reduce sends. Which part of an all-reduce is this?"
     if near(right * n):
-        return "`size` is the whole buffer. Does one rank send all of it, or a part?"
+        return "`size` is the whole buffer. Does one rank send all of it, or a part of it?"
     if collective != "broadcast" and answer > right:
-        return "More than necessary. What does a rank hold already? What do the others not need?"
-    return "Draw it for 2 ranks, then for 3. Which rank sends which part, and how often?"
+        return "More than necessary: which part does a rank have already, or need not send?"
+    return "Draw it for 2 ranks, then for 3: which rank sends which part, and how often?"

@@ -1,4 +1,4 @@
-"""Exercises of week 1, second part: a broadcast along a tree, an all-to-all, from messages."""
+"""Exercises of week 1, second part: a tree broadcast and an all-to-all, built from messages."""
 
 import torch
 
@@ -35,41 +35,41 @@ def judge_tree_broadcast(runs, source):
     sends = [sum(call.name == "send" for call in calls) for calls in runs.column("calls")]
     if sum(sends) > n - 1:
         raise NotRight(
-            f"{sum(sends)} messages, but only {n - 1} ranks need the numbers",
+            f"{sum(sends)} messages, where {n - 1} ranks lack the numbers",
             "Some rank receives numbers that it has already.",
         )
     fewest, taken = (n - 1).bit_length(), steps(runs.column("calls"))
     if taken > fewest:
         listing = "\n".join(f"  rank {r} sends {k}" for r, k in enumerate(sends))
-        finding = f"right, but {taken} steps one after another; {fewest} are enough\n{listing}"
+        finding = f"right, but {taken} steps one after another; {fewest} can do\n{listing}"
         raise NotRight(finding, hint_steps(sends, source))
 
 
 def hint_tree_broadcast(after, own, source, returned) -> str:
     n = len(after)
     if source and after == [own[0]] * n:
-        return "All ranks have rank 0's numbers. Which rank is the source?"
+        return "Every rank has rank 0's numbers. Which rank is the source?"
     if after[source] != own[source]:
-        return "The source's own numbers have changed. Does the source receive a message?"
+        return "The source's own numbers have changed: does the source receive a message?"
     if all(returned[r] == own[source] for r in range(n) if r != source):
-        return "Your function returned the numbers. Write them into `tensor`: the caller reads it."
+        return "Your function returned the numbers. The caller reads the tensor that it passed in."
     if after == own:
         return (
-            "Every rank holds its own numbers, as before. `tensor = …` only names another tensor. "
-            "Which calls write into the tensor of the caller?"
+            "Every rank holds what it held before. `tensor = …` only gives a name to another "
+            "tensor; which calls write into the one that was handed over?"
         )
     lacking = [r for r in range(n) if after[r] == own[r] and r != source]
     if lacking:
         return (
-            f"{named(lacking).capitalize()} received nothing. Draw {n} ranks: which ranks have the "
-            "numbers after each step? In the last step, some ranks may have nothing to send."
+            f"{named(lacking).capitalize()} got nothing. Draw for {n} ranks which ranks have the "
+            "numbers after each step. In the last step some ranks may have nothing to send."
         )
-    return "Some rank passed on its numbers before it received those of the source."
+    return "Some rank passed on numbers before it had got the source's."
 
 
 def hint_steps(sends, source) -> str:
     if sends[source] == sum(sends):
-        return "The source sends every message itself. Which rank could help it after one step?"
+        return "The source sends every message itself. Which other rank has them after one step?"
     if max(sends) == 1:
         return "Each rank sends once and then rests. What could it do while the next rank sends?"
     return "In some step a rank has the numbers and sends nothing, while others still lack them."
@@ -79,7 +79,7 @@ EXCHANGES = [(3, 2), (4, 1), (2, 50_000), (1, 2)]  # ranks, numbers in a part
 
 
 def all_to_all(fn) -> Verdict:
-    """Check `fn(worker, parts) -> list`: entry s is a new tensor, rank s's part for this rank.
+    """Check `fn(worker, parts) -> list`: entry s is a tensor of its own with rank s's part for me.
 
     Messages only; no rank sends more than its N-1 parts for others.
     """
@@ -123,24 +123,23 @@ def judge_all_to_all(runs, numel):
         if run["changed"]:
             raise NotRight(
                 f"rank {rank}'s parts for {named(run['changed'])} have changed",
-                "The parts belong to the caller. Receive into new tensors.",
+                "The parts belong to the caller. Receive into tensors of your own.",
             )
     for rank, run in enumerate(runs):
         found = run["entries"]
         if found is None:
             raise NotRight(
                 f"rank {rank} returned {run['kind']}",
-                "Return a list: entry s is the part that rank s has for this rank.",
+                "Return a list: entry s is what rank s had for this rank.",
             )
         if len(found) == n - 1:
             raise NotRight(
                 f"rank {rank} returned a list of {n - 1}, of {n} ranks",
-                "One entry is missing. Which rank sends no message to this rank?",
+                "One entry is missing: does some rank send no message to this rank?",
             )
         if len(found) != n:
             raise NotRight(
-                f"rank {rank} returned a list of {len(found)}, of {n} ranks",
-                "Return one entry for each rank.",
+                f"rank {rank} returned a list of {len(found)}, of {n} ranks", "One each."
             )
     for rank, run in enumerate(runs):
         if wrong := [s for s, entry in enumerate(run["entries"]) if entry is not True]:
@@ -153,7 +152,7 @@ def judge_all_to_all(runs, numel):
     for rank, run in enumerate(runs):
         if run["aliases"]:
             raise NotRight(
-                f"rank {rank}: a returned tensor shares its memory with one of `parts`",
+                f"rank {rank}: a tensor that was returned shares its memory with one of `parts`",
                 "If the caller writes into one of the two, the other changes, too.",
             )
     sizes = [bytes_sent(calls) for calls in runs.column("calls")]
@@ -161,8 +160,9 @@ def judge_all_to_all(runs, numel):
     if max(sizes) > most:
         listing = "\n".join(f"  rank {r} sends {size} bytes" for r, size in enumerate(sizes))
         raise NotRight(
-            f"right, but\n{listing}\nand {most} bytes are enough",
-            "Does a part travel through another rank, or to a rank that does not need it?",
+            f"right, but\n{listing}\nwhere {most} would do",
+            "Does a part pass through a rank that does not need it, or go to ranks that do not "
+            "need it?",
         )
 
 
@@ -187,17 +187,19 @@ def say(entry, source, rank, numel) -> str:
 def hint_all_to_all(runs, wrong, rank, numel) -> str:
     entries = runs[rank]["entries"]
     if runs[rank]["same"]:
-        return "Several entries are one and the same tensor. The last message is in all of them."
+        return "Several entries are the same tensor: the last message is in all of them."
     if wrong == [rank]:
-        return "Only the rank's own entry is wrong. No message brings this entry."
+        return "Only the entry from the rank itself is wrong. No message brings that entry."
     if any(isinstance(entry, str) for entry in entries):
         return "Each entry is one tensor, of the same shape as a part."
-    wrong = [s for s in wrong if s != rank]  # the other entries show more
+    wrong = [s for s in wrong if s != rank]  # the others tell more
     whose = [origin(entries[s], numel) for s in wrong]
     if all(w and w[1] == rank for w in whose):
-        return "The right parts, in another order. Entry s belongs to rank s, whenever it arrives."
+        return (
+            "The right parts, in another order: entry s must be rank s's part, whenever it arrives."
+        )
     if all(w and w[0] == rank for w in whose):
-        return "A rank still holds its own parts. Where are the parts of the other ranks?"
+        return "A rank still holds its own parts. Where did the other ranks' parts go?"
     if all(w and w[0] == s for w, s in zip(whose, wrong, strict=True)):
-        return "The right senders, but parts for other ranks. Which part goes to which rank?"
+        return "From the right ranks, but meant for other ranks: which part goes where?"
     return "Which part does rank s send to rank d, and into which entry does d receive it?"

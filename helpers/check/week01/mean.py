@@ -7,7 +7,7 @@ import torch
 from helpers.check.oracle import NotRight, examine
 from helpers.check.verdict import Verdict
 
-# What each rank holds: as many lists as ranks, of different lengths on purpose, one of them empty.
+# The values of each rank: lists of different lengths on purpose, one of them empty.
 SHARDS = (
     [[4.0]],
     [[1.0, 2.0, 3.0], [10.0]],
@@ -56,7 +56,7 @@ def judge_global_mean(runs, shards):
 
 
 def hint_global_mean(answers, shards, right) -> str:
-    """Which well-known mistake gives these answers?"""
+    """Which common mistake gives these answers?"""
 
     def near(value):
         return [math.isclose(answer, value, rel_tol=1e-5) for answer in answers]
@@ -65,9 +65,11 @@ def hint_global_mean(answers, shards, right) -> str:
     means = [math.fsum(shard) / len(shard) if shard else math.nan for shard in shards]
     zeroed = [0.0 if math.isnan(mean) else mean for mean in means]
     if near(right)[0] and not all(near(right)):
-        return "Rank 0 is right and others are not: which collective gives *every* rank the result?"
+        return (
+            "Rank 0 is right, other ranks are not: which collective gives *every* rank the result?"
+        )
     if all(near(total)):
-        return "That is the sum of all values. How many values are there, over all ranks?"
+        return "That is the sum of all values. How many values do all ranks hold together?"
     if all(near(total / ranks)):
         return "That is the sum divided by the number of ranks. Ranks are not values."
     if any(math.isnan(answer) for answer in answers):
@@ -75,10 +77,12 @@ def hint_global_mean(answers, shards, right) -> str:
     if all(near(math.fsum(zeroed) / ranks)):
         return (
             "That is the mean of the ranks' means. "
-            "Must a rank with one value count like one with three?"
+            "Should a rank with one value count as much as a rank with three values?"
         )
     if all(math.isclose(a, m, rel_tol=1e-5) for a, m in zip(answers, zeroed, strict=True)):
-        return "Each rank returned the mean of its own values. What must they tell each other?"
+        return (
+            "Each rank returned the mean of its own values. Which numbers must the ranks exchange?"
+        )
     if any(abs(answer) > 1e9 or math.isinf(answer) for answer in answers):
-        return "A division by something that was never filled in?"
-    return "Which two numbers must be known on every rank before the division?"
+        return "Did you divide by a number that was never set?"
+    return "Which two numbers must every rank know before the division?"

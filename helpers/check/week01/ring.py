@@ -13,9 +13,9 @@ BASE = 100  # two digits for each rank
 
 
 def ring_all_reduce(fn) -> Verdict:
-    """Check `fn(worker, tensor)`: a ring that sums over the ranks, in place, on every rank.
+    """Check `fn(worker, tensor)`: the sum over the ranks in each of them, in place, by a ring.
 
-    Messages to one neighbour only. Each rank sends at most 2(N-1) chunks of ceil(numel/N) numbers.
+    Messages to one neighbour only; each rank sends 2(N-1) chunks of ceil(numel/N) numbers, or less.
     """
     cases = [(ranks, {"numel": numel}) for ranks, numel in RINGS]
     return examine_messages(
@@ -24,7 +24,7 @@ def ring_all_reduce(fn) -> Verdict:
 
 
 def contribution(rank: int, numel: int) -> list[float]:
-    """Position i holds (i+1) 100^rank: in a sum, each pair of digits belongs to one rank."""
+    """Position i holds (i+1) 100^rank: in a sum, each pair of digits is one rank's."""
     return [float((i + 1) * BASE**rank) for i in range(numel)]
 
 
@@ -48,7 +48,7 @@ def judge_ring_all_reduce(runs, numel):
             for r, row in enumerate(after)
         )
         finding = (
-            f"{numel} numbers; rank r started with (i+1)·{BASE}^r at position i.\n"
+            f"{numel} numbers; rank r had (i+1)·{BASE}^r at position i.\n"
             f"Rank {rank}, position {i}: {after[rank][i]:.10g}, the sum is {total[i]:.10g}"
             f"{in_words(counts(after[rank][i], i, n))}\n{listing}"
         )
@@ -72,27 +72,28 @@ def judge_ring_traffic(n, numel, traffic):
     for calls in sends:
         if len({call.peer for call in calls}) > 1:
             to = named(sorted({call.peer for call in calls}))
-            finding += f"\n  and one rank sends to {to}"
+            finding += f"\n  and one of them sends to {to}"
             if max(sizes) > most:
                 raise NotRight(
-                    finding, "One rank sends more than the others. In a ring, no rank is special."
+                    finding,
+                    "One rank sends more than its part. In a ring all ranks send equally much.",
                 )
-            raise NotRight(finding, "In a ring, to how many other ranks does a rank send?")
+            raise NotRight(finding, "To how many other ranks does a rank of a ring send?")
     if max(sizes) <= most:
         return
     if any(call.nbytes == 8 * numel for calls in sends for call in calls):
         raise NotRight(
-            finding, "Ranks passed whole buffers around. What is the smallest piece to pass on?"
+            finding, "Whole buffers went round the ring. Which smaller piece would be enough?"
         )
     raise NotRight(
         finding,
         f"No rank needs to send more than {most} bytes here. After how many steps has a chunk met "
-        "every rank? And after how many more steps does every rank have the chunk?",
+        "every rank, and after how many more does every rank have it?",
     )
 
 
 def counts(value: float, i: int, n: int) -> list[int] | None:
-    """How often the value contains each rank's number of position i; None: it contains others."""
+    """How often each rank's number of position i is in the value; None: it is made of others."""
     if not math.isfinite(value) or value != int(value) or not 0 <= value < BASE**n:
         return None
     digits = [int(value) // BASE**rank % BASE for rank in range(n)]
@@ -104,54 +105,52 @@ def in_words(found) -> str:
         return ""
     lacks = [r for r, times in enumerate(found) if times == 0]
     often = [f"rank {r}'s {k} times" for r, k in enumerate(found) if k > 1]
-    parts = [f"the number of {named(lacks)} is missing"] * bool(lacks) + often
+    parts = [f"the number of {named(lacks)} is not in it"] * bool(lacks) + often
     return f" ({'; '.join(parts)})"
 
 
 def hint_ring_all_reduce(after, total, returned, traffic) -> str:
     n, numel = len(after), len(total)
     if all(row == total for row in returned):
-        return "Your function returned the sum. Write it into `tensor`: the caller reads it there."
+        return "Your function returned the sum. The caller reads the tensor that it passed in."
     if after == [contribution(r, numel) for r in range(n)]:
         return (
-            "Every rank holds its own numbers, as before. `tensor = …` or `chunks[i] = …` only "
-            "names another tensor. Which operations write into the tensor of the caller?"
+            "Every rank holds what it held before. `tensor = …` or `chunks[i] = …` only "
+            "names another tensor; what writes into the one that was handed over?"
         )
     wrong = [[i for i in range(numel) if row[i] != total[i]] for row in after]
     found = [[counts(value, i, n) for i, value in enumerate(row)] for row in after]
     if not all(wrong):
         right = [r for r in range(n) if not wrong[r]]
-        return f"{named(right).capitalize()} alone has the sum. How do the other ranks get it?"
+        return f"{named(right).capitalize()} alone has the sum. How do the others get it?"
     rest = list(range(numel - numel % n, numel))
     if rest and all(positions == rest for positions in wrong):
-        return f"The last {len(rest)} numbers are not summed: {numel} is not divisible by {n}."
+        return f"The last {len(rest)} were left out: {numel} numbers are not divisible by {n}."
     if all(value == t / n for row in after for value, t in zip(row, total, strict=True)):
-        return "This is the mean over the ranks. The exercise asks for the sum."
+        return "That is the mean over the ranks. The exercise asks for the sum."
     if any(value in total and value != total[i] for r in after for i, value in enumerate(r)):
-        return (
-            "A complete chunk is in the place of another chunk. Which chunk arrives in which step?"
-        )
+        return "A finished chunk is in the place of another: which chunk arrives at which step?"
     sends = max(sum(call.name == "send" for call in calls) for calls in traffic)
     if any(times and max(times) > 1 for row in found for times in row):
         if sends > 2 * (n - 1):
             return (
-                f"Some numbers returned to a rank that had added them already: a rank sent {sends} "
-                "messages. How many steps does a chunk take to meet every rank once?"
+                f"Some numbers came round to a rank that had added them already: a rank sent "
+                f"{sends} messages. How many steps does a chunk take to meet every rank once?"
             )
         if sends <= n - 1:
             return (
-                "A chunk contains some numbers more than once. Which chunk does a rank pass on in "
-                "the second step: the chunk that it has just added to, or a chunk sent before?"
+                "Some numbers are in a chunk more than once. Which chunk does a rank pass on in "
+                "the second step: one that has just grown, or one that it has sent before?"
             )
         return (
-            "The sum contains some numbers more than once. Does a rank add the incoming chunk in "
-            "both phases?"
+            "Some numbers are in the sum more than once. Is a chunk that comes in always to be "
+            "added, in both phases?"
         )
     if sends <= n - 1 and all(len(positions) < numel for positions in wrong):
-        return "Each rank has one complete chunk: this is the first of two phases."
+        return "Each rank has one finished chunk only: that is half of the way."
     if all(len(positions) <= -(-numel // n) for positions in wrong):
-        return "On each rank, one chunk is not complete. How many chunks must arrive in each phase?"
+        return "On each rank one chunk was left out. How many chunks must arrive in each phase?"
     return (
-        "Follow one chunk around the ring. What does each rank add to it? Does the rank pass on "
-        "the chunk with all additions so far?"
+        "Follow one chunk around the ring: what does each rank add to it? Does each rank pass on "
+        "the chunk with everything that was added so far?"
     )

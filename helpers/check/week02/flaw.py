@@ -1,4 +1,4 @@
-"""Exercise of week 2: what is wrong with a given fit. Each fit made here has one flaw."""
+"""Exercise of week 2: find the flaw of a given fit. Each fit made here has at most one flaw."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +19,7 @@ START = (5.0, 5.0, 0.5, 0.5, 0.5)  # one of the paper's grid
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GivenFit:
-    """A fit as it was published: its runs and its result.
+    """A fit as a paper would publish it: its runs and its result.
 
     Attributes:
         params, tokens, loss: (n,) N, D when the loss was read, L in nats a token.
@@ -160,14 +160,14 @@ FALSE_ALARMS = {
 MISSED = {
     "schedule": "Compare where each run's loss was read with where its schedule ends: every run.",
     "embedding": (
-        "From the FLOPs and the tokens, how many parameters were at work? Look at every run: the "
+        "From the FLOPs and the tokens, how many parameters were at work? Check every run: the "
         "embedding is a small part of a large model."
     ),
-    "sizes": "Count the different values of what a power law is fitted to. There are two of those.",
+    "sizes": "Count the different values of N, and of D: a power law is fitted to each of the two.",
     "stopped early": (
-        "The runs are sound: then look at theta. If it were a minimum, could a search of your own, "
-        "begun there, come to a clearly smaller objective? A search by gradients may get stuck "
-        "where the first one did: try Nelder-Mead, from a few points near theta."
+        "The runs are sound, so check theta. Start a search of your own at theta: does it reach a "
+        "clearly smaller objective? A search by gradients may stop where the first search did: "
+        "try Nelder-Mead, from a few points near theta."
     ),
 }
 

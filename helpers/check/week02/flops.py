@@ -1,4 +1,4 @@
-"""Exercise of week 2: the FLOPs of training, against those counted while a model really trains."""
+"""Exercise of week 2: the FLOPs of training, compared with those counted in a real step."""
 
 from functools import cache
 
@@ -39,7 +39,7 @@ def count_flops(fn) -> Verdict:
 
 @cache
 def counted(config: GPTConfig, tokens: int) -> int:
-    """What a step on one sequence really multiplies."""
+    """FLOPs of the products in one real step on one sequence."""
     model, ids = build(config), torch.zeros(1, tokens, dtype=torch.long)
 
     def step():
@@ -51,7 +51,7 @@ def counted(config: GPTConfig, tokens: int) -> int:
 
 def judge_flops(answer, config, tokens, name):
     if not is_number(answer):
-        raise NotRight(f"returned {answer!r}", "Return one number: of FLOPs.")
+        raise NotRight(f"returned {answer!r}", "Return one number of FLOPs.")
     right = counted(config, tokens)
     if answer != right:
         raise NotRight(
@@ -64,10 +64,10 @@ def judge_flops(answer, config, tokens, name):
 
 
 def hint_flops(answer, right, config, tokens) -> str:
-    """Which well-known mistake gives this answer?"""
+    """Which common mistake gives this answer?"""
     of_the_whole = [
-        (right / 3, "That is as much as a forward. What else does training multiply?"),
-        (right * 2 / 3, "For each product of the forward the backward wants two gradients."),
+        (right / 3, "That is as much as a forward. Which other products does training compute?"),
+        (right * 2 / 3, "For each product of the forward, the backward wants two gradients."),
         (right * 4 / 3, "That is one forward more, as if all activations were computed again."),
         (right / 2, "How many FLOPs is one multiply-add?"),
         (right / tokens, "A whole sequence is asked for, not one token of it."),

@@ -150,7 +150,7 @@ def mistakes(theta, params, tokens, loss, delta):
             huber(np.log(a / params**alpha + b / tokens**beta + e) - np.log(loss), delta).sum(),
         )
         yield (
-            "Which exponent belongs to which: who is divided by N^alpha?",
+            "Which exponent belongs to which: which term is divided by N^alpha?",
             huber(predicted((a, b, e, beta, alpha), params, tokens) - np.log(loss), delta).sum(),
         )
         yield (

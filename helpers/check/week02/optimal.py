@@ -52,7 +52,7 @@ def judge_optimal(answer, compute, *law):
         return
     finding = f"you said N = {N:.4g}, D = {D:.4g}"
     if not (math.isfinite(spent) and N > 0 and D > 0):
-        raise NotRight(finding, "Both are positive: what was raised to which power?")
+        raise NotRight(finding, "Both are positive: which number did you raise to which power?")
     finding += f": 6 N D is {spent:.4g} FLOPs"
     if math.isclose(spent, compute, rel_tol=BUDGET):
         E, A, B, alpha, beta = law
@@ -66,7 +66,7 @@ def near(pair, other) -> bool:
 
 
 def hint_optimal(pair, right, compute, E, A, B, alpha, beta) -> str:
-    """Which well-known mistake gives this pair?"""
+    """Which common mistake gives this pair?"""
     N, D = pair
     if near((D, N), right):
         return "Which of the two comes first?"
@@ -82,7 +82,7 @@ def hint_optimal(pair, right, compute, E, A, B, alpha, beta) -> str:
     if math.isclose(spent, 6, rel_tol=BUDGET) or near(pair, (G * compute**a, compute**b / G)):
         return six
     if math.isclose(spent, 1 / 6, rel_tol=BUDGET):
-        return six + " It was taken off twice."
+        return six + " You have taken it off twice."
     known = [
         (G, b, "Think of the case alpha > beta: more parameters help quickly and then no more. "
          "Which of N and D should grow faster with the budget?"),
@@ -107,7 +107,7 @@ def hint_optimal(pair, right, compute, E, A, B, alpha, beta) -> str:
             "grid must be fine there, or compare the two slopes instead."
         )
     if math.isclose(D, 20 * N, rel_tol=0.01):
-        return "20 tokens a parameter is a rule of thumb for one law. This is another one."
+        return "20 tokens a parameter is a rule of thumb for one law. This law is another."
     more = right[1] > D
     way = "a smaller model on more tokens" if more else "a larger model on fewer tokens"
     return f"The budget is kept; {way} would have a lower loss. What are both slopes here?"

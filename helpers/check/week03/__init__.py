@@ -1,1 +1,1 @@
-"""Data parallel: shards, one state to begin from, accumulation, buckets."""
+"""Exercises of week 3: shards, a common first state, accumulation, buckets, MPI."""

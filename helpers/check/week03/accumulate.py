@@ -1,4 +1,4 @@
-"""Exercise of week 3: several micro-batches, one synchronisation, the right mean."""
+"""Exercise of week 3: several micro-batches, one synchronisation, the global mean."""
 
 import copy
 
@@ -78,7 +78,7 @@ def gradient(model: GPT, batch: Batch) -> torch.Tensor:
 
 
 def kind_of(update, sums, counts, rank: int, leftover) -> str:
-    """Which well-known gradient was subtracted. Counted tokens of none are taken for one."""
+    """Name the common gradient that was subtracted. A count of no tokens is taken as 1."""
     n, micros = len(sums), len(sums[0])
     ones = [[max(c, 1) for c in row] for row in counts]
     tokens = sum(map(sum, counts))
@@ -171,36 +171,36 @@ def hint_gradient(kind: str, report) -> str:
     sent = any(event.kind == "message" for event in report["events"])
     marks = [event.kind for event in report["events"]]
     if kind == "not a number":
-        return "A micro-batch without counted tokens has no mean: 0/0. Does it need one?"
+        return "A micro-batch without counted tokens has no mean: 0/0. Do you need its mean?"
     if kind == "nothing":
-        return "Who makes the step, once the gradients are there?"
+        return "The gradients are there. Which call makes the step?"
     if "step" in marks and "synchronize" in marks[marks.index("step") :]:
         return "The optimizer made its step before the gradients were back. What must come first?"
     if kind.startswith("own") or not sent:
         if "synchronize" in marks:
-            return "The ranks have told each other nothing. Where does synchronize() do nothing?"
-        return "The ranks have told each other nothing. What comes after the last backward?"
+            return "The ranks have sent each other nothing. Where does synchronize() do nothing?"
+        return "The ranks have sent each other nothing. Which call comes after the last backward?"
     if kind in ("mean of means", "mean of the ranks' means"):
         return (
-            "A mean of means. Must a token count more because few others are in its micro-batch, "
-            "or on its rank?"
+            "A mean of means. Should a token count more because its micro-batch, or its rank, has "
+            "few tokens?"
         )
     if kind in ("means not divided", "sum of means", "sum of the ranks' means"):
-        return "Means were added up. Of how many tokens is the single process's loss the mean?"
+        return "Means were added up. Over how many tokens does the single process take its mean?"
     if kind in ("times N", "the sum"):
-        return "Too large: what has been divided by, and what by ddp itself?"
+        return "Too large: by which number do you divide, and by which number does ddp divide?"
     if kind in ("divided by N", "the sum, divided by N"):
         if kind == "divided by N":
             return "Too small, by the number of ranks. ddp takes a mean; which sum do you need?"
         return "ddp has divided by ranks. How many tokens are there, over all ranks?"
     if kind == "divided by the micro-batches":
-        return "Tokens are counted already; micro-batches need not be."
+        return "Divide by tokens, not by micro-batches."
     if kind == "divided by my tokens times N":
-        return "Each rank has divided by its own count. Is that the single process's?"
+        return "Each rank divided by its own count. By which count does the single process divide?"
     if kind.startswith("last"):
-        return "What was in `.grad` from the micro-batches before? Who has taken it away?"
+        return "`.grad` held the gradients of earlier micro-batches. Which line has taken it away?"
     if kind == "leftover":
-        return "When does a step begin with nothing in `.grad`?"
+        return "A step begins with nothing in `.grad`. Which call clears it, and when?"
     return (
         "Write down the single process's loss as a sum over tokens, divided once. By which number "
         "must each micro-batch's sum be divided, if ddp will divide by the number of ranks?"
@@ -215,8 +215,8 @@ def judge_messages(report, micros, step, rank, n):
         raise NotRight(
             f"the right step, but in step {step + 1} rank {rank} sent {sent} bytes, "
             f"{sent / report['nbytes']:.3g} times the gradients' {report['nbytes']}",
-            "Only the last micro-batch's backward needs to tell the others: what comes before it "
-            "can stay on the rank. What does ddp offer for that?",
+            "Only the last micro-batch's backward needs to send: earlier gradients can stay on the "
+            "rank. Which context of ddp does that?",
         )
     if step == 0:
         return  # the buckets are made after the first backward
@@ -224,15 +224,17 @@ def judge_messages(report, micros, step, rank, n):
     if "message" in kinds and "synchronize" in kinds[: kinds.index("message")]:
         raise NotRight(
             f"the right step, but in step {step + 1} rank {rank} sent nothing before synchronize()",
-            "The messages could travel during the last backward. What holds them back?",
+            "The messages could be under way during the last backward. What delays them?",
         )
 
 
 def hint_failure(finding: str) -> str:
     if "no_sync() after a backward that sends" in finding:
-        return "What has set out is no longer yours to add to. Which backward of a step is to send?"
+        return (
+            "You cannot add to a gradient that is under way. Which backward of a step should send?"
+        )
     if "a second gradient for" in finding:
-        return "Two backwards of one step wanted to tell the other ranks. How many of them need to?"
+        return "Two backwards of one step wanted to send. How many backwards need to send?"
     if "backward through the graph a second time" in finding:
         return "Each micro-batch's loss has a graph of its own. Which one is run twice?"
     if "hang" in finding or "SIGABRT" in finding:

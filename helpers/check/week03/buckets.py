@@ -1,4 +1,4 @@
-"""Exercise of week 3: gradients that travel in buckets, while the backward goes on."""
+"""Exercise of week 3: send gradients in buckets while the backward runs."""
 
 import copy
 import re
@@ -14,8 +14,8 @@ from helpers.check.week03.watch import Watch
 CASES = [(2, 400, False), (3, 500, True), (2, 1, False), (2, 10_000, False)]
 STEPS = 3
 HANG = (
-    "All-reduces are matched by their order, not by what is in them. Does every rank start the "
-    "same ones, in the same order?"
+    "All-reduces are matched by their order, not by their contents. Does every rank start the "
+    "same all-reduces, in the same order?"
 )
 
 
@@ -53,7 +53,7 @@ def trained(model) -> dict[str, nn.Parameter]:
 
 
 def gradients(model, rank: int, steps) -> dict[str, torch.Tensor]:
-    """What one process gets for that rank's data, added over these steps."""
+    """The gradients of one process for that rank's data, added over these steps."""
     for parameter in model.parameters():
         parameter.grad = None
     for step in steps:
@@ -103,7 +103,7 @@ def run_buckets(worker, solve, bucket_bytes, earlier):
 
 
 def kind_of(found, name: str, locals_, rank: int) -> str:
-    """Which well-known number a parameter's `.grad` is."""
+    """Name the common right or wrong value that a parameter's `.grad` has."""
     n, own = len(locals_), locals_[rank][name]
     total = sum(each[name] for each in locals_)
     if found is None:
@@ -149,7 +149,7 @@ def judge_buckets(runs, bucket_bytes, earlier):
         if run["finish"] != "a function":
             raise NotRight(
                 f"rank {rank} returned {run['finish']}",
-                "Return a function: what is left to do after the backward, to be called each step.",
+                "Return a function for the rest of the work; it is called after each backward.",
             )
     for step in range(STEPS):
         for rank, run in enumerate(runs):
@@ -165,7 +165,7 @@ def judge_buckets(runs, bucket_bytes, earlier):
                 raise NotRight(
                     f"{where}: finish() returned before {report['unwaited']} of the all-reduces "
                     "had been waited for",
-                    "An all-reduce with async_op=True only begins. When may its buffer be read?",
+                    "An all-reduce with async_op=True only starts. When may you read its buffer?",
                 )
     for step in range(STEPS):
         for rank, run in enumerate(runs):
@@ -181,8 +181,8 @@ def hint_numbers(runs, step, rank, earlier, bucket_bytes) -> str:
     missing = [name for name in nbytes if name not in names]
     if step:
         return (
-            f"Step{'s 1 to' * (step > 1)} {step} came out right, this one did not. What is left "
-            "over from the step before when a new one begins?"
+            f"Step{'s 1 to' * (step > 1)} {step} {'are' if step > 1 else 'is'} right, this step "
+            "is not. What is left over from the step before when a new step begins?"
         )
     orders = [run["steps"][step]["sent"] for run in runs]
     if any(sorted(map(sorted, o)) == sorted(map(sorted, orders[0])) and o != orders[0]
@@ -190,44 +190,44 @@ def hint_numbers(runs, step, rank, earlier, bucket_bytes) -> str:
         return HANG
     if twice:
         return (
-            f"{twice[0]} has travelled more than once in one step. A tied weight is one parameter "
+            f"{twice[0]} was sent more than once in one step. A tied weight is one parameter "
             "under two names: how many hooks does it have?"
         )
     found = set(wrong.values())
     if found == {"the sum over the ranks"}:
-        return "All the sums are there. What does each rank's optimizer want instead of a sum?"
+        return "All sums are there. Which value does the optimizer need instead of a sum?"
     if found == {"the mean, divided by N again"}:
-        return "Divided twice: where do you divide, before the message and where else?"
+        return "Divided twice: you divide before the message, and in which other place?"
     if not sent:
         return "No all-reduce was started, in the backward or in finish()."
     if "?" in names:
         more = (
-            " Here a backward was made before the hooks were set, and `.grad` held its gradient."
+            " Here a backward ran before the hooks were set, and `.grad` held its gradient."
             if earlier
             else ""
         )
         return (
-            "What went out is not what `.grad` holds after the backward, so the hook saw something "
-            "that was not yet complete, or something else. When does it run, and which tensor does "
-            f"it look at?{more}"
+            "The numbers that were sent are not those of `.grad` after the backward: the hook read "
+            "a gradient too early, or another tensor. When does the hook run, and which tensor "
+            f"does it read?{more}"
         )
     if missing:
         left = sum(nbytes[name] for name in missing)
         if left < bucket_bytes:
             return (
-                f"{', '.join(missing)}: {left} bytes, never sent. Who sends the bucket that no "
-                "gradient fills?"
+                f"{', '.join(missing)}: {left} bytes, never sent. Which call sends the bucket "
+                "that no gradient fills?"
             )
         return f"{', '.join(missing)}: never sent, and that is {left} bytes."
     if report["unwaited"]:
         return (
-            f"{report['unwaited']} of the all-reduces were not waited for. They only begin in the "
-            "backward: when may a buffer be read?"
+            f"{report['unwaited']} of the all-reduces were not waited for. They only start in the "
+            "backward: when may you read a buffer?"
         )
     if found <= {"this rank's own gradient", "this rank's own gradient, divided by N"}:
         return (
-            "All of it was sent and reduced, and `.grad` does not show it. Where do the sums lie, "
-            "and when were they copied from there: before or after the wait?"
+            "Every gradient was sent and reduced, but `.grad` does not have the sums. Which tensor "
+            "has them, and do you copy from it before or after the wait?"
         )
     return "Follow one gradient: into the bucket, over the network, and back to its own place."
 
@@ -245,16 +245,16 @@ def judge_messages(report, bucket_bytes, step, rank):
     )
     most = -(-total // bucket_bytes) + 1
     if sent > total:
-        raise NotRight(finding, "More bytes than there are gradients: what travels twice?")
+        raise NotRight(finding, "More bytes than the gradients have: which gradient is sent twice?")
     if len(messages) > most:
         raise NotRight(
             finding,
-            f"{most} messages at most are needed. Each one pays its latency: what is a bucket for?",
+            f"At most {most} messages are needed. Each message has a latency: why use buckets?",
         )
     if any(event.kind == "wait" for event in events[:over]):
         raise NotRight(
             f"{finding}, which waited for one of them",
-            "The backward stood still while a message travelled. Who has time to wait, and when?",
+            "The backward stood still while a message was under way. When is there time to wait?",
         )
     unsent = total - sum(event.nbytes for _, event in early)
     if unsent < bucket_bytes:
@@ -267,29 +267,29 @@ def judge_messages(report, bucket_bytes, step, rank):
             return
         raise NotRight(
             f"{finding}, after the last gradient",
-            "Each bucket waited for the last gradient of all. When is its own last one there?",
+            "Each bucket waited for the very last gradient. When is the bucket itself complete?",
         )
     if not early:
         raise NotRight(
             finding,
-            "Nothing travels while the backward computes: computing and sending add up. What tells "
-            "you, in the middle of a backward, that a gradient is complete?"
+            "No message is sent while the backward computes, so computing and sending add up. "
+            "Which hook runs, during a backward, when a gradient is complete?"
             + (" Was no bucket ever full? Count bytes." if len(messages) == 1 else ""),
         )
     raise NotRight(
         f"{finding};\n  {unsent} bytes were still on the rank when it ended",
-        "A full bucket stood waiting. What are you waiting for when it holds enough?",
+        "A full bucket was not sent at once. Which condition delays it?",
     )
 
 
 def hint_failure(finding: str) -> str:
     if "'NoneType' object" in finding:
         return (
-            "A `.grad` was None. Is it a parameter that trains, and had autograd filled its "
-            "`.grad` already when your function ran? There are hooks that run before, and after."
+            "A `.grad` was None. Does this parameter train, and had autograd filled its `.grad` "
+            "when your hook ran? Some hooks run before autograd writes `.grad`, some after."
         )
     if re.search(r"hook on a tensor that doesn.t require grad", finding):
-        return "A frozen parameter gets no gradient, so there is nothing to hook on to."
+        return "A frozen parameter gets no gradient, so it cannot have a hook."
     if "hang" in finding or "SIGABRT" in finding or "gloo" in finding.lower():
         return HANG
     return ""

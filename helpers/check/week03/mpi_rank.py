@@ -103,7 +103,7 @@ def failure(error: BaseException) -> dict:
 
 
 def main(folder: Path, seconds: float):
-    signal.alarm(80)  # if nobody is left to end this rank
+    signal.alarm(80)  # ends this rank if mpiexec cannot
     from mpi4py import MPI
 
     everyone = MPI.COMM_WORLD

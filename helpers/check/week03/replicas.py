@@ -1,4 +1,4 @@
-"""Exercises of week 3: a shard of the data on each rank, and the same state to begin from."""
+"""Exercises of week 3: a shard of the data on each rank, and the same first state."""
 
 import torch
 from torch import nn
@@ -55,7 +55,7 @@ def judge_shard(runs, rows):
         if None in run["rows"]:
             raise NotRight(
                 f"{rows} rows: rank {rank} returned rows that are not in the batch",
-                "A shard holds the batch's own numbers. What has changed them?",
+                "A shard holds the batch's own numbers. Which line changed them?",
             )
     listing = "\n".join(f"  rank {r}: {say_rows(mine)}" for r, mine in enumerate(held))
     finding = f"{rows} rows\n{listing}"
@@ -64,8 +64,8 @@ def judge_shard(runs, rows):
         if max(map(len, held)) - min(map(len, held)) > 1:
             raise NotRight(
                 finding,
-                "Each row is on one rank, but the slowest rank has the most to do, and the others "
-                "wait for it. By how much must two ranks differ?",
+                "Each row is on one rank, but the slowest rank has the most rows, and the other "
+                "ranks wait for it. By how many rows must two ranks differ?",
             )
         return
     raise NotRight(finding, hint_shard(held, rows, n))
@@ -81,17 +81,17 @@ def hint_shard(held, rows, n) -> str:
     if all(mine == held[0] for mine in held):
         if held[0] == list(range(rows)):
             return "Every rank holds the whole batch: N ranks do the same work N times."
-        return "Every rank holds the same rows. What must the cut depend on?"
+        return "Every rank holds the same rows. On which number must the split depend?"
     twice = sorted({row for row in everything if everything.count(row) > 1})
     if lost and twice:
         return (
             f"{say_rows(lost).capitalize()} on no rank, and {say_rows(twice)} on more than one: "
-            "the ranks have not cut one and the same order. Is something drawn, or made, anew?"
+            "the ranks did not split one and the same order. Does each rank draw its own order?"
         )
     if lost:
         return (
             f"{say_rows(lost).capitalize()} {'is' if len(lost) == 1 else 'are'} on no rank. "
-            f"What is left over when {rows} rows are dealt to {n} ranks?"
+            f"How many rows are left over when {rows} rows are split over {n} ranks?"
         )
     if len(everything) > rows:
         return (
@@ -107,11 +107,11 @@ def hint_shard(held, rows, n) -> str:
 def hint_shard_error(finding: str) -> str:
     if "IndexError" in finding:
         return (
-            "Did the cut make as many parts as there are ranks, also when the rows are few? "
-            "Print how many there are."
+            "Does the split return as many parts as ranks, also for a few rows? "
+            "Print the number of parts."
         )
     if "split_with_sizes" in finding or "stack expects" in finding or "shape '" in finding:
-        return "The number of ranks need not divide the number of rows."
+        return "The number of rows may not be a multiple of the number of ranks."
     return ""
 
 
@@ -119,7 +119,7 @@ STATES = (2, 3)  # ranks
 
 
 class State(nn.Module):
-    """Parameters, one of them frozen, and buffers: one of whole numbers, one kept nowhere."""
+    """Parameters, one of them frozen, and buffers: one of integers, one not in state_dict()."""
 
     def __init__(self):
         super().__init__()
@@ -141,7 +141,7 @@ def tensors_of(model) -> dict[str, torch.Tensor]:
 
 
 def first_numbers(model, rank: int) -> dict[str, torch.Tensor]:
-    """No number is on two ranks, and the large whole one does not fit into a float32."""
+    """Every number is on one rank only; the large integer does not fit into a float32."""
     numbers = {}
     for place, (name, tensor) in enumerate(tensors_of(model).items()):
         row = 100.0 * (rank + 1) + 10 * place + torch.arange(tensor.numel(), dtype=torch.float64)
@@ -190,13 +190,13 @@ def whose(now: torch.Tensor, start, name: str) -> int | str:
     return "other"
 
 
-ROUNDED = "A whole number went through a float, which cannot hold it. Who keeps its dtype?"
+ROUNDED = "An integer was sent as a float, which cannot hold it. Which call keeps the dtype?"
 WORDS = {
     "sum": "the sum over the ranks",
     "mean": "the mean over the ranks",
     "rounded": "nearly rank 0's numbers",
     "other": "something else",
-    "gone": "not there any more",
+    "gone": "no tensor of that name",
 }
 
 
@@ -231,17 +231,17 @@ def hint_state(runs, rank) -> str:
             return ROUNDED
         if found & {"mean", "sum"}:
             return (
-                "Rank 0's own numbers have changed: they were added to the others'. Here one rank "
-                "tells, and the others listen. Which collective does that?"
+                "Rank 0's own numbers have changed: the ranks' numbers were added. Here one rank "
+                "sends and the others receive. Which collective does that?"
             )
         if all(row["model"] == len(runs) - 1 for row in runs[0].values()):
-            return "All have the last rank's numbers. Whose are asked for?"
-        return "Rank 0's own numbers have changed. Who is the source?"
+            return "Every rank has the last rank's numbers. Which rank is the source?"
+        return "Rank 0's own numbers have changed. Which rank is the source?"
     moved = [row for row in report.values() if row["model"] == 0 and row["kept"] != 0]
     if moved:
         return (
-            "The right numbers, in new tensors. Whoever took the model's tensors before, as an "
-            "optimizer does, still holds the old ones. What writes into a tensor that is there?"
+            "The right numbers, in new tensors. An optimizer that was built before still holds "
+            "the old tensors. Which call writes into a tensor that exists already?"
         )
     wrong = {name: row for name, row in report.items() if row["model"] != 0}
     if any(row["model"] == "rounded" for row in wrong.values()):
@@ -249,21 +249,21 @@ def hint_state(runs, rank) -> str:
     if all(row["model"] == rank for row in wrong.values()):
         if len(wrong) == len(report):
             return (
-                "Every rank has kept its own numbers. Do all ranks name the same source, and does "
-                "what arrives reach the model?"
+                "Every rank has kept its own numbers. Do all ranks name the same source, and do "
+                "the received numbers reach the model?"
             )
         if all(row["kind"] == "buffer" for row in wrong.values()):
             if list(wrong) == ["table"]:
                 return (
-                    "One buffer is not in state_dict() (persistent=False), and the forward uses it "
-                    "all the same. Where else can a model's buffers be found?"
+                    "One buffer is not in state_dict() (persistent=False), but the forward uses "
+                    "it. Which method lists all buffers of a model?"
                 )
             return (
-                "The parameters are rank 0's. What else does a model hold that its forward uses, "
-                "and that nobody trains?"
+                "The parameters are rank 0's. Which other tensors does the forward use, although "
+                "no optimizer trains them?"
             )
         if any(row["frozen"] for row in wrong.values()):
-            return "Some do not train; the forward uses them all the same."
+            return "Some parameters do not train, but the forward uses them."
     return f"On {named([rank])} some tensors hold neither rank 0's numbers nor their own."
 
 
@@ -275,7 +275,7 @@ def hint_state_error(finding: str) -> str:
         )
     if "leaf Variable that requires grad" in finding:
         return (
-            "Autograd watches parameters. To write into one without being watched, take the same "
-            "memory without its history."
+            "Autograd records changes of parameters. To write into one without a record, use the "
+            "same memory without its history."
         )
     return ""

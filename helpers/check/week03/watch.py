@@ -1,4 +1,4 @@
-"""A step of data parallel, watched: when gradients came, when messages set out, who waited."""
+"""Watch a step of data parallel: when gradients come, when messages start, when a rank waits."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from helpers.comm.ledger import entries
 
 @dataclass(frozen=True)
 class Event:
-    """What happened on this rank, in order.
+    """One event on this rank.
 
     Attributes:
         kind: "gradient", "message", "wait", or a mark that the check has set.
@@ -25,14 +25,14 @@ class Event:
 
 
 class Watch(TorchDispatchMode):
-    """Notes events in the block. A sum lands in its buffer when it is waited for, no sooner.
+    """Note events in the block. A sum reaches its buffer when the rank waits for it, no sooner.
 
-    It travels at once, but in a copy: so who reads the buffer too early finds the old numbers every
-    time, not only when the network happens to be slow.
+    The message starts at once, but from a copy. So a rank that reads the buffer too early always
+    reads the old numbers, not only when the network happens to be slow.
 
     Attributes:
         events: in order.
-        payloads: what each all-reduce was given, flat.
+        payloads: the input of each all-reduce, flat.
         requests: of the all-reduces.
     """
 
@@ -76,7 +76,7 @@ class Watch(TorchDispatchMode):
 
 
 class Request(dist.Work):
-    """An all-reduce under way in copies; who waits for it gets the sums into his tensors."""
+    """An all-reduce on copies; `wait` copies the sums into the caller's tensors."""
 
     def __init__(self, inner, copies, given, events):
         super().__init__()

@@ -19,7 +19,7 @@ class DDP(Replica):
     ready in different orders, because ranks match collectives by order.
 
     The buckets are made after the first backward, in the order in which rank 0's gradients were
-    ready: the reverse of the forward. The first bucket may be small, so that it is sent early.
+    ready: usually the reverse of the forward. The first bucket may be small, so that it goes early.
 
     Args:
         module, transport, options: as for Replica.

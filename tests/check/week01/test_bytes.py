@@ -65,7 +65,7 @@ BYTES_ON_THE_WIRE_MISTAKES = [
     (numbers_for_bytes, "numbers of four bytes"),
     (as_an_all_reduce, "whole all-reduce"),
     (buffers_for_chunks, "the whole buffer"),
-    (one_rank_of_a_broadcast, "count all ranks together"),
+    (one_rank_of_a_broadcast, "all ranks together are asked for"),
     (four_ranks_always, "Draw it"),
     (no_number, "Return one number"),
 ]

@@ -225,29 +225,29 @@ TREE_BROADCAST_MISTAKES = [
     (binary_tree, "sends nothing, while others"),
     (by_the_collective, "Messages only"),
     (source_0, "Which rank is the source"),
-    (powers_of_two_only, "received nothing. Draw 5 ranks"),
+    (powers_of_two_only, "got nothing. Draw for 5 ranks"),
     (returns_it, "returned the numbers"),
-    (binds_a_name, "own numbers, as before"),
+    (binds_a_name, "holds what it held before"),
     (told_twice, "that it has already"),
     (writes_into_the_source, "own numbers have changed"),
     (not_waited_for, "only begin"),
-    (passes_on_too_early, "before it received"),
+    (passes_on_too_early, "before it had got"),
 ]
 
 ALL_TO_ALL_MISTAKES = [
-    (own_part_missing, "sends no message to this rank"),
-    (own_part_forgotten, "No message brings this entry"),
-    (own_part_none, "No message brings this entry"),
+    (own_part_missing, "send no message to this rank"),
+    (own_part_forgotten, "No message brings that entry"),
+    (own_part_none, "No message brings that entry"),
     (own_part_aliased, "the other changes, too"),
-    (one_buffer_for_all, "one and the same tensor"),
+    (one_buffer_for_all, "are the same tensor"),
     (in_order_of_arrival, "in another order"),
-    (own_to_all, "parts for other ranks"),
+    (own_to_all, "meant for other ranks"),
     (returns_its_inputs, "still holds its own"),
     (receives_into_its_parts, "belong to the caller"),
     (returns_nothing, "Return a list"),
     (returns_one_tensor, "Return a list"),
     (to_itself, "for itself, it has already"),
-    (everything_to_everybody, "does not need it"),
+    (everything_to_everybody, "do not need it"),
 ]
 
 
@@ -272,7 +272,7 @@ def test_a_mistake_in_all_to_all_gets_its_own_hint(mistake, hint):
 @pytest.mark.parametrize(
     ("exercise", "mistake", "hint"),
     [
-        ("all_to_all", all_sends_first, "Who is there to receive?"),
+        ("all_to_all", all_sends_first, "Which rank receives?"),
         ("all_to_all", all_receives_first, "no message is on its way"),
         ("tree_broadcast", sends_to_who_is_not_there, "with this number of ranks"),
     ],

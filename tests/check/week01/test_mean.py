@@ -85,7 +85,7 @@ def test_the_stub_is_told_apart():
 @pytest.mark.parametrize(
     ("mistake", "hint"),
     [
-        (only_my_own, "tell each other"),
+        (only_my_own, "must the ranks exchange"),
         (mean_of_means, "mean of the ranks' means"),
         (empty_rank_forgotten, "ranks' means"),
         (divided_by_ranks, "divided by the number of ranks"),

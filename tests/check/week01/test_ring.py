@@ -248,28 +248,28 @@ def behind_the_last(worker, tensor):
 RING_ALL_REDUCE_MISTAKES = [
     (one_chunk_left_out, "must arrive in each phase"),
     (one_sum_left_out, "Follow one chunk"),
-    (first_phase_only, "first of two phases"),
+    (first_phase_only, "half of the way"),
     (n_steps_of_sums, "met every rank"),
     (n_steps_of_copies, "met every rank"),
     (twice_round, "to meet every rank once"),
-    (sums_in_place_of_copies, "in both phases"),
+    (sums_in_place_of_copies, "always to be added"),
     (copies_in_place_of_sums, "Follow one chunk"),
     (own_chunk_in_place_of_the_sum, "Follow one chunk"),
-    (mean, "This is the mean"),
+    (mean, "That is the mean"),
     (all_into_one_size, "How large is the piece"),
     (chunks_as_if_equal, "not of one size"),
     (rest_left_out, "not divisible by 4"),
-    (whole_buffers, "whole buffers"),
-    (by_way_of_rank_0, "no rank is special"),
+    (whole_buffers, "Whole buffers went round"),
+    (by_way_of_rank_0, "send equally much"),
     (only_rank_0, "Rank 0 alone"),
     (ring_returns_it, "returned the sum"),
-    (ring_binds_a_name, "own numbers, as before"),
+    (ring_binds_a_name, "holds what it held before"),
     (wrong_dtype, "in numbers and in dtype"),
     (reduces_by_the_collective, "Messages only"),
     (shifted, "in the place of another"),
-    (pairwise, "to how many other ranks"),
+    (pairwise, "To how many other ranks"),
     (behind_the_last, "What comes after the last"),
-    (one_chunk_again_and_again, "a chunk sent before"),
+    (one_chunk_again_and_again, "one that it has sent before"),
     (sends_not_waited_for, "only begin"),
 ]
 
@@ -285,7 +285,7 @@ def test_a_mistake_in_ring_all_reduce_gets_its_own_hint(mistake, hint):
 
 @pytest.mark.parametrize(
     ("mistake", "hint"),
-    [(all_send_first, "Who is there to receive?"), (not_even_begun, "from just this one")],
+    [(all_send_first, "Which rank receives?"), (not_even_begun, "from just this one")],
 )
 def test_a_deadlock_shows_each_rank_s_line(monkeypatch, mistake, hint):
     monkeypatch.setattr("helpers.check.oracle.TIMEOUT", 2.0)

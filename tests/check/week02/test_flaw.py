@@ -100,7 +100,7 @@ def three_are_not_enough(fit):
         (first_run_s_schedule, "every run"),
         (exact_flops, "FLOPs are noted within"),
         (mean_flops, "how many parameters were at work"),
-        (params_alone, "There are two of those"),
+        (params_alone, "a power law is fitted to each"),
         (three_are_not_enough, "How many are enough?"),
         (instead(stopped_early="none"), "a search of your own"),
         (instead(embedding="stopped early"), "Look at the runs before theta"),

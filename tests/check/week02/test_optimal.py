@@ -43,7 +43,7 @@ def equal_terms(C, A, B, alpha, beta):
 MISTAKES = [
     (change(lambda N, D, C: (D, N)), "comes first"),
     (formula(pairs=lambda C, *_: C), "one parameter cost"),
-    (formula(pairs=lambda C, *_: C / 36), "taken off twice"),
+    (formula(pairs=lambda C, *_: C / 36), "taken it off twice"),
     (formula(power=swapped_power), "grow faster"),
     (formula(factor=inverted), "upside down"),
     (formula(factor=inverted, power=swapped_power), "comes first"),  # the same as (D, N)

@@ -146,13 +146,13 @@ def by_state_dict(worker, model):
 @pytest.mark.parametrize(
     ("mistake", "hint"),
     [
-        (no_buffers, "nobody trains"),
+        (no_buffers, "no optimizer trains"),
         (only_what_trains, "do not train"),
-        (averaged, "one rank tells"),
+        (averaged, "one rank sends"),
         (from_the_last, "last rank's"),
         (into_copies, "kept its own"),
         (new_tensors, "writes into a tensor"),
-        (through_float, "Who keeps its dtype"),
+        (through_float, "keeps the dtype"),
         (by_state_dict, "persistent=False"),
     ],
 )
@@ -301,8 +301,8 @@ def steps(*, send="last", weight="tokens", scale=True, zero="first", step="last"
 @pytest.mark.parametrize(
     ("mistake", "hint"),
     [
-        (steps(send="never"), "told each other nothing"),
-        (steps(send="first"), "What has set out"),
+        (steps(send="never"), "sent each other nothing"),
+        (steps(send="first"), "that is under way"),
         (steps(weight="means"), "mean of means"),
         (steps(weight="own"), "mean of means"),
         (steps(weight="0/0"), "Means were added up"),
@@ -311,7 +311,7 @@ def steps(*, send="last", weight="tokens", scale=True, zero="first", step="last"
         (steps(zero="each"), "taken it away"),
         (steps(zero="never"), "nothing in `.grad`"),
         (steps(step="too early"), "before the gradients were back"),
-        (steps(step="never"), "Who makes the step"),
+        (steps(step="never"), "makes the step"),
     ],
 )
 def test_accumulate(mistake, hint):

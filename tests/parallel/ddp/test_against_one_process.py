@@ -106,7 +106,7 @@ def test_a_world_of_one_and_of_four():
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_branches_that_not_every_rank_takes(workers):
+def test_branches_that_only_some_ranks_use(workers):
     runs = launch(
         train,
         workers,

@@ -164,7 +164,7 @@ def unused(worker):
     ddp.synchronize()
 
 
-def test_an_unused_parameter_is_named_and_nobody_hangs():
+def test_an_unused_parameter_is_named_and_no_rank_hangs():
     began = time.monotonic()
     with pytest.raises(WorkerError, match="UnusedParameters") as error:
         launch(unused, 2, device="cpu", timeout=30)
@@ -193,7 +193,7 @@ def test_a_second_backward_without_no_sync_is_refused():
         launch(twice, 2, device="cpu")
 
 
-def test_a_backward_after_the_one_that_sends_is_refused():
+def test_a_backward_after_the_sending_backward_raises():
     with pytest.raises(WorkerError, match=r"inside no_sync\(\) after a backward that sends"):
         launch(sends_too_early, 2, device="cpu")
 

@@ -50,7 +50,7 @@ def trains_strided(worker, replica):
 
 
 @every_kind
-def test_strides_are_kept_so_that_fused_optimizers_meet_the_right_numbers(replica):
+def test_strides_are_kept_for_fused_optimizers(replica):
     for far in launch(trains_strided, 2, device="cpu", replica=replica):
         assert far < 1e-12
 

@@ -1,0 +1,140 @@
+"""Write .ci/lock.txt anew: every library that `make setup` installs, by version and hash.
+
+    lock.py [--upgrade]
+    lock.py --covers
+
+uv chooses the versions, for every system and every Python that the project accepts: first the pins
+of environment.yml, then what the lock has already, then the newest. With --upgrade the present lock
+does not count. PyTorch is left out, and so is what only its build brings: students choose a build.
+
+The head of the lock names the systems and Pythons for which each library has a file that needs no
+compiler. With --covers this is asked for the Python that runs it: the exit code is 0, or the
+reason is printed and the code is 1. `make setup` asks so, before there is a .venv.
+"""
+
+import platform
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = ROOT / ".ci" / "lock.txt"
+# What a build of PyTorch for GPUs requires, and a build for the CPU does not, besides PyTorch.
+BUILD = re.compile(r"torch|pytorch-triton.*|triton|nvidia-.*|cuda-.*")
+# Where the course runs, as Python names it and as uv does. A system for which some library has no
+# file is left out of the lock's head.
+SYSTEMS = {
+    "linux-x86_64": "x86_64-unknown-linux-gnu",
+    "linux-aarch64": "aarch64-unknown-linux-gnu",
+    "darwin-arm64": "aarch64-apple-darwin",
+    "darwin-x86_64": "x86_64-apple-darwin",
+}
+PYTHONS = range(11, 20)  # 3.11, …
+GLIBC = (2, 28)  # of uv's Linux
+HEAD = """\
+# Every library of the course but PyTorch, by version and hash. `make lock` writes this file from
+# pyproject.toml and environment.yml; `make setup` installs it. It has files for:
+"""
+
+
+def wanted(root: Path = ROOT) -> list[str]:
+    """What the project asks for, and what builds it."""
+    settings = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
+    project = settings["project"]
+    build = [*settings["build-system"]["requires"], "editables"]  # hatchling's, for `pip -e`
+    return [*build, *project["dependencies"], *project["optional-dependencies"]["dev"]]
+
+
+def pins(root: Path = ROOT) -> list[str]:
+    """The pins of environment.yml."""
+    text = (root / "environment.yml").read_text("utf-8")
+    return re.findall(r"^ {6}- (.*==.*)$", text, re.MULTILINE)
+
+
+def without_build(text: str) -> str:
+    """A lock without the libraries that belong to a build of PyTorch."""
+    blocks = re.split(r"^(?=[A-Za-z])", text, flags=re.MULTILINE)
+    return "".join(b for b in blocks if not BUILD.fullmatch(re.match(r"[\w.-]*", b)[0]))
+
+
+def compile_lock(folder: Path, upgrade: list[str]) -> str:
+    """The lock that uv makes in this folder."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    oldest = settings["project"]["requires-python"].removeprefix(">=")
+    (folder / "wanted").write_text("\n".join(wanted()))
+    (folder / "pins").write_text("\n".join(pins()))
+    if LOCK.exists():
+        (folder / "lock").write_text(LOCK.read_text("utf-8"))
+    uv(folder, "--universal", "--python-version", oldest, "--generate-hashes", "--no-header",
+       "--no-annotate", "--constraints", "pins", "wanted", "-o", "lock", *upgrade)  # fmt: skip
+    return without_build((folder / "lock").read_text())
+
+
+def supported(folder: Path) -> str:
+    """The lines of the head: for which Pythons each system has a file of every library."""
+    lines = []
+    for name, system in SYSTEMS.items():
+        found = []
+        for minor in PYTHONS:
+            version = f"3.{minor}"
+            try:
+                uv(folder, "--no-deps", "--python-platform", system, "--python-version", version,
+                   "lock", "-o", "one", quiet=True)  # fmt: skip
+                found.append(version)
+            except subprocess.CalledProcessError:
+                break  # a newer Python has no more files
+        if found:
+            lines.append(f"#   {name}: {' '.join(found)}\n")
+    return "".join(lines)
+
+
+def uv(folder: Path, *arguments: str, quiet: bool = False):
+    """Run `uv pip compile`, with files that need no compiler alone."""
+    command = ["uv", "pip", "compile", "--quiet", "--only-binary", ":all:", *arguments]
+    errors = subprocess.DEVNULL if quiet else None
+    subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=errors, check=True)
+
+
+def uncovered(text: str) -> str:
+    """Why the lock has no files for the Python that runs this; empty if it has."""
+    system = f"{sys.platform}-{platform.machine()}"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    known = dict(re.findall(r"^#   ([\w-]+): ([\d. ]+)$", text, re.MULTILINE))
+    if version not in known.get(system, "").split():
+        return f"Python {version} on {system}"
+    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return f"this build of Python: {platform.python_implementation()} {sys.abiflags}".strip()
+    if sys.platform == "linux":
+        library, number = platform.libc_ver()
+        if library != "glibc" or tuple(map(int, number.split(".")[:2])) < GLIBC:
+            return f"this system's C library: {library or 'not glibc'} {number}".strip()
+    return ""
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["--covers"]:
+        if why := uncovered(LOCK.read_text("utf-8")):
+            print(f"the lock has no files for {why}")
+        return int(bool(why))
+    if arguments not in ([], ["--upgrade"]):
+        sys.exit(__doc__)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        try:
+            found = compile_lock(folder, arguments)
+        except subprocess.CalledProcessError as error:
+            return error.returncode
+        (folder / "lock").write_text(found)
+        systems = supported(folder)
+    LOCK.write_text(HEAD + systems + found, "utf-8")
+    count = len(re.findall(r"^[a-z]", found, re.MULTILINE))
+    print(f"{LOCK.relative_to(ROOT)}: {count} libraries, for\n{systems}", end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

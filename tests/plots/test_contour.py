@@ -1,0 +1,31 @@
+"""Each level that occurs has a line and a label."""
+
+import numpy as np
+import pytest
+
+from helpers import plots
+
+X, Y = np.geomspace(1, 100, 30), np.geomspace(1, 10, 20)
+VALUES = np.log10(X[None, :] * Y[:, None])  # 0 to 3
+
+
+def test_lines_and_labels():
+    picture = plots.contours(X, Y, VALUES, levels=[-1, 1, 2, 7], log="xy", xlabel="C", ylabel="N")
+    axes = picture.axes[0]
+    lines = axes.collections[0]
+    assert lines.levels.tolist() == [1, 2]
+    assert {text.get_text() for text in axes.texts} == {"1", "2"}
+    assert min(text.get_fontsize() for text in axes.texts) >= 9
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert repr(picture) == "Lines of equal value, 1, 2, over C and N."
+
+
+def test_no_level():
+    with pytest.raises(ValueError, match="no level lies between 0 and 3"):
+        plots.contours(X, Y, VALUES, levels=[5])
+
+
+def test_curves_on_top_leave_the_words():
+    picture = plots.contours(X, Y, VALUES, levels=[1], log="xy")
+    plots.curves({"best": (X, np.sqrt(X))}, log="xy", on=picture.axes[0])
+    assert "Lines of equal value" in repr(picture)

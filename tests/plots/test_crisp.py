@@ -1,0 +1,66 @@
+"""Twice the pixels, the same size, few bytes, opaque paper; no bars on logarithmic axes."""
+
+import io
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from helpers.plots.crisp import crisp, small_png
+
+
+def plot(**options):
+    figure = Figure(figsize=(4, 2), dpi=80, **options)
+    figure.subplots().plot([1, 2, 4], color="#ff0000", lw=6)
+    return figure
+
+
+def image_of(png):
+    return Image.open(io.BytesIO(png))
+
+
+def test_twice_the_pixels_of_its_size():
+    png, size = crisp(plot())
+    assert size == {"width": 320, "height": 160}
+    assert image_of(png).size == (640, 320)
+
+
+@pytest.mark.parametrize("face", ["none", "#111111"])
+def test_paper_is_opaque_and_white_even_if_the_figure_is_not(face):
+    image = image_of(crisp(plot(facecolor=face))[0])
+    assert "transparency" not in image.info
+    assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_colours_survive_the_palette():
+    colors = {color for _, color in image_of(crisp(plot())[0]).convert("RGB").getcolors(100_000)}
+    assert min(abs(r - 255) + g + b for r, g, b in colors) < 12
+
+
+def test_a_noisy_picture_loses_colours_until_it_is_small():
+    noise = np.random.default_rng(0).normal(128, 60, (300, 300, 3)).clip(0, 255).astype("uint8")
+    image = Image.fromarray(noise)
+    large, small = small_png(image, limit=10**9), small_png(image, limit=60_000)
+    assert len(small) < 60_000 < len(large)
+    assert len(image_of(large).getcolors()) > len(image_of(small).getcolors())
+    assert small_png(image, limit=1).startswith(b"\x89PNG")  # the best there is
+
+
+@pytest.mark.parametrize(("draw", "scale"), [("bar", "yscale"), ("barh", "xscale")])
+def test_no_bars_on_a_logarithmic_axis(draw, scale):
+    figure = Figure()
+    axes = figure.subplots()
+    getattr(axes, draw)([1, 2], [10, 100])
+    crisp(figure)
+    axes.set(**{scale: "log"})
+    with pytest.raises(ValueError, match="bars on a logarithmic axis"):
+        crisp(figure)
+
+
+def test_bars_over_a_logarithmic_axis_are_fine():
+    figure = Figure()
+    axes = figure.subplots()
+    axes.bar([1, 10, 100], [1, 2, 3])
+    axes.set_xscale("log")  # their length is on the other axis
+    assert crisp(figure)[0]

@@ -1,0 +1,125 @@
+"""One call draws the series, their key, guides and ticks; nothing of the caller's style changes."""
+
+import matplotlib
+import pytest
+
+from helpers import plots
+from helpers.plots.style import RANK_COLORS
+
+DATA = {"rank 1, measured": ([1, 10], [2.0, 3.0]), "rank 1, formula": ([1, 10], [2.0, 3.1])}
+
+
+def legend(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_series_with_a_key():
+    axes = plots.curves(DATA, xlabel="ranks", ylabel="MB", title="bytes", log="x").axes[0]
+    first, second = axes.lines
+    assert list(first.get_ydata()) == [2.0, 3.0]
+    assert first.get_color() == second.get_color() == RANK_COLORS[1]
+    assert (first.get_linestyle(), second.get_linestyle()) == ("-", "--")
+    assert legend(axes) == list(DATA)
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "linear")
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("ranks", "MB", "bytes")
+
+
+def test_many_series_have_their_key_beside_the_plot():
+    few = plots.curves({f"{n}": [n, n] for n in range(3)}).axes[0]
+    many = plots.curves({f"{n}": [n, n] for n in range(6)}).axes[0]
+    for axes, outside in ((few, False), (many, True)):
+        axes.figure.draw_without_rendering()
+        left = axes.get_legend().get_window_extent().x0
+        assert (left >= axes.get_window_extent().x1) == outside
+
+
+def test_a_single_series_without_a_name_has_no_key():
+    axes = plots.curves([1, 2, 3]).axes[0]
+    assert axes.get_legend() is None
+
+
+def test_no_key_no_names_in_the_words():
+    picture = plots.curves({f"run {n}": [n, 1] for n in range(3)}, key="")
+    assert picture.axes[0].get_legend() is None
+    assert "run" not in repr(picture)
+
+
+def test_a_title_is_above_a_key_above():
+    axes = plots.curves({"a": [1, 2]}, key="above", title="title").axes[0]
+    axes.figure.draw_without_rendering()
+    assert axes.title.get_window_extent().y0 >= axes.get_legend().get_window_extent().y0
+    overlap = axes.get_legend().get_window_extent().overlaps(axes.title.get_window_extent())
+    assert not overlap
+
+
+def test_names_at_the_ends_do_not_cover_each_other():
+    data = {f"cut {n}": [5.0, 1.0 + n / 1000] for n in range(5)}
+    picture = plots.curves(data, key="ends")
+    picture.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in picture.axes[0].texts]
+    assert len(boxes) == 5
+    for number, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[:number])
+
+
+def test_nested_curves_get_thinner():
+    for count in (2, 6):
+        lines = plots.curves({f"{n}": [1, 2] for n in range(count)}, nested=True).axes[0].lines
+        widths = [line.get_linewidth() for line in lines]
+        assert widths == sorted(widths, reverse=True)
+        assert len(set(widths)) == count
+        assert max(widths) < 6
+
+
+def test_styles_win_under_any_of_their_names():
+    styles = {"a": {"ls": ":", "lw": 9, "c": "red"}}
+    line = plots.curves({"a": [1, 2]}, styles=styles).axes[0].lines[0]
+    assert (line.get_linestyle(), line.get_linewidth(), line.get_color()) == (":", 9, "red")
+
+
+def test_ticks_and_guides():
+    axes = plots.curves(
+        {"a": ([2, 1024], [50, 400])},
+        log="xy",
+        xticks=[2, 1024],
+        yticks={50: "fifty"},
+        vlines={"critical": 30},
+        hlines={"goal": 60},
+        xlim=(1, 2000),
+    ).axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "1,024"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["fifty"]
+    assert len(axes.get_xticks(minor=True)) == 0
+    assert {text.get_text() for text in axes.texts} == {"critical", "goal"}
+    assert [30, 30] in [list(line.get_xdata()) for line in axes.lines]
+    assert [60, 60] in [list(line.get_ydata()) for line in axes.lines]
+    assert axes.get_xlim() == (1, 2000)
+
+
+def test_panels():
+    picture = plots.panels(2)
+    left, right = picture.axes
+    for axes, name in ((left, "a"), (right, "b")):
+        assert plots.curves({name: [1, 2]}, title=name, on=axes) is picture
+    assert (left.get_title(), right.get_title()) == ("a", "b")
+    assert repr(picture).startswith("a. A line chart")
+    assert " b. A line chart" in repr(picture)
+    plots.curves({"c": [1, 2]}, on=right, alt="Mine.")
+    assert repr(picture).endswith("Mine.")
+
+
+def test_the_callers_style_stays():
+    before = dict(matplotlib.rcParams)
+    plots.curves(DATA)._repr_png_()
+    assert dict(matplotlib.rcParams) == before
+
+
+@pytest.mark.parametrize("name", plots.__all__)
+def test_every_name_is_there(name):
+    assert callable(getattr(plots, name))
+    assert name in dir(plots)
+
+
+def test_no_such_name():
+    with pytest.raises(AttributeError, match="no attribute 'pie'"):
+        plots.pie  # noqa: B018

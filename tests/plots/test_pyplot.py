@@ -1,0 +1,55 @@
+"""After `plots.use()`, pyplot's figures are sharp, described, and in the course's style."""
+
+import json
+import subprocess
+import sys
+
+PROGRAM = """
+import json, os, struct
+os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+from helpers import plots
+if %r:
+    from matplotlib import pyplot as plt
+plots.use()
+from matplotlib_inline.backend_inline import configure_inline_support
+configure_inline_support(shell, "inline")  # as `%%matplotlib inline` does
+from matplotlib import pyplot as plt
+found = []
+for layout in (None, "none"):
+    figure, axes = plt.subplots(figsize=(3, 2), **({"layout": layout} if layout else {}))
+    axes.plot([1, 2], label="one")
+    axes.set(xlabel="step")
+    legend = axes.legend()
+    data, metadata = shell.display_formatter.format(figure)
+    size = struct.unpack(">2I", data["image/png"][16:24])
+    found.append([size, metadata["image/png"], legend.get_frame_on()])
+figure.alt = "My words."
+found.append(shell.display_formatter.format(figure)[1]["image/png"]["alt"])
+empty = shell.display_formatter.format(plt.figure())[0]
+print(json.dumps([found, axes.spines["top"].get_visible(), sorted(empty)]))
+"""
+
+
+def test_figures_of_pyplot():
+    for imported_before in (False, True):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM % imported_before], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        found, spine, empty = json.loads(done.stdout.splitlines()[-1])
+        for pixels, metadata, framed in found[:2]:
+            assert [n // 2 for n in pixels] == [metadata["width"], metadata["height"]]
+            assert "A line chart over step" in metadata["alt"]
+            assert not framed
+        assert found[2] == "My words."
+        assert not spine
+        assert "image/png" not in empty  # as IPython does with a figure of nothing
+
+
+def test_outside_a_notebook_it_sets_the_style_alone():
+    program = "import matplotlib; from helpers import plots; plots.use(); " + (
+        "assert matplotlib.rcParams['legend.frameon'] is False"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,52 @@
+"""Frames, mappings, sequences and functions become named series of points."""
+
+import pandas as pd
+import pytest
+
+from helpers.plots.series import named_series
+
+FRAME = pd.DataFrame({"step": [0, 1, 0, 1], "rank": [0, 0, 1, 1], "loss": [4.0, 3.0, 5.0, 2.0]})
+
+
+def test_a_frame_by_rank():
+    found = named_series(FRAME, x="step", y="loss", by="rank")
+    assert found == {"rank 0": ([0, 1], [4.0, 3.0]), "rank 1": ([0, 1], [5.0, 2.0])}
+
+
+def test_a_frame_of_columns_over_its_index():
+    table = pd.DataFrame({"weak": [1.0, 0.5], "strong": [1.0, 0.2]}, index=[8, 64])
+    assert named_series(table) == {"weak": ([8, 64], [1.0, 0.5]), "strong": ([8, 64], [1.0, 0.2])}
+    assert list(named_series(FRAME, x="step")) == ["rank", "loss"]
+
+
+def test_a_mapping_of_all_sorts():
+    data = {
+        "pair": ([1, 2], [3, 4]),
+        "list": [5, 6],
+        "series": pd.Series([7, 8], index=[3, 4]),
+        "formula": lambda x: 2 * x,
+    }
+    assert named_series(data, x=[10, 20])["formula"] == ([10, 20], [20, 40])
+    assert named_series(data, x=[10, 20])["list"] == ([10, 20], [5, 6])
+    assert named_series(data, x=[10, 20])["pair"] == ([1, 2], [3, 4])
+    assert named_series(data, x=[10, 20])["series"] == ([3, 4], [7, 8])
+    frames = {"right": FRAME}
+    assert named_series(frames, x="step", y="loss") == {"right": ([0, 1, 0, 1], [4, 3, 5, 2])}
+
+
+def test_one_sequence_has_no_name():
+    assert named_series([3, 2]) == {"": ([0, 1], [3, 2])}
+    assert named_series(([5, 6], [3, 2])) == {"": ([5, 6], [3, 2])}
+
+
+@pytest.mark.parametrize(
+    ("data", "x", "message"),
+    [
+        ({}, None, "no series"),
+        ({"a": [1, 2, 3]}, [1, 2], "series 'a' has 2 x values and 3 y values"),
+        ({"f": abs}, None, "series 'f' is a function"),
+    ],
+)
+def test_what_cannot_be_drawn(data, x, message):
+    with pytest.raises(ValueError, match=message):
+        named_series(data, x=x)

@@ -1,0 +1,106 @@
+"""One colour has one meaning, colours of a family stay apart, and nobody else's style changes."""
+
+import itertools
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+
+from helpers.plots import style
+
+# Machado, Oliveira and Fernandes 2009, "A Physiologically-based Model for Simulation of Color
+# Vision Deficiency", table 1, severity 1.0: matrices for linear RGB.
+EYES = {
+    "all cones": np.eye(3),
+    "no red cones": np.array(
+        [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ]
+    ),
+    "no green cones": np.array(
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.011820, 0.042940, 0.968881],
+        ]
+    ),
+}
+FAMILIES = {
+    "ranks": style.RANK_COLORS[:6],
+    "series": style.SERIES_COLORS,
+    "work": [c for name, c in style.WORK_COLORS.items() if name not in ("compute", "range")],
+    "sources": style.SOURCE_COLORS.values(),
+    "programs": style.PROGRAM_COLORS.values(),
+    "shades": style.shades(5),
+}
+
+
+def lab(color, eye):
+    """The colour as this eye sees it, in CIE L*a*b*, where distances are differences seen."""
+    rgb = np.array(to_rgb(color))
+    linear = np.where(rgb > 0.04045, ((rgb + 0.055) / 1.055) ** 2.4, rgb / 12.92)
+    linear = np.clip(EYES[eye] @ linear, 0, 1)
+    to_xyz = np.array(
+        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    )
+    x, y, z = np.cbrt(to_xyz @ linear / np.array([0.9505, 1.0, 1.089]))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("eye", EYES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_colours_of_a_family_stay_apart(family, eye):
+    pairs = itertools.combinations(FAMILIES[family], 2)
+    near = [(a, b) for a, b in pairs if np.linalg.norm(lab(a, eye) - lab(b, eye)) < 10]
+    assert near == []
+
+
+def test_a_name_means_a_colour():
+    assert style.meaning("rank 2, measured") == style.RANK_COLORS[2]
+    assert style.meaning("Rank 12") is None  # as it is written in the course
+    assert style.meaning("rank 12") == style.RANK_COLORS[4]
+    assert style.meaning("backward") == style.WORK_COLORS["backward"]
+    assert style.meaning("PyTorch, 25 MiB") == style.PROGRAM_COLORS["PyTorch"]
+    assert style.meaning("formula 2(N−1)S") == style.SOURCE_COLORS["formula"]
+
+
+@pytest.mark.parametrize("name", ["after the backward", "no all-reduce", "waits", "frank 3", "a"])
+def test_a_word_in_passing_means_nothing(name):
+    assert style.meaning(name) is None
+
+
+def test_every_series_has_a_colour_of_its_own():
+    names = ["sockets, measured", "shared, measured", "formula", "rank 0", "other", "another"]
+    colors = style.colors_of(names)
+    assert len(set(colors.values())) == len(names)
+    assert colors["formula"] == style.SOURCE_COLORS["formula"]
+    assert colors["rank 0"] == style.RANK_COLORS[0]
+    assert style.colors_of(["measured", "formula"])["measured"] == style.SOURCE_COLORS["measured"]
+    assert len(style.colors_of([f"cut {n}" for n in range(20)])) == 20
+
+
+def test_the_source_gives_mark_and_line():
+    assert style.look("rank 0, measured", 3) == {"marker": "o", "linestyle": "-"}
+    assert style.look("measured", 100) == {"marker": "", "linestyle": "-"}
+    assert style.look("by the formula", 3) == {"marker": "", "linestyle": "--"}
+    assert style.look("published", 100)["marker"] == "D"
+    assert style.look("published", 100)["linestyle"] == "none"
+    assert style.look("simulated", 3) == {"marker": "s", "linestyle": ":"}
+    assert style.look("measuredness", 3) == style.look("", 3)
+
+
+def test_the_style_ends_with_its_block():
+    before = dict(matplotlib.rcParams)
+    with style.course_style():
+        assert matplotlib.rcParams["axes.spines.top"] is False
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_shades_run_from_dark_to_light_and_stay_on_paper():
+    light = [lab(color, "all cones")[0] for color in style.shades(6)]
+    assert light == sorted(light)
+    assert light[-1] < 85
+    assert len(style.shades(1)) == 1

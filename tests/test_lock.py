@@ -1,0 +1,265 @@
+"""The lock: what it names, for whom, and what `make setup` does with it."""
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from tests.conftest import ci
+from tests.test_environment import declared, pins
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / ".ci" / "lock.txt").read_text(encoding="utf-8")
+SYSTEM = {"os_name": "posix", "platform_python_implementation": "CPython",
+          "implementation_name": "cpython", "extra": ""}  # fmt: skip
+COVERED = re.findall(r"^#   (\w+)-(\w+): ([\d. ]+)$", TEXT, re.MULTILINE)
+PLACES = [
+    SYSTEM
+    | {"sys_platform": system, "platform_system": system.title(), "platform_machine": machine}
+    | {"python_version": python, "python_full_version": f"{python}.9"}
+    for system, machine, pythons in COVERED
+    for python in pythons.split()
+]
+OF_A_BUILD = re.compile(r"torch|triton|pytorch-triton.*|nvidia-.*|cuda-.*")
+
+
+@pytest.fixture(scope="module")
+def lock():
+    return ci("lock")
+
+
+def entries():
+    """(requirement, its hashes) of each library in the lock."""
+    text = re.sub(r"^#.*\n", "", TEXT, flags=re.MULTILINE).replace("\\\n", " ")
+    for line in text.splitlines():
+        requirement, *hashes = line.split(" --hash=")
+        yield Requirement(requirement), [found.strip() for found in hashes]
+
+
+def locked(place) -> dict[str, Version]:
+    """The versions that the lock gives a system."""
+    found = {}
+    for requirement, _ in entries():
+        if requirement.marker is None or requirement.marker.evaluate(place):
+            name = canonicalize_name(requirement.name)
+            assert name not in found, f"{name}: two versions for {place}"
+            [exact] = requirement.specifier
+            found[name] = Version(exact.version)
+    return found
+
+
+def test_each_library_has_one_version_and_hashes():
+    found = list(entries())
+    assert len(found) > 150
+    for requirement, hashes in found:
+        assert [s.operator for s in requirement.specifier] == ["=="], requirement
+        assert requirement.url is None
+        assert hashes, requirement
+        assert all(re.fullmatch("sha256:[0-9a-f]{64}", one) for one in hashes), requirement
+
+
+def test_no_place_is_named():
+    """No registry, no mirror, no folder: students have their own, and hashes suffice."""
+    assert not re.search(r"https?:|file:|//|--(?!hash=)|@|localhost", TEXT)
+
+
+@pytest.mark.parametrize(
+    "place", PLACES, ids=lambda p: f"{p['sys_platform']}-{p['python_version']}"
+)
+def test_it_keeps_the_pins_and_lies_in_the_ranges(place):
+    found = locked(place)
+    expected = {name: pin for name, pin in pins().items() if not OF_A_BUILD.fullmatch(name)}
+    assert {name: found.get(name) for name in expected} == expected
+    outside = [
+        str(r)
+        for r in declared()
+        if not OF_A_BUILD.fullmatch(r.name) and found[canonicalize_name(r.name)] not in r.specifier
+    ]
+    assert outside == []
+
+
+def test_the_systems_of_students_are_covered():
+    """The version that conda is told to give, on Linux and on a Mac."""
+    covered = {(system, machine): pythons.split() for system, machine, pythons in COVERED}
+    for place in (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64")):
+        assert "3.11" in covered[place]
+
+
+def test_the_build_of_torch_is_left_to_the_student():
+    """Else a build for the CPU would bring NVIDIA's libraries."""
+    assert [r.name for r, _ in entries() if OF_A_BUILD.fullmatch(r.name)] == []
+
+
+def test_what_the_libraries_require_is_in_it():
+    """Followed through the metadata of what is installed here, from pyproject.toml on."""
+    here = locked(place_of_this_python())
+    todo, seen = [*declared(), *map(Requirement, ("hatchling", "editables"))], set()
+    while todo:
+        requirement = todo.pop()
+        name = canonicalize_name(requirement.name)
+        if (name, *requirement.extras) in seen or OF_A_BUILD.fullmatch(name):
+            continue
+        seen.add((name, *requirement.extras))
+        assert name in here, f"{requirement} is required, and not in the lock"
+        try:
+            needs = distribution(name).requires or []
+        except PackageNotFoundError:  # an environment that `make` did not make
+            continue
+        for need in map(Requirement, needs):
+            extras = requirement.extras or {""}
+            if not need.marker or any(need.marker.evaluate({"extra": one}) for one in extras):
+                todo.append(need)
+    assert len(seen) > 100
+
+
+def place_of_this_python():
+    found = [p for p in PLACES if p["sys_platform"] == sys.platform
+             and p["python_version"] == f"3.{sys.version_info.minor}"]  # fmt: skip
+    if not found:
+        pytest.skip("the lock has no files for this Python")
+    return found[0] | {"python_full_version": platform.python_version()}
+
+
+def test_make_setup_installed_what_it_names():
+    """But for what another build of PyTorch requires in other versions."""
+    chosen = (Path(sys.prefix) / "torch").exists()
+    if not (Path(sys.prefix) / "locked").exists() or chosen:
+        pytest.skip("not installed from the lock alone")
+    found = locked(place_of_this_python())
+    assert {name: Version(distribution(name).version) for name in found} == found
+
+
+LOCK = """\
+# It has files for:
+#   linux-x86_64: 3.11 3.12
+#   darwin-arm64: 3.12
+left==1
+"""
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "minor", "why"),
+    [
+        ("linux", "x86_64", 11, ""),
+        ("linux", "x86_64", 13, "Python 3.13 on linux-x86_64"),
+        ("linux", "riscv64", 11, "Python 3.11 on linux-riscv64"),
+        ("darwin", "arm64", 12, ""),
+        ("darwin", "arm64", 11, "Python 3.11 on darwin-arm64"),
+        ("linux", "x86_64", 1, "Python 3.1 on linux-x86_64"),  # and not as the start of 3.11
+    ],
+)
+def test_where_it_has_files(lock, monkeypatch, system, machine, minor, why):
+    class Version(tuple):
+        major = property(lambda self: self[0])
+        minor = property(lambda self: self[1])
+
+    monkeypatch.setattr(lock.sys, "platform", system)
+    monkeypatch.setattr(lock.platform, "machine", lambda: machine)
+    monkeypatch.setattr(lock.platform, "libc_ver", lambda: ("glibc", "2.36"))
+    monkeypatch.setattr(lock.sys, "version_info", Version((3, minor)))
+    assert lock.uncovered(LOCK) == why
+
+
+@pytest.mark.parametrize(
+    ("libc", "why"),
+    [
+        (("glibc", "2.28"), ""),
+        (("glibc", "2.17"), "this system's C library: glibc 2.17"),
+        (("", ""), "this system's C library: not glibc"),
+    ],
+)
+def test_an_old_or_other_c_library_has_no_files(lock, monkeypatch, libc, why):
+    monkeypatch.setattr(lock.sys, "platform", "linux")
+    monkeypatch.setattr(lock.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(lock.platform, "libc_ver", lambda: libc)
+    text = LOCK.replace("3.11", f"3.{sys.version_info.minor}")
+    assert lock.uncovered(text) == why
+
+
+def test_what_a_build_of_torch_requires_is_taken_out(lock):
+    names = ("a", "cuda-bindings", "nvidia-nccl-cu13", "torch", "torchmetrics", "triton", "z")
+    text = "".join(f"{name}==1 \\\n    --hash=sha256:0\n" for name in names)
+    assert re.findall(r"^[a-z]+", lock.without_build(text), re.MULTILINE) == [
+        "a",
+        "torchmetrics",
+        "z",
+    ]
+
+
+PIP = """\
+#!/bin/bash
+if test "$1" = .ci/lock.py; then echo -n "$UNCOVERED"; test -z "$UNCOVERED"; exit; fi
+echo "$@" >> asked
+if [[ "$*" == *--require-hashes* ]]; then exit $LOCKED_FAILS; fi
+"""
+
+
+@pytest.fixture
+def setup(tmp_path):
+    """Runs .ci/install with a pip that only notes what it is asked for."""
+    for name in (".ci/install", ".ci/lock.txt", "environment.yml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(PIP)
+    python.chmod(0o755)
+
+    def run(lock="", uncovered="", fails=0):
+        environ = {"LOCK": lock, "UNCOVERED": uncovered, "LOCKED_FAILS": str(fails)}
+        (tmp_path / "asked").unlink(missing_ok=True)
+        done = subprocess.run(
+            ["bash", tmp_path / ".ci/install"],
+            env=os.environ | environ,
+            capture_output=True,
+            text=True,
+        )
+        asked = (tmp_path / "asked").read_text().splitlines()
+        return done, [line.removeprefix("-m pip install ") for line in asked]
+
+    return run, tmp_path
+
+
+LOCKED = "--require-hashes --no-deps --only-binary :all: -r .ci/lock.txt"
+
+
+def test_the_lock_is_installed_by_hash_and_then_torch(setup):
+    run, folder = setup
+    done, asked = run()
+    assert done.returncode == 0, done.stderr
+    assert asked == [LOCKED, f"torch=={pins()['torch']}", "--no-deps --no-build-isolation -e ."]
+    assert (folder / ".venv/locked").exists()
+    (folder / ".venv/torch").write_text("torch==2.13.0 --index-url https://example.org/cpu\n")
+    assert run()[1][1] == "torch==2.13.0 --index-url https://example.org/cpu"
+
+
+@pytest.mark.parametrize("how", [{"uncovered": "no files for Python 3.99"}, {"lock": "no"}])
+def test_without_files_the_pins_are_installed_and_it_says_so(setup, how):
+    run, folder = setup
+    (folder / ".venv/locked").write_text("by an earlier call")
+    done, asked = run(**how)
+    assert not (folder / ".venv/locked").exists()
+    assert done.returncode == 0, done.stderr
+    assert asked == [f"torch=={pins()['torch']}", "-r .venv/requirements.txt"]
+    written = (folder / ".venv/requirements.txt").read_text().splitlines()
+    assert written[0] == "-e .[dev]"
+    assert len(written) == len(pins())  # all but that of PyTorch, and the course
+    assert "installing by the pins of environment.yml, with no hash checked: " in done.stdout
+    assert how.get("uncovered", "LOCK=no") in done.stdout
+
+
+def test_a_file_that_is_not_the_locked_one_ends_it(setup):
+    """It must not fall back on the pins: they would take that file."""
+    run, _ = setup
+    done, asked = run(fails=1)
+    assert done.returncode != 0
+    assert asked == [LOCKED]
+    assert "make setup LOCK=no" in done.stderr
