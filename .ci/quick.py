@@ -21,6 +21,10 @@ OTHERS = {
     "notebooks/solutions/": ["tests/notebooks/test_exercises.py"],
     "notebooks/": ["tests/notebooks/test_scripts.py"],
     ".ci/notebooks.py": ["tests/notebooks/test_tool.py"],
+    ".ci/licences": ["tests/test_licences.py"],
+    ".ci/lock": ["tests/test_lock.py"],
+    ".ci/install": ["tests/test_lock.py"],
+    "environment.yml": ["tests/test_lock.py", "tests/test_licences.py"],
     ".ci/": ["tests/test_suite.py"],
     "Makefile": ["tests/test_suite.py"],
 }

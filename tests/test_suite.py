@@ -212,6 +212,9 @@ def test_quick_sees_what_changed(quick, tmp_path):
         ("notebooks/solutions/mpi/train_gpt.py", ["tests/notebooks/test_scripts.py"]),
         ("notebooks/week99.ipynb", []),
         (".ci/notebooks.py", ["tests/notebooks/test_tool.py"]),
+        (".ci/licences.md", ["tests/test_licences.py"]),
+        (".ci/lock.txt", ["tests/test_lock.py"]),
+        (".ci/suite.py", ["tests/test_suite.py"]),
         ("Makefile", ["tests/test_suite.py"]),
         ("README.md", []),
         ("tests/conftest.py", []),  # it concerns all tests, and the tool prints that

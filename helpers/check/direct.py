@@ -1,4 +1,4 @@
-"""Run a student's function here, without ranks, and turn whatever happens into a Verdict."""
+"""Run a student's function in this process and return a Verdict, also when the function fails."""
 
 import copy
 import traceback
@@ -11,18 +11,18 @@ from helpers.check.oracle import NotRight, own_frames
 from helpers.check.verdict import Verdict
 from helpers.runtime.stacks import with_cell_names
 
-MOST_FRAMES = 8  # of a recursion without end
+MOST_FRAMES = 8  # an endless recursion has thousands
 
 
 def examine_here(exercise: str, fn: Callable, cases, judge: Callable) -> Verdict:
-    """Call the function for every case, and stop at the first that is not right.
+    """Call the function for every case and stop at the first wrong result.
 
     Args:
-        exercise: its name, for the Verdict.
+        exercise: the name of the exercise, for the Verdict.
         fn: the student's function.
-        cases: `(where, arguments, facts)` for each call: words for the finding, what the function
-            is called with (copies, so that it may write into them), what the judge wants to know.
-        judge: `judge(answer, *arguments, **facts)` raises NotRight.
+        cases: `(where, arguments, facts)` for each call: words for the finding, the function's
+            arguments (it gets copies, so it may write into them), and facts for the judge.
+        judge: `judge(answer, *arguments, **facts)` raises NotRight if the answer is wrong.
     """
     for where, arguments, facts in cases:
         try:
@@ -40,12 +40,12 @@ def examine_here(exercise: str, fn: Callable, cases, judge: Callable) -> Verdict
 
 
 def what_was_raised(error: Exception) -> str:
-    """The error, and the student's lines that led to it."""
+    """Describe the error, with the student's lines that led to it."""
     raised = "".join(traceback.format_exception_only(error)).strip()
     frames = with_cell_names("".join(traceback.format_list(last_frames(error.__traceback__))))
     return f"your function raised {raised}\n{own_frames(frames)}".rstrip()
 
 
 def last_frames(trace: TracebackType | None) -> list:
-    """Without the call that this file makes."""
+    """The last frames of the student's code, without the call in this file."""
     return traceback.extract_tb(trace)[1:][-MOST_FRAMES:]

@@ -1,4 +1,4 @@
-"""Run a student's function on ranks, and turn whatever happens into a Verdict."""
+"""Run a student's function on ranks and return a Verdict, also when the function fails or hangs."""
 
 import re
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from helpers.runtime.launch import launch
 from helpers.runtime.payload import CannotTravel
 from helpers.runtime.runs import Runs
 
-TIMEOUT = 10.0  # seconds without a sign of life: an exercise is small
+TIMEOUT = 10.0  # seconds without a sign of life; an exercise needs far less
 HANG_HINT = (
-    "Some rank waits for a message or a collective that another never makes. "
+    "A rank waits for a message or a collective that another rank never calls. "
     "Does every rank make the same calls, in the same order, with tensors of the same size?"
 )
 FRAME = re.compile(r'^  (?:File "([^"]+)"|(Cell In\[\d+\])), line (\d+), in (.+)$')
@@ -20,12 +20,12 @@ NOT_THEIRS = ("site-packages", "helpers/check/", "/torch/")
 
 
 def is_number(answer) -> bool:
-    """A real number; True and False are none."""
+    """Whether the answer is a real number; True and False are not."""
     return isinstance(answer, Real) and not isinstance(answer, bool)
 
 
 class NotRight(Exception):
-    """Raised by a judge: what came out, and a hint."""
+    """A judge raises it for a wrong result: the finding (what the function returned) and a hint."""
 
     def __init__(self, finding: str, hint: str = ""):
         super().__init__(finding)
@@ -40,15 +40,15 @@ def examine(
     judge: Callable,
     hint_failure: Callable[[str], str] | None = None,
 ) -> Verdict:
-    """Run every case on ranks and stop at the first that is not right.
+    """Run every case on ranks and stop at the first wrong result.
 
     Args:
-        exercise: its name, for the Verdict.
+        exercise: the name of the exercise, for the Verdict.
         fn: the student's function.
         cases: `(workers, kwargs)` for each run.
-        run: `run(worker, solve, **kwargs)`, what each rank does with the function.
-        judge: `judge(runs, **kwargs)` raises NotRight.
-        hint_failure: a hint, or "", to what a rank that failed or hung has said.
+        run: `run(worker, solve, **kwargs)`; each rank calls it with the function as `solve`.
+        judge: `judge(runs, **kwargs)` raises NotRight if a result is wrong.
+        hint_failure: from the error text of a failed or hanging rank to a hint, or to "".
     """
     for workers, kwargs in cases:
         where = f"with {workers} rank{'s' * (workers > 1)}"
@@ -73,7 +73,7 @@ def examine(
 
 
 def attempt(run: Callable, workers: int, fn: Callable, kwargs) -> Runs:
-    """Run one case; once more if the machine was too busy to begin it in time."""
+    """Run one case. Run it once more if the machine was too busy to start it in time."""
     try:
         return launch(run, workers, device="cpu", timeout=TIMEOUT, solve=fn, **kwargs)
     except WorkerError as error:
@@ -83,13 +83,13 @@ def attempt(run: Callable, workers: int, fn: Callable, kwargs) -> Runs:
 
 
 def started_too_slowly(finding: str) -> bool:
-    """No rank has come as far as the student's function: a busy machine, or the first call."""
+    """Whether no rank reached the student's function, because the machine was busy."""
     ranks = re.findall(r"^rank \d+ was (.*)", finding, re.M)
     return bool(ranks) and all(doing == "not answering" for doing in ranks)
 
 
 def own_frames(finding: str) -> str:
-    """A traceback without the frames of libraries and of the checks."""
+    """Remove the frames of libraries and of the checks from a traceback."""
     kept, skip = [], False
     for line in finding.splitlines():
         frame = FRAME.match(line)

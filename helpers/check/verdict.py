@@ -1,4 +1,4 @@
-"""What an exercise's check answers: one line on the first thing that is wrong, and a hint."""
+"""The result of an exercise's check: the first mistake in one line, and a hint."""
 
 import html
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ MARKS = {"passed": ("✓", "#009e73"), "wrong": ("✗", "#d55e00"), "not written
 
 @dataclass(frozen=True)
 class Verdict:
-    """Draws itself in a notebook; true only when passed.
+    """The result of one check. It draws itself in a notebook, and is true only when passed.
 
     Attributes:
-        exercise: its name.
+        exercise: the name of the exercise.
         status: "passed", "wrong" or "not written yet".
-        finding: what was run and what came out.
-        hint: where to look; never the answer.
+        finding: what the check ran, and what the function returned or raised.
+        hint: where to look for the mistake; never the answer.
     """
 
     exercise: str

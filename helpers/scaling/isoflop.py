@@ -47,8 +47,7 @@ def isoflop(params, compute, loss) -> Frontier:
     """Approach 2: fit a parabola of loss over log N per budget, and a line through their minima.
 
     Args:
-        params, compute, loss: one number for each run. Runs of one budget have `compute` within 1
-            %.
+        params, compute, loss: one number for each run. The `compute` of one budget may vary by 1 %.
 
     Raises:
         ValueError: a value that is not positive and finite (the message names the row), a budget

@@ -26,8 +26,9 @@ def test_twice_the_pixels_of_its_size():
     assert image_of(png).size == (640, 320)
 
 
-def test_paper_is_opaque_and_white_even_if_the_figure_is_not():
-    image = image_of(crisp(plot(facecolor="none"))[0])
+@pytest.mark.parametrize("face", ["none", "#111111"])
+def test_paper_is_opaque_and_white_even_if_the_figure_is_not(face):
+    image = image_of(crisp(plot(facecolor=face))[0])
     assert "transparency" not in image.info
     assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
 
