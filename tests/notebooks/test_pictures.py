@@ -16,7 +16,6 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("week*.ipynb")) + sorted(
 NOT_YET = [
     "week01_ranks_and_collectives",
     "week01b_rings_and_bytes",
-    "week01c_processors_and_roofline",
     "week01d_mpi_and_debugging",
     "week02_scaling_laws",
     "week03_data_parallel",

@@ -10,7 +10,6 @@ from tests.notebooks.walk import faults
 FIRST_EDITION = {
     "week01_ranks_and_collectives",
     "week01b_rings_and_bytes",
-    "week01c_processors_and_roofline",
     "week01d_mpi_and_debugging",
     "week02_scaling_laws",
     "week03_data_parallel",
