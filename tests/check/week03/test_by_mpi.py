@@ -222,6 +222,15 @@ def test_what_is_returned_and_how_often_loss_sum_is_called(wrong, hint):
 
 
 @pytest.mark.usefixtures("on_threads")
+def test_a_float32_update_is_found_in_the_first_step():
+    def rounded(everyones, mine, count, total, size):
+        return (everyones(mine) / total).float()
+
+    verdict = check.train_by_mpi(partial(train, update=rounded))
+    assert "the update is the right one, to some seven digits" in verdict.finding, verdict
+
+
+@pytest.mark.usefixtures("on_threads")
 def test_the_communicator_of_threads_is_good_enough_to_pass():
     verdict = check.train_by_mpi(train)
     assert verdict, verdict
