@@ -17,7 +17,6 @@ NOT_YET = [
     "week01_ranks_and_collectives",
     "week01b_rings_and_bytes",
     "week01c_processors_and_roofline",
-    "week01d_mpi_and_debugging",
     "week02_scaling_laws",
     "week03_data_parallel",
     "week03b_data_parallel_at_work",
