@@ -14,7 +14,6 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("week*.ipynb")) + sorted(
 )
 # Notebooks whose pictures are still from before. Remove a notebook when it is executed anew.
 NOT_YET = [
-    "week01d_mpi_and_debugging",
     "week03b_data_parallel_at_work",
 ]
 WIDEST = 1000  # CSS pixels; a notebook's column on a laptop
