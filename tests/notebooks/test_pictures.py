@@ -20,7 +20,6 @@ NOT_YET = [
     "week01d_mpi_and_debugging",
     "week02_scaling_laws",
     "week03_data_parallel",
-    "week03b_data_parallel_at_work",
 ]
 WIDEST = 1000  # CSS pixels; a notebook's column on a laptop
 SHORTEST = 30  # letters that say something about a picture

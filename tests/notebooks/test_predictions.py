@@ -14,7 +14,6 @@ FIRST_EDITION = {
     "week01d_mpi_and_debugging",
     "week02_scaling_laws",
     "week03_data_parallel",
-    "week03b_data_parallel_at_work",
 }
 
 
