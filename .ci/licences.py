@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / ".ci" / "licences.md"
-OURS = "training-at-scale"
+NOT_LISTED = ("training-at-scale", "pip")  # the course itself; and pip, which Python brings
 HEAD = """\
 # The licences of the libraries
 
@@ -44,7 +44,7 @@ def table() -> str:
     rows = {}
     for found in distributions():
         name = found.metadata["Name"]
-        if re.sub(r"[-_.]+", "-", name).lower() != OURS:
+        if re.sub(r"[-_.]+", "-", name).lower() not in NOT_LISTED:
             version = found.version.split("+")[0]  # of PyTorch, without the build
             row = (name, version, licence(found.metadata).replace("|", "/"))
             rows[name.lower()] = "| {} | {} | {} |\n".format(*row)

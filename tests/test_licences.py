@@ -62,4 +62,4 @@ def test_the_table_is_that_of_the_lock():
     here = {canonicalize_name(found.metadata["Name"]) for found in distributions()}
     brought = re.compile("nvidia-.*|cuda-.*|triton")  # by a build of PyTorch
     missing = {name for name in here - in_table if not brought.fullmatch(name)}
-    assert missing == {"training-at-scale"}
+    assert missing == {"training-at-scale", "pip"}

@@ -1,6 +1,7 @@
 """The lock: what it names, for whom, and what `make setup` does with it."""
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -124,7 +125,7 @@ def place_of_this_python():
              and p["python_version"] == f"3.{sys.version_info.minor}"]  # fmt: skip
     if not found:
         pytest.skip("the lock has no files for this Python")
-    return found[0]
+    return found[0] | {"python_full_version": platform.python_version()}
 
 
 def test_make_setup_installed_what_it_names():

@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from helpers.runtime.proof import prove
+
 ROWS = 64  # rows of a grid to show
 
 
@@ -196,7 +198,7 @@ def make_mesh(
 
     Raises:
         ValueError: the product of the sizes is not the number of ranks; an unknown axis.
-        RuntimeError: no process group is initialized.
+        RuntimeError: no process group is initialized; another process answered in place of a rank.
     """
     if not dist.is_initialized():
         raise RuntimeError(
@@ -218,4 +220,6 @@ def make_mesh(
         made[axes], _ = dist.new_subgroups_by_enumeration(
             layout.groups(*axes), group_desc="mesh_" + "_".join(axes)
         )
+    for group in (*map(device_mesh.get_group, layout.axes), *made.values()):
+        prove(group)
     return Mesh(layout, dist.get_rank(), device_mesh, made)

@@ -16,4 +16,5 @@ screen      bars and curves while a call runs
 terminal    words for a terminal that may be ASCII
 plain       results as JSON; private: files and folders that nobody else can reach
 own         files and folders that nobody else can change; environment: variables set by default
+proof       ranks prove to each other who they are; alone: a program in a network of its own
 """

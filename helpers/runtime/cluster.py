@@ -44,6 +44,8 @@ class Cluster:
         start: "fork" or "spawn", torch.multiprocessing's ways to start a process. By default each
             rank is forked from a clean process that has imported PyTorch, where that is safe.
         first_gpu: the GPU of rank 0; rank r has the r-th after it.
+        network: let the ranks use this machine's network, to download something, say. By default
+            they have one of their own, where the system lets them: nobody else reaches them.
 
     Raises:
         ValueError, TypeError: a value that means nothing; or fewer GPUs than ranks on "cuda".
@@ -58,6 +60,7 @@ class Cluster:
         debug: bool = False,
         start: str | None = None,
         first_gpu: int = 0,
+        network: bool = False,
     ):
         check_timeout(timeout)
         if not isinstance(workers, int) or workers < 1:
@@ -69,7 +72,7 @@ class Cluster:
         else:
             self.device, self.backend = choose_device(workers, device, first_gpu)
         self.method, self.first_gpu = choose_start(start), first_gpu
-        self.workers = workers
+        self.workers, self.network = workers, network
         self.timeout, self.debug = timeout, debug
         self.processes: Processes | None = None
         self.calls = 0  # that these ranks have answered
@@ -160,6 +163,7 @@ class Cluster:
             timeout=self.timeout,
             first_gpu=self.first_gpu,
             debug=self.debug,
+            network=self.network,
         )
 
     def stop(self, error: BaseException):

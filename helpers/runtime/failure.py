@@ -101,6 +101,7 @@ class Failure:
     exception: bytes | None = None
     status: int | None = None  # exit code, or minus the signal
     verb: str = "raised"
+    hint: str = ""  # what the rank itself can say of the remedy
 
     @property
     def consequence(self) -> bool:
@@ -174,6 +175,7 @@ def blame(failures: list[Failure], whereabouts: dict[int, str], stacks: dict[int
         note = (
             f"rank{'s' * (len(same) > 1)} {', '.join(map(str, sorted(same)))} failed the same way"
         )
+    note = "\n".join(filter(None, [first.hint, note]))
     trace = with_cell_names(first.traceback)
     if first.status is not None and (stack := format_stack(stacks.get(first.rank, ""))):
         trace = "Its last Python stack (most recent call last):\n" + stack

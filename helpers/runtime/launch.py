@@ -14,6 +14,7 @@ def launch(
     live: str | None = None,
     debug: bool = False,
     start: str | None = None,
+    network: bool = False,
     **kwargs,
 ) -> Runs:
     """Run `fn(worker, **kwargs)` on `workers` fresh processes that form a process group.
@@ -33,6 +34,9 @@ def launch(
         debug: PyTorch compares the ranks' collectives and names those that differ; NCCL logs.
         start: "fork" or "spawn", torch.multiprocessing's ways to start a process, to compare them;
             by default the faster one that is safe here.
+        network: let the ranks use this machine's network, to download something, say. By default
+            they have one of their own, where the system lets them: nobody else reaches them.
+            Under a launcher they are where the launcher has started them.
         kwargs: passed to `fn`, by value; tensors arrive on the CPU.
 
     Returns:
@@ -44,5 +48,6 @@ def launch(
             notebook, `%debug` then enters them. Under a launcher every rank raises it.
     """
     __tracebackhide__ = True
-    with Cluster(workers, device=device, timeout=timeout, debug=debug, start=start) as cluster:
+    options = {"device": device, "timeout": timeout, "debug": debug, "start": start}
+    with Cluster(workers, network=network, **options) as cluster:
         return cluster.run(fn, live=live, **kwargs)

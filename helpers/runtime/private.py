@@ -29,3 +29,8 @@ def anonymous_file() -> int:
         return os.memfd_create("helpers")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
+
+
+def is_own(status: os.stat_result) -> bool:
+    """Is this user the only one that can enter the folder?"""
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o077

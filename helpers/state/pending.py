@@ -10,6 +10,7 @@ from helpers.comm.collectives import recursive_doubling_all_reduce
 from helpers.comm.mesh import Mesh
 from helpers.comm.messages import in_a_row
 from helpers.comm.transport import GroupTransport, coalesced
+from helpers.runtime.proof import prove
 from helpers.state.all_parts import AllParts
 from helpers.state.facts import carrier
 from helpers.state.part import Part
@@ -39,6 +40,7 @@ def make_groups(mesh: Mesh, parts: AllParts) -> Groups:
                 made[ranks] = mesh.group(*ready[ranks])
             continue
         group = dist.new_group(list(ranks))
+        prove(group)
         if mesh.rank in ranks:
             made[ranks] = group
     return made

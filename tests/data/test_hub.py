@@ -14,6 +14,14 @@ from helpers.data.hub import CannotReach, load
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
+@pytest.fixture(autouse=True)
+def usual_umask():
+    """Files of these tests are closed to others, whatever the reader's own umask is."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     """A Hub that notes what it is asked, and whose library makes a file in the cache."""

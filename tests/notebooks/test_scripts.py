@@ -37,7 +37,9 @@ def by_mpi() -> dict[str, list[list[float]]]:
     """Of each script its learning curves on 1, 2 and 3 ranks."""
     if MPIEXEC is None:
         pytest.skip("there is no mpiexec")
-    scripts = [str(NOTEBOOKS / "solutions" / "mpi" / name) for name in ("train_digits.py", "train_gpt.py")]
+    scripts = [
+        str(NOTEBOOKS / "solutions" / "mpi" / name) for name in ("train_digits.py", "train_gpt.py")
+    ]
     driver = Path(__file__).parent / "scripts" / "on_fewer_ranks.py"
     curves = {}
     for name, rows in run(MPIEXEC, "-n", "3", sys.executable, str(driver), *scripts):

@@ -11,53 +11,36 @@ import torch.distributed as dist
 
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.local import client
+from tests.runtime.strangers import sockets, tcp
 
-RUNTIME = Path(client.__file__).parents[1]
-LISTEN = "0A"
+HELPERS = Path(client.__file__).parents[2]
+RUNTIME = HELPERS / "runtime"
 LOOPBACK = {"0100007F", "00000000000000000000000001000000"}  # as /proc/net/tcp and tcp6 write it
 
 
-def sockets(pid: int) -> set[str]:
-    links = []
-    for fd in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            links.append(os.readlink(fd))
-        except FileNotFoundError:
-            pass
-    return {m[1] for link in links if (m := re.match(r"socket:\[(\d+)\]", link))}
-
-
-def tcp() -> list[tuple[str, str, str]]:
-    """(local address, state, inode) of every TCP socket."""
-    rows = []
-    for name in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
-            fields = line.split()
-            rows.append((fields[1].split(":")[0], fields[3], fields[9]))
-    return rows
-
-
 def exposed(pids) -> list:
-    """What these processes have open towards other machines."""
-    ours = set().union(*(sockets(pid) for pid in pids))
-    return [row for row in tcp() if row[2] in ours and row[0] not in LOOPBACK]
+    """What these processes have open towards other machines, each seen from its own network."""
+    return [
+        row for pid in pids for row in tcp(pid) if row[3] in sockets(pid) and row[0] not in LOOPBACK
+    ]
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs /proc")
-def test_nothing_listens_beyond_loopback():
+@pytest.mark.parametrize("network", [False, True])
+def test_nothing_listens_beyond_loopback(network):
     def talk(worker):
         dist.all_reduce(torch.ones(1))
         group = dist.new_group(list(range(worker.world_size)))
         dist.barrier(group)
         return os.getpid()
 
-    with Cluster(3) as cluster:
+    with Cluster(3, network=network) as cluster:
         pids = list(cluster.run(talk))
         server = client.warm().process.pid
         assert not exposed([server, *pids])
-        ours = set().union(*(sockets(pid) for pid in pids))
-        assert any(row[2] in ours for row in tcp()), "gloo's own connections: is this looking?"
-        assert not {row[2] for row in tcp()} & sockets(server)  # it has none at all
+        seen = {row[3] for row in tcp(pids[0])}
+        assert seen & sockets(pids[0]), "gloo's own connections: is this looking?"
+        assert not {row[3] for row in tcp()} & sockets(server)  # it has none at all
 
 
 def test_the_look_sees_what_is_exposed():
@@ -69,20 +52,61 @@ def test_the_look_sees_what_is_exposed():
         assert exposed([os.getpid()])
 
 
-def test_only_channels_and_parcels_are_unpickled():
-    """Both come over unnamed socket pairs: from the own parent or child."""
+UNPICKLES = {("pickle", n) for n in ("load", "loads", "Unpickler")}
+UNPICKLES |= {("cloudpickle", "load"), ("cloudpickle", "loads"), ("torch", "load"), ("np", "load")}
+OBJECTS = re.compile(r"(all_gather|gather|scatter|broadcast|send|recv)_object(_list)?$")
+
+
+def dangerous(source: str):
+    """The names in this program that read pickles, or send objects as pickles over a group."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute):
+            owner = getattr(node.value, "id", "")
+            if (owner, node.attr) in UNPICKLES or OBJECTS.match(node.attr):
+                yield f"{owner}.{node.attr}"
+        elif isinstance(node, ast.ImportFrom):
+            for name in node.names:
+                if (node.module, name.name) in UNPICKLES or OBJECTS.match(name.name):
+                    yield f"{node.module}.{name.name}"
+
+
+def test_only_what_comes_from_the_own_parent_or_child_is_unpickled():
+    """Over unnamed socket pairs: messages, parcels, and the exception in a message."""
+    found = {
+        str(path.relative_to(HELPERS))
+        for path in HELPERS.rglob("*.py")
+        if any(dangerous(path.read_text()))
+    }
+    assert found == {"runtime/local/channel.py", "runtime/payload.py", "runtime/failure.py"}
+
+
+def test_parcels_are_unpacked_where_they_come_from_the_own_process_parent_or_child():
     places = set()
-    for path in RUNTIME.rglob("*.py"):
+    for path in HELPERS.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and node.attr in ("loads", "load", "Unpickler"):
-                owner = getattr(node.value, "id", "")
-                if owner in ("pickle", "cloudpickle", "torch"):
-                    places.add(path.name)
-    # failure: the exception that came in a message of the channel.
-    # member: what the ranks of one job under a launcher tell one another; not of launch's ranks.
-    # whereabouts: PyTorch's own record, of this process.
-    found = places - {"member.py", "whereabouts.py"}
-    assert found == {"channel.py", "payload.py", "failure.py"}
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "unpack":
+                places.add(str(path.relative_to(HELPERS)))
+    assert places == {
+        "runtime/local/rank.py",  # a call, from the notebook
+        "runtime/local/call.py",  # a result, from a rank
+        "runtime/report.py",  # an exception, packed in the line above
+        "runtime/joined/member.py",  # function and arguments, packed in the line above
+        "runtime/joined/job.py",  # a file: of this user, in a folder that no one else can write to
+    }
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle\npickle.loads(b'')",
+        "from pickle import loads",
+        "torch.load('x')",
+        "dist.all_gather_object(a, b)",
+        "from torch.distributed import broadcast_object_list",
+    ],
+)
+def test_the_look_for_pickles_finds_them(source):
+    assert list(dangerous(source))
 
 
 def test_channels_are_made_of_socket_pairs_alone():
@@ -91,8 +115,6 @@ def test_channels_are_made_of_socket_pairs_alone():
         r"(?<!signature)\.bind\(|(?<!process)(?<!listener)\.listen\(|AF_INET|create_server|TCPStore\(|\.connect\(\("
     )
     for path in [*(RUNTIME / "local").glob("*.py"), *RUNTIME.glob("*.py")]:
-        if path.name not in (
-            "launcher.py",
-            "quiet.py",
-        ):  # they ask about addresses, and send nothing
+        # They ask about addresses, or start a loopback, and send nothing.
+        if path.name not in ("launcher.py", "quiet.py", "network.py"):
             assert not words.search(path.read_text()), path.name

@@ -8,6 +8,7 @@ Every machine must see the folder. The job in it is a pickle, which runs as code
 so it is read only if it is this user's and no one else could have written it. Results are JSON.
 """
 
+import io
 import linecache
 import os
 import secrets
@@ -16,8 +17,10 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+from helpers.runtime.blame import pack_or_name
 from helpers.runtime.cluster import DEFAULT_TIMEOUT, cell_sources
 from helpers.runtime.joined import member
+from helpers.runtime.payload import Packer, Parcel, unpack
 from helpers.runtime.plain import as_json
 from helpers.runtime.runs import load_runs, save_rank
 
@@ -42,7 +45,7 @@ def save_job(folder: str | os.PathLike, fn, /, **kwargs):
         PermissionError: the folder is another user's, or other users can write to it.
     """
     names = {getattr(fn, "__name__", "the function"): fn, **kwargs}
-    packed = member.pack_bytes((fn, kwargs, cell_sources()), names, "into a file")
+    packed = pack_bytes((fn, kwargs, cell_sources()), names)
     folder = Path(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_own(folder.stat(), str(folder))  # and its mode stays: others may be meant to look in
@@ -55,6 +58,17 @@ def save_job(folder: str | os.PathLike, fn, /, **kwargs):
         new.replace(folder / JOB)
     finally:
         new.unlink(missing_ok=True)
+
+
+def pack_bytes(value, names) -> bytes:
+    """One string of bytes, for a file. Errors as those of `pack_or_name`."""
+    stream = io.BytesIO()
+    try:
+        Packer(stream, None).dump(value)
+    except Exception:
+        pack_or_name(value, names, "into a file").close()  # names the culprit
+        raise
+    return stream.getvalue()
 
 
 def load_job(folder: str | os.PathLike):
@@ -75,7 +89,8 @@ def load_job(folder: str | os.PathLike):
         if not stat.S_ISREG(status.st_mode):
             raise PermissionError(f"{Path(folder) / JOB} is not a plain file")
         check_own(status, str(Path(folder) / JOB))
-        fn, kwargs, sources = member.unpack_bytes(job.read())
+        packed = job.read()
+    fn, kwargs, sources = unpack(Parcel(packed, [len(packed)], None))
     for name, source in sources.items():  # so that tracebacks can show a cell
         linecache.cache[name] = (len(source), None, source.splitlines(True), name)
     return fn, kwargs

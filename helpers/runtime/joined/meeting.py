@@ -1,5 +1,6 @@
 """Where the ranks that a launcher started find one another: a key-value store that all reach."""
 
+import atexit
 import os
 import secrets
 import shutil
@@ -15,8 +16,8 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from helpers.runtime.launcher import Place, interface_towards
+from helpers.runtime.private import is_own
 
-LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.02
 
 
@@ -33,8 +34,8 @@ def meet(place: Place, timeout: float) -> dist.Store:
     try:
         if place.launcher == "torchrun":
             store, _, _ = next(rendezvous("env://", place.rank, place.world_size, timeout=limit))
-        elif place.address is None and place.one_machine:
-            store = meet_in_folder(place, timeout)
+        elif place.one_machine:
+            return meet_in_folder(place, timeout)
         elif place.address is None:
             raise RuntimeError(
                 f"{place.launcher} started ranks on several machines, and nothing says where "
@@ -56,47 +57,79 @@ def meet_at_address(place: Place, limit: timedelta) -> dist.Store:
     """At `place.address`: rank 0 listens there, on that address only where it is not a loopback."""
     listening = None
     if place.rank == 0:
-        host = LOOPBACK if place.one_machine else socket.gethostbyname(place.address)
-        if host.startswith("127.") and not place.one_machine:
+        host = socket.gethostbyname(place.address)
+        if host.startswith("127."):
             host = ""  # its own name for itself; the others know another address
         listening = listen(host, place.port)
-    address = LOOPBACK if place.one_machine else place.address
-    return tcp_store(place, address, place.port, listening, limit)
-
-
-def meet_in_folder(place: Place, timeout: float) -> dist.Store:
-    """On one machine: rank 0 listens on loopback, and leaves the port in a folder of this user."""
-    name = f"helpers-{os.getuid()}-{meeting_name(place)}"
-    folder = Path(tempfile.gettempdir()) / name
-    note, until = folder / "port", time.monotonic() + timeout
-    limit = timedelta(seconds=timeout)
-    if place.rank == 0:
-        make_own_folder(folder)
-        listening = listen(LOOPBACK, 0)
-        try:
-            port = listening.getsockname()[1]
-            (folder / "port.new").write_text(str(port))
-            (folder / "port.new").rename(note)
-            return tcp_store(place, LOOPBACK, port, listening, limit)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)  # all are here, or will not come
-    while not note.exists():
-        if time.monotonic() > until:
-            raise TimeoutError("rank 0 has not come")
-        time.sleep(POLL_SECONDS)
-    check_own(folder)
-    return tcp_store(place, LOOPBACK, int(note.read_text()), None, limit)
-
-
-def tcp_store(place, address, port, listening, limit) -> dist.Store:
     return dist.TCPStore(
-        address,
-        port,
+        place.address,
+        place.port,
         place.world_size,
         is_master=place.rank == 0,
         timeout=limit,
         wait_for_workers=True,
         master_listen_fd=listening.detach() if listening else None,
+    )
+
+
+def meet_in_folder(place: Place, timeout: float) -> dist.Store:
+    """On one machine: a file in a folder of this user. There is no port."""
+    folder = base_folder() / f"helpers-{os.getuid()}-{meeting_name(place)}"
+    name = folder / "store"
+    file = open_store(folder)
+    if os.path.isdir("/proc/self/fd"):  # so that folder and name can go once all ranks are here
+        name = f"/proc/self/fd/{file}"
+    store = dist.FileStore(str(name), place.world_size)
+    store.set_timeout(timedelta(seconds=timeout))
+    try:
+        return fresh(store, place, timeout)
+    finally:
+        if place.rank == 0 and os.path.isdir("/proc/self/fd"):
+            shutil.rmtree(folder, ignore_errors=True)
+        elif place.rank == 0:
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
+def base_folder() -> Path:
+    """XDG_RUNTIME_DIR, which is this user's alone; where there is none, the one for all."""
+    own = os.environ.get("XDG_RUNTIME_DIR")
+    if own and os.path.isabs(own):
+        try:
+            if is_own(os.stat(own)):
+                return Path(own)
+        except OSError:  # Slurm sets the variable, and the folder is on another machine
+            pass
+    return Path(tempfile.gettempdir())
+
+
+def open_store(folder: Path) -> int:
+    """The descriptor of the file in which the ranks meet; the first rank makes it.
+
+    Raises:
+        RuntimeError: somebody else has made the folder, or can enter it.
+    """
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:  # another rank was faster; or somebody else
+        pass
+    try:
+        directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        raise RuntimeError(squatted(folder)) from None
+    try:
+        if not is_own(os.fstat(directory)):
+            raise RuntimeError(squatted(folder))
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        return os.open("store", flags, mode=0o600, dir_fd=directory)
+    finally:
+        os.close(directory)
+
+
+def squatted(folder: Path) -> str:
+    return (
+        f"the ranks cannot meet in {folder}: it is not this user's alone, so another user may "
+        "have made it. Set XDG_RUNTIME_DIR to a folder that only you can enter "
+        "(mkdir -m 700), and start again"
     )
 
 
@@ -123,22 +156,6 @@ def meeting_name(place: Place) -> str:
     return f"mpiexec-{proxy}"
 
 
-def make_own_folder(folder: Path):
-    """Make it so that only this user can enter; one that is there already must be as good."""
-    try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError:
-        check_own(folder)
-        for name in ("port", "port.new"):  # of ranks that were killed
-            (folder / name).unlink(missing_ok=True)
-
-
-def check_own(folder: Path):
-    status = folder.lstat()
-    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise RuntimeError(f"{folder} is not this user's alone: another user may have made it")
-
-
 def fresh(store: dist.Store, place: Place, timeout: float) -> dist.Store:
     """The part of the store that this attempt has to itself.
 
@@ -149,7 +166,10 @@ def fresh(store: dist.Store, place: Place, timeout: float) -> dist.Store:
     mine, until = secrets.token_hex(8), time.monotonic() + timeout
     store.set(f"hello/{place.rank}", mine)
     if place.rank:
-        store.wait([f"welcome/{mine}"], timedelta(seconds=timeout))
+        while not store.check([f"welcome/{mine}"]):
+            if time.monotonic() > until:
+                raise TimeoutError("rank 0 has not come")
+            time.sleep(POLL_SECONDS)
         attempt = store.get(f"welcome/{mine}").decode()
         store.set(f"here/{attempt}/{place.rank}", "")
         return dist.PrefixStore(attempt, store)

@@ -1,9 +1,7 @@
 """This process as a rank of torchrun, `accelerate launch`, srun or mpiexec."""
 
 import atexit
-import io
 import os
-import pickle
 import sys
 import time
 from datetime import timedelta
@@ -15,10 +13,13 @@ from helpers.runtime.blame import pack_or_name
 from helpers.runtime.devices import cores
 from helpers.runtime.failure import Failure, WorkerError
 from helpers.runtime.joined.gpus import GPUs
+from helpers.runtime.joined.key import share_key
 from helpers.runtime.joined.meeting import choose_interfaces, meet
+from helpers.runtime.joined.results import decode, encode, everyones
 from helpers.runtime.joined.watch import OK, Watch
 from helpers.runtime.launcher import INSIDE, Place, place
-from helpers.runtime.payload import Packer, unpack
+from helpers.runtime.payload import unpack
+from helpers.runtime.proof import keep, prove
 from helpers.runtime.report import describe
 from helpers.runtime.rows import Rows
 from helpers.runtime.runs import Runs
@@ -83,6 +84,7 @@ class Member:
             torch.set_num_threads(max(1, cores() // gpus.local_size))
         if gpus.too_few:
             self.say(gpus.too_few)
+        keep(share_key(where, self.store, MEET_SECONDS))
         self.group = self.form_group()
         atexit.register(self.leave)
 
@@ -101,7 +103,10 @@ class Member:
                 timeout=timedelta(seconds=COLLECTIVE_SECONDS),
                 device_id=device_id,
             )
-        return dist.new_group(backend="gloo", timeout=timedelta(seconds=COLLECTIVE_SECONDS))
+            prove()
+        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=COLLECTIVE_SECONDS))
+        prove(group)
+        return group
 
     def say(self, text: str):
         """Once, and on rank 0 only."""
@@ -129,7 +134,7 @@ class Member:
         Function and arguments are copied, as they are when `launch` starts the ranks itself.
 
         Raises:
-            CannotTravel: as `launch` would.
+            CannotTravel: as `launch` would; or the result is no plain data, see `results`.
             WorkerError: some rank failed; on every rank the same one is named.
         """
         __tracebackhide__ = True
@@ -146,27 +151,26 @@ class Member:
         self.calls += 1
         stores = [dist.PrefixStore(f"call{self.calls}", store) for store in self.connections]
         with Watch(stores, self.rank, self.world_size, timeout) as watch:
-            packed = self.answer(worker, fn, kwargs, watch)
+            packed = self.answer(worker, fn, kwargs, notes, watch)
             outcome = watch.wait()
             if screen:
                 screen.finish()
             notes.rows.finish()
             if outcome != OK:
                 self.fail(outcome)
-            everything = [None] * self.world_size
-            dist.all_gather_object(everything, (packed, notes.records), group=self.group)
-        results = [unpack_bytes(packed) for packed, _ in everything]
+            everything = [decode(each) for each in everyones(packed, self.group)]
+        results = [result for result, _ in everything]
         records = [record for _, part in everything for record in part]
         records.sort(key=lambda record: record["seconds"])
         return Runs(results, records, device, backend, time.perf_counter() - began)
 
-    def answer(self, worker: Worker, fn, kwargs, watch: Watch) -> bytes | None:
-        """What `fn` returned, packed; or None once its failure is reported."""
+    def answer(self, worker: Worker, fn, kwargs, notes, watch: Watch) -> bytes | None:
+        """What `fn` returned, and logged, packed; or None once its failure is reported."""
         self.running = True
         seed_differently()
         try:
             result = fn(worker, **kwargs)
-            packed = pack_bytes(result, {"result": result}, "to the other ranks")
+            packed = encode((result, notes.records), "result")
             watch.finished()
             return packed
         except BaseException as error:
@@ -257,21 +261,6 @@ def copied(value, names):
         return unpack(parcel)
     finally:
         parcel.close()
-
-
-def pack_bytes(value, names, where: str) -> bytes:
-    """One string of bytes, for a file or the network. Errors as those of `pack_or_name`."""
-    stream = io.BytesIO()
-    try:
-        Packer(stream, None).dump(value)
-    except Exception:
-        pack_or_name(value, names, where).close()  # names the culprit
-        raise
-    return stream.getvalue()
-
-
-def unpack_bytes(packed: bytes):
-    return pickle.loads(packed)
 
 
 def record_for_torchrun(error: BaseException):

@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import types
 from multiprocessing import reduction
@@ -43,9 +44,14 @@ def become_rank(channel: int, stdout: int, stderr: int, stacks: int, foreign=(),
         close(foreign)
         redirect(stdout, stderr)
         forget(ours or own_modules())
+        from helpers.runtime.local import network
+        from helpers.runtime.local.channel import Channel
+
+        line = Channel(socket.socket(fileno=channel))
+        network.take_place(*line.receive())  # while there is one thread: PyTorch may start more
         from helpers.runtime.local.rank import work
 
-        code = work(channel, stacks)
+        code = work(line, stacks)
     except BaseException:
         sys.excepthook(*sys.exc_info())
     os._exit(code)  # `work` has ended what Python would end here; a fork would end it twice

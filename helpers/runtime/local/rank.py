@@ -6,7 +6,6 @@ import linecache
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import time
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
+from helpers.runtime import proof
 from helpers.runtime.blame import pack_or_name
-from helpers.runtime.local import ending, listener
+from helpers.runtime.local import ending, listener, network
 from helpers.runtime.local.channel import Channel
 from helpers.runtime.local.sources import SourceFiles
 from helpers.runtime.payload import CannotTravel, Parcel, unpack
@@ -44,10 +44,11 @@ class Setup:
     folder: str | None  # its working folder; None when that is gone
     environ: dict[str, str]  # the notebook's
     own: dict[str, str]  # what stands in this rank's instead
+    key: bytes  # with which the ranks prove themselves to each other
     debug: bool = False
 
 
-def work(channel_fd: int, stacks_fd: int) -> int:
+def work(channel: Channel, stacks_fd: int) -> int:
     """The life of a rank. Returns its exit code."""
     faulthandler.enable(stacks_fd)  # a crash in C leaves the Python stack
     faulthandler.register(STACK_SIGNAL, stacks_fd, all_threads=False)
@@ -55,7 +56,6 @@ def work(channel_fd: int, stacks_fd: int) -> int:
         stream = os.fdopen(fd, "w", 1, "utf-8", "backslashreplace", closefd=False)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    channel = Channel(socket.socket(fileno=channel_fd))
     (setup,), rendezvous = channel.receive()
     ending.begin()
     worker, files = None, SourceFiles()
@@ -115,6 +115,9 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
         timeout=timedelta(seconds=setup.timeout),
         device_id=device if setup.device == "cuda" else None,
     )
+    if not network.own():  # in the ranks' own, no stranger can answer
+        proof.keep(setup.key)
+        proof.prove()
     channel.post("joined")
     listener.joined()
     return Worker(setup.rank, setup.world_size, device, channel)
@@ -160,7 +163,8 @@ def answer(channel: Channel, step):
         if os.getpid() == rank:
             listener.remember(error)
             flush()
-            channel.send("error", describe(error, skip=__file__))
+            hint = network.hint(error)
+            channel.send("error", {**describe(error, skip=__file__), "hint": hint})
         return None
     finally:
         if os.getpid() != rank:  # a fork that the function made, and that went on out of it

@@ -36,6 +36,7 @@ import time
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 
+from helpers.runtime.local import network
 from helpers.runtime.local.bootstrap import START_FAILED, Handed, become_rank, own_modules
 from helpers.runtime.local.channel import ready
 from helpers.runtime.local.orphans import Orphans
@@ -237,6 +238,8 @@ def main(early, late, notebook_pid, start):
     early, late = socket.socket(fileno=int(early)), socket.socket(fileno=int(late))
     pid = int(notebook_pid)
     notebook = (pid, getattr(os, "pidfd_open", lambda pid: None)(pid))
+    if sys.platform == "linux" and network.possible():  # before PyTorch: this fork is small yet
+        os.environ[network.POSSIBLE] = "1"
     gc.disable()  # imports leave little behind, and a look at all that they made takes long
     import_first()
     leave_standing()

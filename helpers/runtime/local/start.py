@@ -2,14 +2,16 @@
 
 import itertools
 import os
+import socket
 import sys
 
 from helpers.runtime.devices import cores
 from helpers.runtime.failure import ServerLost
 from helpers.runtime.launcher import INSIDE, mark
-from helpers.runtime.local.processes import Processes
+from helpers.runtime.local.processes import Processes, RankProcess
 from helpers.runtime.local.rank import Setup
 from helpers.runtime.private import anonymous_file, private_folder
+from helpers.runtime.proof import new_key
 
 _count = itertools.count()
 
@@ -23,6 +25,7 @@ def start_ranks(
     timeout: float | None,
     first_gpu: int = 0,
     debug: bool = False,
+    network: bool = False,
 ) -> Processes:
     """`workers` fresh ranks on this machine, on their way to meet one another.
 
@@ -31,6 +34,7 @@ def start_ranks(
         method: "fork" or "spawn".
         timeout: seconds after which the caller takes silence for a hang; the backend itself waits
             longer.
+        network: leave the ranks in this machine's network, and make none of their own.
 
     Raises:
         WorkerError: the process that ranks come from cannot be started, or is lost twice.
@@ -39,7 +43,8 @@ def start_ranks(
         processes = Processes(workers, method)
     except ServerLost:  # it was killed since the last call, or just now: there is another
         processes = Processes(workers, method)
-    path, fd = None, None
+    send_networks(processes, stay=network or sys.platform != "linux")
+    path, fd, key = None, None, new_key()
     if os.path.isdir("/proc/self/fd"):
         fd = anonymous_file()  # the ranks meet in a file that has no name
     else:
@@ -59,14 +64,33 @@ def start_ranks(
             environ=dict(os.environ),
             own=own_environ(process.rank, workers, device),
             debug=debug,
+            key=key,
         )
-        try:
-            process.channel.send(setup, fd=fd)
-        except OSError:
-            pass  # it could not start, and the server will say why
+        send(process, setup, fd=fd)
     if fd is not None:
         os.close(fd)
     return processes
+
+
+def send_networks(processes: Processes, stay: bool):
+    """Tell each rank which network it is to be in: the first message that it reads."""
+    others = len(processes.ranks) - 1
+    if stay:
+        for process in processes.ranks:
+            send(process, "stay", others)
+        return
+    one, all_others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with one, all_others:  # each message on it goes to a single reader
+        for process in processes.ranks:
+            role, link = ("join", all_others) if process.rank else ("make", one)
+            send(process, role, others, fd=link.fileno())
+
+
+def send(process: RankProcess, *message, fd: int | None = None):
+    try:
+        process.channel.send(*message, fd=fd)
+    except OSError:
+        pass  # it could not start, and the server will say why
 
 
 def own_environ(rank: int, workers: int, device: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ whether it is over. The recorder and some of the names here are private to PyTor
 missing, a rank knows less, and nobody can prove that it hangs.
 """
 
-import pickle
+import json
 import socket
 import sys
 import threading
@@ -146,8 +146,9 @@ def alone() -> bool:
 
 
 def recorded() -> list[dict]:
-    """The flight recorder's entries: bytes that this process itself has just written."""
-    return pickle.loads(torch._C._distributed_c10d._dump_fr_trace(True, False, False))["entries"]
+    """The flight recorder's entries, the oldest first."""
+    trace = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(True, False))
+    return trace.get("entries", [])  # none before the first
 
 
 def operation(entry: dict) -> str:

@@ -126,14 +126,13 @@ def test_files_of_what_is_not_shown_have_a_limit(capsys, folders, tmp_path, monk
     for rank in (0, 1):
         for _ in range(4):
             c.feed(rank, "stdout", b"x" * 19 + b"\n")  # 20 bytes: five of them fit
-    c.feed(1, "stdout", b"ab\n")
     c.finish()
     assert kept_by(tmp_path) == [["x" * 19] * 4, ["x" * 19]]
     first, second = capsys.readouterr().out.splitlines()
     assert "4 more lines are in" in first
     assert first.endswith("until this notebook ends")
-    assert "5 more lines are in" in second
-    assert second.endswith("; the last 4 of them are left out, to spare the disk")
+    assert "4 more lines are in" in second
+    assert second.endswith("; the last 3 of them are left out, to spare the disk")
     c = Console(folders.append)
     c.feed(0, "stdout", b"x\n")
     c.finish()
@@ -148,3 +147,16 @@ def test_a_nearly_full_disk_is_not_filled(capsys, folders, tmp_path, monkeypatch
     c.finish()
     assert kept_by(tmp_path) == [[f"{i:09d}" for i in range(5)]]  # half of what is free
     assert "the last 15 of them are left out" in capsys.readouterr().out
+
+
+def test_after_a_line_without_room_no_shorter_one_is_kept(capsys, folders, tmp_path, monkeypatch):
+    """A file with gaps would mislead its reader."""
+    monkeypatch.setattr(console, "LINES_SHOWN", 0)
+    monkeypatch.setattr(console, "BYTES_KEPT", 10)
+    c = Console(folders.append)
+    c.feed(0, "stdout", b"first\nsecond\n3\n")
+    c.feed(0, "stdout", b"4\n")
+    c.finish()
+    assert kept_by(tmp_path) == [["first"]]
+    assert "4 more lines" in (said := capsys.readouterr().out)
+    assert "the last 3 of them are left out" in said

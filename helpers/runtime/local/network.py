@@ -1,0 +1,149 @@
+"""A network of their own for the ranks of a call: a loopback that nobody else can reach. Linux.
+
+All users of a machine share its loopback, and gloo's sockets ask nobody for a name. So rank 0 makes
+a network namespace, before it has a second thread, and the other ranks join it. It ends with the
+last of them.
+
+Root may do so directly. An ordinary user needs a user namespace around it. There the user, the
+groups and the rights to files stay what they are; only a change to another user (`sudo`) fails,
+and files of other users look as if `nobody` owned them.
+"""
+
+import fcntl
+import os
+import re
+import socket
+import struct
+import traceback
+
+from helpers.runtime.local.orphans import C
+
+POSSIBLE = "HELPERS_OWN_NETWORK"  # environment of the server, for the ranks that it starts
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+SET_FLAGS, UP = 0x8914, 0x1  # SIOCSIFFLAGS, IFF_UP
+CAPABILITIES = 0x20080522  # version 3 of the system call's structures
+WISHES = re.compile(
+    r"network is unreachable|name resolution|name or service not known|no address associated|"
+    r"ConnectionRefusedError",
+    re.IGNORECASE,
+)
+HINT = (
+    "This rank has no network but the ranks' own: "
+    "launch(…, network=True) leaves the ranks in the machine's."
+)
+
+_own = False  # is this process in a network of its ranks?
+
+
+def possible() -> bool:
+    """Can this user make a network here? A child tries it: what fails halfway cannot be undone."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            make()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def make() -> list[int]:
+    """Enter a new network, whose loopback is up. This process must have no second thread.
+
+    Returns:
+        Descriptors for `join`.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    user, group = os.geteuid(), os.getegid()
+    unshare(CLONE_NEWNET if user == 0 else CLONE_NEWUSER | CLONE_NEWNET)
+    if user:
+        write("setgroups", "deny")
+        write("uid_map", f"{user} {user} 1")
+        write("gid_map", f"{group} {group} 1")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        fcntl.ioctl(sock, SET_FLAGS, struct.pack("16sh14x", b"lo", UP))
+    names = ("net",) if user == 0 else ("user", "net")
+    descriptors = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in names]
+    if user:
+        drop_capabilities()
+    return descriptors
+
+
+def join(descriptors: list[int]):
+    """Enter the network that another rank has made. This process must have no second thread.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    for descriptor in descriptors:  # the user namespace first: it gives the right to the other
+        if C.setns(descriptor, 0):
+            raise OSError("the ranks' network cannot be joined")
+    if len(descriptors) > 1:
+        drop_capabilities()
+
+
+def take_place(message: tuple[str, int], link: int | None):
+    """Come into the network that the notebook has chosen for this rank.
+
+    Args:
+        message: "make" a network for so many others, "join" the one that rank 0 makes, or "stay".
+        link: the descriptor of a socket: that of rank 0 here, all others' there.
+    """
+    global _own
+    role, others = message
+    if role == "stay":
+        return
+    with socket.socket(fileno=link) as line:
+        if role == "make":
+            descriptors = try_to_make()
+            for _ in range(others):
+                socket.send_fds(line, [b"own" if descriptors else b"none"], descriptors)
+        else:
+            _, descriptors, _, _ = socket.recv_fds(line, 16, 2)
+            join(descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    _own = bool(descriptors)
+
+
+def try_to_make() -> list[int]:
+    """`make`, or no descriptors where the server has found that it cannot be done."""
+    if POSSIBLE not in os.environ:
+        return []
+    try:
+        return make()
+    except OSError:  # there are too many by now
+        return []
+
+
+def own() -> bool:
+    """Is this process a rank in a network of the ranks' own?"""
+    return _own
+
+
+def hint(error: BaseException) -> str:
+    """What to do, where an error looks like the wish for a network that this rank has not."""
+    if not _own:
+        return ""
+    text = "".join(traceback.format_exception(error))
+    return HINT if WISHES.search(text) else ""
+
+
+def unshare(what: int):
+    if C.unshare(what):
+        raise OSError("no network namespace can be made here")
+
+
+def write(name: str, text: str):
+    with open(f"/proc/self/{name}", "w") as file:
+        file.write(text)
+
+
+def drop_capabilities():
+    """Of the rights that the user namespace gave, keep none: a rank is an ordinary process."""
+    header, data = struct.pack("Ii", CAPABILITIES, 0), bytes(24)
+    if C.capset(header, data):
+        raise OSError("a rank keeps capabilities that it should not have")

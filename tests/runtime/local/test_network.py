@@ -1,0 +1,149 @@
+"""The ranks' own network: one for all ranks of a call, and nothing else is different in it."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.comm.shared_collectives import SharedMemory
+from helpers.runtime.cluster import Cluster
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.launch import launch
+from helpers.runtime.local import network
+from tests.runtime.strangers import NOBODY
+
+ROOT = Path(__file__).resolve().parents[3]
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or not network.possible(), reason="no networks can be made here"
+)
+START = pytest.mark.parametrize("start", ["fork", "spawn"])
+
+
+def where(worker):
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor)
+    return [os.readlink("/proc/self/ns/net"), tensor.tolist()]
+
+
+def outside():
+    return os.readlink("/proc/self/ns/net")
+
+
+@START
+def test_the_ranks_of_a_call_share_one_that_is_nobody_elses(start):
+    first = launch(where, 3, start=start)
+    assert {tuple(sums) for _, sums in first} == {(3.0, 3.0)}
+    ((net,),) = [{net for net, _ in first}]
+    assert net != outside()
+    with Cluster(2) as one, Cluster(2) as other:
+        nets = [{net for net, _ in cluster.run(where)} for cluster in (one, other)]
+        assert {net for net, _ in one.run(where)} == nets[0]  # it lives on from call to call
+    assert len(nets[0]) == len(nets[1]) == 1
+    assert nets[0] != nets[1]
+
+
+@START
+def test_a_call_that_wants_the_machines_network_has_it(start):
+    assert {net for net, _ in launch(where, 2, start=start, network=True)} == {outside()}
+
+
+def test_a_launch_in_a_rank_has_another():
+    def nested(worker):
+        return [where(worker)[0], [net for net, _ in launch(where, 2)]]
+
+    outer, inner = launch(nested, 2)[1]
+    assert len(set(inner)) == 1
+    assert len({outer, inner[0], outside()}) == 3
+
+
+def test_a_rank_alone_has_one_too():
+    assert launch(where, 1)[0][0] != outside()
+
+
+def test_what_wants_a_network_and_has_none_is_told():
+    def ask(worker, port):
+        socket.create_connection(("127.0.0.1", port)).close()
+
+    def download(worker):
+        socket.create_connection(("198.51.100.1", 80), timeout=5)  # documentation only: RFC 5737
+
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        port = service.getsockname()[1]
+        launch(ask, 1, port=port, network=True)
+        for fn, arguments in ((ask, {"port": port}), (download, {})):
+            with pytest.raises(WorkerError, match=r"launch\(…, network=True\)"):
+                launch(fn, 2, **arguments)
+    with pytest.raises(WorkerError) as other:
+        launch(lambda worker: 1 / 0, 1)
+    assert network.HINT not in str(other.value)
+
+
+def everything(worker):
+    shared = SharedMemory()
+    tensor = torch.full((4,), worker.rank + 1.0)
+    shared.all_reduce(tensor)
+    lines = Path("/proc/self/status").read_text().splitlines()
+    status = dict(line.split(":", 1) for line in lines)
+    return {
+        "sum": tensor.tolist(),
+        "user": [os.getuid(), os.getgid()],
+        "own": Path(f"/proc/{os.getpid()}").stat().st_uid,
+        "rights": int(status["CapEff"], 16),
+        "threads": torch.get_num_threads(),
+    }
+
+
+SCRIPT = """
+import os, sys
+sys.path.insert(0, {root!r})
+from tests.runtime.local.test_network import everything, outside, where
+from helpers.runtime.launch import launch
+if __name__ == "__main__":
+    nets = {{net for net, _ in launch(where, 2)}}
+    print(nets != {{outside()}}, list(launch(everything, 2)))
+"""
+
+
+def run(*command):
+    line = [*command, sys.executable, "-c", SCRIPT.format(root=str(ROOT))]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120, cwd="/")
+
+
+AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+
+
+def can_become_nobody() -> bool:
+    """Root; and another user can start this Python, and read this project."""
+    again = f"import os, sys; os.spawnv(0, sys.executable, ['', {network.__file__!r}]) and 1 / 0"
+    command = [*AS_NOBODY, sys.executable, "-c", again]
+    return os.getuid() == 0 and not subprocess.run(command, capture_output=True, cwd="/").returncode
+
+
+def test_an_ordinary_user_stays_that_user():
+    if os.getuid() == 0 and not can_become_nobody():
+        pytest.skip("no other user can run this Python")
+    done = run(*(AS_NOBODY if os.getuid() == 0 else []))
+    assert done.returncode == 0, done.stderr
+    alone, ranks = done.stdout.split(" ", 1)
+    user = NOBODY if os.getuid() == 0 else os.getuid()
+    assert alone == "True"
+    for rank in eval(ranks):
+        assert rank["sum"] == [3.0] * 4  # memory of another rank, opened by its descriptor
+        assert rank["own"] == rank["user"][0] == user
+        assert rank["rights"] == 0
+
+
+REFUSE = 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$0" "$@"'
+
+
+def test_where_the_system_refuses_the_ranks_stay_and_work():
+    """In a user namespace of its own, whose limit of networks is none."""
+    done = run("unshare", "--map-root-user", "--user", "sh", "-c", REFUSE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("False [{'sum': [3.0, 3.0, 3.0, 3.0]"), done.stdout
+    assert done.stderr == ""

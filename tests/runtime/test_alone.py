@@ -1,0 +1,53 @@
+"""A program in a network of its own, from the command line."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from helpers.runtime import alone
+from helpers.runtime.local import network
+
+own_network = pytest.mark.skipif(
+    sys.platform != "linux" or not network.possible(), reason="no networks can be made here"
+)
+LOOK = "import os; print(os.readlink('/proc/self/ns/net'), os.getuid(), *os.sys.argv[1:])"
+
+
+def run(*command):
+    line = [sys.executable, "-m", "helpers.runtime.alone", *command]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60)
+
+
+@own_network
+def test_it_has_another_network_and_the_same_user():
+    done = run(sys.executable, "-c", LOOK, "--standalone", "a b")
+    assert done.returncode == 0, done.stderr
+    net, user, *rest = done.stdout.split(maxsplit=3)
+    assert net != os.readlink("/proc/self/ns/net")
+    assert (int(user), rest) == (os.getuid(), ["--standalone", "a b\n"])
+
+
+@own_network
+def test_its_loopback_is_up():
+    talk = "import socket; s = socket.create_server(('127.0.0.1', 0)); "
+    talk += "socket.create_connection(s.getsockname()); print('reached')"
+    assert run(sys.executable, "-c", talk).stdout == "reached\n"
+
+
+@own_network
+def test_exit_codes_are_the_programs():
+    assert run(sys.executable, "-c", "raise SystemExit(3)").returncode == 3
+    done = run("no-such-program")
+    assert (done.returncode, done.stderr.strip()) == (
+        127,
+        "alone: no-such-program: No such file or directory",
+    )
+
+
+def test_where_it_cannot_be_it_says_why(monkeypatch, capsys):
+    monkeypatch.setattr(network, "possible", lambda: False)
+    assert alone.main(["torchrun"]) == 126
+    assert "make no network" in capsys.readouterr().err
+    assert alone.main([]) == 2

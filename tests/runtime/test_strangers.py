@@ -1,0 +1,140 @@
+"""What another user of the machine can do to ranks: nothing in their own network.
+
+Where they have none, a stranger that answers in place of a rank ends the call.
+"""
+
+import os
+import re
+import signal
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.runtime.cluster import Cluster
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.local import network
+from helpers.runtime.local.channel import readable
+from tests.runtime.strangers import flood, listening, speak_as_a_rank, stranger
+
+pytestmark = pytest.mark.skipif(
+    not os.path.exists("/proc/self/ns/net"), reason="strangers look at /proc, on Linux"
+)
+own_network = pytest.mark.skipif(not network.possible(), reason="no networks can be made here")
+TRIES = 8  # of four ranks, rank 0 is by chance the one that calls all others, one time in four
+
+
+def add(worker):
+    tensor = torch.full((4,), worker.rank + 1.0)
+    dist.all_reduce(tensor)
+    return tensor.tolist()
+
+
+class Stage:
+    """Ranks whose rank 0 listens, while the others have not come."""
+
+    def __init__(self, workers: int, **options):
+        self.cluster = Cluster(workers, timeout=60, **options)
+        self.cluster.start()
+        self.processes = self.cluster.processes
+        for process in self.processes.ranks:
+            process.listen()
+        self.until(lambda: all(process.pid for process in self.processes.ranks))
+        self.others = list(range(1, workers))
+        self.processes.signal(self.others, signal.SIGSTOP)
+        self.pid = self.processes.ranks[0].pid
+        self.error = self.result = None
+        self.thread = threading.Thread(target=self.call, daemon=True)
+        self.thread.start()
+
+    def call(self):
+        try:
+            self.result = list(self.cluster.run(add))
+        except BaseException as error:
+            self.error = error
+
+    def until(self, condition):
+        limit = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < limit
+            if self.processes and readable(self.processes):
+                self.processes.notices()
+            time.sleep(0.005)
+
+    def port(self, seen_from) -> int:
+        """Rank 0's, as it is seen from there."""
+        self.processes = None  # from here on the call listens to the server
+        self.until(lambda: listening(self.pid, self.pid))
+        assert listening(self.pid, self.pid)
+        return (listening(self.pid, seen_from) or [0])[0]
+
+    def go_on(self):
+        self.cluster.processes.signal(self.others, signal.SIGCONT)
+        self.thread.join(90)
+        assert not self.thread.is_alive()
+
+    def close(self):
+        self.cluster.close()
+
+
+@pytest.fixture
+def stage():
+    stages = []
+
+    def make(*arguments, **options):
+        stages.append(Stage(*arguments, **options))
+        return stages[-1]
+
+    yield make
+    for one in stages:
+        one.close()
+
+
+def attacked(stage: Stage, deed) -> Stage:
+    """Rank 0's port is found, and dealt with, before the other ranks come."""
+    port, (read, write) = stage.port(seen_from="self"), os.pipe()
+    assert port, "the ranks are in this machine's network: the port shows"
+    with stranger(deed, port, write):
+        os.close(write)
+        assert os.read(read, 1) == b"!"
+        stage.go_on()
+    os.close(read)
+    return stage
+
+
+@own_network
+def test_no_port_shows_outside_and_no_one_reaches_the_ranks(stage):
+    one = stage(3)
+    assert one.port(seen_from="self") == 0
+    one.go_on()
+    assert one.error is None, one.error
+    assert one.result == [[6.0] * 4] * 3
+
+
+def test_a_stranger_that_answers_in_place_of_a_rank_ends_the_call(stage):
+    for _ in range(TRIES):
+        one = attacked(stage(4, network=True), speak_as_a_rank)
+        if one.error:
+            break
+        assert one.result == [[10.0] * 4] * 4  # it was not listened to
+    assert isinstance(one.error, WorkerError), one.result
+    said = r"rank 0 raised RuntimeError: another process answered in place of rank [123]"
+    assert re.search(said, str(one.error)), one.error
+
+
+@own_network
+def test_a_flood_of_connections_does_not_reach_the_ranks(stage):
+    """From the network of this test, the port is nobody's."""
+    one = stage(2)
+    assert one.port(seen_from="self") == 0
+    (port,) = listening(one.pid, one.pid)
+    read, write = os.pipe()
+    with stranger(flood, port, write):
+        os.close(write)
+        assert os.read(read, 1) == b"!"
+        one.go_on()
+    os.close(read)
+    assert one.error is None, one.error
+    assert one.result == [[3.0] * 4] * 2
