@@ -14,7 +14,6 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("week*.ipynb")) + sorted(
 )
 # Notebooks whose pictures are still from before. Remove a notebook when it is executed anew.
 NOT_YET = [
-    "week01_ranks_and_collectives",
     "week01c_processors_and_roofline",
     "week01d_mpi_and_debugging",
     "week02_scaling_laws",

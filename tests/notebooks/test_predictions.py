@@ -8,7 +8,6 @@ from tests.notebooks.walk import faults
 
 # Notebooks of the first edition. Rewrite one, then remove its name here; the list ends empty.
 FIRST_EDITION = {
-    "week01_ranks_and_collectives",
     "week01c_processors_and_roofline",
     "week01d_mpi_and_debugging",
     "week02_scaling_laws",

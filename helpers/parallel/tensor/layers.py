@@ -46,12 +46,14 @@ class _Columns(torch.autograd.Function):
     def forward(ctx, region, x, count, *parameters):
         ctx.region, weights, biases = region, parameters[:count], parameters[count:]
         ctx.biased = [bias is not None for bias in biases]
-        whole = region.inward(x).wait()
+
+        def products(whole):
+            pairs = zip(weights, biases, strict=True)
+            return [functional.linear(whole, weight, bias) for weight, bias in pairs]
+
+        whole, outputs = region.multiply_in(x, products, keep=region.keeps_whole)
         ctx.save_for_backward(whole if region.keeps_whole else x, *weights)
-        return tuple(
-            functional.linear(whole, weight, bias)
-            for weight, bias in zip(weights, biases, strict=True)
-        )
+        return tuple(outputs)
 
     @staticmethod
     @once_differentiable
@@ -61,11 +63,9 @@ class _Columns(torch.autograd.Function):
         whole = None if region.keeps_whole else region.inward(x)  # on its way again
         gradient_x = None
         if wants_x:
-            first, *others = zip(gradients, weights, strict=True)
-            partial = first[0] @ first[1]  # (B, T, D)
-            for gradient, weight in others:
-                partial = add_product(partial, gradient, weight)
-            gradient_x = region.outward(partial)
+            gradient_x = region.multiply_out(
+                list(gradients), lambda parts: sum_of_products(parts, weights)
+            )
         whole = x if whole is None else whole.wait()
         rows = whole.flatten(0, -2)  # (B T, D)
         of_weights = [
@@ -81,9 +81,11 @@ class _Columns(torch.autograd.Function):
         return None, gradient_x and gradient_x.wait(), None, *of_weights, *of_biases
 
 
-def add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """total += a b, in place: (B, T, D) += (B, T, F) (F, D)."""
-    total.flatten(0, -2).addmm_(a.flatten(0, -2), b)
+def sum_of_products(gradients, weights) -> torch.Tensor:
+    """The gradient of the input of several linear modules: the sum of g W, (B, T, D)."""
+    total = gradients[0] @ weights[0]
+    for gradient, weight in zip(gradients[1:], weights[1:], strict=True):
+        total.flatten(0, -2).addmm_(gradient.flatten(0, -2), weight)
     return total
 
 
@@ -117,17 +119,22 @@ class _Rows(torch.autograd.Function):
     def forward(ctx, region, x, weight):
         ctx.region = region
         ctx.save_for_backward(x, weight)
-        return region.outward(functional.linear(x, weight)).wait()
+        return region.multiply_out([x], lambda parts: functional.linear(parts[0], weight)).wait()
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient):
         x, weight = ctx.saved_tensors
-        whole = ctx.region.inward(gradient).wait()  # (B, T, D)
-        gradient_x = whole @ weight if ctx.needs_input_grad[1] else None
+        wants_x, wants_weight = ctx.needs_input_grad[1:]
+        whole, (gradient_x,) = ctx.region.multiply_in(
+            gradient,
+            lambda whole: [whole @ weight if wants_x else whole[..., :0]],
+            keep=wants_weight,
+        )
         gradient_weight = None
-        if ctx.needs_input_grad[2]:
+        if wants_weight:
             gradient_weight = whole.flatten(0, -2).t() @ x.flatten(0, -2)
+        gradient_x = gradient_x if wants_x else None
         return None, gradient_x, gradient_weight
 
 

@@ -44,16 +44,18 @@ def tensor_parallel(config, seed, mesh, dtype, **options):
     return cut_over(AXIS, Whole, config, seed, mesh, dtype, **options)
 
 
-def sequence_parallel(config, seed, mesh, dtype, *, again: bool = True, **options):
+def sequence_parallel(config, seed, mesh, dtype, *, again: bool = True, chunks: int = 1, **options):
     """As `tensor_parallel`; between the layers a rank has some of the tokens.
 
     Args:
         again: gather each layer's input again in the backward, instead of keeping it.
+        chunks: cut each message and the matrix product beside it into so many chunks, so that they
+            overlap; needs `overlap`.
 
     Raises:
         ValueError: also, in a forward, a sequence whose tokens do not divide over the ranks.
     """
-    region = partial(Sharded, again=again)
+    region = partial(Sharded, again=again, chunks=chunks)
     return cut_over(AXIS, region, config, seed, mesh, dtype, **options)
 
 

@@ -30,6 +30,8 @@ TRANSFORMS = {
     "tensor, plain": partial(tensor_parallel, overlap=False),
     "sequence": sequence_parallel,
     "sequence, inputs kept": partial(sequence_parallel, again=False),
+    "sequence, chunks": partial(sequence_parallel, chunks=4),  # of 6 tokens
+    "sequence, inputs kept, chunks": partial(sequence_parallel, again=False, chunks=2),
     "sequence, plain": partial(sequence_parallel, overlap=False),
 }
 
