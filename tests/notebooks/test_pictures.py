@@ -14,7 +14,6 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("week*.ipynb")) + sorted(
 )
 # Notebooks whose pictures are still from before. Remove a notebook when it is executed anew.
 NOT_YET = [
-    "week03b_data_parallel_at_work",
 ]
 WIDEST = 1000  # CSS pixels; a notebook's column on a laptop
 SHORTEST = 30  # letters that say something about a picture

@@ -8,7 +8,6 @@ from tests.notebooks.walk import faults
 
 # Notebooks of the first edition. Rewrite one, then remove its name here; the list ends empty.
 FIRST_EDITION = {
-    "week03b_data_parallel_at_work",
 }
 
 
