@@ -42,7 +42,7 @@ def words(prediction, value, source: str) -> str:
     times, name = ratio(prediction, value), NAMES[source]
     if times is None:
         return f"Different from {name}."
-    if times == 1:
+    if math.isclose(times, 1, rel_tol=1e-9):  # an expression may round differently
         return "Exactly right."
     if 0.5 < times < 2:
         side = "above" if times > 1 else "below"

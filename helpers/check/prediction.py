@@ -71,7 +71,7 @@ class SideBySide:
             else:
                 lines.append(f"{question.title}: {question.complaint or f'{FIRST}: _.open()'}")
         if all(map(self.shows, self.questions)):
-            lines += map(str, self.also)
+            lines += map(as_text, self.also)
         return "\n".join(lines)
 
     def _repr_html_(self):
@@ -99,7 +99,7 @@ class Answer:
 
     def __repr__(self):
         if self.opened:
-            return "\n".join(map(str, self.shown))
+            return "\n".join(map(as_text, self.shown))
         return f"{self.what}: {FIRST}: _.open()"
 
     def _repr_html_(self):
@@ -172,6 +172,11 @@ def reveal(*shown, prediction, what: str = "the answer") -> Answer:
     made = prediction if isinstance(prediction, list | tuple) else [prediction]
     leave_pyplot(shown)
     return Answer(what, shown, all(one is not None for one in made))
+
+
+def as_text(shown: object) -> str:
+    """A text as it is, anything else by its repr: a figure's is its alternative text."""
+    return shown if isinstance(shown, str) else repr(shown)
 
 
 def leave_pyplot(shown: Sequence[object]):

@@ -95,7 +95,7 @@ def ring_all_gather(output: torch.Tensor, input: torch.Tensor, group: ProcessGro
     Raises:
         ValueError: `input` has another size or dtype.
 
-    Source: Thakur et al. 2005, section 4, allgather, by the ring.
+    Source: Thakur et al. 2005, allgather, by the ring.
     """
     peers = Peers(group)
     sizes = split(output.numel(), peers.size)
@@ -151,7 +151,7 @@ def recursive_doubling_all_reduce(
         tensor: any shape; replaced by the result.
         op: as for `ring_reduce_scatter`.
 
-    Source: Thakur et al. 2005, section 4, allreduce of short messages.
+    Source: Thakur et al. 2005, allreduce of short messages.
     """
     combine, peers = reduction(op, tensor), Peers(group)
     power = 1 << (peers.size.bit_length() - 1)  # P
@@ -195,7 +195,7 @@ def tree_broadcast(tensor: torch.Tensor, src: int = 0, group: ProcessGroup | Non
     Raises:
         ValueError: `src` is not in the group.
 
-    Source: Thakur et al. 2005, section 4, broadcast of short messages.
+    Source: Thakur et al. 2005, broadcast of short messages.
     """
     peers = Peers(group)
     ranks = dist.get_process_group_ranks(peers.group)
@@ -234,7 +234,7 @@ def pairwise_all_to_all(
         ValueError: a list does not have N tensors; this rank's own input and output differ in size
             or dtype.
 
-    Source: Thakur et al. 2005, section 4, all-to-all of long messages.
+    Source: Thakur et al. 2005, all-to-all of long messages.
     """
     peers = Peers(group)
     for name, parts in (("outputs", outputs), ("inputs", inputs)):

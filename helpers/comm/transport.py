@@ -13,10 +13,14 @@ from typing import Protocol
 
 import torch
 import torch.distributed as dist
+from torch.distributed import ReduceOp
 
 from helpers.comm.messages import in_a_row, written_in_a_row
 from helpers.comm.shared_collectives import SharedMemory
 
+# PyTorch 2.13 renames these two, and warns about the old names.
+all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 COALESCE = 16 * 2**20  # bytes of small tensors that travel together
 
 
@@ -47,6 +51,28 @@ class GroupTransport:
     def all_reduce(self, buffer: torch.Tensor) -> Work:
         """Start to sum over the ranks, in place."""
         return dist.all_reduce(buffer, group=self.group, async_op=True)
+
+    def maximum(self, buffer: torch.Tensor) -> Work:
+        """Start to take the largest number of all ranks, in place."""
+        return dist.all_reduce(buffer, ReduceOp.MAX, group=self.group, async_op=True)
+
+    def all_gather(self, every: torch.Tensor, own: torch.Tensor) -> Work:
+        """Start to copy each rank's `own`, (…), into `every`, (N, …). Both are contiguous."""
+        rows = every.view(-1), own.view(-1)
+        return all_gather_single(*rows, group=self.group, async_op=True)
+
+    def reduce_scatter(self, own: torch.Tensor, every: torch.Tensor) -> Work:
+        """Start to sum `every`, (N, …), over the ranks; rank r gets row r in `own`, (…).
+
+        gloo's own reduce-scatter sends the bytes of an all-reduce. An all-to-all and a sum here
+        send half of them.
+        """
+        if dist.get_backend(self.group) != "gloo":
+            rows = own.view(-1), every.view(-1)
+            return reduce_scatter_single(*rows, group=self.group, async_op=True)
+        parts = torch.empty_like(every)
+        work = dist.all_to_all_single(parts, every, group=self.group, async_op=True)
+        return Summed(work, parts, own)
 
     def broadcast(self, tensor: torch.Tensor, source: int = 0):
         """Copy the tensor of the group's rank `source` to all, in place."""
@@ -90,6 +116,17 @@ class Answer:
 
     def wait(self):
         self.future.result()
+
+
+class Summed:
+    """The Work of an all-to-all whose parts, (N, …), are summed on arrival."""
+
+    def __init__(self, work: Work, parts: torch.Tensor, own: torch.Tensor):
+        self.work, self.parts, self.own = work, parts, own
+
+    def wait(self):
+        self.work.wait()
+        torch.sum(self.parts, 0, out=self.own)
 
 
 def replicate(tensors: Iterable[torch.Tensor], transport: GroupTransport, source: int = 0):

@@ -39,6 +39,13 @@ class Cache(Protocol):
         """Append keys and values, (B, K, T, d); return all so far, (B, K, S, d)."""
 
 
+class FanOut(nn.Module):
+    """Apply several linear modules to one input. A module, so that others can replace it."""
+
+    def forward(self, x: torch.Tensor, *linears: nn.Linear) -> list[torch.Tensor]:
+        return [linear(x) for linear in linears]
+
+
 class Attention(nn.Module):
     """Causal self-attention; H/K query heads share a key/value head (Ainslie et al. 2023)."""
 
@@ -46,6 +53,7 @@ class Attention(nn.Module):
         super().__init__()
         self.config, d = config, config.head_width
         place["bias"] = config.bias
+        self.fan_out = FanOut()
         self.query = nn.Linear(config.width, config.heads * d, **place)
         self.key = nn.Linear(config.width, config.key_heads * d, **place)
         self.value = nn.Linear(config.width, config.key_heads * d, **place)
@@ -54,8 +62,8 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor, positions: Positions, cache: Cache | None = None):
         q, k, v = (
-            project(x).unflatten(-1, (-1, self.config.head_width))  # (B, T, H or K, d)
-            for project in (self.query, self.key, self.value)
+            projected.unflatten(-1, (-1, self.config.head_width))  # (B, T, H or K, d)
+            for projected in self.fan_out(x, self.query, self.key, self.value)
         )
         if positions.angles is not None:
             q, k = rotate(q, *positions.angles), rotate(k, *positions.angles)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from helpers.models.attention import Attention, Cache, Positions, Rotary, again
+from helpers.models.attention import Attention, Cache, FanOut, Positions, Rotary, again
 from helpers.models.config import GPTConfig
 from helpers.models.dropout import counter, dropout
 from helpers.models.initialization import initialize
@@ -75,6 +75,7 @@ class GPT(nn.Module):
             self.rotary = Rotary(config, **place)
         if last:
             self.norm = make_norm(config, **place)
+            self.fan_out = FanOut()
             self.head = nn.Linear(config.width, config.vocab, bias=False, **place)
             self.criterion = CrossEntropy()
         self.tie()
@@ -117,7 +118,10 @@ class GPT(nn.Module):
                 x = again(block, x, positions, cache)
             else:
                 x = block(x, positions, cache)
-        return self.head(self.norm(x)) if self.last else x  # (B, T, V) or (B, T, D)
+        if not self.last:
+            return x  # (B, T, D)
+        (logits,) = self.fan_out(self.norm(x), self.head)
+        return logits  # (B, T, V)
 
     def locate(
         self,
@@ -191,12 +195,14 @@ class SwiGLU(nn.Module):
 
     def __init__(self, config: GPTConfig, **place):
         super().__init__()
+        self.fan_out = FanOut()
         self.gate = nn.Linear(config.width, config.inner, bias=config.bias, **place)
         self.up = nn.Linear(config.width, config.inner, bias=config.bias, **place)
         self.down = nn.Linear(config.inner, config.width, bias=config.bias, **place)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(functional.silu(self.gate(x)) * self.up(x))  # (B, T, F) inside
+        gate, up = self.fan_out(x, self.gate, self.up)  # (B, T, F)
+        return self.down(functional.silu(gate) * up)
 
 
 class GELU(nn.Module):
@@ -204,11 +210,13 @@ class GELU(nn.Module):
 
     def __init__(self, config: GPTConfig, **place):
         super().__init__()
+        self.fan_out = FanOut()
         self.up = nn.Linear(config.width, config.inner, bias=config.bias, **place)
         self.down = nn.Linear(config.inner, config.width, bias=config.bias, **place)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(functional.gelu(self.up(x), approximate="tanh"))  # (B, T, F) inside
+        (up,) = self.fan_out(x, self.up)  # (B, T, F)
+        return self.down(functional.gelu(up, approximate="tanh"))
 
 
 MIXERS = {"attention": Attention}

@@ -77,7 +77,9 @@ def bars(
         axes.set_yticks(range(len(grouped)), list(map(str, grouped)))
         axes.set(ylim=(len(grouped) - 0.5, -0.5 - 0.55 * bool(vlines)), xlabel=xlabel, title=title)
         axes.tick_params(axis="y", length=0)
-        axes.grid(visible=log, axis="y", color=FAINT)
+        axes.grid(visible=False, axis="y")
+        if log:
+            axes.grid(axis="y", color=FAINT)
         axes.margins(x=0.14 if numbers else 0.06)
         if xlim is not None:
             axes.set_xlim(xlim)

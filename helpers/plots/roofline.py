@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from helpers.plots.alt import two_digits
 from helpers.plots.labels import label_points
 from helpers.plots.panel import panels
-from helpers.plots.style import FAINT, GREY, INK, PAPER, SERIES_COLORS, SMALL, course_style
+from helpers.plots.style import FAINT, GREY, INK, PAPER, SMALL, colors_of, course_style
 
 TOGETHER = 2  # more roofs than these get a plot each
 COLUMNS = 3
@@ -82,7 +82,7 @@ def roofline(
 
 def grid(roofs, title):
     """A picture, and for each of its plots the axes and the roofs in colour: name -> colour."""
-    colors = dict(zip(roofs, SERIES_COLORS * len(roofs), strict=False))
+    colors = colors_of(roofs)
     across, up = "FLOP per byte of memory traffic", "FLOP/s at most"
     if len(roofs) <= TOGETHER:
         picture = panels(1, width=6.2, height=3.7)

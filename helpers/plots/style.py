@@ -128,7 +128,7 @@ def course_style():
 def apply():
     """Write the course's settings into Matplotlib's."""
     import matplotlib
-    from cycler import cycler
+    from matplotlib.rcsetup import cycler
 
     matplotlib.rcParams.update({**SETTINGS, "axes.prop_cycle": cycler(color=SERIES_COLORS)})
 

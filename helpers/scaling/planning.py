@@ -65,7 +65,7 @@ def with_inference(law: ChinchillaLaw, loss: float, inference_tokens: float):
     """Return (params, tokens) that reach `loss` with the fewest FLOPs of training plus inference.
 
     Minimises 6 N D + 2 N D_inf subject to L(N, D) = loss. With more inference the best model is
-    smaller and trains longer. Sardana et al. 2024, arXiv:2401.00448, equation 3.
+    smaller and trains longer. Sardana et al. 2024, arXiv:2401.00448.
 
     Raises:
         ValueError: a loss at or below E, or a demand below 0.

@@ -14,7 +14,15 @@ import time
 from tests.bench.report import FIGURES
 
 # each a module with measure(quick) -> Report
-BENCHMARKS = ("starting", "faults", "collectives", "data_parallel", "scaling")
+BENCHMARKS = (
+    "starting",
+    "faults",
+    "collectives",
+    "data_parallel",
+    "tensor_parallel",
+    "overlap",
+    "scaling",
+)
 
 
 def main(arguments=None):

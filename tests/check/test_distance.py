@@ -79,3 +79,8 @@ def test_bar(prediction, left, right):
 
 def test_no_bar_without_a_ratio():
     assert bar(0, 5) == bar("hang", "crash") == ""
+
+
+def test_rounding_is_no_error():
+    assert words(0.1 + 0.2, 0.3, "formula") == "Exactly right."
+    assert words(0.3001, 0.3, "formula") != "Exactly right."

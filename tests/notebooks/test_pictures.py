@@ -12,16 +12,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("week*.ipynb")) + sorted(
     (ROOT / "notebooks").glob("project/*.ipynb")
 )
-# Notebooks whose pictures are still from before. Remove a notebook when it is executed anew.
-NOT_YET = [
-    "week01_ranks_and_collectives",
-    "week01b_rings_and_bytes",
-    "week01c_processors_and_roofline",
-    "week01d_mpi_and_debugging",
-    "week02_scaling_laws",
-    "week03_data_parallel",
-    "week03b_data_parallel_at_work",
-]
 WIDEST = 1000  # CSS pixels; a notebook's column on a laptop
 SHORTEST = 30  # letters that say something about a picture
 
@@ -56,15 +46,9 @@ def wrong_with(output) -> list[str]:
 
 @pytest.mark.skipif(not NOTEBOOKS, reason="no notebooks yet")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_pictures(path, request):
-    if path.stem in NOT_YET:
-        request.applymarker(pytest.mark.xfail(reason="not executed anew yet", strict=True))
+def test_pictures(path):
     nb = nbformat.read(path, as_version=4)
     assert [(i, wrong) for i, output in pictures(nb) if (wrong := wrong_with(output))] == []
-
-
-def test_the_list_names_notebooks():
-    assert set(NOT_YET) <= {path.stem for path in NOTEBOOKS}
 
 
 def test_images_of_text_cells_have_an_alternative_text():

@@ -6,30 +6,8 @@ import pytest
 from tests.notebooks.test_format import NOTEBOOKS
 from tests.notebooks.walk import faults
 
-# Notebooks of the first edition. Rewrite one, then remove its name here; the list ends empty.
-FIRST_EDITION = {
-    "week01_ranks_and_collectives",
-    "week01b_rings_and_bytes",
-    "week01c_processors_and_roofline",
-    "week01d_mpi_and_debugging",
-    "week02_scaling_laws",
-    "week03_data_parallel",
-    "week03b_data_parallel_at_work",
-}
 
-
-def marked(path):
-    late = pytest.mark.xfail(
-        path.stem in FIRST_EDITION, reason="first edition", strict=True, raises=AssertionError
-    )
-    return pytest.param(path, id=path.stem, marks=late)
-
-
-@pytest.mark.parametrize("path", [marked(path) for path in NOTEBOOKS])
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_no_answer_before_its_prediction(path):
     found = faults(nbformat.read(path, as_version=4))
     assert found == [], "\n".join(["", *found])
-
-
-def test_the_list_names_notebooks():
-    assert {path.stem for path in NOTEBOOKS} >= FIRST_EDITION

@@ -47,7 +47,7 @@ def test_agree():
     [
         ("6", 6), ("-2 * 10**6", -2e6), ("1 / 12", 1 / 12), ("7 // 2 + 7 % 4", 6), ("x", None),
         ("2 * x", None), ("True", None), ("'6'", None), ("1 / 0", None), ("9**9**9", None),
-        ("f(3)", None),
+        ("f(3)", None), ("1 @ 2", None), ("{1} & {2}", None), ("1 << 2", None),
     ],
 )  # fmt: skip
 def test_constant(source, value):

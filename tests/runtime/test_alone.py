@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 from helpers.runtime import alone
 from helpers.runtime.local import network
+from tests.runtime.strangers import listening
 
 own_network = pytest.mark.skipif(
     sys.platform != "linux" or not network.possible(), reason="no networks can be made here"
@@ -44,6 +46,33 @@ def test_exit_codes_are_the_programs():
         127,
         "alone: no-such-program: No such file or directory",
     )
+
+
+@own_network
+def test_the_store_of_torchrun_shows_to_nobody_else(tmp_path):
+    """torchrun listens on all interfaces, and what its store holds is unpickled by the ranks."""
+    script = tmp_path / "wait.py"
+    script.write_text(f"""
+import pathlib, time
+here = pathlib.Path({str(tmp_path)!r})
+(here / "ready").touch()
+while not (here / "go on").exists():
+    time.sleep(0.01)
+""")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
+    command = [sys.executable, "-m", "helpers.runtime.alone", *torchrun, str(script)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            limit = time.monotonic() + 100
+            while not (tmp_path / "ready").exists():
+                assert process.poll() is None
+                assert time.monotonic() < limit
+                time.sleep(0.05)
+            assert listening(process.pid, process.pid)  # it does listen, in its own network
+            assert not listening(process.pid, "self")
+        finally:
+            (tmp_path / "go on").touch()
+    assert process.returncode == 0
 
 
 def test_where_it_cannot_be_it_says_why(monkeypatch, capsys):

@@ -1,0 +1,10 @@
+"""Tensor and sequence parallelism: transforms that cut each layer over the axis "tp".
+
+transform   the recipe: which module becomes what, in one table
+placement   which rows or columns of each matrix a rank has
+layers      the mathematics: column- and row-parallel, embedding, cross-entropy
+regions     the messages around a layer: whole activations, or shards of the tokens
+
+Sources: Shoeybi et al. 2019 (Megatron-LM), arXiv:1909.08053; Korthikanti et al. 2022,
+arXiv:2205.05198.
+"""

@@ -1,0 +1,230 @@
+"""The mathematics of tensor-parallel layers, with a backward that overlaps its messages.
+
+A column-parallel layer has rows of W (columns of Wᵀ) and computes some of the outputs from the
+whole input. A row-parallel layer has columns of W, and computes partial sums of all outputs from
+some of the inputs. Column then row needs one sum: after the second layer.
+
+B  sequences        T  tokens of a sequence        D  width of a token's vector
+N  ranks            V  vocabulary                  F  inner width of the MLP
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from helpers.models.attention import FanOut
+from helpers.parallel.tensor.regions import Whole
+
+
+class ColumnParallel(FanOut):
+    """Apply several column-parallel linear modules to one input, with one message for all.
+
+    Args:
+        region: where the input comes from.
+        overlap: compute the weights' gradients while the input's gradient is on its way.
+    """
+
+    def __init__(self, region: Whole, overlap: bool = True):
+        super().__init__()
+        self.region, self.overlap = region, overlap
+
+    def forward(self, x: torch.Tensor, *linears: nn.Linear) -> Sequence[torch.Tensor]:
+        """x (B, T or t, D), each weight (F/N, D): outputs (B, T, F/N)."""
+        if not self.overlap:
+            whole = self.region.enter(x)
+            return [linear(whole) for linear in linears]
+        weights = [linear.weight for linear in linears]
+        biases = [linear.bias for linear in linears]
+        return _Columns.apply(self.region, x, len(linears), *weights, *biases)
+
+
+class _Columns(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, region, x, count, *parameters):
+        ctx.region, weights, biases = region, parameters[:count], parameters[count:]
+        ctx.biased = [bias is not None for bias in biases]
+
+        def products(whole):
+            pairs = zip(weights, biases, strict=True)
+            return [functional.linear(whole, weight, bias) for weight, bias in pairs]
+
+        whole, outputs = region.multiply_in(x, products, keep=region.keeps_whole)
+        ctx.save_for_backward(whole if region.keeps_whole else x, *weights)
+        return tuple(outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *gradients):
+        region, (x, *weights) = ctx.region, ctx.saved_tensors
+        _, wants_x, _, *wants = ctx.needs_input_grad
+        whole = None if region.keeps_whole else region.inward(x)  # on its way again
+        gradient_x = None
+        if wants_x:
+            gradient_x = region.multiply_out(
+                list(gradients), lambda parts: sum_of_products(parts, weights)
+            )
+        whole = x if whole is None else whole.wait()
+        rows = whole.flatten(0, -2)  # (B T, D)
+        of_weights = [
+            gradient.flatten(0, -2).t() @ rows if wanted else None
+            for gradient, wanted in zip(gradients, wants, strict=False)
+        ]
+        of_biases = [
+            gradient.flatten(0, -2).sum(0) if biased and wanted else None
+            for gradient, biased, wanted in zip(
+                gradients, ctx.biased, wants[len(weights) :], strict=True
+            )
+        ]
+        return None, gradient_x and gradient_x.wait(), None, *of_weights, *of_biases
+
+
+def sum_of_products(gradients, weights) -> torch.Tensor:
+    """The gradient of the input of several linear modules: the sum of g W, (B, T, D)."""
+    total = gradients[0] @ weights[0]
+    for gradient, weight in zip(gradients[1:], weights[1:], strict=True):
+        total.flatten(0, -2).addmm_(gradient.flatten(0, -2), weight)
+    return total
+
+
+class RowParallel(nn.Module):
+    """A linear module with some of the inputs: the ranks' results are partial sums.
+
+    The bias is added once, after the sum.
+
+    Args:
+        linear: has this rank's columns, (D, F/N), and the whole bias.
+        region: where the result goes.
+        overlap: begin the sum of the output without a copy, and write the backward by hand.
+    """
+
+    def __init__(self, linear: nn.Linear, region: Whole, overlap: bool = True):
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+        self.region, self.overlap = region, overlap
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, T, F/N) to (B, T or t, D)."""
+        if self.overlap:
+            y = _Rows.apply(self.region, x, self.weight)
+        else:
+            y = self.region.leave(functional.linear(x, self.weight))
+        return y if self.bias is None else y + self.bias
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, region, x, weight):
+        ctx.region = region
+        ctx.save_for_backward(x, weight)
+        return region.multiply_out([x], lambda parts: functional.linear(parts[0], weight)).wait()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        wants_x, wants_weight = ctx.needs_input_grad[1:]
+        whole, (gradient_x,) = ctx.region.multiply_in(
+            gradient,
+            lambda whole: [whole @ weight if wants_x else whole[..., :0]],
+            keep=wants_weight,
+        )
+        gradient_weight = None
+        if wants_weight:
+            gradient_weight = whole.flatten(0, -2).t() @ x.flatten(0, -2)
+        gradient_x = gradient_x if wants_x else None
+        return None, gradient_x, gradient_weight
+
+
+class VocabularyEmbedding(nn.Module):
+    """An embedding with some of the rows: other tokens' vectors are zero here, and are summed.
+
+    Args:
+        embedding: has this rank's rows, (V/N, D).
+        start: the token of its first row.
+        region: where the vectors go.
+    """
+
+    def __init__(self, embedding: nn.Embedding, start: int, region: Whole):
+        super().__init__()
+        self.weight, self.start, self.region = embedding.weight, start, region
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """(B, T) to (B, T or t, D)."""
+        rows, here = local(tokens, self.start, len(self.weight))
+        if not len(self.weight):
+            # a sum over no rows: zeros, which autograd knows, so that this rank joins the backward
+            vectors = self.weight.sum(0).expand(*tokens.shape, -1)
+        else:
+            vectors = functional.embedding(rows, self.weight)
+            vectors = vectors.masked_fill(~here[..., None], 0)
+        return self.region.leave(vectors)
+
+
+class VocabularyCrossEntropy(nn.Module):
+    """The cross-entropy of logits that are cut by vocabulary: the whole logits are nowhere.
+
+    Three small all-reduces of B T numbers: the largest logit, then in one message the sum of the
+    exponentials and the target's logit.
+
+    Source: Shoeybi et al. 2019, section 3, sends the losses instead of the logits.
+
+    Args:
+        start: the token of this rank's first logit.
+        transport: of the axis.
+    """
+
+    def __init__(self, start: int, transport):
+        super().__init__()
+        self.start, self.transport = start, transport
+
+    def forward(self, logits: torch.Tensor, targets: torch.Tensor):
+        """(B, T, V/N) and (B, T): the loss summed over the targets, in nats, and their number."""
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        loss = _CrossEntropy.apply(logits, targets, self.start, self.transport)
+        return loss, (targets != IGNORED).sum()
+
+
+IGNORED = -100  # a target that is none
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, targets, start, transport):
+        rows, here = local(targets, start, logits.shape[-1])
+        counted = targets != IGNORED
+        if not targets.numel():
+            ctx.save_for_backward(logits, rows, here, counted)
+            return logits.new_zeros(())
+        if logits.shape[-1]:
+            largest = logits.amax(-1)  # (B, T)
+        else:
+            largest = logits.new_full(targets.shape, -torch.inf)
+        transport.maximum(largest).wait()
+        exponentials = (logits - largest[..., None]).exp()  # (B, T, V/N)
+        sums = torch.stack([exponentials.sum(-1), torch.zeros_like(largest)])
+        if logits.shape[-1]:
+            chosen = logits.gather(-1, rows[..., None])[..., 0] - largest
+            sums[1] = chosen.masked_fill(~here, 0)
+        transport.all_reduce(sums).wait()
+        total, target = sums
+        ctx.save_for_backward(exponentials.div_(total[..., None]), rows, here, counted)
+        return (total.log() - target).masked_fill(~counted, 0).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        softmax, rows, here, counted = ctx.saved_tensors
+        if not softmax.numel():
+            return softmax.new_zeros(softmax.shape), None, None, None
+        result = softmax.scatter_add(-1, rows[..., None], -here[..., None].to(softmax.dtype))
+        return result * (gradient * counted)[..., None], None, None, None
+
+
+def local(tokens: torch.Tensor, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens as rows of this rank's table, and whether they are there; 0 where they are not."""
+    rows = tokens - start
+    here = (rows >= 0) & (rows < count)
+    return rows.masked_fill(~here, 0), here

@@ -1,0 +1,177 @@
+"""The placement checker: right forwards pass, and each wrong one is named before it sends."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch.nn import functional
+
+from helpers.comm.ledger import ledger
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.comm.regions import copy_to, gather_from, reduce_from, reduce_scatter_to
+from helpers.comm.transport import GroupTransport
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.recipe import Recipe
+from helpers.parallel.tensor.checker import Log, check_placements, place
+from helpers.parallel.tensor.rules import PARTIAL, WHOLE, PlacementError
+from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.launch import launch
+
+SIZES = {"vocab": 33, "context": 12, "width": 16, "layers": 2, "heads": 4}
+CONFIGS = {
+    "bytes": GPTConfig(**SIZES),
+    "GPT-2": GPTConfig(
+        **SIZES, norm="layer", positions="learned", mlp="gelu", bias=True, attention="explicit"
+    ),
+    "grouped, dropout": GPTConfig(
+        **SIZES, kv_heads=2, tied=False, dropout=0.1, attention="explicit"
+    ),
+}
+
+
+def checked(worker, transform, config):
+    mesh = make_mesh(Layout(tp=worker.world_size))
+    trainer = Recipe(transform=partial(transform, overlap=False))(config, 0, mesh)
+    log = check_placements(trainer.model, trainer.owner.world.own, torch.zeros(2, 12).long())
+    return {"rows": log.rows, "text": repr(log), "html": log._repr_html_()}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("transform", [tensor_parallel, sequence_parallel])
+def test_the_course_s_own_transforms_pass(transform, config):
+    run = launch(checked, 2, device="cpu", transform=transform, config=config)[0]
+    sums = [row for row in run["rows"] if row[1] == "partial" and row[0].startswith("reduce")]
+    assert len(sums) == 1 + 2 * config.layers  # the embedding, and two a block
+    assert run["rows"][-1][:3] == ("linear", "whole, cut(0)", "cut(2)")  # the logits
+    assert "silu" in run["text"] or "gelu" in run["text"]
+    assert "<table" in run["html"]
+
+
+LOG = Log()
+B, T, D, F = 2, 4, 6, 8
+
+
+def tensor(*shape, at=WHOLE):
+    return place(torch.randn(*shape), at, LOG)
+
+
+def x(at=WHOLE):
+    return tensor(B, T, D, at=at)
+
+
+UP, DOWN = partial(tensor, F, D, at=0), partial(tensor, D, F, at=1)
+
+WRONG = {
+    "a GELU of a partial sum": (
+        lambda: functional.gelu(x(PARTIAL)),
+        "gelu of a partial sum.*Sum over the ranks first",
+    ),
+    "row, then column, without a sum between": (
+        lambda: functional.linear(functional.linear(x(2), tensor(F, D, at=1)), DOWN()),
+        "a partial sum and a tensor that is cut: sum first",
+    ),
+    "a sum taken twice": (
+        lambda: reduce_from(x(), None),
+        "reduce_from of a whole tensor.*summed before",
+    ),
+    "a sum of columns": (
+        lambda: reduce_from(functional.linear(x(), UP()), None),
+        r"reduce_from of a cut\(2\) tensor",
+    ),
+    "a bias added on every rank": (
+        lambda: functional.linear(tensor(B, T, F, at=2), DOWN(), tensor(D)),
+        "adds its bias to a partial sum",
+    ),
+    "a residual added before the sum": (
+        lambda: x() + functional.linear(tensor(B, T, F, at=2), DOWN()),
+        "of a partial sum and a whole tensor.*Add it after the sum",
+    ),
+    "a norm over a cut dim": (
+        lambda: functional.layer_norm(x(2), (D,)),
+        "layer_norm over dim 2, which is cut",
+    ),
+    "a softmax over the local vocabulary": (
+        lambda: functional.linear(x(), UP()).softmax(-1),
+        "softmax over dim 2, which is cut",
+    ),
+    "whole weights after a cut input": (
+        lambda: functional.linear(x(2), tensor(F, D)),
+        "first factor is cut along the dim that is summed",
+    ),
+    "a cut and a whole tensor side by side": (
+        lambda: tensor(B, T, F, at=2) * tensor(F),
+        "shapes fit by accident",
+    ),
+    "different cuts": (lambda: x(1) + x(2), "cut along different dims"),
+    "heads and widths in the wrong order": (
+        lambda: tensor(B, T, 2, 3, at=3).flatten(2),
+        "dim 3 is cut, and is not the first",
+    ),
+    "tokens that are gathered twice": (
+        lambda: gather_from(x(), None),
+        "gather_from of a whole tensor",
+    ),
+    "a shard into a layer": (lambda: copy_to(x(1), None), "must be whole"),
+    "a reduce-scatter of a shard": (
+        lambda: reduce_scatter_to(x(1), None),
+        "reduce_scatter_to of a cut.1. tensor",
+    ),
+    "queries by heads, keys whole": (
+        lambda: functional.scaled_dot_product_attention(
+            tensor(B, 2, T, 3, at=1), tensor(B, 2, T, 3), tensor(B, 2, T, 3)
+        ),
+        "cut queries, keys and values by heads",
+    ),
+    "a square of a partial sum": (lambda: x(PARTIAL) * x(PARTIAL), "sum over the ranks first"),
+    "what the checker does not know": (lambda: torch.fft.fft(x(2)), "no rule"),
+}
+
+
+@pytest.mark.parametrize(("forward", "words"), WRONG.values(), ids=WRONG)
+def test_a_wrong_operation_is_named(forward, words):
+    with pytest.raises(PlacementError, match=words):
+        forward()
+
+
+RIGHT = {
+    "column, then row": (
+        lambda: functional.linear(functional.gelu(functional.linear(x(), UP())), DOWN()),
+        PARTIAL,
+    ),
+    "a product of partial sums and a number": (lambda: 0.5 * x(PARTIAL) / 2, PARTIAL),
+    "a sum of partial sums": (lambda: x(PARTIAL) + x(PARTIAL), PARTIAL),
+    "whole after the sum": (lambda: functional.layer_norm(x(), (D,)) + x(), WHOLE),
+    "shards of the tokens": (lambda: functional.layer_norm(x(1), (D,)) + x(1), 1),
+    "a negative dim": (lambda: x(-1), 2),
+    "what the checker does not know, of whole tensors": (lambda: torch.fft.fft(x()), WHOLE),
+}
+
+
+@pytest.mark.parametrize(("forward", "placement"), RIGHT.values(), ids=RIGHT)
+def test_a_right_operation_has_its_placement(forward, placement):
+    assert forward().placement == placement
+
+
+def test_numbers_are_those_of_the_local_tensors():
+    left, right = torch.randn(3, 4), torch.randn(4, 5)
+    found = place(left, WHOLE, LOG) @ place(right, 1, LOG)
+    assert torch.equal(found.as_subclass(torch.Tensor), left @ right)
+    assert found.placement == 1
+
+
+def wrong_on_ranks(worker):
+    transport = GroupTransport()
+    with ledger() as log:
+        up = place(torch.randn(F // 2, D), 0, LOG)
+        hidden = functional.linear(place(torch.randn(B, T, D), WHOLE, LOG), up)
+        try:
+            reduce_from(hidden, transport)
+        finally:
+            assert not log.entries  # nothing was sent
+
+
+def test_the_error_comes_before_any_message():
+    with pytest.raises(WorkerError, match="it is no partial sum") as caught:
+        launch(wrong_on_ranks, 2, device="cpu")
+    assert "reduce_from(hidden, transport)" in caught.value.traceback

@@ -1,0 +1,40 @@
+"""What tensor and sequence parallelism cannot cut, they refuse with a reason."""
+
+import pytest
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.data.batch import random_batch
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.recipe import Recipe
+from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.launch import launch
+
+SIZES = {"vocab": 32, "context": 12, "width": 24, "layers": 1}
+
+
+def step(worker, transform, config, tokens):
+    mesh = make_mesh(Layout(tp=worker.world_size))
+    trainer = Recipe(transform=transform)(config, 0, mesh)
+    return trainer.step(random_batch(0, 2, tokens, config.vocab)).loss.item()
+
+
+@pytest.mark.parametrize(
+    ("heads", "key_heads", "words"),
+    [
+        (3, 3, "3 query heads do not divide over 2 ranks"),
+        (6, 3, "3 key heads on 2 ranks: one number must divide the other"),
+    ],
+)
+@pytest.mark.parametrize("transform", [tensor_parallel, sequence_parallel])
+def test_heads_that_do_not_divide(transform, heads, key_heads, words):
+    config = GPTConfig(**SIZES, heads=heads, kv_heads=key_heads)
+    with pytest.raises(WorkerError, match=words):
+        launch(step, 2, device="cpu", transform=transform, config=config, tokens=12)
+
+
+def test_tokens_that_do_not_divide():
+    config = GPTConfig(**SIZES, heads=4)
+    with pytest.raises(WorkerError, match=r"11 tokens do not divide over 2 ranks.*tensor parallel"):
+        launch(step, 2, device="cpu", transform=sequence_parallel, config=config, tokens=11)
+    assert launch(step, 2, device="cpu", transform=tensor_parallel, config=config, tokens=11)

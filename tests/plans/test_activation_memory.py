@@ -1,0 +1,104 @@
+"""Activation memory: the formula beside what autograd saves on ranks, and beside the paper."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.data.batch import random_batch
+from helpers.measure.memory import memory_of
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.recipe import Recipe
+from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
+from helpers.plans.activation_memory import block_activations, korthikanti
+from helpers.runtime.launch import launch
+
+B, T = 3, 12
+SIZES = {"vocab": 32, "context": T, "width": 32, "layers": 1, "heads": 4, "attention": "explicit"}
+GPT2 = GPTConfig(**SIZES, norm="layer", positions="learned", mlp="gelu", bias=True, dropout=0.1)
+CONFIGS = {
+    "GPT-2": GPT2,
+    "bytes": GPTConfig(**SIZES),
+    "selective": replace(GPT2, recompute="selective"),
+    "full": replace(GPT2, recompute="full"),
+}
+WAYS = {
+    "tensor": (tensor_parallel, {}),
+    "sequence, inputs kept": (partial(sequence_parallel, again=False), {"sharded": True}),
+    "sequence": (sequence_parallel, {"sharded": True, "again": True}),
+}
+
+
+def activations(worker, transform, config):
+    """Bytes that autograd saves in the forward and backward of a batch."""
+    torch.set_num_threads(1)
+    mesh = make_mesh(Layout(tp=worker.world_size))
+    trainer = Recipe(transform=transform)(config, 0, mesh)
+    batch = random_batch(0, B, T, config.vocab)
+
+    def step():
+        loss, count = trainer.model.loss(batch)
+        (loss / count).backward()
+
+    return memory_of(step, trainer.model).activations
+
+
+def of_a_block(transform, config, ranks):
+    """What the third block adds to two."""
+    two, three = (
+        launch(
+            activations, ranks, device="cpu", transform=transform, config=replace(config, layers=n)
+        )
+        for n in (2, 3)
+    )
+    assert len(set(two)) == len(set(three)) == 1  # the same on all ranks
+    return three[0] - two[0]
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_the_formula_is_what_autograd_saves(ranks, way, config):
+    transform, options = WAYS[way]
+    if ranks == 1 and options:
+        pytest.skip("one rank has all tokens")
+    formula = block_activations(config, B, T, bytes_per_number=4, ranks=ranks, **options)
+    assert of_a_block(transform, config, ranks) == sum(formula.values())
+
+
+# Korthikanti et al. 2022, arXiv:2205.05198, table 2, for s = 2048, b = 1, h = 12288, a = 96
+# (GPT-3), t = 8. With 5as/h = 80.
+PUBLISHED = {
+    "no parallelism": 34 + 80,
+    "tensor": 10 + 24 / 8 + 80 / 8,
+    "tensor and sequence": 34 / 8 + 80 / 8,
+    "tensor, selective": 10 + 24 / 8,
+    "tensor and sequence, selective": 34 / 8,
+    "full": 2,
+}
+
+
+@pytest.mark.parametrize(("way", "factor"), PUBLISHED.items())
+def test_the_paper_s_table(way, factor):
+    assert korthikanti(1, 2048, 12_288, 96, 8, way) == pytest.approx(2048 * 12_288 * factor)
+
+
+def test_without_scores_ours_is_the_paper_s():
+    """A GPT-2 block with dropout: 34 B T D, and the norms' statistics, which the paper omits."""
+    config = replace(GPT2, recompute="selective")
+    ours = block_activations(config, 1, 64)
+    statistics = 2 * 2 * 64 * 2
+    assert sum(ours.values()) - statistics == korthikanti(1, 64, 32, 4, 1, "tensor, selective")
+
+
+def test_selective_recomputation_saves_most_of_gpt_3_s():
+    """Published: 70 % of the activations of GPT-3."""
+    kept = korthikanti(1, 2048, 12_288, 96, 1, "tensor, selective")
+    assert 1 - kept / korthikanti(1, 2048, 12_288, 96, 1, "tensor") == pytest.approx(0.70, abs=5e-3)
+
+
+def test_an_unknown_way():
+    with pytest.raises(KeyError):
+        korthikanti(1, 1, 1, 1, 1, "magic")
