@@ -59,7 +59,7 @@ def constant(node: ast.AST) -> float | None:
     """The value of an expression without names: `6`, `1 / 12`, `-2 * 10**6`; else None."""
     try:
         return float(evaluated(node))
-    except (TypeError, ValueError, KeyError, OverflowError, ZeroDivisionError):
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
         return None
 
 
