@@ -38,11 +38,11 @@ def test_a_call_after_a_failure_begins_anew():
     with Cluster(2) as cluster:
         cluster.run(build)
         pids = {pid for _, pid in cluster.run(step)}
-        with pytest.raises(WorkerError, match=r"begins with new ranks: what worker\.state held"):
+        with pytest.raises(WorkerError, match=r"starts new ranks: the contents of worker\.state are"):
             cluster.run(lambda worker: 1 / 0)
         with pytest.raises(WorkerError, match="AttributeError") as caught:
             cluster.run(step)
-        assert "worker.state with them" not in str(caught.value)  # there was nothing to lose
+        assert "worker.state" not in str(caught.value)  # there was nothing to lose
         cluster.run(build)
         assert not pids & {pid for _, pid in cluster.run(step)}
 
