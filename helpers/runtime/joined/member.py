@@ -124,7 +124,8 @@ class Member:
             )
         if device == "cuda" and self.device != "cuda":
             raise ValueError(
-                f'{n} ranks need {n} GPUs, and there are fewer: start fewer ranks, or pass device="cpu"'
+                f"{n} ranks need {n} GPUs, and there are fewer: "
+                'start fewer ranks, or pass device="cpu"'
             )
         if device == "cpu":
             return "cpu", "gloo"
