@@ -110,7 +110,7 @@ class Server:
         self.say(self.late, f"folder {folder}\n".encode())
 
     def stop(self):
-        """Have the server kill its ranks and end; a fork of the notebook only closes its sockets."""
+        """Have the server kill its ranks and end; a fork of the notebook only hangs up."""
         mine = self.pid == os.getpid()
         for control in filter(None, (self.early, self.late)):
             if mine:

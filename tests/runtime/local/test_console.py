@@ -94,7 +94,8 @@ def test_a_flood_without_a_line_end_takes_little_memory(capsys, folders):
     assert after == "[rank 3] after it"
     left_out = 300 * 65_536 - console.LINE_KEPT
     assert last == (
-        f"[rank 3] … {left_out:,} characters are left out: a line keeps its first 100,000 characters"
+        f"[rank 3] … {left_out:,} characters are left out: "
+        "a line keeps its first 100,000 characters"
     )
 
 
