@@ -98,8 +98,8 @@ def mistakes(theta, params, tokens, loss, delta):
         r = log_loss - np.log(loss)
         far = np.abs(r)
         yield (
-            "You have averaged the terms. A minimiser stops when little changes: what does a factor of "
-            "1/n do to it?",
+            "You have averaged the terms. A minimiser stops when little changes: what does a "
+            "factor of 1/n do to it?",
             huber(r, delta).mean(),
         )
         squares = "You square every residual, so one outlier dominates. What is delta for?"
