@@ -40,8 +40,8 @@ def check_own(paths: Iterable[str | os.PathLike], remedy: str = ""):
             refuse(f"{path} can be written by other users", advice(path, status, mine), remedy)
         if hidden and not mine:
             refuse(
-                f"{path} belongs to root or to another user, and a rank in a network of its own "
-                "cannot tell which",
+                f"{path} belongs to root or to another user, and a rank in the ranks' own network "
+                "cannot see which",
                 "Run it with launch(…, network=True), or use a file of your own.",
                 remedy,
             )

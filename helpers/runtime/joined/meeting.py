@@ -38,8 +38,8 @@ def meet(place: Place, timeout: float) -> dist.Store:
             return meet_in_folder(place, timeout)
         elif place.address is None:
             raise RuntimeError(
-                f"{place.launcher} started ranks on several machines, and no variable says where "
-                "rank 0 is. Name its machine, and a free port there: "
+                f"{place.launcher} started ranks on several machines, and no variable names the "
+                "machine of rank 0. Name that machine, and a free port there: "
                 "mpiexec -genv MASTER_ADDR node1 -genv MASTER_PORT 29500 … "
                 "(Open MPI: mpirun -x MASTER_ADDR=node1 -x MASTER_PORT=29500 …)"
             )

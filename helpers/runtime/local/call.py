@@ -151,7 +151,7 @@ class Call:
                 when=time.monotonic(),
                 kind=type(error).__name__,
                 message=str(error),
-                verb="returned what the notebook cannot rebuild:",
+                verb="returned a value that the notebook cannot rebuild:",
             )
         finally:
             parcel.close()

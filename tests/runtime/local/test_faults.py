@@ -147,7 +147,7 @@ launch(stopped, timeout=1.5)
 """,
     )
     assert "rank 1 was not answering" in out.shown
-    assert "rank 1 is the one" in out.error
+    assert "only rank 1 is not in a collective" in out.error
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,10 @@ def trap(worker):
 launch(trap)
 """,
     )
-    assert "rank 1 returned what the notebook cannot rebuild: ValueError: not here" in out.error
+    assert (
+        "rank 1 returned a value that the notebook cannot rebuild: ValueError: not here"
+        in out.error
+    )
 
 
 def test_a_result_that_cannot_travel(kernel):
