@@ -128,24 +128,30 @@ own_network = pytest.mark.skipif(
 
 
 def files_of(folder: Path, user: int) -> list[Path]:
-    """A file of this user, one of root, one of another user, and one that all can write."""
-    paths = [folder / name for name in ("mine", "roots", "others", "everyones")]
-    owners = (user, 0, user - 1, user)
-    for path, owner in zip(paths, owners, strict=True):
+    """Files of this user, of root, of another user; and of this user and root, open to all."""
+    another = NOBODY if user == USER else USER
+    owners = {"mine": user, "roots": 0, "others": another, "everyones": user, "open": 0}
+    for name, owner in owners.items():
+        path = folder / name
         path.write_text("x")
-        path.chmod(0o666 if path.name == "everyones" else 0o644)
+        path.chmod(0o666 if name in ("everyones", "open") else 0o644)
         os.chown(path, owner, owner)
-    return paths
+    return [folder / name for name in owners]
+
+
+def refuses_what_all_can_write(everyones: str, open_: str) -> bool:
+    """Only the owner can run chmod."""
+    both = all("can be written by other users" in text for text in (everyones, open_))
+    return both and "chmod -R go-w" in everyones and "chmod" not in open_
 
 
 @only_root
 @pytest.mark.parametrize("user", [USER, NOBODY])
 def test_an_ordinary_user_trusts_root_and_no_other(shared_folder, user):
-    mine, roots, others, everyones = as_user(user, files_of(shared_folder, user), False)
+    mine, roots, others, *writable = as_user(user, files_of(shared_folder, user), False)
     assert (mine, roots) == ("", "")
     assert "others belongs to another user" in others
-    assert "everyones can be written by other users" in everyones
-    assert "chmod -R go-w" in everyones
+    assert refuses_what_all_can_write(*writable)
 
 
 @only_root
@@ -154,13 +160,12 @@ def test_an_ordinary_user_trusts_root_and_no_other(shared_folder, user):
 def test_in_the_ranks_network_an_ordinary_user_trusts_its_own_files_alone(shared_folder, user):
     """There Linux shows `nobody` as the owner of root's files and of another user's."""
     paths = files_of(shared_folder, user)
-    mine, roots, others, everyones, shared = as_user(user, [*paths, "/tmp"], True)
+    mine, roots, others, *writable, shared = as_user(user, [*paths, "/tmp"], True)
     assert mine == ""
     for text in (roots, others):
         assert "belongs to root or to another user" in text
         assert "launch(…, network=True)" in text
-    assert "everyones can be written by other users" in everyones
-    assert "chmod -R go-w" in everyones
+    assert refuses_what_all_can_write(*writable)
     assert "/tmp can be written by other users" in shared
     assert "make a folder of your own in it" in shared
 
