@@ -1,5 +1,6 @@
 """A real kernel to do harm in, and a look at what is left behind afterwards."""
 
+import contextlib
 import os
 import re
 import secrets
@@ -206,11 +207,12 @@ def shared_by_others(ours: set[int]) -> set[str]:
     for process in Path("/proc").glob("[0-9]*"):
         if int(process.name) in ours:
             continue
-        try:
-            used = [os.readlink(link) for link in (process / "fd").iterdir()]
-            used += re.findall(r"/dev/shm/\S+", (process / "maps").read_text())
-        except OSError:  # it has ended, or it is another user's
-            continue
+        used = []
+        with contextlib.suppress(OSError):  # it has ended, or it is another user's
+            used = re.findall(r"/dev/shm/\S+", (process / "maps").read_text())
+            for link in (process / "fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+                    used.append(os.readlink(link))
         names.update(Path(path).name for path in used if path.startswith("/dev/shm/"))
     return names
 

@@ -150,6 +150,8 @@ class Kept:
                 self.file.close()
         except OSError as error:
             self.problem = error.strerror
+        if self.left_out == self.count:  # the file is empty
+            self.problem = self.problem or "there is no room for them"
         if self.problem:
             if self.file:
                 self.path.unlink(missing_ok=True)  # half a file helps nobody and takes room
