@@ -1,30 +1,29 @@
-# Everything a student, an instructor or CI runs. Needs Python 3.11+ and make, nothing else:
+# Every command of students, instructors and CI. It needs Python 3.11+ and make, nothing else:
 # `make course` and `make test` set up .venv on first use.
 #
-# Another build of torch (CUDA, ROCm, CPU only) is chosen once, with pip's own words:
+# To choose another build of torch (CUDA, ROCm, CPU only), pass pip's arguments once:
 #   make setup TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
-# The choice is kept in .venv/torch for later calls; `rm -rf .venv` forgets it.
+# Later calls read the choice from .venv/torch; `rm -rf .venv` forgets it.
 #
-# All other libraries are those of .ci/lock.txt, by version and hash. Where the lock has no files for
-# a system or a Python, they are installed by the pins of environment.yml, and `make` says so; it
-# does the same when asked: make setup LOCK=no. `lock` keeps the versions that the lock has, where it
-# can; with ALL=1 it takes the newest.
+# .ci/lock.txt names all other libraries, by version and hash. If the lock has no files for a system
+# or a Python, `make` prints that, and installs by the pins of environment.yml. `make setup LOCK=no`
+# does the same. `lock` keeps the versions in the lock if it can; with ALL=1 it uses the newest.
 #
-# `course` and `notebooks` do all the weeks, or those named: make course ONLY="week01 week02".
-# `test` does all tests, or those named, with pytest's own options: make test ONLY="tests/comm -x".
-# `quick` takes what changed since the last commit, or since another: make quick SINCE=main.
-# `lab` takes JupyterLab's own options: make lab LAB="--no-browser --port 8890".
-# `notebooks` leaves alone what has not changed; after a change in helpers/: make notebooks ALL=1.
+# `course` and `notebooks` run all weeks, or the weeks in ONLY: make course ONLY="week01 week02".
+# `test` runs all tests, or ONLY's, with pytest's own options: make test ONLY="tests/comm -x".
+# `quick` tests the changes since the last commit, or since another: make quick SINCE=main.
+# `lab` passes on JupyterLab's own options: make lab LAB="--no-browser --port 8890".
+# `notebooks` skips unchanged notebooks; after a change in helpers/: make notebooks ALL=1.
 
 PYTHON ?= python3# the Python that makes .venv
 TORCH ?=
 LOCK ?=
 PY := .venv/bin/python
-# What runs in .venv finds the programs of .venv: `!torchrun …` in a notebook, say.
+# Programs of .venv come first on PATH, for example for `!torchrun …` in a notebook.
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY)
 SHELL := bash
 
-# What happens to be active in the caller's shell is not to leak into .venv.
+# The environment of the caller's shell must not leak into .venv.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX PIP_TARGET PIP_USER
 export JUPYTER_PREFER_ENV_PATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -34,7 +33,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1#/p' Makefile | column -t -s '#'
 
-setup: .venv/installed ## make .venv with all that the rest needs (again only when the pins change)
+setup: .venv/installed ## make .venv with all libraries (again only when the pins change)
 
 course: setup ## execute every notebook, write readable HTML to build/
 	@$(RUN) .ci/notebooks.py course $(ONLY)
@@ -43,7 +42,7 @@ course: setup ## execute every notebook, write readable HTML to build/
 test: setup ## run the tests, and every notebook under nbval, on all cores
 	@$(RUN) .ci/suite.py $(ONLY)
 
-quick: setup ## run what a change needs: lint, and the tests of the files that changed
+quick: setup ## run lint, and the tests of the files that changed
 	@$(RUN) .ci/quick.py $(SINCE)
 
 lab: setup ## open JupyterLab on notebooks/
@@ -52,13 +51,13 @@ lab: setup ## open JupyterLab on notebooks/
 bench: setup ## measure side by side with other libraries, print the table
 	@$(RUN) -m tests.bench
 
-sweep: setup ## train the models of week 2, or what is left of them, into helpers/scaling/sweep.csv
+sweep: setup ## train the models of week 2, or the missing ones, into helpers/scaling/sweep.csv
 	@$(RUN) -m helpers.scaling.sweep
 
 figures: setup ## draw figures/ anew
 	@$(RUN) figures/draw.py
 
-notebooks: setup ## execute in place the notebooks that changed, strip what is not to be committed
+notebooks: setup ## execute the changed notebooks in place, strip this machine's traces
 	@$(RUN) -m ruff format --quiet notebooks
 	@$(RUN) .ci/notebooks.py execute $(if $(ALL),--all) $(ONLY)
 
@@ -73,9 +72,9 @@ lock: ## choose the versions of all libraries anew, into .ci/lock.txt
 licences: setup ## write the table of the libraries' licences, .ci/licences.md
 	@$(RUN) .ci/licences.py
 
-# .venv/installed is written last and holds the folder it was made in. It is made anew when the pins
-# are newer, when it or its Python is gone, when the folder was moved (scripts in .venv and the
-# project's own entry name it), and when another torch is chosen.
+# .venv/installed is written last and contains the name of its folder. `make` makes it anew if the
+# pins are newer, if it or its Python is gone, if the folder was moved (scripts in .venv and the
+# project's own entry name it), or if another torch is chosen.
 ifneq ($(CURDIR),$(shell test -x $(PY) && cat .venv/installed 2>/dev/null))
 .venv/installed: FORCE
 endif

@@ -1,7 +1,7 @@
 """Write .ci/licences.md: the licence of each library that `make setup` installs.
 
-The libraries are those of .venv. Each declares its licence in its metadata: as an SPDX expression,
-else by the classifiers of the Python Package Index, else in words of its own.
+The libraries are those in .venv. Each library declares its licence in its metadata: as an SPDX
+expression, else by the classifiers of the Python Package Index, else in words of its own.
 """
 
 import re
@@ -12,21 +12,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / ".ci" / "licences.md"
-NOT_LISTED = ("training-at-scale", "pip")  # the course itself; and pip, which Python brings
+NOT_LISTED = ("training-at-scale", "pip")  # the course itself; and pip, which Python brings along
 HEAD = """\
 # The licences of the libraries
 
-`make licences` writes this table, from what each library declares. Versions are those of the lock,
-on Linux; PyTorch's build for GPUs installs NVIDIA's libraries, too, which have NVIDIA's licences.
+`make licences` writes this table from the libraries' own declarations. Versions are those of the
+lock, on Linux. PyTorch's build for GPUs also installs NVIDIA's libraries, under NVIDIA's licences.
 
 | library | version | licence |
 |---|---|---|
 """
-LONGEST = 60  # characters: some libraries put the whole text of the licence where its name belongs
+LONGEST = 60  # characters: some libraries put the whole text of the licence in place of its name
 
 
 def licence(metadata: Message) -> str:
-    """The licence that a library's metadata declares."""
+    """Return the licence that a library's metadata declares."""
     if expression := metadata.get("License-Expression"):
         return expression
     kinds = [c.split(" :: ") for c in metadata.get_all("Classifier", [])]
@@ -40,12 +40,12 @@ def licence(metadata: Message) -> str:
 
 
 def table() -> str:
-    """A row for each library in this environment, by name."""
+    """Return the table: a row for each library in this environment, by name."""
     rows = {}
     for found in distributions():
         name = found.metadata["Name"]
         if re.sub(r"[-_.]+", "-", name).lower() not in NOT_LISTED:
-            version = found.version.split("+")[0]  # of PyTorch, without the build
+            version = found.version.split("+")[0]  # without the build of PyTorch
             row = (name, version, licence(found.metadata).replace("|", "/"))
             rows[name.lower()] = "| {} | {} | {} |\n".format(*row)
     return HEAD + "".join(rows[name] for name in sorted(rows))

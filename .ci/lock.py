@@ -3,13 +3,15 @@
     lock.py [--upgrade]
     lock.py --covers
 
-uv chooses the versions, for every system and every Python that the project accepts: first the pins
-of environment.yml, then what the lock has already, then the newest. With --upgrade the present lock
-does not count. PyTorch is left out, and so is what only its build brings: students choose a build.
+uv chooses the versions, for every system and every Python that the project accepts. First come the
+pins of environment.yml, then the versions in the present lock, then the newest versions. With
+--upgrade, uv ignores the present lock. The lock leaves out PyTorch and the libraries that only a
+build of PyTorch brings, because students choose a build.
 
-The head of the lock names the systems and Pythons for which each library has a file that needs no
-compiler. With --covers this is asked for the Python that runs it: the exit code is 0, or the
-reason is printed and the code is 1. `make setup` asks so, before there is a .venv.
+The head of the lock names the systems and Pythons for which each library has a file without need
+of a compiler. --covers checks the Python that runs it. The exit code is 0 if the lock covers that
+Python; otherwise the program prints the reason and the code is 1. `make setup` runs this check
+before .venv exists.
 """
 
 import platform
@@ -23,10 +25,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / ".ci" / "lock.txt"
-# What a build of PyTorch for GPUs requires, and a build for the CPU does not, besides PyTorch.
+# Libraries that a build of PyTorch for GPUs requires, and a build for the CPU does not.
 BUILD = re.compile(r"torch|pytorch-triton.*|triton|nvidia-.*|cuda-.*")
-# Where the course runs, as Python names it and as uv does. A system for which some library has no
-# file is left out of the lock's head.
+# The systems of the course, in Python's name and uv's name. The lock's head leaves out a system if
+# some library has no file for it.
 SYSTEMS = {
     "linux-x86_64": "x86_64-unknown-linux-gnu",
     "linux-aarch64": "aarch64-unknown-linux-gnu",
@@ -42,27 +44,27 @@ HEAD = """\
 
 
 def wanted(root: Path = ROOT) -> list[str]:
-    """What the project asks for, and what builds it."""
+    """Return the requirements of the project, and of its build."""
     settings = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
     project = settings["project"]
-    build = [*settings["build-system"]["requires"], "editables"]  # hatchling's, for `pip -e`
+    build = [*settings["build-system"]["requires"], "editables"]  # hatchling needs it for `pip -e`
     return [*build, *project["dependencies"], *project["optional-dependencies"]["dev"]]
 
 
 def pins(root: Path = ROOT) -> list[str]:
-    """The pins of environment.yml."""
+    """Return the pins of environment.yml."""
     text = (root / "environment.yml").read_text("utf-8")
     return re.findall(r"^ {6}- (.*==.*)$", text, re.MULTILINE)
 
 
 def without_build(text: str) -> str:
-    """A lock without the libraries that belong to a build of PyTorch."""
+    """Return a lock without the libraries that belong to a build of PyTorch."""
     blocks = re.split(r"^(?=[A-Za-z])", text, flags=re.MULTILINE)
     return "".join(b for b in blocks if not BUILD.fullmatch(re.match(r"[\w.-]*", b)[0]))
 
 
 def compile_lock(folder: Path, upgrade: list[str]) -> str:
-    """The lock that uv makes in this folder."""
+    """Return the lock that uv makes in this folder."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     oldest = settings["project"]["requires-python"].removeprefix(">=")
     (folder / "wanted").write_text("\n".join(wanted()))
@@ -75,7 +77,7 @@ def compile_lock(folder: Path, upgrade: list[str]) -> str:
 
 
 def supported(folder: Path) -> str:
-    """The lines of the head: for which Pythons each system has a file of every library."""
+    """Return the lines of the head: the Pythons for which each system has all files."""
     lines = []
     for name, system in SYSTEMS.items():
         found = []
@@ -93,14 +95,14 @@ def supported(folder: Path) -> str:
 
 
 def uv(folder: Path, *arguments: str, quiet: bool = False):
-    """Run `uv pip compile`, with files that need no compiler alone."""
+    """Run `uv pip compile`, only with files that need no compiler."""
     command = ["uv", "pip", "compile", "--quiet", "--only-binary", ":all:", *arguments]
     errors = subprocess.DEVNULL if quiet else None
     subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=errors, check=True)
 
 
 def uncovered(text: str) -> str:
-    """Why the lock has no files for the Python that runs this; empty if it has."""
+    """Return why the lock has no files for this Python; empty if it has them."""
     system = f"{sys.platform}-{platform.machine()}"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     known = dict(re.findall(r"^#   ([\w-]+): ([\d. ]+)$", text, re.MULTILINE))

@@ -4,7 +4,8 @@
     notebooks.py execute [--all]   run in place those whose code changed since they were last run,
                                    and strip what should not be committed
 
-Both take words that a notebook's name must contain, to do only those: `notebooks.py course week01`.
+Both accept words, and then process only notebooks whose names contain one: `notebooks.py course
+week01`.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from traitlets.config import Config
 
 ROOT = Path(__file__).resolve().parent.parent
-CELL_SECONDS = 240  # what tests allow a cell, too
+CELL_SECONDS = 240  # the tests' limit for a cell, too
 PNG_BYTES = 60_000
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -40,7 +41,7 @@ PAGE = """{% extends 'lab/index.html.j2' %}
 
 
 class ThisPython(KernelSpecManager):
-    """Whatever kernel is named python3 on this machine: the notebooks run on this interpreter."""
+    """Run every kernel named python3 on this interpreter, whatever this machine calls python3."""
 
     def get_kernel_spec(self, kernel_name):
         return KernelSpec(**get_kernel_dict())
@@ -52,7 +53,7 @@ class KernelManager(AsyncKernelManager):
 
 
 class Progress:
-    """One line per notebook: rewritten on a terminal, else said now and then and at the end."""
+    """Print one line per notebook: rewritten on a terminal, else from time to time."""
 
     def __init__(self, name, cells):
         self.name, self.cells, self.begun, self.done = name, cells, 0, 0
@@ -76,7 +77,7 @@ class Progress:
 
 
 def find(root, words=()):
-    """The notebooks of the course below `root`, in order."""
+    """Return the notebooks of the course below `root`, in order."""
     notebooks = root / "notebooks"
     paths = sorted(notebooks.glob("week*.ipynb")) + sorted(notebooks.glob("project/*.ipynb"))
     unknown = [word for word in words if not any(word in p.name for p in paths)]
@@ -86,12 +87,12 @@ def find(root, words=()):
 
 
 def code_cells(nb):
-    """The cells that have code to run, in order: the n-th is In [n] when executed."""
+    """Return the cells with code to run, in order: the n-th is In [n] when executed."""
     return [c for c in nb.cells if c.cell_type == "code" and c.source.strip()]
 
 
 def digest(nb):
-    """A name for the code of a notebook: outputs stored under it belong to this code."""
+    """Return a name for the code of a notebook: outputs under this name belong to this code."""
     sources = json.dumps([cell.source for cell in code_cells(nb)])
     return hashlib.sha256(sources.encode()).hexdigest()[:16]
 
@@ -103,7 +104,7 @@ def run(nb, path):
         nb,
         config=Config(
             KernelManager={"transport_encryption": "auto"}
-        ),  # where it can; else it warns
+        ),  # if the system can; else it warns
         kernel_manager_class=KernelManager,
         kernel_name="python3",
         timeout=CELL_SECONDS,
@@ -123,14 +124,14 @@ def run(nb, path):
 
 
 def neutral(text, root):
-    """`text` without what only this machine has: kernel file names, absolute paths, addresses."""
+    """Return `text` without this machine's traces: kernel files, absolute paths, addresses."""
     text = re.sub(r"[^\s'\"()]*/ipykernel_\d+/\d+\.py", "<cell>", text)
     text = re.sub(r"(?<= at 0x)[0-9a-f]+(?=>)", "…", text)
     home = Path.home()
     names = {root: ".", Path(sys.prefix): ".venv", home: "~"}
     names[Path(sysconfig.get_paths()["stdlib"])] = "lib/python"
     short = {str(path): name for path, name in names.items() if len(path.parts) > 1}
-    for path, name in names.items():  # IPython itself writes what lies below the home as ~/…
+    for path, name in names.items():  # IPython itself writes paths below the home as ~/…
         if home in path.parents and len(home.parts) > 1:
             short[f"~/{path.relative_to(home)}"] = name
     for path in sorted(short, key=len, reverse=True):
@@ -139,7 +140,7 @@ def neutral(text, root):
 
 
 def strip(nb, root):
-    """Remove from `nb` what only this machine would have written; exit at a picture too large.
+    """Remove this machine's traces from `nb`; exit if a picture is too large.
 
     The metadata of outputs stay: the size and the alternative text of pictures.
     """
@@ -162,7 +163,7 @@ def strip(nb, root):
             if size > PNG_BYTES:
                 limit = f"over {PNG_BYTES // 1000} kB; draw it smaller"
                 sys.exit(f"In [{number}]: a picture of {size // 1000} kB, {limit}")
-            # Without its state a widget is a broken picture; its text form alone says nothing.
+            # Without its state a widget is a broken picture, and its text form explains nothing.
             if WIDGET in output.get("data", {}):
                 del output.data[WIDGET]
                 if set(output.data) == {"text/plain"}:
@@ -179,7 +180,7 @@ def strip(nb, root):
 
 
 def course(root, words):
-    """Execute every notebook, write it to build/ as HTML; the committed files stay as they are."""
+    """Execute every notebook, and write HTML to build/; the committed files stay as they are."""
     (root / "build").mkdir(exist_ok=True)
     for path in find(root, words):
         nb = nbformat.read(path, as_version=4)
@@ -188,7 +189,7 @@ def course(root, words):
 
 
 def page(nb, name):
-    """The notebook as HTML, its pictures with their alternative texts."""
+    """Return the notebook as HTML; its pictures keep their alternative texts."""
     from nbconvert import HTMLExporter
 
     exporter = HTMLExporter(
@@ -198,7 +199,7 @@ def page(nb, name):
 
 
 def execute(root, words, everything=False):
-    """Execute in place, and strip, the notebooks whose code is not that of their outputs."""
+    """Execute in place, and strip, notebooks whose code has changed since their outputs."""
     for path in find(root, words):
         nb = nbformat.read(path, as_version=4)
         if not everything and nb.metadata.get("executed", {}).get("sources") == digest(nb):
@@ -215,7 +216,7 @@ def main(argv=None, root=ROOT):
     parser.add_argument("words", nargs="*", help="only notebooks whose name contains one of these")
     parser.add_argument("--all", action="store_true", help="execute: the unchanged ones, too")
     args = parser.parse_intermixed_args(argv)
-    # What a cell starts by name (`!torchrun …`) is what lies beside this interpreter.
+    # A cell's program (`!torchrun …`) must be the program beside this interpreter.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     if args.command == "course":
         course(root, args.words)

@@ -2,9 +2,9 @@
 
     quick.py [COMMIT]
 
-Changed is what differs from COMMIT (by default the last one) and what git does not know yet. A
-file of helpers/ is tested by the file of tests/ that mirrors it; without one, by the tests that
-import it; without those, by all the tests of its package. `make test` runs everything.
+Changed files differ from COMMIT (by default the last commit), or are new to git. A file of helpers/
+is tested by the file of tests/ that mirrors it. If there is none, the tests that import it run; if
+there are none either, all tests of its package run. `make test` runs everything.
 """
 
 import re
@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Cheap, and a change anywhere can break them.
+# These tests are cheap, and a change anywhere can break them.
 ALWAYS = ("tests/test_floors.py", "tests/test_environment.py")
-# What is neither code of helpers/ nor a test, by the start of its path.
+# Files that are neither code of helpers/ nor a test, by the start of their path.
 OTHERS = {
     "notebooks/solutions/mpi/": ["tests/notebooks/test_scripts.py"],
     "notebooks/solutions/": ["tests/notebooks/test_exercises.py"],
@@ -32,7 +32,7 @@ FOR_ALL = re.compile(r"tests/(conftest|groups)\.py|pyproject\.toml")
 
 
 def changed(since: str, root: Path = ROOT) -> list[str]:
-    """Paths that differ from a commit, and those that are new to git."""
+    """Return the paths that differ from a commit, and the paths that are new to git."""
     listings = (
         ["git", "diff", "--name-only", "--relative", "-z", since, "--"],
         ["git", "ls-files", "--others", "--exclude-standard", "-z"],
@@ -44,7 +44,7 @@ def changed(since: str, root: Path = ROOT) -> list[str]:
 
 
 def find_tests(path: str, root: Path = ROOT) -> list[str]:
-    """The test files, folders of tests and notebooks that a change of this file calls for."""
+    """Return the test files, folders of tests and notebooks to run after a change of this file."""
     file = Path(path)
     if file.suffix == ".ipynb":
         return [path, "tests/notebooks/test_format.py"] if (root / path).exists() else []
@@ -63,7 +63,7 @@ def find_tests(path: str, root: Path = ROOT) -> list[str]:
 
 
 def of_test(file: Path, root: Path) -> list[str]:
-    """A test itself; for what several tests share, those that use it, or all of its folder."""
+    """Return a test itself; for a file that tests share, its users, or all of its folder."""
     if file.name == "conftest.py":
         return using(file, root) or package(file, root)
     if file.name.startswith("test_"):
@@ -72,7 +72,7 @@ def of_test(file: Path, root: Path) -> list[str]:
 
 
 def mirrored(file: Path, root: Path) -> list[str]:
-    """tests/a/test_b*.py of helpers/a/b.py; of helpers/a/b_c.py also that, if there is no other."""
+    """Return tests/a/test_b*.py for helpers/a/b.py; for b_c.py also those, if there is no other."""
     folder, stem = root / "tests" / file.relative_to("helpers").parent, file.stem
     while stem:
         found = [*folder.glob(f"test_{stem}.py"), *folder.glob(f"test_{stem}_*.py")]
@@ -83,7 +83,7 @@ def mirrored(file: Path, root: Path) -> list[str]:
 
 
 def importing(file: Path, root: Path) -> list[str]:
-    """The tests that name the module where they import."""
+    """Return the tests that import the module by name."""
     *parents, name = file.with_suffix("").parts
     parent = re.escape(".".join(parents))
     pattern = rf"^\s*(?:from|import) {parent}(?:\.{name}\b| import [^\n]*\b{name}\b)"
@@ -93,7 +93,7 @@ def importing(file: Path, root: Path) -> list[str]:
 
 
 def using(file: Path, root: Path) -> list[str]:
-    """The tests that take a fixture of this conftest.py."""
+    """Return the tests that use a fixture of this conftest.py."""
     if not (root / file).exists():
         return []
     text = (root / file).read_text("utf-8")
@@ -104,7 +104,7 @@ def using(file: Path, root: Path) -> list[str]:
 
 
 def package(file: Path, root: Path) -> list[str]:
-    """The tests in the folder that mirrors the file's own, or in the next one above with tests."""
+    """Return the tests in the mirrored folder, or in the next folder above that has tests."""
     folder = root.joinpath("tests", *file.parts[1:-1])
     while folder != root / "tests":
         if found := names(folder.glob("test_*.py"), root):

@@ -3,7 +3,7 @@
     suite.py [paths and options for pytest]
 
 The second run is for tests with the mark `alone`. They measure time, or break things on purpose.
-Exits with an error if either run fails, and prints the sum of both as its last line.
+The program exits with an error if either run fails. Its last line is the sum of both runs.
 """
 
 import os
@@ -18,9 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ("--nbval-lax", "--nbval-current-env")
 REPORT = ("-o", "junit_family=xunit1", "--junitxml")
-NOTHING_FOUND = 5  # pytest's exit code; the other run may have found something
-# With more threads than cores, a thread that spins while it waits takes the core from the thread
-# that it waits for: a training step of two threads then takes ten times as long.
+NOTHING_FOUND = 5  # pytest's exit code; the other run may have found tests
+# With more threads than cores, a thread that spins while it waits blocks the core for the thread
+# that it waits for: a training step of two threads then needs ten times as long.
 POLITE = {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
 KINDS = {"failure": "failed", "error": "failed", "skipped": "skipped"}
 
@@ -30,26 +30,26 @@ def cores() -> int:
 
 
 def pytest(*options: str, **environ: str) -> tuple[int, Counter]:
-    """Run pytest in a process of its own; its exit code, and how many tests passed or did not."""
+    """Run pytest in its own process; return its exit code, and the tests by their result."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         command = [sys.executable, "-m", "pytest", *NOTEBOOKS, *REPORT, report, *options]
         process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environ})
         try:
             code = process.wait()
-        except KeyboardInterrupt:  # pytest was interrupted too, and tidies up
+        except KeyboardInterrupt:  # pytest was interrupted too, and cleans up
             process.wait()
             raise
         finally:
-            process.terminate()  # unless it has ended: somebody ends this process
+            process.terminate()  # no effect if it has ended; else this process itself is ending
         counts = count(report) if report.exists() else Counter()
     if code not in (0, NOTHING_FOUND) and not counts["failed"]:
-        counts["failed"] += 1  # pytest itself
-    return code if code >= 0 else 128 - code, counts  # as a shell counts what a signal ended
+        counts["failed"] += 1  # pytest itself failed
+    return code if code >= 0 else 128 - code, counts  # a shell counts signals in this way
 
 
 def count(report: Path) -> Counter:
-    """Tests by what became of them, from a report in JUnit's format."""
+    """Count tests by their result, from a report in JUnit's format."""
     counts = Counter()
     for case in ElementTree.parse(report).iter("testcase"):
         found = {KINDS[part.tag] for part in case if part.tag in KINDS}
@@ -59,7 +59,7 @@ def count(report: Path) -> Counter:
 
 def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    # A script's background job ignores interrupts, and tests raise some.
+    # A script's background job ignores interrupts, but some tests raise interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     together = pytest(
         *("-n", str(cores()), "--dist", "loadgroup", "-m", "not alone", *arguments), **POLITE

@@ -1,10 +1,10 @@
-"""Memory without a name that the ranks of one machine have mapped, and what they tell each other.
+"""Memory without a name that the ranks of one machine map, and a barrier at which they agree.
 
-A segment is a file in memory without a name (memfd): its pages live as long as somebody holds it
-open or mapped. When the last such process ends, however it ends, they are gone. The other ranks
-open it as /proc/<process>/fd/<number> of the rank that made it, and then it is closed: only the
-mappings remain. Nothing appears in /dev/shm, whose size (64 MB in many containers) is no limit
-either.
+A segment is a file in memory without a name (memfd). Its pages live as long as some process has it
+open or mapped, and vanish with the last such process, however that process ends. The other ranks
+open it as /proc/<process>/fd/<number> of the rank that made it. Then the descriptor is closed, and
+only the mappings remain. Nothing appears in /dev/shm, whose size (64 MB in many containers) is no
+limit either.
 """
 
 import mmap
@@ -19,23 +19,24 @@ import torch.distributed as dist
 from helpers.comm.messages import Peers
 from helpers.comm.shared_barrier import Barrier
 
-SLOT = 256  # bytes in which a rank says what it calls
-WORDS = struct.Struct("<qqH")  # where its buffer lies: segment, offset; length of the text
+SLOT = 256  # bytes for the name of a rank's call
+WORDS = struct.Struct("<qqH")  # the place of its buffer (segment, offset); length of the text
 
 
 class Segments:
-    """Segments of the ranks of a group, each mapped by every rank. All ranks make it, and call its
-    methods, together.
+    """Segments of the ranks of a group, each mapped by every rank.
+
+    All ranks make it, and call its methods, together.
 
     Args:
-        timeout: seconds that a rank waits for another that lives, and does not come.
+        timeout: seconds that a rank waits for another rank that lives, but does not arrive.
 
     Attributes:
-        rank, size: this rank's place in the group, and how many there are.
+        rank, size: this rank's place in the group, and the number of its ranks.
         segments: [number][rank] -> (bytes,) uint8.
 
     Raises:
-        OSError: this is no Linux; no memory left; the ranks are of different users.
+        OSError: this is not Linux; no memory left; the ranks are of different users.
         ValueError: a rank runs on another machine, or in another container.
     """
 
@@ -47,7 +48,7 @@ class Segments:
         peers = Peers(group)
         self.group, self.rank, self.size = peers.group, peers.rank, peers.size
         self.segments: list[list[torch.Tensor]] = []
-        self.bounds: list[tuple[int, int]] = []  # [number]: this rank's first byte, and behind it
+        self.bounds: list[tuple[int, int]] = []  # [number]: this rank's first byte, and its end
         self.turn = 0
         names = dist.get_process_group_ranks(self.group)
         slots = 2 * self.size * SLOT
@@ -64,32 +65,33 @@ class Segments:
             self.barrier = Barrier(control[slots:], self.rank, self.size, self.pids, names, timeout)
             weakref.finalize(self, self.barrier.close)
             self.barrier.init()
-            dist.barrier(self.group)  # all have done so: nobody needs the descriptor any more
+            dist.barrier(self.group)  # all have mapped it: nobody needs the descriptor any more
         finally:
             os.close(fd)
 
     def introduced(self, fd: int) -> list[list[int]]:
-        """Every rank's machine, process and descriptor, as plain numbers: nothing to unpickle."""
+        """Return every rank's machine, process and descriptor, as plain numbers without pickles."""
         own = torch.tensor([*where(), os.getpid(), fd], dtype=torch.int64)
         everyone = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(everyone, own, group=self.group)
         return [numbers.tolist() for numbers in everyone]
 
     def agree(self, text: str, place: tuple[int, int] = (-1, 0)) -> tuple[tuple[int, int], ...]:
-        """A barrier at which the ranks say what they are about to do.
+        """Wait at a barrier at which the ranks compare their next calls.
 
         Args:
-            text: what; must be the same on all ranks.
+            text: the next call; must be the same on all ranks.
             place: two whole numbers that may differ by rank.
 
         Returns:
             Every rank's `place`.
 
         Raises:
-            ValueError: the texts differ; says who is about to do what. And those of `Barrier.wait`.
+            ValueError: the texts differ; names two ranks and their calls.
+            All errors of `Barrier.wait`.
         """
         said = text.encode()[: SLOT - WORDS.size]
-        self.turn ^= 1  # two rows of slots: a fast rank writes its next while others still read
+        self.turn ^= 1  # two rows of slots: a fast rank writes the next while others still read
         first = self.turn * self.size * SLOT
         own, slots = first + self.rank * SLOT, self.slots
         slots[own : own + WORDS.size + len(said)] = WORDS.pack(*place, len(said)) + said
@@ -108,9 +110,9 @@ class Segments:
         return tuple(places)
 
     def allocate(self, nbytes: int, what: str) -> list[torch.Tensor]:
-        """A new segment of each rank, zeros at first: [rank] -> (nbytes,) uint8.
+        """Make a new segment on each rank, zeros at first: [rank] -> (nbytes,) uint8.
 
-        Each rank makes its own, so that its pages lie near its own core.
+        Each rank makes its own segment, so that its pages are near its own core.
         """
         fd = create(nbytes)
         try:
@@ -129,7 +131,7 @@ class Segments:
         return parts
 
     def map_of(self, rank: int, fd: int, nbytes: int) -> torch.Tensor:
-        """`map_shared`, of a rank that may have ended meanwhile."""
+        """Call `map_shared` for a rank that may have ended in the meantime."""
         try:
             return map_shared(self.pids[rank], fd, nbytes)
         except RuntimeError:
@@ -138,7 +140,7 @@ class Segments:
             raise
 
     def locate(self, row: torch.Tensor) -> tuple[int, int] | None:
-        """The segment of this rank in which a tensor's memory lies, and at which byte."""
+        """Return this rank's segment that contains a tensor's memory, and the offset in bytes."""
         at, end = row.data_ptr(), row.data_ptr() + row.nbytes
         for number, (first, behind) in enumerate(self.bounds):
             if first <= at and end <= behind:
@@ -146,14 +148,14 @@ class Segments:
         return None
 
     def close(self):
-        """Forget the segments. Their memory is given back with the last tensor in it."""
+        """Forget the segments. Their memory is freed with the last tensor in it."""
         self.barrier.close()
         self.segments.clear()
         self.bounds.clear()
 
 
 def create(nbytes: int) -> int:
-    """The descriptor of a segment whose pages are there: no later call has to wait for them."""
+    """Return the descriptor of a new segment; its pages exist, so no later call waits for them."""
     fd = os.memfd_create("helpers-shared")
     try:
         os.posix_fallocate(fd, 0, max(mmap.PAGESIZE, nbytes))
@@ -164,17 +166,17 @@ def create(nbytes: int) -> int:
 
 
 def map_shared(pid: int, fd: int, nbytes: int) -> torch.Tensor:
-    """(nbytes,) uint8: the memory behind a descriptor of that process, mapped until it is freed."""
+    """Map the memory behind a process's descriptor until it is freed: (nbytes,) uint8."""
     path = f"/proc/{pid}/fd/{fd}"
     return torch.from_file(path, shared=True, size=nbytes, dtype=torch.uint8)
 
 
 def where() -> tuple[int, ...]:
-    """The same on two ranks if they run on one machine, and see each other's processes.
+    """Identify this machine and process namespace: equal on ranks that see each other's processes.
 
     Returns:
-        Four numbers of at most 64 bits: when and where the machine was started, in two halves; the
-        process's namespace, as the device and the number of its file.
+        Four numbers of at most 64 bits: the start of the machine, in two halves; the process's
+        namespace, as the device and the number of its file.
     """
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot = uuid.UUID(file.read().strip()).bytes

@@ -1,7 +1,7 @@
-"""What a strategy sends its buffers with: started here, waited for later.
+"""Send a strategy's buffers: start a collective now, wait for it later.
 
 Strategies never spell `torch.distributed` themselves. They start a collective on a transport, go on
-computing, and wait for the `Work` that came back.
+computing, and wait for the `Work` that the transport returned.
 
     GroupTransport     gloo or NCCL
     SharedTransport    memory that the ranks of one machine share
@@ -25,17 +25,17 @@ COALESCE = 16 * 2**20  # bytes of small tensors that travel together
 
 
 class Work(Protocol):
-    """A collective under way."""
+    """A collective that is running."""
 
     def wait(self):
-        """Return when the buffer holds the result (CUDA: when later kernels will find it so)."""
+        """Return when the buffer has the result (on CUDA: when later kernels will see it)."""
 
 
 class GroupTransport:
     """The collectives of a process group.
 
     Attributes:
-        rank, size: this rank's place in the group, and how many there are.
+        rank, size: this rank's place in the group, and the number of its ranks.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None):
@@ -45,11 +45,11 @@ class GroupTransport:
             raise ValueError(f"rank {dist.get_rank()} is not in this group")
 
     def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """A buffer that this transport carries well: (numel,), not filled."""
+        """Return a buffer that suits this transport: (numel,), with arbitrary content."""
         return torch.empty(numel, dtype=dtype, device=device)
 
     def all_reduce(self, buffer: torch.Tensor) -> Work:
-        """Start to sum over the ranks, in place."""
+        """Start the sum over the ranks, in place."""
         return dist.all_reduce(buffer, group=self.group, async_op=True)
 
     def maximum(self, buffer: torch.Tensor) -> Work:
@@ -75,18 +75,18 @@ class GroupTransport:
         return Summed(work, parts, own)
 
     def broadcast(self, tensor: torch.Tensor, source: int = 0):
-        """Copy the tensor of the group's rank `source` to all, in place."""
+        """Copy the tensor of the group's rank `source` to all ranks, in place."""
         with written_in_a_row(tensor) as row:
             dist.broadcast(row, dist.get_global_rank(self.group, source), group=self.group)
 
     def close(self):
-        """Give back what `empty` took from the system."""
+        """Free the memory of `empty`."""
 
 
 class SharedTransport(GroupTransport):
-    """All-reduces through shared memory, in a thread of their own; the rest by the group.
+    """All-reduces through shared memory, in a thread of their own; the rest through the group.
 
-    Buffers from `empty` lie in shared memory and are reduced where they lie; others are copied.
+    Buffers from `empty` are in shared memory and reduced in place; other buffers are copied.
 
     Raises:
         OSError, ValueError: as SharedMemory: not Linux, not one machine, not the CPU.
@@ -95,7 +95,7 @@ class SharedTransport(GroupTransport):
     def __init__(self, group: dist.ProcessGroup | None = None):
         super().__init__(group)
         self.shared = SharedMemory(self.group)
-        self.thread = ThreadPoolExecutor(1, "all-reduce")  # one: calls must keep their order
+        self.thread = ThreadPoolExecutor(1, "all-reduce")  # one thread: calls must keep their order
 
     def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return self.shared.empty(numel, dtype)
@@ -109,7 +109,7 @@ class SharedTransport(GroupTransport):
 
 
 class Answer:
-    """The Work of a thread."""
+    """The Work of a call in a thread."""
 
     def __init__(self, future: Future):
         self.future = future
@@ -130,9 +130,9 @@ class Summed:
 
 
 def replicate(tensors: Iterable[torch.Tensor], transport: GroupTransport, source: int = 0):
-    """Make every rank's tensors those of the group's rank `source`, in place.
+    """Copy the tensors of the group's rank `source` to every rank, in place.
 
-    Small ones travel together, since each message costs its latency.
+    Small tensors travel together, because each message costs its latency.
 
     Args:
         tensors: the same shapes and dtypes in the same order on every rank.
@@ -148,7 +148,7 @@ def replicate(tensors: Iterable[torch.Tensor], transport: GroupTransport, source
 
 
 def coalesced(tensors: Iterable[torch.Tensor], most: int = COALESCE) -> list[list[torch.Tensor]]:
-    """Neighbours of one dtype and device, in groups of at most `most` bytes (or of one tensor)."""
+    """Group neighbours of one dtype and device into at most `most` bytes (or one tensor)."""
     groups: list[list[torch.Tensor]] = []
     size = 0
     for tensor in tensors:

@@ -1,10 +1,10 @@
-"""Show the source of what a notebook calls, so that nothing is written twice."""
+"""Show the source of the package's code in a notebook, so that no code is written twice."""
 
 import inspect
 
 
 def show(thing):
-    """Display the source of a function, a class or a module: highlighted in a notebook, else plain.
+    """Display the source of a function, class or module: highlighted in a notebook, else plain.
 
     Raises:
         TypeError: it has no Python source (a built-in, an instance).

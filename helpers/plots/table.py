@@ -1,11 +1,11 @@
-"""Rows and columns as HTML, for whatever shows itself in a notebook as a table."""
+"""Rows and columns as HTML, for objects that a notebook shows as a table."""
 
 import html
 from collections.abc import Iterable, Sequence
 
 
 class Markup(str):
-    """A cell that is HTML already."""
+    """A cell that already is HTML."""
 
 
 def table(
@@ -16,13 +16,13 @@ def table(
     align: Sequence[str] = (),
     style: str = "",
 ) -> str:
-    """An HTML table; every cell's text is escaped, but for `Markup`.
+    """Return an HTML table; every cell's text is escaped, except `Markup`.
 
     Args:
         rows: the cells of each row.
         head: names of the columns.
         title: a line over all columns.
-        align: "left", "right" or "center" for each column; by default as Jupyter has it.
+        align: "left", "right" or "center" for each column; by default Jupyter's own.
         style: CSS of the table.
     """
     rows = [list(row) for row in rows]

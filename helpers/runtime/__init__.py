@@ -1,20 +1,21 @@
 """Run one function on many ranks.
 
-launch      a cluster of one call; cluster: ranks that live on; runs: what comes back
+launch      a cluster for one call; cluster: ranks that live across calls; runs: the results
 local/      starts ranks on this machine
 joined/     joins the ranks that torchrun, accelerate, srun or mpiexec started
 
-What both share:
+Both folders share these files:
 
-launcher    which rank a launcher made of this process, if any
-devices     the cores and GPUs that ranks get
-worker      a rank, as the function that runs on it sees it
-payload     functions, arguments and results as bytes; reducers: of what is taken apart for it;
-            blame: what in them cannot travel
-failure     one error that names the culprit; report and stacks: what it is made of
+launcher    which rank of a launcher this process is, if any
+devices     the cores and GPUs for the ranks
+worker      a rank, as the student's function sees it
+payload     functions, arguments and results as bytes; reducers: values that travel in parts;
+            blame: names the value that cannot travel
+failure     one error that names the culprit; report and stacks: the parts of that error
 screen      bars and curves while a call runs
-terminal    words for a terminal that may be ASCII
+terminal    text for a terminal that may know ASCII only
 plain       results as JSON; private: files and folders that nobody else can reach
 own         files and folders that nobody else can change; environment: variables set by default
-proof       ranks prove to each other who they are; alone: a program in a network of its own
+proof       ranks prove to each other that they belong to one call
+alone       runs a program in a network of its own
 """

@@ -1,8 +1,9 @@
-"""Run a program in a network of its own: nobody else reaches what it listens on. Linux.
+"""Run a program in a network of its own, so that no other user can connect to it. Linux.
 
     python -m helpers.runtime.alone torchrun --standalone --nproc-per-node 2 train.py
 
-The program has a loopback there, and no way out. It keeps this user and these files.
+The program's network has a loopback and no way out. The program runs as the same user, on the
+same files.
 """
 
 import os
@@ -11,18 +12,18 @@ import sys
 from helpers.runtime.local import network
 
 USAGE = "usage: python -m helpers.runtime.alone PROGRAM [ARGUMENT]…"
-CANNOT_RUN, NOT_FOUND = 126, 127  # exit codes, as a shell has them
+CANNOT_RUN, NOT_FOUND = 126, 127  # exit codes, as shells define them
 
 
 def main(arguments: list[str]) -> int:
-    """Become the program; returns an exit code only where that fails."""
+    """Replace this process by the program; return an exit code only if that fails."""
     if not arguments or arguments[0].startswith("-"):
         print(USAGE, file=sys.stderr)
         return 2
     if sys.platform != "linux" or not network.possible():
         print(
-            f"alone: this system lets user {os.geteuid()} make no network (a container, or a rule "
-            f"of its administrator?), so {arguments[0]} was not started",
+            f"alone: {arguments[0]} was not started, because this system lets user "
+            f"{os.geteuid()} make no network (a container, or a rule of its administrator?)",
             file=sys.stderr,
         )
         return CANNOT_RUN

@@ -1,4 +1,4 @@
-"""Find what in a value cannot travel, by its name as the student wrote it."""
+"""Name the value that cannot travel, as the student wrote it."""
 
 import inspect
 from collections.abc import Iterator, Mapping
@@ -10,12 +10,15 @@ DEPTH = 6
 
 
 def pack_or_name(value: Any, names: Mapping[str, Any], where: str):
-    """`pack(value)`, or a CannotTravel that names which of `names` (or what in it) is to blame.
+    """Return `pack(value)`, or raise a CannotTravel that names the value to blame.
 
     Args:
-        value: what is to travel.
-        names: the parts of it by the name the reader knows.
-        where: how the sentence goes on: "to the ranks", "back to the notebook".
+        value: the value to send.
+        names: the parts of `value`, by the names that the reader knows.
+        where: the end of the sentence: "to the ranks", "back to the notebook".
+
+    Raises:
+        CannotTravel: a part of `value` has no meaning in another process.
     """
     try:
         return pack(value)
@@ -48,7 +51,7 @@ def culprit_in(
     depth: int = DEPTH,
     seen: frozenset = frozenset(),
 ) -> Culprit | None:
-    """The innermost part that cannot be packed; None when all of it can."""
+    """Return the innermost part that cannot be packed; None if everything can."""
     try:
         pack(value).close()
         return None

@@ -1,4 +1,4 @@
-"""Ranks that live on from call to call; `launch` is a cluster of one call."""
+"""Ranks that live across calls; `launch` is a cluster for one call."""
 
 import inspect
 import linecache
@@ -23,32 +23,33 @@ from helpers.runtime.screen import Screen
 from helpers.runtime.terminal import say
 
 DEFAULT_TIMEOUT = 120.0  # seconds
-END_SECONDS = 3.0  # what stopped ranks may take to be gone
+END_SECONDS = 3.0  # until stopped ranks must be gone
 
 
 class Cluster:
     """`workers` ranks with a process group, alive until `close` or the end of the notebook.
 
-    Their `worker.state`, and whatever CUDA context or communicator they hold, lives on between
-    calls. After a call that failed or was interrupted, the next one begins with new ranks.
+    Their `worker.state`, CUDA contexts and communicators live on between calls. If a call fails or
+    is interrupted, the next call starts new ranks.
 
         with Cluster(workers=4) as cluster:
             cluster.run(build)
             cluster.run(train, steps=10)
 
     Args:
-        workers: how many ranks.
-        device: "cpu" or "cuda"; by default CUDA where there is a GPU for each rank.
-        timeout: seconds without a sign of life after which a call counts as hanging; None: never.
+        workers: the number of ranks.
+        device: "cpu" or "cuda"; by default CUDA if there is a GPU for each rank.
+        timeout: seconds without a sign of life until a call counts as hanging; None: never.
         debug: PyTorch compares the ranks' collectives and names those that differ; NCCL logs.
-        start: "fork" or "spawn", torch.multiprocessing's ways to start a process. By default each
-            rank is forked from a clean process that has imported PyTorch, where that is safe.
-        first_gpu: the GPU of rank 0; rank r has the r-th after it.
-        network: let the ranks use this machine's network, to download something, say. By default
-            they have one of their own, where the system lets them: nobody else reaches them.
+        start: "fork" or "spawn", torch.multiprocessing's ways to start a process. By default the
+            ranks are forks of a clean process that has imported PyTorch, where forking is safe.
+        first_gpu: the GPU of rank 0; rank r has the r-th GPU after it.
+        network: let the ranks use this machine's network, for example to download. By default the
+            ranks have a network of their own where the system allows one, and nobody else
+            reaches them.
 
     Raises:
-        ValueError, TypeError: a value that means nothing; or fewer GPUs than ranks on "cuda".
+        ValueError, TypeError: a value without meaning; or fewer GPUs than ranks on "cuda".
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Cluster:
         check_timeout(timeout)
         if not isinstance(workers, int) or workers < 1:
             raise ValueError(f"workers must be a positive whole number, not {workers!r}")
-        self.member = member.here(debug)  # under torchrun and its like: a rank already
+        self.member = member.here(debug)  # under torchrun, for example, this process is a rank
         if self.member:
             self.device, self.backend = self.member.choose(workers, device)
             workers, self.state = self.member.world_size, SimpleNamespace()
@@ -75,8 +76,8 @@ class Cluster:
         self.workers, self.network = workers, network
         self.timeout, self.debug = timeout, debug
         self.processes: Processes | None = None
-        self.calls = 0  # that these ranks have answered
-        self.environ: dict[str, str] = {}  # as these ranks know it
+        self.calls = 0  # calls that these ranks have answered
+        self.environ: dict[str, str] = {}  # the variables that these ranks know
         self.lock = threading.Lock()
 
     def __enter__(self):
@@ -86,14 +87,14 @@ class Cluster:
         self.close()
 
     def run(self, fn, /, *, live: str | None = None, timeout=..., **kwargs) -> Runs:
-        """Call `fn(worker, **kwargs)` on every rank and return what each returned.
+        """Call `fn(worker, **kwargs)` on every rank and return the results of all ranks.
 
         Args:
-            live: draw this logged value as it comes.
+            live: draw this logged value during the call.
             timeout: for this call; by default the cluster's.
 
         Raises:
-            TypeError: `fn` does not take these arguments.
+            TypeError: `fn` does not accept these arguments.
             CannotTravel: `fn` or an argument cannot be sent; names the variable.
             WorkerError: a rank failed, died or hangs.
         """
@@ -138,7 +139,7 @@ class Cluster:
         return Runs(results, call.rows.kept, self.device, self.backend, seconds)
 
     def send(self, parcel: Parcel, live: str | None) -> Call:
-        """Put the call before the ranks, which are started if there are none."""
+        """Send the call to the ranks; start the ranks if there are none."""
         if self.processes is None or self.processes.pid != os.getpid():  # a fork has no ranks yet
             self.start()
             for process in self.processes.ranks:
@@ -150,7 +151,7 @@ class Cluster:
                     process.channel.send("environ", changes)
                 process.channel.send("call", parcel.pickled, parcel.sizes, fd=parcel.fd)
             except OSError:
-                pass  # it has ended since, and the server will say how
+                pass  # this rank has ended, and the server will report how
         return Call(self.processes, Screen(live))
 
     def start(self):
@@ -167,7 +168,7 @@ class Cluster:
         )
 
     def stop(self, error: BaseException):
-        """Kill the ranks and wait until they are gone; or keep them for a debugger."""
+        """Kill the ranks and wait for their end; or keep the ranks for a debugger."""
         processes, self.processes = self.processes, None
         if processes and kept.keep(processes, error):
             session.offer(error)
@@ -177,8 +178,8 @@ class Cluster:
     def close(self):
         """Let the ranks leave.
 
-        Wait until they are gone where that matters: on a GPU they give back its memory, and exit
-        functions and threads that a call has left may print, or write files.
+        The method waits for their end where the end has effects: ranks on a GPU free its memory,
+        and the exit functions and threads of a call may print or write files.
         """
         with self.lock, Interrupts() as interrupts:
             processes, self.processes = self.processes, None
@@ -197,7 +198,7 @@ class Cluster:
 
 
 def show_farewell(processes: Processes):
-    """Show what ranks print while they leave."""
+    """Show the output of ranks that leave."""
     call = Call(processes, Screen())
     try:
         call.farewell(RELEASE_SECONDS)
@@ -206,17 +207,17 @@ def show_farewell(processes: Processes):
 
 
 def tell_changed(files):
-    """Say that the ranks hold modules as they were before their files changed."""
+    """Print that the ranks still use modules as they were before their files changed."""
     if files:
         names = ", ".join(os.path.relpath(file) for file in files)
         say(
             f"{names} changed since these ranks imported {'it' if len(files) == 1 else 'them'}: "
-            "they go on with the old version. close() the Cluster, and its next call reads the new."
+            "they still use the old version. close() the Cluster, and its next call reads the new."
         )
 
 
 def environ_changes(before: dict[str, str]) -> dict[str, str | None]:
-    """What ranks must set, and remove (None), to have the notebook's variables as they are now."""
+    """Return the variables that ranks must set, or remove (None), to match this process."""
     changes = {name: value for name, value in os.environ.items() if before.get(name) != value}
     return {**changes, **dict.fromkeys(before.keys() - os.environ.keys())}
 
@@ -231,19 +232,19 @@ def check_timeout(timeout):
 
 
 def choose_start(start: str | None) -> str:
-    """How ranks start. Raises ValueError: no such way, or not on this system."""
+    """Return the start method. Raises ValueError: no such method, or not on this system."""
     default = start_method()
     if start not in (None, "fork", "spawn"):
         raise ValueError(f'start is "fork", "spawn" or None, not {start!r}')
     if start == "fork" and default == "spawn":
         raise ValueError(
-            'forking a process that has loaded PyTorch is not safe here: start="spawn"'
+            'start="fork" is not safe here, because this process has loaded PyTorch: use "spawn"'
         )
     return start or default
 
 
 def check_call(fn, kwargs):
-    """Say here, and not on every rank, that `fn(worker, **kwargs)` is no possible call.
+    """Check here, and not on every rank, that `fn(worker, **kwargs)` is a possible call.
 
     Raises:
         TypeError: an argument is missing, unknown, or given twice.
@@ -251,7 +252,7 @@ def check_call(fn, kwargs):
     __tracebackhide__ = True
     try:
         signature = inspect.signature(fn)
-    except (TypeError, ValueError):  # written in C, say
+    except (TypeError, ValueError):  # a function written in C, for example
         return
     try:
         signature.bind("worker", **kwargs)
@@ -265,7 +266,7 @@ def check_call(fn, kwargs):
 
 
 def cell_sources() -> dict[str, str]:
-    """The text of every cell that ran, by the name of the file that it pretends to be."""
+    """Return the text of every cell that ran, by the file name in its tracebacks."""
     return {
         name: "".join(entry[2])
         for name, entry in list(linecache.cache.items())
@@ -274,8 +275,8 @@ def cell_sources() -> dict[str, str]:
 
 
 def explain_loss(error: BaseException):
-    """Say in the error that what earlier calls left on the ranks is gone with them."""
-    text = "The next call begins with new ranks: what worker.state held is lost."
+    """Add to the error that the results of earlier calls on the ranks are lost."""
+    text = "The next call starts new ranks: the contents of worker.state are lost."
     if isinstance(error, WorkerError):
         error.args = (f"{error}\n{text}",)
     elif isinstance(error, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""What a machine offers its ranks: cores, and GPUs."""
+"""Choose the cores and GPUs of this machine for the ranks."""
 
 import os
 
@@ -10,12 +10,12 @@ def cores() -> int:
 
 
 def choose_device(workers: int, device: str | None, first_gpu: int = 0) -> tuple[str, str]:
-    """`(device, backend)`: a GPU for each rank, from `first_gpu` on, or all on the CPU.
+    """Return `(device, backend)`: one GPU for each rank, from `first_gpu` on, or the CPU for all.
 
-    Says once in a session that there are too few GPUs.
+    If a machine with GPUs has too few, the function prints a line, once in a session.
 
     Raises:
-        ValueError: no such device, or too few GPUs where "cuda" is asked for.
+        ValueError: an unknown device, or too few GPUs for "cuda".
     """
     global _told
     if device not in (None, "cpu", "cuda"):
@@ -25,11 +25,14 @@ def choose_device(workers: int, device: str | None, first_gpu: int = 0) -> tuple
     if gpus >= needed:
         return "cuda", "cpu:gloo,cuda:nccl"
     if device == "cuda":
-        raise ValueError(f"{needed} ranks need {needed} GPUs, and there are {gpus}")
+        raise ValueError(
+            f"{needed} ranks need {needed} GPUs, and there are {gpus}: "
+            'use fewer ranks, or device="cpu"'
+        )
     if gpus and not _told:
         _told = True
         print(f"{workers} ranks, {gpus} GPU{'s' * (gpus > 1)}: running on the CPU, with gloo")
     return "cpu", "gloo"
 
 
-_told = False  # that there are fewer GPUs than ranks
+_told = False  # has the line about too few GPUs been printed?

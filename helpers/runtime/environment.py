@@ -1,4 +1,4 @@
-"""Variables that libraries read when they are imported: what the course sets unless you did."""
+"""Set variables that libraries read at import, unless the user has set them."""
 
 import os
 from collections.abc import MutableMapping
@@ -10,11 +10,12 @@ COMPILER = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def set_defaults(environ: MutableMapping[str, str] = os.environ):
-    """Set what this process, its ranks and its programs then find. A value that is there stays.
+    """Set defaults for this process, its ranks and its programs. Existing values stay.
 
     `HF_HUB_DISABLE_TELEMETRY=1`: Hugging Face's libraries report nothing about this user.
-    `TORCHINDUCTOR_CACHE_DIR`: PyTorch's compiler runs code from its cache, and puts that cache in
-    the shared /tmp, under a name that anyone can guess and make first. Here it is the user's own.
+    `TORCHINDUCTOR_CACHE_DIR`: PyTorch's compiler runs code from its cache. By default that cache is
+    in the shared /tmp, under a name that any user can guess and make first. This variable moves it
+    to the user's own cache.
     """
     environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     if COMPILER not in environ and (folder := own_folder()):
@@ -22,10 +23,10 @@ def set_defaults(environ: MutableMapping[str, str] = os.environ):
 
 
 def own_folder() -> str | None:
-    """A folder of this user alone, until the program ends if need be. None on a full disk."""
+    """Return this user's own cache, else a folder until the program ends; None on a full disk."""
     for find in (cache_folder, private_folder):
         try:
             return os.fspath(find())
-        except (OSError, RuntimeError):  # no home, or one that others can write to
+        except (OSError, RuntimeError):  # no home, or other users can write to the folder
             pass
     return None

@@ -1,4 +1,4 @@
-"""From what the ranks reported to one error that names the culprit."""
+"""Turn the ranks' reports into one error that names the culprit."""
 
 import pickle
 import re
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from helpers.runtime.stacks import collective, doing, format_stack, frames, with_cell_names
 
-# What a rank complains of when *another* one has gone: never the cause while there is a better one.
+# A rank's complaint about *another* rank's end: never the cause while there is a better candidate.
 CONSEQUENCE = re.compile(
     r"connection (closed|reset|refused)|broken pipe|socket (closed|error)|peer|"
     r"remote process exited|timed out waiting|NCCL communicator was aborted|store.*(wait|timeout)",
     re.IGNORECASE,
 )
-START_FAILED = 70  # exit code of a rank that never came to the function; server.py has it too
-CHANNEL_LOST = 71  # of one that cannot answer any more; rank.py has it too
+START_FAILED = 70  # exit code of a rank that never reached the function; server.py has it too
+CHANNEL_LOST = 71  # exit code of a rank that cannot answer any more; rank.py has it too
 LONGEST_LINE = 1_000  # characters of a headline; the traceback has more
 LONGER = "Longer work between two signs of life? worker.log, a print or launch(timeout=…)."
 MISMATCH = "Different collectives, or shapes, on the ranks? launch(debug=True) names them."
@@ -23,21 +23,21 @@ MISMATCH = "Different collectives, or shapes, on the ranks? launch(debug=True) n
 class WorkerError(RuntimeError):
     """A rank failed. The other ranks were stopped at once.
 
-    In a notebook the ranks are kept for `debug` until the next call, 5 minutes at most; until then
-    they use memory, and no time.
+    In a notebook the ranks stay for `debug` until the next call, for at most 5 minutes. Until then
+    they use memory, and no processor time.
 
     Attributes:
-        rank: which rank failed first; None when none can be told from the others.
+        rank: the rank that failed first; None if the ranks fail together.
         traceback: the rank's own traceback, with the lines of the cell.
-        others: what each of the other ranks was doing, by rank.
+        others: the activity of each other rank, by rank.
         kind: "exception", "died", "hang" or "server".
-        note: the message's end: advice, after a hang, to who has called launch.
+        note: the end of the message: after a hang, advice for the caller of `launch`.
 
-    `__cause__` is the rank's own exception where it can travel.
+    `__cause__` is the rank's own exception if that exception can travel.
     """
 
-    first = 0  # the rank that a debugger enters first, where `rank` is None
-    kept = None  # the ranks, where they are kept
+    first = 0  # the rank that a debugger enters first, if `rank` is None
+    kept = None  # the ranks, while they are kept
 
     def __init__(self, headline: str, *, kind, rank=None, traceback="", others=None, note=""):
         self.rank, self.kind, self.traceback, self.note = rank, kind, traceback, note
@@ -47,26 +47,26 @@ class WorkerError(RuntimeError):
         parts = [headline, traceback.rstrip(), meanwhile, note]
         super().__init__("\n".join(part for part in parts if part))
 
-    def __reduce__(self):  # so that it comes back from a launch inside a rank
+    def __reduce__(self):  # a launch inside a rank may send this error back
         return rebuild, (str(self), {k: v for k, v in self.__dict__.items() if k != "kept"})
 
     def debug(self, rank: int | None = None):
-        """Enter a rank where it failed, or where it waits, as `%debug` does.
+        """Enter a rank where it failed or where it waits, as `%debug` does.
 
         Args:
-            rank: which one; by default the one that failed.
+            rank: the rank to enter; by default the rank that failed.
         """
         from helpers.runtime.local.session import debug
 
         debug(self, rank)
 
     def _render_traceback_(self):
-        """In a notebook, show what happened on the rank, not how we learned of it."""
+        """In a notebook, show the rank's traceback and not this process's own."""
         return [f"WorkerError: {self}", *getattr(self, "__notes__", [])]
 
 
 class ServerLost(WorkerError):
-    """The process that ranks come from is gone, and its ranks with it."""
+    """The server, the process that forks the ranks, is gone, and its ranks with it."""
 
     def __init__(self, last_words: str):
         super().__init__(
@@ -77,7 +77,7 @@ class ServerLost(WorkerError):
 
 
 class CannotStart(WorkerError):
-    """The process that ranks come from cannot be started, so no rank can."""
+    """The server, the process that forks the ranks, cannot be started."""
 
     def __init__(self, reason: str):
         super().__init__(f"rank 0 could not start: {reason}", kind="server", rank=0)
@@ -101,7 +101,7 @@ class Failure:
     exception: bytes | None = None
     status: int | None = None  # exit code, or minus the signal
     verb: str = "raised"
-    hint: str = ""  # what the rank itself can say of the remedy
+    hint: str = ""  # the rank's own advice
 
     @property
     def consequence(self) -> bool:
@@ -111,10 +111,10 @@ class Failure:
         return self.kind, self.message
 
     def original(self) -> BaseException | None:
-        """The rank's exception itself, where it could travel."""
+        """The rank's own exception, if it could travel."""
         try:
             return pickle.loads(self.exception) if self.exception else None
-        except Exception:  # a class that this process cannot rebuild
+        except Exception:  # this process cannot rebuild the class
             return None
 
     def headline(self) -> str:
@@ -124,11 +124,11 @@ class Failure:
                 return f"rank {self.rank} called sys.exit({first}); return from it instead"
             return f"rank {self.rank} {self.verb} {self.kind}{': ' if first else ''}{first}"
         if self.status == START_FAILED:
-            return f"rank {self.rank} could not start: {self.message or 'the reason stands above'}"
+            return f"rank {self.rank} could not start: {self.message or 'the reason is above'}"
         if self.status == CHANNEL_LOST:
             return (
                 f"rank {self.rank} lost its connection to the notebook: did the function close "
-                "descriptors that are not its own (os.closerange, say)?"
+                "descriptors that it did not open (os.closerange, for example)?"
             )
         if self.status >= 0:
             return f"rank {self.rank} ended with exit code {self.status} before it returned"
@@ -147,17 +147,17 @@ class Failure:
 
 
 def culprit(failures: list[Failure]) -> Failure:
-    """The likeliest cause: a death, then what no other rank can have caused, then the first."""
+    """The likeliest cause: a death, then an error that no other rank can cause, then the first."""
     return min(failures, key=lambda f: (f.status is None, f.consequence, f.when))
 
 
 def blame(failures: list[Failure], whereabouts: dict[int, str], stacks: dict[int, str]):
-    """The error for a call in which ranks failed.
+    """Build the error for a call in which ranks failed.
 
     Args:
         failures: of the ranks that failed.
         whereabouts: for every rank, "done" if it had returned.
-        stacks: what faulthandler wrote, of those that were running and of those that crashed.
+        stacks: faulthandler's output, for ranks that were running and ranks that crashed.
     """
     first = culprit(failures)
     others = {rank: known or doing(stacks.get(rank, "")) for rank, known in whereabouts.items()}
@@ -192,11 +192,11 @@ def blame(failures: list[Failure], whereabouts: dict[int, str], stacks: dict[int
 
 
 def blame_hang(reason: float | str, whereabouts: dict[int, str], stacks: dict[int, str]):
-    """The error for a call that hangs.
+    """Build the error for a call that hangs.
 
     Args:
-        reason: what proves it; or the seconds without a sign of life, and then the odd one out is
-            named, where there is one.
+        reason: the proof of the hang; or, without a proof, the seconds without a sign of life.
+            Without a proof, the error names the odd rank if there is one.
     """
     calls = {
         r: collective(frames(stacks.get(r, ""))) for r, known in whereabouts.items() if not known
@@ -223,11 +223,11 @@ def blame_hang(reason: float | str, whereabouts: dict[int, str], stacks: dict[in
 
 
 def suspect(seconds: float, calls: dict[int, str | None], ranks: int) -> tuple[str, int | None]:
-    """What looks odd, where nothing is proved: the headline, and the odd rank."""
+    """Return the headline for a hang without a proof, and the odd rank or None."""
     headline = f"no sign of life from any rank for {seconds:g} s: a hang"
     idle = [rank for rank, call in calls.items() if call is None]
     if len(idle) == 1 and len(calls) > 1:
-        return f"{headline}; rank {idle[0]} is the one that is not in a collective", idle[0]
+        return f"{headline}; only rank {idle[0]} is not in a collective", idle[0]
     if len(set(calls.values())) > 1:
         return f"{headline}; the ranks are in different collectives", None
     if len(calls) < ranks and any(calls.values()):

@@ -19,33 +19,35 @@ def launch(
 ) -> Runs:
     """Run `fn(worker, **kwargs)` on `workers` fresh processes that form a process group.
 
-    In a script that torchrun, `accelerate launch`, srun or mpiexec started, it starts none: each
-    of their ranks joins as the rank that it is already, and all get the same answer.
+    If torchrun, `accelerate launch`, srun or mpiexec started the script, `launch` starts no
+    process. Each rank of the launcher joins as the rank that it is already, and every rank
+    returns the same results.
 
     Args:
-        fn: any function, also one of a cell, a lambda or a closure. It travels by value.
-        workers: how many ranks; a launcher's own number takes its place.
-        device: "cpu" or "cuda"; by default CUDA and NCCL where there is a GPU for each rank, else
+        fn: any function, also a cell's function, a lambda or a closure. It travels by value.
+        workers: the number of ranks; under a launcher, the launcher's own number counts.
+        device: "cpu" or "cuda"; by default CUDA and NCCL if there is a GPU for each rank, else
             the CPU and gloo.
-        timeout: seconds without a sign of life from any rank (a log, a print, a rank's end) after
-            which the call ends as hanging; None: never. A hang that can be proved ends within
-            seconds. Under a launcher: seconds without one from a rank's machine.
-        live: a value given to `worker.log`, drawn while it comes.
+        timeout: seconds without a sign of life from any rank (a log, a print, a rank's end) until
+            the call ends as hanging; None: never. A hang that can be proved ends within seconds.
+            Under a launcher: seconds without a sign of life from a rank's machine.
+        live: the name of a value in `worker.log`; a curve of it grows during the call.
         debug: PyTorch compares the ranks' collectives and names those that differ; NCCL logs.
         start: "fork" or "spawn", torch.multiprocessing's ways to start a process, to compare them;
-            by default the faster one that is safe here.
-        network: let the ranks use this machine's network, to download something, say. By default
-            they have one of their own, where the system lets them: nobody else reaches them.
-            Under a launcher they are where the launcher has started them.
+            by default the faster way that is safe here.
+        network: let the ranks use this machine's network, for example to download. By default the
+            ranks have a network of their own where the system allows one, and nobody else
+            reaches them. Under a launcher, ranks stay in the network that the launcher gave them.
         kwargs: passed to `fn`, by value; tensors arrive on the CPU.
 
     Returns:
-        Runs: `runs[rank]` is what `fn` returned there; tensors come back on the CPU.
+        Runs: `runs[rank]` is the result of `fn` on that rank; tensors come back on the CPU.
 
     Raises:
-        CannotTravel: something cannot be sent; names the variable.
-        WorkerError: a rank failed, or ranks wait for each other in vain; all were stopped. In a
-            notebook, `%debug` then enters them. Under a launcher every rank raises it.
+        CannotTravel: a value cannot be sent; names the variable.
+        WorkerError: a rank failed, or ranks wait for each other forever. The other ranks were
+            stopped. In a notebook, `%debug` then enters a rank. Under a launcher every rank
+            raises this error.
     """
     __tracebackhide__ = True
     options = {"device": device, "timeout": timeout, "debug": debug, "start": start}

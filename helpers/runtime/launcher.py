@@ -1,8 +1,8 @@
-"""Was this process started as one rank of many, and by what? Where do those ranks meet?
+"""Find out which launcher made this process a rank, and where the ranks can meet.
 
-Only what a launcher itself sets for each of its ranks counts. RANK and WORLD_SIZE alone do not:
-they linger in shells, and the ranks of `launch` carry them for libraries that look there. A Slurm
-allocation does not either: a shell or a notebook inside one is nobody's rank.
+Only variables that a launcher sets for each of its ranks count. RANK and WORLD_SIZE alone do not:
+they linger in shells, and the ranks of `launch` carry them for libraries. A Slurm allocation alone
+does not count either: a shell or a notebook inside an allocation is not a rank.
 """
 
 import os
@@ -13,19 +13,19 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-INSIDE = "HELPERS_INSIDE"  # environment: which start of a launcher a rank, or its child, stems from
-PORTS = range(15000, 30000)  # below those that systems hand out by themselves
+INSIDE = "HELPERS_INSIDE"  # environment of a rank and its children: which start they belong to
+PORTS = range(15000, 30000)  # below the ports that systems give out by themselves
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Which rank a launcher made of this process.
+    """This process's place among the ranks of a launcher.
 
     Attributes:
         launcher: its name, as the reader typed it.
-        local_size: ranks on this machine; None where the launcher does not say.
-        start: names this start of the launcher; inherited by whatever the rank starts.
-        address, port: where rank 0 can be reached; None where nothing says it.
+        local_size: the number of ranks on this machine; None if the launcher does not set it.
+        start: names this start of the launcher; every child of a rank inherits it.
+        address, port: where rank 0 listens; None if no variable names it.
     """
 
     launcher: str
@@ -40,9 +40,9 @@ class Place:
 
 
 def place(environ: Mapping[str, str] = os.environ) -> Place | None:
-    """This process's place among a launcher's ranks; None where `launch` is to start its own.
+    """Return this process's place among a launcher's ranks; None if `launch` must start its own.
 
-    None too in an interactive session, and in whatever a rank that already joined has started.
+    It is also None in an interactive session, and in a child of a rank that has joined.
     """
     if interactive():
         return None
@@ -51,13 +51,13 @@ def place(environ: Mapping[str, str] = os.environ) -> Place | None:
 
 
 def mark(environ: Mapping[str, str] = os.environ) -> str:
-    """What a rank carries as INSIDE, so that a `launch` in it or its children starts its own."""
+    """Return the value of INSIDE for a rank, so that a `launch` below it starts its own ranks."""
     found = read_place(environ)
     return found.start if found else "launch"
 
 
 def interactive() -> bool:
-    """Does a person type here, in a notebook or at a prompt?"""
+    """Does a person type commands here, in a notebook or at a prompt?"""
     ipython = sys.modules.get("IPython")
     return bool(
         hasattr(sys, "ps1")
@@ -67,7 +67,7 @@ def interactive() -> bool:
 
 
 def read_place(environ: Mapping[str, str]) -> Place | None:
-    # The innermost first: torchrun is often started by srun, and mpiexec by it as well.
+    # The innermost launcher first: srun often starts torchrun or mpiexec.
     for read in (read_torchrun, read_hydra, read_openmpi, read_slurm):
         if found := read(environ):
             return found
@@ -75,7 +75,7 @@ def read_place(environ: Mapping[str, str]) -> Place | None:
 
 
 def read_torchrun(environ) -> Place | None:
-    """torchrun, and `accelerate launch` on GPUs, which is torchrun inside."""
+    """Read the variables of torchrun; `accelerate launch` on GPUs is torchrun inside."""
     if "TORCHELASTIC_RUN_ID" not in environ or "RANK" not in environ:
         return None
     local_size, world_size = int(environ["LOCAL_WORLD_SIZE"]), int(environ["WORLD_SIZE"])
@@ -93,7 +93,7 @@ def read_torchrun(environ) -> Place | None:
 
 
 def read_hydra(environ) -> Place | None:
-    """mpiexec of MPICH and of Intel MPI. srun too may set PMI_RANK, but never MPI_LOCALRANKID."""
+    """Read MPICH's and Intel MPI's variables. srun may set PMI_RANK, but never MPI_LOCALRANKID."""
     names = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
     return read_mpi(environ, names, environ.get("PMI_PORT") or environ.get("PMI_FD", ""))
 
@@ -122,10 +122,10 @@ def read_mpi(environ, names, start: str) -> Place | None:
 
 
 def read_slurm(environ) -> Place | None:
-    """srun with more than one task.
+    """Read the variables of srun with more than one task.
 
-    The shell of an `salloc` and the script of an `sbatch` are steps of one task. A shell that
-    `srun --pty` opened carries the variables of a task, but has a terminal to read from.
+    The shell of an `salloc` and the script of an `sbatch` are steps of one task. The shell of an
+    `srun --pty` carries the variables of a task, but it reads from a terminal.
     """
     names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS")
     if not all(name in environ for name in names) or int(environ["SLURM_STEP_NUM_TASKS"]) < 2:
@@ -149,19 +149,20 @@ def read_slurm(environ) -> Place | None:
 
 
 def first_host(nodes: str) -> str | None:
-    """The first of Slurm's list of machines: `gpu[03-07,12],login` begins with `gpu03`.
+    """Return the first machine of Slurm's list: for `gpu[03-07,12],login` that is `gpu03`.
 
-    Brackets may come more than once in a name: `rack[1-2]node[5,8]` begins with `rack1node5`.
+    A name may have several brackets: `rack[1-2]node[5,8]` begins with `rack1node5`.
     """
     name = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)[0]
     return re.sub(r"\[([^-,\]]*)[^\]]*\]", r"\1", name) or None
 
 
 def interface_towards(address: str, port: int) -> str | None:
-    """The network interface whose address this machine shows to `address`; None if unknown.
+    """Return the network interface that leads from this machine to `address`; None if unknown.
 
-    gloo listens on the address that the machine's own name stands for, which on many systems is
-    a loopback one that no other machine can reach. Looks up a route, and sends nothing. Linux.
+    By default gloo listens on the address of the machine's own name. On many systems that is a
+    loopback address, which no other machine can reach. This looks up a route, and sends nothing.
+    Linux.
     """
     if sys.platform != "linux":
         return None
@@ -177,7 +178,7 @@ def interface_towards(address: str, port: int) -> str | None:
         for _, name in socket.if_nameindex():
             try:
                 answer = fcntl.ioctl(sock, request_address, struct.pack("256s", name.encode()))
-            except OSError:  # an interface with no address
+            except OSError:  # an interface without an address
                 continue
             if answer[20:24] == mine:
                 return name

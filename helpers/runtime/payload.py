@@ -1,9 +1,9 @@
-"""How functions, arguments and results travel between the notebook and its ranks.
+"""Pack functions, arguments and results for the way between the notebook and its ranks.
 
-Functions travel by value (cloudpickle), so a cell's function, a lambda, a closure or a class made
-in a cell arrives whole; what was imported from a file is imported again by the rank. The bytes of
-large tensors and arrays are not pickled: they are written once into an anonymous file in memory,
-and mapped, privately, by whoever receives its descriptor.
+Functions travel by value (cloudpickle), so functions, lambdas, closures and classes of a cell
+arrive whole. The rank imports again whatever the notebook imported from a file. The bytes of large
+tensors and arrays stay out of the pickle: `pack` writes them once into an anonymous file in memory,
+and each receiver of its descriptor maps the file privately.
 """
 
 import io
@@ -19,16 +19,16 @@ import torch
 from helpers.runtime.private import anonymous_file
 from helpers.runtime.reducers import reduce_by_parts
 
-INLINE = 1 << 16  # bytes; what is larger travels through a file in memory
+INLINE = 1 << 16  # bytes; larger values travel through a file in memory
 ALIGN = 64
 
 
 class CannotTravel(TypeError):
-    """A value that cannot be sent to, or back from, a rank. Names it, and says what to do."""
+    """A value cannot be sent to, or back from, a rank. The message names it, with advice."""
 
 
 class Parcel(NamedTuple):
-    """A packed value. `fd` is open in the process that packed it; `close` after sending."""
+    """A packed value. `fd` is open in the process that packed it: `close` after sending."""
 
     pickled: bytes | None
     sizes: list[int]  # bytes of the pickle and of each buffer, in the file
@@ -43,7 +43,7 @@ def pack(value: Any) -> Parcel:
     """Pack `value`.
 
     Raises:
-        CannotTravel: something in it has no meaning in another process.
+        CannotTravel: a part of `value` has no meaning in another process.
     """
     buffers: list[pickle.PickleBuffer] = []
 
@@ -53,7 +53,7 @@ def pack(value: Any) -> Parcel:
             buffers.append(buffer)
         return small
 
-    if "__mp_main__" in sys.modules:  # this process was spawned: its script goes by that name
+    if "__mp_main__" in sys.modules:  # a spawned process: its script has this name
         cloudpickle.register_pickle_by_value(sys.modules["__mp_main__"])
     stream = io.BytesIO()
     try:
@@ -79,7 +79,7 @@ def pack(value: Any) -> Parcel:
 
 
 def unpack(parcel: Parcel) -> Any:
-    """The value. Its large tensors lie in a private mapping: writing there changes no other."""
+    """Return the value; its large tensors are mapped privately, so no other process sees writes."""
     pickled, sizes, fd = parcel
     if fd is None:
         return pickle.loads(pickled)
@@ -102,7 +102,7 @@ def private_map(fd: int, size: int) -> mmap.mmap:
 
 
 class Packer(cloudpickle.Pickler):
-    """cloudpickle, with the bytes of CPU tensors kept out of the pickle, each storage once."""
+    """cloudpickle, but the bytes of CPU tensors stay out of the pickle, each storage once."""
 
     def __init__(self, stream, buffer_callback):
         super().__init__(stream, protocol=5, buffer_callback=buffer_callback)
@@ -112,7 +112,7 @@ class Packer(cloudpickle.Pickler):
         if isinstance(value, io.IOBase) and not isinstance(value, io.BytesIO | io.StringIO):
             for name in ("stdin", "stdout", "stderr"):
                 if value is getattr(sys, name):
-                    return getattr, (sys, name)  # the rank's own
+                    return getattr, (sys, name)  # the rank has its own
             raise CannotTravel("an open file belongs to the process that opened it")
         if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_quantized:
             return self.reduce_tensor(value)
@@ -121,12 +121,12 @@ class Packer(cloudpickle.Pickler):
         return super().reducer_override(value)
 
     def reduce_tensor(self, tensor: torch.Tensor):
-        """As data alone: on the CPU, without the graph that made it."""
+        """Send the data alone: on the CPU, without the autograd graph."""
         flat = tensor.detach().cpu().resolve_conj().resolve_neg()
         memory = flat.untyped_storage()
         key = (memory.data_ptr(), memory.nbytes())
         if key not in self.storages and memory.nbytes() > 4 * flat.nbytes + INLINE:
-            flat = flat.clone()  # a small view of something large that does not travel
+            flat = flat.clone()  # a small view of a large storage: send only the view
             memory = flat.untyped_storage()
             key = (memory.data_ptr(), memory.nbytes())
         storage = self.storages.setdefault(key, Storage(memory))
@@ -136,7 +136,7 @@ class Packer(cloudpickle.Pickler):
 
 
 class Storage:
-    """The memory of tensors, pickled once however many tensors share it."""
+    """The memory of tensors, pickled once even if several tensors share it."""
 
     def __init__(self, memory: torch.UntypedStorage):
         self.memory = memory
@@ -153,6 +153,6 @@ def rebuild_storage(data) -> torch.UntypedStorage:
 
 
 def rebuild_tensor(storage, dtype, place, requires_grad) -> torch.Tensor:
-    # A notebook may have another default device.
+    # A notebook may have set another default device.
     empty = torch.empty(0, dtype=dtype, device="cpu")
     return empty.set_(storage, *place).requires_grad_(requires_grad)

@@ -1,4 +1,4 @@
-"""Results as JSON: what can be read back, by anyone, without running anything."""
+"""Results as JSON: every program can read it, and reading it runs no code."""
 
 import json
 import os
@@ -7,23 +7,26 @@ from pathlib import Path
 from typing import Any
 
 LARGEST = 1_000_000  # elements of one tensor; larger things belong in a file of their own
-LARGEST_INTEGER = 10_000  # bits; Python reads back no longer ones
+LARGEST_INTEGER = 10_000  # bits; Python reads back no longer integers
 
 
 def as_json(value: Any, name: str) -> Any:
-    """`value` made of what JSON has: tensors and arrays as nested lists, tuples as lists.
+    """Convert `value` to JSON's own types: tensors, arrays and tuples become (nested) lists.
 
     Args:
-        name: how the reader would write `value`, for the error.
+        name: the value as the reader would write it, for the error.
 
     Raises:
-        TypeError: something in it is no such thing; says where, as `name['key'][3]`.
+        TypeError: a part of it has no form in JSON; names the part, as `name['key'][3]`.
     """
     if value is None or isinstance(value, bool | float | str):
         return value
     if isinstance(value, int):
         if value.bit_length() > LARGEST_INTEGER:
-            raise TypeError(f"{name} is a whole number of {value.bit_length():,} bits")
+            raise TypeError(
+                f"{name} is a whole number of {value.bit_length():,} bits, more than the "
+                f"{LARGEST_INTEGER:,} that JSON can keep here: return it as text, hex(…)"
+            )
         return value
     if isinstance(value, list | tuple):
         return [as_json(part, f"{name}[{index}]") for index, part in enumerate(value)]
@@ -34,11 +37,11 @@ def as_json(value: Any, name: str) -> Any:
                     f"a key of {name} is {key!r}, and in JSON keys are words: use str(…), or a list"
                 )
         return {str(key): as_json(part, f"{name}[{key!r}]") for key, part in value.items()}
-    if hasattr(value, "tolist"):  # of torch and numpy, single numbers of numpy too
+    if hasattr(value, "tolist"):  # tensors, arrays, and single numbers of NumPy
         size = value.numel() if hasattr(value, "numel") else value.size
         if size > LARGEST:
             raise TypeError(
-                f"{name} has {size:,} elements, more than the {LARGEST:,} that results may hold; "
+                f"{name} has {size:,} elements, and a result keeps at most {LARGEST:,}: "
                 "save it to a file from the function, or return less of it"
             )
         return as_json(value.tolist(), name)
@@ -51,7 +54,7 @@ def as_json(value: Any, name: str) -> Any:
 
 
 def write_json(path: str | os.PathLike, value: Any):
-    """Write it whole or not at all: a reader never sees half a file."""
+    """Write the whole file or nothing: a reader never sees half a file."""
     path = Path(path)
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -63,10 +66,10 @@ def write_json(path: str | os.PathLike, value: Any):
 
 
 def read_json(path: str | os.PathLike) -> dict:
-    """The value in the file.
+    """Read the JSON object in the file.
 
     Raises:
-        ValueError: it holds no JSON object.
+        ValueError: the file contains no JSON object.
     """
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))

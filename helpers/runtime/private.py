@@ -1,4 +1,4 @@
-"""What nobody else can reach: a folder that is gone with the notebook, files without a name."""
+"""A folder that only this user can reach, removed with the notebook; files without a name."""
 
 import atexit
 import os
@@ -6,11 +6,11 @@ import shutil
 import tempfile
 from pathlib import Path
 
-_folders: dict[int, Path] = {}  # by process: a fork of the notebook makes its own
+_folders: dict[int, Path] = {}  # by process: a fork of the notebook makes its own folder
 
 
 def private_folder() -> Path:
-    """The folder, made when it is first asked for. OSError: a full disk, say."""
+    """Return the folder; the first call makes it. Raises OSError, for example on a full disk."""
     folder = _folders.get(os.getpid())
     if folder is None or not folder.exists():
         folder = _folders[os.getpid()] = Path(tempfile.mkdtemp(prefix="helpers-"))
@@ -24,7 +24,7 @@ def remove(folder: Path, owner: int):
 
 
 def anonymous_file() -> int:
-    """The descriptor of an empty file that has no name; in memory where the system can."""
+    """Return the descriptor of an empty file without a name, in memory if the system can."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("helpers")
     with tempfile.TemporaryFile() as file:

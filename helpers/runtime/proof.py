@@ -1,9 +1,9 @@
-"""Ranks prove to each other that they are ranks of one call.
+"""Have ranks prove to each other that they belong to one call.
 
-gloo's sockets accept whoever connects first. So each pair of ranks shows that it knows the call's
-key, over the connection that the pair will use, before anything else goes through it. A stranger
-cannot; then the call ends. This does not encrypt: somebody between two ranks who passes on
-whatever they send could still read and change numbers.
+gloo's sockets accept whichever process connects first. So each pair of ranks shows that it knows
+the call's key, over the connection that the pair will use, before anything else goes through that
+connection. A stranger does not know the key, and then the call ends. This does not encrypt: a
+process between two ranks that forwards their messages could still read and change numbers.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 KEY_BYTES = 32
-PROOF_SECONDS = 60.0  # the group is made when this begins: no rank is far behind
+PROOF_SECONDS = 60.0  # the group is complete when the proof begins: no rank is far behind
 
 _key: bytes | None = None
 
@@ -26,19 +26,19 @@ def new_key() -> bytes:
 
 
 def keep(key: bytes):
-    """The key of this rank's call; only its ranks may ever learn it."""
+    """Keep the key of this rank's call; only the ranks of the call may ever learn the key."""
     global _key
     _key = key
 
 
 def prove(group: dist.ProcessGroup | None = None):
-    """Have each pair of a group's ranks prove itself. Every rank calls it once the group is made.
+    """Have each pair of a group's ranks prove itself. Every rank calls this after the group exists.
 
-    Nothing happens where there is no key (the ranks were started by other means), on a rank that
-    is not in the group, and in a group of NCCL alone, which checks a number of its own.
+    The function does nothing if there is no key (other means started the ranks), on a rank outside
+    the group, and in a group of NCCL alone, because NCCL checks a number of its own.
 
     Raises:
-        RuntimeError: another process answered in place of some rank, or that rank is silent.
+        RuntimeError: another process answered in place of some rank, or a rank is silent.
     """
     group = dist.group.WORLD if group is None else group
     if _key is None or group is dist.GroupMember.NON_GROUP_MEMBER:
@@ -49,7 +49,7 @@ def prove(group: dist.ProcessGroup | None = None):
     about = [group.group_name, ranks]
     sent = rows(mark(_key, about, own, other) for other in ranks)
     received = torch.zeros_like(sent)
-    # The group's own method: a count of collectives that the program makes must not see this.
+    # The group's own method: a count of the program's collectives must not see this one.
     work = group._get_backend(torch.device("cpu")).alltoall_base(received, sent, [], [])
     wait(work, ranks)
     for other, row in zip(ranks, received.tolist(), strict=True):
@@ -58,13 +58,13 @@ def prove(group: dist.ProcessGroup | None = None):
 
 
 def mark(key: bytes, about: list, source: int, target: int) -> bytes:
-    """What rank `source` shows rank `target`, and no other can: an HMAC of the group and both."""
+    """What rank `source` shows to rank `target`: an HMAC of the group and both ranks."""
     text = json.dumps([*about, source, target]).encode()
     return hmac.digest(key, text, hashlib.sha256)
 
 
 def rows(marks) -> torch.Tensor:
-    """(ranks, bytes of a mark) uint8."""
+    """The marks as one (ranks, bytes of a mark) tensor of uint8."""
     return torch.stack([torch.frombuffer(bytearray(one), dtype=torch.uint8) for one in marks])
 
 

@@ -1,7 +1,7 @@
-"""Send what a notebook defines and cloudpickle cannot: caches, new types, compiled functions.
+"""Send values of a notebook that cloudpickle cannot send: caches, new types, compiled functions.
 
-Each is taken apart into what it was made from, and made again on the rank. What can be imported
-there is left to be imported.
+Each value travels as the parts that made it, and the rank makes it again. A value that the rank can
+import travels by its name.
 """
 
 import functools
@@ -13,7 +13,7 @@ import torch
 
 
 def reduce_by_parts(value):
-    """`(function, arguments)` that make `value` again; NotImplemented for most values."""
+    """Return `(function, arguments)` that make `value` again; NotImplemented for most values."""
     if isinstance(value, functools._lru_cache_wrapper):
         make = reduce_cache
     elif isinstance(value, typing.NewType):
@@ -25,11 +25,11 @@ def reduce_by_parts(value):
     return NotImplemented if importable(value) else make(value)
 
 
-OWN = ("__main__", "__mp_main__")  # a script's, and that of a process that it has spawned
+OWN = ("__main__", "__mp_main__")  # a script's name, and its name in a process that it spawned
 
 
 def importable(value) -> bool:
-    """Is it to be found by its name, in a module that the rank has too?"""
+    """Can the rank import this value by its name?"""
     import cloudpickle
 
     name = getattr(value, "__module__", None)
@@ -42,7 +42,7 @@ def importable(value) -> bool:
 
 
 def reduce_cache(cached):
-    """Without its entries: they are this process's."""
+    """Send a cached function without its entries: those belong to this process."""
     return make_cache, (cached.cache_parameters(), cached.__wrapped__)
 
 
@@ -60,12 +60,12 @@ def make_new_type(name: str, supertype, module: str):
     return new
 
 
-ORIGINAL = "_torchdynamo_orig_callable"  # where torch.compile keeps what it was given
+ORIGINAL = "_torchdynamo_orig_callable"  # torch.compile keeps the original function here
 BACKEND = "_torchdynamo_orig_backend"
 
 
 def reduce_compiled(compiled):
-    """It is compiled anew on the rank. Its options are read where this torch shows them."""
+    """Have the rank compile the function anew, with the options that this PyTorch shows."""
     cells = dict(zip(compiled.__code__.co_freevars, compiled.__closure__ or (), strict=True))
     context = cells["self"].cell_contents if "self" in cells else None
     backend = getattr(context, "callback", None)

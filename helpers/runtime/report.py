@@ -1,4 +1,4 @@
-"""An exception as data: how a rank tells of it."""
+"""Describe an exception as data, so that a rank can send it to the notebook."""
 
 import time
 import traceback
@@ -10,10 +10,10 @@ LONGEST = 10_000  # characters of a message, and of a traceback
 
 
 def describe(error: BaseException, skip: str = "") -> dict:
-    """The exception as the notebook shows it, and itself where it can travel.
+    """Return the exception as the notebook shows it, and the exception itself if it can travel.
 
     Args:
-        skip: a file whose frames the traceback need not begin with: the caller's own.
+        skip: the caller's own file; the traceback leaves out its first frames.
     """
     trace = error.__traceback__
     while trace and trace.tb_frame.f_code.co_filename == skip:
@@ -29,7 +29,7 @@ def describe(error: BaseException, skip: str = "") -> dict:
 
 
 def shortened(text: str) -> str:
-    """Its beginning and its end, where it is longer than anybody reads."""
+    """Keep the beginning and the end of a text that is too long to read."""
     left_out = len(text) - LONGEST
     if left_out <= 0:
         return text
@@ -41,11 +41,11 @@ def text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # the student's own __str__
-        return "(its text cannot be had: __str__ fails)"
+        return "(no text: the exception's own __str__ fails)"
 
 
 def portable(error: BaseException) -> bytes | None:
-    """The pickled exception, if it survives the journey (a custom `__init__` may not)."""
+    """Pickle the exception; None if it cannot be rebuilt (a custom `__init__` may prevent that)."""
     try:
         parcel = pack_or_name(error.with_traceback(None), {}, "back to the notebook")
         if parcel.fd is None:

@@ -1,4 +1,4 @@
-"""What a call on many ranks gives back."""
+"""The results of a call on many ranks."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,9 @@ class Runs(Sequence):
     """The ranks' results, in order of rank: `runs[0]`, `len(runs)`, `for result in runs`.
 
     Attributes:
-        results: what the function returned on each rank.
-        records: what the ranks logged, a dict a row, in the order it came.
-        device, backend: what it ran on: "cpu" or "cuda", "gloo" or NCCL beside it.
+        results: the function's result on each rank.
+        records: the rows that the ranks logged, as dicts, in the order of arrival.
+        device, backend: "cpu" or "cuda"; "gloo", or gloo and NCCL.
         seconds: from the call to the last answer.
     """
 
@@ -38,10 +38,10 @@ class Runs(Sequence):
         return iter(self.results)
 
     def column(self, name: str) -> list[Any]:
-        """`result[name]` of every rank.
+        """Return `result[name]` of every rank.
 
         Raises:
-            KeyError: some rank did not return it; says which, and what it returned.
+            KeyError: a rank did not return it; names the rank, and its keys.
         """
         for rank, result in enumerate(self.results):
             if not isinstance(result, dict):
@@ -53,9 +53,9 @@ class Runs(Sequence):
         return [result[name] for result in self.results]
 
     def frame(self):
-        """What `worker.log` recorded, as a DataFrame: rank, the logged values, seconds.
+        """Return the rows of `worker.log` as a DataFrame: rank, the logged values, seconds.
 
-        Ordered by rank, then as logged; `seconds` counts from the start of the function.
+        The rows are in order of rank, then as logged; `seconds` counts from the function's start.
         """
         import pandas as pd
 
@@ -65,12 +65,12 @@ class Runs(Sequence):
         return pd.DataFrame(rows, columns=columns)
 
     def save(self, path: str | os.PathLike):
-        """Write all of it to one file, as JSON; `load_runs` reads it back.
+        """Write everything to one file, as JSON; `load_runs` reads it back.
 
-        Tensors and arrays are written as nested lists, tuples as lists.
+        Tensors and arrays become nested lists, and tuples become lists.
 
         Raises:
-            TypeError: a result is nothing that JSON can hold, or too large; names it.
+            TypeError: a result has no form in JSON, or is too large; names it.
         """
         results = [as_json(result, f"runs[{r}]") for r, result in enumerate(self.results)]
         about = {"device": self.device, "backend": self.backend, "seconds": self.seconds}
@@ -91,11 +91,11 @@ def short(value: Any, width: int = 100) -> str:
 
 
 def load_runs(path: str | os.PathLike) -> Runs:
-    """What `Runs.save` wrote, or what the ranks of a job left in its folder. Reads only JSON.
+    """Read the file of `Runs.save`, or the folder of a job's results. Reads only JSON.
 
     Raises:
-        FileNotFoundError: no such file, or ranks of the job that have written nothing (yet).
-        ValueError: it is something else; or the files are of different attempts.
+        FileNotFoundError: no such file, or some ranks of the job have not written (yet).
+        ValueError: the file is something else; or the files belong to different attempts.
     """
     if os.path.isdir(path):
         return load_folder(path)
@@ -112,7 +112,7 @@ def rank_file(folder: str | os.PathLike, rank: int) -> str:
 
 
 def save_rank(folder: str | os.PathLike, runs: Runs, rank: int, attempt: str):
-    """What one rank adds to the folder: its own result, which must be JSON already."""
+    """Add one rank's result to the folder; the result must be JSON already."""
     about = {"device": runs.device, "backend": runs.backend, "seconds": runs.seconds}
     place = {"rank": rank, "world_size": len(runs), "attempt": attempt}
     records = as_json([r for r in runs.records if r["rank"] == rank], "runs.records")
@@ -140,7 +140,10 @@ def load_rank(folder, rank: int, first: dict | None) -> dict:
             f"rank {rank}{total} has left no result in {folder}: has the job ended well?"
         ) from None
     if first and saved["attempt"] != first["attempt"]:
-        raise ValueError(f"the results of ranks 0 and {rank} in {folder} are of different attempts")
+        raise ValueError(
+            f"the results of ranks 0 and {rank} in {folder} are of different attempts: "
+            "save the job again, and run it again"
+        )
     return saved
 
 

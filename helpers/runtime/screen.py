@@ -6,22 +6,22 @@ import time
 from helpers.runtime.terminal import say
 
 DRAW_SECONDS = 0.25
-DRAW_SHARE = 0.2  # of the time at most, so that drawing never holds up the ranks
-LINE_SECONDS = 2.0  # between two lines of the same bar in a terminal
+DRAW_SHARE = 0.2  # of the time at most, so that drawing never delays the ranks
+LINE_SECONDS = 2.0  # between two lines for the same bar in a terminal
 
 
 def in_jupyter() -> bool:
-    """Is there a notebook to draw in?"""
+    """Does this process run a notebook, so that pictures can show?"""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return hasattr(shell, "kernel")
 
 
 class Screen:
-    """What a call shows of itself.
+    """Show the progress of one call.
 
     Args:
-        live: the logged value to draw as a curve, by rank, over `step` where that is logged too.
+        live: the logged value to draw as a curve for each rank, over `step` if the rows have one.
     """
 
     def __init__(self, live: str | None = None):
@@ -58,14 +58,14 @@ class Screen:
         self.not_before = now + max(DRAW_SECONDS, (now - began) / DRAW_SHARE)
 
     def finish(self):
-        """Draw what has come since; the last state stays."""
+        """Draw the latest values a last time; this last state stays on the screen."""
         self.draw(last=True)
         if self.live and not self.curves:
             say(f"nothing to draw: no rank called worker.log({self.live}=…)")
 
 
 class JupyterPanel:
-    """Each thing drawn has one place in the cell's output, and is updated there."""
+    """Draws each bar and curve in one place of the cell's output, and updates it there."""
 
     def __init__(self):
         self.places = {}
@@ -90,7 +90,7 @@ class JupyterPanel:
 
 
 class LinePanel:
-    """Now and then a line, and the last state always."""
+    """Prints a line from time to time, and always the last state."""
 
     def __init__(self):
         self.next = {"bars": 0.0, "curve": 0.0}

@@ -1,4 +1,4 @@
-"""Where a rank is: read from what faulthandler writes when asked, or when the rank crashes."""
+"""Read where a rank is from faulthandler's output, written on request or in a crash."""
 
 import linecache
 import re
@@ -8,7 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 
 HERE = str(Path(__file__).parent)
-BEGIN = str(Path(__file__).parent / "local" / "rank.py")  # what called it is how a process starts
+BEGIN = str(Path(__file__).parent / "local" / "rank.py")  # the frames below it start the process
 
 
 @dataclass
@@ -30,7 +30,7 @@ STACK_LINE = re.compile(r'  File "(.+)", line (\d+) in (.+)')
 
 
 def frames(dump: str) -> list[Frame]:
-    """The innermost frame first, from what faulthandler wrote last."""
+    """Return the frames of faulthandler's latest output, the innermost first."""
     last = re.split(r"^(?:Stack|Current thread|Fatal Python error).*$", dump, flags=re.M)[-1]
     found = (STACK_LINE.match(line) for line in last.splitlines())
     all_frames = [Frame(m[1], int(m[2]), m[3]) for m in found if m]
@@ -39,13 +39,13 @@ def frames(dump: str) -> list[Frame]:
 
 
 def collective(stack: list[Frame]) -> str | None:
-    """The name of the torch.distributed call that the rank is in."""
+    """Return the name of the torch.distributed call that the rank is in, or None."""
     inside = [f.name for f in stack if "torch/distributed/distributed_c10d" in f.file]
     return next((name for name in reversed(inside) if name != "wrapper"), None)
 
 
 def doing(dump: str) -> str:
-    """One line on what a rank was doing, from its stack."""
+    """Describe a rank's activity in one line, from its stack."""
     stack = frames(dump)
     if not stack:
         return "not answering"
@@ -68,7 +68,7 @@ def format_stack(dump: str) -> str:
 
 
 def cell_name(file: str) -> str:
-    """`Cell In[3]` for the code of a cell, else the file as it is."""
+    """Return `Cell In[3]` for the code of a cell, else the file name."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     label = shell.compile.format_code_name(file) if shell else None
@@ -76,7 +76,7 @@ def cell_name(file: str) -> str:
 
 
 def with_cell_names(text: str) -> str:
-    """Tracebacks name a cell's code by a temporary file that does not exist: say `Cell In[3]`."""
+    """Replace the temporary file names of cells by `Cell In[3]`: those files do not exist."""
 
     def replace(match):
         name = cell_name(match[1])

@@ -1,11 +1,11 @@
-"""Write text to a stream that may not know all of its letters: a terminal that is ASCII, say."""
+"""Write text to a stream that may not know all letters, for example a terminal in ASCII."""
 
 import sys
 from typing import TextIO
 
 
 def put(text: str, stream: TextIO | None = None):
-    """Write `text` and show it at once; what the stream's encoding lacks becomes \\x or \\u."""
+    """Write `text` and flush; letters that the stream's encoding lacks become \\x or \\u."""
     stream = stream or sys.stdout
     try:
         stream.write(text)

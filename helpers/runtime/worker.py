@@ -1,4 +1,4 @@
-"""A rank, as the function that runs on it sees it."""
+"""A rank, as the student's function sees it."""
 
 import sys
 import time
@@ -9,17 +9,17 @@ import torch
 
 from helpers.runtime.local.channel import Channel
 
-TRACK_SECONDS = 0.05  # how often a bar moves
+TRACK_SECONDS = 0.05  # between two updates of a bar
 RESERVED = {"rank", "seconds"}
 DEBUG = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "NCCL_DEBUG": "INFO"}
 
 
 class Worker:
-    """A rank, as the function that runs on it sees it: its first argument.
+    """A rank, as the student's function sees it: the function's first argument.
 
     Attributes:
-        rank, local_rank, world_size: as torch says them.
-        device: where this rank's tensors belong.
+        rank, local_rank, world_size: as in PyTorch.
+        device: for this rank's tensors.
         state: yours; on a Cluster it lives on from call to call.
     """
 
@@ -35,20 +35,24 @@ class Worker:
         return f"Worker(rank={self.rank}, world_size={self.world_size}, device='{self.device}')"
 
     def log(self, **values):
-        """Send a row of numbers or words to the notebook: `runs.frame()`, and the live curve.
+        """Send a row of numbers or words to the notebook, for `runs.frame()` and the live curve.
 
-        Tensors and arrays of one element become numbers. Waits for the notebook
-        only if that is 64 MB of rows behind. A call keeps its first million rows.
+        Tensors and arrays of one element become numbers. The call waits for the notebook only if
+        64 MB of rows are unread. A call keeps its first million rows.
+
+        Raises:
+            ValueError: a name that `log` itself adds.
+            TypeError: a value that is neither a number nor a word.
         """
         if not RESERVED.isdisjoint(values):
-            raise ValueError(f"worker.log adds {sorted(RESERVED)} itself; name yours otherwise")
+            raise ValueError(f"worker.log adds {sorted(RESERVED)} itself: use another name")
         for name, value in values.items():
             if not isinstance(value, int | float | str):
                 values[name] = plain(name, value)
         self._channel.post("log", time.perf_counter() - self._began, values)
 
     def track(self, iterable, total: int | None = None, label: str = ""):
-        """Iterate, and move this rank's bar in the notebook."""
+        """Iterate over `iterable`, and move this rank's bar in the notebook."""
         if total is None and hasattr(iterable, "__len__"):
             total = len(iterable)
         done, shown = 0, 0.0
@@ -77,7 +81,7 @@ def plain(name: str, value: Any):
 
 
 def seed_differently():
-    """A fork inherits the generators' states; a fresh process has its own."""
-    torch.default_generator.seed()  # torch.seed() would also look for every kind of accelerator
+    """Seed this rank's generators anew: a fork inherits their states."""
+    torch.default_generator.seed()  # torch.seed() would also ask for every kind of accelerator
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()

@@ -1,5 +1,6 @@
 """A real kernel to do harm in, and a look at what is left behind afterwards."""
 
+import contextlib
 import os
 import re
 import secrets
@@ -163,7 +164,10 @@ class Kernel:
             "threads": psutil.Process(self.pid).num_threads(),
             "temp": sorted(map(str, self.temp.rglob("*"))),
             "work": sorted(map(str, self.folder.rglob("*"))),
-            "shm": sorted(p.name for p in Path("/dev/shm").iterdir()),
+            "shm": sorted(
+                {p.name for p in Path("/dev/shm").iterdir()}
+                - shared_by_others({p.pid for p in processes})
+            ),
         }
 
     def shutdown(self):
@@ -195,6 +199,22 @@ def open_files(pid: int) -> Counter:
         except FileNotFoundError:
             pass
     return kinds
+
+
+def shared_by_others(ours: set[int]) -> set[str]:
+    """Names in /dev/shm that other processes use: another worker of pytest, another program."""
+    names = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        if int(process.name) in ours:
+            continue
+        used = []
+        with contextlib.suppress(OSError):  # it has ended, or it is another user's
+            used = re.findall(r"/dev/shm/\S+", (process / "maps").read_text())
+            for link in (process / "fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+                    used.append(os.readlink(link))
+        names.update(Path(path).name for path in used if path.startswith("/dev/shm/"))
+    return names
 
 
 def grown(before: dict, after: dict) -> dict:

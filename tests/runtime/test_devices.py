@@ -6,6 +6,7 @@ import torch
 from helpers.runtime import devices
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.devices import choose_device
+from helpers.runtime.local.rank import Setup
 
 GPUS = ("cuda", "cpu:gloo,cuda:nccl")
 
@@ -53,10 +54,11 @@ def test_a_rank_s_gpu_is_its_own(two_gpus, monkeypatch):
     told = []
 
     class Channel:
-        def send(self, setup, fd=None):
-            told.append(
-                (setup.rank, setup.device, setup.gpu, setup.own.get("CUDA_VISIBLE_DEVICES"))
-            )
+        def send(self, *message, fd=None):
+            for setup in message:
+                if isinstance(setup, Setup):  # before it comes the rank's network
+                    hidden = setup.own.get("CUDA_VISIBLE_DEVICES")
+                    told.append((setup.rank, setup.device, setup.gpu, hidden))
 
     class Processes:
         def __init__(self, workers, method):

@@ -84,7 +84,7 @@ def test_a_hang_names_the_odd_one_out():
     error = blame_hang(5, {0: "", 1: "", 2: ""}, {0: waiting, 1: busy, 2: waiting})
     assert error.rank == 1
     assert error.kind == "hang"
-    assert "rank 1 is the one that is not in a collective" in str(error).split("\n")[0]
+    assert "only rank 1 is not in a collective" in str(error).split("\n")[0]
 
 
 def test_a_hang_in_different_collectives():

@@ -1,11 +1,20 @@
-"""What other users own, or can change, is refused."""
+"""Files that other users own, or can change, are refused."""
 
 import os
+import shutil
 import stat
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
-from helpers.runtime.own import below, cache_folder, check_own
+from helpers.runtime.local import network
+from helpers.runtime.local.orphans import C
+from helpers.runtime.own import NOBODY, below, cache_folder, check_own
+
+PR_SET_DUMPABLE = 4
+USER = 54321  # an ordinary user that owns nothing on this machine
 
 
 @pytest.fixture
@@ -47,7 +56,7 @@ def test_of_others_only_root_is_trusted(file, monkeypatch):
     real = os.stat
 
     def owned_by(uid):
-        def changed(path):
+        def changed(path, **_):
             fields = list(real(path))
             fields[stat.ST_UID] = uid
             return os.stat_result(fields)
@@ -59,6 +68,106 @@ def test_of_others_only_root_is_trusted(file, monkeypatch):
     monkeypatch.setattr(os, "stat", owned_by(me + 7))
     with pytest.raises(PermissionError, match=r"belongs to another user.* Use a file of your own"):
         check_own([file])
+
+
+def test_advice_fits_a_folder_that_all_users_share(tmp_path):
+    tmp_path.chmod(0o1777)
+    with pytest.raises(PermissionError, match=r"make a folder of your own in it") as caught:
+        check_own([tmp_path])
+    assert "chmod" not in str(caught.value)
+
+
+@pytest.fixture
+def shared_folder():
+    """A folder that every user can enter; pytest's own are closed."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def as_user(user: int, paths, own_network: bool) -> list[str]:
+    """What `check_own` says of each path, asked by that user; "" if it accepts the path."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.setgroups([])
+            os.setgid(user)
+            os.setuid(user)
+            if own_network:
+                C.prctl(PR_SET_DUMPABLE, 1)  # setuid closed this process's files in /proc
+                network.make()
+            answers = [answer(path) for path in paths]
+            os.write(write, "\n".join(answers).encode())
+        except BaseException as error:
+            os.write(write, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read) as answers:
+        text = answers.read()
+    os.waitpid(child, 0)
+    return text.split("\n")
+
+
+def answer(path) -> str:
+    try:
+        check_own([path])
+    except PermissionError as error:
+        return str(error)
+    return ""
+
+
+only_root = pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0, reason="becomes other users"
+)
+own_network = pytest.mark.skipif(
+    sys.platform != "linux" or not network.possible(), reason="no networks can be made here"
+)
+
+
+def files_of(folder: Path, user: int) -> list[Path]:
+    """Files of this user, of root, of another user; and of this user and root, open to all."""
+    another = NOBODY if user == USER else USER
+    owners = {"mine": user, "roots": 0, "others": another, "everyones": user, "open": 0}
+    for name, owner in owners.items():
+        path = folder / name
+        path.write_text("x")
+        path.chmod(0o666 if name in ("everyones", "open") else 0o644)
+        os.chown(path, owner, owner)
+    return [folder / name for name in owners]
+
+
+def refuses_what_all_can_write(everyones: str, open_: str) -> bool:
+    """Only the owner can run chmod."""
+    both = all("can be written by other users" in text for text in (everyones, open_))
+    return both and "chmod -R go-w" in everyones and "chmod" not in open_
+
+
+@only_root
+@pytest.mark.parametrize("user", [USER, NOBODY])
+def test_an_ordinary_user_trusts_root_and_no_other(shared_folder, user):
+    mine, roots, others, *writable = as_user(user, files_of(shared_folder, user), False)
+    assert (mine, roots) == ("", "")
+    assert "others belongs to another user" in others
+    assert refuses_what_all_can_write(*writable)
+
+
+@only_root
+@own_network
+@pytest.mark.parametrize("user", [USER, NOBODY])
+def test_in_the_ranks_network_an_ordinary_user_trusts_its_own_files_alone(shared_folder, user):
+    """There Linux shows `nobody` as the owner of root's files and of another user's."""
+    paths = files_of(shared_folder, user)
+    mine, roots, others, *writable, shared = as_user(user, [*paths, "/tmp"], True)
+    assert mine == ""
+    for text in (roots, others):
+        assert "belongs to root or to another user" in text
+        assert "launch(…, network=True)" in text
+    assert refuses_what_all_can_write(*writable)
+    assert "/tmp can be written by other users" in shared
+    assert "make a folder of your own in it" in shared
 
 
 def test_below_is_all_of_a_tree(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from helpers.check.week03 import mpi_rank
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.local import client
 from tests.runtime.strangers import sockets, tcp
@@ -71,13 +72,27 @@ def dangerous(source: str):
 
 
 def test_only_what_comes_from_the_own_parent_or_child_is_unpickled():
-    """Over unnamed socket pairs: messages, parcels, and the exception in a message."""
+    """Over unnamed socket pairs: messages, parcels, and the exception in a message.
+
+    mpiexec passes no descriptor on, so an exercise's function travels in a private folder.
+    """
     found = {
         str(path.relative_to(HELPERS))
         for path in HELPERS.rglob("*.py")
         if any(dangerous(path.read_text()))
     }
-    assert found == {"runtime/local/channel.py", "runtime/payload.py", "runtime/failure.py"}
+    assert found == {
+        "runtime/local/channel.py",
+        "runtime/payload.py",
+        "runtime/failure.py",
+        "check/week03/mpi_rank.py",
+    }
+
+
+def test_a_function_for_mpi_ranks_is_read_from_a_private_folder_alone(tmp_path):
+    tmp_path.chmod(0o755)
+    with pytest.raises(PermissionError, match="not this user's alone"):
+        mpi_rank.main(tmp_path, 1.0)
 
 
 def test_parcels_are_unpacked_where_they_come_from_the_own_process_parent_or_child():

@@ -51,7 +51,7 @@ def test_log_comes_back_as_a_frame(cluster):
 @pytest.mark.parametrize(
     ("values", "kind", "said"),
     [
-        ({"rank": 1}, "ValueError", "name yours otherwise"),
+        ({"rank": 1}, "ValueError", "use another name"),
         ({"loss": torch.ones(3)}, "TypeError", "not a Tensor of shape (3,)"),
         ({"loss": [1]}, "TypeError", "not a list"),
     ],

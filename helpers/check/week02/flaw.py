@@ -1,4 +1,4 @@
-"""Exercise of week 2: find the flaw of a given fit. Each fit made here has at most one flaw."""
+"""Exercise of week 2: name the flaw of a given fit. Each fit made here has at most one flaw."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -14,7 +14,7 @@ FLAWS = ("schedule", "embedding", "sizes", "stopped early")
 NONE = "none"
 WIDTHS = (256, 384, 512, 768, 1024, 1536, 2048)
 TOKENS = tuple(int(t) for t in 1e9 * 2.0 ** np.arange(8))
-START = (5.0, 5.0, 0.5, 0.5, 0.5)  # one of the paper's grid
+START = (5.0, 5.0, 0.5, 0.5, 0.5)  # a start from the paper's grid
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,9 +22,9 @@ class GivenFit:
     """A fit as a paper would publish it: its runs and its result.
 
     Attributes:
-        params, tokens, loss: (n,) N, D when the loss was read, L in nats a token.
+        params, tokens, loss: (n,) N, D at the reading of the loss, L in nats per token.
         scheduled: (n,) tokens at the end of the learning rate's schedule.
-        flops: (n,) 6 for each of the D tokens and each parameter, the embedding's too.
+        flops: (n,) 6 for each of the D tokens and each parameter, embedding included.
         theta: (a, b, e, alpha, beta), with a = log A, b = log B, e = log E.
     """
 
@@ -36,7 +36,7 @@ class GivenFit:
     theta: tuple[float, ...] = THETA
 
     def objective(self, theta) -> float:
-        """The summed Huber objective of these runs, delta 1e-3."""
+        """Return the summed Huber objective of these runs, with delta 1e-3."""
         residuals = predicted(theta, self.params, self.tokens) - np.log(self.loss)
         return float(huber(residuals, DELTA).sum())
 
@@ -52,14 +52,14 @@ def given_fit(
     token_counts: tuple[int, ...] = TOKENS,
     cut: tuple[float, ...] = (0.25, 0.5, 0.75),
 ) -> GivenFit:
-    """Runs by Chinchilla's law, and a fit to them with one flaw.
+    """Make runs by Chinchilla's law, and a fit to them with one flaw.
 
     Args:
-        flaw: one of FLAWS, or "none". For "sizes", give two widths or token_counts.
+        flaw: one of FLAWS, or "none". For "sizes", pass two widths or token_counts.
         noise: standard deviation of log L.
         vocab: rows of the embedding.
-        widths, token_counts: each width is run on three of the counts or more.
-        cut: for "schedule": which parts of their schedules the first runs have done.
+        widths, token_counts: each width runs on three or more of the counts.
+        cut: for "schedule": the parts of their schedules that the first runs have done.
     """
     rng = np.random.default_rng(seed)
     a_width = max(3, -(-24 // len(widths)))
@@ -86,11 +86,12 @@ def given_fit(
 
 
 def minimum(fit: GivenFit) -> tuple[float, ...]:
-    """A minimum of the objective, searched from the law that made the runs.
+    """Return a minimum of the objective, searched from the law that made the runs.
 
-    Over the heights of the power laws at the centre of the runs, where slopes do not change them.
+    The search varies the heights of the power laws at the centre of the runs, because the slopes do
+    not change those heights.
     """
-    from scipy.optimize import minimize  # slow to import, and of no use elsewhere here
+    from scipy.optimize import minimize  # slow to import, and not needed elsewhere here
 
     x, y = np.log(fit.params).mean(), np.log(fit.tokens).mean()
 
@@ -100,15 +101,16 @@ def minimum(fit: GivenFit) -> tuple[float, ...]:
     a, b, e, alpha, beta = THETA
     z = np.array([a - alpha * x, b - beta * y, e, alpha, beta])
     exact = {"xatol": 1e-7, "fatol": 1e-13, "maxiter": 4000}
-    for _ in range(3):  # a simplex that has shrunk begins afresh
+    for _ in range(3):  # start again with a fresh simplex, because a simplex shrinks
         z = minimize(lambda z: fit.objective(theta(z)), z, method="Nelder-Mead", options=exact).x
     return tuple(float(number) for number in theta(z))
 
 
 def averaged(fit: GivenFit) -> tuple[float, ...]:
-    """Where L-BFGS stops on the *mean* of the Huber terms: far too early, at its usual tolerance.
+    """Return the end of L-BFGS on the *mean* of the Huber terms: it stops far too early.
 
-    The mistake of the paper's own fit (Besiroglu et al. 2024, arXiv:2404.10102).
+    Its usual tolerance is too large for a mean. The paper's own fit made this mistake (Besiroglu
+    et al. 2024, arXiv:2404.10102).
     """
     from scipy.optimize import minimize
 
@@ -116,7 +118,7 @@ def averaged(fit: GivenFit) -> tuple[float, ...]:
     return tuple(float(number) for number in found.x)
 
 
-FITS = (  # each flaw plain first, then where it hides
+FITS = (  # first an obvious case of each flaw, then a hidden one
     (NONE, {"seed": 1}),
     ("schedule", {"seed": 2}),
     ("embedding", {"seed": 3}),
@@ -145,20 +147,21 @@ def judge_flaw(answer, fit, flaw):
     if not isinstance(answer, str) or answer not in names:
         raise NotRight(f"returned {answer!r}", f"Return one of {', '.join(map(repr, names))}.")
     if answer != flaw:
-        wrong = "nothing is wrong with it" if flaw == NONE else f"its flaw is {flaw!r}"
-        raise NotRight(f"you said {answer!r}; {wrong}", hint_flaw(answer, flaw, fit))
+        wrong = "this fit has no flaw" if flaw == NONE else f"its flaw is {flaw!r}"
+        raise NotRight(f"you returned {answer!r}; {wrong}", hint_flaw(answer, flaw, fit))
 
 
 FALSE_ALARMS = {
-    "schedule": "Steps are whole, and a schedule is rarely met to the token. How much may be left?",
+    "schedule": "Steps are whole, so most runs miss their schedule by some tokens. How many?",
     "embedding": "FLOPs are noted within 0.1 %. How far off are they in this fit?",
     "sizes": "How many different N, and how many different D, are there? How many are enough?",
     "stopped early": (
-        "The objective's size tells how noisy the runs are. What tells whether theta is a minimum?"
+        "The size of the objective shows how noisy the runs are. What shows whether theta is a "
+        "minimum?"
     ),
 }
 MISSED = {
-    "schedule": "Compare where each run's loss was read with where its schedule ends: every run.",
+    "schedule": "Compare the tokens at each loss with the end of that run's schedule: every run.",
     "embedding": (
         "From the FLOPs and the tokens, how many parameters were at work? Check every run: the "
         "embedding is a small part of a large model."

@@ -1,4 +1,4 @@
-"""Exercise of week 2: the FLOPs of training, compared with those counted in a real step."""
+"""Exercise of week 2: the FLOPs of training, compared with PyTorch's count of a real step."""
 
 from functools import cache
 
@@ -12,7 +12,7 @@ from helpers.models.config import GPTConfig
 from helpers.models.counts import parameters
 from helpers.models.gpt import build, loss_sum
 
-# The explicit attention computes nothing twice; the fused one computes its scores again.
+# Explicit attention computes nothing twice; fused attention computes its scores again.
 SMALL = {"vocab": 56, "context": 24, "width": 32, "heads": 4, "attention": "explicit"}
 CASES = (
     ("a GPT of GPT-2's kind", {"layers": 2, "mlp": "gelu", "norm": "layer", "bias": True}, 16),
@@ -28,7 +28,7 @@ CASES = (
 def count_flops(fn) -> Verdict:
     """Check `fn(config, tokens) -> FLOPs` of one sequence's forward and backward.
 
-    Against PyTorch's counter, on small models that make a step; the counter sees matrix products.
+    The reference is PyTorch's counter, on real steps of small models. It counts matrix products.
     """
     cases = []
     for name, changes, tokens in CASES:
@@ -39,7 +39,7 @@ def count_flops(fn) -> Verdict:
 
 @cache
 def counted(config: GPTConfig, tokens: int) -> int:
-    """FLOPs of the products in one real step on one sequence."""
+    """Return the FLOPs of the products in one real step on one sequence."""
     model, ids = build(config), torch.zeros(1, tokens, dtype=torch.long)
 
     def step():
@@ -57,20 +57,20 @@ def judge_flops(answer, config, tokens, name):
         raise NotRight(
             f"{tokens} tokens, {config.layers} layers of width {config.width}, {config.heads} "
             f"heads ({config.key_heads} of keys and values), MLP {config.mlp} of {config.inner}, "
-            f"vocab {config.vocab}\n  you said {answer:,.12g} FLOPs; PyTorch counted {right:,} "
+            f"vocab {config.vocab}\n  you returned {answer:,.12g} FLOPs; PyTorch counted {right:,} "
             f"in a forward and a backward",
             hint_flops(answer, right, config, tokens),
         )
 
 
 def hint_flops(answer, right, config, tokens) -> str:
-    """Which common mistake gives this answer?"""
+    """Return the hint for the common mistake that gives this answer."""
     of_the_whole = [
         (right / 3, "That is as much as a forward. Which other products does training compute?"),
-        (right * 2 / 3, "For each product of the forward, the backward wants two gradients."),
+        (right * 2 / 3, "The backward wants two gradients for each product of the forward."),
         (right * 4 / 3, "That is one forward more, as if all activations were computed again."),
         (right / 2, "How many FLOPs is one multiply-add?"),
-        (right / tokens, "A whole sequence is asked for, not one token of it."),
+        (right / tokens, "A whole sequence has more than one token: count them all."),
     ]
     for value, hint in of_the_whole:
         if answer == value != right:
@@ -80,40 +80,40 @@ def hint_flops(answer, right, config, tokens) -> str:
             return hint
     return (
         "List the products of one layer as (T, in) × (in, out), attention's for each head, and "
-        "what comes after the last layer. Print the parts of your sum: which one surprises you?"
+        "the product after the last layer. Print the parts of your sum: which part surprises you?"
     )
 
 
 def differences(config: GPTConfig, tokens: int) -> list[tuple[float, str]]:
-    """By how many multiply-adds of the forward a mistake is off, and its hint."""
+    """Return, for each mistake, its difference in multiply-adds of the forward, and its hint."""
     c, d = config, config.head_width
     swiglu, every = c.mlp == "swiglu", c.layers * tokens
-    keys = every * 2 * c.width * c.key_heads * d  # and values
-    scores = every * 2 * tokens * c.heads * d  # and what they weigh
-    matrix = every * c.width * c.inner  # one of the MLP's
+    keys = every * 2 * c.width * c.key_heads * d  # keys and values
+    scores = every * 2 * tokens * c.heads * d  # scores, and the sums of values that they weigh
+    matrix = every * c.width * c.inner  # one matrix of the MLP
     default = every * (3 if swiglu else 2) * c.width * (4 * c.width - c.inner)
     head = tokens * c.vocab * c.width
     blocks = parameters(c).non_embedding
-    idle = tokens * (parameters(c).total - blocks) - head  # parameters that are in no product
+    idle = tokens * (parameters(c).total - blocks) - head  # parameters outside every product
     no_parameters = "Which products of attention have no parameters?"
     not_every = "Not every parameter is in a product: which are only added, or looked up?"
     return [
-        (-scores, f"The matrices with parameters are all there. {no_parameters}"),
+        (-scores, f"Your sum has all matrices with parameters. {no_parameters}"),
         (-scores - head, f"6 N, with N the blocks' matrices. {no_parameters} And what comes after "
          "the last block?"),
         (idle - scores, f"6 N, with N all parameters. {not_every} {no_parameters}"),
         (idle, not_every),
-        (scores * (c.key_heads / c.heads - 1), "Fewer heads of keys: but how many heads of "
-         "queries are each compared with keys?"),
-        (-scores / 2, "Half of attention's products are missing. How many does a head make, and "
-         "does a product leave out what is masked afterwards?"),
-        (scores / tokens - scores, "How many scores are there, when every token looks at every "
+        (scores * (c.key_heads / c.heads - 1), "There are fewer heads of keys. But how "
+         "many heads of queries are compared with keys?"),
+        (-scores / 2, "Half of attention's products are missing. How many does a head compute? "
+         "And does a product skip what is masked afterwards?"),
+        (scores / tokens - scores, "How many scores are there if every token looks at every "
          "other?"),
-        (head, "One table too much: what happens to a token's number before the first block?"),
-        (-head, "The blocks are right. How does the last vector become logits? A matrix that is "
-         "shared is multiplied all the same."),
+        (head, "You count a table too many: what happens to a token before the first block?"),
+        (-head, "The blocks are right. How does the last vector become logits? A shared "
+         "matrix is multiplied as well."),
         (-matrix if swiglu else matrix, "How many matrices does this kind of MLP have?"),
-        (default, "How wide is this MLP inside? `width` does not tell."),
-        (keys * (c.heads // c.key_heads - 1), "As if every query head had its own keys and "
-         "values. How many heads have them here?"),
+        (default, "How wide is this MLP inside? `width` does not show it."),
+        (keys * (c.heads // c.key_heads - 1), "You count as if every query head had its own "
+         "keys and values. How many heads of keys are there?"),
     ]  # fmt: skip

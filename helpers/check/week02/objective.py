@@ -1,4 +1,4 @@
-"""Exercise of week 2: Chinchilla's objective, on runs that a formula made, plus noise."""
+"""Exercise of week 2: Chinchilla's objective, on runs from a formula, plus noise."""
 
 import math
 
@@ -33,7 +33,7 @@ def huber_objective(fn) -> Verdict:
 
 
 def some_runs(n: int, noise: float):
-    """(params, tokens, loss) by Chinchilla's law, with noise: the same in every process."""
+    """Return (params, tokens, loss) by Chinchilla's law, with noise: the same in every process."""
     rng = np.random.default_rng(n)
     params, tokens = 10 ** rng.uniform(7, 10, n), 10 ** rng.uniform(9, 11, n)
     loss = np.exp(predicted(THETA, params, tokens) + noise * rng.uniform(-1, 1, n))
@@ -41,7 +41,7 @@ def some_runs(n: int, noise: float):
 
 
 def predicted(theta, params, tokens) -> np.ndarray:
-    """log L: the log of three terms whose logs are given."""
+    """Return log L: the log of the sum of three terms, from their logs."""
     a, b, e, alpha, beta = theta
     size, data = a - alpha * np.log(params), b - beta * np.log(tokens)
     return np.logaddexp(np.logaddexp(size, data), e)
@@ -59,24 +59,25 @@ def judge_objective(answer, theta, params, tokens, loss, delta=DELTA):
     right = float(huber(residuals, delta).sum())
     if np.ndim(answer) and np.size(answer) == len(loss):
         raise NotRight(
-            f"returned {np.size(answer)} numbers", "That is one for each run. What is minimised?"
+            f"returned {np.size(answer)} numbers",
+            "That is one for each run, but a search minimises a single number: which?",
         )
     if not is_number(answer):
         raise NotRight(f"returned {answer!r}", "Return one number.")
     if not math.isclose(answer, right, rel_tol=RELATIVE):
         raise NotRight(
-            f"you said {answer:.8g}, and it is {right:.8g} (residuals from {residuals.min():.3g} "
-            f"to {residuals.max():.3g})",
+            f"you returned {answer:.8g}; right is {right:.8g} (residuals from "
+            f"{residuals.min():.3g} to {residuals.max():.3g})",
             hint_objective(answer, theta, params, tokens, loss, delta),
         )
 
 
 def hint_objective(answer, theta, params, tokens, loss, delta) -> str:
-    """Which well-known mistake gives this answer?"""
+    """Return the hint for the well-known mistake that gives this answer."""
     if not math.isfinite(answer):
         return (
             "An exponential was too large for a float, or all were too small. The log of a sum of "
-            "exponentials need not make them: which of the three can be taken out first?"
+            "exponentials does not need them: which of the three can be taken out first?"
         )
     for mistake, value in mistakes(theta, params, tokens, loss, delta):
         if np.isfinite(value) and math.isclose(answer, value, rel_tol=RELATIVE):
@@ -85,38 +86,38 @@ def hint_objective(answer, theta, params, tokens, loss, delta) -> str:
         return "Huber's loss is never negative: what is a residual's size?"
     return (
         "Take one run and print each step: the three exponents, the log of the sum, the residual, "
-        "and on which side of delta it is."
+        "and its side of delta."
     )
 
 
 def mistakes(theta, params, tokens, loss, delta):
-    """(hint, what the mistake gives)."""
+    """Yield each mistake's hint, and the value that the mistake gives."""
     a, b, e, alpha, beta = theta
     with np.errstate(all="ignore"):
         log_loss = predicted(theta, params, tokens)
         r = log_loss - np.log(loss)
         far = np.abs(r)
         yield (
-            "The terms are averaged. A minimiser stops when little changes: what does a factor of "
-            "1/n do to it?",
+            "You have averaged the terms. A minimiser stops when little changes: what does a "
+            "factor of 1/n do to it?",
             huber(r, delta).mean(),
         )
-        squares = "Squares everywhere: an outlier would count as much as it likes. What is delta?"
+        squares = "You square every residual, so one outlier dominates. What is delta for?"
         yield squares, (r * r / 2).sum()
         yield squares, (r * r).sum()
         yield (
-            "The residual is of the losses. Of what does the paper take the difference, so that "
-            "a large loss does not count for more than a small one?",
+            "Your residual is of the losses, so a large loss counts more than a small one. Which "
+            "difference does the paper use?",
             huber(np.exp(log_loss) - loss, delta).sum(),
         )
-        ten = "Which logarithm? The exponents and the logarithms must have one base."
+        ten = "Which logarithm? The exponents and the logarithms must have the same base."
         yield ten, huber((log_loss - np.log(loss)) / np.log(10), delta).sum()
         yield ten, huber(log_loss - np.log10(loss), delta).sum()
         tens = predicted(theta, np.exp(np.log10(params)), np.exp(np.log10(tokens)))
         yield ten, huber(tens - np.log10(loss), delta).sum()
         yield ten, huber(tens - np.log(loss), delta).sum()
         yield (
-            "Far from the minimum you have a slope of 1. Which slope has the parabola at delta?",
+            "Beyond delta your line has a slope of 1. What is the parabola's slope at delta?",
             np.where(far <= delta, r * r / 2, far - delta / 2).sum(),
         )
         yield (
@@ -125,44 +126,47 @@ def mistakes(theta, params, tokens, loss, delta):
         )
         for line in (delta * far, delta * (far - delta)):
             yield (
-                "The straight line does not begin where the parabola ends. Are the two equal at "
+                "Your straight line does not begin where the parabola ends. Are the two equal at "
                 "delta?",
                 np.where(far <= delta, r * r / 2, line).sum(),
             )
         yield (
-            "Parabola and straight line have changed places: which is for small residuals?",
+            "Parabola and straight line have changed places: which fits small residuals?",
             np.where(far > delta, r * r / 2, delta * (far - delta / 2)).sum(),
         )
         for line in (delta * (far - delta / 2), delta * far):
-            yield "The straight line alone. What is near zero?", line.sum()
+            yield "You use the straight line alone. Which curve belongs near zero?", line.sum()
         yield (
-            "That is with a delta of 1e-3. Is it the one that was handed over?",
+            "That is the sum for a delta of 1e-3. Use the delta that was handed over.",
             huber(r, DELTA).sum() if delta != DELTA else np.nan,
         )
         two = np.logaddexp(a - alpha * np.log(params), b - beta * np.log(tokens))
         for without in (two, two + e):
             yield (
-                "Where is E? theta holds its logarithm, and it is one of the three in the sum.",
+                "Where is E? theta contains its logarithm, and E is one of the three terms.",
                 huber(without - np.log(loss), delta).sum(),
             )
         yield (
-            "theta holds logarithms of A, B and E already.",
+            "theta contains the logarithms of A, B and E already.",
             huber(np.log(a / params**alpha + b / tokens**beta + e) - np.log(loss), delta).sum(),
         )
         yield (
-            "Which exponent belongs to which: which term is divided by N^alpha?",
+            "You swapped two exponents: which term is divided by N^alpha?",
             huber(predicted((a, b, e, beta, alpha), params, tokens) - np.log(loss), delta).sum(),
         )
         yield (
-            "Which array belongs to which exponent: alpha is the power of N, beta of D.",
+            "Which array belongs to which exponent? alpha is the power of N, beta of D.",
             huber(predicted(theta, tokens, params) - np.log(loss), delta).sum(),
         )
         yield (
-            "Huber's loss asks how large a residual is, not which sign it has. Which residuals are "
+            "Huber's loss needs a residual's size, not which sign it has. Which residuals are "
             "<= delta?",
             np.where(r <= delta, r * r / 2, delta * (r - delta / 2)).sum(),
         )
-        yield "Twice as much: compare the parabola with the docstring's.", 2 * huber(r, delta).sum()
+        yield (
+            "Twice as much as the right sum: compare your parabola with the docstring's.",
+            2 * huber(r, delta).sum(),
+        )
         signs = predicted((a, b, e, -alpha, -beta), params, tokens)
         yield (
             "Does a larger model make the loss larger? Look at the signs.",
@@ -170,10 +174,10 @@ def mistakes(theta, params, tokens, loss, delta):
         )
         top = np.maximum(np.maximum(a - alpha * np.log(params), b - beta * np.log(tokens)), e)
         yield (
-            "Something was taken out of the sum of exponentials, and never put back.",
+            "You took a term out of the sum of exponentials, and never put back its exponent.",
             huber(log_loss - top - np.log(loss), delta).sum(),
         )
         yield (
-            "That is the largest of the three alone. The others are in the sum too.",
+            "That is the largest of the three alone. The sum has two more terms.",
             huber(top - np.log(loss), delta).sum(),
         )

@@ -7,7 +7,7 @@ from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
 
 BUDGET = 1e-6  # relative: C = 6 N D to rounding
-NEAR = 1e-4  # relative: a search by the loss, which is flat there, finds it to about 1e-5
+NEAR = 1e-4  # relative: a search on the loss, which is flat there, reaches about 1e-5
 LAWS = (  # C, E, A, B, alpha, beta
     ("Chinchilla's budget", 5.76e23, 1.69, 406.4, 410.7, 0.34, 0.28),
     ("a small budget", 1e15, 1.82, 482.0, 2085.0, 0.348, 0.366),
@@ -17,15 +17,16 @@ LAWS = (  # C, E, A, B, alpha, beta
 
 
 def optimal(fn) -> Verdict:
-    """Check `fn(compute, E, A, B, alpha, beta) -> (N, D)` against a minimum found by search."""
+    """Check `fn(compute, E, A, B, alpha, beta) -> (N, D)` against the minimum from a search."""
     cases = [(f"{name}, C = {law[0]:g}", law, {}) for name, *law in LAWS]
     return examine_here("optimal", fn, cases, judge_optimal)
 
 
 def lowest(compute, E, A, B, alpha, beta) -> tuple[float, float]:
-    """(N, D): where the slope of the loss over log N, with D = C / 6N, changes its sign.
+    """Return (N, D) at the point where the slope of the loss over log N, with D = C / 6N, is 0.
 
-    By halving. The loss itself is too flat there for more than half of a float's digits.
+    The search halves an interval. The loss itself is too flat there: it would give only half of a
+    float's digits.
     """
     low, high = 0.0, math.log(compute / 6)
     for _ in range(60):
@@ -50,9 +51,12 @@ def judge_optimal(answer, compute, *law):
     spent = 6 * N * D
     if math.isclose(spent, compute, rel_tol=BUDGET) and near((N, D), right):
         return
-    finding = f"you said N = {N:.4g}, D = {D:.4g}"
+    finding = f"you returned N = {N:.4g}, D = {D:.4g}"
     if not (math.isfinite(spent) and N > 0 and D > 0):
-        raise NotRight(finding, "Both are positive: which number did you raise to which power?")
+        raise NotRight(
+            finding,
+            "Both are positive in a right answer: which number did you raise to which power?",
+        )
     finding += f": 6 N D is {spent:.4g} FLOPs"
     if math.isclose(spent, compute, rel_tol=BUDGET):
         E, A, B, alpha, beta = law
@@ -66,7 +70,7 @@ def near(pair, other) -> bool:
 
 
 def hint_optimal(pair, right, compute, E, A, B, alpha, beta) -> str:
-    """Which common mistake gives this pair?"""
+    """Return the hint for the common mistake that gives this pair."""
     N, D = pair
     if near((D, N), right):
         return "Which of the two comes first?"
@@ -88,13 +92,13 @@ def hint_optimal(pair, right, compute, E, A, B, alpha, beta) -> str:
          "Which of N and D should grow faster with the budget?"),
         (1 / G, a, "The powers of the budget are right; the factor before them is upside down. If "
          "A grows, should the model be larger or smaller?"),
-        ((A / B) ** root, a, "The two terms of the loss are equal there. Is that where it is "
-         "lowest? Lagrange compares what a little more of each would gain."),
-        (alpha * A / (beta * B), a, "The powers of the budget are right. The factor came out of an "
+        ((A / B) ** root, a, "At this point the two terms of the loss are equal. Is the loss "
+         "lowest there? Lagrange compares the gain from a little more of each."),
+        (alpha * A / (beta * B), a, "The powers of the budget are right. Your factor is from an "
          "equation for N^(alpha + beta)."),
         (1, a, "The powers of the budget are right, and the factor before them is missing: what "
          "of A and B?"),
-        (1, 0.5, "As many parameters as tokens: what does the loss say of that?"),
+        (1, 0.5, "As many parameters as tokens: how large is the loss there?"),
     ]  # fmt: skip
     for factor, power, hint in known:
         if near(pair, (factor * pairs**power, pairs ** (1 - power) / factor)):
@@ -103,11 +107,11 @@ def hint_optimal(pair, right, compute, E, A, B, alpha, beta) -> str:
         return f"That costs {spent:.3g} times the budget. Which D is left, once N is chosen?"
     if all(math.isclose(x, y, rel_tol=0.02) for x, y in zip(pair, right, strict=True)):
         return (
-            f"Nearly: it is asked for within {NEAR:g}. The loss is flat at its lowest point, so a "
-            "grid must be fine there, or compare the two slopes instead."
+            f"Nearly: the answer must be right within {NEAR:g}. The loss is flat at its lowest "
+            "point: use a fine grid there, or compare the two slopes instead."
         )
     if math.isclose(D, 20 * N, rel_tol=0.01):
-        return "20 tokens a parameter is a rule of thumb for one law. This law is another."
+        return "20 tokens per parameter is a rule of thumb for another law than this."
     more = right[1] > D
     way = "a smaller model on more tokens" if more else "a larger model on fewer tokens"
     return f"The budget is kept; {way} would have a lower loss. What are both slopes here?"

@@ -1,4 +1,4 @@
-"""Which GPU is a rank's own, where a launcher started the ranks."""
+"""Choose each rank's GPU, for ranks that a launcher started."""
 
 import json
 import socket
@@ -10,11 +10,11 @@ from helpers.runtime.launcher import Place
 
 
 class GPUs:
-    """Does every rank have a GPU to itself? All ranks come to the same answer.
+    """Does every rank have a GPU to itself? All ranks get the same answer.
 
-    A rank has one where its machine shows it as many as there are ranks on it, and it takes that
-    of its local rank; or where it is shown exactly one that no other rank is shown (as Slurm's
-    `--gpus-per-task=1` does).
+    There are two ways. The rank's machine shows it at least as many GPUs as it has ranks: the
+    rank uses the GPU of its local rank. Or the rank sees exactly one GPU, and no other rank sees
+    that GPU (Slurm's `--gpus-per-task=1`).
     """
 
     def __init__(self, where: Place, store: dist.Store):

@@ -1,11 +1,12 @@
-"""A call as a folder: saved here, run by torchrun on any number of machines, read back here.
+"""Save a call as a folder, run it with torchrun on any number of machines, read the results back.
 
     save_job("job", train, steps=100)
     !torchrun --nproc-per-node 8 -m helpers.runtime.joined.job job
     runs = load_runs("job")
 
-Every machine must see the folder. The job in it is a pickle, which runs as code when it is read:
-so it is read only if it is this user's and no one else could have written it. Results are JSON.
+Every machine must see the folder. The job is a pickle, and reading a pickle runs its code. So a
+rank reads the job only if this user owns it and no other user could have written it. Results are
+JSON.
 """
 
 import io
@@ -29,16 +30,18 @@ __all__ = ["load_runs", "save_job"]
 JOB = "job.pickle"
 USAGE = """\
 usage: torchrun --nproc-per-node RANKS -m helpers.runtime.joined.job FOLDER
-FOLDER is what save_job wrote. srun and mpiexec start it as well: srun python -m helpers…"""
+FOLDER is the folder of save_job. srun and mpiexec start it as well: srun python -m helpers…"""
 
 
 def save_job(folder: str | os.PathLike, fn, /, **kwargs):
     """Save the call `fn(worker, **kwargs)`, for `torchrun … -m helpers.runtime.joined.job folder`.
 
-    `fn` must return what JSON can hold: numbers, words, lists, dicts, tensors (as nested lists).
+    `fn` must return values with a form in JSON: numbers, words, lists, dicts, tensors (they become
+    nested lists).
 
     Args:
-        folder: made if need be, and then closed to other users. Results of an earlier job in it go.
+        folder: for the job. If it does not exist, this makes it, closed to other users. Results of
+            an earlier job in it are removed.
 
     Raises:
         CannotTravel: `fn` or an argument cannot be saved; names the variable.
@@ -48,7 +51,7 @@ def save_job(folder: str | os.PathLike, fn, /, **kwargs):
     packed = pack_bytes((fn, kwargs, cell_sources()), names)
     folder = Path(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    check_own(folder.stat(), str(folder))  # and its mode stays: others may be meant to look in
+    check_own(folder.stat(), str(folder))  # its mode stays: other users may be meant to read it
     for old in folder.glob("rank-*.json"):
         old.unlink()
     new = folder / f".{JOB}.{os.getpid()}"
@@ -61,7 +64,7 @@ def save_job(folder: str | os.PathLike, fn, /, **kwargs):
 
 
 def pack_bytes(value, names) -> bytes:
-    """One string of bytes, for a file. Errors as those of `pack_or_name`."""
+    """Pack the value into one string of bytes, for a file. Raises as `pack_or_name` does."""
     stream = io.BytesIO()
     try:
         Packer(stream, None).dump(value)
@@ -72,11 +75,11 @@ def pack_bytes(value, names) -> bytes:
 
 
 def load_job(folder: str | os.PathLike):
-    """`(fn, kwargs)` of a saved job.
+    """Return `(fn, kwargs)` of a saved job.
 
     Raises:
-        PermissionError: another user owns it, or could have written it.
-        FileNotFoundError: there is none.
+        PermissionError: another user owns the job, or could have written it.
+        FileNotFoundError: the folder contains no job.
     """
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -87,7 +90,9 @@ def load_job(folder: str | os.PathLike):
     with open(file, "rb") as job:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
-            raise PermissionError(f"{Path(folder) / JOB} is not a plain file")
+            raise PermissionError(
+                f"{Path(folder) / JOB} is not a plain file: save the job again, in a new folder"
+            )
         check_own(status, str(Path(folder) / JOB))
         packed = job.read()
     fn, kwargs, sources = unpack(Parcel(packed, [len(packed)], None))
@@ -97,7 +102,7 @@ def load_job(folder: str | os.PathLike):
 
 
 def check_own(status: os.stat_result, name: str):
-    """Stricter than `own.check_own`: a pickle runs as code, so root's is refused, too."""
+    """Refuse what `own.check_own` refuses, and root's files too: a pickle runs as code."""
     if status.st_uid != os.geteuid():
         raise PermissionError(
             f"{name} belongs to another user, and a job in it could run that user's code. "
@@ -111,7 +116,7 @@ def check_own(status: os.stat_result, name: str):
 
 
 def run_job(folder: str | os.PathLike, rank: member.Member):
-    """Run the job as this rank, and leave its result in the folder."""
+    """Run the job as this rank, and write its result to the folder."""
     fn, kwargs = load_job(folder)
 
     def job(worker):

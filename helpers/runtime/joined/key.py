@@ -1,8 +1,8 @@
-"""A key that the ranks of a launcher share, to prove themselves to each other.
+"""Share a key among the ranks of a launcher, so that they can prove themselves to each other.
 
-On one machine nobody else can learn it: rank 0 writes it into a folder of this user, and the
-ranks' store names the folder. Between machines it goes through the store itself, where anybody who
-reaches the store's port could read it: the network must be one that only these machines are on.
+On one machine no other user can learn the key: rank 0 writes it into a folder of this user, and
+the ranks' store names the folder. Between machines the key goes through the store itself. Anyone
+who reaches the store's port could read it there, so only these machines may be on that network.
 """
 
 import os
@@ -20,14 +20,14 @@ POLL_SECONDS = 0.005
 
 
 def share_key(place: Place, store: dist.Store, timeout: float) -> bytes:
-    """Every rank calls it, and gets the same.
+    """Return the call's key. Every rank calls this, and gets the same key.
 
     Args:
         timeout: seconds to wait for the other ranks.
 
     Raises:
-        RuntimeError: the folder is not this user's: somebody has changed what the store says.
-        TimeoutError: a rank has not come.
+        RuntimeError: the folder is not this user's: another process has changed the store.
+        TimeoutError: a rank has not read the key in time.
     """
     if not place.one_machine:
         if place.rank == 0:
@@ -67,5 +67,7 @@ def read_key(folder: Path) -> bytes:
     except OSError as error:
         raise RuntimeError(f"no key of these ranks in {folder}: {error}") from None
     if not own or len(key) < KEY_BYTES:
-        raise RuntimeError(f"{folder} is not this user's alone: another user may have named it")
+        raise RuntimeError(
+            f"{folder} is not this user's alone: another user may have named it. Start again"
+        )
     return key

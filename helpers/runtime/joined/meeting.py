@@ -1,4 +1,4 @@
-"""Where the ranks that a launcher started find one another: a key-value store that all reach."""
+"""Make the key-value store in which the ranks of a launcher meet."""
 
 import atexit
 import os
@@ -22,13 +22,13 @@ POLL_SECONDS = 0.02
 
 
 def meet(place: Place, timeout: float) -> dist.Store:
-    """A store that belongs to this attempt of these ranks alone.
+    """Return a store that only this attempt of these ranks uses.
 
     Args:
         timeout: seconds to wait for the other ranks.
 
     Raises:
-        RuntimeError: nothing says where to meet, or some rank has not come.
+        RuntimeError: no variable names a meeting point, or some rank is missing.
     """
     limit = timedelta(seconds=timeout)
     try:
@@ -38,8 +38,8 @@ def meet(place: Place, timeout: float) -> dist.Store:
             return meet_in_folder(place, timeout)
         elif place.address is None:
             raise RuntimeError(
-                f"{place.launcher} started ranks on several machines, and nothing says where "
-                "rank 0 is. Name its machine, and a free port there: "
+                f"{place.launcher} started ranks on several machines, and no variable names the "
+                "machine of rank 0. Name that machine, and a free port there: "
                 "mpiexec -genv MASTER_ADDR node1 -genv MASTER_PORT 29500 … "
                 "(Open MPI: mpirun -x MASTER_ADDR=node1 -x MASTER_PORT=29500 …)"
             )
@@ -54,12 +54,12 @@ def meet(place: Place, timeout: float) -> dist.Store:
 
 
 def meet_at_address(place: Place, limit: timedelta) -> dist.Store:
-    """At `place.address`: rank 0 listens there, on that address only where it is not a loopback."""
+    """Meet at `place.address`; rank 0 listens on that address alone, unless it is a loopback."""
     listening = None
     if place.rank == 0:
         host = socket.gethostbyname(place.address)
         if host.startswith("127."):
-            host = ""  # its own name for itself; the others know another address
+            host = ""  # the machine's own name for itself; the other machines use another address
         listening = listen(host, place.port)
     return dist.TCPStore(
         place.address,
@@ -73,11 +73,11 @@ def meet_at_address(place: Place, limit: timedelta) -> dist.Store:
 
 
 def meet_in_folder(place: Place, timeout: float) -> dist.Store:
-    """On one machine: a file in a folder of this user. There is no port."""
+    """Meet on one machine, through a file in a folder of this user, without a port."""
     folder = base_folder() / f"helpers-{os.getuid()}-{meeting_name(place)}"
     name = folder / "store"
     file = open_store(folder)
-    if os.path.isdir("/proc/self/fd"):  # so that folder and name can go once all ranks are here
+    if os.path.isdir("/proc/self/fd"):  # folder and name can go once all ranks have met
         name = f"/proc/self/fd/{file}"
     store = dist.FileStore(str(name), place.world_size)
     store.set_timeout(timedelta(seconds=timeout))
@@ -91,26 +91,26 @@ def meet_in_folder(place: Place, timeout: float) -> dist.Store:
 
 
 def base_folder() -> Path:
-    """XDG_RUNTIME_DIR, which is this user's alone; where there is none, the one for all."""
+    """Return XDG_RUNTIME_DIR if it is this user's alone, else the folder for temporary files."""
     own = os.environ.get("XDG_RUNTIME_DIR")
     if own and os.path.isabs(own):
         try:
             if is_own(os.stat(own)):
                 return Path(own)
-        except OSError:  # Slurm sets the variable, and the folder is on another machine
+        except OSError:  # Slurm sets the variable, but the folder is on another machine
             pass
     return Path(tempfile.gettempdir())
 
 
 def open_store(folder: Path) -> int:
-    """The descriptor of the file in which the ranks meet; the first rank makes it.
+    """Return the descriptor of the file in which the ranks meet; the first rank makes the file.
 
     Raises:
-        RuntimeError: somebody else has made the folder, or can enter it.
+        RuntimeError: another user has made the folder, or can enter it.
     """
     try:
         folder.mkdir(mode=0o700)
-    except FileExistsError:  # another rank was faster; or somebody else
+    except FileExistsError:  # another rank was faster, or another user
         pass
     try:
         directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -134,20 +134,20 @@ def squatted(folder: Path) -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """PyTorch would listen on every interface; it takes a socket that does not."""
+    """Listen on one address: PyTorch would listen on every interface, but it accepts a socket."""
     sock = socket.create_server((host, port), backlog=1024)
     sock.set_inheritable(False)
     return sock
 
 
 def meeting_name(place: Place) -> str:
-    """The same on all ranks that one launcher started on this machine, and on no others."""
+    """Return a name that only the ranks of this start on this machine share."""
     if place.launcher == "srun":
         return place.start.replace(" ", "-")
     if namespace := os.environ.get("PMIX_NAMESPACE"):
         return "".join(c if c.isalnum() else "-" for c in namespace)
     proxy = os.getppid()
-    try:  # whoever made the socket that mpiexec gave each rank, even if a script stands between
+    try:  # the process that made mpiexec's socket for each rank, even if a script is in between
         with socket.socket(fileno=os.dup(int(os.environ["PMI_FD"]))) as sock:
             pid, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, 17, 12))
             proxy = pid or proxy  # 17: SO_PEERCRED, on Linux
@@ -157,10 +157,10 @@ def meeting_name(place: Place) -> str:
 
 
 def fresh(store: dist.Store, place: Place, timeout: float) -> dist.Store:
-    """The part of the store that this attempt has to itself.
+    """Return the part of the store that belongs to this attempt alone.
 
-    `torchrun --max-restarts` starts the ranks again on the same store, in which the last attempt's
-    keys still stand, and no variable names the attempt on all machines alike. So each rank says
+    `torchrun --max-restarts` starts the ranks again on the same store. The keys of the last attempt
+    are still there, and no variable names the attempt alike on all machines. So each rank says
     hello with a new random name, and rank 0 answers that name.
     """
     mine, until = secrets.token_hex(8), time.monotonic() + timeout
@@ -168,7 +168,7 @@ def fresh(store: dist.Store, place: Place, timeout: float) -> dist.Store:
     if place.rank:
         while not store.check([f"welcome/{mine}"]):
             if time.monotonic() > until:
-                raise TimeoutError("rank 0 has not come")
+                raise TimeoutError("rank 0 is missing")
             time.sleep(POLL_SECONDS)
         attempt = store.get(f"welcome/{mine}").decode()
         store.set(f"here/{attempt}/{place.rank}", "")
@@ -176,7 +176,7 @@ def fresh(store: dist.Store, place: Place, timeout: float) -> dist.Store:
     attempt, missing, answered = mine, set(range(1, place.world_size)), {}
     while missing:
         if time.monotonic() > until:
-            raise TimeoutError(f"rank {min(missing)} has not come")
+            raise TimeoutError(f"rank {min(missing)} is missing")
         for rank in sorted(missing):
             if store.check([f"here/{attempt}/{rank}"]):
                 missing.discard(rank)
@@ -190,7 +190,7 @@ def fresh(store: dist.Store, place: Place, timeout: float) -> dist.Store:
 
 
 def choose_interfaces(place: Place):
-    """Have gloo and NCCL listen on loopback, or where the others can reach this machine."""
+    """Have gloo and NCCL listen on loopback, or on the address that the other machines reach."""
     if place.one_machine:
         name = "lo" if sys.platform == "linux" else "lo0"
         os.environ.setdefault("NCCL_SOCKET_IFNAME", name)

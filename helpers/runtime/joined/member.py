@@ -28,20 +28,20 @@ from helpers.runtime.terminal import say
 from helpers.runtime.worker import DEBUG, Worker, seed_differently
 
 MEET_SECONDS = 600.0  # machines of a job may start minutes apart
-COLLECTIVE_SECONDS = 1800.0  # as PyTorch itself has it
-COMPLAINT_SECONDS = 1.0  # after a complaint that may be about another rank's end
+COLLECTIVE_SECONDS = 1800.0  # PyTorch's own default
+COMPLAINT_SECONDS = 1.0  # after a complaint that another rank's end may have caused
 FAREWELL_SECONDS = 5.0
 
 _member = None
 
 
 def here(debug: bool = False):
-    """This process's own rank, joined to the others; None where `launch` is to start ranks.
+    """Return this process's own rank, joined to the others; None if `launch` must start ranks.
 
-    None too inside a function that runs on such a rank: a nested `launch` starts its own.
+    It is also None inside a function that runs on such a rank: a nested `launch` starts its own.
 
     Raises:
-        RuntimeError: the other ranks cannot be met.
+        RuntimeError: the ranks did not meet.
     """
     global _member
     if _member is not None and _member.pid == os.getpid():
@@ -57,16 +57,16 @@ class Member:
     """A rank of a launcher, with a process group that lasts as long as the process.
 
     Attributes:
-        device: "cpu" or "cuda", as all ranks can have it.
-        backend: "gloo", or NCCL beside it.
-        running: is a call going on?
+        device: "cpu" or "cuda", the same on all ranks.
+        backend: "gloo", or gloo and NCCL.
+        running: does a call run now?
     """
 
     def __init__(self, where: Place, debug: bool = False):
         self.pid, self.place = os.getpid(), where
         self.rank, self.world_size = where.rank, where.world_size
         self.running, self.failure, self.calls, self.told = False, "", 0, set()
-        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")  # where Accelerate and others look
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")  # Accelerate and others read these
         for name, value in zip(
             names, (where.rank, where.local_rank, where.world_size), strict=True
         ):
@@ -89,7 +89,7 @@ class Member:
         atexit.register(self.leave)
 
     def form_group(self) -> dist.ProcessGroup:
-        """The ranks' process group, unless the script has made it; and one for our messages."""
+        """Form the ranks' process group, unless the script has; return a group for our messages."""
         self.made_group = not dist.is_initialized()
         if self.made_group:
             device_id = torch.device("cuda", self.gpu) if self.device == "cuda" else None
@@ -109,13 +109,13 @@ class Member:
         return group
 
     def say(self, text: str):
-        """Once, and on rank 0 only."""
+        """Print the text once, and on rank 0 only."""
         if self.rank == 0 and text not in self.told:
             self.told.add(text)
             say(f"launch: {text}")
 
     def choose(self, workers: int, device: str | None) -> tuple[str, str]:
-        """`(device, backend)` of a call. The launcher decided how many ranks there are."""
+        """Return `(device, backend)` of a call. The launcher sets the number of ranks."""
         n = self.world_size
         if workers != n:
             ranks = f"{n} rank{'s' * (n != 1)}"
@@ -123,7 +123,10 @@ class Member:
                 f"{workers} workers asked for, {ranks} started by {self.place.launcher}: {ranks}"
             )
         if device == "cuda" and self.device != "cuda":
-            raise ValueError(f"{n} ranks need {n} GPUs, and there are fewer")
+            raise ValueError(
+                f"{n} ranks need {n} GPUs, and there are fewer: "
+                'start fewer ranks, or pass device="cpu"'
+            )
         if device == "cpu":
             return "cpu", "gloo"
         return self.device, self.backend
@@ -131,15 +134,18 @@ class Member:
     def run(self, fn, kwargs, *, device: str, backend: str, live, timeout, state) -> Runs:
         """Call `fn(worker, **kwargs)` here, as every other rank does, and gather all results.
 
-        Function and arguments are copied, as they are when `launch` starts the ranks itself.
+        Function and arguments are copied, just as for ranks that `launch` itself starts.
 
         Raises:
-            CannotTravel: as `launch` would; or the result is no plain data, see `results`.
-            WorkerError: some rank failed; on every rank the same one is named.
+            CannotTravel: as in `launch`; or the result is no plain data, see `results`.
+            WorkerError: some rank failed; every rank names the same one.
         """
         __tracebackhide__ = True
         if self.failure:
-            raise RuntimeError(f"an earlier call failed, and the ranks with it ({self.failure})")
+            raise RuntimeError(
+                f"an earlier call failed, and the ranks with it ({self.failure}): "
+                "start the script again"
+            )
         began = time.perf_counter()
         names = {getattr(fn, "__name__", "the function"): fn, **kwargs}
         fn, kwargs = copied((fn, kwargs), names)
@@ -165,7 +171,7 @@ class Member:
         return Runs(results, records, device, backend, time.perf_counter() - began)
 
     def answer(self, worker: Worker, fn, kwargs, notes, watch: Watch) -> bytes | None:
-        """What `fn` returned, and logged, packed; or None once its failure is reported."""
+        """Call `fn`; return its result and its log, packed, or None after reporting a failure."""
         self.running = True
         seed_differently()
         try:
@@ -178,7 +184,7 @@ class Member:
             failure = Failure(rank=self.rank, **describe(error.with_traceback(inner)))
             report = {"rank": self.rank, "kind": "exception", "headline": failure.headline()}
             if failure.consequence and not watch.decided.wait(COMPLAINT_SECONDS):
-                what = "a rank has ended without a word: killed, or out of memory?"
+                what = "a rank ended without a report: killed, or out of memory?"
                 report = {
                     "rank": None,
                     "kind": "died",
@@ -195,7 +201,7 @@ class Member:
             sys.stdout.flush()
 
     def fail(self, report: dict):
-        """Raise the one error that all ranks raise; the culprit's own shows its traceback."""
+        """Raise the same error on all ranks; on the culprit the error shows the traceback."""
         __tracebackhide__ = True
         self.failure = report["headline"]
         mine = report["rank"] == self.rank and report["kind"] == "exception"
@@ -205,7 +211,7 @@ class Member:
             kind=report["kind"],
             rank=report["rank"],
             traceback=report["traceback"] if mine else "",
-            note="Its traceback is in what it printed." if elsewhere else "",
+            note="That rank has printed its traceback." if elsewhere else "",
         )
         error.traceback = report["traceback"]
         try:
@@ -215,10 +221,10 @@ class Member:
             raise
 
     def leave(self):
-        """At the end of the process. After a failure nothing can be agreed on any more."""
+        """Leave at the end of the process. After a failure the ranks cannot agree any more."""
         if self.failure or self.pid != os.getpid():
             return
-        try:  # rank 0 may hold the store: it goes last
+        try:  # rank 0 may serve the store, so it leaves last
             self.store.add("leaving", 1)
             until = time.monotonic() + FAREWELL_SECONDS
             while self.rank == 0 and self.store.add("leaving", 0) < self.world_size:
@@ -232,7 +238,7 @@ class Member:
 
 
 class Notes:
-    """Where `worker.log` and `worker.track` go on such a rank: into a list, and onto the screen."""
+    """Collect the rows of `worker.log` and the bars of `worker.track`, and show them."""
 
     def __init__(self, rank: int, screen: Screen | None):
         self.rank, self.screen, self.rows = rank, screen, Rows()
@@ -255,7 +261,7 @@ class Notes:
 
 
 def copied(value, names):
-    """`value` as it would arrive on another rank."""
+    """Return a copy of `value`, as another rank would receive it."""
     parcel = pack_or_name(value, names, "to the ranks")
     try:
         return unpack(parcel)
@@ -264,7 +270,7 @@ def copied(value, names):
 
 
 def record_for_torchrun(error: BaseException):
-    """torchrun's closing report then names the exception."""
+    """Record the exception for torchrun's closing report."""
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 

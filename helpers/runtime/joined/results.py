@@ -1,7 +1,7 @@
-"""What a rank returns, as JSON and the bytes of tensors: nothing that could run as code.
+"""Encode a rank's result as JSON and the bytes of tensors, so that reading it runs no code.
 
-It travels between ranks that a launcher started. Their sockets can be reached by others, and to
-read a pickle is to run what its writer wants. So a result is plain data here.
+Results travel between ranks that a launcher started. Other processes may reach these sockets, and
+reading a pickle runs its writer's code. So a result is plain data here.
 """
 
 import json
@@ -13,11 +13,11 @@ import torch.distributed as dist
 
 from helpers.runtime.payload import CannotTravel
 
-LENGTH = struct.Struct("<Q")  # bytes of the JSON; then come those of the tensors
+LENGTH = struct.Struct("<Q")  # bytes of the JSON; the bytes of tensors follow
 LARGEST = 10_000  # bits of a number in decimal
 PLAIN = (type(None), bool, int, float, str)
 SEQUENCES = {"tuple": tuple, "set": set, "frozenset": frozenset, "size": torch.Size}
-KINDS = "biufcSUmM"  # of numpy's numbers, words and times
+KINDS = "biufcSUmM"  # NumPy's numbers, words and times
 ADVICE = (
     "Under a launcher, return numbers, words, bytes, lists, tuples, sets, dicts, tensors or "
     "arrays: model.state_dict(), dataclasses.asdict(…), frame.to_dict('list')."
@@ -25,14 +25,16 @@ ADVICE = (
 
 
 def encode(answer: tuple, name: str = "result") -> bytes:
-    """One string of bytes, for `decode`. What shares memory arrives apart; no graph arrives.
+    """Pack an answer into one string of bytes, for `decode`.
+
+    Tensors that share memory arrive apart, and no autograd graph arrives.
 
     Args:
-        answer: what the function returned, and the rows that it logged.
-        name: how the reader would write the first of these, for the error.
+        answer: the function's result, and the rows that it logged.
+        name: the result as the reader would write it, for the error.
 
     Raises:
-        CannotTravel: something in it is no plain data; says where, and what to return instead.
+        CannotTravel: a part is no plain data; names the part, and what to return instead.
     """
     buffers: list[bytes] = []
     try:
@@ -45,11 +47,11 @@ def encode(answer: tuple, name: str = "result") -> bytes:
 
 
 def everyones(packed: bytes, group: dist.ProcessGroup) -> list[bytes]:
-    """What each rank of the group has encoded, in order. Every rank of it calls this."""
+    """Return the packed bytes of each rank, in order. Every rank of the group calls this."""
     ranks = dist.get_world_size(group)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks)]
     dist.all_gather(sizes, torch.tensor([len(packed)]), group=group)
-    own = torch.zeros(int(max(sizes)), dtype=torch.uint8)  # all_gather: as large as the largest
+    own = torch.zeros(int(max(sizes)), dtype=torch.uint8)  # all_gather needs one size for all
     own[: len(packed)] = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
     rows = [torch.empty_like(own) for _ in range(ranks)]
     dist.all_gather(rows, own, group=group)
@@ -57,9 +59,9 @@ def everyones(packed: bytes, group: dist.ProcessGroup) -> list[bytes]:
 
 
 def node(value, name: str, buffers: list[bytes]):
-    """`value` as JSON has it; bytes go to `buffers`."""
+    """Return `value` in JSON's types; its bytes go to `buffers`."""
     kind = type(value)
-    if kind is int and value.bit_length() > LARGEST:  # JSON is decimal, and Python stops there
+    if kind is int and value.bit_length() > LARGEST:  # Python reads back no longer decimals
         return {"integer": hex(value)}
     if kind in PLAIN:
         return value
@@ -114,10 +116,10 @@ def tensor_node(tensor: torch.Tensor, buffers: list[bytes]) -> dict:
 
 
 def decode(packed: bytes) -> list:
-    """The two that `encode` was given: tensors on the CPU, an OrderedDict as a dict.
+    """Return the result and the rows: tensors on the CPU, an OrderedDict as a dict.
 
     Raises:
-        ValueError: these bytes hold no such thing.
+        ValueError: these bytes are no answer.
     """
     try:
         (length,) = LENGTH.unpack_from(packed)
@@ -128,18 +130,18 @@ def decode(packed: bytes) -> list:
             raise ValueError(f"{len(packed) - rest.at} bytes too many")
         return [value, records]
     except (ValueError, TypeError, KeyError, RecursionError, RuntimeError, struct.error) as error:
-        raise ValueError(f"a rank has sent what is no result ({error})") from None
+        raise ValueError(f"a rank has sent bytes that are no result ({error})") from None
 
 
 class Bytes:
-    """The bytes behind the JSON, taken in order."""
+    """Read the bytes behind the JSON, in order."""
 
     def __init__(self, packed: bytes, at: int):
         self.packed, self.at = packed, at
 
     def take(self, size: int) -> bytes:
         if not isinstance(size, int) or not 0 <= size <= len(self.packed) - self.at:
-            raise ValueError(f"{size} bytes are not there")
+            raise ValueError(f"{size} bytes are missing")
         self.at += size
         return self.packed[self.at - size : self.at]
 
@@ -186,5 +188,5 @@ def made_tensor(name: str, shape: list[int], gradient: bool, size: int, rest: By
 
 def made_array(word: str, kind: str, shape: list[int], size: int, rest: Bytes):
     data = bytearray(rest.take(size))
-    array = np.frombuffer(data, np.dtype(kind)).reshape(shape)  # it refuses objects
+    array = np.frombuffer(data, np.dtype(kind)).reshape(shape)  # NumPy refuses objects here
     return array if word == "array" else array[()]

@@ -1,8 +1,8 @@
-"""What a rank that a launcher started knows of the others while a call runs.
+"""Watch the other ranks of a launcher while a call runs.
 
-Ranks of `launch` are children of one process, which sees each of them end. Ranks of torchrun have
-no such parent across machines. So each shows the next that it lives, all hear how the call ends,
-and a rank that hears of another's failure stops, even if it is deep inside a collective.
+The ranks of `launch` are children of one process, which sees each of them end. The ranks of
+torchrun have no such parent across machines. So each rank shows the next one that it lives, and all
+ranks hear how the call ends. A rank that hears of a failure stops, even inside a collective.
 """
 
 import json
@@ -16,8 +16,8 @@ from datetime import timedelta
 import torch.distributed as dist
 
 BEAT_SECONDS = 1.0
-GRACE_SECONDS = 2.0  # for this rank to end by itself, after another one has failed
-FIRST_BEAT_SECONDS = 1800.0  # another rank may come late to a call: it loads data, say
+GRACE_SECONDS = 2.0  # for this rank to end by itself, after another rank has failed
+FIRST_BEAT_SECONDS = 1800.0  # another rank may join a call late, because it loads data first
 FOREVER = timedelta(days=365)
 OK = "ok"
 
@@ -26,8 +26,8 @@ class Watch:
     """The watch over one call.
 
     Args:
-        stores: three connections to what this call has to itself in the ranks' store.
-        silence: seconds after which a rank that shows no life counts as lost; None: never.
+        stores: three connections to the call's own part of the ranks' store.
+        silence: seconds without a sign of life until a rank counts as lost; None: never.
 
     Attributes:
         outcome: None while the call runs; then OK, or a report: rank, kind, headline, traceback.
@@ -38,12 +38,12 @@ class Watch:
         self.rank, self.world_size, self.silence = rank, world_size, silence
         self.outcome: str | dict | None = None
         self.decided, self.over = threading.Event(), threading.Event()
-        self.returned = threading.Event()  # this rank's function has
+        self.returned = threading.Event()  # has this rank's function returned?
         self.parent = os.getppid()
-        self.answered = time.monotonic()  # when the store last did
+        self.answered = time.monotonic()  # the time of the store's latest answer
 
     def __enter__(self):
-        self.store.add(f"beat/{self.rank}", 1)  # at once: whoever met this rank knows that it lives
+        self.store.add(f"beat/{self.rank}", 1)  # at once: every rank that met this one sees it live
         for target in (self.hear, self.beat, self.guard):
             threading.Thread(target=target, daemon=True, name=f"helpers-{target.__name__}").start()
         return self
@@ -52,23 +52,23 @@ class Watch:
         self.over.set()
 
     def finished(self):
-        """This rank's function has returned. The last to say so decides that all is well."""
+        """Report that this rank's function has returned. The last rank decides that all is well."""
         self.returned.set()
         if self.store.add("done", 1) == self.world_size:
             self.store.compare_set("outcome", "", OK)
 
     def failed(self, report: dict, store: dist.Store | None = None):
-        """The first report counts; later ones may be consequences."""
+        """Report a failure. The first report counts; later ones may be consequences."""
         if store is None:
             store = self.store
             self.returned.set()
         try:
             store.compare_set("outcome", "", json.dumps(report))
-        except RuntimeError:  # the store is gone, and every rank sees that
+        except RuntimeError:  # the store is gone, and every rank notices
             self.decide(report)
 
     def wait(self) -> str | dict:
-        """Until it is decided how the call ends; an interrupt comes through."""
+        """Wait until it is decided how the call ends; an interrupt ends the waiting."""
         while not self.decided.wait(0.5):
             pass
         return self.outcome
@@ -90,14 +90,15 @@ class Watch:
         self.stop()
 
     def beat(self):
-        """Show that this rank lives, and look whether the next one does."""
+        """Show that this rank lives, and check whether the next rank does."""
         following = (self.rank + 1) % self.world_size
         seen, since, patience = 0, time.monotonic(), FIRST_BEAT_SECONDS
         try:
             while not (self.decided.is_set() or self.over.wait(BEAT_SECONDS)):
                 if os.getppid() != self.parent:
                     self.lost(
-                        self.rank, f"what started it on {socket.gethostname()} is gone: killed?"
+                        self.rank,
+                        f"the process that started it on {socket.gethostname()} is gone: killed?",
                     )
                 self.beating.add(f"beat/{self.rank}", 1)
                 beats = self.beats(following)
@@ -108,16 +109,16 @@ class Watch:
                     self.lost(
                         following, f"no sign of life for {patience:g} s: is its machine gone?"
                     )
-        except RuntimeError:  # the store is gone: `hear` says so
+        except RuntimeError:  # the store is gone: `hear` reports it
             pass
 
     def beats(self, rank: int) -> int:
-        """How often that rank has shown that it lives. Asking adds nothing to a store in a file."""
+        """Return a rank's number of beats. Reading adds nothing to a store in a file."""
         name = f"beat/{rank}"
         return int(self.beating.get(name)) if self.beating.check([name]) else 0
 
     def guard(self):
-        """The store answers at once, or is out of reach: then asking it would wait forever."""
+        """End the call if the store is out of reach: a request to it would then wait forever."""
         while self.silence is not None and not (
             self.decided.is_set() or self.over.wait(BEAT_SECONDS)
         ):
@@ -131,10 +132,10 @@ class Watch:
         self.failed(report, self.beating)
 
     def stop(self):
-        """End this process after a failure: it may be waiting for ranks that answer no more."""
+        """End this process after a failure: it may wait for ranks that do not answer any more."""
         if self.outcome == OK:
             return
-        if not self.returned.is_set():  # else the call itself raises what happened
+        if not self.returned.is_set():  # otherwise the call itself raises the error
             text = f"[rank {self.rank}] stopping: {self.outcome['headline']}"
             print(text, file=sys.stderr, flush=True)
         if self.over.wait(GRACE_SECONDS):

@@ -1,4 +1,4 @@
-"""What a fresh process does to become a rank."""
+"""Turn a fresh process into a rank."""
 
 import contextlib
 import multiprocessing
@@ -12,7 +12,7 @@ from multiprocessing import reduction
 from helpers.runtime.local.orphans import C, become_subreaper
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
-START_FAILED = 70  # exit code of a rank that never came to the function
+START_FAILED = 70  # exit code of a rank that never reached the function
 PR_SET_PDEATHSIG = 1
 
 
@@ -35,8 +35,8 @@ def become_rank(channel: int, stdout: int, stderr: int, stacks: int, foreign=(),
 
     Args:
         channel, stdout, stderr, stacks: the rank's descriptors.
-        foreign: descriptors that a fork has inherited, and that are none of the rank's business.
-        ours: `own_modules()`. To look through all modules costs a fork a copy of their pages.
+        foreign: inherited descriptors that do not belong to the rank.
+        ours: `own_modules()`. A look through all modules would copy their pages in a fork.
     """
     code = START_FAILED
     try:
@@ -54,15 +54,15 @@ def become_rank(channel: int, stdout: int, stderr: int, stacks: int, foreign=(),
         code = work(line, stacks)
     except BaseException:
         sys.excepthook(*sys.exc_info())
-    os._exit(code)  # `work` has ended what Python would end here; a fork would end it twice
+    os._exit(code)  # `work` has ended everything that Python would end here
 
 
 def lead_a_session():
-    """Take signals as a new process does; be killed when the server is; take orphans in."""
+    """Handle signals as a new process does, die with the server, and adopt orphans."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a rank may be asked before it listens
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a request may arrive before the rank listens
     server = os.getppid()
     os.setsid()
     if sys.platform == "linux":
@@ -74,7 +74,7 @@ def lead_a_session():
 
 def close(descriptors):
     for fd in descriptors:
-        with contextlib.suppress(OSError):  # closed since they were listed
+        with contextlib.suppress(OSError):  # closed since the list was made
             os.close(fd)
 
 
@@ -90,7 +90,7 @@ def own_modules() -> list[str]:
 
 
 def forget(ours: list[str]):
-    """Drop what is the server's: its part of `helpers`, how it starts processes, its `__main__`."""
+    """Drop the server's state: its part of `helpers`, its start method, its `__main__`."""
     for name in ours:
         del sys.modules[name]
     multiprocessing.set_start_method(None, force=True)

@@ -1,4 +1,4 @@
-"""One call on all ranks: listen until every rank has answered, or one has failed."""
+"""Run one call on all ranks: listen until every rank has answered, or a rank has failed."""
 
 import os
 import selectors
@@ -16,21 +16,21 @@ from helpers.runtime.payload import Parcel, unpack
 from helpers.runtime.rows import Rows
 from helpers.runtime.screen import Screen
 
-SETTLE_SECONDS = 0.1  # after the likely cause, for ranks that fail of the same
-COMPLAINT_SECONDS = 1.0  # after a complaint that may be about another rank's end
-STACK_SECONDS = 0.5  # for ranks to say where they are,
-STACK_QUIET = 0.03  # and without a further line after which they have said it
+SETTLE_SECONDS = 0.1  # after the likely cause, for ranks that fail for the same reason
+COMPLAINT_SECONDS = 1.0  # after a complaint that another rank's end may have caused
+STACK_SECONDS = 0.5  # until all ranks must have written their stacks,
+STACK_QUIET = 0.03  # and the pause after a line that means the stack is complete
 READ = 1 << 16
 
 
 class Call:
-    """Gathers what comes back.
+    """Collects the answers of all ranks.
 
     Attributes:
-        results: what each rank returned.
-        rows: what `worker.log` sent, as rows, with rank and seconds.
-        failures: at most one a rank.
-        stacks: what faulthandler wrote, by rank.
+        results: the result of each rank.
+        rows: the rows of `worker.log`, with rank and seconds.
+        failures: at most one for each rank.
+        stacks: faulthandler's output, by rank.
     """
 
     def __init__(self, processes: Processes, screen: Screen):
@@ -56,10 +56,10 @@ class Call:
                 self.selector.register(source, selectors.EVENT_READ, hear)
 
     def wait(self, timeout: float | None):
-        """Until all have answered.
+        """Wait until all ranks have answered.
 
         Args:
-            timeout: seconds without a sign of life from any rank, after which it is a hang.
+            timeout: seconds without a sign of life from any rank until the call counts as a hang.
 
         Raises:
             WorkerError: a rank failed, or all hang, or the server is gone.
@@ -83,10 +83,10 @@ class Call:
             elif timeout is not None and now > self.last_sign + timeout:
                 self.ask_for_stacks()
                 raise blame_hang(timeout, self.whereabouts(), self.stacks)
-        self.hear(0)  # what was printed just before the last answer
+        self.hear(0)  # output just before the last answer
 
     def close(self):
-        """Show what has not been shown; the ranks themselves are the cluster's."""
+        """Show the rest of the output. The ranks themselves belong to the cluster."""
         self.selector.close()
         self.console.finish()
         self.screen.finish()
@@ -96,7 +96,7 @@ class Call:
         return len(self.results) + len(self.failures) == len(self.processes.ranks)
 
     def whereabouts(self) -> dict[int, str]:
-        """What is known without asking: which ranks had returned already."""
+        """Return "done" for each rank that has returned, and "" for the others."""
         return {p.rank: "done" if p.rank in self.results else "" for p in self.processes.ranks}
 
     def hear(self, pause: float):
@@ -151,7 +151,7 @@ class Call:
                 when=time.monotonic(),
                 kind=type(error).__name__,
                 message=str(error),
-                verb="returned what the notebook cannot rebuild:",
+                verb="returned a value that the notebook cannot rebuild:",
             )
         finally:
             parcel.close()
@@ -161,21 +161,21 @@ class Call:
             if process.rank in self.results or process.rank in self.failures:
                 continue
             self.sign_of_life()
-            while readable(process.channel) and self.hear_rank(process):  # its last words
+            while readable(process.channel) and self.hear_rank(process):  # its last messages
                 pass
             if process.rank not in self.results and process.rank not in self.failures:
                 self.failures[process.rank] = self.end_of(process)
         return True
 
     def end_of(self, process: RankProcess) -> Failure:
-        """The failure of a rank that has ended without an answer."""
+        """Build the failure of a rank that ended without an answer."""
         status, message = process.status, process.problem
         if not process.joined and status >= 0 and status != START_FAILED:
             status, message = START_FAILED, f"its process ended with exit code {status}"
         return Failure(process.rank, time.monotonic(), message=message, status=status)
 
     def farewell(self, seconds: float):
-        """Show what ranks print while they leave, until they are gone."""
+        """Show the output of ranks that leave, until they are gone."""
         until = time.monotonic() + seconds
         while any(p.status is None for p in self.processes.ranks) and time.monotonic() < until:
             self.hear(0.05)

@@ -1,8 +1,8 @@
-"""Messages, some with a file descriptor, over a pair of connected Unix sockets.
+"""Send messages, some with a file descriptor, over a pair of connected Unix sockets.
 
-The kernel of the operating system keeps what was sent even when the sender dies, so the last words
-of a rank arrive. Messages are pickles, and come only from the process at the other end of an
-unnamed socket pair: the own parent or child.
+The operating system keeps sent bytes even if the sender dies, so a rank's last messages arrive.
+Messages are pickles. They come only from the process at the other end of an unnamed socket pair:
+the parent or a child of this process.
 """
 
 import os
@@ -13,19 +13,19 @@ import struct
 import threading
 from collections import deque
 
-HEADER = struct.Struct("<I?")  # length of the message in bytes; does a descriptor come with it?
+HEADER = struct.Struct("<I?")  # bytes of the message; does a descriptor follow?
 CHUNK = 1 << 18
-WAITING = 1 << 26  # bytes posted and not yet taken; with more, a loop that posts would fill memory
+WAITING = 1 << 26  # unread bytes after which `post` waits, so that a loop cannot fill the memory
 
 
 class Channel:
-    """One end. `fileno()` makes it selectable."""
+    """One end of the pair. `fileno()` makes it selectable."""
 
     def __init__(self, sock: socket.socket):
         self.socket = sock
         self.received = bytearray()
         self.fds: deque[int] = deque()
-        self.waiting = bytearray()  # posted, and not yet taken by the other side
+        self.waiting = bytearray()  # posted, but not read by the other side
         self.lock = threading.Lock()
 
     def fileno(self) -> int:
@@ -33,11 +33,11 @@ class Channel:
 
     def close(self):
         self.socket.close()
-        while self.fds:  # of messages that nobody took
+        while self.fds:  # of messages that this process has not read
             os.close(self.fds.popleft())
 
     def send(self, *message, fd: int | None = None):
-        """Send and wait until it is taken; a copy of `fd` goes along."""
+        """Send a message, with a copy of `fd`, and wait until the other side has room for it."""
         body = pickle.dumps(message, protocol=5)
         head = HEADER.pack(len(body), fd is not None)
         with self.lock:
@@ -49,9 +49,9 @@ class Channel:
                 self.socket.sendall(body)
 
     def post(self, *message):
-        """Send without waiting: what the other side has no room for goes with the next.
+        """Send without waiting; bytes without room on the other side go with the next message.
 
-        Once WAITING bytes have piled up, wait until the other side has taken them.
+        If more than WAITING bytes are unread, wait until the other side has read them.
         """
         body = pickle.dumps(message, protocol=5)
         with self.lock:
@@ -72,7 +72,7 @@ class Channel:
             self.waiting.clear()
 
     def receive(self):
-        """Wait for one message: `(message, fd or None)`.
+        """Wait for one message; return `(message, fd or None)`.
 
         Raises:
             EOFError: the other side has closed or is gone.
@@ -82,7 +82,7 @@ class Channel:
         return message
 
     def messages(self):
-        """The messages that are there, once the channel is readable. EOFError as in `receive`."""
+        """Yield the messages that have arrived, once the channel is readable. Raises EOFError."""
         self.fill()
         while (message := self.pop()) is not None:
             yield message
@@ -110,13 +110,13 @@ class Channel:
 
 
 def readable(source, seconds: float = 0) -> bool:
-    """Is there something to read, after so many seconds at most?"""
+    """Can this source be read within so many seconds?"""
     return bool(ready([source], seconds))
 
 
 def ready(sources, seconds: float) -> set:
-    """Those that have something to read, after so many seconds at most."""
-    with selectors.DefaultSelector() as selector:  # select itself knows 1,024 descriptors only
+    """Return the sources that can be read within so many seconds."""
+    with selectors.DefaultSelector() as selector:  # select.select stops at 1,024 descriptors
         for source in sources:
             selector.register(source, selectors.EVENT_READ)
         return {key.fileobj for key, _ in selector.select(seconds)}

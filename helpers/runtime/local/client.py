@@ -1,4 +1,4 @@
-"""The notebook's hold on its server: start it, connect to it, end it."""
+"""Start, connect to and end the notebook's server."""
 
 import atexit
 import os
@@ -18,17 +18,17 @@ sys.path.insert(0, sys.argv.pop(1))
 from helpers.runtime.local.server import main
 main(*sys.argv[1:])
 """
-END_SECONDS = 3.0  # for a server that hung up to be gone
-START = "HELPERS_START"  # environment: "fork" or "spawn", to choose against the default
+END_SECONDS = 3.0  # until a server that has hung up must be gone
+START = "HELPERS_START"  # environment: "fork" or "spawn", to override the default
 
 
 def start_method() -> str:
-    """Fork where a process that has imported torch can be forked safely: on Linux."""
+    """Return "fork" where a process that has imported torch can fork safely: on Linux."""
     return os.environ.get(START) or ("fork" if sys.platform == "linux" else "spawn")
 
 
 class Server:
-    """The server process of this notebook. It goes when the notebook goes."""
+    """The server process of this notebook. It ends with the notebook."""
 
     def __init__(self):
         early, early_there = socket.socketpair()
@@ -39,9 +39,8 @@ class Server:
         self.words = ""
         self.served = False  # has it ever started a rank?
         self.errors = os.fdopen(anonymous_file(), "w+b", buffering=0)
-        # One BLAS thread: a process that forks must have no thread but its own. Huge pages: there
-        # are fewer to share out, so a fork takes 6 ms in place of 9. Ranks get the notebook's
-        # environment back.
+        # One BLAS thread: a process that forks must have no other thread. Huge pages: with fewer
+        # pages to share, a fork takes 6 ms instead of 9. Ranks get the notebook's environment.
         environ = {
             **os.environ,
             "OPENBLAS_NUM_THREADS": "1",
@@ -60,7 +59,7 @@ class Server:
                 stderr=self.errors,
                 start_new_session=True,  # an interrupt meant for the notebook must not reach it
             )
-        except OSError as error:  # no memory, too many processes, no such Python any more
+        except OSError as error:  # no memory, too many processes, or this Python has been removed
             for end in (early, late, self.errors):
                 end.close()
             raise CannotStart(str(error)) from None
@@ -71,18 +70,18 @@ class Server:
             self.retire_early()
 
     def usable(self) -> bool:
-        """Is it this process's own (and not inherited by a fork), and alive?"""
+        """Is the server alive, and this process's own (and not inherited by a fork)?"""
         return self.pid == os.getpid() and self.process.poll() is None
 
     def retire_early(self):
-        """Let the first generation go once the ranks that it has are gone."""
+        """Let the first generation end once its ranks are gone."""
         if self.early:
             self.say(self.early, b"retire\n")
             self.early.close()
             self.early = None
 
     def connect(self) -> socket.socket:
-        """A socket to whichever generation is ready, for the ranks of one cluster."""
+        """Return a socket to the generation that is ready, for the ranks of one cluster."""
         here, there = socket.socketpair()
         with self.lock, there:
             if self.early and (self.late_is_ready() or not self.hand_over(self.early, there)):
@@ -99,7 +98,7 @@ class Server:
             return False
 
     def hand_over(self, control: socket.socket, there: socket.socket) -> bool:
-        """Give the server its end of a cluster's socket. False when that generation is gone."""
+        """Send the server its end of a cluster's socket; False if that generation is gone."""
         try:
             socket.send_fds(control, [b"\n"], [there.fileno()])
         except OSError:
@@ -107,21 +106,21 @@ class Server:
         return True
 
     def remember(self, folder: Path):
-        """Have a folder removed even if the notebook is killed."""
+        """Have the server remove a folder at the end, even if the notebook is killed."""
         self.say(self.late, f"folder {folder}\n".encode())
 
     def stop(self):
-        """Have it kill its ranks, and end. A fork of the notebook only lets go of it."""
+        """Have the server kill its ranks and end; a fork of the notebook only hangs up."""
         mine = self.pid == os.getpid()
         for control in filter(None, (self.early, self.late)):
             if mine:
                 self.say(control, b"end\n")
             control.close()
         if mine:
-            if self.early:  # the late generation may be importing, has no rank, and would hear late
+            if self.early:  # the late generation may still import, has no rank, and would hear late
                 self.process.kill()
             self.process.wait()
-        self.words = self.last_words()  # for clusters that have yet to notice
+        self.words = self.last_words()  # for clusters that have not noticed yet
         self.errors.close()
 
     @staticmethod
@@ -129,13 +128,13 @@ class Server:
         try:
             control.sendall(words)
         except OSError:
-            pass  # it is gone already
+            pass  # the server is gone already
 
     def lost(self) -> WorkerError:
-        """The error that says that it is gone."""
+        """Return the error for a server that is gone."""
         try:
             code = self.process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:  # it hung up, and lives
+        except subprocess.TimeoutExpired:  # the server hung up, but lives
             code = 0
         words = self.last_words()
         if code > 0 and not self.served:
@@ -143,7 +142,7 @@ class Server:
         return ServerLost(words)
 
     def last_words(self) -> str:
-        """What the server wrote to its standard error."""
+        """Return the server's standard error."""
         if self.errors.closed:
             return self.words
         self.errors.seek(0)
@@ -166,7 +165,7 @@ def warm() -> Server:
 
 
 def stop():
-    """At the end of the notebook."""
+    """End the server at the end of the notebook."""
     if _server is not None:
         _server.stop()
 
@@ -175,7 +174,7 @@ atexit.register(stop)
 
 
 def unlock():
-    """In a fork of the notebook: the thread that held the lock was not forked along."""
+    """Renew the lock in a fork of the notebook, where the thread with the lock does not exist."""
     global _lock
     _lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""What ranks print, in the cell, line by line, each with its rank."""
+"""Show the output of ranks in the cell, line by line, each line with its rank."""
 
 import codecs
 import shutil
@@ -8,25 +8,25 @@ from pathlib import Path
 from helpers.runtime.private import private_folder
 from helpers.runtime.terminal import put, say
 
-LINES_SHOWN = 2_000  # per call, over all ranks: a notebook with more becomes slow to open
+LINES_SHOWN = 2_000  # per call, over all ranks: a notebook with more lines becomes slow to open
 CHARACTERS_SHOWN = 500_000
 LINE_SHOWN = 2_000  # characters of one line
-LINE_KEPT = 100_000  # characters of one line: a rank may print for ever, and never end the line
+LINE_KEPT = 100_000  # characters of one line: a rank may print forever without ending the line
 BYTES_KEPT = 500_000_000  # in all files of this notebook
-DISK_SHARE = 0.5  # of what is free on the disk, at most
+DISK_SHARE = 0.5  # of the free space on the disk, at most
 PRINTED = "printed-*.txt"
 
 
 class Console:
     """Collects bytes by rank and stream, and writes whole lines.
 
-    Bytes that are no UTF-8 are shown as replacement characters. What is too much to show is
-    counted, and kept in a file that the last line names, as far as there is room. The end of a
-    very long line is left out.
+    Bytes that are not UTF-8 become replacement characters. Lines beyond the limit are counted, and
+    go to a file as far as there is room; the last line names this file. The end of a very long line
+    is left out.
     """
 
     def __init__(self, on_folder):
-        self.on_folder = on_folder  # told when a folder was made for what is not shown
+        self.on_folder = on_folder  # called with the folder of files for long output
         self.streams: dict[tuple[int, str], Stream] = {}
         self.lines = self.characters = 0
         self.kept: dict[int, Kept] = {}
@@ -37,13 +37,13 @@ class Console:
         self.write(rank, name, stream.lines(data))
 
     def finish(self):
-        """Show what stands without a line end, and say what was not shown."""
+        """Show lines without an end, and print how much was not shown."""
         for (rank, name), stream in self.streams.items():
             self.write(rank, name, stream.rest())
             if stream.left_out:
                 say(
                     f"[rank {rank}] … {stream.left_out:,} characters are left out: "
-                    f"of a line the first {LINE_KEPT:,} are kept"
+                    f"a line keeps its first {LINE_KEPT:,} characters"
                 )
         self.streams.clear()
         for rank, kept in sorted(self.kept.items()):
@@ -107,11 +107,11 @@ class Stream:
 
 
 class Kept:
-    """The lines of a rank that are too many to show.
+    """Keeps the lines of a rank that are too many to show.
 
     Attributes:
-        count: lines, those that are left out included.
-        left_out: lines for which there was no room.
+        count: all these lines, with or without room.
+        left_out: lines without room.
     """
 
     def __init__(self, rank: int, on_folder, room: "Room"):
@@ -134,7 +134,7 @@ class Kept:
             return
         for i, line in enumerate(lines):
             data = f"{line}\n".encode()
-            # After the first line that is left out no other is kept: the file has no gaps.
+            # After the first missing line, no other line is kept, so the file has no gaps.
             if self.left_out or not self.room.take(len(data)):
                 self.left_out += len(lines) - i
                 return
@@ -150,9 +150,11 @@ class Kept:
                 self.file.close()
         except OSError as error:
             self.problem = error.strerror
+        if self.left_out == self.count:  # the file is empty
+            self.problem = self.problem or "there is no room for them"
         if self.problem:
             if self.file:
-                self.path.unlink(missing_ok=True)  # a part is of no use, and there is no room
+                self.path.unlink(missing_ok=True)  # half a file helps nobody and takes room
             return f"could not be kept: {self.problem}"
         where = f"are in {self.path} until this notebook ends"
         if self.left_out:
@@ -161,20 +163,20 @@ class Kept:
 
 
 class Room:
-    """The bytes that the files of a call may still take, those of all ranks together."""
+    """The bytes that the files of one call, of all ranks together, may still use."""
 
     def __init__(self):
         self.bytes: int | None = None
 
     def measure(self, folder: Path):
-        """Find out how much room there is, at the first file of a call."""
+        """Measure the room when the first file of a call is made."""
         if self.bytes is None:
             taken = sum(file.stat().st_size for file in folder.glob(PRINTED))
             free = shutil.disk_usage(folder).free
             self.bytes = min(BYTES_KEPT - taken, int(DISK_SHARE * free))
 
     def take(self, size: int) -> bool:
-        """Take so many bytes, if there are as many."""
+        """Reserve so many bytes; return False if there is no room for them."""
         if size > self.bytes:
             return False
         self.bytes -= size

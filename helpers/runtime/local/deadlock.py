@@ -1,14 +1,14 @@
-"""Proves, from where the ranks say they are, that some of them can never go on.
+"""Prove, from the ranks' answers to "where are you?", that some ranks can never go on.
 
-Slowness is no proof: a rank that computes, or all ranks in the same operation, may take any time.
-A rank is stuck if it waits for another one that
+Slowness is no proof: a rank that computes, or all ranks in the same operation, may need any time.
+A rank is stuck if it waits for another rank that
 
 - called something else as the group's collective of this number; or
-- has not called this number yet, and never will: it has returned, or is stuck itself.
+- has not reached this number, and never will: it has returned, or is stuck itself.
 
-So the stuck ranks are the largest set in which each waits for one that is in the set, has returned,
-or called something else. Each of these facts stays true once it is true, so it does not matter
-that the ranks answered at slightly different moments.
+So the stuck ranks are the largest set in which each rank waits for a rank that is in the set, has
+returned, or called something else. Each of these facts stays true once it is true. So the ranks may
+answer at slightly different moments.
 """
 
 from collections.abc import Mapping, Set
@@ -27,11 +27,11 @@ class Stuck:
     rank: int
     wait: Wait
     other: int  # the rank that it waits for
-    instead: str = ""  # what the other called in its place
+    instead: str = ""  # the collective that the other rank called instead
 
 
 def prove(answers: Mapping[int, Answer], returned: Set[int]) -> dict[int, Stuck]:
-    """The ranks that can never go on, and why; empty where nothing is proved.
+    """Return the ranks that can never go on, with the reasons; empty if nothing is proved.
 
     Args:
         answers: of the ranks that answered.
@@ -47,7 +47,7 @@ def prove(answers: Mapping[int, Answer], returned: Set[int]) -> dict[int, Stuck]
 
 
 def is_over(answer: Answer | None) -> bool:
-    """Can a rank that has returned send nothing any more?"""
+    """Has a rank returned for good, so that it can send nothing any more?"""
     return answer is not None and answer.place == "idle" and answer.settled and answer.alone
 
 
@@ -69,7 +69,7 @@ def reason(rank: int, answers, stuck: set[int], over: set[int]) -> Stuck | None:
         answer = answers[other]
         silent = other in stuck or other in over
         if wait.number is None:
-            # Nothing is on its way either: no thread of the two has moved since the last look.
+            # No message is on its way: no thread of the two ranks has moved since the last look.
             if silent and answers[rank].quiet and answer.quiet:
                 return Stuck(rank, wait, other)
             continue
@@ -78,14 +78,14 @@ def reason(rank: int, answers, stuck: set[int], over: set[int]) -> Stuck | None:
         if instead in KNOWN and instead != wait.operation:
             return Stuck(rank, wait, other, instead)
         if not numbers and not answer.complete:
-            continue  # its last collective in this group is too long ago to be known
+            continue  # its last recorded collective in this group is too long ago
         if silent and max(numbers, default=0) < wait.number:
             return Stuck(rank, wait, other)
     return None
 
 
 def explain(stuck: Mapping[int, Stuck], returned: Set[int]) -> str:
-    """One sentence: which ranks wait in what, and for whom."""
+    """Describe in one sentence which ranks wait, where, and for which rank."""
     same: dict[tuple, list[int]] = {}
     for rank, why in sorted(stuck.items()):
         same.setdefault((why.wait.function, reached(why, stuck, returned)), []).append(rank)

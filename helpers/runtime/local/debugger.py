@@ -1,7 +1,7 @@
-"""The rank's end of a debugging session: Python's own debugger, one command at a time.
+"""The rank's side of a debugging session: Python's own debugger, one command at a time.
 
-It runs in the listener's thread and looks at the frames of the main one: those that an exception
-has left, or those in which the main thread still is. Nothing in them can go on.
+The debugger runs in the listener's thread and looks at frames of the main thread: the frames that
+an exception has left, or the frames in which the main thread still is. None of them can go on.
 """
 
 import io
@@ -18,14 +18,14 @@ from helpers.runtime.local import rank
 RUNTIME = str(Path(__file__).parents[1])
 LONGEST = 20_000  # characters of one answer
 MOVES = "continue c cont next n step s until unt return r jump j run restart interact debug"
-TENSOR = {"threshold": 60, "edgeitems": 2}  # how many values of a tensor are shown
+TENSOR = {"threshold": 60, "edgeitems": 2}  # how many values of a tensor to show
 
 
 class Debugger(pdb.Pdb):
     """Looks around in a rank that has stopped.
 
     Args:
-        trace: of the exception that ended the function; None where it is still running.
+        trace: of the exception that ended the function; None if the function still runs.
     """
 
     def __init__(self, trace: TracebackType | None):
@@ -39,9 +39,9 @@ class Debugger(pdb.Pdb):
         self.said()
 
     def answer(self, command: str) -> str:
-        """What the debugger says to a command; to "" it says where it is."""
-        if not self.anywhere:  # `get_stack` has looked
-            return "This rank is not in your function: it has returned, or never came to it.\n"
+        """Return the debugger's answer to a command; for "" that is the current place."""
+        if not self.anywhere:  # `get_stack` has set it
+            return "This rank is not in your function: it has returned, or never started it.\n"
         if not command:
             self.print_stack_entry(self.stack[self.curindex])
             return self.said()
@@ -58,7 +58,7 @@ class Debugger(pdb.Pdb):
         return text
 
     def get_stack(self, frame, trace):
-        """Without the frames that only start the student's function."""
+        """Return the stack without the frames that only start the student's function."""
         stack, _ = super().get_stack(frame, trace)
         codes = [entry[0].f_code for entry in stack]
         begin = codes.index(rank.run.__code__) + 1 if rank.run.__code__ in codes else len(stack)
@@ -75,14 +75,14 @@ class Debugger(pdb.Pdb):
         """p expression: print its value."""
         try:
             self.message(shown(self._getval(expression)))
-        except Exception:  # pdb has said what is wrong with it
+        except Exception:  # pdb has printed the reason
             pass
 
     do_pp = do_p
 
 
 def stay(name: str):
-    """What a command that would make the rank go on does instead."""
+    """Return a replacement for a command that would make the rank go on."""
     said = f"This rank has stopped for good: look around, it cannot go on. A variable? p {name}"
     return lambda debugger, _: debugger.message(said)
 
@@ -102,7 +102,7 @@ def library(frame) -> bool:
 
 
 def shown(value) -> str:
-    """A tensor's shape, type and place before its values."""
+    """Format a value; a tensor's shape, type and device come before its numbers."""
     if not isinstance(value, torch.Tensor):
         return repr(value)
     kind = str(value.dtype).removeprefix("torch.")

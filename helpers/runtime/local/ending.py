@@ -1,8 +1,8 @@
 """End a rank as Python ends: threads, exit functions, files.
 
-A rank is a fork that ends with `os._exit`, as every forked Process of multiprocessing does: taking
-the interpreter apart would first copy all the memory that it shares. What a function has left
-to be done at the end is done here instead.
+A rank is a fork that ends with `os._exit`, as every forked Process of multiprocessing does.
+Python's normal end would first copy all the memory that the rank shares. So this file does what the
+function has left for the end.
 """
 
 import atexit
@@ -15,35 +15,35 @@ import stat
 import sys
 import threading
 
-_before = 0  # exit functions that are nobody's business but the rank's own
+_before = 0  # exit functions that the rank itself has registered
 
 
 def begin():
-    """Before any function runs here: whatever is registered later is the function's."""
+    """Count the exit functions before any function runs: later ones belong to the function."""
     global _before
     _before = atexit._ncallbacks()
 
 
 def something_left() -> bool:
-    """Has the function left something to be done at the end: exit functions, running threads?"""
+    """Has the function left exit functions or running threads?"""
     threads = (t for t in threading.enumerate() if t is not threading.main_thread())
     return atexit._ncallbacks() > _before or any(not thread.daemon for thread in threads)
 
 
 def finish():
-    """Wait for threads, call the exit functions, write what files still hold back."""
-    threading._shutdown()  # both as multiprocessing and Python itself call them
+    """Wait for threads, call the exit functions, and write the buffers of open files."""
+    threading._shutdown()  # multiprocessing and Python itself call both in this way
     atexit._run_exitfuncs()
     write_files()
 
 
 def write_files():
-    """Write what open files hold in their buffers."""
+    """Write the buffers of open files."""
     if not any(map(writes_to_disk, open_descriptors())):
-        return  # to look at all objects takes long where there are many
+        return  # a look at all objects takes long if there are many
     for thing in gc.get_objects():
         if isinstance(thing, io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom):
-            with contextlib.suppress(OSError, ValueError):  # closed, detached, no room left
+            with contextlib.suppress(OSError, ValueError):  # closed, detached, or a full disk
                 if thing.writable():
                     thing.flush()
 
@@ -53,10 +53,10 @@ def open_descriptors() -> list[int]:
 
 
 def writes_to_disk(fd: int) -> bool:
-    """Is it a file with a name, open for writing?"""
+    """Is this descriptor a file with a name, open for writing?"""
     try:
         status = os.fstat(fd)
         mode = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
-    except OSError:  # closed since it was listed
+    except OSError:  # closed since the list was made
         return False
     return stat.S_ISREG(status.st_mode) and status.st_nlink > 0 and mode != os.O_RDONLY

@@ -1,4 +1,4 @@
-"""An interrupt of the kernel ends a call once, and never leaves the clearing up half done."""
+"""Let an interrupt of the kernel end a call once, and never stop the cleanup halfway."""
 
 import signal
 import threading
@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 
 class Interrupts:
-    """Holds interrupts back while entered, but for the first that comes inside `allowed()`.
+    """Delays interrupts while entered, except for the first one inside `allowed()`.
 
-    One that was held back is delivered at the end, unless an error is on its way out already.
-    Outside the main thread, where no interrupt arrives, it does nothing.
+    A delayed interrupt arrives at the end, unless an error is on its way out already. Outside the
+    main thread, which receives all interrupts, this does nothing.
     """
 
     def __enter__(self):
@@ -17,7 +17,7 @@ class Interrupts:
         self.before = None
         if threading.current_thread() is threading.main_thread():
             before = signal.getsignal(signal.SIGINT)
-            if callable(before):  # else interrupts are ignored, or none of Python's business
+            if callable(before):  # otherwise interrupts are ignored, or Python does not handle them
                 self.before = before
                 signal.signal(signal.SIGINT, self.handle)
         return self
@@ -30,7 +30,7 @@ class Interrupts:
 
     def handle(self, number, frame):
         if self.open:
-            self.open = False  # one is enough: what follows clears up
+            self.open = False  # one is enough: the cleanup follows
             self.before(number, frame)
         else:
             self.held = True

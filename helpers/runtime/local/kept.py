@@ -1,7 +1,7 @@
-"""The ranks of a call that failed, kept as they were for a debugger.
+"""Keep the ranks of a failed call, as they were, for a debugger.
 
-They are stopped, as by Ctrl-Z, so they cost no time; their memory stays in use. They end with the
-next call, with the error itself, with the notebook, or when nobody has looked at them for a while.
+The ranks are stopped, as with Ctrl-Z: they use memory, and no processor time. They end with the
+next call, with the error itself, with the notebook, or after a while without a debugger's command.
 """
 
 import os
@@ -22,7 +22,7 @@ GONE = (
 
 
 class Gone(Exception):
-    """A rank that was kept does not live any more."""
+    """A kept rank has ended."""
 
 
 class Kept:
@@ -41,10 +41,10 @@ class Kept:
         self.end = weakref.finalize(self, kill, processes, self.pid, 0.0)
 
     def ask(self, rank: int, command: str) -> str:
-        """Let the rank go on for as long as it takes to answer a debugger's command.
+        """Let the rank run while it answers one command of a debugger; return the answer.
 
         Raises:
-            Gone: it lives no more.
+            Gone: the rank has ended.
         """
         if not self.alive(rank):
             raise Gone(f"Rank {rank} has ended.")
@@ -55,11 +55,11 @@ class Kept:
             line.send("debug", command)
             while True:
                 (answer, *_), _ = line.receive()
-                if isinstance(answer, str):  # else it is about an earlier look
+                if isinstance(answer, str):  # otherwise it answers an earlier look
                     return answer
         except (EOFError, OSError):
             raise Gone(f"Rank {rank} has ended.") from None
-        except KeyboardInterrupt:  # it would answer this command to the next one
+        except KeyboardInterrupt:  # the next command would get the answer to this one
             self.drop()
             raise
         finally:
@@ -81,7 +81,7 @@ class Kept:
 
 
 def kill(processes: Processes, owner: int, wait: float):
-    """In a fork of the notebook they are somebody else's."""
+    """Kill the ranks, unless this process is a fork of the notebook that owns them."""
     if owner == os.getpid():
         processes.kill(wait)
 
@@ -90,9 +90,10 @@ _latest: weakref.ref[Kept] | None = None
 
 
 def keep(processes: Processes, error: BaseException) -> bool:
-    """Keep the ranks of a call that failed with `error`, where a person may debug them.
+    """Keep the ranks of a call that failed with `error`, if a person may debug them.
 
-    Not in a thread: nobody sees its error. Not after a death: what there was to see is gone.
+    A call in a thread keeps none, because nobody sees its error. A rank that died leaves nothing
+    to debug.
     """
     global _latest
     if not (isinstance(error, WorkerError) and error.kind in ("exception", "hang")):
@@ -105,7 +106,7 @@ def keep(processes: Processes, error: BaseException) -> bool:
 
 
 def drop(wait: float):
-    """Before another call: kill the ranks that are kept from the last one."""
+    """Kill the ranks that are kept from the last call, before another call."""
     kept = _latest and _latest()
     if kept:
         kept.drop(wait)

@@ -1,7 +1,7 @@
 """A thread in each rank that answers the notebook while the rank's function runs.
 
-The main thread may wait inside a collective, in compiled code that no signal handler of Python's
-can reach. It has released the interpreter's lock there, so another thread can still look.
+The main thread may wait inside a collective, in compiled code that no Python signal handler can
+interrupt. The main thread has released the interpreter's lock there, so another thread can look.
 """
 
 import _thread
@@ -25,7 +25,7 @@ def remember(error: BaseException):
 
 
 def joined():
-    """Remember the ranks' process group: of one that a function makes itself, less is known."""
+    """Remember the ranks' process group: less is known of a group that the function makes."""
     global _group
     _group = weakref.ref(dist.group.WORLD)
 
@@ -33,7 +33,7 @@ def joined():
 def listen(fd: int):
     """Answer on this descriptor until the notebook hangs up."""
     line = Channel(socket.socket(fileno=fd))
-    _thread.start_new_thread(answer, (line,))  # Thread.start would wait until it runs
+    _thread.start_new_thread(answer, (line,))  # Thread.start would wait until the thread runs
 
 
 def answer(line: Channel):
@@ -48,13 +48,13 @@ def answer(line: Channel):
                 case ("debug", command):
                     debugger = debugger or start_debugger()
                     line.send(debugger.answer(command))
-        except (EOFError, OSError):  # hung up; or the function has closed what is not its own
+        except (EOFError, OSError):  # the notebook hung up, or the function closed this descriptor
             return
-        except Exception:  # a debugger must not leave its reader waiting
+        except Exception:  # the reader must get an answer
             line.send(traceback.format_exc())
 
 
-# Both are imported only when they are needed: every rank starts a listener, and few are asked.
+# These imports wait until they are needed: every rank has a listener, and few are asked.
 
 
 def start_observer():

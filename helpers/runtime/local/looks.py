@@ -1,4 +1,4 @@
-"""Ask the ranks where they are when nothing has been heard of them for a while."""
+"""Ask the ranks where they are after some time without a sign of life."""
 
 import time
 
@@ -7,15 +7,15 @@ from helpers.runtime.local.processes import Processes, RankProcess
 from helpers.runtime.local.whereabouts import Answer
 
 QUIET_SECONDS = 1.5  # without a sign of life, until the first look
-ANSWER_SECONDS = 0.3  # for all ranks to answer, so that the proof is whole
-APART_SECONDS = 1.0  # between two looks: what is proved has not moved in between
+ANSWER_SECONDS = 0.3  # for all ranks to answer, so that the proof is complete
+APART_SECONDS = 1.0  # between two looks: a proved rank has not moved in between
 
 
 class Looks:
     """The looks of one call.
 
     Attributes:
-        due: when to look next.
+        due: the time of the next look.
     """
 
     def __init__(self, processes: Processes):
@@ -28,7 +28,7 @@ class Looks:
         self.due = time.monotonic() + QUIET_SECONDS
 
     def take(self, process: RankProcess) -> bool:
-        """Read an answer. False once the rank is gone."""
+        """Read an answer; return False once the rank is gone."""
         try:
             for (answer,), _ in process.line.messages():
                 self.answers[process.rank] = answer
@@ -38,7 +38,7 @@ class Looks:
         return True
 
     def prove(self, returned: set[int]) -> dict[int, Stuck]:
-        """What the answers to the last look prove; asks again when it is time."""
+        """Return what the answers to the last look prove; ask again when it is time."""
         if time.monotonic() >= self.due:
             self.ask()
         if self.asked and time.monotonic() < self.due - APART_SECONDS + ANSWER_SECONDS:
@@ -53,5 +53,5 @@ class Looks:
                 self.asked.add(process.rank)
                 try:
                     process.line.post("look")
-                except OSError:  # it has ended since, and the server will say how
+                except OSError:  # the rank has ended, and the server will report how
                     pass

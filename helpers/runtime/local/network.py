@@ -1,12 +1,12 @@
-"""A network of their own for the ranks of a call: a loopback that nobody else can reach. Linux.
+"""Give the ranks of a call a network of their own, with a loopback for them alone. Linux.
 
-All users of a machine share its loopback, and gloo's sockets ask nobody for a name. So rank 0 makes
-a network namespace, before it has a second thread, and the other ranks join it. It ends with the
-last of them.
+All users of a machine share its loopback, and gloo's sockets accept every process. So rank 0 makes
+a network namespace, before it has a second thread, and the other ranks join it. The namespace ends
+with the last rank.
 
 Root may do so directly. An ordinary user needs a user namespace around it. There the user, the
-groups and the rights to files stay what they are; only a change to another user (`sudo`) fails,
-and files of other users look as if `nobody` owned them.
+groups and the rights to files stay the same. A change to another user (`sudo`) fails, and the files
+of root and of all other users seem to belong to `nobody`: see `own.check_own`.
 """
 
 import fcntl
@@ -28,15 +28,15 @@ WISHES = re.compile(
     re.IGNORECASE,
 )
 HINT = (
-    "This rank has no network but the ranks' own: "
-    "launch(…, network=True) leaves the ranks in the machine's."
+    "This rank is in a network of the ranks' own. "
+    "launch(…, network=True) leaves the ranks in the machine's network."
 )
 
-_own = False  # is this process in a network of its ranks?
+_own = False  # is this process in a network of the ranks' own?
 
 
 def possible() -> bool:
-    """Can this user make a network here? A child tries it: what fails halfway cannot be undone."""
+    """Can this user make a network here? A child tries: half a success cannot be undone."""
     child = os.fork()
     if not child:
         code = 1
@@ -49,7 +49,7 @@ def possible() -> bool:
 
 
 def make() -> list[int]:
-    """Enter a new network, whose loopback is up. This process must have no second thread.
+    """Enter a new network with a loopback that is up. This process must have no second thread.
 
     Returns:
         Descriptors for `join`.
@@ -73,12 +73,12 @@ def make() -> list[int]:
 
 
 def join(descriptors: list[int]):
-    """Enter the network that another rank has made. This process must have no second thread.
+    """Enter the network that rank 0 has made. This process must have no second thread.
 
     Raises:
         OSError: the system refuses.
     """
-    for descriptor in descriptors:  # the user namespace first: it gives the right to the other
+    for descriptor in descriptors:  # the user namespace first: it gives the right to the network
         if C.setns(descriptor, 0):
             raise OSError("the ranks' network cannot be joined")
     if len(descriptors) > 1:
@@ -86,11 +86,11 @@ def join(descriptors: list[int]):
 
 
 def take_place(message: tuple[str, int], link: int | None):
-    """Come into the network that the notebook has chosen for this rank.
+    """Enter the network that the notebook has chosen for this rank.
 
     Args:
-        message: "make" a network for so many others, "join" the one that rank 0 makes, or "stay".
-        link: the descriptor of a socket: that of rank 0 here, all others' there.
+        message: "make" a network for so many other ranks, "join" rank 0's network, or "stay".
+        link: the descriptor of a socket between rank 0 and all others: this rank's end.
     """
     global _own
     role, others = message
@@ -110,12 +110,12 @@ def take_place(message: tuple[str, int], link: int | None):
 
 
 def try_to_make() -> list[int]:
-    """`make`, or no descriptors where the server has found that it cannot be done."""
+    """Call `make`; return no descriptors if the server has found that it cannot work here."""
     if POSSIBLE not in os.environ:
         return []
     try:
         return make()
-    except OSError:  # there are too many by now
+    except OSError:  # the system has reached its limit of networks since then
         return []
 
 
@@ -125,7 +125,7 @@ def own() -> bool:
 
 
 def hint(error: BaseException) -> str:
-    """What to do, where an error looks like the wish for a network that this rank has not."""
+    """Return advice if an error looks as if the rank needed the machine's network, else ""."""
     if not _own:
         return ""
     text = "".join(traceback.format_exception(error))
@@ -143,7 +143,7 @@ def write(name: str, text: str):
 
 
 def drop_capabilities():
-    """Of the rights that the user namespace gave, keep none: a rank is an ordinary process."""
+    """Give up all rights that came with the user namespace: a rank is an ordinary process."""
     header, data = struct.pack("Ii", CAPABILITIES, 0), bytes(24)
     if C.capset(header, data):
         raise OSError("a rank keeps capabilities that it should not have")

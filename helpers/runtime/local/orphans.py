@@ -1,4 +1,4 @@
-"""What ranks have started, and left behind. Linux hands it to the server."""
+"""End the processes that ranks have started and left behind. Linux gives them to the server."""
 
 import contextlib
 import ctypes
@@ -12,10 +12,10 @@ LISTED = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 
 
 class Orphans:
-    """Processes that ranks left, those in sessions of their own too.
+    """The processes that ranks left, also those in sessions of their own.
 
-    A rank takes in what its children leave, and the server what the rank leaves: so each child
-    of the server that is no rank belonged to a rank that has ended.
+    A rank adopts the orphans of its children, and the server adopts the orphans of the rank. So
+    every child of the server that is no rank belonged to a rank that has ended.
 
     Args:
         spare: a child that is no rank either: the first generation of the server.
@@ -30,11 +30,11 @@ class Orphans:
         become_subreaper()
 
     def end(self, ranks, ended=()):
-        """Kill what ranks have left. What these leave in turn is found the next time.
+        """Kill the orphans of ranks. The next call kills the orphans of these orphans.
 
         Args:
             ranks: pids of the ranks that live.
-            ended: the processes of those that have ended since.
+            ended: the processes of the ranks that have ended since the last call.
         """
         self.known.clear()
         if not LISTED:
@@ -43,7 +43,7 @@ class Orphans:
         for pid in children():
             if pid in ranks:
                 continue
-            if pid != self.spare and not is_tracker(pid):  # that one ends when it has cleared up
+            if pid != self.spare and not is_tracker(pid):  # the tracker ends after its cleanup
                 self.known.add(pid)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -52,7 +52,7 @@ class Orphans:
 
 
 def kill_group(pid: int):
-    """Kill what a rank has started in its own session: all that can be told without a list."""
+    """Kill the processes in a rank's own session: the only known ones without a list."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -64,7 +64,7 @@ def become_subreaper():
 
 
 def children() -> list[int]:
-    """The pids of this process's children. Linux; none elsewhere."""
+    """Return the pids of this process's children on Linux; none elsewhere."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             return list(map(int, file.read().split()))
@@ -73,7 +73,7 @@ def children() -> list[int]:
 
 
 def is_tracker(pid: int) -> bool:
-    """Is it multiprocessing's own, which removes what others leave in shared memory?"""
+    """Is it multiprocessing's resource tracker, which removes leftovers in shared memory?"""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return b"multiprocessing.resource_tracker" in file.read()

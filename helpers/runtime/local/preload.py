@@ -1,4 +1,4 @@
-"""What ranks find imported already: third parties only, and nothing that asks for a GPU."""
+"""Import libraries before the ranks need them: third parties only, without asking for a GPU."""
 
 import contextlib
 import importlib
@@ -9,22 +9,22 @@ import sys
 import time
 import weakref
 
-PATIENCE_SECONDS = 3.0  # in all: many calls in a row are to get the second generation too
+PATIENCE_SECONDS = 3.0  # in all: the second generation must finish even during many calls
 
-# What a training step imports: in a fresh process the first optimizer alone takes 1 to 2 seconds.
+# A training step imports these: in a fresh process the first optimizer alone needs 1 to 2 seconds.
 # A step itself would ask for the current accelerator, and after that no fork could use a GPU.
 OF_A_STEP = (
     "torch.distributed.fsdp",
     "torch.distributed.pipelining",
     "torch.distributed.tensor.parallel",
     "torch.utils.data",
-    "torch._dynamo",  # not public, and not missed where it is not there
+    "torch._dynamo",  # not public; a PyTorch without it works as well
     "torch.profiler._cupti_monitor",
 )
 
 
 def import_first():
-    """What every rank needs before its first collective."""
+    """Import what every rank needs before its first collective."""
     import cloudpickle  # noqa: F401
     import numpy  # noqa: F401
     import torch.distributed
@@ -32,32 +32,32 @@ def import_first():
 
 
 def import_rest():
-    """What a training step needs."""
+    """Import what a training step needs."""
     for name in OF_A_STEP:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
 
 
 def leave_standing():
-    """Have a rank's end take down nothing of what was imported here: PyTorch would need 0.1 s."""
+    """Skip these imports' cleanup at a rank's end: PyTorch's cleanup would need 0.1 s."""
     for finalizer in list(getattr(weakref.finalize, "_registry", ())):
         finalizer.atexit = False
 
 
 class GiveWay(importlib.abc.MetaPathFinder):
-    """Between two imports of the second generation, wait while the first has a call to serve.
+    """Pauses the second generation's imports while the first generation serves a call.
 
-    Both have the cores to share: without this, the second call of a notebook takes twice as long.
-    The word between them is a time, until which to wait, in memory that both see: so nothing that
-    happens to the first generation can stop the second for longer.
+    Both share the cores: without the pause, the second call of a notebook needs twice as long. The
+    first generation writes a time into memory that both share, and the second waits until then. So
+    no accident in the first generation can stop the second for longer.
     """
 
     def __init__(self):
         self.patience = PATIENCE_SECONDS
-        self.memory = mmap.mmap(-1, mmap.PAGESIZE)  # shared with what is forked
+        self.memory = mmap.mmap(-1, mmap.PAGESIZE)  # shared with every fork
 
     def busy(self, seconds: float):
-        """The first generation has something to do, for so long at most; 0: not any more."""
+        """Announce work for so many seconds at most; 0: no work any more."""
         struct.pack_into("d", self.memory, 0, time.monotonic() + seconds)
 
     def find_spec(self, name, path=None, target=None):

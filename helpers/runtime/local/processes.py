@@ -1,4 +1,4 @@
-"""The rank processes of one cluster, as the notebook holds them."""
+"""The rank processes of one cluster, seen from the notebook."""
 
 import contextlib
 import json
@@ -11,11 +11,11 @@ from helpers.runtime.failure import WorkerError
 from helpers.runtime.local.channel import Channel, readable
 from helpers.runtime.local.client import warm
 
-RELEASE_SECONDS = 5.0  # what ranks that were told to leave may take
+RELEASE_SECONDS = 5.0  # until ranks that leave must be gone
 
 
 class RankProcess:
-    """One rank, as the notebook holds it: the ends of its four descriptors."""
+    """One rank, seen from the notebook: its four descriptors, and how it ended."""
 
     def __init__(self, rank: int):
         self.rank = rank
@@ -44,7 +44,7 @@ class RankProcess:
         """Open a second line, on which the rank answers while its function runs."""
         here, there = socket.socketpair()
         self.line = Channel(here)
-        with there, contextlib.suppress(OSError):  # it has ended, and the server will say how
+        with there, contextlib.suppress(OSError):  # it has ended, and the server will report how
             self.channel.send("listen", fd=there.fileno())
 
     def close(self):
@@ -62,7 +62,7 @@ class Processes:
         self.ranks: list[RankProcess] = []
         self.text, self.socket = b"", None
         self.pid = os.getpid()
-        self.later = False  # do ranks have something to do when they leave?
+        self.later = False  # do ranks have work left for their end?
         self.server = warm()
         self.socket = self.server.connect()
         try:
@@ -84,7 +84,7 @@ class Processes:
         return self.socket.fileno()
 
     def notices(self) -> list[RankProcess]:
-        """Once readable: the ranks that have ended. ServerLost when the server has."""
+        """Return the ranks that have ended, once readable. Raises ServerLost if the server has."""
         try:
             text = self.socket.recv(65536)
         except ConnectionResetError:
@@ -105,7 +105,7 @@ class Processes:
         self.tell(signal=[ranks, int(number)])
 
     def leave(self):
-        """Let the ranks end by themselves, after RELEASE_SECONDS at the latest."""
+        """Let the ranks end by themselves, within RELEASE_SECONDS."""
         for process in self.ranks:
             try:
                 process.channel.send("leave")
@@ -115,18 +115,18 @@ class Processes:
 
     def kill(self, wait: float):
         """Kill the ranks, and wait at most so many seconds until they are gone."""
-        if readable(self.socket) or self.begun():  # else the server still imports: no rank is there
+        if readable(self.socket) or self.begun():  # else the server still imports
             self.signal([process.rank for process in self.ranks], signal.SIGKILL)
             if not self.wait(wait):
                 self.kill_directly()
         self.close()
 
     def begun(self) -> bool:
-        """Has the server started a rank, as far as it has told?"""
+        """Has the server reported that it started a rank?"""
         return any(process.pid for process in self.ranks)
 
     def kill_directly(self):
-        """Without the server: a rank leads its own group, which holds what the rank started too."""
+        """Kill without the server: each rank leads a process group of everything it started."""
         for process in self.ranks:
             if process.pid and process.status is None:
                 try:
@@ -135,7 +135,7 @@ class Processes:
                     pass
 
     def wait(self, seconds: float) -> bool:
-        """Are all ranks gone, after so many seconds at most?"""
+        """Wait at most so many seconds for the end of all ranks; return whether all are gone."""
         until = time.monotonic() + seconds
         while any(process.status is None for process in self.ranks):
             left = until - time.monotonic()
@@ -151,10 +151,10 @@ class Processes:
         try:
             self.socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
-            pass  # the server is gone: the ranks are as well
+            pass  # the server is gone, and the ranks with it
 
     def close(self):
-        """Hang up. Ranks that were not told to leave are killed."""
+        """Hang up. The server then kills all ranks, except ranks that are leaving."""
         if self.socket:
             self.socket.close()
         while self.ranks:

@@ -1,8 +1,8 @@
-"""Has this process done nothing, sent nothing and received nothing? Linux.
+"""Check that this process has done nothing, sent nothing and received nothing. Linux.
 
 A message between two ranks shows in no sequence number until it has arrived. So a rank that waits
-for one is stuck only if nothing is on its way: the threads of both processes have not run, all
-bytes that were sent have arrived, and none has come since the last look.
+for a message is stuck only if no message is on its way. Three facts show that: the threads of both
+processes have not run, all sent bytes have arrived, and no byte has arrived since the last look.
 """
 
 import fcntl
@@ -12,22 +12,22 @@ import struct
 import termios
 import threading
 
-GLOO_LOOP = "gloo_tcp_loop"  # gloo's thread wakes by itself every 10 ms; it only moves bytes
+GLOO_LOOP = "gloo_tcp_loop"  # gloo's thread wakes every 10 ms by itself; it only moves bytes
 BYTES = struct.Struct("QQ")  # acknowledged and received, in Linux's `struct tcp_info`
 BYTES_AT = 120
 SENDING = getattr(termios, "TIOCOUTQ", None)
 
 
 def activity() -> tuple | None:
-    """Changes with whatever the process does. None while it does something, or where unknown."""
+    """Return a value that changes with all that the process does; None if it is busy or unknown."""
     threads, bytes_moved = thread_times(), traffic()
     return None if threads is None or bytes_moved is None else (threads, bytes_moved)
 
 
 def thread_times() -> dict[str, str] | None:
-    """For each thread but this one and gloo's: nanoseconds on, and waiting for, a core.
+    """Return, for each thread but this one and gloo's, its nanoseconds on and waiting for a core.
 
-    None while one of them runs.
+    None while one of the threads runs.
     """
     times, mine = {}, str(threading.get_native_id())
     for thread in set(os.listdir("/proc/self/task")) - {mine}:
@@ -46,7 +46,7 @@ def read(thread: str, name: str) -> str:
 
 
 def traffic() -> dict[int, tuple[int, int]] | None:
-    """Bytes that each connection has sent and received; None while some are on their way."""
+    """Return the bytes sent and received by each connection; None while some are on their way."""
     moved = {}
     for fd in map(int, os.listdir("/proc/self/fd")):
         try:

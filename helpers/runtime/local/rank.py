@@ -1,4 +1,4 @@
-"""What runs in a rank: joining the others, then calls, one after another, until told to leave."""
+"""The program of a rank: join the others, then run calls, one after another, until it leaves."""
 
 import faulthandler
 import gc
@@ -30,26 +30,26 @@ CHANNEL_LOST = 71  # exit code of a rank that cannot answer any more; failure.py
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What a rank must know before it can join."""
+    """What a rank needs to know before it can join."""
 
     rank: int
     world_size: int
     device: str  # "cpu" or "cuda"
-    gpu: int  # the index of its GPU, where it has one
+    gpu: int  # the index of its GPU, if the device is "cuda"
     backend: str
     threads: int
-    timeout: float  # seconds a collective may take before the backend itself gives up
-    rendezvous: str | None  # path; None: the file whose descriptor came along
+    timeout: float  # seconds after which the backend itself ends a collective
+    rendezvous: str | None  # path; None: the file whose descriptor came with this message
     path: list[str]  # sys.path of the notebook
-    folder: str | None  # its working folder; None when that is gone
+    folder: str | None  # the notebook's working folder; None if that is gone
     environ: dict[str, str]  # the notebook's
-    own: dict[str, str]  # what stands in this rank's instead
-    key: bytes  # with which the ranks prove themselves to each other
+    own: dict[str, str]  # this rank's own variables, which replace the notebook's
+    key: bytes  # the ranks prove themselves to each other with it
     debug: bool = False
 
 
 def work(channel: Channel, stacks_fd: int) -> int:
-    """The life of a rank. Returns its exit code."""
+    """Run a rank from its first message to its last; return its exit code."""
     faulthandler.enable(stacks_fd)  # a crash in C leaves the Python stack
     faulthandler.register(STACK_SIGNAL, stacks_fd, all_threads=False)
     for name, fd in (("stdout", 1), ("stderr", 2)):
@@ -115,7 +115,7 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
         timeout=timedelta(seconds=setup.timeout),
         device_id=device if setup.device == "cuda" else None,
     )
-    if not network.own():  # in the ranks' own, no stranger can answer
+    if not network.own():  # in the ranks' own network, no stranger can answer
         proof.keep(setup.key)
         proof.prove()
     channel.post("joined")
@@ -124,7 +124,7 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
 
 
 def set_environ(changes: dict[str, str | None]):
-    """What changed in the notebook's environment since the last call; None: it is gone."""
+    """Apply changes in the notebook's variables since the last call; None removes a variable."""
     for name, value in changes.items():
         if value is None:
             os.environ.pop(name, None)
@@ -146,7 +146,7 @@ def run(worker: Worker, call: Parcel, files: SourceFiles):
     except CannotTravel as error:
         raise error.with_traceback(None) from None
     flush()
-    files.look()  # before the answer, after which somebody may edit them
+    files.look()  # before the answer: after it, the reader may edit them
     if ending.something_left():
         worker._channel.post("later")
     worker._channel.send("result", parcel.pickled, parcel.sizes, fd=parcel.fd)
@@ -155,7 +155,7 @@ def run(worker: Worker, call: Parcel, files: SourceFiles):
 
 
 def answer(channel: Channel, step):
-    """`step()`, or None after telling the notebook how it failed."""
+    """Return `step()`, or None after reporting its failure to the notebook."""
     rank = os.getpid()
     try:
         return step()
@@ -167,13 +167,13 @@ def answer(channel: Channel, step):
             channel.send("error", {**describe(error, skip=__file__), "hint": hint})
         return None
     finally:
-        if os.getpid() != rank:  # a fork that the function made, and that went on out of it
+        if os.getpid() != rank:  # a fork that the function made, and that has left the function
             flush()
             os._exit(0)
 
 
 def flush():
-    """What was printed, and written to files, goes before the answer."""
+    """Write out prints and files before the answer."""
     ending.write_files()
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -183,10 +183,10 @@ def flush():
 
 
 def leave(setup: Setup):
-    """End what this rank started (a DataLoader's workers, say), then go."""
+    """End the processes that this rank started (a DataLoader's workers, for example), then go."""
     for child in multiprocessing.active_children():
         child.terminate()
         child.join(timeout=1)
     if setup.device == "cuda" and dist.is_initialized():
         gc.collect()
-        dist.destroy_process_group()  # NCCL wants it; on gloo the process's end does it faster
+        dist.destroy_process_group()  # NCCL needs it; with gloo, the process's end is faster

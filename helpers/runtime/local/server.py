@@ -1,27 +1,28 @@
-"""The clean process that ranks come from.
+"""The clean process that forks itself for each rank.
 
-A rank is a fresh process, yet `import torch` costs seconds. So one process per notebook imports
-torch once, and forks itself for every rank: a fork shares those pages and costs milliseconds. It
-holds nothing of the notebook's, starts no thread, and never asks for a GPU, so that forking it is
-always safe (a notebook's own process is safe to fork only until it first uses CUDA).
+A rank is a fresh process, but `import torch` costs seconds. So one process per notebook imports
+torch once, and forks itself for every rank: a fork shares the pages of torch and costs
+milliseconds. The server has no data of the notebook, starts no thread, and never asks for a GPU, so
+it can always fork safely. (The notebook's own process can fork safely only until it first uses
+CUDA.)
 
-Ranks are processes of `torch.multiprocessing`: of its "fork" context, or of "spawn" where forking
-a process with torch in it is not safe, or where the caller compares the two.
+Ranks are processes of `torch.multiprocessing`. Their start method is "fork"; it is "spawn" where a
+process with torch cannot fork safely, or if the caller asks for it.
 
-Two generations serve, so that the first call need not wait for everything:
+Two generations serve, so that the first call need not wait for all imports:
 
     server ── import torch ──┬── import what a training step needs ── serve `late` ──…
                              └── fork: serve `early` at once, until `late` is ready
 
-Of `helpers` it imports this room's own files alone, and a rank forgets these first: whatever a rank
-imports from there is read from disk by that rank, as it stands at that moment.
+The server imports only this folder's files from `helpers`, and a rank forgets them first. So a rank
+reads each file of `helpers` from disk, in its present state.
 
-Wire: over `early` and `late` come sockets, one per cluster, and lines: `folder PATH` (remove it at
-the end), `retire` (end once the last rank has), `end`. Over a cluster's socket go lines of JSON:
-`{"start": rank, "method": "fork" or "spawn"}` (with the rank's four file descriptors),
-`{"signal": [ranks, number]}`, `{"release": seconds}` (let the ranks end by themselves, then kill);
-back come `{"rank", "pid"}` and `{"rank", "status"}`. A closed cluster socket means: kill these
-ranks.
+Wire: over `early` and `late`, the notebook sends sockets, one per cluster, and lines: `folder PATH`
+(remove it at the end), `retire` (end once the last rank has ended), `end`. Over a cluster's socket,
+both sides send lines of JSON. The notebook sends `{"start": rank, "method": "fork" or "spawn"}`
+(with the rank's four file descriptors), `{"signal": [ranks, number]}`, and `{"release": seconds}`
+(let the ranks end by themselves, then kill them). The server sends `{"rank", "pid"}` and `{"rank",
+"status"}`. If a cluster's socket closes, the server kills its ranks.
 """
 
 import contextlib
@@ -43,26 +44,26 @@ from helpers.runtime.local.orphans import Orphans
 from helpers.runtime.local.preload import GiveWay, import_first, import_rest, leave_standing
 
 FDS_PER_RANK = 4  # channel, stdout, stderr, stacks
-POLL_SECONDS = 0.5  # how often deadlines are looked at
-END_SECONDS = 2.0  # what killed ranks may take to be gone
-GIVE_WAY_SECONDS = 0.5  # how long one call may hold up the second generation's imports
+POLL_SECONDS = 0.5  # between two checks of the deadlines
+END_SECONDS = 2.0  # until killed ranks must be gone
+GIVE_WAY_SECONDS = 0.5  # how long one call may delay the second generation's imports
 
 
 @dataclass
 class Ranks:
-    """The ranks of one cluster, and the socket of the notebook that they belong to."""
+    """The ranks of one cluster, and the socket to the notebook that owns them."""
 
     socket: socket.socket
     rank_of: dict[int, int] = field(default_factory=dict)  # pid -> rank
     text: bytes = b""
     fds: list[int] = field(default_factory=list)
-    deadline: float | None = None  # when to kill what was told to end by itself
+    deadline: float | None = None  # when to kill ranks that should end by themselves
 
     def tell(self, **message):
         try:
             if self.socket:
                 self.socket.sendall(json.dumps(message).encode() + b"\n")
-        except OSError:  # the notebook has hung up; its ranks are killed when the loop sees that
+        except OSError:  # the notebook has hung up; the loop sees that, and kills its ranks
             pass
 
     def signal(self, ranks, number):
@@ -78,22 +79,22 @@ class Ranks:
 class Server:
     def __init__(self, control, notebook, give_way=None, elder=None):
         self.control, self.give_way = control, give_way
-        self.notebook = notebook  # its pid, and a pidfd where the system has them
+        self.notebook = notebook  # its pid, and a pidfd if the system has them
         self.text, self.ending = b"", False
         self.clusters: list[Ranks] = []
-        self.folders: set[str] = set()  # what the notebook would like removed at its end
+        self.folders: set[str] = set()  # the notebook's folders, to remove at its end
         self.processes = {}  # pid -> torch.multiprocessing's Process
-        self.spawned = False  # was any of them?
+        self.spawned = False  # was a process spawned?
         self.modules = own_modules()
         self.orphans = Orphans(spare=elder)
-        self.wake = os.pipe()  # a signal writes to it, and so ends the waiting
+        self.wake = os.pipe()  # a signal writes to it, and so ends the wait
         for end in self.wake:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(self.wake[1], warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self):
-        """Until the notebook says so, hangs up, or is gone."""
+        """Serve until the notebook sends `end`, hangs up, or is gone."""
         while (self.control or self.clusters) and not self.ending:
             sockets = [self.control, self.notebook[1], *(c.socket for c in self.clusters)]
             heard = ready([self.wake[0], *filter(None, sockets)], POLL_SECONDS)
@@ -111,7 +112,7 @@ class Server:
         self.end()
 
     def end(self):
-        """Leave nothing: no rank, nothing that a rank has started, no folder."""
+        """Leave nothing behind: no rank, no process of a rank, no folder."""
         until = time.monotonic() + END_SECONDS
         while self.processes or self.orphans.known:
             for cluster in self.clusters:
@@ -124,9 +125,9 @@ class Server:
             shutil.rmtree(folder, ignore_errors=True)
 
     def notebook_lives(self):
-        """Asked beside waiting for its sockets to close: a fork of it may hold them open."""
+        """Does the notebook live? Its sockets alone do not show it: a fork may keep them open."""
         pid, pidfd = self.notebook
-        if pidfd is not None:  # tells of the end even before someone has waited for the process
+        if pidfd is not None:  # it shows the end even before the parent has waited for the process
             return not ready([pidfd], 0)
         try:
             os.kill(pid, 0)
@@ -137,7 +138,7 @@ class Server:
     def accept(self):
         try:
             text, fds, _, _ = socket.recv_fds(self.control, 4096, 1)
-        except OSError:  # the notebook was killed with words of ours unread
+        except OSError:  # the notebook was killed before it read all our messages
             text, fds = b"", []
         for fd in fds:
             self.clusters.append(Ranks(socket.socket(fileno=fd)))
@@ -205,14 +206,14 @@ class Server:
         return process.pid
 
     def foreign(self, fds) -> set[int]:
-        """What the server has open: a fork of it inherits that, and a rank has no use for it."""
+        """Return the server's descriptors that a fork inherits and a rank does not need."""
         tracker = {resource_tracker.getfd()} if self.spawned else set()  # it serves forks as well
         return open_descriptors() - {0, 1, 2, *fds} - tracker
 
     def reap(self):
-        """Learn which ranks have ended, and how; end what they have left."""
-        # Each is asked, and nobody waits for just any child: a Process whose end somebody else
-        # has seen counts as alive forever.
+        """Report which ranks have ended, and how; end the processes that they left."""
+        # Ask each process, and never wait for just any child: a Process whose end other code has
+        # seen counts as alive forever.
         ended = [process for process in self.processes.values() if process.exitcode is not None]
         for process in ended:
             del self.processes[process.pid]
@@ -238,16 +239,16 @@ def main(early, late, notebook_pid, start):
     early, late = socket.socket(fileno=int(early)), socket.socket(fileno=int(late))
     pid = int(notebook_pid)
     notebook = (pid, getattr(os, "pidfd_open", lambda pid: None)(pid))
-    if sys.platform == "linux" and network.possible():  # before PyTorch: this fork is small yet
+    if sys.platform == "linux" and network.possible():  # before PyTorch, while a fork is small
         os.environ[network.POSSIBLE] = "1"
-    gc.disable()  # imports leave little behind, and a look at all that they made takes long
+    gc.disable()  # imports leave little garbage, and a look at all their objects takes long
     import_first()
     leave_standing()
     elder = None
     if start == "spawn":  # its ranks inherit no import, so there is nothing more to prepare
         early.close()
     else:
-        gc.freeze()  # else the ranks' collectors would write to, and so copy, every shared page
+        gc.freeze()  # otherwise the ranks' collectors would write to every shared page, and copy it
         give_way = GiveWay()
         if (elder := os.fork()) == 0:
             late.close()
@@ -261,7 +262,7 @@ def main(early, late, notebook_pid, start):
         gc.collect()
         gc.freeze()
     gc.enable()
-    with contextlib.suppress(OSError):  # the notebook is gone already: see to what it left
+    with contextlib.suppress(OSError):  # the notebook is gone already: still clean up
         late.sendall(b"ready\n")
     Server(late, notebook, elder=elder).serve()
-    os._exit(0)  # and not as multiprocessing ends a process: it would wait for ranks
+    os._exit(0)  # multiprocessing's own end of a process would wait for ranks

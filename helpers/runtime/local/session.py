@@ -1,4 +1,4 @@
-"""The notebook's end of a debugging session: a prompt, and `%debug`."""
+"""The notebook's side of a debugging session: a prompt, and `%debug`."""
 
 import re
 import sys
@@ -9,11 +9,11 @@ from helpers.runtime.stacks import cell_name
 
 LEAVE = ("q", "quit", "exit", "EOF")
 HELP = "p x, or just x: a value · up, down, w, l: the stack · rank 1: another rank · q: leave"
-PLACE = re.compile(r"^(> |  |-> )(\S+)\((\d+)\)", re.MULTILINE)  # as pdb names a line of a file
+PLACE = re.compile(r"^(> |  |-> )(\S+)\((\d+)\)", re.MULTILINE)  # pdb's form for a line of a file
 
 
 def debug(error: WorkerError, rank: int | None = None):
-    """Ask for commands and show what the rank answers, until the reader leaves."""
+    """Ask for commands and show the rank's answers, until the reader leaves."""
     kept: Kept | None = error.kept
     if kept is None:
         print("Ranks are kept for a debugger only after a failure in a notebook or at a prompt.")
@@ -46,13 +46,13 @@ def switch(kept: Kept, here: int, wanted: int) -> int:
 
 
 def show(text: str):
-    """With the name of a cell where the rank knows only a file that does not exist."""
+    """Print the text; a cell gets its name, where the rank knows only a file without content."""
     text = PLACE.sub(lambda m: f"{m[1]}{cell_name(m[2])}({m[3]})", text)
     print(text, end="" if text.endswith("\n") else "\n")
 
 
 def offer(error: WorkerError):
-    """Say in the error how to enter its ranks; in IPython, `%debug` does."""
+    """Add to the error how to enter its ranks; in IPython, `%debug` does."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell:
@@ -66,7 +66,7 @@ def offer(error: WorkerError):
 
 
 def take_over(shell):
-    """Have `%debug` enter the ranks of a WorkerError; everything else it does as before."""
+    """Have `%debug` enter the ranks of a WorkerError; in all other cases it works as before."""
     own = shell.find_magic("debug", "line")
     if getattr(own, "enters_ranks", False):
         return

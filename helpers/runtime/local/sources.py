@@ -1,4 +1,4 @@
-"""Has a file changed on disk since this rank imported it?"""
+"""Notice files that have changed on disk since this rank imported them."""
 
 import os
 import sys
@@ -9,17 +9,17 @@ INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 
 
 class SourceFiles:
-    """The files that this rank's modules were read from, as they were when it first saw them.
+    """The source files of this rank's modules, and their state at the first look.
 
-    Those of Python and of installed packages are left out: nobody edits them while ranks live.
+    Files of Python and of installed packages are left out: nobody edits them while ranks live.
     """
 
     def __init__(self):
         self.seen: dict[str, tuple[int, int] | None] = {}
-        self.last = next(reversed(sys.modules))  # what came before the first call is the runtime
+        self.last = next(reversed(sys.modules))  # modules before the first call are the runtime's
 
     def look(self):
-        """Remember how the files of newly imported modules are."""
+        """Remember the state of the files of newly imported modules."""
         new = list(takewhile(lambda name: name != self.last, reversed(sys.modules)))
         self.last = next(reversed(sys.modules))
         for name in new:
@@ -28,7 +28,7 @@ class SourceFiles:
                 self.seen[file] = state_of(file)
 
     def changed(self) -> list[str]:
-        """The files that are not as they were; each change is told once."""
+        """Return the files that have changed; each change is reported once."""
         found = []
         for file, state in self.seen.items():
             if (now := state_of(file)) not in (None, state):

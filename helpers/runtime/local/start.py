@@ -1,4 +1,4 @@
-"""Start the ranks of a cluster, and tell each its place."""
+"""Start the ranks of a cluster, and send each rank its place."""
 
 import itertools
 import os
@@ -27,26 +27,26 @@ def start_ranks(
     debug: bool = False,
     network: bool = False,
 ) -> Processes:
-    """`workers` fresh ranks on this machine, on their way to meet one another.
+    """Start `workers` fresh ranks on this machine, and send them the way to each other.
 
     Args:
-        device, backend: what they work with; on "cuda", rank r has GPU `first_gpu + r`.
+        device, backend: for the ranks; on "cuda", rank r has GPU `first_gpu + r`.
         method: "fork" or "spawn".
-        timeout: seconds after which the caller takes silence for a hang; the backend itself waits
+        timeout: seconds of silence that the caller treats as a hang; the backend itself waits
             longer.
-        network: leave the ranks in this machine's network, and make none of their own.
+        network: leave the ranks in this machine's network, and make no network for them.
 
     Raises:
-        WorkerError: the process that ranks come from cannot be started, or is lost twice.
+        WorkerError: the server, the process that forks the ranks, cannot start, or is lost twice.
     """
     try:
         processes = Processes(workers, method)
-    except ServerLost:  # it was killed since the last call, or just now: there is another
+    except ServerLost:  # another program killed it since the last call, so start a new one
         processes = Processes(workers, method)
     send_networks(processes, stay=network or sys.platform != "linux")
     path, fd, key = None, None, new_key()
     if os.path.isdir("/proc/self/fd"):
-        fd = anonymous_file()  # the ranks meet in a file that has no name
+        fd = anonymous_file()  # the ranks meet in a file without a name
     else:
         path = str(private_folder() / f"rendezvous-{next(_count)}")
     for process in processes.ranks:
@@ -73,14 +73,14 @@ def start_ranks(
 
 
 def send_networks(processes: Processes, stay: bool):
-    """Tell each rank which network it is to be in: the first message that it reads."""
+    """Send each rank its network: this is the first message that a rank reads."""
     others = len(processes.ranks) - 1
     if stay:
         for process in processes.ranks:
             send(process, "stay", others)
         return
     one, all_others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with one, all_others:  # each message on it goes to a single reader
+    with one, all_others:  # each message goes to a single reader
         for process in processes.ranks:
             role, link = ("join", all_others) if process.rank else ("make", one)
             send(process, role, others, fd=link.fileno())
@@ -90,13 +90,13 @@ def send(process: RankProcess, *message, fd: int | None = None):
     try:
         process.channel.send(*message, fd=fd)
     except OSError:
-        pass  # it could not start, and the server will say why
+        pass  # the rank could not start, and the server will report why
 
 
 def own_environ(rank: int, workers: int, device: str) -> dict[str, str]:
-    """What a rank has in its environment in place of the notebook's variables."""
+    """Return the variables of a rank that replace the notebook's."""
     loopback = "lo" if sys.platform == "linux" else "lo0"
-    # Before anything in the rank asks for GPUs: else each rank makes a context on GPU 0.
+    # Before the rank asks for GPUs: otherwise each rank makes a context on GPU 0.
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
     return hidden | {
         "RANK": str(rank),
@@ -110,7 +110,7 @@ def own_environ(rank: int, workers: int, device: str) -> dict[str, str]:
 
 
 def working_folder() -> str | None:
-    """Where the notebook is. A deleted folder has no name any more, but a way to it."""
+    """Return the notebook's folder. A deleted folder has no name any more, but a path in /proc."""
     try:
         return os.getcwd()
     except FileNotFoundError:

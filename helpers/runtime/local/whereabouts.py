@@ -1,9 +1,9 @@
-"""What a rank says when asked where it is: in which blocking call, and what it called before.
+"""Answer the question where a rank is: in which blocking call, and what it called before.
 
-Gloo pairs the collectives of a group by number: the members' n-th ones belong together. PyTorch's
-flight recorder keeps, for the last 2,000 collectives, the group, this number, the operation, and
-whether it is over. The recorder and some of the names here are private to PyTorch: where they are
-missing, a rank knows less, and nobody can prove that it hangs.
+Gloo pairs the collectives of a group by number: the members' n-th calls belong together. PyTorch's
+flight recorder keeps the last 2,000 collectives: the group, this number, the operation, and whether
+it is over. The recorder and some names here are private to PyTorch. Where they are missing, a rank
+knows less, and no hang can be proved.
 """
 
 import json
@@ -20,10 +20,10 @@ from torch.distributed import distributed_c10d
 from helpers.runtime.local import channel
 from helpers.runtime.local.quiet import activity
 
-SETTLED_SECONDS = 0.8  # without a move, after which a rank counts as settled
-LAST = 200  # collectives of each group that an answer holds
-# What other ranks a member waits for, by the operation as gloo calls it. Our own names for messages
-# between two are send and recv. Of operations that are not here nothing is known.
+SETTLED_SECONDS = 0.8  # without a move, until a rank counts as settled
+LAST = 200  # collectives of each group in one answer
+# Which other ranks a member waits for, by gloo's name of the operation. Messages between two ranks
+# have our own names, send and recv. Nothing is known of operations that are missing here.
 FOR_ALL = {"all_reduce", "all_gather", "all_to_all", "barrier"}
 FROM_ROOT = {"broadcast", "scatter"}
 TO_ROOT = {"gather", "reduce"}
@@ -31,15 +31,15 @@ TO_ROOT = {"gather", "reduce"}
 
 @dataclass(frozen=True)
 class Wait:
-    """A blocking call that has not come back.
+    """A blocking call that has not returned.
 
     Attributes:
-        function: as the student called it.
-        operation: as gloo names it; "send" or "recv" between two.
+        function: the name that the student called.
+        operation: gloo's name; "send" or "recv" for a message between two ranks.
         group: its name, the same on all members.
         members: the group's global ranks.
-        number: which of the group's collectives it is; None for send and recv.
-        needs: the global ranks without which it can never come back.
+        number: the number of the collective in its group; None for send and recv.
+        needs: the global ranks without which the call can never return.
         seconds: after which gloo itself gives up.
     """
 
@@ -58,10 +58,10 @@ class Answer:
 
     Attributes:
         place: "waiting" in a blocking call, "idle" between two calls of the notebook, or "running".
-        settled: has it been there since an earlier look, with nothing started in between?
-        quiet: and has its process done nothing since an earlier look?
-        alone: is there no other thread of Python's that could still send something?
-        wait: what it waits in.
+        settled: has it been there since an earlier look, and started nothing in between?
+        quiet: has its process also done nothing since an earlier look?
+        alone: is there no other Python thread that could still send a message?
+        wait: the blocking call that it waits in.
         issued: by group, the numbers and operations of its last collectives.
         complete: does `issued` go back to the first collective?
     """
@@ -82,15 +82,15 @@ class Observer:
         self.sign, self.busy = Unchanged(), Unchanged()
 
     def look(self, default_group) -> Answer:
-        """Costs some microseconds, and milliseconds where the rank has not moved.
+        """Return where this rank is: in microseconds, or milliseconds if the rank has not moved.
 
         Args:
-            default_group: as this rank first joined it. Where the function has made another one,
-                names and numbers begin again, and the recorder mixes them up.
+            default_group: the group that this rank first joined. If the function has made another
+                default group, names and numbers begin again, and the recorder mixes them up.
         """
         try:
             return self.compare(default_group is not None and default_group is dist.group.WORLD)
-        except Exception:  # something private has changed: then nothing is known
+        except Exception:  # a private part of PyTorch has changed, so nothing is known
             return Answer("running")
 
     def compare(self, clear: bool) -> Answer:
@@ -114,7 +114,7 @@ class Observer:
 
 
 class Unchanged:
-    """Has a value been the same for a while? None is never the same."""
+    """Has a value been the same for a while? None never counts as the same."""
 
     def __init__(self):
         self.value, self.when = None, 0.0
@@ -135,18 +135,18 @@ def place_of(frame) -> str:
 
 
 def sequence_numbers() -> tuple:
-    """How many operations each group has seen here."""
+    """Return how many operations each group has seen in this process."""
     groups = list(distributed_c10d._world.pg_map)
     return tuple((g.group_name, g._get_sequence_number_for_group()) for g in groups)
 
 
 def alone() -> bool:
-    """Is there no thread of Python's but the main one and this one?"""
+    """Does Python have no thread but the main one and this one?"""
     return set(sys._current_frames()) == {threading.main_thread().ident, threading.get_ident()}
 
 
 def recorded() -> list[dict]:
-    """The flight recorder's entries, the oldest first."""
+    """Return the flight recorder's entries, the oldest first."""
     trace = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(True, False))
     return trace.get("entries", [])  # none before the first
 
@@ -165,7 +165,7 @@ def issued(entries: list[dict]) -> dict[str, dict[int, str]]:
 
 
 def called(frame) -> str:
-    """The function of torch.distributed that the student called."""
+    """Return the name of the torch.distributed function that the student called."""
     name = frame.f_code.co_name
     while frame := frame.f_back:
         file = frame.f_code.co_filename
@@ -190,7 +190,7 @@ def wait_of(frame, entries: list[dict]) -> Wait | None:
 
 
 def message_wait(frame) -> Wait | None:
-    """The wait for one other rank, in `send` or `recv`."""
+    """Return the wait for one other rank, in `send` or `recv`; None if there is none."""
     kind, values = frame.f_code.co_name, frame.f_locals
     side = {"send": "dst", "recv": "src"}.get(kind)
     if side is None or "work" not in values or not values["tensor"].is_cpu:
@@ -198,7 +198,7 @@ def message_wait(frame) -> Wait | None:
     group, peer = group_of(frame), values.get(side)
     if peer is None and values.get(f"group_{side}") is not None:
         peer = members(group)[values[f"group_{side}"]]
-    if peer is None:  # whoever sends first
+    if peer is None:  # `recv` from any rank
         return None
     seconds = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
     return Wait(
@@ -207,7 +207,7 @@ def message_wait(frame) -> Wait | None:
 
 
 def collective_wait(frame, entries: list[dict]) -> Wait | None:
-    """The wait for the other members, in a collective that the main thread has begun."""
+    """Return the wait for the other members, in a collective that the main thread has begun."""
     main = str(threading.main_thread().ident)
     mine = [entry for entry in entries if entry["thread_id"] == main]
     if not mine or mine[-1]["retired"] or not mine[-1]["profiling_name"].startswith("gloo:"):
@@ -215,9 +215,9 @@ def collective_wait(frame, entries: list[dict]) -> Wait | None:
     entry, group = mine[-1], group_of(frame)
     name = group.group_name
     if "work" not in frame.f_locals or entry["process_group"][0] != name:
-        return None  # it is on its way to the next collective
+        return None  # between two collectives
     if not name.isdigit():
-        return None  # named after its members: the same name again after the group has gone
+        return None  # a name made from the members may come back after the group has gone
     kind, everyone, me = operation(entry), members(group), dist.get_rank()
     others = frozenset(everyone) - {me}
     needs: frozenset[int] = frozenset()

@@ -132,7 +132,7 @@ def packed(node, rest=b""):
     ],
 )
 def test_what_is_forged_is_refused_and_runs_nothing(forged):
-    with pytest.raises(ValueError, match="a rank has sent what is no result"):
+    with pytest.raises(ValueError, match="a rank has sent bytes that are no result"):
         decode(forged)
 
 

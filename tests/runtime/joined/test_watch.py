@@ -87,7 +87,7 @@ def test_a_rank_that_is_killed(pair, tmp_path):
     assert [agent.returncode for agent in agents] == [1, 1]
     (killed,) = (out for out in outs if "Signal 9 (SIGKILL)" in out)  # torchrun's own report
     (other,) = (out for out in outs if out is not killed)
-    assert "WorkerError: a rank has ended without a word: killed, or out of memory?" in other
+    assert "WorkerError: a rank ended without a report: killed, or out of memory?" in other
 
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["where ranks meet", "the other"])
@@ -100,7 +100,7 @@ def test_a_torchrun_that_is_killed(busy, tmp_path, victim):
     out = finish(agents[1 - victim])
     assert time.monotonic() < began + SOON
     assert agents[1 - victim].returncode == 1
-    reasons = [f"rank {lost}: what started it on .* is gone: killed"]
+    reasons = [f"rank {lost}: the process that started it on .* is gone: killed"]
     if victim == 0:  # the keys were there
         reasons.append("the process that keeps the ranks together is gone")
     assert re.search(f"stopping: ({'|'.join(reasons)})", out), out

@@ -1,8 +1,10 @@
 """Interrupts, and the end of the kernel or of its server, while ranks run and between calls."""
 
 import os
+import secrets
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -151,3 +153,16 @@ def test_nested_ranks_end_when_the_outer_is_interrupted(kernel):
     kernel.result(ident, until="busy")
     kernel.interrupt()
     assert kernel.result(ident, seconds=20).error.startswith("KeyboardInterrupt")
+
+
+def test_only_memory_that_nobody_else_uses_counts_as_left_behind(kernel):
+    theirs, nobodys = (Path("/dev/shm", secrets.token_hex(8)) for _ in range(2))
+    with theirs.open("w"):
+        nobodys.touch()
+        try:
+            found = kernel.holdings()["shm"]
+        finally:
+            theirs.unlink()
+            nobodys.unlink()
+    assert nobodys.name in found
+    assert theirs.name not in found
