@@ -26,7 +26,9 @@ CONFIG = GPTConfig(context=LENGTH, width=32, layers=2, heads=4)
 def train(worker):
     torch.set_num_threads(1)
     accelerator = Accelerator(cpu=worker.device.type == "cpu")
-    model = build(CONFIG, seed=worker.rank, dtype=torch.float64)  # prepare makes them rank 0's
+    model = build(
+        CONFIG, seed=worker.rank, dtype=torch.float64
+    )  # prepare makes them rank 0's
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     model, optimizer = accelerator.prepare(model, optimizer)
 
@@ -34,7 +36,9 @@ def train(worker):
     source = Source(blocks, Order(len(blocks), BATCH, seed=0))
     losses = []
     for step in range(STEPS):
-        batch = source.shard(step, worker.rank, worker.world_size).to(accelerator.device)
+        batch = source.shard(step, worker.rank, worker.world_size).to(
+            accelerator.device
+        )
         optimizer.zero_grad()
         loss, _ = loss_sum(model(batch.tokens), batch.targets)
         loss = loss / (BATCH * LENGTH)

@@ -32,7 +32,10 @@ def ring_all_reduce(worker, tensor):
     for step in range(2 * (n - 1)):
         going, coming = chunks[(rank - step) % n], chunks[(rank - step - 1) % n]
         incoming = torch.empty_like(coming)
-        requests = [dist.isend(going, (rank + 1) % n), dist.irecv(incoming, (rank - 1) % n)]
+        requests = [
+            dist.isend(going, (rank + 1) % n),
+            dist.irecv(incoming, (rank - 1) % n),
+        ]
         for request in requests:
             request.wait()
         if step < n - 1:
@@ -98,7 +101,11 @@ def name_culprit(reports):
             return rank
     for rank, report in enumerate(reports):
         error = report["error"]
-        if error and "Connection closed by peer" not in error and "timed out" not in error:
+        if (
+            error
+            and "Connection closed by peer" not in error
+            and "timed out" not in error
+        ):
             return rank
     calls = [report["calls"] for report in reports]
     fewest = min(calls, key=len)

@@ -17,7 +17,9 @@ def count_flops(config, tokens):
 def huber_objective(theta, params, tokens, loss, delta=1e-3):
     """The largest exponent is taken out, so that no exponential is too large for a float."""
     a, b, e, alpha, beta = theta
-    terms = np.stack([a - alpha * np.log(params), b - beta * np.log(tokens), 0 * params + e])
+    terms = np.stack(
+        [a - alpha * np.log(params), b - beta * np.log(tokens), 0 * params + e]
+    )
     top = terms.max(0)
     r = abs(np.log(np.exp(terms - top).sum(0)) + top - np.log(loss))
     return np.where(r <= delta, r**2 / 2, delta * (r - delta / 2)).sum()

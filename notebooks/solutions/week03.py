@@ -53,9 +53,13 @@ def reduce_in_buckets(worker, model, bucket_bytes):
 def accumulate(worker, ddp, optimizer, micro_batches):
     """Each loss is divided by *all* ranks' tokens; the mean over ranks divides once more."""
     optimizer.zero_grad()
-    tokens = torch.tensor(sum(batch.counted() for batch in micro_batches), device=worker.device)
+    tokens = torch.tensor(
+        sum(batch.counted() for batch in micro_batches), device=worker.device
+    )
     dist.all_reduce(tokens)
-    for left, batch in zip(reversed(range(len(micro_batches))), micro_batches, strict=True):
+    for left, batch in zip(
+        reversed(range(len(micro_batches))), micro_batches, strict=True
+    ):
         with ddp.no_sync() if left else nullcontext():
             loss, _ = loss_sum(ddp(batch.tokens), batch.targets)
             (loss * worker.world_size / tokens).backward()
@@ -87,7 +91,9 @@ def train_by_mpi(world, model, batches, loss_sum, rate):
     return losses
 
 
-def tokens_to_hide(flops_per_second, bus_bandwidth, ranks, gradient_bytes, micro_batches):
+def tokens_to_hide(
+    flops_per_second, bus_bandwidth, ranks, gradient_bytes, micro_batches
+):
     """Set 4 N T / micro_batches / F equal to 2 (n-1)/n N gradient_bytes / W, and solve for T."""
     sent = 2 * (ranks - 1) / ranks * gradient_bytes  # bytes per parameter
     return micro_batches * flops_per_second / 4 * sent / bus_bandwidth

@@ -112,7 +112,9 @@ def give_away(path, monkeypatch):
 def test_a_folder_that_others_can_write_is_refused(own_cache, mode):
     kept("a", write_x)
     own_cache.chmod(mode)
-    with pytest.raises(PermissionError, match=r"can be written by other users.*(chmod -R go-w|of your own)"):
+    with pytest.raises(
+        PermissionError, match=r"can be written by other users.*(chmod -R go-w|of your own)"
+    ):
         kept("a")
     with pytest.raises(PermissionError, match="set HELPERS_CACHE to a folder of yours"):
         kept("b", write_x)

@@ -23,7 +23,9 @@ STEPS, BATCH, RATE = 30, 90, 0.5
 world = MPI.COMM_WORLD
 rank, size = world.Get_rank(), world.Get_size()
 torch.set_num_threads(1)
-torch.manual_seed(rank)  # Seed: the ranks draw different numbers; the broadcast makes them equal
+torch.manual_seed(
+    rank
+)  # Seed: the ranks draw different numbers; the broadcast makes them equal
 
 images, labels = tensors(digits("train"))
 images = images.flatten(1).double()  # (rows, 64)
@@ -43,7 +45,9 @@ for step in range(STEPS):
     loss.backward()
 
     # All-reduce: copy all gradients into one flat buffer and sum it over the ranks.
-    flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).numpy()
+    flat = torch.cat(
+        [parameter.grad.flatten() for parameter in model.parameters()]
+    ).numpy()
     world.Allreduce(MPI.IN_PLACE, flat, op=MPI.SUM)
 
     start = 0

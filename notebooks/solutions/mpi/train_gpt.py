@@ -42,4 +42,7 @@ for step in range(STEPS):
     total = loss.detach().reshape(1)
     transport.all_reduce(total).wait()
     if transport.rank == 0:
-        print(json.dumps({"step": step, "loss": total.item(), "ranks": transport.size}), flush=True)
+        print(
+            json.dumps({"step": step, "loss": total.item(), "ranks": transport.size}),
+            flush=True,
+        )
