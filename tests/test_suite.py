@@ -199,7 +199,11 @@ def test_quick_sees_what_changed(quick, tmp_path):
         ("helpers/runtime/local/server.py", ["tests/runtime/local/test_server.py"]),
         (
             "helpers/check/week03/buckets.py",
-            ["tests/check/week03/test_by_mpi.py", "tests/check/week03/test_exercises.py"],
+            [
+                "tests/check/week03/test_by_mpi.py",
+                "tests/check/week03/test_exercises.py",
+                "tests/check/week03/test_hiding.py",
+            ],
         ),
         ("helpers/parallel/libraries/torch_ddp.py", ["tests/parallel/test_libraries.py"]),
         ("helpers/scaling/sweep.csv", ["tests/scaling/test_sweep.py"]),
@@ -231,7 +235,7 @@ def test_quick_asks_who_takes_a_fixture(quick):
 
 
 def test_quick_falls_back_on_the_folder(quick):
-    found = quick.find_tests("helpers/runtime/local/rank.py")
+    found = quick.find_tests("helpers/runtime/local/looks.py")
     assert "tests/runtime/local/test_server.py" in found
     assert all(Path(path).parent.name == "local" for path in found)
     assert quick.find_tests("tests/models/conftest.py") == quick.find_tests("tests/models/x.json")

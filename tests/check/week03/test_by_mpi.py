@@ -305,6 +305,7 @@ def test_a_hang_shows_where_the_ranks_are_and_ends(monkeypatch):
 
 
 @with_mpi
+@pytest.mark.alone  # it looks at the MPI ranks of the whole machine
 def test_no_rank_is_left(monkeypatch):
     """Also a rank that hangs in C and hears no signal of Python's."""
 
