@@ -120,6 +120,6 @@ def report(rows) -> Report:
         "AdamW. All contenders run in the same processes, in turn, in blocks of 2 steps. A ratio "
         "is the median over pairs, with a 95 % bootstrap interval. The formula counts each call's "
         "bytes on the wire; the kernel counts what gloo really sent. gloo's reduce-scatter sends "
-        "an all-reduce's bytes. With shared memory, only some collectives need messages."
+        "an all-reduce's bytes. With shared memory, only all-reduces need no messages."
     )
     return Report(NAME, table, notes, rows)
