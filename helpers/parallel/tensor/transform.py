@@ -1,7 +1,7 @@
 """Tensor and sequence parallelism as transforms of a plain GPT.
 
-Recipe(transform=tensor_parallel)                    # activations are whole on every rank
-Recipe(transform=partial(sequence_parallel))         # and cut by tokens between the layers
+Recipe(transform=tensor_parallel)    # activations are whole on every rank
+Recipe(transform=sequence_parallel)  # activations are cut by tokens between the layers
 """
 
 from collections.abc import Callable
