@@ -77,20 +77,22 @@ def speak_as_a_rank(port: int, ready: int, payload: bytes = b"\x01"):
         ready: a descriptor that gets a byte once all connections are made.
         payload: what the tensors that are sent are filled with.
     """
-    lines = []
+    lines, poll = {}, select.poll()  # not select: its descriptors end at 1,024
     for number in GREETINGS:
         line = connect(port)
         line.sendall(struct.pack("<q", number))
-        lines.append(line)
+        lines[line.fileno()] = line
+        poll.register(line, select.POLLIN)
     os.write(ready, b"!")
-    text = dict.fromkeys(lines, b"")
+    text = dict.fromkeys(lines.values(), b"")
     while text:
-        for line in select.select(list(text), [], [])[0]:
+        for line in [lines[number] for number, _ in poll.poll()]:
             try:
                 data = line.recv(65536)
             except OSError:
                 data = b""
             if not data:
+                poll.unregister(line)
                 del text[line]
                 continue
             text[line] += data

@@ -119,6 +119,7 @@ def test_a_stranger_that_answers_in_place_of_a_rank_ends_the_call(stage):
         if one.error:
             break
         assert one.result == [[10.0] * 4] * 4  # it was not listened to
+        one.close()
     assert isinstance(one.error, WorkerError), one.result
     said = r"rank 0 raised RuntimeError: another process answered in place of rank [123]"
     assert re.search(said, str(one.error)), one.error

@@ -8,6 +8,7 @@ processes have not run, all sent bytes have arrived, and no byte has arrived sin
 import fcntl
 import os
 import socket
+import stat
 import struct
 import termios
 import threading
@@ -50,6 +51,8 @@ def traffic() -> dict[int, tuple[int, int]] | None:
     moved = {}
     for fd in map(int, os.listdir("/proc/self/fd")):
         try:
+            if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+                continue
             with socket.socket(fileno=os.dup(fd)) as connection:
                 if connection.family not in (socket.AF_INET, socket.AF_INET6):
                     continue
@@ -57,7 +60,7 @@ def traffic() -> dict[int, tuple[int, int]] | None:
                     return None
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
                 moved[fd] = BYTES.unpack_from(info, BYTES_AT)
-        except OSError:  # not a connection
+        except OSError:  # not connected, or closed since
             continue
     return moved or None
 

@@ -1,6 +1,7 @@
 """Does a process do something, as the kernel of the operating system sees it?"""
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -33,6 +34,14 @@ def test_bytes_that_arrive_show(connected):
     after = traffic()
     assert after[there.fileno()][1] == before[there.fileno()][1] + 5
     assert after[here.fileno()][0] == before[here.fileno()][0] + 5
+
+
+def test_looking_leaves_no_descriptor_open(connected, tmp_path):
+    with open(tmp_path / "file", "w"):
+        before = os.listdir("/proc/self/fd")
+        for _ in range(3):
+            traffic()
+        assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 def test_bytes_that_nobody_has_read_are_on_their_way(connected):
