@@ -1,5 +1,6 @@
 """The kernel counts bytes sent, on the test's own connections."""
 
+import os
 import select
 import socket
 import sys
@@ -31,6 +32,19 @@ def test_bytes_sent_since(pair):
     assert count.read() == 1234
     other.sendall(b"x" * 5000)  # received bytes do not count, and no loop serves that end
     assert count.read() == 1234
+
+
+def test_counting_leaves_no_descriptor_open(pair):
+    one, _, loop = pair
+    read, write = os.pipe()  # gloo's loop watches descriptors that are no sockets
+    loop.register(read, select.EPOLLIN)
+    before = len(os.listdir("/proc/self/fd"))
+    one.sendall(b"x")
+    for _ in range(3):
+        assert sent_by_connection()
+    assert len(os.listdir("/proc/self/fd")) == before
+    os.close(read)
+    os.close(write)
 
 
 def test_bytes_that_wait_in_the_kernel_count(pair):
