@@ -141,9 +141,7 @@ def candidates(logits, targets, sizes, rank: int):
 
     one, where = ones(clamped[rank], here[rank]), counted[..., None]
     everywhere = ones(clamped[rank], torch.ones_like(here[rank]))
-    wrong_row = ones(
-        targets.clamp(0, sizes[rank] - 1), (targets >= 0) & (targets < sizes[rank])
-    )
+    wrong_row = ones(targets.clamp(0, sizes[rank] - 1), (targets >= 0) & (targets < sizes[rank]))
     good = (softmax - one) * where
     gradients = {
         RIGHT: good,
