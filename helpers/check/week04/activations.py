@@ -179,9 +179,9 @@ LEFT_OUT = {
     "norms": "Each norm needs its own input for its backward.",
     "inputs of the layers": "Queries, keys and values share one input, and the MLP's first layer "
     "has one. Are both in your sum?",
-    "queries, keys, values": "The backward of the core of attention needs queries, keys and values.",
-    "input of the output layer": "The output layer of attention needs its input for the gradient of "
-    "its weight.",
+    "queries, keys, values": "Attention's core needs queries, keys and values for its backward.",
+    "input of the output layer": "Attention's output layer needs its input for its weight's "
+    "gradient.",
     "inside the MLP": "Inside the MLP, GELU needs its input, and the second layer needs its own.",
     "dropout masks": "The masks of the dropout are missing: two in a block.",
 }

@@ -112,9 +112,7 @@ def own_gradient(kind: str, sent) -> str:
     if kind == "transposed":
         return "A gradient has the shape of its tensor. Yours is transposed."
     if kind == "the mean over the tokens":
-        return (
-            "One number of the bias reaches all B T tokens: are their gradients added or averaged?"
-        )
+        return "Each number of the bias reaches all B T tokens. Are their gradients added, or averaged?"
     if kind.startswith("the gradient of rank"):
         return "This is another rank's group. On which number does the cut depend?"
     return shape_of(kind)
