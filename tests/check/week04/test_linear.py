@@ -93,7 +93,6 @@ def whole_layer(worker, x, weight, bias):
 
 def transposed_column(worker, x, weight, bias):
     """W[:, group] has the shape that x @ W needs where D = F; elsewhere the sizes do not fit."""
-    n, rank = worker.world_size, worker.rank
     if weight.shape[0] != weight.shape[1]:
         return week04.column_linear(worker, x, weight, bias)
     return week04.column_linear(worker, x, weight.t().contiguous(), bias)
