@@ -1,1 +1,1 @@
-"""Exercises of week 4: linear layers and a loss that are cut over ranks, and the bytes of a block."""
+"""Exercises of week 4: layers and a loss that are cut over ranks, and bytes of a block."""

@@ -2,11 +2,12 @@
 
 import math
 
+from helpers.check.week04.cross_entropy_values import LOWERED
 from helpers.check.week04.kinds import INFINITE, OTHER, ROUNDED
 
 LOCAL = (
-    "That is a softmax over this rank's part of the vocabulary alone. Which sum in the softmax runs "
-    "over the whole vocabulary?"
+    "That is a softmax over this rank's part of the vocabulary alone. Which sum in the softmax "
+    "runs over the whole vocabulary?"
 )
 IGNORED_HINT = "A place whose target is -100 counts for nothing. Where does your sum include it?"
 SHIFT = (
@@ -15,6 +16,11 @@ SHIFT = (
 )
 EVERY = (
     "Each target has its logit on one rank only. What must the other ranks contribute to the sum?"
+)
+MISSING = "On the other ranks the target's logit is missing. How does it reach them?"
+MAXIMUM = (
+    "Each rank has subtracted its own maximum, and then you added exponentials. Which maximum must "
+    "all ranks subtract?"
 )
 SUM = "Return the sum over the places with a target, not a mean: the caller divides once."
 TIMES = {
@@ -29,14 +35,11 @@ LOSS = {
     "local softmax, own targets": LOCAL,
     "local softmax, summed": LOCAL,
     "local softmax": LOCAL,
-    "own targets": "The loss of this rank's own targets. Every rank needs the loss of all targets.",
-    "own target's logit": "On the other ranks the target's logit is missing. How does it reach them?",
-    "own target's logit, lowered": "On the other ranks the target's logit is missing. How does it "
-    "reach them?",
-    "each rank's maximum": "Each rank has subtracted its own maximum, and then you added "
-    "exponentials. Which maximum must all ranks subtract?",
-    "each rank's maximum, put back": "Each rank has subtracted its own maximum, and then you added "
-    "exponentials. Which maximum must all ranks subtract?",
+    "local softmax, own maximum": LOCAL,
+    "own targets": "That is the loss of this rank's own targets. Every rank needs the whole loss.",
+    "own target's logit": MISSING,
+    "each rank's maximum": MAXIMUM,
+    "each rank's maximum, put back": MAXIMUM,
     "every rank's row": EVERY,
     "rows not shifted": SHIFT,
     **TIMES,
@@ -49,8 +52,8 @@ GRADIENT = {
     "local softmax, own targets": LOCAL,
     "softmax alone": "Softmax alone is the gradient of the logarithm of the sum. What does the "
     "target's own logit add?",
-    "own targets": "Each rank's logits are in every token's sum, also where the target is on another "
-    "rank. Which places are zero in your gradient?",
+    "own targets": "Each rank's logits are in every token's sum, also where another rank has the "
+    "target. Which places are zero in your gradient?",
     "every rank's row": "You subtract 1 on each rank. On which rank is the target's row?",
     "rows not shifted": SHIFT,
     "the mean": SUM,
@@ -75,25 +78,25 @@ def hint_loss(kind: str, shown: float | None, sent: bool) -> str:
     if kind == INFINITE:
         if shown == -math.inf:
             return (
-                "The logarithm of 0: too large a number was subtracted before exp. Is it the largest "
-                "logit, or a sum of the ranks' largest? An all-reduce adds unless you name another "
-                "operation."
+                "The logarithm of 0: too large a number was subtracted before exp. Is it the "
+                "largest logit, or a sum of the ranks' largest? An all-reduce adds unless you name "
+                "another operation."
             )
         return (
             "exp of a large logit overflows. Which number may you subtract from all logits of a "
             "token, on all ranks, without a change of the softmax?"
         )
-    if kind in (OTHER,) and not sent:
+    if kind == OTHER and not sent:
         return LOCAL
-    return LOSS.get(kind) or common(kind)
+    return LOSS.get(kind.removesuffix(LOWERED)) or common(kind)
 
 
 def hint_gradient(kind: str) -> str:
     """The hint for a gradient of that kind, where the loss is right."""
     if kind == INFINITE:
         return (
-            "exp overflows in the gradient. Use the same logits as in the loss: those from which the "
-            "largest was subtracted."
+            "exp overflows in the gradient. Use the logits of the loss, from which the largest "
+            "was subtracted."
         )
     return GRADIENT.get(kind) or common(kind)
 
