@@ -72,12 +72,17 @@ def sent_by_connection(without_ports: Collection[int] = ()) -> dict[int, int] | 
         if len(info) < ENOUGH:
             return None
         if ports.isdisjoint(without_ports):
-            sent, twice, waiting = (
-                struct.unpack_from(form, info, offset)[0]
-                for offset, form in (BYTES_SENT, BYTES_RETRANSMITTED, NOT_SENT)
-            )
-            counts[inode] = sent - twice + waiting
+            counts[inode] = passed_on(info)
     return counts
+
+
+def passed_on(info: bytes) -> int:
+    """Compute from a `struct tcp_info` the bytes that the process passed to the kernel."""
+    sent, twice, waiting = (
+        struct.unpack_from(form, info, offset)[0]
+        for offset, form in (BYTES_SENT, BYTES_RETRANSMITTED, NOT_SENT)
+    )
+    return sent - twice + waiting
 
 
 def looped() -> set[int]:

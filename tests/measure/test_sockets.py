@@ -3,11 +3,12 @@
 import os
 import select
 import socket
+import struct
 import sys
 
 import pytest
 
-from helpers.measure.sockets import SentBytes, sent_by_connection
+from helpers.measure.sockets import SentBytes, passed_on, sent_by_connection
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="TCP_INFO of Linux")
 
@@ -87,3 +88,11 @@ def test_only_connections_of_a_loop(pair):
 def test_elsewhere_it_is_unknown(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     assert SentBytes().read() is None
+
+
+def test_bytes_sent_again_count_once():
+    """Linux, include/uapi/linux/tcp.h: 64 bits of bytes sent, then 64 of bytes sent again."""
+    info = bytearray(256)
+    struct.pack_into("<QQ", info, 200, 1000, 30)
+    struct.pack_into("<I", info, 144, 7)
+    assert passed_on(bytes(info)) == 977
