@@ -128,9 +128,9 @@ def step(
 
 
 def forward_flops(config, sequences: int, tokens: int) -> tuple[float, float, float]:
-    """FLOPs of a block's attention core, of its linear layers, and of the head; a multiply-add is 2.
+    """FLOPs of a block's attention core, of its linear layers, and of the head.
 
-    The core counts as if no score were masked, as the papers count it.
+    A multiply-add is 2 FLOPs. The core counts as if no score were masked, as the papers count it.
     """
     rows, width = sequences * tokens, config.width
     kept = config.key_heads * config.head_width
@@ -144,7 +144,8 @@ def moved(config, number_bytes: float) -> tuple[float, float]:
 
     Forward: two norms read and write; twice, dropout and the residual sum together read two
     numbers, write one, and write a mask of one byte. Backward: a norm reads its input and a
-    gradient, and adds to the residual's gradient; dropout reads a gradient and the mask, and writes.
+    gradient, and adds to the residual's gradient; dropout reads a gradient and the mask, and
+    writes.
     """
     mask = 2 if config.dropout else 0
     return 10 * number_bytes + mask, (14 if mask else 10) * number_bytes + mask
