@@ -154,8 +154,8 @@ def messages_between(case: Case) -> list[tuple[float, str]]:
     ]
     if case.way == "tensor":
         result += [
-            (bytes_of(case, way="sequence, again"), "You divide all of it by N. With tensor parallelism, which "
-             "tensors are whole on every rank, between the layers?"),
+            (bytes_of(case, way="sequence, again"), "You divide all of it by N. With tensor "
+             "parallelism, which tensors are whole on every rank, between the layers?"),
             (bytes_of(case, way="sequence, kept"), "Between the layers, tensor parallelism keeps "
              "every token on every rank: what do norms and dropout keep?"),
         ]  # fmt: skip
