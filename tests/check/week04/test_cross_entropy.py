@@ -290,6 +290,19 @@ def test_every_number_of_ranks_is_tried(ranks):
     assert f"with {ranks} ranks" in verdict.finding
 
 
+@pytest.mark.usefixtures("shared_ranks")
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_last_rank_counts_as_well(place):
+    def wrong_there(worker, *given):
+        answer = list(week04.vocabulary_cross_entropy(worker, *given))
+        answer[place] = answer[place] * (1 + (worker.rank == worker.world_size - 1))
+        return answer
+
+    verdict = check.vocabulary_cross_entropy(wrong_there)
+    assert verdict.status == "wrong"
+    assert "rank 1" in verdict.finding
+
+
 @pytest.mark.parametrize(("sizes", "ignored", "huge"), cross_entropy.CASES)
 def test_the_reference_is_torch_s_own_loss(sizes, ignored, huge):
     logits, targets = cross_entropy.inputs(sizes, ignored, huge)
