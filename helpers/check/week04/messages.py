@@ -129,7 +129,6 @@ def candidates(right: float, case: Case) -> list[tuple[float, str]]:
         (right * 2, "Twice the bytes. A backward of g sends nothing, and a forward of f sends "
          "nothing: which all-reduces are left?"),
         (right * n, "Count the bytes of one rank, not those of all ranks."),
-        (right / n, "Divided by N. How large is the tensor that the ranks sum: whole, or a part?"),
         (right * config.layers, "Count one block, not all layers."),
         (right * config.inner / config.width, "Which width does the message have? The sum is taken "
          "after the row-parallel layer."),

@@ -179,6 +179,13 @@ def full(value):
     return solve
 
 
+def selective_without_inputs(*given):
+    """Right, but with selective recomputation queries, keys and values are not kept."""
+    config, sequences, tokens, ranks, _, e = given
+    kept = 3 * e * sequences * tokens * config.width / ranks
+    return week04.activation_bytes(*given) - kept * (config.recompute == "selective")
+
+
 def block_input(config, sequences, tokens, ranks, way, e):
     return sequences * tokens * config.width * e
 
@@ -207,6 +214,7 @@ ACTIVATIONS = [
     (another(sharded=True), "on every rank: what do norms and dropout keep"),
     (another(sharded=False), "with sequence parallelism?"),
     (another(recompute="selective"), "Which large tensor of the core"),
+    (selective_without_inputs, "The core of attention runs again in the backward"),
     (another(recompute="full"), "From which tensor does it start"),
     (full(lambda *given: block_input(*given[:5], 2)), "How many bytes does each number have"),
     (full(lambda *given: block_input(*given) / given[3]), "How much of this input"),
@@ -243,6 +251,18 @@ def test_gathered_inputs(way, hint):
 
 
 # ----------------------------------------------------------------------- the reference
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+@pytest.mark.parametrize(
+    ("way", "row"),
+    [("tensor", "tensor, selective"), ("sequence, again", "tensor and sequence, selective")],
+)
+def test_the_solution_without_scores_is_the_paper_s_table(way, row, ranks):
+    """Korthikanti et al. 2022, table 2: s b h (10 + 24/t) and s b h 34/t, 2 bytes a number."""
+    config = replace(activations.CASES[0].config, dropout=0.1, recompute="selective")
+    found = week04.activation_bytes(config, 3, 64, ranks, way, 2)
+    assert found == pytest.approx(korthikanti(3, 64, config.width, config.heads, ranks, row))
 
 
 @pytest.mark.parametrize("cases", [messages.CASES, activations.CASES])

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from helpers import check
 from helpers.check.week04 import cross_entropy
 from helpers.check.week04.cross_entropy_values import Cut, gradients, losses
-from helpers.check.week04.kinds import RIGHT
+from helpers.check.week04.kinds import RIGHT, close
 from notebooks.solutions import week04
 
 MAX = dist.ReduceOp.MAX
@@ -106,6 +106,13 @@ def sums_padded_logits(worker, logits, targets, start):
     return answer.detach(), of[..., start:total]
 
 
+def sends_its_own_part(worker, logits, targets, start):
+    """Right, and one message has the size of this rank's part. All parts of 6 have that size."""
+    if logits.shape[-1] == 6 and worker.world_size == 2:
+        dist.all_reduce(logits.clone())
+    return week04.vocabulary_cross_entropy(worker, logits, targets, start)
+
+
 def token_by_token(worker, logits, targets, start):
     every = [
         [
@@ -189,6 +196,7 @@ MISTAKES = [
     (gradient_of(lambda p, worker: (p["softmax"] - p["one"]).sum(1)), "wrong shape"),
     # messages, and what is returned
     (gathers, "grow with the vocabulary"),
+    (sends_its_own_part, "grow with the vocabulary"),
     (sums_padded_logits, "grow with the vocabulary"),
     (token_by_token, "Send all tokens' numbers together"),
     (no_shift_and_no_care, "Which row of this rank's logits"),
@@ -282,6 +290,19 @@ def test_every_number_of_ranks_is_tried(ranks):
     assert f"with {ranks} ranks" in verdict.finding
 
 
+@pytest.mark.usefixtures("shared_ranks")
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_last_rank_counts_as_well(place):
+    def wrong_there(worker, *given):
+        answer = list(week04.vocabulary_cross_entropy(worker, *given))
+        answer[place] = answer[place] * (1 + (worker.rank == worker.world_size - 1))
+        return answer
+
+    verdict = check.vocabulary_cross_entropy(wrong_there)
+    assert verdict.status == "wrong"
+    assert "rank 1" in verdict.finding
+
+
 @pytest.mark.parametrize(("sizes", "ignored", "huge"), cross_entropy.CASES)
 def test_the_reference_is_torch_s_own_loss(sizes, ignored, huge):
     logits, targets = cross_entropy.inputs(sizes, ignored, huge)
@@ -299,6 +320,19 @@ def test_the_reference_is_torch_s_own_loss(sizes, ignored, huge):
         here = (targets >= start) & (targets < start + sizes[rank])
         assert here.any()  # else a rank's part of the sum of targets would be nothing
         assert not here.all()
+
+
+@pytest.mark.parametrize("values", [losses, gradients])
+def test_no_wrong_candidate_is_right_in_all_cases(values):
+    """Else that mistake would pass."""
+    right = {}
+    for sizes, ignored, huge in cross_entropy.CASES:
+        for rank in range(len(sizes)):
+            kinds = values(Cut(*cross_entropy.inputs(sizes, ignored, huge), sizes, rank))
+            for kind, value in kinds.items():
+                one = value.shape == kinds[RIGHT].shape and close(value, kinds[RIGHT])
+                right[kind] = right.get(kind, True) and one
+    assert [kind for kind, always in right.items() if always] == [RIGHT]
 
 
 def test_the_cases_are_as_hard_as_they_say():

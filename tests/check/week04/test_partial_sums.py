@@ -140,6 +140,18 @@ def test_the_ninth_digit_counts():
 
 
 @pytest.mark.usefixtures("shared_ranks")
+def test_the_last_rank_counts_as_well():
+    def wrong_there(worker, model, cut):
+        week04.sum_partial_gradients(worker, model, cut)
+        if worker.rank == 1:
+            model.norm.weight.grad *= 3
+
+    verdict = check.sum_partial_gradients(wrong_there)
+    assert verdict.status == "wrong"
+    assert "rank 1" in verdict.finding
+
+
+@pytest.mark.usefixtures("shared_ranks")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_number_of_ranks_is_tried(ranks):
     def wrong_there(worker, model, cut):
