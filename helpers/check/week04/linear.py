@@ -6,6 +6,7 @@ B  sequences        T  tokens        D  width        F  inner width, cut over N 
 from functools import partial
 
 import torch
+import torch.distributed as dist
 
 from helpers.check.oracle import HANG_HINT, NotRight, examine
 from helpers.check.verdict import Verdict
@@ -49,7 +50,7 @@ def column(rank: int, n: int, width: int):
     products, of_weight = x @ weight.t(), of_y.flatten(0, 1).t() @ x.flatten(0, 1)
     whole, of_bias = products + bias, of_y.sum((0, 1))
     parts = torch.stack([of_y[..., g] @ weight[g] for g in groups])  # (N, B, T, D)
-    of_x = parts.sum(0)
+    of_x, mixed = parts.sum(0), sum(of_y[..., g] for g in groups)
     y = {
         RIGHT: whole[..., mine],
         "without the bias": products[..., mine],
@@ -70,6 +71,8 @@ def column(rank: int, n: int, width: int):
             "this rank's part, divided by N": parts[rank] / n,
             "the mean over the ranks": of_x / n,
             "N times the right one": n * of_x,
+            "from summed gradients of y": mixed @ weight[mine],
+            "from summed gradients of y, summed": sum(mixed @ weight[g] for g in groups),
         },
         "of_weight": cut_candidates(of_weight, groups, rank, 0),
         "of_bias": cut_candidates(of_bias, groups, rank, 0)
@@ -130,7 +133,7 @@ def cut_candidates(whole, groups, rank: int, dim: int) -> dict[str, torch.Tensor
         "the sum over the ranks": sum(every),
         "the mean over the ranks": sum(every) / n,
         "the whole gradient": whole,
-        "transposed": every[rank].mT if whole.ndim == 2 else every[rank],
+        **({"transposed": every[rank].t()} if whole.ndim == 2 else {}),
         **{f"the gradient of rank {r}": each for r, each in enumerate(every)},
     }
 
@@ -142,28 +145,39 @@ def run_linear(worker, solve, layer, width):
     watch = Watch()
     with watch:
         answer = solve(worker, *given)
-        pair = isinstance(answer, tuple | list) and len(answer) == 2 and callable(answer[1])
-        if not pair:
-            return {"returned": f"{shown(answer)}, not y and backward"}
-        y, backward = answer
-        report = {"y": kind_of(y, candidates["y"]), "unwaited": {"forward": watch.unwaited()}}
-        watch.mark("forward over")
+    report = {"unwaited": {"forward": watch.unwaited()}, "messages": {"forward": messages(watch)}}
+    report["due"] = {phase: B * T * size * of_y.element_size() for phase, size in due.items()}
+    if isinstance(answer, tuple | list) and len(answer) == 2 and callable(answer[1]):
+        report["y"] = kind_of(answer[0], candidates["y"])
+    else:
+        report["returned"] = f"{shown(answer)}, not y and backward"
+    if not right_everywhere(report.get("y")):
+        return report
+    backward = answer[1]
+    watch = Watch()
+    with watch:
         gradients = backward(of_y)
     if not isinstance(gradients, tuple | list) or len(gradients) != 3:
         return {"returned": f"{shown(gradients)} from backward, not three gradients"}
     for name, gradient in zip(NAMES, gradients, strict=True):
         report[name] = kind_of(gradient, candidates[name])
-    report["unwaited"]["backward"] = watch.unwaited() - report["unwaited"]["forward"]
-    after = watch.since("forward over")
-    forward = watch.events[: len(watch.events) - len(after) - 1]
-    report["messages"] = {
-        phase: [(event.name, event.nbytes) for event in events if event.kind == "message"]
-        for phase, events in (("forward", forward), ("backward", after))
-    }
-    report["due"] = {phase: B * T * size * of_y.element_size() for phase, size in due.items()}
+    report["unwaited"]["backward"] = watch.unwaited()
+    report["messages"]["backward"] = messages(watch)
     now = zip(("x", "weight", "bias", "of_y"), (*given, of_y), kept, strict=True)
     report["changed"] = [name for name, tensor, before in now if not tensor.equal(before)]
     return report
+
+
+def messages(watch: Watch) -> list[tuple[str, int]]:
+    """Calls and payloads in bytes."""
+    return [(event.name, event.nbytes) for event in watch.events if event.kind == "message"]
+
+
+def right_everywhere(kind: str | None) -> bool:
+    """Whether the value is right on all ranks. Else no rank goes on, and none waits for another."""
+    wrong = torch.tensor([int(kind != RIGHT)])
+    dist.all_reduce(wrong)
+    return not wrong
 
 
 def shown(answer) -> str:
@@ -200,7 +214,7 @@ def judge_linear(runs, width, exercise):
                         f"  messages in the {phase}: {said(sent)}",
                         hint_value(exercise, name, run, phase),
                     )
-            if run["changed"]:
+            if phase == "backward" and run["changed"]:
                 raise NotRight(
                     f"right, but rank {rank} wrote into {run['changed'][0]}, which it was given",
                     "An all-reduce writes into its tensor. Autograd, or another layer, may still "
@@ -228,6 +242,6 @@ def hint_failure(finding: str, exercise: str) -> str:
             "Two sizes do not fit. Write the shape beside each tensor: which dim of W belongs to "
             "the outputs, and which one do the ranks share?"
         )
-    if "no sign of life" in finding:
+    if "no sign of life" in finding or "SIGABRT" in finding:
         return HANG_HINT
     return ""

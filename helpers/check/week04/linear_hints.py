@@ -57,6 +57,11 @@ def column_input(kind: str, sent) -> str:
         )
     if kind == "N times the right one":
         return "Summed once too often. How many ranks had the whole sum already?"
+    if kind.startswith("from summed"):
+        return (
+            "You summed gradients of y, and each rank has those of its own outputs. Multiply by "
+            "this rank's part of W first. Of which tensor does every rank then have a part?"
+        )
     return shape_of(kind)
 
 
@@ -112,7 +117,7 @@ def own_gradient(kind: str, sent) -> str:
     if kind == "transposed":
         return "A gradient has the shape of its tensor. Yours is transposed."
     if kind == "the mean over the tokens":
-        return "Each number of the bias reaches all B T tokens. Are their gradients added, or averaged?"
+        return "Each number of the bias reaches all tokens: are their gradients added, or averaged?"
     if kind.startswith("the gradient of rank"):
         return "This is another rank's group. On which number does the cut depend?"
     return shape_of(kind)
