@@ -2,6 +2,7 @@
 
 import math
 
+from helpers.check.week04.cross_entropy_values import LOWERED
 from helpers.check.week04.kinds import INFINITE, OTHER, ROUNDED
 
 LOCAL = (
@@ -34,9 +35,9 @@ LOSS = {
     "local softmax, own targets": LOCAL,
     "local softmax, summed": LOCAL,
     "local softmax": LOCAL,
+    "local softmax, own maximum": LOCAL,
     "own targets": "That is the loss of this rank's own targets. Every rank needs the whole loss.",
     "own target's logit": MISSING,
-    "own target's logit, lowered": MISSING,
     "each rank's maximum": MAXIMUM,
     "each rank's maximum, put back": MAXIMUM,
     "every rank's row": EVERY,
@@ -87,7 +88,7 @@ def hint_loss(kind: str, shown: float | None, sent: bool) -> str:
         )
     if kind == OTHER and not sent:
         return LOCAL
-    return LOSS.get(kind) or common(kind)
+    return LOSS.get(kind.removesuffix(LOWERED)) or common(kind)
 
 
 def hint_gradient(kind: str) -> str:

@@ -108,7 +108,7 @@ def own_gradient(kind: str, sent) -> str:
     if kind in ("the sum over the ranks", "the mean over the ranks"):
         return (
             "You summed groups that belong to different ranks. Only copies of one parameter need "
-            "a sum: who else has this group?"
+            "a sum: which other rank has this group?"
         )
     if kind == "the right one, divided by N":
         return "Divided by N. Each number of the gradient belongs to one rank: nothing to share."

@@ -5,7 +5,7 @@ import math
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
-from helpers.check.week04.measured import Case, measure
+from helpers.check.week04.measured import NOT_USED, Case, measure
 from helpers.models.config import GPTConfig
 
 SMALL = {"vocab": 8, "context": 16, "width": 32, "layers": 3, "heads": 4, "hidden": 104}
@@ -18,8 +18,8 @@ def case(way: str, ranks: int, number: int = 4, recompute: str = "none", **chang
 
 
 CASES = (
-    case("tensor", 2),
     case("tensor", 4),
+    case("tensor", 2),
     case("tensor", 4, number=8, width=24, mlp="gelu"),
     case("tensor", 2, recompute="selective"),
     case("tensor", 4, recompute="full"),
@@ -36,11 +36,11 @@ def message_bytes(fn) -> Verdict:
     The reference is a real forward and backward of a block. Its calls are counted, and each counts
     with the bytes that a ring sends for it.
     """
-    cases = [(one.title(), one.arguments(), {"case": one}) for one in CASES]
+    cases = [(one.title(), one.arguments(), {"case": one, "fn": fn}) for one in CASES]
     return examine_here("message_bytes", fn, cases, judge_bytes)
 
 
-def judge_bytes(answer, *arguments, case: Case):
+def judge_bytes(answer, *arguments, case: Case, fn):
     if not is_number(answer):
         raise NotRight(f"returned {answer!r}", "Return one number of bytes.")
     right = measure(CASES)[case].sent
@@ -50,15 +50,17 @@ def judge_bytes(answer, *arguments, case: Case):
             f"{case.bytes_per_number} bytes a number\n"
             f"  you returned {answer:,.10g} bytes; a rank sent {right:,.10g} in a forward and a "
             "backward of one block",
-            hint_bytes(answer, right, case),
+            hint_bytes(answer, right, case, fn),
         )
 
 
-def hint_bytes(answer: float, right: float, case: Case) -> str:
+def hint_bytes(answer: float, right: float, case: Case, fn) -> str:
     """The hint for the common mistake that gives this answer."""
     n = case.ranks
     if n == 1:
         return "One rank has nobody to send to. Which factor of a ring is zero for one rank?"
+    if case.ignores_number(fn):
+        return NOT_USED[math.isclose(answer * case.bytes_per_number, right, rel_tol=1e-9)]
     for value, hint in candidates(right, case):
         if value != right and math.isclose(answer, value, rel_tol=1e-9):
             return hint
@@ -70,8 +72,8 @@ def hint_bytes(answer: float, right: float, case: Case) -> str:
 
 def candidates(right: float, case: Case) -> list[tuple[float, str]]:
     """Wrong answers, each with its hint. A unit is a ring's pass around a B T D tensor."""
-    config, n, e = case.config, case.ranks, case.bytes_per_number
-    tensor = case.sequences * case.tokens * config.width * e
+    config, n = case.config, case.ranks
+    tensor = case.sequences * case.tokens * config.width * case.bytes_per_number
     unit = (n - 1) / n * tensor
     units = right / unit  # 8 for tensor parallelism
     ring = (
@@ -105,7 +107,12 @@ def candidates(right: float, case: Case) -> list[tuple[float, str]]:
              "kept for the backward."),
         ],
     }.get(case.way, [])  # fmt: skip
-    sharded = [(units / 2 * unit, cut_twice), (units * 2 * unit, cut_twice)]
+    sharded = [
+        (right / 2, cut_twice),
+        (right * 2, cut_twice),
+        (right / n, "Divided by N. How large is the tensor that the ranks gather or reduce: T "
+         "tokens, or T/N tokens?"),
+    ]  # fmt: skip
     half = (
         "Half of the bytes. Count the all-reduces of the forward and of the backward, and how "
         "often a ring sends each byte of an all-reduce."
@@ -113,9 +120,6 @@ def candidates(right: float, case: Case) -> list[tuple[float, str]]:
     return [
         *recomputed,
         *again,
-        (right / e, "Return bytes. You counted numbers."),
-        (right * 2 / e, "How many bytes does each number have? It is an argument."),
-        (right * 4 / e, "How many bytes does each number have? It is an argument."),
         *(sharded if case.way != "tensor" else []),
         (units / 2 * tensor, ring),
         (units * tensor, ring),
@@ -125,10 +129,7 @@ def candidates(right: float, case: Case) -> list[tuple[float, str]]:
         (right * 2, "Twice the bytes. A backward of g sends nothing, and a forward of f sends "
          "nothing: which all-reduces are left?"),
         (right * n, "Count the bytes of one rank, not those of all ranks."),
-        (right / n, "Divided by N once more. How large is the tensor that the ranks sum: whole, or "
-         "a rank's part?"),
         (right * config.layers, "Count one block, not all layers."),
         (right * config.inner / config.width, "Which width does the message have? The sum is taken "
          "after the row-parallel layer."),
-        (right * n / (n - 1) / 2, ring),
     ]  # fmt: skip

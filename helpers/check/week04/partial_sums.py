@@ -14,7 +14,7 @@ from helpers.state.slicing import fill, take
 
 RANKS = (2, 3)
 CONFIG = GPTConfig(
-    vocab=33, context=12, width=24, layers=1, heads=12, norm="layer", positions="learned",
+    vocab=36, context=12, width=24, layers=1, heads=12, norm="layer", positions="learned",
     mlp="gelu", bias=True,
 )  # fmt: skip
 FROZEN = "blocks.0.mlp_norm.bias"
@@ -143,6 +143,6 @@ def left_out(names: list[str]) -> str:
 def hint_failure(finding: str) -> str:
     if "NoneType" in finding:
         return "A frozen parameter has no gradient: its `.grad` is None on every rank."
-    if "no sign of life" in finding:
+    if "no sign of life" in finding or "SIGABRT" in finding:
         return HANG_HINT
     return ""
