@@ -25,7 +25,10 @@ from helpers.plans.schedules.action import (
 def zero_bubble_h1(ranks: int, micro_batches: int) -> Schedule:
     """ZB-H1: 1F1B's order with each W a little later, within the memory of 1F1B's first rank.
 
-    Rank r computes a W after r more backwards, so every rank keeps at most p micro-batches.
+    Rank r computes a W after r more backwards, so every rank keeps at most p micro-batches. The
+    bubble is (p - 1)(F + I - W), by the paper's table 2, if W is no longer than I and than F. With
+    a longer W than F it is (p - 1) I: until the first gradient reaches rank 0, rank 0 has nothing
+    else to compute within its memory.
 
     Raises:
         ScheduleError: m is less than p.
