@@ -8,6 +8,7 @@ messages      the sends and the receives between the computations
 rendezvous    does it deadlock if a send waits for its receive
 times         when each computation runs; the bubble, in both conventions
 memory        the micro-batches in flight on each rank
+drawing       the picture: ideal and measured, and step by step
 """
 
 from helpers.plans.schedules.action import (
@@ -22,6 +23,7 @@ from helpers.plans.schedules.action import (
     Schedule,
     ScheduleError,
 )
+from helpers.plans.schedules.drawing import draw, draw_spans, step_through
 from helpers.plans.schedules.interleaved import interleaved
 from helpers.plans.schedules.memory import held, in_flight, in_flight_share
 from helpers.plans.schedules.messages import with_messages
@@ -55,6 +57,8 @@ __all__ = [
     "Span",
     "bubble",
     "check",
+    "draw",
+    "draw_spans",
     "gpipe",
     "held",
     "in_flight",
@@ -64,6 +68,7 @@ __all__ = [
     "one_f_one_b",
     "over_ideal",
     "over_total",
+    "step_through",
     "stuck",
     "timeline",
     "with_messages",

@@ -1,7 +1,6 @@
 """Messages match on both sides, receives are posted in time and in the order of the sends."""
 
 from collections import defaultdict
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
