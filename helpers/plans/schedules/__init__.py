@@ -8,6 +8,8 @@ messages      the sends and the receives between the computations
 rendezvous    does it deadlock if a send waits for its receive
 times         when each computation runs; the bubble, in both conventions
 memory        the micro-batches in flight on each rank
+grid          a text to edit: a line for each rank
+optimum       the shortest schedule within a memory cap, proved by HiGHS
 drawing       the picture: ideal and measured, and step by step
 """
 
@@ -24,9 +26,11 @@ from helpers.plans.schedules.action import (
     ScheduleError,
 )
 from helpers.plans.schedules.drawing import draw, draw_spans, step_through
+from helpers.plans.schedules.grid import from_grid, to_grid
 from helpers.plans.schedules.interleaved import interleaved
 from helpers.plans.schedules.memory import held, in_flight, in_flight_share
 from helpers.plans.schedules.messages import with_messages
+from helpers.plans.schedules.optimum import Optimum, optimum
 from helpers.plans.schedules.plain import gpipe, naive, one_f_one_b
 from helpers.plans.schedules.rendezvous import stuck
 from helpers.plans.schedules.times import (
@@ -52,6 +56,7 @@ __all__ = [
     "Bubble",
     "Costs",
     "Message",
+    "Optimum",
     "Schedule",
     "ScheduleError",
     "Span",
@@ -59,6 +64,7 @@ __all__ = [
     "check",
     "draw",
     "draw_spans",
+    "from_grid",
     "gpipe",
     "held",
     "in_flight",
@@ -66,11 +72,13 @@ __all__ = [
     "interleaved",
     "naive",
     "one_f_one_b",
+    "optimum",
     "over_ideal",
     "over_total",
     "step_through",
     "stuck",
     "timeline",
+    "to_grid",
     "with_messages",
     "zero_bubble_h1",
     "zero_bubble_v",
