@@ -1,6 +1,7 @@
 """What a rank offers: log, track, its place, its seeds."""
 
 import os
+import random
 import time
 
 import numpy as np
@@ -125,3 +126,10 @@ def test_a_closed_stdout_is_no_failure():
         return worker.rank
 
     assert list(launch(quiet)) == [0, 1]
+
+
+def test_every_rank_draws_its_own_numbers(cluster):
+    """A fork inherits the states of all generators: the server has imported numpy."""
+    drawn = cluster.run(lambda worker: (np.random.rand(), torch.rand(()).item(), random.random()))
+    for one, other in zip(*drawn, strict=True):
+        assert one != other
