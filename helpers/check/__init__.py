@@ -31,6 +31,7 @@ _PLACE = {
     "order_1f1b": "week05.order",
     "bubble_share": "week05.share",
     "pipeline_step": "week05.step",
+    "fuse_messages": "week05.fuse",
     "place_axes": "week05.axes",
 }
 

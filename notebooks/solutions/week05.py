@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.comm.mesh import Layout
+from helpers.plans.schedules import Message
 
 
 def order_1f1b(ranks, micro_batches):
@@ -53,6 +54,18 @@ def pipeline_step(worker, stage, micro_batches, targets):
         if rank > 0:
             dist.send(x.grad, dst=rank - 1)
     return total if rank == last else None
+
+
+def fuse_messages(steps):
+    """All messages between two computations are one group: `send_forward_recv_backward`."""
+    groups = []
+    for step in steps:
+        after_message = groups and isinstance(groups[-1][0], Message)
+        if isinstance(step, Message) and after_message:
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+    return groups
 
 
 def place_axes(nodes, gpus_per_node, heads, layers, state_bytes, gpu_bytes):

@@ -1,1 +1,1 @@
-"""Exercises of week 5: 1F1B as data, the bubble, a step of GPipe on ranks, and the axes."""
+"""Exercises of week 5: 1F1B as data, its bubble and messages, a step on ranks, the axes."""

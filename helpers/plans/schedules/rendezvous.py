@@ -5,6 +5,8 @@ receiver takes the message: so do large messages of MPI, and NCCL's. In 1F1B two
 wait for each other: rank r sends an activation down while rank r + 1 sends a gradient up.
 """
 
+from collections.abc import Sequence
+
 from helpers.plans.schedules.action import SEND, Action, Message, Schedule
 from helpers.plans.schedules.messages import with_messages
 
@@ -29,24 +31,31 @@ def stuck(schedule: Schedule, way: str = "rendezvous") -> dict[int, tuple[Messag
     """
     if way not in WAYS:
         raise ValueError(f"way is {way!r}; there are {', '.join(WAYS)}")
-    programs = [groups(steps, way) for steps in with_messages(schedule, ahead=0)]
+    return waiting([groups(steps, way) for steps in with_messages(schedule, ahead=0)])
+
+
+def waiting(programs: Sequence[Sequence[Sequence[Message]]]) -> dict[int, tuple[Message, ...]]:
+    """The same for any programs: for each rank its groups of Messages, in order.
+
+    A rank posts a group together, and begins the next group when every message of it has gone.
+    """
+    left = [[list(group) for group in program] for program in programs]
     moved = True
     while moved:
         moved = False
-        for rank, program in enumerate(programs):
-            if not program:
-                continue
-            for message in [one for one in program[0] if one.kind == SEND]:
-                other = programs[message.peer]
+        for rank, program in enumerate(left):
+            for message in [one for one in (program[0] if program else ()) if one.kind == SEND]:
+                other = left[message.peer]
                 matching = [one for one in (other[0] if other else ()) if pair(message, one, rank)]
                 if matching:
                     program[0].remove(message)
                     other[0].remove(matching[0])
                     moved = True
-        for program in programs:
+        for program in left:
             while program and not program[0]:
                 program.pop(0)
-    return {rank: tuple(sorted(program[0])) for rank, program in enumerate(programs) if program}
+                moved = True
+    return {rank: tuple(sorted(program[0])) for rank, program in enumerate(left) if program}
 
 
 def groups(steps, way: str) -> list[list[Message]]:

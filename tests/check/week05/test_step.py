@@ -9,6 +9,7 @@ from helpers import check
 from notebooks.solutions import week05
 
 
+@pytest.mark.usefixtures("shared_ranks")
 def test_the_solution_passes():
     verdict = check.pipeline_step(week05.pipeline_step)
     assert verdict, verdict
