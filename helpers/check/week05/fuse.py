@@ -21,8 +21,8 @@ from helpers.plans.schedules.rendezvous import waiting
 
 SCHEDULES = (
     gpipe(2, 2),
-    one_f_one_b(2, 3),
     one_f_one_b(4, 8),
+    one_f_one_b(2, 3),
     one_f_one_b(3, 2),
     zero_bubble_h1(3, 5),
 )
