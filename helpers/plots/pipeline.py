@@ -33,8 +33,9 @@ def pipelines(
 
     Args:
         rows: title -> pieces (rank, start, stop, kind, stage, micro-batch); the kind is "F", "B",
-            "I" or "W". Each row has its own axis of time.
-        xlabel: the axis of time with its unit, for all rows, or one for each.
+            "I" or "W".
+        xlabel: the axis of time with its unit. One for all rows: the rows have the same scale. A
+            list with one for each row: each row has its own scale.
         shown: draw the first pieces of each row only, so many, and frame the last of them. The
             axes stay those of all pieces.
         counts: for each rank, a number to the right of its lane: activations held, for example.
@@ -53,12 +54,15 @@ def pipelines(
 
     if not rows or not all(rows.values()):
         raise ValueError("each row of the picture needs at least one piece")
-    labels = [xlabel] * len(rows) if isinstance(xlabel, str) else list(xlabel)
+    together = isinstance(xlabel, str)
+    labels = [xlabel] * len(rows) if together else list(xlabel)
     lanes = [1 + max(piece[0] for piece in pieces) for pieces in rows.values()]
     heights = [LANE * lane + SPACE for lane in lanes]
     figure = Picture(figsize=(width, sum(heights) + 0.35))
     plots = figure.subplots(len(rows), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, label, (title, pieces) in zip(plots, labels, rows.items(), strict=True):
+        left, right = ends([p for each in rows.values() for p in each] if together else pieces)
+        axes.set_xlim(left, right)
         draw_row(axes, pieces, width, shown, counts)
         axes.set_xlabel(label)
         with course_style():
@@ -75,10 +79,10 @@ def draw_row(axes, pieces: Sequence[Piece], width: float, shown, counts):
     """The lanes of one timeline, with the idle time in grey behind them."""
     from matplotlib.patches import Rectangle
 
-    left, right = min(piece[1] for piece in pieces), max(piece[2] for piece in pieces)
-    right = max(right, left + 1e-12)
+    left, right = ends(pieces)
     names = [f"rank {rank}" for rank in range(1 + max(piece[0] for piece in pieces))]
-    letters = (right - left) / (width - LETTER * len(names[-1]) - 0.5) * LETTER
+    shown_time = axes.get_xlim()[1] - axes.get_xlim()[0]
+    letters = shown_time / (width - LETTER * len(names[-1]) - 0.5) * LETTER
     for rank in range(len(names)):
         axes.broken_barh([(left, right - left)], (rank - 0.4, 0.752), facecolor=FAINT)
         stages = sorted({piece[4] for piece in pieces if piece[0] == rank})
@@ -101,11 +105,17 @@ def draw_row(axes, pieces: Sequence[Piece], width: float, shown, counts):
         axes.annotate(f" {count}", (1.0, rank), color=GREY, **place)
     if unknown := {piece[3] for piece in pieces} - set(KINDS):
         raise KeyError(f"no kinds {sorted(unknown)}; there are {', '.join(KINDS)}")
-    axes.set(xlim=(left, right), ylim=(len(names) - 0.5, -0.5))
+    axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.grid(visible=False)
+
+
+def ends(pieces: Sequence[Piece]) -> tuple[float, float]:
+    """The first start and the last stop."""
+    left, right = min(piece[1] for piece in pieces), max(piece[2] for piece in pieces)
+    return left, max(right, left + 1e-12)
 
 
 def paler(color: str, chunk: int) -> str:

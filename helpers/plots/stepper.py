@@ -8,8 +8,8 @@ INTERVAL = 700  # milliseconds between two steps of the animation
 class Stepper:
     """Step through pictures with a slider or as an animation.
 
-    In a notebook with a running kernel, a play button and a slider stand above the picture. Without
-    a kernel (on GitHub, on a printed page), or without ipywidgets, the picture stands alone.
+    A running kernel shows a play button and a slider above the picture. A saved notebook, a printed
+    page and a kernel without ipywidgets show the picture alone.
 
     Args:
         draw: step -> Picture, for the steps 0 to last.

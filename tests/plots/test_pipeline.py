@@ -42,6 +42,17 @@ def test_two_rows_with_their_own_axes_and_the_same_colours():
     assert "rank 1 computes 30 between 10 and 40" in figure.alt
 
 
+def test_one_label_is_one_scale():
+    slow = [(r, 10 * a, 10 * b, *rest) for r, a, b, *rest in PIECES]
+    rows = {"mine": PIECES, "the optimum": slow}
+    together = plots.pipelines(rows, xlabel="units")
+    assert [axes.get_xlim() for axes in together.axes] == [(0, 60)] * 2
+    idle = together.axes[0].collections[0].get_paths()[0].get_extents()
+    assert (idle.x0, idle.x1) == (0, 6)  # the grey lane ends with its own row
+    apart = plots.pipelines(rows, xlabel=["units", "ms"])
+    assert [axes.get_xlim() for axes in apart.axes] == [(0, 6), (0, 60)]
+
+
 def test_a_rank_s_further_stages_are_paler():
     pieces = [(0, 0, 1, "F", 0, 0), (0, 1, 2, "F", 3, 0)]
     colors = [color for *_, color in drawn(plots.pipelines({"x": pieces}).axes[0])]

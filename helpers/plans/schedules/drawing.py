@@ -17,7 +17,8 @@ def draw_spans(rows: Mapping[str, Sequence[Span]], *, xlabel: str | Sequence[str
 
     Args:
         rows: name -> Spans: {"ideal": timeline(schedule), "measured here, paced": measured}.
-        xlabel: the axis of time with its unit, for all rows, or one for each.
+        xlabel: the axis of time with its unit. One for all rows: the rows have the same scale. A
+            list with one for each row: each row has its own scale.
 
     Returns:
         The Picture.

@@ -1,6 +1,6 @@
 """A schedule as a text to edit: a line for each rank, a cell for each computation.
 
-    rank 0: F0 F1 .  .  B0 B1
+    rank 0: F0 F1 .  B0 .  B1
     rank 1: .  F0 B0 F1 B1
 
 A cell is F, B, I or W and the number of the micro-batch. Dots only show where a rank waits: the
@@ -94,7 +94,7 @@ def _cells(row: str, rank: int):
 
 
 def _placement(orders) -> tuple[int, ...]:
-    """The rank of each stage, from where its cells stand."""
+    """The rank of each stage, from the lines that name it."""
     ranks: dict[int, int] = {}
     for rank, order in enumerate(orders):
         if not order:
@@ -113,7 +113,7 @@ def _placement(orders) -> tuple[int, ...]:
 
 
 def _no_gap(orders, micros: int):
-    """A micro-batch that nobody computes is a slip of the pen, a large number for example."""
+    """Raise for a micro-batch without a computation: a number is mistyped."""
     named = {action.micro for order in orders for action in order}
     if missing := set(range(micros)) - named:
         raise ScheduleError(

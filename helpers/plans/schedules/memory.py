@@ -6,9 +6,9 @@ from helpers.plans.schedules.action import BACKWARD, FORWARD, WEIGHT, Schedule
 def held(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
     """For each rank and each of its Actions: the activations that it keeps while the Action runs.
 
-    The unit is one micro-batch through one stage. A forward keeps it; the whole backward, or the
-    gradient of the weights, frees it at its end. (I frees a part already. The zero-bubble paper
-    counts that part apart.)
+    The unit is the activations of one micro-batch in one stage. A forward makes them; the whole
+    backward, or the gradient of the weights, frees them at its end. (I frees a part of them
+    earlier. The zero-bubble paper counts this part separately.)
     """
     counts = []
     for order in schedule.orders:

@@ -16,15 +16,15 @@ WAYS = ("rendezvous", "fused")
 def stuck(schedule: Schedule, way: str = "rendezvous") -> dict[int, tuple[Message, ...]]:
     """The messages in which ranks wait for ever: {rank: its Messages}; empty without a deadlock.
 
-    The answer is exact: what can run here always runs, in whatever order the ranks come.
+    The answer does not depend on the ranks' speeds: each rank's next messages are fixed.
 
     Args:
         way: "rendezvous": one message after another. A receive is called right before the
             computation that needs it, a send right after the computation that made it.
             "fused": a rank posts all messages between two computations together, then waits for
             all of them (`send_forward_recv_backward` in Megatron-LM, `batch_isend_irecv` in
-            PyTorch). It cures 1F1B and ZB-H1. Interleaved 1F1B and ZB-V need more: sends that
-            nobody waits for until later.
+            PyTorch). It cures 1F1B and ZB-H1. Interleaved 1F1B and ZB-V need more: sends that a
+            rank does not wait for.
 
     Raises:
         ValueError: there is no such way.
