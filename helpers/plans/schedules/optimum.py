@@ -5,7 +5,8 @@ thing at a time; a computation starts after its inputs; a rank keeps no more act
 cap. HiGHS, through `scipy.optimize.milp`, minimises the end and proves the bound: for a few ranks
 and micro-batches only, as the program has (computations x time) variables.
 
-Qi et al. 2023, arXiv:2401.10241, appendix G, has an integer program of the same problem.
+Qi et al. 2023, arXiv:2401.10241, section 3, search schedules under a memory limit, too: by a
+heuristic, and by an integer program.
 """
 
 from collections.abc import Sequence

@@ -4,8 +4,8 @@
     bubble  the idle time of a rank: of the whole step, or of the rank's own span
     span    from the start of a rank's first computation to the end of its last
 
-There are two conventions for a bubble: over the ideal time it is (p - 1)/m for GPipe and 1F1B, over the
-total time (p - 1)/(m + p - 1). `over_ideal` and `over_total` turn one into the other.
+There are two conventions for a bubble. That of GPipe and 1F1B is (p - 1)/m over the ideal time, and
+(p - 1)/(m + p - 1) over the total time. `over_ideal` and `over_total` turn one into the other.
 """
 
 import math

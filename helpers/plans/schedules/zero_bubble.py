@@ -1,7 +1,7 @@
 """Zero bubble: the backward in two parts, I and W, so that W fills the idle time.
 
-Another rank waits for the input's gradient (I) only. The gradient of the weights (W) may be computed
-at any later time.
+Another rank waits for the input's gradient (I) only. The gradient of the weights (W) may be
+computed at any later time.
 
 Qi et al. 2023, "Zero Bubble Pipeline Parallelism", arXiv:2401.10241, sections 2, 4 and 6.
 """
