@@ -25,7 +25,7 @@ from helpers.plans.schedules.action import (
     Schedule,
     ScheduleError,
 )
-from helpers.plans.schedules.drawing import draw, draw_spans, step_through
+from helpers.plans.schedules.drawing import beside_optimum, draw, draw_spans, step_through
 from helpers.plans.schedules.grid import from_grid, to_grid
 from helpers.plans.schedules.interleaved import interleaved
 from helpers.plans.schedules.memory import held, in_flight, in_flight_share
@@ -60,6 +60,7 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "Span",
+    "beside_optimum",
     "bubble",
     "check",
     "draw",

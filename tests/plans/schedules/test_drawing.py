@@ -8,8 +8,10 @@ from helpers.plans.schedules import (
     Schedule,
     ScheduleError,
     Span,
+    beside_optimum,
     draw,
     draw_spans,
+    from_grid,
     one_f_one_b,
     step_through,
     timeline,
@@ -37,6 +39,22 @@ def test_measured_spans_beside_the_ideal():
     titles = [axes.get_title("left") for axes in figure.axes]
     assert titles == [f"{n}: bubble 33.3% of the step, 50.0% of the work"
                       for n in ("ideal", "measured here")]  # fmt: skip
+
+
+def test_a_student_s_schedule_beside_the_optimum():
+    slow = from_grid("""
+        F0 . . B0 F1 . . B1 F2 B2
+        .  F0 B0 . . F1 B1 . F2 B2
+    """)
+    figure = beside_optimum(slow)
+    first, second = (axes.get_title("left") for axes in figure.axes)
+    assert first.startswith("yours, 18 units: bubble 50.0% of the step")
+    assert second.startswith("optimum, 18 units (proved)")  # with one micro-batch in memory
+    assert "may keep: 1" in figure.axes[1].get_xlabel()
+    better = beside_optimum(slow, cap=2).axes[1].get_title("left")
+    assert better.startswith("optimum, 12 units (proved): bubble 25.0%")
+    split = beside_optimum(zero_bubble_h1(2, 2))
+    assert "gradient of the weights" in split.legends[0].get_texts()[-1].get_text()
 
 
 def test_every_step_of_a_stepper():
