@@ -72,6 +72,12 @@ def test_a_smaller_cap_makes_a_longer_schedule():
     assert times[0] > times[1] > times[2]
 
 
+def test_a_rank_with_less_memory_than_the_ranks_after_it():
+    found = optimum(3, 2, (1, 3, 3))
+    assert found.proved
+    assert found.makespan == 2 * 3 * 3  # the first rank lets one micro-batch in at a time
+
+
 def test_messages_and_a_v():
     costs = Costs(forward=1, backward=2, message=1)
     assert optimum(2, 1, 1, costs).makespan == 2 + 4 + 2  # there and back
