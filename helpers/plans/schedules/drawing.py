@@ -63,7 +63,6 @@ def beside_optimum(
 
     Raises:
         ScheduleError: the schedule cannot run, or `optimum` cannot search for it.
-        TimeoutError: no schedule was found in time.
     """
     own = timeline(schedule, costs)
     most = max(in_flight(schedule)) if cap is None else cap
@@ -74,6 +73,7 @@ def beside_optimum(
         costs,
         split=schedule.split,
         placement=schedule.placement,
+        known=schedule,
         seconds=seconds,
     )
     proof = "proved" if best.proved else f"not proved: {best.bound:g} may be possible"
