@@ -9,8 +9,12 @@ from helpers.plans.schedules.times import UNIT, Costs, Span, bubble, timeline
 
 
 def pieces(spans: Sequence[Span]) -> list[tuple[int, float, float, str, int, int]]:
-    """Spans as plain tuples, for `helpers.plots`."""
-    return [(s.rank, s.start, s.stop, s.action.kind, s.action.stage, s.action.micro) for s in spans]
+    """Spans as plain tuples, for `helpers.plots`; the first one starts at time 0."""
+    zero = min((span.start for span in spans), default=0.0)
+    return [
+        (s.rank, s.start - zero, s.stop - zero, s.action.kind, s.action.stage, s.action.micro)
+        for s in spans
+    ]
 
 
 def draw_spans(rows: Mapping[str, Sequence[Span]], *, xlabel: str | Sequence[str] = "time"):
