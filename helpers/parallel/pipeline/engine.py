@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from functools import partial
 
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge

@@ -1,6 +1,6 @@
-"""Run one rank's order of a schedule: post receives, compute, send. What is computed is an argument.
+"""Run one rank's order of a schedule: post receives, compute, send.
 
-The same run drives the training engine, paced stages (which sleep) and the measured timeline.
+What is computed is an argument. So the same run drives the training engine and paced stages.
 """
 
 import time
