@@ -18,8 +18,6 @@ from helpers.parallel.units import units
 from helpers.plans.schedules import BACKWARD, FORWARD, INPUT, Action
 from helpers.plans.schedules.times import Span
 
-EMBEDDINGS = ("embedding.", "positions.")  # the parameters that read the tokens
-
 
 class Pipeline:
     """Run this rank's stages by the schedule of the transform `pipeline`.
@@ -150,6 +148,7 @@ class OneStep:
         self.inputs: dict[tuple[int, int], torch.Tensor | None] = {}  # by (stage, micro-batch)
         self.outputs: dict[tuple[int, int], GradientEdge] = {}
         self.halves: dict[tuple[int, int], TwoParts | None] = {}
+        self.gradients: dict[int, torch.Tensor | None] = {}  # of the first stage's outputs
         self.forwards = len(batches)  # of the last stage, still to run
 
     def shape(self, micro: int) -> tuple[int, ...]:
@@ -190,28 +189,29 @@ class OneStep:
 
     def input_gradient(self, stage: int, micro: int, given: torch.Tensor | None):
         module = self.engine.stages[stage]
+        if not stage:  # no stage waits for an input's gradient: W is the whole backward
+            self.gradients[micro] = given
+            return None
         if module.config.recompute == "full":
-            # A block that is recomputed in two parts is recomputed twice.
+            # A block that is recomputed in two parts is recomputed twice: I is the whole backward.
             self.halves[stage, micro] = None
             return self.backward(stage, micro, given)
         x, edge = self.inputs.pop((stage, micro)), self.outputs.pop((stage, micro))
-        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        ends = [x]
-        if x is None:  # the first stage: its path ends at the embedding
-            ends = [p for name, p in trained.items() if name.startswith(EMBEDDINGS)]
-        both = self.halves[stage, micro] = TwoParts(edge, ends, trained.values())
-        gradients = both.first(self.unit(given))
+        trained = [p for p in module.parameters() if p.requires_grad]
+        both = self.halves[stage, micro] = TwoParts(edge, x, trained)
+        gradient, early = both.first(self.unit(given))
         self.end(stage)
-        early = [(p, g) for p, g in zip(both.inputs, gradients, strict=True) if p is not x]
         self.add(early)
-        return None if x is None else gradients[0].contiguous()
+        return gradient.contiguous()
 
     def weight_gradients(self, stage: int, micro: int):
+        if not stage:
+            self.backward(stage, micro, self.gradients.pop(micro))
+            return
         both = self.halves.pop((stage, micro))
         if both is None:
             return
-        watched = self.engine.watched[stage]
-        for one in watched:
+        for one in self.engine.watched[stage]:
             one.begin()
         self.add(both.second())
         self.end(stage)
@@ -225,8 +225,6 @@ class OneStep:
     def add(self, gradients: Iterable[tuple[torch.nn.Parameter, torch.Tensor]]):
         """Add gradients as a backward does, with its reports."""
         for p, gradient in gradients:
-            if gradient is None:
-                continue
             if p.grad is None:
                 p.grad = gradient
             else:
