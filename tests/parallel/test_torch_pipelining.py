@@ -3,10 +3,12 @@
 Absolute tolerance in float64: 1e-12, as for our own strategies.
 """
 
-from functools import partial
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from helpers.comm.mesh import Layout
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.libraries.pipelining import KINDS, TorchPipelining
 from helpers.runtime.failure import WorkerError
@@ -27,9 +29,9 @@ def test_the_same_as_one_process(schedule):
 
 
 def test_what_it_cannot_train():
-    with pytest.raises(WorkerError, match="needs a mesh with the axis pp alone"):
-        twin(layout={"dp": 2})
-    with pytest.raises(WorkerError, match="has no dropout"):
-        twin(GPTConfig(vocab=33, context=12, width=24, layers=4, heads=4, dropout=0.1))
+    with pytest.raises(ValueError, match="needs a mesh with the axis pp alone"):
+        TorchPipelining(CONFIG, 0, SimpleNamespace(layout=Layout(pp=2, dp=2)))
+    with pytest.raises(ValueError, match="has no dropout"):
+        TorchPipelining(replace(CONFIG, dropout=0.1), 0, SimpleNamespace(layout=Layout(pp=2)))
     with pytest.raises(WorkerError, match=r"micro-batches of one size, not \[1, 2\]"):
         twin(sequences=6)

@@ -57,7 +57,7 @@ def stale(stages):
     return losses, versions[-1]
 
 
-@pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.parametrize("stages", [1, 4])
 def test_each_stage_lags_as_the_paper_says(stages):
     runs = launch(on_ranks, stages, device="cpu", config=CONFIG, given=batches())
     losses, weights = stale(stages)

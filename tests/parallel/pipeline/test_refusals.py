@@ -111,6 +111,6 @@ def dying(worker, schedule):
 
 @pytest.mark.parametrize("schedule", [one_f_one_b, gpipe])
 def test_a_stage_killed_between_receive_and_send_is_named(two, schedule):
-    with pytest.raises(WorkerError, match="(?s)rank 1.*SIGKILL"):
+    with pytest.raises(WorkerError, match=r"(?s)rank 1.*SIGKILL"):
         two.run(dying, schedule=schedule)
     assert two.run(partial(steps, recipe=recipe(schedule)), batches=[(4, 12)])[0] == [48]
