@@ -51,7 +51,7 @@ def test_a_schedule_for_other_ranks(two):
 
 
 def test_other_micro_batches_than_the_schedules(two):
-    with pytest.raises(WorkerError, match="the schedule has 4 micro-batches, but .* into 2"):
+    with pytest.raises(WorkerError, match=r"the schedule has 4 micro-batches, but .* into 2"):
         run(two, one_f_one_b(2, 4), micro_batches=2)
     assert run(two, one_f_one_b(2, 4))[0] == [48]  # a schedule as data brings its own number
 
