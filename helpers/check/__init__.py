@@ -28,6 +28,10 @@ _PLACE = {
     "reduce_in_buckets": "week03.buckets",
     "train_by_mpi": "week03.by_mpi",
     "tokens_to_hide": "week03.hiding",
+    "bytes_per_rank": "week06.rank_bytes",
+    "shard_flat": "week06.flat",
+    "zero_1": "week06.stage_1",
+    "bytes_per_step": "week06.step_bytes",
 }
 
 __all__ = sorted(_PLACE)
