@@ -19,7 +19,7 @@ MAKE = {
     "Adam": lambda tensors: torch.optim.Adam(tensors, lr=0.1, eps=1e-3),
 }
 MOMENTS = {"SGD": 1, "Adam": 2}  # numbers of state for one parameter
-SIZES = (4.0, 0.2, 1.0)  # of the gradients, step by step: the norm is above, below, above MAX_NORM
+SIZES = (0.2, 4.0, 2.0)  # the norm of each step: below and above MAX_NORM
 MAX_NORM = 1.0
 SMALL = 64  # bytes: counts of steps and norms
 
@@ -135,8 +135,9 @@ def kind_of(found, before, every, numbers, rank, twin: Twin) -> str:
     n, size = len(every), every.shape[1] // len(every)
     mean, own = every[:, :numbers].mean(0), every[rank, :numbers]
     norm = mean.norm()
+    mixed = torch.cat([every[r, r * size : (r + 1) * size] for r in range(n)])[:numbers]
     scale = torch.cat([
-        clipped(torch.ones(size), shard_norm(every, numbers, r)) for r in range(n)
+        clipped(torch.ones(size).double(), shard_norm(every, numbers, r)) for r in range(n)
     ])[:numbers]  # fmt: skip
     right = twin.after(clipped(mean, norm))
     stale, mine = before.clone(), slice(rank * size, min((rank + 1) * size, numbers))
@@ -152,6 +153,8 @@ def kind_of(found, before, every, numbers, rank, twin: Twin) -> str:
         "the sum, clipped as the mean": twin.after(clipped(mean, norm) * n),
         "own": twin.after(clipped(own, own.norm())),
         "own, not clipped": twin.after(own),
+        "own, each its shard": twin.after(clipped(mixed, mixed.norm())),
+        "own, each its shard, divided": twin.after(clipped(mixed / n, mixed.norm() / n)),
         "not clipped": twin.after(mean),
         "the sum, not clipped": twin.after(mean * n),
         "clipped by shards": twin.after(mean * scale),

@@ -133,7 +133,6 @@ def hint_traffic(answer, params, ranks, stage, number_bytes, micros) -> str:
     known = [
         (right / around, "That is for infinitely many ranks. A rank keeps its own shard: which "
          "part of the buffer does it send?"),
-        (right * ranks / (ranks - 1) ** 2 * ranks, "How many other ranks are there?"),
         (right / number_bytes, "Return bytes. That is how many numbers there are."),
         (right * 8, "Return bytes, not bits."),
         (right / ranks, "Of which size is the buffer that a ring carries around: the whole "
