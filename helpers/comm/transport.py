@@ -36,7 +36,10 @@ class GroupTransport:
 
     Attributes:
         rank, size: this rank's place in the group, and the number of its ranks.
+        lasting: whether the memory of `empty` lasts until `close`.
     """
+
+    lasting = False
 
     def __init__(self, group: dist.ProcessGroup | None = None):
         self.group = dist.group.WORLD if group is None else group

@@ -39,7 +39,7 @@ class Recipe:
         transform: `transform(config, seed, seat, dtype)` returns this rank's module and its parts,
             like `plain`.
         engine: `engine(model, owner)`, like `InTurn`.
-        owner: `owner(model, parts, mesh, *, rule, precision, dtype)`, like `Local`.
+        owner: `owner(model, parts, mesh, *, rule, precision, dtype, device)`, like `Local`.
         precision: an object like `Plain`.
         name: for tables and figures.
     """

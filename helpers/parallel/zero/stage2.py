@@ -1,0 +1,87 @@
+"""ZeRO stage 2: also of the gradients, each rank has only 1/N after the backward."""
+
+import warnings
+
+from helpers.parallel.ddp.replicas import refuse_odd
+from helpers.parallel.zero.gradients import Freed
+from helpers.parallel.zero.pool import Pool
+from helpers.parallel.zero.stage1 import Zero1
+
+
+class Zero2(Zero1):
+    """Hold all parameters; of gradients, optimizer's state and master copies, 1/N.
+
+    In the backward, a unit's gradients are copied to a row. When the unit's backward has ended, the
+    row is reduce-scattered and freed. So a rank has the full gradients of one or two units at a
+    time.
+
+    A rank sends (m + 1) (N-1)/N bytes per byte of parameters and step, with m micro-batches: it
+    cannot keep the gradients of a micro-batch until the next. With m = 1 this is as much as in
+    stage 1. The shards of several micro-batches are added in the dtype of the master copies.
+
+    Args, raises: as for Zero1.
+    """
+
+    wants = frozenset({"units", "gradients"})
+    stage = 2
+
+    def __init__(self, model, parts, mesh, **options):
+        self.pool: Pool | None = None
+        self.warned = False
+        self.sending: list[int] = []  # rows with a running reduce-scatter, oldest first
+        super().__init__(model, parts, mesh, **options)
+        self.rows_of: dict[str, list[int]] = {}
+        for i, unit in enumerate(self.unit_of):
+            self.rows_of.setdefault(unit, []).append(i)
+
+    def gradient_memory(self, row):
+        if self.pool is None:
+            self.pool = Pool(self.transport, max(row.row.size for row in self.rows))
+        wide = self.masters[next(iter(row.parameters))].dtype
+        return Freed(row.row, row.parameters, self.transport, self.pool, wide)
+
+    def gradient(self, name, last):
+        if name not in self.row_of:
+            return
+        refuse_odd(name, self.parameters[name].grad)
+        self.came.add(name)
+        i = self.row_of[name]
+        if self.gradients_of[i].work is not None:
+            self.finish(i)
+        self.gradients_of[i].take(name)
+        self.note(i, "gradients", "filling", self.gradients_of[i].whole)
+
+    def after(self, unit):
+        for i in self.rows_of.get(unit.name, ()):
+            if i in self.gradients_of and self.gradients_of[i].taken:  # the unit's backward has ended, not its forward
+                self.send(i)
+
+    def send(self, i):
+        while self.sending:  # at most one row is sent while the next row is filled
+            self.finish(self.sending[0])
+        super().send(i)
+        self.sending.append(i)
+        if self.gradients_of[i].sent == 2 and not self.warned:
+            self.warn()
+
+    def finish(self, i: int):
+        self.sending.remove(i)
+        self.gradients_of[i].finish()
+        self.note(i, "gradients", "freed")
+        self.note(i, "gradient shard", "held", self.gradients_of[i].shard)
+
+    def send_what_is_left(self):
+        for i in reversed(self.gradients_of):
+            if self.gradients_of[i].taken:  # an engine that does not report units
+                self.send(i)
+        while self.sending:
+            self.finish(self.sending[0])
+
+    def warn(self):
+        self.warned = True
+        if self.transport.rank == 0 and self.transport.size > 1:
+            warnings.warn(
+                f"ZeRO stage {self.stage} sends the gradients of each micro-batch. Stage 1 sends "
+                "them once in a step: if its memory suffices, it is cheaper",
+                stacklevel=2,
+            )
