@@ -66,7 +66,7 @@ def memory_bars(
         axes.set(ylim=(len(rows) - 0.5, -0.5 - 0.45 * bool(vlines)), xlabel=unit, title=title)
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
-        axes.margins(x=0.16)
+        axes.margins(x=0.2)
         guides(axes, {label: place / scale for label, place in (vlines or {}).items()}, {})
         kind_key(axes, colors)
     axes.words = alt or words(rows, totals, title)
