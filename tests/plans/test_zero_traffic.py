@@ -51,8 +51,11 @@ def test_recomputation_costs_the_other_stages_nothing():
 
 
 def test_messages_of_two_widths():
-    traffic = zero_traffic(1200, 4, 2, gradient_bytes=4)
-    assert traffic == {"reduce_scatter": 4 * 900, "all_gather": 2 * 900}
+    for stage in (1, 2):
+        traffic = zero_traffic(1200, 4, stage, gradient_bytes=4)
+        assert traffic == {"reduce_scatter": 4 * 900, "all_gather": 2 * 900}
+    traffic = zero_traffic(1200, 4, 3, gradient_bytes=4)
+    assert traffic == {"reduce_scatter": 4 * 900, "all_gather": 2 * 2 * 900}
 
 
 @pytest.mark.parametrize("wrong", [(1, 2, 4, {}), (1, 0, 1, {}), (1, 2, 2, {"micro_batches": 0})])
