@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import torch
 
 from helpers.comm.mesh import Layout
+from helpers.comm.direct import DirectTransport
 from helpers.comm.transport import GroupTransport
 from helpers.measure.memory import bytes_of
 from helpers.parallel.ddp.replicas import UnusedParameters, refuse_odd
@@ -32,7 +33,7 @@ class Zero1(Local):
         model, parts, mesh, precision, dtype, device: as for Local. The mesh has an axis "dp", with
             N ranks.
         rule: of the update; element-wise.
-        transport: `GroupTransport` or `SharedTransport`: makes the transport of the messages from
+        transport: `DirectTransport`, `GroupTransport` or `SharedTransport`: makes the transport of the messages from
             the axis's process group.
 
     Attributes:
@@ -53,7 +54,7 @@ class Zero1(Local):
     wants = frozenset({"gradients"})
     film: Film | None = None
 
-    def __init__(self, model, parts, mesh, *, rule, transport=GroupTransport, **seams):
+    def __init__(self, model, parts, mesh, *, rule, transport=DirectTransport, **seams):
         if mesh is None or AXIS not in mesh.layout.axes:
             raise ValueError(f"ZeRO shards over the axis {AXIS}: make a mesh with this axis")
         refuse_mixing(rule)
