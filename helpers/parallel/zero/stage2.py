@@ -44,6 +44,10 @@ class Zero2(Zero1):
         wide = self.masters[next(iter(row.parameters))].dtype
         return Freed(row.row, row.parameters, self.transport, self.pool, wide)
 
+    def begin(self):
+        super().begin()
+        self.sending.clear()
+
     def gradient(self, name, last):
         if name not in self.row_of:
             return
