@@ -58,8 +58,8 @@ class FullyShard(DTensorParallel):
 
     def step(self, batch: Batch, lr: float | None = None) -> Step:
         self.optimizer.zero_grad()
-        tokens = GlobalSum(self.group, self.device, batch.counted()).send().wait()
-        loss = GlobalSum(self.group, self.device)
+        tokens = GlobalSum([self.group], self.device, batch.counted()).send().wait()
+        loss = GlobalSum([self.group], self.device)
         parts = batch.to(self.device).micro(self.micro_batches)
         for left, micro in zip(reversed(range(len(parts))), parts, strict=True):
             self.model.set_requires_gradient_sync(left == 0)
@@ -79,5 +79,5 @@ class FullyShard(DTensorParallel):
             values = self.model.loss(batch.to(self.device))
         finally:
             self.model.train()
-        loss, count = (GlobalSum(self.group, self.device, float(v)).send() for v in values)
+        loss, count = (GlobalSum([self.group], self.device, float(v)).send() for v in values)
         return float(loss.wait()), int(count.wait())

@@ -6,6 +6,7 @@ import torch
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from helpers.comm.mesh import Mesh
+from helpers.comm.transport import GroupTransport
 from helpers.parallel.libraries.torch_ddp import TorchDataParallel
 from helpers.state.facts import exchange
 
@@ -26,6 +27,7 @@ class TorchZeroRedundancy(TorchDataParallel):
         if mesh.layout.axes != ("dp",):
             raise ValueError(f"make the mesh with the axis dp only, not {mesh.layout!r}")
         super().__init__(config, seed, mesh, **options)
+        self.transport = GroupTransport(mesh.group("dp"))
         plain = self.owner.optimizer
         known = inspect.signature(type(plain)).parameters
         given = {key: value for key, value in plain.defaults.items() if key in known}
@@ -52,7 +54,7 @@ class TorchZeroRedundancy(TorchDataParallel):
             for slot in slots[name]:
                 empty = torch.zeros((), device=p.device) if slot == "step" else torch.zeros_like(p)
                 value = kept[p][slot].detach().clone() if name in self.own else empty.detach()
-                self.group.all_reduce(value).wait()  # one rank's own, and zeros
+                self.transport.all_reduce(value).wait()  # one rank's own, and zeros
                 state[name][slot] = value
         return {"model": {n: p.detach().clone() for n, p in self.parameters.items()}} | {
             "optimizer": state

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 import torch
 
+from helpers.comm.mesh import Layout
 from helpers.comm.transport import GroupTransport, SharedTransport
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.precision import Mixed
@@ -17,12 +18,16 @@ from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
+from helpers.plans.schedules.interleaved import interleaved
+from helpers.plans.schedules.plain import gpipe, naive, one_f_one_b
+from helpers.plans.schedules.zero_bubble import zero_bubble_h1, zero_bubble_v
 from helpers.runtime.launch import launch
 from helpers.training.twin import compare
 from tests.parallel.owners import ByHand
 from tests.parallel.zero.beside import GPT2, ODD, Case, far, frozen
 
 TOLERANCE = 1e-12
+DEEP = replace(ODD, layers=4)
 EXACT = Mixed(low=torch.float64)  # no rounding, so any difference is an error in bookkeeping
 KEPT = partial(Zero3, reshard_after_forward=False)
 STAGES = {"1": Zero1, "2": Zero2, "3": Zero3, "3, kept": KEPT}
@@ -80,6 +85,25 @@ def test_each_stage_equals_one_process(stage, workers):
     cases = cases_of(stage, workers)
     for run in launch(far, workers, device="cpu", cases=cases):
         assert run.keys() == cases.keys()
+        assert {name: value for name, value in run.items() if not value <= TOLERANCE} == {}
+
+
+def piped(stage: str, schedule, config=DEEP) -> Case:
+    layout = {"pp": 2, "dp": 2}
+    recipe = Recipe(owner=STAGES[stage], layout=Layout(**layout), schedule=schedule)
+    return Case(recipe, config, layout=layout, micro_batches=4)
+
+
+@every_stage
+def test_with_a_pipeline(stage):
+    """Stage 1 with every schedule; the others free and gather for each micro-batch."""
+    schedules = {"gpipe": gpipe, "1f1b": one_f_one_b}
+    if stage == "1":
+        schedules |= {"naive": naive, "interleaved": partial(interleaved, chunks=2)}
+        schedules |= {"zero bubble H1": zero_bubble_h1, "zero bubble V": zero_bubble_v}
+    cases = {name: piped(stage, schedule) for name, schedule in schedules.items()}
+    cases["untied"] = piped(stage, one_f_one_b, replace(GPT2, recompute="full"))
+    for run in launch(far, 4, device="cpu", cases=cases):
         assert {name: value for name, value in run.items() if not value <= TOLERANCE} == {}
 
 
