@@ -87,24 +87,33 @@ class GroupTransport:
 
 
 class SharedTransport(GroupTransport):
-    """All-reduces through shared memory, in a thread of their own; the rest through the group.
+    """All-reduces, gathers and reduce-scatters through shared memory, in a thread of their own.
 
-    Buffers from `empty` are in shared memory and reduced in place; other buffers are copied.
+    Buffers from `empty` are in shared memory, where the other ranks read them. Other buffers are
+    copied there. The other calls use the group.
 
     Raises:
         OSError, ValueError: as SharedMemory: not Linux, not one machine, not the CPU.
     """
 
+    lasting = True
+
     def __init__(self, group: dist.ProcessGroup | None = None):
         super().__init__(group)
         self.shared = SharedMemory(self.group)
-        self.thread = ThreadPoolExecutor(1, "all-reduce")  # one thread: calls must keep their order
+        self.thread = ThreadPoolExecutor(1, "shared-memory")  # one thread: calls must keep their order
 
     def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        return self.shared.empty(numel, dtype)
+        return self.thread.submit(self.shared.empty, numel, dtype).result()  # keeps the order
 
     def all_reduce(self, buffer: torch.Tensor) -> Work:
         return Answer(self.thread.submit(self.shared.all_reduce, buffer))
+
+    def all_gather(self, every: torch.Tensor, own: torch.Tensor) -> Work:
+        return Answer(self.thread.submit(self.shared.all_gather, every, own))
+
+    def reduce_scatter(self, own: torch.Tensor, every: torch.Tensor) -> Work:
+        return Answer(self.thread.submit(self.shared.reduce_scatter, own, every))
 
     def close(self):
         self.thread.shutdown()

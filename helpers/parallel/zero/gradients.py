@@ -47,6 +47,8 @@ class Kept:
 
     def begin(self):
         """Prepare for a step."""
+        if self.work is not None:  # of a step that failed
+            self.result()
         self.missing, self.sent = set(self.parameters), False
 
     def take(self, name: str):
@@ -98,6 +100,7 @@ class Freed:
         self.row, self.parameters, self.transport = row, dict(parameters), transport
         self.pool, self.wide = pool, wide
         self.whole: torch.Tensor | None = None
+        self.shard: torch.Tensor | None = None
         self.arriving: torch.Tensor | None = None  # the result of a running reduce-scatter
         self.work: Work | None = None
         self.begin()
@@ -108,7 +111,12 @@ class Freed:
 
     def begin(self):
         """Prepare for a step."""
-        self.shard: torch.Tensor | None = None
+        if self.work is not None:  # of a step that failed
+            self.finish()
+        if self.whole is not None:
+            self.pool.give(self.whole)
+            self.whole = None
+        self.shard = None
         self.taken: set[str] = set()
         self.sent = 0
 

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import torch
 
 from helpers.comm.mesh import Layout
+from helpers.comm.direct import DirectTransport
 from helpers.comm.transport import GroupTransport
-from helpers.measure.memory import bytes_of
+from helpers.measure.memory import bytes_of, storages
 from helpers.parallel.ddp.replicas import UnusedParameters, refuse_odd
 from helpers.parallel.owners.local import Local, by_device
 from helpers.parallel.units import units
@@ -32,7 +33,7 @@ class Zero1(Local):
         model, parts, mesh, precision, dtype, device: as for Local. The mesh has an axis "dp", with
             N ranks.
         rule: of the update; element-wise.
-        transport: `GroupTransport` or `SharedTransport`: makes the transport of the messages from
+        transport: `DirectTransport`, `GroupTransport` or `SharedTransport`: makes the transport of the messages from
             the axis's process group.
 
     Attributes:
@@ -53,7 +54,7 @@ class Zero1(Local):
     wants = frozenset({"gradients"})
     film: Film | None = None
 
-    def __init__(self, model, parts, mesh, *, rule, transport=GroupTransport, **seams):
+    def __init__(self, model, parts, mesh, *, rule, transport=DirectTransport, **seams):
         if mesh is None or AXIS not in mesh.layout.axes:
             raise ValueError(f"ZeRO shards over the axis {AXIS}: make a mesh with this axis")
         refuse_mixing(rule)
@@ -109,6 +110,7 @@ class Zero1(Local):
 
     def begin(self):
         self.refuse_changed()
+        self.rest()  # after a step that failed
         super().begin()
         self.came = set()
         self.left = list(self.gradients_of)  # rows to send, from the end, as the backward runs
@@ -232,7 +234,11 @@ class Zero1(Local):
             self.note(i, "master copies", state, *copies)
         moments = [self.optimizer.state.get(m, {}) for m in masters.values()]
         self.note(i, "optimizer", state, *moments)
-        self.note(i, "gradient shard", state, *(m.grad for m in masters.values()))
+        if i in self.gradients_of:
+            shards = [m.grad for m in masters.values()]
+            inside = storages(self.gradients_of[i].buffers)  # stage 1: a shard of the gradients
+            nbytes = sum(size for k, size in storages(shards).items() if k not in inside)
+            self.film.note(self.unit_of[i], i, "gradient shard", state, nbytes)
 
     def note(self, i: int, kind: str, state: str, *things):
         """Tell the film that `kind` of row i consists of these tensors from now on."""

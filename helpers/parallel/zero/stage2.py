@@ -12,20 +12,24 @@ class Zero2(Zero1):
     """Hold all parameters; of gradients, optimizer's state and master copies, 1/N.
 
     In the backward, a unit's gradients are copied to a row. When the unit's backward has ended, the
-    row is reduce-scattered and freed. So a rank has the full gradients of one or two units at a
-    time.
+    row is reduce-scattered, and freed before the next row is filled. So a rank has the full
+    gradients of one unit at a time.
 
     A rank sends (m + 1) (N-1)/N bytes per byte of parameters and step, with m micro-batches: it
     cannot keep the gradients of a micro-batch until the next. With m = 1 this is as much as in
     stage 1. The shards of several micro-batches are added in the dtype of the master copies.
 
-    Args, raises: as for Zero1.
+    Args:
+        in_flight: how many rows may still be sent while the next row is filled. 1 hides more of the
+            messages behind the backward, and needs the memory of another unit's gradients.
+        others, raises: as for Zero1.
     """
 
     wants = frozenset({"units", "gradients"})
     stage = 2
 
-    def __init__(self, model, parts, mesh, **options):
+    def __init__(self, model, parts, mesh, *, in_flight: int = 0, **options):
+        self.in_flight = in_flight
         self.pool: Pool | None = None
         self.warned = False
         self.sending: list[int] = []  # rows with a running reduce-scatter, oldest first
@@ -40,6 +44,10 @@ class Zero2(Zero1):
         wide = self.masters[next(iter(row.parameters))].dtype
         return Freed(row.row, row.parameters, self.transport, self.pool, wide)
 
+    def begin(self):
+        super().begin()
+        self.sending.clear()
+
     def gradient(self, name, last):
         if name not in self.row_of:
             return
@@ -48,6 +56,8 @@ class Zero2(Zero1):
         i = self.row_of[name]
         if self.gradients_of[i].work is not None:
             self.finish(i)
+        if self.gradients_of[i].whole is None:
+            self.make_room()
         self.gradients_of[i].take(name)
         self.note(i, "gradients", "filling", self.gradients_of[i].whole)
 
@@ -57,12 +67,15 @@ class Zero2(Zero1):
                 self.send(i)
 
     def send(self, i):
-        while self.sending:  # at most one row is sent while the next row is filled
-            self.finish(self.sending[0])
         super().send(i)
         self.sending.append(i)
         if self.gradients_of[i].sent == 2 and not self.warned:
             self.warn()
+
+    def make_room(self):
+        """Wait until at most `in_flight` rows are being sent."""
+        while len(self.sending) > self.in_flight:
+            self.finish(self.sending[0])
 
     def finish(self, i: int):
         self.sending.remove(i)

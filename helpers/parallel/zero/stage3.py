@@ -96,6 +96,7 @@ class Zero3(Zero2):
             self.lingering &= {unit.name}
             if not any(p.requires_grad for p in unit.parameters.values()):
                 self.lingering.add(unit.name)  # no gradient will end its backward
+            self.make_room()  # before another unit is gathered
         self.use(unit.name)
         if unit.name not in self.order:
             self.order.append(unit.name)
@@ -108,11 +109,11 @@ class Zero3(Zero2):
         backward = in_backward() or any(
             self.gradients_of[i].taken for i in self.rows_of[unit.name] if i in self.gradients_of
         )
-        super().after(unit)
         if backward and not self.fully_trained[unit.name]:
             self.lingering.add(unit.name)
         elif backward or self.reshard_after_forward or not torch.is_grad_enabled():
             self.free(unit.name)
+        super().after(unit)
 
     def gather(self, unit: str):
         for i in self.rows_of[unit]:
