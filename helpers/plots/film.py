@@ -62,8 +62,9 @@ def totals(events: Sequence[Event]) -> dict[str, list[int]]:
 
 
 def begin(events: Sequence[Event]) -> int:
-    """How many events at time 0 list what the rank has before the step; at least 1."""
-    return max(1, sum(event["time"] == 0 for event in events))
+    """How many events at the start list what the rank has before the step; at least 1."""
+    count = next((k for k, event in enumerate(events) if event["state"] != "held"), len(events))
+    return max(1, count)
 
 
 def fullest(events: Sequence[Event]) -> int:
