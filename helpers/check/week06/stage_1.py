@@ -21,6 +21,7 @@ MAKE = {
 MOMENTS = {"SGD": 1, "Adam": 2}  # numbers of state for one parameter
 SIZES = (0.2, 4.0, 2.0)  # the norm of each step: below and above MAX_NORM
 MAX_NORM = 1.0
+AS_TORCH = "right, as torch clips"
 SMALL = 64  # bytes: counts of steps and norms
 
 
@@ -84,16 +85,18 @@ def run_steps(worker, solve, numbers, optimizer):
         with Traffic() as traffic:
             norm = step(every[rank].clone())
         right = every[:, :numbers].mean(0)
+        kind = kind_of(params[:numbers], before, every, numbers, rank, twin)
         reports.append(
             {
-                "kind": kind_of(params[:numbers], before, every, numbers, rank, twin),
+                "kind": kind,
                 "norm": float(norm) if is_scalar(norm) else type(norm).__name__,
                 "norms": norms(every, numbers),
                 "own": shard_norm(every, numbers, rank),
                 "reduced": sum(c.nbytes for c in traffic.calls if c.name == "all_reduce"),
             }
         )
-        twin.step(clipped(right, right.norm()))
+        # torch adds 1e-6 to the norm: the next step is compared from where this one ends
+        twin.step(clipped(right, right.norm() + 1e-6 * (kind == AS_TORCH)))
     state = sum(bytes_of(list(one.state.values())) for one in made)
     return {"step": "", "reports": reports, "state": state, "optimizers": len(made)}
 
@@ -144,7 +147,7 @@ def kind_of(found, before, every, numbers, rank, twin: Twin) -> str:
     stale[mine] = right[mine]
     candidates = {
         "right": right,
-        "right, as torch clips": twin.after(mean * min(1.0, MAX_NORM / (norm.item() + 1e-6))),
+        AS_TORCH: twin.after(clipped(mean, norm + 1e-6)),
         "nothing": before,
         "not gathered": stale,
         "divided twice": twin.after(clipped(mean / n, norm / n)),
@@ -166,7 +169,7 @@ def kind_of(found, before, every, numbers, rank, twin: Twin) -> str:
     for kind, value in candidates.items():
         # float64, numbers of size 1, three steps: rounding is below 1e-14
         if torch.allclose(found, value, rtol=0, atol=1e-11):
-            return "right" if kind.startswith("right") else kind
+            return kind
     return "something else"
 
 
@@ -208,7 +211,7 @@ def judge_steps(runs, numbers, optimizer):
 def judge_step(report, step, rank, numbers, optimizer):
     where = f"{numbers} numbers, {optimizer}, step {step + 1}, rank {rank}"
     kind, norm = report["kind"], report["norm"]
-    if kind != "right":
+    if not kind.startswith("right"):
         raise NotRight(f"{where}: the parameters are not one process's", hint_step(kind))
     right = report["norms"]["right"]
     if isinstance(norm, str) or abs(norm - right) > 1e-9 * right:
