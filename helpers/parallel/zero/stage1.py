@@ -203,18 +203,16 @@ class Zero1(Local):
     # memory
 
     def held(self):
+        whole = [p for name, p in self.parameters.items() if name not in self.row_of]
         masters = [m for name, m in self.masters.items() if m is not self.values[name]]
         gradients = [p.grad for p in [*self.parameters.values(), *self.values.values(), *masters]]
         kinds = {
-            "parameters": [*self.parameter_buffers(), *self.parameters.values()],
+            "parameters": [*whole, *(buffer for row in self.rows for buffer in row.buffers)],
             "master copies": masters,
             "gradients": [*gradients, *(b for g in self.gradients_of.values() for b in g.buffers)],
             "optimizer": list(self.optimizer.state.values()),
         }
         return by_device(kinds)
-
-    def parameter_buffers(self) -> list[torch.Tensor]:
-        return [buffer for row in self.rows for buffer in row.buffers]
 
     def open_film(self):
         """Add the bytes of every row to the film."""
