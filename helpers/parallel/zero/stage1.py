@@ -1,12 +1,12 @@
 """ZeRO stage 1: each rank has 1/N of the optimizer's state, and updates 1/N of the parameters."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 
 import torch
 
-from helpers.comm.mesh import Layout
 from helpers.comm.direct import DirectTransport
+from helpers.comm.mesh import Layout
 from helpers.comm.transport import GroupTransport
 from helpers.measure.memory import bytes_of, storages
 from helpers.parallel.ddp.replicas import UnusedParameters, refuse_odd

@@ -63,7 +63,9 @@ class Zero2(Zero1):
 
     def after(self, unit):
         for i in self.rows_of.get(unit.name, ()):
-            if i in self.gradients_of and self.gradients_of[i].taken:  # the unit's backward has ended, not its forward
+            if (
+                i in self.gradients_of and self.gradients_of[i].taken
+            ):  # the unit's backward has ended, not its forward
                 self.send(i)
 
     def send(self, i):

@@ -137,13 +137,14 @@ def test_a_film_of_a_step_shows_one_unit_ahead_and_gradients_freed():
             now[e["unit"], e["kind"]] = e
             gathered = {u for (u, k), e in now.items() if k == "gathered" and e["bytes"]}
             most, full = max(most, len(gathered)), full | gathered
-            assert (e["bytes"] == 0) == (e["state"] == "freed" or e["kind"] == "gradients"
-                                         and e["state"] == "held")  # fmt: skip
+            assert (e["bytes"] == 0) == (e["state"] == "freed" or (e["kind"] == "gradients"
+                                         and e["state"] == "held"))  # fmt: skip
             if e["kind"] == "gathered" and e["state"] == "in use":
                 assert now[e["unit"], "gathered"]["bytes"]
             filling = [u for (u, k), e in now.items() if k == "gradients" and e["bytes"]]
             assert len(filling) <= 2  # one may be sent while the next is filled
-        assert most == 2 and full >= {*blocks, "head", "norm", "embedding"}
+        assert most == 2
+        assert full >= {*blocks, "head", "norm", "embedding"}
         uses = [e["unit"] for e in events if e["kind"] == "gathered" and e["state"] == "in use"]
         order = ["embedding", *blocks, "norm", "head"]
         assert uses == 2 * (order + order[::-1])

@@ -115,14 +115,18 @@ def test_steps_that_would_be_wrong_are_refused():
     for run in launch(failing, 2, device="cpu", cases=cases):
         for name in recipes:
             kind, text = run[name, "unused"]
-            assert kind == UnusedParameters.__name__ and "blocks.0.mlp.up.weight" in text
+            assert kind == UnusedParameters.__name__
+            assert "blocks.0.mlp.up.weight" in text
             kind, text = run[name, "sparse"]
-            assert kind == "NotImplementedError" and "embedding.weight is sparse" in text
+            assert kind == "NotImplementedError"
+            assert "embedding.weight is sparse" in text
             kind, text = run[name, "replaced"]
-            assert kind == "RuntimeError" and "norm.weight has changed outside" in text
+            assert kind == "RuntimeError"
+            assert "norm.weight has changed outside" in text
             kind, text = run[name, "written"]
             refused = "single memory location" if name == "3" else "embedding.weight has changed"
-            assert kind == "RuntimeError" and refused in text
+            assert kind == "RuntimeError"
+            assert refused in text
 
 
 def test_it_needs_the_axis_of_data_parallelism():
@@ -144,6 +148,7 @@ def warned(worker, owner):
 
 def test_a_message_says_once_when_stage_1_is_cheaper():
     first, second = launch(warned, 2, device="cpu", owner=Zero2)
-    assert len(first) == 1 and "Stage 1 sends them once" in first[0]
+    assert len(first) == 1
+    assert "Stage 1 sends them once" in first[0]
     assert second == []
     assert list(launch(warned, 2, device="cpu", owner=Zero1)) == [[], []]

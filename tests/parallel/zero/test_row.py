@@ -14,7 +14,8 @@ def test_shards_are_equal_and_hold_each_number_once(sizes, ranks):
     whole = torch.zeros(row.size, dtype=torch.int64)
     for name, tensor in tensors.items():
         whole[slice(*row.places[name])] = tensor
-    assert row.size == ranks * row.shard and 0 <= row.size - sum(sizes) < ranks
+    assert row.size == ranks * row.shard
+    assert 0 <= row.size - sum(sizes) < ranks
     for name, tensor in tensors.items():
         found = []
         for rank, shard in enumerate(whole.view(ranks, row.shard)):
