@@ -101,7 +101,9 @@ class SharedTransport(GroupTransport):
     def __init__(self, group: dist.ProcessGroup | None = None):
         super().__init__(group)
         self.shared = SharedMemory(self.group)
-        self.thread = ThreadPoolExecutor(1, "shared-memory")  # one thread: calls must keep their order
+        self.thread = ThreadPoolExecutor(
+            1, "shared-memory"
+        )  # one thread: calls must keep their order
 
     def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return self.thread.submit(self.shared.empty, numel, dtype).result()  # keeps the order

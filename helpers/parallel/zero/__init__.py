@@ -14,6 +14,8 @@ row          where tensors lie in a row
 parameters   the memory of a row's parameters: whole (stages 1 and 2), or gathered when used (3)
 gradients    the memory of a row's gradients: kept (stage 1), or sent and freed (stages 2 and 3)
 stage1, stage2, stage3   the owners
+pool         memory for rows that exist only for a part of a step
+marks        notice parameters that were changed outside of a step
 elementwise  refuse an optimizer that cannot update shards
 film         record each byte of a rank during a step
 

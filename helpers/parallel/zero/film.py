@@ -45,9 +45,9 @@ class Film:
 def filming(owner: "Zero1") -> Iterator[Film]:
     """Record the steps of this block on this rank. The film opens with the bytes held before.
 
-        with filming(trainer.owner) as film:
-            trainer.step(batch)
-        film.events
+    with filming(trainer.owner) as film:
+        trainer.step(batch)
+    film.events
     """
     owner.film = Film()
     try:

@@ -93,7 +93,9 @@ class Gathered:
         """Start to gather the parameters, if they are freed."""
         if self.state == "freed":
             self.whole.untyped_storage().resize_(self.nbytes)
-            self.work = self.transport.all_gather(self.whole.view(self.transport.size, -1), self.shard)
+            self.work = self.transport.all_gather(
+                self.whole.view(self.transport.size, -1), self.shard
+            )
             self.state = "gathering"
 
     def use(self):

@@ -1,12 +1,12 @@
 """ZeRO stage 1: each rank has 1/N of the optimizer's state, and updates 1/N of the parameters."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 
 import torch
 
-from helpers.comm.mesh import Layout
 from helpers.comm.direct import DirectTransport
+from helpers.comm.mesh import Layout
 from helpers.comm.transport import GroupTransport
 from helpers.measure.memory import bytes_of, storages
 from helpers.parallel.ddp.replicas import UnusedParameters, refuse_odd
@@ -15,6 +15,7 @@ from helpers.parallel.units import units
 from helpers.parallel.zero.elementwise import refuse_mixing
 from helpers.parallel.zero.film import Film
 from helpers.parallel.zero.gradients import Kept
+from helpers.parallel.zero.marks import Marks
 from helpers.parallel.zero.parameters import Whole
 from helpers.state.part import Part
 from helpers.state.placing import flat
@@ -33,8 +34,8 @@ class Zero1(Local):
         model, parts, mesh, precision, dtype, device: as for Local. The mesh has an axis "dp", with
             N ranks.
         rule: of the update; element-wise.
-        transport: `DirectTransport`, `GroupTransport` or `SharedTransport`: makes the transport of the messages from
-            the axis's process group.
+        transport: DirectTransport, GroupTransport or SharedTransport: makes the transport of the
+            messages from the axis's process group.
 
     Attributes:
         rows: of the sharded parameters, in the order of definition.
@@ -69,7 +70,7 @@ class Zero1(Local):
             if name in self.trained
         }
         self.came: set[str] = set()
-        self.versions: dict[str, tuple] = {}
+        self.marks = Marks()
 
     # the layout
 
@@ -109,7 +110,7 @@ class Zero1(Local):
     # a step
 
     def begin(self):
-        self.refuse_changed()
+        self.marks.check(self.parameters)
         self.rest()  # after a step that failed
         super().begin()
         self.came = set()
@@ -124,12 +125,20 @@ class Zero1(Local):
         refuse_odd(name, self.parameters[name].grad)
         self.came.add(name)
         i = self.row_of[name]
+        self.make_room(i)
         self.gradients_of[i].take(name)
         self.note(i, "gradients", "filling", self.gradients_of[i].whole)
         if last:
-            self.gradients_of[i].missing.discard(name)
-            while self.left and not self.gradients_of[self.left[-1]].missing:
-                self.send(self.left.pop())  # in the same order on all ranks
+            self.send_complete(i, name)
+
+    def make_room(self, i: int):
+        """Prepare row i for a gradient."""
+
+    def send_complete(self, i: int, name: str):
+        """Send the rows whose gradients are complete, in the same order on all ranks."""
+        self.gradients_of[i].missing.discard(name)
+        while self.left and not self.gradients_of[self.left[-1]].missing:
+            self.send(self.left.pop())
 
     def send(self, i: int):
         self.note(i, "gradients", "sending", self.gradients_of[i].whole)
@@ -174,22 +183,7 @@ class Zero1(Local):
             row.publish()
         for row in self.rows:
             row.wait()
-        self.versions = self.versions_now()
-
-    # refusals
-
-    def versions_now(self) -> dict[str, tuple]:
-        """name -> a mark that changes when the parameter is written, or replaced."""
-        return {name: (p._version, p.data_ptr()) for name, p in self.parameters.items()}
-
-    def refuse_changed(self):
-        for name, mark in self.versions_now().items():
-            if mark != self.versions[name]:
-                raise RuntimeError(
-                    f"{name} has changed outside of the steps. Each rank updates only its own "
-                    "shard, from its own copy, so the change would be lost on other ranks: use "
-                    "load(state) to change parameters"
-                )
+        self.marks.set(self.parameters)
 
     def refuse_unused(self):
         unused = [name for name in self.row_of if name in self.trained and name not in self.came]
@@ -203,18 +197,16 @@ class Zero1(Local):
     # memory
 
     def held(self):
+        whole = [p for name, p in self.parameters.items() if name not in self.row_of]
         masters = [m for name, m in self.masters.items() if m is not self.values[name]]
         gradients = [p.grad for p in [*self.parameters.values(), *self.values.values(), *masters]]
         kinds = {
-            "parameters": [*self.parameter_buffers(), *self.parameters.values()],
+            "parameters": [*whole, *(buffer for row in self.rows for buffer in row.buffers)],
             "master copies": masters,
             "gradients": [*gradients, *(b for g in self.gradients_of.values() for b in g.buffers)],
             "optimizer": list(self.optimizer.state.values()),
         }
         return by_device(kinds)
-
-    def parameter_buffers(self) -> list[torch.Tensor]:
-        return [buffer for row in self.rows for buffer in row.buffers]
 
     def open_film(self):
         """Add the bytes of every row to the film."""

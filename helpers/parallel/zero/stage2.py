@@ -2,7 +2,6 @@
 
 import warnings
 
-from helpers.parallel.ddp.replicas import refuse_odd
 from helpers.parallel.zero.gradients import Freed
 from helpers.parallel.zero.pool import Pool
 from helpers.parallel.zero.stage1 import Zero1
@@ -48,34 +47,34 @@ class Zero2(Zero1):
         super().begin()
         self.sending.clear()
 
-    def gradient(self, name, last):
-        if name not in self.row_of:
-            return
-        refuse_odd(name, self.parameters[name].grad)
-        self.came.add(name)
-        i = self.row_of[name]
+    def make_room(self, i):
         if self.gradients_of[i].work is not None:
             self.finish(i)
         if self.gradients_of[i].whole is None:
-            self.make_room()
-        self.gradients_of[i].take(name)
-        self.note(i, "gradients", "filling", self.gradients_of[i].whole)
+            self.land()
+
+    def land(self):
+        """Wait until at most `in_flight` rows are being sent."""
+        while len(self.sending) > self.in_flight:
+            self.finish(self.sending[0])
+
+    def send_complete(self, i, name):
+        """Send nothing yet: a row is sent when its unit's backward has ended."""
 
     def after(self, unit):
-        for i in self.rows_of.get(unit.name, ()):
-            if i in self.gradients_of and self.gradients_of[i].taken:  # the unit's backward has ended, not its forward
-                self.send(i)
+        for i in self.filled(unit.name):  # none after a forward
+            self.send(i)
+
+    def filled(self, unit: str) -> list[int]:
+        """The unit's rows with gradients that have not been sent."""
+        rows = self.rows_of.get(unit, ())
+        return [i for i in rows if i in self.gradients_of and self.gradients_of[i].taken]
 
     def send(self, i):
         super().send(i)
         self.sending.append(i)
         if self.gradients_of[i].sent == 2 and not self.warned:
             self.warn()
-
-    def make_room(self):
-        """Wait until at most `in_flight` rows are being sent."""
-        while len(self.sending) > self.in_flight:
-            self.finish(self.sending[0])
 
     def finish(self, i: int):
         self.sending.remove(i)

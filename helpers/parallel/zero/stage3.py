@@ -1,6 +1,6 @@
 """ZeRO stage 3: also of the parameters, each rank has only 1/N between their uses."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -14,12 +14,11 @@ class Zero3(Zero2):
     """Hold 1/N of everything. Gather a unit's parameters just before they are used.
 
     Before a unit's forward and before its backward, its parameters are gathered; after it, they are
-    freed. While a unit computes, the next unit is gathered: one unit ahead. From the second step
-    on, the order of the units is known. A rank sends 3 (N-1)/N bytes per byte of parameters for
-    each micro-batch.
+    freed. While a unit computes, the next unit is gathered: one unit ahead, as soon as a first
+    micro-batch has shown the order of the units. A rank sends 3 (N-1)/N bytes per byte of
+    parameters for each micro-batch.
 
-    The parameters never have memory for all of them at once, from the beginning: each rank fills
-    its own shards with first values.
+    No rank ever has memory for all parameters, not even for their first values.
 
     A unit whose parameters other modules use too (a tied embedding) stays gathered from its first
     use to the end of the step. So does a unit with frozen parameters, until the next unit's
@@ -35,7 +34,8 @@ class Zero3(Zero2):
 
     def __init__(self, model, parts, mesh, *, reshard_after_forward: bool = True, **options):
         self.reshard_after_forward = reshard_after_forward
-        self.order: list[str] = []  # units in the order of their first forwards
+        # whether in the backward -> units in the order in which they first ran
+        self.order: dict[bool, list[str]] = {False: [], True: []}
         self.lingering: set[str] = set()  # units to free when another unit's backward begins
         self.hooks: list = []
         self.shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
@@ -68,9 +68,9 @@ class Zero3(Zero2):
 
     def used_outside(self, unit: str) -> bool:
         """Whether modules outside of a unit use its parameters."""
-        return any(True for _ in self.outside(unit))
+        return next(self.outside(unit), None) is not None
 
-    def outside(self, unit: str):
+    def outside(self, unit: str) -> Iterator[torch.nn.Module]:
         """Yield the modules outside of a unit that have one of its parameters."""
         inside = self.model.get_submodule(unit)
         own = {id(p) for p in inside.parameters()}
@@ -96,19 +96,20 @@ class Zero3(Zero2):
             self.lingering &= {unit.name}
             if not any(p.requires_grad for p in unit.parameters.values()):
                 self.lingering.add(unit.name)  # no gradient will end its backward
-            self.make_room()  # before another unit is gathered
+            self.land()  # free what has been sent before another unit is gathered
         self.use(unit.name)
-        if unit.name not in self.order:
-            self.order.append(unit.name)
-            return
-        ahead = self.order.index(unit.name) + (-1 if backward else 1)
-        if 0 <= ahead < len(self.order):
-            self.gather(self.order[ahead])
+        self.gather_ahead(unit.name, self.order[backward])
+
+    def gather_ahead(self, unit: str, order: list[str]):
+        """Start to gather the next unit, if it is known."""
+        if unit not in order:
+            order.append(unit)
+        ahead = order.index(unit) + 1
+        if ahead < len(order):
+            self.gather(order[ahead])
 
     def after(self, unit: Unit):
-        backward = in_backward() or any(
-            self.gradients_of[i].taken for i in self.rows_of[unit.name] if i in self.gradients_of
-        )
+        backward = in_backward() or bool(self.filled(unit.name))
         if backward and not self.fully_trained[unit.name]:
             self.lingering.add(unit.name)
         elif backward or self.reshard_after_forward or not torch.is_grad_enabled():
@@ -145,7 +146,7 @@ class Zero3(Zero2):
 
     def publish(self):
         """Send nothing: the next gather sends the updated shards."""
-        self.versions = self.versions_now()
+        self.marks.set(self.parameters)
 
     def close(self):
         for hook in self.hooks:

@@ -69,7 +69,10 @@ def worst(worker, case: Case, meshes) -> float:
         found.append(apart(*(end["model"] for end in ends)))
         found += [
             apart(*(flat(end["optimizer"]) for end in ends)),
-            abs(ours.evaluate(batch.shard(ours.data_rank, ours.data_size))[0] - one.evaluate(batch)[0]),
+            abs(
+                ours.evaluate(batch.shard(ours.data_rank, ours.data_size))[0]
+                - one.evaluate(batch)[0]
+            ),
         ]
     ours.close()
     return max(found)
