@@ -49,7 +49,9 @@ def cases_of(stage: str, workers: int) -> dict[str, Case]:
             "sequence": Case(recipe(transform=sequence_parallel), GPT2, layout=both),
         }
     half = frozen("attention", "norm")
+    flying = {} if stage == "1" else {"in_flight": 1}
     return {
+        "overlapped": Case(recipe(owner=partial(owner, **flying)), GPT2, micro_batches=2),
         "micro-batches": Case(recipe(), GPT2, micro_batches=3),
         "master copies": Case(recipe(precision=EXACT), micro_batches=2),
         "recomputed": Case(recipe(), replace(GPT2, recompute="full", tied=True)),
