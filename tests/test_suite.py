@@ -41,6 +41,14 @@ def test_with_it(shared, k): time.sleep(0.02)
 @pytest.mark.parametrize("k", range(10))
 def test_without(k): time.sleep(0.02)
 """
+UNSTEADY = """
+import pathlib
+def test_fails_once():
+    seen = pathlib.Path("seen")
+    first = not seen.exists()
+    seen.touch()
+    assert not first
+"""
 LONG = """
 import os, pathlib, time
 def test_long():
@@ -89,33 +97,56 @@ def test_two_runs_and_their_sum(project):
     assert (project / "made").read_text() == "once "
 
 
+def test_a_test_that_fails_once_is_named(project):
+    (project / "tests" / "test_unsteady.py").write_text(UNSTEADY)
+    process = start(project)
+    out, _ = process.communicate(timeout=200)
+    name = "tests/test_unsteady.py::test_fails_once"
+    assert out.splitlines()[-2] == f"unsteady: {name} failed, and passed alone", out
+    assert out.splitlines()[-1] == "1 passed, 0 failed, 0 skipped", out
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize(
-    ("first", "second", "code", "last"),
+    ("runs", "code", "last"),
     [
-        ((0, "ps"), (0, "p"), 0, "2 passed, 0 failed, 1 skipped"),
-        ((1, "pf"), (0, "p"), 1, "2 passed, 1 failed, 0 skipped"),
-        ((0, "p"), (1, "f"), 1, "1 passed, 1 failed, 0 skipped"),
-        ((5, ""), (0, "p"), 0, "1 passed, 0 failed, 0 skipped"),
-        ((0, "p"), (5, ""), 0, "1 passed, 0 failed, 0 skipped"),
-        ((5, ""), (1, "f"), 1, "0 passed, 1 failed, 0 skipped"),
-        ((5, ""), (5, ""), 5, "0 passed, 0 failed, 0 skipped"),
-        ((137, "f"), (0, "p"), 137, "1 passed, 1 failed, 0 skipped"),
+        ([(0, "ps"), (0, "p")], 0, "2 passed, 0 failed, 1 skipped"),
+        ([(1, "pf"), (0, "p"), (1, "f")], 1, "2 passed, 1 failed, 0 skipped"),
+        ([(0, "p"), (1, "f"), (1, "f")], 1, "1 passed, 1 failed, 0 skipped"),
+        ([(5, ""), (0, "p")], 0, "1 passed, 0 failed, 0 skipped"),
+        ([(0, "p"), (5, "")], 0, "1 passed, 0 failed, 0 skipped"),
+        ([(5, ""), (1, "f"), (1, "f")], 1, "0 passed, 1 failed, 0 skipped"),
+        ([(5, ""), (5, "")], 5, "0 passed, 0 failed, 0 skipped"),
+        ([(137, "f"), (0, "p")], 137, "1 passed, 1 failed, 0 skipped"),
+        # what failed once passes alone, or only a part of it does, or too much failed
+        ([(1, "pf"), (0, "p"), (0, "p")], 0, "3 passed, 0 failed, 0 skipped"),
+        ([(1, "ff"), (1, "f"), (0, "ppp")], 0, "3 passed, 0 failed, 0 skipped"),
+        ([(1, "ff"), (0, "p"), (1, "pf")], 1, "1 passed, 2 failed, 0 skipped"),
+        ([(1, "ff"), (0, "p"), (4, "")], 1, "1 passed, 2 failed, 0 skipped"),
+        ([(1, "fff"), (1, "f")], 1, "0 passed, 4 failed, 0 skipped"),
+        ([(2, "f"), (0, "p")], 2, "1 passed, 1 failed, 0 skipped"),
     ],
 )
-def test_what_two_runs_come_to(suite, monkeypatch, capsys, first, second, code, last):
+def test_what_the_runs_come_to(suite, monkeypatch, capsys, runs, code, last):
     kinds = {"p": "passed", "f": "failed", "s": "skipped"}
-    runs = iter([first, second])
-    given = []
+    given, left = [], list(runs)
 
     def pytest(*options, **environ):
+        found, tests = left.pop(0)
+        failed = [f"t.py::{len(given)}{k}" for k in range(tests.count("f"))]
         given.append(options)
-        found, tests = next(runs)
-        return found, Counter(kinds[letter] for letter in tests)
+        return suite.Run(found, Counter(kinds[letter] for letter in tests), failed)
 
     monkeypatch.setattr(suite, "pytest", pytest)
     assert suite.main(["tests/comm", "-x"]) == code
-    assert capsys.readouterr().out == last + "\n"
-    assert [options[-2:] for options in given] == [("tests/comm", "-x")] * 2
+    *unsteady, total = capsys.readouterr().out.splitlines()
+    assert total == last
+    assert not left
+    assert [options[-2:] for options in given[:2]] == [("tests/comm", "-x")] * 2
+    failed = [f"t.py::{i}{k}" for i in range(2) for k in range(runs[i][1].count("f"))]
+    assert given[2:] == ([("-n", "0", *failed)] if len(runs) == 3 else [])
+    passed = len(runs) == 3 and runs[2][0] == 0
+    assert unsteady == [f"unsteady: {t} failed, and passed alone" for t in failed if passed]
 
 
 def test_what_pytest_cannot_run_has_failed(suite, monkeypatch, tmp_path, capfd):
@@ -124,19 +155,25 @@ def test_what_pytest_cannot_run_has_failed(suite, monkeypatch, tmp_path, capfd):
     fake.write_text("#!/bin/sh\n$DEED\n")
     fake.chmod(0o755)
     monkeypatch.setattr(suite.sys, "executable", str(fake))
-    assert suite.pytest(DEED="exit 4") == (4, {"failed": 1})
-    assert suite.pytest(DEED="eval kill -9 $$") == (137, {"failed": 1})
-    assert suite.pytest(DEED="exit 5") == (5, {})
+    assert suite.pytest(DEED="exit 4") == suite.Run(4, {"failed": 1}, [])
+    assert suite.pytest(DEED="eval kill -9 $$") == suite.Run(137, {"failed": 1}, [])
+    assert suite.pytest(DEED="exit 5") == suite.Run(5, {}, [])
 
 
 def test_a_report_is_counted(suite, tmp_path):
     """An error in a fixture's teardown makes a passed test fail; both count as one test."""
     cases = ("", "<failure/>", "<error/>", "<skipped/>", "<properties/><system-out/>",
              "<skipped/><error/>")  # fmt: skip
-    text = "".join(f"<testcase>{case}</testcase>" for case in cases)
+    cells = '<testcase file="a.ipynb" name="Cell 0"><failure/></testcase>' * 2
+    text = cells + "".join(
+        f'<testcase file="a.py" name="{k}">{case}</testcase>' for k, case in enumerate(cases)
+    )
     report = tmp_path / "report.xml"
     report.write_text(f"<testsuites><testsuite>{text}</testsuite></testsuites>")
-    assert suite.count(report) == {"passed": 2, "failed": 3, "skipped": 1}
+    assert suite.read(report) == (
+        {"passed": 2, "failed": 5, "skipped": 1},
+        ["a.ipynb", "a.py::1", "a.py::2", "a.py::5"],
+    )
 
 
 @pytest.mark.alone

@@ -28,6 +28,17 @@ _PLACE = {
     "reduce_in_buckets": "week03.buckets",
     "train_by_mpi": "week03.by_mpi",
     "tokens_to_hide": "week03.hiding",
+    "column_linear": "week04.linear",
+    "row_linear": "week04.linear",
+    "vocabulary_cross_entropy": "week04.cross_entropy",
+    "sum_partial_gradients": "week04.partial_sums",
+    "message_bytes": "week04.messages",
+    "activation_bytes": "week04.activations",
+    "order_1f1b": "week05.order",
+    "bubble_share": "week05.share",
+    "pipeline_step": "week05.step",
+    "fuse_messages": "week05.fuse",
+    "place_axes": "week05.axes",
 }
 
 __all__ = sorted(_PLACE)

@@ -87,10 +87,9 @@ class GroupTransport:
 
 
 class SharedTransport(GroupTransport):
-    """All-reduces, gathers and reduce-scatters through shared memory, in a thread of their own.
+    """Sums and gathers through shared memory, in a thread of their own; the rest by the group.
 
-    Buffers from `empty` are in shared memory, where the other ranks read them. Other buffers are
-    copied there. The other calls use the group.
+    Buffers from `empty` are in shared memory and need no copy; other buffers are copied.
 
     Raises:
         OSError, ValueError: as SharedMemory: not Linux, not one machine, not the CPU.
@@ -102,7 +101,7 @@ class SharedTransport(GroupTransport):
         super().__init__(group)
         self.shared = SharedMemory(self.group)
         self.thread = ThreadPoolExecutor(
-            1, "shared-memory"
+            1, "collectives"
         )  # one thread: calls must keep their order
 
     def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -8,6 +8,7 @@ the process passed to the kernel.
 import os
 import re
 import socket
+import stat
 import struct
 import sys
 from collections.abc import Collection
@@ -54,8 +55,10 @@ def sent_by_connection(without_ports: Collection[int] = ()) -> dict[int, int] | 
     counts = {}
     for fd in looped():
         try:
+            if not stat.S_ISSOCK(os.fstat(fd).st_mode):  # fromfd would leave its duplicate open
+                continue
             connection = socket.fromfd(fd, -1, -1, -1)  # a duplicate; -1: detect the socket's type
-        except OSError:  # closed in between, or not a socket
+        except OSError:  # closed in between
             continue
         with connection:
             if connection.family not in (socket.AF_INET, socket.AF_INET6):
@@ -69,12 +72,17 @@ def sent_by_connection(without_ports: Collection[int] = ()) -> dict[int, int] | 
         if len(info) < ENOUGH:
             return None
         if ports.isdisjoint(without_ports):
-            sent, twice, waiting = (
-                struct.unpack_from(form, info, offset)[0]
-                for offset, form in (BYTES_SENT, BYTES_RETRANSMITTED, NOT_SENT)
-            )
-            counts[inode] = sent - twice + waiting
+            counts[inode] = passed_on(info)
     return counts
+
+
+def passed_on(info: bytes) -> int:
+    """Compute from a `struct tcp_info` the bytes that the process passed to the kernel."""
+    sent, twice, waiting = (
+        struct.unpack_from(form, info, offset)[0]
+        for offset, form in (BYTES_SENT, BYTES_RETRANSMITTED, NOT_SENT)
+    )
+    return sent - twice + waiting
 
 
 def looped() -> set[int]:

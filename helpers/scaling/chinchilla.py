@@ -210,7 +210,18 @@ def find_doubts(problem, params, tokens, theta, f, steepness):
 
 
 def flatness(problem, theta, r):
-    """Yield a doubt for each exponent whose standard error exceeds half of it.
+    """Yield a doubt for each exponent whose standard error exceeds half of it."""
+    errors = standard_errors(problem, theta, r)
+    if errors is None:
+        yield "these params and tokens do not distinguish two of the terms"
+        return
+    for name, value, error in zip(("alpha", "beta"), theta[3:], errors, strict=True):
+        if error > 0.5 * abs(value):
+            yield f"{name} = {value:.3g} has a standard error of about {error:.2g}"
+
+
+def standard_errors(problem, theta, r) -> tuple[float, float] | None:
+    """Estimate the standard errors of alpha and beta; None if the runs do not determine them.
 
     For residuals of spread sigma, cov = pi/2 sigma^2 (J^T J)^-1. This formula is for least absolute
     deviations, which the Huber loss nearly is when delta is small compared with sigma.
@@ -219,14 +230,8 @@ def flatness(problem, theta, r):
     slopes = np.stack([p, q, s, -problem.x * p, -problem.y * q])
     square = slopes @ slopes.T
     if np.linalg.cond(square) > 1e13:
-        yield "these params and tokens do not distinguish two of the terms"
-        return
+        return None
     sigma = np.median(np.abs(r)) / 0.6745
     errors = sigma * np.sqrt(np.pi / 2 * np.diag(np.linalg.inv(square)))
     _, sx, _, sy = problem.scales
-    for name, value, error in (
-        ("alpha", theta[3], errors[3] / sx),
-        ("beta", theta[4], errors[4] / sy),
-    ):
-        if error > 0.5 * abs(value):
-            yield f"{name} = {value:.3g} has a standard error of about {error:.2g}"
+    return errors[3] / sx, errors[4] / sy

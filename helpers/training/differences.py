@@ -69,13 +69,18 @@ def after_a_step(
 
 
 def farthest(ours: Tensors, theirs: Tensors) -> tuple[float, str]:
-    """Return the largest difference of any element, and its tensor; infinite if one is missing."""
+    """Return the largest difference of any element, and its tensor.
+
+    A missing tensor is infinitely far. A tensor with NaN is farther than any other.
+    """
     worst, where = 0.0, ""
     for name in [*theirs, *(ours.keys() - theirs.keys())]:
         if name not in ours or name not in theirs or ours[name].shape != theirs[name].shape:
             return float("inf"), name
         far = (ours[name].cpu().double() - theirs[name].double()).abs().max().item()
-        if not far <= worst:  # NaN too
+        if math.isnan(far):
+            return far, name
+        if far > worst:
             worst, where = far, name
     return worst, where
 

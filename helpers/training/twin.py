@@ -3,7 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -207,11 +207,15 @@ def side(trained: Strategy, part: Batch, losses, seconds) -> Side:
     with ledger() as log:
         trained.step(part)
     memory = memory_of(lambda: trained.step(part), trained.model, trained.optimizer)
-    counted = seconds[WARM_UP:] or seconds
     return Side(
         losses=tuple(losses),
-        seconds=statistics.median(counted),
+        seconds=typical(seconds),
         memory=memory,
         ledger=log,
         held=dict(trained.held()),
     )
+
+
+def typical(seconds: Sequence[float]) -> float:
+    """Return the median step's time, without the first steps if there are others."""
+    return statistics.median(seconds[WARM_UP:] or seconds)

@@ -6,6 +6,7 @@ No time that is measured here decides anything, beyond being above 0.
 import random
 
 import pytest
+import torch.distributed as dist
 
 from helpers.comm.cost import Sample, fit, measure
 from helpers.comm.volume import path
@@ -94,6 +95,18 @@ def test_a_small_measurement():
     assert found.alpha >= 0
     assert found.beta >= 0
     assert found.predict("all_reduce", 10**6, 3) > 0
+
+
+def barriers(worker, repeats):
+    calls, plain = [], dist.barrier
+    dist.barrier = lambda: calls.append(None) or plain()
+    measure(worker, calls=("all_reduce", "send"), sizes=(800,), repeats=repeats, inner=1)
+    return len(calls)
+
+
+def test_ranks_start_each_repeat_together():
+    """Without it, a rank's time has the others' delay in it."""
+    assert list(launch(barriers, repeats=3)) == [2 * 3] * 2
 
 
 def eight_seconds(call, payload, device):

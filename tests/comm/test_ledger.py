@@ -13,6 +13,7 @@ import torch.distributed as dist
 from helpers.comm.ledger import Entry, Ledger, ledger, note, store_ports
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.operators import OPERATORS, SILENT
+from helpers.measure.sockets import SentBytes
 from helpers.runtime.launch import launch
 
 S = 983_040  # bytes; 2, 3 and 4 ranks divide it
@@ -216,6 +217,14 @@ def test_a_store_is_none_of_gloos(monkeypatch):
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: wrapped)
     assert store_ports() == [store.port]
+    left_out = []
+    monkeypatch.setattr(
+        "helpers.comm.ledger.SentBytes",
+        lambda without_ports=(): left_out.extend(without_ports) or SentBytes(without_ports),
+    )
+    with ledger():
+        pass
+    assert left_out == [store.port]
 
 
 def test_a_ledger_as_a_table():

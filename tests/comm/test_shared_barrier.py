@@ -1,5 +1,6 @@
 """Which error the waiting ranks get when a rank is killed, ends, fails, stops or is late."""
 
+import math
 import os
 import pickle
 import random
@@ -263,6 +264,17 @@ def test_a_process_that_nobody_asked_how_it_ended_has_ended():
     barrier.close()
     with pytest.raises(PeerLost, match="rank 7 has ended"):
         Barrier(memory, 0, 2, pids=[os.getpid(), other.pid], names=[4, 7], timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("failed", [1, 2, 3])
+def test_each_missing_rank_is_looked_at(failed):
+    memory = torch.zeros(Barrier.nbytes(4), dtype=torch.uint8)
+    barrier = Barrier(memory, 0, 4, [os.getpid()] * 4, names=[4, 5, 6, 7], timeout=PATIENCE)
+    barrier.look([1, 2, 3], "this", until=math.inf)
+    barrier.gone[failed] = Left.FAILED
+    with pytest.raises(PeerLost, match=f"rank {4 + failed} has failed"):
+        barrier.look([1, 2, 3], "this", until=math.inf)
+    barrier.close()
 
 
 def test_of_several_that_left_the_one_to_blame_is_named():

@@ -1,12 +1,14 @@
 """The kernel counts bytes sent, on the test's own connections."""
 
+import os
 import select
 import socket
+import struct
 import sys
 
 import pytest
 
-from helpers.measure.sockets import SentBytes, sent_by_connection
+from helpers.measure.sockets import SentBytes, passed_on, sent_by_connection
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="TCP_INFO of Linux")
 
@@ -31,6 +33,19 @@ def test_bytes_sent_since(pair):
     assert count.read() == 1234
     other.sendall(b"x" * 5000)  # received bytes do not count, and no loop serves that end
     assert count.read() == 1234
+
+
+def test_counting_leaves_no_descriptor_open(pair):
+    one, _, loop = pair
+    read, write = os.pipe()  # gloo's loop watches descriptors that are no sockets
+    loop.register(read, select.EPOLLIN)
+    before = len(os.listdir("/proc/self/fd"))
+    one.sendall(b"x")
+    for _ in range(3):
+        assert sent_by_connection()
+    assert len(os.listdir("/proc/self/fd")) == before
+    os.close(read)
+    os.close(write)
 
 
 def test_bytes_that_wait_in_the_kernel_count(pair):
@@ -73,3 +88,11 @@ def test_only_connections_of_a_loop(pair):
 def test_elsewhere_it_is_unknown(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     assert SentBytes().read() is None
+
+
+def test_bytes_sent_again_count_once():
+    """Linux, include/uapi/linux/tcp.h: 64 bits of bytes sent, then 64 of bytes sent again."""
+    info = bytearray(256)
+    struct.pack_into("<QQ", info, 200, 1000, 30)
+    struct.pack_into("<I", info, 144, 7)
+    assert passed_on(bytes(info)) == 977

@@ -84,6 +84,12 @@ def test_a_timeout_for_one_call():
         assert len(cluster.run(build)) == 2
 
 
+def test_a_call_may_have_no_timeout():
+    """The cluster's own would end it."""
+    with Cluster(1, timeout=0.5) as cluster:
+        assert cluster.run(lambda worker: time.sleep(1.5) or "done", timeout=None)[0] == "done"
+
+
 @pytest.mark.alone
 def test_signs_of_life_put_the_end_off():
     def alive(worker):

@@ -1,6 +1,7 @@
 """What a rank offers: log, track, its place, its seeds."""
 
 import os
+import random
 import time
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
+from helpers.runtime.worker import seed_differently
 
 
 @pytest.fixture(scope="module")
@@ -125,3 +127,26 @@ def test_a_closed_stdout_is_no_failure():
         return worker.rank
 
     assert list(launch(quiet)) == [0, 1]
+
+
+def test_every_rank_draws_its_own_numbers(cluster):
+    """A fork inherits the states of all generators: the server has imported numpy."""
+    drawn = cluster.run(lambda worker: (np.random.rand(), torch.rand(()).item(), random.random()))
+    for one, other in zip(*drawn, strict=True):
+        assert one != other
+
+
+def test_all_generators_are_seeded_anew():
+    kept = np.random.get_state(), torch.get_rng_state()
+    try:
+        drawn = []
+        for _ in range(2):
+            np.random.seed(0)
+            torch.manual_seed(0)
+            seed_differently()
+            drawn.append((np.random.rand(), torch.rand(()).item()))
+    finally:
+        np.random.set_state(kept[0])
+        torch.set_rng_state(kept[1])
+    for one, other in zip(*drawn, strict=True):
+        assert one != other

@@ -1,4 +1,5 @@
 import itertools
+import math
 import re
 import warnings
 
@@ -173,3 +174,28 @@ def test_a_fit_without_an_optimum_says_so():
     assert np.isnan(fit.exponents).all()
     with pytest.raises(ValueError, match="no optimum: why"):
         fit.optimal(1e20)
+
+
+def test_an_interval_leaves_out_as_much_below_as_above(sweep):
+    fit = fit_chinchilla(*sweep(0, runs=60), starts=FEW, bootstrap=60, confidence=0.8)
+    for name, (low, high) in fit.intervals.items():
+        assert (low, high) == pytest.approx(tuple(np.percentile(fit.samples[name], [10, 90])))
+        inside = np.mean((fit.samples[name] >= low) & (fit.samples[name] <= high))
+        assert inside == pytest.approx(0.8, abs=0.05)
+
+
+def test_a_standard_error_is_the_spread_of_repeated_fits(sweep):
+    """Fits to many draws of the noise spread as far as the formula says from one of them."""
+    truth = [math.log(BESIROGLU.A), math.log(BESIROGLU.B), math.log(BESIROGLU.E)]
+    start = np.array([[*truth, BESIROGLU.alpha, BESIROGLU.beta]])
+    found, errors = [], []
+    for seed in range(30):
+        params, tokens, loss = sweep(seed, runs=60, noise=0.01)
+        problem = Objective.of(params, tokens, loss, 1e-3)
+        fit = fit_chinchilla(params, tokens, loss, starts=start)
+        theta = np.array([math.log(fit.A), math.log(fit.B), math.log(fit.E), fit.alpha, fit.beta])
+        r, *_ = problem._residuals(problem.inward(theta[None]))
+        found.append((fit.alpha, fit.beta))
+        errors.append(chinchilla.standard_errors(problem, theta, r[0]))
+    ratio = np.median(errors, axis=0) / np.std(found, axis=0)
+    assert ((ratio > 0.65) & (ratio < 1.5)).all(), ratio

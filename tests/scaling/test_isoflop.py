@@ -103,3 +103,14 @@ def test_the_papers_tables_are_lines_of_their_own(approach, a):
     # Two digits of 3.7T allow 1.3 %. For 280B, approach 3 prints 20.1T; its line gives 21.0T.
     rows &= ~((params == 280e9) & (approach == 3))
     assert (needed / 6 / params)[rows] == pytest.approx(tokens[rows], rel=0.013)
+
+
+def test_the_envelope_leaves_out_the_smallest_and_the_largest_size():
+    """Far below and above the sizes, they are only the best of what was trained."""
+    sizes = np.logspace(8, 9.5, 25)
+    spent = [np.logspace(12, 26, 1500)] * 25
+    losses = [BESIROGLU.loss(n, c / 6 / n) for n, c in zip(sizes, spent, strict=True)]
+    fit = envelope(sizes, spent, losses)
+    assert fit.a == pytest.approx(BESIROGLU.exponents[0], abs=0.01)
+    assert fit.params.min() > sizes[0]
+    assert fit.params.max() < sizes[-1]

@@ -8,6 +8,8 @@ import sys
 import time
 from dataclasses import replace
 
+import numpy as np
+import pytest
 import torch
 
 from helpers.scaling import sweep
@@ -77,3 +79,18 @@ def test_fewer_held_out_sequences_lie_evenly_among_all():
     tokens = torch.cat([batch.tokens for batch in every])
     assert len(tokens) == sweep.HELD_OUT
     assert torch.equal(torch.cat([batch.tokens for batch in few]), tokens[::16])
+
+
+def test_the_error_is_that_of_a_mean(monkeypatch):
+    losses = np.random.default_rng(0).normal(2.0, 0.3, size=400)
+    monkeypatch.setattr(sweep, "sequence_losses", lambda strategy, batches: losses)
+    row = sweep.carry_out(Place(), SMALL[0], sequences=400)
+    assert row["loss"] == pytest.approx(losses.mean(), abs=1e-6)
+    means = np.random.default_rng(1).choice(losses, size=(4000, 400)).mean(axis=1)
+    assert row["loss_error"] == pytest.approx(means.std(), rel=0.05)
+
+
+class Place:
+    """All that a run asks of its worker."""
+
+    device = torch.device("cpu")

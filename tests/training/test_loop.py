@@ -177,3 +177,21 @@ def with_micro_batches(worker, micro_batches):
 def test_micro_batches_change_nothing():
     run = partial(launch, with_micro_batches, 1, device="cpu")
     assert run(micro_batches=4)[0] == pytest.approx(run(micro_batches=1)[0], abs=1e-12)
+
+
+def test_rates_are_of_one_step_and_of_all_processors(monkeypatch):
+    """Step k takes k + 1 seconds on a clock that only steps move."""
+    strategy, clock = Skipping(), [0.0]
+    strategy.world_size = 4
+    plain_step = strategy.step
+
+    def step(batch, lr):
+        clock[0] += batch.step + 1
+        return plain_step(batch, lr)
+
+    strategy.step = step
+    monkeypatch.setattr("helpers.training.loop.time.perf_counter", lambda: clock[0])
+    history = train(strategy, source()[0], steps=3, flops_per_token=40.0, peak=10.0)
+    assert history.column("seconds") == [1, 3, 6]
+    assert history.column("tokens_per_second") == pytest.approx([5, 5 / 2, 5 / 3])
+    assert history.column("mfu") == pytest.approx([5, 5 / 2, 5 / 3])  # 40 FLOPs over 4 x 10

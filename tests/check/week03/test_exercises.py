@@ -243,6 +243,7 @@ def no_function(worker, model, bucket_bytes):
     [
         (buckets(divide=0), "instead of a sum"),
         (buckets(divide=2), "Divided twice"),
+        (buckets(divide=1 + 1e-6), "not those of `.grad`"),  # wrong by a millionth
         (buckets(tail=False), "no gradient fills"),
         (buckets(wait=False), "waited for"),
         (buckets(reset=False), "left over from the step before"),
@@ -286,7 +287,7 @@ def steps(*, send="last", weight="tokens", scale=True, zero="first", step="last"
                     loss = loss / own / worker.world_size
                 elif weight == "0/0":
                     loss = loss / count
-                (loss * worker.world_size if scale else loss).backward()
+                (loss * worker.world_size * scale if scale else loss).backward()
         if step == "too early":
             optimizer.step()
         if send != "never":
@@ -308,6 +309,7 @@ def steps(*, send="last", weight="tokens", scale=True, zero="first", step="last"
         (steps(weight="0/0"), "Means were added up"),
         (steps(weight="sum"), "Too large"),
         (steps(scale=False), "Too small"),
+        (steps(scale=1 + 1e-6), "divided once"),  # wrong by a millionth
         (steps(zero="each"), "taken it away"),
         (steps(zero="never"), "nothing in `.grad`"),
         (steps(step="too early"), "before the gradients were back"),

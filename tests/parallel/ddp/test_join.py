@@ -59,12 +59,14 @@ def over_those_that_have_one(worker, counts):
             ddp(torch.ones(1, 7, dtype=torch.float64)).sum().backward()
             ddp.synchronize()
             seen.append(ddp.module.layers[4].weight.grad.sum().item())
-    return seen
+    return {"seen": seen, "scale": ddp.scale}
 
 
 def test_the_mean_may_be_over_the_ranks_that_have_a_batch():
     # all ranks have the same batch, so the mean over the ranks with a batch is the same too
-    long, short = launch(over_those_that_have_one, 2, device="cpu", counts=(3, 1))
+    runs = launch(over_those_that_have_one, 2, device="cpu", counts=(3, 1))
+    long, short = runs.column("seen")
     assert short == long[:1]
     assert max(long) - min(long) < 1e-12
     assert abs(long[0]) > 1e-3
+    assert runs.column("scale") == [0.5, 0.5]  # afterwards the mean is over all ranks again

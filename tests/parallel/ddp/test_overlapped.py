@@ -288,3 +288,16 @@ def test_replicas_in_a_group():
         assert torch.equal(runs[0][name], runs[2][name])
         assert torch.equal(runs[1][name], runs[3][name])
         assert not torch.equal(runs[0][name], runs[1][name])
+
+
+def nested(worker):
+    ddp = DDP(make("plain", 0))
+    with ddp.no_sync():
+        with ddp.no_sync():
+            pass
+        inside = ddp.syncing
+    return inside, ddp.syncing
+
+
+def test_no_sync_lasts_to_the_end_of_the_outer_block():
+    assert list(launch(nested, 2, device="cpu")) == [(False, True)] * 2
