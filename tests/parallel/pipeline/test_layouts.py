@@ -1,5 +1,6 @@
 """A model moves between layouts; recipes fill their seams; other precisions and owners."""
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -147,7 +148,7 @@ class Diary(Local):
 
 def called(worker, schedule):
     torch.set_num_threads(1)
-    recipe = Recipe(layout=Layout(pp=2, spare=4), schedule=schedule, owner=Diary)
+    recipe = Recipe(layout=Layout(pp=2, tp=2, spare=2), schedule=schedule, owner=Diary)
     trainer = recipe(CONFIG, micro_batches=4)
     trainer.step(random_batch(0, 4, 12, 33))
     return {
@@ -184,3 +185,6 @@ def test_an_owner_hears_of_each_unit_and_each_gradient(eight, schedule, stages):
                 seen.add(name)
         assert not open_units
         assert seen == set(run["units"])
+        if not shared:  # each micro-batch's forward, and its backward
+            calls = Counter(entry[1] for entry in run["log"] if entry[0] == "before")
+            assert calls == Counter(dict.fromkeys(run["units"], 8))
