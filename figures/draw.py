@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-DRAWINGS = ("cluster", "starting", "collectives", "scaling")
+DRAWINGS = ("cluster", "starting", "collectives", "scaling", "tensor_parallel")
 BYTES = 60_000
 
 

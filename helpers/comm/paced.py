@@ -6,11 +6,16 @@ waits: what is left of a step's time shows how much of the messages the computat
 """
 
 import time
+from collections import deque
+from dataclasses import replace
 
 import torch
 
 from helpers.comm.transport import GroupTransport, Work
 from helpers.comm.volume import sent
+from helpers.measure.trace import Span, Trace
+
+REMEMBERED = 100_000  # calls
 
 
 class PacedTransport(GroupTransport):
@@ -25,20 +30,47 @@ class PacedTransport(GroupTransport):
 
     Attributes:
         busy: planned seconds of all calls so far.
+        exposed: of these, the seconds that were still to come when this rank began to wait. The
+            rest, `busy - exposed`, was hidden behind other work.
+        calls: the last calls: (name, start, end) in planned seconds of `time.perf_counter`.
     """
 
     def __init__(self, group=None, *, alpha: float = 0.0, bytes_per_second: float = float("inf")):
         super().__init__(group)
         self.alpha, self.bytes_per_second = alpha, bytes_per_second
-        self.busy, self.free_at = 0.0, 0.0
+        self.busy, self.exposed, self.free_at = 0.0, 0.0, 0.0
+        self.calls: deque[tuple[str, float, float]] = deque(maxlen=REMEMBERED)
 
     def paced(self, call: str, payload: int, work: Work) -> Work:
         seconds = (
             self.alpha + sent(call, payload, self.size, backend="ring") / self.bytes_per_second
         )
-        self.free_at = max(time.perf_counter(), self.free_at) + seconds
+        start = max(time.perf_counter(), self.free_at)
+        self.free_at = start + seconds
         self.busy += seconds
-        return Paced(work, self.free_at)
+        self.calls.append((call, start, self.free_at))
+        return Paced(self, work, self.free_at)
+
+    def on(self, found: Trace) -> Trace:
+        """A trace of this rank, with the planned calls of this link as its communication.
+
+        Call it soon after the trace, on the same rank.
+        """
+        since = time.time() - time.perf_counter() - found.began  # of this clock's zero
+        kept = [span for span in found.spans if span.lane != "communication"]
+        last = max((span.end for span in kept), default=0.0)
+        kept += [
+            Span(
+                name=f"link:{call}",
+                lane="communication",
+                kind="communication",
+                start=start + since,
+                seconds=end - start,
+            )
+            for call, start, end in self.calls
+            if 0 <= start + since <= last
+        ]
+        return replace(found, spans=sorted(kept, key=lambda span: span.start))
 
     def all_reduce(self, buffer: torch.Tensor) -> Work:
         return self.paced("all_reduce", buffer.nbytes, super().all_reduce(buffer))
@@ -56,10 +88,11 @@ class PacedTransport(GroupTransport):
 class Paced:
     """A call that is over when its messages have arrived and its planned time has passed."""
 
-    def __init__(self, work: Work, end: float):
-        self.work, self.end = work, end
+    def __init__(self, link: PacedTransport, work: Work, end: float):
+        self.link, self.work, self.end = link, work, end
 
     def wait(self):
+        self.link.exposed += max(0.0, self.end - time.perf_counter())
         self.work.wait()
         if (left := self.end - time.perf_counter()) > 0:
             time.sleep(left)

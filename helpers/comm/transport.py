@@ -84,9 +84,9 @@ class GroupTransport:
 
 
 class SharedTransport(GroupTransport):
-    """All-reduces through shared memory, in a thread of their own; the rest through the group.
+    """Sums and gathers through shared memory, in a thread of their own; the rest by the group.
 
-    Buffers from `empty` are in shared memory and reduced in place; other buffers are copied.
+    Buffers from `empty` are in shared memory and need no copy; other buffers are copied.
 
     Raises:
         OSError, ValueError: as SharedMemory: not Linux, not one machine, not the CPU.
@@ -95,13 +95,21 @@ class SharedTransport(GroupTransport):
     def __init__(self, group: dist.ProcessGroup | None = None):
         super().__init__(group)
         self.shared = SharedMemory(self.group)
-        self.thread = ThreadPoolExecutor(1, "all-reduce")  # one thread: calls must keep their order
+        self.thread = ThreadPoolExecutor(
+            1, "collectives"
+        )  # one thread: calls must keep their order
 
     def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return self.shared.empty(numel, dtype)
 
     def all_reduce(self, buffer: torch.Tensor) -> Work:
         return Answer(self.thread.submit(self.shared.all_reduce, buffer))
+
+    def all_gather(self, every: torch.Tensor, own: torch.Tensor) -> Work:
+        return Answer(self.thread.submit(self.shared.all_gather, every, own))
+
+    def reduce_scatter(self, own: torch.Tensor, every: torch.Tensor) -> Work:
+        return Answer(self.thread.submit(self.shared.reduce_scatter, own, every))
 
     def close(self):
         self.thread.shutdown()

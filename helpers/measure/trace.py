@@ -80,6 +80,15 @@ class Trace:
         ours, theirs = union(self.of(kind)), union(self.of(other))
         return sum(max(0.0, min(b, d) - max(a, c)) for a, b in ours for c, d in theirs)
 
+    def hidden(self) -> float:
+        """The share of the communication's time in which this rank computed; 0 without messages.
+
+        A GPU's kernels do run at the same time. On CPUs the messages need the cores too: what is
+        drawn as overlap there slows the computation down.
+        """
+        busy = self.busy("communication")
+        return self.overlap("communication", "compute") / busy if busy else 0.0
+
     def _rows(self) -> dict[str, str]:
         present = [kind for kind in KINDS if self.of(kind)]
         return {

@@ -9,7 +9,12 @@ two numbers of 2 bytes and a mask of 1 byte more for each score: the dropout of 
 this course's model does not have. For a GPT-2 block the others are the same: 34 B T D bytes.
 """
 
+from collections.abc import Iterable
 from typing import Protocol
+
+import torch
+
+from helpers.measure.saved import Saved
 
 
 class Block(Protocol):
@@ -66,6 +71,61 @@ def block_activations(
     }
     if config.recompute == "selective":  # the core of attention runs again, from q, k and v
         terms["scores"] = terms["causal mask"] = 0
+    return terms
+
+
+TERM_OF = {  # a module of a block -> its term
+    "attention_norm": "norms",
+    "mlp_norm": "norms",
+    **dict.fromkeys(
+        [f"attention.{name}" for name in ("fan_out", "query", "key", "value")]
+        + [f"mlp.{name}" for name in ("fan_out", "gate", "up")],
+        "inputs of the layers",
+    ),
+    "attention": "queries, keys, values",  # saved for a core that runs again
+    "attention.core": "queries, keys, values",
+    "attention.out": "input of the output layer",
+    "mlp": "inside the MLP",
+    "mlp.down": "inside the MLP",
+    "": "dropout masks",
+}
+
+
+def measured_terms(
+    config: Block, saved: Iterable[Saved], tokens: int, block: int = 0
+) -> dict[str, int]:
+    """The bytes that a block really keeps, by the terms of `block_activations`.
+
+    Args:
+        config: with explicit attention, and without full recomputation: there a block keeps its
+            input alone.
+        saved: what `saved_by` found in a forward of the model.
+        tokens: T.
+        block: the block's number.
+
+    Raises:
+        ValueError: scores cannot be told from queries, because T is a head's width; a module saved
+            something that no term covers; full recomputation.
+    """
+    if config.recompute == "full":
+        raise ValueError(
+            "with full recomputation a block keeps its input alone: there are no terms"
+        )
+    if tokens == config.head_width:
+        raise ValueError(f"{tokens} tokens, and heads as wide: scores look like queries")
+    terms = dict.fromkeys([*TERM_OF.values(), "scores", "causal mask"], 0)
+    start = f"blocks.{block}"
+    for one in saved:
+        module = one.module.removeprefix(start)
+        if module == one.module or (module and not module.startswith(".")):
+            continue  # another block's
+        module = module.removeprefix(".")
+        if module not in TERM_OF:
+            raise ValueError(f"{one.module} saved {one.shape}, and no term covers this module")
+        term = TERM_OF[module]
+        if module == "attention.core" and one.shape[-2:] == (tokens, tokens):
+            term = "causal mask" if one.dtype == torch.bool else "scores"
+        terms[term] += one.bytes
     return terms
 
 

@@ -122,11 +122,19 @@ class Topology:
 
 
 # alpha: hwLatencies in NCCL 2.30's src/graph/tuning.cc, for a ring of large messages (protocol
-# Simple); for small messages NCCL has protocols of a fifth of that (LL). NVLink: SM80_NVLINK_BW and
+# Simple); for small messages NCCL has protocols of a fifth of that (LL). NVLink: SM70_, SM80_ and
 # SM90_NVLINK_BW times the number of links, src/graph/topo.h. Cards: what maintainers of NCCL expect
-# of 200 and of 400 Gbit/s, github.com/NVIDIA/nccl-tests/issues/119 and /290.
+# of 200 and of 400 Gbit/s, github.com/NVIDIA/nccl-tests/issues/119 and /290. DGX-2H: 16 V100s, 8
+# cards of 100 Gbit/s (Shoeybi et al. 2019, section 5), scaled from the card of 200 Gbit/s.
 _NVLINK_ALPHA, _NETWORK_ALPHA = 3.4e-6, 14e-6
 
+DGX_2H = Topology(
+    nodes=1,
+    gpus_per_node=16,
+    inside=Link(alpha=_NVLINK_ALPHA, bytes_per_second=6 * 20.0e9),
+    rail=Link(alpha=_NETWORK_ALPHA, bytes_per_second=12e9),
+    gpus_per_card=2,
+)
 DGX_A100 = Topology(
     nodes=1,
     gpus_per_node=8,

@@ -64,7 +64,7 @@ def factor_of(ours: torch.Tensor, theirs: torch.Tensor) -> float | None:
 def missing_sum(
     every: Sequence[torch.Tensor | None], theirs: torch.Tensor, rank: int, layout: Layout
 ) -> str:
-    """Check whether the ranks' gradients add up to the twin's: then a sum is missing."""
+    """Check whether the ranks' tensors add up to the twin's: then a sum is missing."""
     theirs = theirs.cpu().double()
     for axis in layout.axes:
         group = layout.group_of(rank, axis)
@@ -74,7 +74,23 @@ def missing_sum(
         if (total - theirs).norm() <= SAME * theirs.norm():
             same = (every[rank].cpu().double() * len(group) - theirs).norm() <= SAME * theirs.norm()
             if not same:
-                return f"The ranks' gradients add up to the twin's. Is a sum over {axis} missing?"
+                return f"The ranks' numbers add up to the twin's. Is a sum over {axis} missing?"
+    return ""
+
+
+def apart(every: Sequence[torch.Tensor | None], rank: int, layout: Layout) -> str:
+    """Check whether ranks that should have the same tensor have different ones: they drift."""
+    own = every[rank].cpu().double()
+    for axis in layout.axes:
+        group = layout.group_of(rank, axis)
+        if len(group) == 1 or any(every[r] is None for r in group):
+            continue
+        for other in group:
+            if (every[other].cpu().double() - own).norm() > SAME * own.norm():
+                return (
+                    f"The ranks {rank} and {other} drift apart: along {axis} they should have the "
+                    "same numbers here. Does each rank draw its own dropout, or is a sum missing?"
+                )
     return ""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from helpers.comm.mesh import Layout
-from helpers.training.guess import guess, missing_sum, unseen
+from helpers.training.guess import apart, guess, missing_sum, unseen
 from helpers.training.witness import Witness
 
 # What to compare, in order from cause to effect.
@@ -65,13 +65,17 @@ def locate(
         for rank, seen in enumerate(ranks):
             at = layout.coordinates(rank)
             for place, (name, ours, theirs) in enumerate(pairs(kind, twin, seen)):
+                whole = theirs.shape == ours.shape
                 theirs = part_of(theirs, ours.shape, layout, at)
                 if theirs is not None and not (far := off(ours, theirs)) <= near:
-                    found.append((place, rank, name, far, ours, theirs))
+                    found.append((place, rank, name, far, ours, theirs, whole))
                     break
         if found:
-            _, rank, name, far, ours, theirs = min(found, key=lambda one: one[:2])
+            _, rank, name, far, ours, theirs, whole = min(found, key=lambda one: one[:2])
             why = guess(ours, theirs, layout, kind)
+            if whole and kind in ("forward", "backward"):
+                every = outputs(kind, name, ranks, rank)
+                why = why or missing_sum(every, theirs, rank, layout) or apart(every, rank, layout)
             if kind == "gradient":
                 every = [seen.gradients.get(name) for seen in ranks]
                 why = missing_sum(every, twin.gradients[name], rank, layout) or why
@@ -79,6 +83,17 @@ def locate(
                 why = unseen(twin.numbers, [seen.numbers for seen in ranks]) or why
             return Location(step=step, rank=rank, kind=kind, name=name, off=far, guess=why)
     return None
+
+
+def outputs(kind: str, name: str, ranks: Sequence[Witness], rank: int) -> list:
+    """Every rank's tensor of a module; None for a rank with other sequences or another shape."""
+    own = getattr(ranks[rank], kind)[name]
+    every = []
+    for seen in ranks:
+        one = getattr(seen, kind).get(name)
+        same = torch.equal(seen.numbers, ranks[rank].numbers)
+        every.append(one if one is not None and same and one.shape == own.shape else None)
+    return every
 
 
 def pairs(kind: str, twin: Witness, seen: Witness) -> Iterator[tuple]:

@@ -2,17 +2,18 @@
 
 import csv
 import itertools
+import runpy
 
 import psutil
 import pytest
 
-from tests.bench import faults, starting
+from tests.bench import faults, starting, tensor_parallel
 from tests.bench.__main__ import main
 from tests.bench.contenders import LAUNCH, SPAWN
 from tests.bench.faults import FAULTS, Fault, Outcome
 from tests.bench.kernel import Cell, Kernel
 from tests.bench.leftovers import Around, around
-from tests.bench.report import markdown
+from tests.bench.report import FIGURES, markdown
 
 MEASURED = {
     (case, ranks): {c.name: [0.1, 0.2, None] for c in starting.CONTENDERS}
@@ -111,6 +112,29 @@ def test_the_table_of_faults(tmp_path):
         "all gone after 0.3 s",
     ]
     assert report.table[1][-1] == "> 20 s, **next call fails**, left: 1 process"
+
+
+def test_the_table_and_chart_of_tensor_parallel(tmp_path):
+    costs = {"wire": 2**20, "kernel": None, "peak": 3 * 2**20}
+    rows = []
+    for tokens in tensor_parallel.ROUNDS:
+        for kind, peer in tensor_parallel.DTENSOR.items():
+            for name in (peer, *tensor_parallel.OURS[kind]):
+                times = [0.2] * 4 if name == peer else [0.1] * 4
+                rows.append(tensor_parallel.row(tokens, name, times, [0.2] * 4, costs))
+                rows[-1]["peak_ratio"] = 1.0
+    report = tensor_parallel.report(rows)
+    report.write(tmp_path)
+    first, second = report.table[1:3]
+    assert first[:5] == ["128", "DTensor", "200 ms", "", ""]
+    assert second[:4] == ["128", "tensor", "100 ms", "0.50 (0.50–0.50)"]
+    assert second[4:] == ["≤ 0.85", "3.0 MiB", "1.000", "1.0 MiB", "unknown"]
+    drawing = FIGURES / "tensor_parallel_drawing.py"
+    module = runpy.run_path(str(drawing))
+    figure = module["draw"](tmp_path / "tensor_parallel.csv")
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["128 tokens", "512 tokens"]
+    assert "0.50×" in [text.get_text() for text in figure.axes[0].texts]
+    assert module["draw"](tmp_path / "nothing.csv") is None
 
 
 def test_a_table_is_markdown():

@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from helpers.comm.paced import PacedTransport
+from helpers.comm.regions import gathered, sum_scattered
+from helpers.measure.trace import trace
+from helpers.parallel.tensor.chunks import gather_and_multiply, multiply_and_scatter
 from helpers.runtime.launch import launch
 
 
@@ -27,6 +30,7 @@ def calls(worker, alpha, bandwidth):
     return {
         "seconds": time.perf_counter() - began,
         "busy": transport.busy,
+        "exposed": transport.exposed,
         "results": (total[0].item(), largest[0].item(), every[:, 0].tolist(), part.tolist()),
         "own": (2 * torch.arange(10.0).view(2, 5)[worker.rank]).tolist(),
     }
@@ -38,6 +42,7 @@ def test_calls_follow_each_other_on_the_link():
     for run in launch(calls, 2, device="cpu", alpha=0.05, bandwidth=4800):
         assert run["busy"] == pytest.approx(4 * 0.05 + 480 / 4800)
         assert run["busy"] <= run["seconds"] < run["busy"] + 0.5
+        assert run["busy"] - 0.01 < run["exposed"] <= run["busy"]  # it did nothing else
         total, largest, every, part = run["results"]
         assert (total, largest, every, part) == (3.0, 1.0, [0.0, 1.0], run["own"])
 
@@ -46,3 +51,71 @@ def test_a_link_without_limits_waits_for_the_messages_alone():
     for run in launch(calls, 2, device="cpu", alpha=0.0, bandwidth=float("inf")):
         assert run["busy"] == 0
         assert run["results"][0] == 3.0
+
+
+LINK = 0.4  # seconds of a whole message on the link, and of a whole product
+
+
+def overlapped(worker, chunks):
+    """A gather and its product, then a product and its reduce-scatter; each product sleeps.
+
+    A sleeping product needs no core, so other programs on this machine change little.
+    """
+    tokens = 8 * worker.world_size
+    transport = PacedTransport(bytes_per_second=tokens * 4 * 8 / 2 / LINK)
+
+    def product(x):
+        time.sleep(LINK * x.shape[1] / tokens)
+        return 2 * x
+
+    shard = torch.full((1, 8, 8), float(worker.rank))
+    with trace() as found:
+        began = time.perf_counter()
+        if chunks == 1:
+            whole = gathered(shard, transport).wait()
+            partial_sums = product(product(whole))
+            own = sum_scattered(partial_sums, transport).wait()
+        else:
+            _, (once,) = gather_and_multiply(
+                shard, transport, chunks, lambda whole: [product(whole)], keep=False
+            )
+            own = multiply_and_scatter([once], transport, chunks, lambda parts: product(parts[0]))
+        seconds = time.perf_counter() - began
+    spans = transport.on(found).of("communication")
+    return {
+        "seconds": seconds,
+        "own": own,
+        "busy": transport.busy,
+        "exposed": transport.exposed,
+        "drawn": [(span.name, span.start, span.seconds) for span in spans],
+    }
+
+
+@pytest.mark.alone
+def test_chunks_hide_most_of_a_link_s_time():
+    """Two messages and two products of 0.4 s take 1.6 s in turn.
+
+    In 4 chunks: 0.1 s for the first, 0.8 s of products, 0.1 s for the last.
+    """
+    turn, chunks = (launch(overlapped, 2, device="cpu", chunks=n) for n in (1, 4))
+    for rank, (slow, fast) in enumerate(zip(turn, chunks, strict=True)):
+        assert torch.equal(slow["own"], fast["own"])
+        assert slow["own"].unique().tolist() == [2 * 2 * 2 * rank]  # two doublings, two ranks
+        assert slow["busy"] == pytest.approx(2 * LINK)
+        assert fast["busy"] == pytest.approx(2 * LINK)
+        assert slow["seconds"] >= 4 * LINK
+        assert fast["seconds"] < 0.8 * slow["seconds"]
+        assert 1 - slow["exposed"] / slow["busy"] < 0.05
+        assert 1 - fast["exposed"] / fast["busy"] > 0.3
+
+
+@pytest.mark.alone
+def test_the_link_is_drawn_as_it_was_planned():
+    for run in launch(overlapped, 2, device="cpu", chunks=2):
+        names, starts, seconds = zip(*run["drawn"], strict=True)
+        assert names == ("link:all_gather",) * 2 + ("link:reduce_scatter",) * 2
+        assert sum(seconds) == pytest.approx(run["busy"])
+        assert starts[1] == pytest.approx(starts[0] + LINK / 2, abs=1e-3)
+        assert 0 <= starts[0] < 0.1
+        # the first scatter begins after the gathers, and after half of the second product
+        assert starts[2] > starts[0] + LINK + LINK / 2

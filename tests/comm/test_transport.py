@@ -49,6 +49,38 @@ def test_shared_memory_gives_the_group_s_sums(workers):
     assert shared[0][0].tolist() == [workers * i + 100 * ranks for i in range(5)]
 
 
+def shards(worker, kind):
+    """Gather and reduce-scatter, all under way at once, in buffers of both kinds."""
+    transport, results, works = kind(), [], []
+    sizes = [6, 6 * worker.world_size, 6 * worker.world_size, 6]
+    of_transport = [transport.empty(n, torch.float64, torch.device("cpu")) for n in sizes]
+    plain = [torch.empty(n, dtype=torch.float64) for n in sizes]
+    for buffers in (plain, of_transport):
+        own, every, parts, total = (buffer.view(-1, 2, 3) for buffer in buffers)
+        own.copy_(torch.arange(6).view(1, 2, 3) + 100 * worker.rank)
+        parts.copy_(torch.arange(parts.numel()).view_as(parts) * (worker.rank + 1))
+        works.append(transport.all_gather(every, own[0]))
+        works.append(transport.reduce_scatter(total[0], parts))
+        results += [every, total[0]]
+    for work in works:
+        work.wait()
+    copied = [result.clone() for result in results]
+    transport.close()
+    return copied
+
+
+@linux
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_shared_memory_gives_the_group_s_shards(workers):
+    group = launch(shards, workers, device="cpu", kind=GroupTransport)
+    shared = launch(shards, workers, device="cpu", kind=SharedTransport)
+    for rank, (ours, theirs) in enumerate(zip(shared, group, strict=True)):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+        every, total = ours[:2]
+        assert every[:, 0, 0].tolist() == [100.0 * k for k in range(workers)]
+        assert total[0, 0] == 6 * rank * sum(range(workers + 1))
+
+
 def alike(worker, source):
     drawn = torch.Generator().manual_seed(worker.rank)
     tensors = [

@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import time
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -184,6 +185,26 @@ def test_busy_and_overlap():
     assert found.overlap("communication", "backward") == 2
     assert found.overlap("backward", "communication") == 2
     assert found.overlap("communication", "forward") == 0
+
+
+def test_how_much_of_the_messages_the_computation_hides():
+    """By hand: 10 s of messages; computation runs in 2 + 1 + 0.5 s of them."""
+    message = partial(span, "communication", lane="communication")
+    found = Trace(
+        spans=[
+            span("forward", 0, 4),
+            message(2, 4),  # hidden from 2 to 4, and from 5 to 6
+            span("backward", 5, 2.5),
+            message(7, 6),  # hidden from 7 to 7.5
+            message(8, 1),  # beside the message before: counts once
+            span("mine", 0, 20, lane="ranges"),  # encloses operators, and computes nothing
+            span("optimizer", 13, 1),  # begins when the last message ends
+        ]
+    )
+    assert found.busy("communication") == 10
+    assert found.hidden() == pytest.approx(3.5 / 10)
+    assert Trace(spans=found.of("compute")).hidden() == 0
+    assert Trace(spans=found.of("communication")).hidden() == 0
 
 
 class Event(SimpleNamespace):

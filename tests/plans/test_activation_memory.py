@@ -9,10 +9,11 @@ import torch
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.measure.memory import memory_of
+from helpers.measure.saved import Saved, saved_by
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.recipe import Recipe
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
-from helpers.plans.activation_memory import block_activations, korthikanti
+from helpers.plans.activation_memory import block_activations, korthikanti, measured_terms
 from helpers.runtime.launch import launch
 
 B, T = 3, 12
@@ -66,6 +67,37 @@ def test_the_formula_is_what_autograd_saves(ranks, way, config):
         pytest.skip("one rank has all tokens")
     formula = block_activations(config, B, T, bytes_per_number=4, ranks=ranks, **options)
     assert of_a_block(transform, config, ranks) == sum(formula.values())
+
+
+def terms(worker, transform, config):
+    """Measured by term, for each block."""
+    torch.set_num_threads(1)
+    mesh = make_mesh(Layout(tp=worker.world_size))
+    model = Recipe(transform=transform)(config, 0, mesh).model
+    saved = saved_by(lambda: model.loss(random_batch(0, B, T, config.vocab)), model)
+    return [measured_terms(config, saved, T, block) for block in range(config.layers)]
+
+
+@pytest.mark.parametrize("config", ["GPT-2", "bytes", "selective"])
+@pytest.mark.parametrize("way", WAYS)
+def test_each_term_is_what_autograd_saves_there(way, config):
+    transform, options = WAYS[way]
+    config = replace(CONFIGS[config], layers=2)
+    formula = block_activations(config, B, T, bytes_per_number=4, ranks=2, **options)
+    for run in launch(terms, 2, device="cpu", transform=transform, config=config):
+        assert run == [formula, formula]
+
+
+def test_what_has_no_term():
+    wide = replace(GPT2, width=48)  # heads of 12, and 12 tokens
+    with pytest.raises(ValueError, match="scores look like queries"):
+        measured_terms(wide, [], T)
+    with pytest.raises(ValueError, match="there are no terms"):
+        measured_terms(CONFIGS["full"], [], T)
+    odd = Saved(module="blocks.0.extra", shape=(3,), dtype=torch.float32, bytes=12)
+    with pytest.raises(ValueError, match=r"blocks\.0\.extra saved \(3,\)"):
+        measured_terms(GPT2, [odd], T)
+    assert not any(measured_terms(GPT2, [replace(odd, module="blocks.01")], T).values())
 
 
 # Korthikanti et al. 2022, arXiv:2205.05198, table 2, for s = 2048, b = 1, h = 12288, a = 96

@@ -8,12 +8,14 @@ import pytest
 
 from helpers.comm.mesh import Layout
 from helpers.simulate.hardware import A100, H100
-from helpers.simulate.topology import DGX_A100, DGX_H100, Link, Topology
+from helpers.simulate.topology import DGX_2H, DGX_A100, DGX_H100, Link, Topology
 
 FILE = json.loads(Path(__file__).with_name("published_clusters.json").read_text())
 
 
-@pytest.mark.parametrize(("cluster", "name"), [(DGX_A100, "A100"), (DGX_H100, "H100")])
+@pytest.mark.parametrize(
+    ("cluster", "name"), [(DGX_2H, "V100"), (DGX_A100, "A100"), (DGX_H100, "H100")]
+)
 def test_links_as_published(cluster, name):
     printed = FILE["links"][name]
     assert cluster.inside.bytes_per_second == pytest.approx(
@@ -27,6 +29,7 @@ def test_links_as_published(cluster, name):
 def test_cards_as_published():
     cards = FILE["cards"]
     assert DGX_A100.rail.bytes_per_second == cards["200 Gbit/s"]["gb_per_s"] * 1e9
+    assert DGX_2H.rail.bytes_per_second == cards["200 Gbit/s"]["gb_per_s"] * 1e9 / 2  # 100 Gbit/s
     new = cards["400 Gbit/s"]
     h100 = DGX_H100.rail.bytes_per_second / 1e9
     assert new["low_gb_per_s"] <= h100 <= new["high_gb_per_s"]

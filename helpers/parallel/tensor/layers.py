@@ -15,6 +15,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from helpers.comm.regions import Ready
 from helpers.models.attention import FanOut
 from helpers.parallel.tensor.regions import Whole
 
@@ -78,14 +79,15 @@ class _Columns(torch.autograd.Function):
     def backward(ctx, *gradients):
         region, (x, *weights) = ctx.region, ctx.saved_tensors
         _, wants_x, _, *wants = ctx.needs_input_grad
-        whole = None if region.keeps_whole else region.inward(x)  # on its way again
+        whole = Ready(x)
+        if any(wants[: len(weights)]) and not region.keeps_whole:
+            whole = region.inward(x)  # on its way again
         gradient_x = None
         if wants_x:
             gradient_x = region.multiply_out(
                 list(gradients), lambda parts: sum_of_products(parts, weights)
             )
-        whole = x if whole is None else whole.wait()
-        rows = whole.flatten(0, -2)  # (B T, D)
+        rows = whole.wait().flatten(0, -2)  # (B T, D)
         of_weights = [
             gradient.flatten(0, -2).t() @ rows if wanted else None
             for gradient, wanted in zip(gradients, wants, strict=False)

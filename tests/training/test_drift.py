@@ -1,0 +1,213 @@
+"""Replicas that drift apart over tp are named by module; what is cut on purpose is not."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.ddp.owner import Replicated
+from helpers.parallel.recipe import Recipe
+from helpers.parallel.tensor import transform as transforms
+from helpers.parallel.tensor.regions import Whole
+from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
+from helpers.runtime.failure import WorkerError
+from helpers.training.drift import Drift, drift, first_drift, plain_shapes, replicas
+from helpers.training.guess import apart
+from helpers.training.twin import compare, some_batch
+from helpers.training.witness import Witness
+
+CONFIG = GPTConfig(vocab=33, context=8, width=16, layers=2, heads=4, dropout=0.2)
+PLAIN = partial(tensor_parallel, overlap=False)
+
+
+def found_in(transform, layout=None, config=CONFIG, **options):
+    settings = {"steps": 2, "sequences": 3, "device": "cpu", **options}
+    recipe = (
+        Recipe(transform=transform, owner=Replicated) if layout else Recipe(transform=transform)
+    )
+    return drift(recipe, layout=layout or {"tp": 2}, config=config, **settings)
+
+
+@pytest.mark.parametrize(
+    ("transform", "config"),
+    [
+        (tensor_parallel, CONFIG),
+        (PLAIN, CONFIG),
+        (sequence_parallel, CONFIG),
+        (partial(sequence_parallel, overlap=False), CONFIG),
+        (PLAIN, replace(CONFIG, norm="layer", positions="learned", mlp="gelu", bias=True)),
+    ],
+    ids=["tensor", "tensor, plain", "sequence", "sequence, plain", "GPT-2"],
+)
+def test_cut_activations_are_no_drift(transform, config):
+    assert found_in(transform, config=config) is None
+
+
+def test_replicas_of_data_are_no_drift():
+    layout = {"dp": 2, "tp": 2}
+    assert found_in(tensor_parallel, layout) is None
+    recipe = Recipe(transform=tensor_parallel, owner=Replicated)
+    # along dp, the outputs differ: other sequences; what all ranks should share is the rest
+    seen = drift(recipe, layout=layout, axis="dp", config=CONFIG, steps=1, device="cpu")
+    assert seen.kind == "forward"
+
+
+def test_key_heads_that_ranks_share_get_partial_gradients():
+    """The key's output is the same on both ranks; each adds another part of its gradient."""
+    config = replace(CONFIG, kv_heads=1)
+    assert found_in(PLAIN, config=config, partial_sums=("attention.key", "attention.value")) is None
+    seen = found_in(PLAIN, config=config)
+    assert (seen.kind, seen.name) == ("backward", "blocks.1.attention.value")
+
+
+def own_dropout(config, seed, mesh, dtype):
+    """After the second block's attention, each rank draws its own mask."""
+    model, parts = tensor_parallel(replace(config, dropout=0.0), seed, mesh, dtype)
+
+    def drop(_module, _inputs, output):
+        drawn = torch.Generator().manual_seed(mesh.rank)
+        return output * (torch.rand(output.shape, generator=drawn) > 0.5)
+
+    model.blocks["1"].attention.register_forward_hook(drop)
+    return model, parts
+
+
+class NoSum(Whole):
+    """g is left out of one layer: its result stays a partial sum."""
+
+    def leave(self, partial):
+        return partial
+
+
+class NoSumBack(Whole):
+    """f is left out: the gradient of the layer's input stays a partial sum."""
+
+    def enter(self, x):
+        return x
+
+
+def without(region, where, config, seed, mesh, dtype):
+    model, parts = tensor_parallel(config, seed, mesh, dtype, overlap=False)
+    module = model.get_submodule(where)
+    if isinstance(module, transforms.ColumnParallel):  # shared by all blocks: a new one for this
+        parent, _, leaf = where.rpartition(".")
+        changed = transforms.ColumnParallel(region(module.region.transport), overlap=False)
+        setattr(model.get_submodule(parent), leaf, changed)
+    else:
+        module.region = region(module.region.transport)
+    return model, parts
+
+
+def norm_not_summed(config, seed, mesh, dtype):
+    """Sequence parallel, but the last norm's gradient stays this rank's own."""
+    model, parts = sequence_parallel(config, seed, mesh, dtype)
+    _, whole = tensor_parallel(config, seed, mesh, dtype)
+    return model, parts | {"norm.weight": whole["norm.weight"]}
+
+
+def own_gradient(config, seed, mesh, dtype):
+    """On rank 1 a norm doubles its gradient."""
+    model, parts = tensor_parallel(config, seed, mesh, dtype)
+    norm = model.blocks["0"].mlp_norm
+
+    def prepare(module, _inputs):
+        if not module.weight._post_accumulate_grad_hooks:
+            module.weight.register_post_accumulate_grad_hook(lambda w: w.grad.mul_(2))
+
+    if mesh.rank == 1:
+        norm.register_forward_pre_hook(prepare)
+    return model, parts
+
+
+MISTAKES = {
+    "dropout by rank": (own_dropout, "forward", "blocks.1.attention"),
+    "g left out": (partial(without, NoSum, "blocks.0.mlp.down"), "forward", "blocks.0.mlp.down"),
+    "f left out": (
+        partial(without, NoSumBack, "blocks.1.mlp.fan_out"), "backward", "blocks.1.mlp_norm",
+    ),
+    "norm's gradient not summed": (norm_not_summed, "gradient", "norm.weight"),
+    "a norm of its own": (own_gradient, "gradient", "blocks.0.mlp_norm.weight"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("transform", "kind", "name"), MISTAKES.values(), ids=MISTAKES)
+def test_a_planted_drift_is_named(transform, kind, name):
+    seen = found_in(transform, config=replace(CONFIG, dropout=0.0))
+    assert (seen.step, seen.axis, seen.ranks, seen.kind, seen.name) == (0, "tp", (0, 1), kind, name)
+    assert seen.off > 1e-6
+    assert name in str(seen)
+    assert "ranks 0 and 1 along tp" in str(seen)
+
+
+@pytest.mark.parametrize(
+    ("transform", "kind", "name", "said"),
+    [
+        (own_dropout, "forward", "blocks.1.attention", "drift apart: along tp"),
+        (MISTAKES["g left out"][0], "forward", "blocks.0.mlp.down", "Is a sum over tp missing"),
+        (MISTAKES["f left out"][0], "backward", "blocks.1.mlp_norm", "Is a sum over tp missing"),
+    ],
+    ids=["dropout by rank", "g left out", "f left out"],
+)
+def test_beside_a_twin_the_guess_names_the_drift(transform, kind, name, said):
+    config = replace(CONFIG, dropout=0.0)
+    comparison = compare(
+        Recipe(transform=transform), workers=2, layout={"tp": 2}, config=config, steps=1,
+        device="cpu", sequences=3, locate=True,
+    )  # fmt: skip
+    where = comparison.location
+    assert (where.kind, where.name) == (kind, name), where
+    assert said in where.guess
+
+
+def test_an_axis_that_is_not_there():
+    with pytest.raises(ValueError, match="the axes tp, not cp"):
+        drift(Recipe(transform=tensor_parallel), layout={"tp": 2}, axis="cp", device="cpu")
+    with pytest.raises(WorkerError, match="3 query heads do not divide"):
+        drift(
+            Recipe(transform=tensor_parallel),
+            layout={"tp": 2},
+            config=GPTConfig(width=24, heads=3),
+            device="cpu",
+        )
+
+
+def test_shapes_of_the_plain_model():
+    shapes = plain_shapes(CONFIG, some_batch(0, 3, CONFIG, 0))
+    assert shapes["blocks.0.mlp"] == (8, 16)
+    assert shapes["head"] == (8, 33)
+    assert shapes["blocks.1.attention.core"] == (4, 8, 4)
+
+
+def of(**changes):
+    seen = Witness(torch.arange(2), loss=1.0)
+    for name, value in changes.items():
+        setattr(seen, name, value)
+    return seen
+
+
+def test_the_first_pass_and_module_count():
+    layout, one = Layout(tp=2), torch.ones(2, 4, 6)
+    shapes = {"a": (4, 6), "b": (4, 6)}
+    same = {"forward": {"a": one, "b": one}, "before": {"w": one}, "parameters": {"w": one}}
+    look = partial(first_drift, shapes=shapes, layout=layout, axis="tp", near=1e-12)
+    assert look([of(**same), of(**same)]) is None
+    later = same | {"forward": {"a": one, "b": 2 * one}, "parameters": {"w": 3 * one}}
+    found = look([of(**same), of(**later)])
+    assert found == Drift(step=0, axis="tp", ranks=(0, 1), kind="forward", name="b", off=1.0)
+    assert look([of(**same), of(**same | {"parameters": {"w": 3 * one}})]).kind == "update"
+    assert look([of(**same), of(**same, loss=1.5)]).kind == "loss"
+    assert look([of(**same), of(**same | {"before": {"w": one * float("nan")}})]).kind == "start"
+    # cut by tokens: not of the plain shape
+    cut = [of(forward={"a": k * torch.ones(2, 2, 6)}) for k in range(2)]
+    assert look(cut) is None
+    assert list(replicas("forward", *cut, shapes)) == []
+
+
+def test_who_is_apart():
+    layout, one = Layout(dp=2, tp=2), torch.ones(3)
+    assert apart([one, one, one, one], 0, layout) == ""
+    assert "ranks 0 and 1 drift apart: along tp" in apart([one, 2 * one, None, None], 0, layout)
+    assert apart([one, None, None, None], 0, layout) == ""
