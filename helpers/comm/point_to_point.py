@@ -17,6 +17,9 @@ class PointToPoint:
     Messages from one rank to another arrive in the order of their sends. So post the receives in
     that order. A message without numbers is not sent; both sides know its size.
 
+    On gloo, messages of both directions between two ranks never wait for each other. NCCL runs them
+    in one order, so there two ranks must start them in the same order.
+
     Args:
         group: None for the world.
     """
