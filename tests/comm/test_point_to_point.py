@@ -4,15 +4,16 @@ import pytest
 import torch
 
 from helpers.comm.mesh import Layout, make_mesh
-from helpers.comm.point_to_point import Buffers, PointToPoint
+from helpers.comm.point_to_point import Buffers, PointToPoint, two_way
 from helpers.runtime.launch import launch
 
 MANY = 2**20  # more numbers than a socket buffers
 
 
-def all_send_first(worker):
+def all_send_first(worker, apart):
     """Every rank sends to the next before it receives; then two messages to one rank, in order."""
-    link = PointToPoint(make_mesh(Layout(pp=2, dp=2)).group("pp"))
+    link = two_way(make_mesh(Layout(pp=2, dp=2)), "pp", apart)
+    assert (link.back is link.group) == (not apart)
     other = 1 - link.rank
     link.send(torch.full((MANY,), float(worker.rank)), other)
     came = torch.empty(MANY)
@@ -31,8 +32,9 @@ def all_send_first(worker):
     return {"came": came.unique().tolist(), "order": [b.unique().tolist() for b in buffers]}
 
 
-def test_messages_of_a_group_arrive_in_order_whoever_is_first():
-    runs = launch(all_send_first, 4, device="cpu")
+@pytest.mark.parametrize("apart", [None, True])
+def test_messages_of_a_group_arrive_in_order_whoever_is_first(apart):
+    runs = launch(all_send_first, 4, device="cpu", apart=apart)
     assert runs.column("came") == [[2.0], [3.0], [0.0], [1.0]]  # groups 0, 2 and 1, 3
     assert runs.column("order") == [[[1.0], [2.0]]] * 4
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from helpers.comm.point_to_point import Buffers, PointToPoint
+from helpers.comm.point_to_point import Buffers, two_way
 from helpers.data.batch import Batch
 from helpers.parallel.engines.in_turn import Watched
 from helpers.parallel.owners.local import Local
@@ -42,7 +42,7 @@ class Pipeline:
 
     def __init__(self, model: Stages, owner: Local):
         self.model, self.owner, self.schedule = model, owner, model.schedule
-        self.link = PointToPoint(model.mesh.group(AXIS))
+        self.link = two_way(model.mesh, AXIS)
         self.execution = Execution(self.schedule, self.link)
         self.stages = {int(name): stage for name, stage in model.items()}
         self.last = self.schedule.stages - 1
