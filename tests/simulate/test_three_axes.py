@@ -124,9 +124,10 @@ def test_refused(layout, changes, message):
         step(CONFIG, layout, cluster=BYTES, **WORK | changes)
 
 
-# Narayanan et al. 2021, table 2, "PTD parallelism": TFLOP/s per GPU. The model-parallel sizes 96
-# and 280 are 8 x 12 and 8 x 35 (table 1). One sequence a micro-batch, 2,048 tokens, vocabulary
-# 51,200; everything is recomputed, and counted as work. Not printed: the schedule; 1F1B assumed.
+# Narayanan et al. 2021, table 2, "PTD Parallelism": TFLOP/s per GPU. The model-parallel sizes 96
+# and 280 are 8 x 12 and 8 x 35 (section 4.1: t = 8). One sequence a micro-batch, 2,048 tokens,
+# vocabulary 51,200; everything is recomputed, and counted as work. The table does not name the
+# schedule: 1F1B is assumed.
 TABLE_2 = {
     "175B": (
         {"width": 12288, "heads": 96, "layers": 96},
