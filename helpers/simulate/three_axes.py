@@ -20,10 +20,10 @@ Source: Narayanan et al. 2021, arXiv:2104.04473, sections 2.2 and 3.
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 from helpers.comm.mesh import Layout
 from helpers.models.config import GPTConfig
+from helpers.models.counts import parameters
 from helpers.simulate import tensor_parallel
 from helpers.simulate.collective_time import fastest, seconds
 from helpers.simulate.topology import Topology
@@ -137,7 +137,7 @@ def step(
         "tp": whole.communication / p,
         "pp": sends * seconds("send", size, groups["pp"]),
     }
-    gradients = parameters(config) / (p * t) * gradient_bytes
+    gradients = parameters(config).total / (p * t) * gradient_bytes
     algorithm = fastest("all_reduce", gradients, groups["dp"])
     return Step(
         **{name: m * value for name, value in each.items()},
@@ -152,9 +152,3 @@ def step(
 def group(layout: Layout, axis: str) -> list[int]:
     """The ranks of the first group along an axis; rank 0 alone if the layout has no such axis."""
     return layout.groups(axis)[0] if axis in layout.axes else [0]
-
-
-@cache
-def parameters(config: GPTConfig) -> int:
-    """Count the parameters of the whole model. Nothing is allocated."""
-    return sum(p.numel() for p in config.build(device="meta").parameters())

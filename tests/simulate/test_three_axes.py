@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from helpers.comm.mesh import Layout
 from helpers.models.config import GPTConfig
+from helpers.models.counts import parameters
 from helpers.plans.schedules import bubble, interleaved, one_f_one_b, timeline
-from helpers.simulate.three_axes import parameters, step
+from helpers.simulate.three_axes import step
 from helpers.simulate.topology import DGX_A100, DGX_H100, Link
 
 CONFIG = GPTConfig(
@@ -47,15 +48,11 @@ def test_a_step_by_hand():
     assert found.tp == pytest.approx(4 * tp)
     assert found.pp == pytest.approx(4 * pp)
     assert found.bubble == pytest.approx(computing + tp + pp)
-    assert found.dp == pytest.approx(parameters(CONFIG) / 4 * 4 / 1e9)  # 2 (d - 1)/d = 1 time
+    assert found.dp == pytest.approx(parameters(CONFIG).total / 4 * 4 / 1e9)  # 2 (d - 1)/d = 1 time
     assert found.flops == pytest.approx(8 * products)
     assert found.seconds == pytest.approx(sum(found.parts.values()))
     assert found.efficiency == pytest.approx(found.computing / found.seconds)
     assert found.flops_per_second == pytest.approx(8 * products / 8 / found.seconds)
-
-
-def test_parameters_are_those_of_the_model():
-    assert parameters(CONFIG) == sum(p.numel() for p in CONFIG.build(device="meta").parameters())
 
 
 def test_an_axis_of_one_gpu_costs_nothing():
@@ -181,4 +178,4 @@ def test_the_published_best_tensor_parallel_size():
     }
     found = {t: step(config, Layout(pp=64 // t, tp=t), **work).seconds for t in (2, 4, 8, 16, 32)}
     assert min(found, key=found.get) == 8
-    assert parameters(config) == pytest.approx(162.2e9, rel=0.001)
+    assert parameters(config).total == pytest.approx(162.2e9, rel=0.001)
