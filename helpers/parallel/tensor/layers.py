@@ -152,9 +152,17 @@ class VocabularyEmbedding(nn.Module):
     def __init__(self, embedding: nn.Embedding, start: int, region: Whole):
         super().__init__()
         self.weight, self.start, self.region = embedding.weight, start, region
+        self.vocab = embedding.num_embeddings  # V, of all ranks together
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(B, T) to (B, T or t, D)."""
+        """(B, T) to (B, T or t, D).
+
+        Raises:
+            RuntimeError: a token is outside the vocabulary. No rank has it, so the sum would be a
+                vector of zeros, without an error.
+        """
+        known = ((tokens >= 0) & (tokens < self.vocab)).all()
+        torch._assert_async(known, f"a token is outside the vocabulary of {self.vocab}")
         rows, here = local(tokens, self.start, len(self.weight))
         if not len(self.weight):
             # a sum over no rows: zeros, which autograd knows, so that this rank joins the backward
@@ -183,7 +191,13 @@ class VocabularyCrossEntropy(nn.Module):
         self.start, self.transport = start, transport
 
     def forward(self, logits: torch.Tensor, targets: torch.Tensor):
-        """(B, T, V/N) and (B, T): the loss summed over the targets, in nats, and their number."""
+        """(B, T, V/N) and (B, T): the loss summed over the targets, in nats, and their number.
+
+        Raises:
+            RuntimeError: a target is negative, and is not `IGNORED`. It is on no rank.
+        """
+        known = ((targets >= 0) | (targets == IGNORED)).all()
+        torch._assert_async(known, f"a target is negative, and is not {IGNORED}")
         logits = logits if logits.dtype == torch.float64 else logits.float()
         loss = _CrossEntropy.apply(logits, targets, self.start, self.transport)
         return loss, (targets != IGNORED).sum()

@@ -104,7 +104,7 @@ def cut_over(
 
 
 def cut_parameters(model: nn.Module, mesh, axis: str) -> dict[str, Part]:
-    """Give each parameter its local shape; the parts, by name."""
+    """Give each parameter its local shape; a frozen parameter stays frozen. The parts, by name."""
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     parts = placed(mesh, model.config, shapes, axis)
     for name, parameter in dict(model.named_parameters()).items():
@@ -112,7 +112,8 @@ def cut_parameters(model: nn.Module, mesh, axis: str) -> dict[str, Part]:
         if shape != parameter.shape:
             path, _, leaf = name.rpartition(".")
             module = model.get_submodule(path)
-            setattr(module, leaf, nn.Parameter(parameter.new_empty(shape)))
+            cut = nn.Parameter(parameter.new_empty(shape), parameter.requires_grad)
+            setattr(module, leaf, cut)
     model.tie()
     return parts
 
