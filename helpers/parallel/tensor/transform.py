@@ -17,11 +17,10 @@ from helpers.parallel.recipe import plain
 from helpers.parallel.tensor.layers import (
     ColumnParallel,
     RowParallel,
-    VocabularyCrossEntropy,
-    VocabularyEmbedding,
 )
 from helpers.parallel.tensor.placement import placed
 from helpers.parallel.tensor.regions import Sharded, Whole
+from helpers.parallel.tensor.vocabulary import VocabularyCrossEntropy, VocabularyEmbedding
 from helpers.state.part import Part
 from helpers.state.placing import pending
 

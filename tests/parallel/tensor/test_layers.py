@@ -10,8 +10,9 @@ from torch.nn import functional
 from helpers.comm.ledger import ledger
 from helpers.comm.transport import GroupTransport
 from helpers.parallel.tensor.chunks import pieces
-from helpers.parallel.tensor.layers import ColumnParallel, RowParallel, VocabularyCrossEntropy
+from helpers.parallel.tensor.layers import ColumnParallel, RowParallel
 from helpers.parallel.tensor.regions import Sharded, Whole
+from helpers.parallel.tensor.vocabulary import VocabularyCrossEntropy
 from helpers.runtime.cluster import Cluster
 
 B, T, D, F = 3, 8, 6, 4
