@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from helpers.comm.direct import DirectTransport
 from helpers.comm.transport import SharedTransport
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
@@ -112,10 +113,17 @@ def test_a_batch_without_a_single_target(transform):
     assert comparison, comparison
 
 
-@pytest.mark.parametrize("transform", ["tensor", "sequence"])
-def test_messages_through_shared_memory(transform):
-    way = partial(TRANSFORMS[transform], transport=SharedTransport)
-    comparison = twin(way, 2, GPT2)
+@pytest.mark.parametrize(
+    ("transform", "transport"),
+    [
+        ("tensor", SharedTransport),
+        ("sequence", SharedTransport),
+        ("sequence, chunks", DirectTransport),
+    ],
+)
+def test_other_transports(transform, transport):
+    way = partial(TRANSFORMS[transform], transport=transport)
+    comparison = twin(way, 3, replace(GROUPED, kv_heads=None), micro_batches=2)
     assert comparison, comparison
 
 
