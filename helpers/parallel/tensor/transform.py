@@ -95,7 +95,8 @@ def cut_over(
         model.embedding = VocabularyEmbedding(model.embedding, start, around)
     if model.last:
         name = "head.weight" if "head.weight" in parts else "embedding.weight"
-        model.criterion = VocabularyCrossEntropy(first_row(parts[name]), around.transport)
+        start = first_row(parts[name])
+        model.criterion = VocabularyCrossEntropy(start, config.vocab, around.transport)
         if overlap:  # a unit of its own, if it is not tied: an owner waits for its hooks
             model.head, model.fan_out = Column(model.head, fan_out), FanOut()
     model.tie()

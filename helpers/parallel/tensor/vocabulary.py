@@ -34,8 +34,7 @@ class VocabularyEmbedding(nn.Module):
             RuntimeError: a token is outside the vocabulary. No rank has it, so the sum would be a
                 vector of zeros, without an error.
         """
-        known = ((tokens >= 0) & (tokens < self.vocab)).all()
-        torch._assert_async(known, f"a token is outside the vocabulary of {self.vocab}")
+        check_range(tokens, self.vocab, "token")
         rows, here = local(tokens, self.start, len(self.weight))
         if not len(self.weight):
             # a sum over no rows: zeros, which autograd knows, so that this rank joins the backward
@@ -49,28 +48,29 @@ class VocabularyEmbedding(nn.Module):
 class VocabularyCrossEntropy(nn.Module):
     """The cross-entropy of logits that are cut by vocabulary: the whole logits are nowhere.
 
-    Three small all-reduces of B T numbers: the largest logit, then in one message the sum of the
-    exponentials and the target's logit.
+    Two small all-reduces: of the largest logits, B T numbers; then of the sums of the exponentials
+    and the targets' logits, 2 B T numbers.
 
     Source: Shoeybi et al. 2019, section 3, sends the losses instead of the logits.
 
     Args:
         start: the token of this rank's first logit.
+        vocab: V, of all ranks together.
         transport: of the axis.
     """
 
-    def __init__(self, start: int, transport):
+    def __init__(self, start: int, vocab: int, transport):
         super().__init__()
-        self.start, self.transport = start, transport
+        self.start, self.vocab, self.transport = start, vocab, transport
 
     def forward(self, logits: torch.Tensor, targets: torch.Tensor):
         """(B, T, V/N) and (B, T): the loss summed over the targets, in nats, and their number.
 
         Raises:
-            RuntimeError: a target is negative, and is not `IGNORED`. It is on no rank.
+            RuntimeError: a target is outside the vocabulary, and is not `IGNORED`. No rank has its
+                logit, so the loss would be too large, without an error.
         """
-        known = ((targets >= 0) | (targets == IGNORED)).all()
-        torch._assert_async(known, f"a target is negative, and is not {IGNORED}")
+        check_range(targets.masked_fill(targets == IGNORED, 0), self.vocab, "target")
         logits = logits if logits.dtype == torch.float64 else logits.float()
         loss = _CrossEntropy.apply(logits, targets, self.start, self.transport)
         return loss, (targets != IGNORED).sum()
@@ -114,3 +114,9 @@ def local(tokens: torch.Tensor, start: int, count: int) -> tuple[torch.Tensor, t
     rows = tokens - start
     here = (rows >= 0) & (rows < count)
     return rows.masked_fill(~here, 0), here
+
+
+def check_range(tokens: torch.Tensor, vocab: int, what: str):
+    """Refuse tokens that no rank has. On CUDA the device raises later, and nothing waits here."""
+    known = ((tokens >= 0) & (tokens < vocab)).all()
+    torch._assert_async(known, f"a {what} is outside the vocabulary of {vocab}")

@@ -128,7 +128,7 @@ def test_the_loss_of_large_logits_is_finite(cluster, size):
     def loss(worker):
         own = slice(0, 4) if worker.rank == 0 else slice(4, 7)
         mine = logits[..., own].clone().requires_grad_()
-        criterion = VocabularyCrossEntropy(own.start, GroupTransport())
+        criterion = VocabularyCrossEntropy(own.start, vocab, GroupTransport())
         total, count = criterion(mine, targets)
         total.backward()
         return total.detach(), int(count), mine.grad

@@ -48,7 +48,8 @@ def odd_batch(worker, transform, token, target):
     [
         (32, 0, "a token is outside the vocabulary of 32"),
         (-1, 0, "a token is outside the vocabulary of 32"),
-        (31, -1, "a target is negative, and is not -100"),
+        (31, -1, "a target is outside the vocabulary of 32"),
+        (31, 32, "a target is outside the vocabulary of 32"),
     ],
 )
 def test_tokens_that_no_rank_has(transform, token, target, words):
