@@ -4,7 +4,7 @@ import torch
 
 from helpers.check.oracle import HANG_HINT, NotRight, examine
 from helpers.check.verdict import Verdict
-from helpers.check.week03.watch import Watch
+from helpers.check.watch import Watch
 from helpers.check.week04.kinds import RIGHT, ROUNDED, kind_of
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import Batch, random_batch
