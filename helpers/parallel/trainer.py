@@ -1,5 +1,6 @@
 """The training step of all our strategies. A recipe fills its four seams."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -62,18 +63,16 @@ class Trainer(Strategy):
             self.data_rank = seat.layout.coordinates(seat.rank)["dp"]
             self.data_size = seat.layout.size("dp")
         self.model, parts = recipe.transform(config, seed, seat, self.precision.computes_in(dtype))
-        self.model.to_empty(device=device)
         if self.data_size > 1:
             parts = {name: pending(seat, part, "dp") for name, part in parts.items()}
-        self.owner = recipe.owner(
-            self.model, parts, mesh, rule=self.rule, precision=self.precision, dtype=dtype
-        )
+        seams = {"rule": self.rule, "precision": self.precision, "dtype": dtype, "device": device}
+        self.owner = recipe.owner(self.model, parts, mesh, **seams)
         make = lambda name, shape: config.first_value(name, shape, seed)  # noqa: E731
         first_values(self.owner.world.own, self.owner.masters, make)
         self.spread()
         self.engine = recipe.engine(self.model, self.owner)
-        sums = [axis for axis in self.engine.sums if axis in seat.layout.axes]
-        self.group = GroupTransport(mesh.group(*sums)) if mesh and sums else None
+        self.groups = groups_along(mesh, self.engine.sums)
+        self.loss_groups = groups_along(mesh, self.engine.loss_sums)
         lossy = [seam for seam in (self.precision, self.owner) if seam.lossy]
         self.lossy = ", and ".join(seam.lossy for seam in lossy)
         self.bound = max((seam.bound for seam in lossy), default=0.0)
@@ -88,8 +87,8 @@ class Trainer(Strategy):
         return self.owner.optimizer
 
     def step(self, batch: Batch, lr: float | None = None) -> Step:
-        tokens = GlobalSum(self.group, self.device, batch.counted()).send()
-        loss = GlobalSum(self.group, self.device)
+        tokens = GlobalSum(self.groups, self.device, batch.counted()).send()
+        loss = GlobalSum(self.loss_groups, self.device)
         self.owner.begin()
         self.engine.step(batch.to(self.device).micro(self.micro_batches), tokens, loss)
         self.owner.complete()
@@ -105,7 +104,8 @@ class Trainer(Strategy):
 
     def evaluate(self, batch: Batch) -> tuple[float, int]:
         values = self.engine.evaluate(batch.to(self.device))
-        loss, count = (GlobalSum(self.group, self.device, float(v)).send() for v in values)
+        self.owner.rest()
+        loss, count = (GlobalSum(self.loss_groups, self.device, float(v)).send() for v in values)
         return float(loss.wait()), int(count.wait())
 
     def full_gradients(self):
@@ -129,3 +129,9 @@ class Trainer(Strategy):
     def close(self):
         self.engine.close()
         self.owner.close()
+
+
+def groups_along(mesh: Mesh | None, axes: Iterable[str]) -> list[GroupTransport]:
+    """This rank's group along each of these axes, if the mesh has the axis."""
+    there = () if mesh is None else [axis for axis in axes if axis in mesh.layout.axes]
+    return [GroupTransport(mesh.group(axis)) for axis in there]

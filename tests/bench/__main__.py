@@ -20,7 +20,9 @@ BENCHMARKS = (
     "collectives",
     "data_parallel",
     "tensor_parallel",
+    "zero",
     "overlap",
+    "pipeline",
     "scaling",
 )
 

@@ -3,6 +3,7 @@
 from functools import partial
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from helpers.data.batch import Batch
 from helpers.parallel.owners.local import Local
@@ -21,10 +22,12 @@ class InTurn:
         owner: of the model's parameters.
 
     Attributes:
-        sums: the mesh axes along which ranks have different losses.
+        sums: the mesh axes along which ranks have different targets.
+        loss_sums: the mesh axes along which ranks have different losses.
     """
 
     sums = ("dp",)
+    loss_sums = ("dp",)
 
     def __init__(self, model: torch.nn.Module, owner: Local):
         self.model, self.owner = model, owner
@@ -89,8 +92,7 @@ class Watched:
         module = unit.module
         self.hooks = [
             module.register_forward_pre_hook(lambda *_: self.forward(owner.before)),
-            module.register_forward_hook(lambda *_: self.forward(owner.after)),
-            module.register_full_backward_pre_hook(lambda *_: self.begin()),
+            module.register_forward_hook(self.ended),
             *(p.register_post_accumulate_grad_hook(self.came) for p in self.trained),
         ]
 
@@ -100,7 +102,13 @@ class Watched:
         elif self.missing is None:
             self.begin()
 
-    def begin(self):
+    def ended(self, module, inputs, output):
+        self.forward(self.owner.after)
+        for tensor in tree_leaves(output):
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                tensor.register_hook(self.begin)  # runs before the unit's backward
+
+    def begin(self, _=None):
         if self.missing is None:
             self.missing = len(self.trained)
             self.owner.before(self.unit)
