@@ -34,6 +34,10 @@ _PLACE = {
     "sum_partial_gradients": "week04.partial_sums",
     "message_bytes": "week04.messages",
     "activation_bytes": "week04.activations",
+    "bytes_per_rank": "week06.rank_bytes",
+    "shard_flat": "week06.flat",
+    "zero_1": "week06.stage_1",
+    "bytes_per_step": "week06.step_bytes",
 }
 
 __all__ = sorted(_PLACE)
