@@ -102,7 +102,7 @@ class SharedTransport(GroupTransport):
         super().__init__(group)
         self.shared = SharedMemory(self.group)
         self.thread = ThreadPoolExecutor(
-            1, "shared-memory"
+            1, "collectives"
         )  # one thread: calls must keep their order
 
     def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -17,6 +17,8 @@ _PLACE = {
     "intervals": "interval",
     "heat": "heatmap",
     "contours": "contour",
+    "pipelines": "pipeline",
+    "Stepper": "stepper",
     "use": "pyplot",
 }
 

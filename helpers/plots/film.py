@@ -2,14 +2,14 @@
 
 An event is a plain dict: {"time": seconds, "unit": "blocks.3", "kind": "gathered", "state":
 "in use", "bytes": 7340032}. From this event on, the unit has so many bytes of the kind, in this
-state. `film` shows the events with a slider, `frame` one moment, `stacked` all of them.
+state. `film` plays the events, `frame` draws one moment, `stacked` all of them.
 """
 
 from collections.abc import Mapping, Sequence
 
-from helpers.plots.explorer import Explorer
 from helpers.plots.memory import bytes_text, kind_colors, kind_key, unit_of
 from helpers.plots.panel import canvas, panels
+from helpers.plots.stepper import Stepper
 from helpers.plots.style import FAINT, GREY, INK, PAPER, SMALL, course_style
 
 SENT = {"gathering": "////", "sending": "\\\\\\\\"}  # a message writes or reads the bytes
@@ -73,17 +73,20 @@ def fullest(events: Sequence[Event]) -> int:
     return sums.index(max(sums)) + 1
 
 
-def film(events: Sequence[Event], *, rank: int = 0) -> Explorer:
-    """Show the events of one rank with a slider. Without a kernel: the moment with the most bytes.
+def film(events: Sequence[Event], *, rank: int = 0) -> Stepper:
+    """Play the events of one rank. Without a kernel: the moment with the most bytes.
+
+    Step 0 shows what the rank holds before the training step.
 
     Raises:
         ValueError: as `totals`.
     """
     events = list(events)
-    return Explorer(
-        lambda event: frame(events, event, rank=rank),
-        {"event": range(begin(events), len(events) + 1)},
-        {"event": max(begin(events), fullest(events))},
+    first, peak = begin(events), fullest(events)
+    return Stepper(
+        lambda step: frame(events, first + step, rank=rank),
+        last=len(events) - first,
+        start=max(0, peak - first),
     )
 
 

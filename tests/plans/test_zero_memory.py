@@ -31,7 +31,7 @@ CELLS = [
 
 
 def agrees(printed: str, value: float) -> bool:
-    """Within one unit of the last printed digit: the paper rounds some numbers, truncates others."""
+    """Within one unit of the last printed digit: the paper rounds some numbers, cuts others."""
     unit = 10.0 ** Decimal(printed).as_tuple().exponent
     return abs(value - float(printed)) <= unit * (1 + 1e-9)
 

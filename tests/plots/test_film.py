@@ -112,9 +112,10 @@ def test_stacked():
 
 def test_the_film_begins_with_what_the_rank_has():
     shown = film(a_step(), rank=3)
-    assert list(shown.choices["event"].values()) == list(range(2, 13))
+    assert (shown.start, shown.last) == (5, 10)
     assert "rank 3, event 7 of 12" in repr(shown)
-    assert "event 2 of 12" in repr(shown.picture(2))
+    assert "event 2 of 12" in repr(shown.draw(0))
+    assert "event 12 of 12" in repr(shown.draw(shown.last))
     assert len(shown.picture()._repr_png_()[0]) < 60_000
 
 

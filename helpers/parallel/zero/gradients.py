@@ -59,10 +59,7 @@ class Kept:
             parameter.grad = place
 
     def send(self):
-        """Start the reduce-scatter; a missing gradient counts as zero."""
-        for name, parameter in self.parameters.items():
-            if parameter.grad is None:
-                self.views[name].zero_()
+        """Start the reduce-scatter."""
         shards = self.whole.view(self.transport.size, -1)
         self.work, self.sent = self.transport.reduce_scatter(self.shard, shards), True
 
@@ -135,10 +132,12 @@ class Freed:
         parameter.grad = None
 
     def send(self):
-        """Start the reduce-scatter; missing gradients, and the padding, count as zero."""
+        """Start the reduce-scatter. A gradient that this micro-batch did not have counts as zero.
+
+        The padding's sum has no meaning; no tensor includes it.
+        """
         for name in self.parameters.keys() - self.taken:
             self.whole[slice(*self.row.places[name])].zero_()
-        self.whole[sum(self.row.sizes.values()) :].zero_()
         self.arriving = self.whole.new_empty(self.row.shard)
         shards = self.whole.view(self.transport.size, -1)
         self.work = self.transport.reduce_scatter(self.arriving, shards)

@@ -11,6 +11,7 @@ from helpers.plans.schedules.action import (
     Message,
     Schedule,
 )
+from helpers.plans.schedules.validity import check
 
 Step = Action | Message
 
@@ -25,7 +26,11 @@ def with_messages(schedule: Schedule, *, ahead: int = 1) -> tuple[tuple[Step, ..
 
     Args:
         ahead: 0 posts each receive right before the computation that needs it.
+
+    Raises:
+        ScheduleError: the schedule cannot run.
     """
+    check(schedule)
     places = posted(schedule, ahead)
     steps = []
     for rank, order in enumerate(schedule.orders):

@@ -24,7 +24,7 @@ def naive(ranks: int, micro_batches: int = 1) -> Schedule:
 def gpipe(ranks: int, micro_batches: int) -> Schedule:
     """All forwards, then all backwards: every micro-batch's activations are kept.
 
-    Huang et al. 2019, "GPipe", arXiv:1811.06965, section 2.3.
+    Huang et al. 2019, "GPipe", arXiv:1811.06965, sections 2.2 (the algorithm) and 2.3 (the bubble).
     """
     enough(ranks=ranks, micro_batches=micro_batches)
     orders = tuple(

@@ -4,12 +4,14 @@
     bubble  the idle time of a rank: of the whole step, or of the rank's own span
     span    from the start of a rank's first computation to the end of its last
 
-Two conventions for one bubble: over the ideal time it is (p - 1)/m for GPipe and 1F1B, over the
-total time (p - 1)/(m + p - 1). `over_ideal` and `over_total` turn one into the other.
+There are two conventions for a bubble. That of GPipe and 1F1B is (p - 1)/m over the ideal time, and
+(p - 1)/(m + p - 1) over the total time. `over_ideal` and `over_total` turn one into the other.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 
 from helpers.plans.schedules.action import (
     BACKWARD,
@@ -38,7 +40,7 @@ class Costs:
             result. The sender computes meanwhile.
 
     Raises:
-        ValueError: a duration is negative.
+        ValueError: a duration is negative or infinite.
     """
 
     forward: Seconds = 1.0
@@ -49,8 +51,8 @@ class Costs:
 
     def __post_init__(self):
         for name, value in vars(self).items():
-            if value is not None and any(not number >= 0 for number in _each(value)):
-                raise ValueError(f"{name} is {value}; a duration cannot be negative")
+            if value is not None and any(not 0 <= number < math.inf for number in _each(value)):
+                raise ValueError(f"{name} is {value}; a duration is 0 or more, and finite")
 
     def of(self, action: Action) -> float:
         """How long this computation takes.
@@ -82,17 +84,17 @@ class Costs:
 
 
 def _each(value: Seconds) -> Sequence[float]:
-    return [value] if isinstance(value, int | float) else value
+    return [value] if isinstance(value, Real) else value
 
 
 def _divide(value: Seconds, parts: int) -> Seconds:
-    if isinstance(value, int | float):
+    if isinstance(value, Real):
         return value / parts
     return tuple(number / parts for number in value)
 
 
 def _at(value: Seconds, stage: int) -> float:
-    if isinstance(value, int | float):
+    if isinstance(value, Real):
         return value
     if stage >= len(value):
         raise ScheduleError(f"durations for {len(value)} stages, but there is a stage {stage}")
@@ -136,9 +138,7 @@ def timeline(schedule: Schedule, costs: Costs = UNIT) -> tuple[Span, ...]:
 
 @dataclass(frozen=True)
 class Bubble:
-    """How much of a timeline is idle, of the rank that idles most.
-
-    The update is synchronous: every rank waits until the last one is done.
+    """How much of a timeline is idle. With unequal stages, the busiest rank's idle time counts.
 
     Attributes:
         makespan: from the first start to the last end, over all ranks.
@@ -152,7 +152,7 @@ class Bubble:
 
     @property
     def idle(self) -> float:
-        """Idle time of the whole step: t_pb. With unequal stages, that of the busiest rank."""
+        """Idle time of the whole step, t_pb: every rank waits until the last one is done."""
         return self.makespan - max(self.busy)
 
     @property
@@ -175,7 +175,13 @@ class Bubble:
 
 
 def bubble(spans: Sequence[Span]) -> Bubble:
-    """Count the idle time of a timeline, ideal or measured."""
+    """Count the idle time of a timeline, ideal or measured.
+
+    Raises:
+        ValueError: there is no Span.
+    """
+    if not spans:
+        raise ValueError("no span to count: a timeline has one for each computation")
     own = {}
     for span in spans:
         own.setdefault(span.rank, []).append(span)

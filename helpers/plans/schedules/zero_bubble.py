@@ -1,9 +1,9 @@
 """Zero bubble: the backward in two parts, I and W, so that W fills the idle time.
 
-Only the input's gradient (I) has another rank waiting for it. The gradient of the weights (W) may
-be computed at any later time.
+Another rank waits for the input's gradient (I) only. The gradient of the weights (W) may be
+computed at any later time.
 
-Qi et al. 2023, "Zero Bubble Pipeline Parallelism", arXiv:2401.10241, sections 2 and 6.
+Qi et al. 2023, "Zero Bubble Pipeline Parallelism", arXiv:2401.10241, sections 2, 4 and 6.
 """
 
 from collections import Counter
@@ -23,9 +23,12 @@ from helpers.plans.schedules.action import (
 
 
 def zero_bubble_h1(ranks: int, micro_batches: int) -> Schedule:
-    """ZB-H1: 1F1B's order with each W a little later, within the memory of 1F1B's first rank.
+    """ZB-H1: 1F1B with the backward in two parts, within the memory of 1F1B's first rank.
 
-    Rank r computes a W after r more backwards, so every rank keeps at most p micro-batches.
+    Rank r computes a W after r more backwards, so every rank keeps at most p micro-batches. The
+    bubble is (p - 1)(F + I - W), by the paper's table 2, if W is no longer than I and than F. With
+    a longer W than F it is (p - 1) I: until the first gradient reaches rank 0, rank 0 has nothing
+    else to compute within its memory.
 
     Raises:
         ScheduleError: m is less than p.
@@ -52,13 +55,14 @@ def zero_bubble_h1(ranks: int, micro_batches: int) -> Schedule:
 
 
 def zero_bubble_v(ranks: int, micro_batches: int) -> Schedule:
-    """ZB-V: two stages a rank, in a V, so that the first backward begins on the first rank's side.
+    """ZB-V: two stages a rank, in a V: rank 0 has the first stage and the last.
 
-    Where F, I and W take equally long, no rank idles between its first and its last computation.
-    The ranks still begin and end at different times. So the step has no bubble only if a rank may
-    update its weights before the others are done, and if a global norm or an overflow is checked
-    afterwards (the paper's section 4). A rank keeps at most 2 p of the 2 p stages' activations,
-    which is as much as the first rank of 1F1B keeps.
+    If F, I and W take equally long and m is at least 2 p - 1, no rank idles between its first and
+    its last computation. The ranks still begin and end at different times. So the step has no
+    bubble only if a rank may update its weights before the others are done. A global norm or an
+    overflow is then checked afterwards (the paper's section 4, post-validation).
+
+    A rank keeps at most 2 p activations of half a rank each: as much as rank 0 of 1F1B.
     """
     enough(ranks=ranks, micro_batches=micro_batches)
     # The order is made for as many micro-batches as fill the pipeline; the surplus is left out.
