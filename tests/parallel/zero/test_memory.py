@@ -4,6 +4,8 @@ P parameters, N ranks. fp32: 4 P for parameters, 4 P for gradients, 8 P for Adam
 precision: 2 P, 2 P and 12 P (fp32 copies and moments). A stage divides its kinds by N.
 """
 
+from functools import partial
+
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
@@ -150,3 +152,25 @@ def test_a_film_of_a_step_shows_one_unit_ahead_and_gradients_freed():
         assert uses == 2 * (order + order[::-1])
         assert {k for _, k in now} == {"parameters", "gathered", "gradients", "gradient shard",
                                        "master copies", "optimizer"}  # fmt: skip
+
+
+def evaluated(worker):
+    torch.set_num_threads(1)
+    mesh = make_mesh(Layout(dp=worker.world_size))
+    trainer = Recipe(owner=partial(Zero3, reshard_after_forward=False))(EVEN, 0, mesh)
+    batch = random_batch(worker.rank, 2, 8, EVEN.vocab)
+    trainer.step(batch)
+    with filming(trainer.owner) as film:
+        trainer.evaluate(batch)
+    return film.events
+
+
+def test_an_evaluation_keeps_nothing_for_a_backward():
+    for events in launch(evaluated, 2, device="cpu"):
+        now, most = {}, 0
+        for e in events:
+            if e["kind"] == "gathered":
+                now[e["unit"]] = e["bytes"]
+                most = max(most, sum(1 for nbytes in now.values() if nbytes))
+        assert most == 2
+        assert not any(now.values())
