@@ -42,6 +42,24 @@ class ColumnParallel(FanOut):
         return _Columns.apply(self.region, x, len(linears), *weights, *biases)
 
 
+class Column(nn.Module):
+    """One column-parallel linear module that is called itself, so that its hooks run.
+
+    Args:
+        linear: has this rank's rows, (F/N, D).
+        fan_out: computes it.
+    """
+
+    def __init__(self, linear: nn.Linear, fan_out: ColumnParallel):
+        super().__init__()
+        self.weight, self.bias, self.fan_out = linear.weight, linear.bias, fan_out
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, T or t, D) to (B, T, F/N)."""
+        (y,) = self.fan_out(x, self)
+        return y
+
+
 class _Columns(torch.autograd.Function):
     @staticmethod
     def forward(ctx, region, x, count, *parameters):

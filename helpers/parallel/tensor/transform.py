@@ -15,6 +15,7 @@ from helpers.comm.transport import GroupTransport
 from helpers.models.attention import FanOut, Positions
 from helpers.parallel.recipe import plain
 from helpers.parallel.tensor.layers import (
+    Column,
     ColumnParallel,
     RowParallel,
     VocabularyCrossEntropy,
@@ -96,6 +97,8 @@ def cut_over(
     if model.last:
         name = "head.weight" if "head.weight" in parts else "embedding.weight"
         model.criterion = VocabularyCrossEntropy(first_row(parts[name]), around.transport)
+        if overlap:  # a unit of its own, if it is not tied: an owner waits for its hooks
+            model.head, model.fan_out = Column(model.head, fan_out), FanOut()
     model.tie()
     if around.partial:
         model.locate = partial(locate, model.locate, around)
