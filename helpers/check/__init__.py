@@ -34,6 +34,11 @@ _PLACE = {
     "sum_partial_gradients": "week04.partial_sums",
     "message_bytes": "week04.messages",
     "activation_bytes": "week04.activations",
+    "order_1f1b": "week05.order",
+    "bubble_share": "week05.share",
+    "pipeline_step": "week05.step",
+    "fuse_messages": "week05.fuse",
+    "place_axes": "week05.axes",
 }
 
 __all__ = sorted(_PLACE)

@@ -1,5 +1,6 @@
 """The training step of all our strategies. A recipe fills its four seams."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -72,8 +73,8 @@ class Trainer(Strategy):
         first_values(self.owner.world.own, self.owner.masters, make)
         self.spread()
         self.engine = recipe.engine(self.model, self.owner)
-        sums = [axis for axis in self.engine.sums if axis in seat.layout.axes]
-        self.group = GroupTransport(mesh.group(*sums)) if mesh and sums else None
+        self.groups = groups_along(mesh, self.engine.sums)
+        self.loss_groups = groups_along(mesh, self.engine.loss_sums)
         lossy = [seam for seam in (self.precision, self.owner) if seam.lossy]
         self.lossy = ", and ".join(seam.lossy for seam in lossy)
         self.bound = max((seam.bound for seam in lossy), default=0.0)
@@ -88,8 +89,8 @@ class Trainer(Strategy):
         return self.owner.optimizer
 
     def step(self, batch: Batch, lr: float | None = None) -> Step:
-        tokens = GlobalSum(self.group, self.device, batch.counted()).send()
-        loss = GlobalSum(self.group, self.device)
+        tokens = GlobalSum(self.groups, self.device, batch.counted()).send()
+        loss = GlobalSum(self.loss_groups, self.device)
         self.owner.begin()
         self.engine.step(batch.to(self.device).micro(self.micro_batches), tokens, loss)
         self.owner.complete()
@@ -105,7 +106,7 @@ class Trainer(Strategy):
 
     def evaluate(self, batch: Batch) -> tuple[float, int]:
         values = self.engine.evaluate(batch.to(self.device))
-        loss, count = (GlobalSum(self.group, self.device, float(v)).send() for v in values)
+        loss, count = (GlobalSum(self.loss_groups, self.device, float(v)).send() for v in values)
         return float(loss.wait()), int(count.wait())
 
     def full_gradients(self):
@@ -129,3 +130,9 @@ class Trainer(Strategy):
     def close(self):
         self.engine.close()
         self.owner.close()
+
+
+def groups_along(mesh: Mesh | None, axes: Iterable[str]) -> list[GroupTransport]:
+    """This rank's group along each of these axes, if the mesh has the axis."""
+    there = () if mesh is None else [axis for axis in axes if axis in mesh.layout.axes]
+    return [GroupTransport(mesh.group(axis)) for axis in there]

@@ -22,11 +22,15 @@ class Unit:
     parameters: Mapping[str, nn.Parameter]
 
 
+class Apart(nn.ModuleDict):
+    """Models on one rank, each divided into units by itself: the stages of a pipeline."""
+
+
 def units(model: nn.Module) -> list[Unit]:
     """List a model's units, in the order of definition.
 
-    Each child is a unit; in a list or a dict of modules, each member is a unit. Modules without own
-    parameters are left out.
+    Each child is a unit; in a list or a dict of modules, each member is a unit; in an `Apart`, each
+    unit of a member is a unit. Modules without own parameters are left out.
 
     Raises:
         ValueError: a parameter belongs to the model itself, but to no child.
@@ -47,7 +51,8 @@ def units(model: nn.Module) -> list[Unit]:
 
 def pieces(module: nn.Module, prefix: str = ""):
     for name, child in module.named_children():
-        if isinstance(child, nn.ModuleDict | nn.ModuleList | nn.Sequential):
+        several = isinstance(child, nn.ModuleDict | nn.ModuleList | nn.Sequential)
+        if several or isinstance(module, Apart):
             yield from pieces(child, f"{prefix}{name}.")
         else:
             yield prefix + name, child

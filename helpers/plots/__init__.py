@@ -14,6 +14,8 @@ _PLACE = {
     "intervals": "interval",
     "heat": "heatmap",
     "contours": "contour",
+    "pipelines": "pipeline",
+    "Stepper": "stepper",
     "use": "pyplot",
 }
 

@@ -1,5 +1,6 @@
 """The twin: one process trained on the same batches as a strategy, and compared at every step."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,7 @@ WARM_UP = 3  # first steps whose time does not count: they create allocators and
 def compare(
     strategy: Callable[..., Strategy],
     *,
-    workers: int = 2,
+    workers: int | None = None,
     steps: int = 20,
     dtype: torch.dtype = torch.float64,
     config=SMALL,
@@ -60,7 +61,8 @@ def compare(
     Args:
         strategy: a subclass of Strategy, a Recipe, or a callable with the same arguments.
         config: of a GPT, or of another model that a Trainer can build.
-        layout: sizes of the mesh's axes; {"dp": workers} by default.
+        workers: ranks; by default as many as the layout has, or 2.
+        layout: sizes of the mesh's axes; by default the recipe's own, or {"dp": workers}.
         sequences: in a global batch, if `batches` is not given. These batches are random, and a
             random tenth of the targets is ignored, so that the ranks' token counts differ.
         batches: `batches(k)` returns global batch k, the same in every process.
@@ -76,6 +78,10 @@ def compare(
         WorkerError: a rank failed.
     """
     __tracebackhide__ = True
+    own = getattr(strategy, "layout", None)
+    if layout is None and own is not None:
+        layout = dict(zip(own.axes, own.shape, strict=True))
+    workers = workers or math.prod((layout or {"dp": 2}).values())
     batches = batches or partial(some_batch, seed, sequences, config)
     common = {
         "config": config,

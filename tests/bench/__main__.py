@@ -21,6 +21,7 @@ BENCHMARKS = (
     "data_parallel",
     "tensor_parallel",
     "overlap",
+    "pipeline",
     "scaling",
 )
 

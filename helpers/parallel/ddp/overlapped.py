@@ -99,7 +99,7 @@ class DDP(Replica):
     def gradient(self, name: str, last: bool):
         # Keep this fast: it runs once per parameter in each backward.
         if not last:
-            self.refuse_to_add(name)
+            self.refuse_to_add(name)  # other parameters may be complete: a pipeline's other stage
         elif not self.buckets:
             if name in self.came:
                 refuse_second(name)
@@ -113,7 +113,7 @@ class DDP(Replica):
                 self.start_full_buckets()
 
     def refuse_to_add(self, name: str):
-        if self.came or any(bucket.missing != bucket.parameters.keys() for bucket in self.buckets):
+        if name in self.came or (self.buckets and name not in self.bucket_of[name].missing):
             raise RuntimeError(
                 f"a gradient for {name} inside no_sync() after a backward that sends: run only a "
                 "step's last backward outside no_sync(), and call synchronize() after it"

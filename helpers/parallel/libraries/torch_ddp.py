@@ -46,8 +46,8 @@ class TorchDataParallel(Trainer):
 
     def step(self, batch: Batch, lr: float | None = None) -> Step:
         self.optimizer.zero_grad()
-        tokens = GlobalSum(self.group, self.device, batch.counted()).send().wait()
-        loss = GlobalSum(self.group, self.device)
+        tokens = GlobalSum(self.groups, self.device, batch.counted()).send().wait()
+        loss = GlobalSum(self.groups, self.device)
         weight = self.data_size / tokens.clamp(min=1)
         *first, last = batch.to(self.device).micro(self.micro_batches)
         with self.replica.no_sync():

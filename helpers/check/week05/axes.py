@@ -1,0 +1,101 @@
+"""Exercise of week 5: which axis goes where in a given cluster."""
+
+from helpers.check.direct import examine_here
+from helpers.check.oracle import NotRight
+from helpers.check.verdict import Verdict
+from helpers.comm.mesh import Layout
+
+GB = 10**9
+# Words, then nodes, GPUs of a node, heads, layers, bytes of the model's states, bytes of a GPU.
+CASES = (
+    ("a model that fits into one GPU", (2, 8, 16, 24, 20 * GB, 60 * GB)),
+    ("a model that fits into a node", (4, 8, 32, 48, 200 * GB, 60 * GB)),
+    ("a model of three nodes' memory", (16, 8, 96, 96, 1400 * GB, 60 * GB)),
+    ("6 heads in nodes of 8 GPUs", (4, 8, 6, 12, 300 * GB, 60 * GB)),
+    ("8 layers in nodes of 4 GPUs", (12, 4, 16, 8, 700 * GB, 60 * GB)),
+)
+AXES = ("dp", "pp", "tp")
+
+
+def place_axes(fn) -> Verdict:
+    """Check `fn(nodes, gpus_per_node, heads, layers, state_bytes, gpu_bytes) -> Layout`."""
+    cases = [(where, arguments, {}) for where, arguments in CASES]
+    return examine_here("place_axes", fn, cases, judge_axes)
+
+
+def candidates(nodes, gpus_per_node, heads, layers, state_bytes, gpu_bytes):
+    """(tp, pp) of every layout that fits, with tp inside a node."""
+    world = nodes * gpus_per_node
+    for tp in range(1, gpus_per_node + 1):
+        for pp in range(1, layers + 1):
+            divides = not (gpus_per_node % tp or heads % tp or layers % pp or world % (tp * pp))
+            if divides and state_bytes <= tp * pp * gpu_bytes:
+                yield tp, pp
+
+
+def best(*cluster) -> tuple[int, int]:
+    """The fewest GPUs for one model, and of those the layout with the most tensor parallelism."""
+    return min(candidates(*cluster), key=lambda pair: (pair[0] * pair[1], -pair[0]))
+
+
+def judge_axes(answer, nodes, gpus_per_node, heads, layers, state_bytes, gpu_bytes):
+    if not isinstance(answer, Layout):
+        raise NotRight(f"returned {answer!r}", "Return a Layout: Layout(pp=2, dp=4, tp=8).")
+    if sorted(answer.axes) != list(AXES):
+        raise NotRight(
+            f"returned {answer.title()}", "Name the three axes dp, pp and tp; a size may be 1."
+        )
+    tp, pp = answer.size("tp"), answer.size("pp")
+    said = f"{nodes} nodes of {gpus_per_node} GPUs; you said {answer.title()}"
+    if answer.world_size != nodes * gpus_per_node:
+        raise NotRight(
+            f"{said}, which is {answer.world_size} ranks on {nodes * gpus_per_node} GPUs",
+            "Every GPU has one rank: what is left of the GPUs for dp?",
+        )
+    crossing = crosses(answer, gpus_per_node)
+    if crossing is not None and answer.axes[-1] != "tp" and tp <= gpus_per_node:
+        raise NotRight(
+            f"{said}\n  the tensor-parallel group {crossing} is on several nodes",
+            "A Layout's last axis has neighbouring ranks. Which axis communicates in every layer?",
+        )
+    if crossing is not None:
+        raise NotRight(
+            f"{said}\n  the tensor-parallel group {crossing} is on several nodes",
+            "Tensor parallelism sends four all-reduces for each layer and micro-batch. On which "
+            "links must they stay?",
+        )
+    if heads % tp:
+        raise NotRight(
+            f"{said}, with {heads} heads", "Each rank of tp has whole heads: which sizes divide?"
+        )
+    if layers % pp:
+        raise NotRight(
+            f"{said}, with {layers} layers", "Equal stages: which sizes divide the layers?"
+        )
+    if state_bytes > tp * pp * gpu_bytes:
+        raise NotRight(
+            f"{said}: {state_bytes / (tp * pp) / GB:.4g}e9 bytes of states on a GPU that has "
+            f"{gpu_bytes / GB:.4g}e9 for them",
+            "Data-parallel replicas do not make a model smaller. Which two axes split the states?",
+        )
+    right = best(nodes, gpus_per_node, heads, layers, state_bytes, gpu_bytes)
+    if tp * pp > right[0] * right[1]:
+        raise NotRight(
+            f"{said}: it fits, but {right[0] * right[1]} GPUs are enough for one model",
+            "Split the model no further than its memory asks for. More replicas mean less "
+            "communication inside each model, and a smaller bubble.",
+        )
+    if (tp, pp) != right:
+        raise NotRight(
+            f"{said}: it fits, but it has more stages than it needs",
+            "A pipeline has a bubble, and the links inside a node are fast. Which axis splits the "
+            "model first, up to the size of a node?",
+        )
+
+
+def crosses(layout: Layout, gpus_per_node: int) -> list[int] | None:
+    """The first tensor-parallel group that is on more than one node."""
+    for group in layout.groups("tp"):
+        if len({rank // gpus_per_node for rank in group}) > 1:
+            return group
+    return None

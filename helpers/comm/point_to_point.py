@@ -1,0 +1,75 @@
+"""Messages from one rank to another that run while the ranks compute.
+
+A **posted receive** names its buffer before the message is needed. A **buffered send** returns at
+once, and its tensor is kept until the message has left. With both, no rank waits for a rank that
+waits for it.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+
+class PointToPoint:
+    """Sends and receives within a group. Ranks count within the group, from 0.
+
+    Messages from one rank to another arrive in the order of their sends. So post the receives in
+    that order. A message without numbers is not sent; both sides know its size.
+
+    Args:
+        group: None for the world.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None):
+        self.group = dist.group.WORLD if group is None else group
+        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        self.leaving: list[tuple[dist.Work, torch.Tensor]] = []
+
+    def send(self, tensor: torch.Tensor, to: int):
+        """Start to send a contiguous tensor. Do not change it before `finish`."""
+        self.leaving = [(work, kept) for work, kept in self.leaving if not work.is_completed()]
+        if tensor.numel():
+            target = dist.get_global_rank(self.group, to)
+            self.leaving.append((dist.isend(tensor, target, group=self.group), tensor))
+
+    def receive(self, buffer: torch.Tensor, source: int) -> dist.Work | None:
+        """Post a receive into a contiguous buffer; wait for the result before you read it."""
+        if not buffer.numel():
+            return None
+        return dist.irecv(buffer, dist.get_global_rank(self.group, source), group=self.group)
+
+    def finish(self):
+        """Wait until every message has left."""
+        for work, _ in self.leaving:
+            work.wait()
+        self.leaving = []
+
+
+class Buffers:
+    """Buffers of one size that are used again: after the first step no new memory is needed.
+
+    Args:
+        numel: the largest number of elements of a message.
+
+    Attributes:
+        made: how many buffers there are.
+    """
+
+    def __init__(self, numel: int, dtype: torch.dtype, device: torch.device | str):
+        self.numel, self.dtype, self.device = numel, dtype, device
+        self.free: list[torch.Tensor] = []
+        self.made = 0
+
+    def take(self, shape: Sequence[int]) -> torch.Tensor:
+        """A contiguous tensor of this shape, with arbitrary content. It requires no gradient."""
+        numel = torch.Size(shape).numel()
+        if not self.free:
+            self.made += 1
+            self.free.append(torch.empty(self.numel, dtype=self.dtype, device=self.device))
+        return self.free.pop()[:numel].view(*shape)
+
+    def give_back(self, tensor: torch.Tensor):
+        """Return what `take` gave; its content may change from now on."""
+        row = tensor.detach().view(-1)
+        self.free.append(row.as_strided((self.numel,), (1,), 0))

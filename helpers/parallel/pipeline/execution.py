@@ -1,0 +1,96 @@
+"""Run one rank's order of a schedule: post receives, compute, send.
+
+What is computed is an argument. So the same run drives the training engine and paced stages.
+"""
+
+import time
+from typing import Protocol
+
+import torch
+
+from helpers.comm.point_to_point import Buffers, PointToPoint
+from helpers.plans.schedules import (
+    BACKWARD,
+    FORWARD,
+    RECEIVE,
+    WEIGHT,
+    Action,
+    Message,
+    Schedule,
+    with_messages,
+)
+from helpers.plans.schedules.times import Span
+
+AHEAD = 1  # receives are posted at least so many computations early
+
+
+class Work(Protocol):
+    """What a run computes."""
+
+    def shape(self, micro: int) -> tuple[int, ...]:
+        """The shape of this micro-batch's activation between two stages."""
+
+    def compute(self, action: Action, given: torch.Tensor | None) -> torch.Tensor | None:
+        """Compute one action, and return what the neighbour stage needs.
+
+        Args:
+            given: F: the previous stage's output; None on the first stage. B and I: the gradient
+                of this stage's output; None on the last stage. W: None.
+
+        Returns:
+            F: the output; None on the last stage. B and I: the gradient of the input; None on the
+            first stage. W: None.
+        """
+
+
+class Execution:
+    """One rank's part of a schedule, ready to run with buffers that are made once.
+
+    Args:
+        schedule: as checked.
+        link: of the axis "pp".
+
+    Attributes:
+        spans: when each computation of the last run ran, in seconds of this machine's monotonic
+            clock: the same clock for all processes. Waiting for a message is not part of a span.
+    """
+
+    def __init__(self, schedule: Schedule, link: PointToPoint):
+        self.schedule, self.link = schedule, link
+        self.steps = with_messages(schedule, ahead=AHEAD)[link.rank]
+        self.spans: list[Span] = []
+
+    def run(self, work: Work, buffers: Buffers):
+        """Run every step in order."""
+        ready: dict[tuple, torch.Tensor] = {}  # (from stage, to stage, micro-batch) -> tensor
+        posted: dict[tuple, tuple] = {}  # the same -> (its receive, buffer)
+        used: dict[tuple, list] = {}  # (stage, micro-batch) -> buffers until its backward is done
+        self.spans = []
+        for step in self.steps:
+            if isinstance(step, Message):
+                place = step.source, step.target, step.micro
+                if step.kind == RECEIVE:
+                    buffer = buffers.take(work.shape(step.micro))
+                    used.setdefault((step.target, step.micro), []).append(buffer)
+                    posted[place] = self.link.receive(buffer, step.peer), buffer
+                else:
+                    self.link.send(ready.pop(place), step.peer)
+                continue
+            forward = 1 if step.kind == FORWARD else -1
+            place = step.stage - forward, step.stage, step.micro
+            given = None
+            if step.kind != WEIGHT and place in posted:
+                message, given = posted.pop(place)
+                if message is not None:
+                    message.wait()
+            elif step.kind != WEIGHT:
+                given = ready.pop(place, None)
+            start = time.perf_counter()
+            made = work.compute(step, given)
+            self.spans.append(Span(self.link.rank, start, time.perf_counter(), step))
+            if made is not None:
+                ready[step.stage, step.stage + forward, step.micro] = made
+            if step.kind in (BACKWARD, WEIGHT):
+                for buffer in used.pop((step.stage, step.micro), ()):
+                    buffers.give_back(buffer)
+        self.link.finish()

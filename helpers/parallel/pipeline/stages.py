@@ -1,0 +1,103 @@
+"""The pipeline's transform: this rank's stages of the plain GPT, and where each parameter is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from helpers.comm.mesh import Mesh
+from helpers.parallel.pipeline.split import layer_costs, split
+from helpers.parallel.recipe import plain
+from helpers.parallel.units import Apart
+from helpers.plans.schedules import Schedule, check
+from helpers.state.part import Part
+from helpers.state.placing import only, pending
+
+AXIS = "pp"
+
+
+def pipeline(
+    config,
+    seed: int,
+    mesh: Mesh,
+    dtype: torch.dtype,
+    *,
+    schedule: Schedule,
+    inner: Callable = plain,
+) -> tuple["Stages", dict[str, Part]]:
+    """Build this rank's stages of a model, cut by cost over the axis "pp".
+
+    Recipe(transform=partial(pipeline, schedule=one_f_one_b(2, 4)), engine=Pipeline)
+
+    Args:
+        config, seed, mesh, dtype: as for any transform of a Recipe. The mesh has an axis "pp".
+        schedule: places the stages on the ranks. It is checked here.
+        inner: the transform of each stage, such as `tensor_parallel`.
+
+    Returns:
+        This rank's stages on the device "meta", and the parts of their parameters by name:
+        "2.blocks.5.mlp.up.weight" for stage 2. A tied embedding is on the first and on the last
+        stage, and its gradient is a sum over both. A rank with both stages has it once.
+
+    Raises:
+        ValueError: the schedule is for another number of ranks; there are fewer layers than stages.
+        ScheduleError: the schedule cannot run.
+    """
+    check(schedule)
+    if (ranks := mesh.layout.size(AXIS)) != schedule.ranks:
+        raise ValueError(
+            f"{schedule.name} is a schedule for {schedule.ranks} ranks, but the axis pp of "
+            f"{mesh.layout.title()} has {ranks}: make the schedule for {ranks} ranks"
+        )
+    first, blocks, last = layer_costs(config)
+    shares = split(blocks, schedule.stages, first=first, last=last)
+    model, parts = Stages(schedule, mesh), {}
+    for stage in schedule.stages_of(mesh.index(AXIS)):
+        ends = {"first": stage == 0, "last": stage == schedule.stages - 1}
+        module, own = inner(Stage(config, shares[stage], ends), seed, mesh, dtype)
+        model.add_module(str(stage), module)
+        for name, part in own.items():
+            plain_name = module.plain_name(name)
+            homes = {schedule.placement[stage]}
+            if plain_name == "embedding.weight" and config.tied:
+                homes = {schedule.placement[0], schedule.placement[-1]}
+            here = only(mesh, replace(part, name=plain_name), AXIS, homes)
+            parts[f"{stage}.{name}"] = pending(mesh, here, AXIS)
+    model.tie()
+    return model, {name: parts[name] for name, _ in model.named_parameters()}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A configuration that builds one stage, for transforms that call `config.build`."""
+
+    config: object
+    blocks: range
+    ends: dict[str, bool]
+
+    def build(self, dtype: torch.dtype, device, **options) -> nn.Module:
+        return self.config.build(dtype, device, blocks=self.blocks, **self.ends, **options)
+
+
+class Stages(Apart):
+    """This rank's stages, by their numbers in the pipeline: `model["2"]` is stage 2.
+
+    Attributes:
+        schedule, mesh: as for `pipeline`.
+    """
+
+    def __init__(self, schedule: Schedule, mesh: Mesh):
+        super().__init__()
+        self.schedule, self.mesh = schedule, mesh
+
+    def tie(self):
+        """Let the last stage's head share the first stage's embedding, if both are here."""
+        ends = [self[str(end)] for end in (0, self.schedule.stages - 1) if str(end) in self]
+        if len(ends) == 2 and ends[0].config.tied:
+            ends[1].head.weight = ends[0].embedding.weight
+
+    def _apply(self, fn, recurse=True):  # moving and casting may replace the parameters
+        super()._apply(fn, recurse)
+        self.tie()
+        return self

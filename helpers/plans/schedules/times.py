@@ -1,0 +1,203 @@
+"""When each computation of a schedule runs, if each takes as long as planned.
+
+    ideal   m (F + I + W): a rank's computations alone, without a bubble
+    bubble  the idle time of a rank: of the whole step, or of the rank's own span
+    span    from the start of a rank's first computation to the end of its last
+
+There are two conventions for a bubble. That of GPipe and 1F1B is (p - 1)/m over the ideal time, and
+(p - 1)/(m + p - 1) over the total time. `over_ideal` and `over_total` turn one into the other.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+
+from helpers.plans.schedules.action import (
+    BACKWARD,
+    FORWARD,
+    INPUT,
+    Action,
+    Schedule,
+    ScheduleError,
+    inputs,
+)
+from helpers.plans.schedules.validity import run
+
+Seconds = float | Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """How long each computation of a stage takes, in any unit: one number, or one for each stage.
+
+    Attributes:
+        forward: F.
+        input: I, the gradient of the stage's input.
+        weight: W, the gradient of its weights.
+        backward: B, the whole backward; by default I + W.
+        message: from the end of a computation on one rank to the moment when another rank has its
+            result. The sender computes meanwhile.
+
+    Raises:
+        ValueError: a duration is negative or infinite.
+    """
+
+    forward: Seconds = 1.0
+    input: Seconds = 1.0
+    weight: Seconds = 1.0
+    backward: Seconds | None = None
+    message: float = 0.0
+
+    def __post_init__(self):
+        for name, value in vars(self).items():
+            if value is not None and any(not 0 <= number < math.inf for number in _each(value)):
+                raise ValueError(f"{name} is {value}; a duration is 0 or more, and finite")
+
+    def of(self, action: Action) -> float:
+        """How long this computation takes.
+
+        Raises:
+            ScheduleError: there are durations for other stages only.
+        """
+        if action.kind == FORWARD:
+            return _at(self.forward, action.stage)
+        if action.kind == INPUT:
+            return _at(self.input, action.stage)
+        if action.kind == BACKWARD:
+            if self.backward is not None:
+                return _at(self.backward, action.stage)
+            return _at(self.input, action.stage) + _at(self.weight, action.stage)
+        return _at(self.weight, action.stage)
+
+    def divided(self, parts: int) -> "Costs":
+        """The costs of a stage that has 1/parts of the layers; a message takes as long as before.
+
+        With v stages on each rank, `costs.divided(v)` compares equal models.
+        """
+        times = {
+            name: None if value is None else _divide(value, parts)
+            for name, value in vars(self).items()
+            if name != "message"
+        }
+        return replace(self, **times)
+
+
+def _each(value: Seconds) -> Sequence[float]:
+    return [value] if isinstance(value, Real) else value
+
+
+def _divide(value: Seconds, parts: int) -> Seconds:
+    if isinstance(value, Real):
+        return value / parts
+    return tuple(number / parts for number in value)
+
+
+def _at(value: Seconds, stage: int) -> float:
+    if isinstance(value, Real):
+        return value
+    if stage >= len(value):
+        raise ScheduleError(f"durations for {len(value)} stages, but there is a stage {stage}")
+    return value[stage]
+
+
+@dataclass(frozen=True)
+class Span:
+    """One computation on the axis of time: `action` runs on `rank` from `start` to `stop`."""
+
+    rank: int
+    start: float
+    stop: float
+    action: Action
+
+
+UNIT = Costs()
+
+
+def timeline(schedule: Schedule, costs: Costs = UNIT) -> tuple[Span, ...]:
+    """Each computation as early as its rank and its inputs allow, in the order of the schedule.
+
+    Returns:
+        One Span for each Action, in an order in which they can run.
+
+    Raises:
+        ScheduleError: the schedule cannot run.
+    """
+    free, ends, spans = [0.0] * schedule.ranks, {}, []
+    for rank, action in run(schedule):
+        start = free[rank]
+        for any_of in inputs(action, schedule.stages):
+            source = next(one for one in any_of if one in ends)
+            away = schedule.placement[source.stage] != rank
+            start = max(start, ends[source] + (costs.message if away else 0.0))
+        stop = start + costs.of(action)
+        free[rank] = ends[action] = stop
+        spans.append(Span(rank, start, stop, action))
+    return tuple(spans)
+
+
+@dataclass(frozen=True)
+class Bubble:
+    """How much of a timeline is idle. With unequal stages, the busiest rank's idle time counts.
+
+    Attributes:
+        makespan: from the first start to the last end, over all ranks.
+        busy: for each rank, the sum of its computations.
+        spans: for each rank, from its first start to its last end.
+    """
+
+    makespan: float
+    busy: tuple[float, ...]
+    spans: tuple[float, ...]
+
+    @property
+    def idle(self) -> float:
+        """Idle time of the whole step, t_pb: every rank waits until the last one is done."""
+        return self.makespan - max(self.busy)
+
+    @property
+    def over_ideal(self) -> float:
+        """Idle time over the busiest rank's work: t_pb / t_id, as Megatron-LM writes it."""
+        return self.idle / max(self.busy)
+
+    @property
+    def over_total(self) -> float:
+        """Idle time over the whole step: t_pb / (t_pb + t_id), as GPipe writes it."""
+        return self.idle / self.makespan
+
+    @property
+    def in_span(self) -> float:
+        """The largest idle time inside a rank's own span, as the zero-bubble paper counts it.
+
+        A step costs no more than this if a rank may update before the others are done.
+        """
+        return max(self.spans) - max(self.busy)
+
+
+def bubble(spans: Sequence[Span]) -> Bubble:
+    """Count the idle time of a timeline, ideal or measured.
+
+    Raises:
+        ValueError: there is no Span.
+    """
+    if not spans:
+        raise ValueError("no span to count: a timeline has one for each computation")
+    own = {}
+    for span in spans:
+        own.setdefault(span.rank, []).append(span)
+    ranks = [own[rank] for rank in sorted(own)]
+    return Bubble(
+        makespan=max(s.stop for s in spans) - min(s.start for s in spans),
+        busy=tuple(sum(s.stop - s.start for s in each) for each in ranks),
+        spans=tuple(max(s.stop for s in each) - min(s.start for s in each) for each in ranks),
+    )
+
+
+def over_ideal(over_total: float) -> float:
+    """The bubble over the ideal time, from the bubble over the total time."""
+    return over_total / (1 - over_total)
+
+
+def over_total(over_ideal: float) -> float:
+    """The bubble over the total time, from the bubble over the ideal time."""
+    return over_ideal / (1 + over_ideal)

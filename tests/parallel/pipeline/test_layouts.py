@@ -1,0 +1,186 @@
+"""A model moves between layouts; recipes fill their seams; other precisions and owners."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.data.batch import random_batch
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.composed import composed
+from helpers.parallel.ddp.owner import Replicated
+from helpers.parallel.optimizer import OptimizerConfig
+from helpers.parallel.owners.local import Local
+from helpers.parallel.pipeline.engine import Pipeline
+from helpers.parallel.precision import Mixed
+from helpers.parallel.recipe import Recipe
+from helpers.parallel.single import Single
+from helpers.parallel.tensor.transform import sequence_parallel
+from helpers.parallel.units import units
+from helpers.plans.schedules import gpipe, one_f_one_b
+from helpers.plans.schedules.interleaved import interleaved
+from helpers.plans.schedules.zero_bubble import zero_bubble_v
+from helpers.runtime.cluster import Cluster
+from helpers.training.twin import compare
+
+CONFIG = GPTConfig(vocab=33, context=12, width=24, layers=4, heads=4, dropout=0.1)
+RULE = OptimizerConfig(clip=0.5)
+STEPS = 2
+
+
+@pytest.fixture(scope="module")
+def eight():
+    with Cluster(workers=8, device="cpu") as cluster:
+        yield cluster
+
+
+def go_on(worker, recipe, state, first):
+    """Load a state, train on, and return the new state."""
+    torch.set_num_threads(1)
+    trainer = recipe(
+        CONFIG, 0, make_mesh(recipe.layout), dtype=torch.float64, optimizer=RULE, micro_batches=4
+    )
+    if state is not None:
+        trainer.load(state)
+    for k in range(first, first + STEPS):
+        batch = replace(random_batch(k, 8, 12, 33), step=k)
+        trainer.step(batch.shard(trainer.data_rank, trainer.data_size))
+    saved = trainer.full_state()
+    trainer.close()
+    return saved if worker.rank == worker.world_size - 1 else None
+
+
+WAY = [
+    Recipe(layout=Layout(pp=2, dp=2, tp=2), schedule=one_f_one_b),
+    Recipe(layout=Layout(dp=2, pp=4), schedule=gpipe),
+    Recipe(layout=Layout(tp=4, pp=2), schedule=zero_bubble_v, transform=sequence_parallel),
+    Recipe(layout=Layout(dp=8)),
+    Recipe(layout=Layout(dp=4, pp=2), schedule=partial(interleaved, chunks=2)),
+]
+
+
+def test_a_model_moves_from_layout_to_layout(eight):
+    """Two steps on each, with the moments; one process makes all steps. Tolerance 1e-12."""
+    state = None
+    for number, recipe in enumerate(WAY):
+        state = eight.run(go_on, recipe=recipe, state=state, first=number * STEPS)[-1]
+    torch.set_num_threads(1)
+    twin = Single(CONFIG, dtype=torch.float64, optimizer=RULE)
+    for k in range(len(WAY) * STEPS):
+        twin.step(replace(random_batch(k, 8, 12, 33), step=k))
+    plain = twin.full_state()
+    assert state["model"].keys() == plain["model"].keys()
+    for name, value in plain["model"].items():
+        torch.testing.assert_close(state["model"][name], value, rtol=0, atol=1e-12)
+    for name, slots in plain["optimizer"].items():
+        for slot, value in slots.items():
+            torch.testing.assert_close(state["optimizer"][name][slot], value, rtol=0, atol=1e-12)
+
+
+def test_bf16_stays_within_its_bound():
+    recipe = Recipe(
+        layout=Layout(pp=2), schedule=one_f_one_b, precision=Mixed(), name="bf16 pipeline"
+    )
+    comparison = compare(
+        recipe, config=CONFIG, micro_batches=4, steps=5, dtype=torch.float32, device="cpu"
+    )
+    assert len(comparison.ranks) == 2  # as many as the layout has
+    assert comparison, comparison
+    assert "bfloat16" in comparison.lossy
+
+
+class Mesh:
+    """A layout without ranks."""
+
+    def __init__(self, **sizes):
+        self.layout = Layout(**sizes)
+
+
+def test_a_recipe_fills_the_seams_that_it_does_not_name():
+    def seams(recipe, m=4, **sizes):
+        made, count = composed(recipe, Mesh(**sizes), m)
+        names = [getattr(s, "func", s).__name__ for s in (made.transform, made.engine, made.owner)]
+        return names, count
+
+    assert seams(Recipe(), dp=1) == (["plain", "InTurn", "Local"], 4)
+    assert seams(Recipe(), dp=2) == (["plain", "InTurn", "Replicated"], 4)
+    assert seams(Recipe(), tp=2, pp=1) == (["tensor_parallel", "InTurn", "Local"], 4)
+    assert seams(Recipe(), pp=2, dp=2) == (["pipeline", "Pipeline", "Replicated"], 4)
+    own = Recipe(owner=partial(Replicated, bucket_cap_mb=1))
+    assert composed(own, Mesh(pp=2, dp=2), 1)[0].owner is own.owner
+    given = Recipe(layout=Layout(pp=2), schedule=gpipe(2, 6))
+    assert seams(given, None, pp=2)[1] == 6
+    made, _ = composed(Recipe(transform=sequence_parallel), Mesh(pp=2, tp=2), 2)
+    assert made.transform.keywords["inner"] is sequence_parallel
+
+
+def test_hand_written_backwards_are_left_out_where_a_backward_is_split():
+    def overlap(schedule):
+        recipe = Recipe(layout=Layout(pp=2, tp=2), schedule=schedule)
+        made, _ = composed(recipe, Mesh(pp=2, tp=2), 2)
+        return made.transform.keywords["inner"].keywords["overlap"]
+
+    assert overlap(one_f_one_b)
+    assert not overlap(zero_bubble_v)
+
+
+class Diary(Local):
+    """Record each call of the engine."""
+
+    wants = frozenset({"units", "gradients"})
+
+    def __init__(self, *arguments, **seams):
+        self.log = []
+        super().__init__(*arguments, **seams)
+
+    def before(self, unit):
+        self.log.append(("before", unit.name))
+
+    def after(self, unit):
+        self.log.append(("after", unit.name))
+
+    def gradient(self, name, last):
+        self.log.append(("gradient", name, last))
+
+
+def called(worker, schedule):
+    torch.set_num_threads(1)
+    recipe = Recipe(layout=Layout(pp=2, spare=4), schedule=schedule, owner=Diary)
+    trainer = recipe(CONFIG, micro_batches=4)
+    trainer.step(random_batch(0, 4, 12, 33))
+    return {
+        "log": trainer.owner.log,
+        "units": [unit.name for unit in units(trainer.model)],
+        "trained": list(trainer.owner.parameters),
+        "engine": isinstance(trainer.engine, Pipeline),
+    }
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages"),
+    [(one_f_one_b, 1), (partial(interleaved, chunks=2), 2), (zero_bubble_v, 2)],
+)
+def test_an_owner_hears_of_each_unit_and_each_gradient(eight, schedule, stages):
+    for run in eight.run(called, schedule=schedule):
+        assert run["engine"]
+        assert len({name.split(".")[0] for name in run["units"]}) == stages
+        gradients = [entry[1:] for entry in run["log"] if entry[0] == "gradient"]
+        shared = stages == 2 and schedule is zero_bubble_v and "0.embedding.weight"
+        for name in run["trained"]:
+            reports = [last for own, last in gradients if own == name]
+            assert len(reports) == (
+                8 if name == shared and "3.norm.weight" in run["trained"] else 4
+            )
+            assert reports == [False] * (len(reports) - 1) + [True]
+        open_units, seen = set(), set()
+        for call, name, *_ in run["log"]:
+            if call == "before":
+                assert name not in open_units
+                open_units.add(name)
+            elif call == "after":
+                open_units.remove(name)
+                seen.add(name)
+        assert not open_units
+        assert seen == set(run["units"])

@@ -1,0 +1,86 @@
+"""PipeDream beside its formula on one process, and beside plain SGD."""
+
+import pytest
+import torch
+from torch.func import functional_call
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.data.batch import random_batch
+from helpers.models.gpt import GPTConfig, build
+from helpers.parallel.pipeline.pipedream import pipedream
+from helpers.parallel.pipeline.split import layer_costs, split
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.launch import launch
+
+CONFIG = GPTConfig(vocab=17, context=8, width=16, layers=4, heads=2, tied=False)
+LR, COUNT = 0.5, 9
+
+
+def batches(lengths=(8,)):
+    return [random_batch(k, 2, lengths[k % len(lengths)], CONFIG.vocab) for k in range(COUNT)]
+
+
+def on_ranks(worker, config, given):
+    torch.set_num_threads(1)
+    mesh = make_mesh(Layout(pp=worker.world_size))
+    return pipedream(mesh, config, given, lr=LR, dtype=torch.float64)
+
+
+def stale(stages):
+    """Narayanan et al. 2019, section 3.3: stage s of n lacks the last n - 1 - s updates.
+
+    On one process, with every version of the weights at hand.
+    """
+    model = build(CONFIG, dtype=torch.float64)
+    first, blocks, last = layer_costs(CONFIG)
+    shares = split(blocks, stages, first=first, last=last)
+
+    def stage_of(name):
+        if name.startswith("embedding"):
+            return 0
+        if not name.startswith("blocks"):
+            return stages - 1
+        return next(s for s, share in enumerate(shares) if int(name.split(".")[1]) in share)
+
+    versions, losses = [{n: p.detach() for n, p in model.named_parameters()}], []
+    for k, batch in enumerate(batches()):
+        used = {
+            name: versions[max(k - (stages - 1 - stage_of(name)), 0)][name].clone().requires_grad_()
+            for name in versions[0]
+        }
+        logits = functional_call(model, used, (batch.tokens,))
+        total, count = model.criterion(logits, batch.targets)
+        losses.append((total / count).item())
+        gradients = torch.autograd.grad(total / count, list(used.values()))
+        newest = versions[-1]
+        versions.append({n: newest[n] - LR * g for n, g in zip(used, gradients, strict=True)})
+    return losses, versions[-1]
+
+
+@pytest.mark.parametrize("stages", [1, 4])
+def test_each_stage_lags_as_the_paper_says(stages):
+    runs = launch(on_ranks, stages, device="cpu", config=CONFIG, given=batches())
+    losses, weights = stale(stages)
+    assert runs[-1]["losses"] == pytest.approx(losses, abs=1e-12)
+    found = {name: w for run in runs for name, w in run["weights"].items()}
+    assert found.keys() == weights.keys()
+    for name, w in found.items():
+        torch.testing.assert_close(w, weights[name], rtol=0, atol=1e-12)
+    for stage, run in enumerate(runs):
+        lag = stages - 1 - stage
+        assert run["staleness"] == [min(k, lag) for k in range(COUNT)]
+        assert run["versions"] == lag + 1
+        assert run["bytes"] == (lag + 1) * run["one_version"]
+        assert run["one_version"] == 8 * sum(w.numel() for w in run["weights"].values())
+
+
+def test_staleness_shows_in_the_loss():
+    assert max(abs(a - b) for a, b in zip(stale(1)[0], stale(4)[0], strict=True)) > 1e-3
+
+
+def test_what_it_cannot_train():
+    tied = GPTConfig(vocab=17, context=8, width=16, layers=2, heads=2)
+    with pytest.raises(WorkerError, match="use a config with tied=False"):
+        launch(on_ranks, 2, device="cpu", config=tied, given=batches())
+    with pytest.raises(WorkerError, match="batches of one shape"):
+        launch(on_ranks, 2, device="cpu", config=CONFIG, given=batches(lengths=(8, 5)))

@@ -1,0 +1,108 @@
+"""Measured spans: of training, and of paced stages; and what a step sends, by axis."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from helpers.comm.ledger import ledger
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.data.batch import random_batch
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.pipeline.paced import Sleeping, merged, paced
+from helpers.parallel.recipe import Recipe
+from helpers.plans.schedules import Action, gpipe, one_f_one_b
+from helpers.plans.schedules.times import Costs, bubble, timeline
+from helpers.plans.schedules.zero_bubble import zero_bubble_v
+from helpers.runtime.cluster import Cluster
+from helpers.state.shares import shares
+
+CONFIG = GPTConfig(vocab=32, context=12, width=24, layers=4, heads=4)
+B, T, D = 8, 12, 24
+SMALL = range(64)  # bytes of the ranks' agreement on dtypes, before a tied gradient is summed
+
+
+@pytest.fixture(scope="module")
+def four():
+    with Cluster(workers=4, device="cpu") as cluster:
+        yield cluster
+
+
+def sleep(worker, schedule, costs):
+    mesh = worker.state.mesh = getattr(worker.state, "mesh", None) or make_mesh(Layout(pp=4))
+    return paced(mesh, schedule, costs, seconds=0.01)
+
+
+COSTS = Costs(forward=1.0, input=1.5, weight=0.5)
+PACED = [gpipe(4, 4), one_f_one_b(4, 6), zero_bubble_v(4, 4)]
+
+
+@pytest.mark.parametrize("schedule", PACED, ids=lambda s: s.name)
+def test_paced_stages_run_the_schedule_as_planned(four, schedule):
+    """No rank is faster than planned, or computes before its inputs; the bubble is that of plan."""
+    spans = merged(four.run(sleep, schedule=schedule, costs=COSTS), seconds=0.01)
+    for rank, order in enumerate(schedule.orders):
+        assert tuple(span.action for span in spans if span.rank == rank) == order
+    assert all(s.stop - s.start >= 0.99 * COSTS.of(s.action) for s in spans)
+    ends = {span.action: span.stop for span in spans}
+    for span in spans:
+        if span.action.kind == "F" and span.action.stage:
+            assert span.start >= ends[Action("F", span.action.stage - 1, span.action.micro)]
+    measured, ideal = bubble(spans), bubble(timeline(schedule, COSTS))
+    assert min(s.start for s in spans) == 0
+    assert measured.makespan >= 0.99 * ideal.makespan
+
+
+def test_a_wrong_message_is_noticed():
+    schedule = one_f_one_b(2, 2)
+    work = Sleeping(schedule, Costs(), 0.0, 4)
+    wrong = work.compute(Action("F", 0, 1), None)
+    with pytest.raises(RuntimeError, match="F0 of stage 1 received micro-batch 1 of stage 0"):
+        work.compute(Action("F", 1, 0), wrong)
+
+
+def train(worker, schedule, m):
+    torch.set_num_threads(1)
+    recipe = Recipe(layout=Layout(pp=2, dp=2), schedule=schedule)
+    trainer = recipe(CONFIG, micro_batches=m)
+    trainer.step(random_batch(0, B // 2, T, CONFIG.vocab))
+    made = trainer.engine.buffers.made
+    with ledger() as log:
+        trainer.step(random_batch(0, B // 2, T, CONFIG.vocab))
+    held = shares(trainer.owner.world.parts.ranks, "embedding.weight")
+    return {
+        "spans": trainer.engine.spans,
+        "made": (made, trainer.engine.buffers.made),
+        "log": log,
+        "holders": [bool(boxes) for boxes in held.boxes],
+        "last": shares(trainer.owner.world.parts.ranks, "norm.weight").rows(),
+    }
+
+
+@pytest.mark.parametrize(("schedule", "stages"), [(one_f_one_b, 2), (zero_bubble_v, 4)])
+def test_a_step_sends_each_activation_and_each_gradient_once(four, schedule, stages):
+    m = 4
+    runs = four.run(train, schedule=schedule, m=m)
+    borders = stages - 1 - (stages == 4)  # the V's turn is on one rank
+    one = (B // 2 // m) * T * D * 4  # bytes of a float32 message
+    for rank, run in enumerate(runs):
+        calls = Counter((row["call"], row["axes"]) for row in run["log"].rows())
+        assert {("send", "pp"), ("recv", "pp")} <= calls.keys()
+        # of each border, one rank sends the activations, and the other the gradients
+        sends = [e for e in run["log"].entries if (e.call, e.axes) == ("send", "pp")]
+        assert sum(entry.payload == one for entry in sends) == m * borders
+        assert all(entry.payload in (one, *SMALL) for entry in sends)
+        order = schedule(2, m).orders[rank // 2]
+        assert tuple(span.action for span in run["spans"]) == order
+        assert all(a.stop <= b.start for a, b in zip(run["spans"], run["spans"][1:], strict=False))
+        assert run["made"][0] == run["made"][1]  # the second step makes no buffer
+
+
+def test_few_buffers_and_one_axis_pays_for_each_byte(four):
+    runs = four.run(train, schedule=one_f_one_b, m=4)
+    # rank 0 receives gradients alone: one in use, one posted ahead
+    assert [run["made"][0] for run in runs] == [2, 2, 2, 2]
+    rows = {(row["call"], row["axes"]): row for row in runs[0]["log"].rows()}
+    assert rows["all_reduce", "dp"]["payload"] > 4 * D * D  # gradients
+    assert runs[0]["holders"] == [True] * 4  # tied: on the first and on the last stage
+    assert [text for _, text in runs[0]["last"]] == ["nothing", "nothing", ":", ":"]

@@ -1,0 +1,37 @@
+"""PyTorch's pipelines behind the protocol train like one process, and like ours.
+
+Absolute tolerance in float64: 1e-12, as for our own strategies.
+"""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from helpers.comm.mesh import Layout
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.libraries.pipelining import KINDS, TorchPipelining
+from helpers.runtime.failure import WorkerError
+from helpers.training.twin import compare
+
+CONFIG = GPTConfig(vocab=33, context=12, width=24, layers=4, heads=4)
+
+
+def twin(config=CONFIG, **changes):
+    options = {"workers": 2, "layout": {"pp": 2}, "steps": 2, "device": "cpu", **changes}
+    return compare(TorchPipelining, config=config, micro_batches=4, **options)
+
+
+@pytest.mark.parametrize("schedule", KINDS)
+def test_the_same_as_one_process(schedule):
+    comparison = twin(schedule=schedule)
+    assert comparison, comparison
+
+
+def test_what_it_cannot_train():
+    with pytest.raises(ValueError, match="needs a mesh with the axis pp alone"):
+        TorchPipelining(CONFIG, 0, SimpleNamespace(layout=Layout(pp=2, dp=2)))
+    with pytest.raises(ValueError, match="has no dropout"):
+        TorchPipelining(replace(CONFIG, dropout=0.1), 0, SimpleNamespace(layout=Layout(pp=2)))
+    with pytest.raises(WorkerError, match=r"micro-batches of one size, not \[1, 2\]"):
+        twin(sequences=6)

@@ -1,0 +1,71 @@
+"""The schedule that runs is the schedule that is drawn."""
+
+import pytest
+
+from helpers.plans.schedules import (
+    Action,
+    Costs,
+    Schedule,
+    ScheduleError,
+    Span,
+    beside_optimum,
+    draw,
+    draw_spans,
+    from_grid,
+    one_f_one_b,
+    step_through,
+    timeline,
+    zero_bubble_h1,
+)
+
+
+def test_a_schedule_draws_itself_with_both_bubbles():
+    png, meta = one_f_one_b(4, 8)._repr_png_()
+    assert png.startswith(b"\x89PNG")
+    assert meta["alt"].startswith("1F1B: bubble 27.3% of the step, 37.5% of the work.")
+
+
+def test_a_schedule_that_cannot_run_has_no_picture():
+    broken = Schedule("mine", (0,), 1, ((Action("B", 0, 0), Action("F", 0, 0)),))
+    assert broken._repr_png_() is None
+    with pytest.raises(ScheduleError, match="before"):
+        draw(broken)
+
+
+def test_measured_spans_beside_the_ideal():
+    ideal = timeline(one_f_one_b(2, 2), Costs(backward=2))
+    measured = [Span(s.rank, 0.1 * s.start, 0.1 * s.stop, s.action) for s in ideal]
+    figure = draw_spans({"ideal": ideal, "measured here": measured}, xlabel=["units", "s"])
+    titles = [axes.get_title("left") for axes in figure.axes]
+    assert titles == [f"{n}: bubble 33.3% of the step, 50.0% of the work"
+                      for n in ("ideal", "measured here")]  # fmt: skip
+
+
+def test_a_student_s_schedule_beside_the_optimum():
+    slow = from_grid("""
+        F0 . . B0 F1 . . B1 F2 B2
+        .  F0 B0 . . F1 B1 . F2 B2
+    """)
+    figure = beside_optimum(slow)
+    first, second = (axes.get_title("left") for axes in figure.axes)
+    assert first.startswith("yours, 18 units: bubble 50.0% of the step")
+    assert second.startswith("optimum, 18 units (proved)")  # with one micro-batch in memory
+    assert "may keep: 1" in figure.axes[1].get_xlabel()
+    better = beside_optimum(slow, cap=2).axes[1].get_title("left")
+    assert better.startswith("optimum, 12 units (proved): bubble 25.0%")
+    split = beside_optimum(zero_bubble_h1(2, 2))
+    assert "gradient of the weights" in split.legends[0].get_texts()[-1].get_text()
+
+
+def test_every_step_of_a_stepper():
+    schedule = zero_bubble_h1(2, 2)
+    stepper = step_through(schedule)
+    assert (stepper.last, stepper.start) == (12, 6)
+    last = stepper.draw(12)
+    assert "step 12 of 12: W1 of stage" in last.alt
+    begun = stepper.draw(0)
+    assert "nothing has begun" in begun.alt
+    assert "held, by rank: 0, 0" in begun.alt
+    # F0 and F1 of rank 0, and F0 of rank 1, have begun.
+    assert "held, by rank: 2, 1" in stepper.draw(3).alt
+    assert step_through(schedule, start=1).start == 1

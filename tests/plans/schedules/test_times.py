@@ -1,0 +1,114 @@
+"""A timeline keeps to its order, its inputs and its durations; a bubble counts what is idle."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.plans.schedules import (
+    Action,
+    Costs,
+    ScheduleError,
+    Span,
+    bubble,
+    gpipe,
+    held,
+    in_flight,
+    interleaved,
+    one_f_one_b,
+    timeline,
+    zero_bubble_h1,
+    zero_bubble_v,
+)
+
+short = st.integers(0, 5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from("ohvi"), st.integers(1, 4), st.integers(1, 5), short, short, short, short)
+def test_every_timeline_is_possible_and_none_waits_without_a_reason(which, p, m, f, i, w, message):
+    schedule = {
+        "o": lambda: one_f_one_b(p, m),
+        "h": lambda: zero_bubble_h1(p, p + m),
+        "v": lambda: zero_bubble_v(p, m),
+        "i": lambda: interleaved(p, p * m, 2),
+    }[which]()
+    costs = Costs(forward=f, input=i, weight=w, message=message)
+    length = {"F": f, "I": i, "W": w, "B": i + w}
+    spans = timeline(schedule, costs)
+    at = {span.action: span for span in spans}
+    assert len(at) == len(spans)
+    for rank, order in enumerate(schedule.orders):
+        free = 0
+        for action in order:
+            span = at[action]
+            kind, stage, micro = action.kind, action.stage, action.micro
+            assert span.rank == rank
+            assert span.stop - span.start == length[kind]
+            ready = [free]
+            if kind == "F" and stage:
+                ready.append(arrival(at, schedule, rank, "F", stage - 1, micro, message))
+            if kind in "BI":
+                ready.append(at[Action("F", stage, micro)].stop)
+                if stage < schedule.stages - 1:
+                    ready.append(arrival(at, schedule, rank, kind, stage + 1, micro, message))
+            if kind == "W":
+                ready.append(at[Action("I", stage, micro)].stop)
+            assert span.start == max(ready)
+            free = span.stop
+
+
+def arrival(at, schedule, rank, kind, stage, micro, message):
+    away = schedule.placement[stage] != rank
+    return at[Action(kind, stage, micro)].stop + message * away
+
+
+def test_a_message_delays_the_other_rank_and_not_the_sender():
+    spans = {s.action: s for s in timeline(gpipe(2, 2), Costs(backward=2, message=5))}
+    assert spans[Action("F", 0, 1)].start == 1
+    assert spans[Action("F", 1, 0)].start == 6
+    assert spans[Action("B", 0, 0)].start == spans[Action("B", 1, 0)].stop + 5
+
+
+def test_a_number_for_each_stage():
+    costs = Costs(forward=(1, 3), input=[2, 4], weight=np.array([1, 2]))
+    found = bubble(timeline(one_f_one_b(2, 2), costs))
+    assert found.busy == (8, 18)
+    assert found.makespan == 1 + 18 + 3  # rank 0 first, then the slow rank, then rank 0
+    assert found.idle == 4  # of the busiest rank
+    assert costs.divided(2).of(Action("B", 1, 0)) == 3
+    with pytest.raises(ScheduleError, match="durations for 2 stages"):
+        timeline(one_f_one_b(3, 1), costs)
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), (1, -2)])
+def test_durations_that_are_none(value):
+    with pytest.raises(ValueError, match="0 or more, and finite"):
+        Costs(weight=value)
+
+
+def test_a_bubble_of_measured_spans():
+    spans = [
+        Span(0, 10.0, 11.0, Action("F", 0, 0)),
+        Span(1, 11.5, 12.5, Action("F", 1, 0)),
+        Span(1, 12.5, 14.0, Action("B", 1, 0)),
+        Span(0, 14.5, 16.0, Action("B", 0, 0)),
+    ]
+    found = bubble(spans)
+    assert (found.makespan, found.busy, found.spans) == (6.0, (2.5, 2.5), (6.0, 2.5))
+    assert (found.idle, found.over_ideal, found.over_total) == (3.5, 1.4, 3.5 / 6)
+    assert found.in_span == 3.5
+    with pytest.raises(ValueError, match="no span"):
+        bubble([])
+
+
+def test_in_span_leaves_out_the_staggered_start():
+    found = bubble(timeline(zero_bubble_v(3, 6), Costs()))
+    assert (found.idle, found.in_span) == (2, 0)
+
+
+def test_what_is_held_during_each_computation():
+    assert held(one_f_one_b(2, 2)) == ((1, 2, 2, 1), (1, 1, 1, 1))
+    # I keeps what W needs: F0 F1 I0 W0 I1 W1 and F0 I0 F1 I1 W0 W1.
+    assert held(zero_bubble_h1(2, 2)) == ((1, 2, 2, 2, 1, 1), (1, 1, 2, 2, 2, 1))
+    assert in_flight(zero_bubble_h1(2, 2)) == (2, 2)

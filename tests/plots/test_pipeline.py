@@ -1,0 +1,89 @@
+"""Each computation stands on its rank's lane, at its time, in its kind's colour."""
+
+import matplotlib.colors
+import pytest
+
+from helpers import plots
+from helpers.plots.pipeline import KINDS, paler
+
+PIECES = [
+    (0, 0.0, 1.0, "F", 0, 0),
+    (1, 1.0, 2.0, "F", 1, 0),
+    (1, 2.0, 4.0, "B", 1, 0),
+    (0, 4.0, 6.0, "B", 0, 0),
+]
+
+
+def drawn(axes):
+    """(left, right, lane, colour) of each computation; the grey lanes are left out."""
+    lanes = len(axes.get_yticks())
+    for collection in axes.collections:
+        color = matplotlib.colors.to_hex(collection.get_facecolor()[0])
+        for path in collection.get_paths():
+            (left, bottom), (right, top) = path.get_extents().get_points()
+            lane = round((bottom + top) / 2)
+            assert 0 <= lane < lanes
+            if color != "#d9d9d9":
+                yield float(left), float(right), lane, color
+
+
+def test_two_rows_with_their_own_axes_and_the_same_colours():
+    slow = [(r, 10 * a, 10 * b, *rest) for r, a, b, *rest in PIECES]
+    figure = plots.pipelines({"ideal": PIECES, "measured here": slow}, xlabel=["units", "ms"])
+    forward, backward = KINDS["F"][1], KINDS["B"][1]
+    first, second = figure.axes
+    wanted = [(0, 1, 0, forward), (1, 2, 1, forward), (2, 4, 1, backward), (4, 6, 0, backward)]
+    assert sorted(drawn(first)) == wanted
+    assert sorted(drawn(second)) == [(10 * a, 10 * b, lane, c) for a, b, lane, c in wanted]
+    assert [axes.get_title("left") for axes in figure.axes] == ["ideal", "measured here"]
+    assert [axes.get_xlabel() for axes in figure.axes] == ["units", "ms"]
+    assert [text.get_text() for text in first.texts] == ["0"] * 4
+    assert "rank 1 computes 3 between 1 and 4" in figure.alt
+    assert "rank 1 computes 30 between 10 and 40" in figure.alt
+
+
+def test_one_label_is_one_scale():
+    slow = [(r, 10 * a, 10 * b, *rest) for r, a, b, *rest in PIECES]
+    rows = {"mine": PIECES, "the optimum": slow}
+    together = plots.pipelines(rows, xlabel="units")
+    assert [axes.get_xlim() for axes in together.axes] == [(0, 60)] * 2
+    idle = together.axes[0].collections[0].get_paths()[0].get_extents()
+    assert (idle.x0, idle.x1) == (0, 6)  # the grey lane ends with its own row
+    apart = plots.pipelines(rows, xlabel=["units", "ms"])
+    assert [axes.get_xlim() for axes in apart.axes] == [(0, 6), (0, 60)]
+
+
+def test_a_rank_s_further_stages_are_paler():
+    pieces = [(0, 0, 1, "F", 0, 0), (0, 1, 2, "F", 3, 0)]
+    colors = [color for *_, color in drawn(plots.pipelines({"x": pieces}).axes[0])]
+    assert colors == [KINDS["F"][1], paler(KINDS["F"][1], 1)]
+    assert colors[0] != colors[1]
+
+
+def test_a_part_of_the_pieces_with_counts():
+    figure = plots.pipelines({"x": PIECES}, shown=3, counts=(1, 0))
+    axes = figure.axes[0]
+    assert len(list(drawn(axes))) == 3
+    assert axes.get_xlim() == (0, 6)
+    (frame,) = axes.patches
+    assert (frame.get_x(), frame.get_width(), round(frame.get_y() + 0.4)) == (2, 2, 1)
+    assert [text.get_text() for text in axes.texts][-2:] == [" 1", " 0"]
+    assert "held, by rank: 1, 0" in figure.alt
+    nothing = plots.pipelines({"x": PIECES}, shown=0)
+    assert not list(drawn(nothing.axes[0]))
+    assert not nothing.axes[0].patches
+
+
+def test_odd_input():
+    with pytest.raises(ValueError, match="at least one"):
+        plots.pipelines({})
+    with pytest.raises(ValueError, match="at least one"):
+        plots.pipelines({"x": []})
+    with pytest.raises(KeyError, match="there are F, B, I, W"):
+        plots.pipelines({"x": [(0, 0, 1, "Q", 0, 0)]})
+    assert plots.pipelines({"x": [(0, 2, 2, "F", 0, 0)]})._repr_png_()[0].startswith(b"\x89PNG")
+
+
+def test_a_large_pipeline_is_a_small_picture():
+    pieces = [(r, 2 * k, 2 * k + 1, "FB"[k % 2], r, k // 2) for r in range(8) for k in range(64)]
+    assert len(plots.pipelines({"x": pieces})._repr_png_()[0]) < 60_000

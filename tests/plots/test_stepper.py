@@ -1,0 +1,67 @@
+"""The slider redraws the picture; without a slider the picture stands alone."""
+
+import sys
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+from helpers import plots
+from helpers.plots.picture import Picture
+
+
+def draw(step):
+    return Picture(figsize=(2, 1), alt=f"step {step}")
+
+
+def shown(stepper):
+    """The data of each output that the cell displays."""
+    InteractiveShell.instance()
+    with capture_output() as out:
+        stepper._ipython_display_()
+    return [output.data for output in out.outputs]
+
+
+@pytest.fixture
+def slider(monkeypatch):
+    """The slider that the stepper makes."""
+    made = []
+    controls = plots.Stepper.controls
+
+    def keep(self):
+        made.append(controls(self))
+        return made[-1]
+
+    monkeypatch.setattr(plots.Stepper, "controls", keep)
+    return made
+
+
+def test_widgets_and_a_picture_of_its_own(slider):
+    widgets, picture = shown(plots.Stepper(draw, 5, start=2))
+    assert "application/vnd.jupyter.widget-view+json" in widgets
+    assert picture["text/plain"] == "step 2"
+    assert "application/vnd.jupyter.widget-view+json" not in picture
+    assert (slider[0].value, slider[0].min, slider[0].max) == (2, 0, 5)
+
+
+def test_the_slider_updates_the_picture(slider):
+    shown(plots.Stepper(draw, 5))
+    with capture_output() as out:
+        slider[0].value = 4
+    assert [output.data["text/plain"] for output in out.outputs] == ["step 4"]
+    assert out.outputs[0].update
+
+
+def test_without_widgets_the_picture_stands_alone(slider, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    (picture,) = shown(plots.Stepper(draw, 5, start=1))
+    assert picture["text/plain"] == "step 1"
+    assert slider == [None]
+
+
+def test_outside_a_notebook():
+    stepper = plots.Stepper(draw, 3, start=3)
+    assert repr(stepper) == "step 3"
+    assert stepper._repr_png_()[0].startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="0 to 3"):
+        plots.Stepper(draw, 3, start=4)
