@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-DRAWINGS = ("cluster", "starting", "collectives", "scaling", "tensor_parallel")
+DRAWINGS = ("cluster", "starting", "collectives", "scaling", "tensor_parallel", "pipeline", "zero")
 BYTES = 60_000
 
 

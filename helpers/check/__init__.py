@@ -39,6 +39,10 @@ _PLACE = {
     "pipeline_step": "week05.step",
     "fuse_messages": "week05.fuse",
     "place_axes": "week05.axes",
+    "bytes_per_rank": "week06.rank_bytes",
+    "shard_flat": "week06.flat",
+    "zero_1": "week06.stage_1",
+    "bytes_per_step": "week06.step_bytes",
 }
 
 __all__ = sorted(_PLACE)

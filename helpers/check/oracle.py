@@ -39,6 +39,7 @@ def examine(
     run: Callable,
     judge: Callable,
     hint_failure: Callable[[str], str] | None = None,
+    patience: float = 1.0,
 ) -> Verdict:
     """Run every case on ranks and stop at the first wrong result.
 
@@ -49,11 +50,13 @@ def examine(
         run: `run(worker, solve, **kwargs)`; each rank calls it with the function as `solve`.
         judge: `judge(runs, **kwargs)` raises NotRight if a result is wrong.
         hint_failure: from the error text of a failed or hanging rank to a hint, or to "".
+        patience: how many times TIMEOUT a rank may be silent. On a busy machine, the first model on
+            the device "meta" makes PyTorch import for seconds.
     """
     for workers, kwargs in cases:
         where = f"with {workers} rank{'s' * (workers > 1)}"
         try:
-            judge(attempt(run, workers, fn, kwargs), **kwargs)
+            judge(attempt(run, workers, fn, kwargs, patience * TIMEOUT), **kwargs)
         except NotRight as wrong:
             return Verdict(exercise, "wrong", f"{where}: {wrong.finding}", wrong.hint)
         except CannotTravel as error:
@@ -72,14 +75,14 @@ def examine(
     return Verdict(exercise, "passed")
 
 
-def attempt(run: Callable, workers: int, fn: Callable, kwargs) -> Runs:
+def attempt(run: Callable, workers: int, fn: Callable, kwargs, timeout: float) -> Runs:
     """Run one case. Run it once more if the machine was too busy to start it in time."""
     try:
-        return launch(run, workers, device="cpu", timeout=TIMEOUT, solve=fn, **kwargs)
+        return launch(run, workers, device="cpu", timeout=timeout, solve=fn, **kwargs)
     except WorkerError as error:
         if not started_too_slowly(str(error)):
             raise
-    return launch(run, workers, device="cpu", timeout=TIMEOUT, solve=fn, **kwargs)
+    return launch(run, workers, device="cpu", timeout=timeout, solve=fn, **kwargs)
 
 
 def started_too_slowly(finding: str) -> bool:

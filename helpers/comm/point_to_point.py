@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from helpers.comm.mesh import Mesh
+
 
 class PointToPoint:
     """Sends and receives within a group. Ranks count within the group, from 0.
@@ -17,12 +19,18 @@ class PointToPoint:
     Messages from one rank to another arrive in the order of their sends. So post the receives in
     that order. A message without numbers is not sent; both sides know its size.
 
+    On gloo, messages of both directions between two ranks never wait for each other. NCCL runs the
+    messages of a group between two ranks one after another, so there each direction needs a group
+    of its own: see `two_way`.
+
     Args:
         group: None for the world.
+        back: a group of the same ranks, for messages to lower ranks; None: the same group.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None):
+    def __init__(self, group: dist.ProcessGroup | None = None, back=None):
         self.group = dist.group.WORLD if group is None else group
+        self.back = back or self.group
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.leaving: list[tuple[dist.Work, torch.Tensor]] = []
 
@@ -31,19 +39,34 @@ class PointToPoint:
         self.leaving = [(work, kept) for work, kept in self.leaving if not work.is_completed()]
         if tensor.numel():
             target = dist.get_global_rank(self.group, to)
-            self.leaving.append((dist.isend(tensor, target, group=self.group), tensor))
+            group = self.back if to < self.rank else self.group
+            self.leaving.append((dist.isend(tensor, target, group=group), tensor))
 
     def receive(self, buffer: torch.Tensor, source: int) -> dist.Work | None:
         """Post a receive into a contiguous buffer; wait for the result before you read it."""
         if not buffer.numel():
             return None
-        return dist.irecv(buffer, dist.get_global_rank(self.group, source), group=self.group)
+        group = self.back if self.rank < source else self.group
+        return dist.irecv(buffer, dist.get_global_rank(self.group, source), group=group)
 
     def finish(self):
         """Wait until every message has left."""
         for work, _ in self.leaving:
             work.wait()
         self.leaving = []
+
+
+def two_way(mesh: Mesh, axis: str, apart: bool | None = None) -> PointToPoint:
+    """Make the messages along an axis. Every rank of the mesh calls it.
+
+    Args:
+        apart: whether each direction gets a group of its own; None: unless gloo sends.
+    """
+    group = mesh.group(axis)
+    if apart or (apart is None and dist.get_backend(group) != "gloo"):
+        back, _ = dist.new_subgroups_by_enumeration(mesh.layout.groups(axis))
+        return PointToPoint(group, back)
+    return PointToPoint(group)
 
 
 class Buffers:

@@ -36,7 +36,10 @@ class GroupTransport:
 
     Attributes:
         rank, size: this rank's place in the group, and the number of its ranks.
+        lasting: whether the memory of `empty` lasts until `close`.
     """
+
+    lasting = False
 
     def __init__(self, group: dist.ProcessGroup | None = None):
         self.group = dist.group.WORLD if group is None else group
@@ -84,13 +87,16 @@ class GroupTransport:
 
 
 class SharedTransport(GroupTransport):
-    """Sums and gathers through shared memory, in a thread of their own; the rest by the group.
+    """All-reduces, gathers and reduce-scatters through shared memory, in a thread of their own.
 
-    Buffers from `empty` are in shared memory and need no copy; other buffers are copied.
+    Buffers from `empty` are in shared memory, where the other ranks read them. Other buffers are
+    copied there. The other calls use the group.
 
     Raises:
         OSError, ValueError: as SharedMemory: not Linux, not one machine, not the CPU.
     """
+
+    lasting = True
 
     def __init__(self, group: dist.ProcessGroup | None = None):
         super().__init__(group)
@@ -100,7 +106,7 @@ class SharedTransport(GroupTransport):
         )  # one thread: calls must keep their order
 
     def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        return self.shared.empty(numel, dtype)
+        return self.thread.submit(self.shared.empty, numel, dtype).result()  # keeps the order
 
     def all_reduce(self, buffer: torch.Tensor) -> Work:
         return Answer(self.thread.submit(self.shared.all_reduce, buffer))

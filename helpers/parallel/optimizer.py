@@ -1,6 +1,6 @@
 """The update rule: a configuration from which every owner makes its optimizer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,9 @@ class OptimizerConfig:
     """The configuration of the update rule.
 
     Attributes:
-        rule: "adamw" (Loshchilov and Hutter 2019) or "sgd" with `momentum`.
+        rule: "adamw" (Loshchilov and Hutter 2019), "sgd" with `momentum`, or any other of
+            `torch.optim`: `rule(groups, lr=lr)` makes the optimizer. Set its own options by
+            `partial(torch.optim.Adam, betas=(0.9, 0.99))`.
         lr: the learning rate if `step` gets none.
         betas, eps: AdamW's. The defaults are common for large models: GPT-3's, appendix B.
         weight_decay: decoupled in AdamW. Only matrices get it (see `helpers.state.decay`).
@@ -26,7 +28,7 @@ class OptimizerConfig:
         ValueError: a value out of its range.
     """
 
-    rule: str = "adamw"
+    rule: str | Callable[..., torch.optim.Optimizer] = "adamw"
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
@@ -35,8 +37,10 @@ class OptimizerConfig:
     clip: float | None = 1.0
 
     def __post_init__(self):
-        if self.rule not in RULES:
-            raise ValueError(f"rule must be one of {', '.join(RULES)}, not {self.rule!r}")
+        if self.rule not in RULES and not callable(self.rule):
+            raise ValueError(
+                f"rule must be one of {', '.join(RULES)}, or make an optimizer, not {self.rule!r}"
+            )
         if self.lr < 0 or self.eps <= 0 or self.weight_decay < 0:
             raise ValueError("lr and weight_decay must not be negative, and eps must be positive")
         if not all(0 <= beta < 1 for beta in (*self.betas, self.momentum)):
@@ -63,6 +67,8 @@ class OptimizerConfig:
             own = [tensor for key, tensor in tensors.items() if decays(parts[key]) == decay]
             if own:
                 groups.append({"params": own, "weight_decay": self.weight_decay * decay})
+        if callable(self.rule):
+            return self.rule(groups, lr=self.lr)
         if self.rule == "sgd":
             return torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum, fused=True)
         return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)

@@ -44,7 +44,7 @@ class Recipe:
         transform: `transform(config, seed, seat, dtype)` returns this rank's module and its parts,
             like `plain`.
         engine: `engine(model, owner)`, like `InTurn`.
-        owner: `owner(model, parts, mesh, *, rule, precision, dtype)`, like `Local`.
+        owner: `owner(model, parts, mesh, *, rule, precision, dtype, device)`, like `Local`.
         precision: an object like `Plain`.
         layout: fills the seams that are not named, as in `composed`; and makes the mesh, if the
             call has none. None leaves the seams as they are.

@@ -63,12 +63,10 @@ class Trainer(Strategy):
             self.data_rank = seat.layout.coordinates(seat.rank)["dp"]
             self.data_size = seat.layout.size("dp")
         self.model, parts = recipe.transform(config, seed, seat, self.precision.computes_in(dtype))
-        self.model.to_empty(device=device)
         if self.data_size > 1:
             parts = {name: pending(seat, part, "dp") for name, part in parts.items()}
-        self.owner = recipe.owner(
-            self.model, parts, mesh, rule=self.rule, precision=self.precision, dtype=dtype
-        )
+        seams = {"rule": self.rule, "precision": self.precision, "dtype": dtype, "device": device}
+        self.owner = recipe.owner(self.model, parts, mesh, **seams)
         make = lambda name, shape: config.first_value(name, shape, seed)  # noqa: E731
         first_values(self.owner.world.own, self.owner.masters, make)
         self.spread()
@@ -106,6 +104,7 @@ class Trainer(Strategy):
 
     def evaluate(self, batch: Batch) -> tuple[float, int]:
         values = self.engine.evaluate(batch.to(self.device))
+        self.owner.rest()
         loss, count = (GlobalSum(self.loss_groups, self.device, float(v)).send() for v in values)
         return float(loss.wait()), int(count.wait())
 

@@ -13,6 +13,7 @@ def bars(
     values: Mapping,
     *,
     log: bool = False,
+    stacked: bool = False,
     xlabel: str = "",
     title: str = "",
     vlines: Mapping[str, float] | None = None,
@@ -29,8 +30,10 @@ def bars(
         values: name -> value; or name -> {series: value}, for one bar of each series and a key.
         log: a logarithmic axis, with points in place of bars: such an axis has no zero, so a
             bar's length would mean nothing.
+        stacked: put the series of a group end to end in one bar, in their order.
         vlines: label -> value: a dashed guide with its label.
-        numbers: a format such as "{:.0f} GB" writes each value beside its bar.
+        numbers: a format such as "{:.0f} GB" writes each value beside its bar, or each sum
+            beside its stacked bar.
         on: the axes of another picture to draw on, of `panels` for example.
         alt: the alternative text; by default a description.
 
@@ -38,7 +41,8 @@ def bars(
         The Picture.
 
     Raises:
-        ValueError: there is nothing to draw; a value on a logarithmic axis is not positive.
+        ValueError: there is nothing to draw; a value on a logarithmic axis is not positive; a
+            logarithmic axis with stacked bars.
     """
     if not values:
         raise ValueError("no values to draw")
@@ -46,34 +50,36 @@ def bars(
     series = list(dict.fromkeys(name for group in grouped.values() for name in group))
     if log and any(v <= 0 for group in grouped.values() for v in group.values()):
         raise ValueError("a logarithmic axis shows positive values only")
-    rows = len(grouped) * max(len(series), 1)
+    if log and stacked:
+        raise ValueError("the parts of a stacked bar have no length on a logarithmic axis")
+    rows = len(grouped) * (1 if stacked else max(len(series), 1))
     size = height or 0.9 + ROW * max(rows, 2) + 0.3 * bool(title)
     with course_style():
         axes, picture = canvas(on, width=width, height=size)
         colors = colors_of(series) if len(series) > 1 else {}
-        step = 0.8 / len(series)
+        step = 0.8 if stacked else 0.8 / len(series)
+        ends = [0.0] * len(grouped)  # of the parts so far
         for number, name in enumerate(series):
             own = [
                 (row, group[name]) for row, group in enumerate(grouped.values()) if name in group
             ]
-            places = [row - 0.4 + step * (number + 0.5) for row, _ in own]
+            places = [row if stacked else row - 0.4 + step * (number + 0.5) for row, _ in own]
             lengths = [value for _, value in own]
+            starts = [ends[row] for row, _ in own]
             rows_colors = [colors.get(name) or row_color(list(grouped)[row]) for row, _ in own]
             if log:
                 axes.set_xscale("log")
                 axes.scatter(lengths, places, c=rows_colors, s=46, label=name or "_", zorder=3)
             else:
-                axes.barh(places, lengths, 0.88 * step, color=rows_colors, label=name or "_")
-            for place, value in zip(places, lengths, strict=True):
-                if numbers:
-                    axes.annotate(
-                        numbers.format(value),
-                        (value, place),
-                        xytext=(6, 0),
-                        textcoords="offset points",
-                        va="center",
-                        fontsize=SMALL,
-                    )
+                look = {"left": starts, "color": rows_colors, "label": name or "_"}
+                axes.barh(places, lengths, 0.88 * step, **look)
+            if stacked:
+                for row, value in own:
+                    ends[row] += value
+            elif numbers:
+                write(axes, numbers, lengths, places)
+        if stacked and numbers:
+            write(axes, numbers, ends, range(len(grouped)))
         axes.set_yticks(range(len(grouped)), list(map(str, grouped)))
         axes.set(ylim=(len(grouped) - 0.5, -0.5 - 0.55 * bool(vlines)), xlabel=xlabel, title=title)
         axes.tick_params(axis="y", length=0)
@@ -87,6 +93,19 @@ def bars(
         draw_key(axes, [], "right" if len(series) > 1 else "")
     axes.words = alt or words(grouped, xlabel, title, log)
     return picture
+
+
+def write(axes, numbers: str, values, places):
+    """Each value beside the end of its bar."""
+    for value, place in zip(values, places, strict=True):
+        axes.annotate(
+            numbers.format(value),
+            (value, place),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=SMALL,
+        )
 
 
 def row_color(name) -> str:

@@ -4,6 +4,7 @@ A picture uses a colour for its meaning, so that a reader learns it once:
 
     ranks      Okabe and Ito's eight colours, in rank order
     work       compute, forward, backward, optimizer, communication, idle
+    memory     the kinds of bytes on a rank: parameters, gradients, optimizer state, activations
     sources    measured, formula, published, simulated; each has its own mark and line, too
     programs   ours, PyTorch, Accelerate, DeepSpeed, MPI, one process (the reference, grey)
     series     everything else, in order of appearance: Paul Tol's "bright" colours
@@ -43,6 +44,15 @@ WORK_COLORS = {
     "communication": "#44aa99",
     "idle": "#dddddd",
     "range": "#bbbbbb",
+}
+MEMORY_COLORS = {  # dark: kept on the rank, light: for a short time
+    "parameters": "#1f5a99",
+    "gathered": "#8fc1ea",  # parameters of all ranks
+    "gradients": "#f2a08c",
+    "gradient shard": "#b2392b",
+    "optimizer": WORK_COLORS["optimizer"],
+    "master copies": "#3d3600",
+    "activations": "#8a8a8a",
 }
 SOURCE_COLORS = {
     "measured": "#1b4965",

@@ -18,6 +18,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from helpers.models.config import GPTConfig
 from helpers.simulate.collective_time import fastest, seconds
 from helpers.simulate.topology import Topology
 
@@ -60,7 +61,7 @@ class Step:
 
 
 def step(
-    config,
+    config: GPTConfig,
     *,
     sequences: int,
     tokens: int,
@@ -75,7 +76,7 @@ def step(
     """One forward and backward of a GPT whose layers are cut over all GPUs of the topology.
 
     Args:
-        config: a `GPTConfig`; its `recompute` counts.
+        config: its `recompute` and `dropout` count too.
         sequences, tokens: B and T, the same on all GPUs.
         flops_per_second: of one GPU, sustained in matrix products.
         memory_bytes_per_second: of one GPU's memory; infinite: the work between the layers is free.
@@ -89,7 +90,7 @@ def step(
             positive; no such algorithm.
     """
     ranks = topology.gpus
-    check(config, ranks, tokens if sequence else ranks)
+    check_sizes(config, ranks, tokens if sequence else ranks)
     for name, number in {
         "sequences": sequences,
         "tokens": tokens,
@@ -127,7 +128,7 @@ def step(
     )
 
 
-def forward_flops(config, sequences: int, tokens: int) -> tuple[float, float, float]:
+def forward_flops(config: GPTConfig, sequences: int, tokens: int) -> tuple[float, float, float]:
     """FLOPs of a block's attention core, of its linear layers, and of the head.
 
     A multiply-add is 2 FLOPs. The core counts as if no score were masked, as the papers count it.
@@ -139,7 +140,7 @@ def forward_flops(config, sequences: int, tokens: int) -> tuple[float, float, fl
     return 4 * rows * tokens * width, 2 * rows * weights, 2 * rows * width * config.vocab
 
 
-def moved(config, number_bytes: float) -> tuple[float, float]:
+def moved(config: GPTConfig, number_bytes: float) -> tuple[float, float]:
     """Bytes that a block reads and writes between its layers, for each of the B T D numbers.
 
     Forward: two norms read and write; twice, dropout and the residual sum together read two
@@ -151,14 +152,16 @@ def moved(config, number_bytes: float) -> tuple[float, float]:
     return 10 * number_bytes + mask, (14 if mask else 10) * number_bytes + mask
 
 
-def check(config, ranks: int, tokens: int):
+def check_sizes(config: GPTConfig, ranks: int, tokens: int):
     if config.heads % ranks:
         raise ValueError(f"{config.heads} query heads do not divide over {ranks} GPUs")
     if tokens % ranks:
         raise ValueError(f"{tokens} tokens do not divide over {ranks} GPUs")
 
 
-def strong(gpus: Iterable[int], config, *, topology: Topology, **work) -> dict[int, Step]:
+def strong(
+    gpus: Iterable[int], config: GPTConfig, *, topology: Topology, **work
+) -> dict[int, Step]:
     """Cut one model over more and more GPUs: GPUs -> `Step`.
 
     Args:
@@ -168,7 +171,7 @@ def strong(gpus: Iterable[int], config, *, topology: Topology, **work) -> dict[i
     return {n: step(config, topology=topology.of(n), **work) for n in gpus}
 
 
-def weak(models: Mapping[int, object], *, topology: Topology, **work) -> dict[int, Step]:
+def weak(models: Mapping[int, GPTConfig], *, topology: Topology, **work) -> dict[int, Step]:
     """Give more GPUs a larger model, with the same batch: {GPUs: config} to {GPUs: `Step`}.
 
     Args:

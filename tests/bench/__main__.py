@@ -20,6 +20,7 @@ BENCHMARKS = (
     "collectives",
     "data_parallel",
     "tensor_parallel",
+    "zero",
     "overlap",
     "pipeline",
     "scaling",

@@ -39,22 +39,24 @@ def measure(quick: bool = False) -> Report:
             for name in (OURS, THEIRS)
         }
         peak = {name: max(run["peak"][name] for run in runs) for name in (OURS, THEIRS)}
-        share = ratio(slowest[THEIRS], slowest[OURS])  # our time over PyTorch's
-        rows.append(
-            {
-                "schedule": kind,
-                "ours": median(slowest[OURS]),
-                "theirs": median(slowest[THEIRS]),
-                "ratio": share.median,
-                "low": share.low,
-                "high": share.high,
-                "goal": GOAL,
-                "rounds": share.pairs,
-                "our_peak": peak[OURS],
-                "their_peak": peak[THEIRS],
-            }
-        )
+        rows.append(row(kind, slowest, peak))
     return report(rows)
+
+
+def row(kind: str, slowest: dict, peak: dict) -> dict:
+    share = ratio(slowest[THEIRS], slowest[OURS])  # our time over PyTorch's
+    return {
+        "schedule": kind,
+        "ours": median(slowest[OURS]),
+        "theirs": median(slowest[THEIRS]),
+        "ratio": share.median,
+        "low": share.low,
+        "high": share.high,
+        "goal": GOAL,
+        "rounds": share.pairs,
+        "our_peak": peak[OURS],
+        "their_peak": peak[THEIRS],
+    }
 
 
 def blocks(worker, kind: str, rounds: int) -> dict:
@@ -94,7 +96,7 @@ def report(rows) -> Report:
         f"{SEQUENCES} sequences of {TOKENS} tokens in {MICRO_BATCHES} micro-batches, fused AdamW. "
         "Both run the same stages in the same processes, in turn, in blocks of 2 steps; both use "
         "our sums of tied gradients, clipping and update. A ratio is the median over pairs, with "
-        "a 95 % bootstrap interval. The peak is counted from the storages of all living tensors; "
-        "both contenders' models are alive, so it has the same constant on both sides."
+        "a 95 % bootstrap interval. The peak is of the rank with the most, counted from the "
+        "storages of all tensors that a step uses."
     )
     return Report(NAME, table, notes, rows)

@@ -3,11 +3,12 @@
 import csv
 import itertools
 import runpy
+from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.bench import faults, starting, tensor_parallel
+from tests.bench import faults, pipeline, starting, tensor_parallel, zero
 from tests.bench.__main__ import main
 from tests.bench.contenders import LAUNCH, SPAWN
 from tests.bench.faults import FAULTS, Fault, Outcome
@@ -15,6 +16,7 @@ from tests.bench.kernel import Cell, Kernel
 from tests.bench.leftovers import Around, around
 from tests.bench.report import FIGURES, markdown
 
+MiB = 2**20
 MEASURED = {
     (case, ranks): {c.name: [0.1, 0.2, None] for c in starting.CONTENDERS}
     for case, ranks in itertools.product(starting.LATER.values(), (2, 4))
@@ -129,12 +131,44 @@ def test_the_table_and_chart_of_tensor_parallel(tmp_path):
     assert first[:5] == ["128", "DTensor", "200 ms", "", ""]
     assert second[:4] == ["128", "tensor", "100 ms", "0.50 (0.50–0.50)"]
     assert second[4:] == ["≤ 0.85", "3.0 MiB", "1.000", "1.0 MiB", "unknown"]
-    drawing = FIGURES / "tensor_parallel_drawing.py"
-    module = runpy.run_path(str(drawing))
-    figure = module["draw"](tmp_path / "tensor_parallel.csv")
+    figure = drawn("tensor_parallel", tmp_path)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["128 tokens", "512 tokens"]
     assert "0.50×" in [text.get_text() for text in figure.axes[0].texts]
-    assert module["draw"](tmp_path / "nothing.csv") is None
+
+
+def drawn(name: str, folder: Path):
+    """The chart of the table in this folder; None for a table that is not there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FIGURES)
+        draw = runpy.run_path(str(FIGURES / f"{name}_drawing.py"))["draw"]
+    assert draw(folder / "nothing.csv") is None
+    return draw(folder / f"{name}.csv")
+
+
+def test_the_table_and_the_chart_of_pipelines(tmp_path):
+    slowest = {pipeline.OURS: [0.1] * 4, pipeline.THEIRS: [0.2] * 4}
+    peak = {pipeline.OURS: 2 * MiB, pipeline.THEIRS: 3 * MiB}
+    report = pipeline.report([pipeline.row(kind, slowest, peak) for kind in pipeline.KINDS])
+    report.write(tmp_path)
+    assert report.table[1][1:4] == ["100 ms", "200 ms", "0.50 (0.50–0.50)"]
+    assert report.table[1][4:] == ["≤ 0.95", "2.0 MiB", "3.0 MiB"]
+    figure = drawn("pipeline", tmp_path)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["200 ms", "0.50×"] * 4
+
+
+def test_the_table_and_the_chart_of_zero(tmp_path):
+    costs = {"wire": MiB, "kernel": None, "peak": 3 * MiB}
+    rows = []
+    for peer, ours in zero.PEERS.items():
+        slowest = {name: [0.1] * 4 for name in ours} | {peer: [0.2] * 4}
+        for name, goal in {peer: None, **ours}.items():
+            rows.append(zero.row(name, peer, goal, slowest, costs))
+    report = zero.report(rows)
+    report.write(tmp_path)
+    assert report.table[2][:4] == ["stage 1", "100 ms", "0.50 (0.50–0.50)", "≤ 1.00"]
+    figure = drawn("zero", tmp_path)
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts == ["200 ms", "0.50×", "0.50×"] * 3
 
 
 def test_a_table_is_markdown():

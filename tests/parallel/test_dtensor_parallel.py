@@ -36,7 +36,11 @@ def test_the_same_as_one_process_as_gpt_2():
 
 
 def test_ours_sends_what_dtensor_sends_and_less_with_sequences():
-    """gloo's reduce-scatter sends the bytes of an all-reduce; ours exchanges and sums."""
+    """gloo's reduce-scatter sends the bytes of an all-reduce; ours exchanges and sums.
+
+    The kernel counts these bytes, so no formula of ours decides. Their shares among our own ways
+    are the papers': as much for sequences as without, and 1.25 times if inputs are gathered again.
+    """
     config = GPTConfig(**{**SIZES, "context": 64})
     sent = {}
     for name, strategy in {
@@ -44,11 +48,14 @@ def test_ours_sends_what_dtensor_sends_and_less_with_sequences():
         "DTensor, sequence": partial(DTensorParallel, sequence=True),
         "tensor": Recipe(transform=tensor_parallel),
         "sequence": Recipe(transform=partial(sequence_parallel, again=False)),
+        "sequence, again": Recipe(transform=sequence_parallel),
     }.items():
         rank = twin(strategy, config, steps=1).ranks[0]
         sent[name] = rank.ledger.kernel or pytest.skip("this system does not count bytes")
     assert sent["tensor"] < 1.1 * sent["DTensor"]
     assert sent["sequence"] < 0.8 * sent["DTensor, sequence"]
+    assert sent["sequence"] == pytest.approx(sent["tensor"], rel=0.01)
+    assert sent["sequence, again"] == pytest.approx(1.25 * sent["sequence"], rel=0.01)
 
 
 def test_it_takes_the_axis_tp_alone():

@@ -39,6 +39,25 @@ def test_groups_have_a_key_and_colours_with_a_meaning():
     assert len(set(places)) == 3
 
 
+def test_stacked_bars_begin_where_the_part_before_ends():
+    values = {"tensor": {"norms": 3, "scores": 2}, "sequence": {"scores": 2, "masks": 1}}
+    axes = plots.bars(values, stacked=True, numbers="{:.0f} MB").axes[0]
+    parts = {name: [(b.get_x(), b.get_width()) for b in bars] for name, bars in named(axes).items()}
+    assert parts == {"norms": [(0, 3)], "scores": [(3, 2), (0, 2)], "masks": [(2, 1)]}
+    assert [text.get_text() for text in axes.texts] == ["5 MB", "3 MB"]
+    middles = [bar.get_y() + bar.get_height() / 2 for bar in axes.patches]
+    assert middles == pytest.approx([0, 0, 1, 1])
+
+
+def test_stacked_bars_need_an_axis_with_a_zero():
+    with pytest.raises(ValueError, match="stacked"):
+        plots.bars({"a": {"b": 1}}, stacked=True, log=True)
+
+
+def named(axes):
+    return {bars.get_label(): bars for bars in axes.containers}
+
+
 @pytest.mark.parametrize(
     ("values", "log"), [({}, False), ({"a": 0}, True), ({"a": {"b": -1}}, True)]
 )

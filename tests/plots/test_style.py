@@ -32,6 +32,7 @@ FAMILIES = {
     "ranks": style.RANK_COLORS[:6],
     "series": style.SERIES_COLORS,
     "work": [c for name, c in style.WORK_COLORS.items() if name not in ("compute", "range")],
+    "memory": style.MEMORY_COLORS.values(),
     "sources": style.SOURCE_COLORS.values(),
     "programs": style.PROGRAM_COLORS.values(),
     "shades": style.shades(5),

@@ -6,7 +6,7 @@ import torch
 
 from helpers.check.oracle import NotRight, examine
 from helpers.check.verdict import Verdict
-from helpers.check.week03.watch import Watch
+from helpers.check.watch import Watch
 from helpers.data.batch import IGNORED, Batch, random_batch
 from helpers.models.gpt import GPT, GPTConfig, build, loss_sum
 from helpers.parallel.ddp.overlapped import DDP

@@ -7,7 +7,7 @@ import torch
 
 from helpers.check.oracle import HANG_HINT, NotRight, examine, is_number
 from helpers.check.verdict import Verdict
-from helpers.check.week03.watch import Watch
+from helpers.check.watch import Watch
 from helpers.check.week04.cross_entropy_hints import hint_gradient, hint_loss
 from helpers.check.week04.cross_entropy_values import Cut, gradients, losses
 from helpers.check.week04.kinds import RIGHT, kind_of

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from helpers.check.oracle import HANG_HINT, NotRight, examine
 from helpers.check.verdict import Verdict
-from helpers.check.week03.watch import Watch
+from helpers.check.watch import Watch
 from helpers.check.week04.kinds import RIGHT, kind_of
 from helpers.check.week04.linear_hints import hint_message, hint_value
 

@@ -12,7 +12,7 @@ class Replicated(Local):
     """Local, with a replica (naive, bucketed or overlapped) that sums over the axis "dp".
 
     Args:
-        model, parts, mesh, rule, precision, dtype: as for Local. The mesh has an axis "dp".
+        model, parts, mesh, rule, precision, dtype, device: as for Local. The mesh has an axis "dp".
         replica: NaiveDDP, BucketedDDP or DDP.
         transport: makes the transport of the messages from the axis's process group.
         options: for `replica`.
@@ -29,11 +29,13 @@ class Replicated(Local):
         rule,
         precision,
         dtype,
+        device="cpu",
         replica: type[Replica] = DDP,
         transport: Callable[..., GroupTransport] = GroupTransport,
         **options,
     ):
-        super().__init__(model, parts, mesh, rule=rule, precision=precision, dtype=dtype)
+        seams = {"rule": rule, "precision": precision, "dtype": dtype, "device": device}
+        super().__init__(model, parts, mesh, **seams)
         self.ranks = tuple(mesh.ranks("dp"))
         self.transport = transport(mesh.group("dp"))
         if replica is DDP:

@@ -3,6 +3,7 @@
 from functools import partial
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from helpers.data.batch import Batch
 from helpers.parallel.owners.local import Local
@@ -91,8 +92,7 @@ class Watched:
         module = unit.module
         self.hooks = [
             module.register_forward_pre_hook(lambda *_: self.forward(owner.before)),
-            module.register_forward_hook(lambda *_: self.forward(owner.after)),
-            module.register_full_backward_pre_hook(lambda *_: self.begin()),
+            module.register_forward_hook(self.ended),
             *(p.register_post_accumulate_grad_hook(self.came) for p in self.trained),
         ]
 
@@ -102,7 +102,13 @@ class Watched:
         elif self.missing is None:
             self.begin()
 
-    def begin(self):
+    def ended(self, module, inputs, output):
+        self.forward(self.owner.after)
+        for tensor in tree_leaves(output):
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                tensor.register_hook(self.begin)  # runs before the unit's backward
+
+    def begin(self, _=None):
         if self.missing is None:
             self.missing = len(self.trained)
             self.owner.before(self.unit)

@@ -91,7 +91,7 @@ class TheirEngine(Pipeline):
 
     def __init__(self, kind: type, model: Stages, owner):
         super().__init__(model, owner)
-        place = {"device": self.some.device, "group": model.mesh.group(AXIS)}
+        place = {"device": self.sample.device, "group": model.mesh.group(AXIS)}
         stages = [
             PipelineStage(module, number, self.schedule.stages, **place)
             for number, module in self.stages.items()

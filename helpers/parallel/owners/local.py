@@ -21,11 +21,12 @@ class Local:
     `complete`; `gradients`, for their norm; `update`; `publish`.
 
     Args:
-        model: this rank's model. Its parameters have no values yet.
+        model: this rank's model, on the device "meta": its tensors have no memory yet.
         parts: of the model's parameters, by name, with the sums that are pending after a backward.
         mesh: None for a single process.
         rule, precision: of the update.
         dtype: of the tensors that the optimizer updates.
+        device: of all tensors.
 
     Attributes:
         wants: the calls that an engine must make: "units" for `before` and `after`, "gradients"
@@ -50,7 +51,9 @@ class Local:
         rule: OptimizerConfig,
         precision: Plain,
         dtype: torch.dtype,
+        device: torch.device | str = "cpu",
     ):
+        self.allocate(model, device)
         self.parameters = dict(model.named_parameters())
         self.precision = precision
         self.values, held = self.hold(parts, mesh)
@@ -58,6 +61,10 @@ class Local:
         self.world = World(held, mesh)
         trained = {name: p for name, p in self.masters.items() if p.requires_grad}
         self.optimizer = rule.make(trained, held)
+
+    def allocate(self, model: torch.nn.Module, device: torch.device | str):
+        """Allocate the memory of the model's parameters and buffers. Parameters have no values."""
+        model.to_empty(device=device)
 
     def hold(self, parts: Mapping[str, Part], mesh: Mesh | None):
         """Choose the tensors that this rank updates. Returns `values` and their parts, by name."""
@@ -83,6 +90,12 @@ class Local:
 
     def after(self, unit: Unit):
         """Report that the engine has run a unit's forward, or its backward with all gradients."""
+
+    def rest(self):
+        """Free the memory that only a running forward or backward needs. Here this frees nothing.
+
+        The engine's step, or an evaluation, has ended.
+        """
 
     def complete(self):
         """Make all pending sums, so that every gradient is the plain model's."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from helpers.comm.point_to_point import Buffers, PointToPoint
+from helpers.comm.point_to_point import Buffers, two_way
 from helpers.data.batch import Batch
 from helpers.parallel.engines.in_turn import Watched
 from helpers.parallel.owners.local import Local
@@ -42,11 +42,11 @@ class Pipeline:
 
     def __init__(self, model: Stages, owner: Local):
         self.model, self.owner, self.schedule = model, owner, model.schedule
-        self.link = PointToPoint(model.mesh.group(AXIS))
+        self.link = two_way(model.mesh, AXIS)
         self.execution = Execution(self.schedule, self.link)
         self.stages = {int(name): stage for name, stage in model.items()}
         self.last = self.schedule.stages - 1
-        self.some = next(model.parameters())
+        self.sample = next(model.parameters())  # of the dtype and device of all activations
         self.names = {p: name for name, p in owner.parameters.items()}
         self.uses = Counter(p for s in self.stages.values() for p in s.parameters())
         self.left: Counter = Counter()  # parameter -> gradients that this step still adds
@@ -93,7 +93,7 @@ class Pipeline:
         if self.buffers is None:
             self.largest = tuple(largest.tokens.shape)
             numel = torch.Size(self.message_shape(largest)).numel()
-            self.buffers = Buffers(numel, self.some.dtype, self.some.device)
+            self.buffers = Buffers(numel, self.sample.dtype, self.sample.device)
         sequences, length = self.largest
         if len(largest) > sequences or largest.tokens.shape[1] != length:
             raise ValueError(
@@ -118,7 +118,7 @@ class Pipeline:
         try:
             for stage, module in self.stages.items():
                 if stage and placement[stage - 1] != self.link.rank:
-                    given = self.some.new_empty(self.message_shape(batch))
+                    given = self.sample.new_empty(self.message_shape(batch))
                     if message := self.link.receive(given, placement[stage - 1]):
                         message.wait()
                 made = forward(module, batch, given)
@@ -183,7 +183,7 @@ class OneStep:
 
     def backward(self, stage: int, micro: int, given: torch.Tensor | None):
         x, edge = self.inputs.pop((stage, micro)), self.outputs.pop((stage, micro))
-        torch.autograd.backward([edge], [self.unit(given)])
+        torch.autograd.backward([edge], [self.start(given)])
         self.end(stage)
         return None if x is None else x.grad.contiguous()
 
@@ -199,7 +199,7 @@ class OneStep:
         x, edge = self.inputs.pop((stage, micro)), self.outputs.pop((stage, micro))
         trained = [p for p in module.parameters() if p.requires_grad]
         both = self.halves[stage, micro] = TwoParts(edge, x, trained)
-        gradient, early = both.first(self.unit(given))
+        gradient, early = both.first(self.start(given))
         self.end(stage)
         self.add(early)
         return gradient.contiguous()
@@ -216,10 +216,10 @@ class OneStep:
         self.add(both.second())
         self.end(stage)
 
-    def unit(self, given: torch.Tensor | None) -> torch.Tensor:
+    def start(self, given: torch.Tensor | None) -> torch.Tensor:
         """The gradient to start from: of the stage's output, or 1 for the loss itself."""
         if given is None:
-            return torch.ones((), dtype=torch.float64, device=self.engine.some.device)
+            return torch.ones((), dtype=torch.float64, device=self.engine.sample.device)
         return given
 
     def add(self, gradients: Iterable[tuple[torch.nn.Parameter, torch.Tensor]]):

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from helpers.comm.mesh import Mesh
-from helpers.comm.point_to_point import Buffers, PointToPoint
+from helpers.comm.point_to_point import Buffers, two_way
 from helpers.comm.transport import GroupTransport
 from helpers.parallel.pipeline.execution import Execution
 from helpers.parallel.pipeline.stages import AXIS
@@ -43,7 +43,7 @@ def paced(
         ScheduleError: the schedule cannot run.
         RuntimeError: a stage received another message than it needed.
     """
-    link = PointToPoint(mesh.group(AXIS))
+    link = two_way(mesh, AXIS)
     run = Execution(check(schedule), link)
     buffers = Buffers(numbers, torch.float32, "cpu")
     run.run(Sleeping(schedule, costs, 0.0, numbers), buffers)  # makes buffers and connections

@@ -31,7 +31,8 @@ def pipeline(
     Recipe(transform=partial(pipeline, schedule=one_f_one_b(2, 4)), engine=Pipeline)
 
     Args:
-        config, seed, mesh, dtype: as for any transform of a Recipe. The mesh has an axis "pp".
+        config, seed, mesh, dtype: as for any transform of a Recipe. The mesh has an axis "pp". A
+            `Seat` will do, to see a rank's stages without processes.
         schedule: places the stages on the ranks. It is checked here.
         inner: the transform of each stage, such as `tensor_parallel`.
 
@@ -53,7 +54,7 @@ def pipeline(
     first, blocks, last = layer_costs(config)
     shares = split(blocks, schedule.stages, first=first, last=last)
     model, parts = Stages(schedule, mesh), {}
-    for stage in schedule.stages_of(mesh.index(AXIS)):
+    for stage in schedule.stages_of(mesh.layout.coordinates(mesh.rank)[AXIS]):
         ends = {"first": stage == 0, "last": stage == schedule.stages - 1}
         module, own = inner(Stage(config, shares[stage], ends), seed, mesh, dtype)
         model.add_module(str(stage), module)

@@ -5,7 +5,7 @@ whole input. A row-parallel layer has columns of W, and computes partial sums of
 some of the inputs. Column then row needs one sum: after the second layer.
 
 B  sequences        T  tokens of a sequence        D  width of a token's vector
-N  ranks            V  vocabulary                  F  inner width of the MLP
+N  ranks            F  inner width of the MLP
 """
 
 from collections.abc import Sequence
@@ -40,6 +40,24 @@ class ColumnParallel(FanOut):
         weights = [linear.weight for linear in linears]
         biases = [linear.bias for linear in linears]
         return _Columns.apply(self.region, x, len(linears), *weights, *biases)
+
+
+class Column(nn.Module):
+    """One column-parallel linear module that is called itself, so that its hooks run.
+
+    Args:
+        linear: has this rank's rows, (F/N, D).
+        fan_out: computes it.
+    """
+
+    def __init__(self, linear: nn.Linear, fan_out: ColumnParallel):
+        super().__init__()
+        self.weight, self.bias, self.fan_out = linear.weight, linear.bias, fan_out
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, T or t, D) to (B, T, F/N)."""
+        (y,) = self.fan_out(x, self)
+        return y
 
 
 class _Columns(torch.autograd.Function):
@@ -138,95 +156,3 @@ class _Rows(torch.autograd.Function):
             gradient_weight = whole.flatten(0, -2).t() @ x.flatten(0, -2)
         gradient_x = gradient_x if wants_x else None
         return None, gradient_x, gradient_weight
-
-
-class VocabularyEmbedding(nn.Module):
-    """An embedding with some of the rows: other tokens' vectors are zero here, and are summed.
-
-    Args:
-        embedding: has this rank's rows, (V/N, D).
-        start: the token of its first row.
-        region: where the vectors go.
-    """
-
-    def __init__(self, embedding: nn.Embedding, start: int, region: Whole):
-        super().__init__()
-        self.weight, self.start, self.region = embedding.weight, start, region
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(B, T) to (B, T or t, D)."""
-        rows, here = local(tokens, self.start, len(self.weight))
-        if not len(self.weight):
-            # a sum over no rows: zeros, which autograd knows, so that this rank joins the backward
-            vectors = self.weight.sum(0).expand(*tokens.shape, -1)
-        else:
-            vectors = functional.embedding(rows, self.weight)
-            vectors = vectors.masked_fill(~here[..., None], 0)
-        return self.region.leave(vectors)
-
-
-class VocabularyCrossEntropy(nn.Module):
-    """The cross-entropy of logits that are cut by vocabulary: the whole logits are nowhere.
-
-    Three small all-reduces of B T numbers: the largest logit, then in one message the sum of the
-    exponentials and the target's logit.
-
-    Source: Shoeybi et al. 2019, section 3, sends the losses instead of the logits.
-
-    Args:
-        start: the token of this rank's first logit.
-        transport: of the axis.
-    """
-
-    def __init__(self, start: int, transport):
-        super().__init__()
-        self.start, self.transport = start, transport
-
-    def forward(self, logits: torch.Tensor, targets: torch.Tensor):
-        """(B, T, V/N) and (B, T): the loss summed over the targets, in nats, and their number."""
-        logits = logits if logits.dtype == torch.float64 else logits.float()
-        loss = _CrossEntropy.apply(logits, targets, self.start, self.transport)
-        return loss, (targets != IGNORED).sum()
-
-
-IGNORED = -100  # a target that is none
-
-
-class _CrossEntropy(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, logits, targets, start, transport):
-        rows, here = local(targets, start, logits.shape[-1])
-        counted = targets != IGNORED
-        if not targets.numel():
-            ctx.save_for_backward(logits, rows, here, counted)
-            return logits.new_zeros(())
-        if logits.shape[-1]:
-            largest = logits.amax(-1)  # (B, T)
-        else:
-            largest = logits.new_full(targets.shape, -torch.inf)
-        transport.maximum(largest).wait()
-        exponentials = (logits - largest[..., None]).exp()  # (B, T, V/N)
-        sums = torch.stack([exponentials.sum(-1), torch.zeros_like(largest)])
-        if logits.shape[-1]:
-            chosen = logits.gather(-1, rows[..., None])[..., 0] - largest
-            sums[1] = chosen.masked_fill(~here, 0)
-        transport.all_reduce(sums).wait()
-        total, target = sums
-        ctx.save_for_backward(exponentials.div_(total[..., None]), rows, here, counted)
-        return (total.log() - target).masked_fill(~counted, 0).sum()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient):
-        softmax, rows, here, counted = ctx.saved_tensors
-        if not softmax.numel():
-            return softmax.new_zeros(softmax.shape), None, None, None
-        result = softmax.scatter_add(-1, rows[..., None], -here[..., None].to(softmax.dtype))
-        return result * (gradient * counted)[..., None], None, None, None
-
-
-def local(tokens: torch.Tensor, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens as rows of this rank's table, and whether they are there; 0 where they are not."""
-    rows = tokens - start
-    here = (rows >= 0) & (rows < count)
-    return rows.masked_fill(~here, 0), here

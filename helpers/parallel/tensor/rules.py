@@ -4,32 +4,9 @@ A rule returns the placement of the result, or raises a PlacementError that says
 what to do instead.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from helpers.comm import regions
-
-WHOLE, PARTIAL = "whole", "partial"
-Placement = str | int  # WHOLE, PARTIAL, or the dim that is cut, counted from 0
-
-
-class PlacementError(ValueError):  # an operator like + would hide a TypeError
-    """An operation that is wrong for the placement of its inputs."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """An operation about to run: the placements and shapes of its tensors, in order."""
-
-    name: str
-    placements: list[Placement]
-    shapes: list[tuple[int, ...]]
-    args: tuple
-    kwargs: Mapping
-
-
-def said(placement: Placement) -> str:
-    return f"cut({placement})" if isinstance(placement, int) else placement
+from helpers.parallel.tensor.call import PARTIAL, WHOLE, Call, Placement, PlacementError, said
+from helpers.parallel.tensor.moves import flattened, same, split, swapped, unflattened
 
 
 def elementwise(call: Call) -> Placement:
@@ -75,11 +52,12 @@ def added(call: Call) -> Placement:
     kinds = set(call.placements)
     if PARTIAL not in kinds:
         return together(call)
-    if kinds != {PARTIAL}:
+    other = [f"{said(kind)} tensor" for kind in kinds - {PARTIAL}]
+    other += ["number" for a in call.args[:2] if isinstance(a, int | float) and a]
+    if other:
         raise PlacementError(
-            f"{call.name} of a partial sum and a {said((kinds - {PARTIAL}).pop())} tensor: every "
-            "rank would add it, and the sum over the ranks counts it once for each rank. Add it "
-            "after the sum"
+            f"{call.name} of a partial sum and a {other[0]}: every rank would add it, and the sum "
+            "over the ranks counts it once for each rank. Add it after the sum"
         )
     return PARTIAL
 
@@ -92,6 +70,13 @@ def multiplied(call: Call) -> Placement:
     if len(others) + 1 < len(call.placements) or any(p != WHOLE for p in others):
         raise PlacementError(f"{call.name} of partial sums is no sum: sum over the ranks first")
     return PARTIAL
+
+
+def divided(call: Call) -> Placement:
+    """A quotient: a partial sum divided by a number is a partial sum, but not the reverse."""
+    if PARTIAL in call.placements[1:]:
+        raise PlacementError(f"{call.name} by a partial sum: sum over the ranks first")
+    return multiplied(call)
 
 
 def product(call: Call) -> Placement:
@@ -150,13 +135,23 @@ def along(call: Call) -> Placement:
     return placement
 
 
+def averaged(call: Call) -> Placement:
+    """A mean: the dims behind those that vanish move forward."""
+    placement = along(call)
+    if placement == WHOLE or call.argument(2, "keepdim", False):
+        return placement
+    return placement - sum(dim < placement for dim in dims_of(call))
+
+
 def dims_of(call: Call) -> set[int]:
-    """The dims that a softmax or a norm goes over."""
+    """The dims that a softmax, a norm or a mean goes over."""
     rank = len(call.shapes[0])
     if call.name in ("layer_norm", "rms_norm"):
-        shape = call.kwargs.get("normalized_shape", call.args[1])
+        shape = call.argument(1, "normalized_shape")
         return set(range(rank - len(shape), rank))
-    dim = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else -1)
+    dim = call.argument(1, "dim")
+    if dim is None:
+        return set(range(rank))
     return {d % rank for d in (dim if isinstance(dim, tuple | list) else (dim,))}
 
 
@@ -181,40 +176,24 @@ def lookup(call: Call) -> Placement:
     return tokens if rows == WHOLE else len(call.shapes[0])
 
 
-def same(call: Call) -> Placement:
-    """A copy, a view or a cast that moves no dim, and filling with zeros."""
+def filled(call: Call) -> Placement:
+    """masked_fill(mask, value): zeros in all ranks' tensors are zeros in their sum."""
+    if call.placements[0] == PARTIAL and call.argument(2, "value") != 0:
+        raise PlacementError(
+            f"{call.name} of a partial sum: each rank's value is added. Sum over the ranks first"
+        )
     return call.placements[0]
 
 
-def swapped(call: Call) -> Placement:
-    """transpose(a, b)."""
-    placement, rank = call.placements[0], len(call.shapes[0])
-    one, other = (d % rank for d in call.args[1:3])
-    return {one: other, other: one}.get(placement, placement)
-
-
-def unflattened(call: Call) -> Placement:
-    """unflatten(dim, sizes): a cut dim is cut along its first piece."""
-    placement, rank = call.placements[0], len(call.shapes[0])
-    dim, sizes = call.args[1] % rank, call.args[2]
-    if isinstance(placement, int) and placement > dim:
-        return placement + len(sizes) - 1
-    return placement
-
-
-def flattened(call: Call) -> Placement:
-    """flatten(start, end): the cut dim must be the first of those that become one."""
-    placement, rank = call.placements[0], len(call.shapes[0])
-    start = (call.args[1] if len(call.args) > 1 else 0) % rank
-    end = (call.args[2] if len(call.args) > 2 else -1) % rank
-    if not isinstance(placement, int) or placement <= start:
-        return placement
-    if placement <= end:
+def joined(call: Call) -> Placement:
+    """cat(tensors, dim): side by side on each rank is not side by side in the whole."""
+    placement, dim = together(call), call.argument(1, "dim", 0) % len(call.shapes[0])
+    if placement == dim:
         raise PlacementError(
-            f"flatten: dim {placement} is cut, and is not the first of the dims {start} to {end}: "
-            "the ranks' tensors, side by side, would not be the whole one"
+            f"{call.name} along dim {dim}, which is cut: the ranks' results, side by side, have "
+            "the parts in another order than the whole tensor"
         )
-    return placement - (end - start)
+    return placement
 
 
 def summed_over_ranks(call: Call) -> Placement:
@@ -260,17 +239,21 @@ def unknown(call: Call) -> Placement:
 RULES: dict = {
     **dict.fromkeys(("gelu", "silu", "relu", "tanh", "sigmoid", "exp", "log", "pow"), elementwise),
     **dict.fromkeys(("add", "sub", "iadd", "radd", "rsub"), added),
-    **dict.fromkeys(("mul", "rmul", "truediv", "div", "neg"), multiplied),
+    **dict.fromkeys(("mul", "rmul", "neg"), multiplied),
+    **dict.fromkeys(("truediv", "div"), divided),
     **dict.fromkeys(("matmul", "linear", "rmatmul"), product),
-    **dict.fromkeys(("softmax", "log_softmax", "layer_norm", "rms_norm", "mean"), along),
+    **dict.fromkeys(("softmax", "log_softmax", "layer_norm", "rms_norm"), along),
+    "mean": averaged,
     **dict.fromkeys(("to", "float", "double", "clone", "detach", "contiguous"), same),
-    **dict.fromkeys(("masked_fill", "view_as", "chunk", "repeat_interleave"), same),
+    **dict.fromkeys(("view_as", "repeat_interleave"), same),
+    "masked_fill": filled,
+    "chunk": split,
     "scaled_dot_product_attention": attention,
     "embedding": lookup,
     "transpose": swapped,
     "unflatten": unflattened,
     "flatten": flattened,
-    "cat": together,
+    "cat": joined,
     regions.copy_to: entered,
     regions.reduce_from: summed_over_ranks,
     regions.gather_from: gathered,

@@ -15,13 +15,13 @@ from helpers.comm.transport import GroupTransport
 from helpers.models.attention import FanOut, Positions
 from helpers.parallel.recipe import plain
 from helpers.parallel.tensor.layers import (
+    Column,
     ColumnParallel,
     RowParallel,
-    VocabularyCrossEntropy,
-    VocabularyEmbedding,
 )
 from helpers.parallel.tensor.placement import placed
 from helpers.parallel.tensor.regions import Sharded, Whole
+from helpers.parallel.tensor.vocabulary import VocabularyCrossEntropy, VocabularyEmbedding
 from helpers.state.part import Part
 from helpers.state.placing import pending
 
@@ -95,7 +95,10 @@ def cut_over(
         model.embedding = VocabularyEmbedding(model.embedding, start, around)
     if model.last:
         name = "head.weight" if "head.weight" in parts else "embedding.weight"
-        model.criterion = VocabularyCrossEntropy(first_row(parts[name]), around.transport)
+        start = first_row(parts[name])
+        model.criterion = VocabularyCrossEntropy(start, config.vocab, around.transport)
+        if overlap:  # a unit of its own, if it is not tied: an owner waits for its hooks
+            model.head, model.fan_out = Column(model.head, fan_out), FanOut()
     model.tie()
     if around.partial:
         model.locate = partial(locate, model.locate, around)
@@ -104,7 +107,7 @@ def cut_over(
 
 
 def cut_parameters(model: nn.Module, mesh, axis: str) -> dict[str, Part]:
-    """Give each parameter its local shape; the parts, by name."""
+    """Give each parameter its local shape; a frozen parameter stays frozen. The parts, by name."""
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     parts = placed(mesh, model.config, shapes, axis)
     for name, parameter in dict(model.named_parameters()).items():
@@ -112,7 +115,8 @@ def cut_parameters(model: nn.Module, mesh, axis: str) -> dict[str, Part]:
         if shape != parameter.shape:
             path, _, leaf = name.rpartition(".")
             module = model.get_submodule(path)
-            setattr(module, leaf, nn.Parameter(parameter.new_empty(shape)))
+            cut = nn.Parameter(parameter.new_empty(shape), parameter.requires_grad)
+            setattr(module, leaf, cut)
     model.tie()
     return parts
 

@@ -9,8 +9,12 @@ from helpers.plans.schedules.times import UNIT, Costs, Span, bubble, timeline
 
 
 def pieces(spans: Sequence[Span]) -> list[tuple[int, float, float, str, int, int]]:
-    """Spans as plain tuples, for `helpers.plots`."""
-    return [(s.rank, s.start, s.stop, s.action.kind, s.action.stage, s.action.micro) for s in spans]
+    """Spans as plain tuples, for `helpers.plots`; the first one starts at time 0."""
+    zero = min((span.start for span in spans), default=0.0)
+    return [
+        (s.rank, s.start - zero, s.stop - zero, s.action.kind, s.action.stage, s.action.micro)
+        for s in spans
+    ]
 
 
 def draw_spans(rows: Mapping[str, Sequence[Span]], *, xlabel: str | Sequence[str] = "time"):
@@ -63,7 +67,6 @@ def beside_optimum(
 
     Raises:
         ScheduleError: the schedule cannot run, or `optimum` cannot search for it.
-        TimeoutError: no schedule was found in time.
     """
     own = timeline(schedule, costs)
     most = max(in_flight(schedule)) if cap is None else cap
@@ -74,6 +77,7 @@ def beside_optimum(
         costs,
         split=schedule.split,
         placement=schedule.placement,
+        known=schedule,
         seconds=seconds,
     )
     proof = "proved" if best.proved else f"not proved: {best.bound:g} may be possible"

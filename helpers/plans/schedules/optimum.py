@@ -10,7 +10,7 @@ heuristic, and by an integer program.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from helpers.plans.schedules.action import (
     BACKWARD,
@@ -60,42 +60,58 @@ def optimum(
     *,
     split: bool = False,
     placement: Sequence[int] | None = None,
+    known: Schedule | None = None,
     seconds: float = 30.0,
 ) -> Optimum:
     """Find the shortest schedule in which no rank keeps more activations than its cap.
 
     Args:
         cap: the activations (micro-batches times stages) of each rank, or of every rank.
-        costs: whole numbers of a time unit.
+        costs: whole numbers of a time unit, 1 or more; a message may take 0.
         split: compute each backward in two parts, I and W.
         placement: the rank of each stage; by default stage r on rank r.
+        known: a schedule of the same stages; the search begins below its time, if it keeps within
+            the cap. The result is never longer.
         seconds: stop searching after this time; then `bound` may be below `makespan`.
 
     Raises:
-        ScheduleError: a cap is below the number of the rank's stages, so that nothing can run; a
-            duration is no whole number; or the problem is too large.
-        TimeoutError: no schedule was found in time.
+        ScheduleError: a cap is below the number of the rank's stages, so that nothing can run;
+            there is not one cap for each rank; a duration is no such number; or the problem is too
+            large.
     """
     enough(ranks=ranks, micro_batches=micro_batches)
     stages = straight(ranks) if placement is None else tuple(placement)
     caps = [cap] * ranks if isinstance(cap, int) else list(cap)
     start = _in_turn(ranks, micro_batches, stages, split)
     _can_be_kept(caps, start)
-    lengths = {action: _whole(costs.of(action)) for order in start.orders for action in order}
-    known = [start]
+    lengths = {action: _whole(costs.of(action), 1) for order in start.orders for action in order}
+    candidates = [start]
     if stages == straight(ranks):
-        known.append(_capped(ranks, micro_batches, caps, split))
-    horizon = min(_whole(bubble(timeline(each, costs)).makespan) for each in known)
+        candidates.append(_capped(ranks, micro_batches, caps, split))
+    if known is not None and _within(known, caps):
+        candidates.append(check(known))
+
+    def makespan(schedule):
+        return bubble(timeline(schedule, costs)).makespan
+
+    best = min(candidates, key=makespan)
+    horizon = _whole(makespan(best))
     if len(lengths) * horizon > MOST:
         raise ScheduleError(
             f"{len(lengths)} computations over {horizon} units of time are more than {MOST} "
             "variables: take fewer micro-batches or shorter, rounder durations"
         )
     times, bound = _solve(start, caps, lengths, _whole(costs.message), horizon, seconds)
-    orders = tuple(tuple(sorted(order, key=times.__getitem__)) for order in start.orders)
-    schedule = check(Schedule("optimum", stages, micro_batches, orders))
-    assert all(kept <= most for kept, most in zip(in_flight(schedule), caps, strict=True))
-    return Optimum(schedule, bubble(timeline(schedule, costs)).makespan, bound)
+    if times:
+        orders = tuple(tuple(sorted(order, key=times.__getitem__)) for order in start.orders)
+        found = check(Schedule("optimum", stages, micro_batches, orders))
+        assert _within(found, caps)
+        best = min(found, best, key=makespan)
+    return Optimum(replace(best, name="optimum"), makespan(best), bound)
+
+
+def _within(schedule: Schedule, caps: Sequence[int]) -> bool:
+    return all(kept <= most for kept, most in zip(in_flight(schedule), caps, strict=True))
 
 
 def _in_turn(ranks: int, micro_batches: int, stages: tuple[int, ...], split: bool) -> Schedule:
@@ -126,6 +142,8 @@ def _capped(ranks: int, micro_batches: int, caps: Sequence[int], split: bool) ->
 
 
 def _can_be_kept(caps: Sequence[int], start: Schedule):
+    if len(caps) != start.ranks:
+        raise ScheduleError(f"{len(caps)} caps for {start.ranks} ranks")
     for rank, (most, needed) in enumerate(zip(caps, in_flight(start), strict=True)):
         if most < needed:
             raise ScheduleError(
@@ -133,14 +151,16 @@ def _can_be_kept(caps: Sequence[int], start: Schedule):
             )
 
 
-def _whole(time: float) -> int:
-    if time != int(time):
-        raise ScheduleError(f"a duration is {time}; the search needs whole numbers of a time unit")
+def _whole(time: float, least: int = 0) -> int:
+    if time != int(time) or time < least:
+        raise ScheduleError(
+            f"a duration is {time}; the search needs whole numbers of a time unit, 1 or more"
+        )
     return int(time)
 
 
 def _solve(start: Schedule, caps, lengths, message: int, horizon: int, seconds: float):
-    """({Action: its start}, the proved lower bound of the makespan)."""
+    """({Action: its start} or None in too short a time, the proved bound of the makespan)."""
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import coo_array
@@ -204,8 +224,9 @@ def _solve(start: Schedule, caps, lengths, message: int, horizon: int, seconds: 
         constraints=LinearConstraint(matrix, low, high),
         options={"time_limit": seconds},
     )
+    work = max(sum(lengths[action] for action in order) for order in start.orders)
+    bound = max(float(np.ceil((found.mip_dual_bound or 0) - 1e-6)), work)
     if found.x is None:
-        raise TimeoutError(f"no schedule found in {seconds} s: {found.message}")
+        return None, bound
     starts = found.x[:end].reshape(len(actions), horizon).argmax(axis=1)
-    bound = float(np.ceil(found.mip_dual_bound - 1e-6))
     return dict(zip(actions, starts.tolist(), strict=True)), bound

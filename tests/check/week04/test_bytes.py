@@ -106,6 +106,13 @@ def test_message_bytes(mistake, hint):
     told(check.message_bytes(mistake), hint)
 
 
+@pytest.mark.parametrize(("name", "off"), [("message_bytes", 1e-6), ("activation_bytes", 0.02)])
+def test_how_close_an_answer_must_be(name, off):
+    for sign in (1, -1):
+        answer = times(name, lambda config, n: 1 + sign * off)  # noqa: B023
+        assert getattr(check, name)(answer).status == "wrong"
+
+
 def test_a_message_of_a_part_of_the_tokens():
     """Under sequence parallelism, an answer with T/N tokens."""
 

@@ -300,7 +300,7 @@ def test_the_last_rank_counts_as_well(place):
 
     verdict = check.vocabulary_cross_entropy(wrong_there)
     assert verdict.status == "wrong"
-    assert "rank 1" in verdict.finding
+    assert "of rank 1" in verdict.finding
 
 
 @pytest.mark.parametrize(("sizes", "ignored", "huge"), cross_entropy.CASES)

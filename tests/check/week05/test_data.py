@@ -182,7 +182,7 @@ def ignoring(heads=None, layers=None):
         (node_first, "no further than its memory"),
         (only_pipeline, "Which axis splits the model first"),
         (ignoring(heads=64), "whole heads"),
-        (ignoring(layers=720720), "Equal stages"),
+        (ignoring(layers=24), "Equal stages"),
     ],
 )
 def test_place_axes(mistake, hint):

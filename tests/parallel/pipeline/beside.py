@@ -53,7 +53,7 @@ def differences(worker, recipe, config, sequences, micro_batches, twin, **option
         got = (step.loss, step.grad_norm, trainer.full_gradients(), trainer.full_state()["model"])
         for name, ours, theirs in zip(("loss", "norm", "gradient", "parameter"), got, record,
                                       strict=True):  # fmt: skip
-            worst[name] = max(worst.get(name, 0.0), apart(ours, theirs))
+            worst[name] = largest([worst.get(name, 0.0), apart(ours, theirs)])
     held_out = random_batch(99, 3, config.context, config.vocab)
     here = trainer.evaluate(held_out.shard(trainer.data_rank, trainer.data_size))
     worst["evaluation"] = abs(here[0] - loss) + abs(here[1] - count)
@@ -64,8 +64,13 @@ def differences(worker, recipe, config, sequences, micro_batches, twin, **option
 def apart(ours, theirs) -> float:
     if isinstance(ours, dict):
         assert ours.keys() == theirs.keys()
-        return max(apart(ours[name], theirs[name]) for name in ours)
+        return largest([apart(ours[name], theirs[name]) for name in ours])
     return float((ours - theirs).abs().max())
+
+
+def largest(values: list[float]) -> float:
+    """The largest value; NaN if there is one, which `max` may lose."""
+    return next((value for value in values if value != value), max(values))
 
 
 def on_ranks(cluster, recipe, config, *, sequences=5, micro_batches=4, twin=None, **options):

@@ -1,5 +1,6 @@
 """A model moves between layouts; recipes fill their seams; other precisions and owners."""
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -14,6 +15,7 @@ from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.owners.local import Local
 from helpers.parallel.pipeline.engine import Pipeline
+from helpers.parallel.pipeline.stages import pipeline
 from helpers.parallel.precision import Mixed
 from helpers.parallel.recipe import Recipe
 from helpers.parallel.single import Single
@@ -23,6 +25,8 @@ from helpers.plans.schedules import gpipe, one_f_one_b
 from helpers.plans.schedules.interleaved import interleaved
 from helpers.plans.schedules.zero_bubble import zero_bubble_v
 from helpers.runtime.cluster import Cluster
+from helpers.state.placing import Seat
+from helpers.state.shares import shares
 from helpers.training.twin import compare
 
 CONFIG = GPTConfig(vocab=33, context=12, width=24, layers=4, heads=4, dropout=0.1)
@@ -91,6 +95,24 @@ def test_bf16_stays_within_its_bound():
     assert "bfloat16" in comparison.lossy
 
 
+def test_the_stages_are_cut_by_cost():
+    """The head costs as much as several layers. Every block has one home; a tied matrix has two."""
+    config, blocks = replace(CONFIG, vocab=1000), {}
+    for rank in range(4):
+        seat = Seat(Layout(pp=2, dp=2), rank)
+        model, parts = pipeline(config, 0, seat, torch.float32, schedule=one_f_one_b(2, 2))
+        for part in parts.values():
+            blocks.setdefault(part.name, set()).add(part.holders)
+        (stage,) = model.values()
+        assert list(stage.blocks) == (["0", "1", "2"] if rank < 2 else ["3"])
+    assert blocks.pop("embedding.weight") == {(0, 1, 2, 3)}
+    assert blocks.pop("blocks.2.mlp.up.weight") == {(0, 1)}
+    assert blocks.pop("norm.weight") == {(2, 3)}
+    assert all(len(homes) == 1 for homes in blocks.values())
+    shown = shares([{p.name: p for p in parts.values()}], "blocks.3.mlp.up.weight")
+    assert shown.rows() == [(0, ":, :")]
+
+
 class Mesh:
     """A layout without ranks."""
 
@@ -147,7 +169,7 @@ class Diary(Local):
 
 def called(worker, schedule):
     torch.set_num_threads(1)
-    recipe = Recipe(layout=Layout(pp=2, spare=4), schedule=schedule, owner=Diary)
+    recipe = Recipe(layout=Layout(pp=2, tp=2, spare=2), schedule=schedule, owner=Diary)
     trainer = recipe(CONFIG, micro_batches=4)
     trainer.step(random_batch(0, 4, 12, 33))
     return {
@@ -182,5 +204,10 @@ def test_an_owner_hears_of_each_unit_and_each_gradient(eight, schedule, stages):
             elif call == "after":
                 open_units.remove(name)
                 seen.add(name)
+            elif name != shared:  # a gradient belongs to a unit that is running
+                assert any(name.startswith(f"{unit}.") for unit in open_units)
         assert not open_units
         assert seen == set(run["units"])
+        if not shared:  # each micro-batch's forward, and its backward
+            calls = Counter(entry[1] for entry in run["log"] if entry[0] == "before")
+            assert calls == Counter(dict.fromkeys(run["units"], 8))

@@ -3,11 +3,12 @@
 Tolerance: 1e-12 absolute in float64; the sums over ranks add in another order.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import pytest
 
+from helpers.comm.direct import DirectTransport
 from helpers.comm.transport import SharedTransport
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
@@ -112,10 +113,17 @@ def test_a_batch_without_a_single_target(transform):
     assert comparison, comparison
 
 
-@pytest.mark.parametrize("transform", ["tensor", "sequence"])
-def test_messages_through_shared_memory(transform):
-    way = partial(TRANSFORMS[transform], transport=SharedTransport)
-    comparison = twin(way, 2, GPT2)
+@pytest.mark.parametrize(
+    ("transform", "transport"),
+    [
+        ("tensor", SharedTransport),
+        ("sequence", SharedTransport),
+        ("sequence, chunks", DirectTransport),
+    ],
+)
+def test_other_transports(transform, transport):
+    way = partial(TRANSFORMS[transform], transport=transport)
+    comparison = twin(way, 3, replace(GROUPED, kv_heads=None), micro_batches=2)
     assert comparison, comparison
 
 
@@ -124,6 +132,28 @@ def test_a_vocabulary_with_fewer_tokens_than_ranks(transform):
     """Some ranks have no row at all."""
     comparison = twin(TRANSFORMS[transform], 4, replace(BYTES, vocab=3))
     assert comparison, comparison
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frozen(GPTConfig):
+    """Some cut matrices, a whole bias and the norms are not trained."""
+
+    def build(self, *args, **options):
+        model = super().build(*args, **options)
+        for name, parameter in model.named_parameters():
+            frozen = ("norm", "query", "attention.out", "mlp.up.weight", "embedding")
+            parameter.requires_grad_(not any(part in name for part in frozen))
+        return model
+
+
+@pytest.mark.parametrize("transform", ["tensor", "sequence", "sequence, plain"])
+def test_what_is_frozen_stays_frozen(transform):
+    frozen = Frozen(**{one.name: getattr(GPT2, one.name) for one in fields(GPT2)})
+    comparison = twin(TRANSFORMS[transform], 2, frozen)
+    assert comparison, comparison
+    full = twin(TRANSFORMS[transform], 2, GPT2, steps=1)
+    optimizer = [one.ranks[0].memory.optimizer for one in (comparison, full)]
+    assert optimizer[0] < optimizer[1]
 
 
 def test_without_the_axis_nothing_changes():

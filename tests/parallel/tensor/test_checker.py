@@ -12,8 +12,8 @@ from helpers.comm.regions import copy_to, gather_from, reduce_from, reduce_scatt
 from helpers.comm.transport import GroupTransport
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.recipe import Recipe
+from helpers.parallel.tensor.call import PARTIAL, WHOLE, PlacementError
 from helpers.parallel.tensor.checker import Log, check_placements, place
-from helpers.parallel.tensor.rules import PARTIAL, WHOLE, PlacementError
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
@@ -123,6 +123,23 @@ WRONG = {
         ),
         "cut queries, keys and values by heads",
     ),
+    "a number added to a partial sum": (lambda: x(PARTIAL) + 1, "and a number: every rank"),
+    "a partial sum taken from a number": (lambda: 1 - x(PARTIAL), "and a number: every rank"),
+    "a quotient by a partial sum": (lambda: x() / x(PARTIAL), "by a partial sum"),
+    "a mask with infinity on a partial sum": (
+        lambda: x(PARTIAL).masked_fill(torch.ones(D, dtype=torch.bool), float("-inf")),
+        "each rank's value is added",
+    ),
+    "queries, keys and values fused, cut, and then chunked": (
+        lambda: functional.linear(x(), tensor(3 * F, D, at=0)).chunk(3, dim=-1),
+        "chunk along dim 2, which is cut",
+    ),
+    "two cut tensors side by side": (
+        lambda: torch.cat([x(2), x(2)], dim=-1),
+        "cat along dim 2, which is cut",
+    ),
+    "a mean of all numbers": (lambda: x(1).mean(), "mean over dim 1, which is cut"),
+    "a mean over the shards": (lambda: x(1).mean((0, 1)), "mean over dim 1, which is cut"),
     "a square of a partial sum": (lambda: x(PARTIAL) * x(PARTIAL), "sum over the ranks first"),
     "what the checker does not know": (lambda: torch.fft.fft(x(2)), "no rule"),
 }
@@ -144,6 +161,19 @@ RIGHT = {
     "whole after the sum": (lambda: functional.layer_norm(x(), (D,)) + x(), WHOLE),
     "shards of the tokens": (lambda: functional.layer_norm(x(1), (D,)) + x(1), 1),
     "a negative dim": (lambda: x(-1), 2),
+    "zeros in a partial sum": (
+        lambda: x(PARTIAL).masked_fill(torch.ones(D, dtype=torch.bool), 0),
+        PARTIAL,
+    ),
+    "nothing added to a partial sum": (lambda: x(PARTIAL) + 0, PARTIAL),
+    "a mean over another dim": (lambda: x(2).mean(1), 1),
+    "a mean that keeps its dim": (lambda: x(2).mean(1, keepdim=True), 2),
+    "a mean over a dim behind": (lambda: x(1).mean(-1), 1),
+    "flattened by names": (lambda: x(2).flatten(start_dim=0, end_dim=1), 1),
+    "unflattened by names": (lambda: x(1).unflatten(dim=0, sizes=(1, B)), 2),
+    "swapped by names": (lambda: x(1).transpose(dim0=1, dim1=2), 2),
+    "shards side by side along another dim": (lambda: torch.cat([x(1), x(1)], -1), 1),
+    "chunks of another dim": (lambda: x(1).chunk(2, dim=-1)[0], 1),
     "what the checker does not know, of whole tensors": (lambda: torch.fft.fft(x()), WHOLE),
 }
 

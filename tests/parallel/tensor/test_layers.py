@@ -10,8 +10,9 @@ from torch.nn import functional
 from helpers.comm.ledger import ledger
 from helpers.comm.transport import GroupTransport
 from helpers.parallel.tensor.chunks import pieces
-from helpers.parallel.tensor.layers import ColumnParallel, RowParallel, VocabularyCrossEntropy
+from helpers.parallel.tensor.layers import ColumnParallel, RowParallel
 from helpers.parallel.tensor.regions import Sharded, Whole
+from helpers.parallel.tensor.vocabulary import VocabularyCrossEntropy
 from helpers.runtime.cluster import Cluster
 
 B, T, D, F = 3, 8, 6, 4
@@ -127,7 +128,7 @@ def test_the_loss_of_large_logits_is_finite(cluster, size):
     def loss(worker):
         own = slice(0, 4) if worker.rank == 0 else slice(4, 7)
         mine = logits[..., own].clone().requires_grad_()
-        criterion = VocabularyCrossEntropy(own.start, GroupTransport())
+        criterion = VocabularyCrossEntropy(own.start, vocab, GroupTransport())
         total, count = criterion(mine, targets)
         total.backward()
         return total.detach(), int(count), mine.grad

@@ -83,6 +83,18 @@ def test_sequence_parallel_sends_as_much_unless_it_gathers_again(options, gather
     assert wire == share * 4 * ALL_REDUCE / 2
 
 
+def test_chunks_send_the_same_bytes_in_more_messages():
+    totals = {}
+    for chunks in (1, 3):  # of 6 tokens on a rank
+        transform = partial(sequence_parallel, chunks=chunks)
+        run = launch(calls, 2, device="cpu", transform=transform, config=CONFIG)[0]
+        entries = [e for phase in run.values() for e in phase if e.payload > 1000]
+        totals[chunks] = len(entries), sum(e.wire for e in entries)
+    blocks, rest = 10 * CONFIG.layers, 5  # of the embedding 2, of the head 3
+    assert totals[1] == (blocks + rest, totals[3][1])
+    assert totals[3][0] > 2 * totals[1][0]
+
+
 def test_full_recomputation_sends_the_forward_again():
     found, _ = of_a_block(tensor_parallel, recompute="full")
     # two of the backward, and two of the forward that runs again

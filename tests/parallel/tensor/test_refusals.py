@@ -33,6 +33,36 @@ def test_heads_that_do_not_divide(transform, heads, key_heads, words):
         launch(step, 2, device="cpu", transform=transform, config=config, tokens=12)
 
 
+def odd_batch(worker, transform, token, target):
+    """A batch with one odd token and one odd target."""
+    config = GPTConfig(**SIZES, heads=4)
+    batch = random_batch(0, 2, 12, config.vocab)
+    batch.tokens[0, 3], batch.targets[1, 7] = token, target
+    trainer = Recipe(transform=transform)(config, 0, make_mesh(Layout(tp=worker.world_size)))
+    return trainer.step(batch).loss.item()
+
+
+@pytest.mark.parametrize("transform", [tensor_parallel, sequence_parallel])
+@pytest.mark.parametrize(
+    ("token", "target", "words"),
+    [
+        (32, 0, "a token is outside the vocabulary of 32"),
+        (-1, 0, "a token is outside the vocabulary of 32"),
+        (31, -1, "a target is outside the vocabulary of 32"),
+        (31, 32, "a target is outside the vocabulary of 32"),
+    ],
+)
+def test_tokens_that_no_rank_has(transform, token, target, words):
+    """One process raises an IndexError. On ranks, a sum of zeros would go on in silence."""
+    with pytest.raises(WorkerError, match=words):
+        launch(odd_batch, 2, device="cpu", transform=transform, token=token, target=target)
+
+
+def test_the_last_token_and_an_ignored_target_are_fine():
+    options = {"device": "cpu", "transform": tensor_parallel, "token": 31, "target": -100}
+    assert launch(odd_batch, 2, **options)
+
+
 def test_tokens_that_do_not_divide():
     config = GPTConfig(**SIZES, heads=4)
     with pytest.raises(WorkerError, match=r"11 tokens do not divide over 2 ranks.*tensor parallel"):

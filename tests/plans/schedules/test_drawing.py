@@ -34,8 +34,9 @@ def test_a_schedule_that_cannot_run_has_no_picture():
 
 def test_measured_spans_beside_the_ideal():
     ideal = timeline(one_f_one_b(2, 2), Costs(backward=2))
-    measured = [Span(s.rank, 0.1 * s.start, 0.1 * s.stop, s.action) for s in ideal]
+    measured = [Span(s.rank, 7 + 0.1 * s.start, 7 + 0.1 * s.stop, s.action) for s in ideal]
     figure = draw_spans({"ideal": ideal, "measured here": measured}, xlabel=["units", "s"])
+    assert figure.axes[1].get_xlim() == pytest.approx((0, 0.9))  # from its own first start
     titles = [axes.get_title("left") for axes in figure.axes]
     assert titles == [f"{n}: bubble 33.3% of the step, 50.0% of the work"
                       for n in ("ideal", "measured here")]  # fmt: skip

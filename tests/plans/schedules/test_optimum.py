@@ -11,6 +11,7 @@ from helpers.plans.schedules import (
     ScheduleError,
     bubble,
     in_flight,
+    interleaved,
     one_f_one_b,
     optimum,
     timeline,
@@ -72,6 +73,12 @@ def test_a_smaller_cap_makes_a_longer_schedule():
     assert times[0] > times[1] > times[2]
 
 
+def test_a_rank_with_less_memory_than_the_ranks_after_it():
+    found = optimum(3, 2, (1, 3, 3))
+    assert found.proved
+    assert found.makespan == 2 * 3 * 3  # the first rank lets one micro-batch in at a time
+
+
 def test_messages_and_a_v():
     costs = Costs(forward=1, backward=2, message=1)
     assert optimum(2, 1, 1, costs).makespan == 2 + 4 + 2  # there and back
@@ -85,7 +92,9 @@ def test_messages_and_a_v():
     [
         ({"cap": 0}, "rank 0 may keep 0"),
         ({"cap": (2, 0)}, "rank 1 may keep 0"),
+        ({"cap": (2, 2, 2)}, "3 caps for 2 ranks"),
         ({"costs": Costs(forward=0.5)}, "whole numbers"),
+        ({"costs": Costs(weight=0), "split": True}, "1 or more"),
         ({"micro_batches": 100}, "fewer micro-batches"),
         ({"micro_batches": 0}, "one or more"),
         ({"cap": 1, "placement": folded(2)}, "one micro-batch alone needs 2"),
@@ -97,5 +106,17 @@ def test_what_cannot_be_searched(options, reason):
 
 
 def test_a_search_that_ends_too_early_says_so():
-    with pytest.raises(TimeoutError, match="no schedule found"):
-        optimum(3, 6, 3, seconds=0.01)
+    costs = Costs(backward=2)
+    found = optimum(3, 6, 3, costs, seconds=0.01)
+    assert not found.proved
+    assert found.makespan == makespan(one_f_one_b(3, 6), costs)  # what is known without a search
+    assert 6 * 3 <= found.bound < found.makespan
+
+
+def test_a_known_schedule_is_a_place_to_start():
+    costs, known = Costs(backward=2), interleaved(2, 4, 2)
+    sizes = {"placement": known.placement, "seconds": 0.01}
+    from_it = optimum(2, 4, max(in_flight(known)), costs, known=known, **sizes)
+    assert from_it.makespan == makespan(known, costs)
+    assert from_it.schedule.orders == known.orders
+    assert optimum(2, 4, 2, costs, known=known, **sizes).makespan > from_it.makespan  # over the cap

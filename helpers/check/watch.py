@@ -1,4 +1,4 @@
-"""Watch a step of data parallel: when gradients come, when messages start, when a rank waits."""
+"""Watch a student's step: when gradients are ready, when messages start, when a rank waits."""
 
 from dataclasses import dataclass
 

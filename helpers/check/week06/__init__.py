@@ -1,0 +1,1 @@
+"""Exercises of week 6: ZeRO."""

@@ -1,0 +1,259 @@
+"""ZeRO stage 1: each rank has 1/N of the optimizer's state, and updates 1/N of the parameters."""
+
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+
+import torch
+
+from helpers.comm.direct import DirectTransport
+from helpers.comm.mesh import Layout
+from helpers.comm.transport import GroupTransport
+from helpers.measure.memory import bytes_of, storages
+from helpers.parallel.ddp.replicas import UnusedParameters, refuse_odd
+from helpers.parallel.owners.local import Local, by_device
+from helpers.parallel.units import units
+from helpers.parallel.zero.elementwise import refuse_mixing
+from helpers.parallel.zero.film import Film
+from helpers.parallel.zero.gradients import Kept
+from helpers.parallel.zero.marks import Marks
+from helpers.parallel.zero.parameters import Whole
+from helpers.state.part import Part
+from helpers.state.placing import flat
+
+AXIS = "dp"
+
+
+class Zero1(Local):
+    """Hold all parameters and gradients; of the optimizer's state and master copies, 1/N.
+
+    During the last micro-batch's backward, a row is reduce-scattered when all of its gradients are
+    complete. Then each rank updates its shards, and all ranks gather the updated parameters. A rank
+    sends 2 (N-1)/N bytes per byte of parameters and step, like an all-reduce of the gradients.
+
+    Args:
+        model, parts, mesh, precision, dtype, device: as for Local. The mesh has an axis "dp", with
+            N ranks.
+        rule: of the update; element-wise.
+        transport: DirectTransport, GroupTransport or SharedTransport: makes the transport of the
+            messages from the axis's process group.
+
+    Attributes:
+        rows: of the sharded parameters, in the order of definition.
+        unit_of: the units of these rows.
+        row_of: name of a sharded parameter -> its row's number.
+        gradients_of: row number -> the memory of its gradients; not for frozen rows.
+        film: records what happens with each row's bytes; None for no record.
+
+    Raises:
+        ValueError: the mesh has no axis "dp".
+        NotElementWise: the rule cannot update shards.
+        UnusedParameters: from a step, if a parameter got no gradient on this rank.
+        NotImplementedError: from a step, if a gradient is sparse.
+        RuntimeError: from a step, if a parameter changed outside of the steps.
+    """
+
+    wants = frozenset({"gradients"})
+    film: Film | None = None
+
+    def __init__(self, model, parts, mesh, *, rule, transport=DirectTransport, **seams):
+        if mesh is None or AXIS not in mesh.layout.axes:
+            raise ValueError(f"ZeRO shards over the axis {AXIS}: make a mesh with this axis")
+        refuse_mixing(rule)
+        self.model, self.mesh, self.ranks = model, mesh, tuple(mesh.ranks(AXIS))
+        self.transport: GroupTransport = transport(mesh.group(AXIS))
+        super().__init__(model, parts, mesh, rule=rule, **seams)
+        self.trained = {name for name, p in self.parameters.items() if p.requires_grad}
+        self.row_of = {name: i for i, row in enumerate(self.rows) for name in row.parameters}
+        self.gradients_of = {
+            self.row_of[name]: self.gradient_memory(self.rows[self.row_of[name]])
+            for name in self.row_of
+            if name in self.trained
+        }
+        self.came: set[str] = set()
+        self.marks = Marks()
+
+    # the layout
+
+    def hold(self, parts, mesh):
+        """Make the rows. The optimizer updates views into their shards."""
+        self.rows, self.unit_of = [], []
+        values = dict(self.parameters)
+        held = {name: self.summed(part) for name, part in parts.items()}
+        for unit, names in sharded_together(self.model, parts, mesh.layout):
+            own = {name: self.parameters[name] for name in names}
+            if not self.shards(own):
+                continue
+            row = self.parameter_memory(unit, own, held)
+            self.rows.append(row)
+            self.unit_of.append(unit)
+            for name, p in own.items():
+                where = [row.row.held(name, rank) for rank in range(self.transport.size)]
+                held[name] = flat(mesh, held[name], AXIS, where=where)
+                place = row.row.inside(name, self.transport.rank)
+                values[name] = row.shard[place].requires_grad_(p.requires_grad)
+        return values, held
+
+    def summed(self, part: Part) -> Part:
+        """The part after the reduce-scatter over the axis."""
+        return part.completed(self.ranks) if self.ranks in part.pending else part
+
+    def shards(self, parameters: Mapping[str, torch.nn.Parameter]) -> bool:
+        """Whether to shard these parameters. Frozen parameters have no state to shard."""
+        return all(p.requires_grad for p in parameters.values())
+
+    def parameter_memory(self, unit: str, parameters, parts: Mapping[str, Part]):
+        return Whole(parameters, self.transport)
+
+    def gradient_memory(self, row):
+        return Kept(row.row, row.parameters, self.transport)
+
+    # a step
+
+    def begin(self):
+        self.marks.check(self.parameters)
+        self.rest()  # after a step that failed
+        super().begin()
+        self.came = set()
+        self.left = list(self.gradients_of)  # rows to send, from the end, as the backward runs
+        for i, gradients in self.gradients_of.items():
+            gradients.begin()
+            self.note(i, "gradient shard", "freed")
+
+    def gradient(self, name, last):
+        if name not in self.row_of:
+            return
+        refuse_odd(name, self.parameters[name].grad)
+        self.came.add(name)
+        i = self.row_of[name]
+        self.make_room(i)
+        self.gradients_of[i].take(name)
+        self.note(i, "gradients", "filling", self.gradients_of[i].whole)
+        if last:
+            self.send_complete(i, name)
+
+    def make_room(self, i: int):
+        """Prepare row i for a gradient."""
+
+    def send_complete(self, i: int, name: str):
+        """Send the rows whose gradients are complete, in the same order on all ranks."""
+        self.gradients_of[i].missing.discard(name)
+        while self.left and not self.gradients_of[self.left[-1]].missing:
+            self.send(self.left.pop())
+
+    def send(self, i: int):
+        self.note(i, "gradients", "sending", self.gradients_of[i].whole)
+        self.gradients_of[i].send()
+
+    def complete(self):
+        self.refuse_unused()
+        self.rest()
+        self.send_what_is_left()
+        own: dict[str, torch.Tensor] = {}
+        for i, gradients in self.gradients_of.items():
+            shard, row = gradients.result(), self.rows[i].row
+            for name in gradients.parameters:
+                own[name] = shard[row.inside(name, self.transport.rank)]
+        for p in self.parameters.values():
+            p.grad = None
+        self.collect(self.world.complete(own, done=()))
+
+    def send_what_is_left(self):
+        while self.left:
+            self.send(self.left.pop())
+
+    def collect(self, own: Mapping[str, torch.Tensor]):
+        """Move the shards' gradients to the tensors that the optimizer updates."""
+        carriers: dict[str, object] = dict(self.values)
+        for name, gradient in own.items():
+            if gradient.dtype == self.values[name].dtype:
+                self.values[name].grad = gradient
+            else:  # several micro-batches were added in a wider dtype
+                carriers[name] = SimpleNamespace(grad=gradient)
+        self.precision.collect(carriers, self.masters)
+
+    def update(self, rule, factor):
+        for i in range(len(self.rows)):
+            self.note_states(i, "updating")
+        super().update(rule, factor)
+        for i in range(len(self.rows)):
+            self.note_states(i, "held")
+
+    def publish(self):
+        for row in self.rows:
+            row.publish()
+        for row in self.rows:
+            row.wait()
+        self.marks.set(self.parameters)
+
+    def refuse_unused(self):
+        unused = [name for name in self.row_of if name in self.trained and name not in self.came]
+        if unused:
+            shown = ", ".join(unused[:8]) + (f" and {len(unused) - 8} more" * bool(unused[8:]))
+            raise UnusedParameters(
+                f"no gradient on rank {self.transport.rank} for {shown}. If the loss leaves them "
+                "out on purpose, call requires_grad_(False) on them in the recipe's transform"
+            )
+
+    # memory
+
+    def held(self):
+        whole = [p for name, p in self.parameters.items() if name not in self.row_of]
+        masters = [m for name, m in self.masters.items() if m is not self.values[name]]
+        gradients = [p.grad for p in [*self.parameters.values(), *self.values.values(), *masters]]
+        kinds = {
+            "parameters": [*whole, *(buffer for row in self.rows for buffer in row.buffers)],
+            "master copies": masters,
+            "gradients": [*gradients, *(b for g in self.gradients_of.values() for b in g.buffers)],
+            "optimizer": list(self.optimizer.state.values()),
+        }
+        return by_device(kinds)
+
+    def open_film(self):
+        """Add the bytes of every row to the film."""
+        for i in range(len(self.rows)):
+            self.note_states(i, "held")
+        for i, gradients in self.gradients_of.items():
+            self.note(i, "gradients", "held", *gradients.buffers)
+
+    def note_states(self, i: int, state: str):
+        if self.film is None:
+            return
+        row = self.rows[i]
+        self.note(i, "parameters", state, row.buffers[0])
+        masters = {name: self.masters[name] for name in row.parameters}
+        copies = [m for name, m in masters.items() if m is not self.values[name]]
+        if copies:
+            self.note(i, "master copies", state, *copies)
+        moments = [self.optimizer.state.get(m, {}) for m in masters.values()]
+        self.note(i, "optimizer", state, *moments)
+        if i in self.gradients_of:
+            shards = [m.grad for m in masters.values()]
+            inside = storages(self.gradients_of[i].buffers)  # stage 1: a shard of the gradients
+            nbytes = sum(size for k, size in storages(shards).items() if k not in inside)
+            self.film.note(self.unit_of[i], i, "gradient shard", state, nbytes)
+
+    def note(self, i: int, kind: str, state: str, *things):
+        """Tell the film that `kind` of row i consists of these tensors from now on."""
+        if self.film is not None:
+            self.film.note(self.unit_of[i], i, kind, state, bytes_of(list(things)))
+
+    def close(self):
+        self.transport.close()
+
+
+def sharded_together(
+    model: torch.nn.Module, parts: Mapping[str, Part], layout: Layout
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield (unit, names of its parameters) that lie in one row.
+
+    Frozen parameters have a row of their own, and so has each dtype. A parameter that several
+    stages of a pipeline share is alone in its row, so that the row is the same on all stages.
+    """
+    for unit in units(model):
+        together: dict[tuple, list[str]] = {}
+        for name, p in unit.parameters.items():
+            places = {layout.coordinates(rank).get("pp") for rank in parts[name].holders}
+            alone = name if len(places) > 1 else ""
+            together.setdefault((alone, p.requires_grad, p.dtype), []).append(name)
+        for names in together.values():
+            yield unit.name, names

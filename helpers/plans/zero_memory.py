@@ -1,0 +1,131 @@
+"""Bytes of model states on one rank, by ZeRO stage, and the largest model that fits.
+
+P  parameters        N  ranks        k  bytes of optimizer state for one parameter
+
+    stage 0    2 P         + 2 P      + k P        every rank has everything
+    stage 1    2 P         + 2 P      + k P / N    optimizer state is sharded
+    stage 2    2 P         + 2 P / N  + k P / N    and gradients
+    stage 3    2 P / N     + 2 P / N  + k P / N    and parameters
+
+Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter
+Models", arXiv:1910.02054, sections 3.1 and 5. The paper counts Adam in mixed precision: fp16
+parameters and gradients, and k = 12 bytes for an fp32 copy of the parameter and two moments.
+It leaves out activations, and the parameters that stage 3 gathers for the layer at work.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+STAGES = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class States:
+    """Bytes by kind: of one parameter, or of all the model states on one rank.
+
+    Attributes:
+        parameters: that forward and backward use.
+        gradients: one for each parameter.
+        optimizer: moments, and the fp32 copy of the parameters if they are 16-bit.
+
+    Raises:
+        ValueError: a number is negative.
+    """
+
+    parameters: float
+    gradients: float
+    optimizer: float
+
+    def __post_init__(self):
+        if not min(self.parameters, self.gradients, self.optimizer) >= 0:
+            raise ValueError(f"bytes are 0 or more, not {self}")
+
+    @property
+    def total(self) -> float:
+        return self.parameters + self.gradients + self.optimizer
+
+    def by_kind(self) -> dict[str, float]:
+        """{kind: bytes}, as the drawings of `helpers.plots.memory` read them."""
+        return dict(vars(self))
+
+
+MIXED = States(parameters=2, gradients=2, optimizer=12)  # fp32 copy, momentum, variance: 4 each
+FP32 = States(parameters=4, gradients=4, optimizer=8)  # momentum, variance
+
+
+def zero_memory(params: float, world: int, stage: int, *, each: States = MIXED) -> States:
+    """Bytes of model states on one rank, by kind.
+
+    A rank holds an equal share of whatever the stage shards. A real shard is padded: pass
+    `padded(params, world)` to count the padding, unit by unit.
+
+    Args:
+        params: P, the parameters of the model, or of one unit.
+        world: N, the ranks that share the states.
+        stage: 0 (data parallel, nothing is sharded), 1, 2 or 3.
+        each: bytes of one parameter's states, MIXED or FP32, or a recipe of your own.
+
+    Raises:
+        ValueError: no such stage, fewer than one rank, or a negative number of parameters.
+    """
+    if not params >= 0:
+        raise ValueError(f"a model has 0 or more parameters, not {params}")
+    shard, whole = params / ranks_of(world), params
+    sharded = stage_of(stage)
+    return States(
+        parameters=each.parameters * (shard if sharded >= 3 else whole),
+        gradients=each.gradients * (shard if sharded >= 2 else whole),
+        optimizer=each.optimizer * (shard if sharded >= 1 else whole),
+    )
+
+
+def padded(params: int, world: int) -> int:
+    """The smallest multiple of `world` that has room for `params` numbers."""
+    return -(-params // ranks_of(world)) * world
+
+
+def largest_model(
+    memory: float, world: int, stage: int, *, each: States = MIXED, reserved: float = 0.0
+) -> float:
+    """The largest number of parameters whose states fit on one rank.
+
+    Args:
+        memory: bytes of one GPU.
+        world, stage, each: as `zero_memory` has them.
+        reserved: bytes of one GPU that the model states may not use: activations, the layer
+            that stage 3 has gathered, buffers of the library. The paper's table reserves none.
+
+    Raises:
+        ValueError: as `zero_memory`; or the states take no bytes, so any model fits.
+    """
+    of_one = zero_memory(1, world, stage, each=each).total
+    if not of_one:
+        raise ValueError("states of 0 bytes set no limit to the model's size")
+    return max(0.0, memory - reserved) / of_one
+
+
+def largest_models(
+    memory: float, worlds: Iterable[int], *, stages: Iterable[int] = STAGES, **options
+) -> dict[str, dict[int, float]]:
+    """{"stage 1": {ranks: parameters}}: the chart `helpers.plots.fits` draws it.
+
+    Args:
+        memory, options: as `largest_model` has them.
+    """
+    worlds = list(worlds)
+    return {
+        f"stage {stage}": {n: largest_model(memory, n, stage, **options) for n in worlds}
+        for stage in stages
+    }
+
+
+def stage_of(stage: int) -> int:
+    if stage not in STAGES or isinstance(stage, bool):
+        raise ValueError(f"ZeRO has the stages 0 (none), 1, 2 and 3, not {stage!r}")
+    return stage
+
+
+def ranks_of(world: int) -> int:
+    if not world >= 1:
+        raise ValueError(f"a world has at least one rank, not {world}")
+    return world

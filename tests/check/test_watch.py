@@ -1,0 +1,49 @@
+"""A watched step: messages, waits and marks in order, and no sum before its wait."""
+
+import torch
+import torch.distributed as dist
+
+from helpers.check.watch import Watch
+from helpers.runtime.launch import launch
+
+
+def step(worker, waits):
+    gradient = torch.full((3,), worker.rank + 1.0)
+    with Watch() as watch:
+        watch.mark("gradient", "weight")
+        work = dist.all_reduce(gradient, async_op=True)
+        early = gradient.tolist()
+        if waits:
+            work.wait()
+        dist.broadcast(torch.zeros(2), 0)
+    result = {
+        "early": early,
+        "late": gradient.tolist(),
+        "unwaited": watch.unwaited(),
+        "events": [(event.kind, event.name, event.nbytes) for event in watch.events],
+        "since": [event.kind for event in watch.since("gradient")],
+        "payloads": [payload.tolist() for payload in watch.payloads],
+    }
+    work.wait()  # so that no rank ends with a message under way
+    return result
+
+
+def test_a_sum_reaches_its_buffer_with_the_wait():
+    for rank, run in enumerate(launch(step, 2, device="cpu", waits=True)):
+        assert run["early"] == 3 * [rank + 1.0] == run["payloads"][0]
+        assert run["late"] == 3 * [3.0]
+        assert run["unwaited"] == 0
+        assert run["events"] == [
+            ("gradient", "weight", 0),
+            ("message", "all_reduce", 12),
+            ("wait", "", 0),
+            ("message", "broadcast", 8),
+        ]
+        assert run["since"] == ["message", "wait", "message"]
+
+
+def test_without_a_wait_the_old_numbers_stay():
+    for rank, run in enumerate(launch(step, 2, device="cpu", waits=False)):
+        assert run["late"] == 3 * [rank + 1.0]
+        assert run["unwaited"] == 1
+        assert "wait" not in run["since"]

@@ -1,0 +1,68 @@
+"""Direct messages give the results of the group's own collectives."""
+
+import pytest
+import torch
+
+from helpers.comm.direct import DirectTransport
+from helpers.comm.ledger import ledger
+from helpers.comm.transport import GroupTransport, SharedTransport
+from helpers.runtime.launch import launch
+from tests.comm.test_transport import linux
+
+
+def shards(worker, kind, dtype):
+    """Gather and reduce-scatter rows, also in place, and several at a time."""
+    transport = kind()
+    every = torch.arange(5 * worker.world_size).view(worker.world_size, 5).to(dtype)
+    every = every + 100 * worker.rank
+    own, gathered = every.new_empty(5), torch.empty_like(every)
+    in_place, part = every.clone(), every[worker.rank].clone()
+    works = [
+        transport.reduce_scatter(own, every),
+        transport.all_gather(gathered, part),
+        transport.reduce_scatter(in_place[worker.rank], in_place),
+    ]
+    for work in works:
+        work.wait()
+    again = torch.zeros_like(every)
+    again[worker.rank] = in_place[worker.rank]
+    transport.all_gather(again, again[worker.rank]).wait()
+    transport.close()
+    return own, gathered, in_place[worker.rank], again
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_the_same_as_the_group_s_collectives(workers, dtype):
+    direct, group = (
+        launch(shards, workers, device="cpu", kind=kind, dtype=dtype)
+        for kind in (DirectTransport, GroupTransport)
+    )
+    for ours, theirs in zip(direct, group, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            # bf16: small whole numbers up to 456 are rounded, the sums once or twice
+            assert torch.allclose(a, b, rtol=0 if dtype is torch.float64 else 2**-7, atol=0)
+
+
+@linux
+def test_shared_memory_gathers_and_scatters_too():
+    shared, group = (
+        launch(shards, 3, device="cpu", kind=kind, dtype=torch.float64)
+        for kind in (SharedTransport, GroupTransport)
+    )
+    for ours, theirs in zip(shared, group, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def sent(worker):
+    transport, every = DirectTransport(), torch.ones(worker.world_size, 7)
+    with ledger() as log:
+        transport.all_gather(every, every[worker.rank]).wait()
+        transport.reduce_scatter(every[0].clone(), every).wait()
+    return log.wire, len(log.of("send").entries)
+
+
+def test_it_sends_the_bytes_of_a_ring():
+    for wire, messages in launch(sent, 3, device="cpu"):
+        assert wire == 2 * 2 * 7 * 4
+        assert messages == 4

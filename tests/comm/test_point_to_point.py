@@ -1,0 +1,74 @@
+"""Posted receives and buffered sends: no rank waits for a rank that waits for it."""
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.comm.point_to_point import Buffers, PointToPoint, two_way
+from helpers.runtime.launch import launch
+
+MANY = 2**20  # more numbers than a socket buffers
+
+
+def all_send_first(worker, apart):
+    """Every rank sends to the next before it receives; then two messages to one rank, in order."""
+    link = two_way(make_mesh(Layout(pp=2, dp=2)), "pp", apart)
+    assert (link.back is link.group) == (not apart)
+    other = 1 - link.rank
+    link.send(torch.full((MANY,), float(worker.rank)), other)
+    came = torch.empty(MANY)
+    link.receive(came, other).wait()
+    link.finish()
+    assert link.leaving == []
+    buffers = [torch.empty(3), torch.empty(5)]
+    posted = [link.receive(buffer, other) for buffer in buffers]
+    link.send(torch.full((3,), 1.0), other)
+    link.send(torch.full((5,), 2.0), other)
+    for work in posted:
+        work.wait()
+    link.send(torch.empty(0, 4), other)
+    assert link.receive(torch.empty(0, 4), other) is None
+    link.finish()
+    return {"came": came.unique().tolist(), "order": [b.unique().tolist() for b in buffers]}
+
+
+@pytest.mark.parametrize("apart", [None, True])
+def test_messages_of_a_group_arrive_in_order_whoever_is_first(apart):
+    runs = launch(all_send_first, 4, device="cpu", apart=apart)
+    assert runs.column("came") == [[2.0], [3.0], [0.0], [1.0]]  # groups 0, 2 and 1, 3
+    assert runs.column("order") == [[[1.0], [2.0]]] * 4
+
+
+def sent_then_dropped(worker):
+    """The sender forgets its tensor at once; the link keeps it until it has left."""
+    link = PointToPoint()
+    if worker.rank == 0:
+        link.send(torch.full((MANY,), 7.0), 1)
+        torch.full((MANY,), 8.0)  # may get the memory of a tensor that nobody keeps
+        link.finish()
+        return None
+    came = torch.empty(MANY)
+    link.receive(came, 0).wait()
+    return came.unique().tolist()
+
+
+def test_a_tensor_is_kept_until_it_has_left():
+    assert launch(sent_then_dropped, 2, device="cpu")[1] == [7.0]
+
+
+def test_buffers_are_used_again_at_any_smaller_shape():
+    buffers = Buffers(24, torch.float64, "cpu")
+    first = buffers.take((2, 3, 4))
+    second = buffers.take((1, 3, 4))
+    assert first.data_ptr() != second.data_ptr()
+    assert (second.shape, second.dtype, second.requires_grad) == ((1, 3, 4), torch.float64, False)
+    place = second.data_ptr()
+    buffers.give_back(second.detach().requires_grad_())
+    assert buffers.take((2, 3, 4)).data_ptr() == place
+    assert buffers.made == 2
+    empty = buffers.take((0, 3, 4))
+    buffers.give_back(empty)
+    assert buffers.take((2, 3, 4)).numel() == 24
+    assert buffers.made == 3
+    with pytest.raises(RuntimeError):
+        buffers.take((5, 5))

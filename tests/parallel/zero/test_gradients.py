@@ -1,0 +1,73 @@
+"""Gradients of several micro-batches: which are there, and in which dtype they are added."""
+
+import torch
+
+from helpers.comm.direct import DirectTransport
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.data.batch import random_batch
+from helpers.parallel.recipe import Recipe, plain
+from helpers.parallel.zero.gradients import Freed
+from helpers.parallel.zero.pool import Pool
+from helpers.parallel.zero.row import Row
+from helpers.parallel.zero.stage1 import Zero1
+from helpers.parallel.zero.stage2 import Zero2
+from helpers.parallel.zero.stage3 import Zero3
+from helpers.runtime.launch import launch
+from tests.parallel.zero.beside import ODD, apart
+
+
+def added(worker):
+    """256, and eight times 1, in bf16 on each rank."""
+    transport = DirectTransport()
+    p = torch.nn.Parameter(torch.zeros(5, dtype=torch.bfloat16))
+    row = Row({"p": 5}, worker.world_size)
+    pool = Pool(transport, row.size)
+    gradients = Freed(row, {"p": p}, transport, pool, torch.float32)
+    dtypes = []
+    for value in [256.0, *8 * [1.0]]:
+        p.grad = torch.full_like(p, value)
+        gradients.take("p")
+        gradients.send()
+        gradients.finish()
+        dtypes.append(gradients.shard.dtype)
+    return gradients.result()[: 5 - 3 * worker.rank], dtypes
+
+
+def test_micro_batches_are_added_in_the_wide_dtype():
+    """bf16 has 8 significant bits: 512 + 2 is 512."""
+    for shard, dtypes in launch(added, 2, device="cpu"):
+        assert shard.tolist() == [528.0] * len(shard)
+        assert dtypes == [torch.bfloat16] + 8 * [torch.float32]
+
+
+def sometimes(config, seed, seat, dtype):
+    """`up` gets a gradient only from micro-batches of two sequences."""
+    model, parts = plain(config, seed, seat, dtype)
+    mlp = model.blocks["0"].mlp
+
+    def forward(x):
+        y = torch.nn.functional.silu(mlp.gate(x))
+        return mlp.down(y * mlp.up(x) if len(x) == 2 else y)
+
+    mlp.forward = forward
+    return model, parts
+
+
+def beside_local(worker, owners):
+    """How far each owner is from the plain owner, which sums gradients after the backward."""
+    torch.set_num_threads(1)
+    mesh, given = make_mesh(Layout(dp=worker.world_size)), {"dtype": torch.float64}
+    recipes = [Recipe(transform=sometimes)]
+    recipes += [Recipe(transform=sometimes, owner=owner) for owner in owners]
+    trainers = [recipe(ODD, 0, mesh, micro_batches=2, **given) for recipe in recipes]
+    for k in range(2):
+        batch = random_batch(k, 6, ODD.context, ODD.vocab)
+        for trainer in trainers:  # each rank has micro-batches of two sequences and of one
+            trainer.step(batch.shard(trainer.data_rank, trainer.data_size))
+    first, *others = [trainer.full_state()["model"] for trainer in trainers]
+    return [apart(state, first) for state in others]
+
+
+def test_a_parameter_that_only_one_micro_batch_uses():
+    for worst in launch(beside_local, 2, device="cpu", owners=[Zero1, Zero2, Zero3]):
+        assert max(worst) < 1e-12

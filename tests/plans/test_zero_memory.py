@@ -1,0 +1,119 @@
+"""ZeRO's memory: every figure that the paper prints, and what fits into a GPU."""
+
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.plans.zero_memory import (
+    FP32,
+    MIXED,
+    STAGES,
+    States,
+    largest_model,
+    largest_models,
+    padded,
+    zero_memory,
+)
+
+PUBLISHED = json.loads(Path(__file__).with_name("published_zero.json").read_text())
+SIZES = {"7.5B": 7.5e9, "128B": 128e9, "1T": 1000e9}
+V100 = 32e9  # bytes: the GPU of table 1
+CELLS = [
+    (model, int(ranks), stage, printed)
+    for model, rows in PUBLISHED["table1"].items()
+    for ranks, row in rows.items()
+    for stage, printed in enumerate(row, 1)
+]
+
+
+def agrees(printed: str, value: float) -> bool:
+    """Within one unit of the last printed digit: the paper rounds some numbers, cuts others."""
+    unit = 10.0 ** Decimal(printed).as_tuple().exponent
+    return abs(value - float(printed)) <= unit * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("stage", "printed"), list(enumerate(PUBLISHED["figure1"]["printed"])))
+def test_figure_1(stage, printed):
+    memory = zero_memory(PUBLISHED["figure1"]["params"], PUBLISHED["figure1"]["ranks"], stage)
+    assert agrees(printed, memory.total / 1e9)
+
+
+@pytest.mark.parametrize(("model", "ranks", "stage", "printed"), CELLS)
+def test_table_1(model, ranks, stage, printed):
+    assert agrees(printed, zero_memory(SIZES[model], ranks, stage).total / 1e9)
+
+
+def test_table_1_is_whole():
+    assert len(CELLS) == 3 * 6 * 3
+
+
+@pytest.mark.parametrize(("model", "stage", "ranks"), PUBLISHED["table1_first_fit_32GB"])
+def test_what_the_paper_prints_in_bold_is_the_first_that_fits(model, stage, ranks):
+    """Published for GPUs of 32 GB."""
+    columns = [int(n) for n in PUBLISHED["table1"][model]]
+    fits = [n for n in columns if largest_model(V100, n, stage) >= SIZES[model]]
+    assert fits[0] == ranks
+
+
+@pytest.mark.parametrize(("stage", "printed"), list(enumerate(PUBLISHED["table2"]["largest"])))
+def test_table_2_the_largest_model_in_32_gb(stage, printed):
+    assert agrees(printed, largest_model(V100, PUBLISHED["table2"]["ranks"], stage) / 1e9)
+
+
+def test_the_kinds_of_each_stage():
+    by_stage = [zero_memory(1200, 4, stage).by_kind() for stage in STAGES]
+    assert by_stage == [
+        {"parameters": 2400, "gradients": 2400, "optimizer": 14400},
+        {"parameters": 2400, "gradients": 2400, "optimizer": 3600},
+        {"parameters": 2400, "gradients": 600, "optimizer": 3600},
+        {"parameters": 600, "gradients": 600, "optimizer": 3600},
+    ]
+
+
+def test_fp32_has_as_many_bytes_and_other_shares():
+    assert FP32.total == MIXED.total == 16
+    memory = zero_memory(1200, 4, 1, each=FP32)
+    assert memory.by_kind() == {"parameters": 4800, "gradients": 4800, "optimizer": 2400}
+
+
+@given(st.integers(0, 10**6), st.integers(1, 100))
+def test_padding(params, world):
+    room = padded(params, world)
+    assert room % world == 0
+    assert params <= room < params + world
+
+
+@given(st.integers(1, 4096), st.sampled_from(STAGES), st.floats(0, 1e9))
+def test_the_largest_model_fills_the_memory(world, stage, reserved):
+    params = largest_model(80e9, world, stage, reserved=reserved)
+    assert zero_memory(params, world, stage).total + reserved == pytest.approx(80e9)
+
+
+def test_what_does_not_fit_at_all():
+    assert largest_model(80e9, 8, 3, reserved=81e9) == 0
+
+
+def test_the_chart_s_data():
+    found = largest_models(80e9, (1, 8), stages=(0, 3))
+    assert found == {"stage 0": {1: 5e9, 8: 5e9}, "stage 3": {1: 5e9, 8: 40e9}}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: zero_memory(10, 2, 4),
+        lambda: zero_memory(10, 2, True),
+        lambda: zero_memory(10, 0, 1),
+        lambda: zero_memory(-1, 2, 1),
+        lambda: padded(10, 0),
+        lambda: States(parameters=2, gradients=-2, optimizer=12),
+        lambda: largest_model(1e9, 2, 1, each=States(parameters=0, gradients=0, optimizer=0)),
+    ],
+)
+def test_nonsense_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"stage|rank|parameters|bytes"):
+        wrong()
