@@ -125,7 +125,8 @@ def run(nb, path):
 
 def neutral(text, root):
     """Return `text` without this machine's traces: kernel files, absolute paths, addresses."""
-    text = re.sub(r"[^\s'\"()]*/ipykernel_\d+/\d+\.py", "<cell>", text)
+    # A match begins where a word begins: a picture in HTML is one word of 70,000 characters.
+    text = re.sub(r"(?<![^\s'\"()])[^\s'\"()]*/ipykernel_\d+/\d+\.py", "<cell>", text)
     text = re.sub(r"(?<= at 0x)[0-9a-f]+(?=>)", "…", text)
     home = Path.home()
     names = {root: ".", Path(sys.prefix): ".venv", home: "~"}
