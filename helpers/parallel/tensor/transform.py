@@ -96,7 +96,7 @@ def cut_over(
     if model.last:
         name = "head.weight" if "head.weight" in parts else "embedding.weight"
         start = first_row(parts[name])
-        model.criterion = VocabularyCrossEntropy(start, config.vocab, around.transport)
+        model.criterion = VocabularyCrossEntropy(start, model.config.vocab, around.transport)
         if overlap:  # a unit of its own, if it is not tied: an owner waits for its hooks
             model.head, model.fan_out = Column(model.head, fan_out), FanOut()
     model.tie()
