@@ -11,6 +11,9 @@ P  parameters        N  ranks        m  micro-batches in a step
 
 Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 7: 2 P for data parallel and for
 stages 1 and 2, 3 P for stage 3. The paper drops (N-1)/N, and counts one micro-batch.
+
+Recomputation changes none of these: after the forward a block is gathered exactly once more, and
+its recomputed forward and its backward share that gather.
 """
 
 from helpers.plans.zero_memory import ranks_of, stage_of
@@ -24,7 +27,6 @@ def zero_traffic(
     parameter_bytes: float = 2,
     gradient_bytes: float = 2,
     micro_batches: int = 1,
-    recompute: bool = False,
     reshard: bool = True,
 ) -> dict[str, float]:
     """Bytes that one rank sends in a step, by collective: {"all_gather": bytes, …}.
@@ -39,9 +41,8 @@ def zero_traffic(
         parameter_bytes, gradient_bytes: of one number in the messages; 4 for fp32.
         micro_batches: m. Stages 0 and 1 add up the gradients on the rank and send the sum once.
             Stages 2 and 3 cannot: no rank has room for the whole sum.
-        recompute: the backward runs each block's forward again (stage 3: it gathers once more).
         reshard: stage 3 frees the parameters after the forward. If not, the backward uses those
-            of the forward, and gathers nothing; neither does the recomputation.
+            of the forward, and gathers nothing.
 
     Raises:
         ValueError: no such stage, no rank, or no micro-batch.
@@ -56,7 +57,7 @@ def zero_traffic(
         return {"reduce_scatter": gradients, "all_gather": parameters}
     if stage == 2:
         return {"reduce_scatter": micro_batches * gradients, "all_gather": parameters}
-    gathers = 2 + recompute if reshard else 1
+    gathers = 2 if reshard else 1
     return {
         "all_gather": micro_batches * gathers * parameters,
         "reduce_scatter": micro_batches * gradients,

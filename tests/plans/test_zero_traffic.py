@@ -35,19 +35,13 @@ def test_five_micro_batches(stage, numbers):
     ("options", "gathers"),
     [
         ({}, 2),
-        ({"recompute": True}, 3),
         ({"reshard": False}, 1),
-        ({"recompute": True, "reshard": False}, 1),
-        ({"recompute": True, "micro_batches": 2}, 6),
+        ({"micro_batches": 2}, 4),
+        ({"reshard": False, "micro_batches": 2}, 2),
     ],
 )
 def test_gathers_of_stage_3(options, gathers):
     assert zero_traffic(1200, 4, 3, **options)["all_gather"] == gathers * 2 * 900
-
-
-def test_recomputation_costs_the_other_stages_nothing():
-    for stage in (0, 1, 2):
-        assert zero_traffic(12, 4, stage, recompute=True) == zero_traffic(12, 4, stage)
 
 
 def test_messages_of_two_widths():

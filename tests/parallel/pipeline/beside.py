@@ -12,7 +12,7 @@ from helpers.parallel.single import Single
 
 TOLERANCE = 1e-12  # absolute, in float64: sums over ranks and micro-batches add in another order
 STEPS = 2
-RULE = OptimizerConfig(clip=0.5)  # it clips: the first norms are about 1
+RULE = OptimizerConfig(clip=0.1)  # it clips: the first norms are larger
 
 
 def batches(config, sequences, ignored=0.1):
@@ -76,7 +76,7 @@ def largest(values: list[float]) -> float:
 def on_ranks(cluster, recipe, config, *, sequences=5, micro_batches=4, twin=None, **options):
     """Train on the cluster's ranks beside one process; assert that every rank agrees."""
     twin = twin or record(config, sequences, **options)
-    assert twin[0][0][1] > RULE.clip  # the clipping does something
+    assert twin[0][0][1] > RULE.clip, "the clipping does nothing"
     runs = cluster.run(
         differences,
         recipe=recipe,

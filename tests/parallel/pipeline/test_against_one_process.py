@@ -15,6 +15,9 @@ from helpers.parallel.ddp.bucketed import BucketedDDP
 from helpers.parallel.ddp.naive import NaiveDDP
 from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
+from helpers.parallel.zero.stage1 import Zero1
+from helpers.parallel.zero.stage2 import Zero2
+from helpers.parallel.zero.stage3 import Zero3
 from helpers.plans.schedules import gpipe, naive, one_f_one_b
 from helpers.plans.schedules.interleaved import interleaved
 from helpers.plans.schedules.zero_bubble import zero_bubble_h1, zero_bubble_v
@@ -133,7 +136,8 @@ def ways(draw):
     name = draw(st.sampled_from(list(SCHEDULES)))
     m = draw(st.integers(1, 3)) * pp
     stages = pp * (2 if name in ("interleaved", "ZB-V") else 1)
-    owner = draw(st.sampled_from([None, *OWNERS])) if dp > 1 else None
+    owners = [None, *OWNERS, *(SHARDED if name in ("GPipe", "1F1B") else ())]
+    owner = draw(st.sampled_from(owners)) if dp > 1 else None
     transform = draw(st.sampled_from([None, sequence_parallel])) if tp > 1 else None
     axes = draw(st.permutations([("pp", pp), ("dp", dp), ("tp", tp)]))
     config = GPTConfig(
@@ -153,10 +157,11 @@ def ways(draw):
 
 
 LAYOUTS = [(2, 1, 1), (2, 2, 1), (2, 1, 2), (3, 2, 1), (2, 2, 2), (4, 2, 1), (4, 1, 2), (2, 1, 4)]
-OWNERS = [partial(Replicated, replica=NaiveDDP), partial(Replicated, bucket_cap_mb=0.01)]
+OWNERS = [partial(Replicated, replica=NaiveDDP), partial(Replicated, bucket_cap_mb=0.01), Zero1]
+SHARDED = [Zero2, Zero3, partial(Zero3, reshard_after_forward=False)]
 
 
-@settings(max_examples=6)
+@settings(max_examples=10)
 @given(way=ways())
 def test_any_layout_schedule_owner_and_config(ranks, way):
     recipe, config, micro_batches, sequences = way
