@@ -16,10 +16,21 @@ def draw(step):
 
 def shown(stepper):
     """The data of each output that the cell displays."""
-    InteractiveShell.instance()
     with capture_output() as out:
         stepper._ipython_display_()
     return [output.data for output in out.outputs]
+
+
+@pytest.fixture(autouse=True)
+def shell():
+    """A shell for the length of a test: with one, this process counts as an interactive session."""
+    prompts = [name for name in ("ps1", "ps2", "ps3") if not hasattr(sys, name)]
+    InteractiveShell.instance()
+    yield
+    InteractiveShell.clear_instance()
+    for name in prompts:
+        if hasattr(sys, name):
+            delattr(sys, name)
 
 
 @pytest.fixture

@@ -115,7 +115,10 @@ def own_gradient(config, seed, mesh, dtype):
 
     def prepare(module, _inputs):
         if not module.weight._post_accumulate_grad_hooks:
-            module.weight.register_post_accumulate_grad_hook(lambda w: w.grad.mul_(2))
+            module.weight.register_post_accumulate_grad_hook(double)
+
+    def double(weight):
+        weight.grad.mul_(2)
 
     if mesh.rank == 1:
         norm.register_forward_pre_hook(prepare)

@@ -109,7 +109,7 @@ class MeanOfMeans(DataParallel):
     """Each rank divides by its own count: the mean of the ranks' means."""
 
     def step(self, batch, lr=None):
-        right, own = self.engine.step, GlobalSum(None, "cpu", self.data_size * batch.counted())
+        right, own = self.engine.step, GlobalSum([], "cpu", self.data_size * batch.counted())
         self.engine.step = lambda batches, tokens, loss: right(batches, own, loss)
         try:
             return super().step(batch, lr)
