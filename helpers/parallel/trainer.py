@@ -63,6 +63,7 @@ class Trainer(Strategy):
             self.data_rank = seat.layout.coordinates(seat.rank)["dp"]
             self.data_size = seat.layout.size("dp")
         self.model, parts = recipe.transform(config, seed, seat, self.precision.computes_in(dtype))
+        self.precision.prepare(self.model)
         if self.data_size > 1:
             parts = {name: pending(seat, part, "dp") for name, part in parts.items()}
         seams = {"rule": self.rule, "precision": self.precision, "dtype": dtype, "device": device}

@@ -11,7 +11,7 @@ from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.optimizer import OptimizerConfig
-from helpers.parallel.precision import Mixed, Plain
+from helpers.parallel.precision import EmulatedFp8, Mixed, Plain
 from helpers.parallel.recipe import Recipe
 from helpers.parallel.single import Single
 from helpers.parallel.zero.stage1 import Zero1
@@ -183,3 +183,24 @@ def test_a_loss_scale_saves_small_gradients_in_float16():
 def test_float16_without_a_scale_is_refused():
     with pytest.raises(ValueError, match=r"Mixed\(torch.float16, scale=LossScale\(\)\)"):
         Mixed(torch.float16)
+
+
+@pytest.mark.parametrize("precision", [Mixed(), EmulatedFp8()], ids=["bf16", "fp8"])
+def test_training_in_few_bits_follows_fp32(precision):
+    """The loss of one batch falls to the same value; on many batches, the bound holds."""
+    fast = replace(RULE, lr=1e-2)
+    plain, low = (Recipe(precision=p)(CONFIG, 0, optimizer=fast) for p in (Plain(), precision))
+    for k in range(20):
+        theirs, ours = plain.step(batch_of(0)).loss.item(), low.step(batch_of(0)).loss.item()
+        if not k:
+            first = ours
+    assert ours < first - 1
+    assert ours == pytest.approx(theirs, abs=0.1)
+    low = Recipe(precision=precision)(CONFIG, 0, optimizer=RULE)
+    start, twin = (alone(torch.float32, steps).full_state()["model"] for steps in ([], range(8)))
+    for k in range(8):
+        low.step(batch_of(k))
+    distance = length(minus(low.full_state()["model"], twin)) / length(minus(twin, start))
+    least = 0.1 if isinstance(precision, EmulatedFp8) else 1e-3  # it does round
+    assert least < distance < low.bound == precision.bound < 1
+    assert ("emulated fp8" in low.lossy) == isinstance(precision, EmulatedFp8)
