@@ -228,7 +228,6 @@ def test_a_report_is_counted(suite, tmp_path):
     )
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_can_be_stopped(project, number):
     (project / "tests" / "test_long.py").write_text(LONG)
