@@ -84,7 +84,7 @@ class Kernel:
         self.client.start_channels()
         self.client.wait_for_ready(timeout=120)
         self.pid = self.manager.provisioner.pid
-        self.do(FIRST_CELL)
+        self.do(FIRST_CELL, seconds=120)  # it imports PyTorch, beside other tests
 
     def start(self, code: str) -> str:
         return self.client.execute(code)
