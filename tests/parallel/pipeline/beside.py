@@ -40,20 +40,19 @@ def differences(worker, recipe, config, sequences, micro_batches, twin, **option
     make = lambda: recipe(  # noqa: E731
         config, 0, mesh, dtype=torch.float64, optimizer=RULE, micro_batches=micro_batches
     )
-    trainer, worst, state = make(), {}, None
+    trainer, worst = make(), {}
     steps, (loss, count), _ = twin
     for k, batch in enumerate(batches(config, sequences, **options)):
         if k == STEPS:
+            saved = trainer.full_state()
             trainer.close()
             trainer = make()
-            trainer.load(state)
+            trainer.load(saved)
         step = trainer.step(batch.shard(trainer.data_rank, trainer.data_size))
-        got = [step.loss, step.grad_norm, trainer.full_gradients()]
-        if k >= STEPS - 1:  # an error in earlier parameters is still there, and gathers take long
-            state = trainer.full_state()
-            got.append(state["model"])
-        names = ("loss", "norm", "gradient", "parameter")
-        for name, ours, theirs in zip(names, got, steps[k], strict=False):
+        record = steps[k]
+        got = (step.loss, step.grad_norm, trainer.full_gradients(), trainer.full_state()["model"])
+        for name, ours, theirs in zip(("loss", "norm", "gradient", "parameter"), got, record,
+                                      strict=True):  # fmt: skip
             worst[name] = largest([worst.get(name, 0.0), apart(ours, theirs)])
     held_out = random_batch(99, 3, config.context, config.vocab)
     here = trainer.evaluate(held_out.shard(trainer.data_rank, trainer.data_size))
