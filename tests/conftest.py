@@ -9,9 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# No timing decides a test: an example may take long while other tests run. No luck decides it
-# either: the examples are the same in every run.
-hypothesis.settings.register_profile("unhurried", deadline=None, derandomize=True)
+# No timing decides a test: an example may take long while other tests run.
+hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
 
 
