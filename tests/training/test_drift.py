@@ -19,8 +19,6 @@ from helpers.training.guess import apart
 from helpers.training.twin import compare, some_batch
 from helpers.training.witness import Witness
 
-pytestmark = pytest.mark.usefixtures("kept_ranks")
-
 CONFIG = GPTConfig(vocab=33, context=8, width=16, layers=2, heads=4, dropout=0.2)
 PLAIN = partial(tensor_parallel, overlap=False)
 
