@@ -14,6 +14,8 @@ from helpers.parallel.libraries.pipelining import KINDS, TorchPipelining
 from helpers.runtime.failure import WorkerError
 from helpers.training.twin import compare
 
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+
 CONFIG = GPTConfig(vocab=33, context=12, width=24, layers=4, heads=4)
 
 
