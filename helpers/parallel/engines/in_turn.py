@@ -99,6 +99,7 @@ class Watched:
 
     def forward(self, tell):
         if torch._C._current_graph_task_id() == -1:
+            self.missing = None  # gradients of a backward that failed never come
             tell(self.unit)
         elif self.missing is None:
             self.begin()

@@ -110,8 +110,8 @@ class Zero1(Local):
     # a step
 
     def begin(self):
-        self.marks.check(self.parameters)
         self.rest()  # after a step that failed
+        self.marks.check(self.parameters)
         super().begin()
         self.came = set()
         self.left = list(self.gradients_of)  # rows to send, from the end, as the backward runs
