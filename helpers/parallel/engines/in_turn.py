@@ -51,6 +51,8 @@ class InTurn:
                 loss.
             loss: collects the summed losses; sent after the last forward.
         """
+        for watched in self.watched:
+            watched.forget()
         for left, batch in zip(reversed(range(len(micro_batches))), micro_batches, strict=True):
             self.last = left == 0
             total, _ = self.model.loss(batch)
@@ -99,7 +101,6 @@ class Watched:
 
     def forward(self, tell):
         if torch._C._current_graph_task_id() == -1:
-            self.missing = None  # gradients of a backward that failed never come
             tell(self.unit)
         elif self.missing is None:
             self.begin()
@@ -127,6 +128,10 @@ class Watched:
         if self.missing is not None:
             self.missing = None
             self.owner.after(self.unit)
+
+    def forget(self):
+        """Forget the backward of a step that failed: its missing gradients never come."""
+        self.missing = None
 
     def close(self):
         for hook in self.hooks:

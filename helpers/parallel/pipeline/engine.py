@@ -79,6 +79,9 @@ class Pipeline:
                 f"{len(micro_batches)}: use micro_batches={m}"
             )
         self.left = Counter({p: m * uses for p, uses in self.uses.items()})
+        for watched in self.watched.values():
+            for one in watched:
+                one.forget()
         if self.last not in self.stages:
             loss.send()
         self.execution.run(OneStep(self, micro_batches, tokens, loss), self.fitting(micro_batches))
