@@ -21,7 +21,7 @@ from helpers.plans.schedules import (
 )
 from helpers.plans.schedules.times import Span
 
-AHEAD = 1  # receives are posted at least so many computations early
+AHEAD = 2  # receives are posted at least so many computations early
 
 
 class Work(Protocol):
