@@ -116,7 +116,8 @@ class _Product(torch.autograd.Function):
         of_x = gradient @ weight if wants_x else None
         of_weight = None
         if wants_weight:
-            product = Product(ctx.weight, gradient.flatten(0, -2), x.flatten(0, -2))
+            rows = (t.detach().flatten(0, -2) for t in (gradient, x))
+            product = Product(ctx.weight, *rows)
             if ctx.parts.kept is None:  # this backward is whole
                 of_weight = product.gradient.t() @ product.x
             else:

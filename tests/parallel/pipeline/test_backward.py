@@ -56,6 +56,7 @@ def test_both_parts_equal_the_whole_backward(config):
     torch.testing.assert_close(got, of_x, rtol=0, atol=1e-12)
     assert parts.keys() == whole.keys()
     for name, own in parts.items():
+        assert not own.requires_grad
         torch.testing.assert_close(own, whole[name], rtol=0, atol=1e-12)
     matrices = {p for n, p in stage.named_parameters() if p.dim() == 2 and "positions" not in n}
     assert set(later) == matrices
