@@ -1,7 +1,6 @@
 """The pipeline's engine: run any valid schedule of forwards and backwards on this rank's stages."""
 
 from collections import Counter
-from collections.abc import Iterable
 from functools import cached_property
 
 import torch
@@ -11,7 +10,7 @@ from helpers.comm.point_to_point import Buffers, two_way
 from helpers.data.batch import Batch
 from helpers.parallel.engines.in_turn import Watched
 from helpers.parallel.owners.local import Local
-from helpers.parallel.pipeline.backward import Product, TwoParts, second
+from helpers.parallel.pipeline.backward import Share, TwoParts, second
 from helpers.parallel.pipeline.execution import Execution
 from helpers.parallel.pipeline.stages import AXIS, Stages
 from helpers.parallel.sums import GlobalSum
@@ -161,7 +160,7 @@ class OneStep:
         self.inputs: dict[tuple[int, int], torch.Tensor | None] = {}  # by (stage, micro-batch)
         self.outputs: dict[tuple[int, int], GradientEdge] = {}
         self.two_parts = engine.two_parts
-        self.kept: dict[tuple[int, int], list[Product]] = {}  # for the second part of a backward
+        self.kept: dict[tuple[int, int], list[Share]] = {}  # for the second part of a backward
         self.gradients: dict[int, torch.Tensor | None] = {}  # of the first stage's outputs
         self.forwards = len(batches)  # of the last stage, still to run
 
@@ -209,10 +208,9 @@ class OneStep:
         if stage not in self.two_parts:  # I is the whole backward
             return self.backward(stage, micro, given)
         x, edge = self.inputs.pop((stage, micro)), self.outputs.pop((stage, micro))
-        gradient, others, kept = self.two_parts[stage].first(edge, x, self.start(given))
-        self.kept[stage, micro] = kept
+        first = self.two_parts[stage].first
+        gradient, self.kept[stage, micro] = first(edge, x, self.start(given))
         self.end(stage)
-        self.add(others)
         return gradient.contiguous()
 
     def weight_gradients(self, stage: int, micro: int):
@@ -233,16 +231,6 @@ class OneStep:
         if given is None:
             return torch.ones((), dtype=torch.float64, device=self.engine.sample.device)
         return given
-
-    def add(self, gradients: Iterable[tuple[torch.nn.Parameter, torch.Tensor]]):
-        """Add gradients as a backward does, with its reports."""
-        for p, gradient in gradients:
-            if p.grad is None:
-                p.grad = gradient
-            else:
-                p.grad.add_(gradient)
-            if self.engine.hooks:
-                self.engine.gradient_came(p)
 
     def end(self, stage: int):
         for watched in self.engine.watched[stage]:
