@@ -143,7 +143,8 @@ def test_a_whole_backward_still_works():
     stage(x).backward(gradient)
     whole = {name: p.grad for name, p in stage.named_parameters()}
     stage.zero_grad()
-    TwoParts(stage)
+    both_parts(stage, x, gradient)
+    stage.zero_grad()
     stage(x).backward(gradient)
     for name, p in stage.named_parameters():
         torch.testing.assert_close(p.grad, whole[name], rtol=0, atol=1e-12)
