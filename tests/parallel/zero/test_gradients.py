@@ -2,6 +2,8 @@
 
 import contextlib
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -154,3 +156,51 @@ def beside_local(worker, owners):
 def test_a_parameter_that_only_one_micro_batch_uses():
     for worst in launch(beside_local, 2, device="cpu", owners=[Zero1, Zero2, Zero3]):
         assert max(worst) < 1e-12
+
+
+class Counting(DirectTransport):
+    """Count the reduce-scatters that are running at one time."""
+
+    def __init__(self, group):
+        super().__init__(group)
+        self.running = self.most = 0
+
+    def reduce_scatter(self, own, every):
+        self.running += 1
+        self.most = max(self.most, self.running)
+        return Counted(super().reduce_scatter(own, every), self)
+
+
+class Counted:
+    def __init__(self, work, transport):
+        self.work, self.transport = work, transport
+
+    def wait(self):
+        self.work.wait()
+        self.transport.running -= 1
+
+
+def running(worker, owners):
+    torch.set_num_threads(1)
+    mesh, found = make_mesh(Layout(dp=worker.world_size)), []
+    for owner in owners:
+        recipe = Recipe(owner=partial(owner, transport=Counting))
+        trainer = recipe(replace(ODD, layers=3, tied=False), 0, mesh)
+        trainer.step(random_batch(worker.rank, 2, 8, ODD.vocab))
+        found.append((trainer.owner.transport.most, trainer.owner.transport.running))
+    return found
+
+
+def test_few_rows_are_sent_at_one_time():
+    """The row that was just filled, and those in flight. Each needs memory for what arrives."""
+    owners = {
+        Zero1: 3,
+        partial(Zero1, in_flight=0): 1,
+        Zero2: 1,
+        partial(Zero2, in_flight=2): 3,
+        Zero3: 1,
+        partial(Zero3, reshard_after_forward=False): 2,
+        partial(Zero3, reshard_after_forward=False, in_flight=0): 1,
+    }
+    for run in launch(running, 2, device="cpu", owners=list(owners)):
+        assert run == [(most, 0) for most in owners.values()]
