@@ -49,14 +49,6 @@ def units(model: nn.Module) -> list[Unit]:
     return found
 
 
-def layers(model: nn.Module) -> list[Unit]:
-    """List the units that are members of a list or a dict of modules: a GPT's blocks.
-
-    A library that wraps a model piece by piece wraps each of these, and the rest together.
-    """
-    return [unit for unit in units(model) if "." in unit.name]
-
-
 def pieces(module: nn.Module, prefix: str = ""):
     for name, child in module.named_children():
         several = isinstance(child, nn.ModuleDict | nn.ModuleList | nn.Sequential)
