@@ -17,7 +17,7 @@ _PLACE = {
     "intervals": "interval",
     "heat": "heatmap",
     "contours": "contour",
-    "pictures": "pictures",
+    "pictures": "gallery",
     "pipelines": "pipeline",
     "Stepper": "stepper",
     "use": "pyplot",

@@ -17,7 +17,7 @@ def traffic_diff(
 
     A moment is the forward or the backward of a layer. A bar is a message that starts in it. The
     bar's length is the number of bytes that this rank sends, its colour what they are, and its
-    label which layers they belong to.
+    label which layers they belong to. Equal messages in a row share a bar: "blocks.0 ×9".
 
     Args:
         streams: strategy -> its messages, as `helpers.training.traffic.message.Message`.
@@ -39,20 +39,21 @@ def traffic_diff(
         raise ValueError("no strategy sends a message")
     top, tops = 0.0, {}
     for moment in places:
-        most = max(len(at(stream, moment)) for stream in streams.values())
+        most = max(len(at(stream, moment)) for stream in streams.values())  # bars
         tops[moment] = top
         top += max(most, 1) + 0.5
-    longest = max(bytes_of(message) for stream in streams.values() for message in stream)
+    bars = [bar for stream in streams.values() for moment in places for bar in at(stream, moment)]
+    longest = max(sum(map(bytes_of, bar)) for bar in bars)
     with course_style():
         axes, picture = canvas(width=width, height=LINE * top + 0.9)
         for column, stream in enumerate(streams.values()):
             for moment in places:
-                for line, message in enumerate(at(stream, moment)):
+                for line, together in enumerate(at(stream, moment)):
                     y = tops[moment] + line
-                    long = max(BAR * bytes_of(message) / longest, MARK)
-                    color = COLORS[message.kind]
+                    long = max(BAR * sum(map(bytes_of, together)) / longest, MARK)
+                    color = COLORS[together[0].kind]
                     axes.add_patch(Rectangle((column, y + 0.1), long, 0.8, fc=color, lw=0))
-                    text = f" {label(message, layers)}"
+                    text = f" {label(together, layers)}"
                     axes.text(column + long, y + 0.5, text, va="center", fontsize=SMALL - 2)
         for moment in places[1:]:
             axes.axhline(tops[moment] - 0.25, color="#dddddd", lw=0.6)
@@ -62,7 +63,7 @@ def traffic_diff(
         axes.set(xlim=(-0.03, len(streams)), ylim=(top, 0), title=title)
         axes.set_xticks([column + 0.45 for column in range(len(streams))], list(streams))
         axes.xaxis.tick_top()
-        axes.set_yticks([tops[m] + 0.5 for m in places], [name_of(m) for m in places])
+        axes.set_yticks([tops[m] + 0.5 for m in places], places)
         axes.tick_params(length=0, labelsize=SMALL - 1)
         axes.spines[:].set_visible(False)
         kinds = [k for k in COLORS if any(m.kind == k for s in streams.values() for m in s)]
@@ -79,38 +80,51 @@ def traffic_diff(
     )
     axes.words = (
         f"{f'{title}. ' if title else ''}The messages of a step in {len(places)} moments, from "
-        f"{name_of(places[0])} to {name_of(places[-1])}. {told}."
+        f"{places[0]} to {places[-1]}. {told}."
     )
     return picture
 
 
-def moments(streams, layers: Sequence[str]) -> list[tuple[str, str]]:
-    """The moments with a message, in the order of a step: (phase, layer); "" for no layer."""
-    forward = [("forward", layer) for layer in ("", *layers)]
-    backward = [("backward", layer) for layer in (*reversed(layers), "")]
-    every = [*forward, *backward, ("update", "")]
+def moments(streams, layers: Sequence[str]) -> list[str]:
+    """The moments with a message, in the order of a step."""
+    forward = ["forward", *(f"forward {layer}" for layer in layers)]
+    backward = [f"backward {layer}" for layer in ("begins", *reversed(layers), "ends")]
+    every = [*forward, *backward, "update"]
     return [m for m in every if any(at(stream, m) for stream in streams.values())]
 
 
-def at(stream, moment: tuple[str, str]) -> list:
-    """The messages of a moment, in order."""
-    phase, layer = moment
-    whole = phase == "update"
-    return [m for m in stream if m.phase == phase and (whole or m.during == layer)]
+def moment_of(message) -> str:
+    if message.phase == "update":
+        return "update"
+    if message.phase == "backward" and not message.during:
+        return "backward ends" if message.kind == "gradients" else "backward begins"
+    return f"{message.phase} {message.during}".strip()
+
+
+def at(stream, moment: str) -> list[list]:
+    """The messages of a moment, in order; equal neighbours together."""
+    found: list[list] = []
+    for message in stream:
+        if moment_of(message) == moment:
+            if found and content(found[-1][0]) == content(message):
+                found[-1].append(message)
+            else:
+                found.append([message])
+    return found
+
+
+def content(message) -> tuple:
+    return message.kind, message.call, tuple(message.layers)
 
 
 def bytes_of(message) -> float:
     return message.payload if message.wire is None else message.wire
 
 
-def name_of(moment: tuple[str, str]) -> str:
-    phase, layer = moment
-    return f"{phase} {layer}" if layer else phase if phase == "update" else f"{phase}, no layer"
-
-
-def label(message, layers: Sequence[str]) -> str:
-    """The layers of a message in few words."""
+def label(together: Sequence, layers: Sequence[str]) -> str:
+    """The layers of equal messages in few words."""
+    message, times = together[0], f" ×{len(together)}" if len(together) > 1 else ""
     own = [layer for layer in layers if message.layers.get(layer)]
     if not own:
-        return message.call if message.kind == "other" else message.kind
-    return own[0] if len(own) == 1 else f"{own[0]} + {len(own) - 1} more"
+        return (message.call if message.kind == "other" else message.kind) + times
+    return own[0] + (f" + {len(own) - 1} more" if len(own) > 1 else "") + times

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import torch
 
 BITS = 64  # of a run of numbers that is compared
+SEVERAL, NONE = -1, -2  # owners of a run that several parameters have, or none
 FACTOR = -7046029254386353131  # odd; products wrap around 2^64
 
 
@@ -24,9 +25,10 @@ class Fingerprints:
         self.tables: dict[torch.dtype, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def table(self, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sorted hashes, and the number of each hash's tensor; -1 if several tensors have it."""
+        """Sorted hashes, and the number of each hash's tensor; SEVERAL if several have it."""
         if dtype not in self.tables:
-            found = [hashes(tensor.to(dtype)) for tensor in self.tensors.values()]
+            every = (hashes(tensor.to(dtype)) for tensor in self.tensors.values())
+            found = [without_zeros(one, dtype) for one in every]
             owners = [torch.full_like(one, number) for number, one in enumerate(found)]
             keys, order = torch.cat(found).sort()
             owner = torch.cat(owners)[order]
@@ -35,22 +37,40 @@ class Fingerprints:
                 torch.zeros_like(keys).scatter_reduce(0, inverse, owner, how, include_self=False)
                 for how in ("amin", "amax")
             )
-            self.tables[dtype] = keys, torch.where(low == high, low, -1)
+            self.tables[dtype] = keys, torch.where(low == high, low, SEVERAL)
         return self.tables[dtype]
 
     def find(self, content: torch.Tensor) -> dict[str, int]:
-        """Count the runs of each parameter in the content of a message: name -> runs."""
-        if not content.dtype.is_floating_point:
+        """Count the runs of each parameter in the content of a message: name -> runs.
+
+        Returns:
+            {} if less than a quarter of the runs are of one parameter only.
+        """
+        owners = self.owners(content)
+        numbers, counts = owners[owners >= 0].unique(return_counts=True)
+        if 4 * int(counts.sum()) < len(owners):
             return {}
-        keys, owners = self.table(content.dtype)
-        own = hashes(content)
-        if not len(own) or not len(keys):
-            return {}
-        places = torch.searchsorted(keys, own).clamp(max=len(keys) - 1)
-        hit = owners[places][keys[places] == own]
-        numbers, counts = hit[hit >= 0].unique(return_counts=True)
         pairs = zip(numbers.tolist(), counts.tolist(), strict=True)
         return {self.names[number]: count for number, count in pairs}
+
+    def knows(self, content: torch.Tensor) -> bool:
+        """Whether at least half of the runs are of some parameters, of several perhaps."""
+        owners = self.owners(content)
+        return len(owners) > 0 and 2 * int((owners >= SEVERAL).sum()) >= len(owners)
+
+    def owners(self, content: torch.Tensor) -> torch.Tensor:
+        """The number of each run's parameter, or SEVERAL, or NONE; runs of zeros are left out."""
+        own = without_zeros(hashes(content), content.dtype)
+        keys, owners = self.table(content.dtype)
+        if not len(keys):
+            return torch.full_like(own, NONE)
+        places = torch.searchsorted(keys, own).clamp(max=len(keys) - 1)
+        return torch.where(keys[places] == own, owners[places], NONE)
+
+
+def without_zeros(found: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Leave out the runs of zeros: gradients, biases and padding all have them."""
+    return found[found != hashes(torch.zeros(BITS // 8, dtype=dtype))[0]]
 
 
 def hashes(values: torch.Tensor) -> torch.Tensor:

@@ -32,13 +32,14 @@ class Pending:
         Returns:
             {} if no run of layers or parameters has this size.
         """
-        best = None
-        for run in self.runs():
-            size = sum(self.waiting[unit][name] for unit, name in run)
-            excess = numbers - size
-            spare = sum(self.padding[name] for _, name in run)
-            if 0 <= excess <= spare and (best is None or excess < best[0]):
-                best = excess, run
+        best: tuple | None = None
+        for run, whole in self.runs():
+            excess = numbers - sum(self.waiting[unit][name] for unit, name in run)
+            if not 0 <= excess <= sum(self.padding[name] for _, name in run):
+                continue
+            rank = excess > 0 and not whole, excess  # a bucket within a layer has no padding
+            if best is None or rank < best[0]:
+                best = rank, run
         if best is None:
             return {}
         taken: dict[str, dict[str, int]] = {}
@@ -48,12 +49,15 @@ class Pending:
             del self.waiting[unit]
         return taken
 
-    def runs(self) -> Iterator[list[tuple[str, str]]]:
-        """Yield the runs that a message may contain: of whole layers, then the first parameters."""
+    def runs(self) -> Iterator[tuple[list[tuple[str, str]], bool]]:
+        """Yield what a message may contain: whole layers, then the first parameters.
+
+        Each is a list of (layer, parameter), and whether it consists of whole layers.
+        """
         layers = [[(unit, name) for name in own] for unit, own in self.waiting.items() if own]
         for length in range(1, len(layers) + 1):
             for first in range(len(layers) - length + 1):
-                yield [pair for layer in layers[first : first + length] for pair in layer]
+                yield [pair for layer in layers[first : first + length] for pair in layer], True
         flat = [pair for layer in layers for pair in layer]
         for last in range(1, len(flat) + 1):
-            yield flat[:last]
+            yield flat[:last], False

@@ -21,6 +21,8 @@ from helpers.training.traffic.pending import Pending
 
 FEW = 2  # numbers: a message of at most so many is a loss, a count of targets or a norm
 WARM_UP = 2  # steps before the recorded step
+SUMS = ("all_reduce", "reduce_scatter", "reduce")  # never of parameters
+COPIES = ("all_gather", "broadcast", "gather", "scatter")  # never of gradients
 SENDING = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send")
 
 
@@ -91,7 +93,11 @@ class Recorder:
             for name, value in state.items()
         }
         trained = {
-            unit.name: {n: self.sizes[n] for n, p in unit.parameters.items() if p.requires_grad}
+            unit.name: {
+                name: self.sizes[name]
+                for name, p in unit.parameters.items()
+                if p.requires_grad and name in self.sizes
+            }
             for unit in found
         }
         self.pending = Pending(trained, self.spare)
@@ -106,7 +112,8 @@ class Recorder:
 
     def model_begins(self, *_):
         if not in_backward():
-            self.passes += not self.depth
+            if not self.depth:
+                self.passes, self.last = self.passes + 1, ""
             self.depth += 1
             self.turned = False
 
@@ -156,20 +163,32 @@ class Recorder:
         numbers = round(collective(one.entry) / one.itemsize)
         if one.content.numel() <= FEW or not one.content.dtype.is_floating_point:
             one.kind = "other"
-        elif hits := self.values.find(one.content):
-            one.kind, one.names = "parameters", self.shares(hits, numbers)
-        elif taken := self.pending.take(numbers):
+        elif names := self.gathered(self.values, one, numbers):
+            one.kind, one.names = "parameters", names
+        elif one.entry.call not in COPIES and (taken := self.pending.take(numbers)):
             one.kind = "gradients"
             one.names = {name: size for own in taken.values() for name, size in own.items()}
         if one.kind:
             one.content = None
 
-    def shares(self, hits: Mapping[str, int], numbers: float) -> dict[str, float]:
-        """How many numbers of each parameter a gather contains.
+    def gathered(self, values: Fingerprints, one: Seen, numbers: int) -> dict[str, float]:
+        """How many numbers of each parameter a gather of this size contains; {} for no gather.
 
-        A constant parameter, a norm of ones for example, has no fingerprint. If the layers that
-        were found have the right size as a whole, they are meant.
+        Parameters with equal values (in bf16, norms of ones) have no fingerprint of their own. If
+        the layers that were found have the right size as a whole, or one layer has, they are meant.
         """
+        if one.entry.call in SUMS:
+            return {}
+        hits = values.find(one.content)
+        if not hits and values.knows(one.content):
+            fits = [
+                (sum(own.values()), own)
+                for own in self.pending.units.values()
+                if 0 <= numbers - sum(own.values()) <= sum(self.spare[name] for name in own)
+            ]
+            return max(fits, key=lambda pair: pair[0])[1] if fits else {}
+        if not hits:
+            return {}
         layers = {self.layer_of[name] for name in hits if name in self.layer_of}
         whole = [name for name, layer in self.layer_of.items() if layer in layers]
         for names in (list(hits), whole):
@@ -183,10 +202,13 @@ class Recorder:
     def messages(self, after: Fingerprints) -> list[Message]:
         """All messages of the step, in order."""
         for one in self.seen:
-            if one.content is not None and not one.where and (hits := after.find(one.content)):
-                numbers = round(collective(one.entry) / one.itemsize)  # updated parameters
-                one.kind, one.names = "parameters", self.shares(hits, numbers)
-            one.kind = one.kind or ("activations" if one.where else "other")
+            if one.content is not None and not one.where:
+                numbers = round(collective(one.entry) / one.itemsize)
+                names = self.gathered(after, one, numbers)
+                if names:
+                    one.kind, one.names = "parameters", names
+            message = one.entry.call == "send"
+            one.kind = one.kind or ("activations" if one.where or message else "other")
         return [self.message(order, one) for order, one in enumerate(self.seen)]
 
     def message(self, order: int, one: Seen) -> Message:
