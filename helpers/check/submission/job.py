@@ -113,8 +113,7 @@ def run(
 
 
 def wait(process, notes: Path, patience: float) -> bool:
-    """Wait for the end. True if all files stay as they are for too long; the ranks' stacks then
-    follow in the error stream."""
+    """Wait for the end. True if no file grows for too long; the ranks then print their stacks."""
     seen, since = None, time.monotonic()
     while process.poll() is None:
         sizes = [file.stat().st_size for file in notes.iterdir()]
@@ -129,7 +128,7 @@ def wait(process, notes: Path, patience: float) -> bool:
 
 
 def end(process, notes: Path):
-    """End the launcher and its ranks, if they still run; torchrun's ranks have their own session."""
+    """End the launcher, and its ranks: torchrun's ranks have sessions of their own."""
     if process.poll() is None:
         process.kill()
         send(notes, signal.SIGKILL)

@@ -112,7 +112,7 @@ def preload():
 def agent(order) -> int:
     """Like torchrun: fork the ranks; return 0 if all end well, else end them all and return 1."""
     pids = {}
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(end(pids)))
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(end(pids)))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     for rank in range(order["ranks"]):
@@ -146,7 +146,7 @@ def be_rank(order, rank: int, port: int) -> int:
         file = os.open(order[name], os.O_WRONLY | os.O_APPEND)
         os.dup2(file, number)
     os.close(0)
-    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
     sys.argv = [str(job.RANK), *order["arguments"]]
     try:
         import runpy
