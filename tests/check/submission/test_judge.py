@@ -88,7 +88,7 @@ def test_bytes(held, stage, right):
 
 def test_a_loss_that_rounds_differently_is_right():
     judge.judge_curve(Result(losses={0: 5.0, 1: 4.0 + 1e-12}), TWIN, 2)
-    with pytest.raises(NotRight, match="step 1: the loss is 4.000001"):
+    with pytest.raises(NotRight, match=r"step 1: the loss is 4\.000001"):
         judge.judge_curve(Result(losses={0: 5.0, 1: 4.000001}), TWIN, 2)
     with pytest.raises(NotRight, match="step 1: the loss is nan"):
         judge.judge_curve(Result(losses={0: 5.0, 1: float("nan")}), TWIN, 2)
