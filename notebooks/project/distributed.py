@@ -65,9 +65,7 @@ def save(folder, step, mesh, trainer):
     Each rank writes what it holds, so no rank needs memory for the whole model.
     """
     owner = trainer.owner
-    kept = {
-        name: owner.optimizer.state[master] for name, master in owner.masters.items()
-    }
+    kept = {n: owner.optimizer.state[master] for n, master in owner.masters.items()}
     checkpoint.save(folder / "part", mesh, owner.world.parts, owner.masters, kept)
     if mesh.rank == 0:  # `save` has returned, so every rank has written its part
         (folder / "part").rename(folder / f"step-{step:08}")
@@ -77,9 +75,8 @@ def save(folder, step, mesh, trainer):
 
 
 def say(**facts):
-    print(
-        json.dumps(facts) + "\n", end="", flush=True
-    )  # one write: ranks do not mix their lines
+    """Print a line with one write, so that the lines of ranks do not mix."""
+    print(json.dumps(facts) + "\n", end="", flush=True)
 
 
 def run(worker, stage, steps, save_every, folder, data, dtype):
@@ -87,14 +84,9 @@ def run(worker, stage, steps, save_every, folder, data, dtype):
     if worker.device.type == "cpu":
         torch.set_num_threads(1)
     mesh = make_mesh(Layout(dp=worker.world_size), worker.device)
-    trainer = Recipe(owner=OWNERS[stage])(
-        CONFIG,
-        0,
-        mesh,
-        dtype=getattr(torch, dtype),
-        device=worker.device,
-        optimizer=OPTIMIZER,
-    )
+    options = {"dtype": getattr(torch, dtype), "device": worker.device}
+    options["optimizer"] = OPTIMIZER
+    trainer = Recipe(owner=OWNERS[stage])(CONFIG, 0, mesh, **options)
     text = data if data in ("python", "wikitext") else [Path(data).read_text()]
     blocks = pack(text, CONFIG.context)
     source = Source(blocks, Order(len(blocks), BATCH, seed=0))
@@ -124,12 +116,8 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--save-every", type=int, default=50)
     parser.add_argument("--folder", type=Path, default="checkpoints")
-    parser.add_argument(
-        "--data", default="python", help="python, wikitext, or a text file"
-    )
+    parser.add_argument("--data", default="python", help="or wikitext, or a file")
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
-    parser.add_argument(
-        "--ranks", type=int, default=2, help="if no launcher has started them"
-    )
+    parser.add_argument("--ranks", type=int, default=2, help="without a launcher")
     options = vars(parser.parse_args())
     launch(run, workers=options.pop("ranks"), **options)

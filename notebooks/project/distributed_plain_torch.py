@@ -47,9 +47,7 @@ class Transformer(nn.Module):
         )
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 256)
 
-    def forward(
-        self, tokens, targets
-    ):  # (B, T) each -> the loss, summed over all targets
+    def forward(self, tokens, targets):  # (B, T) each -> the summed loss
         x = self.tokens(tokens) + self.places.weight  # (B, T, D)
         mask = nn.Transformer.generate_square_subsequent_mask(LENGTH, x.device, x.dtype)
         for block in self.blocks:
@@ -92,23 +90,24 @@ def distribute(model, stage):
         for part in (*model.blocks, model):
             fully_shard(part, reshard_after_forward=stage == 3)
     if stage == 1:
-        return model, ZeroRedundancyOptimizer(
-            model.parameters(), torch.optim.AdamW, lr=RATE
-        )
-    return model, torch.optim.AdamW(model.parameters(), lr=RATE)
+        optimizer = partial(ZeroRedundancyOptimizer, optimizer_class=torch.optim.AdamW)
+    else:
+        optimizer = torch.optim.AdamW
+    return model, optimizer(model.parameters(), lr=RATE)
+
+
+def inner(optimizer):
+    """The AdamW of this rank: stage 1 wraps it."""
+    return getattr(optimizer, "optim", optimizer)
 
 
 def state_of(model, optimizer):
     """All that a later run needs, by the plain model's names: what this rank has of it."""
-    kept, state = (
-        getattr(optimizer, "optim", optimizer).state,
-        {},
-    )  # stage 1's inner optimizer
+    kept, state = inner(optimizer).state, {}
     for name, p in getattr(model, "module", model).named_parameters():
         state[f"model.{name}"] = p.detach()
-        state |= {
-            f"optimizer.{slot}.{name}": value for slot, value in kept.get(p, {}).items()
-        }
+        for slot, value in kept.get(p, {}).items():
+            state[f"optimizer.{slot}.{name}"] = value
     return state
 
 
@@ -117,22 +116,18 @@ def load(folder, model, optimizer):
     whole = sorted(folder.glob("step-*"))
     if not whole:
         return 0
-    inner = getattr(optimizer, "optim", optimizer)
-    for p in (
-        p for group in inner.param_groups for p in group["params"]
-    ):  # AdamW makes them later
-        zeros = {slot: torch.zeros_like(p) for slot in ("exp_avg", "exp_avg_sq")}
-        inner.state[p] = {"step": torch.tensor(0.0), **zeros}
+    for group in inner(optimizer).param_groups:
+        for p in group["params"]:  # AdamW itself makes its state in the first step
+            zeros = {slot: torch.zeros_like(p) for slot in ("exp_avg", "exp_avg_sq")}
+            inner(optimizer).state[p] = {"step": torch.tensor(0.0), **zeros}
     dcp.load(state_of(model, optimizer), checkpoint_id=whole[-1])  # in place
     return int(whole[-1].name.removeprefix("step-"))
 
 
 def save(folder, step, model, optimizer):
     """Write a checkpoint. It has its name only when it is whole: a rename happens, or does not."""
-    dcp.save(
-        state_of(model, optimizer), checkpoint_id=folder / "part"
-    )  # returns when all wrote
-    if dist.get_rank() == 0:
+    dcp.save(state_of(model, optimizer), checkpoint_id=folder / "part")
+    if dist.get_rank() == 0:  # `save` has returned, so every rank has written its part
         (folder / "part").rename(folder / f"step-{step:08}")
         for old in sorted(folder.glob("step-*"))[:-1]:
             shutil.rmtree(old)
@@ -140,9 +135,8 @@ def save(folder, step, model, optimizer):
 
 
 def say(**facts):
-    print(
-        json.dumps(facts) + "\n", end="", flush=True
-    )  # one write: ranks do not mix their lines
+    """Print a line with one write, so that the lines of ranks do not mix."""
+    print(json.dumps(facts) + "\n", end="", flush=True)
 
 
 def nbytes(tensors):
@@ -150,11 +144,9 @@ def nbytes(tensors):
 
 
 def main(options):
-    cuda, alone = torch.cuda.is_available(), {}
-    device = (
-        torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else "cpu"
-    )
+    cuda, alone, device = torch.cuda.is_available(), {}, torch.device("cpu")
     if cuda:
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.set_device(device)
     else:
         torch.set_num_threads(1)
@@ -182,15 +174,11 @@ def main(options):
             say(step=k, loss=loss.item())
         if (k + 1) % options.save_every == 0 or k + 1 == options.steps:
             save(folder, k + 1, model, optimizer)
-    state, own = state_of(model, optimizer), list(model.parameters())
-    moments = [value for name, value in state.items() if name.startswith("optimizer.")]
-    kinds = {
-        "parameters": own,
-        "gradients": [p.grad for p in own if p.grad is not None],
-    }
+    own, state = list(model.parameters()), state_of(model, optimizer)
     held = {
-        kind: nbytes(tensors)
-        for kind, tensors in (kinds | {"optimizer": moments}).items()
+        "parameters": nbytes(own),
+        "gradients": nbytes(p.grad for p in own if p.grad is not None),
+        "optimizer": nbytes(t for name, t in state.items() if name.startswith("opt")),
     }
     say(rank=rank, bytes=held)
     dist.destroy_process_group()
@@ -202,8 +190,6 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--save-every", type=int, default=50)
     parser.add_argument("--folder", default="checkpoints")
-    parser.add_argument(
-        "--data", default="python", help="python, wikitext, or a text file"
-    )
+    parser.add_argument("--data", default="python", help="or wikitext, or a file")
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     main(parser.parse_args())

@@ -28,6 +28,10 @@ from helpers.training.loop import train
 from tests.check.submission.warm import Warm
 
 SCRIPT = Path(__file__).parents[3] / "notebooks" / "project" / "distributed.py"
+CONFIG = (
+    "GPTConfig(context=64, width=64, layers=2, heads=4), 16",
+    "GPTConfig(context=16, width=32, layers=1, heads=2), 4",
+)
 STEPS, KILLS = 60, 20
 
 
@@ -39,9 +43,19 @@ def text(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def twin(text) -> dict[int, float]:
+def script(tmp_path_factory) -> Path:
+    """`distributed.py` with a smaller model."""
+    source = SCRIPT.read_text()
+    assert source.count(CONFIG[0]) == 1
+    file = tmp_path_factory.mktemp("script") / "distributed.py"
+    file.write_text(source.replace(*CONFIG))
+    return file
+
+
+@pytest.fixture(scope="module")
+def twin(text, script) -> dict[int, float]:
     """One process, trained by this course's loop on the same batches: step -> loss."""
-    names = runpy.run_path(str(SCRIPT), run_name="imported")
+    names = runpy.run_path(str(script), run_name="imported")
     torch.set_num_threads(1)
     blocks = pack([text.read_text()], names["CONFIG"].context)
     source = Source(blocks, Order(len(blocks), names["BATCH"], seed=0))
@@ -79,7 +93,8 @@ def whole(folder: Path) -> int:
     return max((int(path.name[5:]) for path in folder.glob("step-*")), default=0)
 
 
-def test_twenty_kills_do_not_change_the_curve(tmp_path, text, twin):
+@pytest.mark.timeout(900)
+def test_twenty_kills_do_not_change_the_curve(tmp_path, script, text, twin):
     """Each life begins where the last whole checkpoint ended, in another stage of ZeRO."""
     draw, folder, torn, ended = random.Random(0), tmp_path / "runs", 0, 0
     options = {"steps": STEPS, "folder": folder, "data": text, "dtype": "float64"}
@@ -89,7 +104,7 @@ def test_twenty_kills_do_not_change_the_curve(tmp_path, text, twin):
             saving, after = life % 2 == 0, draw.uniform(0, 0.03)
             start = killing(warm.start, folder, after, saving=saving)
             found = job.run(
-                SCRIPT, 2, options | {"stage": draw.randrange(4), "save_every": draw.randint(1, 4)},
+                script, 2, options | {"stage": draw.randrange(4), "save_every": draw.randint(1, 4)},
                 start=start if life < KILLS else warm.start,
             )  # fmt: skip
             assert found.first in (first, None), found.errors
@@ -103,10 +118,10 @@ def test_twenty_kills_do_not_change_the_curve(tmp_path, text, twin):
     assert torn >= 3  # and some while they saved
 
 
-def test_torchrun_restarts_killed_ranks(tmp_path, text, twin):
+def test_torchrun_restarts_killed_ranks(tmp_path, script, text, twin):
     """A rank is killed; `--max-restarts` starts all ranks again, from the last checkpoint."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    torchrun += ["--nproc-per-node=2", "--max-restarts=1", str(SCRIPT), "--dtype=float64"]
+    torchrun += ["--nproc-per-node=2", "--max-restarts=1", str(script), "--dtype=float64"]
     torchrun += [f"--data={text}", f"--folder={tmp_path}", "--stage=3", "--save-every=4"]
     line = [*job.own_network(), *torchrun, "--steps=10"]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -125,10 +140,10 @@ def test_torchrun_restarts_killed_ranks(tmp_path, text, twin):
     assert steps == [*range(last), *range(4, 10)] or steps == [*range(last), *range(8, 10)]
 
 
-def test_accelerate_launch(tmp_path, text, twin):
+def test_accelerate_launch(tmp_path, script, text, twin):
     """On a CPU, Accelerate starts one process, and `launch` starts two ranks."""
     accelerate = str(Path(sys.executable).parent / "accelerate")
-    line = [*job.own_network(), accelerate, "launch", "--cpu", str(SCRIPT), "--dtype=float64"]
+    line = [*job.own_network(), accelerate, "launch", "--cpu", str(script), "--dtype=float64"]
     line += [f"--data={text}", f"--folder={tmp_path}", "--stage=2", "--steps=3"]
     done = subprocess.run(line, env=job.environment(), capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr[-3000:]
