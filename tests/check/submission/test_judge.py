@@ -61,6 +61,13 @@ def test_a_failed_run_shows_its_error(tmp_path):
     assert "elastic" not in error.value.finding
 
 
+def test_a_stub_is_no_failure(tmp_path):
+    with pytest.raises(judge.NotWritten):
+        judge.judge_end(printed(tmp_path, code=1, errors="[rank0]: NotImplementedError\nE1"), ())
+    with pytest.raises(NotRight, match="exit code 1"):
+        judge.judge_end(printed(tmp_path, code=1, errors="NotImplementedError: no such op"), ())
+
+
 @pytest.mark.parametrize(
     ("held", "stage", "right"),
     [
