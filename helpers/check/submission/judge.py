@@ -13,6 +13,7 @@ TOLERANCE = 1e-9  # of a loss in float64; ranks add in another order
 SMALLER = 0.75  # of the bytes on 1 rank; a half is right, and whole tensors do not divide evenly
 KINDS = ("parameters", "gradients", "optimizer")
 SHARDED = {0: (), 1: ("optimizer",), 2: ("optimizer", "gradients"), 3: (*KINDS[::-1],)}
+CLEAR = 0.5  # nats learned; with less, the noise of batches hides which of two losses is nearer
 TAIL = 12  # lines of an error to show
 
 
@@ -168,6 +169,12 @@ def judge_resumed(found: Result, twin: Result, ranks: int):
             "rate?",
         )
     start, before = twin.losses[0], twin.losses[step]
+    if start - before < CLEAR:
+        raise NotRight(
+            finding,
+            "Are the saved parameters loaded, and where? If they are, and the data start again, "
+            "the batch is another: it must depend on the number of the step alone.",
+        )
     if abs(found.losses[step] - start) < abs(found.losses[step] - before):
         raise NotRight(
             finding, "That is a loss of untrained parameters. Are the saved ones loaded, and where?"

@@ -118,3 +118,20 @@ def test_killed_runs():
     judge.judge_died(Result(code=1))
     with pytest.raises(NotRight, match="does not start again"):
         judge.judge_first(Result(code=1), 4)
+
+
+@pytest.mark.parametrize(
+    ("twin", "losses", "hint"),
+    [
+        (TWIN, {1: 4.0, 2: 3.1}, "The first step agrees"),
+        (TWIN, {2: 4.9}, "a loss of untrained parameters"),
+        (TWIN, {2: 3.2}, "but the batch is another"),
+        (Result(losses={0: 5.0, 1: 4.9, 2: 4.8}), {2: 4.9}, "and the data start again"),
+        (TWIN, {0: 5.0, 1: 4.5, 2: 3.0}, ""),  # as for a run without a stop
+    ],
+)
+def test_a_restart_that_differs(twin, losses, hint):
+    with pytest.raises(NotRight) as error:
+        judge.judge_resumed(Result(losses=losses), twin, 2)
+    assert hint in error.value.hint
+    judge.judge_resumed(Result(losses={1: 4.0, 2: 3.0}), TWIN, 2)

@@ -125,13 +125,13 @@ LOAD_MODEL = """state = {f"model.{n}": p.detach() for n, p in model.named_parame
         pytest.param(
             [("*batch(text, k, rank", "*batch(text, k - first, rank")],
             "the loss of step 4",
-            "the batch is another",
+            "and the data start again",
             id="the data restart",
         ),
         pytest.param(
             [(LOAD, "")],
             "the loss of step 4",
-            "untrained parameters",
+            "Are the saved parameters loaded",
             id="nothing is loaded",
         ),
         pytest.param(
@@ -142,7 +142,7 @@ LOAD_MODEL = """state = {f"model.{n}": p.detach() for n, p in model.named_parame
         ),
         pytest.param(
             [(SAVE, SAVE.replace('folder / "part"', 'folder / f"step-{step:08}"', 1)
-              .replace('        (folder / "part").rename(folder / f"step-{step:08}")\\n', ""))],
+              .replace('        (folder / "part").rename(folder / f"step-{step:08}")\n', ""))],
             "was killed while it wrote a checkpoint",
             "rename it when it is whole",
             id="a torn checkpoint counts",
