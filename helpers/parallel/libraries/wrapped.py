@@ -1,0 +1,21 @@
+"""Check what a library has made of a model: some return the plain model, and say nothing."""
+
+
+class WrongWrapper(TypeError):
+    """A library wrapped a model in another way than it was asked to."""
+
+
+def expect(made, kind: type, maker: str):
+    """Raise if `made` is not a `kind`.
+
+    Args:
+        maker: the call that made it, for the message.
+
+    Raises:
+        WrongWrapper: it is something else. Training would run, but not as it was asked to.
+    """
+    if not isinstance(made, kind):
+        raise WrongWrapper(
+            f"{maker} returned a {type(made).__qualname__}, not a {kind.__qualname__}: the model "
+            "would train, but not sharded as you asked. Check the library's settings and device"
+        )
