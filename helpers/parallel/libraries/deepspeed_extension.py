@@ -16,6 +16,7 @@ import os
 import shutil
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -40,6 +41,8 @@ def deepspeed(device: torch.device | str = "cpu") -> ModuleType:
     # Otherwise DeepSpeed looks for GPUs, although a rank on the CPU does not see them.
     os.environ.setdefault("DS_ACCELERATOR", kind)
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # one line per rank for each choice
+    # DeepSpeed calls the collectives of PyTorch by their old names, thousands of times.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     try:
         import deepspeed
     except ImportError as error:
@@ -66,8 +69,8 @@ def compile_extension(folder: Path | None = None):
     if shutil.which(compiler) is None:
         raise RuntimeError(
             f"DeepSpeed needs a C++ compiler at its first use, and there is no `{compiler}` here. "
-            "Install one (Debian and Ubuntu: `apt install g++`; conda: `conda install cxx-compiler`)"
-            ", or name yours in the variable CXX"
+            "Install one (Debian, Ubuntu: `apt install g++`; conda: `conda install cxx-compiler`), or "
+            "name yours in the variable CXX"
         )
     folder = folder or extensions_folder()
     os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
@@ -109,7 +112,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def signs_of_life() -> Iterator[None]:
-    """Print now and then during a long compilation, so that a launch does not take it for a hang."""
+    """Print during a long compilation, so that a launch does not take it for a hang."""
     done = threading.Event()
 
     def speak():

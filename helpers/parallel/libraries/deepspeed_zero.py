@@ -76,7 +76,11 @@ class DeepSpeedZero(Strategy):
         self.data_rank, self.device = mesh.index("dp"), torch.device(device)
         self.group = GroupTransport(mesh.group("dp"))
         self.settings = completed(
-            settings or {}, self.rule, micro_batches=micro_batches, ranks=self.data_size, stage=stage
+            settings or {},
+            self.rule,
+            micro_batches=micro_batches,
+            ranks=self.data_size,
+            stage=stage,
         )
         self.stage = stage_of(self.settings)
         self.library = deepspeed(device)
@@ -154,7 +158,9 @@ class DeepSpeedZero(Strategy):
     def full_gradients(self):
         trained = self.trained()
         if self.stage == 0:
-            return {n: self.clipped[id(p)].clone() for n, p in trained.items() if id(p) in self.clipped}
+            return {
+                n: self.clipped[id(p)].clone() for n, p in trained.items() if id(p) in self.clipped
+            }
         for flat in self.flats:
             self.optimizer.state[flat][CLIPPED] = self.clipped[id(flat)]
         self.link()
@@ -291,16 +297,14 @@ def stage_of(settings: Mapping) -> int:
     return settings.get("zero_optimization", {}).get("stage", 0)
 
 
-def completed(
-    settings: Mapping, rule: OptimizerConfig, *, micro_batches: int, ranks: int, stage: int
-) -> dict:
+def completed(settings: Mapping, rule: OptimizerConfig, micro_batches: int, stage: int) -> dict:
     """Fill in what settings for the twin leave out.
 
     The buckets get room for 50,000 numbers instead of DeepSpeed's 500 million, and a PyTorch
     optimizer may be combined with every stage and with offloading.
 
     Raises:
-        ValueError: the settings have another number of micro-batches, or another limit for the norm.
+        ValueError: the settings have another number of micro-batches or another limit of the norm.
     """
     full = copy.deepcopy(dict(settings))
     needed = {"gradient_accumulation_steps": micro_batches, "gradient_clipping": rule.clip or 0.0}
