@@ -1,10 +1,12 @@
 """Hugging Face Accelerate as a Strategy: PyTorch's DDP, behind `Accelerator.prepare`."""
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from helpers.comm.mesh import Mesh
 from helpers.data.batch import Batch
 from helpers.parallel.libraries.loss import Loss
+from helpers.parallel.libraries.wrapped import expect
 from helpers.parallel.optimizer import set_lr
 from helpers.parallel.recipe import Recipe
 from helpers.parallel.strategy import Step
@@ -22,7 +24,10 @@ class AccelerateDataParallel(Trainer):
 
     Raises:
         ValueError: the mesh has other axes.
+        WrongWrapper: Accelerate made something else.
     """
+
+    wrapper = DistributedDataParallel
 
     def __init__(self, config, seed: int, mesh: Mesh, **options):
         if mesh.layout.axes != ("dp",):
@@ -33,8 +38,13 @@ class AccelerateDataParallel(Trainer):
         super().__init__(Recipe(), config, seed, mesh, **options)
         from accelerate import Accelerator  # imported here because the import takes a second
 
-        self.accelerator = Accelerator(cpu=self.device.type == "cpu")
+        self.accelerator = Accelerator(cpu=self.device.type == "cpu", **self.plugins())
         self.replica, self.prepared = self.accelerator.prepare(Loss(self.model), self.optimizer)
+        expect(self.replica, self.wrapper, "Accelerator.prepare")
+
+    def plugins(self) -> dict:
+        """Choose Accelerate's plugins; here none, so that it makes a DDP."""
+        return {}
 
     def step(self, batch: Batch, lr: float | None = None) -> Step:
         self.prepared.zero_grad()

@@ -69,8 +69,8 @@ def compile_extension(folder: Path | None = None):
     if shutil.which(compiler) is None:
         raise RuntimeError(
             f"DeepSpeed needs a C++ compiler at its first use, and there is no `{compiler}` here. "
-            "Install one (Debian, Ubuntu: `apt install g++`; conda: `conda install cxx-compiler`), or "
-            "name yours in the variable CXX"
+            "Install one (Debian, Ubuntu: `apt install g++`; conda: `conda install cxx-compiler`), "
+            "or name yours in the variable CXX"
         )
     folder = folder or extensions_folder()
     os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)

@@ -92,21 +92,25 @@ class DeepSpeedZero(Strategy):
             first_values(parts, self.parameters, make)
         trained = {name: p for name, p in self.parameters.items() if p.requires_grad}
         plain = self.rule.make(trained, parts)
-        own = "optimizer" in self.settings
         with quiet():
-            self.engine, *_ = self.library.initialize(
-                model=Loss(self.model),
-                optimizer=None if own else plain,
-                model_parameters=groups_of(plain) if own else None,
-                config=copy.deepcopy(self.settings),
-            )
-        expect(self.engine, self.library.DeepSpeedEngine, "deepspeed.initialize")
+            self.engine = self.initialize(Loss(self.model), plain)
         if self.engine.zero_optimization_stage() != self.stage:
             raise ValueError(
                 f"DeepSpeed runs stage {self.engine.zero_optimization_stage()}, not {self.stage}"
             )
         self.clipped: dict[int, torch.Tensor] = {}
         self.watch = self.optimizer.register_step_pre_hook(self.keep)
+
+    def initialize(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer):
+        """Wrap the module: returns DeepSpeed's engine, which has its optimizer inside."""
+        own = "optimizer" in self.settings
+        engine, *_ = self.library.initialize(
+            model=module,
+            optimizer=None if own else optimizer,
+            model_parameters=groups_of(optimizer) if own else None,
+            config=copy.deepcopy(self.settings),
+        )
+        return expect(engine, self.library.DeepSpeedEngine, "deepspeed.initialize")
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -136,14 +140,23 @@ class DeepSpeedZero(Strategy):
             total, _ = self.engine(micro)
             loss.add(total.detach())
             weight = (self.data_size / tokens.clamp(min=1)).to(total.dtype)
-            self.engine.backward(total * weight, scale_wrt_gas=False)
-            own = [p.grad for p in self.parameters.values() if p.grad is not None]
-            norm = torch.nn.utils.get_total_norm(own) if self.stage == 0 else None
-            self.engine.step()  # DeepSpeed counts: only the last micro-batch's call updates
-        if self.stage:  # stage 0 does not report it
-            norm = torch.as_tensor(self.engine.get_global_grad_norm(), device=self.device)
+            self.backward(total * weight)
         mean = loss.send().wait() / tokens.clamp(min=1)
-        return Step(loss=mean, grad_norm=norm, tokens=int(tokens))
+        return Step(loss=mean, grad_norm=self.norm(), tokens=int(tokens))
+
+    def backward(self, loss: torch.Tensor):
+        """Run a micro-batch's backward. DeepSpeed counts them, and updates after the last."""
+        self.engine.backward(loss, scale_wrt_gas=False)
+        if self.stage == 0:  # DeepSpeed does not report its norm
+            own = [p.grad for p in self.parameters.values() if p.grad is not None]
+            self.unclipped = torch.nn.utils.get_total_norm(own)
+        self.engine.step()
+
+    def norm(self) -> torch.Tensor:
+        """The norm of all gradients of the last step, before clipping."""
+        if self.stage == 0:
+            return self.unclipped
+        return torch.as_tensor(self.engine.get_global_grad_norm(), device=self.device)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, int]:

@@ -6,7 +6,7 @@ class WrongWrapper(TypeError):
 
 
 def expect(made, kind: type, maker: str):
-    """Raise if `made` is not a `kind`.
+    """Return `made` if it is a `kind`, and raise otherwise.
 
     Args:
         maker: the call that made it, for the message.
@@ -19,3 +19,4 @@ def expect(made, kind: type, maker: str):
             f"{maker} returned a {type(made).__qualname__}, not a {kind.__qualname__}: the model "
             "would train, but not sharded as you asked. Check the library's settings and device"
         )
+    return made
