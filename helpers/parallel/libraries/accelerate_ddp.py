@@ -27,8 +27,6 @@ class AccelerateDataParallel(Trainer):
         WrongWrapper: Accelerate made something else.
     """
 
-    wrapper = DistributedDataParallel
-
     def __init__(self, config, seed: int, mesh: Mesh, **options):
         if mesh.layout.axes != ("dp",):
             raise ValueError(
@@ -38,13 +36,9 @@ class AccelerateDataParallel(Trainer):
         super().__init__(Recipe(), config, seed, mesh, **options)
         from accelerate import Accelerator  # imported here because the import takes a second
 
-        self.accelerator = Accelerator(cpu=self.device.type == "cpu", **self.plugins())
+        self.accelerator = Accelerator(cpu=self.device.type == "cpu")
         self.replica, self.prepared = self.accelerator.prepare(Loss(self.model), self.optimizer)
-        expect(self.replica, self.wrapper, "Accelerator.prepare")
-
-    def plugins(self) -> dict:
-        """Choose Accelerate's plugins; here none, so that it makes a DDP."""
-        return {}
+        expect(self.replica, DistributedDataParallel, "Accelerator.prepare")
 
     def step(self, batch: Batch, lr: float | None = None) -> Step:
         self.prepared.zero_grad()

@@ -1,31 +1,33 @@
 """DeepSpeed through Hugging Face Accelerate, as a Strategy; and Accelerate's FSDP2, on GPUs.
 
-Accelerate chooses the wrapper by the device, and does not say so:
+Accelerate chooses by the device, and does not say so. With 2 ranks on the CPU (Accelerate 1.15):
 
-                                      ranks on GPUs          ranks on CPUs
-    DeepSpeedPlugin                   DeepSpeedEngine        DeepSpeedEngine
-    DeepSpeedPlugin and cpu=True      error, or plain DDP    DistributedDataParallel
-    FSDP plugin, version 2            FSDPModule             DistributedDataParallel
+    Accelerator(…)                                    made                       ranks it counts
+    deepspeed_plugin=plugin                           DeepSpeedEngine            1
+    deepspeed_plugin=plugin, cpu=True                 DistributedDataParallel    2
+    PartialState(cpu=True) before, and the plugin     DeepSpeedEngine            2
+    fsdp_plugin=plugin (version 2), cpu=True          DistributedDataParallel    2
 
-So each of these classes checks the type that it got. The right column was seen with Accelerate
-1.15: `tests/parallel/libraries/test_deepspeed_through.py` holds it.
+The third line is right: in the first, a prepared DataLoader gives every rank the same data. So the
+types and the ranks are checked here. `test_deepspeed_through.py` holds the table.
 """
 
 import copy
+import os
 
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from helpers.parallel.libraries.accelerate_ddp import AccelerateDataParallel
-from helpers.parallel.libraries.deepspeed_zero import DeepSpeedZero, stage_of
-from helpers.parallel.libraries.wrapped import expect
+from helpers.parallel.libraries.deepspeed_zero import DeepSpeedZero
+from helpers.parallel.libraries.wrapped import expect, expect_ranks
 
 
 class AccelerateDeepSpeed(DeepSpeedZero):
     """DeepSpeed's engine, made and stepped by an `Accelerator`.
 
     `Accelerator.backward` runs DeepSpeed's update too; the prepared optimizer's `step` and
-    `zero_grad` do nothing.
+    `zero_grad` do nothing. Accelerate has one state per process, so a process can make only one
+    of these.
 
     Args:
         config, seed, mesh, options: as for DeepSpeedZero; stages 1 to 3, without an "optimizer" in
@@ -33,17 +35,23 @@ class AccelerateDeepSpeed(DeepSpeedZero):
 
     Raises:
         ValueError: stage 0, or settings with an optimizer.
+        NotImplementedError: from Accelerate, for a second one in a process.
         WrongWrapper: Accelerate made something else than DeepSpeed's engine.
     """
 
     def initialize(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer):
-        if stage_of(self.settings) == 0 or "optimizer" in self.settings:
+        if self.stage == 0 or "optimizer" in self.settings:
             raise ValueError("use DeepSpeedZero itself for stage 0, or with DeepSpeed's optimizer")
-        from accelerate import Accelerator, DeepSpeedPlugin
+        from accelerate import Accelerator, DeepSpeedPlugin, PartialState
 
-        plugin = DeepSpeedPlugin(hf_ds_config=copy.deepcopy(self.settings))
-        # Not cpu=True on a CPU: Accelerate would ignore the plugin.
-        self.accelerator = Accelerator(deepspeed_plugin=plugin)
+        # Otherwise Accelerate chooses the number of threads, and warns.
+        os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
+        PartialState(cpu=self.device.type == "cpu")
+        self.accelerator = Accelerator(
+            deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=copy.deepcopy(self.settings)),
+            gradient_accumulation_steps=self.micro_batches,
+        )
+        expect_ranks(self.accelerator.num_processes, self.data_size, "Accelerator")
         engine, _ = self.accelerator.prepare(module, optimizer)
         return expect(engine, self.library.DeepSpeedEngine, "Accelerator.prepare")
 
@@ -52,16 +60,18 @@ class AccelerateDeepSpeed(DeepSpeedZero):
             self.accelerator.backward(loss * self.micro_batches)
 
 
-class AccelerateFullyShard(AccelerateDataParallel):
-    """PyTorch's `fully_shard`, behind Accelerate's FSDP plugin. For GPUs.
+def fully_shard_by_accelerate(module: torch.nn.Module, optimizer: torch.optim.Optimizer):
+    """Prepare a module by Accelerate's FSDP plugin, version 2: for ranks on GPUs.
+
+    Returns:
+        The prepared module and optimizer.
 
     Raises:
-        WrongWrapper: Accelerate made something else, for example DDP on a CPU.
+        WrongWrapper: Accelerate made something else; on a CPU it makes a DDP.
     """
+    from accelerate import Accelerator, FullyShardedDataParallelPlugin
 
-    wrapper = FSDPModule
-
-    def plugins(self):
-        from accelerate import FullyShardedDataParallelPlugin
-
-        return {"fsdp_plugin": FullyShardedDataParallelPlugin(fsdp_version=2)}
+    cpu = all(p.device.type == "cpu" for p in module.parameters())
+    accelerator = Accelerator(cpu=cpu, fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
+    prepared, stepped = accelerator.prepare(module, optimizer)
+    return expect(prepared, FSDPModule, "Accelerator.prepare with its FSDP plugin"), stepped

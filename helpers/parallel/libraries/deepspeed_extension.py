@@ -40,7 +40,6 @@ def deepspeed(device: torch.device | str = "cpu") -> ModuleType:
     kind = torch.device(device).type
     # Otherwise DeepSpeed looks for GPUs, although a rank on the CPU does not see them.
     os.environ.setdefault("DS_ACCELERATOR", kind)
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # one line per rank for each choice
     # DeepSpeed calls the collectives of PyTorch by their old names, thousands of times.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     try:
@@ -50,6 +49,7 @@ def deepspeed(device: torch.device | str = "cpu") -> ModuleType:
             f"DeepSpeed cannot be imported here ({error}). It runs on Linux: install it by "
             "`make setup`, or `DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed`"
         ) from error
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # it has a line for each of its choices
     if kind == "cpu" and kind not in _prepared:
         compile_extension()
         _prepared.add(kind)

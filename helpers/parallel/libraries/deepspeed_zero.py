@@ -21,6 +21,7 @@ from helpers.parallel.optimizer import OptimizerConfig, set_lr
 from helpers.parallel.owners.local import by_device
 from helpers.parallel.strategy import Step, Strategy
 from helpers.parallel.sums import GlobalSum
+from helpers.plans.deepspeed_config import read
 from helpers.state.first_values import first_values
 from helpers.state.placing import whole
 
@@ -42,8 +43,8 @@ class DeepSpeedZero(Strategy):
         config, seed, mesh, device, optimizer, micro_batches: as for Trainer; the mesh has one axis,
             "dp".
         dtype: float32.
-        settings: DeepSpeed's JSON as a dict; `stage_of(settings)` is the stage. What it leaves out
-            is filled in by `completed`. Without an "optimizer", the `optimizer` above is used.
+        settings: DeepSpeed's JSON as a dict. `completed` fills in what it leaves out. Without an
+            "optimizer", the `optimizer` above is used.
         stage: for settings without one; default 1.
 
     Raises:
@@ -75,14 +76,8 @@ class DeepSpeedZero(Strategy):
         self.world_size = self.data_size = mesh.layout.world_size
         self.data_rank, self.device = mesh.index("dp"), torch.device(device)
         self.group = GroupTransport(mesh.group("dp"))
-        self.settings = completed(
-            settings or {},
-            self.rule,
-            micro_batches=micro_batches,
-            ranks=self.data_size,
-            stage=stage,
-        )
-        self.stage = stage_of(self.settings)
+        self.settings = completed(settings or {}, self.rule, micro_batches, stage)
+        self.stage = read(self.settings, self.data_size).stage
         self.library = deepspeed(device)
         self.model = config.build(dtype, device, seed=seed)
         self.parameters = dict(self.model.named_parameters())
@@ -303,11 +298,6 @@ class DeepSpeedZero(Strategy):
         self.watch.remove()
         self.clipped = {}
         self.engine.destroy()
-
-
-def stage_of(settings: Mapping) -> int:
-    """Read the ZeRO stage of DeepSpeed's settings; 0 if they have none."""
-    return settings.get("zero_optimization", {}).get("stage", 0)
 
 
 def completed(settings: Mapping, rule: OptimizerConfig, micro_batches: int, stage: int) -> dict:

@@ -9,7 +9,7 @@ import torch
 
 from helpers.data.batch import Batch
 from helpers.parallel.libraries.deepspeed_extension import deepspeed
-from helpers.parallel.libraries.wrapped import expect
+from helpers.parallel.libraries.wrapped import expect, expect_ranks
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.state.first_values import first_values
 from helpers.state.placing import HasSeat, whole
@@ -82,10 +82,20 @@ def train(
     make = lambda name, shape: config.first_value(name, shape, seed)  # noqa: E731
     with torch.no_grad():
         first_values(parts, named, make)
+
+    class WithOurRule(Trainer):
+        """With DeepSpeed, the Trainer drops the argument `optimizers` and makes an AdamW."""
+
+        def create_optimizer(self, model=None):
+            self.optimizer = self.optimizer or rule.make(named, parts)
+            return self.optimizer
+
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder,
             deepspeed=copy.deepcopy(dict(settings)),
+            use_cpu=torch.device(device).type == "cpu",  # else it counts one rank on a CPU
+            dataloader_pin_memory=torch.device(device).type == "cuda",
             per_device_train_batch_size=size // ranks,
             max_steps=len(batches),
             train_sampling_strategy="sequential",
@@ -98,12 +108,12 @@ def train(
             disable_tqdm=True,
             remove_unused_columns=False,
         )
-        trainer = Trainer(
+        trainer = WithOurRule(
             ForTrainer(model),
             arguments,
             train_dataset=[row for batch in batches for row in rows_of(batch)],
-            optimizers=(rule.make(named, parts), None),
         )
+        expect_ranks(trainer.accelerator.num_processes, ranks, "transformers.Trainer")
         trainer.remove_callback(PrinterCallback)  # `Trained` has the logs
         trainer.train()
     engine = expect(trainer.model_wrapped, library.DeepSpeedEngine, "transformers.Trainer")

@@ -20,3 +20,16 @@ def expect(made, kind: type, maker: str):
             "would train, but not sharded as you asked. Check the library's settings and device"
         )
     return made
+
+
+def expect_ranks(found: int, ranks: int, maker: str):
+    """Raise if a library counts other ranks than there are.
+
+    Raises:
+        WrongWrapper: it would give every rank the same data, or weight the targets wrongly.
+    """
+    if found != ranks:
+        raise WrongWrapper(
+            f"{maker} sees {found} rank{'s' * (found != 1)}, and there are {ranks}: every rank "
+            "would get the same sequences. Check the library's settings and device"
+        )
