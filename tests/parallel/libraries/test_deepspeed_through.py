@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from helpers.comm.mesh import Layout, make_mesh
@@ -27,9 +28,20 @@ AUTO = {
 BATCHES = [random_batch(k, 4, TINY.context, TINY.vocab, ignored=0.2) for k in range(3)]
 
 
-def through(worker) -> dict:
+def everything(worker) -> dict:
+    """All of it in one process per rank: the imports take longer than the training."""
     torch.set_num_threads(1)
-    mesh, found = make_mesh(Layout(dp=worker.world_size)), {}
+    mesh = make_mesh(Layout(dp=worker.world_size))
+    return {"accelerate": through(mesh), "trainer": by_trainer(mesh), "silently": silently()}
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return launch(everything, 2, device="cpu", timeout=300)
+
+
+def through(mesh) -> dict:
+    found = {}
     ours = AccelerateDeepSpeed(TINY, 0, mesh, stage=3, optimizer=SGD, micro_batches=2)
     one, far = Single(TINY, 0, optimizer=SGD), []
     for k, batch in enumerate(BATCHES):
@@ -48,13 +60,11 @@ def through(worker) -> dict:
     return found
 
 
-def by_trainer(worker, stages) -> dict:
-    torch.set_num_threads(1)
-    mesh = make_mesh(Layout(dp=worker.world_size))
+def by_trainer(mesh) -> dict:
     one = Single(TINY, 0, optimizer=SGD)
     losses = [float(one.step(replace(batch, step=k)).loss) for k, batch in enumerate(BATCHES)]
     found = {}
-    for stage in stages:
+    for stage in (2, 3):
         done = train(mesh, TINY, BATCHES, AUTO | zero(stage, reduce_bucket_size=50_000), rule=SGD)
         far = apart(done.model, one.full_state()["model"])
         off = max(abs(a - b) for a, b in zip(done.losses, losses, strict=True))
@@ -66,11 +76,12 @@ def by_trainer(worker, stages) -> dict:
     return found
 
 
-def silently(worker) -> dict:
+def silently() -> dict:
     """What Accelerate makes on a CPU, and how many ranks it counts, without a word."""
     from accelerate import Accelerator, DeepSpeedPlugin
     from accelerate.state import AcceleratorState
 
+    AcceleratorState._reset_state(reset_partial_state=True)  # as in a fresh process
     found, module = {}, Loss(TINY.build(torch.float32, "cpu", seed=0))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     try:
@@ -80,7 +91,7 @@ def silently(worker) -> dict:
     deepspeed("cpu")
     settings = zero(2, reduce_bucket_size=1000) | {"train_micro_batch_size_per_gpu": 1}
     for cpu in (True, False):
-        AcceleratorState._reset_state(reset_partial_state=True)  # as in a fresh process
+        AcceleratorState._reset_state(reset_partial_state=True)
         plugin = DeepSpeedPlugin(hf_ds_config=settings | {"zero_allow_untested_optimizer": True})
         accelerator = Accelerator(cpu=cpu, deepspeed_plugin=plugin)
         made, _ = accelerator.prepare(module, optimizer)
@@ -88,16 +99,16 @@ def silently(worker) -> dict:
     return found
 
 
-def test_accelerate_trains_by_deepspeed():
-    for run in launch(through, 2, device="cpu", timeout=300):
+def test_accelerate_trains_by_deepspeed(runs):
+    for run in runs.column("accelerate"):
         assert run["type"] == "DeepSpeedEngine"
         assert run["far"] < 2e-6
         assert "DeepSpeedZero itself" in run["stage 0"]
         assert "DeepSpeedZero itself" in run["own"]
 
 
-def test_the_trainer_weights_every_target_alike():
-    for run in launch(by_trainer, 2, device="cpu", stages=(2, 3), timeout=300):
+def test_the_trainer_weights_every_target_alike(runs):
+    for run in runs.column("trainer"):
         assert run[2]["types"] == ("DeepSpeedEngine", "DeepSpeedZeroOptimizer")
         assert run[3]["types"] == ("DeepSpeedEngine", "DeepSpeedZeroOptimizer_Stage3")
         for stage in (2, 3):
@@ -106,8 +117,8 @@ def test_the_trainer_weights_every_target_alike():
         assert "2 ranks divide" in run["uneven"]
 
 
-def test_what_accelerate_makes_on_a_cpu():
-    for run in launch(silently, 2, device="cpu"):
+def test_what_accelerate_makes_on_a_cpu(runs):
+    for run in runs.column("silently"):
         assert "returned a DistributedDataParallel, not a FSDPModule" in run["fsdp"]
         assert run[True] == ("DistributedDataParallel", 2)
         assert run[False] == ("DeepSpeedEngine", 1)
