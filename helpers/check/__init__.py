@@ -43,6 +43,7 @@ _PLACE = {
     "shard_flat": "week06.flat",
     "zero_1": "week06.stage_1",
     "bytes_per_step": "week06.step_bytes",
+    "read_deepspeed": "week07.deepspeed_config",
 }
 
 __all__ = sorted(_PLACE)

@@ -64,12 +64,16 @@ class Reading:
         return zero_memory(params, self.ranks, self.stage, each=self.each)
 
     def on_gpu(self, params: int) -> States:
-        """Bytes that one GPU holds between steps: all states but the offloaded ones."""
-        states = self.states(params)
+        """Bytes that one GPU holds between steps: all states but the offloaded ones.
+
+        From stage 2 on, gradients go to the CPU with the optimizer (Ren et al. 2021,
+        "ZeRO-Offload", arXiv:2101.06840, section 4). Not measured here, for want of a GPU.
+        """
+        states, kept = self.states(params), self.optimizer_on == "none"
         return States(
             parameters=states.parameters if self.parameters_on == "none" else 0,
-            gradients=states.gradients if self.optimizer_on == "none" else 0,
-            optimizer=states.optimizer if self.optimizer_on == "none" else 0,
+            gradients=states.gradients if kept or self.stage < 2 else 0,
+            optimizer=states.optimizer if kept else 0,
         )
 
 
