@@ -29,7 +29,7 @@ CASES = (
     ("parameters on an SSD", {MICRO: 1} | BF16 | zero(3, offload_param=SSD), 8, MILLION),
     (
         "a section without effect",
-        {MICRO: 1} | BF16 | zero(1, offload_optimizer=NOWHERE),
+        {MICRO: 1} | BF16 | zero(1, offload_optimizer=NONE),
         8,
         MILLION,
     ),
