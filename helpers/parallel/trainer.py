@@ -56,13 +56,14 @@ class Trainer(Strategy):
             raise ValueError(f"micro_batches must be at least 1, not {micro_batches}")
         self.config, self.mesh, self.device = config, mesh, torch.device(device)
         self.rule = optimizer or OptimizerConfig()
-        self.precision, self.micro_batches = recipe.precision, micro_batches
+        self.precision, self.micro_batches = recipe.precision.start(), micro_batches
         seat = mesh or ALONE
         self.world_size = seat.layout.world_size
         if "dp" in seat.layout.axes:
             self.data_rank = seat.layout.coordinates(seat.rank)["dp"]
             self.data_size = seat.layout.size("dp")
         self.model, parts = recipe.transform(config, seed, seat, self.precision.computes_in(dtype))
+        self.precision.prepare(self.model)
         if self.data_size > 1:
             parts = {name: pending(seat, part, "dp") for name, part in parts.items()}
         seams = {"rule": self.rule, "precision": self.precision, "dtype": dtype, "device": device}
@@ -98,6 +99,7 @@ class Trainer(Strategy):
             rule = self.rule if lr is None else replace(self.rule, lr=lr)
             self.owner.update(rule, self.rule.factor(norm))
             self.spread()
+        self.precision.adapt(skipped=skipped)
         count = int(tokens.wait())
         mean = loss.wait() / max(count, 1)
         return Step(loss=mean, grad_norm=norm, tokens=count, skipped=skipped)
@@ -112,10 +114,12 @@ class Trainer(Strategy):
         return self.owner.full_gradients()
 
     def full_state(self):
-        return self.owner.full_state()
+        own = self.precision.state()
+        return self.owner.full_state() | ({"precision": own} if own else {})
 
     def load(self, state):
         self.owner.load(state)
+        self.precision.load(state.get("precision", {}))
         self.spread()
 
     def spread(self):

@@ -57,7 +57,8 @@ class InTurn:
             loss.add(total.detach())
             if self.last:
                 loss.send()  # overlaps the backward, as `tokens` overlapped the forward
-            (total / tokens.wait().clamp(min=1)).backward()
+            scale = self.owner.precision.loss_scale
+            (scale * total / tokens.wait().clamp(min=1)).backward()
             for watched in self.watched:
                 watched.end()
 

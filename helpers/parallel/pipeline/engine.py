@@ -177,7 +177,8 @@ class OneStep:
         self.forwards -= 1
         if not self.forwards:
             self.loss.send()  # overlaps the rest of the step
-        mean = total / self.tokens.wait().clamp(min=1)
+        scale = self.engine.owner.precision.loss_scale
+        mean = scale * total / self.tokens.wait().clamp(min=1)
         self.outputs[stage, micro] = get_gradient_edge(mean)
         return None
 

@@ -1,0 +1,1 @@
+"""Exercises of week 8: mixed precision, and an Adam in one kernel."""

@@ -1,0 +1,11 @@
+"""Number formats: what each bit is for, and what training needs of them.
+
+formats    floating-point formats as data: bits, ranges, spacing, all their numbers
+rounding   to the nearest number of a format, or to a neighbour at random
+exponents  count numbers by their exponent
+scaling    the factor of the loss, adapted as `torch.amp.GradScaler` does
+policy     a small autocast: three lists choose the format of each operation
+recorder   which operations ran, and in which format
+fp8        linear layers whose products have 8-bit inputs, emulated
+overflow   the first operation that overflows or makes a NaN
+"""

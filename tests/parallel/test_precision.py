@@ -1,0 +1,206 @@
+"""Mixed precision in every strategy: exact in fp64, near in 16 bits, skipped by all ranks."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.data.batch import random_batch
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.ddp.owner import Replicated
+from helpers.parallel.optimizer import OptimizerConfig
+from helpers.parallel.precision import EmulatedFp8, Mixed, Plain
+from helpers.parallel.recipe import Recipe
+from helpers.parallel.single import Single
+from helpers.parallel.zero.stage1 import Zero1
+from helpers.parallel.zero.stage2 import Zero2
+from helpers.parallel.zero.stage3 import Zero3
+from helpers.plans.schedules import one_f_one_b
+from helpers.plans.schedules.zero_bubble import zero_bubble_h1
+from helpers.precision.scaling import LossScale
+from helpers.runtime.launch import launch
+
+CONFIG = GPTConfig(vocab=33, context=8, width=16, layers=2, heads=2)
+RULE = OptimizerConfig(eps=1e-4)  # see helpers.parallel.precision.BOUNDS
+STEPS = 8
+TWO = LossScale(scale=2.0**12, interval=2)
+HIGH = LossScale(scale=2.0**22)  # overflows at first, so steps are skipped
+LAYOUTS = {
+    "replicated": Recipe(layout=Layout(dp=4), owner=Replicated),
+    "zero 1": Recipe(layout=Layout(dp=4), owner=Zero1),
+    "zero 2": Recipe(layout=Layout(dp=4), owner=Zero2),
+    "zero 3": Recipe(layout=Layout(dp=4), owner=Zero3),
+    "tensor": Recipe(layout=Layout(dp=2, tp=2), owner=Zero1),
+    "pipeline": Recipe(layout=Layout(pp=2, dp=2), schedule=one_f_one_b, owner=Zero2),
+    "zero bubble": Recipe(layout=Layout(pp=2, tp=2), schedule=zero_bubble_h1),
+}
+pytestmark = pytest.mark.filterwarnings("ignore:ZeRO stage")
+
+
+def batch_of(k: int):
+    return replace(random_batch(k, 8, 8, 33, ignored=0.1), step=k)
+
+
+PRECISIONS = {
+    "fp64": (Mixed(torch.float64, scale=TWO), torch.float64),
+    "bf16": (Mixed(torch.bfloat16), torch.float32),
+    "fp16": (Mixed(torch.float16, scale=HIGH), torch.float32),
+}
+
+
+def trained(worker) -> dict:
+    """Train each layout in each precision: its skipped steps, scales, and last state."""
+    torch.set_num_threads(1)
+    found = {}
+    for layout, recipe in LAYOUTS.items():
+        mesh = make_mesh(recipe.layout)
+        for name, (precision, dtype) in PRECISIONS.items():
+            seams = {"dtype": dtype, "optimizer": RULE, "micro_batches": 2}
+            trainer = replace(recipe, precision=precision)(CONFIG, 0, mesh, **seams)
+            skipped, scales = [], []
+            for k in range(STEPS):
+                step = trainer.step(batch_of(k).shard(trainer.data_rank, trainer.data_size))
+                skipped.append(step.skipped)
+                scales.append(trainer.precision.loss_scale)
+            state = trainer.full_state()
+            found[layout, name] = {"skipped": skipped, "scales": scales, "state": state}
+            trainer.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return launch(trained, 4, device="cpu")
+
+
+def alone(dtype, steps) -> Single:
+    """One process, trained on these steps."""
+    torch.set_num_threads(1)
+    twin = Single(CONFIG, 0, dtype=dtype, optimizer=RULE)
+    for k in steps:
+        twin.step(batch_of(k))
+    return twin
+
+
+def length(state: dict) -> float:
+    return sum(float(value.double().square().sum()) for value in state.values()) ** 0.5
+
+
+def minus(a: dict, b: dict) -> dict:
+    return {name: a[name].double() - b[name].double() for name in a}
+
+
+def test_in_fp64_every_strategy_is_exact_with_a_changing_scale(runs):
+    """Nothing is rounded, so any difference would be an error in scaling or in bookkeeping."""
+    plain = alone(torch.float64, range(STEPS)).full_state()
+    scales = [2.0**k for k in (12, 13, 13, 14, 14, 15, 15, 16)]
+    for run in runs:
+        for layout in LAYOUTS:
+            found = run[layout, "fp64"]
+            assert found["scales"] == scales, layout
+            assert found["state"]["precision"] == {"scale": 2.0**16, "good_steps": 0}
+            for key, value in plain["model"].items():
+                torch.testing.assert_close(found["state"]["model"][key], value, rtol=0, atol=1e-12)
+    assert TWO.scale == 2.0**12  # each Trainer has its own copy
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_rank_skips_the_same_steps(runs, layout):
+    """All ranks, whatever part of the model and of the batch they hold."""
+    found = [run[layout, "fp16"] for run in runs]
+    skipped, scales = found[0]["skipped"], found[0]["scales"]
+    assert all(run["skipped"] == skipped and run["scales"] == scales for run in found)
+    assert 2 <= sum(skipped) <= 6
+    assert skipped[0]
+    assert not skipped[-1]
+    assert scales[-1] == 2.0 ** (22 - sum(skipped))
+    assert not any(runs[0][layout, "bf16"]["skipped"])
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_in_16_bits_every_strategy_stays_within_its_bound(runs, layout, name):
+    """The distance from one process in fp32, over that process's movement."""
+    found, bound = [run[layout, name] for run in runs], PRECISIONS[name][0].bound
+    done = [k for k, skip in enumerate(found[0]["skipped"]) if not skip]
+    start, twin = (alone(torch.float32, steps).full_state()["model"] for steps in ([], done))
+    for run in found:
+        distance = length(minus(run["state"]["model"], twin)) / length(minus(twin, start))
+        assert 1e-4 < distance < bound <= 0.1
+
+
+def test_a_checkpoint_continues_the_scale():
+    precision = Mixed(torch.float64, scale=TWO)
+    make = partial(Recipe(precision=precision), CONFIG, dtype=torch.float64, optimizer=RULE)
+    first, second, whole = make(seed=0), make(seed=1), make(seed=0)
+    for k in range(3):
+        first.step(batch_of(k))
+    second.load(first.full_state())
+    for k in range(3, 5):
+        second.step(batch_of(k))
+    for k in range(5):
+        whole.step(batch_of(k))
+    assert second.precision.loss_scale == whole.precision.loss_scale == 2.0**14
+    for name, value in whole.full_state()["model"].items():
+        assert torch.equal(second.full_state()["model"][name], value)
+    # a state without a scale, from a strategy that needs none
+    second.load(alone(torch.float64, [0]).full_state())
+    assert second.precision.loss_scale == 2.0**14
+
+
+def test_clipping_uses_the_true_gradients():
+    trainers = [
+        Recipe(precision=precision)(CONFIG, 0, dtype=torch.float64, optimizer=RULE)
+        for precision in (Plain(), Mixed(torch.float64, scale=LossScale(scale=2.0**20)))
+    ]
+    plain, scaled = (trainer.step(batch_of(0)) for trainer in trainers)
+    assert scaled.grad_norm.item() == pytest.approx(plain.grad_norm.item(), rel=1e-12)
+    assert scaled.loss.item() == pytest.approx(plain.loss.item(), rel=1e-12)
+    for name, gradient in trainers[0].full_gradients().items():
+        torch.testing.assert_close(
+            trainers[1].full_gradients()[name], gradient, rtol=1e-12, atol=1e-15
+        )
+
+
+def test_a_loss_scale_saves_small_gradients_in_float16():
+    """With a loss of a millionth, fp16's gradients are zero; with a scale, they are not."""
+    found = {}
+    for scale in (1.0, 2.0**20):
+        precision = Mixed(torch.float16, scale=LossScale(scale=scale))
+        trainer = Recipe(precision=precision)(CONFIG, 0, optimizer=replace(RULE, clip=None))
+        right = trainer.model.loss
+        trainer.model.loss = lambda batch, right=right: tuple(v * 1e-6 for v in right(batch))
+        trainer.step(batch_of(0))
+        gradients = trainer.full_gradients().values()
+        found[scale] = sum(int((g != 0).sum()) for g in gradients) / sum(
+            g.numel() for g in gradients
+        )
+    assert found[1.0] < 0.5 < 0.9 < found[2.0**20]
+
+
+def test_float16_without_a_scale_is_refused():
+    with pytest.raises(ValueError, match=r"Mixed\(torch.float16, scale=LossScale\(\)\)"):
+        Mixed(torch.float16)
+
+
+@pytest.mark.parametrize("precision", [Mixed(), EmulatedFp8()], ids=["bf16", "fp8"])
+def test_training_in_few_bits_follows_fp32(precision):
+    """The loss of one batch falls to the same value; on many batches, the bound holds."""
+    fast = replace(RULE, lr=1e-2)
+    plain, low = (Recipe(precision=p)(CONFIG, 0, optimizer=fast) for p in (Plain(), precision))
+    for k in range(20):
+        theirs, ours = plain.step(batch_of(0)).loss.item(), low.step(batch_of(0)).loss.item()
+        if not k:
+            first = ours
+    assert ours < first - 1
+    assert ours == pytest.approx(theirs, abs=0.1)
+    low = Recipe(precision=precision)(CONFIG, 0, optimizer=RULE)
+    start, twin = (alone(torch.float32, steps).full_state()["model"] for steps in ([], range(8)))
+    for k in range(8):
+        low.step(batch_of(k))
+    distance = length(minus(low.full_state()["model"], twin)) / length(minus(twin, start))
+    least = 0.1 if isinstance(precision, EmulatedFp8) else 1e-3  # it does round
+    assert least < distance < low.bound == precision.bound < 1
+    assert ("emulated fp8" in low.lossy) == isinstance(precision, EmulatedFp8)

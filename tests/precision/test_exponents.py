@@ -1,0 +1,27 @@
+"""Numbers counted by their exponent, beside a count of the rounded numbers themselves."""
+
+import torch
+
+from helpers.precision.exponents import Exponents, exponents
+from helpers.precision.formats import BF16, FP16
+
+
+def test_counts():
+    inf, nan = float("inf"), float("nan")
+    found = exponents([torch.tensor([1.0, 1.99, 2.0, -0.5, 0.0, inf, -inf, nan])])
+    assert found.counts == {0: 2, 1: 1, -1: 1}
+    assert (found.zeros, found.infinite, found.nan, found.total) == (1, 2, 1, 8)
+    assert Exponents().add(torch.zeros(2), torch.ones(3)).total == 5
+    assert exponents({"a": torch.ones(2), "b": torch.full((1,), 8.0)}).counts == {0: 2, 3: 1}
+
+
+def test_shares_of_a_format_are_those_of_the_rounded_numbers():
+    torch.manual_seed(0)
+    x = torch.randn(50_000) * 2.0 ** torch.randint(-40, 20, (50_000,))
+    found = exponents([x])
+    half = x.half()
+    assert found.lost_in(FP16) == int((half == 0).sum())
+    subnormal = (half != 0) & (x.abs() < 2.0**-14)
+    assert found.subnormal_in(FP16) == int(subnormal.sum())
+    assert found.overflowing_in(FP16) == int((x.abs() >= 65536).sum()) > 0
+    assert found.lost_in(BF16) == found.overflowing_in(BF16) == 0

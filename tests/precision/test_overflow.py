@@ -1,0 +1,92 @@
+"""The first operation that is not finite is named, with its line, forward and backward."""
+
+import pytest
+import torch
+
+from helpers.models.gpt import GPTConfig, build
+from helpers.precision.overflow import find_overflow
+
+HALF = torch.float16
+
+
+def test_forward():
+    def function():
+        x = torch.full((4,), 300.0, dtype=HALF, requires_grad=True)
+        y = x / 2
+        z = x * x  # here
+        return (z + y).sum()
+
+    found = find_overflow(function)
+    assert (found.operation, found.kind, found.backward) == ("mul", "inf", False)
+    assert found.dtype is HALF
+    assert found.largest == 300
+    assert found.place == found.caller
+    assert found.place.text == "z = x * x  # here"
+    assert found.exponents.counts == {8: 8}
+    assert "mul made inf in torch.float16" in str(found)
+    assert "6.55e+04" in str(found)
+
+
+def test_nan_and_its_kind():
+    found = find_overflow(lambda: torch.zeros(2) / torch.zeros(2))
+    assert (found.operation, found.kind) == ("div", "NaN")
+    # the infinity is given, and its difference is the first NaN
+    found = find_overflow(lambda x: x * 2 - x, torch.tensor(float("inf")))
+    assert (found.operation, found.kind) == ("sub", "NaN")
+    found = find_overflow(lambda x: x.mul_(1000).add_(1), torch.full((2,), 1000.0, dtype=HALF))
+    assert (found.operation, found.kind) == ("mul", "inf")  # its input, not its result
+    assert found.largest == 1000
+
+
+def test_the_backward_names_the_line_of_the_forward():
+    def function():
+        x = torch.zeros(3, requires_grad=True)
+        y = torch.sqrt(x)  # slope at 0: infinite
+        y.sum().backward()
+
+    found = find_overflow(function)
+    assert (found.operation, found.kind, found.backward) == ("sqrt", "inf", True)
+    assert found.place.text.startswith("y = torch.sqrt(x)")
+    assert "the backward of sqrt" in str(found)
+
+
+def test_a_sum_of_gradients():
+    def function():
+        x = torch.ones(1, dtype=HALF, requires_grad=True)
+        y = x * 1.0
+        (y * 40_000 - 39_000).add(y * 40_000 - 40_000).sum().backward()
+
+    found = find_overflow(function)
+    assert found.operation == "the sum of gradients into mul"
+    assert found.kind == "inf"
+    assert found.place.text == "y = x * 1.0"
+
+
+def test_masks_are_no_overflow():
+    model = build(GPTConfig(vocab=17, context=8, width=32, attention="explicit"))
+    tokens = torch.arange(16).reshape(2, 8)
+
+    def step():
+        model.criterion(model(tokens), tokens)[0].backward()
+
+    assert find_overflow(step) is None
+    with torch.no_grad():
+        model.blocks["0"].mlp.down.weight.fill_(float("1e38"))
+    found = find_overflow(step)
+    assert found.place.file.endswith("gpt.py")
+    assert found.place != found.caller
+    assert found.caller.text.startswith("model.criterion(")
+    assert "called from" in str(found)
+    picture = found.draw()
+    assert "Inputs of" in repr(picture)
+
+
+def test_errors_of_the_function():
+    with pytest.raises(ZeroDivisionError):
+        find_overflow(lambda: 1 / 0)
+
+    def both():
+        torch.log(torch.zeros(1))
+        raise RuntimeError("later")
+
+    assert find_overflow(both).operation == "log"

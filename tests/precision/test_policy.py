@@ -1,0 +1,82 @@
+"""Our small autocast gives each operation of the GPT the format that PyTorch's gives it."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from helpers.models.gpt import GPTConfig, build
+from helpers.precision.policy import Policy
+from helpers.precision.recorder import operations_of
+
+SHAPES = {
+    "llama": {},
+    "explicit attention": {"attention": "explicit", "kv_heads": 2},
+    "gpt-2": {
+        "norm": "layer",
+        "positions": "learned",
+        "mlp": "gelu",
+        "bias": True,
+        "tied": False,
+    },
+}
+
+
+def training_step(context, **options):
+    """The operations of a forward and backward of a GPT; and its gradients' formats."""
+    model = build(GPTConfig(vocab=17, context=8, width=32, layers=2, **options))
+    tokens = torch.arange(16).reshape(2, 8)
+
+    def run():
+        with context:
+            loss, _ = model.criterion(model(tokens), tokens)
+        assert loss.dtype is torch.float32
+        loss.backward()
+
+    operations = operations_of(run)
+    assert {p.grad.dtype for p in model.parameters()} == {torch.float32}
+    return operations
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_format_of_each_operation(shape, dtype):
+    ours = training_step(Policy(dtype), **SHAPES[shape])
+    theirs = training_step(torch.autocast("cpu", dtype), **SHAPES[shape])
+    assert len(ours) > 60
+    assert {o.dtype for o in ours} == {torch.float32, dtype}
+    assert any(o.backward for o in ours)
+    # PyTorch's list for the CPU leaves softmax in the low format; its list for CUDA, and ours, do
+    # not. PyTorch's fused attention has a softmax in float32 inside.
+    different = {"_softmax", "_softmax_backward_data"} if shape == "explicit attention" else set()
+    assert [o.name for o in ours] == [o.name for o in theirs]
+    pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
+    assert {a.name for a, _ in pairs} == different
+    assert {(a.dtype, b.dtype) for a, b in pairs} <= {(torch.float32, dtype)}
+    assert Counter(a.name for a, _ in pairs) == dict.fromkeys(different, 2)  # one a layer
+
+
+def test_the_lists():
+    x, y = torch.ones(3, 3), torch.ones(3, 3, dtype=torch.bfloat16)
+    with Policy():
+        assert (x @ x).dtype is torch.bfloat16
+        assert torch.nn.functional.linear(x, x).dtype is torch.bfloat16
+        assert y.softmax(-1).dtype is torch.float32
+        assert y.exp().dtype is torch.float32
+        assert y.sum().dtype is torch.float32
+        assert torch.cat([x, y]).dtype is torch.float32
+        assert torch.cat([y, y]).dtype is torch.bfloat16
+        assert (y + y).dtype is torch.bfloat16
+        assert (x.double() @ x.double()).dtype is torch.float64
+    assert (x @ x).dtype is torch.float32
+    with Policy(wide={"add"}, low={"exp"}):
+        assert (y @ y).dtype is torch.bfloat16
+        assert x.exp().dtype is torch.bfloat16
+        assert torch.add(y, y).dtype is torch.float32
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match="two lists: exp;"):
+        Policy(low={"exp"})
+    with pytest.raises(ValueError, match="float32"):
+        Policy(torch.float32)

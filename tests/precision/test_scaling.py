@@ -1,0 +1,86 @@
+"""The factor of the loss makes every decision as `torch.amp.GradScaler` does."""
+
+import pytest
+import torch
+
+from helpers.precision.scaling import LossScale, static
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"scale": 8.0, "growth": 4.0, "backoff": 0.25, "interval": 3},
+        {"scale": 2.0**125, "interval": 1},  # would overflow float32
+    ],
+    ids=["default", "odd", "overflowing"],
+)
+def test_decisions_of_gradscaler(options):
+    ours = LossScale(**options)
+    theirs = torch.amp.GradScaler(
+        "cpu", ours.scale, ours.growth, ours.backoff, growth_interval=ours.interval
+    )
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=1e-3)
+    torch.manual_seed(0)
+    skips = 0
+    for step in range(60):
+        bad = bool(torch.rand(()) < 0.15) and step > 10
+        assert theirs.get_scale() == ours.scale
+        before = weight.detach().clone()
+        gradient = float("inf") if bad else ours.scale
+        theirs.scale(torch.zeros(1))  # makes its lazy tensors
+        weight.grad = torch.tensor([gradient])
+        theirs.step(optimizer)
+        skipped = torch.equal(before, weight)
+        assert skipped == bad
+        theirs.update()
+        ours.update(skipped=skipped)
+        skips += skipped
+    assert theirs.get_scale() == ours.scale
+    assert skips > 3
+
+
+def test_it_grows_after_good_steps_in_a_row():
+    scale = LossScale(scale=4.0, interval=2)
+    seen = []
+    for skipped in (False, False, False, True, False, False):
+        scale.update(skipped=skipped)
+        seen.append(scale.scale)
+    assert seen == [4, 8, 8, 4, 4, 8]  # the good step before the skipped one does not count
+
+
+def test_state_continues_the_decisions():
+    first = LossScale(scale=4.0, interval=3)
+    first.update(skipped=False)
+    first.update(skipped=False)
+    second = LossScale(scale=1.0, interval=3)
+    second.load(first.state())
+    second.update(skipped=False)
+    assert second.scale == 8
+
+
+def test_a_static_scale_never_changes():
+    scale = static(128.0)
+    for skipped in (True, False) * 1500:
+        scale.update(skipped=skipped)
+    assert scale.scale == 128
+    for _ in range(2001):
+        scale.update(skipped=False)
+    assert scale.scale == 128
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scale": 0.0}, "positive"),
+        ({"scale": float("inf")}, "positive"),
+        ({"growth": 0.5}, "growth"),
+        ({"backoff": 0.0}, "backoff"),
+        ({"backoff": 2.0}, "backoff"),
+        ({"interval": 0}, "interval"),
+    ],
+)
+def test_what_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        LossScale(**options)
