@@ -11,6 +11,7 @@ later process waits for ever. So a lock of the system, which ends with its proce
 
 import contextlib
 import fcntl
+import io
 import logging
 import os
 import shutil
@@ -22,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
+import torch.distributed as dist
 
 SIGN_OF_LIFE_SECONDS = 20.0
 PROJECT = Path(__file__).resolve().parents[3]
@@ -53,6 +55,9 @@ def deepspeed(device: torch.device | str = "cpu") -> ModuleType:
     if kind == "cpu" and kind not in _prepared:
         compile_extension()
         _prepared.add(kind)
+    if dist.is_initialized():
+        with contextlib.redirect_stdout(io.StringIO()):  # every rank would print a line
+            deepspeed.init_distributed(dist.get_backend(), auto_mpi_discovery=False, verbose=False)
     return deepspeed
 
 

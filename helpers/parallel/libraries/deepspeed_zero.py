@@ -6,8 +6,7 @@ each rank. Its functions `safe_get_full_…` gather a parameter's own piece, by 
 
 import contextlib
 import copy
-import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -87,8 +86,7 @@ class DeepSpeedZero(Strategy):
             first_values(parts, self.parameters, make)
         trained = {name: p for name, p in self.parameters.items() if p.requires_grad}
         plain = self.rule.make(trained, parts)
-        with quiet():
-            self.engine = self.initialize(Loss(self.model), plain)
+        self.engine = self.initialize(Loss(self.model), plain)
         if self.engine.zero_optimization_stage() != self.stage:
             raise ValueError(
                 f"DeepSpeed runs stage {self.engine.zero_optimization_stage()}, not {self.stage}"
@@ -345,10 +343,3 @@ def shard_of(value: torch.Tensor, size: int, rank: int) -> torch.Tensor:
 def is_slot(value) -> bool:
     """Whether an optimizer's value has the parameter's shape; the step count does not."""
     return isinstance(value, torch.Tensor) and value.ndim > 0
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Drop what DeepSpeed prints on every rank."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        yield
