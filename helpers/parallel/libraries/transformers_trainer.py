@@ -105,6 +105,8 @@ def train(
             logging_steps=1,
             save_strategy="no",
             report_to=[],
+            log_level="error",
+            log_level_replica="error",
             disable_tqdm=True,
             remove_unused_columns=False,
         )
