@@ -25,6 +25,7 @@ from helpers.state.first_values import first_values
 from helpers.state.placing import whole
 
 CLIPPED = "clipped gradient"  # a slot beside the optimizer's own, while full_gradients gathers it
+BOUND = 0.5  # in bf16, 8 steps of AdamW on a small model: measured 0.35
 BUCKET = 50_000  # numbers: DeepSpeed's default, 5e8, is for GPUs
 
 
@@ -36,7 +37,7 @@ class DeepSpeedZero(Strategy):
     ranks; `scale_wrt_gas=False` stops DeepSpeed's own division by the number of micro-batches.
 
     DeepSpeed trains in float32 or below: its reductions refuse float64, and stages 1 to 3 keep
-    master copies in float32.
+    master copies in float32. With "bf16" in the settings the strategy is lossy.
 
     Args:
         config, seed, mesh, device, optimizer, micro_batches: as for Trainer; the mesh has one axis,
@@ -68,15 +69,18 @@ class DeepSpeedZero(Strategy):
             raise ValueError(f"make the mesh with the axis dp only, not {mesh.layout!r}")
         if dtype != torch.float32:
             raise ValueError(
-                f"DeepSpeed cannot train in {dtype}: its reductions refuse float64, and it rounds "
-                "to 16 bits by its own settings. Use dtype=torch.float32, and a looser tolerance"
+                f"DeepSpeed cannot train in {dtype}: its reductions refuse float64, and its settings "
+                "choose 16 bits. Use dtype=torch.float32"
             )
         self.rule, self.micro_batches = optimizer or OptimizerConfig(), micro_batches
         self.world_size = self.data_size = mesh.layout.world_size
         self.data_rank, self.device = mesh.index("dp"), torch.device(device)
         self.group = GroupTransport(mesh.group("dp"))
         self.settings = completed(settings or {}, self.rule, micro_batches, stage)
-        self.stage = read(self.settings, self.data_size).stage
+        reading = read(self.settings, self.data_size)
+        self.stage = reading.stage
+        if reading.sixteen_bit:
+            self.lossy, self.bound = "DeepSpeed computes in 16 bits, also the first values", BOUND
         self.library = deepspeed(device)
         self.model = config.build(dtype, device, seed=seed)
         self.parameters = dict(self.model.named_parameters())
@@ -119,7 +123,10 @@ class DeepSpeedZero(Strategy):
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def keep(self, optimizer, *_):
-        """Copy the clipped gradients, because DeepSpeed frees them in the same call."""
+        """Copy this rank's clipped gradients: DeepSpeed frees them in the same call.
+
+        `full_gradients` needs them. `held` does not count them.
+        """
         for group in optimizer.param_groups:
             for p in group["params"]:
                 if p.grad is not None:

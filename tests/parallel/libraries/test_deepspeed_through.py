@@ -51,6 +51,7 @@ def through(mesh) -> dict:
         far.append(apart(ours.full_gradients(), one.full_gradients()))
         far.append(apart(flat(ours.full_state()), flat(one.full_state())))
     found["far"], found["type"] = max(far), type(ours.engine).__name__
+    found["stage"] = ours.engine.zero_optimization_stage()
     ours.close()
     for name, options in {"stage 0": {"stage": 0}, "own": {"settings": {"optimizer": {}}}}.items():
         try:
@@ -102,6 +103,7 @@ def silently() -> dict:
 def test_accelerate_trains_by_deepspeed(runs):
     for run in runs.column("accelerate"):
         assert run["type"] == "DeepSpeedEngine"
+        assert run["stage"] == 3
         assert run["far"] < 2e-6
         assert "DeepSpeedZero itself" in run["stage 0"]
         assert "DeepSpeedZero itself" in run["own"]
