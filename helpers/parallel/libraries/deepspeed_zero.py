@@ -69,8 +69,8 @@ class DeepSpeedZero(Strategy):
             raise ValueError(f"make the mesh with the axis dp only, not {mesh.layout!r}")
         if dtype != torch.float32:
             raise ValueError(
-                f"DeepSpeed cannot train in {dtype}: its reductions refuse float64, and its settings "
-                "choose 16 bits. Use dtype=torch.float32"
+                f"DeepSpeed cannot train in {dtype}: its reductions refuse float64, and its "
+                "settings choose 16 bits. Use dtype=torch.float32"
             )
         self.rule, self.micro_batches = optimizer or OptimizerConfig(), micro_batches
         self.world_size = self.data_size = mesh.layout.world_size

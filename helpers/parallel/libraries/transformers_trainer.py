@@ -74,7 +74,7 @@ def train(
     sizes = {len(batch) for batch in batches}
     if len(sizes) != 1 or (size := sizes.pop()) % ranks:
         raise ValueError(f"the Trainer needs batches of one size that {ranks} ranks divide")
-    from transformers import PrinterCallback, Trainer, TrainingArguments
+    from transformers import PrinterCallback, Trainer
 
     model = config.build(torch.float32, device, seed=seed)
     named = dict(model.named_parameters())
@@ -91,28 +91,9 @@ def train(
             return self.optimizer
 
     with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            folder,
-            deepspeed=copy.deepcopy(dict(settings)),
-            use_cpu=torch.device(device).type == "cpu",  # else it counts one rank on a CPU
-            dataloader_pin_memory=torch.device(device).type == "cuda",
-            per_device_train_batch_size=size // ranks,
-            max_steps=len(batches),
-            train_sampling_strategy="sequential",
-            learning_rate=rule.lr,
-            lr_scheduler_type="constant",
-            max_grad_norm=rule.clip or 0.0,
-            logging_steps=1,
-            save_strategy="no",
-            report_to=[],
-            log_level="error",
-            log_level_replica="error",
-            disable_tqdm=True,
-            remove_unused_columns=False,
-        )
         trainer = WithOurRule(
             ForTrainer(model),
-            arguments,
+            arguments(folder, settings, device, rule, size // ranks, len(batches)),
             train_dataset=[row for batch in batches for row in rows_of(batch)],
         )
         expect_ranks(trainer.accelerator.num_processes, ranks, "transformers.Trainer")
@@ -128,6 +109,32 @@ def train(
         wrapper=type(engine).__name__,
         optimizer=type(engine.optimizer).__name__,
         model=values,
+    )
+
+
+def arguments(folder: str, settings: Mapping, device, rule: OptimizerConfig, rows: int, steps: int):
+    """The TrainingArguments: each of `steps` steps has `rows` sequences of a rank, in order."""
+    from transformers import TrainingArguments
+
+    cpu = torch.device(device).type == "cpu"
+    return TrainingArguments(
+        folder,
+        deepspeed=copy.deepcopy(dict(settings)),
+        use_cpu=cpu,  # without it, the Trainer counts one rank on a CPU
+        dataloader_pin_memory=not cpu,
+        per_device_train_batch_size=rows,
+        max_steps=steps,
+        train_sampling_strategy="sequential",
+        learning_rate=rule.lr,
+        lr_scheduler_type="constant",
+        max_grad_norm=rule.clip or 0.0,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        log_level="error",
+        log_level_replica="error",
+        disable_tqdm=True,
+        remove_unused_columns=False,
     )
 
 
