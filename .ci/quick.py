@@ -19,6 +19,10 @@ ALWAYS = ("tests/test_floors.py", "tests/test_environment.py")
 OTHERS = {
     "notebooks/solutions/mpi/": ["tests/notebooks/test_scripts.py"],
     "notebooks/solutions/": ["tests/notebooks/test_exercises.py"],
+    "notebooks/project/": [
+        "tests/notebooks/project/test_distributed.py",
+        "tests/check/submission/test_project.py",
+    ],
     "notebooks/": ["tests/notebooks/test_scripts.py"],
     ".ci/notebooks.py": ["tests/notebooks/test_tool.py"],
     ".ci/licences": ["tests/test_licences.py"],

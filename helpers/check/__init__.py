@@ -48,6 +48,7 @@ _PLACE = {
     "master_adam": "week08.master_adam",
     "round_stochastically": "week08.stochastic",
     "mixed_bytes": "week08.mixed_bytes",
+    "project": "submission.project",
 }
 
 __all__ = sorted(_PLACE)

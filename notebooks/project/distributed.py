@@ -1,0 +1,123 @@
+"""Train the small Transformer on several ranks: data parallel or ZeRO, with checkpoints.
+
+    torchrun --standalone --nproc-per-node 2 distributed.py --stage 3 --folder runs/a
+    accelerate launch distributed.py --stage 3      the ranks of Accelerate, or `launch`'s own
+    python distributed.py --ranks 2 --stage 3       `launch` starts the ranks
+
+--stage 0: data parallel    1: shard the optimizer's state    2: and gradients    3: and parameters
+
+Run the same command after a crash: the training continues from the last whole checkpoint. That run
+may use another stage, and another number of ranks. `distributed_plain_torch.py` does the same
+without `helpers`.
+
+Prints lines of JSON: each step's loss, each checkpoint, and the bytes that each rank holds. Load
+only your own checkpoints: PyTorch keeps a checkpoint's table of contents as a pickle.
+"""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import torch
+
+from helpers import launch
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.data.blocks import pack
+from helpers.data.order import Order
+from helpers.data.source import Source
+from helpers.models.config import GPTConfig
+from helpers.parallel.ddp.owner import Replicated
+from helpers.parallel.optimizer import OptimizerConfig
+from helpers.parallel.recipe import Recipe
+from helpers.parallel.zero.stage1 import Zero1
+from helpers.parallel.zero.stage2 import Zero2
+from helpers.parallel.zero.stage3 import Zero3
+from helpers.state import checkpoint
+from helpers.training.loop import train
+
+CONFIG, BATCH = GPTConfig(context=64, width=64, layers=2, heads=4), 16
+OPTIMIZER, WARM_UP = OptimizerConfig(lr=3e-3), 20
+OWNERS = {0: Replicated, 1: Zero1, 2: Zero2, 3: Zero3}
+
+
+def learning_rate(step):
+    return OPTIMIZER.lr * min(1, (step + 1) / WARM_UP)
+
+
+def load(folder, mesh, trainer):
+    """Load the last whole checkpoint, if there is one; return the number of the next step."""
+    whole = sorted(folder.glob("step-*"))
+    if not whole:
+        return 0
+    owner = trainer.owner
+    with torch.no_grad():
+        kept = checkpoint.load(whole[-1], mesh, owner.world.parts, owner.masters)
+    for name, slots in kept.items():
+        owner.optimizer.state[owner.masters[name]] = slots
+    trainer.spread()
+    return int(whole[-1].name.removeprefix("step-"))
+
+
+def save(folder, step, mesh, trainer):
+    """Write a checkpoint. It has its name only when it is whole: a rename happens, or does not.
+
+    Each rank writes what it holds, so no rank needs memory for the whole model.
+    """
+    owner = trainer.owner
+    kept = {n: owner.optimizer.state[master] for n, master in owner.masters.items()}
+    checkpoint.save(folder / "part", mesh, owner.world.parts, owner.masters, kept)
+    if mesh.rank == 0:  # `save` has returned, so every rank has written its part
+        (folder / "part").rename(folder / f"step-{step:08}")
+        for old in sorted(folder.glob("step-*"))[:-1]:
+            shutil.rmtree(old)
+        say(saved=step)
+
+
+def say(**facts):
+    """Print a line with one write, so that the lines of ranks do not mix."""
+    print(json.dumps(facts) + "\n", end="", flush=True)
+
+
+def run(worker, stage, steps, save_every, folder, data, dtype):
+    """Train on this rank, from the last checkpoint to the last step."""
+    if worker.device.type == "cpu":
+        torch.set_num_threads(1)
+    mesh = make_mesh(Layout(dp=worker.world_size), worker.device)
+    options = {"dtype": getattr(torch, dtype), "device": worker.device}
+    options["optimizer"] = OPTIMIZER
+    trainer = Recipe(owner=OWNERS[stage])(CONFIG, 0, mesh, **options)
+    text = data if data in ("python", "wikitext") else [Path(data).read_text()]
+    blocks = pack(text, CONFIG.context)
+    source = Source(blocks, Order(len(blocks), BATCH, seed=0))
+    first = load(folder, mesh, trainer)
+    if worker.rank == 0:
+        shutil.rmtree(folder / "part", ignore_errors=True)  # of a save that broke off
+
+    def log(step, loss, **_):
+        if worker.rank == 0:
+            say(step=step, loss=loss)
+
+    while first < steps:
+        last = min(steps, (first // save_every + 1) * save_every)
+        train(trainer, source, first=first, steps=last, schedule=learning_rate, log=log)
+        save(folder, last, mesh, trainer)
+        first = last
+    held = {"parameters": 0, "gradients": 0, "optimizer": 0}
+    for (kind, _device), size in trainer.held().items():
+        held[kind] = held.get(kind, 0) + size
+    say(rank=worker.rank, bytes=held)
+    trainer.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--stage", type=int, choices=OWNERS, default=0)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--save-every", type=int, default=50)
+    parser.add_argument("--folder", type=Path, default="checkpoints")
+    parser.add_argument("--data", default="python", help="or wikitext, or a file")
+    parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
+    parser.add_argument("--ranks", type=int, default=2, help="without a launcher")
+    options = vars(parser.parse_args())
+    launch(run, workers=options.pop("ranks"), **options)

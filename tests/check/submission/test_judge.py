@@ -1,0 +1,120 @@
+"""What the judge says about lines that a script could print, without running one."""
+
+import json
+
+import pytest
+
+from helpers.check.oracle import NotRight
+from helpers.check.submission import judge
+from helpers.check.submission.job import Result, read
+
+HELD = {"parameters": 8, "gradients": 8, "optimizer": 16}
+TWIN = Result(losses={0: 5.0, 1: 4.0, 2: 3.0}, held={0: HELD})
+
+
+def printed(tmp_path, *lines, code=0, errors="", notes=()) -> Result:
+    """The result of a run that printed these lines."""
+    text = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    (tmp_path / "out").write_text("\n".join(text))
+    (tmp_path / "err").write_text(errors)
+    for rank, note in enumerate(notes):
+        (tmp_path / f"notes-{rank}").write_text(json.dumps({"wrote": note}))
+    return read(tmp_path, code, hung=False)
+
+
+def step(number, loss=5.0):
+    return {"step": number, "loss": loss}
+
+
+def test_lines_that_count(tmp_path):
+    found = printed(
+        tmp_path, "hello", "[1]", step(4), {"saved": 5}, step("5"), step(6, "4"), step(True), "7",
+        {"rank": 1, "bytes": {"parameters": 3, "name": "x"}}, notes=["a", "b", "a"],
+    )  # fmt: skip
+    assert (found.losses, found.saved, found.first) == ({4: 5.0}, [5], 4)
+    assert found.held == {1: {"parameters": 3}}
+    assert found.writers == {"a": {0, 2}, "b": {1}}
+
+
+@pytest.mark.parametrize(
+    ("lines", "finding"),
+    [
+        ([], "printed no loss"),
+        ([{"step": 0, "loss": "5.0"}], "printed no loss"),
+        ([step(0), step(0), step(1)], "printed step 0 twice"),
+        ([step(0)], "printed the steps 0, not 0 to 1"),
+        ([step(0), step(1), step(2)], "printed the steps 0 to 2, not 0 to 1"),
+    ],
+)
+def test_steps(tmp_path, lines, finding):
+    judge.judge_end(printed(tmp_path, step(1), step(0)), range(2))
+    with pytest.raises(NotRight, match=finding):
+        judge.judge_end(printed(tmp_path, *lines), range(2))
+
+
+def test_a_failed_run_shows_its_error(tmp_path):
+    errors = "Traceback\nValueError: no\nE11 torch/distributed/elastic/multiprocessing/api.py:9] x"
+    with pytest.raises(NotRight) as error:
+        judge.judge_end(printed(tmp_path, code=1, errors=errors), range(2))
+    assert "exit code 1" in error.value.finding
+    assert "ValueError: no" in error.value.finding
+    assert "elastic" not in error.value.finding
+
+
+def test_a_stub_is_no_failure(tmp_path):
+    with pytest.raises(judge.NotWritten):
+        judge.judge_end(printed(tmp_path, code=1, errors="[rank0]: NotImplementedError\nE1"), ())
+    with pytest.raises(NotRight, match="exit code 1"):
+        judge.judge_end(printed(tmp_path, code=1, errors="NotImplementedError: no such op"), ())
+
+
+@pytest.mark.parametrize(
+    ("held", "stage", "right"),
+    [
+        ({0: HELD, 1: HELD}, 0, True),
+        ({0: HELD, 1: HELD}, 1, False),
+        ({0: HELD | {"optimizer": 9}, 1: HELD | {"optimizer": 7}}, 1, True),
+        ({0: HELD | {"optimizer": 8}, 1: HELD}, 1, False),
+        ({0: HELD | {"optimizer": 8}, 1: HELD | {"optimizer": 8}}, 2, False),
+        ({0: HELD | {"optimizer": 8, "gradients": 4}} | {1: {**HELD, "optimizer": 8}}, 2, False),
+        ({rank: {"parameters": 8, "gradients": 4, "optimizer": 8} for rank in (0, 1)}, 2, True),
+        ({rank: {"parameters": 8, "gradients": 4, "optimizer": 8} for rank in (0, 1)}, 3, False),
+        ({rank: {"parameters": 4, "gradients": 4, "optimizer": 8} for rank in (0, 1)}, 3, True),
+        ({0: HELD}, 0, False),
+        ({0: HELD, 1: {"parameters": 8}}, 0, False),
+    ],
+)
+def test_bytes(held, stage, right):
+    found = Result(losses=TWIN.losses, held=held)
+    if right:
+        judge.judge_bytes(found, TWIN, stage, 2)
+    else:
+        with pytest.raises(NotRight, match="bytes"):
+            judge.judge_bytes(found, TWIN, stage, 2)
+
+
+def test_a_loss_that_rounds_differently_is_right():
+    judge.judge_curve(Result(losses={0: 5.0, 1: 4.0 + 1e-12}), TWIN, 2)
+    with pytest.raises(NotRight, match=r"step 1: the loss is 4\.000001"):
+        judge.judge_curve(Result(losses={0: 5.0, 1: 4.000001}), TWIN, 2)
+    with pytest.raises(NotRight, match="step 1: the loss is nan"):
+        judge.judge_curve(Result(losses={0: 5.0, 1: float("nan")}), TWIN, 2)
+
+
+def test_checkpoints_are_reported_and_there():
+    judge.judge_saved(Result(saved=[4, 8]), [4, 8], [100])
+    for saved in ([4], [4, 4, 8], [8, 4]):
+        with pytest.raises(NotRight, match=r"not \[4, 8\]"):
+            judge.judge_saved(Result(saved=saved), [4, 8], [100])
+    with pytest.raises(NotRight, match="the folder is empty"):
+        judge.judge_saved(Result(saved=[4]), [4], [])
+
+
+def test_killed_runs():
+    with pytest.raises(NotRight, match="neither went on nor ended"):
+        judge.judge_killed(Result(hung=True), TWIN, 0, 2)
+    with pytest.raises(NotRight, match="yet the script ended well"):
+        judge.judge_died(Result(code=0))
+    judge.judge_died(Result(code=1))
+    with pytest.raises(NotRight, match="does not start again"):
+        judge.judge_first(Result(code=1), 4)
