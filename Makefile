@@ -90,7 +90,7 @@ ifneq ($(TORCH),$(shell cat .venv/torch 2>/dev/null))
 endif
 endif
 
-.venv/installed: pyproject.toml environment.yml .ci/lock.txt .ci/install
+.venv/installed: pyproject.toml environment.yml .ci/lock.txt .ci/lock-late.txt .ci/install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "This needs Python 3.11 or newer, and '$(PYTHON)' is not; name one: make PYTHON=python3.12 …" >&2; \
 	    exit 1; }

@@ -1,4 +1,4 @@
-"""Write .ci/lock.txt anew: every library that `make setup` installs, by version and hash.
+"""Write .ci/lock.txt and .ci/lock-late.txt anew: what `make setup` installs, by version and hash.
 
     lock.py [--upgrade]
     lock.py --covers
@@ -7,6 +7,9 @@ uv chooses the versions, for every system and every Python that the project acce
 pins of environment.yml, then the versions in the present lock, then the newest versions. With
 --upgrade, uv ignores the present lock. The lock leaves out PyTorch and the libraries that only a
 build of PyTorch brings, because students choose a build.
+
+The late lock has the libraries that come after PyTorch, at the pins of environment.yml: DeepSpeed,
+which has no files but its source, and Triton, which some builds of PyTorch bring and others do not.
 
 The head of the lock names the systems and Pythons for which each library has a file without need
 of a compiler. --covers checks the Python that runs it. The exit code is 0 if the lock covers that
@@ -25,6 +28,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / ".ci" / "lock.txt"
+LATE = ROOT / ".ci" / "lock-late.txt"
+AFTER_TORCH = ("deepspeed", "triton")
 # Libraries that a build of PyTorch for GPUs requires, and a build for the CPU does not.
 BUILD = re.compile(r"torch|pytorch-triton.*|triton|nvidia-.*|cuda-.*")
 # The systems of the course, in Python's name and uv's name. The lock's head leaves out a system if
@@ -41,6 +46,10 @@ HEAD = """\
 # Every library of the course but PyTorch, by version and hash. `make lock` writes this file from
 # pyproject.toml and environment.yml; `make setup` installs it. It has files for:
 """
+LATE_HEAD = """\
+# What `make setup` installs after PyTorch, by version and hash: DeepSpeed from its source, and
+# Triton if the build of PyTorch brought none. `make lock` writes this file from environment.yml.
+"""
 
 
 def wanted(root: Path = ROOT) -> list[str]:
@@ -48,7 +57,13 @@ def wanted(root: Path = ROOT) -> list[str]:
     settings = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
     project = settings["project"]
     build = [*settings["build-system"]["requires"], "editables"]  # hatchling needs it for `pip -e`
-    return [*build, *project["dependencies"], *project["optional-dependencies"]["dev"]]
+    every = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    return [*build, *(line for line in every if name_of(line) not in AFTER_TORCH)]
+
+
+def name_of(requirement: str) -> str:
+    """Return the library's name from a line such as `triton>=3.4; sys_platform == 'linux'`."""
+    return re.match(r"[\w.-]*", requirement)[0]
 
 
 def pins(root: Path = ROOT) -> list[str]:
@@ -60,7 +75,7 @@ def pins(root: Path = ROOT) -> list[str]:
 def without_build(text: str) -> str:
     """Return a lock without the libraries that belong to a build of PyTorch."""
     blocks = re.split(r"^(?=[A-Za-z])", text, flags=re.MULTILINE)
-    return "".join(b for b in blocks if not BUILD.fullmatch(re.match(r"[\w.-]*", b)[0]))
+    return "".join(b for b in blocks if not BUILD.fullmatch(name_of(b)))
 
 
 def compile_lock(folder: Path, upgrade: list[str]) -> str:
@@ -74,6 +89,15 @@ def compile_lock(folder: Path, upgrade: list[str]) -> str:
     uv(folder, "--universal", "--python-version", oldest, "--generate-hashes", "--no-header",
        "--no-annotate", "--constraints", "pins", "wanted", "-o", "lock", *upgrade)  # fmt: skip
     return without_build((folder / "lock").read_text())
+
+
+def compile_late(folder: Path) -> str:
+    """Return the late lock: the pins of its libraries, with hashes."""
+    late = [pin for pin in pins() if name_of(pin) in AFTER_TORCH]
+    (folder / "late-pins").write_text("\n".join(late))
+    uv(folder, "--universal", "--no-deps", "--generate-hashes", "--no-header", "--no-annotate",
+       "late-pins", "-o", "late", files=())  # fmt: skip
+    return (folder / "late").read_text()
 
 
 def supported(folder: Path) -> str:
@@ -94,9 +118,9 @@ def supported(folder: Path) -> str:
     return "".join(lines)
 
 
-def uv(folder: Path, *arguments: str, quiet: bool = False):
-    """Run `uv pip compile`, only with files that need no compiler."""
-    command = ["uv", "pip", "compile", "--quiet", "--only-binary", ":all:", *arguments]
+def uv(folder: Path, *arguments: str, quiet: bool = False, files=("--only-binary", ":all:")):
+    """Run `uv pip compile`, by default only with files that need no compiler."""
+    command = ["uv", "pip", "compile", "--quiet", *files, *arguments]
     errors = subprocess.DEVNULL if quiet else None
     subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=errors, check=True)
 
@@ -127,12 +151,13 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         try:
-            found = compile_lock(folder, arguments)
+            found, late = compile_lock(folder, arguments), compile_late(folder)
         except subprocess.CalledProcessError as error:
             return error.returncode
         (folder / "lock").write_text(found)
         systems = supported(folder)
     LOCK.write_text(HEAD + systems + found, "utf-8")
+    LATE.write_text(LATE_HEAD + late, "utf-8")
     count = len(re.findall(r"^[a-z]", found, re.MULTILINE))
     print(f"{LOCK.relative_to(ROOT)}: {count} libraries, for\n{systems}", end="")
     return 0

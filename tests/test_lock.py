@@ -18,6 +18,8 @@ from tests.test_environment import declared, pins
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / ".ci" / "lock.txt").read_text(encoding="utf-8")
+LATE = (ROOT / ".ci" / "lock-late.txt").read_text(encoding="utf-8")
+AFTER_TORCH = ("deepspeed", "triton")
 SYSTEM = {"os_name": "posix", "platform_python_implementation": "CPython",
           "implementation_name": "cpython", "extra": ""}  # fmt: skip
 COVERED = re.findall(r"^#   (\w+)-(\w+): ([\d. ]+)$", TEXT, re.MULTILINE)
@@ -36,9 +38,9 @@ def lock():
     return ci("lock")
 
 
-def entries():
-    """(requirement, its hashes) of each library in the lock."""
-    text = re.sub(r"^#.*\n", "", TEXT, flags=re.MULTILINE).replace("\\\n", " ")
+def entries(lock=TEXT):
+    """(requirement, its hashes) of each library in a lock."""
+    text = re.sub(r"^#.*\n", "", lock, flags=re.MULTILINE).replace("\\\n", " ")
     for line in text.splitlines():
         requirement, *hashes = line.split(" --hash=")
         yield Requirement(requirement), [found.strip() for found in hashes]
@@ -57,9 +59,10 @@ def locked(place) -> dict[str, Version]:
 
 
 def test_each_library_has_one_version_and_hashes():
-    found = list(entries())
+    found, late = list(entries()), list(entries(LATE))
     assert len(found) > 150
-    for requirement, hashes in found:
+    assert [requirement.name for requirement, _ in late] == list(AFTER_TORCH)
+    for requirement, hashes in found + late:
         assert [s.operator for s in requirement.specifier] == ["=="], requirement
         assert requirement.url is None
         assert hashes, requirement
@@ -68,7 +71,7 @@ def test_each_library_has_one_version_and_hashes():
 
 def test_no_place_is_named():
     """No registry, no mirror, no folder: students have their own, and hashes suffice."""
-    assert not re.search(r"https?:|file:|//|--(?!hash=)|@|localhost", TEXT)
+    assert not re.search(r"https?:|file:|//|--(?!hash=)|@|localhost", TEXT + LATE)
 
 
 @pytest.mark.parametrize(
@@ -76,14 +79,28 @@ def test_no_place_is_named():
 )
 def test_it_keeps_the_pins_and_lies_in_the_ranges(place):
     found = locked(place)
-    expected = {name: pin for name, pin in pins().items() if not OF_A_BUILD.fullmatch(name)}
-    assert {name: found.get(name) for name in expected} == expected
-    outside = [
-        str(r)
-        for r in declared()
-        if not OF_A_BUILD.fullmatch(r.name) and found[canonicalize_name(r.name)] not in r.specifier
+    here = [
+        r for r in declared() if in_the_lock(r.name) and (not r.marker or r.marker.evaluate(place))
     ]
+    names = {canonicalize_name(r.name) for r in here}
+    assert {name: found.get(name) for name in names} == {name: pins()[name] for name in names}
+    outside = [str(r) for r in here if found[canonicalize_name(r.name)] not in r.specifier]
     assert outside == []
+
+
+def in_the_lock(name: str) -> bool:
+    return not OF_A_BUILD.fullmatch(name) and name not in AFTER_TORCH
+
+
+def test_what_comes_after_torch_is_at_its_pin():
+    """Triton's pin is the version that PyTorch's own build requires, so that both can be there."""
+    assert {r.name: Version(next(iter(r.specifier)).version) for r, _ in entries(LATE)} == {
+        name: pins()[name] for name in AFTER_TORCH
+    }
+    assert not {r.name for r, _ in entries()} & set(AFTER_TORCH)
+    for need in map(Requirement, distribution("torch").requires or []):
+        if need.name == "triton" and (not need.marker or need.marker.evaluate()):
+            assert pins()["triton"] in need.specifier
 
 
 def test_the_systems_of_students_are_covered():
@@ -108,7 +125,8 @@ def test_what_the_libraries_require_is_in_it():
         if (name, *requirement.extras) in seen or OF_A_BUILD.fullmatch(name):
             continue
         seen.add((name, *requirement.extras))
-        assert name in here, f"{requirement} is required, and not in the lock"
+        if name not in AFTER_TORCH:
+            assert name in here, f"{requirement} is required, and not in the lock"
         try:
             needs = distribution(name).requires or []
         except PackageNotFoundError:  # an environment that `make` did not make
@@ -197,6 +215,8 @@ def test_what_a_build_of_torch_requires_is_taken_out(lock):
 PIP = """\
 #!/bin/bash
 if test "$1" = .ci/lock.py; then echo -n "$UNCOVERED"; test -z "$UNCOVERED"; exit; fi
+if test "$1" = -c; then [[ " $HAS " == *" $3 "* ]]; exit; fi
+if [[ "$2" == helpers.* ]]; then echo "$2" >> compiled; exit $COMPILER_FAILS; fi
 echo "$@" >> asked
 if [[ "$*" == *--require-hashes* ]]; then exit $LOCKED_FAILS; fi
 """
@@ -205,7 +225,7 @@ if [[ "$*" == *--require-hashes* ]]; then exit $LOCKED_FAILS; fi
 @pytest.fixture
 def setup(tmp_path):
     """Runs .ci/install with a pip that only notes what it is asked for."""
-    for name in (".ci/install", ".ci/lock.txt", "environment.yml"):
+    for name in (".ci/install", ".ci/lock.txt", ".ci/lock-late.txt", "environment.yml"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     python = tmp_path / ".venv" / "bin" / "python"
@@ -213,8 +233,9 @@ def setup(tmp_path):
     python.write_text(PIP)
     python.chmod(0o755)
 
-    def run(lock="", uncovered="", fails=0):
+    def run(lock="", uncovered="", fails=0, has="deepspeed", compiler_fails=0):
         environ = {"LOCK": lock, "UNCOVERED": uncovered, "LOCKED_FAILS": str(fails)}
+        environ |= {"HAS": has, "COMPILER_FAILS": str(compiler_fails)}
         (tmp_path / "asked").unlink(missing_ok=True)
         done = subprocess.run(
             ["bash", tmp_path / ".ci/install"],
@@ -229,16 +250,41 @@ def setup(tmp_path):
 
 
 LOCKED = "--require-hashes --no-deps --only-binary :all: -r .ci/lock.txt"
+AFTER = "--require-hashes --no-deps --no-build-isolation -r .venv/late.txt"
 
 
 def test_the_lock_is_installed_by_hash_and_then_torch(setup):
     run, folder = setup
     done, asked = run()
     assert done.returncode == 0, done.stderr
-    assert asked == [LOCKED, f"torch=={pins()['torch']}", "--no-deps --no-build-isolation -e ."]
+    course = "--no-deps --no-build-isolation -e ."
+    assert asked == [LOCKED, f"torch=={pins()['torch']}", AFTER, course]
     assert (folder / ".venv/locked").exists()
     (folder / ".venv/torch").write_text("torch==2.13.0 --index-url https://example.org/cpu\n")
     assert run()[1][1] == "torch==2.13.0 --index-url https://example.org/cpu"
+
+
+@pytest.mark.parametrize(
+    ("has", "expected"), [("", ["deepspeed", "triton"]), ("triton deepspeed", ["deepspeed"])]
+)
+def test_triton_is_installed_only_if_torch_brought_none(setup, has, expected):
+    run, folder = setup
+    run(has=has)
+    written = list(entries((folder / ".venv/late.txt").read_text()))
+    assert sorted(requirement.name for requirement, _ in written) == expected
+    assert all(hashes for _, hashes in written)
+
+
+def test_deepspeed_is_compiled_ahead_and_no_compiler_is_no_failure(setup):
+    run, folder = setup
+    done, _ = run(has="deepspeed", compiler_fails=1)
+    assert done.returncode == 0
+    assert "but for DeepSpeed" in done.stderr
+    [module] = (folder / "compiled").read_text().split()
+    assert (ROOT / module.replace(".", "/")).with_suffix(".py").exists()
+    (folder / "compiled").unlink()
+    run(has="")  # as on a Mac
+    assert not (folder / "compiled").exists()
 
 
 @pytest.mark.parametrize("how", [{"uncovered": "no files for Python 3.99"}, {"lock": "no"}])

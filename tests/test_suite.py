@@ -225,7 +225,34 @@ def test_a_report_is_counted(suite, tmp_path):
     assert suite.read(report) == (
         {"passed": 2, "failed": 5, "skipped": 1},
         ["a.ipynb", "a.py::1", "a.py::2", "a.py::5"],
+        [],
     )
+
+
+@pytest.mark.parametrize(
+    ("system", "file", "expected"),
+    [
+        ("linux", "tests/parallel/libraries/test_deepspeed_zero.py", ["test_it"]),
+        ("linux", "tests/parallel/test_on_gpus.py", []),
+        ("darwin", "tests/parallel/libraries/test_deepspeed_zero.py", []),  # it is for Linux
+    ],
+)
+def test_a_skipped_test_of_deepspeed_is_a_failure(
+    suite, monkeypatch, tmp_path, capsys, system, file, expected
+):
+    """From the report to the last line, with one passed test beside it."""
+    cases = f'<testcase file="{file}" name="test_it"><skipped/></testcase><testcase name="ok"/>'
+    report = tmp_path / "report.xml"
+    report.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    monkeypatch.setattr(suite.sys, "platform", system)
+    first, none = suite.Run(0, *suite.read(report)), suite.Run(5, Counter(), [])
+    runs = [first, none]
+    monkeypatch.setattr(suite, "pytest", lambda *_, **__: runs.pop(0))
+    code = suite.main([])
+    *named, last = capsys.readouterr().out.splitlines()
+    assert code == len(expected)
+    assert named == [f"skipped, and must run: {file}::{test}" for test in expected]
+    assert last == f"1 passed, {len(expected)} failed, {1 - len(expected)} skipped"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -306,6 +333,7 @@ def test_quick_sees_what_changed(quick, tmp_path):
         (".ci/notebooks.py", ["tests/notebooks/test_tool.py"]),
         (".ci/licences.md", ["tests/test_licences.py"]),
         (".ci/lock.txt", ["tests/test_lock.py"]),
+        (".ci/lock-late.txt", ["tests/test_lock.py"]),
         (".ci/suite.py", ["tests/test_suite.py"]),
         ("Makefile", ["tests/test_suite.py"]),
         ("README.md", []),

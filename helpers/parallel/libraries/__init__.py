@@ -1,7 +1,14 @@
 """Strategies of other libraries behind our protocol: oracles for tests, and tools for your work.
 
-torch_ddp       PyTorch's DistributedDataParallel
-accelerate_ddp  the same, behind Hugging Face's Accelerator
+torch_ddp              PyTorch's DistributedDataParallel
+zero_redundancy        and its ZeroRedundancyOptimizer
+fully_shard            FSDP2
+dtensor                tensor parallelism by DTensor
+pipelining             torch.distributed.pipelining
+accelerate_ddp         PyTorch's DDP, behind Hugging Face's Accelerator
+deepspeed_zero         DeepSpeed's ZeRO, stages 0 to 3
+accelerate_deepspeed   the same, behind Hugging Face's Accelerator
+transformers_trainer   the same, in the Trainer of Transformers, which owns the loop
 
-A Trainer holds model, optimizer and state; only `step` is the library's.
+`wrapped` checks that a library made what it was asked for.
 """

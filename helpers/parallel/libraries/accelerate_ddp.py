@@ -1,10 +1,12 @@
 """Hugging Face Accelerate as a Strategy: PyTorch's DDP, behind `Accelerator.prepare`."""
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from helpers.comm.mesh import Mesh
 from helpers.data.batch import Batch
 from helpers.parallel.libraries.loss import Loss
+from helpers.parallel.libraries.wrapped import expect
 from helpers.parallel.optimizer import set_lr
 from helpers.parallel.recipe import Recipe
 from helpers.parallel.strategy import Step
@@ -22,6 +24,7 @@ class AccelerateDataParallel(Trainer):
 
     Raises:
         ValueError: the mesh has other axes.
+        WrongWrapper: Accelerate made something else.
     """
 
     def __init__(self, config, seed: int, mesh: Mesh, **options):
@@ -35,6 +38,7 @@ class AccelerateDataParallel(Trainer):
 
         self.accelerator = Accelerator(cpu=self.device.type == "cpu")
         self.replica, self.prepared = self.accelerator.prepare(Loss(self.model), self.optimizer)
+        expect(self.replica, DistributedDataParallel, "Accelerator.prepare")
 
     def step(self, batch: Batch, lr: float | None = None) -> Step:
         self.prepared.zero_grad()

@@ -1,0 +1,126 @@
+"""DeepSpeed through Accelerate and through the Trainer of Transformers: trained, and checked."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.data.batch import random_batch
+from helpers.parallel.libraries.accelerate_deepspeed import (
+    AccelerateDeepSpeed,
+    fully_shard_by_accelerate,
+)
+from helpers.parallel.libraries.deepspeed_extension import deepspeed
+from helpers.parallel.libraries.loss import Loss
+from helpers.parallel.libraries.transformers_trainer import train
+from helpers.parallel.libraries.wrapped import WrongWrapper
+from helpers.parallel.single import Single
+from helpers.runtime.launch import launch
+from tests.parallel.libraries.test_deepspeed_zero import SGD, TINY, apart, flat, zero
+
+AUTO = {
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto",
+    "zero_allow_untested_optimizer": True,
+}
+BATCHES = [random_batch(k, 4, TINY.context, TINY.vocab, ignored=0.2) for k in range(3)]
+
+
+def everything(worker) -> dict:
+    """All of it in one process per rank: the imports take longer than the training."""
+    torch.set_num_threads(1)
+    mesh = make_mesh(Layout(dp=worker.world_size))
+    return {"accelerate": through(mesh), "trainer": by_trainer(mesh), "silently": silently()}
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return launch(everything, 2, device="cpu", timeout=300)
+
+
+def through(mesh) -> dict:
+    found = {}
+    ours = AccelerateDeepSpeed(TINY, 0, mesh, stage=3, optimizer=SGD, micro_batches=2)
+    one, far = Single(TINY, 0, optimizer=SGD), []
+    for k, batch in enumerate(BATCHES):
+        mine = ours.step(replace(batch, step=k).shard(ours.data_rank, 2))
+        theirs = one.step(replace(batch, step=k))
+        far += [abs(float(mine.loss - theirs.loss)), abs(float(mine.grad_norm - theirs.grad_norm))]
+        far.append(apart(ours.full_gradients(), one.full_gradients()))
+        far.append(apart(flat(ours.full_state()), flat(one.full_state())))
+    found["far"], found["type"] = max(far), type(ours.engine).__name__
+    found["stage"] = ours.engine.zero_optimization_stage()
+    ours.close()
+    for name, options in {"stage 0": {"stage": 0}, "own": {"settings": {"optimizer": {}}}}.items():
+        try:
+            AccelerateDeepSpeed(TINY, 0, mesh, **options)
+        except ValueError as error:
+            found[name] = str(error)
+    return found
+
+
+def by_trainer(mesh) -> dict:
+    one = Single(TINY, 0, optimizer=SGD)
+    losses = [float(one.step(replace(batch, step=k)).loss) for k, batch in enumerate(BATCHES)]
+    found = {}
+    for stage in (2, 3):
+        done = train(mesh, TINY, BATCHES, AUTO | zero(stage, reduce_bucket_size=50_000), rule=SGD)
+        far = apart(done.model, one.full_state()["model"])
+        off = max(abs(a - b) for a, b in zip(done.losses, losses, strict=True))
+        found[stage] = {"far": far, "loss": off, "types": (done.wrapper, done.optimizer)}
+    try:
+        train(mesh, TINY, [random_batch(0, 3, 8, 33)], AUTO)
+    except ValueError as error:
+        found["uneven"] = str(error)
+    return found
+
+
+def silently() -> dict:
+    """What Accelerate makes on a CPU, and how many ranks it counts, without a word."""
+    from accelerate import Accelerator, DeepSpeedPlugin
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)  # as in a fresh process
+    found, module = {}, Loss(TINY.build(torch.float32, "cpu", seed=0))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    try:
+        fully_shard_by_accelerate(module, optimizer)
+    except WrongWrapper as error:
+        found["fsdp"] = str(error)
+    deepspeed("cpu")
+    settings = zero(2, reduce_bucket_size=1000) | {"train_micro_batch_size_per_gpu": 1}
+    for cpu in (True, False):
+        AcceleratorState._reset_state(reset_partial_state=True)
+        plugin = DeepSpeedPlugin(hf_ds_config=settings | {"zero_allow_untested_optimizer": True})
+        accelerator = Accelerator(cpu=cpu, deepspeed_plugin=plugin)
+        made, _ = accelerator.prepare(module, optimizer)
+        found[cpu] = (type(made).__name__, accelerator.num_processes)
+    return found
+
+
+def test_accelerate_trains_by_deepspeed(runs):
+    for run in runs.column("accelerate"):
+        assert run["type"] == "DeepSpeedEngine"
+        assert run["stage"] == 3
+        assert run["far"] < 2e-6
+        assert "DeepSpeedZero itself" in run["stage 0"]
+        assert "DeepSpeedZero itself" in run["own"]
+
+
+def test_the_trainer_weights_every_target_alike(runs):
+    for run in runs.column("trainer"):
+        assert run[2]["types"] == ("DeepSpeedEngine", "DeepSpeedZeroOptimizer")
+        assert run[3]["types"] == ("DeepSpeedEngine", "DeepSpeedZeroOptimizer_Stage3")
+        for stage in (2, 3):
+            assert run[stage]["far"] < 2e-6
+            assert run[stage]["loss"] < 2e-6
+        assert "2 ranks divide" in run["uneven"]
+
+
+def test_what_accelerate_makes_on_a_cpu(runs):
+    for run in runs.column("silently"):
+        assert "returned a DistributedDataParallel, not a FSDPModule" in run["fsdp"]
+        assert run[True] == ("DistributedDataParallel", 2)
+        assert run[False] == ("DeepSpeedEngine", 1)
