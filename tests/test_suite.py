@@ -320,7 +320,14 @@ def test_quick_sees_what_changed(quick, tmp_path):
                 "tests/check/week03/test_hiding.py",
             ],
         ),
-        ("helpers/parallel/libraries/torch_ddp.py", ["tests/parallel/test_libraries.py"]),
+        (
+            "helpers/parallel/libraries/torch_ddp.py",
+            [
+                "tests/parallel/test_libraries.py",
+                "tests/parallel/test_vae.py",
+                "tests/training/traffic/test_record.py",
+            ],
+        ),
         ("helpers/scaling/sweep.csv", ["tests/scaling/test_sweep.py"]),
         ("helpers/comm/__init__.py", ["tests/test_import.py"]),
         ("helpers/__init__.py", ["tests/test_import.py"]),
