@@ -112,7 +112,9 @@ def memory_of(step: Callable[[], object], model, optimizer=None) -> Memory:
 def own(modules) -> list:
     """The models' parameters, gradients and buffers."""
     parameters = [p for m in modules for p in m.parameters()]
-    return parameters + [p.grad for p in parameters] + [b for m in modules for b in m.buffers()]
+    # FSDP1 registers views of a gathered row while a module runs; a view has no gradient of its own
+    gradients = [p.grad for p in parameters if p.is_leaf]
+    return parameters + gradients + [b for m in modules for b in m.buffers()]
 
 
 def state_of(optimizer) -> list:
