@@ -1,8 +1,9 @@
 """Write a checkpoint whole or not at all, and refuse one that is damaged.
 
-A checkpoint is a folder of files. It is written under another name, PATH.writing. Then a **seal** is
-added: a file with the size and the checksum of each other file. Then the folder gets its own name.
-Renaming is atomic, so a folder under its own name is a whole checkpoint, whenever a rank is killed.
+A checkpoint is a folder of files. It is written under another name, PATH.writing. Then a **seal**
+is added: a file with the size and the checksum of each other file. Then the folder gets its own
+name. Renaming is atomic, so a folder under its own name is a whole checkpoint, whenever a rank is
+killed.
 
 A file may still be damaged later: cut off by a copy, or changed on the disk. `verify` finds it by
 the seal. It does not protect from a person who changes a file and the seal.

@@ -72,7 +72,7 @@ def test_an_interrupted_writing_is_no_checkpoint(tmp_path):
     write(tmp_path / "step_1")
     folder = begin(tmp_path / "step_2")
     (folder / "a.bin").write_bytes(b"01")  # and here the process is killed
-    with pytest.raises(BrokenCheckpoint, match="step_2.writing was never finished"):
+    with pytest.raises(BrokenCheckpoint, match=r"step_2\.writing was never finished"):
         verify(tmp_path / "step_2")
     assert newest(tmp_path) == tmp_path / "step_1"
     assert list(begin(tmp_path / "step_2").iterdir()) == []  # the next try starts anew

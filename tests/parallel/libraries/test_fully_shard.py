@@ -70,7 +70,7 @@ CASES = {
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*NO_SHARD")
 def test_each_mode_equals_one_process():
-    runs = launch(far, 4, device="cpu", cases=CASES)
+    runs = launch(far, 4, device="cpu", timeout=600, cases=CASES)
     for run in runs:
         assert run.keys() == CASES.keys()
         assert {name: value for name, value in run.items() if not value <= 1e-12} == {}
@@ -103,7 +103,7 @@ def measure(worker):
             "init": live.peak,
             "largest": 8 * max(p.numel() for p in trained.parameters.values()),
             "total": 4 * sum(p.numel() for p in trained.parameters.values()),
-            "peak": memory_of(lambda: trained.step(batch), trained.model, trained.optimizer).peak,
+            "peak": memory_of(partial(trained.step, batch), trained.model, trained.optimizer).peak,
             "held": sum(trained.held().values()),
             "block": block,
             "types": [isinstance(unit, FSDPModule) for unit in trained.units],
@@ -161,7 +161,7 @@ def lossy(mesh, strategy, **options):
 
 @pytest.fixture(scope="module")
 def measured():
-    return launch(measure, 4, device="cpu")[0]
+    return launch(measure, 4, device="cpu", timeout=600)[0]
 
 
 @pytest.mark.parametrize(("mode", "units"), [("blocks", 4), ("two units", 2), ("one unit", 1)])

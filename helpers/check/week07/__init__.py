@@ -1,0 +1,1 @@
+"""Exercises of week 7: FSDP, DeepSpeed and Accelerate."""
