@@ -220,6 +220,8 @@ class LiveStorages(TorchDispatchMode):
 
     def _see(self, things):
         for storage in each_storage(things):
+            if storage.device.type == "meta":
+                continue  # it has a size, but no memory
             k, size = key(storage), storage.nbytes()
             _, before = self._live.get(k, (None, 0))
             if size != before or k not in self._live:

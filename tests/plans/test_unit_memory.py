@@ -15,8 +15,8 @@ def test_one_unit():
 def test_many_units():
     """In the backward: parameters, gradients, the next unit's buffer, the last unit's buffer."""
     top = peak([10.0] * 5, 2, optimizer=0)
-    assert top.name == "backward of unit 3"
-    assert top.total == 25 + 5 + 4 * 10
+    assert top.name == "backward of unit 1"
+    assert top.total == 25 + 3 * 5 + 4 * 10
 
 
 def test_unequal_units():

@@ -14,7 +14,7 @@ CASES = [(4, 2, 10), (4, 2, 9), (2, 5, 8)]
 def reshard_rows(fn) -> Verdict:
     """Check `fn(worker, rows, saved_ranks, read) -> (own rows, columns)`."""
     cases = [(ranks, {"saved": saved, "rows": rows}) for ranks, saved, rows in CASES]
-    return examine("reshard_rows", fn, cases, run_reshard, judge_reshard)
+    return examine("reshard_rows", fn, cases, run_reshard, judge_reshard, patience=6)
 
 
 def bounds(rows: int, rank: int, ranks: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from helpers.plans.unit_memory import peak
 BLOCKS, WIDTH = 6, 48
 NEAR = 0.05  # of the measured peak: activations, norms and the embedding are not in the formula
 # Ranks, and the blocks per unit that fit. Each budget is between this peak and the next one.
-CASES = [(2, 1), (2, 2), (3, 3), (2, 6)]
+CASES = [(3, 1), (2, 2), (2, 3)]
 
 
 def choose_wrapping(fn) -> Verdict:
@@ -21,7 +21,8 @@ def choose_wrapping(fn) -> Verdict:
     `fully_shard` trains a GPT with this wrapping on ranks, and the peak of its memory is measured.
     """
     cases = [(ranks, {"fits": fits}) for ranks, fits in CASES]
-    return examine("choose_wrapping", fn, cases, run_wrapping, judge_wrapping, patience=6)
+    # the student's function sends nothing, so only a busy machine keeps a rank silent
+    return examine("choose_wrapping", fn, cases, run_wrapping, judge_wrapping, patience=30)
 
 
 def config():

@@ -62,7 +62,7 @@ def states(total, ranks):
         (with_peak(lambda right, u, p, n: right + p / n), 0, "Not all gradient shards"),
         (with_peak(lambda right, u, p, n: right - 2 * u), 0, "Parameters and gradients of one"),
         (with_peak(lambda right, u, p, n: right - u), 0, "One buffer is missing"),
-        (with_peak(lambda right, u, p, n: states(p, n) + 4 * u), 3, "worst moment is another"),
+        (with_peak(lambda right, u, p, n: states(p, n) + 4 * u), 2, "worst moment is another"),
         (with_peak(lambda right, u, p, n: states(p, n) + 2 * p + p / n), 1, "as one unit"),
         (with_peak(lambda right, *_: 7), 1, "Add up"),
         (lambda *_: (1, expected(2, 1, BLOCK)), 1, "a larger unit fits too"),
