@@ -17,7 +17,7 @@ from helpers.data.batch import Batch
 from helpers.measure.memory import bytes_of
 from helpers.parallel.libraries.wrapping import Policy, each_block
 from helpers.parallel.optimizer import OptimizerConfig, set_lr
-from helpers.parallel.precision import Mixed
+from helpers.parallel.precision import BOUNDS
 from helpers.parallel.strategy import Step, Strategy
 from helpers.parallel.sums import GlobalSum
 from helpers.parallel.world import World
@@ -251,7 +251,7 @@ def rounding(policy, dtype: torch.dtype) -> tuple[str, float]:
     if not low:
         return "", 0.0
     names = ", ".join(sorted(str(kind) for kind in low))
-    return f"it computes or sums in {names}", Mixed.bound
+    return f"it computes or sums in {names}", max(BOUNDS.get(kind, 0.5) for kind in low)
 
 
 def move_buffers(model: torch.nn.Module, device: torch.device):
