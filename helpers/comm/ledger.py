@@ -22,7 +22,7 @@ torch.distributed. No column includes shared memory without a `note`, the store,
 were closed before the end of the block.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -150,19 +150,26 @@ def number(value: float | None) -> str:
     return "unknown" if value is None else f"{value:,.0f}"
 
 
+Watch = Callable[[Entry, Sequence[torch.Tensor]], None]
+
+
 @contextmanager
-def ledger() -> Iterator[Ledger]:
+def ledger(watch: Watch | None = None) -> Iterator[Ledger]:
     """Count the bytes that this thread communicates in the block.
 
     A call that is still running at the end of the block is counted. The kernel's column has only
     the bytes that were sent by then. Each operator costs some microseconds more: do not time such a
     block.
+
+    Args:
+        watch: called for each entry with the tensors of its payload, after the call has started. A
+            result may not have arrived in them yet.
     """
     log = Ledger()
     count = SentBytes(without_ports=store_ports())
     _open.append(log)
     try:
-        with Recorder(log):
+        with Recorder(log, watch):
             yield log
     finally:
         log.kernel = count.read()
@@ -193,9 +200,9 @@ def store_ports() -> list[int]:
 class Recorder(TorchDispatchMode):
     """Sees every operator below autograd, and records those that communicate."""
 
-    def __init__(self, log: Ledger):
+    def __init__(self, log: Ledger, watch: Watch | None = None):
         super().__init__()
-        self._log = log
+        self._log, self._watch = log, watch
 
     @classmethod
     def _should_skip_dynamo(cls):
@@ -206,31 +213,41 @@ class Recorder(TorchDispatchMode):
             return NotImplemented  # the DTensor decides what to communicate, and calls back here
         out = func(*args, **(kwargs or {}))
         if getattr(func, "namespace", "") in NAMESPACES:
-            self._log.entries.extend(entries(func, args, kwargs or {}))
+            for written, tensors in calls(func, args, kwargs or {}):
+                self._log.entries.append(written)
+                if self._watch is not None:
+                    self._watch(written, tensors)
         return out
 
 
 def entries(func, args, kwargs) -> Iterator[Entry]:
     """Yield the entries of one operator of torch.distributed."""
+    return (written for written, _ in calls(func, args, kwargs))
+
+
+def calls(func, args, kwargs) -> Iterator[tuple[Entry, list[torch.Tensor]]]:
+    """Yield the entries of one operator, each with the tensors of its payload."""
     operator = func._schema.name
     if operator.endswith(SILENT):
         return
     given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
     if operator.endswith("::batch_p2p_ops"):
         for kind, tensor in zip(given["op_list"], given["tensors"], strict=True):
-            yield entry("recv" if "recv" in kind else "send", [tensor], given)
+            yield entry("recv" if "recv" in kind else "send", [tensor], given), [tensor]
         return
     call, held = OPERATORS.get(operator, (operator, None))
     if held is None:  # unknown, from a later PyTorch: enter all its tensors
-        yield entry(call, [v for v in given.values() if isinstance(v, torch.Tensor)], given)
+        tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
+        yield entry(call, tensors, given), tensors
         return
     name, _, part = held.partition(" ")
-    yield entry(call, given.get(name, []), given, part=bool(part))
+    tensors = given.get(name, [])
+    tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    yield entry(call, tensors, given, part=bool(part)), tensors
 
 
 def entry(call: str, tensors, given, *, part: bool = False) -> Entry:
     """Make the entry of a call on `tensors`; with `part` they are one rank's part of the whole."""
-    tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
     group = group_of(given)
     ranks, rank = group.size(), group.rank()
     sizes = [tensor.nbytes for tensor in tensors]

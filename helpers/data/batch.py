@@ -1,10 +1,10 @@
-"""A batch for a training step: tokens, and the tokens that should follow them.
+"""A batch for a training step: tokens, and the tokens that should follow them; or pictures.
 
-B sequences, T tokens each.
+B sequences of T tokens each, or B pictures of H × W pixels.
 """
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 
@@ -28,24 +28,88 @@ def part(size: int, index: int, parts: int) -> slice:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Batch:
+class Examples:
+    """Examples for a training step, one per row: what every kind of batch can do.
+
+    Attributes:
+        numbers: (B,) int64: each example's number in the global batch, whatever its shard and
+            micro-batch; default 0 … B-1. Random numbers (dropout's, a VAE's) depend on it.
+        step: the training step, from 0. Random numbers depend on it too.
+        TENSORS: the attributes with one row per example.
+        EXAMPLES: what the examples are, for errors.
+
+    Raises:
+        ValueError: `numbers` is not (B,).
+    """
+
+    TENSORS: ClassVar[tuple[str, ...]] = ()
+    EXAMPLES: ClassVar[str] = "examples"
+    numbers: torch.Tensor | None = None
+    step: int = 0
+
+    def __post_init__(self):
+        rows = getattr(self, self.TENSORS[0])
+        if self.numbers is None:
+            numbers = torch.arange(len(rows), device=rows.device)
+            object.__setattr__(self, "numbers", numbers)  # the dataclass is frozen
+        if self.numbers.shape != rows.shape[:1]:
+            raise ValueError(
+                f"a batch has {len(rows)} {self.EXAMPLES}, but {len(self.numbers)} numbers"
+            )
+
+    def __len__(self) -> int:
+        """B, the number of examples."""
+        return len(self.numbers)
+
+    def counted(self) -> int:
+        """Count what the loss is a mean over: here the examples.
+
+        Ranks and micro-batches have unequal counts, so weight their means by this count.
+        """
+        return len(self)
+
+    def rows(self, which: slice) -> Self:
+        """Select some of the examples, as views."""
+        return self._each(lambda tensor: tensor[which])
+
+    def shard(self, rank: int, world: int) -> Self:
+        """Select this rank's examples: part `rank` of `world`, as by `part`."""
+        return self.rows(part(len(self), rank, world))
+
+    def micro(self, n: int) -> list[Self]:
+        """Cut into `n` micro-batches, by examples.
+
+        The result always has `n` micro-batches, so that all ranks run the same number. With fewer
+        than `n` examples, the last are empty.
+        """
+        return [self.rows(part(len(self), index, n)) for index in range(n)]
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """Copy the batch to another device."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def _each(self, change) -> Self:
+        names = (*self.TENSORS, "numbers")
+        return replace(self, **{name: change(getattr(self, name)) for name in names})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Batch(Examples):
     """Tokens and targets. B may be 0, for a rank without data.
 
     Attributes:
         tokens: (B, T) int64.
         targets: (B, T) int64: the token to predict at each position; IGNORED, -100, for none.
-        numbers: (B,) int64: each sequence's number in the global batch, whatever its shard and
-            micro-batch; default 0 … B-1. Dropout depends on it.
-        step: the training step, from 0. Dropout depends on it too.
+        numbers, step: as for Examples.
 
     Raises:
         ValueError: tokens and targets differ in shape or are not (B, T); `numbers` is not (B,).
     """
 
+    TENSORS: ClassVar = ("tokens", "targets")
+    EXAMPLES: ClassVar = "sequences"
     tokens: torch.Tensor
     targets: torch.Tensor
-    numbers: torch.Tensor | None = None
-    step: int = 0
 
     def __post_init__(self):
         if self.tokens.ndim != 2 or self.tokens.shape != self.targets.shape:
@@ -53,49 +117,33 @@ class Batch:
                 "tokens and targets must both be (B, T), not "
                 f"{tuple(self.tokens.shape)} and {tuple(self.targets.shape)}"
             )
-        if self.numbers is None:
-            numbers = torch.arange(len(self.tokens), device=self.tokens.device)
-            object.__setattr__(self, "numbers", numbers)  # the dataclass is frozen
-        if self.numbers.shape != self.tokens.shape[:1]:
-            raise ValueError(
-                f"a batch has {len(self.tokens)} sequences, but {len(self.numbers)} numbers"
-            )
-
-    def __len__(self) -> int:
-        """B, the number of sequences."""
-        return len(self.tokens)
+        super().__post_init__()
 
     def counted(self) -> int:
-        """Count the targets that are not IGNORED. The loss is a mean over them.
-
-        Ranks and micro-batches have unequal counts, so weight their means by this count.
-        """
+        """Count the targets that are not IGNORED. The loss is a mean over them."""
         return int((self.targets != IGNORED).sum())
 
-    def rows(self, which: slice) -> Self:
-        """Select some of the sequences, as views."""
-        cut = {name: getattr(self, name)[which] for name in ("tokens", "targets", "numbers")}
-        return replace(self, **cut)
 
-    def shard(self, rank: int, world: int) -> Self:
-        """Select this rank's sequences: part `rank` of `world`, as by `part`."""
-        return self.rows(part(len(self), rank, world))
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pictures(Examples):
+    """Pictures. B may be 0, for a rank without data. The loss is a mean over the pictures.
 
-    def micro(self, n: int) -> list[Self]:
-        """Cut into `n` micro-batches, by sequences.
+    Attributes:
+        images: (B, H, W) float, from 0 to 1.
+        numbers, step: as for Examples.
 
-        The result always has `n` micro-batches, so that all ranks run the same number. With fewer
-        than `n` sequences, the last are empty.
-        """
-        return [self.rows(part(len(self), index, n)) for index in range(n)]
+    Raises:
+        ValueError: `images` is not (B, H, W); `numbers` is not (B,).
+    """
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
-        """Copy the batch to another device."""
-        moved = {
-            name: getattr(self, name).to(device, non_blocking=non_blocking)
-            for name in ("tokens", "targets", "numbers")
-        }
-        return replace(self, **moved)
+    TENSORS: ClassVar = ("images",)
+    EXAMPLES: ClassVar = "pictures"
+    images: torch.Tensor
+
+    def __post_init__(self):
+        if self.images.ndim != 3:
+            raise ValueError(f"images must be (B, H, W), not {tuple(self.images.shape)}")
+        super().__post_init__()
 
 
 def random_batch(

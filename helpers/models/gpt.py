@@ -13,28 +13,9 @@ from torch.nn import functional
 from helpers.models.attention import Attention, Cache, FanOut, Positions, Rotary, again
 from helpers.models.config import GPTConfig
 from helpers.models.dropout import counter, dropout
-from helpers.models.initialization import initialize
+from helpers.models.initialization import build
 
 __all__ = ["GPT", "GPTConfig", "build", "loss_sum"]
-
-
-def build(
-    config: GPTConfig,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    **stage,
-) -> "GPT":
-    """Build a model and initialize it. The same seed gives the same values in every process.
-
-    In another dtype, the values are the same but for rounding.
-
-    Args:
-        stage: blocks, first, last: the part of the model to build, as for GPT; default: all.
-    """
-    model = GPT(config, dtype=dtype, device="meta", seed=seed, **stage).to_empty(device=device)
-    initialize(model, seed)
-    return model
 
 
 class GPT(nn.Module):

@@ -10,6 +10,26 @@ EMBEDDING_STD = 0.02  # GPT-2's
 RESIDUAL = ("attention.out.weight", "mlp.down.weight")
 
 
+def build(
+    config,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    **stage,
+) -> nn.Module:
+    """Build a model and initialize it. The same seed gives the same values in every process.
+
+    In another dtype, the values are the same but for rounding.
+
+    Args:
+        config: of any model: a GPTConfig, a VAEConfig.
+        stage: blocks, first, last: the part of a GPT to build; default: all.
+    """
+    model = config.build(dtype, "meta", seed=seed, **stage).to_empty(device=device)
+    initialize(model, seed)
+    return model
+
+
 @torch.no_grad()
 def initialize(model: nn.Module, seed: int):
     """Fill the model's parameters, in place.

@@ -17,6 +17,7 @@ _PLACE = {
     "intervals": "interval",
     "heat": "heatmap",
     "contours": "contour",
+    "pictures": "gallery",
     "pipelines": "pipeline",
     "Stepper": "stepper",
     "use": "pyplot",

@@ -1,0 +1,37 @@
+"""Pictures side by side, each at its own place."""
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import plots
+
+
+def test_each_picture_has_its_place():
+    above, below = torch.rand(3, 2, 4), torch.rand(2, 2, 4)
+    picture = plots.pictures({"digits": above, "samples": below}, title="VAE")
+    (axes,) = picture.axes
+    sheet = np.ma.filled(axes.images[0].get_array(), np.nan)
+    assert sheet.shape == (5, 14)
+    for top, row in ((0, above), (3, below)):
+        for column, one in enumerate(row):
+            left = 5 * column
+            assert np.allclose(sheet[top : top + 2, left : left + 4], one)
+    for gap in (sheet[2], sheet[:, 4], sheet[3:, 10:]):
+        assert np.isnan(gap).all()
+    assert axes.images[0].get_clim() == (0, 1)  # grey values keep their meaning
+    labels = {
+        t.get_text(): y for t, y in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)
+    }
+    assert labels == {"digits": 0.5, "samples": 3.5}
+    assert repr(picture) == "VAE. Rows of pictures of 2 by 4 pixels. digits: 3; samples: 2."
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [{}, {"a": torch.rand(2, 2)}, {"a": torch.rand(0, 2, 2)}]
+    + [{"a": torch.rand(1, 2, 2), "b": torch.rand(1, 2, 3)}],
+)
+def test_what_cannot_be_drawn(rows):
+    with pytest.raises(ValueError, match=r"pictures are \(n, H, W\)"):
+        plots.pictures(rows)
