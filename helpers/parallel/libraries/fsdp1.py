@@ -32,7 +32,6 @@ from helpers.state.placing import whole
 
 WHOLE = StateDictOptions(full_state_dict=True)
 WRAPPER = "_fsdp_wrapped_module."  # in FSDP1's names of parameters
-HYBRID = (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
 
 # FSDP1's name, FSDP2's, and what it does
 NAMES = (
@@ -106,11 +105,11 @@ class Fsdp1(Strategy):
     ):
         self.sharding = ShardingStrategy[sharding] if isinstance(sharding, str) else sharding
         axis = AXES.get(mesh.layout.axes)
-        if axis is None or (axis == "shard") != (self.sharding in HYBRID):
+        hybrid = self.sharding is ShardingStrategy.HYBRID_SHARD
+        if axis != ("shard" if hybrid else "dp"):
             raise ValueError(
                 f"{self.sharding.name} needs a mesh with the axes "
-                f"{'replicate and shard' if self.sharding in HYBRID else 'dp only'}, not "
-                f"{mesh.layout!r}"
+                f"{'replicate and shard' if hybrid else 'dp only'}, not {mesh.layout!r}"
             )
         self.rule, self.micro_batches = optimizer or OptimizerConfig(), micro_batches
         self.world_size = self.data_size = mesh.layout.world_size

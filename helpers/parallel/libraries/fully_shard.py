@@ -237,10 +237,8 @@ def fetch_ahead(units: list[FSDPModule], ahead: int):
 
 def part_of(mesh: Mesh, name: str, shape, axis: str) -> Part:
     """Describe a parameter's shard: FSDP2 cuts the first dim in even pieces, as DTensor does."""
-    size = mesh.layout.size(axis)
     ranks = mesh.layout.group_of(mesh.rank, axis)
     where = [even(mesh.layout, rank, (axis,), shape[0]) for rank in ranks]
-    assert len(where) == size
     return cut(mesh, whole(mesh, name, shape), 0, axis, where)
 
 
@@ -257,7 +255,7 @@ def rounding(policy, dtype: torch.dtype) -> tuple[str, float]:
 def move_buffers(model: torch.nn.Module, device: torch.device):
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
-            module.register_buffer(name, buffer.to(device), persistent=False)
+            setattr(module, name, buffer.to(device))
 
 
 def local(value):
