@@ -5,6 +5,8 @@ Started with Fully Sharded Data Parallel (FSDP2)".
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from os import PathLike
 
 import torch
@@ -111,7 +113,7 @@ class FullyShard(Strategy):
         with torch.no_grad():
             first_values(parts, self.local(), make)
         trained = {name: p for name, p in self.parameters.items() if p.requires_grad}
-        self.optimizer = self.rule.make(trained, parts)
+        self.optimizer = for_dtensors(self.rule).make(trained, parts)
 
     def step(self, batch: Batch, lr: float | None = None) -> Step:
         self.optimizer.zero_grad()
@@ -240,6 +242,13 @@ def part_of(mesh: Mesh, name: str, shape, axis: str) -> Part:
     ranks = mesh.layout.group_of(mesh.rank, axis)
     where = [even(mesh.layout, rank, (axis,), shape[0]) for rank in ranks]
     return cut(mesh, whole(mesh, name, shape), 0, axis, where)
+
+
+def for_dtensors(rule: OptimizerConfig) -> OptimizerConfig:
+    """The same rule, for parameters that are DTensors: PyTorch has no fused SGD for them."""
+    if rule.rule != "sgd":
+        return rule
+    return replace(rule, rule=partial(torch.optim.SGD, momentum=rule.momentum))
 
 
 def rounding(policy, dtype: torch.dtype) -> tuple[str, float]:
