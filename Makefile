@@ -12,6 +12,7 @@
 # `course` and `notebooks` run all weeks, or the weeks in ONLY: make course ONLY="week01 week02".
 # `test` runs all tests, or ONLY's, with pytest's own options: make test ONLY="tests/comm -x".
 # `quick` tests the changes since the last commit, or since another: make quick SINCE=main.
+# `mutants` takes SINCE too, or files: make mutants ONLY=helpers/comm/mesh.py MOST=100.
 # `lab` passes on JupyterLab's own options: make lab LAB="--no-browser --port 8890".
 # `notebooks` skips unchanged notebooks; after a change in helpers/: make notebooks ALL=1.
 
@@ -28,7 +29,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX PIP_TARGET PIP_USER
 export JUPYTER_PREFER_ENV_PATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup course test quick lab bench sweep figures notebooks lint lock licences FORCE
+.PHONY: help setup course test quick lab bench sweep figures notebooks lint mutants lock licences FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1#/p' Makefile | column -t -s '#'
@@ -64,6 +65,11 @@ notebooks: setup ## execute the changed notebooks in place, strip this machine's
 lint: setup ## ruff, notebooks included
 	@$(RUN) -m ruff check
 	@$(RUN) -m ruff format --check
+
+mutants: setup ## plant mistakes in the changed files, or in ONLY's, and list those no test finds
+	@test -x build/mutants/bin/cosmic-ray || { $(PYTHON) -m venv build/mutants && \
+	    build/mutants/bin/pip install --quiet "cosmic-ray>=8.7"; }
+	@build/mutants/bin/python .ci/mutants.py $(if $(MOST),--most $(MOST)) $(or $(ONLY),$(SINCE))
 
 lock: ## choose the versions of all libraries anew, into .ci/lock.txt
 	@test -x build/uv/bin/uv || { $(PYTHON) -m venv build/uv && build/uv/bin/pip install --quiet uv; }

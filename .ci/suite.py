@@ -1,8 +1,9 @@
-"""Run the tests: most of them on all cores, then, one by one, those that need the machine alone.
+"""Run the tests: most of them in parallel, then, one by one, those that need the machine alone.
 
     suite.py [paths and options for pytest]
 
 The second run is for tests with the mark `alone`. They measure time, or break things on purpose.
+It collects only the files with that mark: to collect all tests takes 20 seconds.
 
 Tests start real processes, so a busy machine makes a sound test fail now and then. If at most three
 tests failed, they run once more, alone. A test that passes then is named as unsteady: mend it.
@@ -34,6 +35,22 @@ AGAIN = 3  # failed tests that are worth a second run; more than these are no ac
 
 def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def workers() -> int:
+    """Return the number of pytest's processes: more than cores, because many tests wait.
+
+    A test waits for ranks that start and end, for a timeout, or for a kernel.
+    """
+    return cores() + (cores() + 1) // 2
+
+
+def marked(arguments: list[str]) -> list[str]:
+    """Return the files with a test that needs the machine alone; none if paths are given."""
+    if any((ROOT / argument.split("::")[0]).exists() for argument in arguments):
+        return []
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [str(file) for file in files if "mark.alone" in file.read_text(encoding="utf-8")]
 
 
 @dataclass
@@ -94,9 +111,9 @@ def main(arguments: list[str]) -> int:
     # A script's background job ignores interrupts, but some tests raise interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     together = pytest(
-        *("-n", str(cores()), "--dist", "loadgroup", "-m", "not alone", *arguments), **POLITE
+        *("-n", str(workers()), "--dist", "loadgroup", "-m", "not alone", *arguments), **POLITE
     )
-    alone = pytest("-n", "0", "-m", "alone", *arguments)
+    alone = pytest("-n", "0", "-m", "alone", *marked(arguments), *arguments)
     total, codes = together.counts + alone.counts, {together.code, alone.code}
     failed = [*together.failed, *alone.failed]
     if 0 < len(failed) <= AGAIN and codes <= {0, 1, NOTHING_FOUND}:

@@ -49,3 +49,43 @@ def travels_by_value(request):
     cloudpickle.register_pickle_by_value(request.module)
     yield
     cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@pytest.fixture(scope="module")
+def kept_by_file():
+    """What the tests of a file share: ranks by their number and device, and records of twins."""
+    clusters, twins = {}, {}
+    yield clusters, twins
+    for cluster in clusters.values():
+        cluster.close()
+
+
+@pytest.fixture
+def kept_ranks(kept_by_file, request, monkeypatch):
+    """Run this test's launches, and those of `compare`, on ranks that live as long as its file.
+
+    A call on ranks that are there already costs milliseconds. If a call fails, the next one starts
+    new ranks. `compare` trains each twin once: the same options give the same record. This fixture
+    is not for tests of what a fresh process does.
+    """
+    from helpers.runtime.cluster import Cluster  # few tests need PyTorch from here
+    from helpers.training import drift, twin
+
+    clusters, twins = kept_by_file
+
+    def run(fn, /, workers=2, *, device=None, **options):
+        if fn is twin.train_twin:
+            asked = cloudpickle.dumps((workers, device, options))
+            if asked not in twins:
+                twins[asked] = on(workers, device).run(fn, **options)
+            return twins[asked]
+        return on(workers, device).run(fn, **options)
+
+    def on(workers, device):
+        if (workers, device) not in clusters:
+            clusters[workers, device] = Cluster(workers, device=device)
+        return clusters[workers, device]
+
+    for module in (request.module, twin, drift):
+        if hasattr(module, "launch"):
+            monkeypatch.setattr(module, "launch", run)

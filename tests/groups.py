@@ -1,21 +1,19 @@
 """Keep some tests in one process when pytest-xdist distributes the tests.
 
 The cells of a notebook share a kernel, and the tests of a file may share a fixture that takes
-seconds to make. Such a file runs in one process, in order. Every other test may run in any process,
-at any time.
+seconds to make: one of their own, or of a conftest.py above. Such a file runs in one process, in
+order. Every other test may run in any process, at any time.
 
 This replaces xdist's own marks, `xdist_group`: under pytest 9.2, xdist 3.8 does not see them.
 Loaded by `-p tests.groups` in pyproject.toml, because a conftest.py in tests/ does not cover the
 notebooks.
 """
 
-import re
+import ast
 from functools import cache
 from pathlib import Path
 
 import pytest
-
-SHARED = re.compile(r"^@pytest\.fixture\(.*scope=.module.\)", re.MULTILINE)
 
 
 @pytest.hookimpl(optionalhook=True)  # without xdist there is no such hook
@@ -35,7 +33,36 @@ def pytest_xdist_make_scheduler(config, log):
 
 @cache
 def stays_together(file: Path) -> bool:
-    """Whether this is a notebook, or a file with a fixture for all its tests."""
+    """Whether this is a notebook, or a file whose tests share a fixture."""
     if file.suffix == ".ipynb":
         return True
-    return file.is_file() and bool(SHARED.search(file.read_text(encoding="utf-8")))
+    if not file.is_file():
+        return False
+    above = [folder / "conftest.py" for folder in file.parents if (folder / "conftest.py").exists()]
+    return bool(shared(file)) or any(shared(conftest) & wanted(file) for conftest in above)
+
+
+def wanted(file: Path) -> set[str]:
+    """Return the names of fixtures that a file may ask for: arguments, and strings for a mark."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef):
+            found |= {argument.arg for argument in node.args.args}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+    return found
+
+
+@cache
+def shared(file: Path) -> frozenset[str]:
+    """Return the fixtures of a file that live as long as a module, or need one that does."""
+    found: set[str] = set()
+    functions = ast.parse(file.read_text(encoding="utf-8")).body
+    for function in functions:  # a fixture stands below the fixtures that it needs
+        if isinstance(function, ast.FunctionDef):
+            marks = [ast.unparse(mark) for mark in function.decorator_list]
+            mark = next((mark for mark in marks if mark.startswith("pytest.fixture")), None)
+            needs = {argument.arg for argument in function.args.args}
+            if mark and "autouse" not in mark and ("'module'" in mark or needs & found):
+                found.add(function.name)
+    return frozenset(found)

@@ -13,6 +13,8 @@ import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
+from tests.groups import stays_together
+
 ROOT = Path(__file__).resolve().parent.parent
 MIXED = """
 import os, pytest, signal
@@ -149,6 +151,56 @@ def test_what_the_runs_come_to(suite, monkeypatch, capsys, runs, code, last):
     assert unsteady == [f"unsteady: {t} failed, and passed alone" for t in failed if passed]
 
 
+def test_the_second_run_collects_the_files_with_the_mark(suite, project, monkeypatch):
+    """All of them, if the caller names no path: a file that is left out would never run."""
+    (project / "tests" / "deep").mkdir()
+    (project / "tests" / "deep" / "test_mixed.py").write_text(MIXED)
+    (project / "tests" / "test_other.py").write_text(UNSTEADY)
+    monkeypatch.setattr(suite, "ROOT", project)
+    mixed = [str(project / "tests" / "deep" / "test_mixed.py")]
+    assert suite.marked([]) == suite.marked(["-x", "-k", "alone"]) == mixed
+    assert suite.marked(["tests"]) == []
+    assert suite.marked(["-x", "tests/test_other.py::test_fails_once"]) == []
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 2), (2, 3), (3, 5), (8, 12)])
+def test_a_process_may_wait_without_a_core_that_waits_too(suite, monkeypatch, cores, workers):
+    monkeypatch.setattr(suite, "cores", lambda: cores)
+    assert suite.workers() == workers
+
+
+ABOVE = """
+import pytest
+@pytest.fixture(scope="module")
+def made(): pass
+@pytest.fixture
+def used(made): pass
+@pytest.fixture
+def fresh(): pass
+@pytest.fixture(autouse=True, scope="module")
+def always(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "together"),
+    [
+        ("def test(made): pass", True),
+        ("def test(used): pass", True),
+        ("pytestmark = pytest.mark.usefixtures('used')\ndef test(): pass", True),
+        ("@pytest.fixture(scope='module')\ndef own(): pass\ndef test(own): pass", True),
+        ("def test(fresh): made = used = 1", False),
+        ("@pytest.fixture\ndef own(): pass\ndef test(own): pass", False),
+    ],
+)
+def test_a_file_whose_tests_share_a_fixture_stays_in_one_process(tmp_path, text, together):
+    (tmp_path / "conftest.py").write_text(ABOVE)
+    (tmp_path / "deep").mkdir()
+    file = tmp_path / "deep" / "test_one.py"
+    file.write_text(text)
+    assert stays_together(file) == together
+
+
 def test_what_pytest_cannot_run_has_failed(suite, monkeypatch, tmp_path, capfd):
     """pytest refuses its options, or is killed: there is no report."""
     fake = tmp_path / "python"
@@ -176,7 +228,6 @@ def test_a_report_is_counted(suite, tmp_path):
     )
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_can_be_stopped(project, number):
     (project / "tests" / "test_long.py").write_text(LONG)

@@ -27,9 +27,13 @@ class DirectTransport(GroupTransport):
     def reduce_scatter(self, own: torch.Tensor, every: torch.Tensor) -> Work:
         if dist.get_backend(self.group) != "gloo":
             return super().reduce_scatter(own, every)
-        parts = every.new_empty((self.size - 1, *every.shape[1:]))
+        mine = every[self.rank]
+        if self.size == 2 and own.data_ptr() != mine.data_ptr():
+            parts = own.view(1, *mine.shape)  # the only part arrives where the sum will be
+        else:
+            parts = every.new_empty((self.size - 1, *mine.shape))
         row = lambda other: parts[other - (other > self.rank)]  # noqa: E731
-        return AddedUp(self.exchange(lambda other: every[other], row), parts, every[self.rank], own)
+        return AddedUp(self.exchange(lambda other: every[other], row), parts, mine, own)
 
     def exchange(self, sent, received) -> list[Work]:
         """Start to send `sent(rank)` to every other rank, and to receive `received(rank)`."""

@@ -65,6 +65,8 @@ def locate(
         for rank, seen in enumerate(ranks):
             at = layout.coordinates(rank)
             for place, (name, ours, theirs) in enumerate(pairs(kind, twin, seen)):
+                if ours is None:  # another rank has this module
+                    continue
                 whole = theirs.shape == ours.shape
                 theirs = part_of(theirs, ours.shape, layout, at)
                 if theirs is not None and not (far := off(ours, theirs)) <= near:
@@ -97,16 +99,19 @@ def outputs(kind: str, name: str, ranks: Sequence[Witness], rank: int) -> list:
 
 
 def pairs(kind: str, twin: Witness, seen: Witness) -> Iterator[tuple]:
-    """Yield (name, ours, the twin's) of a pass, in order; the twin's rows are this rank's rows."""
+    """Yield (name, ours, the twin's) of a pass, in the twin's order.
+
+    The twin's rows are this rank's rows. Ours is None for a module that this rank does not have.
+    """
     match kind:
         case "loss":
             yield "", *(torch.tensor(one.loss, dtype=torch.float64) for one in (seen, twin))
         case "forward" | "backward":
             theirs, ours = getattr(twin, kind), getattr(seen, kind)
             for name, value in theirs.items():
-                if name in ours:
-                    rows = len(value) == len(twin.numbers)
-                    yield name, ours[name], value[seen.numbers.to(value.device)] if rows else value
+                if len(value) == len(twin.numbers):
+                    value = value[seen.numbers.to(value.device)]
+                yield name, ours.get(name), value
         case "moments":
             for name, slots in twin.optimizer.items():
                 for slot, value in slots.items():

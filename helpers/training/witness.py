@@ -1,5 +1,6 @@
 """Record one step on one process: the outputs of all modules, and the gradients of the outputs."""
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -8,6 +9,7 @@ import torch
 from helpers.data.batch import Batch
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.strategy import Strategy
+from helpers.parallel.units import Apart
 
 
 @dataclass
@@ -57,6 +59,19 @@ def witness(trained: Strategy, batch: Batch, rule: OptimizerConfig) -> Witness:
     return seen
 
 
+def named(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Yield a rank's modules by their names in the plain model.
+
+    The stages of a pipeline have the plain names of their blocks. A stage itself has no name in the
+    plain model, so it is left out.
+    """
+    if not isinstance(model, Apart):
+        yield from model.named_modules()
+        return
+    for stage in model.children():
+        yield from ((name, module) for name, module in stage.named_modules() if name)
+
+
 @contextmanager
 def watching(model):
     """Yield two tables that fill up: module -> call -> output, and -> gradient of the output."""
@@ -80,9 +95,8 @@ def watching(model):
         gradients.setdefault(name, {})[number] = gradient.detach().clone()
 
     try:
-        for one in models:
-            for name, module in one.named_modules():
-                hooks.append(module.register_forward_hook(look(name)))
+        for name, module in (pair for one in models for pair in named(one)):
+            hooks.append(module.register_forward_hook(look(name)))
         yield outputs, gradients
     finally:
         for hook in hooks:

@@ -14,6 +14,7 @@ from helpers.runtime.launch import launch
 from tests.bench.compare import duration, in_turn, median, ratio
 from tests.bench.data_parallel import timed
 from tests.bench.report import Report
+from tests.bench.steps import WARM_UP, slowest
 
 NAME = "pipeline"
 PRESET = "3M"
@@ -21,7 +22,6 @@ RANKS = 2
 TOKENS = 128
 MICRO_BATCHES = 8
 SEQUENCES = 8  # one for each micro-batch
-WARM_UP = 3  # steps that are not timed
 ROUNDS = 24
 GOAL = 0.95  # the maximum of our time over PyTorch's
 
@@ -34,21 +34,18 @@ def measure(quick: bool = False) -> Report:
         print(f"pipeline: {kind}", flush=True)
         rounds = 2 if quick else ROUNDS
         runs = launch(blocks, RANKS, device="cpu", timeout=None, kind=kind, rounds=rounds)
-        slowest = {
-            name: [max(pair) for pair in zip(*(run["times"][name] for run in runs), strict=True)]
-            for name in (OURS, THEIRS)
-        }
+        times = slowest(runs, (OURS, THEIRS))
         peak = {name: max(run["peak"][name] for run in runs) for name in (OURS, THEIRS)}
-        rows.append(row(kind, slowest, peak))
+        rows.append(row(kind, times, peak))
     return report(rows)
 
 
-def row(kind: str, slowest: dict, peak: dict) -> dict:
-    share = ratio(slowest[THEIRS], slowest[OURS])  # our time over PyTorch's
+def row(kind: str, times: dict, peak: dict) -> dict:
+    share = ratio(times[THEIRS], times[OURS])  # our time over PyTorch's
     return {
         "schedule": kind,
-        "ours": median(slowest[OURS]),
-        "theirs": median(slowest[THEIRS]),
+        "ours": median(times[OURS]),
+        "theirs": median(times[THEIRS]),
         "ratio": share.median,
         "low": share.low,
         "high": share.high,

@@ -2,27 +2,19 @@
 
 from functools import partial
 
-import torch
-
 from helpers.comm.direct import DirectTransport
-from helpers.comm.ledger import ledger
-from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.transport import SharedTransport
-from helpers.data.batch import random_batch
-from helpers.measure.memory import memory_of
-from helpers.models.gpt import GPTConfig
 from helpers.parallel.libraries.dtensor import DTensorParallel
 from helpers.parallel.recipe import Recipe
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.runtime.launch import launch
-from tests.bench.compare import duration, in_turn, median, ratio
-from tests.bench.data_parallel import timed
+from tests.bench.compare import duration, median, ratio
 from tests.bench.report import Report
+from tests.bench.steps import blocks, slowest
 
 NAME = "tensor_parallel"
 PRESET = "10M"
 RANKS = 2
-WARM_UP = 3  # steps that are not timed
 ROUNDS = {128: 18, 512: 14}  # by tokens
 
 DTENSOR = {"tensor": "DTensor", "sequence": "DTensor, sequence"}
@@ -59,37 +51,15 @@ def measure(quick: bool = False) -> Report:
     for tokens, rounds in ROUNDS.items():
         print(f"tensor_parallel: {tokens} tokens", flush=True)
         rounds = 2 if quick else rounds
-        runs = launch(blocks, RANKS, device="cpu", timeout=None, tokens=tokens, rounds=rounds)
-        slowest = {
-            name: [max(pair) for pair in zip(*(run["times"][name] for run in runs), strict=True)]
-            for name in CONTENDERS
-        }
+        work = {"contenders": CONTENDERS, "preset": PRESET, "axis": "tp", "tokens": tokens}
+        runs = launch(blocks, RANKS, device="cpu", timeout=None, rounds=rounds, **work)
+        times = slowest(runs, CONTENDERS)
         for kind, peer in DTENSOR.items():
             for name in (peer, *OURS[kind]):
                 costs = runs[0]["costs"]
-                rows.append(row(tokens, name, slowest[name], slowest[peer], costs[name]))
+                rows.append(row(tokens, name, times[name], times[peer], costs[name]))
                 rows[-1]["peak_ratio"] = costs[name]["peak"] / costs[peer]["peak"]
     return report(rows)
-
-
-def blocks(worker, tokens: int, rounds: int) -> dict:
-    """Measure every contender on this rank: seconds per step in each round, bytes of one step."""
-    torch.set_num_threads(1)
-    config = GPTConfig.preset(PRESET, context=tokens)
-    batch = random_batch(0, 1, tokens, config.vocab)
-    mesh = make_mesh(Layout(tp=worker.world_size))
-    steps, costs = {}, {}
-    for name, strategy in CONTENDERS.items():
-        trained = strategy(config, 0, mesh)
-        step = steps[name] = partial(trained.step, batch)
-        for _ in range(WARM_UP):
-            step()
-        with ledger() as log:
-            step()
-        memory = memory_of(step, trained.model, trained.optimizer)
-        costs[name] = {"wire": log.wire, "kernel": log.kernel, "peak": memory.peak}
-    times = in_turn({name: timed(step) for name, step in steps.items()}, rounds)
-    return {"times": times, "costs": costs}
 
 
 def row(tokens: int, name: str, times, peer, costs) -> dict:

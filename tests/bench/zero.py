@@ -2,30 +2,22 @@
 
 from functools import partial
 
-import torch
-
-from helpers.comm.ledger import ledger
-from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.transport import SharedTransport
-from helpers.data.batch import random_batch
-from helpers.measure.memory import memory_of
-from helpers.models.gpt import GPTConfig
 from helpers.parallel.libraries.fully_shard import FullyShard
 from helpers.parallel.libraries.zero_redundancy import TorchZeroRedundancy
 from helpers.parallel.recipe import Recipe
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.runtime.launch import launch
-from tests.bench.compare import duration, in_turn, median, ratio
-from tests.bench.data_parallel import timed
+from tests.bench.compare import duration, median, ratio
 from tests.bench.report import Report
+from tests.bench.steps import blocks, slowest
 
 NAME = "zero"
 PRESET = "10M"
 RANKS = 2
 TOKENS = 128  # per rank and step
 BUCKET_MB = 25  # of DDP, under ZeroRedundancyOptimizer
-WARM_UP = 3  # steps that are not timed
 ROUNDS = 24
 
 KEPT = {"reshard_after_forward": False}
@@ -53,46 +45,24 @@ PEERS = {
 
 def measure(quick: bool = False) -> Report:
     rounds = 2 if quick else ROUNDS
-    runs = launch(blocks, RANKS, device="cpu", timeout=None, rounds=rounds)
-    slowest = {
-        name: [max(pair) for pair in zip(*(run["times"][name] for run in runs), strict=True)]
-        for name in CONTENDERS
-    }
+    work = {"contenders": CONTENDERS, "preset": PRESET, "axis": "dp", "tokens": TOKENS}
+    runs = launch(blocks, RANKS, device="cpu", timeout=None, rounds=rounds, **work)
+    times = slowest(runs, CONTENDERS)
     highest = {name: max(run["costs"][name]["peak"] for run in runs) for name in CONTENDERS}
     rows = []
     for peer, ours in PEERS.items():
         for name, goal in {peer: None, **ours}.items():
             costs = runs[0]["costs"][name] | {"peak": highest[name]}
-            rows.append(row(name, peer, goal, slowest, costs))
+            rows.append(row(name, peer, goal, times, costs))
     return report(rows)
 
 
-def blocks(worker, rounds: int) -> dict:
-    """Measure every contender on this rank: seconds per step in each round, bytes of one step."""
-    torch.set_num_threads(1)
-    config = GPTConfig.preset(PRESET, context=TOKENS)
-    batch = random_batch(worker.rank, 1, TOKENS, config.vocab)
-    mesh = make_mesh(Layout(dp=worker.world_size))
-    steps, costs = {}, {}
-    for name, strategy in CONTENDERS.items():
-        trained = strategy(config, 0, mesh)
-        step = steps[name] = partial(trained.step, batch)
-        for _ in range(WARM_UP):
-            step()
-        with ledger() as log:
-            step()
-        memory = memory_of(step, trained.model, trained.optimizer)
-        costs[name] = {"wire": log.wire, "kernel": log.kernel, "peak": memory.peak}
-    times = in_turn({name: timed(step) for name, step in steps.items()}, rounds)
-    return {"times": times, "costs": costs}
-
-
-def row(name: str, peer: str, goal: float | None, slowest: dict, costs: dict) -> dict:
-    share = ratio(slowest[peer], slowest[name])  # our time over the peer's
+def row(name: str, peer: str, goal: float | None, times: dict, costs: dict) -> dict:
+    share = ratio(times[peer], times[name])  # our time over the peer's
     return {
         "contender": name,
         "peer": peer,
-        "median": median(slowest[name]),
+        "median": median(times[name]),
         "ratio": share.median,
         "low": share.low,
         "high": share.high,

@@ -14,6 +14,8 @@ from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.runtime.failure import WorkerError
 from helpers.training.twin import compare
 
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+
 SIZES = {"vocab": 32, "context": 12, "width": 32, "layers": 2, "heads": 4}
 BYTES = GPTConfig(**SIZES)
 GPT2 = GPTConfig(**SIZES, norm="layer", positions="learned", mlp="gelu", bias=True)

@@ -20,6 +20,8 @@ from helpers.runtime.launch import launch
 from helpers.training.twin import compare
 from tests.parallel.owners import ByHand, Diary, Sharded
 
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+
 TINY = GPTConfig(vocab=32, context=8, width=16, layers=2, heads=2)
 BUCKETS = {"bucket_cap_mb": 2000 / 2**20, "first_bucket_mb": 500 / 2**20}
 EXACT = Mixed(low=torch.float64)  # no rounding, so any difference is an error in bookkeeping

@@ -37,6 +37,7 @@ def busy(worker):
     while True:
         time.sleep(0.01)
 """
+SOON = 20.0  # seconds; far below the timeout of 120 s, far above what it takes
 AGAIN = "assert list(launch(sum_ranks)) == [1.0, 1.0]"
 SETTLE_SECONDS = 10.0  # for what was told to go; it takes milliseconds
 
@@ -83,7 +84,7 @@ class Kernel:
         self.client.start_channels()
         self.client.wait_for_ready(timeout=120)
         self.pid = self.manager.provisioner.pid
-        self.do(FIRST_CELL)
+        self.do(FIRST_CELL, seconds=120)  # it imports PyTorch, beside other tests
 
     def start(self, code: str) -> str:
         return self.client.execute(code)
@@ -173,6 +174,15 @@ class Kernel:
     def shutdown(self):
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+
+
+def fail(kernel: Kernel, code: str) -> Output:
+    """Run a cell that must end in an error, and not at a timeout."""
+    began = time.monotonic()
+    out = kernel.run(code)
+    assert out.error is not None, out
+    assert time.monotonic() - began < SOON
+    return out
 
 
 def start_busy(kernel: Kernel, call: str = "launch(busy, workers=3)") -> str:

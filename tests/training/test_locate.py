@@ -1,5 +1,6 @@
 """Mistakes planted in every pass: the first departure is named, with the right guess."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -8,7 +9,10 @@ import torch
 from helpers.comm.mesh import Layout
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.ddp.owner import Replicated
+from helpers.parallel.pipeline.engine import Pipeline
+from helpers.parallel.pipeline.stages import pipeline
 from helpers.parallel.recipe import Recipe, plain
+from helpers.plans.schedules.zero_bubble import zero_bubble_v
 from helpers.training.guess import guess, missing_sum
 from helpers.training.locate import off, part_of
 from helpers.training.twin import compare
@@ -69,6 +73,32 @@ def test_the_gradient_of_a_module_s_output(micro_batches):
     where = located(Recipe(transform=transform, owner=Replicated), micro_batches=micro_batches)
     assert (where.kind, where.name, where.rank) == ("backward", "blocks.0.attention", 0)
     assert "2 times the twin's. Is it summed over dp twice" in where.guess
+
+
+def bent_stages(config, seed, mesh, dtype, name, hook):
+    """The stages of ZB-V on this rank; a hook changes the output of one module."""
+    model, parts = pipeline(config, seed, mesh, dtype, schedule=zero_bubble_v(2, 4))
+    for stage in model.values():
+        for own, module in stage.named_modules():
+            if own == name:
+                module.register_forward_hook(hook)
+    return model, parts
+
+
+@pytest.mark.parametrize(
+    ("name", "hook", "kind", "rank"),
+    [
+        ("blocks.2.mlp", half, "forward", 1),  # rank 0 has blocks 0 and 3
+        ("blocks.3.attention", doubled_backward, "backward", 0),
+    ],
+)
+def test_the_module_of_a_pipeline(name, hook, kind, rank):
+    """Modules of later stages depart too, on the other rank before the own rank's."""
+    transform = partial(bent_stages, name=name, hook=hook)
+    recipe = Recipe(transform=transform, engine=Pipeline)
+    config = replace(TINY, layers=4)
+    where = located(recipe, config=config, layout={"pp": 2}, micro_batches=4, steps=1)
+    assert (where.kind, where.name, where.rank) == (kind, name, rank)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from helpers.training.comparison import Comparison
 from helpers.training.differences import Difference
 from helpers.training.twin import compare, typical
 
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+
 TINY = GPTConfig(vocab=32, context=8, width=16, layers=2, heads=2)
 BUCKETS = {"bucket_cap_mb": 2000 / 2**20}
 

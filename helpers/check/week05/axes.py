@@ -79,9 +79,11 @@ def judge_axes(answer, nodes, gpus_per_node, heads, layers, state_bytes, gpu_byt
             "Data-parallel replicas do not make a model smaller. Which two axes split the states?",
         )
     right = best(nodes, gpus_per_node, heads, layers, state_bytes, gpu_bytes)
-    if tp * pp > right[0] * right[1]:
+    enough = right[0] * right[1]
+    if tp * pp > enough:
         raise NotRight(
-            f"{said}: it fits, but {right[0] * right[1]} GPUs are enough for one model",
+            f"{said}: it fits, but {enough} GPU{'s are' if enough > 1 else ' is'} enough for one "
+            "model",
             "Split the model no further than its memory asks for. More replicas mean less "
             "communication inside each model, and a smaller bubble.",
         )

@@ -1,5 +1,7 @@
 """Exercise of week 5: the order of 1F1B, as data."""
 
+import re
+
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight
 from helpers.check.verdict import Verdict
@@ -18,6 +20,7 @@ from helpers.plans.schedules import (
 
 SIZES = [(4, 8), (2, 3), (3, 3), (1, 2), (4, 2)]  # ranks, micro-batches
 COSTS = Costs(forward=1.0, backward=2.0)
+CELL = re.compile(r"[FB]-?[0-9]+")
 SHAPE = 'Return a list for each rank, in rank order, of cells: ["F0", "F1", "B0", …].'
 WARM_UP = (
     "The first micro-batch's gradient reaches rank 0 last. Which rank needs the most forwards "
@@ -68,13 +71,13 @@ def read(answer, ranks: int, micro_batches: int) -> Schedule:
             raise NotRight(f"rank {rank}: {short(row)}", SHAPE)
         order = []
         for cell in row:
-            text = cell if isinstance(cell, str) else ""
-            if text[:1] not in ("F", "B") or not text[1:].lstrip("-").isdigit():
+            if not isinstance(cell, str) or not CELL.fullmatch(cell):
                 raise NotRight(
                     f"rank {rank} has the cell {short(cell)}",
-                    "A cell is a text: F or B, and the number of the micro-batch.",
+                    "A cell is a text: F or B, and the number of the micro-batch. Only the order "
+                    "counts: a rank that waits has no cell.",
                 )
-            micro = int(text[1:])
+            micro = int(cell[1:])
             if not 0 <= micro < micro_batches:
                 raise NotRight(
                     f"rank {rank} has the cell {cell!r}; the micro-batches are 0 to "
@@ -83,7 +86,7 @@ def read(answer, ranks: int, micro_batches: int) -> Schedule:
                     if micro_batches < ranks
                     else "At which number does each phase begin, and how many cells has it?",
                 )
-            order.append(Action(text[0], rank, micro))
+            order.append(Action(cell[0], rank, micro))
         orders.append(tuple(order))
     return Schedule("yours", tuple(range(ranks)), micro_batches, tuple(orders))
 

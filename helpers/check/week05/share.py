@@ -59,6 +59,11 @@ def hint_share(answer, right, p, m, v) -> str:
         ((p - 1) / m, "Over work, and v is missing. Begin with the idle time of one rank."),
         (v * (p - 1) / (m + v * (p - 1)), "Upside down: do smaller stages wait longer?"),
         (m / (m + p - 1), "That is the busy share. How large is the rest?"),
+        ((p - 1) / v, "That is the idle time, in units of a micro-batch. What share is it?"),
+        (
+            (p - 1) / (v * m - p + 1) if v * m != p - 1 else math.inf,
+            "You went from the share of the step to the share of the work: turn it round.",
+        ),
     ]
     for value, hint in known:
         if math.isclose(answer, value, rel_tol=1e-9):

@@ -127,6 +127,13 @@ def judge_step(runs, rows):
         )
     if set(gradients) != {"right"}:
         kind = next(k for k in gradients if k != "right")
+        if gradients[0] == "right" and kind == "other":
+            raise NotRight(
+                finding,
+                "The gradients that came back to rank 0 are right, but a later rank's own are not: "
+                "its backward used other inputs. Does the next receive write over the input of an "
+                "earlier micro-batch?",
+            )
         if len(set(gradients)) > 1 and kind not in HINTS:
             raise NotRight(
                 finding,
@@ -154,6 +161,10 @@ def hint_failure(finding: str) -> str:
         return "Does each backward start from its own micro-batch's output?"
     if "grad can be implicitly created only for scalar" in finding:
         return "In the middle of the model, backward starts from the gradient that was received."
+    if finding.startswith("with 1 rank:") and ("send" in finding or "recv" in finding):
+        return (
+            "A single rank is the first and also the last: it has no neighbour. What does it send?"
+        )
     if "recv" in finding and "was waiting" in finding:
         return (
             "A rank waits for a message that its neighbour has not sent. Write down both ranks' "

@@ -31,6 +31,25 @@ STEPS = {
     "the sum of norms": (
         "Norms of shards do not add up. Their squares do. Where must the root be taken?"
     ),
+    "the norm of the sum": (
+        "The gradient is clipped by the norm of the sum over the ranks. Of which gradient is the "
+        "norm to be at most max_norm?"
+    ),
+    "always scaled": (
+        "The gradient is scaled in each step. Which gradients must stay as they are?"
+    ),
+    "the square": "The gradient is divided by the square of the norm. Where is the root?",
+    "each number": (
+        "Each number was clipped by itself, so the gradient has another direction. One factor must "
+        "scale all of its numbers."
+    ),
+    "a new optimizer": (
+        "The optimizer has no memory of the steps before. How often is make_optimizer called?"
+    ),
+    "added up": (
+        "The gradient of the step before is still in the sum. What must happen to .grad between "
+        "two steps?"
+    ),
     "not a number": (
         "A shard may hold nothing but padding: its norm is 0. Is there a division by it?"
     ),

@@ -141,6 +141,11 @@ def hint_traffic(answer, params, ranks, stage, number_bytes, micros) -> str:
         (right - unit, gathers[stage]),
         (right - micros * unit, gathers[stage]),
     ]  # fmt: skip
+    if stage == 3 and micros > 1:  # first: it may equal another mistake's number
+        again = (
+            "Each micro-batch frees the parameters twice. How often are they gathered in a step?"
+        )
+        known.insert(0, ((micros + 2) * unit, again))
     if micros > 1:
         once = formula(params, ranks, stage, number_bytes, 1)
         known += [

@@ -51,6 +51,8 @@ class InTurn:
                 loss.
             loss: collects the summed losses; sent after the last forward.
         """
+        for watched in self.watched:
+            watched.forget()
         for left, batch in zip(reversed(range(len(micro_batches))), micro_batches, strict=True):
             self.last = left == 0
             total, _ = self.model.loss(batch)
@@ -126,6 +128,10 @@ class Watched:
         if self.missing is not None:
             self.missing = None
             self.owner.after(self.unit)
+
+    def forget(self):
+        """Forget the backward of a step that failed: its missing gradients never come."""
+        self.missing = None
 
     def close(self):
         for hook in self.hooks:

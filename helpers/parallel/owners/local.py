@@ -115,6 +115,8 @@ class Local:
     def update(self, rule: OptimizerConfig, factor: torch.Tensor | None):
         """Multiply the gradients by `factor`, and make one step of `rule`."""
         gradients = list(self.gradients().values())
+        if factor is not None and factor.is_cpu and factor == 1:
+            factor = None  # saves a pass over all gradients; on a GPU, asking would make it wait
         if factor is not None and gradients:
             torch._foreach_mul_(gradients, factor)
         set_lr(self.optimizer, rule.lr)

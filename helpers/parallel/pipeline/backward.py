@@ -1,116 +1,120 @@
 """A backward in two parts: the gradient of the input now, the gradients of the weights later.
 
-Autograd's graph is a path from the output back to the input, with branches to the weights. The
-first part follows the path alone, and keeps the gradient at each **junction**: a node of the path
-from which a branch leads to weights. The second part follows the branches from there. So nothing
-is computed twice, if an operator computes only the gradients that are asked for. PyTorch's own
-operators do. A hand-written `autograd.Function` computes all of them, both times.
+Another rank waits for the gradient of the input. No rank waits for the gradients of the weights: a
+rank computes them when it would be idle. Most of that work is in linear modules. With y = x Wᵀ and
+the gradient g of y, the first part computes g W, and keeps g and x. The second part computes gᵀ x
+and adds it to `.grad` in one operation. The first part computes all other gradients (of norms and
+biases), because they are cheap, and the second part adds them.
 
 Source: Qi et al. 2023, "Zero Bubble Pipeline Parallelism", arXiv:2401.10241, section 2, for I and
-W. The graph's public API: torch.autograd.graph.
+W.
 """
 
-from collections import Counter
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
-from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.autograd.graph import GradientEdge
+from torch.nn import functional
 
-Parameter = torch.nn.Parameter
-Gradients = list[tuple[Parameter, torch.Tensor]]
+
+class Share(NamedTuple):
+    """What a backward adds to a parameter's gradient: gᵀ x, with g (n, F) and x (n, D); or g."""
+
+    parameter: nn.Parameter
+    g: torch.Tensor
+    x: torch.Tensor | None = None
 
 
 class TwoParts:
-    """The backward of one graph, in two parts.
+    """Divide the backwards of a module in two parts. It replaces the forwards of linear modules.
+
+    The products of hand-written backwards (an `autograd.Function`) belong to the first part.
 
     Args:
-        root: the output. The graph leads from it to the input.
-        x: the input.
-        parameters: all that the graph may lead to. A matrix that the graph uses twice, at two
-            junctions, belongs to the first part.
+        module: a stage. A module of it that is not an nn.Linear, but multiplies by a weight, may
+            have an attribute `product`, the function that it calls for x Wᵀ.
     """
 
-    def __init__(self, root: GradientEdge, x: torch.Tensor, parameters: Iterable[Parameter]):
-        self.root: GradientEdge | None = root
-        self.x, self.early = x, []
-        self.kept: dict[Node, tuple] = {}  # junction -> the gradients of its outputs
-        leaves = {get_gradient_edge(p).node: p for p in parameters}
-        nodes = in_order(root.node)
-        while True:
-            ends = {get_gradient_edge(leaf).node for leaf in (x, *self.early)}
-            self.junctions = junctions(nodes, ends, leaves)
-            counts = Counter(p for branch in self.junctions.values() for p in branch)
-            twice = [p for p, count in counts.items() if count > 1]
-            if not twice:
-                break
-            self.early += twice
+    def __init__(self, module: nn.Module):
+        self.parameters = list(module.parameters())
+        self.kept: list[Share] | None = None  # by a first part that is running
+        for linear in module.modules():
+            if isinstance(linear, nn.Linear):
+                self.replace_forward(linear)
+            elif hasattr(linear, "product"):
+                linear.product = self.product
 
-    def first(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Gradients]:
-        """Compute the gradient of the input, given that of the output.
+    def replace_forward(self, linear: nn.Linear):
+        linear.forward = lambda x: self.product(x, linear.weight, linear.bias)
+
+    def product(self, x: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter | None = None):
+        """x Wᵀ + bias, as `functional.linear`."""
+        y = _Product.apply(self, x, weight)
+        return y if bias is None else y + bias
+
+    def first(
+        self, root: GradientEdge, x: torch.Tensor, gradient: torch.Tensor
+    ) -> tuple[torch.Tensor, list[Share]]:
+        """Compute the gradient of the input, given that of the output. It frees the graph.
+
+        Args:
+            root: the output.
+            x: the input.
 
         Returns:
-            The gradient, and the gradients of the parameters that belong to the first part.
+            The gradient, and what the second part needs.
         """
-        hooks = [node.register_prehook(partial(self.keep, node)) for node in self.junctions]
+        trained = [p for p in self.parameters if p.requires_grad]
+        kept = self.kept = []
         try:
             of_x, *others = torch.autograd.grad(
-                [self.root], [self.x, *self.early], [gradient], retain_graph=True
+                [root], [x, *trained], [gradient], allow_unused=True
             )
         finally:
-            for hook in hooks:
-                hook.remove()
-            self.root = None  # frees what only the first part needed, the logits among it
-        return of_x, list(zip(self.early, others, strict=True))
-
-    def keep(self, node: Node, gradients: tuple):
-        self.kept[node] = gradients
-
-    def second(self) -> Gradients:
-        """Compute the gradients of the other parameters. It frees the graph from the output on."""
-        found = []
-        while self.junctions:
-            node, branch = self.junctions.popitem()
-            gradients = self.kept.pop(node)
-            there = [(GradientEdge(node, n), g) for n, g in enumerate(gradients) if g is not None]
-            edges, given = zip(*there, strict=True)
-            found += zip(branch, torch.autograd.grad(edges, branch, given), strict=True)
-        return found
+            self.kept = None
+        found = zip(trained, others, strict=True)
+        return of_x, kept + [Share(p, g) for p, g in found if g is not None]
 
 
-def in_order(root: Node) -> dict[Node, list[Node]]:
-    """The nodes of a graph and their children, to which gradients go; children come first."""
-    found: dict[Node, list[Node]] = {}
-    seen, todo = {}, [root]
-    while todo:
-        node = todo[-1]
-        if node not in seen:
-            seen[node] = [child for child, _ in node.next_functions if child is not None]
-            todo += [child for child in seen[node] if child not in seen]
-        else:
-            found[todo.pop()] = seen[node]
-    return found
+def second(kept: list[Share]) -> Iterator[nn.Parameter]:
+    """Add the gradients of the parameters, and free what they needed.
 
-
-def junctions(
-    nodes: dict[Node, list[Node]], ends: set[Node], leaves: dict[Node, Parameter]
-) -> dict[Node, list[Parameter]]:
-    """The junctions of a graph, and the parameters of their branches, from the input upwards.
-
-    Args:
-        nodes: from `in_order`.
-        ends: where the path ends.
-        leaves: the parameters' nodes.
+    Yields each parameter when its gradient is complete.
     """
-    path, branches, found = set(), {}, {}
-    for node, children in nodes.items():
-        below = [branches[child] for child in children if child not in path]
-        own = [leaves[node]] if node in leaves else []
-        own = list(dict.fromkeys(p for branch in (own, *below) for p in branch))
-        if node in ends or len(below) < len(children):
-            path.add(node)
-            if own and node not in ends:
-                found[node] = own
+    while kept:
+        p, g, x = kept.pop(0)
+        if p.grad is None:
+            p.grad = g if x is None else g.t() @ x
+        elif x is None:
+            p.grad.add_(g)
         else:
-            branches[node] = own
-    return found
+            torch.addmm(p.grad, g.t(), x, out=p.grad)
+        if all(p is not other.parameter for other in kept):
+            yield p
+
+
+class _Product(torch.autograd.Function):
+    """x Wᵀ. A first part keeps what the gradient of W needs, and does not compute it."""
+
+    @staticmethod
+    def forward(ctx, parts: TwoParts, x, weight):
+        ctx.parts, ctx.parameter = parts, weight
+        ctx.save_for_backward(x, weight)
+        return functional.linear(x, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        _, wants_x, wants_weight = ctx.needs_input_grad
+        of_x = gradient @ weight if wants_x else None
+        if not wants_weight:
+            return None, of_x, None
+        rows = gradient.flatten(0, -2), x.detach().flatten(0, -2)
+        if ctx.parts.kept is None:  # this backward is whole
+            return None, of_x, rows[0].t() @ rows[1]
+        ctx.parts.kept.append(Share(ctx.parameter, *rows))
+        return None, of_x, None

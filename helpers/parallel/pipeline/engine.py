@@ -1,7 +1,7 @@
 """The pipeline's engine: run any valid schedule of forwards and backwards on this rank's stages."""
 
 from collections import Counter
-from collections.abc import Iterable
+from functools import cached_property
 
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
@@ -10,7 +10,7 @@ from helpers.comm.point_to_point import Buffers, two_way
 from helpers.data.batch import Batch
 from helpers.parallel.engines.in_turn import Watched
 from helpers.parallel.owners.local import Local
-from helpers.parallel.pipeline.backward import TwoParts
+from helpers.parallel.pipeline.backward import Share, TwoParts, second
 from helpers.parallel.pipeline.execution import Execution
 from helpers.parallel.pipeline.stages import AXIS, Stages
 from helpers.parallel.sums import GlobalSum
@@ -61,6 +61,18 @@ class Pipeline:
         for unit in units(model) if "units" in owner.wants else ():
             self.watched[int(unit.name.split(".")[0])].append(Watched(unit, owner))
 
+    @cached_property
+    def two_parts(self) -> dict[int, TwoParts]:
+        """The stages with a divided backward.
+
+        No stage waits for a gradient of the first stage's input. And a block that is recomputed
+        would have to keep for later what recomputation frees. Their backward is whole.
+        """
+        if not self.schedule.split:
+            return {}
+        whole = {number for number, s in self.stages.items() if s.config.recompute == "full"}
+        return {n: TwoParts(s) for n, s in self.stages.items() if n and n not in whole}
+
     @property
     def spans(self) -> list[Span]:
         """When this rank's computations of the last step ran. Draw it beside `timeline`'s spans."""
@@ -79,6 +91,9 @@ class Pipeline:
                 f"{len(micro_batches)}: use micro_batches={m}"
             )
         self.left = Counter({p: m * uses for p, uses in self.uses.items()})
+        for watched in self.watched.values():
+            for one in watched:
+                one.forget()
         if self.last not in self.stages:
             loss.send()
         self.execution.run(OneStep(self, micro_batches, tokens, loss), self.fitting(micro_batches))
@@ -147,7 +162,8 @@ class OneStep:
         self.engine, self.batches, self.tokens, self.loss = engine, batches, tokens, loss
         self.inputs: dict[tuple[int, int], torch.Tensor | None] = {}  # by (stage, micro-batch)
         self.outputs: dict[tuple[int, int], GradientEdge] = {}
-        self.halves: dict[tuple[int, int], TwoParts | None] = {}
+        self.two_parts = engine.two_parts
+        self.kept: dict[tuple[int, int], list[Share]] = {}  # for the second part of a backward
         self.gradients: dict[int, torch.Tensor | None] = {}  # of the first stage's outputs
         self.forwards = len(batches)  # of the last stage, still to run
 
@@ -189,32 +205,28 @@ class OneStep:
         return None if x is None else x.grad.contiguous()
 
     def input_gradient(self, stage: int, micro: int, given: torch.Tensor | None):
-        module = self.engine.stages[stage]
-        if not stage:  # no stage waits for an input's gradient: W is the whole backward
+        if not stage:  # W is the whole backward
             self.gradients[micro] = given
             return None
-        if module.config.recompute == "full":
-            # A block that is recomputed in two parts is recomputed twice: I is the whole backward.
-            self.halves[stage, micro] = None
+        if stage not in self.two_parts:  # I is the whole backward
             return self.backward(stage, micro, given)
         x, edge = self.inputs.pop((stage, micro)), self.outputs.pop((stage, micro))
-        trained = [p for p in module.parameters() if p.requires_grad]
-        both = self.halves[stage, micro] = TwoParts(edge, x, trained)
-        gradient, early = both.first(self.start(given))
+        first = self.two_parts[stage].first
+        gradient, self.kept[stage, micro] = first(edge, x, self.start(given))
         self.end(stage)
-        self.add(early)
         return gradient.contiguous()
 
     def weight_gradients(self, stage: int, micro: int):
         if not stage:
             self.backward(stage, micro, self.gradients.pop(micro))
             return
-        both = self.halves.pop((stage, micro))
-        if both is None:
+        if stage not in self.two_parts:
             return
         for one in self.engine.watched[stage]:
             one.begin()
-        self.add(both.second())
+        for p in second(self.kept.pop((stage, micro))):
+            if self.engine.hooks:
+                self.engine.gradient_came(p)
         self.end(stage)
 
     def start(self, given: torch.Tensor | None) -> torch.Tensor:
@@ -222,16 +234,6 @@ class OneStep:
         if given is None:
             return torch.ones((), dtype=torch.float64, device=self.engine.sample.device)
         return given
-
-    def add(self, gradients: Iterable[tuple[torch.nn.Parameter, torch.Tensor]]):
-        """Add gradients as a backward does, with its reports."""
-        for p, gradient in gradients:
-            if p.grad is None:
-                p.grad = gradient
-            else:
-                p.grad.add_(gradient)
-            if self.engine.hooks:
-                self.engine.gradient_came(p)
 
     def end(self, stage: int):
         for watched in self.engine.watched[stage]:

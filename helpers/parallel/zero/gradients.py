@@ -48,7 +48,7 @@ class Kept:
     def begin(self):
         """Prepare for a step."""
         if self.work is not None:  # of a step that failed
-            self.result()
+            self.finish()
         self.missing, self.sent = set(self.parameters), False
 
     def take(self, name: str):
@@ -63,10 +63,13 @@ class Kept:
         shards = self.whole.view(self.transport.size, -1)
         self.work, self.sent = self.transport.reduce_scatter(self.shard, shards), True
 
-    def result(self) -> torch.Tensor:
-        """Wait for this rank's shard of the summed gradients, (P/N,)."""
+    def finish(self):
+        """Wait for the reduce-scatter."""
         self.work.wait()
         self.work = None
+
+    def result(self) -> torch.Tensor:
+        """Return this rank's shard of the summed gradients, (P/N,)."""
         return self.shard
 
 

@@ -36,12 +36,15 @@ class Zero1(Local):
         rule: of the update; element-wise.
         transport: DirectTransport, GroupTransport or SharedTransport: makes the transport of the
             messages from the axis's process group.
+        in_flight: how many rows may still be sent while the next row is filled. More rows hide more
+            of the messages behind the backward, and need more memory for the parts that arrive.
 
     Attributes:
         rows: of the sharded parameters, in the order of definition.
         unit_of: the units of these rows.
         row_of: name of a sharded parameter -> its row's number.
         gradients_of: row number -> the memory of its gradients; not for frozen rows.
+        sending: numbers of the rows with a running reduce-scatter, oldest first.
         film: records what happens with each row's bytes; None for no record.
 
     Raises:
@@ -55,11 +58,14 @@ class Zero1(Local):
     wants = frozenset({"gradients"})
     film: Film | None = None
 
-    def __init__(self, model, parts, mesh, *, rule, transport=DirectTransport, **seams):
+    def __init__(
+        self, model, parts, mesh, *, rule, transport=DirectTransport, in_flight: int = 2, **seams
+    ):
         if mesh is None or AXIS not in mesh.layout.axes:
             raise ValueError(f"ZeRO shards over the axis {AXIS}: make a mesh with this axis")
         refuse_mixing(rule)
         self.model, self.mesh, self.ranks = model, mesh, tuple(mesh.ranks(AXIS))
+        self.in_flight = in_flight
         self.transport: GroupTransport = transport(mesh.group(AXIS))
         super().__init__(model, parts, mesh, rule=rule, **seams)
         self.trained = {name for name, p in self.parameters.items() if p.requires_grad}
@@ -70,6 +76,7 @@ class Zero1(Local):
             if name in self.trained
         }
         self.came: set[str] = set()
+        self.sending: list[int] = []
         self.marks = Marks()
 
     # the layout
@@ -110,11 +117,12 @@ class Zero1(Local):
     # a step
 
     def begin(self):
-        self.marks.check(self.parameters)
         self.rest()  # after a step that failed
+        self.marks.check(self.parameters)
         super().begin()
         self.came = set()
         self.left = list(self.gradients_of)  # rows to send, from the end, as the backward runs
+        self.sending = []
         for i, gradients in self.gradients_of.items():
             gradients.begin()
             self.note(i, "gradient shard", "freed")
@@ -139,15 +147,27 @@ class Zero1(Local):
         self.gradients_of[i].missing.discard(name)
         while self.left and not self.gradients_of[self.left[-1]].missing:
             self.send(self.left.pop())
+            self.land(self.in_flight)
 
     def send(self, i: int):
         self.note(i, "gradients", "sending", self.gradients_of[i].whole)
         self.gradients_of[i].send()
+        self.sending.append(i)
+
+    def land(self, most: int):
+        """Wait until at most so many rows are being sent."""
+        while len(self.sending) > most:
+            self.finish(self.sending.pop(0))
+
+    def finish(self, i: int):
+        """Wait for the reduce-scatter of row i."""
+        self.gradients_of[i].finish()
 
     def complete(self):
         self.refuse_unused()
         self.rest()
         self.send_what_is_left()
+        self.land(0)
         own: dict[str, torch.Tensor] = {}
         for i, gradients in self.gradients_of.items():
             shard, row = gradients.result(), self.rows[i].row

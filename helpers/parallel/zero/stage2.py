@@ -28,11 +28,9 @@ class Zero2(Zero1):
     stage = 2
 
     def __init__(self, model, parts, mesh, *, in_flight: int = 0, **options):
-        self.in_flight = in_flight
         self.pool: Pool | None = None
         self.warned = False
-        self.sending: list[int] = []  # rows with a running reduce-scatter, oldest first
-        super().__init__(model, parts, mesh, **options)
+        super().__init__(model, parts, mesh, in_flight=in_flight, **options)
         self.rows_of: dict[str, list[int]] = {}
         for i, unit in enumerate(self.unit_of):
             self.rows_of.setdefault(unit, []).append(i)
@@ -43,20 +41,12 @@ class Zero2(Zero1):
         wide = self.masters[next(iter(row.parameters))].dtype
         return Freed(row.row, row.parameters, self.transport, self.pool, wide)
 
-    def begin(self):
-        super().begin()
-        self.sending.clear()
-
     def make_room(self, i):
-        if self.gradients_of[i].work is not None:
+        if i in self.sending:
+            self.sending.remove(i)
             self.finish(i)
         if self.gradients_of[i].whole is None:
-            self.land()
-
-    def land(self):
-        """Wait until at most `in_flight` rows are being sent."""
-        while len(self.sending) > self.in_flight:
-            self.finish(self.sending[0])
+            self.land(self.in_flight)
 
     def send_complete(self, i, name):
         """Send nothing yet: a row is sent when its unit's backward has ended."""
@@ -72,13 +62,11 @@ class Zero2(Zero1):
 
     def send(self, i):
         super().send(i)
-        self.sending.append(i)
         if self.gradients_of[i].sent == 2 and not self.warned:
             self.warn()
 
-    def finish(self, i: int):
-        self.sending.remove(i)
-        self.gradients_of[i].finish()
+    def finish(self, i):
+        super().finish(i)
         self.note(i, "gradients", "freed")
         self.note(i, "gradient shard", "held", self.gradients_of[i].shard)
 
@@ -86,8 +74,6 @@ class Zero2(Zero1):
         for i in reversed(self.gradients_of):
             if self.gradients_of[i].taken:  # an engine that does not report units
                 self.send(i)
-        while self.sending:
-            self.finish(self.sending[0])
 
     def warn(self):
         self.warned = True

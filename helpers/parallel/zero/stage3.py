@@ -27,19 +27,32 @@ class Zero3(Zero2):
     Args:
         reshard_after_forward: False: keep a unit gathered from its forward to its backward. A rank
             then sends as much as in stage 2, and holds all parameters at the end of the forward.
+        in_flight: as for Zero2. The default is 0; it is 1 if units are kept, because the backward
+            then frees parameters while it adds gradients.
         others, raises: as for Zero1.
     """
 
     stage = 3
 
-    def __init__(self, model, parts, mesh, *, reshard_after_forward: bool = True, **options):
+    def __init__(
+        self,
+        model,
+        parts,
+        mesh,
+        *,
+        reshard_after_forward: bool = True,
+        in_flight: int | None = None,
+        **options,
+    ):
         self.reshard_after_forward = reshard_after_forward
+        if in_flight is None:
+            in_flight = 0 if reshard_after_forward else 1
         # whether in the backward -> units in the order in which they first ran
         self.order: dict[bool, list[str]] = {False: [], True: []}
         self.lingering: set[str] = set()  # units to free when another unit's backward begins
         self.hooks: list = []
         self.shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
-        super().__init__(model, parts, mesh, **options)
+        super().__init__(model, parts, mesh, in_flight=in_flight, **options)
         self.fully_trained = {
             unit.name: all(p.requires_grad for p in unit.parameters.values())
             for unit in units(model)
@@ -96,7 +109,7 @@ class Zero3(Zero2):
             self.lingering &= {unit.name}
             if not any(p.requires_grad for p in unit.parameters.values()):
                 self.lingering.add(unit.name)  # no gradient will end its backward
-            self.land()  # free what has been sent before another unit is gathered
+            self.land(self.in_flight)  # free what has been sent before another unit is gathered
         self.use(unit.name)
         self.gather_ahead(unit.name, self.order[backward])
 

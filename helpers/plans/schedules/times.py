@@ -167,7 +167,7 @@ class Bubble:
 
     @property
     def in_span(self) -> float:
-        """The largest idle time inside a rank's own span, as the zero-bubble paper counts it.
+        """The longest span of a rank, less the busiest rank's work: the zero-bubble paper's bubble.
 
         A step costs no more than this if a rank may update before the others are done.
         """

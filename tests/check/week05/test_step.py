@@ -6,6 +6,7 @@ import torch.distributed as dist
 from torch.nn.functional import mse_loss
 
 from helpers import check
+from helpers.check.week05.step import hint_failure
 from notebooks.solutions import week05
 
 
@@ -76,6 +77,30 @@ def the_last_alone(worker, stage, micro_batches, targets):
     return total
 
 
+def one_buffer(worker, stage, micro_batches, targets):
+    """Every micro-batch is received into the same memory."""
+    rank, last = worker.rank, worker.world_size - 1
+    memory, kept = torch.empty_like(micro_batches[0]), []
+    for batch in micro_batches:
+        x = memory[: len(batch)].detach() if rank else batch
+        if rank:
+            dist.recv(x, src=rank - 1)
+            x.requires_grad_()
+        y = stage(x)
+        if rank < last:
+            dist.send(y.detach(), dst=rank + 1)
+        kept.append((x, y))
+    for (x, y), target in zip(kept, targets, strict=True):
+        gradient = torch.empty_like(y)
+        if rank == last:
+            y, gradient = ((y - target) ** 2).sum() / sum(map(len, targets)), None
+        else:
+            dist.recv(gradient, src=rank + 1)
+        y.backward(gradient)
+        if rank:
+            dist.send(x.grad, dst=rank - 1)
+
+
 def no_backward_in_the_middle(worker, stage, micro_batches, targets):
     """Ranks before the last receive their gradients, and do nothing with them."""
     return step(backward=lambda y, gradient: None, sends=lambda x, *_: torch.zeros_like(x))(
@@ -109,6 +134,8 @@ def stub(worker, stage, micro_batches, targets):
         (step(backward=lambda y, gradient: y.backward()), "starts from the gradient"),
         (step(answer=lambda total: None), "on the last rank"),
         (step(answer=lambda total: 2 * total), "on the last rank"),
+        (step(sends=lambda x, *_: -x.grad), "The ranks disagree"),
+        (one_buffer, "write over the input of an earlier micro-batch"),
         (no_backward_in_the_middle, "No gradient came back to rank 0"),
         (the_last_alone, "No gradient came back to rank 0"),
     ],
@@ -127,6 +154,12 @@ def test_the_stub_is_told_apart():
 @pytest.mark.usefixtures("shared_ranks")
 def test_any_order_and_a_tensor_pass():
     assert check.pipeline_step(step(answer=torch.tensor))
+
+
+@pytest.mark.parametrize("doing", ["waiting in send, line 7", "raised ValueError in dist.recv"])
+def test_one_rank_has_no_neighbour(doing):
+    """The case with one rank is the last one; a hang would take the whole timeout here."""
+    assert "the first and also the last" in hint_failure(f"with 1 rank: rank 0 was {doing}")
 
 
 def test_a_deadlock_names_the_messages(monkeypatch):

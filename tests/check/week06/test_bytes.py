@@ -132,6 +132,8 @@ TRUE = {0: constant(2), 1: constant(2), 2: lambda m: m + 1, 3: lambda m: 3 * m}
         (collectives(TRUE | {1: lambda m: 2 * m}), "Which stages can do that"),
         (collectives(TRUE | {2: lambda m: 2 * m}), "once in a step"),
         (collectives(TRUE | {3: lambda m: m + 1 + (m == 1)}), "What does the backward need"),
+        (collectives(TRUE | {3: lambda m: m + 2}), "How often are they gathered in a step"),
+        (collectives(TRUE | {3: lambda m: 3 * m + 1}), "Write down the collectives"),
         (lambda *_: "many", "Return one number"),
         (lambda *_: 12, "Write down the collectives"),
     ],

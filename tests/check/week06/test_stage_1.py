@@ -59,12 +59,26 @@ def stage_1(
                 before = squares.sqrt().item()
             if clip == "norm":
                 own *= min(1.0, max_norm / total if safe or total else 0.0)
+            elif clip == "torch, own shard":
+                own *= min(1.0, max_norm / (own.norm() + 1e-6))
+            elif clip == "always":
+                own *= max_norm / total
+            elif clip == "square":
+                own *= min(1.0, max_norm / (total**2 + 1e-6))
+            elif clip == "norm of the sum":
+                own *= min(1.0, max_norm / (n * total + 1e-6))
+            elif clip == "each number":
+                own.clamp_(-max_norm, max_norm)
             elif clip == "no guard":
                 own *= torch.where(total > max_norm, max_norm / total, total / total)
             if mean == "again after clipping":
                 own /= n
             kept.grad = torch.zeros_like(kept)
             kept.grad[mine if state == "whole" else slice(None)] = own
+            if state == "new in each step":
+                make_optimizer([kept]).step()
+                gather_all()
+                return before
             if gather == "before":
                 gather_all()
             optimizer.step()
@@ -127,6 +141,36 @@ class Momentum:
         self.tensor -= 0.5 * self.velocity
 
 
+def data_parallel(worker, params, numbers, make_optimizer, max_norm):
+    """No ZeRO: the mean of all gradients, and PyTorch's way to clip all that is in the row."""
+    optimizer = make_optimizer([params])
+
+    def step(gradients):
+        dist.all_reduce(gradients)
+        params.grad = gradients / worker.world_size
+        norm = torch.nn.utils.clip_grad_norm_([params], max_norm)
+        optimizer.step()
+        return norm
+
+    return step
+
+
+def added_up(worker, params, numbers, make_optimizer, max_norm):
+    """The gradient of a step is added to that of the step before."""
+    right, kept = week06.zero_1(worker, params, numbers, make_optimizer, max_norm), []
+
+    def step(gradients):
+        mean = gradients.clone()
+        dist.all_reduce(mean)
+        mean /= worker.world_size
+        total = mean if not kept else kept[0] + mean
+        norm = right(total.clone())
+        kept[:] = [total * min(1.0, max_norm / norm)]
+        return norm
+
+    return step
+
+
 def told(verdict, hint):
     assert verdict.status == "wrong", verdict
     assert hint in verdict.hint, verdict
@@ -180,6 +224,14 @@ def test_the_solution_passes(solution):
         (stage_1(norm="all", returned="whole"), "padding is counted in the norm"),
         (stage_1(over="norms"), "Norms of shards do not add up"),
         (stage_1(clip="never"), "is not clipped"),
+        (stage_1(clip="torch, own shard"), "norm of its own shard"),
+        (stage_1(clip="always"), "must stay as they are"),
+        (stage_1(clip="square"), "Where is the root"),
+        (stage_1(clip="norm of the sum"), "Of which gradient is the norm"),
+        (stage_1(clip="each number"), "has another direction"),
+        (stage_1(state="new in each step"), "How often is make_optimizer called"),
+        (data_parallel, "padding is counted in the norm"),
+        (added_up, "between two steps"),
         (stage_1(returned="none"), "norm of the whole gradient before clipping"),
         (stage_1(returned="clipped"), "before clipping"),
         (stage_1(returned="squared"), "square of the norm"),

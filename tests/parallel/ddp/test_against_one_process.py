@@ -13,6 +13,7 @@ from helpers.parallel.ddp.overlapped import DDP
 from helpers.runtime.launch import launch
 from tests.parallel.ddp.modules import data, gradients, make
 
+pytestmark = pytest.mark.usefixtures("kept_ranks")
 TOLERANCE = 1e-12
 ROWS = 12
 TINY = {"bucket_cap_mb": 200 / 2**20}  # several buckets; the last bucket is not full

@@ -9,6 +9,8 @@ from helpers.parallel.ddp.overlapped import DDP
 from helpers.runtime.launch import launch
 from tests.parallel.ddp.modules import make
 
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+
 
 def batch(rank, i):
     generator = torch.Generator().manual_seed(100 * rank + i)

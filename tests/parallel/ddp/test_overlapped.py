@@ -15,6 +15,8 @@ from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 from tests.parallel.ddp.modules import data, gradients, make
 
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+
 SMALL = {"bucket_cap_mb": 200 / 2**20, "first_bucket_mb": 50 / 2**20}
 
 

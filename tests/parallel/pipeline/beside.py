@@ -56,6 +56,7 @@ def differences(worker, recipe, config, sequences, micro_batches, twin, **option
             worst[name] = largest([worst.get(name, 0.0), apart(ours, theirs)])
     held_out = random_batch(99, 3, config.context, config.vocab)
     here = trainer.evaluate(held_out.shard(trainer.data_rank, trainer.data_size))
+    assert trainer.model.training  # again, for the next step's dropout
     worst["evaluation"] = abs(here[0] - loss) + abs(here[1] - count)
     trainer.close()
     return worst

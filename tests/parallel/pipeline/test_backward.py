@@ -1,6 +1,7 @@
 """A backward in two parts equals the whole, and computes nothing twice."""
 
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.models.gpt import GPTConfig, build
-from helpers.parallel.pipeline.backward import TwoParts
+from helpers.parallel.pipeline.backward import TwoParts, second
+from helpers.parallel.tensor.layers import RowParallel
+from helpers.parallel.tensor.regions import Whole
 
 SIZES = {"vocab": 33, "context": 12, "width": 24, "layers": 2, "heads": 4}
 CONFIGS = {
@@ -21,25 +24,43 @@ CONFIGS = {
 }
 
 
-def stage_and_input(config):
-    stage = build(config, dtype=torch.float64, first=False)
+def stage_and_input(config, **stage):
+    stage = build(config, dtype=torch.float64, **({"first": False} | stage))
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3, 12, 24, generator=generator, dtype=torch.float64, requires_grad=True)
-    return stage, x, torch.randn(3, 12, 33, generator=generator, dtype=torch.float64)
+    gradient = torch.randn(3, 12, 33, generator=generator, dtype=torch.float64)
+    return stage, x, gradient if stage.last else gradient[..., :24]
+
+
+def both_parts(stage, x, gradient, times=1):
+    """Gradients of the input and of the parameters; and the weights that wait."""
+    both, later = TwoParts(stage), []
+    for _ in range(times):
+        of_x, kept = both.first(get_gradient_edge(stage(x)), x, gradient)
+        later = [share.parameter for share in kept if share.x is not None]
+        done = list(second(kept))
+        assert len(done) == len(set(done))
+    return of_x, {name: p.grad for name, p in stage.named_parameters()}, later
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_both_parts_equal_the_whole_backward(config):
+    """Two backwards are added. The sums are in another order: 1e-12 in float64."""
     stage, x, gradient = stage_and_input(config)
-    stage(x).backward(gradient)
-    both = TwoParts(get_gradient_edge(stage(x)), x, stage.parameters())
-    of_x, early = both.first(gradient)
-    assert not early
-    assert torch.equal(of_x, x.grad)
-    found = dict(both.second())
-    assert found.keys() == set(stage.parameters())
-    for p, own in found.items():
-        assert torch.equal(own, p.grad)
+    for _ in range(2):
+        (of_x,) = torch.autograd.grad(stage(x), x, gradient, retain_graph=True)
+        stage(x).backward(gradient)
+    whole = {name: p.grad for name, p in stage.named_parameters()}
+    stage.zero_grad()
+    got, parts, later = both_parts(stage, x, gradient, times=2)
+    torch.testing.assert_close(got, of_x, rtol=0, atol=1e-12)
+    assert parts.keys() == whole.keys()
+    for name, own in parts.items():
+        assert not own.requires_grad
+        torch.testing.assert_close(own, whole[name], rtol=0, atol=1e-12)
+    matrices = {p for p in stage.parameters() if p.dim() == 2}
+    assert set(later) == matrices
+    assert len(later) == len(matrices)
 
 
 def test_no_product_is_computed_twice():
@@ -53,37 +74,80 @@ def test_no_product_is_computed_twice():
 
     y = stage(x)
     whole = flops(lambda: y.backward(gradient))
-    both = TwoParts(get_gradient_edge(stage(x)), x, stage.parameters())
-    first, second = flops(lambda: both.first(gradient)), flops(both.second)
-    assert first + second == whole
-    assert 0.3 * whole < second < 0.6 * whole
+    stage.zero_grad()
+    both, kept = TwoParts(stage), []
+    root = get_gradient_edge(stage(x))
+    first = flops(lambda: kept.extend(both.first(root, x, gradient)[1]))
+    later = flops(lambda: list(second(kept)))
+    assert first + later == whole
+    assert 0.3 * whole < later < 0.6 * whole
 
 
-def test_a_matrix_used_twice_belongs_to_the_first_part():
-    first, second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
-    x = torch.randn(2, 4, requires_grad=True)
+def test_the_split_tensor_parallel_layer_is_divided_too():
+    """Without its hand-written backward: one rank has the whole layer, so no message is needed."""
+    stage, x, gradient = stage_and_input(CONFIGS["Llama"], last=False)
+    stage(x).backward(gradient)
+    wanted = {name: p.grad for name, p in stage.named_parameters()}
+    stage.zero_grad()
+    alone = Whole(SimpleNamespace(size=1))
+    for block in stage.blocks.values():
+        block.mlp.down = RowParallel(block.mlp.down, alone, overlap=False)
+        block.attention.out = RowParallel(block.attention.out, alone, overlap=True)
+    _, parts, later = both_parts(stage, x, gradient)
+    for name, own in parts.items():
+        torch.testing.assert_close(own, wanted[name], rtol=0, atol=1e-12)
+    assert any(p is stage.blocks["0"].mlp.down.weight for p in later)
+    assert not any(p is stage.blocks["0"].attention.out.weight for p in later)
 
-    def run():
-        return first(second(first(x)).relu()).sum()
 
-    run().backward()
-    both = TwoParts(get_gradient_edge(run()), x, [first.weight, second.weight])
-    of_x, early = both.first(torch.ones(()))
+class Shared(nn.Module):
+    """Two linear modules have one weight. A linear module and a table have another."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = (nn.Linear(4, 4, bias=False) for _ in range(3))
+        self.second.weight = self.first.weight
+        self.table = nn.Embedding(4, 4)
+        self.table.weight = self.last.weight
+
+    def forward(self, x):
+        y = self.second(self.first(x).relu())
+        return (self.last(y) + self.table.weight.sum(0)).sum()
+
+
+def test_a_weight_that_is_used_twice():
+    """In two products, or in a product and otherwise: it is reported when all is added."""
+    module, x = Shared(), torch.randn(2, 4, requires_grad=True)
+    module(x).backward()
+    whole = {name: p.grad for name, p in module.named_parameters()}
+    module.zero_grad()
+    of_x, parts, later = both_parts(module, x, torch.ones(()))
     torch.testing.assert_close(of_x, x.grad)
-    assert [p is first.weight for p, _ in early] == [True]
-    torch.testing.assert_close(early[0][1], first.weight.grad)
-    ((p, own),) = both.second()
-    assert p is second.weight
-    torch.testing.assert_close(own, p.grad)
+    for name, own in parts.items():
+        torch.testing.assert_close(own, whole[name])
+    assert len(later) == 3
 
 
 def test_a_frozen_parameter_gets_nothing():
-    stage, x, gradient = stage_and_input(CONFIGS["Llama"])
-    frozen = stage.blocks["0"].mlp.up.weight.requires_grad_(False)
-    trained = [p for p in stage.parameters() if p.requires_grad]
-    both = TwoParts(get_gradient_edge(stage(x)), x, trained)
-    both.first(gradient)
-    assert frozen not in dict(both.second())
+    stage, x, gradient = stage_and_input(CONFIGS["GPT-2"])
+    stage.blocks["0"].mlp.up.weight.requires_grad_(False)
+    stage.blocks["0"].mlp_norm.weight.requires_grad_(False)
+    _, parts, later = both_parts(stage, x, gradient)
+    missing = {name for name, own in parts.items() if own is None}
+    assert missing == {"blocks.0.mlp.up.weight", "blocks.0.mlp_norm.weight"}
+    assert all(p.requires_grad for p in later)
+
+
+def test_a_whole_backward_still_works():
+    stage, x, gradient = stage_and_input(CONFIGS["GPT-2"])
+    stage(x).backward(gradient)
+    whole = {name: p.grad for name, p in stage.named_parameters()}
+    stage.zero_grad()
+    both_parts(stage, x, gradient)
+    stage.zero_grad()
+    stage(x).backward(gradient)
+    for name, p in stage.named_parameters():
+        torch.testing.assert_close(p.grad, whole[name], rtol=0, atol=1e-12)
 
 
 class Kept:
@@ -93,21 +157,24 @@ class Kept:
         self.tensor = tensor
 
 
-def test_what_only_the_first_part_needs_is_freed_after_it():
-    """The loss saves the logits' softmax, which is above every junction."""
+def test_the_first_part_frees_all_but_the_inputs_of_the_products():
+    """The loss saves the logits' softmax, which no product needs."""
     stage, x, _ = stage_and_input(CONFIGS["Llama"])
-    saved = []
+    both, saved = TwoParts(stage), []
 
     def pack(tensor):
         kept = Kept(tensor.detach())  # an output with its graph would keep itself alive
         saved.append(weakref.ref(kept))
         return kept
 
-    logits = stage(x)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
-        loss, _ = stage.criterion(logits, torch.zeros(3, 12, dtype=torch.int64))
-    both = TwoParts(get_gradient_edge(loss), x, stage.parameters())
-    del loss, logits
+        loss, _ = stage.criterion(stage(x), torch.zeros(3, 12, dtype=torch.int64))
+    root = get_gradient_edge(loss)
+    del loss
     assert any(kept() for kept in saved)
-    both.first(torch.ones((), dtype=torch.float64))
+    _, later = both.first(root, x, torch.ones((), dtype=torch.float64))
+    del root
     assert not any(kept() for kept in saved)
+    assert sum(share.x is not None for share in later) == 15  # 7 in each block, and the head
+    list(second(later))
+    assert not later

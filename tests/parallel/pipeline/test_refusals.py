@@ -77,6 +77,18 @@ def test_a_smaller_batch_fits(two):
     assert run(two, batches=((4, 12), (3, 12), (0, 12)), micro_batches=2)[0] == [48, 36, 0]
 
 
+def without_targets(worker):
+    """The loss of a batch without a single target, and whether the parameters are still finite."""
+    trainer = recipe(one_f_one_b)(CONFIG, 0, make_mesh(Layout(pp=2)), micro_batches=2)
+    step = trainer.step(random_batch(0, 4, 12, CONFIG.vocab, ignored=1.0))
+    finite = all(p.isfinite().all() for p in trainer.model.parameters())
+    return float(step.loss), step.tokens, bool(finite)
+
+
+def test_a_batch_without_a_single_target(two):
+    assert list(two.run(without_targets)) == [(0.0, 0, True)] * 2
+
+
 def test_a_layout_without_a_pipeline():
     with pytest.raises(ValueError, match="a schedule needs a layout with an axis pp"):
         Recipe(schedule=one_f_one_b)

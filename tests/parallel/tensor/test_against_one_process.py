@@ -19,6 +19,7 @@ from helpers.parallel.recipe import Recipe
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.training.twin import compare
 
+pytestmark = pytest.mark.usefixtures("kept_ranks")
 SIZES = {"vocab": 33, "context": 12, "width": 24, "layers": 2}  # 33: no number of ranks divides it
 BYTES = GPTConfig(**SIZES, heads=4)
 GPT2 = GPTConfig(

@@ -15,6 +15,8 @@ from helpers.parallel.single import Single
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.runtime.launch import launch
 
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+
 CONFIG = GPTConfig(vocab=33, context=8, width=24, layers=2, heads=6, kv_heads=2, dropout=0.1)
 TRANSFORMS = {
     "tensor": tensor_parallel,

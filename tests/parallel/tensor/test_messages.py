@@ -15,6 +15,8 @@ from helpers.parallel.recipe import Recipe
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.runtime.launch import launch
 
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+
 B, T, D = 2, 12, 32
 CONFIG = GPTConfig(vocab=64, context=T, width=D, layers=2, heads=4)
 NUMBER = 4  # bytes of a float32

@@ -10,6 +10,7 @@ from helpers.models.gpt import GPTConfig
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.recipe import Recipe, plain
 from helpers.training.differences import farthest
+from tests.parallel.pipeline.beside import largest
 
 ODD = GPTConfig(vocab=33, context=8, width=12, layers=2, heads=2)  # no world divides its rows
 GPT2 = replace(
@@ -75,7 +76,7 @@ def worst(worker, case: Case, meshes) -> float:
             ),
         ]
     ours.close()
-    return max(found)
+    return largest(found)
 
 
 def apart(ours, theirs) -> float:

@@ -47,6 +47,9 @@ def cases_of(stage: str, workers: int) -> dict[str, Case]:
         return {
             "a rank without data": Case(recipe(), GPT2, sequences=3),
             "tensor": Case(recipe(transform=tensor_parallel), layout=both, micro_batches=2),
+            "tensor, untied": Case(
+                recipe(transform=tensor_parallel), replace(ODD, tied=False), layout=both
+            ),
             "sequence": Case(recipe(transform=sequence_parallel), GPT2, layout=both),
         }
     half = frozen("attention", "norm")

@@ -22,6 +22,7 @@ from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.runtime.launch import launch
+from tests.parallel.zero.beside import frozen
 
 EVEN = GPTConfig(vocab=64, context=8, width=16, layers=3, heads=2, tied=False)  # no padding
 DIVIDED = {  # the kinds that a stage divides by N
@@ -134,7 +135,7 @@ def test_a_film_of_a_step_shows_one_unit_ahead_and_gradients_freed():
     for events in launch(filmed, 2, device="cpu", owner=Zero3, precision=Mixed()):
         times = [e["time"] for e in events]
         assert times == sorted(times)
-        now, most, full = {}, 0, set()
+        now, most, full, added = {}, 0, set(), {}
         for e in events:
             now[e["unit"], e["kind"]] = e
             gathered = {u for (u, k), e in now.items() if k == "gathered" and e["bytes"]}
@@ -144,14 +145,46 @@ def test_a_film_of_a_step_shows_one_unit_ahead_and_gradients_freed():
             if e["kind"] == "gathered" and e["state"] == "in use":
                 assert now[e["unit"], "gathered"]["bytes"]
             filling = [u for (u, k), e in now.items() if k == "gradients" and e["bytes"]]
-            assert len(filling) <= 2  # one may be sent while the next is filled
+            assert len(filling) <= 1  # the full gradients of one unit at a time
+            if e["state"] == "updating":
+                continue
+            if e["kind"] == "gradient shard" and e["bytes"]:
+                added[e["unit"]] = e["bytes"]  # of the last micro-batch before the update
         assert most == 2
+        # micro-batches are added in fp32, like the master copies; one alone stays in bf16
+        assert added == {u: e["bytes"] for (u, k), e in now.items() if k == "master copies"}
         assert full >= {*blocks, "head", "norm", "embedding"}
         uses = [e["unit"] for e in events if e["kind"] == "gathered" and e["state"] == "in use"]
         order = ["embedding", *blocks, "norm", "head"]
         assert uses == 2 * (order + order[::-1])
         assert {k for _, k in now} == {"parameters", "gathered", "gradients", "gradient shard",
                                        "master copies", "optimizer"}  # fmt: skip
+
+
+def half_frozen(worker):
+    """The film of a step in which each block has frozen parameters, and the bytes after it."""
+    torch.set_num_threads(1)
+    mesh = make_mesh(Layout(dp=worker.world_size))
+    trainer = Recipe(owner=Zero3, transform=frozen("attention"))(EVEN, 0, mesh)
+    batch = random_batch(worker.rank, 2, 8, EVEN.vocab)
+    trainer.step(batch)
+    with filming(trainer.owner) as film:
+        trainer.step(batch)
+    return film.events, trainer.held()["parameters", "cpu"]
+
+
+def test_a_unit_with_frozen_parameters_is_freed_too():
+    """No gradient ends its backward: it stays until the next unit's backward begins."""
+    for events, parameters in launch(half_frozen, 2, device="cpu"):
+        now, most = {}, 0
+        for e in events:
+            now[e["unit"], e["kind"]] = e["bytes"]
+            gathered = [u for (u, k), nbytes in now.items() if k == "gathered" and nbytes]
+            most = max(most, len(gathered))
+        assert most == 2  # one in use, one ahead
+        assert not gathered
+        # a unit has a row of trained and a row of frozen parameters: the film adds them up
+        assert sum(b for (_, k), b in now.items() if k == "parameters") == parameters
 
 
 def evaluated(worker):

@@ -16,6 +16,7 @@ from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.runtime.launch import launch
+from helpers.state.placing import Seat
 
 CONFIG = GPTConfig(vocab=33, context=8, width=12, layers=1, heads=2, tied=False)
 ELEMENT_WISE = ("Adadelta", "Adagrad", "Adam", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
@@ -58,6 +59,12 @@ class TrustRatio(torch.optim.SGD):
 def test_an_optimizer_of_one_s_own_is_tried_too():
     with pytest.raises(NotElementWise, match="TrustRatio updates a matrix by more than"):
         refuse_mixing(OptimizerConfig(rule=TrustRatio))
+
+
+def test_an_owner_tries_its_rule_before_it_makes_a_group():
+    rule = OptimizerConfig(rule=torch.optim.Adafactor)
+    with pytest.raises(NotElementWise, match="Adafactor updates a matrix by more than"):
+        Recipe(owner=Zero3)(CONFIG, 0, Seat(Layout(dp=2), 0), optimizer=rule)
 
 
 def unused(config, seed, seat, dtype):

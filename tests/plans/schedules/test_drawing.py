@@ -54,7 +54,10 @@ def test_a_student_s_schedule_beside_the_optimum():
     assert "may keep: 1" in figure.axes[1].get_xlabel()
     better = beside_optimum(slow, cap=2).axes[1].get_title("left")
     assert better.startswith("optimum, 12 units (proved): bubble 25.0%")
+    turned = from_grid("F0@0 F0@3 B0@3 B0@0\nF0@1 F0@2 B0@2 B0@1")  # the same stages on the ranks
+    assert "optimum, 12 units (proved)" in beside_optimum(turned).axes[1].get_title("left")
     split = beside_optimum(zero_bubble_h1(2, 2))
+    assert "optimum, 7 units (proved)" in split.axes[1].get_title("left")
     assert "gradient of the weights" in split.legends[0].get_texts()[-1].get_text()
 
 
@@ -67,6 +70,7 @@ def test_every_step_of_a_stepper():
     begun = stepper.draw(0)
     assert "nothing has begun" in begun.alt
     assert "held, by rank: 0, 0" in begun.alt
+    assert "held, by rank: 1, 0" in stepper.draw(1).alt
     # F0 and F1 of rank 0, and F0 of rank 1, have begun.
     assert "held, by rank: 2, 1" in stepper.draw(3).alt
     assert step_through(schedule, start=1).start == 1

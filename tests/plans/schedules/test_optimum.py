@@ -81,9 +81,12 @@ def test_a_rank_with_less_memory_than_the_ranks_after_it():
 
 def test_messages_and_a_v():
     costs = Costs(forward=1, backward=2, message=1)
-    assert optimum(2, 1, 1, costs).makespan == 2 + 4 + 2  # there and back
+    there_and_back = optimum(2, 1, 1, costs)
+    assert there_and_back.makespan == 2 + 4 + 2
     turned = optimum(2, 1, 2, costs, placement=folded(2))
     assert turned.makespan == 4 + 8 + 4  # rank 0, rank 1 twice in a row, rank 0, and back
+    assert there_and_back.proved  # the program counts messages, too
+    assert turned.proved
     assert turned.schedule.placement == (0, 1, 1, 0)
 
 

@@ -77,6 +77,9 @@ def test_a_number_for_each_stage():
     assert found.makespan == 1 + 18 + 3  # rank 0 first, then the slow rank, then rank 0
     assert found.idle == 4  # of the busiest rank
     assert costs.divided(2).of(Action("B", 1, 0)) == 3
+    assert Costs(message=6, backward=4).divided(2) == Costs(
+        forward=0.5, input=0.5, weight=0.5, backward=2, message=6
+    )
     with pytest.raises(ScheduleError, match="durations for 2 stages"):
         timeline(one_f_one_b(3, 1), costs)
 

@@ -1,21 +1,8 @@
-"""Ranks that fail, die, hang or misbehave, in a real kernel; `kernel` looks afterwards."""
-
-import time
+"""Ranks that fail, die or misbehave, in a real kernel; `kernel` looks afterwards."""
 
 import pytest
 
-pytestmark = pytest.mark.alone
-
-SOON = 20.0  # seconds; far below the timeout of 120 s, far above what it takes
-
-
-def fail(kernel, code: str):
-    """Run a cell that must end in an error, and not at a timeout."""
-    began = time.monotonic()
-    out = kernel.run(code)
-    assert out.error is not None, out
-    assert time.monotonic() - began < SOON
-    return out
+from tests.runtime.conftest import fail
 
 
 def test_one_raises_while_the_others_wait(kernel):
@@ -114,66 +101,6 @@ launch(odder)
     )
     assert "raised Odd: this and that" in out.error
     assert "failed the same way" in out.error
-
-
-def test_a_hang_in_python_ends_with_every_stack(kernel):
-    out = fail(
-        kernel,
-        """
-def asleep(worker):
-    if worker.rank == 1:
-        time.sleep(1000)
-    dist.barrier()
-launch(asleep, workers=3, timeout=1.5)
-""",
-    )
-    first = out.error.split("\n")[0]
-    assert "no sign of life from any rank for 1.5 s" in first
-    assert "only rank 1 is not in a collective" in first
-    assert "time.sleep(1000)" in out.shown
-    assert out.shown.count("dist.barrier()") >= 2
-    assert "launch(timeout=" in out.shown
-
-
-def test_a_stopped_rank_counts_as_a_hang(kernel):
-    out = fail(
-        kernel,
-        """
-def stopped(worker):
-    if worker.rank == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    dist.barrier()
-launch(stopped, timeout=1.5)
-""",
-    )
-    assert "rank 1 was not answering" in out.shown
-    assert "only rank 1 is not in a collective" in out.error
-
-
-@pytest.mark.parametrize(
-    "pair",
-    [
-        ("dist.all_reduce(torch.ones(4))", "dist.broadcast(torch.ones(4), 0)"),
-        ("dist.all_reduce(torch.ones(4))", "dist.all_reduce(torch.ones(400_000))"),
-    ],
-)
-def test_ranks_that_mismatch(kernel, pair):
-    """Without debugging an error or a hang; with it, both sides by name, at once."""
-    cell = f"""
-def mismatch(worker):
-    if worker.rank == 0:
-        {pair[0]}
-    else:
-        {pair[1]}
-    dist.barrier()
-"""
-    out = fail(kernel, cell + "launch(mismatch, timeout=1.5)")
-    assert "rank" in out.error
-    if "no sign of life" in out.error:
-        assert "launch(debug=True)" in out.error
-    out = fail(kernel, cell + "launch(mismatch, debug=True)")
-    assert "Detected mismatch between collectives" in out.error
-    assert "no sign of life" not in out.error
 
 
 def test_a_fork_of_a_rank_that_returns_too_does_not_answer(kernel):

@@ -1,4 +1,4 @@
-"""Interrupts, and the end of the kernel or of its server, while ranks run and between calls."""
+"""Hangs, interrupts, and the end of the kernel or of its server, each within its time."""
 
 import os
 import secrets
@@ -8,11 +8,71 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.conftest import BUSY, alive, gone, start_busy
+from tests.runtime.conftest import BUSY, alive, fail, gone, start_busy
 
 pytestmark = pytest.mark.alone
 
 GONE_SECONDS = 2.0  # the promise: ranks are gone so soon after their notebook was killed
+
+
+def test_a_hang_in_python_ends_with_every_stack(kernel):
+    out = fail(
+        kernel,
+        """
+def asleep(worker):
+    if worker.rank == 1:
+        time.sleep(1000)
+    dist.barrier()
+launch(asleep, workers=3, timeout=1.5)
+""",
+    )
+    first = out.error.split("\n")[0]
+    assert "no sign of life from any rank for 1.5 s" in first
+    assert "only rank 1 is not in a collective" in first
+    assert "time.sleep(1000)" in out.shown
+    assert out.shown.count("dist.barrier()") >= 2
+    assert "launch(timeout=" in out.shown
+
+
+def test_a_stopped_rank_counts_as_a_hang(kernel):
+    out = fail(
+        kernel,
+        """
+def stopped(worker):
+    if worker.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    dist.barrier()
+launch(stopped, timeout=1.5)
+""",
+    )
+    assert "rank 1 was not answering" in out.shown
+    assert "only rank 1 is not in a collective" in out.error
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("dist.all_reduce(torch.ones(4))", "dist.broadcast(torch.ones(4), 0)"),
+        ("dist.all_reduce(torch.ones(4))", "dist.all_reduce(torch.ones(400_000))"),
+    ],
+)
+def test_ranks_that_mismatch(kernel, pair):
+    """Without debugging an error or a hang; with it, both sides by name, at once."""
+    cell = f"""
+def mismatch(worker):
+    if worker.rank == 0:
+        {pair[0]}
+    else:
+        {pair[1]}
+    dist.barrier()
+"""
+    out = fail(kernel, cell + "launch(mismatch, timeout=1.5)")
+    assert "rank" in out.error
+    if "no sign of life" in out.error:
+        assert "launch(debug=True)" in out.error
+    out = fail(kernel, cell + "launch(mismatch, debug=True)")
+    assert "Detected mismatch between collectives" in out.error
+    assert "no sign of life" not in out.error
 
 
 def interrupted(out) -> bool:

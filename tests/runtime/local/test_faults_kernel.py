@@ -7,8 +7,6 @@ import time
 import psutil
 import pytest
 
-pytestmark = pytest.mark.alone
-
 
 def test_flood(kernel):
     began = time.monotonic()

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -227,20 +228,23 @@ def begins_again(worker):
         os.unlink(path)
 
 
-@pytest.mark.parametrize(
-    "fn",
-    [
-        asleep_then_joins,
-        computes_in_c,
-        leaves_a_message_on_its_way,
-        a_thread_goes_on,
-        a_thread_sends,
-        different_numbers_are_fine,
-        groups_that_finish_apart,
-        gives_up_by_itself,
-        like_collectives_by_other_names,
-        begins_again,
-    ],
-)
-def test_what_is_slow_is_not_ended(fn):
-    launch(fn, workers=3, timeout=None)
+SLOW = [
+    asleep_then_joins,
+    computes_in_c,
+    leaves_a_message_on_its_way,
+    a_thread_goes_on,
+    a_thread_sends,
+    different_numbers_are_fine,
+    groups_that_finish_apart,
+    gives_up_by_itself,
+    like_collectives_by_other_names,
+    begins_again,
+]
+
+
+def test_what_is_slow_is_not_ended():
+    """All at once, each on ranks of its own: one after the other they would wait a minute."""
+    with ThreadPoolExecutor(len(SLOW)) as pool:
+        calls = {fn.__name__: pool.submit(launch, fn, workers=3, timeout=None) for fn in SLOW}
+    assert {name: call.exception() for name, call in calls.items()} == dict.fromkeys(calls)
+    assert calls["leaves_a_message_on_its_way"].result()[0] == 20.0

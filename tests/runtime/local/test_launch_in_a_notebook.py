@@ -2,10 +2,6 @@
 
 import base64
 
-import pytest
-
-pytestmark = pytest.mark.alone
-
 
 def test_cells_edited_and_run_again(kernel):
     kernel.do("factor = 2\nclass Point:\n    def __init__(self, x):\n        self.x = x")

@@ -1,0 +1,123 @@
+"""`make mutants`: what counts as a mistake, and the list of mistakes that change nothing.
+
+Cosmic Ray, which makes most mistakes, is installed by `make mutants` only, so it does not run here.
+"""
+
+import importlib.util
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def mutants():
+    sys.path.insert(0, str(ROOT / ".ci"))
+    try:
+        spec = importlib.util.spec_from_file_location("mutants", ROOT / ".ci" / "mutants.py")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["mutants"] = module
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.path.remove(str(ROOT / ".ci"))
+        del sys.modules["mutants"]
+
+
+SOURCE = """
+def step(optimizer, count: int | None = None):
+    total = 0
+    total += 1
+    if count is not None:
+        optimizer.step()
+    optimizer.zero_grad(
+        set_to_none=True
+    )
+    return total
+"""
+
+
+def test_each_simple_statement_is_left_out_once(mutants):
+    found = mutants.without_a_statement(SOURCE)
+    changed = [mutants.compared("a.py", SOURCE, one) for one in found]
+    assert [(one.line, one.before, one.after) for one in changed] == [
+        (4, "total += 1", "pass"),
+        (6, "optimizer.step()", "pass"),
+    ]
+    assert "        pass\n    optimizer.zero_grad(" in changed[1].source
+
+
+def test_what_is_no_mistake(mutants):
+    def made(before, after):
+        return mutants.compared("a.py", SOURCE, SOURCE.replace(before, after))
+
+    assert made("total = 0", "total = 1").after == "total = 1"
+    assert made("total = 0", "total = ") is None  # no Python
+    assert made("int | None", "int & None") is None  # an annotation
+    assert made("total = 0\n", "") is None  # another number of lines
+    assert mutants.compared("a.py", SOURCE, None) is None
+    assert made("total", "sum") is None  # several lines
+
+
+def test_the_listed_mistakes_have_reasons_and_lines(mutants):
+    listed = tomllib.loads((ROOT / ".ci" / "equivalent.toml").read_text("utf-8")).get("mutant", [])
+    for one in listed:
+        lines = [line.strip() for line in (ROOT / one["path"]).read_text("utf-8").split("\n")]
+        assert one["before"] in lines, one
+        assert one["after"] != one["before"]
+        assert len(one["reason"]) > 20
+    assert len(mutants.equivalent()) == len(listed)
+
+
+def test_files_by_name_or_by_commit(mutants, monkeypatch):
+    assert mutants.files(["helpers/comm/mesh.py"]) == ["helpers/comm/mesh.py"]
+    seen = []
+    monkeypatch.setattr(
+        mutants.quick,
+        "changed",
+        lambda since, root: (
+            seen.append(since)
+            or ["README.md", "helpers/comm/mesh.py", "helpers/gone.py", "tests/test_x.py"]
+        ),
+    )
+    assert mutants.files([]) == mutants.files(["main"]) == ["helpers/comm/mesh.py"]
+    assert seen == ["HEAD", "main"]
+    with pytest.raises(SystemExit, match="one commit"):
+        mutants.files(["a", "b"])
+
+
+def test_a_mistake_in_a_copy_is_found_and_another_survives(mutants, tmp_path, monkeypatch, capsys):
+    """A small project of its own: the test sees the sign, but not the limit."""
+    root = tmp_path / "root"
+    (root / "helpers").mkdir(parents=True)
+    (root / "tests").mkdir()
+    source = "def clip(x):\n    if x > 9:\n        return 9\n    return -x\n"
+    (root / "helpers" / "clip.py").write_text(source)
+    (root / "helpers" / "__init__.py").touch()  # a namespace would lose against the course's own
+    test = "from helpers.clip import clip\n\ndef test():\n    assert clip(1) == -1\n"
+    (root / "tests" / "test_clip.py").write_text(test)
+    for line in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", *line], cwd=root, check=True)
+    monkeypatch.setattr(mutants, "ROOT", root)
+    monkeypatch.setattr(mutants, "PYTHON", Path(sys.executable))
+
+    def two(path, source):
+        changes = (("return -x", "return x"), ("x > 9", "x >= 9"))
+        return [mutants.compared(path, source, source.replace(*change)) for change in changes]
+
+    monkeypatch.setattr(mutants, "mutants", two)
+    tree = tmp_path / "tree"
+    mutants.copy_of(root, tree)
+    survived = mutants.judge("helpers/clip.py", 0, 0, set(), tree)
+    assert [m.after for m in survived] == ["if x >= 9:"]
+    assert "1 of 2 found" in capsys.readouterr().out
+    assert (tree / "helpers" / "clip.py").read_text() == source  # the copy is mended again
+    known = {("helpers/clip.py", "if x > 9:", "if x >= 9:")}
+    assert mutants.judge("helpers/clip.py", 0, 0, known, tree) == []
+    (tree / "tests" / "test_clip.py").write_text("def test():\n    assert False\n")
+    with pytest.raises(SystemExit, match="fail without any mistake"):
+        mutants.judge("helpers/clip.py", 0, 0, known, tree)
