@@ -43,6 +43,8 @@ _PLACE = {
     "shard_flat": "week06.flat",
     "zero_1": "week06.stage_1",
     "bytes_per_step": "week06.step_bytes",
+    "choose_wrapping": "week07.wrapping",
+    "reshard_rows": "week07.reshard",
     "read_deepspeed": "week07.deepspeed_config",
     "scaled_step": "week08.scaled_step",
     "master_adam": "week08.master_adam",

@@ -112,7 +112,9 @@ def memory_of(step: Callable[[], object], model, optimizer=None) -> Memory:
 def own(modules) -> list:
     """The models' parameters, gradients and buffers."""
     parameters = [p for m in modules for p in m.parameters()]
-    return parameters + [p.grad for p in parameters] + [b for m in modules for b in m.buffers()]
+    # FSDP1 registers views of a gathered row while a module runs; a view has no gradient of its own
+    gradients = [p.grad for p in parameters if p.is_leaf]
+    return parameters + gradients + [b for m in modules for b in m.buffers()]
 
 
 def state_of(optimizer) -> list:
@@ -218,6 +220,8 @@ class LiveStorages(TorchDispatchMode):
 
     def _see(self, things):
         for storage in each_storage(things):
+            if storage.device.type == "meta":
+                continue  # it has a size, but no memory
             k, size = key(storage), storage.nbytes()
             _, before = self._live.get(k, (None, 0))
             if size != before or k not in self._live:

@@ -4,20 +4,26 @@ A tensor that DTensor can represent is saved in its own layout. Any other tensor
 chosen or uneven cuts) is first resharded to even rows over all ranks. Each number is written once.
 The files use plain names only, so any layout can load them, and so can PyTorch alone.
 
+A checkpoint is written whole or not at all, and its files have checksums: see `seal`.
+
 Load only checkpoints that you trust: PyTorch stores a checkpoint's table of contents as a pickle,
 and its planning sends pickles over the process group.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
+from pathlib import Path
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from helpers.comm.mesh import Mesh
+from helpers.state import seal
 from helpers.state.all_parts import AllParts
+from helpers.state.facts import exchange
 from helpers.state.full_state import Kept, moments_and_counts, read
 from helpers.state.storage import Storage
 
@@ -34,12 +40,16 @@ def save(
     """Write a checkpoint. Every rank of the world calls it.
 
     Args:
-        path: a folder, the same on all ranks.
+        path: a new folder, the same on all ranks, on a disk that all ranks see.
         local, kept: this rank's tensors and optimizer state by key, as for `full_state`.
 
     Raises:
+        FileExistsError: the folder exists.
         ValueError: as `full_state`.
     """
+    first = dist.get_rank() == 0
+    together(lambda: seal.begin(path) if first else None)
+    folder = Path(path).with_name(Path(path).name + seal.WRITING)
     moments, counts = moments_and_counts(parts, kept or {})
     storage = Storage(mesh, parts)
     state = {f"model.{name}": tensor for name, tensor in storage.stored(local).items()}
@@ -47,7 +57,12 @@ def save(
         for name, tensor in storage.stored(tensors).items():
             state[f"optimizer.{slot}.{name}"] = tensor
     state[COUNTS] = torch.frombuffer(bytearray(json.dumps(counts).encode()), dtype=torch.uint8)
-    dcp.save(state, checkpoint_id=path)
+    dcp.save(state, checkpoint_id=folder)
+    dist.barrier()
+    share = slice(dist.get_rank(), None, dist.get_world_size())
+    parts_read = exchange(seal.measured(folder, seal.files(folder)[share]))
+    checksums = {name: found for some in parts_read for name, found in some.items()}
+    together(lambda: seal.finish(path, checksums) if first else None)
 
 
 @torch.no_grad()
@@ -62,8 +77,12 @@ def load(
         This rank's optimizer state, {key: {slot: value}}, in the dtype that was saved.
 
     Raises:
+        BrokenCheckpoint: the checkpoint is torn, incomplete or changed. It is a ValueError; every
+            rank raises it, before anything is read.
         ValueError: a tensor is missing, or has another shape.
     """
+    share = slice(dist.get_rank(), None, dist.get_world_size())
+    together(lambda: seal.verify(path, share))
     reader = dcp.FileSystemReader(path)
     contents = reader.read_metadata().state_dict_metadata
     for name, shape in parts.shapes.items():
@@ -82,6 +101,21 @@ def load(
         for key, value in read_tensors(f"optimizer.{slot}.", storage, reader, contents).items():
             kept.setdefault(key, {})[slot] = value
     return kept
+
+
+def together(act: Callable[[], object]):
+    """Run a function on every rank. If it fails on a rank, raise the same error on every rank."""
+    failed, kinds = "", {kind.__name__: kind for kind in (FileExistsError, seal.BrokenCheckpoint)}
+    try:
+        act()
+    except OSError as error:
+        failed = f"{type(error).__name__}\n{error}"
+    except seal.BrokenCheckpoint as error:
+        failed = f"BrokenCheckpoint\n{error}"
+    for other in exchange(failed):
+        if other:
+            kind, text = other.split("\n", 1)
+            raise kinds.get(kind, OSError)(text)
 
 
 def read_counts(reader, contents) -> dict[str, dict[str, list]]:

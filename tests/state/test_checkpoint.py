@@ -1,6 +1,8 @@
 """A checkpoint loads into another layout, another dtype, another number of ranks."""
 
+import os
 import shutil
+import signal
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -16,6 +18,7 @@ from helpers.runtime.launch import launch
 from helpers.state import checkpoint
 from helpers.state.all_parts import AllParts
 from helpers.state.placing import cut, flat, pending, whole
+from helpers.state.seal import BrokenCheckpoint, newest
 from helpers.state.slicing import take
 from tests.state.cases import Recipe, everyone, layouts, models, numbers
 
@@ -155,3 +158,49 @@ def test_another_model(cluster, tmp_path):
         cluster.run(
             loads, sizes={"dp": 4}, recipes=[Recipe("matrix", (6, 10), ())], path=tmp_path / "c"
         )
+
+
+def test_a_rank_is_killed_while_it_writes(tmp_path):
+    """Then there is no checkpoint under this name; the next try writes a whole one."""
+
+    def save(worker, path, kill):
+        def killed(*_):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        if kill and worker.rank == 1:
+            checkpoint.seal.measured = killed  # the data is written, the seal is not
+        saves(worker, {"dp": 2}, ZERO, path)
+
+    path = tmp_path / "step_1"
+    with pytest.raises(WorkerError, match="SIGKILL"):
+        launch(save, 2, path=path, kill=True)
+    assert not path.exists()
+    assert newest(tmp_path) is None
+    launch(save, 2, path=path, kill=False)
+    assert newest(tmp_path) == path
+    assert [file.name for file in tmp_path.iterdir()] == ["step_1"]
+
+
+def test_every_rank_refuses(cluster, tmp_path):
+    """A checkpoint is never overwritten, and a changed byte is found by the rank that reads it."""
+
+    def both(worker, path):
+        errors = []
+        for act in (saves, loads):
+            try:
+                act(worker, {"dp": 4}, ZERO, path)
+            except (FileExistsError, BrokenCheckpoint) as error:
+                errors.append(f"{type(error).__name__}: {error}")
+        return errors
+
+    path = tmp_path / "c"
+    cluster.run(saves, sizes={"dp": 4}, recipes=ZERO, path=path)
+    data = max(path.glob("*.distcp"))
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    runs = cluster.run(both, path=path)
+    for exists, broken in runs:
+        assert exists.startswith("FileExistsError")
+        assert broken.startswith("BrokenCheckpoint")
+        assert data.name in broken

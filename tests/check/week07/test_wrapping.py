@@ -1,0 +1,109 @@
+"""Blocks per unit and their peak: the solution passes on ranks; each mistake gets its own hint.
+
+The judge alone sees the wrong answers, with the peak by the formula: the solution, on ranks, shows
+that the formula and the measurement agree.
+"""
+
+import pytest
+
+from helpers import check
+from helpers.check.oracle import NotRight
+from helpers.check.week07.wrapping import (
+    BLOCKS,
+    CASES,
+    block_bytes,
+    budget_of,
+    described,
+    divisors,
+    expected,
+    judge_wrapping,
+)
+from notebooks.solutions import week07
+
+BLOCK = 1000
+
+
+def judged(solve, ranks, fits):
+    """The hint for a function, with the peak by the formula; "" if it is right."""
+    budget = budget_of(ranks, fits, BLOCK)
+    answer = described(solve(BLOCKS, BLOCK, ranks, budget))
+    run = {"answer": answer, "block": BLOCK, "budget": budget}
+    if not isinstance(answer, str) and answer[0] in divisors():
+        run["peak"] = expected(ranks, answer[0], BLOCK)
+    try:
+        judge_wrapping([run] * ranks, fits)
+    except NotRight as wrong:
+        return wrong.hint
+    return ""
+
+
+def with_peak(change):
+    """The solution's blocks per unit, with another peak."""
+
+    def solve(blocks, block_bytes, ranks, budget):
+        per_unit, peak = week07.choose_wrapping(blocks, block_bytes, ranks, budget)
+        return per_unit, change(peak, per_unit * block_bytes, blocks * block_bytes, ranks)
+
+    return solve
+
+
+def states(total, ranks):
+    return 3 * total / ranks
+
+
+@pytest.mark.parametrize(
+    ("solve", "case", "hint"),
+    [
+        (with_peak(lambda right, *_: right / 4), 0, "how many numbers"),
+        (with_peak(lambda right, u, p, n: right - 2 * p / n), 0, "AdamW keeps two"),
+        (with_peak(lambda right, u, p, n: 4 * p / n + u), 0, "formula of week 6"),
+        (with_peak(lambda right, u, p, n: states(p, n) + u), 0, "that is the forward"),
+        (with_peak(lambda right, u, p, n: right + 3 * p - states(p, n)), 0, "states are sharded"),
+        (with_peak(lambda right, u, p, n: right + p / n), 0, "Not all gradient shards"),
+        (with_peak(lambda right, u, p, n: right - 2 * u), 0, "Parameters and gradients of one"),
+        (with_peak(lambda right, u, p, n: right - u), 0, "One buffer is missing"),
+        (with_peak(lambda right, u, p, n: states(p, n) + 4 * u), 2, "worst moment is another"),
+        (with_peak(lambda right, u, p, n: states(p, n) + 2 * p + p / n), 1, "as one unit"),
+        (with_peak(lambda right, *_: 7), 1, "Add up"),
+        (lambda *_: (1, expected(2, 1, BLOCK)), 1, "a larger unit fits too"),
+        (lambda *_: (6, expected(2, 6, BLOCK)), 1, "above the budget"),
+        (lambda *_: (4, 1), 0, "must divide 6"),
+        (lambda *_: (0, 1), 0, "must divide 6"),
+        (lambda *_: 3, 0, "Return two numbers"),
+        (lambda *_: (1, "many"), 0, "Return two numbers"),
+    ],
+)
+def test_each_mistake_gets_its_hint(solve, case, hint):
+    assert hint in judged(solve, *CASES[case])
+
+
+def test_the_solution_is_right_for_every_case():
+    for ranks in (2, 3, 4, 8):
+        for fits in divisors():
+            assert judged(week07.choose_wrapping, ranks, fits) == ""
+
+
+@pytest.mark.usefixtures("shared_ranks")
+def test_the_solution_passes_on_ranks():
+    verdict = check.choose_wrapping(week07.choose_wrapping)
+    assert verdict, verdict
+    assert block_bytes() > 0
+
+
+@pytest.mark.usefixtures("shared_ranks")
+def test_a_wrong_answer_on_ranks():
+    """The measured peak is what counts: an answer for another block size fails."""
+
+    def solve(blocks, block_bytes, ranks, budget):
+        return 1, 0.9 * expected(ranks, 1, block_bytes)
+
+    verdict = check.choose_wrapping(solve)
+    assert verdict.status == "wrong"
+    assert "a rank held" in verdict.finding
+
+
+def test_a_stub():
+    def stub(blocks, block_bytes, ranks, budget):
+        raise NotImplementedError
+
+    assert check.choose_wrapping(stub).status == "not written yet"

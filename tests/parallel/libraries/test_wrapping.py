@@ -1,0 +1,32 @@
+"""Policies choose the units of the plain GPT."""
+
+import pytest
+import torch
+
+from helpers.models.gpt import GPT, Block, GPTConfig
+from helpers.parallel.libraries.wrapping import each_block, groups_of, of_type, one_unit
+
+MODEL = GPT(GPTConfig(vocab=8, context=4, width=8, layers=5, heads=2), device="meta")
+BLOCKS = list(MODEL.blocks.values())
+
+
+def test_each_block():
+    assert each_block(MODEL) == BLOCKS
+    assert one_unit(MODEL) == []
+
+
+def test_groups():
+    assert groups_of(2)(MODEL) == [BLOCKS[:2], BLOCKS[2:4], BLOCKS[4:]]
+    assert groups_of(9)(MODEL) == [BLOCKS]
+    with pytest.raises(ValueError, match="at least one block"):
+        groups_of(0)
+
+
+def test_by_type_inner_modules_first():
+    """`fully_shard` must be called on inner modules before outer ones."""
+    found = of_type(Block, torch.nn.Linear)(MODEL)
+    assert set(BLOCKS) < set(found)
+    for block in BLOCKS:
+        assert found.index(block) > found.index(block.mlp.down)
+    with pytest.raises(ValueError, match="contains no Conv2d"):
+        of_type(torch.nn.Conv2d)(MODEL)

@@ -1,0 +1,102 @@
+"""A folder is a whole checkpoint or none, and every kind of damage is refused by name."""
+
+import shutil
+
+import pytest
+
+from helpers.state.seal import (
+    SEAL,
+    BrokenCheckpoint,
+    begin,
+    finish,
+    newest,
+    seal,
+    verify,
+)
+
+
+def write(path, text=b"0123456789"):
+    folder = begin(path)
+    (folder / "a.bin").write_bytes(text)
+    (folder / "b.bin").write_bytes(text * 2)
+    finish(path)
+    return path
+
+
+def test_whole(tmp_path):
+    path = write(tmp_path / "step_1")
+    verify(path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["step_1"]
+    assert sorted(file.name for file in path.iterdir()) == ["a.bin", "b.bin", SEAL]
+
+
+def cut_off(path):
+    (path / "b.bin").write_bytes(b"0123")
+
+
+def flip_a_bit(path):
+    data = bytearray((path / "b.bin").read_bytes())
+    data[7] ^= 1
+    (path / "b.bin").write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut_off, r"b\.bin has 4 bytes, but 20 were saved"),
+        (flip_a_bit, r"b\.bin does not match its checksum"),
+        (lambda path: (path / "b.bin").unlink(), r"b\.bin is missing"),
+        (lambda path: (path / SEAL).unlink(), f"{SEAL} is missing"),
+        (lambda path: (path / SEAL).write_text("{"), f"{SEAL} is not readable"),
+        (lambda path: (path / SEAL).write_text("[]"), f"{SEAL} is not readable"),
+        (shutil.rmtree, "no such folder"),
+    ],
+)
+def test_damage_is_named(tmp_path, damage, message):
+    path = write(tmp_path / "step_1")
+    damage(path)
+    with pytest.raises(BrokenCheckpoint, match=message):
+        verify(path)
+
+
+def test_ranks_share_the_reading(tmp_path):
+    """Each rank reads its files; together they read all."""
+    path = write(tmp_path / "step_1")
+    flip_a_bit(path)
+    verify(path, slice(0, None, 2))
+    with pytest.raises(BrokenCheckpoint, match=r"b\.bin"):
+        verify(path, slice(1, None, 2))
+
+
+def test_an_interrupted_writing_is_no_checkpoint(tmp_path):
+    write(tmp_path / "step_1")
+    folder = begin(tmp_path / "step_2")
+    (folder / "a.bin").write_bytes(b"01")  # and here the process is killed
+    with pytest.raises(BrokenCheckpoint, match=r"step_2\.writing was never finished"):
+        verify(tmp_path / "step_2")
+    assert newest(tmp_path) == tmp_path / "step_1"
+    assert list(begin(tmp_path / "step_2").iterdir()) == []  # the next try starts anew
+
+
+def test_the_newest_whole_one(tmp_path):
+    assert newest(tmp_path / "nothing") is None
+    for step in (1, 2, 10):
+        write(tmp_path / f"step_{step:06d}")
+    assert newest(tmp_path).name == "step_000010"
+    flip_a_bit(tmp_path / "step_000010")
+    assert newest(tmp_path).name == "step_000002"
+
+
+def test_a_checkpoint_is_never_replaced(tmp_path):
+    write(tmp_path / "step_1")
+    with pytest.raises(FileExistsError, match="a folder of its own"):
+        begin(tmp_path / "step_1")
+    verify(tmp_path / "step_1")
+
+
+def test_any_folder_can_be_sealed(tmp_path):
+    (tmp_path / "weights").write_bytes(b"1")
+    seal(tmp_path)
+    verify(tmp_path)
+    (tmp_path / "notes").write_bytes(b"later")  # files that were not sealed do not matter
+    verify(tmp_path)
