@@ -34,6 +34,7 @@ from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.state import checkpoint
+from helpers.state.seal import newest
 from helpers.training.loop import train
 
 CONFIG, BATCH = GPTConfig(context=64, width=64, layers=2, heads=4), 16
@@ -47,30 +48,31 @@ def learning_rate(step):
 
 def load(folder, mesh, trainer):
     """Load the last whole checkpoint, if there is one; return the number of the next step."""
-    whole = sorted(folder.glob("step-*"))
-    if not whole:
+    last = newest(folder)  # a damaged checkpoint does not count
+    if last is None:
         return 0
     owner = trainer.owner
     with torch.no_grad():
-        kept = checkpoint.load(whole[-1], mesh, owner.world.parts, owner.masters)
+        kept = checkpoint.load(last, mesh, owner.world.parts, owner.masters)
     for name, slots in kept.items():
         owner.optimizer.state[owner.masters[name]] = slots
     trainer.spread()
-    return int(whole[-1].name.removeprefix("step-"))
+    return int(last.name.removeprefix("step-"))
 
 
 def save(folder, step, mesh, trainer):
-    """Write a checkpoint. It has its name only when it is whole: a rename happens, or does not.
+    """Write a checkpoint, whole or not at all, and delete the older ones.
 
     Each rank writes what it holds, so no rank needs memory for the whole model.
     """
     owner = trainer.owner
     kept = {n: owner.optimizer.state[master] for n, master in owner.masters.items()}
-    checkpoint.save(folder / "part", mesh, owner.world.parts, owner.masters, kept)
-    if mesh.rank == 0:  # `save` has returned, so every rank has written its part
-        (folder / "part").rename(folder / f"step-{step:08}")
-        for old in sorted(folder.glob("step-*"))[:-1]:
-            shutil.rmtree(old)
+    new = folder / f"step-{step:08}"
+    checkpoint.save(new, mesh, owner.world.parts, owner.masters, kept)
+    if mesh.rank == 0:  # `save` has returned, so the checkpoint is whole
+        for old in folder.glob("step-*"):
+            if old != new:
+                shutil.rmtree(old)
         say(saved=step)
 
 
@@ -91,9 +93,6 @@ def run(worker, stage, steps, save_every, folder, data, dtype):
     blocks = pack(text, CONFIG.context)
     source = Source(blocks, Order(len(blocks), BATCH, seed=0))
     first = load(folder, mesh, trainer)
-    if worker.rank == 0:
-        shutil.rmtree(folder / "part", ignore_errors=True)  # of a save that broke off
-
     def log(step, loss, **_):
         if worker.rank == 0:
             say(step=step, loss=loss)
