@@ -35,7 +35,9 @@ class Place:
     text: str
 
     def __str__(self) -> str:
-        return f"line {self.line} of {Path(self.file).name}: {self.text}"
+        cell = "ipykernel" in Path(self.file).parent.name  # whose files have random names
+        where = "the cell" if cell else Path(self.file).name
+        return f"line {self.line} of {where}: {self.text}"
 
 
 @dataclass(frozen=True, kw_only=True)

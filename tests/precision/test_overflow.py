@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers.models.gpt import GPTConfig, build
-from helpers.precision.overflow import find_overflow
+from helpers.precision.overflow import Place, find_overflow
 
 HALF = torch.float16
 
@@ -79,6 +79,11 @@ def test_masks_are_no_overflow():
     assert "called from" in str(found)
     picture = found.draw()
     assert "Inputs of" in repr(picture)
+
+
+def test_a_place_in_words():
+    assert str(Place("/x/gpt.py", 7, "y = x")) == "line 7 of gpt.py: y = x"
+    assert str(Place("/x/ipykernel_12/34567.py", 7, "y = x")) == "line 7 of the cell: y = x"
 
 
 def test_errors_of_the_function():
