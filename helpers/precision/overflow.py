@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves, tree_map
 
 from helpers.precision.exponents import Exponents, exponents
+from helpers.precision.formats import format_of
 
 TORCH = str(Path(torch.__file__).parent)
 PACKAGE = str(Path(__file__).parent.parent)
@@ -78,11 +79,12 @@ class Overflow:
         return "\n".join(lines)
 
     def draw(self):
-        """Draw the inputs' numbers by exponent."""
+        """Draw the inputs' numbers by exponent, over the range of the result's format."""
         from helpers.plots.exponents import histogram
 
-        title = f"Inputs of {self.operation}"
-        return histogram({"inputs": self.exponents.counts}, title=title)
+        form, title = format_of(self.dtype), f"Inputs of {self.operation}"
+        ranges = {form.name: form.exponents}
+        return histogram({"inputs": self.exponents.counts}, ranges=ranges, title=title)
 
 
 def find_overflow(function: Callable[..., object], *args, **kwargs) -> Overflow | None:

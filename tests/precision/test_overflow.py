@@ -79,6 +79,7 @@ def test_masks_are_no_overflow():
     assert "called from" in str(found)
     picture = found.draw()
     assert "Inputs of" in repr(picture)
+    assert "fp32 from -149 to 127" in repr(picture)
 
 
 def test_a_place_in_words():
