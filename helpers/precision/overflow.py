@@ -204,7 +204,7 @@ def new_kind(before: tuple[bool, bool], after: tuple[bool, bool]) -> str:
     """Name the kind of number that is in the results only: "inf", "NaN" or ""."""
     if after[1] and not before[1]:
         return "NaN"
-    return "inf" if after[0] and not any(before) else ""
+    return "inf" if after[0] and not before[0] else ""
 
 
 def floats(values) -> list[torch.Tensor]:

@@ -36,6 +36,9 @@ def test_nan_and_its_kind():
     found = find_overflow(lambda x: x.mul_(1000).add_(1), torch.full((2,), 1000.0, dtype=HALF))
     assert (found.operation, found.kind) == ("mul", "inf")  # its input, not its result
     assert found.largest == 1000
+    # an infinity is new beside a NaN that was given, and magnitudes have no sign
+    found = find_overflow(lambda x: x * 300, torch.tensor([float("nan"), -300.0], dtype=HALF))
+    assert (found.operation, found.kind, found.largest) == ("mul", "inf", 300)
 
 
 def test_the_backward_names_the_line_of_the_forward():
