@@ -13,6 +13,7 @@ def histogram(
     xlabel: str = "exponent: the number is at least 2 to this power",
     ylabel: str = "share of the numbers, %",
     title: str = "",
+    xlim: tuple[int, int] | None = None,
     on=None,
     width: float = WIDTH,
     height: float = 0,
@@ -25,6 +26,7 @@ def histogram(
         ranges: format -> its exponents: of the smallest subnormal number, of the smallest normal
             number, of the largest number. Each format is a bar above the histogram, light where
             its numbers are subnormal.
+        xlim: the first and the last exponent; by default around the numbers.
         on: the axes of another picture to draw on.
         alt: the alternative text; by default a description.
 
@@ -58,7 +60,7 @@ def histogram(
             )
         seen = [e for group in counts.values() for e in group]
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
-        axes.set_xlim(min(seen) - 2, max(seen) + 3)
+        axes.set_xlim(*(xlim or (min(seen) - 2, max(seen) + 3)))
         axes.set_ylim(0, 1.08 * top + row * len(ranges))
         if len(counts) > 1:
             axes.legend()

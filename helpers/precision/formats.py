@@ -53,6 +53,12 @@ class Format:
         return self.bias if self.infinities else self.bias + 1
 
     @property
+    def exponents(self) -> tuple[int, int, int]:
+        """The exponents of the smallest subnormal, the smallest normal and the largest number."""
+        least = self.smallest_exponent - self.fraction_bits
+        return least, self.smallest_exponent, self.largest_exponent
+
+    @property
     def smallest_normal(self) -> float:
         return 2.0**self.smallest_exponent
 

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves, tree_map
 
 from helpers.precision.exponents import Exponents, exponents
+from helpers.precision.formats import format_of
 
 TORCH = str(Path(torch.__file__).parent)
 PACKAGE = str(Path(__file__).parent.parent)
@@ -35,7 +36,9 @@ class Place:
     text: str
 
     def __str__(self) -> str:
-        return f"line {self.line} of {Path(self.file).name}: {self.text}"
+        cell = "ipykernel" in Path(self.file).parent.name  # whose files have random names
+        where = "the cell" if cell else Path(self.file).name
+        return f"line {self.line} of {where}: {self.text}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +79,12 @@ class Overflow:
         return "\n".join(lines)
 
     def draw(self):
-        """Draw the inputs' numbers by exponent."""
+        """Draw the inputs' numbers by exponent, over the range of the result's format."""
         from helpers.plots.exponents import histogram
 
-        title = f"Inputs of {self.operation}"
-        return histogram({"inputs": self.exponents.counts}, title=title)
+        form, title = format_of(self.dtype), f"Inputs of {self.operation}"
+        ranges = {form.name: form.exponents}
+        return histogram({"inputs": self.exponents.counts}, ranges=ranges, title=title)
 
 
 def find_overflow(function: Callable[..., object], *args, **kwargs) -> Overflow | None:
@@ -200,7 +204,7 @@ def new_kind(before: tuple[bool, bool], after: tuple[bool, bool]) -> str:
     """Name the kind of number that is in the results only: "inf", "NaN" or ""."""
     if after[1] and not before[1]:
         return "NaN"
-    return "inf" if after[0] and not any(before) else ""
+    return "inf" if after[0] and not before[0] else ""
 
 
 def floats(values) -> list[torch.Tensor]:

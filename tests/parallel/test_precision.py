@@ -8,6 +8,7 @@ import torch
 
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
+from helpers.measure.memory import bytes_of
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.optimizer import OptimizerConfig
@@ -162,6 +163,24 @@ def test_clipping_uses_the_true_gradients():
         torch.testing.assert_close(
             trainers[1].full_gradients()[name], gradient, rtol=1e-12, atol=1e-15
         )
+
+
+def test_bytes_by_kind():
+    """For each parameter: 2 + 2 + 12 after the backward. The update needs fp32 gradients: 4."""
+    seen = []
+
+    class Watched(Mixed):
+        def collect(self, values, masters):
+            seen.append(bytes_of([value.grad for value in values.values()]))
+            super().collect(values, masters)
+
+    trainer = Recipe(precision=Watched())(CONFIG, 0, optimizer=RULE)
+    trainer.step(batch_of(0))
+    count = sum(p.numel() for p in trainer.parameters.values())
+    held = {kind: nbytes / count for (kind, _), nbytes in trainer.held().items()}
+    assert seen == [2 * count]
+    assert held.pop("optimizer") == pytest.approx(8, abs=0.1)  # and AdamW's counts of steps
+    assert held == {"parameters": 2, "master copies": 4, "gradients": 4}
 
 
 def test_a_loss_scale_saves_small_gradients_in_float16():

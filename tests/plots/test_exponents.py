@@ -22,6 +22,11 @@ def test_histogram():
     assert [t.get_text() for t in axes.get_legend().get_texts()] == ["gradients", "weights"]
 
 
+def test_limits():
+    assert histogram({"": {-3: 1, 4: 1}}).axes[0].get_xlim() == (-5, 7)
+    assert histogram({"": {-3: 1}}, xlim=(-9, 18)).axes[0].get_xlim() == (-9, 18)
+
+
 def test_nothing_to_draw():
     with pytest.raises(ValueError, match="no numbers"):
         histogram({"gradients": {}})

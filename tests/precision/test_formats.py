@@ -47,6 +47,8 @@ def test_ranges_of_the_papers():
     # Micikevicius et al. 2018: fp16's exponents; 2022, table 1: e4m3 and e5m2
     assert (FP16.smallest_exponent, FP16.largest) == (-14, 65504)
     assert FP16.smallest_subnormal == 2.0**-24
+    assert FP16.exponents == (-24, -14, 15)
+    assert E4M3.exponents == (-9, -6, 8)
     assert (E4M3.largest, E4M3.smallest_normal, E4M3.smallest_subnormal) == (448, 2**-6, 2**-9)
     assert (E5M2.largest, E5M2.smallest_normal, E5M2.smallest_subnormal) == (57344, 2**-14, 2**-16)
     # TF32: the range of fp32, the precision of fp16

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers.models.gpt import GPTConfig, build
-from helpers.precision.overflow import find_overflow
+from helpers.precision.overflow import Place, find_overflow
 
 HALF = torch.float16
 
@@ -36,6 +36,9 @@ def test_nan_and_its_kind():
     found = find_overflow(lambda x: x.mul_(1000).add_(1), torch.full((2,), 1000.0, dtype=HALF))
     assert (found.operation, found.kind) == ("mul", "inf")  # its input, not its result
     assert found.largest == 1000
+    # an infinity is new beside a NaN that was given, and magnitudes have no sign
+    found = find_overflow(lambda x: x * 300, torch.tensor([float("nan"), -300.0], dtype=HALF))
+    assert (found.operation, found.kind, found.largest) == ("mul", "inf", 300)
 
 
 def test_the_backward_names_the_line_of_the_forward():
@@ -79,6 +82,12 @@ def test_masks_are_no_overflow():
     assert "called from" in str(found)
     picture = found.draw()
     assert "Inputs of" in repr(picture)
+    assert "fp32 from -149 to 127" in repr(picture)
+
+
+def test_a_place_in_words():
+    assert str(Place("/x/gpt.py", 7, "y = x")) == "line 7 of gpt.py: y = x"
+    assert str(Place("/x/ipykernel_12/34567.py", 7, "y = x")) == "line 7 of the cell: y = x"
 
 
 def test_errors_of_the_function():

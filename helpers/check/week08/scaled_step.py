@@ -115,8 +115,7 @@ def clip_factor(gradient: torch.Tensor) -> float:
 
 
 HINTS = {
-    "clip first": "It was clipped while it was still scaled. Of which gradient does the limit "
-    "speak?",
+    "clip first": "It was clipped while it was still scaled. Which gradient does max_norm limit?",
     "never unscaled": "The gradient still has the factor of the loss. What must happen before "
     "clipping and update?",
     "no clipping": "The norm of the gradient is larger than max_norm. Which factor makes it "
