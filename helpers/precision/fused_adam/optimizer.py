@@ -1,5 +1,6 @@
 """`FusedAdamW`: torch.optim.AdamW, with an update that reads and writes each number once."""
 
+import math
 from collections import defaultdict
 from itertools import chain
 
@@ -26,8 +27,9 @@ class FusedAdamW(torch.optim.AdamW):
     Unlike PyTorch's fused AdamW, it leaves the scaled gradients as they are.
 
     Attributes:
-        grad_scale, found_inf: `GradScaler` sets them before `step`: float32 tensors of one number
-            on the parameters' device. You may set them yourself; None for no scale and no overflow.
+        grad_scale, found_inf: float32 tensors of one number on the parameters' device. `GradScaler`
+            sets them before `step`, and deletes them afterwards. You may set them yourself. Without
+            them there is no scale and no overflow.
 
     Args:
         params, lr, betas, eps, weight_decay, maximize: as for `torch.optim.AdamW`. `lr` may be a
@@ -39,8 +41,6 @@ class FusedAdamW(torch.optim.AdamW):
         block: the numbers that one program updates, a power of 2.
     """
 
-    grad_scale: torch.Tensor | None = None
-    found_inf: torch.Tensor | None = None
     _step_supports_amp_scaling = True  # GradScaler asks for it, and then leaves the scale to `step`
 
     def __init__(
@@ -150,8 +150,8 @@ class FusedAdamW(torch.optim.AdamW):
             table.hyper[:1].copy_(lr.reshape(1))
         launch_step(
             table,
-            one(self.found_inf, 0.0, device),
-            one(self.grad_scale, 1.0, device),
+            one(getattr(self, "found_inf", None), 0.0, device),
+            one(getattr(self, "grad_scale", None), 1.0, device),
             formats(*kind_of(params[0], self.state[params[0]])[1:]),
         )
         for old, new in copied:
@@ -169,7 +169,7 @@ def kind_of(p: torch.Tensor, state: dict) -> tuple:
 def hyper_of(group: dict, lr: float) -> list[float]:
     """The numbers of a group, in the order of `kernel`."""
     betas = [float(beta) for beta in group["betas"]]
-    logs = torch.tensor(betas, dtype=torch.float64).log().tolist()  # -inf for 0
+    logs = [math.log(beta) if beta else -math.inf for beta in betas]
     sign = -1.0 if group["maximize"] else 1.0
     return [lr, *betas, float(group["eps"]), float(group["weight_decay"]), sign, *logs]
 

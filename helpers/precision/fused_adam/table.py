@@ -76,7 +76,7 @@ def is_aligned(tensors: Tensors) -> bool:
 
 def blocks(lengths: Sequence[int], block: int) -> torch.Tensor:
     """Divide tensors into blocks: int32, (programs, 2); an empty tensor has no block."""
-    counts = torch.tensor([-(-length // block) for length in lengths])
+    counts = torch.tensor([-(-length // block) for length in lengths], dtype=torch.int64)
     index = torch.arange(len(counts)).repeat_interleave(counts)
     first = (counts.cumsum(0) - counts).repeat_interleave(counts)  # of the tensor's programs
     return torch.stack([index, torch.arange(len(index)) - first], dim=1).int()
