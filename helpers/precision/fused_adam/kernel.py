@@ -92,6 +92,7 @@ def update(
         places = start + tl.arange(0, BLOCK)
 
         new1 = (1 - tl.load(hyper + 1)).to(C)
+        beta2 = tl.load(hyper + 2).to(C)
         new2 = (1 - tl.load(hyper + 2)).to(C)
         eps = tl.load(hyper + 3).to(C)
         unscale = (tl.load(hyper + 5) / tl.load(scale)).to(C)
@@ -108,7 +109,7 @@ def update(
             g = read(g_ + places, G, C, None) * unscale
             m = read(m_ + places, S, C, None)
             v = read(v_ + places, S, C, None)
-            p, m, v = RULE(p, g, m, v, new1, new2, eps, decay, size, root)
+            p, m, v = RULE(p, g, m, v, new1, beta2, new2, eps, decay, size, root)
             write(p_ + places, p, P, None)
             write(m_ + places, m, S, None)
             write(v_ + places, v, S, None)
@@ -121,7 +122,7 @@ def update(
             g = read(g_ + places, G, C, inside) * unscale
             m = read(m_ + places, S, C, inside)
             v = read(v_ + places, S, C, inside)
-            p, m, v = RULE(p, g, m, v, new1, new2, eps, decay, size, root)
+            p, m, v = RULE(p, g, m, v, new1, beta2, new2, eps, decay, size, root)
             write(p_ + places, p, P, inside)
             write(m_ + places, m, S, inside)
             write(v_ + places, v, S, inside)

@@ -59,6 +59,10 @@ class FusedAdamW(torch.optim.AdamW):
         self.master_copies, self.block = master_copies, block
         self._tables = {}
 
+    def __getstate__(self):  # for a copy
+        own = {"master_copies": self.master_copies, "block": self.block}
+        return {**super().__getstate__(), **own}
+
     def __setstate__(self, state):  # of a copy, and of a state that is loaded
         super().__setstate__(state)
         self._tables = {}

@@ -145,6 +145,7 @@ def test_maximize_and_a_closure():
     assert_same(ours, theirs, mine, others)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # by NumPy
 def test_gradients_that_are_not_finite_spread_as_in_torch():
     mine, others = make([6]), make([6])
     ours, theirs = FusedAdamW(mine), torch.optim.AdamW(others)
