@@ -1,8 +1,8 @@
 """Count the bytes that PyTorch's operators read from memory and write to it.
 
 Each operator reads its tensors and writes its result, so a chain of operators moves the same
-numbers again and again. The count assumes that nothing stays in a cache from one operator to the next, as
-for tensors larger than the caches.
+numbers again and again. The count assumes that nothing stays in a cache from one operator to the
+next, as for tensors larger than the caches.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-
 
 OVERWRITE = ("aten::copy_", "aten::zero_", "aten::fill_")  # they do not read what they change
 
@@ -71,7 +70,7 @@ class Counter(TorchDispatchMode):
         if schema.name.startswith("aten::_fused_adam") and given.get("grad_scale") is None:
             changed.discard("grads")  # they are written only when they are unscaled
         written = [x for name in changed for x in tensors(given.get(name))]
-        overwritten = written if schema.name in OVERWRITE else []
+        overwritten = written if schema.name in OVERWRITE else tensors(given.get("out"))
         read = [x for value in given.values() for x in tensors(value)]
         made = [] if changed or function.is_view else tensors(result)
         if not function.is_view and (read or made):
