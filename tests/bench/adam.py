@@ -167,8 +167,8 @@ def report(rows) -> Report:
         f"AdamW in float32, {rows[0]['numbers'] / 1e6:.1f} million parameters on the CPU. The "
         "first three are the forms of torch.optim.AdamW; ours is the same rule as one loop, made "
         "by torch.compile on the CPU, and as a Triton kernel on a GPU. On the CPU, contenders run "
-        "in turn. A ratio is the median over pairs, with a 95 % bootstrap interval. Bytes a parameter: "
-        "counted for each operator, as if nothing stayed in a cache. Bandwidth: these bytes over "
+        "in turn. A ratio is the median over pairs, with a 95 % bootstrap interval. Bytes a "
+        "parameter: counted for each operator, as if nothing stayed in a cache. Bandwidth: these bytes over "
         f"the time, as a share of a large copy's bytes/s (here {copied:.1f} GB/s on one thread). "
         f"Useful: the same with {BYTES} bytes a parameter, which every contender has to move."
     )
