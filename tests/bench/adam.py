@@ -168,8 +168,9 @@ def report(rows) -> Report:
         "first three are the forms of torch.optim.AdamW; ours is the same rule as one loop, made "
         "by torch.compile on the CPU, and as a Triton kernel on a GPU. On the CPU, contenders run "
         "in turn. A ratio is the median over pairs, with a 95 % bootstrap interval. Bytes a "
-        "parameter: counted for each operator, as if nothing stayed in a cache. Bandwidth: these bytes over "
-        f"the time, as a share of a large copy's bytes/s (here {copied:.1f} GB/s on one thread). "
-        f"Useful: the same with {BYTES} bytes a parameter, which every contender has to move."
+        "parameter: counted for each operator, as if nothing stayed in a cache. Bandwidth: these "
+        "bytes over the time, as a share of a large copy's bytes/s (here "
+        f"{copied:.1f} GB/s on one thread). Useful: the same with {BYTES} bytes a parameter, "
+        "which every contender has to move."
     )
     return Report(NAME, table, notes, rows)
