@@ -7,7 +7,7 @@ import torch
 
 from helpers.measure.moved import moved_by
 from helpers.measure.peak import copy_rate, matmul_rate
-from helpers.precision.fused_adam.loop import BYTES, FLOPS, compiled_update, factors
+from helpers.precision.fused_adam.loop import BYTES, FLOPS, compiled_loop
 from tests.bench.compare import duration, in_turn, median, ratio
 from tests.bench.report import Report
 
@@ -22,7 +22,7 @@ FORMS = {  # of torch.optim.AdamW
     "foreach": {"foreach": True},
     PEER: {"fused": True},
 }
-OURS = "ours, one compiled loop"
+OURS = "ours, one loop in C"
 TRITON = "ours, Triton"
 LR, BETAS, EPS, DECAY = 1e-3, (0.9, 0.999), 1e-8, 0.01
 
@@ -88,16 +88,14 @@ def step_of(sizes, device, cls=torch.optim.AdamW, **form):
 
 
 def our_loop(numbers: int):
-    """A step of the compiled loop, with the factors of its bias correction."""
+    """A step of the loop in C."""
     generator = torch.Generator().manual_seed(0)
     p, g = (torch.randn(numbers, generator=generator) for _ in range(2))
     m, v, steps = torch.zeros(numbers), torch.zeros(numbers), iter(range(1, 10**9))
-    update = compiled_update()
+    update = compiled_loop()
 
     def step():
-        own = factors(next(steps), LR, *BETAS, DECAY)
-        with torch.no_grad():
-            update(p, g, m, v, *own, *BETAS, EPS)
+        update(p, g, m, v, next(steps), LR, BETAS, EPS, DECAY)
         return p
 
     return step
@@ -165,11 +163,10 @@ def report(rows) -> Report:
     copied = rows[0]["bandwidth"] / 1e9
     notes = (
         f"AdamW in float32, {rows[0]['numbers'] / 1e6:.1f} million parameters on the CPU. The "
-        "first three are the forms of torch.optim.AdamW; ours is the same rule as one loop, made "
-        "by torch.compile on the CPU, and as a Triton kernel on a GPU. On the CPU, contenders run "
-        "in turn. A ratio is the median over pairs, with a 95 % bootstrap interval. Bytes a "
-        "parameter: counted for each operator, as if nothing stayed in a cache. Bandwidth: these "
-        "bytes over the time, as a share of a large copy's bytes/s (here "
+        "first three are the forms of torch.optim.AdamW; ours is the same rule as one loop in C "
+        "on the CPU, and as a Triton kernel on a GPU. On the CPU, contenders run in turn. A ratio "
+        "is the median over pairs, with a 95 % bootstrap interval. Bytes a parameter: counted for "
+        "each operator, as if nothing stayed in a cache. Bandwidth: these bytes over the time, as a share of a large copy's bytes/s (here "
         f"{copied:.1f} GB/s on one thread). Useful: the same with {BYTES} bytes a parameter, "
         "which every contender has to move."
     )

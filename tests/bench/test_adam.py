@@ -2,22 +2,18 @@
 
 import csv
 import runpy
+import shutil
 
 import pytest
 import torch
 
-from helpers.precision.fused_adam.loop import update
 from tests.bench import adam
 from tests.bench.report import FIGURES
 
-
-@pytest.fixture
-def uncompiled(monkeypatch):
-    """torch.compile takes seconds; the benchmark itself runs it."""
-    monkeypatch.setattr(adam, "compiled_update", lambda: update)
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 
-@pytest.mark.usefixtures("uncompiled")
+@needs_compiler
 def test_a_small_run_its_table_and_its_chart(tmp_path, monkeypatch):
     monkeypatch.setattr(adam, "matmul_rate", lambda *_, **__: 1e11)
     monkeypatch.setattr(adam, "copy_rate", lambda *_, **__: 1e10)
@@ -38,10 +34,10 @@ def test_a_small_run_its_table_and_its_chart(tmp_path, monkeypatch):
         draw = runpy.run_path(str(FIGURES / "adam_drawing.py"))["draw"]
     assert draw(tmp_path / "nothing.csv") is None
     words = [text.get_text() for text in draw(tmp_path / "adam.csv").axes[0].texts]
-    assert sum("ours, one compiled loop" in word for word in words) == 1
+    assert sum("ours, one loop in C" in word for word in words) == 1
 
 
-@pytest.mark.usefixtures("uncompiled")
+@needs_compiler
 def test_all_contenders_do_the_same_work():
     after = []
     for form in adam.FORMS.values():
@@ -53,7 +49,7 @@ def test_all_contenders_do_the_same_work():
     ours()
     after.append(ours())
     for p in after[1:]:
-        torch.testing.assert_close(p, after[0])
+        torch.testing.assert_close(p, after[0], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.gpu

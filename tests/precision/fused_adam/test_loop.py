@@ -1,44 +1,47 @@
-"""The update as a loop: the same numbers as torch.optim.AdamW, and the counts of its formula."""
+"""The update as a loop in C: the same numbers as torch.optim.AdamW, and what it refuses."""
 
+import re
+import shutil
+
+import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers.precision.fused_adam.loop import BYTES, FLOPS, factors, update
+from helpers.precision.fused_adam import loop
+
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 
-def test_it_equals_adamw():
-    torch.manual_seed(0)
-    p, g, m, v = torch.randn(4, 9).unbind()
-    p, m, v = p.clone(), torch.zeros(9), torch.zeros(9)
+@needs_compiler
+def test_it_equals_adamw_and_refuses_other_tensors():
+    update = loop.compiled_loop()
+    p, g, m, v = (x.clone() for x in torch.randn(4, 1001))
+    m.zero_()
+    v.zero_()
     other = torch.nn.Parameter(p.clone())
     optimizer = torch.optim.AdamW([other], lr=0.1, betas=(0.8, 0.9), weight_decay=0.5)
     for step in range(1, 4):
         other.grad = g * step
-        update(p, g * step, m, v, *factors(step, 0.1, 0.8, 0.9, 0.5), 0.8, 0.9, 1e-8)
+        update(p, g * step, m, v, step, 0.1, (0.8, 0.9), 1e-8, 0.5)
         optimizer.step()
-    torch.testing.assert_close(p, other.detach())
-    torch.testing.assert_close(m, optimizer.state[other]["exp_avg"])
-    torch.testing.assert_close(v, optimizer.state[other]["exp_avg_sq"])
+    for mine, theirs in zip(
+        (p, m, v), (other, *list(optimizer.state[other].values())[1:]), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs.detach(), rtol=1e-5, atol=1e-6)
+    for wrong in (g.double(), g[:-1], torch.zeros(2002)[::2]):
+        with pytest.raises(ValueError, match="contiguous float32"):
+            update(p, wrong, m, v, 1, 0.1, (0.8, 0.9), 1e-8, 0.5)
 
 
-class Arithmetic(TorchDispatchMode):
-    """Count FLOPs for each number: an addition, product, quotient or root is one."""
-
-    def __init__(self):
-        super().__init__()
-        self.flops = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        several = {"lerp_": 3, "addcmul_": 3}  # m + w (g - m);  v + w g g
-        self.flops += several.get(function._schema.name.removeprefix("aten::"), 1)
-        return function(*args, **(kwargs or {}))
+def test_without_a_compiler(monkeypatch):
+    monkeypatch.setattr(loop.shutil, "which", lambda name: None)
+    with pytest.raises(RuntimeError, match="install gcc or clang"):
+        loop.compiled_loop()
 
 
-def test_the_counts():
-    own, numbers = [torch.ones(4) for _ in range(4)], [torch.tensor(1.0) for _ in range(3)]
-    with Arithmetic() as counted:
-        update(*own, *numbers, 0.9, 0.999, 1e-8)
-    assert counted.flops == FLOPS
-    p, g, m, v = own
-    read, written = (p, g, m, v), (p, m, v)
-    assert sum(x.element_size() for x in (*read, *written)) == BYTES
+def test_the_counts_are_those_of_the_source():
+    body = re.search(r"for \(.*?\{(.*?)\n    \}", loop.SOURCE, re.DOTALL)[1]
+    arithmetic = re.sub(r"\w+\[i\] =|\bf?sqrtf\b", lambda x: "√" if "sqrt" in x[0] else "", body)
+    assert len(re.findall(r"\+=|[-+*/√]", arithmetic)) == loop.FLOPS
+    written = set(re.findall(r"(\w)\[i\] \+?=", body))
+    read = set(re.findall(r"(\w)\[i\]", body))
+    assert 4 * (len(read) + len(written)) == loop.BYTES
