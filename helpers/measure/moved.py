@@ -72,8 +72,8 @@ class Counter(TorchDispatchMode):
         written = [x for name in changed for x in tensors(given.get(name))]
         overwritten = written if schema.name in OVERWRITE else tensors(given.get("out"))
         read = [x for value in given.values() for x in tensors(value)]
-        made = [] if changed or function.is_view else tensors(result)
-        if not function.is_view and (read or made):
+        made = [] if changed else tensors(result)
+        if (written or made) and not function.is_view:  # else a number goes to Python
             sizes = nbytes(read) - nbytes(overwritten), nbytes(written) + nbytes(made)
             self.operators.append(Operator(schema.name.removeprefix("aten::"), *sizes))
         return result
