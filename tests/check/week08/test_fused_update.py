@@ -99,7 +99,7 @@ def test_the_solution_passes():
         (rule(overflow="ignored"), "After an overflow nothing changes"),
         (rule(overflow="p"), "remains in an average for ever"),
         (rule(low="old"), "Round the new one"),
-        (rule(kept=False), "it is the master copy"),
+        (rule(kept=False), "which keeps the small updates"),
         (rule(answer=lambda p, m, v, low: (p, m, v)), "Return four blocks"),
         (rule(answer=lambda p, m, v, low: (p, m, v, 1.0)), "Return four blocks"),
         (rule(answer=lambda p, m, v, low: None), "Return four blocks"),
