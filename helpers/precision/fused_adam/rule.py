@@ -15,7 +15,7 @@ def adamw(p, g, m, v, new1, beta2, new2, eps, decay, size, root):
         p, g: parameters and their gradients.
         m, v: the running averages of g and of g². Kingma and Ba name them moments.
         new1, new2: 1 - beta1 and 1 - beta2, the weights of the new gradient. They are arguments,
-            because 1 - 0.999 in float32 has only 4 right digits.
+            because 1 - 0.999, computed in float32, has a relative error of 1e-5.
         decay: 1 - lr · weight_decay.
         size: lr / (1 - beta1^t), the step size with the first moment's bias correction.
         root: sqrt(1 - beta2^t), the second moment's bias correction.

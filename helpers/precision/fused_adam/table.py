@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 WORDS = 8  # 64-bit words of a row: six pointers, the length, and 1 if the row is aligned
-ALIGNMENT = 16  # bytes: the width of a GPU's widest load, 128 bits, in most of its generations
+ALIGNMENT = 16  # bytes: the kernel's widest load has 128 bits
 
 
 class Tensors(NamedTuple):
