@@ -61,7 +61,19 @@ def kernel(
     p, g = tl.load(p_ + places), tl.load(g_ + places)
     m, v = tl.load(m_ + places), tl.load(v_ + places)
     p, m, v, low = RULE(
-        p, g, m, v, overflow, scale, lr, beta1, beta2, correction1, correction2, eps, weight_decay
+        p,
+        g,
+        m,
+        v,
+        overflow != 0,
+        scale,
+        lr,
+        beta1,
+        beta2,
+        correction1,
+        correction2,
+        eps,
+        weight_decay,
     )
     tl.store(p_ + places, p)
     tl.store(m_ + places, m)
@@ -91,11 +103,13 @@ def launched(solve, given, overflow, numbers) -> dict:
 
     places = (given[kind] for kind in ("p", "g", "m", "v"))
     try:
-        interpreted(kernel)[(1,)](*places, low, overflow, *numbers.values(), RULE=rule, SIZE=BLOCK)
+        interpreted(kernel)[(1,)](
+            *places, low, int(overflow), *numbers.values(), RULE=rule, SIZE=BLOCK
+        )
     except Exception:
         if "error" in seen:
             raise seen["error"] from None
-        if not misfit(seen.get("answer")):
+        if "answer" not in seen or not misfit(seen["answer"]):
             raise
     found = {"misfit": misfit(seen["answer"]), **given, "low": low}
     if not found["misfit"]:
