@@ -1,8 +1,8 @@
 """Convert numbers between the format in memory and the format of the computation.
 
-A GPU has instructions for all of it. But the interpreter of Triton 3.7 and 3.9 truncates when it converts
-float32 to bfloat16, and misreads subnormal bfloat16. So bfloat16 goes through integers here: the
-same code is right on both, and the tests of the interpreter prove what a GPU computes.
+A GPU has instructions for all of it. But the interpreter (of Triton 3.7 and 3.9) truncates when it
+converts float32 to bfloat16, and misreads subnormal bfloat16. So bfloat16 goes through integers
+here. The kernel that the interpreter's tests prove is then the kernel that a GPU runs.
 """
 
 import triton
