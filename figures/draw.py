@@ -8,7 +8,16 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-DRAWINGS = ("cluster", "starting", "collectives", "scaling", "tensor_parallel", "pipeline", "zero")
+DRAWINGS = (
+    "cluster",
+    "starting",
+    "collectives",
+    "scaling",
+    "tensor_parallel",
+    "pipeline",
+    "zero",
+    "adam",
+)
 BYTES = 60_000
 
 

@@ -50,6 +50,7 @@ _PLACE = {
     "master_adam": "week08.master_adam",
     "round_stochastically": "week08.stochastic",
     "mixed_bytes": "week08.mixed_bytes",
+    "fused_update": "week08.fused_update",
     "project": "submission.project",
 }
 

@@ -8,4 +8,5 @@ policy     a small autocast: three lists choose the format of each operation
 recorder   which operations ran, and in which format
 fp8        linear layers whose products have 8-bit inputs, emulated
 overflow   the first operation that overflows or makes a NaN
+fused_adam AdamW in Triton: one launch updates all parameters of a group
 """

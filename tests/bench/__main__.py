@@ -24,6 +24,7 @@ BENCHMARKS = (
     "overlap",
     "pipeline",
     "scaling",
+    "adam",
 )
 
 

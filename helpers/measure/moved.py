@@ -1,0 +1,92 @@
+"""Count the bytes that PyTorch's operators read from memory and write to it.
+
+Each operator reads its tensors and writes its result, so a chain of operators moves the same
+numbers again and again. The count assumes that nothing stays in a cache from one operator to the
+next, as for tensors larger than the caches.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+OVERWRITE = ("aten::copy_", "aten::zero_", "aten::fill_")  # they do not read what they change
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One call of an operator: its name, and the bytes that it reads and writes."""
+
+    name: str
+    read: int
+    written: int
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The result of `moved_by`.
+
+    Attributes:
+        operators: all calls, in order. An operator on a list of tensors is one call.
+    """
+
+    operators: tuple[Operator, ...]
+
+    @property
+    def read(self) -> int:
+        """Bytes."""
+        return sum(operator.read for operator in self.operators)
+
+    @property
+    def written(self) -> int:
+        """Bytes."""
+        return sum(operator.written for operator in self.operators)
+
+    @property
+    def total(self) -> int:
+        """Bytes read and written."""
+        return self.read + self.written
+
+
+def moved_by(call: Callable[[], object]) -> Moved:
+    """Count what the operators of a call move. Views move nothing."""
+    with Counter() as counter:
+        call()
+    return Moved(tuple(counter.operators))
+
+
+class Counter(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.operators = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = function(*args, **kwargs)
+        schema = function._schema
+        given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
+        changed = {a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write}
+        if schema.name.startswith("aten::_fused_adam") and given.get("grad_scale") is None:
+            changed.discard("grads")  # they are written only when they are unscaled
+        written = [x for name in changed for x in tensors(given.get(name))]
+        overwritten = written if schema.name in OVERWRITE else tensors(given.get("out"))
+        read = [x for value in given.values() for x in tensors(value)]
+        made = [] if changed else tensors(result)
+        if (written or made) and not function.is_view:  # else a number goes to Python
+            sizes = nbytes(read) - nbytes(overwritten), nbytes(written) + nbytes(made)
+            self.operators.append(Operator(schema.name.removeprefix("aten::"), *sizes))
+        return result
+
+
+def tensors(value) -> list[torch.Tensor]:
+    """The tensors in an argument or a result."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [x for one in value for x in tensors(one)] if isinstance(value, list | tuple) else []
+
+
+def nbytes(tensors) -> int:
+    """Bytes of the tensors; a tensor that is there twice counts once."""
+    places = {(x.data_ptr(), x.numel() * x.element_size()) for x in tensors}
+    return sum(size for _, size in places)

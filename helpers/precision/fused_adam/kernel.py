@@ -1,0 +1,131 @@
+"""The two kernels of a step: count the steps, then update all parameters of a group.
+
+Both read the table (see `table`): a row of eight 64-bit words for each tensor. They also read
+`hyper`, eight float64 numbers: lr, beta1, beta2, eps, weight_decay, sign, log(beta1), log(beta2).
+"""
+
+import triton
+import triton.language as tl
+
+from helpers.precision.fused_adam.conversion import read, write
+
+WORDS = tl.constexpr(8)  # of a row
+FACTORS = tl.constexpr(3)  # for each row: decay, size, root
+
+
+@triton.jit
+def advance(rows, hyper, found, factors, count, BLOCK: tl.constexpr):
+    """Add 1 to the step of every tensor, and compute the tensors' factors for the rule.
+
+    It is a launch of its own: many programs of `update` read a tensor's step, so none may write it.
+    It computes in float64: for beta2 = 0.999 and t = 1, 1 - beta2^t in float32 would have a
+    relative error of 1e-5.
+
+    Args:
+        rows: int64, the table.
+        hyper: float64, the numbers of the group.
+        found: float32, one number. If it is not 0, some gradient overflowed: nothing changes.
+        factors: float64, (count, 3): the result.
+        count: the number of rows.
+        BLOCK: the number of rows for each program.
+    """
+    if tl.load(found) == 0:
+        row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        inside = row < count
+        steps = tl.load(rows + row * WORDS + 4, mask=inside).to(tl.pointer_type(tl.float32))
+        t = tl.load(steps, mask=inside) + 1
+        tl.store(steps, t, mask=inside)
+        t = t.to(tl.float64)
+        lr = tl.load(hyper)
+        size = lr / (1 - tl.exp(t * tl.load(hyper + 6)))
+        root = tl.sqrt(1 - tl.exp(t * tl.load(hyper + 7)))
+        own = factors + row * FACTORS
+        tl.store(own, 1 - lr * tl.load(hyper + 4), mask=inside)
+        tl.store(own + 1, size, mask=inside)
+        tl.store(own + 2, root, mask=inside)
+
+
+@triton.jit
+def update(
+    rows,
+    blocks,
+    hyper,
+    found,
+    scale,
+    factors,
+    RULE: tl.constexpr,
+    P: tl.constexpr,
+    G: tl.constexpr,
+    S: tl.constexpr,
+    LOW: tl.constexpr,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Update one block of one tensor: each number is read once, and written once.
+
+    A block takes one of two paths. On the first, all pointers are multiples of 16 bytes and the
+    block is full: the compiler makes loads and stores of 128 bits, without masks. The second path
+    works for any pointer and for a tensor's tail, with a load for each number.
+
+    Args:
+        blocks: int32, (programs, 2): the row of the tensor, and the block's number in the tensor.
+        scale: float32, one number: the gradients are divided by it.
+        RULE: the update rule, `adamw` of `rule`.
+        P, G, S: the formats of parameters, gradients and moments.
+        LOW: the format of the parameters' low-precision copies, or None: then there are none.
+        C: the format of the computation.
+        BLOCK: the numbers of a block, a power of 2.
+        The others are as for `advance`.
+    """
+    if tl.load(found) == 0:
+        program = tl.program_id(0)
+        index = tl.load(blocks + 2 * program)
+        number = tl.load(blocks + 2 * program + 1)
+        row = rows + index * WORDS
+        p_ = tl.load(row).to(tl.pointer_type(P))
+        g_ = tl.load(row + 1).to(tl.pointer_type(G))
+        m_ = tl.load(row + 2).to(tl.pointer_type(S))
+        v_ = tl.load(row + 3).to(tl.pointer_type(S))
+        length = tl.load(row + 6)
+        aligned = tl.load(row + 7)
+        start = number.to(tl.int64) * BLOCK  # in int64: a tensor may have more than 2^31 numbers
+        places = start + tl.arange(0, BLOCK)
+
+        new1 = (1 - tl.load(hyper + 1)).to(C)
+        beta2 = tl.load(hyper + 2).to(C)
+        new2 = (1 - tl.load(hyper + 2)).to(C)
+        eps = tl.load(hyper + 3).to(C)
+        unscale = (tl.load(hyper + 5) / tl.load(scale)).to(C)
+        decay = tl.load(factors + index * FACTORS).to(C)
+        size = tl.load(factors + index * FACTORS + 1).to(C)
+        root = tl.load(factors + index * FACTORS + 2).to(C)
+
+        if (aligned != 0) & (start + BLOCK <= length):
+            p_ = tl.multiple_of(p_, 16)
+            g_ = tl.multiple_of(g_, 16)
+            m_ = tl.multiple_of(m_, 16)
+            v_ = tl.multiple_of(v_, 16)
+            p = read(p_ + places, P, C, None)
+            g = read(g_ + places, G, C, None) * unscale
+            m = read(m_ + places, S, C, None)
+            v = read(v_ + places, S, C, None)
+            p, m, v = RULE(p, g, m, v, new1, beta2, new2, eps, decay, size, root)
+            write(p_ + places, p, P, None)
+            write(m_ + places, m, S, None)
+            write(v_ + places, v, S, None)
+            if LOW is not None:
+                low_ = tl.multiple_of(tl.load(row + 5).to(tl.pointer_type(LOW)), 16)
+                write(low_ + places, p, LOW, None)
+        else:
+            inside = places < length
+            p = read(p_ + places, P, C, inside)
+            g = read(g_ + places, G, C, inside) * unscale
+            m = read(m_ + places, S, C, inside)
+            v = read(v_ + places, S, C, inside)
+            p, m, v = RULE(p, g, m, v, new1, beta2, new2, eps, decay, size, root)
+            write(p_ + places, p, P, inside)
+            write(m_ + places, m, S, inside)
+            write(v_ + places, v, S, inside)
+            if LOW is not None:
+                low_ = tl.load(row + 5).to(tl.pointer_type(LOW))
+                write(low_ + places, p, LOW, inside)

@@ -1,0 +1,179 @@
+"""Time AdamW's update: PyTorch's three forms, and ours as one loop. On a GPU: our Triton kernel."""
+
+import time
+from functools import partial
+
+import torch
+
+from helpers.measure.moved import moved_by
+from helpers.measure.peak import copy_rate, matmul_rate
+from helpers.precision.fused_adam.loop import BYTES, FLOPS, compiled_loop
+from tests.bench.compare import duration, in_turn, median, ratio
+from tests.bench.report import Report
+
+NAME = "adam"
+NUMBERS = 2**23  # 32 MiB for each of the four tensors: more than most caches
+ROUNDS = 24
+GPU_NUMBERS = 10**9
+GPU_TENSORS = (1, 10, 100)
+PEER = "fused"
+FORMS = {  # of torch.optim.AdamW
+    "for-loop": {"foreach": False, "fused": False},
+    "foreach": {"foreach": True},
+    PEER: {"fused": True},
+}
+OURS = "ours, one loop in C"
+TRITON = "ours, Triton"
+YARDSTICK = "addition in place"
+LR, BETAS, EPS, DECAY = 1e-3, (0.9, 0.999), 1e-8, 0.01
+
+
+def measure(quick: bool = False) -> Report:
+    rows = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        numbers = NUMBERS // 64 if quick else NUMBERS
+        rows += on_cpu(numbers, 2 if quick else ROUNDS)
+    finally:
+        torch.set_num_threads(threads)
+    if torch.cuda.is_available():
+        numbers = 10**6 if quick else GPU_NUMBERS
+        for tensors in GPU_TENSORS:
+            rows += on_gpu(numbers, tensors, 2 if quick else ROUNDS)
+    return report(rows)
+
+
+def on_cpu(numbers: int, rounds: int) -> list[dict]:
+    """The rows of one tensor, on one thread."""
+    calls = {name: step_of([numbers], "cpu", **form) for name, form in FORMS.items()}
+    calls[OURS] = our_loop(numbers)
+    for call in calls.values():
+        call()  # the first call compiles, and makes the state
+    bytes_each = {name: moved_by(calls[name]).total / numbers for name in FORMS}
+    bytes_each[OURS] = BYTES
+    source, target = torch.ones(2, numbers)
+    calls[YARDSTICK] = lambda: target.add_(source)
+    times = in_turn({name: partial(timed, call) for name, call in calls.items()}, rounds)
+    # 12 bytes: two numbers are read, and one is written. (A copy would read its target, uncounted.)
+    bandwidth = 12 * numbers / median(times.pop(YARDSTICK))
+    limits = {"peak": matmul_rate(1024), "bandwidth": bandwidth}
+    return rows_of(times, bytes_each, limits, "CPU, one thread", 1, numbers)
+
+
+def on_gpu(numbers: int, tensors: int, rounds: int) -> list[dict]:
+    """The rows of that many numbers, in that many tensors of one size."""
+    from helpers.precision.fused_adam.optimizer import FusedAdamW
+
+    sizes = [numbers // tensors] * tensors
+    times = {name: [] for name in (*FORMS, TRITON)}
+    # One contender at a time: four would need 64 bytes for each parameter.
+    for name in times:
+        form = FORMS.get(name)
+        call = step_of(sizes, "cuda", **(form or {"cls": FusedAdamW}))
+        call()
+        times[name] = [timed_on_gpu(call) for _ in range(rounds)]
+        del call
+        torch.cuda.empty_cache()
+    bytes_each = dict.fromkeys(times)  # the CPU's rows count them
+    bytes_each |= {PEER: BYTES, TRITON: BYTES}
+    limits = {"peak": matmul_rate(8192, device="cuda"), "bandwidth": copy_rate(2**30, "cuda")}
+    return rows_of(times, bytes_each, limits, torch.cuda.get_device_name(), tensors, numbers)
+
+
+def step_of(sizes, device, cls=torch.optim.AdamW, **form):
+    """A step of the optimizer on parameters of these sizes, with gradients."""
+    generator = torch.Generator(device).manual_seed(0)
+    parameters = []
+    for size in sizes:
+        p = torch.nn.Parameter(torch.randn(size, device=device, generator=generator))
+        p.grad = torch.randn(size, device=device, generator=generator)
+        parameters.append(p)
+    return cls(parameters, lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY, **form).step
+
+
+def our_loop(numbers: int):
+    """A step of the loop in C."""
+    generator = torch.Generator().manual_seed(0)
+    p, g = (torch.randn(numbers, generator=generator) for _ in range(2))
+    m, v, steps = torch.zeros(numbers), torch.zeros(numbers), iter(range(1, 10**9))
+    update = compiled_loop()
+
+    def step():
+        update(p, g, m, v, next(steps), LR, BETAS, EPS, DECAY)
+        return p
+
+    return step
+
+
+def timed(call) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def timed_on_gpu(call) -> float:
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    began.record()
+    call()
+    ended.record()
+    ended.synchronize()
+    return began.elapsed_time(ended) / 1e3
+
+
+def rows_of(times, bytes_each, limits, device, tensors, numbers) -> list[dict]:
+    rows = []
+    for name, samples in times.items():
+        share, seconds = ratio(times[PEER], samples), median(samples)  # our time over the peer's
+        moved = bytes_each[name]
+        rows.append(
+            {
+                "device": device,
+                "tensors": tensors,
+                "numbers": numbers,
+                "contender": name,
+                "median": seconds,
+                "ratio": share.median,
+                "low": share.low,
+                "high": share.high,
+                "bytes": moved or "",  # of one parameter
+                # of the bandwidth: as counted, and if each number moved only once
+                "busy": moved * numbers / seconds / limits["bandwidth"] if moved else "",
+                "useful": BYTES * numbers / seconds / limits["bandwidth"],
+                "intensity": FLOPS / moved if moved else "",
+                "flops": FLOPS * numbers / seconds,
+                **limits,
+            }
+        )
+    return rows
+
+
+def report(rows) -> Report:
+    table = [["", "", "median", f"over {PEER}", "bytes a parameter", "bandwidth", "useful"]]
+    for r in rows:
+        share = (
+            "" if r["contender"] == PEER else f"{r['ratio']:.2f} ({r['low']:.2f}–{r['high']:.2f})"
+        )
+        table.append(
+            [
+                f"{r['device']}, {r['tensors']} tensor{'s' * (r['tensors'] > 1)}",
+                r["contender"],
+                duration(r["median"]),
+                "" if r["contender"] == PEER else share,
+                f"{r['bytes']:.0f}" if r["bytes"] else "",
+                f"{r['busy']:.0%}" if r["bytes"] else "",
+                f"{r['useful']:.0%}",
+            ]
+        )  # fmt: skip
+    reached = rows[0]["bandwidth"] / 1e9
+    notes = (
+        f"AdamW in float32, {rows[0]['numbers'] / 1e6:.1f} million parameters on the CPU. The "
+        "first three are the forms of torch.optim.AdamW; ours is the same rule as one loop in C "
+        "on the CPU, and as a Triton kernel on a GPU. On the CPU, contenders run in turn. A ratio "
+        "is the median over pairs, with a 95 % bootstrap interval. Bytes a parameter: counted for "
+        "each operator, as if nothing stayed in a cache. Bandwidth: these bytes over the time, as "
+        f"a share of the bytes/s of an addition in place on one thread (here {reached:.1f} GB/s), "
+        f"or of a large copy on a GPU. Useful: the same with {BYTES} bytes a parameter, which "
+        "every contender has to move."
+    )
+    return Report(NAME, table, notes, rows)

@@ -1,0 +1,58 @@
+"""The benchmark of AdamW's updates: its rows, its table and its chart. No timing decides."""
+
+import csv
+import runpy
+import shutil
+
+import pytest
+import torch
+
+from tests.bench import adam
+from tests.bench.report import FIGURES
+
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+
+
+@needs_compiler
+def test_a_small_run_its_table_and_its_chart(tmp_path, monkeypatch):
+    monkeypatch.setattr(adam, "matmul_rate", lambda *_, **__: 1e11)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    rows = adam.on_cpu(1000, rounds=2)
+    assert [row["contender"] for row in rows] == [*adam.FORMS, adam.OURS]
+    assert [round(row["bytes"]) for row in rows] == [80, 80, 28, 28]
+    for row in rows:
+        assert row["busy"] == pytest.approx(row["bytes"] * 1000 / row["median"] / row["bandwidth"])
+        assert row["useful"] == pytest.approx(28 * 1000 / row["median"] / row["bandwidth"])
+    report = adam.report(rows)
+    report.write(tmp_path)
+    with (tmp_path / "adam.csv").open() as file:
+        assert file.readline().startswith("# ")
+        assert len(list(csv.DictReader(file))) == 4
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FIGURES)
+        draw = runpy.run_path(str(FIGURES / "adam_drawing.py"))["draw"]
+    assert draw(tmp_path / "nothing.csv") is None
+    words = [text.get_text() for text in draw(tmp_path / "adam.csv").axes[0].texts]
+    assert sum("ours, one loop in C" in word for word in words) == 1
+
+
+@needs_compiler
+def test_all_contenders_do_the_same_work():
+    after = []
+    for form in adam.FORMS.values():
+        step = adam.step_of([5], "cpu", **form)
+        step()
+        step()
+        after.append(step.__self__.param_groups[0]["params"][0].detach())
+    ours = adam.our_loop(5)
+    ours()
+    after.append(ours())
+    for p in after[1:]:
+        torch.testing.assert_close(p, after[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_small_run_on_a_gpu():
+    rows = adam.on_gpu(10**6, tensors=10, rounds=2)
+    assert [row["contender"] for row in rows] == [*adam.FORMS, adam.TRITON]

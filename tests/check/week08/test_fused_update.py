@@ -1,0 +1,127 @@
+"""The update rule in a kernel: the solution passes; each common mistake gets its own hint."""
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is there on Linux only")
+import triton.language as tl
+
+from helpers import check
+from notebooks.solutions import week08
+
+
+def rule(
+    *,
+    unscale=("m", "v"),
+    decay="decoupled",
+    betas=1,
+    square=True,
+    half=False,
+    corrected=("m", "v"),
+    by=1,
+    eps="after",
+    root=True,
+    sign=1,
+    overflow="all",
+    low="new",
+    kept=True,
+    answer=lambda *blocks: blocks,
+):
+    """The solution, with one part of it changed."""
+
+    def solve(p, g, m, v, over, scale, lr, beta1, beta2, c1, c2, eps_, weight_decay):
+        old = p, m, v
+        g = g.to(tl.float32)
+        if unscale == "twice":
+            g = g / (scale * scale)
+        elif unscale == ("m", "v"):
+            g = g / scale
+        if decay == "coupled":
+            g = g + weight_decay * p
+        for_m = g / scale if unscale == ("m",) else g
+        for_v = g / scale if unscale == ("v",) else g
+        one, two = (beta1, beta2)[::betas]
+        m = one * m + (1 - one) * for_m
+        v = two * v + (1 - two) * (for_v * for_v if square else for_v)
+        if half:
+            m, v = m.to(tl.float16).to(tl.float32), v.to(tl.float16).to(tl.float32)
+        m_hat = m if "m" not in corrected else m / c1 if by == 1 else m * c1
+        v_hat = v if "v" not in corrected else v / c2 if by == 1 else v * c2
+        if eps == "inside":
+            below = tl.sqrt(v_hat + eps_)
+        elif eps == "before":
+            below = (tl.sqrt(v) + eps_) / tl.sqrt(c2)
+        else:
+            below = (tl.sqrt(v_hat) if root else v_hat) + eps_
+        shrink = {"decoupled": lr * weight_decay, "without lr": weight_decay}.get(decay, 0)
+        p = p * (1 - shrink) - sign * lr * m_hat / below
+        if overflow != "ignored":
+            p = tl.where(over, old[0], p)
+        if overflow == "all":
+            m, v = tl.where(over, old[1], m), tl.where(over, old[2], v)
+        rounded = (p if low == "new" else old[0]).to(tl.float16)
+        return answer(p if kept else rounded.to(tl.float32), m, v, rounded)
+
+    return solve
+
+
+def told(verdict, hint):
+    assert verdict.status == "wrong", verdict
+    assert hint in verdict.hint, verdict
+
+
+def test_the_solution_passes():
+    verdict = check.fused_update(week08.fused_update)
+    assert verdict, verdict
+    assert check.fused_update(rule())
+
+
+@pytest.mark.parametrize(
+    ("mistake", "hint"),
+    [
+        (rule(unscale=()), "Undo that first"),
+        (rule(unscale="twice"), "by the scale twice"),
+        (rule(unscale=("v",)), "Unscale before both moments"),
+        (rule(unscale=("m",)), "Unscale before you square"),
+        (rule(decay="coupled"), "the decay is decoupled"),
+        (rule(decay="none"), "Where is the weight decay"),
+        (rule(decay="without lr"), "lr · weight_decay"),
+        (rule(betas=-1), "Which beta belongs"),
+        (rule(square=False), "squares of the gradients"),
+        (rule(half=True), "have lost digits"),
+        (rule(corrected=()), "they are too small in the first steps"),
+        (rule(corrected=("m",)), "The second moment starts at 0"),
+        (rule(corrected=("v",)), "The first moment starts at 0"),
+        (rule(by=-1), "divide them by the corrections"),
+        (rule(eps="inside"), "not to the variance under it"),
+        (rule(eps="before"), "after the second moment is corrected"),
+        (rule(root=False), "Divide by the root"),
+        (rule(sign=-1), "Which sign leads down"),
+        (rule(overflow="ignored"), "After an overflow nothing changes"),
+        (rule(overflow="p"), "remains in an average for ever"),
+        (rule(low="old"), "Round the new one"),
+        (rule(kept=False), "which keeps the small updates"),
+        (rule(answer=lambda p, m, v, low: (p, m, v)), "Return four blocks"),
+        (rule(answer=lambda p, m, v, low: (p, m, v, 1.0)), "Return four blocks"),
+        (rule(answer=lambda p, m, v, low: None), "Return four blocks"),
+        (rule(answer=lambda p, m, v, low: (p, m.to(tl.float16), v, low)), "m is kept in fp32"),
+        (rule(answer=lambda p, m, v, low: (p, m, v, p)), "low is kept in fp16"),
+        (rule(answer=lambda p, m, v, low: (p + 1, m, v, low)), "Compare line by line"),
+    ],
+)
+def test_each_mistake_is_told(mistake, hint):
+    told(check.fused_update(mistake), hint)
+
+
+def test_the_stub_and_an_error():
+    def stub(*_):
+        raise NotImplementedError
+
+    def failing(p, *_):
+        return p.no_such_method()
+
+    assert check.fused_update(stub).status == "not written yet"
+    verdict = check.fused_update(failing)
+    assert verdict.status == "wrong"
+    assert "no_such_method" in verdict.finding
+    assert "in failing" in verdict.finding
+    assert "helpers/check" not in verdict.finding

@@ -1,0 +1,49 @@
+"""Bytes that operators move: reads, writes, views, lists, and the optimizers of week 8."""
+
+import pytest
+import torch
+
+from helpers.measure.moved import moved_by
+
+A, B, OUT = (torch.ones(10) for _ in range(3))
+
+
+@pytest.mark.parametrize(
+    ("call", "read", "written"),
+    [
+        (lambda: A + B, 80, 40),
+        (lambda: A + A, 40, 40),  # one tensor is read once
+        (lambda: A.sum(), 40, 4),
+        (lambda: A[0].item(), 0, 0),  # Python reads a number: no operator
+        (lambda: A.add_(B), 80, 40),
+        (lambda: A.copy_(B), 40, 40),  # a copy does not read its target
+        (lambda: A.fill_(1.0), 0, 40),
+        (lambda: A.view(2, 5).t()[1:], 0, 0),
+        (lambda: A.view(2, 5)[0] + 1, 20, 20),
+        (lambda: torch.ones(10), 0, 40),
+        (lambda: torch._foreach_mul_([A, B], 2.0), 80, 80),
+        (lambda: torch.add(A, B, out=OUT), 80, 40),
+    ],
+)
+def test_an_operator(call, read, written):
+    moved = moved_by(call)
+    assert (moved.read, moved.written, moved.total) == (read, written, read + written)
+
+
+@pytest.mark.parametrize(
+    ("form", "operators", "read", "written"),
+    [
+        ({"foreach": False}, 9, 48, 32),
+        ({"foreach": True}, 9, 48, 32),
+        ({"fused": True}, 2, 16, 12),
+    ],
+)
+def test_adamw(form, operators, read, written):
+    p = torch.nn.Parameter(torch.ones(1000))
+    p.grad = torch.ones(1000)
+    optimizer = torch.optim.AdamW([p], **form)
+    optimizer.step()
+    moved = moved_by(optimizer.step)
+    assert len(moved.operators) == operators
+    assert round(moved.read / 1000) == read
+    assert round(moved.written / 1000) == written

@@ -1,0 +1,33 @@
+"""The kernels, compiled for three generations of GPUs without one: what they load and store."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is there on Linux only")
+
+from helpers.precision.fused_adam.compiled import compile_advance, compile_update
+
+BF16 = torch.bfloat16
+
+
+@pytest.mark.parametrize("capability", [80, 90, 100])  # A100, H100, B200
+def test_float32_moves_28_bytes_for_each_parameter(capability):
+    made = compile_update(capability)
+    assert made.bytes_per_parameter() == {"loads": 16, "stores": 12}
+    assert (made.spills(), made.stack) == (0, 0)
+    assert made.ptx.count("ld.global.v4") == 8  # 4 tensors, 2 loads for each of 128 threads
+    assert made.ptx.count("st.global.v4") == 6
+    by_number = made.instructions(r"STG\.E").total()  # the other path: 4 bytes at a time
+    assert 4 * by_number * made.threads / made.block == 12
+
+
+def test_master_copies_move_28_bytes_too():
+    """8 of the master copy, 16 of the moments, 2 of the gradient, 2 of the parameter."""
+    made = compile_update(90, torch.float32, BF16, torch.float32, BF16)
+    assert made.bytes_per_parameter() == {"loads": 14, "stores": 14}
+    assert (made.spills(), made.stack) == (0, 0)
+
+
+def test_counting_the_steps_compiles():
+    made = compile_advance(90)
+    assert (made.spills(), made.stack) == (0, 0)

@@ -1,0 +1,59 @@
+"""A kernel beside its interpreted copy."""
+
+import os
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is there on Linux only")
+import triton
+import triton.language as tl
+
+from helpers.precision.fused_adam import interpret
+from helpers.precision.fused_adam.interpret import interpreted
+
+OFFSET = tl.constexpr(3)
+
+
+@triton.jit
+def shifted(x):
+    return x + OFFSET
+
+
+@triton.jit
+def load(source, target, length, BLOCK: tl.constexpr = 4):  # its name is also that of tl.load
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = places < length
+    tl.store(target + places, shifted(tl.load(source + places, mask=inside)), mask=inside)
+
+
+@pytest.fixture(autouse=True)
+def compiling(monkeypatch):
+    """Without TRITON_INTERPRET, as in a notebook."""
+    assert not os.environ.get("TRITON_INTERPRET")
+
+
+def test_it_computes_on_the_cpu_and_calls_other_kernels():
+    source, target = torch.arange(6.0), torch.zeros(8)
+    interpreted(load)[(2,)](source, target, 6)
+    assert target.tolist() == [3, 4, 5, 6, 7, 8, 0, 0]
+
+
+def test_the_compiled_kernel_stays_and_nothing_leaks():
+    before = dict(globals())
+    fast = interpreted(load)
+    fast[(1,)](torch.zeros(4), torch.zeros(4), 4)
+    assert isinstance(load, triton.JITFunction)
+    assert isinstance(shifted, triton.JITFunction)
+    assert not triton.knobs.runtime.interpret
+    assert {name: value for name, value in globals().items() if name != "fast"} == before
+    assert interpreted(fast) is fast
+
+
+def test_a_kernel_of_a_cell_in_a_rank(monkeypatch):
+    """Functions that call each other are copied once."""
+    copy = interpret.undecorated(load)
+    assert copy.__globals__["load"] is copy
+    assert copy.__globals__["shifted"] is not shifted
+    assert copy.__globals__["tl"] is tl
+    assert copy.__defaults__ == (4,)
