@@ -79,7 +79,7 @@ def beside_one_process(worker, cases):
                 state = ours.full_state()
                 far.append(apart(state["model"], one.full_state()["model"]))
                 far += moments_apart(state["optimizer"], one.full_state()["optimizer"])
-                ours = (each.loads or each.strategy)(each.config, 1, mesh, **given)
+                ours = (each.loads or each.strategy)(each.config, 0, mesh, **given)
                 ours.load(state)
             batch = random_batch(k, each.sequences, each.config.context, 33, ignored=0.1)
             batch = replace(batch, step=k)
