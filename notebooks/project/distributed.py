@@ -93,6 +93,7 @@ def run(worker, stage, steps, save_every, folder, data, dtype):
     blocks = pack(text, CONFIG.context)
     source = Source(blocks, Order(len(blocks), BATCH, seed=0))
     first = load(folder, mesh, trainer)
+
     def log(step, loss, **_):
         if worker.rank == 0:
             say(step=step, loss=loss)
