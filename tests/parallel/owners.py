@@ -47,10 +47,13 @@ class ByHand(InTurn):
 
     def __init__(self, model, owner):
         super().__init__(model, owner)
-        self.close()  # no hooks
+        for hook in self.hooks:  # of gradients; an owner that wants units still hears of them
+            hook.remove()
 
     def step(self, micro_batches, tokens, loss):
         trained = {n: p for n, p in self.owner.parameters.items() if p.requires_grad}
+        for watched in self.watched:
+            watched.forget()
         for left, batch in zip(reversed(range(len(micro_batches))), micro_batches, strict=True):
             total, _ = self.model.loss(batch)
             loss.add(total.detach())
@@ -59,6 +62,8 @@ class ByHand(InTurn):
             for (name, p), gradient in zip(trained.items(), gradients, strict=True):
                 p.grad = gradient if p.grad is None else p.grad + gradient
                 self.owner.gradient(name, left == 0)
+            for watched in self.watched:
+                watched.end()
         loss.send()
 
 
