@@ -10,6 +10,7 @@ from helpers.check.verdict import Verdict
 from helpers.plans.unit_memory import peak
 
 BLOCKS, WIDTH = 6, 48
+STEPS = 3  # to measure
 NEAR = 0.05  # of the measured peak: activations, norms and the embedding are not in the formula
 # Ranks, and the blocks per unit that fit. Each budget is between this peak and the next one.
 CASES = [(3, 1), (2, 2), (2, 3)]
@@ -84,8 +85,10 @@ def measured(worker, per_unit: int) -> int:
     mesh = make_mesh(Layout(dp=worker.world_size))
     trained = FullyShard(config(), 0, mesh, wrap=groups_of(per_unit))
     batch = random_batch(worker.rank, 1, 2, 8)
-    trained.step(batch)  # makes the optimizer's state
-    return memory_of(partial(trained.step, batch), trained.model, trained.optimizer).peak
+    step = partial(trained.step, batch)
+    step()  # makes the optimizer's state
+    # On a busy machine, gloo's thread may release a buffer late; the least of several is the peak.
+    return min(memory_of(step, trained.model, trained.optimizer).peak for _ in range(STEPS))
 
 
 def judge_wrapping(runs, fits):

