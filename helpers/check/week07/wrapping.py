@@ -87,7 +87,7 @@ def measured(worker, per_unit: int) -> int:
     batch = random_batch(worker.rank, 1, 2, 8)
     step = partial(trained.step, batch)
     step()  # makes the optimizer's state
-    # On a busy machine, gloo's thread may release a buffer late; the least of several is the peak.
+    # The least of several steps: a buffer that is released late would add to one of them.
     return min(memory_of(step, trained.model, trained.optimizer).peak for _ in range(STEPS))
 
 

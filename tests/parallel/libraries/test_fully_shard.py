@@ -158,7 +158,7 @@ def measure(worker):
             "init": live.peak,
             "largest": 8 * max(p.numel() for p in trained.parameters.values()),
             "total": 4 * sum(p.numel() for p in trained.parameters.values()),
-            # on a busy machine, gloo's thread may release a buffer late
+            # the least of 3 steps: a buffer that is released late would add to one
             "peak": min(
                 memory_of(partial(trained.step, batch), trained.model, trained.optimizer).peak
                 for _ in range(3)
