@@ -14,7 +14,8 @@ from helpers.comm.mesh import Mesh
 from helpers.comm.transport import GroupTransport
 from helpers.data.batch import Batch
 from helpers.parallel.libraries.deepspeed_extension import deepspeed
-from helpers.parallel.libraries.loss import Loss
+from helpers.parallel.libraries.deepspeed_settings import completed
+from helpers.parallel.libraries.loss import Loss, global_loss
 from helpers.parallel.libraries.wrapped import expect
 from helpers.parallel.optimizer import OptimizerConfig, set_lr
 from helpers.parallel.owners.local import by_device
@@ -26,7 +27,6 @@ from helpers.state.placing import whole
 
 CLIPPED = "clipped gradient"  # a slot beside the optimizer's own, while full_gradients gathers it
 BOUND = 0.5  # in bf16, 8 steps of AdamW on a small model: measured 0.35
-BUCKET = 50_000  # numbers: DeepSpeed's default, 5e8, is for GPUs
 
 
 class DeepSpeedZero(Strategy):
@@ -158,15 +158,8 @@ class DeepSpeedZero(Strategy):
             return self.unclipped
         return torch.as_tensor(self.engine.get_global_grad_norm(), device=self.device)
 
-    @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, int]:
-        self.engine.eval()
-        try:
-            values = self.engine(batch.to(self.device))
-        finally:
-            self.engine.train()
-        loss, count = (GlobalSum([self.group], self.device, float(v)).send() for v in values)
-        return float(loss.wait()), int(count.wait())
+        return global_loss(self.engine, self.engine, batch.to(self.device), self.group)
 
     def full_gradients(self):
         trained = self.trained()
@@ -303,34 +296,6 @@ class DeepSpeedZero(Strategy):
         self.watch.remove()
         self.clipped = {}
         self.engine.destroy()
-
-
-def completed(settings: Mapping, rule: OptimizerConfig, micro_batches: int, stage: int) -> dict:
-    """Fill in what settings for the twin leave out.
-
-    The buckets get room for 50,000 numbers instead of DeepSpeed's 500 million, and a PyTorch
-    optimizer may be combined with every stage and with offloading.
-
-    Raises:
-        ValueError: the settings have another number of micro-batches or another limit of the norm.
-    """
-    full = copy.deepcopy(dict(settings))
-    needed = {"gradient_accumulation_steps": micro_batches, "gradient_clipping": rule.clip or 0.0}
-    for field, value in needed.items():
-        if full.setdefault(field, value) != value:
-            raise ValueError(
-                f"the settings have {field} = {full[field]}, and the strategy's arguments "
-                f"give {value}: choose one"
-            )
-    if not {"train_batch_size", "train_micro_batch_size_per_gpu"} & full.keys():
-        full["train_micro_batch_size_per_gpu"] = 1  # DeepSpeed only multiplies it
-    zero = full.setdefault("zero_optimization", {})
-    zero.setdefault("stage", stage)
-    for bucket in ("reduce_bucket_size", "allgather_bucket_size"):
-        zero.setdefault(bucket, BUCKET)
-    full.setdefault("zero_allow_untested_optimizer", True)
-    full.setdefault("zero_force_ds_cpu_optimizer", False)
-    return full
 
 
 def groups_of(optimizer: torch.optim.Optimizer) -> list[dict]:

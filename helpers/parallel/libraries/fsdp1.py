@@ -23,7 +23,7 @@ from helpers.comm.transport import GroupTransport
 from helpers.data.batch import Batch
 from helpers.models.initialization import initialize
 from helpers.parallel.libraries.fully_shard import AXES, rounding
-from helpers.parallel.libraries.loss import Loss
+from helpers.parallel.libraries.loss import Loss, global_loss
 from helpers.parallel.libraries.wrapping import each_block
 from helpers.parallel.optimizer import OptimizerConfig, set_lr
 from helpers.parallel.strategy import Step, Strategy
@@ -175,15 +175,8 @@ class Fsdp1(Strategy):
                 gradient.mul_(factor)
         return norm
 
-    @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, int]:
-        self.model.eval()
-        try:
-            values = self.model(batch.to(self.device))
-        finally:
-            self.model.train()
-        loss, count = (GlobalSum([self.group], self.device, float(v)).send() for v in values)
-        return float(loss.wait()), int(count.wait())
+        return global_loss(self.model, self.model, batch.to(self.device), self.group)
 
     def full_gradients(self):
         with FullyShardedDataParallel.summon_full_params(self.model, with_grads=True):

@@ -17,6 +17,7 @@ from helpers.comm.mesh import Mesh
 from helpers.comm.transport import GroupTransport
 from helpers.data.batch import Batch
 from helpers.measure.memory import bytes_of
+from helpers.parallel.libraries.loss import global_loss
 from helpers.parallel.libraries.wrapping import Policy, each_block
 from helpers.parallel.optimizer import OptimizerConfig, set_lr
 from helpers.parallel.precision import BOUNDS
@@ -140,15 +141,8 @@ class FullyShard(Strategy):
         most = float("inf") if self.rule.clip is None else self.rule.clip
         return plain(torch.nn.utils.clip_grad_norm_(self.parameters.values(), most))
 
-    @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, int]:
-        self.model.eval()
-        try:
-            values = self.model.loss(batch.to(self.device))
-        finally:
-            self.model.train()
-        loss, count = (GlobalSum([self.group], self.device, float(v)).send() for v in values)
-        return float(loss.wait()), int(count.wait())
+        return global_loss(self.model, self.model.loss, batch.to(self.device), self.group)
 
     def local(self) -> dict[str, torch.Tensor]:
         """This rank's shards of the parameters, by plain name; they share memory."""
