@@ -6,13 +6,14 @@ S  keys per sequence: T, or more with a cache
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from helpers.models.caches.cache import BlockCache
+from helpers.models.caches.kept import Kept
 from helpers.models.config import GPTConfig
 
 
@@ -30,13 +31,6 @@ class Positions:
     places: torch.Tensor
     angles: tuple[torch.Tensor, torch.Tensor] | None
     key: torch.Tensor | None
-
-
-class Cache(Protocol):
-    """The keys and values of earlier tokens, kept by one block."""
-
-    def extend(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append keys and values, (B, K, T, d); return all so far, (B, K, S, d)."""
 
 
 class FanOut(nn.Module):
@@ -60,7 +54,12 @@ class Attention(nn.Module):
         self.core = Core(config.attention)
         self.out = nn.Linear(config.heads * d, config.width, **place)
 
-    def forward(self, x: torch.Tensor, positions: Positions, cache: Cache | None = None):
+    @staticmethod
+    def kept(config: GPTConfig) -> Kept:
+        """Say what the block keeps of each token: its keys, rotated, and its values."""
+        return Kept(per_token=((config.key_heads, config.head_width),) * 2)
+
+    def forward(self, x: torch.Tensor, positions: Positions, cache: BlockCache | None = None):
         q, k, v = (
             projected.unflatten(-1, (-1, self.config.head_width))  # (B, T, H or K, d)
             for projected in self.fan_out(x, self.query, self.key, self.value)
@@ -69,8 +68,8 @@ class Attention(nn.Module):
             q, k = rotate(q, *positions.angles), rotate(k, *positions.angles)
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # (B, H or K, T, d)
         if cache is not None:
-            k, v = cache.extend(k, v)  # (B, K, S, d)
-        if self.config.recompute == "selective" and self.training:
+            y = cache.attend(self.core, q, k, v)
+        elif self.config.recompute == "selective" and self.training:
             y = again(self.core, q, k, v)
         else:
             y = self.core(q, k, v)  # (B, H, T, d)
@@ -88,26 +87,36 @@ class Core(nn.Module):
         super().__init__()
         self.kind = kind
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        seen: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Compute (B, H, T, d) from q (B, H, T, d) and k, v (B, K, S, d).
 
-        The queries are of the last T of the S tokens.
+        Args:
+            seen: True where a query may see a key; it broadcasts to (B, H, T, S). None: the
+                queries are of the last T of the S tokens, and see no later token.
         """
         tokens, keys = q.shape[2], k.shape[2]
         shared = q.shape[1] // k.shape[1]
-        future = None
-        if tokens < keys or self.kind == "explicit":
+        causal = seen is None and tokens == keys
+        last = seen is None and tokens == 1  # the last token sees all
+        if seen is None and not last and (not causal or self.kind == "explicit"):
             every = torch.ones(tokens, keys, dtype=torch.bool, device=q.device)
-            future = every.triu(1 + keys - tokens)
+            seen = every.tril(keys - tokens)
         if self.kind == "sdpa":
-            seen = None if future is None else ~future
             return functional.scaled_dot_product_attention(
-                q, k, v, attn_mask=seen, is_causal=future is None, enable_gqa=shared > 1
+                q, k, v, attn_mask=seen, is_causal=causal, enable_gqa=shared > 1
             )
         if shared > 1:
             k, v = (t.repeat_interleave(shared, dim=1) for t in (k, v))
         scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (B, H, T, S): T S numbers a head
-        return scores.masked_fill(future, float("-inf")).softmax(-1) @ v
+        if seen is not None:
+            scores = scores.masked_fill(~seen, float("-inf"))
+        return scores.softmax(-1) @ v
 
 
 class Rotary(nn.Module):

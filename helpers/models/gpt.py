@@ -4,18 +4,20 @@ B  sequences in a batch        D  width of a token's vector    V  different toke
 T  tokens in a sequence        F  inner width of the MLP
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from helpers.models.attention import Attention, Cache, FanOut, Positions, Rotary, again
+from helpers.models.attention import Attention, FanOut, Positions, Rotary, again
+from helpers.models.caches.cache import BlockCache, Cache
+from helpers.models.caches.kept import Kept
 from helpers.models.config import GPTConfig
 from helpers.models.dropout import counter, dropout
 from helpers.models.initialization import build
 
-__all__ = ["GPT", "GPTConfig", "build", "loss_sum"]
+__all__ = ["GPT", "GPTConfig", "build", "kept_by", "loss_sum"]
 
 
 class GPT(nn.Module):
@@ -88,17 +90,34 @@ class GPT(nn.Module):
         self,
         x: torch.Tensor,
         positions: Positions | None = None,
-        caches: Mapping[int, Cache] | None = None,
+        cache: Cache | None = None,
+        counts: Sequence[int] | None = None,
     ) -> torch.Tensor:
+        """Compute logits, or a stage's output.
+
+        Args:
+            x: tokens (B, T), or an earlier stage's output (B, T, D).
+            positions: as `locate` makes them; None for the batch's own, or the cache's next ones.
+            cache: of the tokens before x. It gets the tokens of x.
+            counts: with a cache, how many of the T tokens are real in each sequence; the others
+                pad on the right, and their outputs mean nothing. None: all.
+
+        Raises:
+            ValueError: a sequence is longer than the context.
+            CacheFull: the cache has no room. It is as before.
+        """
+        if cache is not None:
+            positions = self.locate(x, self.check_places(cache.begin(x.shape[1], counts)))
         positions = positions or self.locate(x)
         if self.first:
             x = self.embed(x, positions)  # (B, T, D)
         for number, block in self.blocks.items():
-            cache = caches[int(number)] if caches else None
-            if self.config.recompute == "full" and self.training:
-                x = again(block, x, positions, cache)
+            if self.config.recompute == "full" and self.training and cache is None:
+                x = again(block, x, positions)
             else:
-                x = block(x, positions, cache)
+                x = block(x, positions, None if cache is None else cache.blocks[int(number)])
+        if cache is not None:
+            cache.end()
         if not self.last:
             return x  # (B, T, D)
         (logits,) = self.fan_out(self.norm(x), self.head)
@@ -138,6 +157,16 @@ class GPT(nn.Module):
             key = counter(self.seed, step, numbers[:, None], places)  # (B, T)
         return Positions(places=places, angles=angles, key=key)
 
+    def check_places(self, places: torch.Tensor) -> torch.Tensor:
+        """Return the places, if all are in the context."""
+        last = int(places.max()) if places.numel() else 0
+        if last >= self.config.context:
+            raise ValueError(
+                f"a sequence would have {last + 1} tokens with those in the cache, but the "
+                f"context allows {self.config.context}"
+            )
+        return places
+
     def embed(self, tokens: torch.Tensor, positions: Positions) -> torch.Tensor:
         x = self.embedding(tokens)
         if self.config.positions == "learned":
@@ -163,7 +192,7 @@ class Block(nn.Module):
         self.mlp_norm = make_norm(config, **place)
         self.mlp = MLPS[config.mlp](config, **place)
 
-    def forward(self, x: torch.Tensor, positions: Positions, cache: Cache | None = None):
+    def forward(self, x: torch.Tensor, positions: Positions, cache: BlockCache | None = None):
         norm, mixer = getattr(self, f"{self.kind}_norm"), getattr(self, self.kind)
         y = mixer(norm(x), positions, cache)  # (B, T, D)
         x = x + drop(y, self.config, positions, site=2 * self.number + 1)
@@ -225,6 +254,11 @@ def loss_sum(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor,
         logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum"
     )
     return loss, (targets != -100).sum()
+
+
+def kept_by(model: GPT) -> dict[int, Kept]:
+    """Say what each block of the model, or of a stage, keeps of the tokens that it has read."""
+    return {block.number: MIXERS[block.kind].kept(model.config) for block in model.blocks.values()}
 
 
 def make_norm(config: GPTConfig, **place) -> nn.Module:

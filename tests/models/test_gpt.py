@@ -559,34 +559,6 @@ def test_moving_and_casting_keep_the_tie():
         assert model.double().head.weight is model.embedding.weight
 
 
-class Kept:
-    """A simple cache of one block."""
-
-    def __init__(self):
-        self.k = self.v = None
-
-    def extend(self, k, v):
-        self.k = k if self.k is None else torch.cat([self.k, k], dim=2)
-        self.v = v if self.v is None else torch.cat([self.v, v], dim=2)
-        return self.k, self.v
-
-
-@every_kind
-@every_attention
-@pytest.mark.parametrize("lengths", [[1] * 16, [5, 1, 3, 7], [16]], ids=str)
-def test_tokens_that_come_bit_by_bit_see_those_before(config, attention, lengths):
-    model = randomised(GPT(replace(config, attention=attention), dtype=torch.float64))
-    tokens = some_tokens(config)
-    caches = {int(number): Kept() for number in model.blocks}
-    found, start = [], 0
-    for length in lengths:
-        places = torch.arange(start, start + length)
-        x = tokens[:, places]
-        found.append(model(x, model.locate(x, places), caches))
-        start += length
-    torch.testing.assert_close(torch.cat(found, 1), model(tokens), rtol=0, atol=1e-12)
-
-
 def test_places_may_differ_from_sequence_to_sequence():
     model = randomised(GPT(KINDS["llama"], dtype=torch.float64))
     tokens = some_tokens(model.config, 2, 4)

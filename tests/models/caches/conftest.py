@@ -1,0 +1,25 @@
+"""Small models of several shapes, for the caches."""
+
+import pytest
+import torch
+
+from helpers.models.config import GPTConfig
+from helpers.models.gpt import build
+
+SHAPES = {
+    "llama": {"heads": 4},
+    "grouped": {"heads": 4, "kv_heads": 2, "attention": "explicit"},
+    "multi-query": {"heads": 4, "kv_heads": 1},
+    "gpt2": {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True},
+}
+
+
+@pytest.fixture(params=SHAPES.values(), ids=SHAPES)
+def model(request):
+    config = GPTConfig(vocab=19, context=24, width=16, **request.param)
+    model = build(config, 0, torch.float64).eval()
+    with torch.no_grad():  # first values of biases and scales would hide mistakes
+        generator = torch.Generator().manual_seed(1)
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator).double()
+    return model
