@@ -103,8 +103,8 @@ class Core(nn.Module):
         tokens, keys = q.shape[2], k.shape[2]
         shared = q.shape[1] // k.shape[1]
         causal = seen is None and tokens == keys
-        last = seen is None and tokens == 1  # the last token sees all
-        if seen is None and not last and (not causal or self.kind == "explicit"):
+        alone = seen is None and tokens == 1  # the last token sees all
+        if seen is None and (self.kind == "explicit" or not (causal or alone)):
             every = torch.ones(tokens, keys, dtype=torch.bool, device=q.device)
             seen = every.tril(keys - tokens)
         if self.kind == "sdpa":
