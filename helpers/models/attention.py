@@ -114,9 +114,7 @@ class Core(nn.Module):
         if shared > 1:
             k, v = (t.repeat_interleave(shared, dim=1) for t in (k, v))
         scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (B, H, T, S): T S numbers a head
-        if seen is not None:
-            scores = scores.masked_fill(~seen, float("-inf"))
-        return scores.softmax(-1) @ v
+        return scores.masked_fill(~seen, float("-inf")).softmax(-1) @ v
 
 
 class Rotary(nn.Module):
