@@ -277,6 +277,21 @@ def test_each_missing_rank_is_looked_at(failed):
     barrier.close()
 
 
+def test_a_rank_that_left_is_seen_while_another_is_waited_for():
+    memory = torch.zeros(Barrier.nbytes(3), dtype=torch.uint8)
+    ranks = [
+        Barrier(memory, rank, 3, [os.getpid()] * 3, names=[0, 1, 2], timeout=5.0)
+        for rank in range(3)
+    ]
+    for barrier in ranks:
+        barrier.init()
+    ranks[2].give_up()
+    with pytest.raises(PeerLost, match="rank 2 has failed"):
+        ranks[0].wait("this")  # rank 1 lives, and does not come
+    for barrier in ranks:
+        barrier.close()
+
+
 def test_of_several_that_left_the_one_to_blame_is_named():
     other = subprocess.Popen(["sleep", "100"])
     other.kill()

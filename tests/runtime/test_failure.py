@@ -87,6 +87,13 @@ def test_a_hang_names_the_odd_one_out():
     assert "only rank 1 is not in a collective" in str(error).split("\n")[0]
 
 
+def test_of_several_ranks_outside_a_collective_none_is_blamed():
+    waiting, busy = dump(inside="all_reduce"), dump(line=7)
+    error = blame_hang(5, {0: "", 1: "", 2: ""}, {0: waiting, 1: busy, 2: busy})
+    assert error.rank is None
+    assert "only rank" not in str(error)
+
+
 def test_a_hang_in_different_collectives():
     error = blame_hang(5, {0: "", 1: ""}, {0: dump(inside="all_reduce"), 1: dump(inside="send")})
     assert error.rank is None

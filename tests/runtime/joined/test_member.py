@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.runtime.devices import cores
 from tests.runtime.joined.machines import (
     BIN,
     SCRIPT,
@@ -169,6 +170,8 @@ def test_two_machines_with_srun_simulated_by_its_variables(pair, tmp_path, twin)
         processes.append(machine.start(sys.executable, SCRIPT, "train", tmp_path, **environ))
     out = "".join(finish(process) for process in processes)
     check_same(tmp_path, out, twin, local_ranks=[0, 0])
+    # Each rank has a machine to itself; the second of its two calls keeps the function's own 1.
+    assert sorted(re.findall(r"threads: (\d+)", out)) == sorted(["1", str(cores())] * 2)
 
 
 @needs_networks

@@ -18,6 +18,7 @@ from helpers import Cluster, WorkerError, launch
 
 def train(worker, steps, net):
     """A twin-able training: each rank its own data, gradients averaged."""
+    print(f"threads: {torch.get_num_threads()}", flush=True)
     torch.set_num_threads(1)
     torch.manual_seed(worker.rank)
     x = torch.randn(16, 6, dtype=torch.float64)
