@@ -37,6 +37,7 @@ class Kept:
         self.size = len(processes.ranks)
         self.live = [p.rank for p in processes.ranks if p.status is None]
         processes.signal(self.live, signal.SIGSTOP)
+        processes.tell(release=KEEP_SECONDS)
         self.end = weakref.finalize(self, kill, processes, self.pid, 0.0)
 
     def ask(self, rank: int, command: str) -> str:

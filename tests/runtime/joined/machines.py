@@ -61,13 +61,14 @@ def inside(pid: int) -> list[str]:
 
 
 def start(command, environ) -> subprocess.Popen:
-    """Its own session, so that `end` reaches whatever it starts."""
+    """Its own session, so that `end` reaches whatever it starts. A value of None: not set."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "SLURM", "PMI", "OMPI", "TORCHELASTIC")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(names)}
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    own = {"PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environ}
     return subprocess.Popen(
         [str(part) for part in command],
-        env={**clean, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environ},
+        env={name: value for name, value in {**clean, **own}.items() if value is not None},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
