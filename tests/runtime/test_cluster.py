@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -32,6 +33,21 @@ def test_state_and_groups_live_on():
     assert list(first) == list(second)
     assert len({pid for _, pid in first}) == 3
     assert len({loss for loss, _ in first}) == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_large_arguments_and_results_leave_no_file_open():
+    def grow(worker, large):
+        return large + worker.rank, len(os.listdir("/proc/self/fd"))
+
+    def files():  # of each rank during a call, and of this process after it
+        ranks = [open_files for _, open_files in cluster.run(grow, large=large)]
+        return [*ranks, len(os.listdir("/proc/self/fd"))]
+
+    with Cluster(2) as cluster:
+        large = torch.zeros(100_000)  # more than travels in a message
+        before = files()
+        assert [files() for _ in range(2)][-1] == before
 
 
 def test_a_call_after_a_failure_begins_anew():

@@ -128,6 +128,17 @@ def test_a_large_pickle_needs_no_room_in_the_socket():
     parcel.close()
 
 
+def test_a_full_memory_leaves_no_descriptor_open(monkeypatch):
+    def full(*_):
+        raise OSError("no space left")
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="no space left"):
+        pack(torch.zeros(100_000))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_packing_leaves_no_descriptor_open():
     before = len(os.listdir("/proc/self/fd"))
     for value in (torch.zeros(MEGABYTE), "x" * MEGABYTE, 3):

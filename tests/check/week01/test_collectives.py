@@ -211,6 +211,12 @@ def to_itself(worker, parts):
         dist.isend(part, rank)
 
 
+def one_part_to_spare(worker, parts):
+    result, n = week01.all_to_all(worker, parts), len(parts)
+    exchange(parts[0], (worker.rank + 1) % n, torch.empty_like(parts[0]), (worker.rank - 1) % n)
+    return result
+
+
 def everything_to_everybody(worker, parts):
     n, rank, row = worker.world_size, worker.rank, torch.cat(parts)
     rows = [row.clone() for _ in parts]
@@ -247,6 +253,7 @@ ALL_TO_ALL_MISTAKES = [
     (returns_nothing, "Return a list"),
     (returns_one_tensor, "Return a list"),
     (to_itself, "for itself, it has already"),
+    (one_part_to_spare, "a rank that does not need it"),
     (everything_to_everybody, "do not need it"),
 ]
 

@@ -127,6 +127,13 @@ def test_they_end_after_a_while(kernel):
     kernel.do("kept.KEEP_SECONDS = before")
 
 
+def test_they_end_after_a_while_if_nobody_enters(kernel):
+    kernel.do("import helpers.runtime.local.kept as kept; kept.KEEP_SECONDS, before = 1, 300.0")
+    kernel.run(FAILS)
+    assert gone(lambda: kernel.children()[1:], 8)
+    kernel.do("kept.KEEP_SECONDS = before")
+
+
 def test_a_hang_can_be_entered(kernel):
     out = kernel.run(
         """
