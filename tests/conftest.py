@@ -1,6 +1,7 @@
 """Fixtures that several folders of tests share."""
 
 import importlib.util
+import signal
 from pathlib import Path
 
 import cloudpickle
@@ -12,6 +13,11 @@ ROOT = Path(__file__).resolve().parent.parent
 # No timing decides a test: an example may take long while other tests run.
 hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
+
+# A shell starts a background job with interrupts ignored, and all that the job starts inherits
+# this. The tests of interrupts would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def ci(name: str):
