@@ -1,0 +1,4 @@
+"""Generate text with trained models, and serve many requests at once.
+
+ranks   decoding on several ranks
+"""
