@@ -1,6 +1,7 @@
-"""Generation: tokens one after another, from a model that keeps what it has read in a cache.
+"""Generate text with trained models, and serve many requests at once.
 
 draws     random numbers that depend on a request's seed and a token's place alone
 sampling  the next token from logits: greedy, temperature, top-k, top-p
 generate  several prompts at once, greedily or at random; one prompt as a stream
+ranks     decoding on several ranks
 """
