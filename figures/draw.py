@@ -17,6 +17,7 @@ DRAWINGS = (
     "pipeline",
     "zero",
     "adam",
+    "decoding",
 )
 BYTES = 60_000
 
