@@ -44,14 +44,13 @@ def measure(quick: bool = False) -> Report:
 
 
 def varied(config: GPTConfig) -> GPT:
-    """A model with first values, but an embedding that makes the best token clear.
-
-    First values give logits that differ little. Then rounding could decide between two tokens.
-    """
+    """Make a model whose tokens vary. First values are so small that it repeats one token."""
     model = build(config, 0).eval()
+    generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        generator = torch.Generator().manual_seed(1)
-        model.embedding.weight.normal_(generator=generator)
+        for matrix in model.blocks.parameters():
+            if matrix.ndim == 2:
+                matrix.normal_(0, 1.5 * matrix.shape[1] ** -0.5, generator=generator)
     return model
 
 
@@ -108,7 +107,10 @@ def beside(model: GPT, theirs, sequences: int, new_tokens: int, rounds: int) -> 
     tokens = [call() for call in calls.values()]  # the first calls also allocate
     for name, found in zip(calls, tokens, strict=True):
         if found != tokens[0]:
-            raise AssertionError(f"{name} decodes other tokens than {OURS}; do not compare times")
+            raise AssertionError(
+                f"{name} decodes other tokens than {OURS}, so their times do not compare. Did "
+                "rounding decide between two equally likely tokens? Then take other prompts."
+            )
     times = in_turn({name: partial(timed, call) for name, call in calls.items()}, rounds)
     return rows_of(times, sequences, new_tokens)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from helpers.inference.decoder.decoder import Decoder
 from tests.bench import decoding
 from tests.bench.report import FIGURES
 
@@ -34,6 +35,12 @@ def test_all_contenders_decode_the_same_tokens_and_a_table_is_made(tmp_path):
     left, right = draw(tmp_path / "decoding.csv").axes
     assert [text.get_text() for text in left.get_yticklabels()] == ["batch 3, 6 tokens"]
     assert right.lines[0].get_xdata().tolist() == [8, 16, 24]
+
+
+def test_the_tokens_vary():
+    decoder = Decoder(decoding.varied(decoding.LLAMA), 1, 32)
+    [tokens] = decoder.generate([[1, 2, 3]], 24)
+    assert len(set(tokens)) > 12
 
 
 def test_other_tokens_are_not_compared(monkeypatch):
