@@ -98,7 +98,7 @@ class Sender:
 
 
 class Inbox:
-    """Receive prompts in a thread, while this rank decodes. Until `close`, only the thread receives.
+    """Receive prompts in a thread, while this rank decodes. No other thread may receive meanwhile.
 
     Args:
         messages: of a group with both ranks.

@@ -1,4 +1,4 @@
-"""Prefill and decode apart, and together: the tokens are those of one process, for every request."""
+"""Prefill and decode apart, and together: each request gets the tokens of one process."""
 
 import os
 import signal
