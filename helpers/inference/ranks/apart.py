@@ -202,7 +202,12 @@ class Rank:
 
 
 def start(worker) -> Callable[[], float]:
-    """Begin on all ranks together; return a clock: seconds since then."""
-    GroupTransport().all_reduce(torch.zeros(1, device=worker.device)).wait()  # a barrier
-    began = time.perf_counter()
+    """Begin on all ranks together; return a clock: seconds since then.
+
+    All clocks have the same origin: the latest time of day of any rank. From there on each rank
+    uses its own clock that never goes back.
+    """
+    today = torch.tensor([time.time()], dtype=torch.float64, device=worker.device)
+    GroupTransport().maximum(today).wait()  # no rank is late
+    began = time.perf_counter() + today.item() - time.time()
     return lambda: time.perf_counter() - began

@@ -59,7 +59,7 @@ def test_tokens_are_those_of_one_process(cluster, model, serve, blocks):
         n: alone(model, request) for n, request in enumerate(REQUESTS)
     }
     for request, stream in zip(REQUESTS, every.streams.values(), strict=True):
-        assert stream.arrival == request.at <= stream.times[0]
+        assert stream.arrival == request.at <= stream.times[0] + 1e-3  # of one machine's clocks
         assert stream.times == sorted(stream.times)
         assert len(stream.times) == request.new_tokens
     if serve is serve_together:
