@@ -115,16 +115,16 @@ def test_parameters_by_what_they_do(config):
     count = parameters(config)
     model = GPT(config, device="meta")
     by_part = dict.fromkeys(("embedding", "positions", "head", "norms"), 0)
-    by_part |= dict.fromkeys(("attention", "mlp", "biases"), 0)
+    by_part |= dict.fromkeys(("mixers", "mlp", "biases", "others"), 0)
     for name, parameter in model.named_parameters():
         if "norm" in name:
             part = "norms"
         elif name.endswith("bias"):
             part = "biases"
+        elif name.startswith("blocks") and ".mlp." not in name:
+            part = "mixers" if parameter.dim() == 2 else "others"
         else:
-            part = next(
-                p for p in ("attention", "mlp", "embedding", "positions", "head") if p in name
-            )
+            part = next(p for p in ("mlp", "embedding", "positions", "head") if p in name)
         by_part[part] += parameter.numel()
     assert {part: getattr(count, part) for part in by_part} == by_part
     assert count.total == sum(by_part.values())
