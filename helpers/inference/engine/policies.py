@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from helpers.inference.engine.plan import Plan, Progress, Queues
+from helpers.inference.engine.plan import Plan, Queues
 
 
 class Policy(Protocol):

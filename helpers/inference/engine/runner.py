@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from helpers.inference.generate import evaluating
-from helpers.inference.sampling import NotANumber, are_numbers, choose
-from helpers.models.caches.paged import Paged
-from helpers.models.caches.sequence import PagedSequence
 
 from helpers.inference.engine.request import Request
+from helpers.inference.generate import evaluating
+from helpers.inference.sampling import NotANumber, are_numbers, choose
 from helpers.models.caches.packed import Packed
+from helpers.models.caches.paged import Paged
+from helpers.models.caches.sequence import PagedSequence
 from helpers.models.gpt import GPT, kept_by
 
 

@@ -180,8 +180,8 @@ def test_every_request_ends_and_starts_in_order(policy, workload):
         waiting = [n for n in order if requests[n][0] <= step and n not in running]
         waiting = [n for n in waiting if n not in finished]
         seen = queues(
-            map(see, waiting),
-            map(see, running),
+            [see(n) for n in waiting],
+            [see(n) for n in running],
             free=blocks - sum(-(-c // SIZE) for c in cached.values()),
             ended=ended,
             reserved=reserved,
