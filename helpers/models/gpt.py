@@ -16,6 +16,7 @@ from helpers.models.caches.kept import Kept
 from helpers.models.config import GPTConfig
 from helpers.models.dropout import counter, dropout
 from helpers.models.initialization import build
+from helpers.models.latent import LatentAttention
 
 __all__ = ["GPT", "GPTConfig", "build", "kept_by", "loss_sum"]
 
@@ -230,7 +231,7 @@ class GELU(nn.Module):
         return self.down(functional.gelu(up, approximate="tanh"))
 
 
-MIXERS = {"attention": Attention}
+MIXERS = {"attention": Attention, "latent": LatentAttention}
 MLPS = {"swiglu": SwiGLU, "gelu": GELU}
 
 
