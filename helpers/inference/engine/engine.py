@@ -9,7 +9,7 @@ from helpers.inference.engine.plan import Plan, Queues, Work, check_plan, work_o
 from helpers.inference.engine.policies import Policy
 from helpers.inference.engine.request import Request
 from helpers.inference.engine.runner import Piece, Runner
-from helpers.inference.generate import check_prompt
+from helpers.inference.reading import check_prompt
 from helpers.models.gpt import GPT
 
 

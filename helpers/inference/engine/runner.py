@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from helpers.inference.engine.request import Request
-from helpers.inference.generate import evaluating
+from helpers.inference.reading import device_of, evaluating
 from helpers.inference.sampling import NotANumber, are_numbers, choose
 from helpers.models.caches.packed import Packed
 from helpers.models.caches.paged import Paged
@@ -45,14 +45,13 @@ class Runner:
     def __init__(
         self, model: GPT, blocks: int, block_size: int = 16, *, share_prefixes: bool = False
     ):
-        weights = next(model.parameters())
-        self.model, self.device, self.blocks = model, weights.device, blocks
+        self.model, self.device, self.blocks = model, device_of(model), blocks
         self.paged = Paged(
             kept_by(model),
             blocks,
             block_size,
-            dtype=weights.dtype,
-            device=weights.device,
+            dtype=next(model.parameters()).dtype,
+            device=self.device,
             share_prefixes=share_prefixes,
         )
         self.packs = not self.paged.states
