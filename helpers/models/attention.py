@@ -128,14 +128,15 @@ class Rotary(nn.Module):
         super().__init__()
         self.config = config
         for name in ("cos", "sin"):
-            table = torch.empty(config.context, config.head_width // 2, dtype=dtype, device=device)
+            shape = (config.context, config.rotary_width // 2)
+            table = torch.empty(shape, dtype=dtype, device=device)
             self.register_buffer(name, table, persistent=False)
         self.fill()
 
     def fill(self):
         config = self.config
         dtype = torch.float64 if self.cos.dtype is torch.float64 else torch.float32
-        tables = rotary_table(config.context, config.head_width, config.rotary_base)
+        tables = rotary_table(config.context, config.rotary_width, config.rotary_base)
         self.cos, self.sin = (table.to(self.cos.device, dtype) for table in tables)
 
     def _apply(self, fn, recurse=True):

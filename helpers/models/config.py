@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 
 from helpers.models.initialization import first_value
+from helpers.models.latent_config import Latent
 
 if TYPE_CHECKING:
     from helpers.models.gpt import GPT
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 CHOICES = {
     "norm": ("rms", "layer"),
     "positions": ("rotary", "learned"),
-    "mixer": ("attention",),
+    "mixer": ("attention", "latent"),
     "mlp": ("swiglu", "gelu"),
     "attention": ("sdpa", "explicit"),
     "recompute": ("none", "selective", "full"),
@@ -35,7 +36,7 @@ class GPTConfig:
         norm: "rms" (Zhang and Sennrich 2019) or "layer" (Ba et al. 2016).
         positions: "rotary" (Su et al. 2021) or "learned" (added to the embeddings).
         mixer: the layer in which tokens see each other: one name for all blocks, or a tuple of one
-            name per block.
+            name per block. "attention", or "latent" for multi-head latent attention.
         mlp: "swiglu" (Shazeer 2020) or "gelu" (its tanh form).
         tied: whether the head uses the embedding's matrix (Press and Wolf 2017).
         bias: whether linear layers and LayerNorms have a bias.
@@ -47,6 +48,8 @@ class GPTConfig:
             the attention's core (Korthikanti et al. 2022, section 5); "full", each block.
         rotary_base: the base of the rotary frequencies.
         norm_eps: added under the root of the norms.
+        latent: the widths of mixer "latent", for which `kv_heads` means nothing; None: as
+            `Latent.of` chooses them from the width of a head.
 
     Raises:
         ValueError: a value is out of its range, or sizes do not divide each other.
@@ -70,6 +73,7 @@ class GPTConfig:
     recompute: str = "none"
     rotary_base: float = 10_000.0
     norm_eps: float = 1e-5
+    latent: Latent | None = None
 
     def __post_init__(self):
         for name, choices in CHOICES.items():
@@ -91,9 +95,14 @@ class GPTConfig:
             raise ValueError(f"{self.heads} heads do not divide a width of {self.width}")
         if self.heads % self.key_heads:
             raise ValueError(f"{self.key_heads} kv_heads do not divide {self.heads} heads")
-        if self.positions == "rotary" and self.head_width % 2:
+        if self.positions == "rotary" and any(width % 2 for width in self.rotary_widths):
             raise ValueError(
                 f"rotary positions need an even head width (width / heads), not {self.head_width}"
+            )
+        if self.positions == "rotary" and len(widths := self.rotary_widths) > 1:
+            raise ValueError(
+                f"the mixers rotate widths of {' and '.join(map(str, sorted(widths)))}, but a model "
+                "has one table of angles; make latent.rope the head width (width / heads)"
             )
 
     @property
@@ -105,6 +114,23 @@ class GPTConfig:
     def head_width(self) -> int:
         """d: the width of a head, D/H."""
         return self.width // self.heads
+
+    @property
+    def latent_widths(self) -> Latent:
+        """The widths of mixer "latent": `latent`, or its default."""
+        return Latent.of(self.head_width) if self.latent is None else self.latent
+
+    @property
+    def rotary_widths(self) -> set[int]:
+        """How many numbers of a head each kind of mixer rotates by the place."""
+        kinds = {self.mixer_of(layer) for layer in range(self.layers)}
+        return {self.latent_widths.rope if k == "latent" else self.head_width for k in kinds}
+
+    @property
+    def rotary_width(self) -> int:
+        """How many numbers of a head rotary positions turn."""
+        (width,) = self.rotary_widths
+        return width
 
     @property
     def inner(self) -> int:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-from helpers.models import attention_counts
+from helpers.models import attention_counts, latent_counts
 from helpers.models.config import GPTConfig
 from helpers.models.mixer_counts import MixerCounts
+from helpers.models.norm_counts import saved_bytes as norm_bytes
 
-MIXERS: dict[str, MixerCounts] = {"attention": attention_counts}
+MIXERS: dict[str, MixerCounts] = {"attention": attention_counts, "latent": latent_counts}
 CONVENTIONS = ("exact", "kaplan", "palm", "chinchilla")
 PARTS = ("training", "forward", "backward", "recomputed")
 
@@ -248,10 +249,8 @@ def block_activation_bytes(
 
 
 def _norm(config: GPTConfig, dtype: torch.dtype) -> int:
-    """Bytes per token that a norm saves, besides its result."""
-    if config.norm == "layer":
-        return (config.width + 2) * dtype.itemsize  # the input, its mean, its inverse deviation
-    return (2 * config.width + 1) * max(4, dtype.itemsize)
+    """Bytes per token that a block's norm, or the last one, saves, besides its result."""
+    return norm_bytes(config.norm, config.width, dtype)
 
 
 def _mask(config: GPTConfig) -> int:

@@ -16,6 +16,7 @@ from helpers.models.caches.kept import Kept
 from helpers.models.config import GPTConfig
 from helpers.models.dropout import counter, dropout
 from helpers.models.initialization import build
+from helpers.models.latent import LatentAttention
 
 __all__ = ["GPT", "GPTConfig", "build", "kept_by", "loss_sum"]
 
@@ -139,10 +140,11 @@ class GPT(nn.Module):
             step: the training step.
 
         Raises:
-            ValueError: a sequence is longer than the context.
+            ValueError: a sequence without given places is longer than the context.
         """
         config, (sequences, length) = self.config, x.shape[:2]
-        if length > config.context:
+        # With places of their own, the tokens of a row may be of several sequences.
+        if places is None and length > config.context:
             raise ValueError(
                 f"a sequence has {length} tokens, but the context allows {config.context}"
             )
@@ -229,7 +231,7 @@ class GELU(nn.Module):
         return self.down(functional.gelu(up, approximate="tanh"))
 
 
-MIXERS = {"attention": Attention}
+MIXERS = {"attention": Attention, "latent": LatentAttention}
 MLPS = {"swiglu": SwiGLU, "gelu": GELU}
 
 

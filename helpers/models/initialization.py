@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 EMBEDDING_STD = 0.02  # GPT-2's
-RESIDUAL = ("attention.out.weight", "mlp.down.weight")
+RESIDUAL = ("attention.out.weight", "latent.out.weight", "mlp.down.weight")
 
 
 def build(

@@ -7,6 +7,7 @@ import torch
 
 from helpers.models.config import CHOICES, PRESETS, GPTConfig
 from helpers.models.gpt import GPT
+from helpers.models.latent_config import Latent
 
 UNITS = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
@@ -80,8 +81,22 @@ def test_a_mixer_for_all_blocks_or_one_for_each():
     assert GPTConfig().mixer_of(1) == "attention"
     with pytest.raises(ValueError, match="1 mixers, but 2 layers"):
         GPTConfig(layers=2, mixer=("attention",))
-    with pytest.raises(ValueError, match="mixer must be one of attention, not 'rnn'"):
+    with pytest.raises(ValueError, match="mixer must be one of attention, .*not 'rnn'"):
         GPTConfig(layers=2, mixer=("attention", "rnn"))
+
+
+def test_each_mixer_rotates_its_own_width():
+    latent = Latent(kv_rank=8, nope=4, rope=6, value=4)
+    assert GPTConfig(heads=4).rotary_width == 16
+    assert GPTConfig(mixer="latent", latent=latent).rotary_width == 6
+    assert GPTConfig(mixer="latent", heads=4).latent_widths == Latent.of(16)
+    assert GPTConfig(mixer=("attention", "attention"), latent=latent).rotary_width == 16
+    assert GPTConfig(width=12, heads=4, mixer="latent").rotary_width == 2  # its heads may be odd
+    with pytest.raises(ValueError, match="rotate widths of 6 and 16, but a model has one table"):
+        GPTConfig(mixer=("attention", "latent"), latent=latent)
+    both = GPTConfig(mixer=("attention", "latent"), latent=latent, width=24)
+    assert both.rotary_width == 6
+    GPTConfig(mixer=("attention", "latent"), latent=latent, positions="learned")
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1, 1.5, float("nan")])

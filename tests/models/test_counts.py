@@ -21,6 +21,7 @@ from helpers.models.counts import (
     parameters,
 )
 from helpers.models.gpt import GPT, build, loss_sum
+from helpers.models.latent_config import Latent
 
 PUBLISHED = json.loads(Path(__file__).with_name("published_counts.json").read_text())
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -31,11 +32,18 @@ GPT2_LIKE = {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": Tru
 def configs(draw):
     """Small configurations of every kind."""
     heads = draw(st.sampled_from([1, 2, 3, 4]))
+    head_width = draw(st.sampled_from([2, 4, 6, 8]))
+    choices = {name: draw(st.sampled_from(choices)) for name, choices in CHOICES.items()}
+    latent = None
+    if choices["mixer"] == "latent" and draw(st.booleans()):
+        widths = {name: draw(st.integers(1, 5)) for name in ("kv_rank", "nope", "value")}
+        rope, rank = draw(st.sampled_from([4, 6])), draw(st.sampled_from([None, 7]))
+        latent = Latent(**widths, rope=rope, query_rank=rank)
     divisors = [kv_heads for kv_heads in range(1, heads + 1) if heads % kv_heads == 0]
     return GPTConfig(
         vocab=draw(st.sampled_from([5, 11])),
         context=draw(st.sampled_from([4, 7])),
-        width=heads * draw(st.sampled_from([2, 4, 6, 8])),
+        width=heads * head_width,
         layers=draw(st.integers(1, 3)),
         heads=heads,
         kv_heads=draw(st.sampled_from([None, *divisors])),
@@ -43,7 +51,8 @@ def configs(draw):
         tied=draw(st.booleans()),
         bias=draw(st.booleans()),
         dropout=draw(st.sampled_from([0.0, 0.3])),
-        **{name: draw(st.sampled_from(choices)) for name, choices in CHOICES.items()},
+        latent=latent,
+        **choices,
     )
 
 
