@@ -7,5 +7,7 @@ generate     several prompts at once, greedily or at random; one prompt as a str
 accept       speculative decoding's arithmetic: accept or resample
 speculative  a small model guesses tokens, the target checks all of them in one forward
 decoder      the same weights in fewer operators
+engine       requests that arrive by a clock share the model's steps and a paged cache
+workload     requests that arrive at random, with prompts and answers of random lengths
 ranks        decoding on several ranks
 """
