@@ -12,7 +12,7 @@ from helpers.models.gpt import GPT
 from helpers.runtime.screen import in_jupyter
 
 DRAW_SECONDS = 0.05  # between two updates of the cell's output
-LIVELY = Sampling(temperature=0.6, top_p=0.95)
+LIVELY = Sampling(temperature=0.8, top_p=0.95)
 
 
 def complete(
