@@ -101,8 +101,8 @@ class GPTConfig:
             )
         if self.positions == "rotary" and len(widths := self.rotary_widths) > 1:
             raise ValueError(
-                f"the mixers rotate widths of {' and '.join(map(str, sorted(widths)))}, but a model "
-                "has one table of angles; make latent.rope the head width (width / heads)"
+                f"the mixers rotate widths of {' and '.join(map(str, sorted(widths)))}, but a "
+                "model has one table of angles; make latent.rope the head width (width / heads)"
             )
 
     @property
