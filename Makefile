@@ -13,12 +13,14 @@
 # `test` runs all tests, or ONLY's, with pytest's own options: make test ONLY="tests/comm -x".
 # `quick` tests the changes since the last commit, or since another: make quick SINCE=main.
 # `mutants` takes SINCE too, or files: make mutants ONLY=helpers/comm/mesh.py MOST=100.
-# `lab` passes on JupyterLab's own options: make lab LAB="--no-browser --port 8890".
+# `lab` opens notebooks/, or the folder AT: make lab AT=work. LAB passes on JupyterLab's own options:
+# make lab LAB="--no-browser --port 8890".
 # `notebooks` skips unchanged notebooks; after a change in helpers/: make notebooks ALL=1.
 
 PYTHON ?= python3# the Python that makes .venv
 TORCH ?=
 LOCK ?=
+AT ?= notebooks
 PY := .venv/bin/python
 # Programs of .venv come first on PATH, for example for `!torchrun …` in a notebook.
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY)
@@ -29,7 +31,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX PIP_TARGET PIP_USER
 export JUPYTER_PREFER_ENV_PATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup course test quick lab bench sweep figures notebooks lint mutants lock licences FORCE
+.PHONY: help setup course test quick lab student bench sweep figures notebooks lint mutants lock licences FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1#/p' Makefile | column -t -s '#'
@@ -46,8 +48,12 @@ test: setup ## run the tests, and every notebook under nbval, on all cores
 quick: setup ## run lint, and the tests of the files that changed
 	@$(RUN) .ci/quick.py $(SINCE)
 
-lab: setup ## open JupyterLab on notebooks/
-	@$(RUN) -m jupyterlab $(LAB) notebooks
+# It serves the whole repository: notebooks link figures/, and students read helpers/.
+lab: setup ## open JupyterLab at notebooks/
+	@$(RUN) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/$(AT) $(LAB)
+
+student: setup ## make work/, your own notebooks without outputs, or add what is new
+	@$(RUN) .ci/student.py
 
 bench: setup ## measure side by side with other libraries, print the table
 	@$(RUN) -m tests.bench

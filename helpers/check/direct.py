@@ -7,11 +7,13 @@ from types import TracebackType
 
 import numpy as np
 
+from helpers.check.limit import TooLong, limit
 from helpers.check.oracle import NotRight, own_frames
 from helpers.check.verdict import Verdict
 from helpers.runtime.stacks import with_cell_names
 
 MOST_FRAMES = 8  # an endless recursion has thousands
+SECONDS = 60.0  # for a call of the function; an exercise needs far less
 
 
 def examine_here(exercise: str, fn: Callable, cases, judge: Callable) -> Verdict:
@@ -26,11 +28,15 @@ def examine_here(exercise: str, fn: Callable, cases, judge: Callable) -> Verdict
     """
     for where, arguments, facts in cases:
         try:
-            with np.errstate(all="ignore"):  # the finding says what came out
+            # the finding says what came out
+            with np.errstate(all="ignore"), limit(SECONDS):
                 answer = fn(*copy.deepcopy(arguments))
         except NotImplementedError:
             return Verdict(exercise, "not written yet")
-        except Exception as error:
+        except TooLong:
+            finding = f"{where}: your function has not returned after {SECONDS:.0f} seconds"
+            return Verdict(exercise, "wrong", finding, "Is there a loop that does not end?")
+        except (Exception, SystemExit) as error:
             return Verdict(exercise, "wrong", f"{where}: {what_was_raised(error)}")
         try:
             judge(answer, *arguments, **facts)
@@ -39,7 +45,7 @@ def examine_here(exercise: str, fn: Callable, cases, judge: Callable) -> Verdict
     return Verdict(exercise, "passed")
 
 
-def what_was_raised(error: Exception) -> str:
+def what_was_raised(error: BaseException) -> str:
     """Describe the error, with the student's lines that led to it."""
     raised = "".join(traceback.format_exception_only(error)).strip()
     frames = with_cell_names("".join(traceback.format_list(last_frames(error.__traceback__))))

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Self
 import torch
 
 from helpers.models.initialization import first_value
-from helpers.models.ssm_settings import Mamba2Settings, MambaSettings
+from helpers.models.latent_config import Latent
+from helpers.models.ssm_settings import MAMBA, MAMBA2, Mamba2Settings, MambaSettings
 
 if TYPE_CHECKING:
     from helpers.models.gpt import GPT
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 CHOICES = {
     "norm": ("rms", "layer"),
     "positions": ("rotary", "learned", "none"),
-    "mixer": ("attention", "mamba", "mamba2"),
+    "mixer": ("attention", "latent", "mamba", "mamba2"),
     "mlp": ("swiglu", "gelu", "none"),
     "attention": ("sdpa", "explicit"),
     "recompute": ("none", "selective", "full"),
@@ -36,8 +37,8 @@ class GPTConfig:
         norm: "rms" (Zhang and Sennrich 2019) or "layer" (Ba et al. 2016).
         positions: "rotary" (Su et al. 2021), "learned" (added to the embeddings), or "none".
         mixer: the layer in which tokens see each other: one name for all blocks, or a tuple of one
-            name per block.
-        mamba, mamba2: the sizes of these mixers.
+            name per block. "attention"; "latent" for multi-head latent attention; "mamba" and
+            "mamba2" for state space models.
         mlp: "swiglu" (Shazeer 2020), "gelu" (its tanh form), or "none": blocks of a mixer alone.
         tied: whether the head uses the embedding's matrix (Press and Wolf 2017).
         bias: whether linear layers and LayerNorms have a bias.
@@ -50,6 +51,9 @@ class GPTConfig:
         rotary_base: the base of the rotary frequencies.
         rotary_share: the part of a head that the rotary angles turn, its first numbers; at most 1.
         norm_eps: added under the root of the norms.
+        latent: the widths of mixer "latent", for which `kv_heads` means nothing; None: as
+            `Latent.of` chooses them from the width of a head.
+        mamba, mamba2: the sizes of these mixers.
 
     Raises:
         ValueError: a value is out of its range, or sizes do not divide each other.
@@ -65,8 +69,6 @@ class GPTConfig:
     norm: str = "rms"
     positions: str = "rotary"
     mixer: str | tuple[str, ...] = "attention"
-    mamba: MambaSettings = MambaSettings()
-    mamba2: Mamba2Settings = Mamba2Settings()
     mlp: str = "swiglu"
     tied: bool = True
     bias: bool = False
@@ -76,6 +78,9 @@ class GPTConfig:
     rotary_base: float = 10_000.0
     rotary_share: float = 1.0
     norm_eps: float = 1e-5
+    latent: Latent | None = None
+    mamba: MambaSettings = MAMBA
+    mamba2: Mamba2Settings = MAMBA2
 
     def __post_init__(self):
         for name, choices in CHOICES.items():
@@ -97,15 +102,20 @@ class GPTConfig:
             raise ValueError(f"{self.heads} heads do not divide a width of {self.width}")
         if self.heads % self.key_heads:
             raise ValueError(f"{self.key_heads} kv_heads do not divide {self.heads} heads")
-        if self.positions == "rotary" and self.head_width % 2:
-            raise ValueError(
-                f"rotary positions need an even head width (width / heads), not {self.head_width}"
-            )
         turned = self.rotary_share * self.head_width
         if not 0 < self.rotary_share <= 1 or (self.rotary_share < 1 and turned % 2):
             raise ValueError(
                 f"rotary_share must be above 0 and at most 1, and turn an even part of a head, but "
                 f"{self.rotary_share!r} of {self.head_width} is {turned}"
+            )
+        if self.positions == "rotary" and any(width % 2 for width in self.rotary_widths):
+            raise ValueError(
+                f"rotary positions need an even head width (width / heads), not {self.head_width}"
+            )
+        if self.positions == "rotary" and len(widths := self.rotary_widths) > 1:
+            raise ValueError(
+                f"the mixers rotate widths of {' and '.join(map(str, sorted(widths)))}, but a "
+                "model has one table of angles; make latent.rope the head width (width / heads)"
             )
         if "mamba2" in self.mixers:
             self.mamba2.heads(self.width)  # raises an error, if the sizes do not divide
@@ -121,9 +131,21 @@ class GPTConfig:
         return self.width // self.heads
 
     @property
+    def latent_widths(self) -> Latent:
+        """The widths of mixer "latent": `latent`, or its default."""
+        return Latent.of(self.head_width) if self.latent is None else self.latent
+
+    @property
+    def rotary_widths(self) -> set[int]:
+        """How many numbers of a head each kind of mixer rotates by the place."""
+        turned = {"latent": self.latent_widths.rope}
+        turned["attention"] = int(self.rotary_share * self.head_width)
+        return {turned[kind] for kind in self.mixers if kind in turned}
+
+    @property
     def rotary_width(self) -> int:
-        """The numbers of a head that the rotary angles turn."""
-        return int(self.rotary_share * self.head_width)
+        """How many numbers of a head rotary positions turn; 0 if no mixer has heads to turn."""
+        return max(self.rotary_widths, default=0)
 
     @property
     def inner(self) -> int:

@@ -1,15 +1,25 @@
 """Count a GPT's parameters, FLOPs per token and activation bytes, without building it.
 
 The exact counts are of `helpers.models.gpt`. Each paper's own convention has the paper's name.
+What a block's mixer adds is counted in a module of its own: see `MIXERS` and `mixer_counts.py`.
 Letters as in gpt.py and attention.py: B, T, V, D, F, H, K, d.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
 
+from helpers.models import attention_counts, latent_counts, mamba_counts
 from helpers.models.config import GPTConfig
+from helpers.models.mixer_counts import MixerCounts
+from helpers.models.norm_counts import saved_bytes as norm_bytes
 
+MIXERS: dict[str, MixerCounts] = {
+    "attention": attention_counts,
+    "latent": latent_counts,
+    "mamba": mamba_counts,
+}
 CONVENTIONS = ("exact", "kaplan", "palm", "chinchilla")
 PARTS = ("training", "forward", "backward", "recomputed")
 
@@ -21,18 +31,20 @@ class Parameters:
     Attributes:
         embedding: V D.
         positions: learned positions; 0 for rotary.
-        attention, mlp: the matrices of all blocks.
+        mixers, mlp: the matrices of all blocks.
         biases: of the blocks' linear layers.
         norms: scales, and LayerNorm's biases, of the blocks and before the head.
+        others: the mixers' parameters that are neither of these; 0 for attention.
         head: V D; 0 if tied, because the embedding's matrix counts once.
     """
 
     embedding: int
     positions: int
-    attention: int
+    mixers: int
     mlp: int
     biases: int
     norms: int
+    others: int
     head: int
 
     @property
@@ -42,7 +54,7 @@ class Parameters:
     @property
     def blocks(self) -> int:
         """All but the embedding, the positions and the head. The last norm is included."""
-        return self.non_embedding + self.biases + self.norms
+        return self.non_embedding + self.biases + self.norms + self.others
 
     @property
     def non_embedding(self) -> int:
@@ -51,25 +63,36 @@ class Parameters:
         It counts only the blocks' matrices (12 layers D² for a GPT-2): no embeddings, positions,
         biases or norms.
         """
-        return self.attention + self.mlp
+        return self.mixers + self.mlp
 
 
 def parameters(config: GPTConfig) -> Parameters:
     """Count the parameters of `build(config)` without building it."""
-    c, d = config, config.head_width
+    c = config
+    mixers = [(n, MIXERS[kind].parameters(c)) for kind, n in mixers_of(c).items()]
     matrices = 3 if c.mlp == "swiglu" else 2
-    attention_bias = c.heads * d + 2 * c.key_heads * d + c.width
-    mlp_bias = (matrices - 1) * c.inner + c.width
+    mlp_bias = (matrices - 1) * c.inner + c.width if c.bias and c.inner else 0
     a_norm = c.width * (2 if c.norm == "layer" and c.bias else 1)
     return Parameters(
         embedding=c.vocab * c.width,
         positions=c.context * c.width if c.positions == "learned" else 0,
-        attention=c.layers * c.width * (2 * c.heads + 2 * c.key_heads) * d,
+        mixers=sum(n * one.matrices for n, one in mixers),
         mlp=c.layers * matrices * c.width * c.inner,
-        biases=c.layers * (attention_bias + mlp_bias) if c.bias else 0,
-        norms=(2 * c.layers + 1) * a_norm,
+        biases=sum(n * one.biases for n, one in mixers) + c.layers * mlp_bias,
+        norms=sum(n * one.norms for n, one in mixers) + (norms_of(c) * c.layers + 1) * a_norm,
+        others=sum(n * one.others for n, one in mixers),
         head=0 if c.tied else c.vocab * c.width,
     )
+
+
+def mixers_of(config: GPTConfig) -> Counter[str]:
+    """How many blocks have each kind of mixer."""
+    return Counter(config.mixer_of(layer) for layer in range(config.layers))
+
+
+def norms_of(config: GPTConfig) -> int:
+    """How many norms a block has: before its mixer, and before its MLP."""
+    return 1 if config.mlp == "none" else 2
 
 
 def flops_per_token(
@@ -87,7 +110,7 @@ def flops_per_token(
         The forward needs 2 FLOPs for each parameter in a matrix, including the head, and 4 D T per
         layer for scores and values. The half that the causal mask hides counts too. The backward
         needs twice as much; but for scores and values 10 D T per layer with attention="sdpa", which
-        recomputes the scores.
+        recomputes the scores. Other mixers than "attention" have other products: see MIXERS.
     "kaplan": 6 N, N without embeddings (Kaplan et al. 2020, arXiv:2001.08361, section 2.1). With
         attention=True, the forward is 2 N + 2 layers D T, without the masked half. With
         embedding=True, it includes table 1's rows of the embedding, 4 D + 2 D V.
@@ -122,15 +145,32 @@ def flops_per_token(
     attention, embedding = (wide if on is None else on for on in (attention, embedding))
     if part == "recomputed":
         return _recomputed(config, length, attention)
-    forward = _forward(config, length, convention, attention, embedding)
-    backward = 2 * forward
-    if convention == "exact" and attention and config.attention == "sdpa":
-        backward += 2 * config.layers * config.width * length  # the fused kernel repeats Q Kᵀ
+    if convention == "exact":
+        table = 2 * config.vocab * config.width * embedding
+        forward = table + 2 * parameters(config).non_embedding
+        backward = 2 * forward
+        if attention:
+            forward += _core(config, length, "forward")
+            backward += _core(config, length, "backward")
+    else:
+        forward = _forward(config, length, convention, attention, embedding)
+        backward = 2 * forward
     return {"forward": forward, "backward": backward, "training": forward + backward}[part]
 
 
+def _core(config: GPTConfig, length: int, part: str) -> int:
+    """The FLOPs of all mixers that are not of their matrices: scores and values."""
+    kinds = mixers_of(config).items()
+    return sum(n * MIXERS[kind].core_flops(config, length, part) for kind, n in kinds)
+
+
 def _forward(config: GPTConfig, length: int, convention: str, attention: bool, embedding: bool):
-    """The forward's FLOPs: 2 N, and on request the attention's and the embedding's products."""
+    """A paper's forward: 2 N, and on request the attention's and the embedding's products."""
+    if attention and set(mixers_of(config)) != {"attention"}:
+        raise ValueError(
+            f"convention {convention!r} counts scores of mixer 'attention' only, not of "
+            f"{config.mixer!r}; use convention 'exact', or attention=False"
+        )
     count = parameters(config)
     table = config.vocab * config.width
     scores = config.layers * config.width * length  # one product, in multiply-adds
@@ -140,26 +180,27 @@ def _forward(config: GPTConfig, length: int, convention: str, attention: bool, e
     if convention == "palm":
         every = count.total if embedding else count.blocks
         return 2 * every + attention * 4 * scores
-    if convention == "chinchilla":
-        softmax = 3 * config.layers * config.heads * length
-        return flops + attention * (4 * scores + softmax) + embedding * 4 * table
-    return flops + attention * 4 * scores + embedding * 2 * table
+    softmax = 3 * config.layers * config.heads * length
+    return flops + attention * (4 * scores + softmax) + embedding * 4 * table
 
 
 def _recomputed(config: GPTConfig, length: int, attention: bool) -> int:
     """The FLOPs that recomputing adds.
 
     A checkpoint recomputes only the tensors that the backward needs. For the last product, these
-    are its inputs, so it is not repeated: the MLP's down matrix (unless dropout follows it), and
+    are its inputs, so it is not repeated: the block's last matrix (unless dropout follows it), and
     the values of the explicit attention. The fused attention's backward needs its result.
     """
     if config.recompute == "none":
         return 0
-    scores = config.layers * config.width * length
     if config.recompute == "full":
-        down = 0 if config.dropout else config.layers * config.width * config.inner
-        return 2 * (parameters(config).non_embedding - down) + attention * 4 * scores
-    return attention * scores * (4 if config.attention == "sdpa" else 2)
+        last = 0 if config.dropout else config.layers * config.width * config.inner
+        if config.mlp == "none" and not config.dropout:  # the mixers' output matrices
+            kinds = mixers_of(config).items()
+            last = sum(n * MIXERS[kind].parameters(config).last for kind, n in kinds)
+        core = _core(config, length, "forward") if attention else 0
+        return 2 * (parameters(config).non_embedding - last) + core
+    return _core(config, length, "recomputed") if attention else 0
 
 
 def activation_bytes(
@@ -193,36 +234,35 @@ def activation_bytes(
     ends = places * (ids + last + config.vocab * wide + _mask(config)) + wide
     if config.positions == "learned":
         ends += 8 * length  # the places, for the gradient of the positions' embedding
-    return ends + config.layers * block_activation_bytes(config, sequences, length, dtype)
+    blocks = range(config.layers)
+    return ends + sum(block_activation_bytes(config, sequences, length, dtype, n) for n in blocks)
 
 
 def block_activation_bytes(
-    config: GPTConfig, sequences: int, tokens: int | None = None, dtype: torch.dtype = torch.float32
+    config: GPTConfig,
+    sequences: int,
+    tokens: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    layer: int = 0,
 ) -> int:
-    """Count one block's share of `activation_bytes`: no embedding, last norm, head or loss."""
+    """Count one block's share of `activation_bytes`: no embedding, last norm, head or loss.
+
+    Args:
+        layer: the block's number; blocks may differ in their mixer.
+    """
     c, length = config, _length(config, tokens)
-    places, size, d = sequences * length, dtype.itemsize, config.head_width
+    places, size = sequences * length, dtype.itemsize
     if c.recompute == "full":
         return places * c.width * size
-    numbers = 2 * c.width  # the outputs of the two norms
-    numbers += c.width  # the input of the attention's last matrix
+    numbers = norms_of(c) * c.width  # the norms' outputs
     numbers += c.inner * (4 if c.mlp == "swiglu" else 2)  # before and after each nonlinearity
-    explicit = c.attention == "explicit" and c.recompute == "none"
-    keys = c.heads if explicit else c.key_heads  # the explicit product repeats keys
-    numbers += (c.heads + 2 * keys) * d
-    a_place = numbers * size + 2 * _norm(c, dtype) + 2 * _mask(c)
-    if explicit:  # the probabilities, and the causal mask
-        return places * (a_place + c.heads * length * size) + length**2
-    if c.recompute == "none":
-        a_place += c.heads * max(4, size)  # the logarithm of each row's sum (Dao et al. 2022, 3.1)
-    return places * a_place
+    a_place = numbers * size + norms_of(c) * (_norm(c, dtype) + _mask(c))
+    return places * a_place + MIXERS[c.mixer_of(layer)].saved_bytes(c, sequences, length, dtype)
 
 
 def _norm(config: GPTConfig, dtype: torch.dtype) -> int:
-    """Bytes per token that a norm saves, besides its result."""
-    if config.norm == "layer":
-        return (config.width + 2) * dtype.itemsize  # the input, its mean, its inverse deviation
-    return (2 * config.width + 1) * max(4, dtype.itemsize)
+    """Bytes per token that a block's norm, or the last one, saves, besides its result."""
+    return norm_bytes(config.norm, config.width, dtype)
 
 
 def _mask(config: GPTConfig) -> int:

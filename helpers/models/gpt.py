@@ -16,6 +16,7 @@ from helpers.models.caches.kept import Kept
 from helpers.models.config import GPTConfig
 from helpers.models.dropout import counter, dropout
 from helpers.models.initialization import build
+from helpers.models.latent import LatentAttention
 from helpers.models.mamba import Mamba
 from helpers.models.mamba2 import Mamba2
 
@@ -236,7 +237,12 @@ class GELU(nn.Module):
         return self.down(functional.gelu(up, approximate="tanh"))
 
 
-MIXERS = {"attention": Attention, "mamba": Mamba, "mamba2": Mamba2}
+MIXERS = {
+    "attention": Attention,
+    "latent": LatentAttention,
+    "mamba": Mamba,
+    "mamba2": Mamba2,
+}
 MLPS = {"swiglu": SwiGLU, "gelu": GELU}
 
 

@@ -9,7 +9,8 @@ from torch import nn
 from helpers.models.ssm_values import log_decays, step_bias
 
 EMBEDDING_STD = 0.02  # GPT-2's
-RESIDUAL = ("attention.out.weight", "mamba.out.weight", "mamba2.out.weight", "mlp.down.weight")
+MIXERS = ("attention", "latent", "mamba", "mamba2")
+RESIDUAL = (*(f"{mixer}.out.weight" for mixer in MIXERS), "mlp.down.weight")
 
 
 def build(

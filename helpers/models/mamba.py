@@ -50,9 +50,7 @@ class Mamba(nn.Module):
         """Say what the block keeps of a sequence: the convolution's inputs, and the state."""
         settings = config.mamba
         channels = settings.channels(config.width)
-        return Kept(
-            per_sequence=((settings.convolution - 1, channels), (channels, settings.state))
-        )
+        return Kept(per_sequence=((settings.convolution - 1, channels), (channels, settings.state)))
 
     def forward(self, x: torch.Tensor, positions: Positions, cache: BlockCache | None = None):
         before, h = (None, None) if cache is None else cache.read()

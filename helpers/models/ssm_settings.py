@@ -101,3 +101,6 @@ def check_sizes(settings: MambaSettings | Mamba2Settings):
                 f"{type(settings).__name__}: {field.name} must be a positive whole number, "
                 f"not {size!r}"
             )
+
+
+MAMBA, MAMBA2 = MambaSettings(), Mamba2Settings()  # as published

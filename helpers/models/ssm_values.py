@@ -7,15 +7,15 @@ import math
 
 import torch
 
-DECAYS = (1.0, 16.0)  # |A| of Mamba-2's heads
-STEPS = (0.001, 0.1)  # the step sizes
+DECAYS = (1.0, 16.0)  # |A| of Mamba-2's heads, uniform
+STEPS = (0.001, 0.1)  # the step sizes, log-uniform
 
 
 def log_decays(shape, generator: torch.Generator) -> torch.Tensor:
     """Make log |A|.
 
-    Mamba's channels all have |A| = 1 … N (Gu and Dao 2023, section 3.6, "S4D-Real"). Mamba-2's heads
-    have one number each, uniform from 1 to 16, as in the authors' code.
+    Mamba's channels all have |A| = 1 … N (Gu and Dao 2023, section 3.6, "S4D-Real"). Mamba-2's
+    heads have one number each, uniform from 1 to 16, as in the authors' code.
 
     Args:
         shape: (E, N) for Mamba, (H,) for Mamba-2.

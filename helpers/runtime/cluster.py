@@ -16,6 +16,7 @@ from helpers.runtime.local.call import Call
 from helpers.runtime.local.client import start_method
 from helpers.runtime.local.interrupt import Interrupts
 from helpers.runtime.local.processes import RELEASE_SECONDS, Processes
+from helpers.runtime.local.sources import HERE
 from helpers.runtime.local.start import start_ranks
 from helpers.runtime.payload import Parcel
 from helpers.runtime.runs import Runs
@@ -113,6 +114,8 @@ class Cluster:
     def call(self, fn, kwargs, live, timeout) -> Runs:
         __tracebackhide__ = True
         began = time.perf_counter()
+        HERE.look()
+        tell_edited(HERE.changed())
         names = {getattr(fn, "__name__", "the function"): fn, **kwargs}
         parcel = pack_or_name((fn, kwargs, cell_sources()), names, "to the ranks")
         with Interrupts() as interrupts:
@@ -213,6 +216,16 @@ def tell_changed(files):
         say(
             f"{names} changed since these ranks imported {'it' if len(files) == 1 else 'them'}: "
             "they still use the old version. close() the Cluster, and its next call reads the new."
+        )
+
+
+def tell_edited(files):
+    """Print that this process still uses modules as they were before their files changed."""
+    if files:
+        names = ", ".join(os.path.relpath(file) for file in files)
+        say(
+            f"{names} changed since this process imported {'it' if len(files) == 1 else 'them'}: "
+            "new ranks read the new version, this process keeps the old one. Restart the kernel."
         )
 
 

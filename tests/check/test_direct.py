@@ -1,7 +1,10 @@
 """What happens to a function that is checked in this process."""
 
+import sys
+
 import pytest
 
+from helpers.check import direct
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight
 
@@ -46,6 +49,15 @@ def interrupted(number, numbers):
     raise KeyboardInterrupt
 
 
+def leaves(number, numbers):
+    sys.exit(3)
+
+
+def never_ends(number, numbers):
+    while True:
+        pass
+
+
 def too_few():
     return 3
 
@@ -86,3 +98,16 @@ def test_other_arguments():
 def test_an_interrupt_is_the_student_s_own():
     with pytest.raises(KeyboardInterrupt):
         examine(interrupted)
+
+
+def test_a_function_that_exits_does_not_end_the_kernel():
+    verdict = examine(leaves)
+    assert verdict.status == "wrong"
+    assert "first: your function raised SystemExit: 3" in verdict.finding
+
+
+def test_a_function_that_never_ends_is_stopped(monkeypatch):
+    monkeypatch.setattr(direct, "SECONDS", 0.3)
+    verdict = examine(never_ends)
+    assert "has not returned after 0 seconds" in verdict.finding
+    assert "loop" in verdict.hint

@@ -9,8 +9,14 @@ from contextlib import contextmanager
 from unittest import mock
 
 import torch
-from transformers import BambaConfig, BambaForCausalLM, Mamba2Config, Mamba2ForCausalLM
-from transformers import MambaConfig, MambaForCausalLM
+from transformers import (
+    BambaConfig,
+    BambaForCausalLM,
+    Mamba2Config,
+    Mamba2ForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+)
 from transformers.models.bamba import modeling_bamba
 from transformers.models.mamba import modeling_mamba
 from transformers.models.mamba2 import modeling_mamba2

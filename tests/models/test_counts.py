@@ -14,6 +14,7 @@ from helpers.measure.memory import SavedTensors, memory_of, own, storages
 from helpers.models.config import CHOICES, PRESETS, GPTConfig
 from helpers.models.counts import (
     CONVENTIONS,
+    MIXERS,
     activation_bytes,
     block_activation_bytes,
     flops_per_token,
@@ -21,6 +22,8 @@ from helpers.models.counts import (
     parameters,
 )
 from helpers.models.gpt import GPT, build, loss_sum
+from helpers.models.latent_config import Latent
+from helpers.models.ssm_settings import MambaSettings
 
 PUBLISHED = json.loads(Path(__file__).with_name("published_counts.json").read_text())
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -31,11 +34,21 @@ GPT2_LIKE = {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": Tru
 def configs(draw):
     """Small configurations of every kind."""
     heads = draw(st.sampled_from([1, 2, 3, 4]))
+    head_width = draw(st.sampled_from([2, 4, 6, 8]))
+    choices = {name: draw(st.sampled_from(choices)) for name, choices in CHOICES.items()}
+    latent = None
+    if choices["mixer"] == "latent" and draw(st.booleans()):
+        widths = {name: draw(st.integers(1, 5)) for name in ("kv_rank", "nope", "value")}
+        rope, rank = draw(st.sampled_from([4, 6])), draw(st.sampled_from([None, 7]))
+        latent = Latent(**widths, rope=rope, query_rank=rank)
+    if choices["mixer"] not in MIXERS:
+        choices["mixer"] = "mamba"
+    sizes = {name: draw(st.integers(1, 3)) for name in ("state", "expand", "convolution")}
     divisors = [kv_heads for kv_heads in range(1, heads + 1) if heads % kv_heads == 0]
     return GPTConfig(
         vocab=draw(st.sampled_from([5, 11])),
         context=draw(st.sampled_from([4, 7])),
-        width=heads * draw(st.sampled_from([2, 4, 6, 8])),
+        width=heads * head_width,
         layers=draw(st.integers(1, 3)),
         heads=heads,
         kv_heads=draw(st.sampled_from([None, *divisors])),
@@ -43,7 +56,9 @@ def configs(draw):
         tied=draw(st.booleans()),
         bias=draw(st.booleans()),
         dropout=draw(st.sampled_from([0.0, 0.3])),
-        **{name: draw(st.sampled_from(choices)) for name, choices in CHOICES.items()},
+        latent=latent,
+        mamba=MambaSettings(**sizes, rank=draw(st.sampled_from([None, 2]))),
+        **choices,
     )
 
 
@@ -115,16 +130,18 @@ def test_parameters_by_what_they_do(config):
     count = parameters(config)
     model = GPT(config, device="meta")
     by_part = dict.fromkeys(("embedding", "positions", "head", "norms"), 0)
-    by_part |= dict.fromkeys(("attention", "mlp", "biases"), 0)
+    by_part |= dict.fromkeys(("mixers", "mlp", "biases", "others"), 0)
     for name, parameter in model.named_parameters():
         if "norm" in name:
             part = "norms"
         elif name.endswith("bias"):
             part = "biases"
+        elif "convolution" in name or name.endswith("A_log"):
+            part = "others"
+        elif name.startswith("blocks") and ".mlp." not in name:
+            part = "mixers" if parameter.dim() == 2 else "others"
         else:
-            part = next(
-                p for p in ("attention", "mlp", "embedding", "positions", "head") if p in name
-            )
+            part = next(p for p in ("mlp", "embedding", "positions", "head") if p in name)
         by_part[part] += parameter.numel()
     assert {part: getattr(count, part) for part in by_part} == by_part
     assert count.total == sum(by_part.values())

@@ -7,8 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from helpers.data.batch import random_batch
 from helpers.measure.memory import SavedTensors, own, storages
@@ -16,6 +14,7 @@ from helpers.models.attention import rotary_table, rotate
 from helpers.models.config import CHOICES, GPTConfig
 from helpers.models.counts import activation_bytes
 from helpers.models.gpt import GPT, build, loss_sum
+from tests.models.copied import from_gpt2, from_llama, gpt2_of, in_float64, llama_of
 
 GPT2_LIKE = {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True}
 SHAPE = {"vocab": 31, "context": 16, "width": 24, "layers": 2, "heads": 4}
@@ -57,119 +56,6 @@ def assert_equal(found, expected):
 
 
 # transformers
-
-
-def llama_of(config):
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=config.vocab,
-            hidden_size=config.width,
-            intermediate_size=config.inner,
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            num_key_value_heads=config.key_heads,
-            max_position_embeddings=config.context,
-            rms_norm_eps=config.norm_eps,
-            rope_parameters={"rope_type": "default", "rope_theta": config.rotary_base},
-            tie_word_embeddings=config.tied,
-            attn_implementation="sdpa",
-        )
-    )
-
-
-LLAMA = {
-    "attention_norm": "input_layernorm",
-    "attention.query": "self_attn.q_proj",
-    "attention.key": "self_attn.k_proj",
-    "attention.value": "self_attn.v_proj",
-    "attention.out": "self_attn.o_proj",
-    "mlp_norm": "post_attention_layernorm",
-    "mlp.gate": "mlp.gate_proj",
-    "mlp.up": "mlp.up_proj",
-    "mlp.down": "mlp.down_proj",
-}
-
-
-def from_llama(state, config):
-    """Their parameters under our names, without transposing or reordering."""
-    ours = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
-    ours["head.weight"] = ours["embedding.weight"] if config.tied else "lm_head.weight"
-    for layer in range(config.layers):
-        for name, other in LLAMA.items():
-            ours[f"blocks.{layer}.{name}.weight"] = f"model.layers.{layer}.{other}.weight"
-    return {name: state[other] for name, other in ours.items()}
-
-
-def gpt2_of(config):
-    return GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=config.vocab,
-            n_positions=config.context,
-            n_embd=config.width,
-            n_layer=config.layers,
-            n_head=config.heads,
-            n_inner=config.inner,
-            layer_norm_epsilon=config.norm_eps,
-            tie_word_embeddings=config.tied,
-            attn_implementation="sdpa",
-        )
-    )
-
-
-GPT2 = {
-    "attention_norm": "ln_1",
-    "attention.out": "attn.c_proj",
-    "mlp_norm": "ln_2",
-    "mlp.up": "mlp.c_fc",
-    "mlp.down": "mlp.c_proj",
-}
-
-
-def turned(parameter):
-    return parameter.mT if parameter.dim() == 2 else parameter
-
-
-def from_gpt2(state, config):
-    """Their Conv1D transposes matrices, and joins query, key and value."""
-    state = {name.removeprefix("transformer."): t for name, t in state.items()}
-    ours = {"embedding.weight": state["wte.weight"], "positions.weight": state["wpe.weight"]}
-    ours["head.weight"] = state["wte.weight" if config.tied else "lm_head.weight"]
-    for end in ("weight", "bias"):
-        ours[f"norm.{end}"] = state[f"ln_f.{end}"]
-        for layer in range(config.layers):
-            here, there = f"blocks.{layer}", f"h.{layer}"
-            for name, other in GPT2.items():
-                ours[f"{here}.{name}.{end}"] = turned(state[f"{there}.{other}.{end}"])
-            three = turned(state[f"{there}.attn.c_attn.{end}"]).chunk(3)
-            for name, part in zip(("query", "key", "value"), three, strict=True):
-                ours[f"{here}.attention.{name}.{end}"] = part
-    return ours
-
-
-class Angles(nn.Module):
-    """Compute their table of angles in float64."""
-
-    def __init__(self, config):
-        super().__init__()
-        half = torch.arange(0, config.head_width, 2, dtype=torch.float64) / config.head_width
-        self.frequencies = config.rotary_base**-half
-
-    def forward(self, x, position_ids):
-        angles = (position_ids[..., None] * self.frequencies).repeat(1, 1, 2)
-        return angles.cos(), angles.sin()
-
-
-def in_float64(theirs, config):
-    """Use float64 throughout their model: Llama's norms and angles use float32 by design."""
-    if isinstance(theirs, LlamaForCausalLM):
-        theirs.model.rotary_emb = Angles(config)
-        for module in list(theirs.modules()):
-            for name, child in module.named_children():
-                if type(child) is LlamaRMSNorm:
-                    norm = nn.RMSNorm(config.width, eps=config.norm_eps)
-                    norm.load_state_dict(child.state_dict())
-                    setattr(module, name, norm)
-    return theirs.to(torch.float64)
 
 
 def both(kind, dtype, **changes):
@@ -327,6 +213,33 @@ def test_rotary_turns_pairs_by_their_angles():
     # pairs (0, 2) and (1, 3) have the angles place and place/10
     expected = [place.cos(), -2 * (place / 10).sin(), place.sin(), 2 * (place / 10).cos()]
     torch.testing.assert_close(turned, torch.stack(expected, -1), rtol=0, atol=1e-15)
+
+
+def test_a_share_of_a_head_is_turned():
+    cos, sin = rotary_table(5, 4, 100.0)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 5, 3, 10, generator=generator, dtype=torch.float64)
+    turned = rotate(x, cos, sin)
+    assert torch.equal(turned[..., 4:], x[..., 4:])
+    assert torch.equal(turned[..., :4], rotate(x[..., :4], cos, sin))
+
+
+def test_blocks_of_a_mixer_alone():
+    """x + attention(norm(x)), and nothing more."""
+    model = randomised(GPT(replace(KINDS["llama"], mlp="none", layers=1), dtype=torch.float64))
+    assert not any("mlp" in name for name, _ in model.named_parameters())
+    tokens = some_tokens(model.config)
+    block, positions = model.blocks["0"], model.locate(tokens)
+    x = model.embedding(tokens)
+    expected = x + block.attention(block.attention_norm(x), positions)
+    assert torch.equal(model(tokens), model.head(model.norm(expected)))
+
+
+def test_without_positions_earlier_tokens_are_a_set():
+    model = randomised(GPT(replace(KINDS["llama"], positions="none", layers=1)).double())
+    assert not any("positions" in name for name, _ in model.named_parameters())
+    first, other = model(torch.tensor([[1, 2, 3, 5], [3, 1, 2, 5]]))[:, -1]
+    torch.testing.assert_close(first, other, rtol=0, atol=1e-13)
 
 
 def test_order_matters_with_either_kind_of_positions():

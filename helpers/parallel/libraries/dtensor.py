@@ -23,6 +23,7 @@ from helpers.data.batch import Batch
 from helpers.models.gpt import build
 from helpers.parallel.optimizer import OptimizerConfig, set_lr
 from helpers.parallel.strategy import Step, Strategy
+from helpers.parallel.tensor.placement import check_mixers
 from helpers.state.placing import whole
 
 
@@ -38,7 +39,7 @@ class DTensorParallel(Strategy):
         sequence: cut the activations between the layers by tokens.
 
     Raises:
-        ValueError: the mesh has other axes.
+        ValueError: the mesh has other axes, or the config a mixer other than attention.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class DTensorParallel(Strategy):
             raise ValueError(
                 f"DTensorParallel needs a mesh with the axis tp alone, not {mesh.layout!r}"
             )
+        check_mixers(config)
         self.rule, self.micro_batches = optimizer or OptimizerConfig(), micro_batches
         self.world_size, self.device = mesh.layout.world_size, torch.device(device)
         self.mesh = mesh.device_mesh

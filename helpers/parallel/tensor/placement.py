@@ -23,8 +23,9 @@ def placed(seat: HasSeat, config: GPTConfig, shapes: Mapping[str, tuple], axis: 
         {name: Part}. Parameters that no rule names are whole on every rank.
 
     Raises:
-        ValueError: the heads do not divide over the ranks.
+        ValueError: the heads do not divide over the ranks, or a mixer cannot be cut.
     """
+    check_mixers(config)
     check_heads(config, seat.layout.size(axis))
     rules = rules_of(config, seat, axis)
     return {name: place(seat, name, shape, rules) for name, shape in shapes.items()}
@@ -54,6 +55,7 @@ def rules_of(config: GPTConfig, seat: HasSeat, axis: str) -> dict[str, Callable[
 
 
 KINDS = ("weight", "bias")
+MIXERS = ("attention",)
 
 
 def cut_dim(seat: HasSeat, axis: str, dim: int, where, part: Part) -> Part:
@@ -78,6 +80,17 @@ def key_rows(config: GPTConfig, ranks: int) -> list[list[Range]]:
     firsts = [rank * config.key_heads // ranks for rank in range(ranks)]
     d = config.head_width
     return [[(first * d, (first + held) * d)] for first in firsts]
+
+
+def check_mixers(config: GPTConfig):
+    """Check that the rules know the mixer of each block."""
+    for layer in range(config.layers):
+        if config.mixer_of(layer) not in MIXERS:
+            raise ValueError(
+                f"block {layer} has mixer {config.mixer_of(layer)!r}, which is not cut over ranks; "
+                f"tensor parallelism cuts {', '.join(MIXERS)}. Use data parallelism, ZeRO or a "
+                "pipeline"
+            )
 
 
 def check_heads(config: GPTConfig, ranks: int):

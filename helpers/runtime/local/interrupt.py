@@ -26,14 +26,22 @@ class Interrupts:
         if self.before:
             signal.signal(signal.SIGINT, self.before)
             if self.held and kind is None:
-                signal.raise_signal(signal.SIGINT)
+                self.interrupt(signal.SIGINT, None)
 
     def handle(self, number, frame):
         if self.open:
             self.open = False  # one is enough: the cleanup follows
-            self.before(number, frame)
+            self.interrupt(number, frame)
         else:
             self.held = True
+
+    def interrupt(self, number, frame):
+        """Interrupt as before. A notebook then shows one line, and no frames of this package."""
+        try:
+            self.before(number, frame)
+        except KeyboardInterrupt as error:
+            error._render_traceback_ = lambda: ["KeyboardInterrupt: the ranks are stopped."]
+            raise
 
     @contextmanager
     def allowed(self):

@@ -1,4 +1,4 @@
-"""Notice files that have changed on disk since this rank imported them."""
+"""Notice files that have changed on disk since a process imported them."""
 
 import os
 import sys
@@ -9,32 +9,43 @@ INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 
 
 class SourceFiles:
-    """The source files of this rank's modules, and their state at the first look.
+    """The source files of this process's modules, and their state at the first look.
 
-    Files of Python and of installed packages are left out: nobody edits them while ranks live.
+    Files of Python and of installed packages are left out: nobody edits them meanwhile.
+
+    Args:
+        every: look at all modules, not only at those that are imported from now on.
     """
 
-    def __init__(self):
+    def __init__(self, every: bool = False):
         self.seen: dict[str, tuple[int, int] | None] = {}
-        self.last = next(reversed(sys.modules))  # modules before the first call are the runtime's
+        self.specs: dict[str, tuple[str, object]] = {}  # the module's name and spec, by file
+        self.last = None if every else list(sys.modules.items())[-1]
 
-    def look(self):
+    def look(self, *_):
         """Remember the state of the files of newly imported modules."""
-        new = list(takewhile(lambda name: name != self.last, reversed(sys.modules)))
-        self.last = next(reversed(sys.modules))
-        for name in new:
-            file = getattr(sys.modules[name], "__file__", None)
+        modules = list(sys.modules.items())[::-1]  # at once: another thread may import
+        new = list(takewhile(lambda one: one != self.last, modules))
+        self.last = modules[0]
+        for name, module in new:
+            file = getattr(module, "__file__", None)
             if isinstance(file, str) and not installed(file):
-                self.seen[file] = state_of(file)
+                self.seen[file], self.specs[file] = state_of(file), (name, spec_of(name))
 
     def changed(self) -> list[str]:
         """Return the files that have changed; each change is reported once."""
         found = []
         for file, state in self.seen.items():
             if (now := state_of(file)) not in (None, state):
-                self.seen[file] = now
-                found.append(file)
+                name, spec = self.specs[file]
+                self.seen[file], self.specs[file] = now, (name, spec_of(name))
+                if spec_of(name) is spec:  # importlib.reload would have made another
+                    found.append(file)
         return found
+
+
+def spec_of(name: str):
+    return getattr(sys.modules.get(name), "__spec__", None)
 
 
 def installed(file: str) -> bool:
@@ -47,3 +58,6 @@ def state_of(file: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size
+
+
+HERE = SourceFiles(every=True)  # of the process that calls `launch`

@@ -10,6 +10,7 @@ SHAPES = {
     "llama": {"heads": 4},
     "grouped": {"heads": 4, "kv_heads": 2, "attention": "explicit"},
     "multi-query": {"heads": 4, "kv_heads": 1},
+    "latent": {"heads": 2, "mixer": "latent"},
     "gpt2": {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True},
 }
 

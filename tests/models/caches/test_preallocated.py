@@ -137,6 +137,8 @@ def test_counts_that_cannot_be(model):
 def test_bytes_are_those_of_its_tensors(model):
     config = model.config
     per_token = 2 * config.key_heads * config.head_width * 8
+    if config.mixer == "latent":
+        per_token = (config.latent_widths.kv_rank + config.latent_widths.rope) * 8
     assert kept_by(model)[1].bytes_per_token(torch.float64) == per_token
     cache, growing = KINDS["preallocated"](model, 3), KINDS["growing"](model, 3)
     model(some_tokens(3, 9), cache=growing)

@@ -5,11 +5,13 @@ import pytest
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
+from helpers.models.latent_config import Latent
 from helpers.parallel.recipe import Recipe
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 
+SMALL = Latent(kv_rank=8, nope=4, rope=6, value=5)
 SIZES = {"vocab": 32, "context": 12, "width": 24, "layers": 1}
 
 
@@ -29,6 +31,16 @@ def step(worker, transform, config, tokens):
 @pytest.mark.parametrize("transform", [tensor_parallel, sequence_parallel])
 def test_heads_that_do_not_divide(transform, heads, key_heads, words):
     config = GPTConfig(**SIZES, heads=heads, kv_heads=key_heads)
+    with pytest.raises(WorkerError, match=words):
+        launch(step, 2, device="cpu", transform=transform, config=config, tokens=12)
+
+
+@pytest.mark.parametrize("transform", [tensor_parallel, sequence_parallel])
+def test_mixers_that_are_not_cut(transform):
+    config = GPTConfig(
+        **SIZES | {"layers": 2}, heads=4, mixer=("attention", "latent"), latent=SMALL
+    )
+    words = "block 1 has mixer 'latent', which is not cut over ranks; .* cuts attention. Use data"
     with pytest.raises(WorkerError, match=words):
         launch(step, 2, device="cpu", transform=transform, config=config, tokens=12)
 

@@ -85,6 +85,7 @@ def test_interrupt(kernel):
     kernel.interrupt()
     out = kernel.result(ident, seconds=20)
     assert out.error.startswith("KeyboardInterrupt")
+    assert out.shown.strip() == "KeyboardInterrupt: the ranks are stopped."  # no frames
 
 
 def test_interrupts_in_a_row(kernel):

@@ -1,11 +1,13 @@
 """Edited files and new variables, seen by ranks that live on."""
 
+import importlib
 import os
 import sys
 
 import pytest
 
 from helpers.runtime.cluster import Cluster
+from helpers.runtime.launch import launch
 
 
 @pytest.fixture
@@ -14,7 +16,8 @@ def module(tmp_path, monkeypatch):
     file.write_text("value = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    return file
+    yield file
+    sys.modules.pop("students_own", None)
 
 
 def read(worker):
@@ -46,6 +49,35 @@ def test_it_is_told_too_when_the_call_fails(module, capsys):
         with pytest.raises(Exception, match="ZeroDivisionError"):
             cluster.run(lambda worker: 1 / 0)
     assert "students_own.py changed" in capsys.readouterr().out
+
+
+def test_a_file_edited_after_this_process_imported_it_is_told_once(module, capsys):
+    import students_own
+
+    with Cluster(1) as cluster:
+        cluster.run(lambda worker: None)
+        assert capsys.readouterr().out == ""
+        module.write_text("value = 2  # edited\n")
+        assert launch(read, 1)[0] == 2  # new ranks read the disk
+        assert students_own.value == 1
+        out = capsys.readouterr().out
+        assert out.count("students_own.py changed since this process imported it") == 1
+        assert "Restart the kernel" in out
+        launch(read, 1)
+        assert capsys.readouterr().out == ""
+
+
+def test_a_module_that_was_reloaded_is_not_old(module, capsys):
+    import students_own
+
+    launch(read, 1)
+    module.write_text("value = 2  # edited\n")
+    importlib.reload(students_own)
+    launch(read, 1)
+    assert capsys.readouterr().out == ""
+    module.write_text("value = 3  # edited once more\n")
+    launch(read, 1)
+    assert "students_own.py changed since this process" in capsys.readouterr().out
 
 
 def test_new_variables_arrive(monkeypatch):

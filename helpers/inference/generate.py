@@ -1,0 +1,278 @@
+"""Generate tokens for several prompts at once; or for one prompt, as a stream.
+
+B  prompts        T  new tokens per sequence in one forward, the longest        V  different tokens
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from helpers.inference.sampling import NotANumber, Sampling, are_numbers, choose
+from helpers.models.caches.cache import Cache, CacheFull
+from helpers.models.caches.preallocated import Preallocated
+from helpers.models.config import GPTConfig
+from helpers.models.gpt import GPT, kept_by
+
+GREEDY = Sampling()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generated:
+    """The result for one prompt.
+
+    Attributes:
+        prompt: its tokens.
+        tokens: the new tokens. A stop token is the last of them.
+        reason: why they end: "stop", a stop token; "length", there are as many as asked for;
+            "context", prompt and tokens fill the context, and the token after it; "cancelled"; or
+            "error: …". After an error or a cancellation, `tokens` has those of before.
+        margin: the smallest gap between the two largest logits, over all tokens; ∞ without tokens.
+            If it is as small as rounding, another order of sums may choose another token.
+    """
+
+    prompt: list[int]
+    tokens: list[int]
+    reason: str
+    margin: float
+
+
+def generate(
+    model: GPT,
+    prompts: Sequence[Sequence[int]],
+    new_tokens: int | Sequence[int],
+    *,
+    sampling: Sampling | Sequence[Sampling] = GREEDY,
+    stop: Sequence[int] = (),
+    seeds: Sequence[int] | None = None,
+    cache: Cache | None = None,
+    chunk: int | None = None,
+    on_token: Callable[[int, int], bool | None] | None = None,
+) -> list[Generated]:
+    """Generate tokens for each prompt. Nothing that happens to one request changes another.
+
+    Args:
+        prompts: the tokens of each prompt; the lengths may differ.
+        new_tokens: how many tokens to generate at most; one number for all, or one for each.
+        sampling: how to choose tokens, for all prompts or for each.
+        stop: tokens that end a request.
+        seeds: of each prompt's random numbers; None: 0, 1, …
+        cache: for B sequences. It may have the first tokens of each prompt already. None: a
+            preallocated one of exactly the size that is needed.
+        chunk: read at most this many tokens of a prompt at once; None: all.
+        on_token: called as on_token(number of the prompt, token) for each token, as soon as it is
+            known. If it returns False, its request is cancelled.
+
+    Raises:
+        ValueError: an argument is out of its range, or a list does not have one value per prompt.
+            A prompt that cannot be read is no reason to raise: its result says so.
+    """
+    batch = Batch(model, prompts, new_tokens, sampling, stop, seeds, cache, chunk)
+    while batch.running:
+        for number, token in batch.step():
+            if on_token is not None and on_token(number, token) is False:
+                batch.end(number, "cancelled")
+    return batch.results()
+
+
+def stream(
+    model: GPT, prompt: Sequence[int], new_tokens: int, *, seed: int = 0, **options
+) -> Iterator[int]:
+    """Yield the tokens for one prompt as they come. Stop asking for more to end the request.
+
+    Args:
+        options: as of `generate`: sampling, stop, cache, chunk.
+
+    Raises:
+        ValueError: as for `generate`; or the model cannot read the prompt.
+        RuntimeError: the request ended with an error after some tokens; the message says why.
+    """
+    if wrong := check_prompt(prompt, model.config):
+        raise ValueError(wrong)
+    options = {"sampling": GREEDY, "stop": (), "cache": None, "chunk": None} | options
+    return _tokens(Batch(model, [prompt], new_tokens, seeds=[seed], **options))
+
+
+def _tokens(batch: "Batch") -> Iterator[int]:
+    while batch.running:
+        yield from (token for _, token in batch.step())
+    kind, _, why = batch.reasons[0].partition(": ")
+    if kind == "error":
+        raise RuntimeError(why)
+
+
+def check_prompt(prompt: Sequence[int], config: GPTConfig) -> str:
+    """Say why a model cannot read this prompt; "" if it can."""
+    if not prompt:
+        return "the prompt is empty: give one token at least, for example a document's separator"
+    if len(prompt) > config.context:
+        return (
+            f"the prompt has {len(prompt)} tokens, but the context allows {config.context}: "
+            "shorten it"
+        )
+    for place, token in enumerate(prompt):
+        if not 0 <= token < config.vocab:
+            return (
+                f"token {token} at place {place} of the prompt does not exist: the model's tokens "
+                f"are 0 to {config.vocab - 1}"
+            )
+    return ""
+
+
+class Batch:
+    """Requests that are generated together. Each step reads what is new, and chooses tokens.
+
+    Attributes:
+        running: the numbers of the requests that have not ended.
+        reasons: why each request ended; "" while it runs.
+    """
+
+    def __init__(self, model, prompts, new_tokens, sampling, stop, seeds, cache, chunk):
+        self.model, self.config, self.stop = model, model.config, frozenset(stop)
+        self.prompts = [[int(token) for token in prompt] for prompt in prompts]
+        many = len(self.prompts)
+        self.most = one_each(new_tokens, int, many, "new_tokens")
+        self.samplings = one_each(sampling, Sampling, many, "samplings")
+        self.seeds = list(range(many)) if seeds is None else one_each(seeds, (), many, "seeds")
+        if any(most < 0 for most in self.most):
+            raise ValueError(f"new_tokens must not be negative: {new_tokens!r}")
+        if chunk is not None and chunk < 1:
+            raise ValueError(f"chunk must be at least 1, or None, not {chunk!r}")
+        self.chunk = chunk or self.config.context
+        self.tokens: list[list[int]] = [[] for _ in self.prompts]
+        self.margins, self.reasons = [math.inf] * many, [""] * many
+        self.running = list(range(many))
+        for number, prompt in enumerate(self.prompts):
+            if wrong := check_prompt(prompt, self.config):
+                self.end(number, f"error: {wrong}")
+            elif not self.most[number]:
+                self.end(number, "length")
+        self.cache = self.make_cache() if cache is None else cache
+        self.check_cache()
+
+    def make_cache(self) -> Preallocated:
+        """Make a cache with a slot for each token that may be read. The last one is not read."""
+        lengths = (len(self.prompts[n]) + self.most[n] - 1 for n in self.running)
+        capacity = min(max(lengths, default=0), self.config.context)
+        first = next(self.model.parameters())
+        many = len(self.prompts)
+        return Preallocated(kept_by(self.model), many, capacity, first.dtype, first.device)
+
+    def check_cache(self):
+        if len(self.cache.lengths) != len(self.prompts):
+            raise ValueError(
+                f"{len(self.prompts)} prompts, but the cache is of {len(self.cache.lengths)} "
+                "sequences"
+            )
+        for number in self.running:
+            has, prompt = self.cache.lengths[number], self.prompts[number]
+            if has >= len(prompt):
+                raise ValueError(
+                    f"the cache has {has} tokens of prompt {number}, which has {len(prompt)}: at "
+                    "least the last one must be left to read"
+                )
+
+    def end(self, number: int, reason: str):
+        """End a request. Its row stays in the batch, without new tokens."""
+        if not self.reasons[number]:
+            self.reasons[number] = reason
+            self.running.remove(number)
+
+    def step(self) -> list[tuple[int, int]]:
+        """Read the next tokens of each request; return the new tokens: (number, token)."""
+        while self.running:
+            pieces = self.pieces()
+            try:
+                logits = self.read(pieces)
+            except CacheFull as full:
+                longest = max(self.running, key=lambda n: self.cache.lengths[n] + len(pieces[n]))
+                self.end(longest, f"error: {full}")
+            else:
+                return self.add(logits, pieces)
+        return []
+
+    def pieces(self) -> list[list[int]]:
+        """What each request reads next: a chunk of its prompt, or its last token."""
+        pieces = [[] for _ in self.prompts]
+        for number in self.running:
+            sequence, start = self.prompts[number] + self.tokens[number], self.cache.lengths[number]
+            pieces[number] = sequence[start : start + self.chunk]
+        return pieces
+
+    @torch.no_grad()
+    def read(self, pieces: list[list[int]]) -> torch.Tensor:
+        """Run the model on these tokens. Return the logits after each sequence's last: (B, V)."""
+        counts = [len(piece) for piece in pieces]
+        longest = max(counts)
+        padded = [piece + [0] * (longest - len(piece)) for piece in pieces]
+        device = next(self.model.parameters()).device
+        even = all(count == longest for count in counts)
+        with evaluating(self.model):
+            logits = self.model(
+                torch.tensor(padded, device=device),
+                cache=self.cache,
+                counts=None if even else counts,
+            )  # (B, T, V)
+        last = torch.tensor([max(count - 1, 0) for count in counts], device=device)
+        return logits[torch.arange(len(pieces), device=device), last]
+
+    def add(self, logits: torch.Tensor, pieces: list[list[int]]) -> list[tuple[int, int]]:
+        """Choose a token for each request whose prompt is read to its end."""
+        ready = [n for n in self.running if self.cache.lengths[n] == self.length(n)]
+        if not ready:
+            return []
+        for number, fine in zip(ready, are_numbers(logits[ready]).tolist(), strict=True):
+            if not fine:
+                self.end(number, f"error: {NotANumber.text}")
+        ready = [number for number in ready if not self.reasons[number]]
+        if not ready:
+            return []
+        logits = logits[ready]
+        samplings, seeds = ([each[n] for n in ready] for each in (self.samplings, self.seeds))
+        chosen = choose(logits, samplings, seeds, [self.length(n) for n in ready]).tolist()
+        if self.config.vocab > 1:
+            best = logits.topk(2).values
+            for number, gap in zip(ready, (best[:, 0] - best[:, 1]).tolist(), strict=True):
+                self.margins[number] = min(self.margins[number], gap)
+        for number, token in zip(ready, chosen, strict=True):
+            self.tokens[number].append(token)
+            if token in self.stop:
+                self.end(number, "stop")
+            elif len(self.tokens[number]) == self.most[number]:
+                self.end(number, "length")
+            elif self.length(number) > self.config.context:
+                self.end(number, "context")
+        return list(zip(ready, chosen, strict=True))
+
+    def length(self, number: int) -> int:
+        return len(self.prompts[number]) + len(self.tokens[number])
+
+    def results(self) -> list[Generated]:
+        columns = zip(self.prompts, self.tokens, self.reasons, self.margins, strict=True)
+        return [
+            Generated(prompt=prompt, tokens=tokens, reason=reason, margin=margin)
+            for prompt, tokens, reason, margin in columns
+        ]
+
+
+def one_each(values, kind, many: int, name: str) -> list:
+    """One value for each prompt, from one for all or a list of them."""
+    values = [values] * many if isinstance(values, kind) else list(values)
+    if len(values) != many:
+        raise ValueError(f"{many} prompts, but {len(values)} {name}: give one for each")
+    return values
+
+
+@contextmanager
+def evaluating(model: GPT):
+    """Switch dropout off for a while."""
+    before = model.training
+    if before:
+        model.eval()
+    try:
+        yield
+    finally:
+        if before:
+            model.train()

@@ -1,0 +1,8 @@
+"""Decode on several ranks.
+
+split    one rank's part of a model: heads, MLP columns and vocabulary rows, with its cache
+choice   the best token of logits that are cut by vocabulary
+decode   greedy decoding on the ranks of a Cluster: tokens, seconds, messages
+silent   the same work without messages, to measure what the messages cost
+cost     seconds per token from alpha and beta
+"""

@@ -1,0 +1,105 @@
+"""Messages of one forward of tensor-parallel decoding, and the bytes that a rank sends for them.
+
+L  layers                       B  sequences           N  ranks
+D  width of a token's vector    T  new tokens of each  V  vocabulary        e  bytes of a number
+
+    the embedding, cut by rows     one all-reduce of B T D numbers
+    each block                     two all-reduces of B T D numbers: after attention, after the MLP
+    the head, cut by rows          "best": an all-gather of each rank's best logit and its token
+                                   "logits": an all-gather of all logits of the last token
+
+A ring all-reduce sends 2 (N-1)/N of its payload from each rank, a ring all-gather (N-1)/N.
+
+Decoding has T = 1, so a payload is a few kilobytes, but there are 2 L + 2 messages for each token.
+
+Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3, for the two sums of a block and the cut
+vocabulary. Pope et al. 2022, arXiv:2211.05102, section 3.2.1, for the same cut in inference.
+"""
+
+from dataclasses import dataclass
+
+HEADS = ("best", "logits")
+BEST_BYTES = 16  # a logit and its token, in float64 both: exact for every dtype of the model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Messages:
+    """Collectives of one kind in a forward.
+
+    Attributes:
+        place: "embedding", "blocks" or "head".
+        call: "all_reduce" or "all_gather".
+        times: how many of them, one after another.
+        payload: of each, in bytes; for the all-gather, the gathered result.
+        ranks: N.
+    """
+
+    place: str
+    call: str
+    times: int
+    payload: int
+    ranks: int
+
+    @property
+    def sent(self) -> float:
+        """Bytes that one rank sends for all of them, in rings."""
+        around = 2 if self.call == "all_reduce" else 1
+        return self.times * around * (self.ranks - 1) / self.ranks * self.payload
+
+
+def decode_messages(
+    *,
+    layers: int,
+    width: int,
+    vocab: int,
+    ranks: int,
+    sequences: int = 1,
+    tokens: int = 1,
+    number_bytes: int = 4,
+    head: str = "best",
+) -> list[Messages]:
+    """List the messages of one forward and of the choice of the next tokens.
+
+    Args:
+        layers, width, vocab, ranks: L, D, V, N.
+        sequences: B.
+        tokens: T; the prompt's length in a prefill, 1 in a decoding step.
+        number_bytes: e.
+        head: "best" or "logits", as above. Shards of the logits have equal sizes: V is rounded up
+            to a multiple of N.
+
+    Raises:
+        ValueError: no such head, or a size below 1.
+    """
+    if head not in HEADS:
+        raise ValueError(f"head must be one of {', '.join(HEADS)}, not {head!r}")
+    for name, size in {
+        "layers": layers, "width": width, "vocab": vocab, "ranks": ranks,
+        "sequences": sequences, "tokens": tokens, "number_bytes": number_bytes,
+    }.items():  # fmt: skip
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, not {size}")
+    activations = sequences * tokens * width * number_bytes
+    if head == "best":
+        gathered = ranks * sequences * BEST_BYTES
+    else:
+        gathered = ranks * sequences * -(-vocab // ranks) * number_bytes
+    kinds = [
+        ("embedding", "all_reduce", 1, activations),
+        ("blocks", "all_reduce", 2 * layers, activations),
+        ("head", "all_gather", 1, gathered),
+    ]
+    return [
+        Messages(place=place, call=call, times=times, payload=payload, ranks=ranks)
+        for place, call, times, payload in kinds
+        if ranks > 1
+    ]
+
+
+def decode_traffic(**sizes) -> dict[str, float]:
+    """Bytes that one rank sends in a forward: {"embedding": …, "blocks": …, "head": …}.
+
+    Args:
+        sizes: as for `decode_messages`. On one rank the result is empty.
+    """
+    return {one.place: one.sent for one in decode_messages(**sizes)}

@@ -1,0 +1,126 @@
+"""The folder for a student's own work: nothing that the student wrote is ever overwritten."""
+
+import json
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+from tests.conftest import ci
+
+
+@pytest.fixture(scope="module")
+def student():
+    return ci("student")
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "notebooks" / "project").mkdir(parents=True)
+    (tmp_path / "notebooks" / ".ipynb_checkpoints").mkdir()
+    course(tmp_path, "week01_a", "1 + 1")
+    course(tmp_path, ".ipynb_checkpoints/week01_a", "old")
+    (tmp_path / "notebooks" / "project" / "train.py").write_text("print('train')\n")
+    return tmp_path
+
+
+def course(root, name, source):
+    """A notebook of the course, with an output."""
+    cell = new_code_cell(source, execution_count=3, id="one")
+    cell.outputs = [new_output("stream", text="2\n")]
+    nb = new_notebook(cells=[cell])
+    nb.metadata.executed = {"sources": "abc"}
+    nbformat.write(nb, root / "notebooks" / f"{name}.ipynb")
+
+
+def source(path):
+    return nbformat.read(path, as_version=4).cells[0].source
+
+
+def names(folder):
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def test_notebooks_without_outputs_and_the_scripts_beside_them(student, root):
+    lines = student.offer(root, root / "work")
+    assert lines == ["new files: 2"]
+    assert names(root / "work") == [student.HANDED, "project/train.py", "week01_a.ipynb"]
+    nb = nbformat.read(root / "work" / "week01_a.ipynb", as_version=4)
+    assert nb.cells[0].outputs == []
+    assert nb.cells[0].execution_count is None
+    assert "executed" not in nb.metadata
+    assert nbformat.read(root / "notebooks" / "week01_a.ipynb", as_version=4).cells[0].outputs
+
+
+def test_the_second_time_changes_nothing(student, root):
+    work = root / "work"
+    student.offer(root, work)
+    before = {name: (work / name).read_bytes() for name in names(work)}
+    assert student.offer(root, work) == []
+    assert {name: (work / name).read_bytes() for name in names(work)} == before
+
+
+def test_what_the_student_wrote_stays_and_the_new_version_comes_beside(student, root):
+    work = root / "work"
+    student.offer(root, work)
+    mine = work / "week01_a.ipynb"
+    mine.write_text(mine.read_text().replace("1 + 1", "my answer"))
+    course(root, "week01_a", "1 + 2")
+    (line,) = student.offer(root, work)
+    assert "week01_a.new.ipynb" in line
+    assert source(mine) == "my answer"
+    assert source(work / "week01_a.new.ipynb") == "1 + 2"
+    assert student.offer(root, work) == []  # offered once
+    course(root, "week01_a", "1 + 3")  # and once more, beside both
+    student.offer(root, work)
+    assert source(mine) == "my answer"
+    assert source(work / "week01_a.new.ipynb") == "1 + 2"
+    assert source(work / "week01_a.new-2.ipynb") == "1 + 3"
+
+
+def test_an_unchanged_file_follows_the_course(student, root):
+    work = root / "work"
+    student.offer(root, work)
+    course(root, "week01_a", "1 + 2")
+    course(root, "week02_b", "new week")
+    lines = student.offer(root, work)
+    assert lines[0] == "new files: 1"
+    assert "you had not changed it" in lines[1]
+    assert source(work / "week01_a.ipynb") == "1 + 2"
+    assert source(work / "week02_b.ipynb") == "new week"
+    mine = work / "week01_a.ipynb"
+    mine.write_text(mine.read_text().replace("1 + 2", "my answer"))
+    course(root, "week01_a", "1 + 3")
+    student.offer(root, work)
+    assert source(mine) == "my answer"
+
+
+def test_a_new_output_alone_is_no_new_version(student, root):
+    student.offer(root, root / "work")
+    nb = nbformat.read(path := root / "notebooks" / "week01_a.ipynb", as_version=4)
+    nb.cells[0].outputs[0].text = "3\n"
+    nbformat.write(nb, path)
+    assert student.offer(root, root / "work") == []
+
+
+def test_a_file_of_the_student_s_that_has_the_name_of_a_new_one_stays(student, root):
+    work = root / "work"
+    work.mkdir()
+    nbformat.write(new_notebook(cells=[new_code_cell("mine")]), work / "week01_a.ipynb")
+    student.offer(root, work)
+    assert source(work / "week01_a.ipynb") == "mine"
+    assert source(work / "week01_a.new.ipynb") == "1 + 1"
+
+
+def test_a_deleted_notebook_comes_back_fresh(student, root):
+    work = root / "work"
+    student.offer(root, work)
+    (work / "week01_a.ipynb").unlink()
+    assert student.offer(root, work) == ["new files: 1"]
+    assert source(work / "week01_a.ipynb") == "1 + 1"
+    assert len(json.loads((work / student.HANDED).read_text())) == 2
+
+
+def test_the_course_s_own_folder_is_refused(student, root):
+    with pytest.raises(SystemExit, match="the course's own folder"):
+        student.main([str(root / "notebooks")], root)
