@@ -142,10 +142,11 @@ class GPT(nn.Module):
             step: the training step.
 
         Raises:
-            ValueError: a sequence is longer than the context.
+            ValueError: a sequence without given places is longer than the context.
         """
         config, (sequences, length) = self.config, x.shape[:2]
-        if length > config.context:
+        # With places of their own, the tokens of a row may be of several sequences.
+        if places is None and length > config.context:
             raise ValueError(
                 f"a sequence has {length} tokens, but the context allows {config.context}"
             )
