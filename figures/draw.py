@@ -17,6 +17,7 @@ DRAWINGS = (
     "pipeline",
     "zero",
     "adam",
+    "scan",
 )
 BYTES = 60_000
 
