@@ -18,6 +18,7 @@ DRAWINGS = (
     "zero",
     "adam",
     "decoding",
+    "scan",
 )
 BYTES = 60_000
 

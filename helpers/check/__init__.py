@@ -52,6 +52,9 @@ _PLACE = {
     "round_stochastically": "week08.stochastic",
     "mixed_bytes": "week08.mixed_bytes",
     "fused_update": "week08.fused_update",
+    "accept_or_resample": "week09.accept_or_resample",
+    "cache_bytes": "week09.cache_bytes",
+    "outgrowing_batch": "week09.outgrowing_batch",
     "project": "submission.project",
 }
 

@@ -5,15 +5,14 @@ B  prompts        T  new tokens per sequence in one forward, the longest        
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
+from helpers.inference.reading import check_prompt, one_each, read
 from helpers.inference.sampling import NotANumber, Sampling, are_numbers, choose
 from helpers.models.caches.cache import Cache, CacheFull
 from helpers.models.caches.preallocated import Preallocated
-from helpers.models.config import GPTConfig
 from helpers.models.gpt import GPT, kept_by
 
 GREEDY = Sampling()
@@ -103,24 +102,6 @@ def _tokens(batch: "Batch") -> Iterator[int]:
         raise RuntimeError(why)
 
 
-def check_prompt(prompt: Sequence[int], config: GPTConfig) -> str:
-    """Say why a model cannot read this prompt; "" if it can."""
-    if not prompt:
-        return "the prompt is empty: give one token at least, for example a document's separator"
-    if len(prompt) > config.context:
-        return (
-            f"the prompt has {len(prompt)} tokens, but the context allows {config.context}: "
-            "shorten it"
-        )
-    for place, token in enumerate(prompt):
-        if not 0 <= token < config.vocab:
-            return (
-                f"token {token} at place {place} of the prompt does not exist: the model's tokens "
-                f"are 0 to {config.vocab - 1}"
-            )
-    return ""
-
-
 class Batch:
     """Requests that are generated together. Each step reads what is new, and chooses tokens.
 
@@ -185,12 +166,13 @@ class Batch:
         while self.running:
             pieces = self.pieces()
             try:
-                logits = self.read(pieces)
+                logits = read(self.model, self.cache, pieces)  # (B, T, V)
             except CacheFull as full:
                 longest = max(self.running, key=lambda n: self.cache.lengths[n] + len(pieces[n]))
                 self.end(longest, f"error: {full}")
             else:
-                return self.add(logits, pieces)
+                last = [max(len(piece) - 1, 0) for piece in pieces]
+                return self.add(logits[torch.arange(len(pieces)), last])
         return []
 
     def pieces(self) -> list[list[int]]:
@@ -201,25 +183,8 @@ class Batch:
             pieces[number] = sequence[start : start + self.chunk]
         return pieces
 
-    @torch.no_grad()
-    def read(self, pieces: list[list[int]]) -> torch.Tensor:
-        """Run the model on these tokens. Return the logits after each sequence's last: (B, V)."""
-        counts = [len(piece) for piece in pieces]
-        longest = max(counts)
-        padded = [piece + [0] * (longest - len(piece)) for piece in pieces]
-        device = next(self.model.parameters()).device
-        even = all(count == longest for count in counts)
-        with evaluating(self.model):
-            logits = self.model(
-                torch.tensor(padded, device=device),
-                cache=self.cache,
-                counts=None if even else counts,
-            )  # (B, T, V)
-        last = torch.tensor([max(count - 1, 0) for count in counts], device=device)
-        return logits[torch.arange(len(pieces), device=device), last]
-
-    def add(self, logits: torch.Tensor, pieces: list[list[int]]) -> list[tuple[int, int]]:
-        """Choose a token for each request whose prompt is read to its end."""
+    def add(self, logits: torch.Tensor) -> list[tuple[int, int]]:
+        """Choose a token, from (B, V), for each request whose prompt is read to its end."""
         ready = [n for n in self.running if self.cache.lengths[n] == self.length(n)]
         if not ready:
             return []
@@ -255,24 +220,3 @@ class Batch:
             Generated(prompt=prompt, tokens=tokens, reason=reason, margin=margin)
             for prompt, tokens, reason, margin in columns
         ]
-
-
-def one_each(values, kind, many: int, name: str) -> list:
-    """One value for each prompt, from one for all or a list of them."""
-    values = [values] * many if isinstance(values, kind) else list(values)
-    if len(values) != many:
-        raise ValueError(f"{many} prompts, but {len(values)} {name}: give one for each")
-    return values
-
-
-@contextmanager
-def evaluating(model: GPT):
-    """Switch dropout off for a while."""
-    before = model.training
-    if before:
-        model.eval()
-    try:
-        yield
-    finally:
-        if before:
-            model.train()

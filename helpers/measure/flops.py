@@ -6,11 +6,13 @@ element-wise operators. It has no formula for the CPU's fused attention and woul
 gets the formula of CUDA's fused attention.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from torch.utils import checkpoint
 
 from helpers.measure.draw import bars, table, text
 
@@ -148,8 +150,20 @@ def _part() -> str:
     """The part of the step to which the operator that just ran belongs.
 
     Inside a backward, gradients are off unless a checkpoint repeats its forward. (A backward with
-    create_graph=True therefore counts as recomputation.)
+    create_graph=True therefore counts as recomputation.) They are also off in the forward of an
+    `autograd.Function`, so there the callers decide.
     """
     if torch._C._current_graph_task_id() == -1:  # torch.utils.module_tracker uses this test too
         return "forward"
-    return "recomputed" if torch.is_grad_enabled() else "backward"
+    return "recomputed" if torch.is_grad_enabled() or _in_a_checkpoint() else "backward"
+
+
+def _in_a_checkpoint() -> bool:
+    """Whether a checkpoint (not a reentrant one) that unpacks its tensors is among the callers."""
+    frame = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "unpack_hook" and code.co_filename == checkpoint.__file__:
+            return True
+        frame = frame.f_back
+    return False

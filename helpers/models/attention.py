@@ -23,8 +23,8 @@ class Positions:
 
     Attributes:
         places: (T,) int64, each token's place in its sequence; (B, T) if the sequences differ.
-        angles: cosine and sine of the rotary angles, (T, d/2) or (B, T, d/2) each; None if the
-            positions are learned.
+        angles: cosine and sine of the rotary angles, (T, d/2) or (B, T, d/2) each, fewer with a
+            `rotary_share` below 1; None without rotary positions.
         key: (B, T) int64, dropout's counter without layer and channel; None without dropout.
     """
 
@@ -165,12 +165,17 @@ def rotary_table(length: int, d: int, base: float) -> tuple[torch.Tensor, torch.
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotate each pair (i, i + d/2) of a head by its place's angle: (B, T, heads, d).
 
+    With fewer than d/2 angles, only the first numbers of a head are rotated.
+
     The dim of heads is after the dim of places. In the other order, the memory layout that `cat`
     gives heads of width 2 makes PyTorch's fused attention fail.
     """
     cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # ((B,) T, 1, d/2)
-    first, second = x.chunk(2, dim=-1)
+    width = 2 * cos.shape[-1]
+    first, second = x[..., :width].chunk(2, dim=-1)
     turned = [first * cos - second * sin, second * cos + first * sin]
+    if width < x.shape[-1]:
+        turned.append(x[..., width:])
     return torch.cat(turned, dim=-1).to(x.dtype)
 
 

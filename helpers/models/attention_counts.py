@@ -13,8 +13,9 @@ def parameters(config: GPTConfig) -> MixerParameters:
     """Count the four matrices: H query heads and K heads of keys and values, and the output."""
     c, d = config, config.head_width
     rows = c.heads * d + 2 * c.key_heads * d  # of queries, keys and values
+    last = c.heads * d * c.width
     return MixerParameters(
-        matrices=(rows + c.heads * d) * c.width, biases=rows + c.width if c.bias else 0
+        matrices=rows * c.width + last, last=last, biases=rows + c.width if c.bias else 0
     )
 
 

@@ -7,15 +7,16 @@ import torch
 
 from helpers.models.initialization import first_value
 from helpers.models.latent_config import Latent
+from helpers.models.ssm_settings import MAMBA, MAMBA2, Mamba2Settings, MambaSettings
 
 if TYPE_CHECKING:
     from helpers.models.gpt import GPT
 
 CHOICES = {
     "norm": ("rms", "layer"),
-    "positions": ("rotary", "learned"),
-    "mixer": ("attention", "latent"),
-    "mlp": ("swiglu", "gelu"),
+    "positions": ("rotary", "learned", "none"),
+    "mixer": ("attention", "latent", "mamba", "mamba2"),
+    "mlp": ("swiglu", "gelu", "none"),
     "attention": ("sdpa", "explicit"),
     "recompute": ("none", "selective", "full"),
 }
@@ -34,10 +35,11 @@ class GPTConfig:
         kv_heads: K, key/value heads, fewer for grouped queries; None: as many as `heads`.
         hidden: F, the MLP's inner width; None: 4 D, or 8/3 D for SwiGLU, which has three matrices.
         norm: "rms" (Zhang and Sennrich 2019) or "layer" (Ba et al. 2016).
-        positions: "rotary" (Su et al. 2021) or "learned" (added to the embeddings).
+        positions: "rotary" (Su et al. 2021), "learned" (added to the embeddings), or "none".
         mixer: the layer in which tokens see each other: one name for all blocks, or a tuple of one
-            name per block. "attention", or "latent" for multi-head latent attention.
-        mlp: "swiglu" (Shazeer 2020) or "gelu" (its tanh form).
+            name per block. "attention"; "latent" for multi-head latent attention; "mamba" and
+            "mamba2" for state space models.
+        mlp: "swiglu" (Shazeer 2020), "gelu" (its tanh form), or "none": blocks of a mixer alone.
         tied: whether the head uses the embedding's matrix (Press and Wolf 2017).
         bias: whether linear layers and LayerNorms have a bias.
         attention: "sdpa", PyTorch's fused kernel, or "explicit", which makes the matrix of scores.
@@ -47,9 +49,11 @@ class GPTConfig:
         recompute: the part that the backward recomputes instead of saving it: "none"; "selective",
             the attention's core (Korthikanti et al. 2022, section 5); "full", each block.
         rotary_base: the base of the rotary frequencies.
+        rotary_share: the part of a head that the rotary angles turn, its first numbers; at most 1.
         norm_eps: added under the root of the norms.
         latent: the widths of mixer "latent", for which `kv_heads` means nothing; None: as
             `Latent.of` chooses them from the width of a head.
+        mamba, mamba2: the sizes of these mixers.
 
     Raises:
         ValueError: a value is out of its range, or sizes do not divide each other.
@@ -72,8 +76,11 @@ class GPTConfig:
     dropout: float = 0.0
     recompute: str = "none"
     rotary_base: float = 10_000.0
+    rotary_share: float = 1.0
     norm_eps: float = 1e-5
     latent: Latent | None = None
+    mamba: MambaSettings = MAMBA
+    mamba2: Mamba2Settings = MAMBA2
 
     def __post_init__(self):
         for name, choices in CHOICES.items():
@@ -95,15 +102,23 @@ class GPTConfig:
             raise ValueError(f"{self.heads} heads do not divide a width of {self.width}")
         if self.heads % self.key_heads:
             raise ValueError(f"{self.key_heads} kv_heads do not divide {self.heads} heads")
+        turned = self.rotary_share * self.head_width
+        if not 0 < self.rotary_share <= 1 or (self.rotary_share < 1 and turned % 2):
+            raise ValueError(
+                f"rotary_share must be above 0 and at most 1, and turn an even part of a head, but "
+                f"{self.rotary_share!r} of {self.head_width} is {turned}"
+            )
         if self.positions == "rotary" and any(width % 2 for width in self.rotary_widths):
             raise ValueError(
                 f"rotary positions need an even head width (width / heads), not {self.head_width}"
             )
         if self.positions == "rotary" and len(widths := self.rotary_widths) > 1:
             raise ValueError(
-                f"the mixers rotate widths of {' and '.join(map(str, sorted(widths)))}, but a model "
-                "has one table of angles; make latent.rope the head width (width / heads)"
+                f"the mixers rotate widths of {' and '.join(map(str, sorted(widths)))}, but a "
+                "model has one table of angles; make latent.rope the head width (width / heads)"
             )
+        if "mamba2" in self.mixers:
+            self.mamba2.heads(self.width)  # raises an error, if the sizes do not divide
 
     @property
     def key_heads(self) -> int:
@@ -123,18 +138,20 @@ class GPTConfig:
     @property
     def rotary_widths(self) -> set[int]:
         """How many numbers of a head each kind of mixer rotates by the place."""
-        kinds = {self.mixer_of(layer) for layer in range(self.layers)}
-        return {self.latent_widths.rope if k == "latent" else self.head_width for k in kinds}
+        turned = {"latent": self.latent_widths.rope}
+        turned["attention"] = int(self.rotary_share * self.head_width)
+        return {turned[kind] for kind in self.mixers if kind in turned}
 
     @property
     def rotary_width(self) -> int:
-        """How many numbers of a head rotary positions turn."""
-        (width,) = self.rotary_widths
-        return width
+        """How many numbers of a head rotary positions turn; 0 if no mixer has heads to turn."""
+        return max(self.rotary_widths, default=0)
 
     @property
     def inner(self) -> int:
-        """F: `hidden`, or its default (SwiGLU's rounded up to a multiple of 8)."""
+        """F: `hidden`, or its default (SwiGLU's rounded up to a multiple of 8); 0 without MLPs."""
+        if self.mlp == "none":
+            return 0
         if self.hidden is not None:
             return self.hidden
         return 4 * self.width if self.mlp == "gelu" else -(-8 * self.width // 24) * 8
@@ -142,6 +159,11 @@ class GPTConfig:
     def mixer_of(self, layer: int) -> str:
         """The kind of a block's mixer."""
         return self.mixer if isinstance(self.mixer, str) else self.mixer[layer]
+
+    @property
+    def mixers(self) -> tuple[str, ...]:
+        """The kind of each block's mixer."""
+        return tuple(self.mixer_of(layer) for layer in range(self.layers))
 
     def build(self, dtype: torch.dtype = torch.float32, device="cpu", **stage) -> "GPT":
         """Make the model, or a stage of it (as for GPT), without filling its parameters."""

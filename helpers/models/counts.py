@@ -10,12 +10,16 @@ from dataclasses import dataclass
 
 import torch
 
-from helpers.models import attention_counts, latent_counts
+from helpers.models import attention_counts, latent_counts, mamba_counts
 from helpers.models.config import GPTConfig
 from helpers.models.mixer_counts import MixerCounts
 from helpers.models.norm_counts import saved_bytes as norm_bytes
 
-MIXERS: dict[str, MixerCounts] = {"attention": attention_counts, "latent": latent_counts}
+MIXERS: dict[str, MixerCounts] = {
+    "attention": attention_counts,
+    "latent": latent_counts,
+    "mamba": mamba_counts,
+}
 CONVENTIONS = ("exact", "kaplan", "palm", "chinchilla")
 PARTS = ("training", "forward", "backward", "recomputed")
 
@@ -67,7 +71,7 @@ def parameters(config: GPTConfig) -> Parameters:
     c = config
     mixers = [(n, MIXERS[kind].parameters(c)) for kind, n in mixers_of(c).items()]
     matrices = 3 if c.mlp == "swiglu" else 2
-    mlp_bias = (matrices - 1) * c.inner + c.width if c.bias else 0
+    mlp_bias = (matrices - 1) * c.inner + c.width if c.bias and c.inner else 0
     a_norm = c.width * (2 if c.norm == "layer" and c.bias else 1)
     return Parameters(
         embedding=c.vocab * c.width,
@@ -75,7 +79,7 @@ def parameters(config: GPTConfig) -> Parameters:
         mixers=sum(n * one.matrices for n, one in mixers),
         mlp=c.layers * matrices * c.width * c.inner,
         biases=sum(n * one.biases for n, one in mixers) + c.layers * mlp_bias,
-        norms=sum(n * one.norms for n, one in mixers) + (2 * c.layers + 1) * a_norm,
+        norms=sum(n * one.norms for n, one in mixers) + (norms_of(c) * c.layers + 1) * a_norm,
         others=sum(n * one.others for n, one in mixers),
         head=0 if c.tied else c.vocab * c.width,
     )
@@ -84,6 +88,11 @@ def parameters(config: GPTConfig) -> Parameters:
 def mixers_of(config: GPTConfig) -> Counter[str]:
     """How many blocks have each kind of mixer."""
     return Counter(config.mixer_of(layer) for layer in range(config.layers))
+
+
+def norms_of(config: GPTConfig) -> int:
+    """How many norms a block has: before its mixer, and before its MLP."""
+    return 1 if config.mlp == "none" else 2
 
 
 def flops_per_token(
@@ -179,15 +188,18 @@ def _recomputed(config: GPTConfig, length: int, attention: bool) -> int:
     """The FLOPs that recomputing adds.
 
     A checkpoint recomputes only the tensors that the backward needs. For the last product, these
-    are its inputs, so it is not repeated: the MLP's down matrix (unless dropout follows it), and
+    are its inputs, so it is not repeated: the block's last matrix (unless dropout follows it), and
     the values of the explicit attention. The fused attention's backward needs its result.
     """
     if config.recompute == "none":
         return 0
     if config.recompute == "full":
-        down = 0 if config.dropout else config.layers * config.width * config.inner
+        last = 0 if config.dropout else config.layers * config.width * config.inner
+        if config.mlp == "none" and not config.dropout:  # the mixers' output matrices
+            kinds = mixers_of(config).items()
+            last = sum(n * MIXERS[kind].parameters(config).last for kind, n in kinds)
         core = _core(config, length, "forward") if attention else 0
-        return 2 * (parameters(config).non_embedding - down) + core
+        return 2 * (parameters(config).non_embedding - last) + core
     return _core(config, length, "recomputed") if attention else 0
 
 
@@ -242,9 +254,9 @@ def block_activation_bytes(
     places, size = sequences * length, dtype.itemsize
     if c.recompute == "full":
         return places * c.width * size
-    numbers = 2 * c.width  # the outputs of the two norms
+    numbers = norms_of(c) * c.width  # the norms' outputs
     numbers += c.inner * (4 if c.mlp == "swiglu" else 2)  # before and after each nonlinearity
-    a_place = numbers * size + 2 * _norm(c, dtype) + 2 * _mask(c)
+    a_place = numbers * size + norms_of(c) * (_norm(c, dtype) + _mask(c))
     return places * a_place + MIXERS[c.mixer_of(layer)].saved_bytes(c, sequences, length, dtype)
 
 

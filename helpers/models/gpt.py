@@ -17,6 +17,8 @@ from helpers.models.config import GPTConfig
 from helpers.models.dropout import counter, dropout
 from helpers.models.initialization import build
 from helpers.models.latent import LatentAttention
+from helpers.models.mamba import Mamba
+from helpers.models.mamba2 import Mamba2
 
 __all__ = ["GPT", "GPTConfig", "build", "kept_by", "loss_sum"]
 
@@ -140,10 +142,11 @@ class GPT(nn.Module):
             step: the training step.
 
         Raises:
-            ValueError: a sequence is longer than the context.
+            ValueError: a sequence without given places is longer than the context.
         """
         config, (sequences, length) = self.config, x.shape[:2]
-        if length > config.context:
+        # With places of their own, the tokens of a row may be of several sequences.
+        if places is None and length > config.context:
             raise ValueError(
                 f"a sequence has {length} tokens, but the context allows {config.context}"
             )
@@ -178,6 +181,8 @@ class GPT(nn.Module):
 class Block(nn.Module):
     """A mixer, in which tokens see each other, and an MLP. Each adds its output to its input.
 
+    With mlp="none", a block has only the mixer.
+
     The mixer's attribute is named after its kind, so that a parameter's name shows the kind:
     `blocks.3.attention.out.weight`.
 
@@ -190,13 +195,16 @@ class Block(nn.Module):
         self.config, self.number, self.kind = config, number, config.mixer_of(number)
         self.add_module(f"{self.kind}_norm", make_norm(config, **place))
         self.add_module(self.kind, MIXERS[self.kind](config, **place))
-        self.mlp_norm = make_norm(config, **place)
-        self.mlp = MLPS[config.mlp](config, **place)
+        if config.mlp != "none":
+            self.mlp_norm = make_norm(config, **place)
+            self.mlp = MLPS[config.mlp](config, **place)
 
     def forward(self, x: torch.Tensor, positions: Positions, cache: BlockCache | None = None):
         norm, mixer = getattr(self, f"{self.kind}_norm"), getattr(self, self.kind)
         y = mixer(norm(x), positions, cache)  # (B, T, D)
         x = x + drop(y, self.config, positions, site=2 * self.number + 1)
+        if self.config.mlp == "none":
+            return x
         y = self.mlp(self.mlp_norm(x))
         return x + drop(y, self.config, positions, site=2 * self.number + 2)
 
@@ -230,7 +238,12 @@ class GELU(nn.Module):
         return self.down(functional.gelu(up, approximate="tanh"))
 
 
-MIXERS = {"attention": Attention, "latent": LatentAttention}
+MIXERS = {
+    "attention": Attention,
+    "latent": LatentAttention,
+    "mamba": Mamba,
+    "mamba2": Mamba2,
+}
 MLPS = {"swiglu": SwiGLU, "gelu": GELU}
 
 

@@ -6,8 +6,11 @@ import math
 import torch
 from torch import nn
 
+from helpers.models.ssm_values import log_decays, step_bias
+
 EMBEDDING_STD = 0.02  # GPT-2's
-RESIDUAL = ("attention.out.weight", "latent.out.weight", "mlp.down.weight")
+MIXERS = ("attention", "latent", "mamba", "mamba2")
+RESIDUAL = (*(f"{mixer}.out.weight" for mixer in MIXERS), "mlp.down.weight")
 
 
 def build(
@@ -41,7 +44,7 @@ def initialize(model: nn.Module, seed: int):
     Matrices are normal with a standard deviation of 1/√(inputs), so that activations keep their
     size at any width. Matrices that write into the residual stream are also divided by √(2 layers)
     (Radford et al. 2019, section 2.3). Embeddings and the head have 0.02. Biases are 0, the norms'
-    scales 1.
+    scales 1. State space models begin with the decays and steps of `ssm_values`.
 
     Args:
         model: a whole model or a stage. Its `config` makes first values, and its `plain_name` gives
@@ -54,6 +57,10 @@ def initialize(model: nn.Module, seed: int):
 
 def first_value(name: str, shape, seed: int, layers: int) -> torch.Tensor:
     """Make the whole initial tensor of the parameter with this name, in float64."""
+    if name.endswith("A_log"):
+        return log_decays(shape, generator_of(name, seed))
+    if name.endswith("delta.bias"):
+        return step_bias(shape, generator_of(name, seed))
     if name.endswith("bias"):
         return torch.zeros(shape, dtype=torch.float64)
     if len(shape) == 1:
@@ -64,6 +71,10 @@ def first_value(name: str, shape, seed: int, layers: int) -> torch.Tensor:
         std = 1 / math.sqrt(shape[1])
         if name.endswith(RESIDUAL):
             std /= math.sqrt(2 * layers)
+    return std * torch.randn(shape, generator=generator_of(name, seed), dtype=torch.float64)
+
+
+def generator_of(name: str, seed: int) -> torch.Generator:
+    """Make the generator of the parameter with this name."""
     digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
-    return std * torch.randn(shape, generator=generator, dtype=torch.float64)
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))

@@ -17,9 +17,10 @@ def parameters(config: GPTConfig) -> MixerParameters:
     made = w.query_rank or 0
     from_x = [made or queries, w.kv_rank, w.rope]  # rows of the matrices that read the token
     matrices = sum(from_x) * width + made * queries
-    matrices += heads * w.kv_rank * (w.nope + w.value) + heads * w.value * width
+    last = heads * w.value * width
+    matrices += heads * w.kv_rank * (w.nope + w.value) + last
     biases = made + w.kv_rank + w.rope + width if config.bias else 0
-    return MixerParameters(matrices=matrices, biases=biases, norms=made + w.kv_rank)
+    return MixerParameters(matrices=matrices, last=last, biases=biases, norms=made + w.kv_rank)
 
 
 def core_flops(config: GPTConfig, tokens: int, part: str) -> int:

@@ -17,12 +17,14 @@ class MixerParameters:
 
     Attributes:
         matrices: in the matrix products that each token takes part in: 2 FLOPs each in a forward.
+        last: those of them in the last matrix, which writes into the residual stream.
         biases: of the linear layers.
         norms: scales of the norms inside the mixer. The block's own norms do not count here.
         others: all the rest, whose products are in `core_flops`, or are no matrix products.
     """
 
     matrices: int
+    last: int
     biases: int = 0
     norms: int = 0
     others: int = 0

@@ -3,9 +3,12 @@
 from helpers.state.part import Part
 
 
+KEPT = "A_log"  # the decays of a state space model, as in the code of Mamba's authors
+
+
 def decays(part: Part) -> bool:
-    """Whether weight decay applies: the plain tensor has at least two dims.
+    """Whether weight decay applies: the plain tensor is a matrix, and not a state's decays.
 
     The local shape cannot decide: a flat range of a matrix has one dim.
     """
-    return len(part.shape) >= 2
+    return len(part.shape) >= 2 and not part.name.endswith(KEPT)

@@ -86,6 +86,36 @@ def test_a_checkpointed_block_is_recomputed():
     assert flops.recomputed == product  # the backward does not need the last layer's result
 
 
+class Product(torch.autograd.Function):
+    """A product by hand: in its forward, gradients are off."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        return gradient @ weight.mT, x.mT @ gradient
+
+
+def test_a_checkpointed_function_is_recomputed():
+    x, weight = (torch.randn(12, 12, requires_grad=True) for _ in "xw")
+
+    def block(x):
+        return Product.apply(x, weight).relu()
+
+    def step(forward):
+        return flops_of(lambda: forward(x).sum().backward())
+
+    product = 2 * 12**3
+    plain = step(block)
+    assert (plain.forward, plain.backward, plain.recomputed) == (product, 2 * product, 0)
+    again = step(lambda x: checkpoint(block, x, use_reentrant=False))
+    assert (again.forward, again.backward, again.recomputed) == (product, 2 * product, product)
+
+
 def test_without_gradients_all_is_forward():
     layer = nn.Linear(12, 9)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3 of transformers with dense MLPs, in float64, and their weights in our model."""
+"""transformers' DeepSeek-V2 and V3 with dense MLPs, in float64; their weights in our model."""
 
 from collections.abc import Mapping
 

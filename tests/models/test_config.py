@@ -81,7 +81,7 @@ def test_a_mixer_for_all_blocks_or_one_for_each():
     assert GPTConfig().mixer_of(1) == "attention"
     with pytest.raises(ValueError, match="1 mixers, but 2 layers"):
         GPTConfig(layers=2, mixer=("attention",))
-    with pytest.raises(ValueError, match="mixer must be one of attention, .*not 'rnn'"):
+    with pytest.raises(ValueError, match=r"mixer must be one of attention, .*not 'rnn'"):
         GPTConfig(layers=2, mixer=("attention", "rnn"))
 
 
@@ -97,6 +97,30 @@ def test_each_mixer_rotates_its_own_width():
     both = GPTConfig(mixer=("attention", "latent"), latent=latent, width=24)
     assert both.rotary_width == 6
     GPTConfig(mixer=("attention", "latent"), latent=latent, positions="learned")
+
+
+def test_blocks_without_mlps_have_no_inner_width():
+    assert GPTConfig(mlp="none").inner == 0
+    assert GPTConfig(mlp="none", hidden=7).inner == 0
+
+
+def test_rotary_positions_turn_a_share_of_a_head():
+    half = GPTConfig(width=32, heads=4, rotary_share=0.5)
+    assert (half.head_width, half.rotary_width) == (8, 4)
+    assert GPTConfig(width=32, heads=4).rotary_width == 8
+    assert GPTConfig(mixer="mamba").rotary_width == 0  # no head to turn
+    assert GPTConfig(width=32, heads=4, layers=2, mixer=("mamba", "attention")).rotary_width == 8
+    for share in (0, -0.5, 1.5, float("nan")):
+        with pytest.raises(ValueError, match="rotary_share must be above 0 and at most 1"):
+            GPTConfig(rotary_share=share)
+    with pytest.raises(ValueError, match=r"an even part of a head, but 0.375 of 8 is 3.0"):
+        GPTConfig(width=32, heads=4, rotary_share=0.375)
+
+
+def test_sizes_of_state_space_mixers_count_where_they_are_used():
+    with pytest.raises(ValueError, match="mamba2 heads of 64 channels do not divide 48"):
+        GPTConfig(width=24, layers=2, mixer=("attention", "mamba2"))
+    GPTConfig(width=24, mixer="mamba")
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1, 1.5, float("nan")])

@@ -14,6 +14,7 @@ from helpers.measure.memory import SavedTensors, memory_of, own, storages
 from helpers.models.config import CHOICES, PRESETS, GPTConfig
 from helpers.models.counts import (
     CONVENTIONS,
+    MIXERS,
     activation_bytes,
     block_activation_bytes,
     flops_per_token,
@@ -22,6 +23,7 @@ from helpers.models.counts import (
 )
 from helpers.models.gpt import GPT, build, loss_sum
 from helpers.models.latent_config import Latent
+from helpers.models.ssm_settings import MambaSettings
 
 PUBLISHED = json.loads(Path(__file__).with_name("published_counts.json").read_text())
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -39,6 +41,9 @@ def configs(draw):
         widths = {name: draw(st.integers(1, 5)) for name in ("kv_rank", "nope", "value")}
         rope, rank = draw(st.sampled_from([4, 6])), draw(st.sampled_from([None, 7]))
         latent = Latent(**widths, rope=rope, query_rank=rank)
+    if choices["mixer"] not in MIXERS:
+        choices["mixer"] = "mamba"
+    sizes = {name: draw(st.integers(1, 3)) for name in ("state", "expand", "convolution")}
     divisors = [kv_heads for kv_heads in range(1, heads + 1) if heads % kv_heads == 0]
     return GPTConfig(
         vocab=draw(st.sampled_from([5, 11])),
@@ -52,6 +57,7 @@ def configs(draw):
         bias=draw(st.booleans()),
         dropout=draw(st.sampled_from([0.0, 0.3])),
         latent=latent,
+        mamba=MambaSettings(**sizes, rank=draw(st.sampled_from([None, 2]))),
         **choices,
     )
 
@@ -130,6 +136,8 @@ def test_parameters_by_what_they_do(config):
             part = "norms"
         elif name.endswith("bias"):
             part = "biases"
+        elif "convolution" in name or name.endswith("A_log"):
+            part = "others"
         elif name.startswith("blocks") and ".mlp." not in name:
             part = "mixers" if parameter.dim() == 2 else "others"
         else:

@@ -215,6 +215,33 @@ def test_rotary_turns_pairs_by_their_angles():
     torch.testing.assert_close(turned, torch.stack(expected, -1), rtol=0, atol=1e-15)
 
 
+def test_a_share_of_a_head_is_turned():
+    cos, sin = rotary_table(5, 4, 100.0)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 5, 3, 10, generator=generator, dtype=torch.float64)
+    turned = rotate(x, cos, sin)
+    assert torch.equal(turned[..., 4:], x[..., 4:])
+    assert torch.equal(turned[..., :4], rotate(x[..., :4], cos, sin))
+
+
+def test_blocks_of_a_mixer_alone():
+    """x + attention(norm(x)), and nothing more."""
+    model = randomised(GPT(replace(KINDS["llama"], mlp="none", layers=1), dtype=torch.float64))
+    assert not any("mlp" in name for name, _ in model.named_parameters())
+    tokens = some_tokens(model.config)
+    block, positions = model.blocks["0"], model.locate(tokens)
+    x = model.embedding(tokens)
+    expected = x + block.attention(block.attention_norm(x), positions)
+    assert torch.equal(model(tokens), model.head(model.norm(expected)))
+
+
+def test_without_positions_earlier_tokens_are_a_set():
+    model = randomised(GPT(replace(KINDS["llama"], positions="none", layers=1)).double())
+    assert not any("positions" in name for name, _ in model.named_parameters())
+    first, other = model(torch.tensor([[1, 2, 3, 5], [3, 1, 2, 5]]))[:, -1]
+    torch.testing.assert_close(first, other, rtol=0, atol=1e-13)
+
+
 def test_order_matters_with_either_kind_of_positions():
     for config in (KINDS["llama"], KINDS["gpt2"]):
         model = randomised(GPT(config, dtype=torch.float64))

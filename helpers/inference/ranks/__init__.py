@@ -5,4 +5,8 @@ choice   the best token of logits that are cut by vocabulary
 decode   greedy decoding on the ranks of a Cluster: tokens, seconds, messages
 silent   the same work without messages, to measure what the messages cost
 cost     seconds per token from alpha and beta
+
+apart    prefill and decode on separate ranks, or together on each
+handover the blocks of a paged cache, from one rank to another
+streams  when each token came, and the longest time without one
 """

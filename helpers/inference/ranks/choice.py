@@ -9,6 +9,7 @@ choose the same token, and no rank has to announce its choice.
 import torch
 
 from helpers.comm.transport import GroupTransport
+from helpers.inference.sampling import check_numbers
 
 NO_TOKEN = -1.0
 
@@ -23,7 +24,7 @@ def best_token(logits: torch.Tensor, start: int, transport: GroupTransport) -> t
         start: the token of the first logit.
 
     Raises:
-        FloatingPointError: a logit is NaN; names the sequence. Every rank raises it.
+        NotANumber: no token can be chosen for a sequence. Every rank raises it.
     """
     own = torch.full((len(logits), 2), -torch.inf, dtype=torch.float64, device=logits.device)
     own[:, 1] = NO_TOKEN
@@ -34,7 +35,7 @@ def best_token(logits: torch.Tensor, start: int, transport: GroupTransport) -> t
     every = gather(own, transport)  # (N, B, 2)
     values, tokens = every[..., 0].T, every[..., 1].T  # (B, N)
     winner = first_largest(values)[:, None]  # lower ranks have lower tokens
-    check_numbers(values.gather(1, winner)[:, 0])
+    check_numbers(values.gather(1, winner))
     return tokens.gather(1, winner)[:, 0].long()
 
 
@@ -69,12 +70,3 @@ def first_largest(values: torch.Tensor) -> torch.Tensor:
     largest = values.amax(1, keepdim=True)  # NaN, if there is one
     same = (values == largest) | values.isnan()
     return same.to(torch.int8).argmax(1)
-
-
-def check_numbers(values: torch.Tensor):
-    if values.isnan().any():
-        sequence = int(values.isnan().nonzero()[0])
-        raise FloatingPointError(
-            f"the logits of sequence {sequence} contain NaN: no token can be chosen; "
-            "look for the first layer whose output is not finite"
-        )

@@ -83,7 +83,7 @@ def decode(
     Args:
         prompts: B lists of tokens, of any lengths above 0.
         new_tokens: how many tokens each prompt gets.
-        stop: a sequence ends after one of these tokens.
+        stop: a sequence ends after one of these tokens. The ranks go on until all have ended.
         count: count every message. This takes time: do not use `seconds` then.
 
     Raises:
@@ -120,8 +120,7 @@ def greedy(
     for row, prompt in enumerate(prompts):
         tokens[row, : len(prompt)] = torch.tensor(prompt)
     tokens = tokens.to(split.device)
-    ragged = len(set(lengths)) > 1
-    counts = lengths if ragged else None
+    counts = lengths if len(set(lengths)) > 1 else None
     alive = list(range(len(prompts)))
     for _ in range(new_tokens if prompts else 0):
         began = time.perf_counter()
@@ -135,8 +134,7 @@ def greedy(
         if not alive:
             break
         tokens = torch.tensor(chosen, device=split.device)[:, None]
-        finished = len(alive) < len(prompts)
-        counts = [int(row in alive) for row in range(len(prompts))] if finished else None
+        counts = None
     return found
 
 

@@ -94,7 +94,7 @@ class SplitModel:
                 tokens gets an arbitrary next token.
 
         Raises:
-            FloatingPointError: a logit is NaN.
+            NotANumber: no token can be chosen for a sequence. Every rank raises it.
             ValueError, CacheFull: as the model raises. Every rank raises it.
         """
         logits = self.model(tokens, cache=cache, counts=counts)  # (B, T, V/N)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from helpers.models.caches.allocator import BlockAllocator, OutOfBlocks
+from helpers.models.caches.gather import Workspace
 from helpers.models.caches.kept import Kept
 from helpers.models.caches.paged_batch import PagedBatch
 from helpers.models.caches.prefixes import Prefixes
@@ -61,6 +62,7 @@ class Paged:
 
     Attributes:
         sequences: those that are not freed.
+        workspace: the memory for a step's copies of one block of the model.
 
     Raises:
         ValueError: a size is out of its range, or prefixes cannot be shared, because a block of the
@@ -84,6 +86,7 @@ class Paged:
                 "prefixes cannot be shared: a recurrent block's state is of the whole text, not of "
                 "a block; use share_prefixes=False"
             )
+        self.workspace = Workspace()
         self.allocator = BlockAllocator(blocks)
         self.prefixes = Prefixes(block_size)
         self.sequences: list[PagedSequence] = []
@@ -95,7 +98,7 @@ class Paged:
 
     @property
     def bytes(self) -> int:
-        """The bytes of all tensors, used or not."""
+        """The bytes of all blocks and states, used or not. `workspace.bytes` is not part of it."""
         return self.store.bytes + self.states.bytes
 
     def sequence(self, tokens: Sequence[int] = ()) -> PagedSequence:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from helpers.models.caches.gather import Gather
 from helpers.models.caches.preallocated import Step, check_counts
 from helpers.models.caches.sequence import PagedSequence
 
@@ -74,8 +75,7 @@ class Pages:
 
     Attributes:
         step: places, mask and S.
-        table: (B M,) the block numbers of each sequence. Each has M of them, as many as S needs.
-        slots_read: M P.
+        gather: reads the blocks of each sequence, as many as S needs.
         slots: the block numbers and the slots of the new tokens, (B, T) each; or (real tokens,) if
             the batch is ragged. None: no sequence has any token.
         lines: (B,) the sequences' lines of states.
@@ -87,7 +87,7 @@ class Pages:
         # A short table is filled with the sequence's own blocks: no other sequence's NaN is read.
         rows = [(s.table + s.table[:1] * most)[:most] or [0] * most for s in sequences]
         table = paged.store.index(rows).reshape(len(sequences), most)
-        self.table, self.slots_read = table.flatten(), most * size
+        self.gather = Gather(paged.store, paged.workspace, table)
         self.lines = paged.store.index([s.line for s in sequences])
         if not most:
             self.slots = None
@@ -109,17 +109,17 @@ class PagedBlock:
         self.written: tuple[torch.Tensor, ...] | None = None
 
     def attend(self, core: Callable, q: torch.Tensor, *new: torch.Tensor) -> torch.Tensor:
-        step, every = self.pages.step, []
-        for rows, more in zip(self.rows, new, strict=True):
-            more = more.to(rows.dtype).transpose(1, 2)  # (B, T, heads, width)
-            if not isinstance(step.slots, slice):
-                more = more[step.slots[:2]]  # (real tokens, heads, width)
-            if self.pages.slots is not None:
-                rows[self.pages.slots] = more
-            blocks = rows.index_select(0, self.pages.table)  # (B M, P, heads, width)
-            found = blocks.view(len(q), self.pages.slots_read, *rows.shape[2:])[:, : step.length]
-            every.append(found.transpose(1, 2).to(q.dtype))  # (B, heads, S, width)
-        return core(q, *every, step.seen)
+        step = self.pages.step
+        with torch.no_grad():  # what is kept is data, not part of a graph
+            for rows, more in zip(self.rows, new, strict=True):
+                more = more.to(rows.dtype).transpose(1, 2)  # (B, T, heads, width)
+                if not isinstance(step.slots, slice):
+                    more = more[step.slots[:2]]  # (real tokens, heads, width)
+                if self.pages.slots is not None:
+                    rows[self.pages.slots] = more
+            every = self.pages.gather(self.number)
+        kept = (rows[:, :, : step.length].to(q.dtype) for rows in every)  # (B, heads, S, width)
+        return core(q, *kept, step.seen)
 
     def read(self) -> tuple[torch.Tensor, ...]:
         return self.paged.states.read(self.number, self.pages.lines)

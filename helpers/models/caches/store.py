@@ -19,7 +19,9 @@ class Store:
     Attributes:
         memory: (N, numbers in a block).
         rows: for each block of the model, by its number: a view (N, P, heads, width) of each tensor
-            that gets a row for every token.
+            that gets a row for every token. In memory a head's P rows follow each other, because
+            attention reads one head after the other.
+        starts: where each of these tensors starts in a row of the memory.
 
     Raises:
         ValueError: a size is out of its range.
@@ -34,13 +36,15 @@ class Store:
         per_token = sum(h * w for one in kept.values() for h, w in one.per_token)
         self.memory = torch.zeros(blocks, block_size * per_token, dtype=dtype, device=device)
         self.rows: dict[int, list[torch.Tensor]] = {}
+        self.starts: dict[int, list[int]] = {}
         start = 0
         for number, one in kept.items():
-            self.rows[number] = []
+            self.rows[number], self.starts[number] = [], []
             for heads, width in one.per_token:
                 size = block_size * heads * width
-                part = self.memory[:, start : start + size]
-                self.rows[number].append(part.unflatten(1, (block_size, heads, width)))
+                part = self.memory[:, start : start + size].unflatten(1, (heads, block_size, width))
+                self.rows[number].append(part.transpose(1, 2))
+                self.starts[number].append(start)
                 start += size
 
     @property
@@ -68,5 +72,6 @@ class Store:
                 0, self.index(new), self.memory.index_select(0, self.index(old))
             )
 
-    def index(self, blocks: Sequence[int]) -> torch.Tensor:
+    def index(self, blocks: Sequence) -> torch.Tensor:
+        """Make an index tensor of block numbers."""
         return torch.tensor(blocks, dtype=torch.int64, device=self.memory.device)

@@ -38,10 +38,9 @@ def scan(x, delta, A, B, C, h0=None) -> tuple[torch.Tensor, torch.Tensor]:
 class _Selective(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, delta, A, B, C, h0):
-        pieces = Pieces(x, delta, A, B, C)
-        y, states = pieces.forward(h0.mT)
+        y, states = Pieces(x, delta, A, B, C).forward(h0.mT)
         ctx.save_for_backward(x, delta, A, B, C, states[:-1])
-        return y.transpose(0, 1).contiguous(), states[-1].mT.contiguous()
+        return y, states[-1].mT.contiguous()
 
     @staticmethod
     @once_differentiable
@@ -51,13 +50,10 @@ class _Selective(torch.autograd.Function):
 
 
 class Pieces:
-    """The inputs with time first, and the buffers of a piece."""
+    """The inputs, and the buffers of a piece."""
 
     def __init__(self, x, delta, A, B, C):
-        self.x, self.delta, self.B, self.C = (
-            tensor.transpose(0, 1).contiguous() for tensor in (x, delta, B, C)
-        )
-        self.scaled = self.x * self.delta  # (L, B, D)
+        self.inputs = x, delta, B, C
         self.A = A.mT.contiguous()  # (N, D)
         self.shape = (x.shape[0], *self.A.shape)  # of a state: (B, N, D)
         self.length = x.shape[1]
@@ -66,33 +62,41 @@ class Pieces:
         self.a, self.h = self.buffer(), self.buffer()
 
     def buffer(self) -> torch.Tensor:
-        return self.x.new_empty(self.size, *self.shape)
+        return self.A.new_empty(self.size, *self.shape)
 
-    def bounds(self) -> list[tuple[int, int]]:
-        """First token, and last token + 1, of each piece."""
+    def spans(self) -> list[slice]:
+        """The tokens of each piece."""
         starts = range(0, self.length, self.size)
-        return [(start, min(start + self.size, self.length)) for start in starts]
+        return [slice(start, min(start + self.size, self.length)) for start in starts]
 
-    def states(self, start: int, end: int, before: torch.Tensor):
-        """Compute the decays and states of a piece into the buffers: (q, B, N, D) each."""
-        a, h = self.a[: end - start], self.h[: end - start]
-        torch.mul(self.delta[start:end].unsqueeze(2), self.A, out=a).exp_()
-        torch.mul(self.B[start:end].unsqueeze(3), self.scaled[start:end].unsqueeze(2), out=h)
+    def states(self, span: slice, before: torch.Tensor):
+        """Compute a piece's states into the buffers.
+
+        Args:
+            span: the tokens of the piece.
+            before: the state before the piece (B, N, D).
+
+        Returns:
+            The piece of x, delta, B and C, time first; Δ x; decays and states (q, B, N, D).
+        """
+        x, delta, B, C = (time_first(tensor[:, span]) for tensor in self.inputs)
+        scaled = delta * x  # (q, B, D)
+        a, h = self.a[: len(x)], self.h[: len(x)]
+        torch.mul(delta.unsqueeze(2), self.A, out=a).exp_()
+        torch.mul(B.unsqueeze(3), scaled.unsqueeze(2), out=h)
         for decay, state in zip(a.unbind(), h.unbind(), strict=True):
             before = state.addcmul_(decay, before)
-        return a, h
+        return x, delta, B, C, scaled, a, h
 
     def forward(self, before: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute y (L, B, D), and the state before each piece and after the last."""
-        y = torch.empty_like(self.x)
-        bounds = self.bounds()
-        states = self.x.new_empty(len(bounds) + 1, *self.shape)
+        """Compute y (B, L, D), and the state before each piece and after the last."""
+        x, *_ = self.inputs
+        y, spans = torch.empty_like(x), self.spans()
+        states = x.new_empty(len(spans) + 1, *self.shape)
         states[0] = before
-        for piece, (start, end) in enumerate(bounds):
-            _, h = self.states(start, end, states[piece])
-            torch.matmul(
-                self.C[start:end].unsqueeze(2), h, out=y[start:end].unsqueeze(2)
-            )  # (q, B, 1, N) (q, B, N, D)
+        for piece, span in enumerate(spans):
+            *_, C, _, _, h = self.states(span, states[piece])
+            y[:, span] = time_second((C.unsqueeze(2) @ h).squeeze(2))
             states[piece + 1] = h[-1]
         return y, states
 
@@ -104,30 +108,39 @@ class Pieces:
             dy: the gradient of y (B, L, D).
             later: the gradient of the last state (B, N, D).
         """
-        dy = dy.transpose(0, 1).contiguous()
-        dscaled, ddelta = torch.empty_like(self.x), torch.empty_like(self.x)
-        dA, dB, dC = (torch.zeros_like(tensor) for tensor in (self.A, self.B, self.C))
+        dx, ddelta, dB, dC = (torch.empty_like(tensor) for tensor in self.inputs)
+        dA, spans = torch.zeros_like(self.A), self.spans()
         total, product = self.buffer(), self.buffer()
-        for piece, (start, end) in reversed(list(enumerate(self.bounds()))):
-            span, q = slice(start, end), end - start
-            a, h = self.states(start, end, before[piece])
-            torch.matmul(h, dy[span].unsqueeze(3), out=dC[span].unsqueeze(3))
-            # the adjoint λ of the piece; `later` is what the next token hands back
-            adjoint = torch.mul(self.C[span].unsqueeze(3), dy[span].unsqueeze(2), out=total[:q])
+        for piece in reversed(range(len(spans))):
+            span = spans[piece]
+            x, delta, B, C, scaled, a, h = self.states(span, before[piece])
+            out = time_first(dy[:, span])
+            dC[:, span] = time_second((h @ out.unsqueeze(3)).squeeze(3))
+            # The adjoint λ of the piece. `later` is the share of the next token.
+            adjoint = torch.mul(C.unsqueeze(3), out.unsqueeze(2), out=total[: len(x)])
             each, decays = adjoint.unbind(), a.unbind()
             each[-1].add_(later)
-            for t in range(q - 1, 0, -1):
+            for t in range(len(x) - 1, 0, -1):
                 each[t - 1].addcmul_(decays[t], each[t])
             later = decays[0] * each[0]
-            torch.matmul(adjoint, self.scaled[span].unsqueeze(3), out=dB[span].unsqueeze(3))
-            torch.matmul(self.B[span].unsqueeze(2), adjoint, out=dscaled[span].unsqueeze(2))
+            dB[:, span] = time_second((adjoint @ scaled.unsqueeze(3)).squeeze(3))
+            dscaled = (B.unsqueeze(2) @ adjoint).squeeze(2)
             # The gradient of Δ A is λ_t h_(t-1) a_t.
             a[0].mul_(before[piece])
             a[1:].mul_(h[:-1])
             a.mul_(adjoint)
-            torch.sum(torch.mul(a, self.A, out=product[:q]), 2, out=ddelta[span])
-            dA += torch.mul(a, self.delta[span].unsqueeze(2), out=product[:q]).sum((0, 1))
-        ddelta.addcmul_(dscaled, self.x)
-        dx = dscaled.mul_(self.delta)
-        by_sequence = (g.transpose(0, 1) for g in (dB, dC))
-        return dx.transpose(0, 1), ddelta.transpose(0, 1), dA.mT, *by_sequence, later.mT
+            by_delta = torch.mul(a, self.A, out=product[: len(x)]).sum(2)
+            ddelta[:, span] = time_second(by_delta.addcmul_(dscaled, x))
+            dx[:, span] = time_second(dscaled.mul_(delta))
+            dA += torch.mul(a, delta.unsqueeze(2), out=product[: len(x)]).sum((0, 1))
+        return dx, ddelta, dA.mT, dB, dC, later.mT
+
+
+def time_first(x: torch.Tensor) -> torch.Tensor:
+    """Copy (B, q, D) into (q, B, D)."""
+    return x.transpose(0, 1).contiguous()
+
+
+def time_second(x: torch.Tensor) -> torch.Tensor:
+    """View (q, B, D) as (B, q, D)."""
+    return x.transpose(0, 1)

@@ -48,7 +48,7 @@ CASES = [
     some_logits(9, 1),
     ties(),
     ties().float() - 1e30,
-    torch.tensor([[float("-inf")] * 6, [float("inf")] * 6], dtype=torch.float64),
+    torch.tensor([[float("-inf")] * 5 + [1.0]], dtype=torch.float64),
     torch.full((2, 40), -1e9, dtype=torch.bfloat16),
 ]
 
@@ -71,12 +71,13 @@ def test_a_token_above_the_exact_integers_of_float32():
 
 
 @pytest.mark.parametrize("token", [0, 8])
-def test_not_a_number_is_an_error_on_every_rank(token):
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_what_cannot_be_chosen_is_an_error_on_every_rank(token, wrong):
     """Here the other rank's logits are larger than each number of the rank with NaN."""
     logits = some_logits(3, 9)
-    logits[1:, token] = torch.nan
+    logits[1:, token] = wrong
     logits[:, 8 - token] = 1e6
-    with pytest.raises(WorkerError, match="logits of sequence 1 contain NaN") as caught:
+    with pytest.raises(WorkerError, match=r"NotANumber: sequence 1, 2 of the batch") as caught:
         launch(choose, 2, device="cpu", cases=[logits])
     assert "failed the same way" in str(caught.value)
 

@@ -156,7 +156,7 @@ def test_what_a_batch_refuses(model):
     with pytest.raises(ValueError, match="a count of 4"):
         batch.begin(3, [4])
     assert paged.free_blocks == 40
-    assert batch.bytes == paged.bytes
+    assert batch.bytes == paged.bytes == paged.store.bytes
 
 
 @torch.no_grad()
@@ -198,3 +198,12 @@ def test_steps_without_tokens(model):
     found = model(tokens.expand(2, 4), cache=paged.batch(sequences), counts=[0, 4])
     torch.testing.assert_close(found[1], model(tokens)[0], **EXACT)
     assert [one.length for one in sequences] == [0, 4]
+
+
+def test_what_is_kept_is_not_part_of_a_graph(model):
+    """A forward outside of no_grad works, step after step."""
+    paged, tokens = paged_of(model), some_tokens(2, 6)
+    sequences = [paged.sequence(), paged.sequence()]
+    found = [model(part, cache=paged.batch(sequences)) for part in tokens.split(2, 1)]
+    assert not paged.store.memory.requires_grad
+    torch.testing.assert_close(torch.cat(found, 1), model(tokens), **EXACT)

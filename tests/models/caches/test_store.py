@@ -24,6 +24,8 @@ def test_the_views_cover_the_memory_once():
         [],
         [(4, 2, 1, 2)],
     ]
+    assert store.rows[3][0].stride() == (26, 3, 2 * 3, 1)  # a head's slots follow each other
+    assert store.starts == {3: [0, 12], 7: [], 9: [22]}
     assert store.memory.count_nonzero() == 0
     for rows in store.rows.values():
         for row in rows:

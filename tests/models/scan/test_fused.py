@@ -20,7 +20,7 @@ def test_pieces_of_any_size_give_the_recurrence(monkeypatch, length, tokens):
     inputs = inputs_of(length)
     one = inputs[-1].numel() * inputs[-1].element_size()  # bytes of a state
     monkeypatch.setattr(fused, "BYTES", tokens * one)
-    pieces = fused.Pieces(*inputs[:-1]).bounds()
+    pieces = fused.Pieces(*inputs[:-1]).spans()
     assert len(pieces) == -(-length // tokens)
     assert_same(with_gradients(fused.scan, inputs), with_gradients(without_skip, inputs))
 

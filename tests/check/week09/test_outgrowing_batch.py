@@ -1,0 +1,79 @@
+"""The outgrowing batch: the solution passes; each common mistake gets its own hint."""
+
+import math
+
+import pytest
+
+from helpers import check
+from helpers.check.week09.outgrowing_batch import CASES, right_batch
+from notebooks.solutions import week09
+
+
+def formula(params=True, cache=None, to=lambda x: math.floor(x) + 1):
+    """The solution with a wrong part: `params` and `cache` change the two numbers of bytes."""
+
+    def solve(p, param_bytes, layers, width, heads, kv_heads, tokens, number_bytes):
+        sequence = 2 * layers * kv_heads * (width // heads) * tokens * number_bytes
+        given = {"heads": heads, "kv_heads": kv_heads, "layers": layers, "tokens": tokens}
+        given |= {"number_bytes": number_bytes, "param_bytes": param_bytes}
+        top = p * param_bytes if params is True else params(p, given)
+        bottom = sequence if cache is None else cache(sequence, given)
+        return to(top / bottom)
+
+    return solve
+
+
+def test_the_solution_passes():
+    verdict = check.outgrowing_batch(week09.outgrowing_batch)
+    assert verdict, verdict
+    assert check.outgrowing_batch(formula())
+
+
+def test_the_answer_is_the_first_batch_with_more_bytes():
+    for _, arguments in CASES:
+        params, param_bytes, *shape, tokens, number_bytes = arguments
+        batch = right_batch(*arguments)
+        few, enough = (
+            week09.cache_bytes(*shape, n, tokens, number_bytes) for n in (batch - 1, batch)
+        )
+        assert few <= params * param_bytes < enough
+
+
+@pytest.mark.parametrize(
+    ("mistake", "hint"),
+    [
+        (formula(to=math.floor), "the weights still have more"),
+        (formula(to=math.ceil), "both have the same bytes"),
+        (formula(to=lambda x: x), "Sequences are whole"),
+        (formula(to=lambda x: math.nan), "Sequences are whole"),
+        (formula(to=lambda x: math.inf), "Sequences are whole"),
+        (formula(cache=lambda b, n: b / 2), "a key, and what else"),
+        (formula(cache=lambda b, n: b * n["heads"] / n["kv_heads"]), "Queries are not kept"),
+        (formula(cache=lambda b, n: b / n["layers"]), "Each layer"),
+        (formula(cache=lambda b, n: b / n["tokens"]), "all its tokens"),
+        (formula(cache=lambda b, n: b / n["number_bytes"]), "has a number of the cache"),
+        (formula(params=lambda p, n: p), "more than one byte"),
+        # the same size for both, whichever it is
+        (formula(cache=lambda b, n: b * n["param_bytes"] / n["number_bytes"]), "its own bytes"),
+        (
+            formula(params=lambda p, n: p, cache=lambda b, n: b / n["number_bytes"]),
+            "its own bytes",
+        ),
+        (formula(params=lambda p, n: p * n["number_bytes"]), "its own bytes"),
+        (formula(to=lambda x: math.floor(x) + 3), "A smaller batch is enough"),
+        (formula(to=lambda x: 0), "What does a sequence keep"),
+        (formula(to=lambda x: None), "a number of sequences"),
+        (formula(to=lambda x: False), "a number of sequences"),
+    ],
+)
+def test_each_mistake_is_told(mistake, hint):
+    verdict = check.outgrowing_batch(mistake)
+    assert verdict.status == "wrong", verdict
+    assert hint in verdict.hint, verdict
+
+
+def test_a_stub_is_told_apart():
+    def stub(params, param_bytes, layers, width, heads, kv_heads, tokens, number_bytes):
+        raise NotImplementedError
+
+    assert check.outgrowing_batch(stub).status == "not written yet"

@@ -1,0 +1,118 @@
+"""The runner computes what it is told, and chooses tokens as `generate` does."""
+
+import pytest
+import torch
+
+from helpers.inference.engine.request import Request
+from helpers.inference.engine.runner import Piece, Runner
+from helpers.inference.generate import generate
+from helpers.inference.sampling import NotANumber, Sampling
+
+WARM = Sampling(temperature=1.5, top_k=9)
+REQUESTS = [
+    Request(4, [3, 7, 1, 1, 12], 6),
+    Request(9, [5], 6, sampling=WARM, seed=3),
+    Request(2, [2, 9, 9, 0, 4, 18, 6], 6, sampling=Sampling(temperature=0.7)),
+]
+
+
+def expected_of(model, request):
+    [found] = generate(
+        model, [request.prompt], request.new_tokens, sampling=request.sampling, seeds=[request.seed]
+    )
+    return found.tokens
+
+
+def piece(request, tokens, place):
+    return Piece(number=request.number, tokens=tokens, request=request, place=place)
+
+
+def serve(runner, requests, steps, padding=0):
+    """Prefill all prompts at once, then decode."""
+    for request in requests:
+        assert runner.start(request.number, request.prompt) == 0
+    pieces = [piece(r, r.prompt, len(r.prompt)) for r in requests]
+    tokens = {request.number: [] for request in requests}
+    for _ in range(steps):
+        found = runner.step(pieces, padding)
+        for number, token in found.items():
+            tokens[number].append(token)
+        pieces = [
+            piece(r, tokens[r.number][-1:], len(r.prompt) + len(tokens[r.number])) for r in requests
+        ]
+    return tokens
+
+
+@pytest.mark.parametrize("padding", [0, 2])
+def test_tokens_are_those_of_generate(model, padding):
+    runner = Runner(model, 20, 4)
+    assert runner.packs
+    found = serve(runner, REQUESTS, 6, padding)
+    assert found == {request.number: expected_of(model, request) for request in REQUESTS}
+
+
+def test_a_padded_batch_gives_the_same_tokens(llama):
+    runner = Runner(llama, 20, 4)
+    runner.packs = False  # as for a model with states of fixed size
+    found = serve(runner, REQUESTS, 6)
+    assert found == {request.number: expected_of(llama, request) for request in REQUESTS}
+
+
+def test_a_piece_of_a_prompt_gives_no_token(llama):
+    runner, request = Runner(llama, 20, 4), REQUESTS[2]
+    runner.start(2, request.prompt)
+    assert runner.step([Piece(number=2, tokens=request.prompt[:3])]) == {}
+    runner.start(4, REQUESTS[0].prompt)
+    rest = piece(request, request.prompt[3:], 7)
+    found = runner.step([Piece(number=4, tokens=REQUESTS[0].prompt[:2]), rest])
+    assert found == {2: expected_of(llama, request)[0]}
+
+
+def test_blocks_are_held_and_given_back(llama):
+    runner = Runner(llama, 20, 4)
+    assert (runner.blocks, runner.free, runner.block_size) == (20, 20, 4)
+    serve(runner, REQUESTS, 1)
+    assert [runner.held(n) for n in (4, 9, 2)] == [2, 1, 2]
+    assert runner.free == 15
+    runner.release(4)
+    assert runner.free == 17
+    runner.release_all()
+    assert runner.free == 20
+    assert not runner.sequences
+
+
+def test_a_known_prompt_is_shared_and_not_held_alone(llama):
+    runner, prompt = Runner(llama, 20, 4, share_prefixes=True), [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    first, second = Request(0, prompt, 4), Request(1, prompt, 4)
+    assert runner.start(0, prompt) == 0
+    [token] = runner.step([piece(first, prompt, 9)]).values()
+    assert runner.start(1, prompt) == 8
+    assert (runner.held(0), runner.held(1), runner.free) == (1, 0, 17)
+    assert runner.step([piece(second, prompt[8:], 9)]) == {1: token}
+    assert token == expected_of(llama, first)[0]
+
+
+def test_a_first_piece_is_not_registered_as_if_it_were_whole(llama):
+    runner, prompt = Runner(llama, 20, 4, share_prefixes=True), list(range(12))
+    runner.start(0, prompt)
+    runner.step([Piece(number=0, tokens=prompt[:8])])
+    assert runner.start(1, prompt) == 0
+
+
+def test_nan_ends_one_request_alone(make_model):
+    model = make_model()
+    with torch.no_grad():
+        model.embedding.weight[18] = float("nan")
+        model.head.weight = torch.nn.Parameter(model.head.weight.nan_to_num())
+    runner = Runner(model, 20, 4)
+    found = serve(runner, [REQUESTS[0], Request(2, [2, 18], 3), REQUESTS[1]], 1)
+    assert found[2] == [NotANumber.text]
+    assert found[4] == expected_of(model, REQUESTS[0])[:1]
+    assert found[9] == expected_of(model, REQUESTS[1])[:1]
+
+
+def test_dropout_is_off_and_the_model_is_left_as_it_was(make_model):
+    model = make_model(dropout=0.5).train()
+    expected = expected_of(model, REQUESTS[0])
+    assert serve(Runner(model, 20, 4), REQUESTS[:1], 6)[4] == expected
+    assert model.training

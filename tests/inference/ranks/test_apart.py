@@ -1,0 +1,155 @@
+"""Prefill and decode apart, and together: each request gets the tokens of one process."""
+
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helpers.inference.ranks.apart import Rank, serve_apart, serve_together
+from helpers.inference.ranks.handover import Sender
+from helpers.inference.ranks.streams import Arrival, Streams
+from helpers.models.config import GPTConfig
+from helpers.models.gpt import build
+from helpers.plans.handover import handover_bytes
+from helpers.runtime.cluster import Cluster
+from helpers.runtime.failure import WorkerError
+
+CONFIG = GPTConfig(vocab=19, context=64, width=16, heads=4, kv_heads=2, layers=2)
+REQUESTS = [
+    Arrival(prompt=(1, 2, 3), new_tokens=30),
+    Arrival(prompt=(4,), new_tokens=1, at=0.02),
+    Arrival(prompt=tuple(n % 19 for n in range(40)), new_tokens=5, at=0.03),
+    Arrival(prompt=(7, 8, 9, 10, 11), new_tokens=25),
+    Arrival(prompt=(5, 5), new_tokens=12, at=0.01),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster(2, device="cpu") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = build(CONFIG, 0, torch.float64)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=generator).double()
+    return model
+
+
+@torch.no_grad()
+def alone(model, request):
+    tokens = list(request.prompt)
+    for _ in range(request.new_tokens):
+        tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
+    return tokens[len(request.prompt) :]
+
+
+@pytest.mark.parametrize("blocks", [12, 40], ids=["one long request at a time", "room for all"])
+@pytest.mark.parametrize("serve", [serve_together, serve_apart])
+def test_tokens_are_those_of_one_process(cluster, model, serve, blocks):
+    ranks = cluster.run(serve, model=model, requests=REQUESTS, blocks=blocks, block_size=4)
+    every = Streams.of_all(ranks)
+    assert {n: s.tokens for n, s in every.streams.items()} == {
+        n: alone(model, request) for n, request in enumerate(REQUESTS)
+    }
+    for request, stream in zip(REQUESTS, every.streams.values(), strict=True):
+        assert stream.arrival == request.at <= stream.times[0] + 1e-3  # of one machine's clocks
+        assert stream.times == sorted(stream.times)
+        assert len(stream.times) == request.new_tokens
+    if serve is serve_together:
+        assert [list(rank.streams) for rank in ranks] == [[0, 4, 2], [3, 1]]
+        return
+    assert (ranks[0].streams, list(ranks[1].streams)) == ({}, [0, 3, 4, 1, 2])
+    assert set(ranks[1].interrupted) == {0}  # nobody waits for a prompt
+    sizes = {"layers": 2, "key_heads": 2, "head_width": 4, "block_size": 4, "number_bytes": 8}
+    assert ranks[0].handed == {
+        n: handover_bytes(tokens=len(request.prompt), **sizes) for n, request in enumerate(REQUESTS)
+    }
+
+
+def test_together_a_prompt_interrupts_the_streams_of_its_rank(cluster, model):
+    """Both prompts are there at the beginning, so the second one is read between two steps."""
+    requests = [Arrival(prompt=(1, 2, 3), new_tokens=4), Arrival(prompt=(9,), new_tokens=1)]
+    requests += [replace(request, prompt=request.prompt * 5) for request in requests]
+    ranks = cluster.run(serve_together, model=model, requests=requests, blocks=40)
+    assert [rank.interrupted for rank in ranks] == [[15, 0, 0], []]
+
+
+def test_a_first_prompt_interrupts_nobody(model):
+    rank = Rank(model, REQUESTS, 40, 4)
+    sequence, token = rank.read(0)
+    rank.admit(0, sequence, token, 0.0)
+    rank.step(lambda: 1.0)
+    rank.read(2)
+    rank.step(lambda: 2.0)
+    rank.step(lambda: 3.0)
+    assert rank.result.interrupted == [0, 40, 0]
+    assert rank.result.streams[0].times == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_blocks_come_back(model):
+    rank = Rank(model, [Arrival(prompt=(1, 2, 3), new_tokens=6)] * 2, 4, 4)
+    assert rank.needed(0) == 2  # 8 tokens are read; the last new one is not
+    for number in (0, 1):
+        assert rank.has_room(number)
+        rank.admit(number, *rank.read(number), 0.0)
+    assert not rank.has_room(0)
+    for _ in range(5):
+        rank.step(lambda: 1.0)
+    assert not rank.running
+    assert rank.paged.free_blocks == 4
+
+
+def test_no_requests(cluster, model):
+    for serve in (serve_together, serve_apart):
+        ranks = cluster.run(serve, model=model, requests=[], blocks=4)
+        assert Streams.of_all(ranks) == Streams({}, [], {})
+
+
+@pytest.mark.parametrize("serve", [serve_together, serve_apart])
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (Arrival(prompt=(), new_tokens=3), "request 1 has 0 tokens and asks for 3; both must be"),
+        (Arrival(prompt=(1,), new_tokens=0), "request 1 has 1 tokens and asks for 0"),
+        (Arrival(prompt=(1,) * 60, new_tokens=6), "request 1 has 66 tokens, the context is 64"),
+        (Arrival(prompt=(1,) * 30, new_tokens=4), "request 1 needs 9 blocks, but there are 8"),
+    ],
+)
+def test_requests_that_do_not_fit(cluster, model, serve, request_, said):
+    with pytest.raises(WorkerError, match=said):
+        cluster.run(serve, model=model, requests=[REQUESTS[0], request_], blocks=8, block_size=4)
+
+
+def test_apart_needs_two_ranks(model):
+    with Cluster(1, device="cpu") as one:
+        with pytest.raises(WorkerError, match="needs two ranks, not 1"):
+            one.run(serve_apart, model=model, requests=[], blocks=4)
+        ranks = one.run(serve_together, model=model, requests=REQUESTS[:1], blocks=16)
+        assert ranks[0].streams[0].tokens == alone(model, REQUESTS[0])
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_is_named_and_the_next_call_works(cluster, model, victim):
+    def killed(worker, **given):
+        def die(*_):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        if worker.rank == victim:
+            if victim:
+                Rank.step = die
+            else:
+                Sender.finish = die
+        return serve_apart(worker, **given)
+
+    given = {"model": model, "requests": REQUESTS, "blocks": 40}
+    with pytest.raises(WorkerError, match=f"rank {victim} was killed by SIGKILL"):
+        cluster.run(killed, timeout=20, **given)
+    ranks = cluster.run(serve_apart, **given)
+    assert ranks[1].streams[3].tokens == alone(model, REQUESTS[3])
