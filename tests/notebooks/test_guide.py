@@ -36,7 +36,7 @@ def test_a_page_has_its_sections_and_fits_on_one_page(page):
     text = page.read_text(encoding="utf-8")
     assert re.findall(r"^## (.*)$", text, re.M) == SECTIONS
     assert len(text.split()) < 550
-    assert all(len(line) <= 120 for line in text.splitlines())
+    assert all(len(line) <= 125 for line in text.splitlines())
 
 
 def test_exercises_that_are_named_exist():
