@@ -7,6 +7,7 @@ import torch
 
 from helpers.inference.generate import Generated, check_prompt, generate, stream
 from helpers.inference.sampling import NotANumber, Sampling
+from helpers.models.caches.paged import Paged
 from helpers.models.caches.preallocated import Growing, Preallocated
 from helpers.models.gpt import kept_by
 from tests.models.copied import copy_of
@@ -108,6 +109,29 @@ def test_a_cache_may_hold_a_part_of_each_prompt(llama):
     handle.remove()
     assert read == [2, 1, 1, 1, 1]  # 5 - 3 tokens were left at most
     assert [one.tokens for one in found] == [one.tokens for one in generate(llama, PROMPTS, 5)]
+
+
+def test_a_paged_cache_may_share_the_beginnings_of_prompts(llama):
+    paged = Paged(kept_by(llama), 20, 4, torch.float64, share_prefixes=True)
+    first = paged.sequence(PROMPTS[2])
+    [alone] = generate(llama, PROMPTS[2:3], 5, cache=paged.batch([first]))
+    paged.register(first, alone.prompt + alone.tokens)
+    prompts = [alone.prompt, alone.prompt[:8] + [1], PROMPTS[0]]
+    sequences = [paged.sequence(prompt) for prompt in prompts]
+    assert [one.length for one in sequences] == [8, 8, 0]
+    found = generate(llama, prompts, 5, cache=paged.batch(sequences))
+    assert_same(found, generate(llama, prompts, 5))
+
+
+def test_out_of_blocks_ends_the_longest_request_and_no_other(llama):
+    paged = Paged(kept_by(llama), 5, 4, torch.float64)
+    cache = paged.batch([paged.sequence() for _ in range(2)])
+    found = generate(llama, [PROMPTS[2], PROMPTS[0]], [9, 4], cache=cache)
+    full = generate(llama, [PROMPTS[2], PROMPTS[0]], [9, 4])
+    assert found[0].tokens == full[0].tokens[:4]
+    assert found[0].reason.startswith("error: ")
+    assert "block" in found[0].reason
+    assert_same(found[1:], full[1:])
 
 
 def test_a_cache_that_does_not_fit_the_prompts(llama):
