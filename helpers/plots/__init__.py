@@ -18,6 +18,7 @@ _PLACE = {
     "heat": "heatmap",
     "contours": "contour",
     "pictures": "gallery",
+    "blocks": "blocks",
     "pipelines": "pipeline",
     "Stepper": "stepper",
     "use": "pyplot",
