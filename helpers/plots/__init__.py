@@ -18,7 +18,7 @@ _PLACE = {
     "heat": "heatmap",
     "contours": "contour",
     "pictures": "gallery",
-    "blocks": "blocks",
+    "blocks": "paging",
     "pipelines": "pipeline",
     "Stepper": "stepper",
     "use": "pyplot",

@@ -196,9 +196,9 @@ class Paged:
 
         Args:
             names: of the sequences, in their order; by default their numbers.
-            options: those of `helpers.plots.blocks.blocks`.
+            options: those of `helpers.plots.blocks`.
         """
-        from helpers.plots.blocks import blocks
+        from helpers.plots.paging import blocks
 
         rows = list(enumerate(self.sequences))
         found = {

@@ -5,7 +5,7 @@ import warnings
 import pytest
 from matplotlib.colors import to_hex
 
-from helpers.plots.blocks import BOX, GAP, blocks
+from helpers.plots.paging import BOX, GAP, blocks
 from helpers.plots.style import SERIES_COLORS
 
 SEQUENCES = {"a": ([0, 1, 3], 10), "b": ([0, 1], 7), "c": ([5], 0)}
