@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from helpers.precision.fused_adam.interpret import interpreted
+from helpers.measure.kernels.interpret import interpreted
 
 BLOCK = 8
 KINDS = ("p", "m", "v", "low")
