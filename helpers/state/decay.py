@@ -2,7 +2,6 @@
 
 from helpers.state.part import Part
 
-
 KEPT = "A_log"  # the decays of a state space model, as in the code of Mamba's authors
 
 
