@@ -17,6 +17,7 @@ DRAWINGS = (
     "pipeline",
     "zero",
     "adam",
+    "decoding",
     "scan",
 )
 BYTES = 60_000

@@ -4,6 +4,7 @@ draws        random numbers that depend on a request's seed and a token's place 
 sampling     the next token from logits: greedy, temperature, top-k, top-p
 reading      a model reads the next tokens of several sequences, each with its own length
 generate     several prompts at once, greedily or at random; one prompt as a stream
+completion   text that grows in a notebook cell, byte by byte
 accept       speculative decoding's arithmetic: accept or resample
 speculative  a small model guesses tokens, the target checks all of them in one forward
 decoder      the same weights in fewer operators

@@ -49,6 +49,7 @@ class Mamba2(nn.Module):
         self.skip = nn.Parameter(torch.empty(heads, **place))
         self.gated_norm = GatedNorm(channels, settings.groups, config.norm_eps, **place)
         self.out = nn.Linear(channels, width, bias=bias, **place)
+        self.over_tokens = ssd  # others may replace it
 
     @staticmethod
     def kept(config: GPTConfig) -> Kept:
@@ -84,7 +85,7 @@ class Mamba2(nn.Module):
         A, D = -torch.exp(wide(self.A_log)), wide(self.skip)
         h = h if h is None else h.to(x.dtype)
         if h is None or u.shape[1] > 1:
-            y, h = ssd(x, delta, A, B, C, D, h, chunk=self.settings.chunk)
+            y, h = self.over_tokens(x, delta, A, B, C, D, h, chunk=self.settings.chunk)
         else:
             y, h = ssd_step(x[:, 0], delta[:, 0], A, B[:, 0], C[:, 0], D, h)
             y = y[:, None]

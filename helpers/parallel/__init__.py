@@ -5,6 +5,7 @@ trainer    a step: count, engine, pending sums, norm, update, publish
 recipe     names the seams; the empty recipe is the single process
 composed   fills the seams by a layout: tensor, then pipeline, then data parallel
 tensor/    transforms: layers cut over the axis "tp"
+cut_sequence/  state space models on a sequence cut over ranks
 pipeline/  a transform that cuts the model into stages, and the engine that runs their schedule
 engines/   order forward and backward
 owners/    hold parameters, gradients and optimizer state; ddp/ has the replicated owners

@@ -25,6 +25,7 @@ BENCHMARKS = (
     "pipeline",
     "scaling",
     "adam",
+    "decoding",
     "scan",
 )
 

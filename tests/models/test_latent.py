@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from helpers.measure.memory import SavedTensors
 from helpers.models import latent
 from helpers.models.caches.preallocated import Growing
 from helpers.models.config import GPTConfig
@@ -188,13 +189,16 @@ def test_what_is_kept(widths):
 
 @every_attention
 @pytest.mark.parametrize("recompute", ["selective", "full"])
-def test_recomputing_changes_nothing(attention, recompute):
+def test_recomputing_changes_no_gradient_and_saves_less(attention, recompute):
     config = config_of(WIDTHS["queries compressed"], attention=attention, bias=True)
-    gradients = []
+    gradients, kept = [], []
     for one in (config, replace(config, recompute=recompute)):
-        model = randomised(GPT(one, torch.float64)).train()
-        loss_sum(model(some_tokens()), some_tokens(seed=1))[0].backward()
+        model, saved = randomised(GPT(one, torch.float64)).train(), SavedTensors(dict)
+        with saved:
+            loss_sum(model(some_tokens()), some_tokens(seed=1))[0].backward()
+        kept.append(saved.peak)
         gradients.append({name: p.grad for name, p in model.named_parameters()})
+    assert kept[1] < kept[0]
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, rtol=0, atol=1e-13)
 

@@ -2,6 +2,7 @@
 
 weights  a model's matrices, fused and arranged for products with few rows
 rows     a block's arithmetic without attention, in shared buffers
+slots    keys and values of all blocks, without gaps
 attend   attention of one token per sequence
 decoder  a batch of sequences that start together, greedily
 fused    the model's forward on these weights, with any cache

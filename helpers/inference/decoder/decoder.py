@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from helpers.inference.decoder.attend import attend_one
 from helpers.inference.decoder.rows import Rows
+from helpers.inference.decoder.slots import Slots
 from helpers.inference.decoder.weights import Weights
 from helpers.models.caches.cache import CacheFull
 from helpers.models.gpt import GPT
@@ -43,26 +44,28 @@ class Decoder:
                 f"capacity must be from 1 to the context of {config.context}, not {capacity}"
             )
         self.config, self.sequences, self.capacity = config, sequences, capacity
-        shape = (config.layers, 2, sequences, config.key_heads, capacity, config.head_width)
+        like = self.weights.embedding
         with torch.inference_mode():
-            self._cache = self.weights.embedding.new_zeros(shape)
+            self._slots = Slots(config, sequences, capacity, like)
             self._rows = Rows(self.weights, sequences)
-            self._attended = self._rows.queries.new_empty(self._rows.queries.shape)
-        self._slots = 0  # S
+            self._attended = like.new_empty(self._rows.queries.shape)
+            # 0 for a slot that is in use, -inf for the others; one row for each head.
+            pairs = sequences * config.key_heads
+            self._bias = like.new_full((pairs, 1, capacity), float("-inf"))
+        self._used = 0  # S
         self._start: torch.Tensor | None = None  # (B,), each sequence's first slot; None: all 0
-        self._hidden: torch.Tensor | None = None  # (B K, 1, C): -inf for slots before the start
 
     @property
     def bytes(self) -> int:
         """The bytes of the weights' copy and of the cache."""
-        return self.weights.bytes + self._cache.nbytes
+        return self.weights.bytes + self._slots.bytes
 
     @property
     def lengths(self) -> list[int]:
         """The tokens of each sequence so far."""
         if self._start is None:
-            return [self._slots] * self.sequences
-        return [self._slots - start for start in self._start.tolist()]
+            return [self._used] * self.sequences
+        return [self._used - start for start in self._start.tolist()]
 
     @torch.inference_mode()
     def prefill(self, tokens: torch.Tensor, counts: Sequence[int] | None = None) -> torch.Tensor:
@@ -77,18 +80,23 @@ class Decoder:
             CacheFull: T is more than the capacity.
         """
         counts = self._check(tokens, counts)
-        longest, device = max(counts), self._cache.device
-        self._slots, self._start, self._hidden = 0, None, None
+        longest, device = max(counts), self._bias.device
+        self._used, self._start = 0, None
+        self._slots.clear(longest)
+        self._bias.fill_(float("-inf"))
         tokens, places, seen = tokens[:, :longest], torch.arange(longest, device=device), None
         if min(counts) < longest:
-            start = longest - torch.tensor(counts, device=device)
+            self._start = start = longest - torch.tensor(counts, device=device)
             # Before its start, a sequence repeats its first token. So a token whose vector is not
             # finite spoils no other sequence, even through a weight of 0.
             places = (places - start[:, None]).clamp(min=0)  # (B, T)
-            tokens = tokens.gather(1, places)
-            seen = self._hide(start, longest)
+            tokens, seen = tokens.gather(1, places), self._visible(longest)
         logits = self._read(tokens, self.weights.angles[places], seen)
-        self._slots = longest
+        self._used = longest
+        self._bias[..., :longest] = 0
+        if seen is not None:  # the last query of a sequence sees what all later ones see
+            last = seen[:, 0, -1].repeat_interleave(self.config.key_heads, 0)  # (B K, T)
+            self._bias[:, 0, :longest].masked_fill_(~last, float("-inf"))
         return logits
 
     def _check(self, tokens: torch.Tensor, counts: Sequence[int] | None) -> list[int]:
@@ -116,18 +124,12 @@ class Decoder:
                 f"{self.capacity}; make it with a larger capacity"
             )
 
-    def _hide(self, start: torch.Tensor, longest: int) -> torch.Tensor:
-        """Mask the slots before each start. Returns prefill's own mask, (B, 1, T, T)."""
-        slot = torch.arange(self.capacity, device=start.device)
-        hidden = slot < start[:, None]  # (B, C)
-        bias = torch.where(hidden, float("-inf"), 0.0).to(self._cache.dtype)
-        self._start = start
-        self._hidden = bias.repeat_interleave(self.config.key_heads, 0)[:, None]
-        slot, hidden = slot[:longest], hidden[:, None, :longest]
-        seen = (slot <= slot[:, None]) & ~hidden
+    def _visible(self, longest: int) -> torch.Tensor:
+        """Make prefill's mask for sequences that start at different slots: (B, 1, T, T)."""
+        slot = torch.arange(longest, device=self._start.device)
+        seen = (slot <= slot[:, None]) & (slot >= self._start[:, None, None])
         # Before the start, a query sees itself: a softmax of nothing is not a number.
-        seen |= slot == slot[:, None]
-        return seen[:, None]
+        return (seen | (slot == slot[:, None]))[:, None]
 
     def _read(self, tokens, angles, seen) -> torch.Tensor:
         """Run all blocks on (B, T) tokens and fill the cache. Returns the last logits (B, V)."""
@@ -136,10 +138,10 @@ class Decoder:
         rows.embed(tokens.flatten())
         angles = angles.expand(sequences, length, 1, -1).flatten(0, 1)  # (B T, 1, d/2)
         shared = self.config.heads > self.config.key_heads
-        for block, cache in zip(self.weights.blocks, self._cache, strict=True):
+        for block, cache in zip(self.weights.blocks, self._slots.rows, strict=True):
             rows.project(block, angles)
             new = rows.keys_values.unflatten(0, tokens.shape).permute(2, 0, 3, 1, 4)
-            cache[:, :, :, :length] = new  # (2, B, K, T, d)
+            cache[..., :length, :] = new  # (2, B, K, T, d)
             q = rows.queries.flatten(1, 2).unflatten(0, tokens.shape).transpose(1, 2)
             y = scaled_dot_product_attention(
                 q, *new, attn_mask=seen, is_causal=seen is None, scale=1.0, enable_gqa=shared
@@ -154,32 +156,32 @@ class Decoder:
         Raises:
             CacheFull: a sequence has as many tokens as the capacity. The decoder is as before.
         """
-        self._check_room(self._slots + 1)
+        self._check_room(self._used + 1)
         if tokens.shape != (self.sequences,):
             raise ValueError(
                 f"tokens have the shape {tuple(tokens.shape)}; pass one for each of the "
                 f"{self.sequences} sequences"
             )
-        rows, attended, slot = self._rows, self._attended, self._slots
+        rows, slots, slot = self._rows, self._slots, self._used
+        if slot == slots.width:
+            slots.widen()
         angles = self.weights.angles
         angles = angles[slot] if self._start is None else angles[slot - self._start]
-        # One view each for all blocks: a view costs as much as a small operator.
-        written = self._cache[..., slot, :].unbind()  # (2, B, K, d) each
-        keys = self._cache[:, 0, ..., : slot + 1, :].flatten(1, 2).unbind()  # (B K, S, d) each
-        values = self._cache[:, 1, ..., : slot + 1, :].flatten(1, 2).unbind()
-        hidden = None if self._hidden is None else self._hidden[..., : slot + 1]
-        mixed, queries = attended.flatten(1), rows.queries
+        self._bias[..., slot] = 0
+        bias, queries = self._bias[..., : slots.width], rows.queries
         new = rows.keys_values.transpose(0, 1)  # (2, B, K, d)
-        attended = attended.flatten(0, 1)  # (B K, H/K, d)
+        mixed, attended = self._attended.flatten(1), self._attended.flatten(0, 1)
         rows.embed(tokens)
-        for number, block in enumerate(self.weights.blocks):
+        each = zip(self.weights.blocks, slots.rows, slots.keys, slots.values, strict=True)
+        for block, both, keys, values in each:
             rows.project(block, angles)
-            written[number].copy_(new)
-            attend_one(queries.flatten(0, 1), keys[number], values[number], hidden, attended)
+            both[..., slot, :].copy_(new)
+            attend_one(queries.flatten(0, 1), keys, values, bias, attended)  # (B K, H/K, d)
             rows.finish(block, mixed)
-        self._slots = slot + 1
+        self._used = slot + 1
         return rows.logits()
 
+    @torch.inference_mode()
     def rewind(self, tokens: int):
         """Forget the last tokens of each sequence.
 
@@ -190,7 +192,9 @@ class Decoder:
             raise ValueError(
                 f"cannot forget {tokens} tokens: the shortest sequence has {min(self.lengths)}"
             )
-        self._slots -= tokens
+        self._used -= tokens
+        self._slots.forget(self._used)
+        self._bias[..., self._used :] = float("-inf")
 
     @torch.inference_mode()
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
@@ -214,7 +218,7 @@ class Decoder:
         longest = max(counts, default=0)
         self._check_room(longest + max(new_tokens - 1, 0))
         padded = [[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts]
-        device = self._cache.device
+        device = self._bias.device
         tokens = torch.tensor(padded, dtype=torch.int64, device=device)
         tokens = tokens.reshape(len(padded), longest)  # no prompts at all have no second dim
         logits, found = self.prefill(tokens, counts), []

@@ -67,7 +67,7 @@ class Pieces:
     def spans(self) -> list[slice]:
         """The tokens of each piece."""
         starts = range(0, self.length, self.size)
-        return [slice(start, min(start + self.size, self.length)) for start in starts]
+        return [slice(start, start + self.size) for start in starts]
 
     def states(self, span: slice, before: torch.Tensor):
         """Compute a piece's states into the buffers.

@@ -55,9 +55,7 @@ def ssd(
     sequences, length, heads, width = x.shape
     if h0 is None:
         h0 = x.new_zeros(sequences, heads, width, B.shape[-1])
-    if not length:
-        return x.clone(), h0
-    y, last = in_chunks(x, delta, A, B, C, h0, min(chunk, length))
+    y, last = in_chunks(x, delta, A, B, C, h0, min(chunk, max(1, length)))
     return (y if D is None else y + D.unsqueeze(-1) * x), last
 
 
@@ -83,8 +81,8 @@ def in_chunks(x, delta, A, B, C, h0, chunk):
 
 
 def cut(x: torch.Tensor, chunk: int, groups: int) -> torch.Tensor:
-    """Cut (B, L, H or G, …) into (B, K, G, R or 1, Q, …), the last filled up with 0."""
-    missing = -x.shape[1] % chunk
+    """Cut (B, L, H or G, …) into (B, K, G, R or 1, Q, …), the last filled up with 0; K is not 0."""
+    missing = -x.shape[1] % chunk if x.shape[1] else chunk
     if missing:
         x = functional.pad(x, (0, 0) * (x.dim() - 2) + (0, missing))
     x = x.unflatten(1, (-1, chunk))

@@ -5,10 +5,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.inference.decoder import slots
 from helpers.inference.decoder.decoder import Decoder
 from helpers.models.caches.cache import CacheFull
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import build
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_steps():
+    """Let the cache widen several times within a small context."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slots, "STEP", 4)
+        yield
 
 
 def some_tokens(sequences, tokens, seed=0):
@@ -104,6 +113,19 @@ def test_a_token_that_is_not_finite_spoils_its_own_sequence_only(llama):
 
 
 @torch.no_grad()
+def test_a_token_that_is_not_finite_can_be_forgotten(llama):
+    llama.embedding.weight[0] = float("nan")
+    rows, decoder = some_tokens(1, 9).clamp(min=1), Decoder(llama, 1, 9)
+    decoder.prefill(rows[:, :3])
+    assert decoder.step(torch.tensor([0])).isnan().all()
+    decoder.rewind(1)
+    close(decoder.step(rows[:, 3]), llama(rows[:, :4])[:, -1])
+    decoder.step(torch.tensor([0]))
+    close(decoder.prefill(rows[:, :5]), llama(rows[:, :5])[:, -1])
+    close(decoder.step(rows[:, 5]), llama(rows[:, :6])[:, -1])
+
+
+@torch.no_grad()
 def test_forgotten_tokens_are_as_never_read(llama):
     rows, decoder = some_tokens(2, 14), Decoder(llama, 2, 14)
     expected = llama(rows)
@@ -173,6 +195,6 @@ def test_generate_refuses_before_it_starts(llama):
 
 def test_bytes_are_those_of_weights_and_cache(model):
     config = model.config
-    cache = config.layers * 2 * 3 * config.key_heads * 11 * config.head_width * 8
+    one = 2 * 3 * config.key_heads * 11 * config.head_width * 8
     decoder = Decoder(model, 3, 11)
-    assert decoder.bytes == decoder.weights.bytes + cache
+    assert decoder.bytes == decoder.weights.bytes + (config.layers + 1) * one

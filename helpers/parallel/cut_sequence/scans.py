@@ -1,0 +1,67 @@
+"""Both scans on a sequence that is cut over ranks: scan, hand on, mend.
+
+1. Each rank scans its own part from a zero state, and computes the product of its decays.
+2. The ranks hand on decays and states: `handing_on`. The messages do not grow with the length.
+3. Each rank adds what the state before its part adds to its outputs: the recurrence is linear.
+
+B  sequences      t  tokens of this rank's part      D  channels      N  state      H  heads
+P  width of a head                                   G  groups of B and C
+
+The parts may have different lengths, also 0. Every rank gets its part of the result, and the state
+after its part; the last rank's is that of the sequence.
+"""
+
+import torch
+
+from helpers.comm.messages import Peers
+from helpers.models.scan.selective import selective_scan
+from helpers.models.scan.ssd import ssd
+from helpers.parallel.cut_sequence.handing_on import state_before
+
+
+def selective_scan_over_ranks(
+    x, delta, A, B, C, D=None, h0=None, *, peers: Peers, form: str = "fused"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute `selective_scan` of the whole sequence: y (B, t, D) and the state (B, D, N).
+
+    Args:
+        x, delta, A, B, C, D: as for `selective_scan`, of this rank's part.
+        h0: the state before the sequence; only the first rank may have one.
+        peers: the ranks that share the sequence, in its order.
+        form: of the rank's own scan.
+
+    Raises:
+        ValueError: h0 on another rank than the first; shapes that do not fit.
+    """
+    only_first(h0, peers)
+    y, end = selective_scan(x, delta, A, B, C, D, h0, form)
+    decay = torch.exp(delta.to(end.dtype).sum(1).unsqueeze(-1) * A)  # (B, D, N)
+    before = state_before(decay, end, peers)
+    mended, _ = selective_scan(torch.zeros_like(x), delta, A, B, C, None, before, form)
+    return y + mended, torch.addcmul(end, decay, before)
+
+
+def ssd_over_ranks(
+    x, delta, A, B, C, D=None, h0=None, *, peers: Peers, chunk: int = 64
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute `ssd` of the whole sequence: y (B, t, H, P) and the state (B, H, P, N).
+
+    The arguments are those of `selective_scan_over_ranks`, in the shapes of `ssd`.
+    """
+    only_first(h0, peers)
+    y, end = ssd(x, delta, A, B, C, D, h0, chunk)
+    log = (delta * A).to(end.dtype)  # (B, t, H)
+    decay = torch.exp(log.sum(1))[..., None, None]  # (B, H, 1, 1)
+    before = state_before(decay, end, peers)
+    read = C.transpose(1, 2).unsqueeze(2)  # (B, G, 1, t, N)
+    states = before.unflatten(1, (C.shape[2], -1))  # (B, G, H/G, P, N)
+    mended = (read @ states.mT).flatten(1, 2).transpose(1, 2)  # (B, t, H, P)
+    return y + mended * torch.exp(log.cumsum(1)).unsqueeze(-1), torch.addcmul(end, decay, before)
+
+
+def only_first(h0, peers: Peers):
+    if h0 is not None and peers.rank:
+        raise ValueError(
+            f"rank {peers.rank} has a state before the sequence, but its part begins where another "
+            "rank's ends: give h0 to the first rank only"
+        )

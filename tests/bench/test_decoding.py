@@ -1,0 +1,65 @@
+"""The benchmark of decoding: its contenders do the same work; its rows, table and chart."""
+
+import csv
+import runpy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helpers.inference.decoder.decoder import Decoder
+from tests.bench import decoding
+from tests.bench.report import FIGURES
+
+SMALL = replace(decoding.LLAMA, layers=2, width=32, heads=4, kv_heads=2, hidden=24, context=64)
+
+
+def test_all_contenders_decode_the_same_tokens_and_a_table_is_made(tmp_path):
+    model = decoding.varied(SMALL)
+    theirs = decoding.transformers_model(model)
+    rows = decoding.beside(model, theirs, 3, 6, rounds=2)
+    assert [row["contender"] for row in rows] == [decoding.OURS, decoding.DYNAMIC, decoding.STATIC]
+    assert {row["peer"] for row in rows} < {decoding.DYNAMIC, decoding.STATIC}
+    rows += decoding.over_context(model, 2, (8, 16, 24), rounds=2)
+    report = decoding.report(rows)
+    report.write(tmp_path)
+    assert report.table[1][:2] == ["3", "6"]
+    assert "One step of batch 2 takes" in report.notes
+    with (tmp_path / "decoding.csv").open() as file:
+        assert file.readline().startswith("# ")
+        assert len(list(csv.DictReader(file))) == 6
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FIGURES)
+        draw = runpy.run_path(str(FIGURES / "decoding_drawing.py"))["draw"]
+    assert draw(tmp_path / "nothing.csv") is None
+    left, right = draw(tmp_path / "decoding.csv").axes
+    assert [text.get_text() for text in left.get_yticklabels()] == ["batch 3, 6 tokens"]
+    assert right.lines[0].get_xdata().tolist() == [8, 16, 24]
+
+
+def test_the_tokens_vary():
+    decoder = Decoder(decoding.varied(decoding.LLAMA), 1, 32)
+    [tokens] = decoder.generate([[1, 2, 3]], 24)
+    assert len(set(tokens)) > 12
+
+
+def test_other_tokens_are_not_compared(monkeypatch):
+    model = decoding.varied(SMALL)
+    theirs = decoding.transformers_model(model)
+    with torch.no_grad():
+        theirs.model.norm.weight.neg_()  # the least likely token comes first
+    with pytest.raises(AssertionError, match="dynamic cache decodes other tokens than ours"):
+        decoding.beside(model, theirs, 1, 3, rounds=1)
+
+
+def test_the_peer_is_the_faster_cache():
+    times = {decoding.OURS: [1.0, 1.0], decoding.DYNAMIC: [4.0, 4.0], decoding.STATIC: [2.0, 2.0]}
+    ours, dynamic, static = decoding.rows_of(times, 1, 512)
+    assert (ours["peer"], ours["ratio"], ours["goal"]) == (decoding.STATIC, 0.5, 0.45)
+    assert (dynamic["ratio"], static["ratio"], static["goal"]) == (2.0, 1.0, "")
+
+
+def test_a_line_and_its_largest_error():
+    a, b, error = decoding.line([1, 2, 4], [3.0, 5.0, 9.0])
+    assert (round(a, 9), round(b, 9), round(error, 9)) == (1, 2, 0)
+    assert decoding.line([1, 2, 4], [3.0, 6.0, 9.0])[2] > 0.05

@@ -1,0 +1,64 @@
+"""Every rank gets what the ranks before it hold, in order, for any number of ranks."""
+
+import pytest
+import torch
+
+from helpers.comm.exclusive_scan import distances, exclusive_scan
+from helpers.comm.ledger import ledger
+from helpers.comm.messages import Peers
+from helpers.runtime.launch import launch
+
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+
+
+def products(worker, reverse):
+    """2 x 2 matrices do not commute; a count says how many ranks were combined."""
+    matrix = torch.tensor([[1.0, worker.rank + 1.0], [0.5, 2.0]], dtype=torch.float64)
+    own = (matrix, torch.ones(1, dtype=torch.float64))
+
+    def combine(earlier, later):
+        return earlier[0] @ later[0], earlier[1] + later[1]
+
+    with ledger() as log:
+        before = exclusive_scan(own, combine, Peers(), reverse)
+    kept = [part.tolist() for part in before] if before is not None else None
+    return {"own": matrix.tolist(), "before": kept, "sent": log.of("send").payload}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_earlier_ranks_are_combined_in_order(ranks, reverse):
+    runs = launch(products, ranks, device="cpu", reverse=reverse)
+    order = list(reversed(range(ranks))) if reverse else list(range(ranks))
+    wanted = None
+    for place, rank in enumerate(order):
+        found = runs[rank]["before"]
+        if wanted is None:
+            assert found is None
+        else:
+            assert found == [wanted.tolist(), [place]]
+        own = torch.tensor(runs[rank]["own"], dtype=torch.float64)
+        wanted = own if wanted is None else wanted @ own
+        later = ranks - 1 - place
+        messages = sum(distance <= later for distance in (1, 2, 4))
+        assert runs[rank]["sent"] == messages * 5 * 8
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"),
+    [(1, []), (2, [1]), (3, [1, 2]), (4, [1, 2]), (5, [1, 2, 4]), (8, [1, 2, 4])],
+)
+def test_the_distances_are_powers_of_two(size, wanted):
+    assert distances(size) == wanted
+
+
+def strided(worker):
+    """Elements of any layout, as autograd may make them."""
+    own = (torch.full((2, 3), worker.rank + 1.0).mT, torch.tensor(1.0).expand(2, 2))
+    return exclusive_scan(own, lambda a, b: (a[0] + b[0], a[1] + b[1]), Peers())
+
+
+def test_elements_keep_their_shapes_in_any_layout():
+    last = launch(strided, 3, device="cpu")[2]
+    assert [part.shape for part in last] == [(3, 2), (2, 2)]
+    assert [part.unique().tolist() for part in last] == [[3.0], [2.0]]

@@ -1,0 +1,53 @@
+"""The last tokens of the rank before, and their gradients back."""
+
+import pytest
+import torch
+
+from helpers.comm.halo import previous_tokens
+from helpers.comm.ledger import ledger
+from helpers.comm.messages import Peers
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.launch import launch
+
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+
+
+def parts(ranks, lengths):
+    whole = torch.arange(2.0 * sum(lengths) * 3).view(2, -1, 3)
+    return whole, whole.split(lengths[:ranks], 1)
+
+
+def halo(worker, lengths, count):
+    x = parts(worker.world_size, lengths)[1][worker.rank].requires_grad_()
+    with ledger() as forward:
+        got = previous_tokens(x, count, Peers())
+    with ledger() as backward:
+        ((got * (worker.rank + 1)).sum() + 0 * x.sum()).backward()
+    grad = torch.zeros_like(x) if x.grad is None else x.grad
+    return {
+        "halo": got.detach(), "grad": grad,
+        "sent": (forward.of("send").payload, backward.of("send").payload),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+@pytest.mark.parametrize("lengths", [[4], [3, 5], [5, 3, 0], [3, 4, 6, 2]], ids=str)
+def test_the_halo_and_its_gradient(lengths, count):
+    ranks = len(lengths)
+    whole, _ = parts(ranks, lengths)
+    runs = launch(halo, ranks, device="cpu", lengths=lengths, count=count)
+    for rank, row in enumerate(runs):
+        start, end = sum(lengths[:rank]), sum(lengths[: rank + 1])
+        wanted = whole[:, start - count : start] if rank else torch.zeros(2, count, 3)
+        assert torch.equal(row["halo"], wanted)
+        grad = torch.zeros(2, lengths[rank], 3)
+        if rank < ranks - 1:
+            grad[:, end - start - count :] = rank + 2 if count else 0
+        assert torch.equal(row["grad"], grad)
+        bytes_ = 2 * count * 3 * 4
+        assert row["sent"] == (bytes_ * (rank < ranks - 1), bytes_ * (rank > 0))
+
+
+def test_a_part_that_is_too_short():
+    with pytest.raises(WorkerError, match=r"rank 0 has 2 tokens, but the next rank needs its last"):
+        launch(halo, 2, device="cpu", lengths=[2, 5], count=3)

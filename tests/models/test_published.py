@@ -1,0 +1,26 @@
+"""The published models have the parameters of the released checkpoints."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from helpers.models.counts import parameters
+from helpers.models.published import MODELS
+
+FACTS = json.loads(Path(__file__).with_name("published_caches.json").read_text())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters(name):
+    assert round(MODELS[name].parameters / 1e9, 1) == FACTS["parameters_billions"][name]
+    assert MODELS[name].source
+
+
+def test_deepseek_v2_is_its_attention_and_its_experts():
+    """59 blocks have a router, 2 shared and 160 routed experts of width 1,536 (section 3.1.2)."""
+    model = MODELS["DeepSeek-V2"]
+    c = model.config
+    expert, dense = 3 * c.width * 1536, 3 * c.width * c.hidden
+    experts = 59 * ((160 + 2) * expert + 160 * c.width - dense)
+    assert parameters(c).total + experts == model.parameters
