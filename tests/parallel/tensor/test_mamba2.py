@@ -31,9 +31,7 @@ PURE = GPTConfig(
     vocab=33, context=12, width=24, layers=1, positions="none", mlp="none", mixer="mamba2",
     mamba2=SIZES,
 )  # fmt: skip
-HYBRID = bamba(
-    2, [1], vocab=33, context=12, width=24, hidden=20, heads=6, kv_heads=1, mamba2=SIZES
-)
+HYBRID = bamba(2, [1], vocab=33, context=12, width=24, hidden=20, heads=6, kv_heads=1, mamba2=SIZES)
 TRANSFORMS = {"tensor": tensor_parallel, "sequence": sequence_parallel}
 every_transform = pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
 
@@ -45,7 +43,7 @@ def twin(transform, config, ranks=2, **changes):
     return compare(Recipe(transform=transform, **owner), workers=workers, config=config, **options)
 
 
-@pytest.mark.parametrize("groups", [1, 2, 6], ids="{} groups".format)
+@pytest.mark.parametrize("groups", [1, 2], ids="{} groups".format)
 @every_transform
 def test_two_ranks_equal_one_process(transform, groups):
     """With one group, the ranks share B and C, and sum the norm's squares."""
@@ -54,9 +52,8 @@ def test_two_ranks_equal_one_process(transform, groups):
     assert comparison, comparison
 
 
-@pytest.mark.parametrize("groups", [1, 3])
-def test_three_ranks_equal_one_process(groups):
-    comparison = twin(sequence_parallel, replace(PURE, mamba2=replace(SIZES, groups=groups)), 3)
+def test_three_ranks_with_two_groups_each_equal_one_process():
+    comparison = twin(sequence_parallel, replace(PURE, mamba2=replace(SIZES, groups=6)), 3)
     assert comparison, comparison
 
 
