@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from helpers.models.caches.cache import BlockCache
-from helpers.models.caches.kept import Kept
+from helpers.models.caches.kept import Kept, RotaryPart
 from helpers.models.config import GPTConfig
 
 
@@ -57,7 +57,10 @@ class Attention(nn.Module):
     @staticmethod
     def kept(config: GPTConfig) -> Kept:
         """Say what the block keeps of each token: its keys, rotated, and its values."""
-        return Kept(per_token=((config.key_heads, config.head_width),) * 2)
+        rotary = None
+        if config.positions == "rotary":
+            rotary = RotaryPart(width=config.rotary_width, base=config.rotary_base)
+        return Kept(per_token=((config.key_heads, config.head_width),) * 2, rotary=rotary)
 
     def forward(self, x: torch.Tensor, positions: Positions, cache: BlockCache | None = None):
         q, k, v = (

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from helpers.models.attention import Core, FanOut, Positions, again, rotate
 from helpers.models.caches.cache import BlockCache
-from helpers.models.caches.kept import Kept
+from helpers.models.caches.kept import Kept, RotaryPart
 from helpers.models.config import GPTConfig
 
 
@@ -48,7 +48,10 @@ class LatentAttention(nn.Module):
     @staticmethod
     def kept(config: GPTConfig) -> Kept:
         """Say what the block keeps of each token: its latent, and the rotated key of all heads."""
-        return Kept(per_token=((1, config.latent_widths.kv_rank), (1, config.latent_widths.rope)))
+        w, rotary = config.latent_widths, None
+        if config.positions == "rotary":
+            rotary = RotaryPart(tensor=1, query=w.nope, width=w.rope, base=config.rotary_base)
+        return Kept(per_token=((1, w.kv_rank), (1, w.rope)), rotary=rotary)
 
     def forward(self, x: torch.Tensor, positions: Positions, cache: BlockCache | None = None):
         first = self.query if self.widths.query_rank is None else self.query_down

@@ -20,6 +20,7 @@ HEADS, WIDTH, DUAL_STATE, CHUNK = 8, 64, 64, 64
 PARALLEL, DUAL = "tree in place", "einsum"
 OURS = {form: f"selective, {form}" for form in FORMS}
 CHUNKS = "duality, matrix products"
+KERNEL = "selective, Triton"
 TIME_GOALS = {  # the maximum of our time over the peer's
     (OURS["fused"], 1024): 0.35,
     (OURS["fused"], 2048): 0.2,
@@ -42,9 +43,39 @@ def measure(quick: bool = False) -> Report:
             rows += compared(length, selective, selective_inputs(length_now), rounds)
             both = {DUAL: scan_peers.dual, CHUNKS: own_dual}
             rows += compared(length, both, dual_inputs(length_now), rounds)
+        if torch.cuda.is_available():
+            rows += on_gpu(quick)
     finally:
         torch.set_num_threads(threads)
     return report(rows)
+
+
+def on_gpu(quick: bool) -> list[dict]:
+    """The rows of the kernel, forward only, beside the same peer on the GPU."""
+    from helpers.models.scan.kernel.launch import selective_forward
+
+    rows = []
+    contenders = {f"{PARALLEL}, GPU": scan_peers.parallel, KERNEL: selective_forward}
+    for length in LENGTHS:
+        inputs = [t.detach().cuda() for t in selective_inputs(length // 16 if quick else length)]
+        calls = {name: partial(run, *inputs) for name, run in contenders.items()}
+        peaks = {name: memory_of(call, []).peak for name, call in calls.items()}
+        times = in_turn({name: partial(timed_on_gpu, call) for name, call in calls.items()}, ROUNDS)
+        peer = next(iter(contenders))
+        rows += [
+            row(length, name, peer, times[name], times[peer], peaks[name], peaks[peer])
+            for name in contenders
+        ]
+    return rows
+
+
+def timed_on_gpu(call) -> float:
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    began.record()
+    call()
+    ended.record()
+    ended.synchronize()
+    return began.elapsed_time(ended) / 1e3
 
 
 def own(*inputs, form):
@@ -137,6 +168,6 @@ def report(rows) -> Report:
         f"in plain PyTorch: '{PARALLEL}', a scan of logarithmic depth with its own backward, and "
         f"'{DUAL}', four einsums under autograd. Contenders run in turn. A ratio is the median "
         "over pairs, with a 95 % bootstrap interval. Peak: all living tensors at one time, "
-        "including inputs and gradients."
+        "including inputs and gradients. On a GPU: forward only."
     )
     return Report(NAME, table, notes, rows)

@@ -13,6 +13,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from helpers.inference.decoder.attend import attend_one
+from helpers.inference.decoder.compiled import CompiledStep
 from helpers.inference.decoder.rows import Rows
 from helpers.inference.decoder.slots import Slots
 from helpers.inference.decoder.weights import Weights
@@ -29,12 +30,15 @@ class Decoder:
         model: with RMS norms, rotary positions, SwiGLU and attention; no biases.
         sequences: B.
         capacity: C. At most the model's context.
+        compiled: whether a step is one function in C, for one thread of a CPU, instead of
+            PyTorch's operators. It needs a C compiler and a second copy of the weights.
 
     Raises:
         ValueError: the decoder cannot run this model, or a size is out of its range.
+        RuntimeError: `compiled`, but there is no C compiler.
     """
 
-    def __init__(self, model: GPT, sequences: int, capacity: int):
+    def __init__(self, model: GPT, sequences: int, capacity: int, *, compiled: bool = False):
         self.weights = Weights.of(model)
         config = model.config
         if sequences < 1:
@@ -52,13 +56,15 @@ class Decoder:
             # 0 for a slot that is in use, -inf for the others; one row for each head.
             pairs = sequences * config.key_heads
             self._bias = like.new_full((pairs, 1, capacity), float("-inf"))
+            self._compiled = CompiledStep(self.weights, sequences) if compiled else None
         self._used = 0  # S
         self._start: torch.Tensor | None = None  # (B,), each sequence's first slot; None: all 0
 
     @property
     def bytes(self) -> int:
-        """The bytes of the weights' copy and of the cache."""
-        return self.weights.bytes + self._slots.bytes
+        """The bytes of the weights' copies and of the cache."""
+        copied = self._compiled.bytes if self._compiled else 0
+        return self.weights.bytes + self._slots.bytes + copied
 
     @property
     def lengths(self) -> list[int]:
@@ -162,12 +168,21 @@ class Decoder:
                 f"tokens have the shape {tuple(tokens.shape)}; pass one for each of the "
                 f"{self.sequences} sequences"
             )
-        rows, slots, slot = self._rows, self._slots, self._used
-        if slot == slots.width:
-            slots.widen()
-        angles = self.weights.angles
-        angles = angles[slot] if self._start is None else angles[slot - self._start]
+        slot = self._used
+        if slot == self._slots.width:
+            self._slots.widen()
         self._bias[..., slot] = 0
+        if self._compiled:
+            logits = self._compiled(tokens, self._slots, slot, self._start)
+        else:
+            logits = self._operators(tokens, slot)
+        self._used = slot + 1
+        return logits
+
+    def _operators(self, tokens: torch.Tensor, slot: int) -> torch.Tensor:
+        """Compute a step with PyTorch's operators."""
+        rows, slots, angles = self._rows, self._slots, self.weights.angles
+        angles = angles[slot] if self._start is None else angles[slot - self._start]
         bias, queries = self._bias[..., : slots.width], rows.queries
         new = rows.keys_values.transpose(0, 1)  # (2, B, K, d)
         mixed, attended = self._attended.flatten(1), self._attended.flatten(0, 1)
@@ -178,7 +193,6 @@ class Decoder:
             both[..., slot, :].copy_(new)
             attend_one(queries.flatten(0, 1), keys, values, bias, attended)  # (B K, H/K, d)
             rows.finish(block, mixed)
-        self._used = slot + 1
         return rows.logits()
 
     @torch.inference_mode()

@@ -83,7 +83,7 @@ class Core:
         seen: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Compute (B, H, T, d) from q (B, H, T, d) and k, v (B, K, S, d)."""
-        if q.shape[2] == 1:
+        if q.shape[2] == 1 and k.stride(0) == k.shape[1] * k.stride(1):  # else views are copies
             bias = None if seen is None else self._as_bias(seen, q, k)
             grouped = q.reshape(len(q) * k.shape[1], -1, q.shape[3])  # (B K, H/K, d)
             y = attend_one(grouped, k.flatten(0, 1), v.flatten(0, 1), bias)

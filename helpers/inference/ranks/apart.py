@@ -11,7 +11,7 @@ cache travel from rank 0 to rank 1.
 All choices are greedy.
 
 Sources: Patel et al. 2024, "Splitwise", arXiv:2311.18677, section 4; Zhong et al. 2024,
-"DistServe", arXiv:2401.09670, sections 2.3 and 3.
+"DistServe", arXiv:2401.09670, section 2.
 
 B  running sequences
 """
@@ -75,7 +75,8 @@ def serve_apart(
         Rank 0: the bytes that it handed over. Rank 1: the streams.
 
     Raises:
-        ValueError: there are not two ranks, or a request does not fit. Both ranks raise it.
+        ValueError: there are not two ranks, the model has recurrent states, or a request does not
+            fit. Both ranks raise it.
     """
     if worker.world_size != 2:
         raise ValueError(
@@ -86,7 +87,7 @@ def serve_apart(
     messages = PointToPoint()
     clock = start(worker)
     if worker.rank == PREFILL:
-        read_all(rank, Sender(messages, DECODE), clock)
+        read_all(rank, Sender(messages, DECODE, rank.paged), clock)
     else:
         continue_all(rank, Inbox(messages, PREFILL, rank.paged), clock)
     return rank.result

@@ -60,26 +60,23 @@ class Sender:
     Args:
         messages: of a group with both ranks.
         to: the receiver's place in the group.
+        like: the cache whose blocks are sent.
+
+    Raises:
+        ValueError: the model has recurrent states, which are not in the blocks.
     """
 
-    def __init__(self, messages: PointToPoint, to: int):
-        self.messages, self.to = messages, to
+    def __init__(self, messages: PointToPoint, to: int, like: Paged):
+        check_states(like)
+        self.messages, self.to, self.device = messages, to, like.store.memory.device
 
     def send(self, number: int, sequence: PagedSequence, token: int) -> int:
         """Send one prompt's blocks. The sequence may be freed at once.
 
         Returns:
             The bytes of both messages.
-
-        Raises:
-            ValueError: the model has recurrent states, which are not in the blocks.
         """
         paged = sequence.paged
-        if paged.states:
-            raise ValueError(
-                "a recurrent block's state is not in the paged blocks: read and continue the "
-                "prompts of this model on one rank"
-            )
         table = sequence.table[: paged.blocks_of(sequence.length)]
         blocks = paged.store.memory.index_select(0, paged.store.index(table))  # a copy
         return self.header(number, sequence.length, len(table), token) + self.put(blocks)
@@ -90,7 +87,7 @@ class Sender:
         self.messages.finish()
 
     def header(self, *numbers: int) -> int:
-        return self.put(torch.tensor(numbers, dtype=torch.int64))
+        return self.put(torch.tensor(numbers, dtype=torch.int64, device=self.device))
 
     def put(self, tensor: torch.Tensor) -> int:
         self.messages.send(tensor, self.to)
@@ -104,9 +101,13 @@ class Inbox:
         messages: of a group with both ranks.
         source: the sender's place in the group.
         like: the cache whose blocks are received.
+
+    Raises:
+        ValueError: the model has recurrent states, which are not in the blocks.
     """
 
     def __init__(self, messages: PointToPoint, source: int, like: Paged):
+        check_states(like)
         self.messages, self.source, self.memory = messages, source, like.store.memory
         self.arrived: queue.SimpleQueue[Prefilled | BaseException | None] = queue.SimpleQueue()
         self.ended = False
@@ -122,7 +123,7 @@ class Inbox:
             self.arrived.put(error)
 
     def receive(self) -> Prefilled | None:
-        header = torch.empty(4, dtype=torch.int64)
+        header = torch.empty(4, dtype=torch.int64, device=self.memory.device)
         self.messages.receive(header, self.source).wait()
         number, length, count, token = header.tolist()
         if number == END:
@@ -155,3 +156,11 @@ class Inbox:
             else:
                 wait = False
                 yield one
+
+
+def check_states(paged: Paged):
+    if paged.states:
+        raise ValueError(
+            "a recurrent block's state is not in the paged blocks: read and continue the prompts "
+            "of this model on one rank"
+        )

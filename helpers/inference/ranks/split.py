@@ -102,7 +102,7 @@ class SplitModel:
             last = logits[:, -1]
         else:
             ends = torch.tensor(counts, device=logits.device) - 1
-            last = logits[torch.arange(len(logits)), ends.clamp(min=0)]
+            last = logits[torch.arange(len(logits), device=logits.device), ends.clamp(min=0)]
         if self.head == "best":
             return best_token(last, self.start, self.transport)
         return best_token(all_logits(last, self.config.vocab, self.transport), 0, ALONE)

@@ -9,7 +9,6 @@ beginning can have the same blocks in their tables (section 4.4).
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -21,33 +20,7 @@ from helpers.models.caches.prefixes import Prefixes
 from helpers.models.caches.sequence import PagedSequence
 from helpers.models.caches.states import States
 from helpers.models.caches.store import Store
-
-
-@dataclass(frozen=True, kw_only=True)
-class Usage:
-    """What the slots of a paged cache are used for.
-
-    Attributes:
-        slots: all slots, N P.
-        reserved: the slots of blocks that have an owner.
-        used: those of them that have a token. A shared slot counts once.
-        tokens: the tokens of all sequences. A shared slot counts for each of its sequences.
-    """
-
-    slots: int
-    reserved: int
-    used: int
-    tokens: int
-
-    @property
-    def wasted(self) -> int:
-        """The slots that have an owner, but no token."""
-        return self.reserved - self.used
-
-    @property
-    def saved(self) -> int:
-        """The slots that sharing saves."""
-        return self.tokens - self.used
+from helpers.models.caches.usage import Usage
 
 
 class Paged:
@@ -217,3 +190,22 @@ class Paged:
             used=sum(filled.values()),
             tokens=sum(sequence.length for sequence in self.sequences),
         )
+
+    def plot(self, names: Sequence[str] = (), **options):
+        """Draw which sequence has which block, and which slots are empty. Returns a Picture.
+
+        Args:
+            names: of the sequences, in their order; by default their numbers.
+            options: those of `helpers.plots.blocks`.
+        """
+        from helpers.plots.paging import blocks
+
+        rows = list(enumerate(self.sequences))
+        found = {
+            names[i] if i < len(names) else f"sequence {i}": (s.table, s.length) for i, s in rows
+        }
+        known = [block for block in range(self.allocator.blocks) if block in self.prefixes]
+        return blocks(found, self.allocator.blocks, self.block_size, known=known, **options)
+
+    def _repr_png_(self):
+        return self.plot()._repr_png_()

@@ -9,6 +9,7 @@ import torch
 
 from helpers.models.caches.cache import CacheFull
 from helpers.models.caches.kept import Kept
+from helpers.models.caches.usage import Usage
 
 
 class Preallocated:
@@ -32,15 +33,24 @@ class Preallocated:
         self.sequences, self.capacity = sequences, capacity
         self.lengths = [0] * sequences
         self.blocks = {
-            number: Slots(one, sequences, capacity, dtype, device) for number, one in kept.items()
+            number: self.make_block(one, sequences, capacity, dtype, device)
+            for number, one in kept.items()
         }
         self.device = device
         self._added = self.lengths
+
+    def make_block(self, one: Kept, *shape_and_place) -> "Slots":
+        return Slots(one, *shape_and_place)
 
     @property
     def bytes(self) -> int:
         """The bytes of all tensors, used or not."""
         return sum(block.bytes for block in self.blocks.values())
+
+    def usage(self) -> Usage:
+        """Count the slots that are reserved, used and wasted."""
+        slots, used = self.sequences * self.capacity, sum(self.lengths)
+        return Usage(slots=slots, reserved=slots, used=used, tokens=used)
 
     def begin(self, tokens: int, counts: Sequence[int] | None = None) -> torch.Tensor:
         added = [tokens] * self.sequences if counts is None else list(counts)
@@ -153,13 +163,17 @@ class Slots:
 
     def attend(self, core: Callable, q: torch.Tensor, *new: torch.Tensor) -> torch.Tensor:
         for rows, more in zip(self.rows, new, strict=True):
-            if isinstance(self.step.slots, slice):
-                rows[:, :, self.step.slots] = more
-            else:
-                sequence, column, slot = self.step.slots
-                rows[sequence, :, slot] = more[sequence, :, column].to(rows.dtype)
+            self.place(rows, more)
         length = self.step.length
         return core(q, *(rows[:, :, :length].to(q.dtype) for rows in self.rows), self.step.seen)
+
+    def place(self, rows: torch.Tensor, more: torch.Tensor):
+        """Write the step's new rows (B, heads, T, width) into their slots."""
+        if isinstance(self.step.slots, slice):
+            rows[:, :, self.step.slots] = more
+        else:
+            sequence, column, slot = self.step.slots
+            rows[sequence, :, slot] = more[sequence, :, column].to(rows.dtype)
 
     def read(self) -> tuple[torch.Tensor, ...]:
         return tuple(self.states)

@@ -7,4 +7,5 @@ chunked      the same in chunks, which hand on their states
 selective    Mamba's selective scan, on any of these forms
 fused        the selective scan as one loop in time, which keeps almost nothing for the backward
 ssd          Mamba-2's scan as matrix products in chunks
+kernel/      the selective scan as a Triton kernel, forward only
 """

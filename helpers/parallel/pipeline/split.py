@@ -12,21 +12,20 @@ from helpers.models.counts import flops_per_token
 def layer_costs(config: GPTConfig, tokens: int | None = None) -> tuple[float, list[float], float]:
     """The training FLOPs per token of the embedding, of each block, and of the head.
 
-    Blocks differ if their mixers do.
-
     The embedding is no matrix product. It counts 4 D in the forward, as in Kaplan et al. 2020
     (arXiv:2001.08361, table 1), and twice as much in the backward.
 
     Args:
         tokens: T; None for the whole context.
     """
-    blocks = {}
-    for kind in set(config.mixers):
+    kinds = [config.mixer_of(layer) for layer in range(config.layers)]
+    cost = {}
+    for kind in set(kinds):
         one = replace(config, layers=1, mixer=kind)
         block = flops_per_token(one, tokens, embedding=False)
-        blocks[kind] = float(block + flops_per_token(one, tokens, part="recomputed"))
-    head = flops_per_token(one, tokens) - flops_per_token(one, tokens, embedding=False)
-    return 3.0 * 4 * config.width, [blocks[kind] for kind in config.mixers], float(head)
+        cost[kind] = float(block + flops_per_token(one, tokens, part="recomputed"))
+    head = flops_per_token(config, tokens) - flops_per_token(config, tokens, embedding=False)
+    return 3.0 * 4 * config.width, [cost[kind] for kind in kinds], float(head)
 
 
 def stage_costs(costs: Sequence[float], shares: Sequence[range], first: float, last: float):

@@ -2,5 +2,5 @@
 
 `optimizer.FusedAdamW` is the optimizer. The other files are its steps: `rule` (the formula),
 `conversion` (between number formats), `kernel` (loads, rule, stores), `table` (where the tensors
-are), `interpret` (run a kernel without a GPU), `compiled` (what a GPU would run).
+are), `compiled` (what a GPU would run).
 """

@@ -1,64 +1,12 @@
-"""Compile the kernels for a GPU that is not here, and count what the GPU would do.
+"""Compile the kernels of a step for a GPU that is not here."""
 
-Triton's compiler needs no GPU: it makes PTX (NVIDIA's virtual instructions), and NVIDIA's assembler
-in Triton's package makes the cubin (the real instructions, SASS, for one kind of GPU).
-"""
-
-import re
-import subprocess
-import tempfile
-from collections import Counter
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
+from helpers.measure.kernels.compiled import Compiled, assembled
 from helpers.precision.fused_adam.kernel import advance, update
 from helpers.precision.fused_adam.launch import BLOCK, OPTIONS, ROWS, formats
-
-WARP = 32  # threads
-VECTOR = 16  # bytes of a 128-bit load or store
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A compiled kernel.
-
-    Attributes:
-        ptx: the virtual instructions, as text.
-        sass: the GPU's own instructions, as text.
-        registers: 32-bit registers of each thread.
-        stack: bytes of local memory of each thread; more than 0 if registers spill.
-        threads: of a program.
-        block: the numbers that a program updates.
-    """
-
-    ptx: str
-    sass: str
-    registers: int
-    stack: int
-    threads: int
-    block: int
-
-    def instructions(self, pattern: str) -> Counter:
-        """Count the instructions of the SASS that match the pattern, by their names."""
-        return Counter(re.findall(rf"(?<![\w.]){pattern}(?![\w.])", self.sass))
-
-    def bytes_per_parameter(self) -> dict[str, float]:
-        """Bytes that the path of 128 bits moves for each parameter: {"loads": …, "stores": …}."""
-        each = VECTOR * self.threads / self.block
-        return {
-            "loads": each * self.instructions(r"LDG\.E\.128[\w.]*").total(),
-            "stores": each * self.instructions(r"STG\.E\.128[\w.]*").total(),
-        }
-
-    def spills(self) -> int:
-        """Loads and stores of local memory, where registers go if there are too few."""
-        return self.instructions(r"(?:LDL|STL)[\w.]*").total()
 
 
 @cache
@@ -82,7 +30,7 @@ def compile_update(
         "factors": "*fp64",
     }  # fmt: skip
     constants = {**formats(parameters, gradients, moments, low), "BLOCK": block}
-    return assembled(update, types, constants, capability)
+    return assembled(update, types, constants, capability, OPTIONS, block)
 
 
 def compile_advance(capability: int) -> Compiled:
@@ -90,33 +38,4 @@ def compile_advance(capability: int) -> Compiled:
     types = {
         "rows": "*i64", "hyper": "*fp64", "found": "*fp32", "factors": "*fp64", "count": "i32"
     }  # fmt: skip
-    return assembled(advance, types, {"BLOCK": ROWS}, capability)
-
-
-def assembled(kernel, types: dict, constants: dict, capability: int) -> Compiled:
-    """Compile down to SASS.
-
-    Args:
-        types: Triton's names of the arguments' types, by argument.
-        constants: the values of the other arguments.
-    """
-    types |= dict.fromkeys(constants, "constexpr")
-    source = ASTSource(fn=kernel, signature=types, constexprs=constants)
-    made = triton.compile(source, GPUTarget("cuda", capability, WARP), options=OPTIONS)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "kernel.cubin")
-        file.write_bytes(made.asm["cubin"])
-        usage = tool("cuobjdump", "--dump-resource-usage", file)
-        sass = tool("nvdisasm", "--print-code", file)
-    [registers] = re.findall(r"REG:(\d+)", usage)
-    [stack] = re.findall(r"STACK:(\d+)", usage)
-    threads = WARP * OPTIONS["num_warps"]
-    return Compiled(made.asm["ptx"], sass, int(registers), int(stack), threads, constants["BLOCK"])
-
-
-def tool(name: str, *arguments) -> str:
-    """Run a program of Triton's package, and return what it prints."""
-    program = getattr(triton.knobs.nvidia, name).path
-    return subprocess.run(
-        [program, *arguments], capture_output=True, text=True, check=True, timeout=60
-    ).stdout
+    return assembled(advance, types, {"BLOCK": ROWS}, capability, OPTIONS, ROWS)

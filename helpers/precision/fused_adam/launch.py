@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from helpers.precision.fused_adam.interpret import interpreted
+from helpers.measure.kernels.interpret import interpreted
 from helpers.precision.fused_adam.kernel import FACTORS, advance, update
 from helpers.precision.fused_adam.rule import adamw
 from helpers.precision.fused_adam.table import Table

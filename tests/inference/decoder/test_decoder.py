@@ -1,12 +1,15 @@
 """The decoder's logits and tokens are the plain model's, for every shape and ragged prompts."""
 
+import shutil
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.inference.decoder import decoder as module
 from helpers.inference.decoder import slots
-from helpers.inference.decoder.decoder import Decoder
 from helpers.models.caches.cache import CacheFull
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import build
@@ -18,6 +21,20 @@ def small_steps():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slots, "STEP", 4)
         yield
+
+
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+FORMS = {"operators": False, "compiled": True}
+
+
+@pytest.fixture(
+    params=[pytest.param(on, marks=[needs_compiler] * on) for on in FORMS.values()],
+    ids=FORMS,
+    scope="module",
+)
+def Decoder(request):
+    """Make a decoder of either form."""
+    return partial(module.Decoder, compiled=request.param)
 
 
 def some_tokens(sequences, tokens, seed=0):
@@ -42,7 +59,7 @@ def plain(model, prompt, new_tokens):
 @pytest.mark.parametrize("sequences", [1, 3])
 @pytest.mark.parametrize("prompt", [0, 1, 9])
 @torch.no_grad()
-def test_prefill_and_steps_give_the_models_logits(model, sequences, prompt):
+def test_prefill_and_steps_give_the_models_logits(Decoder, model, sequences, prompt):
     tokens, decoder = some_tokens(sequences, 24), Decoder(model, sequences, 24)
     expected = model(tokens)
     if prompt:
@@ -53,7 +70,7 @@ def test_prefill_and_steps_give_the_models_logits(model, sequences, prompt):
 
 
 @torch.no_grad()
-def test_ragged_prompts(model):
+def test_ragged_prompts(Decoder, model):
     rows, counts = some_tokens(4, 24), [5, 1, 8, 3]
     expected, decoder = model(rows), Decoder(model, 4, 20)
     for padding in (0, 7):  # the second prefill starts anew
@@ -81,7 +98,7 @@ def test_ragged_prompts(model):
     new_tokens=st.integers(0, 6),
     seed=st.integers(0, 9),
 )
-def test_generated_tokens_are_the_models(counts, heads, tied, new_tokens, seed):
+def test_generated_tokens_are_the_models(Decoder, counts, heads, tied, new_tokens, seed):
     shape = {"vocab": 19, "context": 15, "heads": heads[0], "kv_heads": heads[1], "tied": tied}
     model = build(GPTConfig(width=heads[0] * 4, hidden=9, **shape), seed, torch.float64)
     rows = some_tokens(len(counts), 9, seed).tolist()
@@ -90,8 +107,8 @@ def test_generated_tokens_are_the_models(counts, heads, tied, new_tokens, seed):
     assert found == [plain(model, prompt, new_tokens)[0] for prompt in prompts]
 
 
-def test_float32_is_close(model):
-    model = model.float()
+def test_float32_is_close(Decoder, llama):
+    model = llama.float()
     prompt = some_tokens(1, 4)[0].tolist()
     _, expected = plain(model, prompt, 1)
     decoder = Decoder(model, 1, 6)
@@ -101,7 +118,7 @@ def test_float32_is_close(model):
 
 
 @torch.no_grad()
-def test_a_token_that_is_not_finite_spoils_its_own_sequence_only(llama):
+def test_a_token_that_is_not_finite_spoils_its_own_sequence_only(Decoder, llama):
     llama.embedding.weight[0] = float("nan")  # token 0, which also pads
     decoder = Decoder(llama, 3, 10)
     x = torch.tensor([[3, 4, 0, 0], [5, 6, 7, 8], [0, 1, 2, 0]])
@@ -113,7 +130,7 @@ def test_a_token_that_is_not_finite_spoils_its_own_sequence_only(llama):
 
 
 @torch.no_grad()
-def test_a_token_that_is_not_finite_can_be_forgotten(llama):
+def test_a_token_that_is_not_finite_can_be_forgotten(Decoder, llama):
     llama.embedding.weight[0] = float("nan")
     rows, decoder = some_tokens(1, 9).clamp(min=1), Decoder(llama, 1, 9)
     decoder.prefill(rows[:, :3])
@@ -126,7 +143,7 @@ def test_a_token_that_is_not_finite_can_be_forgotten(llama):
 
 
 @torch.no_grad()
-def test_forgotten_tokens_are_as_never_read(llama):
+def test_forgotten_tokens_are_as_never_read(Decoder, llama):
     rows, decoder = some_tokens(2, 14), Decoder(llama, 2, 14)
     expected = llama(rows)
     for counts in ([6, 6], [4, 6]):
@@ -144,7 +161,7 @@ def test_forgotten_tokens_are_as_never_read(llama):
     assert decoder.lengths == [0, 2]
 
 
-def test_results_stay_when_the_decoder_goes_on(llama):
+def test_results_stay_when_the_decoder_goes_on(Decoder, llama):
     decoder = Decoder(llama, 2, 8)
     first = decoder.prefill(some_tokens(2, 3))
     second = decoder.step(torch.tensor([1, 2]))
@@ -154,7 +171,7 @@ def test_results_stay_when_the_decoder_goes_on(llama):
     assert torch.equal(second, kept[1])
 
 
-def test_what_it_refuses(llama):
+def test_what_it_refuses(Decoder, llama):
     with pytest.raises(ValueError, match="sequences must be at least 1, not 0"):
         Decoder(llama, 0, 8)
     for capacity in (0, 25):
@@ -175,7 +192,7 @@ def test_what_it_refuses(llama):
         decoder.step(torch.tensor([[1], [2]]))
 
 
-def test_generate_refuses_before_it_starts(llama):
+def test_generate_refuses_before_it_starts(Decoder, llama):
     decoder = Decoder(llama, 2, 8)
     before = decoder.prefill(some_tokens(2, 3))
     with pytest.raises(ValueError, match="new_tokens must be at least 0, not -1"):
@@ -196,5 +213,5 @@ def test_generate_refuses_before_it_starts(llama):
 def test_bytes_are_those_of_weights_and_cache(model):
     config = model.config
     one = 2 * 3 * config.key_heads * 11 * config.head_width * 8
-    decoder = Decoder(model, 3, 11)
+    decoder = module.Decoder(model, 3, 11)
     assert decoder.bytes == decoder.weights.bytes + (config.layers + 1) * one

@@ -5,10 +5,15 @@ import torch
 
 from helpers.inference.decoder.fused import Fused
 from helpers.models.caches.cache import CacheFull
+from helpers.models.caches.packed import Packed
+from helpers.models.caches.paged import Paged
 from helpers.models.caches.preallocated import Growing, Preallocated
 from helpers.models.gpt import kept_by
 
 CACHES = {
+    "paged": lambda model, b: (paged := Paged(kept_by(model), 40, 4, torch.float64)).batch(
+        [paged.sequence() for _ in range(b)]
+    ),
     "preallocated": lambda model, b: Preallocated(kept_by(model), b, 24, torch.float64),
     "growing": lambda model, b: Growing(kept_by(model), b, torch.float64),
 }
@@ -65,6 +70,21 @@ def test_a_mask_that_comes_twice_and_one_that_changes(llama):
             places = [count + more for count in counts]
             found = fused(rows[range(2), places][:, None], cache=cache)
             close(found[:, 0], expected[range(2), places])
+
+
+@torch.no_grad()
+def test_tokens_of_several_sequences_in_one_row(model):
+    rows, fused = some_tokens(4, 14), Fused(model)
+    expected, paged = model(rows), Paged(kept_by(model), 40, 4, torch.float64)
+    sequences = [paged.sequence() for _ in rows]
+    for counts in ([3, 5, 1, 1], [1, 1, 1, 1], [2, 1, 6, 3], [1, 1, 1, 1]):
+        starts = [sequence.length for sequence in sequences]
+        parts = [rows[n, i : i + c] for n, (i, c) in enumerate(zip(starts, counts, strict=True))]
+        found = fused(
+            torch.cat([*parts, rows[0, :2]])[None], cache=Packed(paged, sequences, counts)
+        )
+        for number, one in enumerate(found[0, :-2].split(counts)):
+            close(one, expected[number, starts[number] : starts[number] + counts[number]])
 
 
 @torch.no_grad()

@@ -35,7 +35,7 @@ def hand_over(worker, prompts):
     model, messages = build(CONFIG, 0, torch.float64), PointToPoint()
     if worker.rank == 0:
         paged = paged_of(model, 8)
-        sender, sent = Sender(messages, 1), []
+        sender, sent = Sender(messages, 1, paged), []
         for number, prompt in enumerate(prompts):
             sequence, logits = read(model, paged, prompt)
             with ledger() as log:
@@ -97,8 +97,9 @@ def test_without_room_the_cache_is_as_before():
 
 def test_a_recurrent_state_is_refused():
     paged = Paged({0: Kept(per_sequence=((3,),))}, 4, 4)
-    with pytest.raises(ValueError, match="a recurrent block's state is not in the paged blocks"):
-        Sender(None, 1).send(0, paged.sequence(), 5)
+    for make in (Sender, Inbox):
+        with pytest.raises(ValueError, match="a recurrent block's state is not in the paged block"):
+            make(None, 1, paged)
 
 
 def lost(worker):

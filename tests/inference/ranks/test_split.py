@@ -124,6 +124,14 @@ def test_heads_that_do_not_divide(changes, ranks, said):
         launch(step, ranks, device="cpu", tokens=torch.ones(1, 2, dtype=torch.int64), **options)
 
 
+@pytest.mark.parametrize("mixer", ["latent", "mamba", ("attention", "mamba")])
+def test_mixers_without_such_heads(mixer):
+    config = replace(CONFIG, mixer=mixer)
+    name = mixer if isinstance(mixer, str) else mixer[1]
+    with pytest.raises(ValueError, match=f"the mixer '{name}' cannot be cut by heads here"):
+        SplitModel(config, {}, None)
+
+
 def test_an_unknown_head_and_weights_that_do_not_fit():
     options = {"weights": weights_of(CONFIG), "counts": None, "device": "cpu"}
     tokens = torch.ones(1, 2, dtype=torch.int64)

@@ -15,12 +15,17 @@ SHAPES = {
 }
 
 
-@pytest.fixture(params=SHAPES.values(), ids=SHAPES)
-def model(request):
-    config = GPTConfig(vocab=19, context=24, width=16, **request.param)
+def varied(shape):
+    """A model of this shape, with all parameters random."""
+    config = GPTConfig(vocab=19, context=24, width=16, **shape)
     model = build(config, 0, torch.float64).eval()
     with torch.no_grad():  # first values of biases and scales would hide mistakes
         generator = torch.Generator().manual_seed(1)
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=generator).double()
     return model
+
+
+@pytest.fixture(params=SHAPES.values(), ids=SHAPES)
+def model(request):
+    return varied(request.param)

@@ -7,8 +7,8 @@ pytest.importorskip("triton", reason="Triton is there on Linux only")
 import triton
 import triton.language as tl
 
+from helpers.measure.kernels.interpret import interpreted
 from helpers.precision.fused_adam.conversion import read, write
-from helpers.precision.fused_adam.interpret import interpreted
 
 
 @triton.jit

@@ -41,6 +41,7 @@ def undecorated(kernel: JITFunction, made: dict | None = None) -> FunctionType:
     made[kernel] = FunctionType(fn.__code__, names, fn.__name__, fn.__defaults__)
     made[kernel].__annotations__ = fn.__annotations__
     made[kernel].__kwdefaults__ = fn.__kwdefaults__
+    made[kernel].fn = made[kernel]  # where a reduction or a scan looks for its operator
     for name in fn.__code__.co_names:
         called = names.get(name)
         if isinstance(called, JITFunction):

@@ -9,8 +9,8 @@ pytest.importorskip("triton", reason="Triton is there on Linux only")
 import triton
 import triton.language as tl
 
-from helpers.precision.fused_adam import interpret
-from helpers.precision.fused_adam.interpret import interpreted
+from helpers.measure.kernels import interpret
+from helpers.measure.kernels.interpret import interpreted
 
 OFFSET = tl.constexpr(3)
 
@@ -57,3 +57,21 @@ def test_a_kernel_of_a_cell_in_a_rank(monkeypatch):
     assert copy.__globals__["shifted"] is not shifted
     assert copy.__globals__["tl"] is tl
     assert copy.__defaults__ == (4,)
+
+
+@triton.jit
+def add(a, b):
+    return a + b
+
+
+@triton.jit
+def sums(source, target, BLOCK: tl.constexpr):
+    x = tl.load(source + tl.arange(0, BLOCK))
+    tl.store(target + tl.arange(0, BLOCK), tl.associative_scan(x, 0, add))
+    tl.store(target + BLOCK, tl.reduce(x, 0, add))
+
+
+def test_operators_of_scans_and_reductions():
+    target = torch.zeros(5)
+    interpreted(sums)[(1,)](torch.tensor([1.0, 2, 3, 4]), target, 4)
+    assert target.tolist() == [1, 3, 6, 10, 10]
