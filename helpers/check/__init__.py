@@ -55,6 +55,8 @@ _PLACE = {
     "accept_or_resample": "week09.accept_or_resample",
     "cache_bytes": "week09.cache_bytes",
     "outgrowing_batch": "week09.outgrowing_batch",
+    "scan_over_ranks": "week10.scan_over_ranks",
+    "combine": "week10.combine",
     "project": "submission.project",
 }
 

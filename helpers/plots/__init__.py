@@ -18,6 +18,7 @@ _PLACE = {
     "heat": "heatmap",
     "contours": "contour",
     "pictures": "gallery",
+    "blocks": "paging",
     "pipelines": "pipeline",
     "Stepper": "stepper",
     "use": "pyplot",

@@ -190,3 +190,22 @@ class Paged:
             used=sum(filled.values()),
             tokens=sum(sequence.length for sequence in self.sequences),
         )
+
+    def plot(self, names: Sequence[str] = (), **options):
+        """Draw which sequence has which block, and which slots are empty. Returns a Picture.
+
+        Args:
+            names: of the sequences, in their order; by default their numbers.
+            options: those of `helpers.plots.blocks`.
+        """
+        from helpers.plots.paging import blocks
+
+        rows = list(enumerate(self.sequences))
+        found = {
+            names[i] if i < len(names) else f"sequence {i}": (s.table, s.length) for i, s in rows
+        }
+        known = [block for block in range(self.allocator.blocks) if block in self.prefixes]
+        return blocks(found, self.allocator.blocks, self.block_size, known=known, **options)
+
+    def _repr_png_(self):
+        return self.plot()._repr_png_()

@@ -192,6 +192,22 @@ def test_bytes_are_those_of_the_storage():
     assert paged.bytes == 5 * 4 * 2 * 2 * 6 * 2 == paged.store.memory.untyped_storage().nbytes()
 
 
+def test_it_draws_itself():
+    paged = Paged(ATTENTION, 4, 2, share_prefixes=True)
+    a, b = paged.sequence(), paged.sequence()
+    append([a, b], range(3), [8, 9])
+    paged.register(b, [8, 9])
+    b.free()
+    a.fork()
+    assert repr(paged.plot(["first"], title="Blocks")) == (
+        "Blocks. 4 blocks of 2 slots, 2 of them free. first, 3 tokens: blocks 0, 1. "
+        "sequence 1, 3 tokens: blocks 0, 1. Shared: blocks 0, 1. 1 reserved slots are empty."
+    )
+    frames = [p.get_linestyle() for p in paged.plot().axes[0].patches if not p.get_fill()]
+    assert frames == ["-", "-", ":", "-"]
+    assert paged._repr_png_()[1]["alt"] == repr(paged.plot())
+
+
 class Texts(RuleBasedStateMachine):
     """Sequences as plain lists of tokens, beside the cache. Texts of few tokens collide often."""
 

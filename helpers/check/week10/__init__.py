@@ -1,0 +1,1 @@
+"""Exercises of week 10: scans, and state space models."""

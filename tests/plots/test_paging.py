@@ -1,0 +1,84 @@
+"""Each block has its place, its owners' colours, and as much of them as it has tokens."""
+
+import warnings
+
+import pytest
+from matplotlib.colors import to_hex
+
+from helpers.plots.paging import BOX, GAP, blocks
+from helpers.plots.style import SERIES_COLORS
+
+SEQUENCES = {"a": ([0, 1, 3], 10), "b": ([0, 1], 7), "c": ([5], 0)}
+
+
+def boxes(figure):
+    """(column, row) of a box -> its patches: (colour, pale?, width, height, top in the box)."""
+    found = {}
+    for patch in figure.axes[0].patches:
+        if patch.get_fill():
+            left, top = patch.get_xy()
+            place = int(left / (BOX + GAP) + 1e-6), int(top / (BOX + GAP) + 1e-6)
+            inside = top - place[1] * (BOX + GAP)
+            size = patch.get_width() / BOX, patch.get_height() / BOX, inside / BOX
+            pale = patch.get_alpha() is not None
+            numbers = tuple(round(number, 6) for number in size)
+            found.setdefault(place, []).append((to_hex(patch.get_facecolor()), pale, *numbers))
+    return found
+
+
+def test_a_box_shows_its_owners_and_how_full_it_is():
+    figure = blocks(SEQUENCES, 7, 4, columns=4)
+    a, b, c = SERIES_COLORS[:3]
+    assert boxes(figure) == {
+        (0, 0): [(a, True, 1, 0.5, 0), (a, False, 1, 0.5, 0)]
+        + [(b, True, 1, 0.5, 0.5), (b, False, 1, 0.5, 0.5)],
+        (1, 0): [(a, True, 1, 0.5, 0), (a, False, 1, 0.5, 0)]
+        + [(b, True, 1, 0.5, 0.5), (b, False, 0.75, 0.5, 0.5)],
+        (3, 0): [(a, True, 1, 1, 0), (a, False, 0.5, 1, 0)],
+        (1, 1): [(c, True, 1, 1, 0), (c, False, 0, 1, 0)],
+    }
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts == [str(block) for block in range(7)]
+    key = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert key == ["a, 10 tokens", "b, 7 tokens", "c, 0 tokens"]
+
+
+def test_a_free_block_of_a_known_prefix_has_a_dotted_frame():
+    figure = blocks(SEQUENCES, 7, 4, known=[0, 2])
+    frames = [patch.get_linestyle() for patch in figure.axes[0].patches if not patch.get_fill()]
+    assert frames == ["-", "-", ":", "-", "-", "-", "-"]
+
+
+def test_words_and_size():
+    figure = blocks(SEQUENCES, 7, 4, title="Paging")
+    assert repr(figure) == (
+        "Paging. 7 blocks of 4 slots, 3 of them free. a, 10 tokens: blocks 0, 1, 3. "
+        "b, 7 tokens: blocks 0, 1. c, 0 tokens: blocks 5. Shared: blocks 0, 1. "
+        "6 reserved slots are empty."
+    )
+    assert "Paging" in [text.get_text() for text in figure.axes[0].texts]
+    many = {f"request {i}": ([i], 1) for i in range(40)}
+    figure = blocks(many, 64, 16)
+    assert figure.axes[0].get_legend().get_texts()[-1].get_text() == "and 26 more"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        png, _ = figure._repr_png_()
+    assert len(png) < 60_000
+    assert (
+        repr(blocks({}, 1, 4)) == "1 blocks of 4 slots, 1 of them free. 0 reserved slots are empty."
+    )
+
+
+@pytest.mark.parametrize(
+    ("sequences", "count", "message"),
+    [
+        ({}, 0, "0 blocks of 4 slots; there must be 1 or more of each"),
+        ({"a": ([7], 1)}, 7, "a has block 7, but there are blocks 0 to 6"),
+        ({"a": ([-1], 1)}, 7, "a has block -1"),
+        ({"a": ([2, 2], 5)}, 7, r"a has a block twice in its table \[2, 2\]"),
+        ({"a": ([2], 5)}, 7, "a has 5 tokens, but 1 blocks of 4"),
+    ],
+)
+def test_what_cannot_be_drawn(sequences, count, message):
+    with pytest.raises(ValueError, match=message):
+        blocks(sequences, count, 4)
