@@ -88,6 +88,7 @@ def stream(
         ValueError: as for `generate`; or the model cannot read the prompt.
         RuntimeError: the request ended with an error after some tokens; the message says why.
     """
+    prompt = [int(token) for token in prompt]
     if wrong := check_prompt(prompt, model.config):
         raise ValueError(wrong)
     options = {"sampling": GREEDY, "stop": (), "cache": None, "chunk": None} | options

@@ -153,6 +153,12 @@ def moved(config: GPTConfig, number_bytes: float) -> tuple[float, float]:
 
 
 def check_sizes(config: GPTConfig, ranks: int, tokens: int):
+    kinds = {config.mixer_of(layer) for layer in range(config.layers)}
+    if kinds != {"attention"}:
+        raise ValueError(
+            f"the mixers are {', '.join(sorted(kinds))}, but the simulated step knows the times of "
+            "attention alone"
+        )
     if config.heads % ranks:
         raise ValueError(f"{config.heads} query heads do not divide over {ranks} GPUs")
     if tokens % ranks:

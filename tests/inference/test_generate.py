@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers.inference.generate import Generated, check_prompt, generate, stream
-from helpers.inference.sampling import NotANumber, Sampling
+from helpers.inference.sampling import NotANumber, Sampling, choose
 from helpers.models.caches.paged import Paged
 from helpers.models.caches.preallocated import Growing, Preallocated
 from helpers.models.gpt import kept_by
@@ -97,6 +97,29 @@ def test_any_chunk_and_any_cache_gives_the_same_tokens(llama, chunk, sampling):
         ]
 
 
+def test_a_chunk_is_the_most_that_is_read_at_once(llama):
+    read = []
+    handle = llama.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0].shape[1]))
+    for chunk, expected in ((None, [9, 1]), (4, [4, 4, 1, 1]), (2, [2, 2, 2, 2, 1, 1])):
+        read.clear()
+        generate(llama, PROMPTS[2:3], 2, chunk=chunk)
+        assert read == expected
+    read.clear()
+    generate(llama, PROMPTS, 3, chunk=4)  # short prompts need not wait for long ones
+    assert read == [4, 4, 1, 1, 1]
+    handle.remove()
+
+
+@torch.no_grad()
+def test_a_sampled_token_is_chosen_by_its_place_in_the_sequence(llama):
+    [one] = generate(llama, PROMPTS[:1], 5, sampling=WARM, seeds=[13])
+    sequence = list(PROMPTS[0])
+    for token in one.tokens:
+        logits = llama(torch.tensor([sequence]))[:, -1]
+        assert choose(logits, WARM, [13], [len(sequence)]).tolist() == [token]
+        sequence.append(token)
+
+
 @torch.no_grad()
 def test_a_cache_may_hold_a_part_of_each_prompt(llama):
     cache = Growing(kept_by(llama), 4, torch.float64)
@@ -137,10 +160,11 @@ def test_out_of_blocks_ends_the_longest_request_and_no_other(llama):
 def test_a_cache_that_does_not_fit_the_prompts(llama):
     with pytest.raises(ValueError, match="4 prompts, but the cache is of 3 sequences"):
         generate(llama, PROMPTS, 5, cache=Growing(kept_by(llama), 3, torch.float64))
-    cache = Growing(kept_by(llama), 4, torch.float64)
-    generate(llama, PROMPTS, 5, cache=cache)
-    with pytest.raises(ValueError, match="has 9 tokens of prompt 0, which has 5: at least the"):
-        generate(llama, PROMPTS, 5, cache=cache)
+    for many, has in ((1, 5), (5, 9)):
+        cache = Growing(kept_by(llama), 4, torch.float64)
+        generate(llama, PROMPTS, many, cache=cache)
+        with pytest.raises(ValueError, match=f"has {has} tokens of prompt 0, which has 5: at lea"):
+            generate(llama, PROMPTS, 5, cache=cache)
 
 
 def test_sampled_tokens_depend_on_the_seed_and_not_on_the_batch(llama):
@@ -329,6 +353,8 @@ def test_the_cache_has_exactly_the_slots_that_are_read(llama, monkeypatch):
 def test_results_hold_no_gradient_and_plain_numbers(llama):
     [one] = generate(llama, [torch.tensor([3, 7])], 3)
     assert one.prompt == [3, 7]
+    assert list(stream(llama, torch.tensor([3, 7]), 3)) == one.tokens
+    assert list(stream(llama, b"\3\7", 3)) == one.tokens
     assert all(type(token) is int for token in one.tokens)
     assert type(one.margin) is float
     assert isinstance(one, Generated)

@@ -184,3 +184,9 @@ def test_senseless_numbers(change, words):
     work = WORK | {"topology": DGX_H100, "flops_per_second": 1e14} | change
     with pytest.raises(ValueError, match=words):
         step(LARGE, **work)
+
+
+def test_other_mixers_are_refused():
+    latent = replace(LARGE, mixer="latent")
+    with pytest.raises(ValueError, match="the mixers are latent, but the simulated step knows"):
+        step(latent, **WORK, topology=DGX_H100, flops_per_second=1e14)

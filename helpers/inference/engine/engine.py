@@ -25,6 +25,11 @@ class Engine:
         blocks: of the cache.
         block_size: tokens in a block.
         share_prefixes: whether a request starts with the known blocks of an earlier prompt.
+        fused: compute with a copy of the weights that is arranged for decoding: faster, for Llama's
+            shape alone.
+
+    Raises:
+        ValueError: the model's prefixes cannot be shared, or its weights cannot be fused.
     """
 
     def __init__(
@@ -35,8 +40,9 @@ class Engine:
         block_size: int = 16,
         *,
         share_prefixes: bool = False,
+        fused: bool = False,
     ):
-        self.runner = Runner(model, blocks, block_size, share_prefixes=share_prefixes)
+        self.runner = Runner(model, blocks, block_size, share_prefixes=share_prefixes, fused=fused)
         self.config, self.policy = model.config, policy
         self._run: Run | None = None
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from helpers.inference.decoder.fused import Fused
 from helpers.inference.engine.request import Request
 from helpers.inference.reading import device_of, evaluating
 from helpers.inference.sampling import NotANumber, are_numbers, choose
@@ -40,12 +41,28 @@ class Runner:
     A model whose blocks keep rows for each token gets all tokens of a step in one row: N tokens
     pass through the linear layers at once, and attention alone sees the requests (Yu et al. 2022,
     section 3: selective batching). A model with states of fixed size gets a padded batch.
+
+    Args:
+        blocks: of the cache.
+        block_size: tokens in a block.
+        share_prefixes: whether a sequence starts with the known blocks of an earlier prompt.
+        fused: compute with a copy of the weights that is arranged for decoding.
+
+    Raises:
+        ValueError: the model's prefixes cannot be shared, or its weights cannot be fused.
     """
 
     def __init__(
-        self, model: GPT, blocks: int, block_size: int = 16, *, share_prefixes: bool = False
+        self,
+        model: GPT,
+        blocks: int,
+        block_size: int = 16,
+        *,
+        share_prefixes: bool = False,
+        fused: bool = False,
     ):
         self.model, self.device, self.blocks = model, device_of(model), blocks
+        self.forward = Fused(model) if fused else model
         self.paged = Paged(
             kept_by(model),
             blocks,
@@ -103,7 +120,7 @@ class Runner:
         counts = [len(piece.tokens) for piece in pieces]
         cache = Packed(self.paged, [self.sequences[p.number] for p in pieces], counts)
         row = [token for piece in pieces for token in piece.tokens] + [0] * padding  # (N,)
-        logits = self.model(torch.tensor([row], device=self.device), cache=cache)  # (1, N, V)
+        logits = self.forward(torch.tensor([row], device=self.device), cache=cache)  # (1, N, V)
         last = torch.tensor(counts, device=self.device).cumsum(0) - 1
         return logits[0, last]
 
@@ -113,7 +130,7 @@ class Runner:
         longest = max(counts)
         rows = [[*piece.tokens, *[0] * (longest - len(piece.tokens))] for piece in pieces]
         cache = self.paged.batch([self.sequences[piece.number] for piece in pieces])
-        logits = self.model(torch.tensor(rows, device=self.device), cache=cache, counts=counts)
+        logits = self.forward(torch.tensor(rows, device=self.device), cache=cache, counts=counts)
         last = torch.tensor(counts, device=self.device) - 1
         return logits[torch.arange(len(pieces), device=self.device), last]
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from helpers.models.caches.gather import Gather
 from helpers.models.caches.sequence import PagedSequence
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ class Packed:
     The row may be longer than the sequences' tokens. The rest is padding: its results mean nothing.
 
     Args:
-        sequences: of the paged cache, each once.
+        sequences: of the paged cache, each once. Those with one new token each are fastest side by
+            side, in order of length.
         counts: how many tokens of the row each sequence has, 1 or more.
 
     Raises:
@@ -47,7 +49,9 @@ class Packed:
             )
         self.paged, self.added = paged, list(counts)
         self.sequences = paged.batch(sequences).sequences  # checked
-        self.blocks = {number: PackedBlock(paged.store.rows[number]) for number in paged.store.rows}
+        self.blocks = {
+            number: PackedBlock(number, rows) for number, rows in paged.store.rows.items()
+        }
 
     @property
     def lengths(self) -> list[int]:
@@ -75,7 +79,7 @@ class Packed:
         self.paged.reserve(self.sequences, self.added)
         groups = [
             Group(self.paged, self.sequences[first:last], self.added[first], start)
-            for first, last, start in runs(self.added)
+            for first, last, start in runs(self.added, [len(s.table) for s in self.sequences])
         ]
         slots = [torch.cat(part) for part in zip(*(group.slots for group in groups), strict=True)]
         places = torch.cat([group.places.flatten() for group in groups])  # (real tokens,)
@@ -96,16 +100,25 @@ class Packed:
             sequence.rewind(length)
 
 
-def runs(counts: Sequence[int]) -> list[tuple[int, int, int]]:
+def runs(counts: Sequence[int], blocks: Sequence[int]) -> list[tuple[int, int, int]]:
     """Divide the sequences into groups: neighbours with one token each, and every other alone.
+
+    A group reads as many blocks of each sequence as the longest has. So neighbours are in one group
+    only if they have about as many blocks.
+
+    Args:
+        counts: the new tokens of each sequence.
+        blocks: that each sequence reads.
 
     Returns:
         (first sequence, the one after the last, place of the first token in the row) of each.
     """
     found, start = [], 0
     for number, count in enumerate(counts):
-        if count == 1 and number and counts[number - 1] == 1:
-            found[-1] = (found[-1][0], number + 1, found[-1][2])
+        first, last, place = found[-1] if found else (0, 0, 0)
+        alike = found and abs(blocks[number] - blocks[first]) <= 2 + blocks[first] // 2
+        if alike and count == counts[last - 1] == 1:
+            found[-1] = (first, number + 1, place)
         else:
             found.append((number, number + 1, start))
         start += count
@@ -119,7 +132,7 @@ class Group:
         row: which tokens of the row are theirs: a slice.
         places: (G, T), their places.
         slots: the block and the slot of each new token, (G T,) each.
-        table: (G M,), the blocks to read, M for each sequence.
+        gather: reads M blocks of each sequence, as many as S needs.
         length: S.
         seen: the mask, as for `BlockCache.attend`.
     """
@@ -135,7 +148,7 @@ class Group:
         first = paged.store.index([sequence.length for sequence in sequences])[:, None]
         self.places = first + torch.arange(tokens, device=first.device)
         self.slots = table.gather(1, self.places // size).flatten(), (self.places % size).flatten()
-        self.table = table.flatten()
+        self.gather = Gather(paged.store, paged.workspace, table)
         self.seen = None
         if tokens > 1 or any(s.length + tokens < self.length for s in sequences):
             slot = torch.arange(self.length, device=first.device)
@@ -149,16 +162,17 @@ class PackedBlock:
 
     counts = None
 
-    def __init__(self, rows: Sequence[torch.Tensor]):
-        self.rows = rows  # (blocks, P, heads, width) each
+    def __init__(self, number: int, rows: Sequence[torch.Tensor]):
+        self.number, self.rows = number, rows  # (blocks, P, heads, width) each
         self.groups: list[Group] = []
         self.slots: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def attend(self, core: Callable, q: torch.Tensor, *new: torch.Tensor) -> torch.Tensor:
         """Compute (1, H, N, d) from q (1, H, N, d), as `BlockCache.attend` says."""
         real = len(self.slots[0])
-        for rows, more in zip(self.rows, new, strict=True):
-            rows[self.slots] = more[0, :, :real].transpose(0, 1).to(rows.dtype)
+        with torch.no_grad():  # what is kept is data, not part of a graph
+            for rows, more in zip(self.rows, new, strict=True):
+                rows[self.slots] = more[0, :, :real].transpose(0, 1).to(rows.dtype)
         parts = [self.attend_group(group, core, q, new) for group in self.groups]
         if real < q.shape[2]:  # each token of padding sees itself
             single = [t[:, :, real:].permute(2, 1, 0, 3) for t in (q, *new)]
@@ -172,10 +186,8 @@ class PackedBlock:
         if group.tokens == group.length:  # nothing was kept before: no need to read it back
             every = [t[:, :, group.row].unflatten(2, size)[0].transpose(0, 1) for t in new]
         else:
-            every = []
-            for rows in self.rows:
-                blocks = rows.index_select(0, group.table)  # (G M, P, heads, width)
-                found = blocks.view(group.sequences, -1, *rows.shape[2:])[:, : group.length]
-                every.append(found.transpose(1, 2).to(q.dtype))  # (G, heads, S, width)
+            with torch.no_grad():
+                found = group.gather(self.number)  # (G, heads, M P, width) each
+            every = [rows[:, :, : group.length].to(q.dtype) for rows in found]
         y = core(own, *every, group.seen)  # (G, H, T, d)
         return y.transpose(0, 1).reshape(1, heads, -1, y.shape[-1])

@@ -18,11 +18,14 @@ def layer_costs(config: GPTConfig, tokens: int | None = None) -> tuple[float, li
     Args:
         tokens: T; None for the whole context.
     """
-    one = replace(config, layers=1, mixer=config.mixer_of(0))
-    block = flops_per_token(one, tokens, embedding=False)
-    block += flops_per_token(one, tokens, part="recomputed")
-    head = flops_per_token(one, tokens) - flops_per_token(one, tokens, embedding=False)
-    return 3.0 * 4 * config.width, [float(block)] * config.layers, float(head)
+    kinds = [config.mixer_of(layer) for layer in range(config.layers)]
+    cost = {}
+    for kind in set(kinds):
+        one = replace(config, layers=1, mixer=kind)
+        block = flops_per_token(one, tokens, embedding=False)
+        cost[kind] = float(block + flops_per_token(one, tokens, part="recomputed"))
+    head = flops_per_token(config, tokens) - flops_per_token(config, tokens, embedding=False)
+    return 3.0 * 4 * config.width, [cost[kind] for kind in kinds], float(head)
 
 
 def stage_costs(costs: Sequence[float], shares: Sequence[range], first: float, last: float):

@@ -285,6 +285,12 @@ class TestPrefixes:
 
 
 class TestEngine:
+    def test_fused_weights(self, llama):
+        engine = Engine(llama, Continuous(3), 12, 4, fused=True)
+        requests = [Request(n, range(1, 2 + 3 * n), 5, arrival=n / 2) for n in range(5)]
+        served = engine.run(requests, Virtual(COST))
+        assert [one.tokens for one in served.requests] == [alone(llama, r)[0] for r in requests]
+
     def test_in_real_time(self, llama):
         requests = [Request(n, [n + 1, 2], 3, arrival=0.01 * n) for n in range(3)]
         for clock in (None, RealTime()):

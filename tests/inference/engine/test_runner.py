@@ -58,6 +58,15 @@ def test_a_padded_batch_gives_the_same_tokens(llama):
     assert found == {request.number: expected_of(llama, request) for request in REQUESTS}
 
 
+def test_fused_weights_give_the_same_tokens(llama, make_model):
+    runner = Runner(llama, 20, 4, fused=True)
+    assert runner.forward is not llama
+    found = serve(runner, REQUESTS, 6, padding=1)
+    assert found == {request.number: expected_of(llama, request) for request in REQUESTS}
+    with pytest.raises(ValueError, match="the decoder cannot run this model: norm is 'layer'"):
+        Runner(make_model(norm="layer"), 20, 4, fused=True)
+
+
 def test_a_piece_of_a_prompt_gives_no_token(llama):
     runner, request = Runner(llama, 20, 4), REQUESTS[2]
     runner.start(2, request.prompt)

@@ -12,7 +12,7 @@ from helpers.models.gpt import kept_by
 EXACT = {"rtol": 0, "atol": 1e-12}
 
 
-def paged_of(model, blocks=40, block_size=4):
+def paged_of(model, blocks=60, block_size=4):
     return Paged(kept_by(model), blocks, block_size, torch.float64)
 
 
@@ -117,17 +117,29 @@ def test_rewind(model):
 
 
 @pytest.mark.parametrize(
-    ("counts", "expected"),
+    ("counts", "blocks", "expected"),
     [
-        ([1], [(0, 1, 0)]),
-        ([1, 1, 1], [(0, 3, 0)]),
-        ([2, 2], [(0, 1, 0), (1, 2, 2)]),
-        ([1, 1, 5, 1, 3], [(0, 2, 0), (2, 3, 2), (3, 4, 7), (4, 5, 8)]),
-        ([4, 1, 1], [(0, 1, 0), (1, 3, 4)]),
+        ([1], [3], [(0, 1, 0)]),
+        ([1, 1, 1], [1, 1, 2], [(0, 3, 0)]),
+        ([2, 2], [1, 1], [(0, 1, 0), (1, 2, 2)]),
+        ([1, 1, 5, 1, 3], [1] * 5, [(0, 2, 0), (2, 3, 2), (3, 4, 7), (4, 5, 8)]),
+        ([4, 1, 1], [1] * 3, [(0, 1, 0), (1, 3, 4)]),
+        ([1] * 5, [1, 3, 4, 6, 9], [(0, 2, 0), (2, 4, 2), (4, 5, 4)]),  # at most half as many more
+        ([1, 1], [9, 1], [(0, 1, 0), (1, 2, 1)]),
     ],
 )
-def test_single_tokens_side_by_side_are_one_group(counts, expected):
-    assert runs(counts) == expected
+def test_single_tokens_side_by_side_are_one_group(counts, blocks, expected):
+    assert runs(counts, blocks) == expected
+
+
+@torch.no_grad()
+def test_long_and_short_sequences_in_groups(model):
+    paged, texts = paged_of(model, block_size=1), some_texts(4, 24)
+    sequences = [paged.sequence() for _ in range(4)]
+    step(model, paged, sequences, texts, [1, 3, 9, 20])
+    step(model, paged, sequences, texts, [1, 1, 1, 1])
+    order = [3, 0, 1, 2]
+    step(model, paged, [sequences[n] for n in order], texts[order], [1, 1, 1, 1])
 
 
 def test_what_is_refused(model):
@@ -143,7 +155,7 @@ def test_what_is_refused(model):
         Packed(paged, [one, two], [1, 2]).begin(2)
     with pytest.raises(ValueError, match="never padded by counts"):
         Packed(paged, [one, two], [1, 2]).begin(3, [3])
-    assert paged.free_blocks == 40
+    assert paged.free_blocks == 60
     recurrent = Paged({0: Kept(per_sequence=((2,),))}, 4)
     with pytest.raises(ValueError, match="the model has a recurrent block"):
         Packed(recurrent, [recurrent.sequence()], [1])

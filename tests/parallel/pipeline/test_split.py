@@ -56,3 +56,11 @@ def test_the_costs_are_the_models(recompute):
     assert last == 3 * 2 * 32 * 100  # the head, forward and backward
     assert len(set(blocks)) == 1
     assert 0 < first < blocks[0] / 10
+
+
+def test_each_block_costs_what_its_mixer_does():
+    mixers = ("attention", "latent", "latent", "attention")
+    config = GPTConfig(vocab=100, context=64, width=32, layers=4, positions="learned", mixer=mixers)
+    _, blocks, last = layer_costs(config, 48)
+    assert sum(blocks) + last == flops_per_token(config, 48)
+    assert blocks[0] == blocks[3] != blocks[1] == blocks[2]
