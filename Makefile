@@ -15,6 +15,7 @@
 # `mutants` takes SINCE too, or files: make mutants ONLY=helpers/comm/mesh.py MOST=100.
 # `lab` opens notebooks/, or the folder AT: make lab AT=work. LAB passes on JupyterLab's own options:
 # make lab LAB="--no-browser --port 8890".
+# `grade` runs in a sandbox: make grade SUBMISSIONS=folder; without one, TRUST=1 runs code as you.
 # `notebooks` skips unchanged notebooks; after a change in helpers/: make notebooks ALL=1.
 
 PYTHON ?= python3# the Python that makes .venv
@@ -31,7 +32,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX PIP_TARGET PIP_USER
 export JUPYTER_PREFER_ENV_PATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup course test quick lab student bench sweep figures notebooks lint mutants lock licences FORCE
+.PHONY: help setup course test quick lab student handout grade bench sweep figures notebooks lint mutants lock licences FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1#/p' Makefile | column -t -s '#'
@@ -54,6 +55,12 @@ lab: setup ## open JupyterLab at notebooks/
 
 student: setup ## make work/, your own notebooks without outputs, or add what is new
 	@$(RUN) .ci/student.py
+
+handout: setup ## write build/handout, for a class: no outputs, no solutions
+	@$(RUN) .ci/handout.py
+
+grade: setup ## grade the notebooks in SUBMISSIONS in a sandbox, write a table
+	@$(RUN) -m helpers.check.grading.grade $(or $(SUBMISSIONS),missing) $(if $(TRUST),--trust)
 
 bench: setup ## measure side by side with other libraries, print the table
 	@$(RUN) -m tests.bench

@@ -2,6 +2,7 @@
 
 import importlib.util
 import signal
+import sys
 from pathlib import Path
 
 import cloudpickle
@@ -24,7 +25,11 @@ def ci(name: str):
     """Load .ci/NAME.py as a module; Python cannot import from a folder named .ci."""
     spec = importlib.util.spec_from_file_location(f"ci_{name}", ROOT / ".ci" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(ROOT / ".ci"))  # as for a script: the files import each other
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(ROOT / ".ci"))
     return module
 
 

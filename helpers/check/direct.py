@@ -5,15 +5,13 @@ import traceback
 from collections.abc import Callable
 from types import TracebackType
 
-import numpy as np
-
-from helpers.check.limit import TooLong, limit
+from helpers.check import elsewhere
+from helpers.check.limit import TooLong
 from helpers.check.oracle import NotRight, own_frames
 from helpers.check.verdict import Verdict
 from helpers.runtime.stacks import with_cell_names
 
 MOST_FRAMES = 8  # an endless recursion has thousands
-SECONDS = 60.0  # for a call of the function; an exercise needs far less
 
 
 def examine_here(exercise: str, fn: Callable, cases, judge: Callable) -> Verdict:
@@ -28,14 +26,14 @@ def examine_here(exercise: str, fn: Callable, cases, judge: Callable) -> Verdict
     """
     for where, arguments, facts in cases:
         try:
-            # the finding says what came out
-            with np.errstate(all="ignore"), limit(SECONDS):
-                answer = fn(*copy.deepcopy(arguments))
+            answer = elsewhere.place().call(fn, copy.deepcopy(arguments))
         except NotImplementedError:
             return Verdict(exercise, "not written yet")
         except TooLong:
-            finding = f"{where}: your function has not returned after {SECONDS:.0f} seconds"
+            finding = f"{where}: your function has not returned after {elsewhere.SECONDS:.0f} s"
             return Verdict(exercise, "wrong", finding, "Is there a loop that does not end?")
+        except elsewhere.Failed as failed:
+            return Verdict(exercise, "wrong", f"{where}: {failed}")
         except (Exception, SystemExit) as error:
             return Verdict(exercise, "wrong", f"{where}: {what_was_raised(error)}")
         try:
@@ -53,5 +51,5 @@ def what_was_raised(error: BaseException) -> str:
 
 
 def last_frames(trace: TracebackType | None) -> list:
-    """The last frames of the student's code, without the call in this file."""
-    return traceback.extract_tb(trace)[1:][-MOST_FRAMES:]
+    """The last frames of the student's code, without the calls of this folder."""
+    return traceback.extract_tb(trace)[2:][-MOST_FRAMES:]

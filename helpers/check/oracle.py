@@ -4,9 +4,10 @@ import re
 from collections.abc import Callable
 from numbers import Real
 
+from helpers.check import elsewhere
+from helpers.check.limit import TooLong
 from helpers.check.verdict import Verdict
 from helpers.runtime.failure import WorkerError
-from helpers.runtime.launch import launch
 from helpers.runtime.payload import CannotTravel
 from helpers.runtime.runs import Runs
 
@@ -61,6 +62,11 @@ def examine(
             return Verdict(exercise, "wrong", f"{where}: {wrong.finding}", wrong.hint)
         except CannotTravel as error:
             return Verdict(exercise, "wrong", str(error))
+        except NotImplementedError:  # raised elsewhere
+            return Verdict(exercise, "not written yet")
+        except (elsewhere.Failed, TooLong) as failed:
+            finding = str(failed) or "your function has not returned in time"
+            return Verdict(exercise, "wrong", f"{where}: {finding}")
         except WorkerError as error:
             if isinstance(error.__cause__, NotImplementedError):
                 return Verdict(exercise, "not written yet")
@@ -78,11 +84,11 @@ def examine(
 def attempt(run: Callable, workers: int, fn: Callable, kwargs, timeout: float) -> Runs:
     """Run one case. Run it once more if the machine was too busy to start it in time."""
     try:
-        return launch(run, workers, device="cpu", timeout=timeout, solve=fn, **kwargs)
+        return elsewhere.place().launch(run, workers, fn, kwargs, timeout)
     except WorkerError as error:
         if not started_too_slowly(str(error)):
             raise
-    return launch(run, workers, device="cpu", timeout=timeout, solve=fn, **kwargs)
+    return elsewhere.place().launch(run, workers, fn, kwargs, timeout)
 
 
 def started_too_slowly(finding: str) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from helpers.models import attention_counts, latent_counts, mamba_counts
+from helpers.models import attention_counts, latent_counts, mamba2_counts, mamba_counts
 from helpers.models.config import GPTConfig
 from helpers.models.mixer_counts import MixerCounts
 from helpers.models.norm_counts import saved_bytes as norm_bytes
@@ -19,6 +19,7 @@ MIXERS: dict[str, MixerCounts] = {
     "attention": attention_counts,
     "latent": latent_counts,
     "mamba": mamba_counts,
+    "mamba2": mamba2_counts,
 }
 CONVENTIONS = ("exact", "kaplan", "palm", "chinchilla")
 PARTS = ("training", "forward", "backward", "recomputed")

@@ -26,6 +26,7 @@ BENCHMARKS = (
     "scaling",
     "adam",
     "decoding",
+    "serving",
     "scan",
 )
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from helpers.check import direct
+from helpers.check import elsewhere
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight
 
@@ -107,7 +107,7 @@ def test_a_function_that_exits_does_not_end_the_kernel():
 
 
 def test_a_function_that_never_ends_is_stopped(monkeypatch):
-    monkeypatch.setattr(direct, "SECONDS", 0.3)
+    monkeypatch.setattr(elsewhere, "SECONDS", 0.3)
     verdict = examine(never_ends)
-    assert "has not returned after 0 seconds" in verdict.finding
+    assert "has not returned after 0 s" in verdict.finding
     assert "loop" in verdict.hint

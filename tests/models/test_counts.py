@@ -14,7 +14,6 @@ from helpers.measure.memory import SavedTensors, memory_of, own, storages
 from helpers.models.config import CHOICES, PRESETS, GPTConfig
 from helpers.models.counts import (
     CONVENTIONS,
-    MIXERS,
     activation_bytes,
     block_activation_bytes,
     flops_per_token,
@@ -23,7 +22,7 @@ from helpers.models.counts import (
 )
 from helpers.models.gpt import GPT, build, loss_sum
 from helpers.models.latent_config import Latent
-from helpers.models.ssm_settings import MambaSettings
+from helpers.models.ssm_settings import Mamba2Settings, MambaSettings
 
 PUBLISHED = json.loads(Path(__file__).with_name("published_counts.json").read_text())
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -41,8 +40,6 @@ def configs(draw):
         widths = {name: draw(st.integers(1, 5)) for name in ("kv_rank", "nope", "value")}
         rope, rank = draw(st.sampled_from([4, 6])), draw(st.sampled_from([None, 7]))
         latent = Latent(**widths, rope=rope, query_rank=rank)
-    if choices["mixer"] not in MIXERS:
-        choices["mixer"] = "mamba"
     sizes = {name: draw(st.integers(1, 3)) for name in ("state", "expand", "convolution")}
     divisors = [kv_heads for kv_heads in range(1, heads + 1) if heads % kv_heads == 0]
     return GPTConfig(
@@ -58,6 +55,7 @@ def configs(draw):
         dropout=draw(st.sampled_from([0.0, 0.3])),
         latent=latent,
         mamba=MambaSettings(**sizes, rank=draw(st.sampled_from([None, 2]))),
+        mamba2=Mamba2Settings(**sizes, head=2, chunk=draw(st.sampled_from([1, 3, 8]))),
         **choices,
     )
 

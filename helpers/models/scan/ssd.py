@@ -21,8 +21,10 @@ Structured State Space Duality", arXiv:2405.21060, section 6.
 import torch
 from torch.nn import functional
 
-from helpers.models.scan import recurrence
+from helpers.models.scan import fused_ssd, recurrence
 from helpers.models.scan.selective import fits
+
+FORMS = ("fused", "plain")  # "plain" is `in_chunks`, with PyTorch's backward
 
 
 def ssd(
@@ -34,6 +36,7 @@ def ssd(
     D: torch.Tensor | None = None,
     h0: torch.Tensor | None = None,
     chunk: int = 64,
+    form: str = "fused",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute y (B, L, H, P) and the last state (B, H, P, N). All arguments are differentiable.
 
@@ -47,15 +50,19 @@ def ssd(
         D: (H,); None: no skip connection.
         h0: the state before the first token (B, H, P, N); None: zeros.
         chunk: Q. It need not divide L.
+        form: one of FORMS. Both give the same numbers, up to rounding.
 
     Raises:
-        ValueError: shapes that do not fit, or a chunk without tokens.
+        ValueError: an unknown form, shapes that do not fit, or a chunk without tokens.
     """
     check(x, delta, A, B, C, D, h0, chunk)
+    if form not in FORMS:
+        raise ValueError(f"form is {form!r}: choose one of {', '.join(FORMS)}")
     sequences, length, heads, width = x.shape
     if h0 is None:
         h0 = x.new_zeros(sequences, heads, width, B.shape[-1])
-    y, last = in_chunks(x, delta, A, B, C, h0, min(chunk, max(1, length)))
+    compute = fused_ssd.scan if form == "fused" else in_chunks
+    y, last = compute(x, delta, A, B, C, h0, min(chunk, max(1, length)))
     return (y if D is None else y + D.unsqueeze(-1) * x), last
 
 

@@ -39,7 +39,8 @@ class DTensorParallel(Strategy):
         sequence: cut the activations between the layers by tokens.
 
     Raises:
-        ValueError: the mesh has other axes, or the config a mixer other than attention.
+        ValueError: the mesh has other axes, or the config has a mixer other than attention or no
+            MLPs.
     """
 
     def __init__(
@@ -58,7 +59,9 @@ class DTensorParallel(Strategy):
             raise ValueError(
                 f"DTensorParallel needs a mesh with the axis tp alone, not {mesh.layout!r}"
             )
-        check_mixers(config)
+        check_mixers(config, known=("attention",))
+        if config.mlp == "none":
+            raise ValueError("DTensorParallel's plan cuts MLPs; the config has mlp='none'")
         self.rule, self.micro_batches = optimizer or OptimizerConfig(), micro_batches
         self.world_size, self.device = mesh.layout.world_size, torch.device(device)
         self.mesh = mesh.device_mesh

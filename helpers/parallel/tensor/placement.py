@@ -3,10 +3,11 @@
 H  query heads        K  key/value heads        d  width of a head        N  ranks on the axis
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from helpers.models.config import GPTConfig
+from helpers.parallel.tensor import mamba2
 from helpers.state.part import Part, Range
 from helpers.state.placing import HasSeat, cut, pending, whole
 
@@ -26,7 +27,11 @@ def placed(seat: HasSeat, config: GPTConfig, shapes: Mapping[str, tuple], axis: 
         ValueError: the heads do not divide over the ranks, or a mixer cannot be cut.
     """
     check_mixers(config)
-    check_heads(config, seat.layout.size(axis))
+    ranks = seat.layout.size(axis)
+    if "attention" in config.mixers:
+        check_heads(config, ranks)
+    if "mamba2" in config.mixers:
+        mamba2.check_heads(config, ranks)
     rules = rules_of(config, seat, axis)
     return {name: place(seat, name, shape, rules) for name, shape in shapes.items()}
 
@@ -51,11 +56,11 @@ def rules_of(config: GPTConfig, seat: HasSeat, axis: str) -> dict[str, Callable[
     column_parallel = {f"{module}.{kind}": rule for module, rule in rules.items() for kind in KINDS}
     row_parallel = {"attention.out.weight": outs, "mlp.down.weight": columns}  # biases stay whole
     vocabulary = {"embedding.weight": rows, "head.weight": rows}
-    return column_parallel | row_parallel | vocabulary
+    return column_parallel | row_parallel | vocabulary | mamba2.rules_of(config, seat, axis)
 
 
 KINDS = ("weight", "bias")
-MIXERS = ("attention",)
+MIXERS = ("attention", "mamba2")
 
 
 def cut_dim(seat: HasSeat, axis: str, dim: int, where, part: Part) -> Part:
@@ -82,14 +87,13 @@ def key_rows(config: GPTConfig, ranks: int) -> list[list[Range]]:
     return [[(first * d, (first + held) * d)] for first in firsts]
 
 
-def check_mixers(config: GPTConfig):
+def check_mixers(config: GPTConfig, known: Sequence[str] = MIXERS):
     """Check that the rules know the mixer of each block."""
-    for layer in range(config.layers):
-        if config.mixer_of(layer) not in MIXERS:
+    for layer, kind in enumerate(config.mixers):
+        if kind not in known:
             raise ValueError(
-                f"block {layer} has mixer {config.mixer_of(layer)!r}, which is not cut over ranks; "
-                f"tensor parallelism cuts {', '.join(MIXERS)}. Use data parallelism, ZeRO or a "
-                "pipeline"
+                f"block {layer} has mixer {kind!r}, which is not cut over ranks; tensor "
+                f"parallelism cuts {', '.join(known)}. Use data parallelism, ZeRO or a pipeline"
             )
 
 

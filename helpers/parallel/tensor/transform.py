@@ -19,6 +19,7 @@ from helpers.parallel.tensor.layers import (
     ColumnParallel,
     RowParallel,
 )
+from helpers.parallel.tensor.mamba2 import join_norm
 from helpers.parallel.tensor.placement import placed
 from helpers.parallel.tensor.regions import Sharded, Whole
 from helpers.parallel.tensor.vocabulary import VocabularyCrossEntropy, VocabularyEmbedding
@@ -39,7 +40,7 @@ def tensor_parallel(config, seed, mesh, dtype, **options):
         This rank's model on the device "meta", and the parts of its parameters by name.
 
     Raises:
-        ValueError: the heads do not divide over the ranks.
+        ValueError: the heads do not divide over the ranks, or a mixer cannot be cut.
     """
     return cut_over(AXIS, Whole, config, seed, mesh, dtype, **options)
 
@@ -88,8 +89,12 @@ def cut_over(
         if isinstance(getattr(module, "fan_out", None), FanOut):
             module.fan_out = fan_out
     for block in model.blocks.values():
-        block.attention.out = RowParallel(block.attention.out, around, overlap)
-        block.mlp.down = RowParallel(block.mlp.down, around, overlap)
+        mixer = getattr(block, block.kind)
+        mixer.out = RowParallel(mixer.out, around, overlap)
+        if block.kind == "mamba2":
+            join_norm(mixer.gated_norm, around.transport)
+        if model.config.mlp != "none":
+            block.mlp.down = RowParallel(block.mlp.down, around, overlap)
     if model.first:
         start = first_row(parts["embedding.weight"])
         model.embedding = VocabularyEmbedding(model.embedding, start, around)

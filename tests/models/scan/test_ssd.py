@@ -2,19 +2,21 @@ import pytest
 import torch
 
 from helpers.models.scan.selective import selective_scan
-from helpers.models.scan.ssd import decays, ssd
+from helpers.models.scan.ssd import FORMS, decays, ssd
 from tests.models.scan.oracle import assert_same, dual, dual_inputs, with_gradients
 
+every_form = pytest.mark.parametrize("form", FORMS)
 NAMES = ("x", "delta", "A", "B", "C", "D", "h0")
 
 
+@every_form
 @pytest.mark.parametrize("chunk", [1, 4, 5, 64])
 @pytest.mark.parametrize("length", [0, 1, 2, 4, 13])
-def test_chunks_of_any_size_give_the_recurrence(length, chunk):
+def test_chunks_of_any_size_give_the_recurrence(length, chunk, form):
     inputs = dual_inputs(length)
 
     def ours(*inputs):
-        return ssd(*inputs, chunk=chunk)
+        return ssd(*inputs, chunk=chunk, form=form)
 
     assert_same(with_gradients(ours, inputs), with_gradients(dual, inputs))
 
@@ -24,11 +26,12 @@ def test_chunks_of_any_size_give_the_recurrence(length, chunk):
     [{"groups": 1}, {"groups": 4}, {"heads": 6, "groups": 3}, {"width": 1, "state": 1},
      {"sequences": 1}, {"sequences": 0}],
 )  # fmt: skip
-def test_groups_and_odd_sizes(sizes):
+@every_form
+def test_groups_and_odd_sizes(sizes, form):
     inputs = dual_inputs(9, **sizes)
 
     def ours(*inputs):
-        return ssd(*inputs, chunk=4)
+        return ssd(*inputs, chunk=4, form=form)
 
     assert_same(with_gradients(ours, inputs), with_gradients(dual, inputs))
 
@@ -63,11 +66,12 @@ def test_it_is_the_selective_scan_with_one_decay_for_each_head():
     assert_same(ours, (y.unflatten(2, (-1, width)), last.unflatten(1, (-1, width))))
 
 
-def test_strong_decay_makes_no_infinity():
+@every_form
+def test_strong_decay_makes_no_infinity(form):
     x, delta, A, B, C, D, h0 = dual_inputs(9, dtype=torch.float32)
     strong = [x, delta + 400, A - 1, B, C, D, h0]  # e⁴⁰⁰ overflows in float32
     leaves = [t.detach().requires_grad_() for t in strong]
-    results = with_gradients(lambda *i: ssd(*i, chunk=4), leaves)
+    results = with_gradients(lambda *i: ssd(*i, chunk=4, form=form), leaves)
     assert all(t.isfinite().all() for t in results)
 
 
@@ -90,6 +94,8 @@ def test_what_cannot_be_scanned():
     x, delta, A, B, C, *_ = dual_inputs(4)
     with pytest.raises(ValueError, match=r"chunk is 0"):
         ssd(x, delta, A, B, C, chunk=0)
+    with pytest.raises(ValueError, match="form is 'loop': choose one of fused, plain"):
+        ssd(x, delta, A, B, C, form="loop")
     with pytest.raises(ValueError, match=r"4 heads do not divide into 3 groups"):
         ssd(x, delta, A, B.repeat(1, 1, 2, 1)[:, :, :3], C)
     with pytest.raises(ValueError, match=r"need \(B, L, H, P\) and \(B, L, G, N\)"):

@@ -1,0 +1,55 @@
+"""Write what an instructor hands out to build/handout/: no outputs, no solutions.
+
+The folder is a copy of the course, without git, without the solutions of exercises and without the
+instructor's guide. Students unpack it and run `make lab`, or `make student` as everybody does.
+A program in notebooks/solutions/mpi stays, because a notebook runs it.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from student import without_outputs
+
+ROOT = Path(__file__).resolve().parent.parent
+LEFT_OUT = ("notebooks/solutions/week", "notebooks/guide/", "tests/", "helpers/check/grading/")
+
+
+def hand_out(root: Path, folder: Path) -> list[Path]:
+    """Fill the folder, and return its files. What was in it is removed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    written = []
+    for name in tracked(root):
+        if name.startswith(LEFT_OUT) or not (root / name).is_file():
+            continue
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if name.startswith("notebooks/"):
+            place.write_bytes(without_outputs(root / name))
+        else:
+            shutil.copy2(root / name, place)
+        written.append(place)
+    return written
+
+
+def tracked(root: Path) -> list[str]:
+    """Return the names of the files that git knows: nothing of the instructor's own."""
+    found = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True
+    )
+    return [name for name in found.stdout.split("\0") if name]
+
+
+def main(root=ROOT):
+    folder = root / "build" / "handout"
+    try:
+        written = hand_out(root, folder)
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"git does not list the course's files ({error}): run this in a clone")
+    archive = shutil.make_archive(str(folder), "zip", folder)
+    print(f"{len(written)} files in {folder.relative_to(root)}/ and {Path(archive).name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""The program in the sandbox: it defines a submitted function, and calls it when asked.
+
+Orders are pickles of the judge, which is trusted here. Answers are plain data. Nothing that the
+submitted code prints reaches the judge.
+"""
+
+import os
+import pickle
+import sys
+import traceback
+
+from helpers.check.grading import frames, plain
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.launch import launch
+from helpers.runtime.payload import CannotTravel
+
+MOST_TEXT = 4000  # characters of an error
+
+_submitted: dict[str, object] = {}
+
+
+def submitted(name: str):
+    """Return the submitted function. The judge's stand-in becomes it on its way here."""
+    return _submitted[name]
+
+
+def define(name: str, sources: list[str]) -> None:
+    """Run the notebook's definitions. One that fails is left out.
+
+    Raises:
+        NameError: none of them defines the function.
+    """
+    names = {"__name__": "__main__"}
+    why = ""
+    for source in sources:
+        try:
+            exec(compile(source, "<notebook>", "exec"), names)
+        except BaseException as error:
+            why = f"; {type(error).__name__}: {error}"
+    if not callable(names.get(name)):
+        raise NameError(f"the notebook defines no function {name}{why}")
+    _submitted[name] = names[name]
+
+
+def call(fn, arguments):
+    """Return the answer, and the arguments, into which the function may have written."""
+    answer = fn(*arguments)
+    return answer, plain.numbers_of(arguments)
+
+
+def on_ranks(run, workers, fn, kwargs, timeout):
+    runs = launch(run, workers, device="cpu", timeout=timeout, solve=fn, **kwargs)
+    return list(runs), None
+
+
+ORDERS = {"define": define, "call": call, "ranks": on_ranks}
+
+
+def answer(order: bytes) -> bytes:
+    """Carry out an order. The answer begins with "returned", "not written" or "raised"."""
+    if not order:
+        return plain.pack(["ready"])
+    try:
+        kind, given = pickle.loads(order)
+        return plain.pack(["returned", ORDERS[kind](*given)], "your function's result")
+    except NotImplementedError:
+        return plain.pack(["not written"])
+    except CannotTravel as error:
+        text = f"what your function returned is not what the exercise asks for: {error}"
+        return plain.pack(["raised", "answer", text[:MOST_TEXT]])
+    except WorkerError as error:
+        if isinstance(error.__cause__, NotImplementedError):
+            return plain.pack(["not written"])
+        return plain.pack(["raised", error.kind, str(error)[:MOST_TEXT]])
+    except BaseException as error:  # SystemExit, too
+        text = "".join(traceback.format_exception_only(error)).strip()
+        return plain.pack(["raised", "exception", f"your function raised {text}"[:MOST_TEXT]])
+
+
+def main():
+    orders, answers = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for file in (0, 1, 2):
+        os.dup2(nothing, file)
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    while True:
+        try:
+            order = frames.read(orders)
+        except frames.Ended:
+            return
+        frames.write(answers, answer(order))
+
+
+if __name__ == "__main__":
+    # The judge's pickles name helpers.check.grading.inside: this module, and not __main__.
+    from helpers.check.grading import inside
+
+    inside.main()

@@ -1,0 +1,82 @@
+"""Answers as bytes: plain data, as between ranks, and a few types of the course.
+
+Functions of some exercises return actions of a schedule, for example. Such a value becomes the name
+of its type and its fields. The reader makes only types of the list, out of plain fields.
+"""
+
+import dataclasses
+
+import numpy as np
+import torch
+
+from helpers.check.traffic import Call
+from helpers.check.watch import Event
+from helpers.comm.mesh import Layout
+from helpers.plans.schedules import Action, Message
+from helpers.runtime.joined.results import decode, encode
+
+OWN = {kind.__name__: kind for kind in (Action, Message, Call, Event, Layout)}
+MARK = "a type of the course"
+
+
+def pack(value, name: str = "the answer") -> bytes:
+    """Return the value as bytes.
+
+    Raises:
+        CannotTravel: a part is no plain data.
+    """
+    return encode((lowered(value), []), name)
+
+
+def unpack(data: bytes):
+    """Return the value. No code of the writer runs.
+
+    Raises:
+        ValueError: these bytes are no value.
+    """
+    try:
+        return raised(decode(data)[0])
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"these bytes are no answer ({error})") from None
+
+
+def lowered(value):
+    """Replace the course's types by lists that begin with MARK."""
+    kind = type(value)
+    if kind in OWN.values():
+        return [MARK, kind.__name__, lowered(fields_of(value))]
+    if kind in (list, tuple):
+        return kind(map(lowered, value))
+    if kind is dict:
+        return {key: lowered(one) for key, one in value.items()}
+    return value
+
+
+def numbers_of(value):
+    """Return the value with None for every part that holds no numbers: all that a function may
+    have written into an argument, as far as a check looks at it."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(map(numbers_of, value))
+    if type(value) is dict:
+        return {key: numbers_of(one) for key, one in value.items() if isinstance(key, str | int)}
+    return value if isinstance(value, bool | int | float | str) else None
+
+
+def raised(value):
+    if isinstance(value, list) and len(value) == 3 and value[0] == MARK:
+        _, name, fields = value
+        return OWN[name](**{key: raised(one) for key, one in fields.items()})
+    if type(value) in (list, tuple):
+        return type(value)(map(raised, value))
+    if isinstance(value, dict):
+        return {key: raised(one) for key, one in value.items()}
+    return value
+
+
+def fields_of(value) -> dict:
+    """Return the arguments that make the value again."""
+    if isinstance(value, Layout):
+        return dict(zip(value.axes, value.shape, strict=True))
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

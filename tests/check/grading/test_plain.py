@@ -1,0 +1,73 @@
+"""Answers come back as they were, and nothing but plain data and the course's types is made."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.check.grading.plain import MARK, numbers_of, pack, unpack
+from helpers.check.traffic import Call
+from helpers.check.watch import Event
+from helpers.comm.mesh import Layout
+from helpers.plans.schedules import Action, Message
+from helpers.runtime.payload import CannotTravel
+
+ACTION = Action("F", 1, 2)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [1, 2.5, "three", True, (4,)],
+        {"a": [ACTION, Message("send", 0, 1, 2, 3)], 3: (ACTION,)},
+        [Call("send", None, 8), Event("wait", "x", 3), Layout(dp=2, tp=4)],
+    ],
+)
+def test_back_as_it_was(value):
+    found = unpack(pack(value))
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_tensors_and_arrays():
+    found = unpack(pack([torch.arange(6).view(2, 3), np.float32(2.5), np.ones(2)]))
+    assert torch.equal(found[0], torch.arange(6).view(2, 3))
+    assert found[1] == np.float32(2.5)
+    np.testing.assert_array_equal(found[2], np.ones(2))
+
+
+@pytest.mark.parametrize("value", [object(), open, Exception("x"), [{1: print}]])
+def test_what_is_not_plain_is_refused(value):
+    with pytest.raises(CannotTravel):
+        pack(value)
+
+
+@pytest.mark.parametrize(
+    "value", [[MARK, "Popen", {}], [MARK, "Action", {"no": 1}], [MARK, "Action", 3], [MARK, [], {}]]
+)
+def test_a_forged_type_is_refused(value):
+    from helpers.runtime.joined.results import encode
+
+    with pytest.raises(ValueError, match="no answer"):
+        unpack(encode((value, [])))
+
+
+def test_a_pickle_is_no_answer():
+    class Spy:
+        def __reduce__(self):
+            return pytest.fail, ("it was unpickled",)
+
+    for data in (pickle.dumps(Spy()), b"", b"\x00" * 8, pack(1)[:-1]):
+        with pytest.raises(ValueError, match=r"no result|no answer"):
+            unpack(data)
+
+
+def test_numbers_alone_are_what_a_function_may_have_written_into():
+    tensor, array = torch.ones(2), np.ones(2)
+    found = numbers_of(([tensor, object()], {"a": array, (1,): 2}, print, "word"))
+    assert found[0][0] is tensor
+    assert found[0][1] is None
+    assert list(found[1]) == ["a"]
+    assert found[2:] == (None, "word")

@@ -1,0 +1,63 @@
+"""A check runs the student's function at the place that was set, and here by default."""
+
+import pytest
+
+from helpers.check import elsewhere
+from helpers.check.direct import examine_here
+from helpers.check.oracle import NotRight, examine
+
+
+class Other:
+    """A place that only notes what it is asked."""
+
+    def __init__(self, answer):
+        self.answer, self.calls = answer, []
+
+    def call(self, fn, arguments):
+        self.calls.append(arguments)
+        return self.say()
+
+    def launch(self, run, workers, fn, kwargs, timeout):
+        self.calls.append((workers, kwargs))
+        return self.say()
+
+    def say(self):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def judge(answer, *_, **__):
+    if answer != 3:
+        raise NotRight(f"returned {answer}")
+
+
+def direct():
+    return examine_here("add", None, [("first", (1, 2), {})], judge)
+
+
+def on_ranks():
+    return examine("add", None, [(2, {"rows": 4})], None, judge)
+
+
+@pytest.mark.parametrize("check", [direct, on_ranks])
+def test_another_place_is_asked_and_its_failures_are_findings(check):
+    with elsewhere.at(place := Other(3)):
+        assert check()
+    assert place.calls in ([(1, 2)], [(2, {"rows": 4})])
+    with elsewhere.at(Other(4)):
+        assert "returned 4" in check().finding
+    with elsewhere.at(Other(elsewhere.Failed("it used too much memory"))):
+        verdict = check()
+        assert verdict.finding.endswith(": it used too much memory")
+        assert verdict.status == "wrong"
+    with elsewhere.at(Other(NotImplementedError())):
+        assert check().status == "not written yet"
+
+
+def test_afterwards_it_is_here_again():
+    here = elsewhere.place()
+    with pytest.raises(ZeroDivisionError), elsewhere.at(Other(3)):
+        1 / 0  # noqa: B018
+    assert elsewhere.place() is here
+    assert here.call(lambda x: x + 1, (2,)) == 3

@@ -1,0 +1,84 @@
+"""What an instructor hands out: no outputs, no solutions, nothing that git does not know."""
+
+import json
+import subprocess
+import zipfile
+
+import pytest
+
+from tests.conftest import ROOT, ci
+
+
+@pytest.fixture(scope="module")
+def handout():
+    return ci("handout")
+
+
+@pytest.fixture
+def root(tmp_path):
+    files = {
+        "README.md": "read me",
+        "helpers/a.py": "a = 1",
+        "helpers/check/grading/grade.py": "",
+        "notebooks/solutions/week01.py": "def solve(): ...",
+        "notebooks/solutions/mpi/train.py": "train",
+        "notebooks/guide/week01.md": "answers",
+        "notebooks/week01_a.ipynb": notebook("1 + 1"),
+        "tests/test_a.py": "",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
+    (tmp_path / "grades.csv").write_text("the instructor's own")
+    return tmp_path
+
+
+def notebook(source):
+    cell = {
+        "cell_type": "code",
+        "id": "one",
+        "metadata": {},
+        "source": source,
+        "execution_count": 1,
+        "outputs": [{"output_type": "stream", "name": "stdout", "text": "2"}],
+    }
+    return json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+
+
+def test_what_is_handed_out(handout, root, capsys):
+    handout.main(root)
+    folder = root / "build" / "handout"
+    names = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+    assert names == {
+        "README.md",
+        "helpers/a.py",
+        "notebooks/solutions/mpi/train.py",
+        "notebooks/week01_a.ipynb",
+    }
+    (cell,) = json.loads((folder / "notebooks/week01_a.ipynb").read_text())["cells"]
+    assert cell["outputs"] == []
+    with zipfile.ZipFile(root / "build" / "handout.zip") as archive:
+        assert {n for n in archive.namelist() if not n.endswith("/")} == names
+    assert "4 files" in capsys.readouterr().out
+
+
+def test_the_second_handout_has_nothing_of_the_first(handout, root):
+    handout.main(root)
+    (root / "notebooks" / "week01_a.ipynb").unlink()
+    handout.main(root)
+    assert not (root / "build/handout/notebooks/week01_a.ipynb").exists()
+
+
+def test_outside_of_a_clone(handout, tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.raises(SystemExit, match="run this in a clone"):
+        handout.main(tmp_path)
+
+
+def test_no_solution_of_the_course_is_left(handout, tmp_path):
+    written = handout.hand_out(ROOT, tmp_path / "out")
+    assert not [p for p in written if "solutions/week" in p.as_posix()]
+    assert len(list((tmp_path / "out/notebooks").glob("week*.ipynb"))) >= 19
