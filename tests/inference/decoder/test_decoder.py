@@ -85,7 +85,8 @@ def test_ragged_prompts(Decoder, model):
             close(decoder.step(rows[range(4), places]), expected[range(4), places])
     with pytest.raises(CacheFull, match="would have 21 tokens, but the decoder was made for 20"):
         decoder.step(rows[:, 0])
-    # equal prompts after ragged ones: nothing of the old mask is left
+    # equal prompts after ragged ones, also padded: nothing of the old mask is left
+    close(decoder.prefill(rows[:, :9], [6] * 4), expected[:, 5])
     close(decoder.prefill(rows[:, :6]), expected[:, 5])
     close(decoder.step(rows[:, 6]), expected[:, 6])
 
