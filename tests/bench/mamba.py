@@ -72,7 +72,7 @@ def decodings(new: int) -> dict:
 
 
 def own(model: GPT, tokens: torch.Tensor, new: int) -> torch.Tensor:
-    cache, found = Preallocated(kept_by(model), len(tokens), PROMPT + new), []
+    cache, found = Preallocated(kept_by(model), len(tokens), tokens.shape[1] + new), []
     while len(found) < new:
         tokens = model(tokens, cache=cache)[:, -1:].argmax(-1)
         found.append(tokens)
