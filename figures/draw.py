@@ -18,6 +18,7 @@ DRAWINGS = (
     "zero",
     "adam",
     "decoding",
+    "serving",
     "scan",
 )
 BYTES = 60_000

@@ -67,5 +67,5 @@ def pieces_of(sequences: int, tokens: int, numbers: int, size: int) -> int:
         numbers: of a sequence's state.
         size: bytes of a number.
     """
-    length = max(1, min(tokens, fused.BYTES // (max(1, sequences * numbers) * size)))
+    length = fused.piece_length(tokens, sequences * numbers * size)
     return -(-tokens // length)

@@ -26,7 +26,9 @@ BENCHMARKS = (
     "scaling",
     "adam",
     "decoding",
+    "serving",
     "scan",
+    "mamba",
 )
 
 

@@ -5,6 +5,7 @@ import torch
 
 from helpers.comm.exclusive_scan import distances, exclusive_scan
 from helpers.comm.ledger import ledger
+from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.messages import Peers
 from helpers.runtime.launch import launch
 
@@ -62,3 +63,22 @@ def test_elements_keep_their_shapes_in_any_layout():
     last = launch(strided, 3, device="cpu")[2]
     assert [part.shape for part in last] == [(3, 2), (2, 2)]
     assert [part.unique().tolist() for part in last] == [[3.0], [2.0]]
+
+
+def along_an_axis(worker):
+    mesh = make_mesh(Layout(pp=2, dp=2))
+    own = (torch.tensor([float(worker.rank)]),)
+    found = [
+        exclusive_scan(own, lambda a, b: (a[0] * 10 + b[0],), Peers(mesh.group("dp")), reverse)
+        for reverse in (False, True)
+    ]
+    return [None if pair is None else pair[0].item() for pair in found]
+
+
+def test_a_group_of_some_ranks():
+    assert list(launch(along_an_axis, 4, device="cpu")) == [
+        [None, 1],
+        [0, None],
+        [None, 3],
+        [2, None],
+    ]

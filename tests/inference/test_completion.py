@@ -96,6 +96,9 @@ def test_beyond_the_context_the_last_half_is_read_again(byte_model):
         [more] = generate(byte_model, [prompt], len(rest), sampling=LIVELY, seeds=[seed])
         assert rest[: len(more.tokens)] == more.tokens
         rest, made, seed = rest[len(more.tokens) :], made + len(more.tokens), seed + 1
+    full = list(b"0123456789" * 3)[:context]
+    [one] = generate(byte_model, [full], 1, sampling=LIVELY, seeds=[7])
+    assert list(endless(byte_model, full, 1, seed=7, **options)) == one.tokens
     long = list(b"0123456789" * 4)
     assert list(endless(byte_model, long, 5, seed=7, **options)) == [
         *generate(byte_model, [long[-12:]], 5, sampling=LIVELY, seeds=[8])[0].tokens

@@ -92,6 +92,7 @@ def test_whole_models(mixer, mlp, recompute, dropout, tokens):
 def test_states_of_several_pieces(monkeypatch):
     """The scan keeps one state for each piece, and the last one."""
     monkeypatch.setattr(fused, "BYTES", 2 * 24 * 5 * 4 * 3)  # 3 tokens of 2 sequences
+    monkeypatch.setattr(fused, "LEAST", 1)
     assert mamba_counts.pieces_of(2, 7, 24 * 5, 4) == 3
     module = Mamba(SMALL, dtype=torch.float32)
     module.load_state_dict({n: torch.full_like(p, 0.1) for n, p in module.named_parameters()})
@@ -106,7 +107,7 @@ def test_states_of_several_pieces(monkeypatch):
 
 def test_a_batch_without_sequences_or_with_states_that_fill_no_piece():
     assert mamba_counts.pieces_of(0, 9, 80, 4) == 1
-    assert mamba_counts.pieces_of(1, 9, 10**9, 4) == 9
+    assert mamba_counts.pieces_of(1, 9 * fused.LEAST - 1, 10**9, 4) == 9
 
 
 @pytest.mark.parametrize(("width", "layers", "total"), [(768, 24, 129_135_360)])

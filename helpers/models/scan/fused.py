@@ -18,6 +18,12 @@ import torch
 from torch.autograd.function import once_differentiable
 
 BYTES = 2**19  # of one buffer; a backward has four of them
+LEAST = 16  # tokens of a piece, however large a state is: else all states would be kept
+
+
+def piece_length(length: int, state_bytes: int) -> int:
+    """Q: as many tokens as a buffer has room for, but at least LEAST."""
+    return max(1, min(length, max(LEAST, BYTES // max(1, state_bytes))))
 
 
 def scan(x, delta, A, B, C, h0=None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -57,8 +63,8 @@ class Pieces:
         self.A = A.mT.contiguous()  # (N, D)
         self.shape = (x.shape[0], *self.A.shape)  # of a state: (B, N, D)
         self.length = x.shape[1]
-        numbers = max(1, self.shape[0] * self.A.numel())
-        self.size = max(1, min(self.length, BYTES // (numbers * x.element_size())))  # Q
+        numbers = self.shape[0] * self.A.numel()
+        self.size = piece_length(self.length, numbers * x.element_size())  # Q
         self.a, self.h = self.buffer(), self.buffer()
 
     def buffer(self) -> torch.Tensor:

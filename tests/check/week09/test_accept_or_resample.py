@@ -5,6 +5,7 @@ import torch
 
 from helpers import check
 from helpers.check.week09.accept_or_resample import LAWS, RULES, right, with_draws
+from helpers.inference.accept import residual
 from notebooks.solutions import week09
 
 
@@ -74,6 +75,10 @@ def test_a_stub_is_told_apart():
         (weighing(lambda p, q: (q - p).clamp(min=0) / (q - p).clamp(min=0).sum()), "too much"),
         (weighing(lambda p, q: (p - q).abs() / (p - q).abs().sum()), "absolute value"),
         (weighing(lambda p, q: (p - q).clamp(min=0).softmax(0)), "What is left of p, where"),
+        (
+            weighing(lambda p, q: 0.999 * residual(p, q) + 0.001 * p),
+            "What is left of p, where",
+        ),
         (weighing(lambda p, q: p / 2), "p itself"),
         (weighing(lambda p, q: torch.full_like(p, 0.4)), "sum to 1"),
         (weighing(lambda p, q: p / 0), "what do you divide by"),

@@ -20,15 +20,25 @@ def test_pieces_of_any_size_give_the_recurrence(monkeypatch, length, tokens):
     inputs = inputs_of(length)
     one = inputs[-1].numel() * inputs[-1].element_size()  # bytes of a state
     monkeypatch.setattr(fused, "BYTES", tokens * one)
+    monkeypatch.setattr(fused, "LEAST", 1)
     pieces = fused.Pieces(*inputs[:-1]).spans()
     assert len(pieces) == -(-length // tokens)
     assert_same(with_gradients(fused.scan, inputs), with_gradients(without_skip, inputs))
 
 
-def test_a_state_larger_than_a_buffer(monkeypatch):
-    monkeypatch.setattr(fused, "BYTES", 1)
-    inputs = inputs_of(3)
-    assert_same(with_gradients(fused.scan, inputs), with_gradients(without_skip, inputs))
+@pytest.mark.parametrize(
+    ("length", "state_bytes", "tokens"),
+    [
+        (0, 8, 1),
+        (5, 8, 5),
+        (1000, 2**15, 16),
+        (1000, 2**14, 32),
+        (1000, 2**25, 16),
+        (1000, 0, 1000),
+    ],
+)
+def test_a_piece_fills_a_buffer_but_is_never_too_short(length, state_bytes, tokens):
+    assert fused.piece_length(length, state_bytes) == tokens
 
 
 @pytest.mark.parametrize("sizes", [{"sequences": 0}, {"channels": 1, "state": 1}, {"state": 7}])

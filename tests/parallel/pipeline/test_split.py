@@ -47,14 +47,6 @@ def test_a_heavy_head_takes_layers_from_the_last_stage():
     assert split([1, 1, 1, 1], 2, first=2) == [range(1), range(1, 4)]
 
 
-def test_blocks_with_other_mixers_have_other_costs():
-    mixers = ("mamba", "attention", "mamba")
-    config = GPTConfig(width=32, layers=3, mixer=mixers)
-    _, blocks, last = layer_costs(config, 48)
-    assert blocks[0] == blocks[2] != blocks[1]
-    assert sum(blocks) + last == flops_per_token(config, 48)
-
-
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_the_costs_are_the_models(recompute):
     config = GPTConfig(width=32, layers=5, vocab=100, recompute=recompute)
