@@ -42,7 +42,7 @@ def states(a: torch.Tensor, b: torch.Tensor, h0: torch.Tensor, chunk: int) -> to
 
 
 def in_chunks(x: torch.Tensor, chunk: int) -> torch.Tensor:
-    """Cut (B, L, …) into (B, K, Q, …). The last chunk is filled up, with zeros that nobody reads."""
+    """Cut (B, L, …) into (B, K, Q, …). The last is filled up with zeros, which nobody reads."""
     missing = -x.shape[1] % chunk
     if missing:
         x = torch.cat((x, x.new_zeros(x.shape[0], missing, *x.shape[2:])), 1)
