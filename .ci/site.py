@@ -18,7 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = Path(__file__).with_name("site")
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)\s]+)\)")
-ROW = re.compile(r"^\| *([^|]+?) *\| *([^|]+?) *\| *\[([^]]+)\]\(notebooks/([^)]+)\.ipynb\) *\|$", re.M)
+ROW = re.compile(
+    r"^\| *([^|]+?) *\| *([^|]+?) *\| *\[([^]]+)\]\(notebooks/([^)]+)\.ipynb\) *\|$", re.M
+)
 REPLAYS = """# Replays
 
 Each picture is a **recorded run**: four ranks, real messages, a computation that sleeps for its planned time. Press
@@ -47,13 +49,17 @@ def gather(root: Path, executed: Path, source: Path) -> Path:
         place.parent.mkdir(exist_ok=True)
         place.write_text(page(newer if newer.exists() else path), encoding="utf-8")
         pages[name.with_suffix("").as_posix()] = place
-    shutil.copytree(root / "notebooks" / "guide", source / "guide", dirs_exist_ok=True) if (
-        root / "notebooks" / "guide"
-    ).exists() else None
+    guide = root / "notebooks" / "guide"
+    if guide.exists():
+        shutil.copytree(guide, source / "guide")
+        weeks = "\n".join(path.stem for path in sorted(guide.glob("week*.md")))
+        with (source / "guide" / "README.md").open("a", encoding="utf-8") as file:
+            file.write(f"\n```{{toctree}}\n:hidden:\n\n{weeks}\n```\n")
     readme = (root / "README.md").read_text(encoding="utf-8")
-    (source / "index.md").write_text(front_page(readme, pages), encoding="utf-8")
+    front = front_page(readme, pages, guide=guide.exists())
+    (source / "index.md").write_text(front, encoding="utf-8")
     (source / "replays.md").write_text(replays(), encoding="utf-8")
-    (source / "reference.md").write_text(reference(root), encoding="utf-8")
+    (source / "reference.md").write_text(reference(root, source), encoding="utf-8")
     check_links(root, source)
     return source
 
@@ -68,7 +74,7 @@ def page(path: Path) -> str:
     return json.dumps(nb)
 
 
-def front_page(readme: str, pages) -> str:
+def front_page(readme: str, pages, guide: bool) -> str:
     """Return the README with the contents of the site: weeks in the order of its table."""
     order = [name for _, _, _, name in ROW.findall(readme)]
     order = [name for name in order if name in pages]
@@ -78,25 +84,37 @@ def front_page(readme: str, pages) -> str:
     return (
         f"{readme}\n\n```{{toctree}}\n:hidden:\n:caption: Weeks\n\n{weeks}\n```\n\n"
         "```{toctree}\n:hidden:\n:caption: More\n\nreplays\nreference\n"
-        "guide/README\n```\n"
+        + ("guide/README\n```\n" if guide else "```\n")
     )
 
 
-def reference(root: Path) -> str:
-    """Return the page that makes Sphinx write a page for every module of the package."""
-    packages = sorted(
-        path.name
-        for path in (root / "helpers").iterdir()
-        if path.is_dir() and any(path.glob("*.py"))
-    )
-    names = "\n".join(f"helpers.{name}" for name in packages)
-    return (
-        "# Reference\n\nEvery module of `helpers`, from its docstrings. The folders are floors: a package imports "
-        "only from lower ones.\n\n"
-        f"```{{eval-rst}}\n.. autosummary::\n   :toctree: reference\n   :recursive:\n\n"
-        + "".join(f"   {name}\n" for name in names.splitlines())
-        + "```\n"
-    )
+def reference(root: Path, source: Path) -> str:
+    """Write a page for each package of `helpers`, and return the page that lists them."""
+    (source / "reference").mkdir(exist_ok=True)
+    lines = [
+        "# Reference",
+        "",
+        "Every module of `helpers`, from its docstrings. A package imports only from lower floors.",
+        "",
+        "```{toctree}",
+        "",
+    ]
+    for package in sorted(path for path in (root / "helpers").iterdir() if path.is_dir()):
+        names = [
+            ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+            for path in sorted(package.rglob("*.py"))
+            if not path.name.startswith("__main__")
+        ]
+        if names:
+            text = f"# `helpers.{package.name}`\n\n" + "\n".join(map(section, names))
+            (source / "reference" / f"{package.name}.md").write_text(text, encoding="utf-8")
+            lines.append(f"reference/{package.name}")
+    return "\n".join([*lines, "```", ""])
+
+
+def section(name: str) -> str:
+    """Return the part of a page that Sphinx fills with a module's docstrings."""
+    return f"## `{name}`\n\n```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n```\n"
 
 
 def replays(folder: Path = SETTINGS / "replays") -> str:
@@ -181,6 +199,7 @@ def build(root: Path = ROOT, executed: Path | None = None, warnings: bool = Fals
         outdir=out,
         doctreedir=root / "build" / "site-doctrees",
         buildername="html",
+        parallel=os.cpu_count() or 1,
         status=None,
         warning=sys.stderr if warnings else open(os.devnull, "w"),  # noqa: SIM115
     )

@@ -16,14 +16,13 @@ copyright = "the Training at Scale authors, MIT License"
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
-    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
+    "docstrings",
     "mathml",
     "offline",
 ]
 html_math_renderer = "mathml"
 exclude_patterns = ["notebooks/solutions/*"]
-templates_path = [str(HERE / "_templates")]
 
 # Notebooks come executed.
 nb_execution_mode = "off"
@@ -35,13 +34,10 @@ suppress_warnings = [
     "mystnb.mime_priority",
     "mystnb.unknown_mime_type",
     "misc.highlighting_failure",  # shell lines in Python cells
-    "autosummary.import_cycle",
     "image.not_readable",
 ]
 
 # The reference comes from the docstrings.
-autosummary_generate = True
-autosummary_imported_members = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # signatures have them
 autodoc_mock_imports = ["deepspeed", "mpi4py"]  # importing them starts compilers or MPI
@@ -62,6 +58,8 @@ html_theme_options = {
     "use_fullscreen_button": False,
     "use_source_button": False,
     "show_navbar_depth": 1,
+    "max_navbar_depth": 1,
+    "collapse_navbar": True,
     "show_toc_level": 2,
     "home_page_in_toc": False,
 }
