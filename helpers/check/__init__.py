@@ -52,11 +52,15 @@ _PLACE = {
     "round_stochastically": "week08.stochastic",
     "mixed_bytes": "week08.mixed_bytes",
     "fused_update": "week08.fused_update",
+    "cached_attention": "week09.cached_attention",
+    "block_allocator": "week09.block_allocator",
     "accept_or_resample": "week09.accept_or_resample",
     "cache_bytes": "week09.cache_bytes",
     "outgrowing_batch": "week09.outgrowing_batch",
     "scan_over_ranks": "week10.scan_over_ranks",
     "combine": "week10.combine",
+    "ssm_step": "week10.ssm_step",
+    "hybrid_bytes": "week10.hybrid_bytes",
     "project": "submission.project",
 }
 

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
-from helpers.inference.decoder.fused import Fused
+from helpers.inference.decoder.fused import Core, Fused
 from helpers.models.caches.cache import CacheFull
 from helpers.models.caches.packed import Packed
 from helpers.models.caches.paged import Paged
@@ -74,10 +75,10 @@ def test_a_mask_that_comes_twice_and_one_that_changes(llama):
 
 @torch.no_grad()
 def test_tokens_of_several_sequences_in_one_row(model):
-    rows, fused = some_tokens(4, 14), Fused(model)
+    rows, fused = some_tokens(5, 14), Fused(model)
     expected, paged = model(rows), Paged(kept_by(model), 40, 4, torch.float64)
     sequences = [paged.sequence() for _ in rows]
-    for counts in ([3, 5, 1, 1], [1, 1, 1, 1], [2, 1, 6, 3], [1, 1, 1, 1]):
+    for counts in ([3, 5, 1, 1, 4], [1] * 5, [1, 1, 6, 1, 1], [2, 1, 1, 3, 1], [1] * 5):
         starts = [sequence.length for sequence in sequences]
         parts = [rows[n, i : i + c] for n, (i, c) in enumerate(zip(starts, counts, strict=True))]
         found = fused(
@@ -116,3 +117,17 @@ def test_nothing_new_at_all(llama):
     cache, fused = CACHES["growing"](llama, 2), Fused(llama)
     assert fused(torch.zeros(2, 0, dtype=torch.int64), cache=cache).shape == (2, 0, 19)
     assert cache.lengths == [0, 0]
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_the_core_with_one_mask_after_another(strided):
+    """One query and grouped heads; keys in order, or as a view in which heads alternate."""
+    generator, core = torch.Generator().manual_seed(0), Core()
+    q = torch.randn(3, 4, 1, 6, generator=generator, dtype=torch.float64)
+    k, v = torch.randn(2, 3, 2, 7, 6, generator=generator, dtype=torch.float64)
+    if strided:
+        k, v = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (k, v))
+    first = torch.arange(7) <= torch.tensor([6, 2, 4])[:, None, None, None]  # (B, 1, 1, S)
+    for seen in (first, first, first.flip(0), None):
+        expected = scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=1.0, enable_gqa=True)
+        close(core(q, k, v, seen), expected)

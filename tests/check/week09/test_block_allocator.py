@@ -1,0 +1,88 @@
+"""The block allocator: the solution passes; each common mistake gets its own hint."""
+
+import pytest
+
+from helpers import check
+from notebooks.solutions.week09 import block_allocator
+from tests.check.week09.edited import edited
+
+COPY = "if slot and references[table[-1]] > 1:"
+RELEASE = """        if references[block] == 0:
+                free.append(block)"""
+
+
+def test_the_solution_passes():
+    verdict = check.block_allocator(block_allocator)
+    assert verdict, verdict
+
+
+def test_any_free_block_may_be_taken():
+    assert check.block_allocator(edited(block_allocator, ("free.pop(0)", "free.pop()")))
+
+
+@pytest.mark.parametrize(
+    ("edits", "words"),
+    [
+        ([("if references[block] == 0:", "if True:")], "freed while it is shared"),
+        ([(COPY, "if False:")], "written while it is shared"),
+        ([("references[block] += 1", "pass")], "Count up where a table gets a block"),
+        ([("list(tables[sequence])", "tables[sequence]")], "Copy the list"),
+        ([("references[source] -= 1", "pass")], "also where a copy takes its place"),
+        ([("references[table[-1]] > 1", "references[table[-1]] > 0")], "can be written as it is"),
+        ([("return tables[sequence][-1], slot, source", "return tables[sequence][-1], slot, None")],
+         "Which block must be copied into it"),
+        ([("return tables[sequence][-1], slot,", "return (source or tables[sequence][-1]), slot,")],
+         "after a copy, the new one"),
+        ([("if slot and", "if table and")], "the next token needs a new block"),
+        ([("[*table, block]", "[block, *table]")], "Only the block that is written may change"),
+        ([("if slot == 0 or", "if not table or")], "the next token needs a new block"),
+        ([("if slot == 0 or", "if True or")], "only when all slots"),
+        ([("free.pop(0)", "free[0]")], "Take a block out of the list"),
+        ([("references[block] = 1", "pass")], "Count up where a table gets a block"),
+        ([("                free.append(block)", "                pass")], "or it is lost"),
+        ([("references[block] -= 1", "references[block] = 0")], "freed while it is shared"),
+        ([("if references[block] == 0:", "for _ in range(2 * (references[block] == 0)):")],
+         "Free a block once"),
+        ([("tables.pop(sequence)", "tables[sequence]")], "from its first token until it is freed"),
+        ([("del state[", "state["), ("tables.pop(sequence)", "tables[sequence]")],
+         "Remove the sequence's table"),
+        ([('state["lengths"][fork] = state["lengths"][sequence]', 'state["lengths"][fork] = 0')],
+         "only when all slots"),
+        ([("list(tables[sequence])", "tables[sequence][::-1]")], "A fork shares all blocks"),
+        ([('state["lengths"][sequence] = length + 1', 'state["lengths"][sequence] = length')],
+         "one token longer"),
+        ([("if not free:", "if False:")], "before you take it"),
+        ([("raise RuntimeError(f", "return print(f")], "raise a RuntimeError. Which operations"),
+        ([("if not free:", "state['lengths'][sequence] = length + 1; b = 0\n        if not free:")],
+         "First look whether a block is free"),
+        ([("-1], slot, source", "-1], slot + 1, source")], "Slots start at 0"),
+        ([("-1], slot, source", "-1], slot")], "Return (block, slot, source)"),
+        ([("-1], slot, source", "-1], slot, 0")], "A source is only for a block"),
+        ([("[*table, block]", "(*table, block)")], "A table is a list"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_each_mistake_is_told(edits, words):
+    verdict = check.block_allocator(edited(block_allocator, *edits))
+    assert verdict.status == "wrong"
+    assert words in verdict.hint, verdict
+
+
+def test_a_block_that_is_free_while_it_is_used():
+    """A free list with a block twice gives one block to two sequences."""
+    verdict = check.block_allocator(edited(block_allocator, ("free.pop(0)", "0")))
+    assert verdict.status == "wrong"
+
+
+def test_the_stub_and_an_error():
+    def stub(*_):
+        raise NotImplementedError
+
+    def failing(state, *_):
+        return state["tabels"]
+
+    assert check.block_allocator(stub).status == "not written yet"
+    verdict = check.block_allocator(failing)
+    assert verdict.status == "wrong"
+    assert "tabels" in verdict.finding
+    assert check.block_allocator(lambda *_: None).status == "wrong"

@@ -1,0 +1,108 @@
+"""Attention with a cache: the solution passes; each common mistake gets its own hint."""
+
+import pytest
+import torch
+
+from helpers import check
+from helpers.check.week09.cached_attention import HINTS, right
+from notebooks.solutions.week09 import cached_attention
+from tests.check.week09.edited import edited
+
+READ = "k.mT / "
+WRITE_K = 'cache["keys"] = k = torch.cat([cache["keys"], k], dim=2)'
+WRITE_V = 'cache["values"] = v = torch.cat([cache["values"], v], dim=2)'
+KEEP = 'k0, v0 = k, v; k, v = cache["keys"], cache["values"]'
+LATER = 'cache["keys"], cache["values"] = torch.cat([k, k0], 2), torch.cat([v, v0], 2)'
+AGAIN = "rotate(k, torch.arange(start + tokens))"
+
+
+def test_the_solution_passes():
+    verdict = check.cached_attention(cached_attention)
+    assert verdict, verdict
+    assert check.cached_attention(right())
+
+
+@pytest.mark.parametrize("mistake", HINTS)
+def test_each_mistake_is_told(mistake):
+    verdict = check.cached_attention(right(mistake))
+    assert verdict.status == "wrong"
+    assert verdict.hint == HINTS[mistake]
+
+
+@pytest.mark.parametrize(
+    ("edits", "mistake"),
+    [
+        ([("torch.arange(start, start + tokens)", "torch.arange(tokens)")], "restart"),
+        ([("tril(start)", "tril(start - 1)")], "sees one less"),
+        ([("tril(start)", "tril(start + 1)")], "sees one more"),
+        ([("tril(start)", "tril()")], "mask from the left"),
+        ([("tril(start)", "bool()")], "no mask"),
+        (
+            [(WRITE_K, KEEP), (WRITE_V, LATER), ("start + tokens, dtype", "start, dtype")],
+            "read first",
+        ),
+        ([(READ, AGAIN + ".mT / ")], "twice"),
+        ([(WRITE_K, WRITE_K + "; k = cache['keys'] = " + AGAIN)], "twice, kept"),
+        ([('cache["keys"] = k =', "k ="), ('cache["values"] = v =', "v =")], "never written"),
+        ([("** 0.5", "** 0")], "unscaled"),
+        ([("q.shape[-1]", "x.shape[-1]")], "scaled by D"),
+        ([("y.transpose(1, 2).flatten(2)", "y.reshape(x.shape)")], "heads mixed"),
+        (
+            [("q, k = rotate(q, places), rotate(k, places)", "k = rotate(k, places)")],
+            "queries plain",
+        ),
+    ],
+    ids=str,
+)
+def test_a_solution_with_one_mistake(edits, mistake):
+    verdict = check.cached_attention(edited(cached_attention, *edits))
+    assert verdict.status == "wrong"
+    assert verdict.hint == HINTS[mistake], verdict
+
+
+def test_keys_may_be_kept_plain_and_rotated_when_read():
+    late = edited(
+        cached_attention,
+        ("q, k = rotate(q, places), rotate(k, places)", "q = rotate(q, places)"),
+        (READ, AGAIN + ".mT / "),
+    )
+    assert check.cached_attention(late)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda x, *_: None, "Return a tensor"),
+        (lambda x, *_: x[:, :1], "one row of D numbers for each new token"),
+        (lambda x, *_: x, "Compare line by line"),
+        (lambda x, *_: x * float("nan"), "Compare line by line"),
+        (lambda x, *_: torch.full(x.shape, 2), "Compare line by line"),
+    ],
+)
+def test_nasty_answers(answer, words):
+    verdict = check.cached_attention(answer)
+    assert verdict.status == "wrong"
+    assert words in verdict.hint, verdict
+
+
+def test_the_stub_and_an_error():
+    def stub(*_):
+        raise NotImplementedError
+
+    def failing(x, *_):
+        return x.no_such_method()
+
+    assert check.cached_attention(stub).status == "not written yet"
+    verdict = check.cached_attention(failing)
+    assert verdict.status == "wrong"
+    assert "no_such_method" in verdict.finding
+
+
+def test_the_weights_are_not_the_student_s_to_change():
+    def solve(x, weights, *given):
+        y = cached_attention(x, weights, *given)
+        for weight in weights.values():
+            weight.zero_()
+        return y
+
+    assert check.cached_attention(solve)
