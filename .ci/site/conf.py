@@ -22,6 +22,7 @@ extensions = [
     "offline",
 ]
 html_math_renderer = "mathml"
+highlight_language = "none"  # drawings of docstrings are no Python
 exclude_patterns = ["notebooks/solutions/*"]
 
 # Notebooks come executed.

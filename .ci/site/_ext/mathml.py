@@ -9,12 +9,14 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
-ALIGNED = re.compile(r"\\begin\{(align|gather)\*?\}(.*)\\end\{\1\*?\}", re.DOTALL)
+ROWS = re.compile(r"\\(begin|end)\{(?:align|aligned|split|gather|gathered)\*?\}")
 
 
 def mathml(latex: str, display: str) -> str:
     """Return the formula as MathML; as its source, if the converter does not know a command."""
-    latex = ALIGNED.sub(r"\\begin{aligned}\2\\end{aligned}", latex)
+    latex = ROWS.sub(r"\\\1{align*}", latex)
+    if "\\begin" not in latex and "\\\\" in latex:  # Sphinx removes what encloses the rows
+        latex = f"\\begin{{align*}}{latex}\\end{{align*}}"
     try:
         return convert(latex, display=display)
     except Exception as error:
