@@ -59,6 +59,8 @@ _PLACE = {
     "outgrowing_batch": "week09.outgrowing_batch",
     "scan_over_ranks": "week10.scan_over_ranks",
     "combine": "week10.combine",
+    "ssm_step": "week10.ssm_step",
+    "hybrid_bytes": "week10.hybrid_bytes",
     "project": "submission.project",
 }
 

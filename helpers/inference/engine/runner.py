@@ -126,13 +126,19 @@ class Runner:
 
     def padded(self, pieces: Sequence[Piece], padding: int) -> torch.Tensor:
         """Run the model on a batch of one row for each piece, filled up on the right."""
-        counts = [len(piece.tokens) for piece in pieces]
-        longest = max(counts)
-        rows = [[*piece.tokens, *[0] * (longest - len(piece.tokens))] for piece in pieces]
-        cache = self.paged.batch([self.sequences[piece.number] for piece in pieces])
-        logits = self.forward(torch.tensor(rows, device=self.device), cache=cache, counts=counts)
-        last = torch.tensor(counts, device=self.device) - 1
-        return logits[torch.arange(len(pieces), device=self.device), last]
+        none = [self.paged.sequence() for _ in range(padding)]  # sequences without a token
+        try:
+            counts = [len(piece.tokens) for piece in pieces] + [0] * padding
+            longest = max(counts)
+            rows = [[*piece.tokens, *[0] * (longest - len(piece.tokens))] for piece in pieces]
+            rows += [[0] * longest] * padding
+            cache = self.paged.batch([*(self.sequences[piece.number] for piece in pieces), *none])
+            x = torch.tensor(rows, device=self.device)  # (B, T)
+            logits = self.forward(x, cache=cache, counts=counts)  # (B, T, V)
+        finally:
+            for sequence in none:
+                sequence.free()
+        return torch.stack([logits[row, len(piece.tokens) - 1] for row, piece in enumerate(pieces)])
 
     def register(self, pieces: Sequence[Piece]):
         """Let later requests start with the blocks of the prompts that are now read."""

@@ -14,6 +14,7 @@ from helpers.inference.engine.policies import Chunked, Continuous, Static
 from helpers.inference.engine.request import Request
 from helpers.inference.generate import generate
 from helpers.inference.sampling import NotANumber, Sampling
+from helpers.models.ssm_settings import Mamba2Settings
 
 POLICIES = [Static(3), Continuous(3), Chunked(3, 5)]
 COST = StepCost(step=1.0, token=0.125)
@@ -91,6 +92,31 @@ def test_every_shape_of_model(model, policy):
     assert [(one.tokens, one.reason) for one in served.requests] == [
         alone(model, request) for request in requests
     ]
+
+
+STATES = {
+    "hybrid": {"mixer": ("mamba2", "attention"), "mamba2": Mamba2Settings(head=8, state=5)},
+    "mamba": {"mixer": "mamba", "mlp": "none", "positions": "none"},
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("shape", STATES.values(), ids=STATES)
+def test_models_with_states_of_fixed_size(make_model, shape, policy):
+    model = make_model(**shape)
+    requests = [Request(n, range(1, 2 + 3 * n), 5, arrival=n / 2) for n in range(5)]
+    served = serve(model, policy, requests, blocks=5)
+    assert [(one.tokens, one.reason) for one in served.requests] == [
+        alone(model, request) for request in requests
+    ]
+
+
+def test_a_hybrid_is_computed_again_from_its_first_token(make_model):
+    model = make_model(**STATES["hybrid"])
+    requests = [Request(n, [n + 1] * 4, 9) for n in range(3)]
+    served = serve(model, Continuous(3), requests, blocks=6)
+    assert served.requests[2].preempted
+    assert [one.tokens for one in served.requests] == [alone(model, r)[0] for r in requests]
 
 
 @pytest.mark.parametrize("policy", [Continuous(3), Chunked(3, 6)], ids=str)

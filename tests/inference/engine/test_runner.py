@@ -7,6 +7,7 @@ from helpers.inference.engine.request import Request
 from helpers.inference.engine.runner import Piece, Runner
 from helpers.inference.generate import generate
 from helpers.inference.sampling import NotANumber, Sampling
+from helpers.models.ssm_settings import Mamba2Settings
 
 WARM = Sampling(temperature=1.5, top_k=9)
 REQUESTS = [
@@ -45,17 +46,27 @@ def serve(runner, requests, steps, padding=0):
 
 @pytest.mark.parametrize("padding", [0, 2])
 def test_tokens_are_those_of_generate(model, padding):
-    runner = Runner(model, 20, 4)
+    runner, shapes = Runner(model, 20, 4), []
     assert runner.packs
+    model.register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape)))
     found = serve(runner, REQUESTS, 6, padding)
+    assert shapes == [(1, 13 + padding)] + [(1, 3 + padding)] * 5
     assert found == {request.number: expected_of(model, request) for request in REQUESTS}
 
 
-def test_a_padded_batch_gives_the_same_tokens(llama):
-    runner = Runner(llama, 20, 4)
-    runner.packs = False  # as for a model with states of fixed size
-    found = serve(runner, REQUESTS, 6)
-    assert found == {request.number: expected_of(llama, request) for request in REQUESTS}
+@pytest.mark.parametrize("padding", [0, 2])
+def test_a_model_with_states_gets_a_padded_batch(make_model, padding):
+    mixers = {"mixer": ("mamba2", "attention"), "mamba2": Mamba2Settings(head=8, state=5)}
+    model, shapes = make_model(**mixers), []
+    runner = Runner(model, 20, 4)
+    assert not runner.packs
+    model.register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape)))
+    found = serve(runner, REQUESTS, 6, padding)
+    assert shapes == [(3 + padding, 7)] + [(3 + padding, 1)] * 5
+    assert found == {request.number: expected_of(model, request) for request in REQUESTS}
+    runner.release_all()
+    assert runner.free == 20
+    assert not runner.paged.sequences
 
 
 def test_fused_weights_give_the_same_tokens(llama, make_model):
