@@ -33,6 +33,7 @@ def test_a_model_is_ready_to_generate(name):
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert all(p.isfinite().all() for p in model.parameters())
     double = trained.load(name, torch.float64)
+    assert {p.dtype for p in double.parameters()} == {torch.float64}
     for one, other in zip(model.parameters(), double.parameters(), strict=True):
         assert torch.equal(one.double(), other)
 
