@@ -39,9 +39,11 @@ help: ## list the targets
 
 setup: .venv/installed ## make .venv with all libraries (again only when the pins change)
 
-course: setup ## execute every notebook, write readable HTML to build/
+course: setup ## execute every notebook, make the site: build/site/index.html
+	@rm -rf build/executed
 	@$(RUN) .ci/notebooks.py course $(ONLY)
-	@echo "Read the weeks in build/, or open JupyterLab to work on them: make lab"
+	@$(RUN) .ci/site.py build/executed
+	@echo "Read the course in build/site/index.html, or open JupyterLab to work on it: make lab"
 
 test: setup ## run the tests, and every notebook under nbval, on all cores
 	@$(RUN) .ci/suite.py $(ONLY)

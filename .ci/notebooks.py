@@ -1,6 +1,6 @@
 """Execute the course's notebooks.
 
-    notebooks.py course            run each in a fresh kernel, write readable HTML to build/
+    notebooks.py course            run each in a fresh kernel, write it to build/executed/
     notebooks.py execute [--all]   run in place those whose code changed since they were last run,
                                    and strip what should not be committed
 
@@ -21,7 +21,6 @@ from pathlib import Path
 
 import nbformat
 from ipykernel.kernelspec import get_kernel_dict
-from jinja2 import DictLoader
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
@@ -33,11 +32,6 @@ CELL_SECONDS = 240  # the tests' limit for a cell, too
 PNG_BYTES = 60_000
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 WIDGET = "application/vnd.jupyter.widget-view+json"
-# nbconvert's template "lab" leaves out a picture's alternative text; its "classic" has it.
-PAGE = """{% extends 'lab/index.html.j2' %}
-{% block data_png %}{% set alt = output | get_metadata('alt', 'image/png') %}
-{%- if alt %}{{ super() | replace('<img ', '<img alt="' ~ (alt | escape_html) ~ '" ', 1) }}
-{%- else %}{{ super() }}{% endif %}{% endblock %}"""
 
 
 class ThisPython(KernelSpecManager):
@@ -181,22 +175,14 @@ def strip(nb, root):
 
 
 def course(root, words):
-    """Execute every notebook, and write HTML to build/; the committed files stay as they are."""
-    (root / "build").mkdir(exist_ok=True)
+    """Execute every notebook into build/executed/; the committed files stay as they are."""
+    folder = root / "build" / "executed"
+    folder.mkdir(parents=True, exist_ok=True)
     for path in find(root, words):
         nb = nbformat.read(path, as_version=4)
         run(nb, path)
-        (root / "build" / f"{path.stem}.html").write_text(page(nb, path.stem), encoding="utf-8")
-
-
-def page(nb, name):
-    """Return the notebook as HTML; its pictures keep their alternative texts."""
-    from nbconvert import HTMLExporter
-
-    exporter = HTMLExporter(
-        extra_loaders=[DictLoader({"course.html.j2": PAGE})], template_file="course.html.j2"
-    )
-    return exporter.from_notebook_node(nb, {"metadata": {"name": name}})[0]
+        strip(nb, root)
+        nbformat.write(nb, folder / path.name)
 
 
 def execute(root, words, everything=False):

@@ -68,11 +68,16 @@ class Run:
     @property
     def name(self) -> str:
         """A unique name: a hash of all settings."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+        return unique_name(self)
 
     @property
     def config(self) -> GPTConfig:
         return model_of(self.width, self.layers, self.heads)
+
+
+def unique_name(run) -> str:
+    """Return a hash of all settings of a run, a dataclass."""
+    return hashlib.sha256(json.dumps(asdict(run), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def model_of(width: int, layers: int, heads: int) -> GPTConfig:

@@ -38,14 +38,18 @@ def read(path: Path = TABLE) -> list[dict]:
     return rows
 
 
-def append(row: dict, path: Path):
-    """Add a row and flush it to disk; before the first row write the provenance and the heading."""
+def append(row: dict, path: Path, made_by: str = "python -m helpers.scaling.sweep (make sweep)"):
+    """Add a row and flush it to disk; before the first row write the provenance and the heading.
+
+    Args:
+        made_by: the command that makes the table.
+    """
     new = not path.exists() or not path.stat().st_size
     if not new:
         mend_end(path)
     with path.open("a", newline="", encoding="utf-8") as file:
         if new:
-            file.writelines(f"# {line}\n" for line in provenance())
+            file.writelines(f"# {line}\n" for line in provenance(made_by))
         writer = csv.DictWriter(file, list(row), lineterminator="\n")
         if new:
             writer.writeheader()
@@ -62,11 +66,11 @@ def mend_end(path: Path):
         path.write_bytes(whole)
 
 
-def provenance() -> list[str]:
+def provenance(made_by: str) -> list[str]:
     """List what the numbers depend on."""
     about = pack("python", length=LENGTH).about
     return [
-        "made by: python -m helpers.scaling.sweep (make sweep)",
+        f"made by: {made_by}",
         f"text: {about['name']}, {about['bytes']} bytes, sha256 {about['sha256']}",
         f"Python {platform.python_version()}, torch {torch.__version__}, {cores()} cores",
         f"sequences of {LENGTH} bytes, {BATCH} a step; loss in nats a byte, held out",

@@ -28,6 +28,7 @@ BENCHMARKS = (
     "decoding",
     "serving",
     "scan",
+    "mamba",
 )
 
 

@@ -38,11 +38,11 @@ def test_what_it_has(kind, kv_heads, bias):
 
 
 @every_kind
-@pytest.mark.parametrize("tokens", [1, 7])
-def test_what_it_computes_and_saves(kind, kv_heads, bias, tokens):
+@pytest.mark.parametrize(("tokens", "dtype"), [(1, torch.float32), (7, torch.bfloat16)])
+def test_what_it_computes_and_saves(kind, kv_heads, bias, tokens, dtype):
     config = config_of(kind, kv_heads, bias)
-    module, sequences = Attention(config), 3
-    x = torch.randn(sequences, tokens, config.width, requires_grad=True)
+    module, sequences = Attention(config, dtype=dtype), 3
+    x = torch.randn(sequences, tokens, config.width, dtype=dtype, requires_grad=True)
     positions = GPT(config, device="meta").to_empty(device="cpu").locate(x)
 
     def step():
@@ -52,7 +52,7 @@ def test_what_it_computes_and_saves(kind, kv_heads, bias, tokens):
     saved = SavedTensors(lambda: excepted)
     with saved:
         step()
-    assert saved.peak == counts.saved_bytes(config, sequences, tokens, torch.float32)
+    assert saved.peak == counts.saved_bytes(config, sequences, tokens, dtype)
     found, matrices = flops_of(step), counts.parameters(config).matrices
     expected = {"forward": 2 * matrices, "backward": 4 * matrices, "recomputed": 0}
     for part in expected:

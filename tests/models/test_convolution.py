@@ -74,6 +74,16 @@ def test_any_split_gives_the_same(sizes, width):
     assert torch.equal(kept, functional.pad(x, (0, 0, 3, 0))[:, 10 - (width - 1) :])
 
 
+def test_decoding_gives_the_same():
+    """One token without gradients goes another way."""
+    made, x, before = convolution(), some(2, 1, 3), some(2, 3, 3, seed=4)
+    expected, kept = made(x, before)
+    with torch.no_grad():
+        found, same = made(x, before)
+    torch.testing.assert_close(found, expected.detach(), **EXACT)
+    assert torch.equal(kept, same)
+
+
 def test_padded_inputs_are_not_kept():
     made, x, before = convolution(), some(4, 5, 3), some(4, 3, 3, seed=4)
     _, kept = made(x, before, [5, 0, 2, 3])

@@ -150,11 +150,9 @@ class Group:
         self.slots = table.gather(1, self.places // size).flatten(), (self.places % size).flatten()
         self.gather = Gather(paged.store, paged.workspace, table)
         self.seen = None
-        if tokens > 1 or any(s.length + tokens < self.length for s in sequences):
+        if any(s.length + tokens < self.length for s in sequences):
             slot = torch.arange(self.length, device=first.device)
             self.seen = (slot <= self.places[..., None])[:, None]  # (G, 1, T, S)
-        if tokens == self.length:
-            self.seen = None  # a whole prompt: plain causal attention
 
 
 class PackedBlock:

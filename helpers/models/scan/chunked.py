@@ -34,18 +34,18 @@ def states(a: torch.Tensor, b: torch.Tensor, h0: torch.Tensor, chunk: int) -> to
     """The three parts: all states (B, L, …) from a, b (B, L, …) and h0 (B, …)."""
     length = b.shape[1]
     chunk = min(chunk, length)
-    a, b = in_chunks(a, chunk, 1), in_chunks(b, chunk, 0)  # (B, K, Q, …)
+    a, b = in_chunks(a, chunk), in_chunks(b, chunk)  # (B, K, Q, …)
     decay, h = own(a, b)
     before = handed_on(decay[:, :, -1], h[:, :, -1], h0)  # (B, K, …)
     h.addcmul_(decay, before.unsqueeze(2))
     return h.flatten(1, 2)[:, :length]
 
 
-def in_chunks(x: torch.Tensor, chunk: int, filling: float) -> torch.Tensor:
-    """Cut (B, L, …) into (B, K, Q, …). The last chunk is filled up."""
+def in_chunks(x: torch.Tensor, chunk: int) -> torch.Tensor:
+    """Cut (B, L, …) into (B, K, Q, …). The last is filled up with zeros, which nobody reads."""
     missing = -x.shape[1] % chunk
     if missing:
-        x = torch.cat((x, x.new_full((x.shape[0], missing, *x.shape[2:]), filling)), 1)
+        x = torch.cat((x, x.new_zeros(x.shape[0], missing, *x.shape[2:])), 1)
     return x.unflatten(1, (-1, chunk))
 
 

@@ -87,7 +87,8 @@ def second(kept: list[Share]) -> Iterator[nn.Parameter]:
     while kept:
         p, g, x = kept.pop(0)
         if p.grad is None:
-            p.grad = g if x is None else g.t() @ x
+            # in the parameter's memory layout, as autograd does: a fused optimizer relies on it
+            p.grad = g.contiguous() if x is None else g.t() @ x
         elif x is None:
             p.grad.add_(g)
         else:

@@ -133,6 +133,58 @@ def test_few_blocks_preempt_the_latest(llama, policy):
     assert serve(llama, Static(3), requests, blocks=6).frame()["preempted"].sum() == 0
 
 
+class Watching:
+    """Plan as another policy does, and keep what it sees."""
+
+    def __init__(self, policy):
+        self.policy, self.seen = policy, []
+
+    def plan(self, queues):
+        self.seen.append(queues)
+        return self.policy.plan(queues)
+
+
+class LatestFirst:
+    """Run one request at a time, the latest that waits first; prefill one token at a time."""
+
+    def plan(self, queues):
+        if len(queues.waiting) == 3:
+            return Plan(tokens={queues.waiting[-1].number: 1})
+        waiting = [progress.number for progress in reversed(queues.waiting)]
+        return Plan(tokens=dict.fromkeys([p.number for p in queues.running] + waiting, 1))
+
+
+class TestQueues:
+    def test_are_in_order_of_arrival_whoever_starts_first(self, llama):
+        policy = Watching(LatestFirst())
+        requests = [Request(n, [n + 1, 2], 3) for n in (2, 0, 1)]
+        served = serve(llama, policy, requests)
+        assert [one.tokens for one in served.requests] == [
+            alone(llama, request)[0] for request in sorted(requests, key=lambda r: r.number)
+        ]
+        assert [p.number for p in policy.seen[1].running] == [2]
+        assert [p.number for p in policy.seen[2].running] == [0, 1, 2]
+
+    def test_a_preempted_request_waits_before_later_ones(self, llama):
+        policy = Watching(Continuous(3))
+        requests = [Request(n, [n + 1] * 4, 9, arrival=n / 8) for n in range(6)]
+        served = serve(llama, policy, requests, blocks=6)
+        assert any(one.preempted for one in served.requests)
+        for queues in policy.seen:
+            for queue in (queues.waiting, queues.running):
+                numbers = [progress.number for progress in queue]
+                assert numbers == sorted(numbers)
+
+    def test_nothing_of_a_batch_is_left_for_the_next(self, llama):
+        policy = Watching(Static(2))
+        requests = [Request(n, [n + 1, 2], 2 + n) for n in range(4)]
+        served = serve(llama, policy, requests)
+        assert [step.work.padding for step in served.steps] == [0, 0, 1, 0, 0, 0, 0, 1]
+        for queues in policy.seen:
+            assert queues.running or (queues.ended, queues.reserved) == (0, 0)
+        assert {queues.reserved for queues in policy.seen if queues.running} == {2, 4}
+
+
 class TestTimes:
     """Three requests; each step takes 1 second and 1/8 for each token."""
 
@@ -190,6 +242,7 @@ class TestTimes:
         assert [step.work.read for step in served.steps] == [4, 13, 9, 10, 11, 2, 3, 4]
         assert [step.running for step in served.steps] == [1, 2, 1, 1, 1, 1, 1, 1]
         assert [step.used for step in served.steps] == [1, 4, 3, 3, 3, 1, 1, 1]
+        assert [step.reserved for step in served.steps] == [step.used for step in served.steps]
         assert (served.blocks, served.tokens, served.seconds) == (12, 9, 12.5)
 
     def test_waiting_requests_are_counted(self, llama):

@@ -79,6 +79,7 @@ def test_all_of_its_time_is_accounted_for():
     one = job(new_tokens=9)
     one.computed(2, "prefill", 3.0, 4.0)
     one.computed(1, "prefill", 4.0, 5.0)
+    assert one.cached == 3
     one.computed(1, "decode", 5.0, 6.0)
     one.computed(1, "decode", 7.0, 8.0)  # it was not in one step
     one.give_back(8.0)

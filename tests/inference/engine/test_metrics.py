@@ -112,5 +112,7 @@ def test_the_picture_shows_requests_and_blocks():
     assert rows.get_title() == "Continuous(most=4)"
     assert rows.get_ylabel() == "3 requests"
     assert [text.get_text() for text in blocks.get_legend().get_texts()] == ["reserved", "used"]
+    reserved, used = (list(patch.get_data().values) for patch in blocks.patches)
+    assert (reserved, used) == ([0, 4, 4, 0, 5], [0, 2, 3, 0, 5])
     assert "all 8 blocks" in [text.get_text() for text in blocks.texts]
     assert served(ONE).plot(title="mine").axes[0].get_title() == "mine"

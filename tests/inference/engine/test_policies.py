@@ -92,6 +92,11 @@ class TestContinuous:
         plan = Continuous(4).plan(queues(running=running, free=0))
         assert plan == Plan(tokens={0: 1}, preempted=(2, 1))  # one block each: 2's is for 0
 
+    def test_all_blocks_of_a_preempted_request_are_free(self):
+        running = [decoding(0, known=5), decoding(1, known=5), decoding(2, known=10)]
+        plan = Continuous(4).plan(queues(running=running, free=0))  # request 2 has 3 blocks
+        assert plan == Plan(tokens={0: 1, 1: 1}, preempted=(2,))
+
     def test_one_may_give_back_its_own_blocks(self):
         running = [decoding(0, known=6), decoding(1, known=5)]  # only the second needs a block
         assert Continuous(4).plan(queues(running=running, free=0)) == Plan(

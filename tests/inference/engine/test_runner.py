@@ -125,7 +125,7 @@ def test_nan_ends_one_request_alone(make_model):
         model.embedding.weight[18] = float("nan")
         model.head.weight = torch.nn.Parameter(model.head.weight.nan_to_num())
     runner = Runner(model, 20, 4)
-    found = serve(runner, [REQUESTS[0], Request(2, [2, 18], 3), REQUESTS[1]], 1)
+    found = serve(runner, [Request(2, [2, 18], 3), REQUESTS[0], REQUESTS[1]], 1)
     assert found[2] == [NotANumber.text]
     assert found[4] == expected_of(model, REQUESTS[0])[:1]
     assert found[9] == expected_of(model, REQUESTS[1])[:1]

@@ -106,6 +106,15 @@ def test_blocks_come_back(model):
     assert rank.paged.free_blocks == 4
 
 
+def test_the_last_place_of_the_context_is_used(model):
+    request = Arrival(prompt=(1, 2) * 30, new_tokens=5)  # the last new token is not read
+    rank = Rank(model, [request], 16, 4)
+    rank.admit(0, *rank.read(0), 0.0)
+    while rank.running:
+        rank.step(lambda: 1.0)
+    assert rank.result.streams[0].tokens == alone(model, request)
+
+
 def test_no_requests(cluster, model):
     for serve in (serve_together, serve_apart):
         ranks = cluster.run(serve, model=model, requests=[], blocks=4)

@@ -95,7 +95,7 @@ def test_a_forward_that_fails_leaves_the_lengths(model):
 def test_another_sequence_s_nan_is_not_read(model):
     paged, texts = paged_of(model), some_texts(2)
     good, bad = paged.sequence(), paged.sequence()
-    step(model, paged, [good, bad], texts, [2, 9])
+    step(model, paged, [bad, good], texts[[1, 0]], [9, 2])
     paged.store.memory[bad.table] = float("nan")
     logits = model(texts[:1, 2:4], cache=Packed(paged, [good, bad], [1, 1]))
     torch.testing.assert_close(logits[0, 0], model(texts[:1, :3])[0, 2], **EXACT)

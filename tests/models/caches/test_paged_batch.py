@@ -179,10 +179,13 @@ def test_states_are_those_of_the_sequences_after_the_step_ends():
     batch.blocks[5].write(torch.tensor([[3.0, 3.0], [1.0, 1.0]]))
     batch.begin(1)  # the step before never ended
     assert batch.blocks[5].read()[0].tolist() == [[0, 0], [0, 0]]
+    batch.end()  # and this one wrote nothing
+    assert batch.blocks[5].read()[0].tolist() == [[0, 0], [0, 0]]
+    batch.begin(1)
     batch.blocks[5].write(torch.tensor([[4.0, 4.0], [2.0, 2.0]]))
     batch.end()
     batch.end()
-    assert (a.length, b.length, c.length) == (1, 0, 1)
+    assert (a.length, b.length, c.length) == (2, 0, 2)
     batch = paged.batch([a, b, c])
     batch.begin(1)
     assert batch.blocks[5].read()[0][:, 1].tolist() == [2, 0, 4]

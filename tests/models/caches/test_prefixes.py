@@ -58,6 +58,14 @@ def test_a_parent_s_number_is_used_again_for_another_text():
     assert len(known) == 2
 
 
+def test_a_block_has_one_text():
+    known = Prefixes(1)
+    known.add([1], [3])
+    known.add([2], [3])
+    assert known.find([2]) == [3]
+    assert known.find([1]) == []
+
+
 texts = st.lists(st.integers(0, 1), max_size=6)
 
 

@@ -192,15 +192,17 @@ def test_states_and_refusals():
     cache.begin(1)
     cache.blocks[5].write(torch.ones(2, 2))
     cache.begin(1)  # the step before never ended
+    cache.end()  # and this one wrote nothing
     assert cache.blocks[5].read()[0].tolist() == [[0, 0], [0, 0]]
+    cache.begin(1)
     cache.blocks[5].write(torch.tensor([[1.0, 1.0], [2.0, 2.0]]))
     cache.end()
     cache.end()
-    assert cache.lengths == [1, 1]
+    assert cache.lengths == [2, 2]
     assert cache.blocks[5].read()[0][:, 0].tolist() == [1, 2]
-    cache.rewind([1, 1])
+    cache.rewind([2, 2])
     with pytest.raises(ValueError, match="cannot be rewound"):
-        cache.rewind([0, 1])
+        cache.rewind([0, 2])
     assert cache.bytes == 2 * 2 * 4
     for window, sinks in ((0, 1), (1, -1)):
         with pytest.raises(ValueError, match=f"a window of {window} tokens after {sinks} sinks"):

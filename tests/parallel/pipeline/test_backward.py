@@ -10,7 +10,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.models.gpt import GPTConfig, build
-from helpers.parallel.pipeline.backward import TwoParts, second
+from helpers.parallel.pipeline.backward import Share, TwoParts, second
 from helpers.parallel.tensor.layers import RowParallel
 from helpers.parallel.tensor.regions import Whole
 
@@ -126,6 +126,14 @@ def test_a_weight_that_is_used_twice():
     for name, own in parts.items():
         torch.testing.assert_close(own, whole[name])
     assert len(later) == 3
+
+
+def test_a_gradient_gets_the_parameters_memory_layout():
+    """A hand-written backward may return another, which a fused optimizer would misread."""
+    p = torch.nn.Parameter(torch.zeros(2, 3))
+    list(second([Share(p, torch.arange(6.0).view(3, 2).t())]))
+    assert p.grad.is_contiguous()
+    assert p.grad.tolist() == [[0, 2, 4], [1, 3, 5]]
 
 
 def test_a_frozen_parameter_gets_nothing():

@@ -1,0 +1,235 @@
+"""Build the course's site out of executed notebooks, with Sphinx: build/site/index.html.
+
+    site.py [folder of executed notebooks]      by default the committed ones
+
+The README is the front page, and its table of weeks gives the order. The reference of `helpers` is
+made of its docstrings. `make course` executes the notebooks first.
+"""
+
+import argparse
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SETTINGS = Path(__file__).with_name("site")
+LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)\s]+)\)")
+ROW = re.compile(r"^\|.*\]\(notebooks/([^)]+)\.ipynb\) *\|$", re.M)  # of the table of weeks
+REPLAYS = """# Replays
+
+Each picture is a **recorded run**: four ranks, real messages, a computation that sleeps for its
+planned time. Press *Play*, or *Step* from one end of a computation to the next. Look at rank 3 at
+the start, and at rank 0 at the end.
+
+"""
+COLORS = {
+    "forward": "#4477aa",
+    "backward": "#228833",
+    "input gradient": "#66bb77",
+    "weight gradient": "#ccbb44",
+}
+WIDTH, LEFT, TALL, TOP = 900, 60, 34, 26  # of a replay's picture
+
+
+def gather(root: Path, executed: Path, source: Path) -> Path:
+    """Write all pages for Sphinx into the folder `source`. What was in it is removed."""
+    shutil.rmtree(source, ignore_errors=True)
+    (source / "notebooks").mkdir(parents=True)
+    shutil.copytree(root / "figures", source / "figures", ignore=shutil.ignore_patterns("*.py"))
+    pages = {}
+    for path in [*root.glob("notebooks/*.ipynb"), *root.glob("notebooks/project/*.ipynb")]:
+        name = path.relative_to(root / "notebooks")
+        newer = executed / name.name
+        place = source / "notebooks" / name
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(page(newer if newer.exists() else path), encoding="utf-8")
+        pages[name.with_suffix("").as_posix()] = place
+    guide = root / "notebooks" / "guide"
+    if guide.exists():
+        shutil.copytree(guide, source / "guide")
+        weeks = "\n".join(path.stem for path in sorted(guide.glob("week*.md")))
+        with (source / "guide" / "README.md").open("a", encoding="utf-8") as file:
+            file.write(f"\n```{{toctree}}\n:hidden:\n\n{weeks}\n```\n")
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    front = front_page(readme, pages, guide=guide.exists())
+    (source / "index.md").write_text(front, encoding="utf-8")
+    (source / "replays.md").write_text(replays(), encoding="utf-8")
+    (source / "reference.md").write_text(reference(root, source), encoding="utf-8")
+    check_links(root, source)
+    return source
+
+
+def page(path: Path) -> str:
+    """Return the notebook for the site: pictures with their words and size, tables as HTML."""
+    nb = json.loads(path.read_text(encoding="utf-8"))
+    for cell in nb["cells"]:
+        cell["metadata"].pop("slideshow", None)
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            data.pop("text/latex", None)
+            about = output.get("metadata", {}).get("image/png", {})
+            if "image/png" in data and about:  # MyST-NB would drop what is known about a picture
+                output["data"] = {"text/html": picture(data["image/png"], about)}
+    return json.dumps(nb)
+
+
+def picture(png: str | list[str], about: dict) -> str:
+    """Return a picture as HTML, with its alternative text and its size."""
+    encoded = "".join(png).replace("\n", "")
+    size = "".join(f' {key}="{about[key]}"' for key in ("width", "height") if key in about)
+    words = html.escape(about.get("alt", ""), quote=True)
+    return f'<img alt="{words}"{size} src="data:image/png;base64,{encoded}">'
+
+
+def front_page(readme: str, pages, guide: bool) -> str:
+    """Return the README with the contents of the site: weeks in the order of its table."""
+    order = [name for name in ROW.findall(readme) if name in pages]
+    order += sorted(set(pages) - set(order))
+    readme = re.sub(r"\(notebooks/guide/README\.md\)", "(guide/README.md)", readme)
+    weeks = "\n".join(f"notebooks/{name}" for name in order)
+    return (
+        f"{readme}\n\n```{{toctree}}\n:hidden:\n:caption: Weeks\n\n{weeks}\n```\n\n"
+        "```{toctree}\n:hidden:\n:caption: More\n\nreplays\nreference\n"
+        + ("guide/README\n```\n" if guide else "```\n")
+    )
+
+
+def reference(root: Path, source: Path) -> str:
+    """Write a page for each package of `helpers`, and return the page that lists them."""
+    (source / "reference").mkdir(exist_ok=True)
+    lines = [
+        "# Reference",
+        "",
+        "Every module of `helpers`, from its docstrings. A package imports only from lower floors.",
+        "",
+        "```{toctree}",
+        "",
+    ]
+    for package in sorted(path for path in (root / "helpers").iterdir() if path.is_dir()):
+        names = [
+            ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+            for path in sorted(package.rglob("*.py"))
+            if not path.name.startswith("__main__")
+        ]
+        if names:
+            text = f"# `helpers.{package.name}`\n\n" + "\n".join(map(section, names))
+            (source / "reference" / f"{package.name}.md").write_text(text, encoding="utf-8")
+            lines.append(f"reference/{package.name}")
+    return "\n".join([*lines, "```", ""])
+
+
+def section(name: str) -> str:
+    """Return the part of a page that Sphinx fills with a module's docstrings."""
+    return f"## `{name}`\n\n```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n```\n"
+
+
+def replays(folder: Path = SETTINGS / "replays") -> str:
+    """Return the page of the recorded runs."""
+    parts = [REPLAYS]
+    for file in sorted(folder.glob("*.json"), key=lambda one: order_of(one.stem)):
+        run = json.loads(file.read_text(encoding="utf-8"))
+        parts.append(f"## {run['title']}\n\n```{{raw}} html\n{replay(run)}\n```\n")
+    kinds = ", ".join(
+        f'<span style="color:{color}">■</span> {kind}' for kind, color in COLORS.items()
+    )
+    parts.append(f"```{{raw}} html\n<p>{kinds}; the number is the micro-batch.</p>\n```\n")
+    return "\n".join(parts)
+
+
+def order_of(name: str) -> int:
+    known = ["gpipe", "1f1b", "zb-h1"]
+    return known.index(name) if name in known else len(known)
+
+
+def replay(run: dict) -> str:
+    """Return the whole run as SVG; the script of the site can play it."""
+    end = max(box["end"] for box in run["boxes"])
+    scale = (WIDTH - LEFT - 10) / end
+    tall = TOP + TALL * len(run["rows"]) + 10
+    title = html.escape(run["title"])
+    lines = [
+        f'<div class="replay" data-left="{LEFT}" data-scale="{scale:.5f}" data-end="{end}" '
+        f'data-unit="{html.escape(run["unit"])}">',
+        f'<svg viewBox="0 0 {WIDTH} {tall}" role="img" aria-label="{title}" '
+        'font-family="sans-serif" font-size="13" fill="currentColor">',
+    ]
+    for number, name in enumerate(run["rows"]):
+        y = TOP + TALL * number
+        lines.append(f'<text x="4" y="{y + 20}">{html.escape(name)}</text>')
+        lines.append(
+            f'<line x1="{LEFT}" x2="{WIDTH - 10}" y1="{y + 30}" y2="{y + 30}" '
+            'stroke="currentColor" stroke-opacity="0.2"/>'
+        )
+    for box in run["boxes"]:
+        x, y = LEFT + box["start"] * scale, TOP + TALL * box["row"]
+        wide = (box["end"] - box["start"]) * scale
+        lines.append(
+            f'<g data-start="{box["start"]}" data-end="{box["end"]}">'
+            f'<rect x="{x:.2f}" y="{y + 2}" width="{wide:.2f}" height="27" stroke="white" '
+            f'fill="{COLORS[box["kind"]]}"/>'
+            f'<text x="{x + 3:.2f}" y="{y + 20}" fill="white">{html.escape(box["label"])}</text>'
+            "</g>"
+        )
+    lines.append(
+        f'<line class="now" x1="{WIDTH - 10}" x2="{WIDTH - 10}" y1="{TOP - 6}" y2="{tall - 8}" '
+        'stroke="#cc3311" stroke-width="2"/></svg></div>'
+    )
+    return "\n".join(lines)
+
+
+def check_links(root: Path, source: Path):
+    """Copy files that pages link and Sphinx does not know: scripts, tables, the guide's figures."""
+    for path in [*source.rglob("*.md"), *source.rglob("*.ipynb")]:
+        text = path.read_text(encoding="utf-8")
+        for target in set(LINK.findall(text)):
+            target = target.split("#")[0].replace("\\", "")
+            place = (path.parent / target).resolve()
+            if not target or place.exists() or source.resolve() not in place.parents:
+                continue
+            original = root / place.relative_to(source.resolve())
+            if original.is_file():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(original, place)
+
+
+def build(root: Path = ROOT, executed: Path | None = None, warnings: bool = False) -> Path:
+    """Build the site, and return its front page."""
+    source = gather(root, executed or root / "notebooks", root / "build" / "site-source")
+    out = root / "build" / "site"
+    shutil.rmtree(out, ignore_errors=True)
+    line = [sys.executable, "-m", "sphinx", "-b", "html", "-c", SETTINGS, "-j", "auto"]
+    line += ["-d", root / "build" / "site-doctrees", *([] if warnings else ["-Q"]), source, out]
+    done = subprocess.run(line, env={**os.environ, "COURSE_ROOT": str(root)})
+    if done.returncode:
+        sys.exit("Sphinx has failed. For its messages, run .ci/site.py --warnings")
+    remove_foreign(out)
+    return out / "index.html"
+
+
+def remove_foreign(out: Path):
+    """Remove what a theme's page would still load from another host: web fonts, for example."""
+    loads = re.compile(
+        r"""<(?:script|link)\b[^>]*\b(?:src|href)=["'](?:https?:)?//[^"']*["'][^>]*>(?:\s*</script>)?"""
+    )
+    for file in out.rglob("*.html"):
+        text = file.read_text(encoding="utf-8")
+        new = loads.sub(lambda m: m[0] if 'rel="canonical"' in m[0] else "", text)
+        if new != text:
+            file.write_text(new, encoding="utf-8")
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("executed", nargs="?", type=Path, help="a folder of executed notebooks")
+    parser.add_argument("--warnings", action="store_true", help="show Sphinx's warnings")
+    options = parser.parse_args(argv)
+    print(build(executed=options.executed, warnings=options.warnings))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Time Mamba-2's forward and Mamba's decoding beside transformers' PyTorch code."""
+
+import time
+from functools import partial
+
+import torch
+from transformers import Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM
+
+from helpers.models.caches.preallocated import Preallocated
+from helpers.models.config import GPTConfig
+from helpers.models.gpt import GPT, build, kept_by
+from helpers.models.ssm_settings import Mamba2Settings
+from tests.bench.compare import duration, in_turn, median, ratio
+from tests.bench.report import Report
+
+NAME = "mamba"
+SIZES = {"vocab": 256, "context": 2048, "width": 256, "layers": 2}
+BLOCKS = {"heads": 1, "positions": "none", "mlp": "none"}
+LENGTH, SEQUENCES, ROUNDS = 2048, 2, 12
+PROMPT, NEW, ROWS = 16, 32, 1  # of decoding
+FORWARD, DECODING = "Mamba-2, forward", "Mamba, decoding"
+GOALS = {FORWARD: 0.5, DECODING: 0.5}  # the maximum of our time over the peer's
+OURS, PEER = "ours", "transformers"
+
+
+def measure(quick: bool = False) -> Report:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        length, new, rounds = (LENGTH // 16, 4, 2) if quick else (LENGTH, NEW, ROUNDS)
+        rows = []
+        for work, contenders in (
+            (FORWARD, forwards(length)),
+            (DECODING, decodings(new)),
+        ):
+            print(f"mamba: {work}", flush=True)
+            rows += compared(work, contenders, rounds)
+    finally:
+        torch.set_num_threads(threads)
+    return report(rows)
+
+
+def config_of(mixer: str) -> GPTConfig:
+    return GPTConfig(**SIZES, **BLOCKS, mixer=mixer, mamba2=Mamba2Settings(head=64, state=64))
+
+
+def peer_of(config: GPTConfig) -> torch.nn.Module:
+    """transformers' model of the same sizes."""
+    shape = {"vocab_size": config.vocab, "hidden_size": config.width}
+    shape |= {"num_hidden_layers": config.layers, "tie_word_embeddings": config.tied}
+    if config.mixers[0] == "mamba":
+        return MambaForCausalLM(MambaConfig(**shape, state_size=config.mamba.state)).eval()
+    sizes = config.mamba2
+    heads = {"num_heads": sizes.heads(config.width), "head_dim": sizes.head, "n_groups": 1}
+    return Mamba2ForCausalLM(Mamba2Config(**shape, **heads, state_size=sizes.state)).eval()
+
+
+def forwards(length: int) -> dict:
+    """A forward of all tokens, without gradients."""
+    config = config_of("mamba2")
+    ours, theirs = build(config), peer_of(config)
+    tokens = torch.randint(config.vocab, (SEQUENCES, length))
+    return {PEER: lambda: theirs(tokens, use_cache=False).logits, OURS: lambda: ours(tokens)}
+
+
+def decodings(new: int) -> dict:
+    """Greedy tokens, one at a time, after a prompt; the prompt's time counts too."""
+    config = config_of("mamba")
+    ours, theirs = build(config), peer_of(config)
+    prompt = torch.randint(config.vocab, (ROWS, PROMPT))
+    return {PEER: partial(their_tokens, theirs, prompt, new), OURS: partial(own, ours, prompt, new)}
+
+
+def own(model: GPT, tokens: torch.Tensor, new: int) -> torch.Tensor:
+    cache, found = Preallocated(kept_by(model), len(tokens), tokens.shape[1] + new), []
+    while len(found) < new:
+        tokens = model(tokens, cache=cache)[:, -1:].argmax(-1)
+        found.append(tokens)
+    return torch.cat(found, 1)
+
+
+def their_tokens(model, tokens: torch.Tensor, new: int) -> torch.Tensor:
+    """The plain loop: `generate` does more than decode."""
+    cache, found = None, []
+    while len(found) < new:
+        made = model(tokens, cache_params=cache, use_cache=True)
+        cache, tokens = made.cache_params, made.logits[:, -1:].argmax(-1)
+        found.append(tokens)
+    return torch.cat(found, 1)
+
+
+def compared(work: str, contenders: dict, rounds: int) -> list[dict]:
+    with torch.no_grad():
+        for call in contenders.values():  # the first call allocates
+            call()
+        timers = {name: partial(timed, call) for name, call in contenders.items()}
+        times = in_turn(timers, rounds)
+    share = ratio(times[PEER], times[OURS])  # our time over the peer's
+    return [
+        {
+            "work": work,
+            "ours": median(times[OURS]),
+            "peer": median(times[PEER]),
+            "ratio": share.median,
+            "low": share.low,
+            "high": share.high,
+            "goal": GOALS[work],
+        }
+    ]
+
+
+def timed(call) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def report(rows) -> Report:
+    table = [["", "ours", "transformers", "ours over theirs", "goal"]]
+    for r in rows:
+        share = f"{r['ratio']:.2f} ({r['low']:.2f}–{r['high']:.2f})"
+        cells = [r["work"], duration(r["ours"]), duration(r["peer"]), share, f"≤ {r['goal']:.2f}"]
+        table.append(cells)
+    notes = (
+        f"Float32, one thread, width {SIZES['width']}, {SIZES['layers']} blocks, the same sizes on "
+        f"both sides. Forward: {SEQUENCES} sequences of {LENGTH:,} tokens, with the logits, "
+        f"without gradients. Decoding: {NEW} greedy tokens of {ROWS} sequence after {PROMPT}, with "
+        "the state. transformers runs its PyTorch code: its kernels need a GPU. Contenders run in "
+        "turn. A ratio is the median over pairs, with a 95 % bootstrap interval."
+    )
+    return Report(NAME, table, notes, rows)

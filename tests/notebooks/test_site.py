@@ -1,0 +1,244 @@
+"""The site: a small course of two notebooks, built by Sphinx, that reads without a network."""
+
+import base64
+import importlib.util
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from tests.conftest import ROOT, ci
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
+FOLDED = "<details class='answer'><summary>predict first, then open</summary>42</details>"
+README = """# A small course
+
+![A drawing](figures/drawing.png)
+
+| week | question | notebook |
+|---|---|---|
+| 2 | Then? | [Second](notebooks/week02_b.ipynb) |
+| 1 | First? | [First](notebooks/week01_a.ipynb) |
+
+Read [the table](figures/table.md) and [the guide](notebooks/guide/README.md).
+"""
+MODULE = '''"""What the module is for.
+
+A drawing:
+
+    a  ->  b
+
+B  sequences
+"""
+
+
+def double(x):
+    """Return twice x.
+
+    Args:
+        x: any number.
+
+    Raises:
+        TypeError: x is no number.
+    """
+    return 2 * x
+'''
+
+
+@pytest.fixture(scope="module")
+def site():
+    return ci("site")
+
+
+def notebook(path, *cells):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(new_notebook(cells=list(cells)), path)
+
+
+def shown(source, **data):
+    cell = new_code_cell(source, execution_count=1)
+    about = data.pop("about", {})
+    kinds = {key.replace("_", "/"): value for key, value in data.items()}
+    cell.outputs = [new_output("display_data", kinds, metadata=about)]
+    return cell
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("course")
+    (root / "README.md").write_text(README)
+    (root / "figures").mkdir()
+    (root / "figures" / "drawing.png").write_bytes(base64.b64decode(PNG))
+    (root / "figures" / "table.md").write_text("# A table\n")
+    package = root / "helpers" / "small"
+    package.mkdir(parents=True)
+    (root / "helpers" / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("")
+    (package / "twice.py").write_text(MODULE)
+    words = 'A curve & "more"'
+    notebook(
+        root / "notebooks" / "week01_a.ipynb",
+        new_markdown_cell(
+            "# Week 1 · First\n\nA formula $\\frac{a}{b}$ and [next](week02_b.ipynb)."
+        ),
+        new_markdown_cell("$$\\begin{align} x &= 1 \\\\ y &= 2 \\end{align}$$"),
+        shown("plot()", image_png=PNG, about={"image/png": {"alt": words, "width": 300}}),
+        shown("answer()", text_html=FOLDED, text_plain="folded"),
+    )
+    notebook(
+        root / "notebooks" / "week02_b.ipynb",
+        new_markdown_cell("# Week 2 · Second"),
+        shown("1 + 1", text_plain="2"),
+    )
+    guide = root / "notebooks" / "guide"
+    guide.mkdir()
+    (guide / "README.md").write_text("# The guide\n")
+    (guide / "week01.md").write_text("# Week 1\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def built(site, root):
+    """The folder of the small site. The first notebook was executed anew: its answer is 43."""
+    nb = nbformat.read(root / "notebooks" / "week01_a.ipynb", as_version=4)
+    nb.cells[-1].outputs[0].data["text/html"] = FOLDED.replace("42", "43")
+    executed = root / "build" / "executed"
+    executed.mkdir(parents=True)
+    nbformat.write(nb, executed / "week01_a.ipynb")
+    return site.build(root, executed).parent
+
+
+class Loads(HTMLParser):
+    """What a page loads by itself, and where it leads."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.loaded, self.links, self.alts = [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        if tag in ("script", "img", "iframe", "source") and given.get("src"):
+            self.loaded.append(given["src"])
+        if tag == "link" and given.get("rel") not in (
+            "next",
+            "prev",
+            "index",
+            "search",
+            "canonical",
+        ):
+            self.loaded.append(given.get("href", ""))
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"])
+        if tag == "img":
+            self.alts.append(given.get("alt"))
+
+
+def pages(built):
+    return {p.relative_to(built).as_posix(): p.read_text("utf-8") for p in built.rglob("*.html")}
+
+
+def test_every_page_is_there(built):
+    names = pages(built).keys()
+    wanted = {"index.html", "notebooks/week01_a.html", "notebooks/week02_b.html", "search.html"}
+    wanted |= {"replays.html", "reference.html", "reference/small.html", "guide/README.html"}
+    assert wanted <= names
+
+
+def test_the_weeks_follow_the_readme_s_table(built):
+    front = pages(built)["index.html"]
+    sidebar = re.findall(r'href="notebooks/(week\d\d_.)\.html"', front)
+    assert list(dict.fromkeys(sidebar)) == ["week02_b", "week01_a"]
+
+
+def test_nothing_is_loaded_from_another_host(built):
+    for name, page in pages(built).items():
+        foreign = [src for src in Loads(page).loaded if re.match(r"(https?:)?//", src)]
+        assert foreign == [], name
+    for style in built.rglob("*.css"):
+        found = re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//", style.read_text("utf-8"))
+        assert found == [], style
+
+
+def test_links_within_the_site_lead_somewhere(built):
+    for name, page in pages(built).items():
+        for link in Loads(page).links:
+            target = unquote(link.split("#")[0].split("?")[0])
+            if target and not re.match(r"[a-z]+:", target):
+                assert (built / name).parent.joinpath(target).exists(), (name, link)
+
+
+def test_a_notebook_keeps_words_of_pictures_and_folded_answers(built):
+    page = pages(built)["notebooks/week01_a.html"]
+    assert 'A curve & "more"' in Loads(page).alts
+    assert 'width="300"' in page
+    assert FOLDED.replace("42", "43") in page  # the executed one, not the committed
+    assert FOLDED not in page
+
+
+def test_formulas_are_mathml(built):
+    page = pages(built)["notebooks/week01_a.html"]
+    assert "<mfrac>" in page
+    assert "<mtable" in page
+    assert "\\frac" not in page
+    assert not [src for src in Loads(page).loaded if "mathjax" in src.lower()]
+
+
+def test_the_reference_has_arguments_and_drawings(built):
+    page = pages(built)["reference/small.html"]
+    assert "Return twice x" in page
+    assert re.search(r"Parameters.*any number", page, re.DOTALL)
+    assert re.search(r"<pre>.*a  -&gt;  b", page, re.DOTALL)
+
+
+def test_a_formula_that_the_converter_does_not_know_stays_readable(site):
+
+    spec = importlib.util.spec_from_file_location("m", site.SETTINGS / "_ext" / "mathml.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert "<mi>x</mi>" in module.mathml("x", "inline")
+    module.convert = lambda *_, **__: 1 / 0
+    assert module.mathml("a < b", "inline") == "<code>a &lt; b</code>"
+
+
+def test_the_replays_are_recorded_runs_of_the_schedules(site, built):
+    """Each rank computes all of its schedule, in its order, one after another."""
+    from helpers.plans import schedules
+
+    orders = {
+        "gpipe": schedules.gpipe(4, 8),
+        "1f1b": schedules.one_f_one_b(4, 8),
+        "zb-h1": schedules.zero_bubble_h1(4, 8),
+    }
+    kinds = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
+    files = {p.stem: json.loads(p.read_text("utf-8")) for p in site.SETTINGS.glob("replays/*.json")}
+    assert files.keys() == orders.keys()
+    for name, run in files.items():
+        for rank, order in enumerate(orders[name].orders):
+            boxes = [box for box in run["boxes"] if box["row"] == rank]
+            ran = [(box["kind"], int(box["label"])) for box in boxes]
+            assert ran == [(kinds[one.kind], one.micro) for one in order]
+            ends = [box["end"] for box in boxes]
+            assert all(
+                box["start"] >= end - 1e-3 for box, end in zip(boxes[1:], ends, strict=False)
+            )
+    page = pages(built)["replays.html"]
+    assert page.count('class="replay"') == 3
+    assert page.count("data-start=") == sum(len(run["boxes"]) for run in files.values())
+
+
+def test_the_course_s_own_notebooks_can_be_gathered(site, tmp_path):
+    source = site.gather(ROOT, ROOT / "notebooks", tmp_path / "source")
+    text = (source / "index.md").read_text("utf-8")
+    weeks = re.findall(r"^notebooks/(week\S+|project/\S+)$", text, re.M)
+    committed = {p.stem for p in (ROOT / "notebooks").glob("week*.ipynb")}
+    assert committed <= set(weeks)
+    assert weeks[0] == "week01_ranks_and_collectives"
+    assert (source / "guide" / "week01.md").exists()
+    for name in ("README.md", "notebooks/guide/README.md"):
+        assert Path(ROOT, name).exists()
