@@ -27,8 +27,7 @@ def weeks():
 def test_every_week_has_a_page():
     written = [page.stem for page in PAGES]
     assert written == sorted(set(written))
-    assert set(written) <= set(weeks())
-    assert {f"week{n:02}" for n in range(1, 10)} <= set(written)
+    assert written == weeks()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -44,8 +43,7 @@ def test_exercises_that_are_named_exist():
     for page in GUIDE.glob("*.md"):
         named |= set(re.findall(r"`([a-z]+(?:_[a-z0-9]+)+)`", page.read_text(encoding="utf-8")))
     not_exercises = {"no_sync", "static_graph", "fully_shard"}
-    planned = {"cached_attention", "block_allocator", "ssm_step", "scan_over_ranks"}
-    assert named - not_exercises <= set(check.__all__) | planned
+    assert named - not_exercises <= set(check.__all__)
     assert len(named) > 20
 
 

@@ -60,7 +60,7 @@ class Preallocated:
         self._added = added
         step = Step.of(self.lengths, added, tokens, self.device)
         for block in self.blocks.values():
-            block.counts, block.step = counts, step
+            block.counts, block.step, block.written = counts, step, ()
         return step.places
 
     def make_room(self, length: int):
@@ -71,6 +71,8 @@ class Preallocated:
             )
 
     def end(self):
+        for block in self.blocks.values():
+            block.commit()
         self.lengths = [old + new for old, new in zip(self.lengths, self._added, strict=True)]
         self._added = [0] * self.sequences
 
@@ -148,6 +150,7 @@ class Slots:
             for heads, width in kept.per_token
         ]
         self.states = [torch.zeros(sequences, *shape, **place) for shape in kept.per_sequence]
+        self.written: Sequence[torch.Tensor] = ()  # states of a forward that has not ended
         self.counts: Sequence[int] | None = None
         self.step: Step | None = None
 
@@ -179,8 +182,13 @@ class Slots:
         return tuple(self.states)
 
     def write(self, *states: torch.Tensor):
-        for old, new in zip(self.states, states, strict=True):
+        self.written = states
+
+    def commit(self):
+        """Keep the states that were written. If the forward fails before, the old ones stay."""
+        for old, new in zip(self.states, self.written, strict=bool(self.written)):
             old.copy_(new)
+        self.written = ()
 
 
 def check_counts(counts: Sequence[int], sequences: int, tokens: int):

@@ -2,12 +2,13 @@
 
 import os
 import signal
+import time
 from dataclasses import replace
 
 import pytest
 import torch
 
-from helpers.inference.ranks.apart import Rank, serve_apart, serve_together
+from helpers.inference.ranks.apart import Rank, read_all, serve_apart, serve_together
 from helpers.inference.ranks.handover import Sender
 from helpers.inference.ranks.streams import Arrival, Streams
 from helpers.models.config import GPTConfig
@@ -113,6 +114,26 @@ def test_the_last_place_of_the_context_is_used(model):
     while rank.running:
         rank.step(lambda: 1.0)
     assert rank.result.streams[0].tokens == alone(model, request)
+
+
+def test_the_prefill_rank_waits_for_each_arrival(model, monkeypatch):
+    slept, sent = [], []
+
+    class Sent:
+        def send(self, number, sequence, token):
+            sent.append(number)
+            return 7
+
+        def finish(self):
+            sent.append("end")
+
+    monkeypatch.setattr(time, "sleep", slept.append)
+    rank = Rank(model, REQUESTS, 40, 4)
+    read_all(rank, Sent(), lambda: 0.015)
+    assert sent == [0, 3, 4, 1, 2, "end"]
+    assert slept == pytest.approx([0, 0, 0, 0.005, 0.015])
+    assert rank.result.handed == dict.fromkeys(range(5), 7)
+    assert rank.paged.free_blocks == 40
 
 
 def test_no_requests(cluster, model):

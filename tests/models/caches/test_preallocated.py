@@ -10,6 +10,7 @@ from helpers.models.caches.kept import Kept
 from helpers.models.caches.preallocated import Growing, Preallocated
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import build, kept_by
+from helpers.models.ssm_settings import Mamba2Settings
 
 KINDS = {
     "preallocated": lambda model, b: Preallocated(kept_by(model), b, 24, torch.float64),
@@ -111,6 +112,22 @@ def test_a_forward_that_fails_halfway_leaves_the_cache_as_before(model):
         model(tokens[:, 4:8], cache=cache)
     handle.remove()
     assert cache.lengths == [3, 3]
+    found = model(tokens[:, 3:5], cache=cache)
+    torch.testing.assert_close(found, model(tokens[:, :5])[:, 3:], rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_a_forward_that_fails_halfway_leaves_recurrent_states_as_before():
+    shape = {"width": 16, "mixer": ("mamba2", "mamba"), "mlp": "none", "positions": "none"}
+    config = GPTConfig(vocab=19, context=24, mamba2=Mamba2Settings(head=8, state=4), **shape)
+    model = build(config, 0, torch.float64).eval()
+    tokens, cache = some_tokens(2, 9), KINDS["growing"](model, 2)
+    model(tokens[:, :3], cache=cache)
+    handle = model.blocks["1"].register_forward_pre_hook(lambda *_: 1 / 0)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            model(tokens[:, 4:8], cache=cache)
+    handle.remove()
     found = model(tokens[:, 3:5], cache=cache)
     torch.testing.assert_close(found, model(tokens[:, :5])[:, 3:], rtol=0, atol=1e-12)
 

@@ -92,5 +92,6 @@ def test_states_are_not_rounded():
     state = torch.rand(2, 3, dtype=torch.float64)
     cache.begin(1, [0, 0])
     cache.blocks[0].write(state)
+    cache.end()
     assert torch.equal(cache.blocks[0].read()[0], state)
     assert cache.bytes == 2 * 3 * 8
