@@ -1,0 +1,203 @@
+"""The task of selective copying, the mixer that cannot select, and the committed run."""
+
+import math
+
+import pytest
+import torch
+
+from helpers.models.caches.preallocated import Preallocated
+from helpers.models.config import GPTConfig
+from helpers.models.gpt import kept_by
+from helpers.models.initialization import build
+from helpers.models.ssm_settings import MambaSettings
+from helpers.training import selective_copying
+from helpers.training.selective_copying import (
+    KINDS,
+    Fixed,
+    Task,
+    convolve,
+    learn,
+    longer_run,
+    main,
+    make,
+    right,
+    with_more_noise,
+)
+
+
+@pytest.mark.parametrize("sizes", [(16, 4, 32), (1, 1, 1), (3, 5, 5), (2, 1, 9)])
+def test_the_markers_ask_for_the_letters_in_their_order(sizes):
+    task = Task(letters=sizes[0], copied=sizes[1], places=sizes[2])
+    tokens, targets = task.batch(50, torch.Generator().manual_seed(1))
+    assert tokens.shape == targets.shape == (50, task.length)
+    for row, wanted in zip(tokens.tolist(), targets.tolist(), strict=True):
+        shown, asked = row[: task.places], row[task.places :]
+        assert asked == [task.marker] * task.copied
+        letters = [token for token in shown if token != task.noise]
+        assert wanted == [-100] * task.places + letters
+        assert all(0 <= letter < task.letters for letter in letters)
+
+
+def test_letters_and_places_are_uniform():
+    task = Task(letters=4, copied=2, places=6)
+    tokens, targets = task.batch(4000, torch.Generator().manual_seed(2))
+    shares = (tokens[:, :6] != task.noise).double().mean(0)
+    assert (shares - 1 / 3).abs().max() < 0.04
+    used = torch.bincount(targets[:, 6:].flatten(), minlength=4) / 8000
+    assert (used - 1 / 4).abs().max() < 0.03
+
+
+def test_the_generator_decides_the_batch():
+    task = Task()
+    first, again, other = (task.batch(5, torch.Generator().manual_seed(s))[0] for s in (3, 3, 4))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("copied", [0, 5])
+def test_letters_need_room(copied):
+    with pytest.raises(ValueError, match=f"{copied} letters to copy do not fit into 4 places"):
+        Task(copied=copied, places=4)
+
+
+def fixed(width=6, state=5):
+    config = GPTConfig(
+        vocab=7, context=16, width=width, heads=1, layers=1, mixer="mamba", mlp="none",
+        positions="none", mamba=MambaSettings(state=state),
+    )  # fmt: skip
+    mamba = build(config, 3, torch.float64).blocks["0"].mamba
+    torch.manual_seed(0)
+    mixer = Fixed(mamba)
+    with torch.no_grad():
+        for parameter in mixer.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return mixer
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 11])
+def test_the_convolution_is_the_recurrence(tokens):
+    mixer = fixed()
+    x = torch.randn(2, tokens, 6, dtype=torch.float64)
+    u, gate = mixer.inner(x), mixer.gate(x)
+    u = torch.nn.functional.silu(mixer.convolution(u)[0])
+    delta = torch.nn.functional.softplus(mixer.steps)
+    h, outputs = torch.zeros(2, *mixer.B.shape, dtype=torch.float64), []
+    for t in range(tokens):
+        decay = torch.exp(-delta[:, None] * mixer.A_log.exp())
+        h = decay * h + delta[:, None] * mixer.B * u[:, t, :, None]
+        outputs.append((h * mixer.C).sum(-1) + mixer.skip * u[:, t])
+    y = torch.stack(outputs, 1)
+    wanted = mixer.out(y * torch.nn.functional.silu(gate))
+    assert (mixer(x, None) - wanted).abs().max() < 1e-12
+
+
+def test_a_convolution_by_hand():
+    u = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])[None]
+    kernel = torch.tensor([[1.0, 0.0], [0.0, 1.0], [5.0, 0.0]])
+    wanted = torch.tensor([[1.0, 0.0], [2.0, 10.0], [3.0 + 5.0, 20.0]])
+    assert (convolve(u, kernel)[0] - wanted).abs().max() < 1e-5
+
+
+def test_every_parameter_of_the_fixed_mixer_learns():
+    mixer = fixed()
+    mixer(torch.randn(2, 4, 6, dtype=torch.float64), None).square().sum().backward()
+    names = {name for name, _ in mixer.named_parameters()}
+    assert names == {
+        "inner.weight", "gate.weight", "convolution.weight", "convolution.bias", "A_log", "skip",
+        "out.weight", "steps", "B", "C",
+    }  # fmt: skip
+    assert all(p.grad.abs().sum() > 0 for p in mixer.parameters())
+
+
+def test_b_begins_as_1_and_c_as_a_normal_of_1():
+    model = make("fixed", Task(), width=64)
+    mixer = model.blocks["1"].mamba
+    assert mixer.B.shape == mixer.C.shape == (128, 16)
+    assert (mixer.B == 1).all()
+    assert abs(mixer.C.std().item() - 1) < 0.1
+
+
+def test_an_input_of_the_fixed_mixer_acts_by_distance_alone():
+    mixer = fixed()
+    u = torch.zeros(1, 9, 12, dtype=torch.float64)
+    u[0, 2] = 1
+    kernel = mixer.kernel(9)
+    assert (convolve(u, kernel)[0, 2:] - kernel[:7]).abs().max() < 1e-12
+
+
+def test_the_fixed_mixer_has_no_cache():
+    model = make("fixed", Task())
+    with pytest.raises(NotImplementedError, match="give it whole sequences"):
+        model(torch.zeros(1, 3, dtype=torch.long), cache=Preallocated(kept_by(model), 1, 8))
+
+
+def test_the_three_have_about_the_same_size_and_no_future():
+    sizes, task = [], Task()
+    tokens = task.batch(2, torch.Generator().manual_seed(0))[0]
+    other = tokens.clone()
+    other[:, 20:] = 0
+    for kind in KINDS:
+        model = make(kind, task)
+        sizes.append(sum(p.numel() for p in model.parameters()))
+        assert (model(tokens) - model(other))[:, :20].abs().max() < 1e-5
+    assert max(sizes) < 1.1 * min(sizes)
+    with pytest.raises(ValueError, match="no kind 'lti'; choose one of attention, fixed"):
+        make("lti", task)
+
+
+def test_the_share_of_letters_that_are_right():
+    class Knows:
+        """Copies all letters but the last."""
+
+        def __call__(self, tokens):
+            logits = torch.zeros(*tokens.shape, 12)
+            for b, row in enumerate(tokens.tolist()):
+                letters = [t for t in row[: task.places] if t != task.noise]
+                for i, letter in enumerate(letters[:-1]):
+                    logits[b, task.places + i, letter] = 1
+                logits[b, -1, 11] = 1
+            return logits
+
+    task = Task(letters=10, copied=5, places=9)
+    assert right(Knows(), task) == 4 / 5
+
+
+def test_a_training_learns_a_small_task():
+    task = Task(letters=2, copied=1, places=3)
+    for kind in KINDS:
+        curve = list(learn(make(kind, task, width=16), task, 60, lr=0.01, every=25))
+        assert [step for step, _ in curve] == [0, 25, 50, 60]
+        assert curve[-1][1] > 0.9, kind
+
+
+def test_the_command_writes_a_table(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(selective_copying, "COMMITTED", tmp_path / "run.csv")
+    small = Task(letters=2, copied=1, places=2)
+    monkeypatch.setattr(selective_copying, "Task", lambda: small)
+    main(["--to", str(tmp_path / "run.csv"), "--steps", "2", "--seeds", "2"])
+    assert capsys.readouterr().out.count(" of the letters right") == 6
+    runs = longer_run()
+    assert list(runs) == list(KINDS)
+    for curves in runs.values():
+        assert [[step for step, _ in curve] for curve in curves] == [[0, 2], [0, 2]]
+        assert all(0 <= share <= 1 for curve in curves for _, share in curve)
+    noisier = with_more_noise()
+    assert [list(found) for found in noisier.values()] == [[2, 4, 8]] * 3
+    for kind, found in noisier.items():
+        assert found[2] == [curve[-1][1] for curve in runs[kind]]
+
+
+def test_the_committed_run_says_who_learns():
+    runs = longer_run()
+    last = {kind: [curve[-1][1] for curve in curves] for kind, curves in runs.items()}
+    assert all(len(curves) == 3 for curves in runs.values())
+    assert all(curve[-1][0] == 1200 for curves in runs.values() for curve in curves)
+    assert min(last["selective"]) > 0.99
+    assert min(last["attention"]) > 0.9
+    assert max(last["fixed"]) < 0.9
+    noisiest = {kind: rows[128] for kind, rows in with_more_noise().items()}
+    assert min(noisiest["selective"]) > 0.95
+    assert max(noisiest["fixed"] + noisiest["attention"]) < 0.4
+    assert all(
+        math.isclose(curve[0][1], 1 / 16, abs_tol=0.08) for c in runs.values() for curve in c
+    )
