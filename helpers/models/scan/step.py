@@ -31,9 +31,9 @@ def selective_step(
     Returns:
         y (B, E), and the state after, (B, E, N).
     """
-    decay = torch.exp(delta[..., None] * A)  # (B, E, N)
-    h = decay * h + (delta * x)[..., None] * B[:, None]
-    return (h @ C[..., None])[..., 0] + D * x, h
+    decay = (delta[..., None] * A).exp_()  # (B, E, N)
+    h = torch.addcmul((delta * x)[..., None] * B[:, None], decay, h)
+    return torch.addcmul((h @ C[..., None])[..., 0], D, x), h
 
 
 def ssd_step(
@@ -61,5 +61,5 @@ def ssd_step(
     shared = x.shape[1] // B.shape[1]
     B, C = (t.repeat_interleave(shared, dim=1) for t in (B, C))  # (B, H, N)
     decay = torch.exp(delta * A)[..., None, None]  # (B, H, 1, 1)
-    h = decay * h + (delta[..., None] * x)[..., None] * B[:, :, None]
-    return (h @ C[..., None])[..., 0] + D[:, None] * x, h
+    h = torch.addcmul((delta[..., None] * x)[..., None] * B[:, :, None], decay, h)
+    return torch.addcmul((h @ C[..., None])[..., 0], D[:, None], x), h
