@@ -37,6 +37,14 @@ def test_lengths_are_geometric_and_cut():
     assert (found <= 32).mean() == pytest.approx(1 - (1 - p) ** 32, abs=0.03)
 
 
+def test_gaps_lengths_and_prompts_are_independent():
+    requests = poisson(1.0, 2000, seed=0, prompt=(1, 40))
+    gaps = np.diff([r.arrival for r in requests], prepend=0)
+    columns = [gaps, [r.new_tokens for r in requests], [len(r.prompt) for r in requests]]
+    correlations = np.corrcoef(columns)[np.triu_indices(3, 1)]
+    assert np.abs(correlations).max() < 0.1  # four and a half standard deviations
+
+
 def test_prompts():
     requests = poisson(1.0, 300, seed=0, prompt=(3, 5), vocab=7)
     assert {len(r.prompt) for r in requests} == {3, 4, 5}

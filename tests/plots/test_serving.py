@@ -72,6 +72,10 @@ def test_a_wrong_span(span, message):
         serving({"a": [span]})
 
 
+def test_a_span_may_take_no_time():
+    assert list(boxes(serving({"a": [("decode", 1.0, 1.0)]}).axes[0])) == [(0, "decode", 1.0, 1.0)]
+
+
 def test_nothing_and_much():
     assert not list(boxes(serving({}).axes[0]))
     assert serving({}, {"used": []})._repr_png_()[0].startswith(b"\x89PNG")
