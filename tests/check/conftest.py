@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.check import oracle
+from helpers.check import elsewhere, oracle
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 
@@ -28,7 +28,7 @@ def shared_ranks(kept, monkeypatch):
         used[workers] = kept.setdefault(workers, Cluster(workers, device=device))
         return used[workers].run(fn, timeout=timeout, **kwargs)
 
-    monkeypatch.setattr(oracle, "launch", run)
+    monkeypatch.setattr(elsewhere, "launch", run)
     yield
     for cluster in used.values():
         close_if_open(cluster)

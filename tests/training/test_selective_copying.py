@@ -30,6 +30,7 @@ def test_the_markers_ask_for_the_letters_in_their_order(sizes):
     task = Task(letters=sizes[0], copied=sizes[1], places=sizes[2])
     tokens, targets = task.batch(50, torch.Generator().manual_seed(1))
     assert tokens.shape == targets.shape == (50, task.length)
+    assert {task.noise, task.marker} == {task.letters, task.letters + 1}
     for row, wanted in zip(tokens.tolist(), targets.tolist(), strict=True):
         shown, asked = row[: task.places], row[task.places :]
         assert asked == [task.marker] * task.copied

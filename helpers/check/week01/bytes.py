@@ -13,7 +13,7 @@ from helpers.comm.volume import sent
 from helpers.measure.sockets import SentBytes
 
 SIZE = 1_200_000  # bytes: a multiple of 4 bytes × 2, 3 and 4 ranks; headers are small beside it
-HEADERS = 409600  # bytes: gloo's, 48 a message, and the barriers'; far less than a chunk
+HEADERS = 4096  # bytes: gloo's, 48 a message, and the barriers'; far less than a chunk
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast")
 LARGE = (64, 10**9)  # ranks, bytes: by formula
 
