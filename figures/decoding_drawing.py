@@ -21,7 +21,7 @@ def draw(path: Path = CSV) -> Figure | None:
     subtitle = "time over that of transformers with its faster cache · time of a step over context"
     figure.text(0.025, 0.86, subtitle, size=10, color=GREY)
     figure.text(0.025, 0.03, f"measured on {machine}", size=8, color=GREY)
-    left = figure.add_axes((0.15, 0.2, 0.36, 0.58), facecolor=PANEL)
+    left = figure.add_axes((0.19, 0.2, 0.33, 0.58), facecolor=PANEL)
     right = figure.add_axes((0.6, 0.2, 0.37, 0.58), facecolor=PANEL)
     ratios(left, [r for r in rows if r["kind"] == "beside" and r["contender"] == OURS])
     steps(right, [r for r in rows if r["kind"] == "context"])
