@@ -175,11 +175,10 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     """
     cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # ((B,) T, 1, d/2)
     width = 2 * cos.shape[-1]
-    first, second = x[..., :width].chunk(2, dim=-1)
-    turned = [first * cos - second * sin, second * cos + first * sin]
-    if width < x.shape[-1]:
-        turned.append(x[..., width:])
-    return torch.cat(turned, dim=-1).to(x.dtype)
+    turned, *rest = (x,) if width == x.shape[-1] else x.split([width, x.shape[-1] - width], -1)
+    first, second = turned.chunk(2, dim=-1)
+    both = (first * cos - second * sin, second * cos + first * sin)
+    return torch.cat([*both, *rest], dim=-1).to(x.dtype)
 
 
 def again(function, *inputs):

@@ -3,11 +3,15 @@
 import importlib
 import os
 import sys
+import threading
+import time
 
 import pytest
 
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.launch import launch
+from helpers.runtime.local import sources
+from helpers.runtime.local.sources import SourceFiles
 
 
 @pytest.fixture
@@ -78,6 +82,28 @@ def test_a_module_that_was_reloaded_is_not_old(module, capsys):
     module.write_text("value = 3  # edited once more\n")
     launch(read, 1)
     assert "students_own.py changed since this process" in capsys.readouterr().out
+
+
+def test_threads_may_look_at_the_same_time(tmp_path, monkeypatch):
+    """As those of a task farm, while one of them imports."""
+    files, errors = SourceFiles(every=True), []
+    files.seen = {f"{tmp_path}/{n}.py": None for n in range(2000)}
+    monkeypatch.setattr(sources, "state_of", lambda file: time.sleep(0))
+
+    def work(number):
+        try:
+            for n in range(50):
+                files.seen[f"{number}-{n}"] = None
+                files.changed()
+        except RuntimeError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
 
 
 def test_new_variables_arrive(monkeypatch):
