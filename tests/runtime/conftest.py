@@ -155,7 +155,10 @@ class Kernel:
         return [p for p in self.processes() if p.pid != self.pid]
 
     def server(self) -> psutil.Process:
-        (server,) = self.children()
+        end = time.monotonic() + SETTLE_SECONDS  # on a busy machine ranks need a while to go
+        while len(children := self.children()) != 1 and time.monotonic() < end:
+            time.sleep(0.05)
+        (server,) = children
         return server
 
     def holdings(self) -> dict:
