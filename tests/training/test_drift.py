@@ -15,7 +15,6 @@ from helpers.parallel.tensor.regions import Whole
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.runtime.failure import WorkerError
 from helpers.training.drift import Drift, drift, first_drift, plain_shapes, replicas
-from helpers.training.guess import apart
 from helpers.training.twin import compare, some_batch
 from helpers.training.witness import Witness
 
@@ -207,10 +206,3 @@ def test_the_first_pass_and_module_count():
     cut = [of(forward={"a": k * torch.ones(2, 2, 6)}) for k in range(2)]
     assert look(cut) is None
     assert list(replicas("forward", *cut, shapes)) == []
-
-
-def test_who_is_apart():
-    layout, one = Layout(dp=2, tp=2), torch.ones(3)
-    assert apart([one, one, one, one], 0, layout) == ""
-    assert "ranks 0 and 1 drift apart: along tp" in apart([one, 2 * one, None, None], 0, layout)
-    assert apart([one, None, None, None], 0, layout) == ""
