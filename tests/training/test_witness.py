@@ -63,6 +63,6 @@ def test_the_hooks_are_removed_also_after_an_error():
             model.loss(BATCH)
             raise ZeroDivisionError(len(outputs))
 
-    with pytest.raises(ZeroDivisionError, match="[1-9]"):
+    with pytest.raises(ZeroDivisionError, match=r"[1-9]"):
         fail()
     assert not any(module._forward_hooks for module in model.modules())
