@@ -26,6 +26,8 @@ from tests.training.test_twin import (
     TwiceAveraged,
 )
 
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+
 TINY = GPTConfig(vocab=32, context=8, width=16, layers=2, heads=2)
 
 
