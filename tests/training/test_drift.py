@@ -18,6 +18,8 @@ from helpers.training.drift import Drift, drift, first_drift, plain_shapes, repl
 from helpers.training.twin import compare, some_batch
 from helpers.training.witness import Witness
 
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+
 CONFIG = GPTConfig(vocab=33, context=8, width=16, layers=2, heads=4, dropout=0.2)
 PLAIN = partial(tensor_parallel, overlap=False)
 
@@ -135,6 +137,20 @@ MISTAKES = {
 }  # fmt: skip
 
 
+def last_digits(config, seed, mesh, dtype):
+    """On rank 1 the output of a norm is off by 1e-10 of its size."""
+    model, parts = tensor_parallel(config, seed, mesh, dtype)
+    if mesh.rank == 1:
+        model.norm.register_forward_hook(lambda _module, _inputs, output: output * (1 + 1e-10))
+    return model, parts
+
+
+def test_digits_beyond_rounding_are_a_drift():
+    seen = found_in(last_digits, config=replace(CONFIG, dropout=0.0), steps=1)
+    assert (seen.kind, seen.name) == ("forward", "norm")
+    assert 0.9e-10 < seen.off < 1.1e-10
+
+
 @pytest.mark.parametrize(("transform", "kind", "name"), MISTAKES.values(), ids=MISTAKES)
 def test_a_planted_drift_is_named(transform, kind, name):
     seen = found_in(transform, config=replace(CONFIG, dropout=0.0))
@@ -202,6 +218,9 @@ def test_the_first_pass_and_module_count():
     assert look([of(**same), of(**same | {"parameters": {"w": 3 * one}})]).kind == "update"
     assert look([of(**same), of(**same, loss=1.5)]).kind == "loss"
     assert look([of(**same), of(**same | {"before": {"w": one * float("nan")}})]).kind == "start"
+    third = [of(**same), of(**same), of(**same | {"parameters": {"w": 3 * one}})]
+    found = first_drift(third, shapes, Layout(tp=3), "tp", 1e-12)
+    assert (found.ranks, found.kind) == ((0, 2), "update")
     # cut by tokens: not of the plain shape
     cut = [of(forward={"a": k * torch.ones(2, 2, 6)}) for k in range(2)]
     assert look(cut) is None
