@@ -54,9 +54,7 @@ def test_steps(tmp_path, lines, finding):
 
 def test_a_hang_shows_where_each_rank_waits():
     """The calls down to the script's own, not those below that started the script."""
-    stack = (
-        'Stack (most recent call first):\n  File "a.py", line {} in f\n  File "<frozen runpy>", l'
-    )
+    stack = 'Stack (most recent call first):\n  File "a.py", line {} in f\n  File "<frozen runpy>",'
     found = Result(hung=True, errors="\n".join(["noise", stack.format(1), stack.format(2)]))
     with pytest.raises(NotRight) as error:
         judge.judge_end(found, range(2))
