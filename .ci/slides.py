@@ -116,9 +116,9 @@ def reveal() -> Path:
     return Path(found.origin).with_name("_static") / "revealjs"
 
 
-def build(root: Path = ROOT, words=(), executed: Path | None = None) -> Path:
-    """Write the decks, and return the page that lists them."""
-    out = root / "build" / "slides"
+def build(root: Path = ROOT, words=(), executed: Path | None = None, into=None) -> Path:
+    """Write the decks into the folder `into`, by default build/slides, and return their list."""
+    out = into or root / "build" / "slides"
     shutil.rmtree(out, ignore_errors=True)
     (out / "deck").mkdir(parents=True)
     for name in REVEAL:

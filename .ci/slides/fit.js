@@ -41,70 +41,109 @@ function wrap(node, kind) {
   return block;
 }
 
-// Lay one slide of the notebook out. Return its pages.
-function fill(slide) {
-  const pages = [new Page()];
-  const page = () => pages.at(-1);
-  const next = () => pages.push(new Page());
+// Lays one slide of the notebook out on pages.
+class Layout {
+  constructor() {
+    this.pages = [new Page()];
+  }
+
+  get page() {
+    return this.pages.at(-1);
+  }
+
+  next() {
+    this.pages.push(new Page());
+  }
+
+  add(unit) {
+    if (unit.matches("aside")) return void this.page.notes.push(unit);
+    const blocks = blocksOf(unit);
+    if (unit.matches(".text")) this.addText(blocks);
+    else this.addCode(blocks);
+  }
+
+  // A text, what it folds, and the next question, which gets a page of its own.
+  addText(blocks) {
+    const first = blocks.findIndex(isAnswer);
+    if (first < 0) return this.place(blocks);
+    const rest = blocks.splice(nextQuestion(blocks));
+    if (early(this.page) || blocks.slice(0, first).some(asks)) {
+      this.place(blocks.splice(0, first));
+      this.next();
+    }
+    this.place(blocks);
+    if (rest.length) {
+      this.next();
+      this.place(rest);
+    }
+  }
+
+  // Code with what is below it. If it has an answer, it begins a page.
+  addCode(blocks) {
+    const [input, ...outputs] = blocks;
+    if (blocks.some(isAnswer) && early(this.page)) this.next();
+    if (this.page.take(blocks)) return;
+    if (!this.page.bare && blocks.some(asks) && this.withQuestion(blocks)) return;
+    if (this.page.thin && this.page.take([input])) {
+      this.next();
+      this.place(outputs);
+    } else {
+      this.place(blocks);
+    }
+    const above = this.pages.at(-2);
+    const small = this.page.thin && !this.page.blocks.includes(input);
+    if (small && above?.body.lastElementChild === input) accompany(this.page, input);
+  }
+
+  // Move the question above to a new page, with the cell for its answer. Return whether it fits.
+  withQuestion(blocks) {
+    const above = this.page;
+    const moved = above.blocks.slice(Math.max(above.blocks.findLastIndex(asks), 0));
+    this.next();
+    if (this.page.take([...moved, ...blocks])) return true;
+    above.body.append(...moved);
+    this.pages.pop();
+    above.show();
+    return false;
+  }
+
+  // Put all blocks on this page, or on the next one; if that is too small, one by one.
+  place(blocks) {
+    if (this.page.take(blocks)) return;
+    if (!this.page.bare) {
+      this.next();
+      if (this.page.take(blocks)) return;
+    }
+    blocks.forEach((block) => this.put(block));
+  }
 
   // Put a block where it fits, or cut it, or let it scroll.
-  function put(block) {
-    if (page().take([block])) return;
-    if (!page().bare && !scrollsHere(block)) {
-      const rest = page().room > 200 ? cut(page(), block) : null;
-      next();
-      return put(rest ?? block);
+  put(block) {
+    if (this.page.take([block])) return;
+    const scrolls = block.matches("pre.output, .output:has(pre)") && this.page.room > 300;
+    if (this.page.bare || scrolls) {
+      const rest = cut(this.page, block);
+      if (!rest) return scroll(this.page, block);
+      this.next();
+      this.put(rest);
+    } else {
+      const rest = this.page.room > 200 ? cut(this.page, block) : null;
+      this.next();
+      this.put(rest ?? block);
     }
-    const rest = cut(page(), block);
-    if (rest) {
-      next();
-      return put(rest);
-    }
-    scroll(page(), block);
   }
-
-  function scrollsHere(block) {
-    return block.matches("pre.output, .output:has(pre)") && page().room > 300;
-  }
-
-  for (const unit of [...slide.children]) {
-    if (unit.matches("aside")) {
-      page().notes.push(unit);
-      continue;
-    }
-    const blocks = blocksOf(unit);
-    const answers = blocks.some(isAnswer);
-    if (answers && early(page())) {
-      // code and its answer begin a page; below a text, only the answer does
-      const first = blocks.findIndex(isAnswer);
-      if (unit.matches(".text")) blocks.splice(0, first).forEach(put);
-      next();
-    }
-    const question = nextQuestion(unit, blocks);
-    const later = blocks.splice(question);
-    if (page().take(blocks)) {
-      if (later.length) next();
-      later.forEach(put);
-      continue;
-    }
-    if (!page().bare) {
-      if (unit.matches(".code") && page().thin && page().take(blocks.slice(0, 1))) {
-        next();
-        blocks.slice(1).forEach(put);
-        continue;
-      }
-      next();
-      if (page().take(blocks)) continue;
-    }
-    blocks.forEach(put);
-  }
-  return pages.filter((one) => one.blocks.length);
 }
 
-// Where the next question begins in a text with an answer: it gets a page of its own.
-function nextQuestion(unit, blocks) {
+function fill(slide) {
+  const layout = new Layout();
+  for (const unit of [...slide.children]) layout.add(unit);
+  return layout.pages;
+}
+
+// Where the next question begins, in a text with an answer.
+function nextQuestion(blocks) {
   const after = blocks.findLastIndex(isAnswer) + 1;
-  return unit.matches(".text") && after && blocks.slice(after).some(asks) ? after : blocks.length;
+  return blocks.slice(after).some(asks) ? after : blocks.length;
 }
 
 // Whether an answer on this page would stand beside its question.
@@ -164,7 +203,11 @@ function lay(cells, slides) {
   const stage = document.getElementById("stage");
   const above = { section: "", part: "" };
   for (const stack of [...cells.children]) {
-    const pages = [...stack.children].flatMap(fill);
+    const pages = [];
+    for (const page of [...stack.children].flatMap(fill)) {
+      if (page.blocks.length) pages.push(page);
+      else pages.at(-1)?.notes.push(...page.notes);
+    }
     if (!pages.length) continue;
     merge(pages);
     name(pages, above);
