@@ -18,14 +18,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = Path(__file__).with_name("slides")
-sys.path.insert(0, str(SETTINGS))
-
-from cells import colours, unit  # noqa: E402  (the folder's own file)
 
 REVEAL = ("dist/reset.css", "dist/reveal.css", "dist/reveal.js", "plugin/notes/notes.js")
 OWN = ("deck.css", "fit.js", "pages.js", "start.js")
 BUILDS = re.compile(r"^ *(?:def|class) ", re.M)
 QUESTION = re.compile(r"^\*\*(.+?)\*\*$", re.M)
+
+
+def load(path: Path):
+    """Return a Python file as a module; Python cannot import from a folder named .ci."""
+    spec = importlib.util.spec_from_file_location(f"slides_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+cells_of = load(SETTINGS / "cells.py")
 
 
 def find(root: Path, words=()) -> list[Path]:
@@ -80,7 +88,7 @@ def deck(path: Path) -> str:
 
 def slide(cells: list[dict], folder: Path) -> str:
     """Return one slide as the notebook has it: a part for each cell, and the speaker's notes."""
-    parts = "\n".join(unit(cell, folder) for cell in cells)
+    parts = "\n".join(cells_of.unit(cell, folder) for cell in cells)
     return f"<section>\n{parts}\n</section>"
 
 
@@ -125,7 +133,7 @@ def build(root: Path = ROOT, words=(), executed: Path | None = None, into=None) 
         shutil.copy2(reveal() / name, out / "deck")
     for name in OWN:
         shutil.copy2(SETTINGS / name, out / "deck")
-    (out / "deck" / "code.css").write_text(colours(".page pre"), encoding="utf-8")
+    (out / "deck" / "code.css").write_text(cells_of.colours(".page pre"), encoding="utf-8")
     paths = find(root, words)
     for path in paths:
         newer = executed / path.name if executed else path

@@ -170,7 +170,9 @@ def picture(png: str, one: dict) -> str:
     wide, high = about.get("width", wide // 2), about.get("height", high // 2)
     words = html.escape(about.get("alt", ""), quote=True)
     encoded = png.replace("\n", "")
-    return f'<img alt="{words}" width="{wide}" height="{high}" src="data:image/png;base64,{encoded}">'
+    return (
+        f'<img alt="{words}" width="{wide}" height="{high}" src="data:image/png;base64,{encoded}">'
+    )
 
 
 def terminal(text: str, kind: str = "") -> str:

@@ -161,7 +161,10 @@ function scroll(page, block) {
   if (block.matches(".error")) block.scrollTop = block.scrollHeight; // the message is the last line
 }
 
-// A page with very little goes to its neighbour, if both fit there and no answer comes too early.
+const isCode = (block) => block.matches("pre.input, .output");
+
+// A page with very little goes to its neighbour, and code goes to the text above it: if both fit
+// there, and no answer comes too early.
 function merge(pages) {
   const stage = document.getElementById("stage");
   for (let n = 0; n + 1 < pages.length; ) {
@@ -172,7 +175,8 @@ function merge(pages) {
     const told = second.answers ? early(first) && !first.bare : first.answers && second.asks;
     const { blocks } = second;
     const idea = blocks[0].matches(HEADING) && !first.bare;
-    if ((first.thin || little) && !told && !idea && first.take(blocks, [SMALLEST, 1, 0.9])) {
+    const together = first.thin || little || (isCode(blocks[0]) && !first.blocks.some(isCode));
+    if (together && !told && !idea && first.take(blocks, [SMALLEST, 1, 0.9])) {
       first.notes.push(...second.notes);
       pages.splice(n + 1, 1);
     } else {
