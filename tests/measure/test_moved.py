@@ -18,6 +18,8 @@ A, B, OUT = (torch.ones(10) for _ in range(3))
         (lambda: A.add_(B), 80, 40),
         (lambda: A.copy_(B), 40, 40),  # a copy does not read its target
         (lambda: A.fill_(1.0), 0, 40),
+        (lambda: A.clone().zero_(), 40, 80),
+        (lambda: A[::2] + 1, 20, 20),  # every second number
         (lambda: A.view(2, 5).t()[1:], 0, 0),
         (lambda: A.view(2, 5)[0] + 1, 20, 20),
         (lambda: torch.ones(10), 0, 40),
