@@ -24,6 +24,7 @@ def test_a_line_chart():
     assert ", logarithmic)" in text
     assert "ours, 2.3 at 0 to 1 at 10" in text
     assert "theirs, 3 at 0" in text
+    assert "theirs, 3 at 0 to" not in text  # its only number
     assert "guide" not in text
     assert "2.34" not in text
 
