@@ -98,6 +98,7 @@ def test_shades_run_from_dark_to_light_and_stay_on_paper():
     light = [lab(color, "all cones")[0] for color in style.shades(6)]
     assert light == sorted(light)
     assert light[-1] < 85
+    assert light[-1] > 75  # the whole range is used
     assert len(style.shades(1)) == 1
 
 
