@@ -47,7 +47,7 @@ def opened(folder: Path, *path: Path, then: str = SHOW):
     begin = f"import sys; sys.path += {list(map(str, path))}\n"
     source = begin + first_cell(NOTEBOOKS[0]).source + then
     command = [sys.executable, "-S", "-E", "-c", source]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
 
 
 def finds(folder: Path, *path: Path) -> Path:
