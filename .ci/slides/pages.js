@@ -5,6 +5,7 @@ const HEADING = "h1, h2, h3, h4";
 const LARGEST = 2.2; // pictures grow to fill a slide, at most to this many times their size
 const SMALLEST = 1.4; // and share a slide only if it has room for them at this size
 
+const MESSAGE = 4; // lines of an output that is no table
 const ALONE = [SMALLEST, 1.2, 1, 0.8, 0.6, 0.4];
 
 const isAnswer = (block) => block.classList.contains("answer");
@@ -112,12 +113,15 @@ function size(block, scale) {
   }
 }
 
-// Give what is too wide smaller type, and if this is not enough, a bar to scroll it.
+// Give what is too wide smaller type. If this is not enough, break a message of a few lines, and
+// let anything else scroll.
 function narrow(block, width) {
   const wide = () => Math.max(block.scrollWidth, block.offsetLeft + block.offsetWidth) > width + 1;
   if (!wide()) return;
   block.classList.add("small");
-  if (wide() && !block.matches("p, ul, ol")) {
+  if (wide() && block.matches("pre.output") && block.textContent.split("\n").length <= MESSAGE) {
+    block.style.whiteSpace = "pre-wrap";
+  } else if (wide() && !block.matches("p, ul, ol")) {
     block.classList.add("scroll");
     block.style.maxWidth = `${width}px`;
   }

@@ -49,7 +49,7 @@ def notebook(source):
         "cell_type": "markdown",
         "id": "note",
         "metadata": {"slideshow": {"slide_type": "notes"}},
-        "source": "*In class.* Ask.",
+        "source": "In class. Ask.",
     }
     return json.dumps({"cells": [cell, notes], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
 

@@ -87,7 +87,7 @@ def root(tmp_path_factory):
             "# Week 1 · First\n\nA formula $\\frac{a}{b}$ and [next](week02_b.ipynb)."
         ),
         new_markdown_cell("$$\\begin{align} x &= 1 \\\\ y &= 2 \\end{align}$$"),
-        new_markdown_cell("*In class.* Ask.", metadata={"slideshow": {"slide_type": "notes"}}),
+        new_markdown_cell("In class. Ask.", metadata={"slideshow": {"slide_type": "notes"}}),
         shown("plot()", image_png=PNG, about={"image/png": {"alt": words, "width": 300}}),
         shown("answer()", text_html=FOLDED, text_plain="folded"),
     )

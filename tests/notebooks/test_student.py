@@ -28,7 +28,7 @@ def course(root, name, source):
     """A notebook of the course, with an output, and a note for the speaker."""
     cell = new_code_cell(source, execution_count=3, id="one")
     cell.outputs = [new_output("stream", text="2\n")]
-    notes = new_markdown_cell("*In class.* Ask.", id="note")
+    notes = new_markdown_cell("In class. Ask.", id="note")
     notes.metadata.slideshow = {"slide_type": "notes"}
     nb = new_notebook(cells=[cell, notes])
     nb.metadata.executed = {"sources": "abc"}
