@@ -1,7 +1,9 @@
 """The first code cell of each notebook finds the package, however the notebook is opened."""
 
+import json
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import nbformat
@@ -9,7 +11,22 @@ import pytest
 
 from tests.notebooks.test_format import NOTEBOOKS
 
+ROOT = Path(__file__).resolve().parents[2]
 SHOW = "\nimport helpers; print(helpers.__file__)"
+# Each process tells which package it imports: this one, ranks, and programs that both start.
+PROCESSES = """
+import json, subprocess, helpers
+from helpers import launch
+
+def look(worker):
+    import helpers
+    program = [sys.executable, "-c", "import helpers; print(helpers.__file__)"]
+    done = subprocess.run(program, cwd="/", capture_output=True, text=True, check=True)
+    return [helpers.__file__, done.stdout.strip()]
+
+runs = [launch(look, workers=2), launch(look, workers=1, start="spawn")]
+print(json.dumps([found for run in [*runs, [look(None)]] for one in run for found in one]))
+"""
 
 
 def first_cell(path: Path):
@@ -24,13 +41,13 @@ def package(folder: Path, inside: str = "runtime") -> Path:
     return place / "__init__.py"
 
 
-def opened(folder: Path, *path: Path):
+def opened(folder: Path, *path: Path, then: str = SHOW):
     """Run the cell in this folder, on a Python that has the folders of `path` and no library."""
     folder.mkdir(parents=True, exist_ok=True)
     begin = f"import sys; sys.path += {list(map(str, path))}\n"
-    source = begin + first_cell(NOTEBOOKS[0]).source + SHOW
+    source = begin + first_cell(NOTEBOOKS[0]).source + then
     command = [sys.executable, "-S", "-E", "-c", source]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
 
 
 def finds(folder: Path, *path: Path) -> Path:
@@ -78,3 +95,15 @@ def test_without_the_package_one_line_says_what_to_do(tmp_path, wrong):
     [line] = done.stderr.splitlines()
     for part in ("`helpers` is not found", "clone the course", "pip install", "PyPI"):
         assert part in line
+
+
+def test_ranks_and_programs_find_the_package_of_the_notebook(tmp_path):
+    """The libraries are installed, and the course is not: no other folder is on the path."""
+    clone = tmp_path / "content" / "clone"
+    clone.mkdir(parents=True)
+    (clone / "helpers").symlink_to(ROOT / "helpers")
+    libraries = {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")}
+    done = opened(tmp_path / "content", *libraries, then=PROCESSES)
+    assert done.returncode == 0, done.stderr
+    places = json.loads(done.stdout.splitlines()[-1])
+    assert places == [str(clone / "helpers" / "__init__.py")] * 8
