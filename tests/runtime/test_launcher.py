@@ -147,6 +147,21 @@ def test_another_launcher_inside_a_rank_makes_ranks():
     assert told({**again, INSIDE: mark(TORCHRUN)})[0] == "torchrun"
 
 
+@pytest.mark.parametrize("port", ["PMI_PORT", "PMI_FD"])
+def test_each_mpiexec_is_another_start(port):
+    """So a mark of one is no mark of the other."""
+    one, other = {**HYDRA, port: "node1:4000"}, {**HYDRA, port: "node1:4001"}
+    assert place(one).start != place(other).start
+    assert place({**other, INSIDE: mark(one)})
+    assert place({**one, "PMI_RANK": "3"}).start != place(one).start
+
+
+def test_each_job_of_slurm_meets_elsewhere():
+    ports = {place({**SRUN, "SLURM_JOB_ID": str(1234 + job)}).port for job in range(20)}
+    assert len(ports) == 20
+    assert place({**SRUN, "SLURM_JOB_ID": "1235"}).start != place(SRUN).start
+
+
 def test_slurm_says_where_to_meet():
     p = place(SRUN)
     assert p.address == "gpu03"

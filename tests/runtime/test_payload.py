@@ -139,6 +139,14 @@ def test_a_full_memory_leaves_no_descriptor_open(monkeypatch):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_file_written_in_slices_is_whole(monkeypatch):
+    """A system writes 2 GiB at most in one call, and may always write less than it was given."""
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, part, at: write(fd, part[:70_000], at))
+    tensor = torch.arange(100_000.0)
+    assert torch.equal(travel({"x": tensor})["x"], tensor)
+
+
 def test_packing_leaves_no_descriptor_open():
     before = len(os.listdir("/proc/self/fd"))
     for value in (torch.zeros(MEGABYTE), "x" * MEGABYTE, 3):
