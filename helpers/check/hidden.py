@@ -44,11 +44,15 @@ def more(draw: Callable[[random.Random], object], count: int = MORE) -> list:
     return [draw(random.Random(f"{secret} case {number}")) for number in range(count)]
 
 
-class Carried:
-    """A function for ranks, which there draws as here."""
+def carried(run: Callable) -> Callable:
+    """Return the function for ranks, where it draws as here."""
+    secret = _secret.get()
+    return run if secret is None else Carried(run, secret)
 
-    def __init__(self, run: Callable):
-        self.run, self.secret = run, _secret.get()
+
+class Carried:
+    def __init__(self, run: Callable, secret: int):
+        self.run, self.secret = run, secret
 
     def __call__(self, *args, **kwargs):
         with drawn_from(self.secret):

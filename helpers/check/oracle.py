@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from numbers import Real
 
-from helpers.check import elsewhere
+from helpers.check import elsewhere, hidden
 from helpers.check.limit import TooLong
 from helpers.check.verdict import Verdict
 from helpers.runtime.failure import WorkerError
@@ -83,6 +83,7 @@ def examine(
 
 def attempt(run: Callable, workers: int, fn: Callable, kwargs, timeout: float) -> Runs:
     """Run one case. Run it once more if the machine was too busy to start it in time."""
+    run = hidden.carried(run)
     try:
         return elsewhere.place().launch(run, workers, fn, kwargs, timeout)
     except WorkerError as error:
