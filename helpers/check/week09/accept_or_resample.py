@@ -97,9 +97,9 @@ def judge(answers, fn, calls):
     decisions = []
     for answer, (p, _, guess, _) in zip(answers, calls, strict=True):
         accepted = is_number(answer) or (isinstance(answer, torch.Tensor) and answer.dim() == 0)
-        if accepted and int(answer) != guess:
+        if accepted and float(answer) != guess:
             raise NotRight(
-                f"returned the token {int(answer)}; the guess was {guess}",
+                f"returned the token {float(answer):g}; the guess was {guess}",
                 "Return the guess itself, or else probabilities. Nothing is drawn here.",
             )
         if not accepted and not isinstance(answer, torch.Tensor):
