@@ -35,7 +35,7 @@ def unpack(data: bytes):
     Raises:
         ValueError: these bytes are no value.
     """
-    if len(data) >= LENGTH.size and LENGTH.unpack_from(data)[0] > LARGEST:
+    if len(data) > LARGEST and LARGEST < LENGTH.unpack_from(data)[0] <= len(data):
         raise ValueError(f"it has more than {LARGEST:,} bytes besides tensors")
     try:
         return raised(decode(data)[0])

@@ -108,7 +108,7 @@ SAYS = {
         "class Evil:\n    def __reduce__(self):\n"
         "        return exec, ('import helpers.check.grading.grade as g; g.verdict = None',)\n"
         "return Evil()",
-        "your function returned a value of type __main__.bubble_share.<locals>.Evil",
+        "your function returned a value of type __main__.Evil",
     ),
     "reads the course's solution": (
         f"return open({str(ROOT / 'notebooks/solutions/week05.py')!r}).read()",
