@@ -16,6 +16,7 @@ from helpers.check.limit import TooLong
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.runs import Runs
 
+DEFINE_SECONDS = 180.0  # for a notebook's imports, on a busy machine
 RANK_SECONDS = 180.0  # for a case on ranks, on a busy machine
 PATIENCE = 3.0  # times the student's own limit on silence: nobody waits, and others run beside
 
@@ -51,9 +52,9 @@ class Shut:
     def __init__(self, sandbox: Sandbox, name: str, sources: Sequence[str]):
         self.sandbox = sandbox
         try:
-            self.ask("define", (name, list(sources)), SECONDS)
+            self.ask("define", (name, list(sources)), DEFINE_SECONDS)
         except TooLong:
-            raise Failed(f"the definitions have not ended after {SECONDS:.0f} s") from None
+            raise Failed(f"the definitions have not ended after {DEFINE_SECONDS:.0f} s") from None
         except WorkerError as error:
             raise Failed(str(error)) from None
 

@@ -157,7 +157,7 @@ def test_a_function_that_never_ends(tmp_path, monkeypatch):
 
 
 def test_definitions_that_never_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(stand_in, "SECONDS", 3.0)
+    monkeypatch.setattr(stand_in, "DEFINE_SECONDS", 3.0)
     row = only(tmp_path, "class A:\n    while True:\n        pass", RIGHT)
     assert (row.passed, row.finding) == ("no", "the definitions have not ended after 3 s")
 
