@@ -14,6 +14,7 @@ import re
 import resource
 import sys
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 # Expressions that run no code of others, of names and constants.
@@ -23,6 +24,7 @@ QUIET = (
     ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
 )  # fmt: skip
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+EVERYTHING = "*"  # the name of what every function needs
 MAGIC = re.compile(r"(\s*)(?:[%!]|\w[\w, ]*=\s*[%!]).*")  # a line for IPython or the shell
 DEFINED = re.compile(r"^(?:async +def|def|class) +(\w+)", re.MULTILINE)
 SECONDS = 60  # to parse a notebook
@@ -58,18 +60,32 @@ class Notebook:
 
     Attributes:
         sources: of the definitions, in order.
-        functions: the names that they define, of functions and of what may be one.
+        binds, uses: for each of them, the names that it defines, and those that stand in it.
+        functions: the names of functions and of what may be one.
         broken: for functions whose cell cannot be parsed, why.
     """
 
     sources: list[str]
+    binds: list[list[str]]
+    uses: list[list[str]]
     functions: list[str]
     broken: dict[str, str]
+
+    def needed_by(self, name: str) -> list[str]:
+        """Return the sources that this function needs: a notebook's imports may take long."""
+        wanted, size = {name, EVERYTHING}, 0
+        while size < len(wanted):
+            size = len(wanted)
+            for binds, uses in zip(self.binds, self.uses, strict=True):
+                if wanted.intersection(binds):
+                    wanted.update(uses)
+        found = zip(self.sources, self.binds, strict=True)
+        return [source for source, binds in found if wanted.intersection(binds)]
 
 
 def definitions(cells: list[str]) -> Notebook:
     """Return what the cells define. Imports, and names for numbers, define no function."""
-    found = Notebook([], [], {})
+    found = Notebook([], [], [], [], {})
     for cell in cells:
         cell = cell.replace("\r\n", "\n").replace("\r", "\n")  # as Python counts lines
         try:
@@ -84,7 +100,9 @@ def definitions(cells: list[str]) -> Notebook:
                 decorators = getattr(statement, "decorator_list", [])
                 first = min([statement.lineno, *(one.lineno for one in decorators)])
                 found.sources.append("\n".join(lines[first - 1 : statement.end_lineno]))
-                found.functions.extend(names(statement))
+                found.functions.extend(functions(statement))
+                found.binds.append(bound(statement))
+                found.uses.append(sorted({*used(statement)}))
     return found
 
 
@@ -111,15 +129,28 @@ def is_definition(statement: ast.stmt) -> bool:
     return False
 
 
-def names(statement: ast.stmt) -> list[str]:
+def functions(statement: ast.stmt) -> list[str]:
     """Return the names of functions, classes and lambdas, and of other names for them."""
+    value = getattr(statement, "value", None)
+    if isinstance(statement, FUNCTIONS) or isinstance(value, ast.Lambda | ast.Name | ast.Attribute):
+        return bound(statement)
+    return []
+
+
+def bound(statement: ast.stmt) -> list[str]:
+    """Return the names that a definition defines. For a module's names without a list: all."""
     if isinstance(statement, FUNCTIONS):
         return [statement.name]
-    if not isinstance(statement, ast.Assign):
-        return []
-    if not isinstance(statement.value, ast.Lambda | ast.Name | ast.Attribute):
-        return []
-    return [one.id for one in statement.targets if isinstance(one, ast.Name)]
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        every = getattr(statement, "module", "") == "__future__"
+        given = [one.asname or one.name.split(".")[0] for one in statement.names]
+        return [EVERYTHING] if every or "*" in given else given
+    stored = (one for one in ast.walk(statement) if isinstance(one, ast.Name))
+    return [one.id for one in stored if isinstance(one.ctx, ast.Store)]
+
+
+def used(statement: ast.stmt) -> Iterator[str]:
+    return (one.id for one in ast.walk(statement) if isinstance(one, ast.Name))
 
 
 def main():

@@ -84,7 +84,8 @@ def tasks_of(path: Path, submission: str, known: Mapping[str, Sequence[str]]) ->
         if name in NOT_GRADED:
             yield row(name, "not graded", NOT_GRADED[name])
         elif name in there:
-            yield Task(submission=submission, exercise=name, sources=notebook.sources)
+            sources = notebook.needed_by(name)
+            yield Task(submission=submission, exercise=name, sources=sources)
         else:
             yield row(name, "no", notebook.broken.get(name, "the notebook does not define it"))
     if not (expected or there or set(notebook.broken) & every):

@@ -67,6 +67,30 @@ def test_names_of_functions():
     names = definitions([some, "f = g = a\nh = a.b"]).functions
     assert names == ["a", "b", "D", "e", "f", "g", "h"]
     assert definitions(["from x import solve\ni: int = 3\nj = f()"]).functions == []
+    assert definitions(["c: object = a"]).functions == ["c"]
+
+
+NEEDS = """
+from __future__ import annotations
+from math import *
+import torch.nn as nn, os.path
+import matplotlib
+SIZE = KB = 4
+def double(x, size=SIZE): return 2 * x
+def double(x): return os.path.join(x, x)
+class Slow(nn.Module): pass
+@double
+def solve(x): return [double(one) for one in x]
+"""
+
+
+def test_what_a_function_needs():
+    found = definitions([NEEDS])
+    lines = NEEDS.strip().split("\n")
+    assert found.needed_by("solve") == [
+        *lines[:3], *lines[4:7], "\n".join(lines[8:]),
+    ]  # fmt: skip
+    assert found.needed_by("Slow") == [*lines[:3], lines[7]]
 
 
 def test_sources_as_text_or_lines():
