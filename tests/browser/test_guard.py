@@ -29,7 +29,10 @@ def test_this_machine_is_not(address):
         ("<script>console.error('it broke')</script>", "console: it broke"),
         ("<script>nothing.there()</script>", "raised: nothing is not defined"),
         ("<img src='http://example.org/a.png'>", "another host: http://example.org/a.png"),
-        ("<script>new WebSocket('ws://example.org/b')</script>", "another host: ws://example.org/b"),
+        (
+            "<script>new WebSocket('ws://example.org/b')</script>",
+            "another host: ws://example.org/b",
+        ),
         ("<img src='missing.png'>", "ERR_FILE_NOT_FOUND"),
     ],
 )
