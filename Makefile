@@ -10,6 +10,7 @@
 # does the same. `lock` keeps the versions in the lock if it can; with ALL=1 it uses the newest.
 #
 # `course` and `notebooks` run all weeks, or the weeks in ONLY: make course ONLY="week01 week02".
+# `slides` takes ONLY too.
 # `test` runs all tests, or ONLY's, with pytest's own options: make test ONLY="tests/comm -x".
 # `quick` tests the changes since the last commit, or since another: make quick SINCE=main.
 # `mutants` takes SINCE too, or files: make mutants ONLY=helpers/comm/mesh.py MOST=100.
@@ -33,7 +34,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX PIP_TARGET PIP_USER
 export JUPYTER_PREFER_ENV_PATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup course test quick lab student handout grade bench sweep figures notebooks lint mutants lock licences FORCE
+.PHONY: help setup course test quick lab slides student handout grade bench sweep figures notebooks lint mutants lock licences FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1#/p' Makefile | column -t -s '#'
@@ -55,6 +56,9 @@ quick: setup ## run lint, and the tests of the files that changed
 # It serves the whole repository: notebooks link figures/, and students read helpers/.
 lab: setup ## open JupyterLab at notebooks/
 	@$(RUN) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/$(AT) $(LAB)
+
+slides: setup ## write a deck for each notebook: build/slides/index.html
+	@$(RUN) .ci/slides.py $(ONLY)
 
 student: setup ## make work/, your own notebooks without outputs, or add what is new
 	@$(RUN) .ci/student.py

@@ -1,8 +1,8 @@
-"""Write what an instructor hands out to build/handout/: no outputs, no solutions.
+"""Write what an instructor hands out to build/handout/: no outputs, no solutions, no notes.
 
-The folder is a copy of the course, without git, without the solutions of exercises and without the
-instructor's guide. Students unpack it and run `make lab`, or `make student` as everybody does.
-A program in notebooks/solutions/mpi stays, because a notebook runs it.
+The folder is a copy of the course, without git, without the solutions of exercises, and without the
+instructor's guide and the speaker's notes. Students unpack it and run `make lab`, or `make student`
+as everybody does. A program in notebooks/solutions/mpi stays, because a notebook runs it.
 """
 
 import shutil

@@ -16,6 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from student import is_note
+
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = Path(__file__).with_name("site")
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)\s]+)\)")
@@ -65,8 +67,12 @@ def gather(root: Path, executed: Path, source: Path) -> Path:
 
 
 def page(path: Path) -> str:
-    """Return the notebook for the site: pictures with their words and size, tables as HTML."""
+    """Return the notebook for the site: pictures with their words and size, tables as HTML.
+
+    The speaker's notes are left out.
+    """
     nb = json.loads(path.read_text(encoding="utf-8"))
+    nb["cells"] = [cell for cell in nb["cells"] if not is_note(cell)]
     for cell in nb["cells"]:
         cell["metadata"].pop("slideshow", None)
         for output in cell.get("outputs", ()):
@@ -197,13 +203,19 @@ def check_links(root: Path, source: Path):
                 shutil.copy2(original, place)
 
 
-def build(root: Path = ROOT, executed: Path | None = None, warnings: bool = False) -> Path:
-    """Build the site, and return its front page."""
-    source = gather(root, executed or root / "notebooks", root / "build" / "site-source")
-    out = root / "build" / "site"
+def build(
+    root: Path = ROOT,
+    executed: Path | None = None,
+    warnings: bool = False,
+    into: Path | None = None,
+) -> Path:
+    """Build the site in the folder `into`, by default root/build, and return its front page."""
+    into = into or root / "build"
+    source = gather(root, executed or root / "notebooks", into / "site-source")
+    out = into / "site"
     shutil.rmtree(out, ignore_errors=True)
     line = [sys.executable, "-m", "sphinx", "-b", "html", "-c", SETTINGS, "-j", "auto"]
-    line += ["-d", root / "build" / "site-doctrees", *([] if warnings else ["-Q"]), source, out]
+    line += ["-d", into / "site-doctrees", *([] if warnings else ["-Q"]), source, out]
     done = subprocess.run(line, env={**os.environ, "COURSE_ROOT": str(root)})
     if done.returncode:
         sys.exit("Sphinx has failed. For its messages, run .ci/site.py --warnings")

@@ -2,9 +2,10 @@
 
     student.py [folder]      by default work/, which git ignores
 
-The folder gets the notebooks without outputs, and the scripts and solutions that they link. A file
-that is there already stays as it is, unless nobody has changed it. If the course has changed such a
-notebook since, its new version is written beside it: week01_….new.ipynb.
+The folder gets the notebooks without outputs and without the speaker's notes, and the scripts and
+solutions that they link. A file that is there already stays as it is, unless nobody has changed it.
+If the course has changed such a notebook since, its new version is written beside it:
+week01_….new.ipynb.
 """
 
 import argparse
@@ -108,15 +109,21 @@ def course_files(root: Path) -> list[Path]:
 
 
 def without_outputs(path: Path) -> bytes:
-    """Return the file's bytes; a notebook's without outputs."""
+    """Return the file's bytes; a notebook's without outputs and without the speaker's notes."""
     if path.suffix != ".ipynb":
         return path.read_bytes()
     nb = nbformat.read(path, as_version=4)
     nb.metadata.pop("executed", None)
+    nb.cells = [cell for cell in nb.cells if not is_note(cell)]
     for cell in nb.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     return (nbformat.writes(nb) + "\n").encode()
+
+
+def is_note(cell: dict) -> bool:
+    """Whether a cell is for the speaker alone."""
+    return cell["metadata"].get("slideshow", {}).get("slide_type") == "notes"
 
 
 def free_name(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What an instructor hands out: no outputs, no solutions, nothing that git does not know."""
+"""What an instructor hands out: no outputs, solutions or notes, nothing that git does not know."""
 
 import json
 import subprocess
@@ -47,7 +47,13 @@ def notebook(source):
         "execution_count": 1,
         "outputs": [{"output_type": "stream", "name": "stdout", "text": "2"}],
     }
-    return json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    notes = {
+        "cell_type": "markdown",
+        "id": "note",
+        "metadata": {"slideshow": {"slide_type": "notes"}},
+        "source": "In class. Ask.",
+    }
+    return json.dumps({"cells": [cell, notes], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
 
 
 def test_what_is_handed_out(handout, root, capsys):

@@ -4,7 +4,7 @@ import json
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook, new_output
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from tests.conftest import ci
 
@@ -25,10 +25,12 @@ def root(tmp_path):
 
 
 def course(root, name, source):
-    """A notebook of the course, with an output."""
+    """A notebook of the course, with an output, and a note for the speaker."""
     cell = new_code_cell(source, execution_count=3, id="one")
     cell.outputs = [new_output("stream", text="2\n")]
-    nb = new_notebook(cells=[cell])
+    notes = new_markdown_cell("In class. Ask.", id="note")
+    notes.metadata.slideshow = {"slide_type": "notes"}
+    nb = new_notebook(cells=[cell, notes])
     nb.metadata.executed = {"sources": "abc"}
     nbformat.write(nb, root / "notebooks" / f"{name}.ipynb")
 
@@ -46,6 +48,7 @@ def test_notebooks_without_outputs_and_the_scripts_beside_them(student, root):
     assert lines == ["new files: 2"]
     assert names(root / "work") == [student.HANDED, "project/train.py", "week01_a.ipynb"]
     nb = nbformat.read(root / "work" / "week01_a.ipynb", as_version=4)
+    assert [cell.id for cell in nb.cells] == ["one"]
     assert nb.cells[0].outputs == []
     assert nb.cells[0].execution_count is None
     assert "executed" not in nb.metadata
