@@ -10,12 +10,14 @@
 # does the same. `lock` keeps the versions in the lock if it can; with ALL=1 it uses the newest.
 #
 # `course` and `notebooks` run all weeks, or the weeks in ONLY: make course ONLY="week01 week02".
+# `slides` takes ONLY too.
 # `test` runs all tests, or ONLY's, with pytest's own options: make test ONLY="tests/comm -x".
 # `quick` tests the changes since the last commit, or since another: make quick SINCE=main.
 # `mutants` takes SINCE too, or files: make mutants ONLY=helpers/comm/mesh.py MOST=100.
 # `lab` opens notebooks/, or the folder AT: make lab AT=work. LAB passes on JupyterLab's own options:
 # make lab LAB="--no-browser --port 8890".
 # `grade` runs in a sandbox: make grade SUBMISSIONS=folder; without one, TRUST=1 runs code as you.
+# JOBS=2 grades two exercises at a time; SECRET=number draws the inputs of an earlier run again.
 # `notebooks` skips unchanged notebooks; after a change in helpers/: make notebooks ALL=1.
 
 PYTHON ?= python3# the Python that makes .venv
@@ -32,7 +34,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX PIP_TARGET PIP_USER
 export JUPYTER_PREFER_ENV_PATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup course test quick lab student handout grade bench sweep figures notebooks lint mutants lock licences FORCE
+.PHONY: help setup course test quick lab slides student handout grade bench sweep figures notebooks lint mutants lock licences FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1#/p' Makefile | column -t -s '#'
@@ -55,6 +57,9 @@ quick: setup ## run lint, and the tests of the files that changed
 lab: setup ## open JupyterLab at notebooks/
 	@$(RUN) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/$(AT) $(LAB)
 
+slides: setup ## write a deck for each notebook: build/slides/index.html
+	@$(RUN) .ci/slides.py $(ONLY)
+
 student: setup ## make work/, your own notebooks without outputs, or add what is new
 	@$(RUN) .ci/student.py
 
@@ -62,7 +67,9 @@ handout: setup ## write build/handout, for a class: no outputs, no solutions
 	@$(RUN) .ci/handout.py
 
 grade: setup ## grade the notebooks in SUBMISSIONS in a sandbox, write a table
-	@$(RUN) -m helpers.check.grading.grade $(or $(SUBMISSIONS),missing) $(if $(TRUST),--trust)
+	@test -n '$(SUBMISSIONS)' || { echo "name the folder: make grade SUBMISSIONS=folder"; exit 2; }
+	@$(RUN) -m helpers.check.grading.grade '$(SUBMISSIONS)' $(if $(TRUST),--trust) \
+	    $(if $(JOBS),--jobs $(JOBS)) $(if $(SECRET),--secret $(SECRET))
 
 bench: setup ## measure side by side with other libraries, print the table
 	@$(RUN) -m tests.bench

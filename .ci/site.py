@@ -16,6 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from student import is_note
+
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = Path(__file__).with_name("site")
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)\s]+)\)")
@@ -65,8 +67,12 @@ def gather(root: Path, executed: Path, source: Path) -> Path:
 
 
 def page(path: Path) -> str:
-    """Return the notebook for the site: pictures with their words and size, tables as HTML."""
+    """Return the notebook for the site: pictures with their words and size, tables as HTML.
+
+    The speaker's notes are left out.
+    """
     nb = json.loads(path.read_text(encoding="utf-8"))
+    nb["cells"] = [cell for cell in nb["cells"] if not is_note(cell)]
     for cell in nb["cells"]:
         cell["metadata"].pop("slideshow", None)
         for output in cell.get("outputs", ()):

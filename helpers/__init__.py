@@ -7,9 +7,12 @@ A lazy face: each name is imported from its place in the house when it is first 
 import importlib
 import sys
 
-from helpers.runtime.environment import set_defaults
+from helpers.runtime.environment import set_defaults, share_package
+from helpers.runtime.missing import explain_missing
 
 set_defaults()  # first of all: libraries read these variables when they are imported
+share_package()
+explain_missing()
 
 _PLACE = {
     "launch": "helpers.runtime.launch",

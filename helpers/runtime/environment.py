@@ -1,12 +1,15 @@
-"""Set variables that libraries read at import, unless the user has set them."""
+"""Set variables that libraries and other processes read when they start."""
 
 import os
 from collections.abc import MutableMapping
+from pathlib import Path
 
 from helpers.runtime.own import cache_folder
 from helpers.runtime.private import private_folder
 
 COMPILER = "TORCHINDUCTOR_CACHE_DIR"
+ROOT = Path(__file__).parents[2]  # the folder with `helpers`
+INSTALLED = ("site-packages", "dist-packages")  # where every program of this Python looks
 
 
 def set_defaults(environ: MutableMapping[str, str] = os.environ):
@@ -20,6 +23,17 @@ def set_defaults(environ: MutableMapping[str, str] = os.environ):
     environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     if COMPILER not in environ and (folder := own_folder()):
         environ[COMPILER] = os.path.join(folder, "torchinductor")
+
+
+def share_package(environ: MutableMapping[str, str] = os.environ, root: Path = ROOT):
+    """Let programs that this process starts import this package, also where it is not installed.
+
+    A notebook finds the package by `sys.path`, and other processes do not see that list:
+    `!torchrun …`, `mpiexec`, `python -m helpers.runtime.alone`. They read `PYTHONPATH`.
+    """
+    paths = environ.get("PYTHONPATH", "")
+    if root.name not in INSTALLED and str(root) not in paths.split(os.pathsep):
+        environ["PYTHONPATH"] = f"{root}{os.pathsep}{paths}" if paths else str(root)
 
 
 def own_folder() -> str | None:

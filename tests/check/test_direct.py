@@ -41,6 +41,10 @@ def fails(number, numbers):
     return divides(number)
 
 
+def deep(number, numbers):
+    return deep(number + 1, numbers) if number < 20 else divides(number)
+
+
 def endless(number, numbers):
     return endless(number, numbers)
 
@@ -91,6 +95,12 @@ def test_a_recursion_without_end_is_short():
     assert len(verdict.finding.splitlines()) < 30
 
 
+def test_of_many_frames_the_last_are_shown():
+    finding = examine(deep).finding
+    assert "in divides\n    return number / 0" in finding
+    assert finding.count("in deep") < 10
+
+
 def test_other_arguments():
     assert "TypeError: too_few() takes 0" in examine(too_few).finding
 
@@ -111,3 +121,13 @@ def test_a_function_that_never_ends_is_stopped(monkeypatch):
     verdict = examine(never_ends)
     assert "has not returned after 0 s" in verdict.finding
     assert "loop" in verdict.hint
+
+
+def test_an_answer_that_nobody_thought_of_is_wrong():
+    verdict = examine_here("add", lambda *_: [], [("first", (1, [2]), {})], lambda a, *_: a[0])
+    assert verdict.status == "wrong"
+    assert "cannot compare what you returned, [] (IndexError" in verdict.finding
+
+
+def test_a_complex_number_is_refused():
+    assert examine(lambda *_: 3 + 0j).finding == "first: returned a complex number"

@@ -1,6 +1,7 @@
 """A function that does not end is stopped; one that ends in time is not."""
 
 import signal
+import sys
 import threading
 import time
 
@@ -31,11 +32,17 @@ def test_it_stops(fn):
 
 
 def test_afterwards_all_is_as_before():
-    before = signal.getsignal(signal.SIGVTALRM)
-    with limit(0.2):
-        pass
-    assert signal.getsignal(signal.SIGVTALRM) is before
-    time.sleep(0.4)  # the timer is gone: nothing stops this
+    def own(number, frame):
+        raise AssertionError("the timer has fired")
+
+    before = signal.signal(signal.SIGVTALRM, own)
+    try:
+        with limit(0.2):
+            pass
+        assert signal.getsignal(signal.SIGVTALRM) is own
+        time.sleep(0.4)  # the timer is gone: nothing stops this
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def test_an_error_is_passed_on():
@@ -56,3 +63,36 @@ def test_in_another_thread_there_is_no_limit():
     thread.start()
     thread.join()
     assert found == ["done"]
+
+
+def deaf():
+    while True:
+        try:
+            busy()
+        except:  # noqa: E722
+            pass
+
+
+def deaf_and_talking():
+    while True:
+        try:
+            busy()
+        except:  # noqa: E722
+            print("went on")
+            continue
+
+
+@pytest.mark.parametrize("fn", [deaf, deaf_and_talking])
+def test_a_function_that_catches_everything_stops_too(fn):
+    tracing = sys.gettrace()
+    with pytest.raises(TooLong), limit(0.2):
+        fn()
+    assert sys.gettrace() is tracing
+    assert busy_for_a_moment() == 3  # nothing is stopped any more
+
+
+def busy_for_a_moment():
+    count = 0
+    for _ in range(3):
+        count += 1
+    return count

@@ -5,10 +5,12 @@ No time that is measured here decides anything, beyond being above 0.
 
 import random
 
+import numpy as np
 import pytest
 import torch.distributed as dist
 
-from helpers.comm.cost import Sample, fit, measure
+from helpers.comm.cost import Fit, Sample, fit, measure, torch_call
+from helpers.comm.ledger import ledger
 from helpers.comm.volume import path
 from helpers.runtime.launch import launch
 
@@ -49,6 +51,15 @@ def test_noise_and_outliers(seed):
     assert found.beta == pytest.approx(BETA, rel=0.05)
 
 
+def test_the_fit_is_where_huber_s_loss_is_least():
+    """There the errors, cut off at 1.345 deviations, balance each other in both unknowns."""
+    samples = made_up(worlds=(2, 3, 4), noise=0.05, outliers=0.2)
+    errors = np.array(fit(samples).errors())
+    most = 1.345 * 1.4826 * np.median(abs(errors))
+    terms = errors.clip(-most, most)[:, None] * [np.array(s.path) / s.seconds for s in samples]
+    assert (abs(terms.sum(0)) < 1e-6 * abs(terms).sum(0)).all()
+
+
 def test_a_size_and_a_world_that_were_not_fitted():
     found = fit(made_up(worlds=(2, 3), sizes=SIZES[:-2], noise=0.05))
     others = made_up(worlds=(4, 8), sizes=SIZES[-2:])
@@ -61,6 +72,14 @@ def test_the_sign_of_an_error():
     found = fit(made_up())
     slower = [Sample(call="send", ranks=2, payload=1000, seconds=2 * (ALPHA + 1000 * BETA))]
     assert found.errors(slower) == pytest.approx([-0.5])  # half of what was measured
+    slow = Fit(alpha=ALPHA, beta=BETA, samples=(*slower, *slower))
+    assert repr(slow).count(" 50%") == 2  # the median and the largest
+
+
+def test_each_backend_has_its_own_algorithm():
+    ring = Sample(call="reduce_scatter", ranks=4, payload=1000, seconds=750.0, backend="nccl")
+    assert ring.path == (3, 750)
+    assert Fit(alpha=0.0, beta=2.0, samples=()).errors([ring]) == [1.0]
 
 
 def test_neither_is_below_zero():
@@ -109,19 +128,44 @@ def test_ranks_start_each_repeat_together():
     assert list(launch(barriers, repeats=3)) == [2 * 3] * 2
 
 
-def eight_seconds(call, payload, device):
-    """In place of torch_call; from here on every clock of this rank says 8 seconds."""
+def clocks(call, payload, device):
+    """In place of torch_call; from here on this rank's clock has these times, in turn."""
     from helpers.comm import cost
     from helpers.measure.clock import Timing
 
     assert (payload, device.type) == (800, "cpu")
-    cost.time_of = lambda *args, **kwargs: Timing(call, (8.0,), (8.0,))
-    return lambda: None
+    seconds = iter([2.0, 8.0 + 4 * dist.get_rank(), 32.0])
+    made = []
+
+    def time_of(timed, *, calls, **_):
+        assert (len(made), calls) == (1, 7)  # once before, without a clock
+        return Timing(call, (next(seconds),), (0.0,))
+
+    cost.time_of = time_of
+    return lambda: made.append(None)
 
 
-def test_a_message_is_half_of_there_and_back():
-    samples = launch(measure, calls=("ours", "send"), sizes=(799,), make=eight_seconds)[0]
-    assert [(s.call, s.seconds) for s in samples] == [("ours", 8.0), ("send", 4.0)]
+def test_the_median_of_the_slowest_rank_counts_and_a_message_is_half_of_there_and_back():
+    calls = ("ours", "send")
+    samples = launch(measure, calls=calls, sizes=(799,), repeats=3, inner=7, make=clocks)[0]
+    assert [(s.call, s.seconds) for s in samples] == [("ours", 12.0), ("send", 6.0)]
+
+
+def recorded(worker, calls):
+    found = {}
+    for call in calls:
+        with ledger() as log:
+            torch_call(call, 96, worker.device)()
+        found[call] = sorted({(entry.call, entry.payload) for entry in log.entries})
+    return found
+
+
+def test_each_call_is_the_one_that_its_name_says():
+    one = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
+    for found in launch(recorded, calls=(*one, "send", "barrier"), device="cpu"):
+        assert found.pop("send") == [("recv", 96), ("send", 96)]
+        assert found.pop("barrier") == [("barrier", 0)]
+        assert found == {call: [(call, 96)] for call in one}
 
 
 def test_it_draws_itself():

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.comm.ledger import Entry, Ledger, ledger, note, store_ports
+from helpers.comm.ledger import Entry, Ledger, calls, ledger, note, own_part, store_ports
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.operators import OPERATORS, SILENT
 from helpers.measure.sockets import SentBytes
@@ -138,6 +138,40 @@ def test_uneven_all_to_all():
     assert [log.wire for log in logs] == [800, 120]
     if logs[0].kernel is not None:
         assert [log.kernel - log.wire < 300 for log in logs] == [True, True]
+
+
+def test_the_own_part_of_a_list_is_the_own_tensor():
+    """gloo's lists have tensors of one size, those of NCCL need not."""
+    parts = [torch.ones(1000), torch.ones(200)]
+    assert [own_part(parts, None, 2, rank) for rank in (0, 1)] == [4000, 800]
+
+
+def test_the_tensors_of_each_entry_can_be_watched():
+    def watched(worker):
+        one, other, seen = torch.ones(3), torch.ones(5), []
+        with ledger(lambda entry, tensors: seen.append((entry.call, tensors))):
+            dist.all_reduce(one)
+            dist.broadcast(other, 0)
+        return [(call, [t.data_ptr() for t in tensors]) for call, tensors in seen] == [
+            ("all_reduce", [one.data_ptr()]),
+            ("broadcast", [other.data_ptr()]),
+        ]
+
+    assert all(launch(watched, workers=2, device="cpu"))
+
+
+def test_a_note_is_in_every_open_ledger_and_each_block_closes_its_own():
+    about = {"group": "0", "ranks": 2, "rank": 0}
+    with ledger() as outer:
+        with ledger() as inner:
+            note("shared", payload=7, **about)
+        note("shared", payload=8, **about)
+        with ledger(), ledger():  # two ledgers with equal entries are two ledgers
+            pass
+        note("shared", payload=9, **about)
+    note("shared", payload=10, **about)
+    assert [entry.payload for entry in inner.entries] == [7]
+    assert [entry.payload for entry in outer.entries] == [7, 8, 9]
 
 
 def test_a_group_of_some_ranks():
@@ -276,7 +310,9 @@ def past_c10d(worker):
     with ledger() as log:
         torch.ops.symm_mem.one_shot_all_reduce(x, "sum", name)
         torch.ops._dtensor.shard_dim_alltoall(x, 0, 0, name)
-    return log.entries
+    batch = torch.ops._c10d_functional.batch_p2p_ops.default
+    both = ["isend", "irecv"], [1, 1], [0, 0], [torch.ones(6), torch.ones(3)], name
+    return log.entries + [entry for entry, _ in calls(batch, both, {})]
 
 
 def test_dtensors_and_symmetric_memorys_own_operators_are_entered_as_unknown():
@@ -284,6 +320,8 @@ def test_dtensors_and_symmetric_memorys_own_operators_are_entered_as_unknown():
         assert [(e.call, e.payload, e.wire, e.ranks) for e in found] == [
             ("symm_mem::one_shot_all_reduce", 24, None, 2),
             ("_dtensor::shard_dim_alltoall", 24, None, 2),
+            ("send", 24, 24.0, 2),
+            ("recv", 12, 0.0, 2),
         ]
 
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.comm import mesh as meshes
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
@@ -124,9 +125,11 @@ def test_what_is_not_there():
 
 def sums(worker, sizes, axes, together=()):
     """Sum the ranks along each of these sets of axes; check what the mesh reports."""
-    layout = Layout(**sizes)
+    layout, proved = Layout(**sizes), []
+    meshes.prove = lambda group: proved.append(dist.get_process_group_ranks(group))
     mesh = make_mesh(layout, worker.device, together)
     assert mesh.rank == worker.rank
+    assert proved == [mesh.ranks(*some) for some in [*((axis,) for axis in sizes), *together]]
     found = []
     for some in axes:
         tensor = torch.tensor(worker.rank, device=worker.device)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,8 @@ def test_chunks():
         torch.tensor(3),
         torch.empty(0, 4),
         torch.ones(3, dtype=torch.complex64).conj(),
+        torch.ones(1, dtype=torch.complex64).conj().imag,  # a negative view
+        torch.nn.Parameter(torch.ones(2, 3)),
         torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last),
     ],
 )
@@ -41,6 +44,7 @@ def test_a_row_holds_the_same_numbers_and_writes_them_back(tensor):
     tensor = tensor.clone() if tensor.is_contiguous() else tensor
     assert torch.equal(in_a_row(tensor), tensor.flatten())
     assert in_a_row(tensor).is_contiguous()
+    assert in_a_row(tensor).numpy().tolist() == tensor.detach().flatten().tolist()  # plain memory
     with written_in_a_row(tensor) as row:
         row.fill_(7)
     assert torch.equal(tensor, torch.full_like(tensor, 7))
@@ -68,3 +72,17 @@ def test_all_ranks_send_at_once():
     for numel in (1, 3_000_000):  # the larger buffer does not fit into the sockets' buffers
         assert list(launch(around, workers=3, numel=numel)) == [[2], [0], [1]]
     assert list(launch(around, workers=2, numel=0)) == [[], []]
+
+
+def test_ranks_count_within_the_group():
+    def in_a_pair(worker):
+        group = dist.new_group([1, 2])
+        if worker.rank == 0:
+            with pytest.raises(ValueError, match="rank 0 is not in this group"):
+                Peers(group)
+            return None
+        peers, theirs = Peers(group), torch.empty(1)
+        peers.exchange(torch.full((1,), 10.0 + worker.rank), peers.right, theirs, peers.left)
+        return peers.rank, peers.size, theirs.item()
+
+    assert list(launch(in_a_pair, workers=3, device="cpu")) == [None, (0, 2, 12.0), (1, 2, 11.0)]

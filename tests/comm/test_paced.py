@@ -53,6 +53,21 @@ def test_a_link_without_limits_waits_for_the_messages_alone():
         assert run["results"][0] == 3.0
 
 
+def before_within_and_after(worker):
+    transport = PacedTransport(alpha=1e-3)
+    every, own = torch.ones(1, 3), torch.ones(3)
+    transport.all_gather(every, own).wait()
+    with trace() as found:
+        transport.all_reduce(own).wait()
+        own + own
+    transport.reduce_scatter(own, every).wait()
+    return [span.name for span in transport.on(found).of("communication")]
+
+
+def test_a_trace_gets_the_calls_of_its_own_time():
+    assert list(launch(before_within_and_after, 1, device="cpu")) == [["link:all_reduce"]]
+
+
 LINK = 0.4  # seconds of a whole message on the link, and of a whole product
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.point_to_point import Buffers, PointToPoint, two_way
@@ -41,19 +42,26 @@ def test_messages_of_a_group_arrive_in_order_whoever_is_first(apart):
 
 def sent_then_dropped(worker):
     """The sender forgets its tensor at once; the link keeps it until it has left."""
-    link = PointToPoint()
+    link, store = PointToPoint(), dist.distributed_c10d._get_default_store()
     if worker.rank == 0:
         link.send(torch.full((MANY,), 7.0), 1)
         torch.full((MANY,), 8.0)  # may get the memory of a tensor that nobody keeps
+        link.send(torch.full((3,), 9.0), 1)
+        works = [work for work, _ in link.leaving]
+        assert len(works) == 2  # the first has not left: nobody receives it yet
+        store.set("sent", "")
         link.finish()
+        assert all(work.is_completed() for work in works)
         return None
-    came = torch.empty(MANY)
+    store.wait(["sent"])
+    came, more = torch.empty(MANY), torch.empty(3)
     link.receive(came, 0).wait()
-    return came.unique().tolist()
+    link.receive(more, 0).wait()
+    return came.unique().tolist() + more.unique().tolist()
 
 
 def test_a_tensor_is_kept_until_it_has_left():
-    assert launch(sent_then_dropped, 2, device="cpu")[1] == [7.0]
+    assert launch(sent_then_dropped, 2, device="cpu")[1] == [7.0, 9.0]
 
 
 def test_buffers_are_used_again_at_any_smaller_shape():

@@ -262,19 +262,25 @@ def test_a_process_that_nobody_asked_how_it_ended_has_ended():
     assert other.returncode is None  # it was a zombie until now
     other.wait()
     barrier.close()
+    before = len(os.listdir("/proc/self/fd"))
+    memory = torch.zeros(Barrier.nbytes(3), dtype=torch.uint8)
+    pids = [os.getpid(), os.getpid(), other.pid]
     with pytest.raises(PeerLost, match="rank 7 has ended"):
-        Barrier(memory, 0, 2, pids=[os.getpid(), other.pid], names=[4, 7], timeout=PATIENCE)
+        Barrier(memory, 0, 3, pids=pids, names=[4, 5, 7], timeout=PATIENCE)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize("failed", [1, 2, 3])
 def test_each_missing_rank_is_looked_at(failed):
     memory = torch.zeros(Barrier.nbytes(4), dtype=torch.uint8)
+    before = len(os.listdir("/proc/self/fd"))
     barrier = Barrier(memory, 0, 4, [os.getpid()] * 4, names=[4, 5, 6, 7], timeout=PATIENCE)
     barrier.look([1, 2, 3], "this", until=math.inf)
     barrier.gone[failed] = Left.FAILED
     with pytest.raises(PeerLost, match=f"rank {4 + failed} has failed"):
         barrier.look([1, 2, 3], "this", until=math.inf)
     barrier.close()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_rank_that_left_is_seen_while_another_is_waited_for():

@@ -264,8 +264,8 @@ WRONG = {  # (text in the source, its replacement)
     "views of the other half": ('("halves", self.turn, dtype)', '("halves", dtype)'),
     "chunks of another size": ('("slots", self.turn, numel, dtype)', '("slots", self.turn, dtype)'),
     "chunks of another place": (
-        "self.places, self.row.numel(), self.dtype), make",
-        "self.dtype), make",
+        "self.places, self.sizes, self.dtype), make",
+        "self.sizes, self.dtype), make",
     ),
     "the first piece again": ("if number or mixed:", "if mixed:"),
     "those in shared memory lay nothing out": ("if number or mixed:", "if number:"),
@@ -289,6 +289,7 @@ WRONG = {  # (text in the source, its replacement)
 
 
 def told(drawn: list, change: tuple[str, str], late: float):
+    changed(*change)  # here: a change that is not possible is no error of a rank
     try:
         runs = launch(judge, workers=3, drawn=drawn, half=SMALL, change=change, late=late)
     except WorkerError:

@@ -34,6 +34,7 @@ def left() -> tuple[int, int]:
 def test_every_rank_sees_what_the_others_write(cluster):
     def run(worker):
         with SharedMemory() as shared:
+            shared.empty((1,) * 200)  # its text is longer than its slot
             tensor = shared.empty((2, 3), torch.int64)
             first = tensor.tolist()
             tensor.fill_(worker.rank)
@@ -71,6 +72,17 @@ def test_nothing_is_left(cluster):
         assert during[1] > 0
         assert tensor == [0, 0, 0]
         assert forgotten == (found[0][0], 1)  # the one tensor that is still held
+
+
+def test_memory_that_is_short_leaves_no_descriptor(monkeypatch):
+    def short(*_):
+        raise OSError("no memory left")
+
+    before = left()
+    monkeypatch.setattr(os, "posix_fallocate", short)
+    with pytest.raises(OSError, match="no memory left"):
+        shared_segments.create(1)
+    assert left() == before
 
 
 def test_after_its_end(cluster):

@@ -1,9 +1,11 @@
 """Transports: the same sums by a process group and through shared memory; replicas made alike."""
 
+import itertools
 import sys
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +23,9 @@ def test_neighbours_of_one_kind_travel_together(shapes, most):
     for group in groups:
         assert len({t.dtype for t in group}) == 1
         assert len(group) == 1 or sum(t.nbytes for t in group) <= most
+    for group, (first, *_) in itertools.pairwise(groups):  # as few groups as possible
+        full = sum(t.nbytes for t in group) + first.nbytes > most
+        assert full or group[0].dtype != first.dtype
 
 
 def sums(worker, kind):
@@ -92,6 +97,34 @@ def alike(worker, source):
     ]
     replicate(tensors, GroupTransport(), source)
     return [tensor.detach() for tensor in tensors]
+
+
+def in_a_group(worker, kind):
+    """Calls of two of three ranks; the group's rank 0 is the world's rank 1."""
+    group = dist.new_group([1, 2])
+    if worker.rank == 0:
+        with pytest.raises(ValueError, match="rank 0 is not in this group"):
+            kind(group)
+        return None
+    transport = kind(group)
+    largest, mine = torch.tensor([1.0, -1.0]) * worker.rank, torch.full((2,), float(worker.rank))
+    transport.maximum(largest).wait()
+    transport.broadcast(mine, 1)
+    failed = (
+        transport.all_gather(torch.empty(2, 3), torch.empty(2)) if kind is SharedTransport else None
+    )
+    if failed:
+        with pytest.raises(ValueError, match="input must have 3 numbers"):
+            failed.wait()
+    transport.close()
+    return largest.tolist(), mine.tolist()
+
+
+@linux
+@pytest.mark.parametrize("kind", [GroupTransport, SharedTransport])
+def test_ranks_count_within_the_group(kind):
+    expected = ([2.0, -1.0], [2.0, 2.0])
+    assert list(launch(in_a_group, 3, device="cpu", kind=kind)) == [None, expected, expected]
 
 
 @pytest.mark.parametrize("source", [0, 2])

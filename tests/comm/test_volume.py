@@ -21,6 +21,12 @@ def test_what_all_ranks_send_together(backend, root):
         return sum(sent(call, size, n, rank=r, root=root, backend=backend) for r in range(n))
 
     assert total("broadcast") == total("all_gather") == size * (n - 1)
+    assert total("reduce") == size * (n - 1) * (1 + (backend == "gloo") / n)
+    for call in ("broadcast", "reduce", "gather", "scatter"):  # the root is any rank
+        turned = [
+            sent(call, size, n, rank=(r + root) % n, root=root, backend=backend) for r in range(n)
+        ]
+        assert turned == [sent(call, size, n, rank=r, backend=backend) for r in range(n)]
     assert total("all_reduce") == 2 * size * (n - 1)
     assert total("reduce_scatter") == (2 if backend == "gloo" else 1) * size * (n - 1)
     assert total("gather") == total("scatter") == size * (n - 1) / n
@@ -40,7 +46,10 @@ def test_one_rank_sends_nothing():
         ("reduce_scatter", 6, 1500),
         ("broadcast", 2, 2000),
         ("all_to_all", 3, 750),
+        ("reduce", 6, 1500),
+        ("gather", 3, 750),
         ("send", 1, 1000),
+        ("recv", 1, 1000),
         ("barrier", 2, 0),
     ],
 )

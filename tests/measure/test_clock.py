@@ -62,3 +62,5 @@ def test_it_draws_itself():
     assert "1 µs" in repr(timing)
     assert "a &lt; b" in timing._repr_html_()
     assert len(timing.plot().axes[0].lines) == 4
+    skewed = Timing("x", (1e-3, 2e-3, 9e-3), (1e-3, 1e-3, 4e-3))
+    assert [line.get_ydata()[0] for line in skewed.plot().axes[0].lines] == [1.0, 2.0, 1.0, 1.0]

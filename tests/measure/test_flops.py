@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from helpers.measure.flops import Flops, attention_backward_flops, flops_of
+from helpers.measure.flops import Flops, attention_backward_flops, attention_flops, flops_of
 
 B, H, T, D = 2, 3, 16, 8  # batch, heads, tokens, width of a head
 
@@ -66,9 +66,9 @@ def test_fused_attention_counts_as_plain_attention_and_the_scores_again():
 
 
 def test_values_of_another_width():
-    assert attention_backward_flops((B, H, T, D), (B, H, T, D), (B, H, T, 5)) == (
-        2 * B * H * T * T * (3 * D + 2 * 5)
-    )
+    shapes = (B, H, T, D), (B, 1, T, D), (B, 1, T, 5)  # one key head for all query heads
+    assert attention_backward_flops(*shapes) == 2 * B * H * T * T * (3 * D + 2 * 5)
+    assert attention_flops(*shapes) == 2 * B * H * T * T * (D + 5)
 
 
 def test_a_checkpointed_block_is_recomputed():
@@ -124,9 +124,10 @@ def test_without_gradients_all_is_forward():
 
 
 def test_it_draws_itself():
-    flops = Flops(forward=1000, recomputed=0, backward=2000, operators={"mm": 3000})
-    assert "3,000" in repr(flops)
-    assert "3,000" in flops._repr_html_()
+    flops = Flops(forward=1000, recomputed=500, backward=2000, operators={"mm": 3000})
+    assert (flops.model, flops.total) == (3000, 3500)
+    assert "3,500" in repr(flops)
+    assert "3,500" in flops._repr_html_()
     assert len(flops.plot().axes[0].patches) == 1
 
 

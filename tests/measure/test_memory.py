@@ -36,6 +36,8 @@ def test_a_known_model_with_adam():
     assert found.activations == FLOAT * 7 * (10 + 20 + 5)
     assert found.model_states == 4 * FLOAT * (WEIGHTS + 1)
     assert found.peak >= found.model_states
+    again = memory_of(lambda: None, model, optimizer)  # all of it is there before the step
+    assert again.peak == again.model_states
 
 
 def test_gradients_that_are_gone_after_the_step():
@@ -85,6 +87,31 @@ def test_buffers_and_frozen_parameters():
     assert found.buffers == 2 * 4 * FLOAT + 8  # mean, variance, and a count in int64
     assert found.parameters == FLOAT * (16 + 4 + 4 + 4)
     assert found.gradients == FLOAT * (4 + 4 + 4)
+
+
+def test_several_models_and_an_optimizer_inside_another():
+    """Some optimizers have PyTorch's own inside, for example ZeroRedundancyOptimizer."""
+    models = [nn.Linear(4, 2, bias=False), nn.BatchNorm1d(2)]
+    inner = torch.optim.SGD([p for m in models for p in m.parameters()], lr=0.1, momentum=0.9)
+    outer = torch.optim.SGD(models[0].parameters(), lr=0.1)
+    outer.optim = inner
+    x = torch.randn(3, 4)
+
+    def step():
+        models[1](models[0](x)).square().sum().backward()
+        inner.step()
+
+    found = memory_of(step, models, outer)
+    assert found.parameters == found.gradients == found.optimizer == FLOAT * (8 + 2 + 2)
+    assert found.buffers == 2 * 2 * FLOAT + 8
+
+
+def test_tensors_without_memory_of_their_own_do_not_count():
+    sparse = torch.eye(3).to_sparse()
+    assert bytes_of([sparse, torch.ones(2)]) == 8
+    with LiveStorages([]) as live:
+        torch.ones(1000, device="meta") + 1
+    assert live.peak == 0
 
 
 def test_several_dtypes():
@@ -210,7 +237,8 @@ def test_it_draws_itself():
     assert "5,000" in repr(found)
     assert "device" not in repr(found)
     assert "5,000" in found._repr_html_()
-    assert len(found.plot().axes[0].patches) == 6
+    widths = [bar.get_width() for bar in found.plot().axes[0].patches]
+    assert widths == [n / 2**20 for n in (1000, 1000, 2000, 0, 500, 5000)]
 
 
 @pytest.mark.gpu

@@ -18,6 +18,8 @@ A, B, OUT = (torch.ones(10) for _ in range(3))
         (lambda: A.add_(B), 80, 40),
         (lambda: A.copy_(B), 40, 40),  # a copy does not read its target
         (lambda: A.fill_(1.0), 0, 40),
+        (lambda: A.clone().zero_(), 40, 80),
+        (lambda: A[::2] + 1, 20, 20),  # every second number
         (lambda: A.view(2, 5).t()[1:], 0, 0),
         (lambda: A.view(2, 5)[0] + 1, 20, 20),
         (lambda: torch.ones(10), 0, 40),
@@ -31,17 +33,20 @@ def test_an_operator(call, read, written):
 
 
 @pytest.mark.parametrize(
-    ("form", "operators", "read", "written"),
+    ("form", "scaled", "operators", "read", "written"),
     [
-        ({"foreach": False}, 9, 48, 32),
-        ({"foreach": True}, 9, 48, 32),
-        ({"fused": True}, 2, 16, 12),
+        ({"foreach": False}, False, 9, 48, 32),
+        ({"foreach": True}, False, 9, 48, 32),
+        ({"fused": True}, False, 2, 16, 12),
+        ({"fused": True}, True, 3, 16, 16),  # it writes the gradients, without their scale
     ],
 )
-def test_adamw(form, operators, read, written):
+def test_adamw(form, scaled, operators, read, written):
     p = torch.nn.Parameter(torch.ones(1000))
     p.grad = torch.ones(1000)
     optimizer = torch.optim.AdamW([p], **form)
+    if scaled:
+        optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(0.0)
     optimizer.step()
     moved = moved_by(optimizer.step)
     assert len(moved.operators) == operators

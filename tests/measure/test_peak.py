@@ -31,6 +31,21 @@ def test_flops_over_seconds(half_a_second):
 def test_bytes_read_and_written_over_seconds(half_a_second):
     assert copy_rate(4096) == 2 * 4096 / 0.5
     assert copy_rate(4099) == 2 * 4096 / 0.5  # only whole float32 numbers
+    copy_rate(4096, repeats=3, calls=4)
+    assert half_a_second[-1] == {"repeats": 3, "warmup": 1, "calls": 4}
+
+
+def test_each_request_is_passed_on(monkeypatch):
+    asked = []
+    for name in ("matmul_rate", "copy_rate"):
+        monkeypatch.setattr(
+            peak, name, lambda *given, name=name, **options: asked.append((name, given, options))
+        )
+    peak_of(dtypes=(torch.float64,), threads=(1,), size=8, copied=64, repeats=3)
+    assert asked == [
+        ("matmul_rate", (8, torch.float64, "cpu"), {"repeats": 3}),
+        ("copy_rate", (64, "cpu"), {"repeats": 3}),
+    ]
 
 
 def test_the_product_is_made_and_the_copy_too(monkeypatch):
@@ -65,6 +80,8 @@ def test_threads_by_default_and_put_back():
     with threads_of(3):
         assert torch.get_num_threads() == 3
         assert set(peak_of(dtypes=(), copied=64).bandwidth) == {1, 3}
+        with threads_of(0):  # changes nothing
+            assert torch.get_num_threads() == 3
         assert torch.get_num_threads() == 3
     assert torch.get_num_threads() == before
     with pytest.raises(KeyError), threads_of(1):

@@ -160,10 +160,11 @@ def test_the_profiler_is_silent_and_the_program_is_not():
 
 
 def test_stderr_comes_back_after_an_exception():
-    before = os.fstat(2)
+    before, descriptors = os.fstat(2), len(os.listdir("/proc/self/fd"))
     with pytest.raises(ValueError, match="here"), without_chatter():
         fail()
     assert os.path.samestat(before, os.fstat(2))
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 def span(kind, start, seconds, lane="compute"):
@@ -277,6 +278,7 @@ def test_ranks_are_drawn_on_one_axis():
         3: (14, 114),
     }  # milliseconds, as exact as float64 is at 1e9 s
     assert axes.get_xlim()[0] == 0  # exactly 0: otherwise the axis does not show it
+    assert draw([two, one]).axes[0].get_xlim() == axes.get_xlim()  # whichever began first
     only = draw([one, two], lanes=["compute"], names=["a", "b"]).axes[0]
     assert [label.get_text() for label in only.get_yticklabels()] == ["a compute", "b compute"]
 

@@ -87,6 +87,7 @@ def root(tmp_path_factory):
             "# Week 1 · First\n\nA formula $\\frac{a}{b}$ and [next](week02_b.ipynb)."
         ),
         new_markdown_cell("$$\\begin{align} x &= 1 \\\\ y &= 2 \\end{align}$$"),
+        new_markdown_cell("In class. Ask.", metadata={"slideshow": {"slide_type": "notes"}}),
         shown("plot()", image_png=PNG, about={"image/png": {"alt": words, "width": 300}}),
         shown("answer()", text_html=FOLDED, text_plain="folded"),
     )
@@ -179,6 +180,10 @@ def test_a_notebook_keeps_words_of_pictures_and_folded_answers(built):
     assert 'width="300"' in page
     assert FOLDED.replace("42", "43") in page  # the executed one, not the committed
     assert FOLDED not in page
+
+
+def test_the_speaker_s_notes_are_not_on_a_page(built):
+    assert "In class" not in pages(built)["notebooks/week01_a.html"]
 
 
 def test_formulas_are_mathml(built):

@@ -1,13 +1,14 @@
-"""Variables that are set unless the reader has set them, before a library could read them."""
+"""Variables that are set before a library or another process could read them."""
 
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from helpers.runtime.environment import set_defaults
+from helpers.runtime.environment import set_defaults, share_package
 
 COMPILER = "TORCHINDUCTOR_CACHE_DIR"
 TELEMETRY = "HF_HUB_DISABLE_TELEMETRY"
@@ -81,3 +82,21 @@ def test_without_any_place_nothing_is_set(tmp_path, monkeypatch):
 
 def full():
     raise OSError(28, "No space left on device")
+
+
+def test_programs_find_this_package_first(tmp_path):
+    environ = {}
+    share_package(environ, tmp_path)
+    assert environ == {"PYTHONPATH": str(tmp_path)}
+    share_package(environ, tmp_path)
+    assert environ == {"PYTHONPATH": str(tmp_path)}  # once
+    environ = {"PYTHONPATH": f"{os.pathsep}/mine"}  # the first entry is the current folder
+    share_package(environ, tmp_path)
+    assert environ["PYTHONPATH"].split(os.pathsep) == [str(tmp_path), "", "/mine"]
+
+
+def test_programs_find_an_installed_package_without_help():
+    environ = {}
+    share_package(environ, Path("/usr/lib/python3/dist-packages"))
+    share_package(environ, Path("/venv/lib/python3.12/site-packages"))
+    assert environ == {}

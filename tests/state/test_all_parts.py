@@ -53,7 +53,8 @@ def test_looking_up():
         {1: "matrix"},
     ]
     assert parts.keys[3] == {"tied": ["tied"], "norm": ["norm"]}
-    assert parts.pieces(1, "matrix") == pieces(parts.ranks[1]["matrix"])
+    for rank in (0, 1, 0):
+        assert parts.pieces(rank, "matrix") == pieces(parts.ranks[rank]["matrix"])
     assert all(not part.pending for own in parts.completed.ranks for part in own.values())
     assert parts.named(["norm"]).shapes == {"norm": (3,)}
     assert len(parts.named(["norm"]).ranks) == 4

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from helpers.comm.ledger import ledger
 from helpers.comm.mesh import Layout
 from helpers.runtime.failure import WorkerError
+from helpers.state import reshard as module
 from helpers.state.all_parts import AllParts
 from helpers.state.part import Part
 from helpers.state.pieces import slices
 from helpers.state.placing import Seat, cut, flat, whole
-from helpers.state.reshard import moves, reshard
+from helpers.state.reshard import batches, moves, reshard
 from helpers.state.slicing import take
 from tests.state.cases import DTYPES, everyone, layouts, models, numbers
 
@@ -147,6 +148,7 @@ def test_invalid_reshards(cluster):
     good, value = plain_parts(), {"w": torch.zeros(3)}
     refusals = {
         "layouts have 4 and 3 ranks": (good, plain_parts(3), [value] * 4),
+        "parts are of 5 ranks, but the group has 4": (plain_parts(5), plain_parts(5), [value] * 4),
         "are of different models: compare 'w'": (good, plain_parts(shape=(4,)), [value] * 4),
         r"rank 2: the tensor of w \(3,\) .* has shape \(4,\)": (
             good,
@@ -164,6 +166,16 @@ def test_invalid_reshards(cluster):
     for message, (source, target, local) in refusals.items():
         with pytest.raises(WorkerError, match=message):
             cluster.run(tries, source=source, target=target, local=local)
+
+
+def test_large_models_go_in_rounds(monkeypatch):
+    """A round ends as soon as it has enough bytes, and each tensor is in one round."""
+    monkeypatch.setattr(module, "TOGETHER", 24)
+    shapes = {"a": (1,), "b": (2, 2), "c": (), "d": (9,), "e": (2,)}  # 8, 32, 8, 72, 16 bytes
+    parts = AllParts([{n: Part(name=n, shape=s, holders=(0,)) for n, s in shapes.items()}])
+    dtypes = dict.fromkeys(shapes, torch.float64)
+    assert list(batches(parts, dtypes)) == [["a", "b"], ["c", "d"], ["e"]]
+    assert list(batches(parts, {})) == []
 
 
 def test_a_tensor_that_no_rank_has_is_left_out(cluster):

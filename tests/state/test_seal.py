@@ -1,5 +1,6 @@
 """A folder is a whole checkpoint or none, and every kind of damage is refused by name."""
 
+import os
 import shutil
 
 import pytest
@@ -28,6 +29,22 @@ def test_whole(tmp_path):
     verify(path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["step_1"]
     assert sorted(file.name for file in path.iterdir()) == ["a.bin", "b.bin", SEAL]
+
+
+def test_the_disk_has_everything_before_the_name(tmp_path, monkeypatch):
+    """Without it, a machine that loses its power has a whole folder of empty files."""
+    on_disk, real = [], os.fsync
+
+    def noted(handle):
+        on_disk.append(os.fstat(handle).st_ino)
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    open_before = len(os.listdir("/proc/self/fd"))
+    path = write(tmp_path / "step_1")
+    names = [path / "a.bin", path / "b.bin", path / SEAL, path, tmp_path]  # the rename, too
+    assert on_disk == [name.stat().st_ino for name in names]
+    assert len(os.listdir("/proc/self/fd")) == open_before
 
 
 def cut_off(path):

@@ -21,7 +21,7 @@ from helpers.runtime.private import private_folder
 
 RANK = Path(__file__).with_name("rank.py")
 PATIENCE = 120.0  # seconds without a sign of life; a busy machine imports torch slowly
-LET_WRITE = 1.0  # seconds for the stacks of silent ranks
+LET_WRITE = 0.5  # seconds for the stack of a silent rank
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC")
 
 
@@ -120,8 +120,7 @@ def wait(process, notes: Path, patience: float) -> bool:
         if sizes != seen:
             seen, since = sizes, time.monotonic()
         if time.monotonic() - since > patience:
-            send(notes, signal.SIGUSR1)
-            time.sleep(LET_WRITE)
+            send(notes, signal.SIGUSR1, LET_WRITE)
             return True
         time.sleep(0.02)
     return False
@@ -135,12 +134,14 @@ def end(process, notes: Path):
     process.wait()
 
 
-def send(notes: Path, number: int):
-    for file in notes.glob("notes-*"):
+def send(notes: Path, number: int, pause: float = 0.0):
+    """Send a signal to all ranks, one by one: two stacks at once would mix their lines."""
+    for file in sorted(notes.glob("notes-*")):
         for fact in lines_of(file):
             if "pid" in fact:
                 try:
                     os.kill(fact["pid"], number)
+                    time.sleep(pause)
                 except ProcessLookupError:
                     pass
 

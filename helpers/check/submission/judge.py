@@ -32,7 +32,9 @@ def judge_end(found: Result, steps: range):
             "each rank's own file have?",
         )
     if found.hung:
-        raise NotRight(f"the ranks printed nothing more, and did not end\n{tail(found)}", HANG_HINT)
+        raise NotRight(
+            f"the ranks printed nothing more, and did not end\n{stacks(found)}", HANG_HINT
+        )
     if re.search(r"NotImplementedError$", found.errors, re.MULTILINE):  # PyTorch's has a text
         raise NotWritten
     if found.code:
@@ -229,6 +231,13 @@ def tail(found: Result) -> str:
     text = found.errors.split("torch/distributed/elastic/multiprocessing/api.py")[0]
     lines = [line for line in text.splitlines() if line.strip() and "socket.cpp" not in line]
     return "\n".join(lines[-TAIL:])
+
+
+def stacks(found: Result) -> str:
+    """Where each rank waits: the innermost calls, down to the script's own. Else the last lines."""
+    _, *each = found.errors.split("Stack (most recent call first):\n")
+    inner = [stack.split('  File "<frozen runpy>"')[0].splitlines()[:TAIL] for stack in each]
+    return "\n\n".join("\n".join(lines) for lines in inner) or tail(found)
 
 
 def span(steps) -> str:

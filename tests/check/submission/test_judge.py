@@ -52,6 +52,18 @@ def test_steps(tmp_path, lines, finding):
         judge.judge_end(printed(tmp_path, *lines), range(2))
 
 
+def test_a_hang_shows_where_each_rank_waits():
+    """The calls down to the script's own, not those below that started the script."""
+    stack = 'Stack (most recent call first):\n  File "a.py", line {} in f\n  File "<frozen runpy>",'
+    found = Result(hung=True, errors="\n".join(["noise", stack.format(1), stack.format(2)]))
+    with pytest.raises(NotRight) as error:
+        judge.judge_end(found, range(2))
+    both = '  File "a.py", line 1 in f\n\n  File "a.py", line 2 in f'
+    assert error.value.finding == f"the ranks printed nothing more, and did not end\n{both}"
+    with pytest.raises(NotRight, match="noise"):
+        judge.judge_end(Result(hung=True, errors="noise"), range(2))
+
+
 def test_a_failed_run_shows_its_error(tmp_path):
     errors = "Traceback\nValueError: no\nE11 torch/distributed/elastic/multiprocessing/api.py:9] x"
     with pytest.raises(NotRight) as error:

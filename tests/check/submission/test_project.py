@@ -105,6 +105,8 @@ def test_a_wrong_training_is_told_apart(tmp_path, warm, one, changes, finding, h
     with pytest.raises(NotRight) as error:
         project.judge_stages(where, one)
     assert finding in error.value.finding
+    # of a hang, the calls of each rank down to the script's own
+    assert finding != "printed nothing more" or error.value.finding.count("in <module>") == 2
     assert hint in error.value.hint
 
 

@@ -1,0 +1,200 @@
+"""The cells as slides: where slides begin, what the speaker gets, and how a deck is written."""
+
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.conftest import ROOT, ci
+from tests.notebooks.test_format import NOTEBOOKS
+
+ASKS = re.compile(r"^prediction_\w+ = None", re.M)
+RISE = {"scroll", "center", "theme", "transition", "margin", "slideNumber"}
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+@pytest.fixture(scope="module")
+def slides():
+    return ci("slides")
+
+
+def read(path: Path):
+    return nbformat.read(path, as_version=4)
+
+
+def kind(cell) -> str:
+    return cell.metadata.slideshow.slide_type
+
+
+def text(source, slide_type="-"):
+    metadata = {"slideshow": {"slide_type": slide_type}}
+    return {"cell_type": "markdown", "id": "a", "metadata": metadata, "source": source}
+
+
+def code(source, slide_type="-", outputs=()):
+    more = {"cell_type": "code", "outputs": list(outputs), "execution_count": 1}
+    return text(source, slide_type) | more
+
+
+@every_notebook
+def test_sections_begin_slides(path):
+    cells = read(path).cells
+    assert kind(cells[0]) == "slide"
+    sections = [c for c in cells if c.cell_type == "markdown" and c.source.startswith("## ")]
+    assert {kind(cell) for cell in sections} <= {"slide", "skip"}
+    assert sum(kind(cell) == "slide" for cell in cells) - 1 <= len(sections) + 2
+
+
+@every_notebook
+def test_a_prediction_is_on_the_slide_of_its_question(path):
+    asking = [cell for cell in read(path).cells if ASKS.search(cell.source)]
+    assert [cell.id for cell in asking if cell.cell_type == "code" and kind(cell) != "-"] == []
+
+
+@every_notebook
+def test_the_speaker_has_notes(path):
+    cells = read(path).cells
+    notes = [cell for cell in cells if kind(cell) == "notes"]
+    assert 4 <= len(notes) <= 9
+    for cell in notes:
+        assert cell.cell_type == "markdown"
+        assert cell.source.startswith("In class. ")
+        assert 10 <= len(cell.source.split()) <= 60
+    # A note is below what it is about: right below a text that is on a slide.
+    above = [cells[cells.index(cell) - 1] for cell in notes]
+    assert [c.id for c in above if c.cell_type != "markdown" or kind(c) in ("skip", "notes")] == []
+
+
+@every_notebook
+def test_live_slides_look_alike(path):
+    settings = read(path).metadata.rise
+    assert set(settings) == RISE
+    assert settings == read(NOTEBOOKS[0]).metadata.rise
+    assert settings.theme == "white"  # others ask another host for fonts
+
+
+def test_live_slides_have_large_type():
+    style = (ROOT / "notebooks" / "rise.css").read_text(encoding="utf-8")
+    sizes = {name: int(size) for name, size in re.findall(r"(--[\w-]+size\d?): (\d+)px", style)}
+    assert sizes["--jp-content-font-size1"] >= 24
+    assert sizes["--jp-code-font-size"] >= 20
+    assert "http" not in style
+    assert (ROOT / "notebooks/project/rise.css").read_text() == '@import url("../rise.css");\n'
+
+
+def test_slides_of_cells(slides):
+    cells = [
+        text("# T", "slide"), code("import torch"), text("a", "subslide"), text("b"),
+        text("c", "skip"), text("note", "notes"), code(""), text("d", "slide"),
+        code("from a import b\n\n\ndef f():\n    return b"),
+        code("check.f(f)", outputs=[{"data": {"text/plain": "… f: not written yet"}}]),
+    ]  # fmt: skip
+    found = [[[c["source"][:6] for c in one] for one in stack] for stack in slides.stacks(cells)]
+    assert found == [[["# T"], ["a", "b", "note"]], [["d", "from a"]]]
+
+
+def test_imports_that_show_something_stay(slides):
+    cell = code("import torch\ntorch.__version__", outputs=[{"output_type": "stream"}])
+    assert not slides.only_imports(cell, cell["source"])
+    assert slides.only_imports(code("import torch"), "import torch\nSIZE = 1")
+
+
+SOURCE = '''@decorated
+def f(x):
+    """Text
+    of f."""
+    y = x
+    # about the sum
+    return y + 1
+
+
+!torchrun program.py
+z = f(
+    1
+)'''
+
+
+def test_a_slide_of_code_begins_with_a_statement(slides):
+    lines = SOURCE.split("\n")
+    found = {lines[n]: depth for n, depth in slides.cells_of.cuts(SOURCE).items()}
+    assert found == {
+        "    y = x": 1,
+        "    # about the sum": 1,
+        "!torchrun program.py": 0,
+        "z = f(": 0,
+    }
+    assert slides.cells_of.cuts("a ! b\n\nc") == {2: 0}  # no Python: below an empty line
+
+
+def test_lines_of_code_are_cut_where_they_are_written(slides):
+    page = slides.cells_of.code(SOURCE)
+    lines = re.findall(r'<span class="line"(?: data-cut=(\d))?>(.*?)\n</span>', page, re.S)
+    words = [re.sub("<[^>]+>", "", line) for _, line in lines]
+    assert "\n".join(words) == SOURCE.replace("\n\n\n", "\n\n")
+    assert {w: cut for (cut, _), w in zip(lines, words, strict=True) if cut} == {
+        "    y = x": "1", "    # about the sum": "1", "!torchrun program.py": "0", "z = f(": "0",
+    }  # fmt: skip
+
+
+def test_texts(slides, tmp_path):
+    page = slides.cells_of.markdown("$x^2$ and [there](week01_a.ipynb), [file](a.py)", tmp_path)
+    assert "<math" in page
+    assert '<a href="week01_a.html">there</a>, file' in page
+    block = slides.cells_of.markdown("$$\\frac1n$$", tmp_path)
+    assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in block
+    assert "<mfrac>" in block
+
+
+def test_pictures_are_inside_and_have_their_size(slides):
+    line = f"![words](../figures/{'cluster.png'})"
+    page = slides.cells_of.markdown(line, ROOT / "notebooks")
+    assert re.search(r'<img alt="words" width="\d+" height="\d+" src="data:image/png;base64,', page)
+    encoded = re.search(r"base64,([^\"]+)", page)[1]
+    wide, high = slides.cells_of.png_size(encoded)
+    html = f"<details><img src='data:image/png;base64,{encoded}' alt='a/b' width='100'></details>"
+    shown = slides.cells_of.output({"output_type": "display_data", "data": {"text/html": html}}, "")
+    assert f'alt=\'a/b\'  width="100" height="{round(100 * high / wide)}"' in shown
+
+
+def test_what_a_program_printed(slides):
+    red = slides.cells_of.terminal("\x1b[31mred\x1b[0m <b>\n")
+    assert 'class="ansi-red-fg">red</span> &lt;b&gt;</pre>' in red
+    assert slides.cells_of.terminal("\x1b[0m\n ") == ""
+    shown = slides.cells_of.output({"output_type": "error", "traceback": ["one", "two"]}, "")
+    assert '<pre class="output terminal error">one\ntwo</pre>' in shown
+
+
+@pytest.fixture
+def built(slides, tmp_path):
+    cells = [text("# Week 1 · Title\n\n**Why?**", "slide"), text("In class. ask", "notes")]
+    folder = tmp_path / "notebooks"
+    (folder / "project").mkdir(parents=True)
+    for name in ("week01_a", "week02_b"):
+        (folder / f"{name}.ipynb").write_text(json.dumps({"cells": cells}))
+    executed = tmp_path / "executed"
+    executed.mkdir()
+    (executed / "week02_b.ipynb").write_text(json.dumps({"cells": [text("# New", "slide")]}))
+    return slides.build(tmp_path, executed=executed).parent
+
+
+def test_a_deck_for_each_notebook_and_nothing_from_elsewhere(slides, built):
+    listing = (built / "index.html").read_text(encoding="utf-8")
+    assert '<a href="week01_a.html">Week 1 · Title</a><p>Why?</p>' in listing
+    assert "<h1>New</h1>" in (built / "week02_b.html").read_text(encoding="utf-8")
+    page = (built / "week01_a.html").read_text(encoding="utf-8")
+    assert '<aside class="notes"><p>In class. ask</p>' in page
+    for file in built.rglob("*.*"):
+        source = file.read_text(encoding="utf-8")
+        assert not re.search(r"""(?:src|href)=["'](?:https?:)?//|@import|url\(["']?http""", source)
+    for name in re.findall(r'(?:src|href)="(deck/[^"]+)"', page):
+        assert (built / name).is_file()
+
+
+def test_words_choose_the_decks(slides, built):
+    root = built.parents[1]
+    slides.build(root, words=["week02"])
+    assert [path.stem for path in built.glob("week*.html")] == ["week02_b"]
+    with pytest.raises(SystemExit, match="no notebook's name contains 'week07'"):
+        slides.build(root, words=["week07"])
