@@ -7,7 +7,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from tests.browser.lab import Notebook, command, copy_course, serving
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.browser
+# Week 1 takes half a minute of a free machine, and much longer beside other tests.
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 WEEK = "week01_ranks_and_collectives.ipynb"
 CELLS = nbformat.read(ROOT / "notebooks" / WEEK, as_version=4).cells

@@ -9,7 +9,8 @@ from tests.browser.conftest import PHONE, WIDE
 from tests.browser.guard import Guard
 from tests.conftest import ROOT, ci
 
-pytestmark = pytest.mark.browser
+# To build the site takes a minute of a free core, and much longer beside other tests.
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 # Whatever is drawn beyond the right edge, and cannot be scrolled to in a box of its own. Menus
 # that wait outside the window, and words for screen readers alone, have a fixed or absolute place.
