@@ -141,7 +141,7 @@ def test_a_replay_plays_pauses_and_steps(site):
     replay.get_by_role("button", name="Play").click()
     page.wait_for_timeout(300)
     first, some = float(line.get_attribute("x1")), boxes.count()
-    assert some < everything
+    assert 0 < some < everything  # it started again, because it was at its end
     page.wait_for_timeout(700)
     replay.get_by_role("button", name="Pause").click()
     second = float(line.get_attribute("x1"))
@@ -193,7 +193,7 @@ def test_a_phone_opens_the_list_of_weeks(site):
     page = site("notebooks/week01b_rings_and_bytes.html")
     page.set_viewport_size(PHONE)
     week = page.get_by_role("link", name="Week 5 · Pipeline parallel")
-    assert not week.is_visible()
+    week.wait_for(state="hidden")  # it slides away when the window becomes narrow
     page.locator("button.primary-toggle:visible").click()
     week.click()
     page.wait_for_url("**/week05_pipeline_parallel.html")
