@@ -1,5 +1,6 @@
 """One call, from the first sign of life to the last: what is heard, and whom it blames."""
 
+import gc
 import os
 import sys
 import time
@@ -137,6 +138,7 @@ def rebuild(pid, data):
 
 def test_a_result_that_cannot_be_rebuilt_is_told_and_leaves_no_descriptor():
     launch(lambda worker: None, workers=1)
+    gc.collect()  # what other tests have left would be closed meanwhile
     before, here = len(os.listdir("/proc/self/fd")), os.getpid()
 
     def give(worker):
@@ -149,4 +151,4 @@ def test_a_result_that_cannot_be_rebuilt_is_told_and_leaves_no_descriptor():
     with pytest.raises(WorkerError, match="cannot rebuild: ImportError: no such thing") as caught:
         launch(give, workers=1)
     assert caught.value.rank == 0
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before

@@ -1,5 +1,6 @@
 """Ranks, seen from the notebook: signalled, let go, killed; and no descriptor remains."""
 
+import gc
 import os
 import signal
 import time
@@ -42,6 +43,7 @@ def descriptors() -> int:
 
 def test_killed_ranks_are_gone_and_leave_no_descriptor():
     started().kill(20)  # from now on the server is there
+    gc.collect()  # what other tests have left would be closed meanwhile
     before = descriptors()
     processes = started()
     pids = [process.pid for process in processes.ranks]
@@ -49,7 +51,7 @@ def test_killed_ranks_are_gone_and_leave_no_descriptor():
     processes.kill(20)
     assert gone(pids)
     assert processes.ranks == []
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 def test_waiting_ends_with_the_time_or_with_the_ranks(processes):
