@@ -51,7 +51,7 @@ def test_the_last_line_names_the_library_and_the_command(source, library, pip):
     assert code == 1
     assert f"MissingLibrary: {library} is not installed" in last
     assert f"`pip install {pip}`" in last
-    assert f"`pip install {ROOT}`" in last
+    assert f'`pip install "{ROOT}[dev]"`' in last
 
 
 def test_a_notebook_shows_this_line_alone():
