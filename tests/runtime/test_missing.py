@@ -84,6 +84,11 @@ def test_this_package_may_ask_whether_a_library_is_there():
     assert caught.value.name == "no_such_library"
 
 
+def test_a_part_that_an_installed_library_lacks_is_another_error():
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'json.no_such_part'"):
+        as_if("__import__('json.no_such_part')", str(ROOT / "helpers" / "some.py"))
+
+
 def test_a_folder_with_a_similar_name_is_not_this_package():
     with pytest.raises(ModuleNotFoundError, match=r"^No module named"):
         as_if("__import__('no_such_library')", str(ROOT / "helpers_of_mine" / "some.py"))
