@@ -83,28 +83,12 @@ class Layout {
     const [input, ...outputs] = blocks;
     if (blocks.some(isAnswer) && early(this.page)) this.next();
     if (this.page.take(blocks)) return;
-    if (!this.page.bare && blocks.some(asks) && this.withQuestion(blocks)) return;
     if (this.page.thin && this.page.take([input])) {
       this.next();
       this.place(outputs);
     } else {
       this.place(blocks);
     }
-    const above = this.pages.at(-2);
-    const small = this.page.thin && !this.page.blocks.includes(input);
-    if (small && above?.body.lastElementChild === input) accompany(this.page, input);
-  }
-
-  // Move the question above to a new page, with the cell for its answer. Return whether it fits.
-  withQuestion(blocks) {
-    const above = this.page;
-    const moved = above.blocks.slice(Math.max(above.blocks.findLastIndex(asks), 0));
-    this.next();
-    if (this.page.take([...moved, ...blocks])) return true;
-    above.body.append(...moved);
-    this.pages.pop();
-    above.show();
-    return false;
   }
 
   // Put all blocks on this page, or on the next one; if that is too small, one by one.

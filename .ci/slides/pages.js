@@ -176,29 +176,10 @@ function cutCode(page, block) {
     holder.replaceChildren(...lines);
     return null;
   }
-  return divide(block, lines, at);
-}
-
-// Keep the lines of code before this one in the block, and return a block with the others.
-function divide(block, lines, at) {
-  const holder = block.querySelector("code");
   holder.replaceChildren(...lines.slice(0, at));
   while (!holder.lastElementChild.textContent.trim()) holder.lastElementChild.remove();
   const rest = block.cloneNode(true);
   rest.classList.add("continued");
   rest.querySelector("code").replaceChildren(...lines.slice(at));
   return rest;
-}
-
-// A page with hardly more than an output gets the last statement of the code above it.
-function accompany(page, input) {
-  const lines = [...input.querySelectorAll(".line")];
-  const at = lines.findLastIndex((line) => line.dataset.cut === "0");
-  if (at < 2) return;
-  const rest = divide(input, lines, at);
-  page.show();
-  page.body.prepend(rest);
-  if (page.fits) return;
-  rest.remove();
-  input.querySelector("code").replaceChildren(...lines);
 }

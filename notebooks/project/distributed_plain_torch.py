@@ -181,7 +181,6 @@ def main(options):
         "optimizer": nbytes(t for name, t in state.items() if name.startswith("opt")),
     }
     say(rank=rank, bytes=held)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
@@ -193,3 +192,6 @@ if __name__ == "__main__":
     parser.add_argument("--data", default="python", help="or wikitext, or a file")
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     main(parser.parse_args())
+    # Not in `main`: if a DDP that is still alive is the last owner of gloo's group, its end can
+    # wait forever for a thread that waits for Python's lock.
+    dist.destroy_process_group()

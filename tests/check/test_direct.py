@@ -41,6 +41,10 @@ def fails(number, numbers):
     return divides(number)
 
 
+def deep(number, numbers):
+    return deep(number + 1, numbers) if number < 20 else divides(number)
+
+
 def endless(number, numbers):
     return endless(number, numbers)
 
@@ -89,6 +93,12 @@ def test_a_recursion_without_end_is_short():
     verdict = examine(endless)
     assert "RecursionError" in verdict.finding
     assert len(verdict.finding.splitlines()) < 30
+
+
+def test_of_many_frames_the_last_are_shown():
+    finding = examine(deep).finding
+    assert "in divides\n    return number / 0" in finding
+    assert finding.count("in deep") < 10
 
 
 def test_other_arguments():

@@ -1,10 +1,13 @@
 """A check runs the student's function at the place that was set, and here by default."""
 
+import time
+
 import pytest
 
 from helpers.check import elsewhere
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, examine
+from helpers.runtime.failure import WorkerError
 
 
 class Other:
@@ -61,3 +64,15 @@ def test_afterwards_it_is_here_again():
         1 / 0  # noqa: B018
     assert elsewhere.place() is here
     assert here.call(lambda x: x + 1, (2,)) == 3
+    with elsewhere.at(outer := Other(3)):
+        with elsewhere.at(Other(4)):
+            pass
+        assert elsewhere.place() is outer
+
+
+def test_the_patience_with_ranks_is_the_check_s():
+    def run(worker, solve):
+        solve(60)
+
+    with pytest.raises(WorkerError, match=r"no sign of life .* for 0.5 s"):
+        elsewhere.Here().launch(run, 1, time.sleep, {}, timeout=0.5)

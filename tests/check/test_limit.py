@@ -31,11 +31,17 @@ def test_it_stops(fn):
 
 
 def test_afterwards_all_is_as_before():
-    before = signal.getsignal(signal.SIGVTALRM)
-    with limit(0.2):
-        pass
-    assert signal.getsignal(signal.SIGVTALRM) is before
-    time.sleep(0.4)  # the timer is gone: nothing stops this
+    def own(number, frame):
+        raise AssertionError("the timer has fired")
+
+    before = signal.signal(signal.SIGVTALRM, own)
+    try:
+        with limit(0.2):
+            pass
+        assert signal.getsignal(signal.SIGVTALRM) is own
+        time.sleep(0.4)  # the timer is gone: nothing stops this
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def test_an_error_is_passed_on():

@@ -44,11 +44,60 @@ def test_an_error_shows_the_student_s_lines_alone():
     def divide(worker):
         return 1 / worker.rank
 
-    verdict = examined(divide, hint_failure=lambda finding: "By what?" * ("Zero" in finding))
+    for words in ("By what?", ""):
+        verdict = examined(divide, hint_failure=lambda finding: words * ("Zero" in finding))  # noqa: B023
+        assert verdict.hint == words
     assert "with 1 rank: rank 0 raised ZeroDivisionError" in verdict.finding
     assert "return 1 / worker.rank" in verdict.finding
     assert "site-packages" not in verdict.finding
-    assert verdict.hint == "By what?"
+
+
+def test_a_failure_is_not_run_again(tmp_path):
+    def fail(worker):
+        with open(tmp_path / "calls", "a") as file:
+            file.write(".")
+        raise ZeroDivisionError
+
+    assert examined(fail).status == "wrong"
+    assert (tmp_path / "calls").read_text() == "."
+
+
+def test_a_check_may_be_patient(monkeypatch):
+    monkeypatch.setattr(oracle, "TIMEOUT", 0.3)
+    assert examined(lambda worker: time.sleep(0.7), patience=60)
+
+
+def test_ranks_that_had_not_begun_are_no_deadlock():
+    first = "with 2 ranks: no sign of life from any rank for 10 s: a hang\n"
+    slow = "rank 0 was not answering\nrank 1 was not answering"
+    assert oracle.started_too_slowly(first + slow)
+    for waits in (0, 1):
+        other = slow.replace(f"{waits} was not answering", f"{waits} was waiting")
+        assert not oracle.started_too_slowly(first + other)
+    assert not oracle.started_too_slowly("")
+
+
+def test_a_traceback_keeps_what_follows_a_library_s_frame():
+    traceback = """Traceback (most recent call last):
+  File "/x/helpers/check/direct.py", line 9, in call
+    fn()
+  Cell In[3], line 4, in mine
+    theirs()
+  File "/x/site-packages/torch/x.py", line 2, in theirs
+    1 / 0
+    ~~^~~
+ZeroDivisionError: division by zero"""
+    assert oracle.own_frames(traceback).splitlines() == [
+        "Traceback (most recent call last):",
+        "  Cell In[3], line 4, in mine",
+        "    theirs()",
+        "ZeroDivisionError: division by zero",
+    ]
+
+
+def test_a_number_is_no_truth_value():
+    numbers = [oracle.is_number(value) for value in (1, 1.5, True, False, "1", None)]
+    assert numbers == [True, True, False, False, False, False]
 
 
 @pytest.mark.parametrize("collective", [False, True])

@@ -7,8 +7,7 @@ import torch
 import torch.distributed as dist
 
 from helpers import launch
-from helpers.check.oracle import started_too_slowly
-from helpers.check.traffic import Call, explain, observed, steps
+from helpers.check.traffic import Call, bytes_sent, explain, observed, steps, unequal
 from helpers.check.verdict import Verdict
 from helpers.runtime.cluster import Cluster
 from tests.check.conftest import close_if_open
@@ -42,6 +41,10 @@ def test_receives_begun_before_the_sends_do_not_stop_the_count():
     assert steps([[recv(1), send(1)], [recv(0), send(0)]]) == 2
 
 
+def test_a_message_that_came_long_ago_takes_no_one_back():
+    assert steps([[send(1)], [send(2), send(2), recv(0), send(2)], [recv(1)] * 3]) == 3
+
+
 def test_no_messages_no_steps():
     assert steps([[], []]) == 0
 
@@ -67,6 +70,34 @@ def test_a_batch_of_messages_is_seen():
     assert runs.column("answer") == [[1.0, 1.0], [0.0, 0.0]]
     assert set(runs[0]["calls"]) == {Call("send", 1, 8), Call("recv", 1, 8)}
     assert runs.column("unwaited") == [0, 0]
+
+
+def begun(worker):
+    """Two messages that nobody waits for; then one from this rank itself, and one to nobody."""
+    other, requests, refused = 1 - worker.rank, [], []
+
+    def solve(mine):
+        theirs = torch.empty_like(mine)
+        requests.extend([dist.isend(mine, other), dist.irecv(theirs, other)])
+        for call, peer in ((dist.recv, worker.rank), (dist.send, 2)):
+            try:
+                call(mine, peer)
+            except ValueError as error:
+                refused.append(str(error))
+
+    _, seen = observed(solve, torch.ones(2))
+    for request in requests:
+        request.wait()
+    return seen["unwaited"], refused
+
+
+def test_each_message_under_way_counts_and_some_are_refused():
+    for rank, (unwaited, refused) in enumerate(launch(begun, workers=2, device="cpu")):
+        assert unwaited == 2
+        assert refused == [
+            f"no rank can send to itself, or receive from itself: rank {rank} wants to",
+            "there is no rank 2: of 2, the last is 1",
+        ]
 
 
 def leave_open(worker, wait):
@@ -105,9 +136,16 @@ ZeroDivisionError: division by zero"""
     assert kept.endswith("division by zero")
 
 
-def test_ranks_that_had_not_begun_are_no_deadlock():
-    first = "with 2 ranks: no sign of life from any rank for 10 s: a hang\n"
-    slow = "rank 0 was not answering\nrank 1 was not answering"
-    assert started_too_slowly(first + slow)
-    assert not started_too_slowly(first + slow.replace("1 was not answering", "1 was waiting"))
-    assert not started_too_slowly("")
+def test_a_message_larger_or_smaller_than_its_room_is_named():
+    def one_way(*sent, room, source=0):
+        messages = [[Call("send", 1, size) for size in sent]]
+        return list(unequal([*messages, [Call("recv", source, size) for size in room]]))
+
+    assert one_way(8, 16, room=(8, 16)) == []
+    assert one_way(8, 16, room=(8, 24)) == [(0, 1, 16, 24)]
+    assert one_way(8, 16, room=(4, 16)) == [(0, 1, 8, 4)]
+    assert one_way(8, room=(4,), source=None) == []  # from whoever comes first
+
+
+def test_only_what_is_sent_counts_as_bytes():
+    assert bytes_sent([send(1), recv(1), send(2), Call("all_reduce", None, 64)]) == 16

@@ -13,7 +13,10 @@ def step(worker, waits):
         watch.mark("gradient", "weight")
         work = dist.all_reduce(gradient, async_op=True)
         early = gradient.tolist()
-        if waits:
+        if waits == "polls":
+            while not work.is_completed():
+                pass
+        elif waits:
             work.wait()
         dist.broadcast(torch.zeros(2), 0)
     result = {
@@ -40,6 +43,12 @@ def test_a_sum_reaches_its_buffer_with_the_wait():
             ("message", "broadcast", 8),
         ]
         assert run["since"] == ["message", "wait", "message"]
+
+
+def test_a_sum_that_is_complete_has_reached_its_buffer():
+    for run in launch(step, 2, device="cpu", waits="polls"):
+        assert run["late"] == 3 * [3.0]
+        assert run["unwaited"] == 0
 
 
 def test_without_a_wait_the_old_numbers_stay():

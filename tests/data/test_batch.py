@@ -70,6 +70,13 @@ def test_random_targets_are_the_next_tokens():
     assert not torch.equal(batch.tokens, random_batch(4, 4, 6, vocab=11).tokens)
 
 
+def test_the_share_of_ignored_targets_is_the_probability_given():
+    batch = random_batch(0, sequences=50, length=200, ignored=0.25)
+    share = 1 - batch.counted() / batch.targets.numel()
+    assert share == pytest.approx(0.25, abs=0.02)  # 4.6 standard errors
+    assert len(set(map(tuple, batch.tokens.tolist()))) == 50
+
+
 @pytest.mark.parametrize("length", [3, 8, 9])
 def test_counted_targets_of_a_copy_stand_in_the_word_before(length):
     batch = copying_batch(0, sequences=5, length=length, vocab=9)
@@ -78,6 +85,16 @@ def test_counted_targets_of_a_copy_stand_in_the_word_before(length):
     assert (targets[:, :half] == IGNORED).all()
     assert torch.equal(targets[:, half : 2 * half], tokens[:, :half])
     assert batch.counted() == 5 * (length - half)
+    assert tokens[:, :half].min() > 0
+    assert (tokens[:, half] == 0).all()
+
+
+def test_copies_differ_by_row_and_seed():
+    tokens = copying_batch(0, sequences=20, length=30, vocab=9).tokens
+    assert len(set(map(tuple, tokens.tolist()))) == 20
+    assert set(tokens.flatten().tolist()) == set(range(9))
+    assert torch.equal(tokens, copying_batch(0, 20, 30, vocab=9).tokens)
+    assert not torch.equal(tokens, copying_batch(1, 20, 30, vocab=9).tokens)
 
 
 @pytest.mark.parametrize("odd", [{"length": 2, "vocab": 9}, {"length": 5, "vocab": 1}])

@@ -119,6 +119,24 @@ def test_a_stream_cut_short_is_found():
         file.truncate(10)
     with pytest.raises(OSError, match=r"has 10 bytes, and should have \d+: remove"):
         pack(TEXTS, 4)
+    (blocks.path / "tokens.bin").write_bytes(bytes(len(STREAM) + 1))
+    with pytest.raises(OSError, match=rf"and should have {len(STREAM)}: remove"):
+        pack(TEXTS, 4)
+
+
+def test_a_corpus_is_read_again_when_its_fingerprint_changes(monkeypatch):
+    """Until then it is not read at all: its tokens are there."""
+    found, mark = [("a", "one")], ["1"]
+    monkeypatch.setattr("helpers.data.blocks.documents", lambda *which: iter(found))
+    monkeypatch.setattr("helpers.data.blocks.fingerprint", lambda *which: mark[0] * 64)
+    first = pack("python", 2)
+    found[:] = [("a", "another")]
+    assert pack("python", 2).path == first.path
+    mark[0] = "2"
+    again = pack("python", 2)
+    assert again.about["bytes"] == len("another")
+    assert bytes(again.batch([0]).tokens[0].tolist()) == b"an"
+    assert bytes(pack("python", 2).batch([1]).tokens[0].tolist()) == b"ot"
 
 
 def test_opening_imports_nothing_that_costs_seconds():

@@ -39,6 +39,8 @@ def test_an_entry_is_written_once(own_cache):
     assert kept("a", write) == kept("a", write) == kept("a") == own_cache / "a"
     assert (own_cache / "a" / "x").read_text() == "1"
     assert len(calls) == 1
+    assert calls[0].parent == own_cache  # of one file system: a rename there is atomic
+    assert calls[0].name.startswith(".")
 
 
 def test_an_entry_that_fails_leaves_nothing(own_cache):

@@ -95,6 +95,21 @@ def test_a_fingerprint_changes_with_a_file_that_is_read(tmp_path, monkeypatch):
     assert fingerprint("python", "train") == before
     (tmp_path / "json.py").write_text("x = 2\n")
     assert fingerprint("python", "train") != before
+    before = fingerprint("python", "train")
+    (tmp_path / "pydoc_data/topics.py").write_text("x = 20\n")
+    assert fingerprint("python", "train") != before
+
+
+def test_a_fingerprint_changes_with_the_release_and_with_the_reader(tmp_path, monkeypatch):
+    names = "python", "wikitext"
+    before = {name: fingerprint(name, "train") for name in names}
+    assert len(set(before.values())) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "version", "4.0")
+        assert fingerprint("python", "train") != before["python"]
+    (tmp_path / "corpus.py").write_text("# reads otherwise\n")
+    monkeypatch.setattr("helpers.data.corpus.__file__", str(tmp_path / "corpus.py"))
+    assert all(fingerprint(name, "train") != before[name] for name in names)
 
 
 def test_source_is_read_in_its_own_encoding(tmp_path, monkeypatch):

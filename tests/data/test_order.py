@@ -51,6 +51,12 @@ def test_epochs_and_seeds_differ():
     assert len({tuple(batch) for batch in batches}) == len(batches)
 
 
+def test_every_bit_of_a_seed_counts():
+    seeds = [0, *(2**bit for bit in range(64)), -1, -2]
+    orders = {tuple(Order(50, batch=50, seed=seed).global_batch(0).tolist()) for seed in seeds}
+    assert len(orders) == len(seeds)
+
+
 def test_unshuffled_samples_stand_in_a_row():
     order = Order(samples=5, batch=3, shuffle=False)
     assert [order.global_batch(k).tolist() for k in range(3)] == [[0, 1, 2], [3, 4, 0], [1, 2, 3]]

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import pickle
 
@@ -68,8 +69,20 @@ def test_it_travels_and_is_the_same_each_time_it_is_learnt(bpe):
     again = train_bpe(datasets.Dataset.from_dict({"text": TEXTS}), 280)
     there = pickle.loads(pickle.dumps(bpe))
     assert there.digest == again.digest == bpe.digest
+    assert bpe.digest == hashlib.sha256(bpe.json.encode()).hexdigest()
     assert there.encode(TEXTS[1]).tolist() == bpe.encode(TEXTS[1]).tolist()
     assert train_bpe(TEXTS, 270).digest != bpe.digest
+
+
+@pytest.mark.parametrize(("vocab", "dtype"), [(2**16, np.uint16), (2**16 + 1, np.uint32)])
+def test_numbers_are_as_wide_as_the_vocabulary(vocab, dtype):
+    from tokenizers import Tokenizer, models
+
+    words = {str(i): i for i in range(vocab - 1)} | {BPETokens.END: vocab - 1}
+    tokens = BPETokens(Tokenizer(models.WordLevel(words, unk_token="0")).to_str())
+    [stream] = tokens.stream(["7"])
+    assert stream.dtype == tokens.encode("7").dtype == dtype
+    assert stream.tolist() == [7, vocab - 1]
 
 
 def test_vocabularies_that_cannot_be_are_refused():

@@ -1,7 +1,6 @@
 """The step's order, and each seam on its own, compared with one process."""
 
 import math
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -60,11 +59,10 @@ def test_a_mesh_of_other_axes_too_shares_the_batches():
     assert twin(Recipe(), workers=2, layout={"tp": 2})
 
 
-def diary(worker, micro_batches, recompute="none"):
+def diary(worker, micro_batches):
     torch.set_num_threads(1)
     mesh = make_mesh(Layout(dp=worker.world_size))
-    config = replace(TINY, recompute=recompute)
-    trainer = Recipe(owner=Diary)(config, 0, mesh, micro_batches=micro_batches)
+    trainer = Recipe(owner=Diary)(TINY, 0, mesh, micro_batches=micro_batches)
     trainer.owner.log.clear()
     trainer.step(random_batch(worker.rank, 4, 8, 32), lr=0.25)
     step = list(trainer.owner.log)
@@ -97,16 +95,6 @@ def test_the_order_of_a_step(micro_batches):
     ends = [entry for entry in log if entry[0] == "after"]
     assert all(here for *_, here in ends[len(order) : 2 * len(order)])
     assert [entry[:2] for entry in run["evaluate"]] == forward
-
-
-@pytest.mark.parametrize("recompute", ["selective", "full"])
-def test_a_recomputed_forward_belongs_to_the_backward(recompute):
-    plain, again = (
-        launch(diary, 1, device="cpu", micro_batches=2, recompute=kind)[0]["step"]
-        for kind in ("none", recompute)
-    )
-    told = [[entry for entry in log if entry[0] in ("before", "after")] for log in (plain, again)]
-    assert told[0] == told[1]
 
 
 def poisoned(worker, precision, bad):

@@ -15,7 +15,7 @@ def axes_of(figure, **labels):
 def test_a_line_chart():
     figure = Figure()
     axes = axes_of(figure, title="loss falls", xlabel="step", ylabel="$L_{mean}$", yscale="log")
-    axes.plot([0, 10], [2.34567, 1.0], label="ours")
+    axes.plot([0, 4, 10], [2.34567, 7.0, 1.0], label="ours")
     axes.plot([0, 10], [3.0, float("nan")], label="theirs")
     axes.axvline(3, label="_guide")
     text = describe(figure)
@@ -24,6 +24,7 @@ def test_a_line_chart():
     assert ", logarithmic)" in text
     assert "ours, 2.3 at 0 to 1 at 10" in text
     assert "theirs, 3 at 0" in text
+    assert "theirs, 3 at 0 to" not in text  # its only number
     assert "guide" not in text
     assert "2.34" not in text
 

@@ -59,7 +59,8 @@ def named(axes):
 
 
 @pytest.mark.parametrize(
-    ("values", "log"), [({}, False), ({"a": 0}, True), ({"a": {"b": -1}}, True)]
+    ("values", "log"),
+    [({}, False), ({"a": 0}, True), ({"a": 1, "b": 0}, True), ({"a": {"b": -1}}, True)],
 )
 def test_what_cannot_be_drawn(values, log):
     with pytest.raises(ValueError, match=r"no values|positive"):

@@ -20,6 +20,20 @@ def test_lines_and_labels():
     assert repr(picture) == "Lines of equal value, 1, 2, over C and N."
 
 
+def test_each_axis_has_its_own_scale():
+    for log, scales in (("x", ("log", "linear")), ("y", ("linear", "log"))):
+        axes = plots.contours(X, Y, VALUES, levels=[1], log=log).axes[0]
+        assert (axes.get_xscale(), axes.get_yscale()) == scales
+
+
+def test_a_level_at_the_end_is_a_point_and_no_line():
+    ends = [VALUES.min(), VALUES.max()]
+    picture = plots.contours(X, Y, VALUES, levels=[*ends, 1])
+    assert picture.axes[0].collections[0].levels.tolist() == [1]
+    with pytest.raises(ValueError, match="no level lies between"):
+        plots.contours(X, Y, VALUES, levels=ends)
+
+
 def test_no_level():
     with pytest.raises(ValueError, match="no level lies between 0 and 3"):
         plots.contours(X, Y, VALUES, levels=[5])

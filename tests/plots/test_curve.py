@@ -94,6 +94,12 @@ def test_ticks_and_guides():
     assert [30, 30] in [list(line.get_xdata()) for line in axes.lines]
     assert [60, 60] in [list(line.get_ydata()) for line in axes.lines]
     assert axes.get_xlim() == (1, 2000)
+    axes.figure.draw_without_rendering()
+    frame = axes.get_window_extent()
+    for label in axes.texts:  # inside, at the top; or at the right, above its line
+        box = label.get_window_extent()
+        assert frame.y0 < box.y0 < box.y1 <= frame.y1
+        assert frame.x0 < box.x0 < box.x1 <= frame.x1
 
 
 def test_panels():
@@ -109,9 +115,11 @@ def test_panels():
 
 
 def test_the_callers_style_stays():
-    before = dict(matplotlib.rcParams)
-    plots.curves(DATA)._repr_png_()
-    assert dict(matplotlib.rcParams) == before
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # whatever another test has left behind
+        before = dict(matplotlib.rcParams)
+        plots.curves(DATA)._repr_png_()
+        assert dict(matplotlib.rcParams) == before
 
 
 @pytest.mark.parametrize("name", plots.__all__)

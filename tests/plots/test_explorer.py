@@ -50,6 +50,14 @@ def test_a_slider_redraws(explorer):
     assert shown(widget)[0] == first
 
 
+def test_an_alternative_text_is_text():
+    def draw(size):
+        return plots.bars({"size": size}, alt='"a" <b> & c')
+
+    widget = Explorer(draw, {"size": [1, 2]}).widget()
+    assert shown(widget)[1] == "&quot;a&quot; &lt;b&gt; &amp; c"
+
+
 def test_a_picture_is_drawn_once(explorer):
     size = explorer.widget().children[0]
     size.value, size.value = 3, 2

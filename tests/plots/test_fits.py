@@ -33,7 +33,7 @@ def test_ways_have_colours_of_their_own():
     assert len({line.get_color() for line in lines}) == 2
 
 
-@pytest.mark.parametrize("sizes", [{}, {"a": {}}, {"a": {1: 0.0}}])
+@pytest.mark.parametrize("sizes", [{}, {"a": {}}, {"a": {1: 0.0}}, {"a": {1: 1e9, 2: 0.0}}])
 def test_what_cannot_be_drawn(sizes):
     with pytest.raises(ValueError, match="positive"):
         plots.what_fits(sizes)

@@ -20,6 +20,9 @@ def test_each_picture_has_its_place():
     for gap in (sheet[2], sheet[:, 4], sheet[3:, 10:]):
         assert np.isnan(gap).all()
     assert axes.images[0].get_clim() == (0, 1)  # grey values keep their meaning
+    white, black = axes.images[0].cmap([0.0, 1.0])[:, :3]
+    assert white.min() > 0.99
+    assert black.max() < 0.01
     labels = {
         t.get_text(): y for t, y in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)
     }

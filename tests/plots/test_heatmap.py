@@ -23,6 +23,17 @@ def test_cells_numbers_and_cuts():
     assert repr(picture) == "A heat map of 2 rows and 4 columns, colours from 0 to 7 (row)."
 
 
+def test_limits_are_the_first_and_the_last_colour():
+    for limits, expected in (((0, 10), (0, 10)), ((None, 5), (1, 5)), ((None, None), (1, 2))):
+        image = plots.heat([[1.0, 2.0]], limits=limits).axes[0].images[0]
+        assert image.get_clim() == expected
+
+
+def test_cuts_lie_between_rows():
+    axes = plots.heat(torch.zeros(6, 2), cut_rows=2).axes[0]
+    assert [list(line.get_ydata()) for line in axes.lines] == [[1.5, 1.5], [3.5, 3.5]]
+
+
 @pytest.mark.parametrize("rows", [[], [1, 2], [[]]])
 def test_what_cannot_be_drawn(rows):
     with pytest.raises(ValueError, match="matrix"):

@@ -27,6 +27,12 @@ def test_colours_tell_the_owner():
     assert colors == [RANK_COLORS[rank] for rank in (0, 1, 1, 0)]
 
 
+def test_each_value_has_its_own_owner():
+    figure = holdings({"gathered": [[1, 2], [1, 2]]}, owners={"gathered": [[0, 1], [0, 1]]})
+    colors = [matplotlib.colors.to_hex(box.get_facecolor()) for box in boxes(figure)]
+    assert colors == [RANK_COLORS[rank] for rank in (0, 1, 0, 1)]
+
+
 def test_values_of_many_owners_are_grey():
     figure = holdings({"before": [[1], [2]], "sum": [[3], [3]]})
     assert {matplotlib.colors.to_hex(b.get_facecolor()) for b in boxes(figure)[2:]} == {"#dddddd"}

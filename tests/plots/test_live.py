@@ -12,6 +12,8 @@ def test_bars():
     assert page.count("<tr>") == 3
     assert "width:50%" in page
     assert "10/10" in page
+    ranks = [page.index(f"rank {rank}") for rank in (2, 0, 1)]
+    assert ranks == sorted(ranks)  # by label, then by rank
 
 
 def test_an_empty_loop_has_a_full_bar_of_nothing():

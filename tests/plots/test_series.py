@@ -11,6 +11,8 @@ FRAME = pd.DataFrame({"step": [0, 1, 0, 1], "rank": [0, 0, 1, 1], "loss": [4.0, 
 def test_a_frame_by_rank():
     found = named_series(FRAME, x="step", y="loss", by="rank")
     assert found == {"rank 0": ([0, 1], [4.0, 3.0]), "rank 1": ([0, 1], [5.0, 2.0])}
+    upside_down = named_series(FRAME[::-1], x="step", y="loss", by="rank")
+    assert list(upside_down) == ["rank 0", "rank 1"]
 
 
 def test_a_frame_of_columns_over_its_index():
@@ -44,6 +46,7 @@ def test_one_sequence_has_no_name():
     [
         ({}, None, "no series"),
         ({"a": [1, 2, 3]}, [1, 2], "series 'a' has 2 x values and 3 y values"),
+        ({"a": [1, 2]}, [1, 2, 3], "series 'a' has 3 x values and 2 y values"),
         ({"f": abs}, None, "series 'f' is a function"),
     ],
 )

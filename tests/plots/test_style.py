@@ -1,5 +1,6 @@
 """One colour has one meaning, colours of a family stay apart, and nobody else's style changes."""
 
+import contextlib
 import itertools
 
 import matplotlib
@@ -93,15 +94,20 @@ def test_the_source_gives_mark_and_line():
     assert style.look("measuredness", 3) == style.look("", 3)
 
 
-def test_the_style_ends_with_its_block():
-    before = dict(matplotlib.rcParams)
-    with style.course_style():
-        assert matplotlib.rcParams["axes.spines.top"] is False
-    assert dict(matplotlib.rcParams) == before
-
-
 def test_shades_run_from_dark_to_light_and_stay_on_paper():
     light = [lab(color, "all cones")[0] for color in style.shades(6)]
     assert light == sorted(light)
     assert light[-1] < 85
+    assert light[-1] > 75  # the whole range is used
     assert len(style.shades(1)) == 1
+
+
+def test_the_callers_settings_come_back():
+    """Also where an error ends the block, and where another test has left settings behind."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        before = dict(matplotlib.rcParams)
+        with contextlib.suppress(KeyError), style.course_style():
+            assert matplotlib.rcParams["axes.spines.top"] is False
+            raise KeyError
+        assert dict(matplotlib.rcParams) == before

@@ -110,6 +110,18 @@ def test_thousands_of_boxes_are_few_artists():
     assert len(figure._repr_png_()[0]) < 60_000
 
 
+def test_ends_that_differ_by_rounding_do_not_overlap():
+    boxes = [Box(lane="a", start=0.1, duration=0.2), Box(lane="a", start=0.3, duration=1)]
+    assert boxes[0].end > boxes[1].start
+    assert stack(boxes) == ([0, 0], 1)
+    assert stack([Box(lane="a", start=0, duration=1.001), boxes[1]])[1] == 2
+
+
+def test_a_range_stands_above_what_begins_with_it():
+    boxes = [Box(lane="a", start=0, duration=1), Box(lane="a", start=0, duration=5)]
+    assert stack(boxes) == ([1, 0], 2)
+
+
 spans = st.tuples(st.integers(0, 20), st.integers(1, 6))
 
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.plots.traffic_diff import COLORS, traffic_diff
+from helpers.plots.traffic_diff import BAR, COLORS, traffic_diff
 
 
 def message(phase, during, kind, layers, wire):
@@ -31,6 +31,7 @@ def test_bars_and_labels():
     (axes,) = picture.axes
     bars = [(int(p.get_x()), p.get_y(), p.get_width()) for p in axes.patches]
     longest = max(width for *_, width in bars)
+    assert longest == pytest.approx(BAR)
     assert [round(width / longest * 60) for *_, width in bars] == [40, 20, 20, 8, 60, 40, 60]
     assert [column for column, *_ in bars] == [0, 0, 0, 0, 1, 1, 1]
     rows = [y for _, y, _ in bars[:4]]
@@ -51,6 +52,14 @@ def test_bars_and_labels():
     assert key == ["parameters", "gradients", "other"]
     assert len(set(COLORS.values())) == 4
     assert "ours: 88 bytes in 4 messages; theirs: 160 bytes in 4 messages" in repr(picture)
+
+
+def test_the_backward_goes_through_the_layers_in_reverse():
+    names = [(phase, layer) for phase in ("backward", "forward") for layer in ("a", "b")]
+    sent = [message(phase, layer, "gradients", {layer: 8.0}, 8.0) for phase, layer in names]
+    (axes,) = traffic_diff({"ours": sent}, ["a", "b"]).axes
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["forward a", "forward b", "backward b", "backward a"]
 
 
 def test_nothing_to_draw():

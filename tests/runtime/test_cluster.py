@@ -1,5 +1,6 @@
 """Ranks that live on between calls."""
 
+import linecache
 import os
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.runtime.cluster import Cluster
+from helpers.runtime.cluster import Cluster, cell_sources, environ_changes
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.worker import Worker
 
@@ -133,6 +134,44 @@ def test_a_call_that_cannot_be_is_refused_here(fn, kwargs, words):
         cluster.run(fn, **kwargs)
     assert words in str(error.value)
     assert cluster.processes is None  # no rank was started for it
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 0.0, float("nan")])
+def test_a_timeout_that_is_none_is_refused_here(timeout):
+    with pytest.raises(ValueError, match="timeout must be positive"):
+        Cluster(1, timeout=timeout)
+    with Cluster(1) as cluster:
+        with pytest.raises(ValueError, match="timeout must be positive"):
+            cluster.run(len, timeout=timeout)
+        with pytest.raises(TypeError, match="a number of seconds"):
+            cluster.run(len, timeout=True)
+        assert cluster.processes is None
+
+
+def test_what_changed_in_the_environment(monkeypatch):
+    monkeypatch.setenv("HELPERS_SAME", "1")
+    monkeypatch.setenv("HELPERS_OTHER", "1")
+    before = dict(os.environ) | {"HELPERS_GONE": "1"}
+    assert environ_changes(before) == {"HELPERS_GONE": None}
+    monkeypatch.setenv("HELPERS_OTHER", "2")
+    monkeypatch.setenv("HELPERS_NEW", "3")
+    changes = environ_changes(before)
+    assert changes == {"HELPERS_GONE": None, "HELPERS_OTHER": "2", "HELPERS_NEW": "3"}
+
+
+def test_the_text_of_cells_travels_and_no_file(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text("x = 1\n")
+    linecache.getline(str(file), 1)
+    linecache.cache["<a cell>"] = (12, None, ["y = 1\n", "z = 2\n"], "<a cell>")
+    linecache.cache["<not read yet>"] = (lambda: "",)
+    try:
+        found = cell_sources()
+    finally:
+        del linecache.cache["<a cell>"], linecache.cache["<not read yet>"]
+    assert found["<a cell>"] == "y = 1\nz = 2\n"
+    assert str(file) not in found
+    assert "<not read yet>" not in found
 
 
 def test_a_builtin_without_a_signature_can_be_called():

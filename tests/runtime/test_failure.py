@@ -79,6 +79,39 @@ def test_the_same_failure_everywhere_is_told_once():
     assert str(error).endswith("ranks 1, 2, 3 failed the same way")
 
 
+def test_another_message_is_another_failure():
+    failures = [Failure(rank=r, when=r, kind="ValueError", message=f"no {r}") for r in range(2)]
+    error = blame(failures, {0: "", 1: ""}, {})
+    assert error.others == {1: "failing too: raised ValueError: no 1"}
+    assert "the same way" not in str(error)
+
+
+def test_a_death_comes_with_its_last_stack_and_is_nobody_s_equal():
+    failures = [
+        Failure(rank=1, when=2, status=-11, hint="its own advice"),
+        Failure(rank=0, when=1, kind="ValueError", message="no"),
+    ]
+    error = blame(failures, {0: "", 1: ""}, {1: dump(line=7)})
+    assert (error.rank, error.kind) == (1, "died")
+    assert error.traceback == (
+        'Its last Python stack (most recent call last):\n  File "/x/cell.py", line 7, in train'
+    )
+    assert error.others == {0: "failing too: raised ValueError: no"}
+    assert error.note == "its own advice"
+
+
+def test_the_cause_is_the_rank_s_own_exception():
+    told = {"rank": 0, "when": 0, "kind": "KeyError", "message": "'x'", "hint": "look there"}
+    failures = [Failure(**told, exception=pickle.dumps(KeyError("x")))]
+    failures += [Failure(**told | {"rank": 1, "when": 1})]
+    error = blame(failures, {0: "", 1: ""}, {})
+    assert type(error.__cause__) is KeyError
+    assert error.__cause__.args == ("x",)
+    assert error.note == "look there\nrank 1 failed the same way"
+    lost = blame([Failure(**told, exception=b"not a pickle")], {0: ""}, {})
+    assert lost.__cause__ is None
+
+
 def test_a_hang_names_the_odd_one_out():
     waiting, busy = dump(inside="all_reduce"), dump(line=7)
     error = blame_hang(5, {0: "", 1: "", 2: ""}, {0: waiting, 1: busy, 2: waiting})
@@ -99,6 +132,29 @@ def test_a_hang_in_different_collectives():
     assert error.rank is None
     assert "different collectives" in str(error).split("\n")[0]
     assert "debug=True" in str(error)
+
+
+def test_a_hang_in_one_collective():
+    """Nobody is to blame where all wait for the same; or some for those that have returned."""
+    together = blame_hang(5, {0: "", 1: ""}, dict.fromkeys(range(2), dump(inside="all_reduce")))
+    assert str(together).split("\n")[0] == "no sign of life from any rank for 5 s: a hang"
+    assert "Different collectives" in together.note
+    left = blame_hang(5, {0: "done", 1: ""}, {1: dump(inside="all_reduce")})
+    assert "for others that have returned" in str(left).split("\n")[0]
+    assert "rank 0 was done" in left.traceback
+    assert (together.first, left.first) == (0, 1)  # what a debugger enters
+    busy = blame_hang(5, {0: "", 1: ""}, dict.fromkeys(range(2), dump()))
+    assert str(busy).split("\n")[0] == "no sign of life from any rank for 5 s: a hang"
+    assert "timeout=" in busy.note
+    assert "Different collectives" not in busy.note
+
+
+def test_a_proved_hang_blames_nobody_and_asks_for_no_patience():
+    error = blame_hang("a proof", {0: "", 1: ""}, {0: dump(inside="send"), 1: dump(line=7)})
+    assert str(error).startswith("a proof\n")
+    assert error.rank is None
+    assert error.note.startswith("Different collectives")
+    assert blame_hang("a proof", {0: ""}, {0: dump()}).note == ""
 
 
 def test_errors_travel_with_their_attributes():

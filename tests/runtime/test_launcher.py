@@ -3,6 +3,7 @@
 There is no Slurm here: srun is simulated by the variables that it sets.
 """
 
+import socket
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -147,6 +148,21 @@ def test_another_launcher_inside_a_rank_makes_ranks():
     assert told({**again, INSIDE: mark(TORCHRUN)})[0] == "torchrun"
 
 
+@pytest.mark.parametrize("port", ["PMI_PORT", "PMI_FD"])
+def test_each_mpiexec_is_another_start(port):
+    """So a mark of one is no mark of the other."""
+    one, other = {**HYDRA, port: "node1:4000"}, {**HYDRA, port: "node1:4001"}
+    assert place(one).start != place(other).start
+    assert place({**other, INSIDE: mark(one)})
+    assert place({**one, "PMI_RANK": "3"}).start != place(one).start
+
+
+def test_each_job_of_slurm_meets_elsewhere():
+    ports = {place({**SRUN, "SLURM_JOB_ID": str(1234 + job)}).port for job in range(20)}
+    assert len(ports) == 20
+    assert place({**SRUN, "SLURM_JOB_ID": "1235"}).start != place(SRUN).start
+
+
 def test_slurm_says_where_to_meet():
     p = place(SRUN)
     assert p.address == "gpu03"
@@ -172,6 +188,15 @@ def test_slurm_says_where_to_meet():
 )
 def test_first_of_slurms_machines(nodes, first):
     assert first_host(nodes) == first
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the look-up is Linux's")
+def test_the_interface_is_the_one_with_the_address(monkeypatch):
+    """In any order of the interfaces: the first one may have another address."""
+    every = socket.if_nameindex()
+    for order in (every, every[::-1]):
+        monkeypatch.setattr(socket, "if_nameindex", lambda order=order: order)
+        assert launcher.interface_towards("127.0.0.1", 80) == "lo"
 
 
 names = st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True)

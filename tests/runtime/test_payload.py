@@ -119,6 +119,9 @@ def test_large_data_is_not_pickled():
 def test_a_small_view_does_not_take_all_of_its_memory_along():
     parcel = pack(torch.zeros(100 * MEGABYTE)[5:9])
     assert sum(parcel.sizes) < INLINE
+    parcel = pack(torch.zeros(10 * MEGABYTE)[:MEGABYTE])
+    parcel.close()
+    assert sum(parcel.sizes) < 5 * MEGABYTE  # 4 of it are the view
 
 
 def test_a_large_pickle_needs_no_room_in_the_socket():
@@ -137,6 +140,14 @@ def test_a_full_memory_leaves_no_descriptor_open(monkeypatch):
     with pytest.raises(OSError, match="no space left"):
         pack(torch.zeros(100_000))
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_written_in_slices_is_whole(monkeypatch):
+    """A system writes 2 GiB at most in one call, and may always write less than it was given."""
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, part, at: write(fd, part[:70_000], at))
+    tensor = torch.arange(100_000.0)
+    assert torch.equal(travel({"x": tensor})["x"], tensor)
 
 
 def test_packing_leaves_no_descriptor_open():

@@ -86,6 +86,8 @@ def test_tensors_and_tuples_become_lists(tmp_path):
         "shape": (2, 3),
     }
     Runs([result]).save(tmp_path / "runs.json")
+    assert (tmp_path / "runs.json").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["runs.json"]
     assert same(
         load_runs(tmp_path / "runs.json").results,
         [

@@ -37,6 +37,25 @@ def test_a_point_without_a_step_counts_by_itself():
     for value in (3.0, 2.0):
         s.point({"rank": 0, "loss": value})
     assert s.curves[0] == ([0, 1], [3.0, 2.0])
+    for step in (10, 20):
+        s.point({"rank": 1, "loss": 1.0, "step": step})
+    assert s.curves[1] == ([10, 20], [1.0, 1.0])
+
+
+def test_a_line_comes_from_time_to_time_and_always_the_last(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(screen.time, "monotonic", lambda: now[0])
+    panel = screen.LinePanel()
+    for done in range(50):  # 0.1 s apart
+        panel.bars({("train", 0): (done, 50)}, last=False)
+        panel.curve("loss", {0: ([done], [1.0])}, last=False)
+        now[0] += 0.1
+    panel.bars({("train", 0): (50, 50)}, last=True)
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line for line in lines if line.startswith("train")]
+    assert len(shown) == 3 + 1  # at 0, 2 and 4 s, and the last
+    assert shown[-1] == "train rank 0: 50/50"
+    assert len(lines) == len(shown) + 3
 
 
 def test_drawing_takes_a_share_of_the_time_at_most(monkeypatch):

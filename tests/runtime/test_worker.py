@@ -11,7 +11,7 @@ import torch
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
-from helpers.runtime.worker import seed_differently
+from helpers.runtime.worker import plain, seed_differently
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +63,22 @@ def test_what_log_does_not_take(values, kind, said):
         launch(lambda worker: worker.log(**values), workers=1)
     assert kind in str(caught.value)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "one", [np.float32(0.5), np.array([0.5]), np.array(0.5), torch.tensor([[0.5]]), np.int64(3)]
+)
+def test_one_number_is_logged_as_a_number(one):
+    found = plain("loss", one)
+    assert type(found) in (int, float)
+    assert found == float(one.reshape(-1)[0])
+
+
+def test_log_is_no_place_for_nothing_or_much():
+    assert plain("loss", None) is None
+    for many in (torch.empty(0), np.empty(0), np.ones(2)):
+        with pytest.raises(TypeError, match="takes numbers and words"):
+            plain("loss", many)
 
 
 @pytest.mark.alone

@@ -148,6 +148,7 @@ N, D = np.logspace(7, 10, 24), np.logspace(9, 11.5, 24)
         (runs_of(np.repeat([1e8, 1e9], 12), D), "2 sizes of params"),
         (runs_of(N, 1e10), "1 sizes of tokens"),
         (runs_of(N[::6], D[::6]), "only 4 runs for five numbers"),
+        (runs_of(N[::5], D[::5]), "only 5 runs for five numbers"),
         (runs_of(N, 20 * N), "do not distinguish|a limit is reached"),
         (runs_of(N, D[::-1], noise=0.5), "standard error|a limit is reached"),
     ],
@@ -167,6 +168,45 @@ def test_minima_that_tie_are_doubted():
     loss = 1.7 + 400 / size**0.34
     with pytest.warns(NotIdentified, match="tie|distinguish|limit"):
         fit_chinchilla(size, size, loss, starts=FEW)
+
+
+def best_of(runs):
+    """The objective of these runs, and the point of BESIROGLU, with its residuals."""
+    problem = Objective.of(*runs, 1e-3)
+    law = BESIROGLU
+    theta = np.array([math.log(law.A), math.log(law.B), math.log(law.E), law.alpha, law.beta])
+    return problem, theta, problem._residuals(problem.inward(theta[None]))[0][0]
+
+
+def test_two_minima_of_one_height_tie(sweep):
+    runs = sweep(0, runs=60)
+    problem, theta, _ = best_of(runs)
+    both = np.stack([theta, theta + [0, 0, 0, 0.1, 0]])
+    found = {
+        far: list(chinchilla.find_doubts(problem, *runs[:2], both, heights, [0, 0]))
+        for far, heights in ((0.0, np.array([1, 1])), (1e-3, np.array([1, 1.001])))
+    }
+    assert any("minima tie: a = 0.513 and 0.450" in doubt for doubt in found[0.0])
+    assert found[1e-3] == []
+
+
+def test_an_error_of_more_than_half_is_a_doubt(sweep):
+    problem, theta, r = best_of(sweep(0, runs=60))
+    errors = chinchilla.standard_errors(problem, theta, r)
+    for share, doubts in ((0.45, 0), (0.55, 1)):
+        larger = r * share * theta[3] / errors[0]  # the errors are proportional to the residuals
+        found = [d for d in chinchilla.flatness(problem, theta, larger) if d.startswith("alpha")]
+        assert len(found) == doubts
+
+
+def test_a_bootstrap_takes_the_lowest_of_its_ends(sweep):
+    """The first start has no term of A, and never gets one."""
+    problem, theta, _ = best_of(sweep(0, runs=60))
+    without = theta - np.array([1000.0, 0, 0, 0, 0])
+    again, _ = chinchilla.resampled(
+        problem, np.stack([without, theta]), np.ones(2), 3, 0, lambda done: None
+    )
+    assert again[:, 0] == pytest.approx([theta[0]] * 3, rel=0.3)
 
 
 def test_a_fit_without_an_optimum_says_so():

@@ -1,7 +1,8 @@
+import numpy as np
 import pytest
 
 from helpers.models.config import GPTConfig
-from helpers.scaling.counting import Family, bent_exponent, counts
+from helpers.scaling.counting import Family, bent_exponent, counts, kaplan_optimal
 from helpers.scaling.law import BESIROGLU, HOFFMANN_UNROUNDED
 
 
@@ -11,6 +12,7 @@ def test_gpt2_small_is_counted_both_ways():
     assert found.total == 124_439_808
     assert found.non_embedding == 12 * 12 * 768**2
     assert found.six_total == 6 * found.total
+    assert found.six_non_embedding == 6 * found.non_embedding
     assert found.exact > found.six_non_embedding  # the head and attention cost FLOPs too
 
 
@@ -34,6 +36,15 @@ def test_leaving_the_embeddings_out_raises_the_exponent(law):
     assert bent_exponent(law, Family(), 1e15, 1e16) == pytest.approx(true, abs=5e-3)
     none = Family(vocab=1, context=1)
     assert bent_exponent(law, none, 1e9, 1e11) == pytest.approx(true, abs=1e-3)
+
+
+@pytest.mark.parametrize("compute", [1e15, 1e21])
+def test_the_budget_buys_tokens_for_the_counted_parameters(compute):
+    """N and C both leave out the embeddings; the loss is that of the whole model."""
+    family, sizes = Family(), np.geomspace(1e2, 1e12, 20_001)
+    losses = BESIROGLU.loss(family.total(sizes), compute / (6 * sizes))
+    found = kaplan_optimal(BESIROGLU, family, compute)
+    assert found == pytest.approx(sizes[np.argmin(losses)], rel=2e-3)
 
 
 def test_sizes_in_the_wrong_order_are_refused():

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from helpers.models.gpt import build
-from helpers.scaling.design import BATCH, BUDGETS, LENGTH, RATES, rate_for, sweep_runs
+from helpers.scaling.design import BATCH, BUDGETS, LENGTH, RATES, REPEATS, rate_for, sweep_runs
 
 
 def test_every_budget_has_six_sizes_and_keeps_to_its_flops():
@@ -18,7 +18,13 @@ def test_every_budget_has_six_sizes_and_keeps_to_its_flops():
             count = sum(p.numel() for p in build(run.config).parameters())
             flops = 6 * count * run.steps * BATCH * LENGTH
             assert flops == pytest.approx(budget, rel=0.01)
-    assert len({run.name for run in sweep_runs(0.1, -0.5)}) == len(sweep_runs(0.1, -0.5))
+    every = sweep_runs(0.1, -0.5)
+    assert len({run.name for run in every}) == len(every)
+    assert [run.budget for run in every] == sorted((run.budget for run in every), reverse=True)
+    repeats = [run for run in every if run.phase == "repeat"]
+    assert {run.seed for run in repeats} == set(range(1, REPEATS))
+    assert len({(run.width, run.layers, run.steps, run.rate) for run in repeats}) == 1
+    assert {run.budget for run in repeats} == {BUDGETS[2]}
 
 
 def test_the_rate_follows_the_vertices_of_the_tuned_widths():

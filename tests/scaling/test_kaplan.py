@@ -57,6 +57,16 @@ def test_fits_give_back_what_made_the_data():
     assert noisy.alpha_D == pytest.approx(0.103, abs=0.005)
 
 
+def test_of_several_starts_the_lowest_end_counts():
+    """x^2 = 1 at both ends, and x = 1 at one of them only."""
+
+    def residuals(x):
+        return np.array([x[0] ** 2 - 1, 0.1 * (x[0] - 1)])
+
+    for starts in ([[-1.0], [1.0]], [[1.0], [-1.0]]):
+        assert kaplan.lowest(residuals, starts) == pytest.approx([1.0])
+
+
 def test_the_critical_batch_is_found_from_steps_at_several_batches():
     """First fit S_min and B_crit to the steps at several batches; then fit the law over losses."""
     rng, batches = np.random.default_rng(0), np.geomspace(1e4, 1e8, 9)
@@ -89,3 +99,6 @@ def test_wrong_input_is_refused():
         kaplan.fit_power_law([5, 5], [1, 2])
     with pytest.raises(ValueError, match="four runs"):
         kaplan.fit_joint([1, 2], [1, 2], [3, 2])
+    for params, tokens in (([5] * 4, [1, 2, 3, 4]), ([1, 2, 3, 4], [5] * 4)):
+        with pytest.raises(ValueError, match="two sizes of params and of tokens"):
+            kaplan.fit_joint(params, tokens, [5, 4, 3, 2])

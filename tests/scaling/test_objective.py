@@ -30,6 +30,12 @@ def test_value_is_the_sum_of_huber_terms(sweep):
     np.testing.assert_allclose(problem.outward(points), THETA, rtol=1e-12, atol=1e-12)
 
 
+def test_one_size_alone_has_no_spread_to_divide_by():
+    problem = Objective.of([1e8, 1e8], [1e9, 1e9], [3.0, 2.9], DELTA)
+    assert np.isfinite(problem.value(problem.inward(THETA))).all()
+    np.testing.assert_allclose(problem.outward(problem.inward(THETA)), THETA, rtol=1e-12)
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.02])
 def test_derivatives_are_those_of_the_value(sweep, noise):
     problem = Objective.of(*sweep(2, runs=40, noise=noise), delta=0.05)

@@ -6,6 +6,7 @@ from helpers.scaling.law import BESIROGLU
 from helpers.scaling.planning import (
     MUENNIGHOFF,
     R_D,
+    R_N,
     best_epochs,
     best_params,
     effective,
@@ -77,6 +78,14 @@ def test_new_data_give_chinchillas_loss_again():
     assert best_params(MUENNIGHOFF, tokens) == pytest.approx(params, rel=1e-9)
     assert repeated_loss(params, tokens, tokens) == pytest.approx(MUENNIGHOFF.loss(params, tokens))
     assert repeated_loss(params, tokens, tokens / 10) > repeated_loss(params, tokens, tokens)
+
+
+def test_surplus_parameters_count_for_less():
+    """R*_N times more parameters than the best number are worth 1 - 1/e of as many."""
+    params, tokens = MUENNIGHOFF.optimal(1e21)
+    worth = params * (1 + R_N * (1 - np.exp(-1)))
+    found = repeated_loss(params * (1 + R_N), tokens, tokens)
+    assert found == pytest.approx(MUENNIGHOFF.loss(worth, tokens), rel=1e-9)
 
 
 def test_with_few_data_the_best_model_is_smaller_and_sees_them_more_often():

@@ -13,17 +13,29 @@ def at_once(monkeypatch):
 @pytest.mark.usefixtures("at_once")
 def test_one_line_is_written_over_and_gone_at_the_end(capsys):
     with progress.shown("starts", 4500, show=True) as tick:
-        tick(1000)
         tick(4500)
+        tick(99)  # the rest of the longer line must go
     written = capsys.readouterr().err.split("\r")
     assert [line.strip() for line in written] == [
         "",
-        "1,000 of 4,500 starts",
         "4,500 of 4,500 starts",
+        "99 of 4,500 starts",
         "",
         "",
     ]
-    assert len(written[-2]) == len("4,500 of 4,500 starts")  # blanks over all of it
+    assert len(written[2]) == len("4,500 of 4,500 starts")
+    assert len(written[-2]) == len("99 of 4,500 starts")  # blanks over all of it
+
+
+def test_it_is_drawn_a_few_times_a_second(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with progress.shown("starts", 9, show=True) as tick:
+        for done in range(9):
+            now[0] = 0.4 * progress.DRAW_SECONDS * done
+            tick(done)
+    lines = [line for line in capsys.readouterr().err.split("\r") if line.strip()]
+    assert lines == ["3 of 9 starts", "6 of 9 starts"]
 
 
 @pytest.mark.usefixtures("at_once")

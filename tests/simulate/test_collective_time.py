@@ -278,6 +278,12 @@ def test_cards_in_shares():
         assert loads(call, 1e9, shared, algorithm) == (inside, twice)
     alone = shared.group(range(0, 64, 8))  # a GPU per node: its like use the other half of the card
     assert loads("all_gather", 8.0, alone, "flat")[1].bytes == 14
+    # 7/8 of a GPU's payload leaves its node; rails: two GPUs on a card; flat: all 8 through one
+    rails, one_card = (loads("all_to_all", 8.0, shared, a)[1] for a in ("rails", "flat"))
+    assert (rails.messages, rails.bytes) == (7, 14)
+    assert (one_card.messages, one_card.bytes) == (56, 56)
+    assert loads("all_to_all", 8.0, alone, "flat")[1].bytes == 14
+    assert loads("send", 8.0, shared, "rails")[1].bytes == 16
 
 
 def test_a_broadcast_by_hand():

@@ -84,6 +84,23 @@ def test_the_ridge_by_hand():
     assert A100.ridge("float32") == pytest.approx(9.56, abs=0.01)
 
 
+def test_every_type_has_its_own_roof():
+    assert A100.attainable(100, "float32") == 19.5e12  # and not the 204e12 of its memory
+    assert A100.attainable(100, "bfloat16") == pytest.approx(203.9e12)
+    assert A100.seconds(19.5e12, 1e9, "float32") == 1
+    assert A100.seconds(312e12, 1e9) == 1
+    assert A100.seconds(1, 2.039e12, "float32") == 1
+
+
+def test_the_network_of_each_chip():
+    """As printed for the machine or the chip, in Gbit/s."""
+    printed = {"A100": 200, "H100": 400, "H200": 400, "TPU v4": None, "TPU v5p": 50}
+    for processor in PROCESSORS:
+        gbit = printed[processor.name]
+        each_way = None if gbit is None else gbit * 1e9 / 8
+        assert processor.network_bytes_per_second_each_way == each_way
+
+
 @given(st.sampled_from(PROCESSORS), st.floats(1e-3, 1e6))
 def test_memory_below_the_ridge_computation_above(processor, intensity):
     got = processor.attainable(intensity)

@@ -56,6 +56,30 @@ def test_a_step_by_hand():
     assert selective.communication == found.communication
 
 
+@pytest.mark.parametrize(
+    ("change", "bytes_of_a_number"),
+    [  # 2 bytes each: forward 10 numbers, backward as many
+        ({}, 20 + 20),
+        ({"recompute": "full"}, 2 * 20 + 20),
+        ({"recompute": "selective"}, 20 + 20),
+        # two masks of a byte each, both ways; backward two gradients more are read and written
+        ({"dropout": 0.1}, 22 + 30),
+        ({"dropout": 0.1, "recompute": "full"}, 2 * 22 + 30),
+    ],
+)
+@pytest.mark.parametrize("sequence", [False, True])
+def test_the_work_between_layers_by_hand(change, bytes_of_a_number, sequence):
+    """10 x 10 tokens of 1000 numbers, through memory of 1 GB/s, in each of two layers."""
+    config = GPTConfig(vocab=100, context=10, width=1000, heads=10, layers=2, **change)
+    cluster = DGX_H100.of(2)
+    found = step(
+        config, sequences=10, tokens=10, topology=cluster, flops_per_second=1e12,
+        memory_bytes_per_second=1e9, sequence=sequence,
+    )  # fmt: skip
+    expected = 2 * 1e5 * bytes_of_a_number / 1e9
+    assert found.between == pytest.approx(expected / (2 if sequence else 1))
+
+
 def test_sequence_parallel_sends_as_much_and_divides_the_rest():
     work = WORK | {"topology": DGX_H100, "flops_per_second": 1e14, "memory_bytes_per_second": 1e12}
     tensor = step(LARGE, **work)

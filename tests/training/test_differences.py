@@ -5,7 +5,13 @@ import math
 import pytest
 import torch
 
-from helpers.training.differences import distance, farthest, ratio
+from helpers.training.differences import (
+    after_a_step,
+    at_the_start,
+    distance,
+    farthest,
+    ratio,
+)
 
 ONE, NAN = torch.tensor([1.0, 2.0]), torch.tensor([1.0, math.nan])
 
@@ -39,6 +45,28 @@ def test_the_distance_of_all_tensors_together():
     ours = {"a": torch.tensor([2.0, 1.0]), "b": torch.tensor([2.0])}
     assert distance(ours, theirs) == pytest.approx(3.0)
     assert math.isnan(distance(ours | {"a": NAN}, theirs))
+
+
+def test_after_a_step_the_parts_are_relative_to_the_twin_s_own():
+    """A strategy that has gone half of the twin's way, with three quarters of its loss."""
+
+    class Trained:
+        def full_state(self):
+            return {"model": {"a": ONE + 1, "b": ONE}}
+
+        def full_gradients(self):
+            return {"a": ONE, "b": ONE + 0.25}
+
+    first, theirs = {"a": ONE, "b": ONE}, {"a": ONE + 2, "b": ONE}
+    twin = (4.0, {"a": ONE, "b": ONE}, theirs)
+    row = after_a_step(3, 5, Trained(), 3.0, first, twin, loaded=True)
+    assert (row.rank, row.step, row.loaded) == (3, 5, True)
+    assert (row.loss, row.relative_loss) == (1.0, 0.25)
+    assert (row.parameter, row.parameter_name, row.relative) == (1.0, "a", 0.5)
+    assert (row.gradient, row.gradient_name) == (0.25, "b")
+    start = at_the_start(0, Trained(), {"a": ONE + 1, "b": ONE + 1})
+    assert (start.step, start.parameter, start.parameter_name) == (-1, 1.0, "b")
+    assert start.relative == pytest.approx((2 / 26) ** 0.5)
 
 
 def test_a_distance_relative_to_the_way():

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from helpers.runtime.cluster import Cluster
+from helpers.runtime.devices import cores
 from helpers.training.farm import FarmError, farm
 
 
@@ -70,17 +71,24 @@ def meet(worker, folder, name, others):
     while len(os.listdir(folder)) < others:
         assert time.monotonic() < end, "alone"
         time.sleep(0.01)
-    return os.getpid()
+    return os.getpid(), torch.get_num_threads()
 
 
-def test_workers_run_at_the_same_time(tmp_path):
+def test_workers_run_at_the_same_time_and_share_the_cores(tmp_path):
     tasks = [{"folder": str(tmp_path), "name": str(i), "others": 2} for i in range(2)]
-    assert len(set(farm(meet, tasks, workers=2))) == 2
+    pids, threads = zip(*farm(meet, tasks, workers=2), strict=True)
+    assert len(set(pids)) == 2
+    assert threads == (max(1, cores() // 2),) * 2
 
 
 def sleeps(worker, seconds):
     time.sleep(seconds)
     return os.getpid()
+
+
+def test_a_task_without_a_sign_of_life_counts_as_hanging():
+    with pytest.raises(FarmError, match="no sign of life"):
+        farm(sleeps, [60], timeout=0.5, retries=0)
 
 
 def test_an_interrupt_stops_all_at_once():

@@ -42,7 +42,7 @@ def test_it_learns_and_logs_every_step():
         batches,
         steps=40,
         schedule=schedule,
-        validation=validation,
+        validation=iter(validation),  # used twice
         validate_every=20,
         flops_per_token=100.0,
         peak=1e9,
@@ -54,6 +54,8 @@ def test_it_learns_and_logs_every_step():
     assert history.column("lr") == [schedule(k) for k in range(40)]
     assert history.column("tokens")[-1] == 40 * 6 * 16
     assert [row["step"] for row in history.rows if "validation" in row] == [19, 39]
+    early, late = history.column("validation")
+    assert 1 < late < early
     assert [row["step"] for row in rows] == [0, 7, 14, 21, 28, 35, 39]
     assert all(r["mfu"] == pytest.approx(r["tokens_per_second"] * 1e-7) for r in history.rows)
 
@@ -118,6 +120,9 @@ def test_a_skipped_update_does_not_move_the_schedule_on():
     resumed = Skipping()
     train(resumed, batches, steps=7, schedule=float, saved=kept[0])
     assert resumed.rates == [3, 3]
+    begun = Skipping()
+    train(begun, batches, steps=6, schedule=float, first=3)
+    assert begun.rates == [3, 3, 4]
 
 
 def on_ranks(worker, state=None, first=0, steps=6):
@@ -160,13 +165,17 @@ def test_evaluation_weighs_by_targets():
 class Diverging:
     data_rank, data_size = 0, 1
 
+    def __init__(self, loss):
+        self.loss = loss
+
     def step(self, batch, lr):
-        return Step(loss=torch.tensor(math.nan), grad_norm=torch.tensor(1.0), tokens=1)
+        return Step(loss=torch.tensor(self.loss), grad_norm=torch.tensor(1.0), tokens=1)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run():
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_stops_the_run(loss):
     with pytest.raises(FloatingPointError, match="step 3"):
-        train(Diverging(), source()[0], steps=9, first=3)
+        train(Diverging(loss), source()[0], steps=9, first=3)
 
 
 def with_micro_batches(worker, micro_batches):

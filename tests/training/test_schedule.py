@@ -13,7 +13,7 @@ def test_the_corners():
     assert schedule(9) == pytest.approx(2.0)
     assert schedule(10) == pytest.approx(2.0)
     assert schedule(55) == pytest.approx(2.0 * (0.1 + 0.9 / 2))  # halfway down
-    assert schedule(100) == schedule(1000) == pytest.approx(0.2)
+    assert schedule(100) == schedule(145) == schedule(1000) == pytest.approx(0.2)
 
 
 def test_it_rises_and_then_falls():

@@ -11,8 +11,10 @@ from helpers.models.gpt import kept_by
 from helpers.models.initialization import build
 from helpers.models.ssm_settings import MambaSettings
 from helpers.training import selective_copying
+from helpers.training.schedule import Cosine
 from helpers.training.selective_copying import (
     KINDS,
+    RATES,
     Fixed,
     Task,
     convolve,
@@ -171,6 +173,25 @@ def test_a_training_learns_a_small_task():
         assert curve[-1][1] > 0.9, kind
 
 
+def test_a_step_follows_its_own_gradient_alone():
+    """The same two steps by hand: new sequences, no gradient of the step before, clipped."""
+    task = Task(letters=2, copied=1, places=3)
+    model, twin = (make("attention", task, width=16, seed=3) for _ in range(2))
+    assert [step for step, _ in learn(model, task, 2, batch=4, lr=0.01, seed=5)] == [0, 2]
+    drawn = torch.Generator().manual_seed(5)
+    optimizer = torch.optim.Adam(twin.parameters(), betas=(0.9, 0.98))
+    for step in range(2):
+        optimizer.param_groups[0]["lr"] = Cosine(peak=0.01, steps=2, warmup=2, final=0.05)(step)
+        tokens, targets = task.batch(4, drawn)
+        logits = twin(tokens)[:, -1]
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(logits, targets[:, -1]).backward()
+        torch.nn.utils.clip_grad_norm_(twin.parameters(), 1.0)
+        optimizer.step()
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-7)
+
+
 def test_the_command_writes_a_table(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(selective_copying, "COMMITTED", tmp_path / "run.csv")
     small = Task(letters=2, copied=1, places=2)
@@ -186,6 +207,11 @@ def test_the_command_writes_a_table(tmp_path, monkeypatch, capsys):
     assert [list(found) for found in noisier.values()] == [[2, 4, 8]] * 3
     for kind, found in noisier.items():
         assert found[2] == [curve[-1][1] for curve in runs[kind]]
+    model = make("selective", small, seed=1)
+    assert [step for step, _ in learn(model, small, 2, lr=RATES["selective"], seed=1)] == [0, 2]
+    for places, shares in noisier["selective"].items():
+        noisy = Task(letters=2, copied=1, places=places)
+        assert shares[1] == pytest.approx(right(model, noisy), abs=1e-4)
 
 
 def test_the_committed_run_says_who_learns():
@@ -196,7 +222,9 @@ def test_the_committed_run_says_who_learns():
     assert min(last["selective"]) > 0.99
     assert min(last["attention"]) > 0.9
     assert max(last["fixed"]) < 0.9
-    noisiest = {kind: rows[128] for kind, rows in with_more_noise().items()}
+    noisier = with_more_noise()
+    assert all(len(shares) == 3 for rows in noisier.values() for shares in rows.values())
+    noisiest = {kind: rows[128] for kind, rows in noisier.items()}
     assert min(noisiest["selective"]) > 0.95
     assert max(noisiest["fixed"] + noisiest["attention"]) < 0.4
     assert all(

@@ -1,7 +1,9 @@
-"""Small modules with typical problems of data parallel, and one training step of a rank."""
+"""Small modules with typical problems of data parallel, their data, and a transport of one rank."""
 
 import torch
 from torch import nn
+
+from helpers.comm.regions import Ready
 
 
 class Plain(nn.Module):
@@ -81,3 +83,18 @@ def data(rows: int, step: int):
 
 def gradients(module) -> dict[str, torch.Tensor | None]:
     return {n: None if p.grad is None else p.grad.clone() for n, p in module.named_parameters()}
+
+
+class Alone:
+    """The transport of one rank, in this process."""
+
+    size, rank = 1, 0
+
+    def empty(self, numel, dtype, device):
+        return torch.empty(numel, dtype=dtype, device=device)
+
+    def all_reduce(self, buffer):
+        return Ready(buffer)
+
+    def broadcast(self, buffer, source=0):
+        pass

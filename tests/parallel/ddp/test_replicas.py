@@ -1,0 +1,122 @@
+"""What all replicas share: the start, buffers, `no_sync`, and refusals before any message."""
+
+import pytest
+import torch
+from torch import nn
+
+from helpers.parallel.ddp.bucketed import BucketedDDP
+from helpers.parallel.ddp.naive import NaiveDDP
+from helpers.parallel.ddp.overlapped import DDP
+from helpers.runtime.launch import launch
+from tests.parallel.ddp.modules import Alone, data, make
+
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+every_kind = pytest.mark.parametrize(
+    "replica", [NaiveDDP, BucketedDDP, DDP], ids=["naive", "bucketed", "overlapped"]
+)
+
+
+def backward(ddp):
+    x, y = data(12, 0)
+    nn.functional.mse_loss(ddp(x), y).backward()
+
+
+def own_copies(worker):
+    """Buffers and frozen parameters are rank 0's too; gradients are views into the buckets."""
+    ddp = DDP(make("tied", seed=worker.rank))
+    backward(ddp)
+    ddp.synchronize()
+    flat = {b.flat.untyped_storage().data_ptr() for b in ddp.buckets}
+    in_buckets = all(p.grad.untyped_storage().data_ptr() in flat for p in ddp.trained().values())
+    return {
+        "in_buckets": in_buckets,
+        "numbers": sum(b.flat.numel() for b in ddp.buckets),
+        "names": [n for b in ddp.buckets for n in b.parameters],
+        "state": ddp.module.state_dict(),
+    }
+
+
+def test_the_start_is_rank_0_s_and_gradients_are_views():
+    right = make("tied", seed=0).state_dict()
+    for run in launch(own_copies, 3, device="cpu"):
+        assert run["in_buckets"]
+        assert run["numbers"] == 7 * 7 + 7 + 7 + 7 * 3 + 3  # tied weight: once; frozen: never
+        assert all(torch.equal(run["state"][name], right[name]) for name in right)
+
+
+def running_mean(worker, **options):
+    module = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)).double()
+    ddp = DDP(module, **options)
+    means = []
+    for step in range(2):
+        ddp.zero_grad()
+        x = torch.full((4, 3), float(worker.rank + step), dtype=torch.float64)
+        ddp(x).sum().backward()
+        ddp.synchronize()
+        means.append(module[0].running_mean.clone())
+    ddp.eval()
+    ddp(x)  # sends nothing, and changes nothing
+    return means
+
+
+def test_buffers_drift_apart_unless_they_are_broadcast():
+    first, second = launch(running_mean, 2, device="cpu")
+    assert not torch.equal(first[0], second[0])
+    first, second = launch(running_mean, 2, device="cpu", broadcast_buffers=True)
+    # each forward starts with rank 0's buffers, and then adds this rank's own data
+    assert torch.equal(first[1] - 0.1 * 1, second[1] - 0.1 * 2)
+
+
+@every_kind
+def test_nothing_to_train_is_said(replica):
+    with pytest.raises(ValueError, match="nothing to train: no parameter of the module"):
+        replica(nn.Linear(2, 2).requires_grad_(False), Alone(), same=True)
+
+
+@every_kind
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
+def test_sparse_gradients_and_graphs_are_refused(replica):
+    def sparse():
+        ddp = replica(nn.Embedding(5, 3, sparse=True), Alone(), same=True)
+        ddp(torch.tensor([1, 2])).sum().backward()
+        ddp.synchronize()
+
+    def with_graph():
+        ddp = replica(nn.Linear(3, 1), Alone(), same=True)
+        ddp(torch.ones(1, 3)).square().sum().backward(create_graph=True)
+        ddp.synchronize()
+
+    with pytest.raises(NotImplementedError, match="the gradient of weight is sparse"):
+        sparse()
+    with pytest.raises(NotImplementedError, match=r"has a graph.*torch.autograd.grad"):
+        with_graph()
+
+
+@every_kind
+def test_no_sync_lasts_to_the_end_of_the_outer_block(replica):
+    ddp = replica(make("plain", 0), Alone(), same=True)
+    with ddp.no_sync():
+        with ddp.no_sync():
+            pass
+        assert not ddp.syncing
+    assert ddp.syncing
+    ddp.close()
+
+
+class Counting(Alone):
+    """Count the messages from rank 0."""
+
+    sent = 0
+
+    def broadcast(self, buffer, source=0):
+        self.sent += 1
+
+
+def test_buffers_are_sent_before_a_training_forward_outside_of_no_sync():
+    transport = Counting()
+    ddp = DDP(nn.BatchNorm1d(7), transport, same=True, broadcast_buffers=True)
+    for training, synced, sent in ((True, True, True), (True, False, False), (False, True, False)):
+        ddp.train(training).syncing, before = synced, transport.sent
+        ddp(data(4, 0)[0].float())
+        assert (transport.sent > before) == sent
+    ddp.close()

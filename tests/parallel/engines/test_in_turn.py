@@ -1,0 +1,88 @@
+"""What an owner hears of a step on one process: in order, once, and after a failure as before."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helpers.data.batch import random_batch
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.owners.local import Local
+from helpers.parallel.recipe import Recipe
+
+TINY = GPTConfig(vocab=16, context=4, width=8, layers=2, heads=2)
+BATCH = random_batch(0, 6, 4, 16)
+
+
+class Told(Local):
+    """Record the calls of the engine; `fails` names the unit before whose backward to fail."""
+
+    wants = frozenset({"units", "gradients"})
+
+    def __init__(self, *arguments, **seams):
+        self.log, self.fails = [], ""
+        super().__init__(*arguments, **seams)
+
+    def before(self, unit):
+        self.log.append(("before", unit.name))
+        if self.fails == unit.name and ("after", "norm") in self.log:
+            raise ZeroDivisionError
+
+    def after(self, unit):
+        self.log.append(("after", unit.name))
+
+    def gradient(self, name, last):
+        self.log.append((name, last))
+
+
+def made(config=TINY, **changes):
+    return Recipe(owner=Told)(config, 0, dtype=torch.float64, **changes)
+
+
+def log_of(trainer):
+    trainer.owner.log.clear()
+    trainer.step(BATCH)
+    return list(trainer.owner.log)
+
+
+def test_only_the_last_micro_batch_completes_a_gradient():
+    trainer = made(micro_batches=3)
+    log = log_of(trainer)
+    for name in trainer.parameters:
+        assert [entry for entry in log if entry[0] == name] == [(name, k == 2) for k in range(3)]
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_a_recomputed_forward_belongs_to_the_backward(recompute):
+    plain, again = log_of(made()), log_of(made(replace(TINY, recompute=recompute)))
+    assert [e for e in again if e[0] in ("before", "after")] == [
+        e for e in plain if e[0] in ("before", "after")
+    ]
+
+
+@pytest.mark.parametrize("unit", ["norm", "blocks.1", "blocks.0"])
+def test_a_step_that_failed_leaves_nothing_to_the_next(unit):
+    trainer = made()
+    first = log_of(trainer)
+    trainer.owner.fails = unit
+    with pytest.raises(ZeroDivisionError):
+        trainer.step(BATCH)
+    trainer.owner.fails = ""
+    assert log_of(trainer) == first
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_an_evaluation_leaves_the_mode_as_it_was(training):
+    trainer = made(replace(TINY, dropout=0.5))
+    trainer.model.train(training)
+    assert trainer.evaluate(BATCH) == trainer.evaluate(BATCH)
+    assert trainer.model.training == training
+
+
+def test_the_hooks_end_with_the_engine():
+    trainer = made()
+    trainer.close()
+    for module in trainer.model.modules():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+    assert not any(p._post_accumulate_grad_hooks for p in trainer.model.parameters())

@@ -1,0 +1,82 @@
+"""Sums, norms and states over all ranks' parts."""
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.parallel.world import ALONE, World
+from helpers.runtime.launch import launch
+from helpers.state.placing import cut, only, pending, whole
+
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+
+
+def alone(**tensors):
+    return World({name: whole(ALONE, name, t.shape) for name, t in tensors.items()}, None)
+
+
+def test_a_norm_in_16_bits_adds_its_squares_in_32():
+    gradients = {"a": torch.full((1000,), 1.0, dtype=torch.bfloat16), "b": torch.ones(24)}
+    world = alone(**gradients)
+    assert world.everywhere
+    assert world.norm(gradients).item() == pytest.approx(32, rel=1e-6)  # of 1024 ones
+    assert world.norm(gradients).dtype == torch.float32
+    assert world.norm({}) == 0
+
+
+def test_what_it_returns_is_a_copy():
+    tensor, slots = torch.ones(2), {"exp_avg": torch.ones(2), "step": 3}
+    world = alone(a=tensor)
+    gradients, state = (
+        world.full_gradients({"a": tensor}),
+        world.full_state({"a": tensor}, {"a": slots}),
+    )
+    tensor.zero_()
+    slots["exp_avg"].zero_()
+    assert gradients["a"].tolist() == state["model"]["a"].tolist() == [1, 1]
+    assert state["optimizer"]["a"]["exp_avg"].tolist() == [1, 1]
+    assert state["optimizer"]["a"]["step"] == 3
+
+
+def sums(worker):
+    """On a mesh of dp and tp: gradients of 1, summed over both axes, and over tp alone."""
+    mesh = make_mesh(Layout(dp=2, tp=2))
+    shared = pending(mesh, pending(mesh, whole(mesh, "shared", (4,)), "tp"), "dp")
+    rows = pending(mesh, cut(mesh, whole(mesh, "rows", (4,)), 0, "tp"), "dp")
+    world = World({"shared": shared, "rows": rows}, mesh)
+    found = {"everywhere": world.everywhere}
+    for name, done in (("all", ()), ("tp", [tuple(mesh.ranks("dp"))])):
+        given = {"shared": torch.ones(4), "rows": torch.ones(2)}
+        found[name] = {key: g[0].item() for key, g in world.complete(given, done).items()}
+    # a rank without a gradient gets the sum of the others
+    given = {} if mesh.index("dp") else {"shared": torch.ones(4), "rows": torch.ones(2)}
+    found["missing"] = {key: g[0].item() for key, g in world.complete(given, ()).items()}
+    ones = {"shared": torch.ones(4), "rows": torch.ones(2)}
+    return found | {"norm": world.norm(ones).item(), "full": world.full_gradients(ones)}
+
+
+def test_only_the_sums_that_are_not_done_are_made():
+    for run in launch(sums, 4, device="cpu"):
+        assert not run["everywhere"]
+        assert run["all"] == {"shared": 4, "rows": 2}
+        assert run["tp"] == {"shared": 2, "rows": 1}
+        assert run["missing"] == {"shared": 2, "rows": 1}
+        assert run["norm"] == pytest.approx(8**0.5)  # each plain number counts once
+        assert {name: tuple(g.shape) for name, g in run["full"].items()} == {
+            "shared": (4,),
+            "rows": (4,),
+        }
+
+
+def stages(worker):
+    """Rank 0 has both tensors, rank 1 has one."""
+    mesh = make_mesh(Layout(pp=2))
+    parts = {name: only(mesh, whole(mesh, name, (1,)), "pp", homes)
+             for name, homes in (("both", (0, 1)), ("first", (0,)))}  # fmt: skip
+    world = World({name: part for name, part in parts.items() if part}, mesh)
+    norm = world.norm({name: torch.ones(1) for name in world.own})
+    return world.everywhere, norm.item()
+
+
+def test_a_rank_without_a_tensor_gets_the_norm_of_all():
+    assert list(launch(stages, 2, device="cpu")) == [(False, pytest.approx(2**0.5))] * 2

@@ -1,0 +1,107 @@
+"""What counts as equal, in numbers alone: no process trains here."""
+
+import math
+
+import pytest
+import torch
+
+from helpers.comm.ledger import Entry, Ledger
+from helpers.measure.memory import Memory
+from helpers.training.comparison import Comparison, Side
+from helpers.training.differences import Difference
+
+NAN = math.nan
+SAME = {"parameter": 0.0, "parameter_name": "w", "relative": 0.0}
+
+
+def side(size=1, wire=0.0, seconds=0.001, losses=(2.0, 1.0)):
+    kinds = ("parameters", "gradients", "optimizer", "buffers", "activations", "peak")
+    entry = Entry(call="all_reduce", group="dp", ranks=2, rank=0, payload=size, wire=wire)
+    memory = Memory(**dict.fromkeys(kinds, size))
+    return Side(losses=losses, seconds=seconds, memory=memory, ledger=Ledger([entry]), held={})
+
+
+def compared(*rows, dtype=torch.float64, lossy="", bound=0.0, ranks=None):
+    rows = [{"rank": 0, "step": 0} | SAME | row for row in rows]
+    return Comparison(
+        name="x", dtype=dtype, lossy=lossy, bound=bound, twin=side(), ranks=ranks or (side(),),
+        differences=tuple(Difference(**row) for row in rows),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient", "parameter"])
+def test_the_worst_of_all_ranks_is_nan_if_one_is(kind):
+    assert compared({kind: 1.0}, {kind: 3.0}, {kind: 2.0}).worst(kind) == 3.0
+    for rows in ([{kind: 1.0}, {kind: NAN}], [{kind: NAN}, {kind: 1.0}]):
+        assert math.isnan(compared(*rows).worst(kind))
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient", "parameter"])
+def test_nan_agrees_with_nothing(kind):
+    with_nan = {kind: NAN} | ({"relative": NAN} if kind == "parameter" else {"relative_loss": NAN})
+    assert not compared(with_nan)
+    assert not compared(with_nan, dtype=torch.bfloat16)
+    assert not compared(with_nan, lossy="on purpose", bound=0.5)
+    if kind != "gradient":  # an absolute difference that the relative one does not show
+        assert not compared({kind: NAN})
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient", "parameter"])
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float64, 1e-12), (torch.float32, 2e-4)])
+def test_an_exact_strategy_may_differ_in_the_last_bits_only(kind, dtype, most):
+    assert compared({kind: 0.9 * most}, dtype=dtype)
+    far = compared({kind: 0.9 * most}, {kind: 1.1 * most, "rank": 1}, dtype=dtype)
+    assert not far
+    assert f"step 0, rank 1: the {kind}" in far.verdict()
+    assert f"more than {most:g}" in far.verdict()
+
+
+def test_a_relative_bound_holds_loss_and_parameters_and_finds_a_missing_gradient():
+    for kind, far, same in (
+        ("relative", 0.09, True),
+        ("relative", 0.11, False),
+        ("relative_loss", 0.09, True),
+        ("relative_loss", 0.11, False),
+        ("gradient", 1e9, True),
+        ("gradient", math.inf, False),
+    ):
+        assert bool(compared({kind: far}, lossy="on purpose", bound=0.1)) == same
+    assert compared({"relative": 0.49}, dtype=torch.bfloat16)
+    assert not compared({"relative": 0.51}, dtype=torch.bfloat16)
+
+
+def test_the_first_wrong_is_the_earliest_step_then_the_lowest_rank_then_the_cause():
+    late, early = {"step": 1, "loss": 1.0}, {"step": 0, "gradient": 1.0, "parameter": 1.0}
+    kind, row = compared(late, early | {"rank": 1}, early).first_wrong()
+    assert (kind, row.step, row.rank) == ("gradient", 0, 0)
+    assert compared({}, {"step": 1}).first_wrong() is None
+
+
+@pytest.mark.parametrize("bound", [0.0, -0.1, 1.0, 2.0])
+def test_a_bound_is_between_0_and_1(bound):
+    with pytest.raises(ValueError, match="set a bound between 0 and 1"):
+        compared({}, lossy="on purpose", bound=bound)
+    assert compared({}, bound=bound)  # an exact strategy has none
+
+
+def test_a_lossy_strategy_starts_from_rounded_parameters_at_most():
+    for far, same in ((2**-9, True), (2**-7, False)):
+        start = compared({"step": -1, "relative": far}, lossy="on purpose", bound=0.5)
+        assert bool(start) == same
+    assert start.first_wrong()[0] == "start"
+
+
+def test_the_table_has_the_rank_with_the_most():
+    ranks = (side(10, 5.0, 0.002), side(20, 7.0, 0.001), side(15, 6.0, 0.004))
+    table = {what: each for what, _, each in compared({}, ranks=ranks).table()}
+    assert table["parameters (bytes)"] == "20"
+    assert table["sent per step (bytes)"] == "7"
+    assert table["step (ms)"] == "4.0"
+
+
+def test_the_plot_leaves_out_the_start_and_the_load():
+    rows = [{"step": -1, "parameter": 7.0}, {"step": 0, "loss": 1.0}, {"step": 1, "loss": 3.0}]
+    rows += [{"step": 1, "rank": 1, "loss": 5.0}, {"step": 2, "loss": 9.0, "loaded": True}]
+    drawn = compared(*rows).plot()
+    lines = {line.get_label(): list(line.get_ydata()) for line in drawn.axes[1].get_lines()}
+    assert lines["loss"] == [1.0, 5.0]

@@ -1,0 +1,68 @@
+"""What is recorded of a step, on one process."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helpers.data.batch import random_batch
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.engines.in_turn import InTurn
+from helpers.parallel.optimizer import OptimizerConfig
+from helpers.parallel.recipe import Recipe
+from helpers.training.witness import watching, witness
+
+TINY = GPTConfig(vocab=16, context=4, width=8, layers=1, heads=2)
+BATCH = random_batch(0, 4, 4, 16)
+
+
+def seen(config=TINY, rule=None, **changes):
+    engine, rule = changes.pop("engine", InTurn), rule or OptimizerConfig()
+    given = {"dtype": torch.float64, "optimizer": rule, **changes}
+    return witness(Recipe(engine=engine)(config, 0, **given), BATCH, rule)
+
+
+def assert_same(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=0, atol=1e-14)
+
+
+def test_gradients_are_those_before_clipping():
+    clipped, free = (seen(rule=OptimizerConfig(clip=clip)) for clip in (1e-3, None))
+    assert_same(clipped.gradients, free.gradients)
+    assert clipped.loss == free.loss
+
+
+class Together(InTurn):
+    """All forwards, then one backward: autograd begins with the last micro-batch."""
+
+    def step(self, micro_batches, tokens, loss):
+        totals = [self.model.loss(batch)[0] for batch in micro_batches]
+        loss.add(sum(totals).detach())
+        loss.send()
+        (sum(totals) / tokens.wait()).backward()
+
+
+@pytest.mark.parametrize("engine", [InTurn, Together])
+def test_the_rows_of_micro_batches_are_in_order(engine):
+    whole, parts = seen(), seen(micro_batches=4, engine=engine)
+    assert_same(parts.forward, whole.forward)
+    assert_same(parts.backward, whole.backward)
+
+
+def test_a_recomputed_forward_is_not_recorded_again():
+    assert_same(seen(replace(TINY, recompute="full")).forward, seen().forward)
+
+
+def test_the_hooks_are_removed_also_after_an_error():
+    model = TINY.build(torch.float64, "cpu")
+
+    def fail():
+        with watching(model) as (outputs, _):
+            model.loss(BATCH)
+            raise ZeroDivisionError(len(outputs))
+
+    with pytest.raises(ZeroDivisionError, match=r"[1-9]"):
+        fail()
+    assert not any(module._forward_hooks for module in model.modules())
