@@ -17,6 +17,7 @@
 # `lab` opens notebooks/, or the folder AT: make lab AT=work. LAB passes on JupyterLab's own options:
 # make lab LAB="--no-browser --port 8890".
 # `grade` runs in a sandbox: make grade SUBMISSIONS=folder; without one, TRUST=1 runs code as you.
+# JOBS=2 grades two exercises at a time; SECRET=number draws the inputs of an earlier run again.
 # `notebooks` skips unchanged notebooks; after a change in helpers/: make notebooks ALL=1.
 
 PYTHON ?= python3# the Python that makes .venv
@@ -66,7 +67,9 @@ handout: setup ## write build/handout, for a class: no outputs, no solutions
 	@$(RUN) .ci/handout.py
 
 grade: setup ## grade the notebooks in SUBMISSIONS in a sandbox, write a table
-	@$(RUN) -m helpers.check.grading.grade $(or $(SUBMISSIONS),missing) $(if $(TRUST),--trust)
+	@test -n '$(SUBMISSIONS)' || { echo "name the folder: make grade SUBMISSIONS=folder"; exit 2; }
+	@$(RUN) -m helpers.check.grading.grade '$(SUBMISSIONS)' $(if $(TRUST),--trust) \
+	    $(if $(JOBS),--jobs $(JOBS)) $(if $(SECRET),--secret $(SECRET))
 
 bench: setup ## measure side by side with other libraries, print the table
 	@$(RUN) -m tests.bench

@@ -26,7 +26,10 @@ def hand_out(root: Path, folder: Path) -> list[Path]:
         place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
         if name.startswith("notebooks/"):
-            place.write_bytes(without_outputs(root / name))
+            try:
+                place.write_bytes(without_outputs(root / name))
+            except ValueError as error:
+                raise ValueError(f"{name}: {str(error).splitlines()[0]}") from None
         else:
             shutil.copy2(root / name, place)
         written.append(place)
@@ -35,18 +38,35 @@ def hand_out(root: Path, folder: Path) -> list[Path]:
 
 def tracked(root: Path) -> list[str]:
     """Return the names of the files that git knows: nothing of the instructor's own."""
+    return git(root, "ls-files", "-z")
+
+
+def git(root: Path, *order: str) -> list[str]:
+    """Return the names that git writes."""
     found = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True
+        ["git", *order], cwd=root, capture_output=True, encoding="utf-8", check=True
     )
     return [name for name in found.stdout.split("\0") if name]
+
+
+def changed(root: Path) -> list[str]:
+    """Return the notebooks that differ from the last commit: they may hold your own answers."""
+    found = git(root, "diff", "--relative", "--name-only", "-z", "HEAD", "--", "notebooks")
+    return [name for name in found if not name.startswith(LEFT_OUT)]
 
 
 def main(root=ROOT):
     folder = root / "build" / "handout"
     try:
-        written = hand_out(root, folder)
+        if not tracked(root):
+            sys.exit("git knows no file here: run this in a clone")
+        written, own = hand_out(root, folder), changed(root)
+    except ValueError as error:
+        sys.exit(f"nothing was handed out: {error}")
     except (OSError, subprocess.CalledProcessError) as error:
         sys.exit(f"git does not list the course's files ({error}): run this in a clone")
+    for name in own:
+        print(f"{name} is not as it was committed: does it hold answers?")
     archive = shutil.make_archive(str(folder), "zip", folder)
     print(f"{len(written)} files in {folder.relative_to(root)}/ and {Path(archive).name}")
 

@@ -203,13 +203,19 @@ def check_links(root: Path, source: Path):
                 shutil.copy2(original, place)
 
 
-def build(root: Path = ROOT, executed: Path | None = None, warnings: bool = False) -> Path:
-    """Build the site, and return its front page."""
-    source = gather(root, executed or root / "notebooks", root / "build" / "site-source")
-    out = root / "build" / "site"
+def build(
+    root: Path = ROOT,
+    executed: Path | None = None,
+    warnings: bool = False,
+    into: Path | None = None,
+) -> Path:
+    """Build the site in the folder `into`, by default root/build, and return its front page."""
+    into = into or root / "build"
+    source = gather(root, executed or root / "notebooks", into / "site-source")
+    out = into / "site"
     shutil.rmtree(out, ignore_errors=True)
     line = [sys.executable, "-m", "sphinx", "-b", "html", "-c", SETTINGS, "-j", "auto"]
-    line += ["-d", root / "build" / "site-doctrees", *([] if warnings else ["-Q"]), source, out]
+    line += ["-d", into / "site-doctrees", *([] if warnings else ["-Q"]), source, out]
     done = subprocess.run(line, env={**os.environ, "COURSE_ROOT": str(root)})
     if done.returncode:
         sys.exit("Sphinx has failed. For its messages, run .ci/site.py --warnings")
@@ -218,7 +224,12 @@ def build(root: Path = ROOT, executed: Path | None = None, warnings: bool = Fals
 
 
 def remove_foreign(out: Path):
-    """Remove what a theme's page would still load from another host: web fonts, for example."""
+    """Remove what a theme's page would still load from another host: web fonts, for example.
+
+    The themes also leave two templates among the files of the site, which are no pages.
+    """
+    for template in (out / "_static").glob("*.html"):
+        template.unlink()
     loads = re.compile(
         r"""<(?:script|link)\b[^>]*\b(?:src|href)=["'](?:https?:)?//[^"']*["'][^>]*>(?:\s*</script>)?"""
     )

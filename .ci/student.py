@@ -11,6 +11,7 @@ week01_….new.ipynb.
 import argparse
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -24,32 +25,77 @@ KINDS = {".ipynb", ".py", ".yaml", ".json", ".png", ".csv"}
 def offer(root: Path, folder: Path) -> list[str]:
     """Write what is new, and return a line about each file that needs the student's attention."""
     folder.mkdir(parents=True, exist_ok=True)
-    record = folder / HANDED
-    handed = json.loads(record.read_text("utf-8")) if record.exists() else {}
+    handed = record_of(folder)
     lines, new = [], 0
     for source in course_files(root):
         name = source.relative_to(root / "notebooks").as_posix()
-        content = without_outputs(source)
-        mine, known = folder / name, handed.get(name, [None, None])
-        if not mine.exists():
-            place, new = mine, new + 1
-        elif known[0] == digest(content):
+        seen, written = handed.get(name, (None, None))
+        try:
+            content = without_outputs(source)
+            course = digest(content)
+            if seen == course and os.path.lexists(folder / name):
+                continue
+            place = place_for(folder / name, course, written)
+            if place:
+                line = news(name, place, folder / name)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                write(place, content)
+                new += not line
+                lines += [line] * bool(line)
+        except (OSError, ValueError) as error:  # a damaged notebook is a ValueError
+            lines.append(f"{name} is left out: {str(error).splitlines()[0]}")
             continue
-        elif digest(mine.read_bytes()) == known[1]:  # nobody has changed it
-            place = mine
-            lines.append(f"{name} is the course's new version: you had not changed it")
-        else:
-            place = free_name(mine)
-            lines.append(f"{name} is yours, and stays; the course's new version is {place.name}")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(content)
-        written = digest(content) if place == mine else known[1]
-        handed[name] = [digest(content), written]
+        handed[name] = [course, course if place in (None, folder / name) else written]
         # at once: after an interrupt, no file counts as changed that was only written here
-        record.write_text(json.dumps(handed, indent=1, sort_keys=True), "utf-8")
+        write(folder / HANDED, json.dumps(handed, indent=1, sort_keys=True).encode())
     if new:
         lines.insert(0, f"new files: {new}")
     return lines
+
+
+def place_for(mine: Path, course: str, written: str | None) -> Path | None:
+    """Return where the course's version goes; None if it is there already.
+
+    Args:
+        mine: the student's file.
+        course: digest of the course's version.
+        written: digest of what was written to `mine`, if that is known.
+    """
+    if not os.path.lexists(mine):  # a link that leads nowhere is the student's, too
+        return mine
+    own = digest(mine.read_bytes()) if mine.is_file() else ""
+    if own == course:
+        return None
+    return mine if own and own == written else free_name(mine)
+
+
+def news(name: str, place: Path, mine: Path) -> str:
+    """Return what the student should read; nothing about a new file."""
+    if not os.path.lexists(mine):
+        return ""
+    if place == mine:
+        return f"{name} is the course's new version: you had not changed it"
+    return f"{name} is yours, and stays; the course's new version is {place.name}"
+
+
+def record_of(folder: Path) -> dict[str, list]:
+    """Return what was handed out; nothing, if the record is damaged."""
+    try:
+        found = json.loads((folder / HANDED).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    found = found if isinstance(found, dict) else {}
+    return {name: row for name, row in found.items() if isinstance(row, list) and len(row) == 2}
+
+
+def write(place: Path, content: bytes):
+    """Write all of it or nothing: half a notebook would count as the student's work."""
+    part = place.with_name(f".{place.name}.part")
+    try:
+        part.write_bytes(content)
+        os.replace(part, place)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def course_files(root: Path) -> list[Path]:
@@ -85,7 +131,7 @@ def free_name(path: Path) -> Path:
     number, stem = 1, path.with_suffix("")
     while True:
         place = Path(f"{stem}.new{f'-{number}' if number > 1 else ''}{path.suffix}")
-        if not place.exists():
+        if not os.path.lexists(place):
             return place
         number += 1
 
@@ -102,7 +148,11 @@ def main(argv=None, root=ROOT):
     folder = parser.parse_args(argv).folder
     if folder.resolve() == (root / "notebooks").resolve():
         sys.exit("notebooks/ is the course's own folder; name another, or none for work/")
-    for line in offer(root, folder):
+    try:
+        lines = offer(root, folder)
+    except OSError as error:
+        sys.exit(f"cannot write to {folder}: {error.strerror}")
+    for line in lines:
         print(line)
     print(f"Your notebooks are in {folder.name}/. To open them: make lab AT={folder.name}")
 

@@ -337,6 +337,11 @@ def test_quick_sees_what_changed(quick, tmp_path):
         ("notebooks/solutions/week01.py", ["tests/notebooks/test_exercises.py"]),
         ("notebooks/solutions/mpi/train_gpt.py", ["tests/notebooks/test_scripts.py"]),
         ("notebooks/week99.ipynb", []),
+        (
+            ".ci/slides/fit.js",
+            ["tests/notebooks/test_slides.py", "tests/browser/test_slides.py"],
+        ),
+        ("notebooks/rise.css", ["tests/notebooks/test_slides.py"]),
         (".ci/notebooks.py", ["tests/notebooks/test_tool.py"]),
         (".ci/licences.md", ["tests/test_licences.py"]),
         (".ci/lock.txt", ["tests/test_lock.py"]),

@@ -8,6 +8,7 @@ from types import TracebackType
 from helpers.check import elsewhere
 from helpers.check.limit import TooLong
 from helpers.check.oracle import NotRight, own_frames
+from helpers.check.usable import oddity, short
 from helpers.check.verdict import Verdict
 from helpers.runtime.stacks import with_cell_names
 
@@ -36,11 +37,21 @@ def examine_here(exercise: str, fn: Callable, cases, judge: Callable) -> Verdict
             return Verdict(exercise, "wrong", f"{where}: {failed}")
         except (Exception, SystemExit) as error:
             return Verdict(exercise, "wrong", f"{where}: {what_was_raised(error)}")
+        if odd := oddity(answer):
+            return Verdict(exercise, "wrong", f"{where}: returned {odd}")
         try:
             judge(answer, *arguments, **facts)
         except NotRight as wrong:
             return Verdict(exercise, "wrong", f"{where}: {wrong.finding}", wrong.hint)
+        except Exception as error:  # an answer that nobody thought of
+            return Verdict(exercise, "wrong", f"{where}: {unusable(answer, error)}")
     return Verdict(exercise, "passed")
+
+
+def unusable(answer, error: Exception) -> str:
+    """Describe an answer at which the check itself failed."""
+    why = f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"the check cannot compare what you returned, {short(answer)} ({why})"
 
 
 def what_was_raised(error: BaseException) -> str:

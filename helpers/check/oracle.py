@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from numbers import Real
 
-from helpers.check import elsewhere
+from helpers.check import elsewhere, hidden
 from helpers.check.limit import TooLong
 from helpers.check.verdict import Verdict
 from helpers.runtime.failure import WorkerError
@@ -57,7 +57,7 @@ def examine(
     for workers, kwargs in cases:
         where = f"with {workers} rank{'s' * (workers > 1)}"
         try:
-            judge(attempt(run, workers, fn, kwargs, patience * TIMEOUT), **kwargs)
+            judged(judge, attempt(run, workers, fn, kwargs, patience * TIMEOUT), kwargs)
         except NotRight as wrong:
             return Verdict(exercise, "wrong", f"{where}: {wrong.finding}", wrong.hint)
         except CannotTravel as error:
@@ -83,12 +83,24 @@ def examine(
 
 def attempt(run: Callable, workers: int, fn: Callable, kwargs, timeout: float) -> Runs:
     """Run one case. Run it once more if the machine was too busy to start it in time."""
+    run = hidden.carried(run)
     try:
         return elsewhere.place().launch(run, workers, fn, kwargs, timeout)
     except WorkerError as error:
         if not started_too_slowly(str(error)):
             raise
     return elsewhere.place().launch(run, workers, fn, kwargs, timeout)
+
+
+def judged(judge: Callable, runs: Runs, kwargs):
+    """Judge; where the judge itself fails at an answer that nobody thought of, that is wrong."""
+    try:
+        judge(runs, **kwargs)
+    except NotRight:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise NotRight(f"the check cannot compare what your function returned ({why})") from error
 
 
 def started_too_slowly(finding: str) -> bool:

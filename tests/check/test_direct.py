@@ -121,3 +121,13 @@ def test_a_function_that_never_ends_is_stopped(monkeypatch):
     verdict = examine(never_ends)
     assert "has not returned after 0 s" in verdict.finding
     assert "loop" in verdict.hint
+
+
+def test_an_answer_that_nobody_thought_of_is_wrong():
+    verdict = examine_here("add", lambda *_: [], [("first", (1, [2]), {})], lambda a, *_: a[0])
+    assert verdict.status == "wrong"
+    assert "cannot compare what you returned, [] (IndexError" in verdict.finding
+
+
+def test_a_complex_number_is_refused():
+    assert examine(lambda *_: 3 + 0j).finding == "first: returned a complex number"

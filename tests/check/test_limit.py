@@ -1,6 +1,7 @@
 """A function that does not end is stopped; one that ends in time is not."""
 
 import signal
+import sys
 import threading
 import time
 
@@ -62,3 +63,36 @@ def test_in_another_thread_there_is_no_limit():
     thread.start()
     thread.join()
     assert found == ["done"]
+
+
+def deaf():
+    while True:
+        try:
+            busy()
+        except:  # noqa: E722
+            pass
+
+
+def deaf_and_talking():
+    while True:
+        try:
+            busy()
+        except:  # noqa: E722
+            print("went on")
+            continue
+
+
+@pytest.mark.parametrize("fn", [deaf, deaf_and_talking])
+def test_a_function_that_catches_everything_stops_too(fn):
+    tracing = sys.gettrace()
+    with pytest.raises(TooLong), limit(0.2):
+        fn()
+    assert sys.gettrace() is tracing
+    assert busy_for_a_moment() == 3  # nothing is stopped any more
+
+
+def busy_for_a_moment():
+    count = 0
+    for _ in range(3):
+        count += 1
+    return count

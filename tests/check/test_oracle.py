@@ -40,6 +40,15 @@ def test_the_judge_s_words_with_the_number_of_ranks():
     assert verdict.finding == "with 2 ranks: two are too many"
 
 
+def test_an_answer_that_nobody_thought_of_is_wrong():
+    def judge(runs):
+        return {}["answer"]
+
+    verdict = examined(lambda worker: None, judge)
+    assert verdict.status == "wrong"
+    assert "cannot compare what your function returned (KeyError: 'answer')" in verdict.finding
+
+
 def test_an_error_shows_the_student_s_lines_alone():
     def divide(worker):
         return 1 / worker.rank

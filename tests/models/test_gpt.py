@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
-from helpers.data.batch import random_batch
+from helpers.data.batch import Batch, random_batch
 from helpers.measure.memory import SavedTensors, own, storages
-from helpers.models.attention import rotary_table, rotate
+from helpers.models import gpt
+from helpers.models.caches.preallocated import Growing
 from helpers.models.config import CHOICES, GPTConfig
 from helpers.models.counts import activation_bytes
-from helpers.models.gpt import GPT, build, loss_sum
+from helpers.models.dropout import counter
+from helpers.models.gpt import GPT, build, kept_by, loss_sum
 from tests.models.copied import from_gpt2, from_llama, gpt2_of, in_float64, llama_of
 
 GPT2_LIKE = {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True}
@@ -189,41 +189,6 @@ def test_grouped_queries_are_repeated_heads(attention, kv_heads):
     torch.testing.assert_close(grouped(tokens), whole(tokens), rtol=0, atol=1e-13)
 
 
-@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 23))
-@settings(max_examples=60, deadline=None, derandomize=True)
-def test_rotary_products_depend_on_the_distance_alone(first, second, shift):
-    cos, sin = rotary_table(64, 8, 100.0)
-    generator = torch.Generator().manual_seed(0)
-    q, k = torch.randn(2, 8, generator=generator, dtype=torch.float64)
-
-    def at(x, place):
-        return rotate(x.expand(1, 64, 1, 8), cos, sin)[0, place, 0]
-
-    here = at(q, first) @ at(k, second)
-    there = at(q, first + shift) @ at(k, second + shift)
-    torch.testing.assert_close(there, here, rtol=0, atol=1e-13)
-    torch.testing.assert_close(at(q, first).norm(), q.norm(), rtol=1e-14, atol=0)
-
-
-def test_rotary_turns_pairs_by_their_angles():
-    cos, sin = rotary_table(5, 4, 100.0)
-    x = torch.tensor([1.0, 0.0, 0.0, 2.0], dtype=torch.float64).expand(1, 5, 1, 4)
-    turned = rotate(x, cos, sin)[0, :, 0]
-    place = torch.arange(5, dtype=torch.float64)
-    # pairs (0, 2) and (1, 3) have the angles place and place/10
-    expected = [place.cos(), -2 * (place / 10).sin(), place.sin(), 2 * (place / 10).cos()]
-    torch.testing.assert_close(turned, torch.stack(expected, -1), rtol=0, atol=1e-15)
-
-
-def test_a_share_of_a_head_is_turned():
-    cos, sin = rotary_table(5, 4, 100.0)
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(2, 5, 3, 10, generator=generator, dtype=torch.float64)
-    turned = rotate(x, cos, sin)
-    assert torch.equal(turned[..., 4:], x[..., 4:])
-    assert torch.equal(turned[..., :4], rotate(x[..., :4], cos, sin))
-
-
 def test_blocks_of_a_mixer_alone():
     """x + attention(norm(x)), and nothing more."""
     model = randomised(GPT(replace(KINDS["llama"], mlp="none", layers=1), dtype=torch.float64))
@@ -296,6 +261,41 @@ def test_each_block_runs_again_in_training_alone(recompute):
     model.eval()
     loss_sum(model(x), x)[0].backward()
     assert len(runs) == 3
+
+
+# dropout: test_dropout has the masks themselves
+
+
+def test_each_place_of_dropout_has_a_counter_of_its_own(monkeypatch):
+    """Of seed, step, the sequence's number, the token's place, and the place in the model."""
+    keys = []
+    monkeypatch.setattr(gpt, "dropout", lambda x, rate, key: (keys.append((rate, key)), x)[1])
+    model = build(replace(KINDS["gpt2"], dropout=0.25), seed=7)
+    numbers, places = torch.tensor([4, 9, 2]), torch.arange(16)
+    model.loss(Batch(tokens=(x := some_tokens(model.config)), targets=x, numbers=numbers, step=5))
+    assert [rate for rate, _ in keys] == [0.25] * 5  # embedding, two of each block
+    for site, (_, key) in enumerate(keys):
+        assert torch.equal(key, counter(counter(7, 5, numbers[:, None], places), site))
+    model.eval()(x)
+    assert len(keys) == 5
+
+
+def test_norms_have_the_configured_epsilon():
+    for kind in ("llama", "gpt2"):
+        model = build(replace(KINDS[kind], norm_eps=0.125))
+        norms = [m for m in model.modules() if isinstance(m, nn.RMSNorm | nn.LayerNorm)]
+        assert [norm.eps for norm in norms] == [0.125] * 5
+
+
+@pytest.mark.parametrize("config", [KINDS["llama"], KINDS["gpt2"]], ids=["rotary", "learned"])
+def test_a_cache_may_fill_the_context_and_no_more(config):
+    model = build(config)
+    cache, tokens = Growing(kept_by(model), 1, torch.float32), some_tokens(config, 1)
+    with torch.no_grad():
+        model(tokens, cache=cache)
+        assert list(cache.lengths) == [16]
+        with pytest.raises(ValueError, match="would have 17 tokens with those in the cache"):
+            model(tokens[:, :1], cache=cache)
 
 
 # loss and edges
@@ -452,19 +452,6 @@ def test_stages_in_a_row_are_the_whole_model(config):
     assert sums.keys() == expected.keys()
     for name in expected:  # a tied matrix's gradient is the sum of both stages' gradients
         torch.testing.assert_close(sums[name], expected[name], rtol=0, atol=1e-12)
-
-
-def test_one_table_of_angles_wide_whatever_the_model_is_cast_to():
-    config = replace(KINDS["llama"], context=400)
-    right = torch.stack(rotary_table(400, config.head_width, config.rotary_base))
-    model = build(config, dtype=torch.bfloat16)
-    for cast in (model, build(config).bfloat16(), build(config), build(config).to(torch.float16)):
-        assert [name for name, _ in cast.named_buffers()] == ["rotary.cos", "rotary.sin"]
-        table = torch.stack([cast.rotary.cos, cast.rotary.sin])
-        assert table.dtype is torch.float32
-        assert torch.equal(table, right.float())
-    for cast in (build(config).double(), build(config, dtype=torch.float64)):
-        assert torch.equal(torch.stack([cast.rotary.cos, cast.rotary.sin]), right)
 
 
 def test_moving_and_casting_keep_the_tie():

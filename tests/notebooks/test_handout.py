@@ -32,6 +32,8 @@ def root(tmp_path):
         path.write_text(text)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
+    me = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *me, "commit", "-qm", "course"], cwd=tmp_path, check=True)
     (tmp_path / "grades.csv").write_text("the instructor's own")
     return tmp_path
 
@@ -76,6 +78,28 @@ def test_the_second_handout_has_nothing_of_the_first(handout, root):
     (root / "notebooks" / "week01_a.ipynb").unlink()
     handout.main(root)
     assert not (root / "build/handout/notebooks/week01_a.ipynb").exists()
+
+
+def test_the_instructor_s_own_answers_are_named(handout, root, capsys):
+    (root / "notebooks" / "week01_a.ipynb").write_text(notebook("the answer"))
+    (root / "notebooks" / "solutions" / "week01.py").write_text("a new solution")
+    handout.main(root)
+    said = capsys.readouterr().out
+    assert "notebooks/week01_a.ipynb is not as it was committed: does it hold answers?" in said
+    assert "solutions/week01.py" not in said
+
+
+def test_a_notebook_with_a_merge_conflict_is_named(handout, root):
+    (root / "notebooks" / "week01_a.ipynb").write_text("<<<<<<< HEAD\n{}\n=======\n")
+    with pytest.raises(SystemExit, match=r"nothing was handed out: notebooks/week01_a.ipynb"):
+        handout.main(root)
+
+
+def test_a_copy_inside_another_clone(handout, root):
+    copy = root / "build" / "copy"
+    copy.mkdir(parents=True)
+    with pytest.raises(SystemExit, match="git knows no file here"):
+        handout.main(copy)
 
 
 def test_outside_of_a_clone(handout, tmp_path, monkeypatch):

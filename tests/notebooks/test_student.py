@@ -151,3 +151,73 @@ def test_a_deleted_notebook_comes_back_fresh(student, root):
 def test_the_course_s_own_folder_is_refused(student, root):
     with pytest.raises(SystemExit, match="the course's own folder"):
         student.main([str(root / "notebooks")], root)
+
+
+def test_a_damaged_record_makes_no_copies_of_what_is_unchanged(student, root):
+    work = root / "work"
+    student.offer(root, work)
+    (work / "project" / "train.py").write_text("mine")
+    for damage in ("<<<<<<< HEAD", "[1]", '{"week01_a.ipynb": 3}'):
+        (work / student.HANDED).write_text(damage)
+        student.offer(root, work)
+    assert not (work / "week01_a.new.ipynb").exists()
+    assert (work / "project" / "train.py").read_text() == "mine"
+    course(root, "week01_a", "1 + 2")
+    student.offer(root, work)
+    assert source(work / "week01_a.ipynb") == "1 + 2"
+
+
+def test_a_damaged_notebook_of_the_course_stops_no_other(student, root):
+    (root / "notebooks" / "week00.ipynb").write_text("<<<<<<< HEAD\n{}")
+    lines = student.offer(root, root / "work")
+    assert lines[0] == "new files: 2"
+    assert lines[1].startswith("week00.ipynb is left out: ")
+    assert (root / "work" / "week01_a.ipynb").exists()
+
+
+def test_links_of_the_student_stay_and_lead_nowhere_else(student, root):
+    work, elsewhere = root / "work", root / "elsewhere.ipynb"
+    work.mkdir()
+    (work / "week01_a.ipynb").symlink_to(elsewhere)
+    (line,) = [line for line in student.offer(root, work) if "yours" in line]
+    assert "week01_a.new.ipynb" in line
+    assert not elsewhere.exists()
+    assert (work / "week01_a.ipynb").is_symlink()
+
+
+def test_other_ends_of_lines_are_a_change_of_the_student_s(student, root):
+    work = root / "work"
+    student.offer(root, work)
+    mine = work / "week01_a.ipynb"
+    mine.write_bytes(before := mine.read_bytes().replace(b"\n", b"\r\n"))
+    course(root, "week01_a", "1 + 2")
+    student.offer(root, work)
+    assert mine.read_bytes() == before
+    assert source(work / "week01_a.new.ipynb") == "1 + 2"
+
+
+def test_a_folder_in_the_place_of_a_notebook(student, root):
+    (root / "work" / "week01_a.ipynb").mkdir(parents=True)
+    student.offer(root, root / "work")
+    assert source(root / "work" / "week01_a.new.ipynb") == "1 + 1"
+
+
+def test_half_a_file_is_never_left(student, root, monkeypatch):
+    work = root / "work"
+    student.offer(root, work)
+    before = {name: (work / name).read_bytes() for name in names(work)}
+    course(root, "week01_a", "1 + 2")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(student.os, "replace", full)
+    (line,) = student.offer(root, work)
+    assert "left out: [Errno 28]" in line
+    assert {name: (work / name).read_bytes() for name in names(work)} == before
+
+
+def test_a_folder_that_cannot_be_made(student, root):
+    (root / "work").write_text("a file")
+    with pytest.raises(SystemExit, match="cannot write to"):
+        student.main([], root)

@@ -3,6 +3,7 @@
 There is no Slurm here: srun is simulated by the variables that it sets.
 """
 
+import socket
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -187,6 +188,15 @@ def test_slurm_says_where_to_meet():
 )
 def test_first_of_slurms_machines(nodes, first):
     assert first_host(nodes) == first
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the look-up is Linux's")
+def test_the_interface_is_the_one_with_the_address(monkeypatch):
+    """In any order of the interfaces: the first one may have another address."""
+    every = socket.if_nameindex()
+    for order in (every, every[::-1]):
+        monkeypatch.setattr(socket, "if_nameindex", lambda order=order: order)
+        assert launcher.interface_towards("127.0.0.1", 80) == "lo"
 
 
 names = st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True)

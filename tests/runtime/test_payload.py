@@ -119,6 +119,9 @@ def test_large_data_is_not_pickled():
 def test_a_small_view_does_not_take_all_of_its_memory_along():
     parcel = pack(torch.zeros(100 * MEGABYTE)[5:9])
     assert sum(parcel.sizes) < INLINE
+    parcel = pack(torch.zeros(10 * MEGABYTE)[:MEGABYTE])
+    parcel.close()
+    assert sum(parcel.sizes) < 5 * MEGABYTE  # 4 of it are the view
 
 
 def test_a_large_pickle_needs_no_room_in_the_socket():

@@ -1,15 +1,25 @@
 """Grade submitted notebooks: the judge is this process, the students' functions run in a sandbox.
 
-    definitions   find an exercise's function in a notebook, with what it needs
+    grade         all submissions: a table of verdicts
+    submissions   what a folder has to grade: which exercise of which notebook
+    reading       read one notebook, in a process of its own
+    definitions   that process: finds the functions, with what they need
+    table         the rows, harmless in a spreadsheet, and their sum
     sandbox       start a program without network, with limits, and see when it breaks them
+    used          how much memory it uses
+    frames        the messages to it and from it
     inside        that program: defines the function, calls it, answers with plain data
     plain         plain data, and a few of the course's own types, as bytes
     stand_in      the judge's stand-in for the function: it asks the sandbox
-    grade         all submissions: a table of verdicts
 
 What goes into the sandbox may be pickled. What comes out is JSON and raw numbers, of limited size,
-and is never unpickled. The checks and solutions of the exercises are no files of the sandbox.
+and is never unpickled. The checks and solutions of the exercises are no files of the sandbox. The
+inputs are drawn for each run of the grading, see `helpers.check.hidden`.
 
-One thing a determined student can still forge: where a check runs on ranks, a part of it measures
-beside the student's function, in the same process. It reports bytes and messages, for example.
+What a determined student can still forge: a part of some checks runs beside the student's function,
+in the same process. Where a check runs on ranks, that part reports bytes and messages, and compares
+large tensors. In `block_allocator` it plays the operations.
+
+Inputs that stay as they are in the student's own check: `choose_wrapping` (a model of one size is
+trained and measured), `scaled_step` (numbers at the edges of fp16), and the numbers of ranks.
 """

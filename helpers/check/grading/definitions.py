@@ -1,84 +1,169 @@
 """Find an exercise's function in a submitted notebook, with the definitions that it needs.
 
-Only definitions are used: imports, functions, classes, and names with a constant or a lambda. The
-rest of a notebook, which trains and draws, does not run. So a function that reads a result of an
-earlier cell fails with a NameError: it has to compute what it needs.
+Only definitions are used: imports, functions, classes, and names for a value that no call makes.
+The rest of a notebook, which trains and draws, does not run. So a function that reads a result of
+an earlier cell fails with a NameError: it has to compute what it needs.
+
+`python -m helpers.check.grading.definitions < notebook` writes them as JSON. The judge runs it so:
+a text can end the program that parses it.
 """
 
 import ast
 import json
-from pathlib import Path
+import re
+import resource
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-LARGEST = 20_000_000  # bytes of a notebook
+# Expressions that run no code of others, of names and constants.
+QUIET = (
+    ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.Set,
+    ast.Dict, ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Starred,
+    ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
+)  # fmt: skip
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+EVERYTHING = "*"  # the name of what every function needs
+MAGIC = re.compile(r"(\s*)(?:[%!]|\w[\w, ]*=\s*[%!]).*")  # a line for IPython or the shell
+DEFINED = re.compile(r"^(?:async +def|def|class) +(\w+)", re.MULTILINE)
+SECONDS = 60  # to parse a notebook
+MEMORY = 4 << 30  # bytes to parse it
 
 
 class NotANotebook(ValueError):
     """The file cannot be read as a notebook."""
 
 
-def code_of(path: Path) -> list[str]:
+def code_of(content: str | bytes) -> list[str]:
     """Return the source of each code cell.
 
     Raises:
-        NotANotebook: the file is too large, or contains no notebook.
+        NotANotebook: this is no notebook.
     """
-    if path.stat().st_size > LARGEST:
-        raise NotANotebook(f"the file has more than {LARGEST:,} bytes")
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        return [
-            source if isinstance(source := cell["source"], str) else "".join(source)
-            for cell in cells
-            if cell["cell_type"] == "code"
-        ]
+        cells = json.loads(content)["cells"]
+        return [text(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise NotANotebook(f"the file is no notebook: {type(error).__name__}") from None
 
 
-def definitions(cells: list[str]) -> list[str]:
-    """Return the source of each definition, in order. Cells with a syntax error have none."""
-    found = []
+def text(source: str | list[str]) -> str:
+    """Return the source as one text; a character that UTF-8 cannot hold becomes a question mark."""
+    whole = source if isinstance(source, str) else "".join(source)
+    return whole.encode("utf-8", "replace").decode()
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """What a notebook defines.
+
+    Attributes:
+        sources: of the definitions, in order.
+        binds, uses: for each of them, the names that it defines, and those that stand in it.
+        functions: the names of functions and of what may be one.
+        broken: for functions whose cell cannot be parsed, why.
+    """
+
+    sources: list[str]
+    binds: list[list[str]]
+    uses: list[list[str]]
+    functions: list[str]
+    broken: dict[str, str]
+
+    def needed_by(self, name: str) -> list[str]:
+        """Return the sources that this function needs: a notebook's imports may take long."""
+        wanted, size = {name, EVERYTHING}, 0
+        while size < len(wanted):
+            size = len(wanted)
+            for binds, uses in zip(self.binds, self.uses, strict=True):
+                if wanted.intersection(binds):
+                    wanted.update(uses)
+        found = zip(self.sources, self.binds, strict=True)
+        return [source for source, binds in found if wanted.intersection(binds)]
+
+
+def definitions(cells: list[str]) -> Notebook:
+    """Return what the cells define. Imports, and names for numbers, define no function."""
+    found = Notebook([], [], [], [], {})
     for cell in cells:
-        lines = ["" if line.lstrip()[:1] in ("%", "!") else line for line in cell.splitlines()]
-        source = "\n".join(lines)
+        cell = cell.replace("\r\n", "\n").replace("\r", "\n")  # as Python counts lines
         try:
-            statements = ast.parse(source).body
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            source, statements = parsed(cell)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            why = f"its cell cannot be read: {type(error).__name__}: {error}"
+            found.broken.update(dict.fromkeys(DEFINED.findall(cell), why))
             continue
+        lines = source.split("\n")
         for statement in statements:
             if is_definition(statement):
                 decorators = getattr(statement, "decorator_list", [])
                 first = min([statement.lineno, *(one.lineno for one in decorators)])
-                found.append("\n".join(lines[first - 1 : statement.end_lineno]))
+                found.sources.append("\n".join(lines[first - 1 : statement.end_lineno]))
+                found.functions.extend(functions(statement))
+                found.binds.append(bound(statement))
+                found.uses.append(sorted({*used(statement)}))
     return found
 
 
+def parsed(cell: str) -> tuple[str, list[ast.stmt]]:
+    """Return the cell's Python and its statements. Lines for IPython count as `pass`.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: as ast.parse.
+    """
+    try:
+        return cell, ast.parse(cell).body  # a line of an expression may begin with % or !=
+    except SyntaxError:
+        source = "\n".join(MAGIC.sub(r"\1pass", line) for line in cell.split("\n"))
+        return source, ast.parse(source).body
+
+
 def is_definition(statement: ast.stmt) -> bool:
-    if isinstance(
-        statement,
-        ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef,
-    ):
+    if isinstance(statement, (ast.Import, ast.ImportFrom, *FUNCTIONS)):
         return True
     if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
-        return isinstance(statement.value, ast.Lambda) or is_constant(statement.value)
+        if isinstance(statement.value, ast.Lambda):
+            return True
+        return all(isinstance(one, QUIET) for one in ast.walk(statement.value))
     return False
 
 
-def is_constant(value: ast.expr) -> bool:
+def functions(statement: ast.stmt) -> list[str]:
+    """Return the names of functions, classes and lambdas, and of other names for them."""
+    value = getattr(statement, "value", None)
+    if isinstance(statement, FUNCTIONS) or isinstance(value, ast.Lambda | ast.Name | ast.Attribute):
+        return bound(statement)
+    return []
+
+
+def bound(statement: ast.stmt) -> list[str]:
+    """Return the names that a definition defines. For a module's names without a list: all."""
+    if isinstance(statement, FUNCTIONS):
+        return [statement.name]
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        every = getattr(statement, "module", "") == "__future__"
+        given = [one.asname or one.name.split(".")[0] for one in statement.names]
+        return [EVERYTHING] if every or "*" in given else given
+    stored = (one for one in ast.walk(statement) if isinstance(one, ast.Name))
+    return [one.id for one in stored if isinstance(one.ctx, ast.Store)]
+
+
+def used(statement: ast.stmt) -> Iterator[str]:
+    return (one.id for one in ast.walk(statement) if isinstance(one, ast.Name))
+
+
+def main():
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    warnings.simplefilter("ignore")  # an invalid escape in a text
     try:
-        ast.literal_eval(value)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        return False
-    return True
+        found = vars(definitions(code_of(sys.stdin.buffer.read())))
+    except NotANotebook as error:
+        found = {"error": str(error)}
+    json.dump(found, sys.stdout)
 
 
-def defined(cells: list[str]) -> set[str]:
-    """Return the names of the functions that the cells define at their top level."""
-    names = set()
-    for source in definitions(cells):
-        for statement in ast.parse(source).body:
-            if isinstance(statement, ast.FunctionDef):
-                names.add(statement.name)
-            elif isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Lambda):
-                names |= {one.id for one in statement.targets if isinstance(one, ast.Name)}
-    return names
+if __name__ == "__main__":
+    main()

@@ -1,134 +1,132 @@
 """Grade a folder of submitted notebooks, and write a table.
 
     make grade SUBMISSIONS=folder
-    python -m helpers.check.grading.grade folder [--to grades.csv] [--trust]
+    python -m helpers.check.grading.grade folder [--to grades.csv] [--jobs N] [--secret N] [--trust]
 
 Every notebook below the folder is graded: folder/name/week04_….ipynb, or folder/name.ipynb. An
 exercise is expected if the course's notebook of that name has it, and graded wherever it is found.
-Every exercise gets a sandbox of its own. Without bubblewrap there is none: --trust then runs the
-submitted code as you, with your files and your network.
+Every exercise gets a sandbox of its own, and inputs that are drawn for this run. Without bubblewrap
+there is no sandbox: --trust then runs the submitted code as you, with your files and your network.
 """
 
 import argparse
-import csv
-import json
+import functools
+import multiprocessing
+import secrets
 import sys
+import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import helpers.check as check
-from helpers.check import elsewhere
+from helpers.check import elsewhere, hidden
 from helpers.check.grading import stand_in
-from helpers.check.grading.definitions import NotANotebook, code_of, defined, definitions
-from helpers.check.grading.sandbox import COURSE, Limits, Sandbox, bubblewrap
+from helpers.check.grading.sandbox import Limits, NotStarted, Sandbox, bubblewrap, why_not
+from helpers.check.grading.submissions import Task, exercises, found_in, ignored
+from helpers.check.grading.table import Grade, one_line, summary, write
+from helpers.check.limit import TooLong
 
-# MPI's ranks are started by mpiexec, which has no sandbox here; and the project is a whole script.
-NOT_GRADED = {"train_by_mpi": "starts MPI's ranks: run the check by hand"}
 NO_SANDBOX = (
-    "There is no sandbox on this machine: bubblewrap (bwrap) is missing, or the system forbids it. "
-    "Install it (apt install bubblewrap), or grade submissions that you trust with --trust: their "
-    "code then runs as you."
+    "There is no sandbox on this machine: {} Install bubblewrap (apt install bubblewrap), or grade "
+    "submissions that you trust with --trust: their code then runs as you."
 )
+NAMES_ALONE = "grading runs only the imports, functions, classes and constants of a notebook"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grade:
-    """A row of the table.
+class How:
+    """How to grade.
 
     Attributes:
-        submission: the notebook, below the folder.
-        exercise: the name of the function.
-        passed: "yes", "no", or "not graded".
-        finding: the first thing that is wrong, in one line.
+        trusted: without a sandbox, run the code as you.
+        secret: the inputs are drawn from it; None: the inputs of the student's own checks.
+        limits: of a sandbox; None: the usual ones.
     """
 
-    submission: str
-    exercise: str
-    passed: str
-    finding: str = ""
+    trusted: bool = False
+    secret: int | None = None
+    limits: Limits | None = None
 
 
-def exercises(notebooks: Path = COURSE / "notebooks") -> dict[str, list[str]]:
-    """Return the exercises of each of the course's notebooks, by the notebook's name."""
-    found = {}
-    for path in sorted(notebooks.glob("week*.ipynb")):
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        stubs = ["".join(c["source"]) for c in cells if "exercise" in c["metadata"].get("tags", ())]
-        found[path.stem] = [name for stub in stubs for name in sorted(defined([stub]))]
-    return found
-
-
-def grade_all(folder: Path, trusted: bool = False, limits: Limits | None = None) -> Iterator[Grade]:
-    """Grade every notebook below the folder, and yield the rows as they come."""
-    known = exercises()
-    for path in sorted(folder.rglob("*.ipynb")):
-        if ".ipynb_checkpoints" not in path.parts:
-            yield from grade_notebook(path, str(path.relative_to(folder)), known, trusted, limits)
-
-
-def grade_notebook(path, submission, known, trusted, limits) -> Iterator[Grade]:
-    every = {name for names in known.values() for name in names}
-    expected = [n for stem, names in known.items() if stem in path.stem for n in names]
-    try:
-        cells = code_of(path)
-    except (NotANotebook, OSError) as error:
-        for name in expected or ["?"]:
-            yield Grade(submission=submission, exercise=name, passed="no", finding=str(error))
+def grade_all(folder: Path, how: How, jobs: int = 1) -> Iterator[Grade]:
+    """Grade every notebook below the folder, and yield the rows in order, as they come."""
+    tasks = found_in(folder, exercises())
+    one = functools.partial(graded, how=how)
+    if jobs == 1:
+        yield from map(one, tasks)
         return
-    there, sources = defined(cells) & every, definitions(cells)
-    for name in [*expected, *sorted(there - set(expected))]:
-        row = {"submission": submission, "exercise": name}
-        if name in NOT_GRADED:
-            yield Grade(**row, passed="not graded", finding=NOT_GRADED[name])
-        elif name not in there:
-            yield Grade(**row, passed="no", finding="the notebook does not define it")
-        else:
-            yield Grade(**row, **verdict(name, sources, trusted, limits))
+    # processes, because checks use PyTorch's global random numbers; fresh ones, as it has threads
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(one, tasks)
 
 
-def verdict(name: str, sources: list[str], trusted: bool, limits: Limits | None) -> dict[str, str]:
-    """Run the course's check of the function in a fresh sandbox."""
-    with Sandbox(limits, trusted) as sandbox:
-        try:
-            with elsewhere.at(stand_in.Shut(sandbox, name, sources)):
-                found = getattr(check, name)(stand_in.StandIn(name))
-        except Exception as error:  # a result of a shape that the check does not expect
-            finding = f"the check could not use the result: {type(error).__name__}: {error}"
-            return {"passed": "no", "finding": one_line(finding)}
+def graded(task: Task, how: How) -> Grade:
+    """Return the row of one exercise."""
+    if task.row:
+        return task.row
+    began = time.monotonic()
+    passed, finding = verdict(task, how)
+    seconds = round(time.monotonic() - began, 1)
+    return Grade(
+        submission=task.submission,
+        exercise=task.exercise,
+        passed=passed,
+        finding=one_line(finding),
+        seconds=seconds,
+    )
+
+
+def verdict(task: Task, how: How) -> tuple[str, str]:
+    """Run the course's check of the function in a fresh sandbox. Return whether it passed, and why
+    not."""
+    try:
+        with hidden.drawn_from(how.secret), Sandbox(how.limits, how.trusted) as sandbox:
+            shut = stand_in.Shut(sandbox, task.exercise, task.sources)
+            with elsewhere.at(shut):
+                found = getattr(check, task.exercise)(stand_in.StandIn(task.exercise))
+    except NotStarted as error:
+        return "not graded", str(error)
+    except elsewhere.Failed as error:
+        return "no", str(error)
+    except TooLong:
+        return "no", "your function has not returned in time"
+    except Exception as error:  # a result of a shape that the check does not expect
+        return "no", f"the check could not use the result: {type(error).__name__}: {error}"
     if found:
-        return {"passed": "yes"}
-    return {"passed": "no", "finding": one_line(found.finding or found.status)}
-
-
-def one_line(text: str, most: int = 300) -> str:
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    if text[:1] in "=+-@":  # a spreadsheet would take it for a formula
-        text = f"'{text}"
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+        return "yes", ""
+    finding = found.finding or found.status
+    return "no", f"{finding} ({NAMES_ALONE})" if "NameError" in finding else finding
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(prog="make grade", description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, help="the submissions")
     parser.add_argument("--to", type=Path, help="the table; by default grades.csv in the folder")
+    parser.add_argument("--jobs", type=int, default=1, help="sandboxes at the same time")
+    parser.add_argument("--secret", type=int, help="draw the inputs as an earlier run did")
     parser.add_argument("--trust", action="store_true", help="run without a sandbox, as you")
     options = parser.parse_args(argv)
-    if not options.folder.is_dir():
-        sys.exit(f"there is no folder {options.folder}: make grade SUBMISSIONS=folder")
+    folder = options.folder
+    if not folder.is_dir():
+        sys.exit(f"there is no folder {folder}: make grade SUBMISSIONS=folder")
     if bubblewrap() is None and not options.trust:
-        sys.exit(NO_SANDBOX)
-    table = options.to or options.folder / "grades.csv"
-    count = right = 0
-    with table.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Grade)])
-        writer.writeheader()
-        for row in grade_all(options.folder, options.trust):
-            writer.writerow(asdict(row))
-            file.flush()
-            count, right = count + 1, right + (row.passed == "yes")
-            print(f"{row.submission}  {row.exercise}: {row.passed}  {row.finding}".rstrip())
-    print(f"{right} of {count} passed: {table}")
+        sys.exit(NO_SANDBOX.format(why_not()))
+    secret = secrets.randbelow(10**9) if options.secret is None else options.secret
+    how = How(trusted=options.trust, secret=secret)
+    rows, began = [], time.monotonic()
+    table = options.to or folder / "grades.csv"
+    try:
+        for row in write(table, grade_all(folder, how, max(1, options.jobs))):
+            print(row, flush=True)
+            rows.append(row)
+    except OSError as error:
+        sys.exit(f"cannot write {table}: {error.strerror}")
+    except KeyboardInterrupt:
+        print("stopped: the table has the rows so far")
+    print(summary(rows, ignored(folder, table), time.monotonic() - began))
+    print(f"inputs of this run: --secret {secret}\ntable: {table}")
 
 
 if __name__ == "__main__":

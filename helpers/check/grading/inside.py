@@ -6,6 +6,8 @@ submitted code prints reaches the judge.
 
 import os
 import pickle
+import re
+import resource
 import sys
 import traceback
 
@@ -15,6 +17,7 @@ from helpers.runtime.launch import launch
 from helpers.runtime.payload import CannotTravel
 
 MOST_TEXT = 4000  # characters of an error
+TYPE = re.compile(r" is of type (?:builtins\.)?(\S+) and cannot travel")
 
 _submitted: dict[str, object] = {}
 
@@ -66,8 +69,7 @@ def answer(order: bytes) -> bytes:
     except NotImplementedError:
         return plain.pack(["not written"])
     except CannotTravel as error:
-        text = f"what your function returned is not what the exercise asks for: {error}"
-        return plain.pack(["raised", "answer", text[:MOST_TEXT]])
+        return plain.pack(["raised", "answer", no_data(str(error))[:MOST_TEXT]])
     except WorkerError as error:
         if isinstance(error.__cause__, NotImplementedError):
             return plain.pack(["not written"])
@@ -77,7 +79,21 @@ def answer(order: bytes) -> bytes:
         return plain.pack(["raised", "exception", f"your function raised {text}"[:MOST_TEXT]])
 
 
-def main():
+def no_data(error: str) -> str:
+    """Say what the function returned, if that is no data."""
+    kind = TYPE.search(error)
+    what = f"a value of type {kind[1]}, or with a part of it" if kind else error
+    return f"your function returned {what}: this is not what the exercise asks for"
+
+
+def keep_small(file_bytes: int):
+    """Limit the size of a file, here and in every process that starts from here, for good."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def main(file_bytes: int):
+    keep_small(file_bytes)
     orders, answers = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     for file in (0, 1, 2):
@@ -95,4 +111,4 @@ if __name__ == "__main__":
     # The judge's pickles name helpers.check.grading.inside: this module, and not __main__.
     from helpers.check.grading import inside
 
-    inside.main()
+    inside.main(int(sys.argv[1]))

@@ -13,10 +13,11 @@ from helpers.check.traffic import Call
 from helpers.check.watch import Event
 from helpers.comm.mesh import Layout
 from helpers.plans.schedules import Action, Message
-from helpers.runtime.joined.results import decode, encode
+from helpers.runtime.joined.results import LENGTH, decode, encode
 
 OWN = {kind.__name__: kind for kind in (Action, Message, Call, Event, Layout)}
 MARK = "a type of the course"
+LARGEST = 4 << 20  # bytes of an answer without its tensors: parsed, these need fifty times as much
 
 
 def pack(value, name: str = "the answer") -> bytes:
@@ -34,6 +35,8 @@ def unpack(data: bytes):
     Raises:
         ValueError: these bytes are no value.
     """
+    if len(data) > LARGEST and LARGEST < LENGTH.unpack_from(data)[0] <= len(data):
+        raise ValueError(f"it has more than {LARGEST:,} bytes besides tensors")
     try:
         return raised(decode(data)[0])
     except (TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -1,18 +1,19 @@
 """Start the program that runs a submitted function, shut in, and end it.
 
-bubblewrap gives it: no network but its own loopback, no processes but its own, no files but Python,
-the course's package (read only, without the exercises' checks) and a small /tmp. The system limits
-its files and processes. This process watches its memory, its processes and its time.
+bubblewrap gives it: no network but its own loopback, no processes but its own, no rights, no files
+but Python, the course's package (read only, without the exercises' checks) and a small /tmp. The
+program limits the size of its files itself, before it gets submitted code. This process watches its
+memory, its processes and its time.
 """
 
 import os
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from helpers.check.grading import frames
+from helpers.check.grading.used import memory_of
 
 COURSE = Path(__file__).resolve().parents[3]
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
@@ -34,26 +36,40 @@ class Limits:
         memory_bytes: of all its processes together, watched several times a second.
         processes: at the same time.
         file_bytes: of one file, and of /tmp.
+        seconds: for all calls of one exercise together, without the start.
     """
 
     memory_bytes: int = 6 << 30
     processes: int = 100
     file_bytes: int = 256 << 20
+    seconds: float = 600.0
+
+
+def bubblewrap() -> str | None:
+    """Return the program bwrap, if it is installed and the system lets it work."""
+    return None if why_not() else shutil.which("bwrap")
 
 
 @cache
-def bubblewrap() -> str | None:
-    """Return the program bwrap, if it is installed and the system lets it work."""
+def why_not() -> str:
+    """Return why there is no bubblewrap here; "" if there is."""
     program = shutil.which("bwrap")
     if program is None:
-        return None
-    line = [program, *walls(Limits()), "/bin/true"]
-    return program if subprocess.run(line, capture_output=True).returncode == 0 else None
+        return "bubblewrap (bwrap) is missing."
+    tried = subprocess.run([program, *walls(Limits()), "/bin/true"], capture_output=True, env={})
+    if tried.returncode == 0:
+        return ""
+    return f"the system forbids bubblewrap ({tried.stderr.decode(errors='replace').strip()})."
 
 
 def walls(limits: Limits) -> list[str]:
-    """Return bwrap's options."""
+    """Return bwrap's options.
+
+    Without `--cap-drop`, root's code keeps the right to mount: it would make the course writable,
+    and uncover the checks.
+    """
     given = ["--unshare-all", "--die-with-parent", "--new-session", "--clearenv"]
+    given += ["--cap-drop", "ALL"]
     given += ["--proc", "/proc", "--dev", "/dev"]
     for folder in ("/tmp", "/dev/shm"):
         given += ["--size", str(limits.file_bytes), "--tmpfs", folder]
@@ -84,6 +100,14 @@ class Broken(Exception):
     """The sandbox has ended, or was ended; says why."""
 
 
+class Late(Broken):
+    """It was ended because it did not answer in time."""
+
+
+class NotStarted(RuntimeError):
+    """The sandbox did not start: no fault of the submission."""
+
+
 class Sandbox:
     """A running program that answers orders, each with one message.
 
@@ -91,37 +115,38 @@ class Sandbox:
         trusted: run the program without walls, if there is no bubblewrap.
 
     Raises:
-        RuntimeError: there is no bubblewrap, and the submissions are not trusted.
+        NotStarted: there is no bubblewrap, and the submissions are not trusted; or the machine is
+            too busy.
     """
 
     def __init__(self, limits: Limits | None = None, trusted: bool = False):
         self.limits = limits or Limits()
         wrap = bubblewrap()
         if wrap is None and not trusted:
-            raise RuntimeError("there is no sandbox on this machine: bubblewrap does not work here")
-        line = [sys.executable, "-m", "helpers.check.grading.inside"]
-        place = {}
+            raise NotStarted("there is no sandbox on this machine: bubblewrap does not work here")
+        line = [sys.executable, "-m", "helpers.check.grading.inside", str(self.limits.file_bytes)]
+        place = {"env": {}}  # bwrap's own environment can be read inside, in /proc/1
         if wrap:
             line = [wrap, *walls(self.limits), *line]
         else:
             self.folder = tempfile.TemporaryDirectory(prefix="grade-")
             place = {"cwd": self.folder.name, "env": {**os.environ, "PYTHONPATH": str(COURSE)}}
-        self.why = ""
+        self.why, self.look_again = "", 0.0
         self.process = subprocess.Popen(
             line,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=self.limit,
             **place,
         )
         self.orders, self.answers = self.process.stdin.fileno(), self.process.stdout.fileno()
+        self.last = time.monotonic() + START_SECONDS
         try:
             self.ask(b"", START_SECONDS)  # it has imported what it needs
         except Broken as error:
-            self.end()
-            raise RuntimeError(f"the sandbox does not start: {error}") from None
+            raise NotStarted(f"the sandbox does not start: it has {error}") from None
+        self.last = time.monotonic() + self.limits.seconds
 
     def __enter__(self):
         return self
@@ -129,22 +154,23 @@ class Sandbox:
     def __exit__(self, *_):
         self.end()
 
-    def limit(self):
-        """Run in the new process, before its program."""
-        resource.setrlimit(resource.RLIMIT_FSIZE, (self.limits.file_bytes,) * 2)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
     def ask(self, order: bytes, seconds: float) -> bytes:
         """Send an order, and return the answer.
 
         Raises:
-            Broken: it has ended, used too much, or not answered in time. It is ended then.
+            Late: it has not answered in time, or all calls together took too long.
+            Broken: it has ended, or used too much. It is ended then.
         """
+        left = self.last - time.monotonic()
+        end = time.monotonic() + min(seconds, left)
         try:
-            frames.write(self.orders, order)
-            return frames.read(self.answers, seconds, self.within_limits)
+            frames.write(self.orders, order, end, self.within_limits)
+            return frames.read(self.answers, end, self.within_limits)
         except frames.Silence:
-            why = f"not returned after {seconds:.0f} seconds"
+            self.end()
+            if left < seconds:
+                raise Late(f"taken more than {self.limits.seconds:.0f} seconds in all") from None
+            raise Late(f"not returned after {seconds:.0f} seconds") from None
         except frames.Ended:
             why = self.why or f"ended the process {self.ending()}"
         except ValueError as error:
@@ -164,21 +190,17 @@ class Sandbox:
 
     def within_limits(self) -> bool:
         """Whether the program still keeps its limits; if not, `why` names the limit."""
-        count, used = 0, 0
+        if time.monotonic() < self.look_again:
+            return not self.why
+        self.look_again = time.monotonic() + frames.TURN
         try:
             top = psutil.Process(self.process.pid)
-            for process in (top, *top.children(recursive=True)):
-                try:
-                    memory = process.memory_info()
-                    used += memory.rss - getattr(memory, "shared", 0)
-                    count += 1
-                except psutil.Error:
-                    continue
+            family = [top, *top.children(recursive=True)]
         except psutil.Error:
             return True  # it has ended: the pipe will tell
-        if count > self.limits.processes:
+        if len(family) > self.limits.processes:
             self.why = f"started more than {self.limits.processes} processes"
-        elif used > self.limits.memory_bytes:
+        elif memory_of(family, self.limits.memory_bytes) > self.limits.memory_bytes:
             self.why = f"used more than {self.limits.memory_bytes >> 20:,} MB of memory"
         return not self.why
 

@@ -11,12 +11,14 @@ import torch
 from helpers.check.elsewhere import SECONDS, Failed, place
 from helpers.check.grading import plain
 from helpers.check.grading.inside import submitted
-from helpers.check.grading.sandbox import Broken, Sandbox
+from helpers.check.grading.sandbox import Broken, Late, Sandbox
 from helpers.check.limit import TooLong
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.runs import Runs
 
+DEFINE_SECONDS = 180.0  # for a notebook's imports, on a busy machine
 RANK_SECONDS = 180.0  # for a case on ranks, on a busy machine
+PATIENCE = 3.0  # times the student's own limit on silence: nobody waits, and others run beside
 
 
 class StandIn:
@@ -44,12 +46,17 @@ class Shut:
         sources: the notebook's definitions.
 
     Raises:
-        Failed: the notebook does not define the function.
+        Failed: the notebook does not define the function, or its definitions do not end.
     """
 
     def __init__(self, sandbox: Sandbox, name: str, sources: Sequence[str]):
         self.sandbox = sandbox
-        self.ask("define", (name, list(sources)), SECONDS)
+        try:
+            self.ask("define", (name, list(sources)), DEFINE_SECONDS)
+        except TooLong:
+            raise Failed(f"the definitions have not ended after {DEFINE_SECONDS:.0f} s") from None
+        except WorkerError as error:
+            raise Failed(str(error)) from None
 
     def call(self, fn: Callable, arguments: tuple) -> Any:
         """Return the sandbox's answer; the arguments get what the function wrote into them."""
@@ -58,6 +65,7 @@ class Shut:
         return answer
 
     def launch(self, run, workers, fn, kwargs, timeout) -> Runs:
+        timeout = min(PATIENCE * timeout, 0.8 * RANK_SECONDS)
         results, _ = self.ask("ranks", (run, workers, fn, kwargs, timeout), RANK_SECONDS)
         if not isinstance(results, list) or len(results) != workers:
             raise Failed("the ranks' results are not one for each rank")
@@ -73,17 +81,19 @@ class Shut:
         order = by_value(lambda: cloudpickle.dumps((kind, given)))
         try:
             found = plain.unpack(self.sandbox.ask(order, seconds))
+        except Late as error:
+            if "in all" in str(error):
+                raise Failed(f"your function has {error}") from None
+            raise TooLong from None
         except Broken as error:
-            if "not returned" in str(error):
-                raise TooLong from None
             raise Failed(f"your function has {error}") from None
         except ValueError as error:
             raise Failed(f"the answer is not what the exercise asks for ({error})") from None
         match found:
-            case ["returned", (answer, after)]:
-                return answer, after
-            case ["returned", None]:
+            case ["returned", None] if kind == "define":
                 return None
+            case ["returned", (answer, after)] if kind != "define":
+                return answer, after
             case ["not written"]:
                 raise NotImplementedError
             case ["raised", str(how), str(text)] if how in ("exception", "answer"):

@@ -5,6 +5,7 @@ from functools import cache
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
@@ -25,9 +26,13 @@ def count_attention(fn) -> Verdict:
     """
     cases = [
         (f"{b} × {h} heads, {t} tokens, width {d}, {s} bytes a number", (b, h, t, d, s), {})
-        for b, h, t, d, s in CASES
+        for b, h, t, d, s in (*CASES, *hidden.more(drawn))
     ]
     return examine_here("count_attention", fn, cases, judge_attention)
+
+
+def drawn(random):
+    return (*(random.randint(2, 9) for _ in range(4)), random.choice(list(DTYPES)))
 
 
 class MovedBytes(TorchDispatchMode):

@@ -5,6 +5,7 @@ import math
 import torch
 import torch.distributed as dist
 
+from helpers.check import hidden
 from helpers.check.oracle import NotRight, examine, is_number
 from helpers.check.verdict import Verdict
 from helpers.comm.collectives import ring_reduce_scatter
@@ -15,7 +16,6 @@ from helpers.measure.sockets import SentBytes
 SIZE = 1_200_000  # bytes: a multiple of 4 bytes × 2, 3 and 4 ranks; headers are small beside it
 HEADERS = 4096  # bytes: gloo's, 48 a message, and the barriers'; far less than a chunk
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast")
-LARGE = (64, 10**9)  # ranks, bytes: by formula
 
 
 def bytes_on_the_wire(fn) -> Verdict:
@@ -26,6 +26,12 @@ def bytes_on_the_wire(fn) -> Verdict:
     formula where the kernel does not count), and a formula gives the answer for many ranks.
     """
     return examine("bytes_on_the_wire", fn, [(n, {}) for n in (3, 4, 2, 1)], run_bytes, judge_bytes)
+
+
+def large() -> tuple[int, int]:
+    """Ranks, and bytes, that are asked for by formula."""
+    ranks = 64 + hidden.shift(60)
+    return ranks, ranks * 15_625_000
 
 
 def run_bytes(worker, solve):
@@ -40,7 +46,7 @@ def run_bytes(worker, solve):
         dist.barrier()  # all that was sent has been received: it can be counted
         rows[collective] = {
             "answer": answer.item() if isinstance(answer, torch.Tensor) else answer,
-            "large": solve(collective, *LARGE) if n > 1 else None,
+            "large": solve(collective, *large()) if n > 1 else None,
             "kernel": count.read(),
             "formula": sent(collective, SIZE, n, rank=worker.rank, backend="nccl"),
         }
@@ -74,7 +80,7 @@ def judge_bytes(runs):
         right = sum(counted) if together else max(counted)
         who = "all ranks together" if together else "one rank"
         compare(collective, answer, n, SIZE, right, f"{who} sent {right:,.0f} ({how})", HEADERS)
-    many, size = LARGE
+    many, size = large()
     for collective in COLLECTIVES * (n > 1):
         by_rank = [sent(collective, size, many, rank=r, backend="nccl") for r in range(many)]
         right = sum(by_rank) if collective == "broadcast" else by_rank[0]

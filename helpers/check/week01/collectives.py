@@ -2,6 +2,7 @@
 
 import torch
 
+from helpers.check import hidden
 from helpers.check.oracle import NotRight
 from helpers.check.traffic import bytes_sent, examine_messages, named, observed, steps
 from helpers.check.verdict import Verdict
@@ -18,8 +19,13 @@ def tree_broadcast(fn) -> Verdict:
     return examine_messages("tree_broadcast", fn, cases, run_tree_broadcast, judge_tree_broadcast)
 
 
+def numbers(rank: int) -> list[float]:
+    """What a rank holds at first."""
+    return [100.0 * hidden.shift(99) + 10 * rank + k for k in range(3)]
+
+
 def run_tree_broadcast(worker, solve, source):
-    tensor = 10.0 * worker.rank + torch.arange(3)
+    tensor = torch.tensor(numbers(worker.rank))
     answer, seen = observed(solve, worker, tensor, source)
     returned = answer.tolist() if isinstance(answer, torch.Tensor) else None
     return {"after": tensor.tolist(), "returned": returned, **seen}
@@ -27,7 +33,7 @@ def run_tree_broadcast(worker, solve, source):
 
 def judge_tree_broadcast(runs, source):
     n, after = len(runs), runs.column("after")
-    own = [[10.0 * rank + k for k in range(3)] for rank in range(n)]
+    own = [numbers(rank) for rank in range(n)]
     if after != [own[source]] * n:
         listing = "\n".join(f"  rank {r} holds {values}" for r, values in enumerate(after))
         finding = f"from source {source}, {own[source]}\n{listing}"
@@ -89,7 +95,7 @@ def all_to_all(fn) -> Verdict:
 
 def part(source: int, target: int, numel: int) -> torch.Tensor:
     """Number k is `source target k`, as three digits."""
-    return 100.0 * source + 10 * target + torch.arange(numel) % 10
+    return 1000.0 * hidden.shift(99) + 100 * source + 10 * target + torch.arange(numel) % 10
 
 
 def run_all_to_all(worker, solve, numel):

@@ -1,5 +1,6 @@
 """Exercise of week 1, fourth part: from the ranks' reports, name the rank that failed first."""
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
@@ -76,8 +77,18 @@ def name_culprit(fn) -> Verdict:
     The rules, in this order: a rank that no longer answers; a rank with an error of its own; the
     rank that made the fewest calls; the rank whose calls differ from the others'.
     """
-    cases = [(where, (reports,), {"right": r, "kind": k}) for where, reports, r, k in CASES]
+    cases = [
+        (where, (reports,), {"right": r, "kind": k})
+        for where, reports, r, k in (*CASES, *hidden.more(turned, 12))
+    ]
     return examine_here("name_culprit", fn, cases, judge_culprit)
+
+
+def turned(random):
+    """One of the cases, with other names of the ranks."""
+    where, reports, right, kind = random.choice(CASES)
+    order = random.sample(range(len(reports)), len(reports))
+    return where, [reports[rank] for rank in order], order.index(right), kind
 
 
 def judge_culprit(answer, reports, right, kind):

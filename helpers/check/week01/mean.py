@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from helpers.check import hidden
 from helpers.check.oracle import NotRight, examine
 from helpers.check.verdict import Verdict
 
@@ -18,8 +19,12 @@ SHARDS = (
 
 def global_mean(fn) -> Verdict:
     """Check `fn(worker, values) -> float`: the mean of all values of all ranks, on every rank."""
-    cases = [(len(shards), {"shards": shards}) for shards in SHARDS]
+    cases = [(len(shards), {"shards": shards}) for shards in (*SHARDS, *hidden.more(drawn, 2))]
     return examine("global_mean", fn, cases, run_global_mean, judge_global_mean)
+
+
+def drawn(random) -> list[list[float]]:
+    return [[float(random.randint(-9, 9)) for _ in range(count)] for count in (2, 0, 5)]
 
 
 def run_global_mean(worker, solve, shards):

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from helpers.check import hidden
 from helpers.check.oracle import NotRight
 from helpers.check.traffic import bytes_sent, examine_messages, named, observed
 from helpers.check.verdict import Verdict
@@ -25,7 +26,8 @@ def ring_all_reduce(fn) -> Verdict:
 
 def contribution(rank: int, numel: int) -> list[float]:
     """Position i holds (i+1) 100^rank: in a sum, each pair of digits is one rank's."""
-    return [float((i + 1) * BASE**rank) for i in range(numel)]
+    first = 1 + hidden.shift(80)
+    return [float((i + first) * BASE**rank) for i in range(numel)]
 
 
 def run_ring_all_reduce(worker, solve, numel):

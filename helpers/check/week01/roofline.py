@@ -2,6 +2,7 @@
 
 import math
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
@@ -26,8 +27,14 @@ def place_on_roofline(fn) -> Verdict:
     The rate is the most FLOP/s that the roofline allows (Williams et al. 2009); the limit is
     "memory" or "arithmetic".
     """
-    cases = [(where, arguments, {}) for where, arguments in CASES]
+    cases = [(where, arguments, {}) for where, arguments in (*CASES, *hidden.more(drawn))]
     return examine_here("place_on_roofline", fn, cases, judge_roofline)
+
+
+def drawn(random):
+    peak, bandwidth = random.uniform(1e12, 9e14), random.uniform(1e11, 4e12)
+    nbytes = random.uniform(1e6, 1e9)
+    return "another processor", (nbytes * random.uniform(1, 900), nbytes, peak, bandwidth)
 
 
 def judge_roofline(answer, flops, nbytes, peak, bandwidth):

@@ -2,6 +2,7 @@
 
 import torch
 
+from helpers.check import hidden
 from helpers.check.oracle import NotRight, examine
 from helpers.check.verdict import Verdict
 
@@ -20,7 +21,7 @@ def sum_uneven(fn) -> Verdict:
 
 
 def value(rank: int, step: int) -> float:
-    return float((step + 1) * 10**rank)
+    return float((step + 1 + hidden.shift(5)) * 10**rank)
 
 
 def sums(counts) -> list[float]:

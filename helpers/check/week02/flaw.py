@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight
 from helpers.check.verdict import Verdict
@@ -137,7 +138,7 @@ def find_flaw(fn) -> Verdict:
     """Check `fn(fit) -> "schedule", "embedding", "sizes", "stopped early" or "none"`."""
     cases = []
     for number, (flaw, changes) in enumerate(FITS, 1):
-        fit = given_fit(flaw, **changes)
+        fit = given_fit(flaw, **{**changes, "seed": hidden.seed(changes["seed"])})
         cases.append((f"fit {number}, to {len(fit.loss)} runs", (fit,), {"flaw": flaw}))
     return examine_here("find_flaw", fn, cases, judge_flaw)
 

@@ -4,6 +4,7 @@ from functools import cache
 
 import torch
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
@@ -31,10 +32,21 @@ def count_flops(fn) -> Verdict:
     The reference is PyTorch's counter, on real steps of small models. It counts matrix products.
     """
     cases = []
-    for name, changes, tokens in CASES:
+    for name, changes, tokens in (*CASES, *hidden.more(drawn)):
         config = GPTConfig(**{**SMALL, **changes})
         cases.append((name, (config, tokens), {"name": name}))
     return examine_here("count_flops", fn, cases, judge_flops)
+
+
+def drawn(random):
+    changes = {
+        "layers": random.randint(1, 4),
+        "mlp": random.choice(("gelu", "swiglu")),
+        "hidden": 8 * random.randint(8, 20),
+        "kv_heads": random.choice((1, 2, 4)),
+        "tied": random.random() < 0.5,
+    }
+    return "another model", changes, random.randint(2, 24)
 
 
 @cache

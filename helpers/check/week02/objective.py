@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
@@ -34,7 +35,7 @@ def huber_objective(fn) -> Verdict:
 
 def some_runs(n: int, noise: float):
     """Return (params, tokens, loss) by Chinchilla's law, with noise: the same in every process."""
-    rng = np.random.default_rng(n)
+    rng = np.random.default_rng(hidden.seed(n))
     params, tokens = 10 ** rng.uniform(7, 10, n), 10 ** rng.uniform(9, 11, n)
     loss = np.exp(predicted(THETA, params, tokens) + noise * rng.uniform(-1, 1, n))
     return params, tokens, loss

@@ -2,6 +2,7 @@
 
 import math
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
@@ -18,8 +19,14 @@ LAWS = (  # C, E, A, B, alpha, beta
 
 def optimal(fn) -> Verdict:
     """Check `fn(compute, E, A, B, alpha, beta) -> (N, D)` against the minimum from a search."""
-    cases = [(f"{name}, C = {law[0]:g}", law, {}) for name, *law in LAWS]
+    cases = [(f"{name}, C = {law[0]:g}", law, {}) for name, *law in (*LAWS, *hidden.more(drawn))]
     return examine_here("optimal", fn, cases, judge_optimal)
+
+
+def drawn(random):
+    alpha, beta = random.uniform(0.25, 0.45), random.uniform(0.25, 0.45)
+    A, B = random.uniform(300, 900), random.uniform(300, 2000)
+    return "another law", 10 ** random.uniform(18, 24), random.uniform(1, 2), A, B, alpha, beta
 
 
 def lowest(compute, E, A, B, alpha, beta) -> tuple[float, float]:

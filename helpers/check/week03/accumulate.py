@@ -4,6 +4,7 @@ import copy
 
 import torch
 
+from helpers.check import hidden
 from helpers.check.oracle import NotRight, examine
 from helpers.check.verdict import Verdict
 from helpers.check.watch import Watch
@@ -20,14 +21,15 @@ SMALL = 256  # bytes: counts, not gradients
 def accumulate(fn) -> Verdict:
     """Check `fn(worker, ddp, optimizer, micro_batches)`: one process's step, sent once."""
     cases = [(ranks, {"micros": micros}) for ranks, micros in CASES]
-    return examine("accumulate", fn, cases, run_accumulate, judge_accumulate, hint_failure)
+    return examine("accumulate", fn, cases, run_accumulate, judge_accumulate, hint_failure, 4)
 
 
 def micro_batches(rank: int, micros: int, step: int) -> list[Batch]:
     """Of unequal counts: 1 to 3 sequences, every third target ignored; rank 0's second has none."""
     made = []
     for k in range(micros):
-        batch = random_batch(1000 * step + 10 * rank + k, 1 + (rank + k) % 3, 6, 11, ignored=0.3)
+        seed = hidden.seed(1000 * step + 10 * rank + k)
+        batch = random_batch(seed, 1 + (rank + k) % 3, 6, 11, ignored=0.3)
         if (rank, k) == (0, 1):
             batch = Batch(tokens=batch.tokens, targets=torch.full_like(batch.targets, IGNORED))
         made.append(batch)
@@ -36,7 +38,7 @@ def micro_batches(rank: int, micros: int, step: int) -> list[Batch]:
 
 def run_accumulate(worker, solve, micros):
     torch.set_num_threads(1)
-    model = build(CONFIG, seed=3, dtype=torch.float64)
+    model = build(CONFIG, seed=hidden.seed(3), dtype=torch.float64)
     ddp = DDP(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)  # so that a step is a gradient
     reports, leftover = [], None

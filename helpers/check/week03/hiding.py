@@ -2,6 +2,7 @@
 
 import math
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
@@ -29,8 +30,14 @@ HALF = (
 
 def tokens_to_hide(fn) -> Verdict:
     """Check `fn(flops_per_second, bus_bandwidth, ranks, gradient_bytes, micro_batches)`."""
-    cases = [(where, arguments, {}) for where, arguments in CASES]
+    cases = [(where, arguments, {}) for where, arguments in (*CASES, *hidden.more(drawn))]
     return examine_here("tokens_to_hide", fn, cases, judge_tokens)
+
+
+def drawn(random):
+    speeds = (random.uniform(1e13, 9e14), random.uniform(1e10, 9e11))
+    sizes = (random.randint(2, 900), random.choice((2, 4)), random.randint(1, 8))
+    return "another cluster", (*speeds, *sizes)
 
 
 def fewest_tokens(flops_per_second, bus_bandwidth, ranks, gradient_bytes, micro_batches) -> float:

@@ -5,6 +5,7 @@ B  sequences        T  tokens        V  vocabulary        v  this rank's part of
 
 import torch
 
+from helpers.check import hidden
 from helpers.check.oracle import HANG_HINT, NotRight, examine, is_number
 from helpers.check.verdict import Verdict
 from helpers.check.watch import Watch
@@ -39,7 +40,7 @@ def vocabulary_cross_entropy(fn) -> Verdict:
 def inputs(sizes, ignored: bool, huge: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The whole logits (B, T, V) and the targets (B, T): some of each rank, some at its edges."""
     vocabulary = sum(sizes)
-    generator = torch.Generator().manual_seed(5)
+    generator = torch.Generator().manual_seed(hidden.seed(5))
     logits = torch.randn(B, T, vocabulary, generator=generator, dtype=torch.float64)
     edges = torch.tensor(sizes).cumsum(0)
     targets = torch.randint(vocabulary, (B, T), generator=generator)

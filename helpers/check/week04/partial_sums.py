@@ -2,6 +2,7 @@
 
 import torch
 
+from helpers.check import hidden
 from helpers.check.oracle import HANG_HINT, NotRight, examine
 from helpers.check.verdict import Verdict
 from helpers.check.watch import Watch
@@ -41,8 +42,8 @@ def backward(model: GPT, batch: Batch):
 def run_sums(worker, solve):
     torch.set_num_threads(1)
     n = worker.world_size
-    batch = random_batch(2, 2, CONFIG.context, CONFIG.vocab, ignored=0.2)
-    twin = build(CONFIG, seed=1, dtype=torch.float64)
+    batch = random_batch(hidden.seed(2), 2, CONFIG.context, CONFIG.vocab, ignored=0.2)
+    twin = build(CONFIG, seed=hidden.seed(1), dtype=torch.float64)
     backward(twin, batch)
     whole = {name: p.grad for name, p in twin.named_parameters() if p.grad is not None}
     mesh = make_mesh(Layout(tp=n))

@@ -1,5 +1,6 @@
 """Exercise of week 5: which axis goes where in a given cluster."""
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight
 from helpers.check.verdict import Verdict
@@ -19,8 +20,19 @@ AXES = ("dp", "pp", "tp")
 
 def place_axes(fn) -> Verdict:
     """Check `fn(nodes, gpus_per_node, heads, layers, state_bytes, gpu_bytes) -> Layout`."""
-    cases = [(where, arguments, {}) for where, arguments in CASES]
+    cases = [(where, arguments, {}) for where, arguments in (*CASES, *hidden.more(drawn))]
     return examine_here("place_axes", fn, cases, judge_axes)
+
+
+def drawn(random):
+    """A cluster that one model fits into, if all its GPUs share it."""
+    nodes, heads, layers = (
+        random.choice((2, 4, 8)),
+        8 * random.randint(1, 9),
+        8 * random.randint(1, 9),
+    )
+    states = random.uniform(0.1, 0.9) * nodes * 8 * 60 * GB
+    return "another cluster", (nodes, 8, heads, layers, int(states), 60 * GB)
 
 
 def candidates(nodes, gpus_per_node, heads, layers, state_bytes, gpu_bytes):

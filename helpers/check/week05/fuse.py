@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight
 from helpers.check.verdict import Verdict
@@ -33,13 +34,19 @@ def fuse_messages(fn) -> Verdict:
     """Check `fn(steps) -> groups` on every rank of GPipe, 1F1B and ZB-H1, with rendezvous sends."""
     cases = [
         (f"{s.name} of {s.ranks} ranks, m = {s.micro_batches}", (with_messages(s, ahead=0),), {})
-        for s in SCHEDULES
+        for s in (*SCHEDULES, *hidden.more(drawn))
     ]
 
     def of_all_ranks(programs):
         return [fn(list(steps)) for steps in programs]
 
     return examine_here("fuse_messages", of_all_ranks, cases, judge_groups)
+
+
+def drawn(random):
+    return random.choice((gpipe, one_f_one_b, zero_bubble_h1))(
+        random.randint(2, 5), random.randint(2, 9)
+    )
 
 
 def judge_groups(answer, programs):

@@ -2,6 +2,7 @@
 
 import re
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight
 from helpers.check.verdict import Verdict
@@ -30,8 +31,14 @@ WARM_UP = (
 
 def order_1f1b(fn) -> Verdict:
     """Check `fn(ranks, micro_batches)`: the cells of each rank, as 1F1B with a flush runs them."""
-    cases = [(f"{p} ranks, {m} micro-batches", (p, m), {}) for p, m in SIZES]
+    cases = [
+        (f"{p} ranks, {m} micro-batches", (p, m), {}) for p, m in (*SIZES, *hidden.more(drawn))
+    ]
     return examine_here("order_1f1b", fn, cases, judge_order)
+
+
+def drawn(random):
+    return random.randint(2, 6), random.randint(1, 11)
 
 
 def judge_order(answer, ranks, micro_batches):

@@ -2,6 +2,7 @@
 
 import math
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
@@ -14,9 +15,14 @@ def bubble_share(fn) -> Verdict:
     """Check `fn(ranks, micro_batches, chunks)`: the idle share of a whole step of 1F1B."""
     cases = [
         (f"{p} ranks, {m} micro-batches, {v} stage{'s' * (v > 1)} a rank", (p, m, v), {})
-        for p, m, v in SIZES
+        for p, m, v in (*SIZES, *hidden.more(drawn))
     ]
     return examine_here("bubble_share", fn, cases, judge_share)
+
+
+def drawn(random):
+    ranks = random.randint(2, 7)
+    return ranks, ranks * random.randint(1, 6), random.randint(1, 4)
 
 
 def measured_share(ranks: int, micro_batches: int, chunks: int) -> float:

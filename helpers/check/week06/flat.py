@@ -6,6 +6,7 @@ import math
 import torch
 import torch.distributed as dist
 
+from helpers.check import hidden
 from helpers.check.oracle import NotRight, examine
 from helpers.check.traffic import Traffic
 from helpers.check.verdict import Verdict
@@ -30,7 +31,7 @@ def shard_flat(fn) -> Verdict:
 
 def numbers(shapes) -> list[torch.Tensor]:
     """1, 2, 3, … over all tensors: no two numbers are equal, and none is 0."""
-    start, made = 1, []
+    start, made = 1 + hidden.shift(99), []
     for shape in shapes:
         count = math.prod(shape)
         made.append(torch.arange(start, start + count, dtype=DTYPE).view(shape))
@@ -42,7 +43,8 @@ def row(shapes, ranks: int) -> list[list[float]]:
     """Each rank's shard, as it should be."""
     total = sum(math.prod(shape) for shape in shapes)
     size = -(-total // ranks)
-    flat = [float(k) for k in range(1, total + 1)] + [0.0] * (ranks * size - total)
+    first = 1 + hidden.shift(99)
+    flat = [float(first + k) for k in range(total)] + [0.0] * (ranks * size - total)
     return [flat[rank * size : (rank + 1) * size] for rank in range(ranks)]
 
 

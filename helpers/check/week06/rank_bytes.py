@@ -2,6 +2,7 @@
 
 import math
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
@@ -25,8 +26,13 @@ CASES = (
 
 def bytes_per_rank(fn) -> Verdict:
     """Check `fn(params, ranks, stage, parameter_bytes, gradient_bytes, optimizer_bytes)`."""
-    cases = [(where, arguments, {}) for where, arguments in CASES]
+    cases = [(where, arguments, {}) for where, arguments in (*CASES, *hidden.more(drawn))]
     return examine_here("bytes_per_rank", fn, cases, judge_bytes)
+
+
+def drawn(random):
+    params, ranks = random.randint(10, 10**9), random.randint(2, 99)
+    return "another model", (params, ranks, random.randint(0, 3), *random.choice((MIXED, FP32)))
 
 
 def right_bytes(params, ranks, stage, *each) -> dict[str, float]:

@@ -4,6 +4,7 @@ import copy
 
 import torch
 
+from helpers.check import hidden
 from helpers.check.oracle import NotRight, examine
 from helpers.check.traffic import Traffic
 from helpers.check.verdict import Verdict
@@ -33,7 +34,7 @@ def zero_1(fn) -> Verdict:
 
 
 def draw(seed: int, count: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(hidden.seed(seed))
     return torch.randn(count, generator=generator, dtype=torch.float64)
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
@@ -40,8 +41,17 @@ ANSWERS = ("batch", "micro_batch", "accumulation", "sharded", "gpu_bytes")
 
 def read_deepspeed(fn) -> Verdict:
     """Check `fn(settings, ranks, params)`: batch, what is sharded, bytes on the GPU."""
-    cases = [(where, (settings, ranks, params), {}) for where, settings, ranks, params in CASES]
+    cases = [
+        (where, (settings, ranks, params), {})
+        for where, settings, ranks, params in (*CASES, *hidden.more(drawn, 6))
+    ]
     return examine_here("read_deepspeed", fn, cases, judge)
+
+
+def drawn(random):
+    """One of the cases, on other ranks and with another model."""
+    where, settings, _, params = random.choice(CASES)
+    return where, settings, random.choice((2, 4, 8, 16, 32)), params + random.randint(1, 9999)
 
 
 def judge(answer, settings, ranks, params):

@@ -2,6 +2,7 @@
 
 import torch
 
+from helpers.check import hidden
 from helpers.check.oracle import NotRight, examine
 from helpers.check.verdict import Verdict
 
@@ -23,8 +24,14 @@ def bounds(rows: int, rank: int, ranks: int) -> tuple[int, int]:
     return min(rank * size, rows), min((rank + 1) * size, rows)
 
 
+def numbers(row: int) -> list[float]:
+    """A row of the whole tensor: it counts from 1."""
+    first = row * COLUMNS + 1 + 1000 * hidden.shift(99)
+    return [float(first + column) for column in range(COLUMNS)]
+
+
 def run_reshard(worker, solve, saved, rows):
-    whole = torch.arange(1.0, rows * COLUMNS + 1).view(rows, COLUMNS)
+    whole = torch.tensor([numbers(row) for row in range(rows)])
     reads = []
 
     def read(saved_rank, start, stop):
@@ -65,10 +72,7 @@ def judge_reshard(runs, saved, rows):
             raise NotRight(f"{where}: rank {rank} called {run['refused']}", HINTS["file"])
         if run["shape"] is None:
             raise NotRight(f"{where}: rank {rank} returned {run['kind']}", HINTS["tensor"])
-        right = [
-            [float(row * COLUMNS + column + 1) for column in range(COLUMNS)]
-            for row in range(start, stop)
-        ]
+        right = [numbers(row) for row in range(start, stop)]
         finding = f"{where}: {wanted}; you returned shape {run['shape']}, and read {reads}"
         if run["shape"] != (stop - start, COLUMNS) or run["rows"] != right:
             raise NotRight(finding, hint_rows(run, rank, n, saved, rows))

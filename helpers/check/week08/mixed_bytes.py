@@ -2,6 +2,7 @@
 
 import math
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
@@ -21,8 +22,21 @@ CASES = (
 
 def mixed_bytes(fn) -> Verdict:
     """Check `fn(params, ranks, stage, low_bytes, master, moment_bytes) -> {kind: bytes}`."""
-    cases = [(where, arguments, {}) for where, arguments in CASES]
+    cases = [(where, arguments, {}) for where, arguments in (*CASES, *hidden.more(drawn))]
     return examine_here("mixed_bytes", fn, cases, judge)
+
+
+def drawn(random):
+    params, ranks = random.randint(10, 10**9), random.randint(2, 99)
+    low, master = random.choice((1, 2, 4)), random.random() < 0.5
+    return "another model", (
+        params,
+        ranks,
+        random.randint(0, 3),
+        low,
+        master,
+        random.choice((2, 4)),
+    )
 
 
 def right_bytes(params, ranks, stage, low_bytes, master, moment_bytes) -> dict[str, int]:

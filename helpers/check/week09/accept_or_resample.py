@@ -2,6 +2,7 @@
 
 import torch
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
@@ -29,9 +30,14 @@ def accept_or_resample(fn) -> Verdict:
     p and q are (V,) float64, the target's and the draft's; q drew the guess. `draw` is uniform in
     [0, 1). The answer is the guess, an int, if it is accepted; else a tensor (V,) that sums to 1.
     """
-    calls = [call for law in LAWS for call in with_draws(*law)]
+    calls = [call for law in (*LAWS, *hidden.more(drawn, 6)) for call in with_draws(*law)]
     cases = [("each pair of p and q, with several draws", (fn, calls), {})]
     return examine_here("accept_or_resample", every_answer, cases, judge)
+
+
+def drawn(random):
+    p, q = ([random.randint(1, 20) for _ in range(5)] for _ in range(2))
+    return [n / sum(p) for n in p], [n / sum(q) for n in q], random.randrange(5)
 
 
 def with_draws(p, q, guess):
@@ -91,9 +97,9 @@ def judge(answers, fn, calls):
     decisions = []
     for answer, (p, _, guess, _) in zip(answers, calls, strict=True):
         accepted = is_number(answer) or (isinstance(answer, torch.Tensor) and answer.dim() == 0)
-        if accepted and int(answer) != guess:
+        if accepted and float(answer) != guess:
             raise NotRight(
-                f"returned the token {int(answer)}; the guess was {guess}",
+                f"returned the token {float(answer):g}; the guess was {guess}",
                 "Return the guess itself, or else probabilities. Nothing is drawn here.",
             )
         if not accepted and not isinstance(answer, torch.Tensor):

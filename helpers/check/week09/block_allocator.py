@@ -25,6 +25,7 @@ The stub:
 
 import copy
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight
 from helpers.check.verdict import Verdict
@@ -58,8 +59,26 @@ SCRIPTS = {  # words: (blocks, operations)
 
 def block_allocator(fn) -> Verdict:
     """Check `fn(state, operation, sequence, fork=None)`, which changes the state."""
-    cases = [(words, (blocks, script), {}) for words, (blocks, script) in SCRIPTS.items()]
+    scripts = [*SCRIPTS.items(), *hidden.more(drawn)]
+    cases = [(words, (blocks, script), {}) for words, (blocks, script) in scripts]
     return examine_here("block_allocator", lambda *given: play(fn, *given), cases, judge)
+
+
+def drawn(random):
+    """Operations in any order; blocks for all of them."""
+    script, live = [(A, "a")], ["a"]
+    for name in "bcdefghijklm":
+        kind, one = random.choice((A, A, A, F, X)), random.choice(live)
+        if kind == F:
+            script.append((F, one, name))
+            live.append(name)
+        elif kind == X and len(live) > 1:
+            script.append((X, one))
+            live.remove(one)
+        else:
+            script.append((A, random.choice((one, name))))
+            live = sorted({*live, script[-1][1]})
+    return "operations in any order", (30, script)
 
 
 def play(solve, blocks, script) -> list[dict]:
@@ -77,7 +96,7 @@ def play(solve, blocks, script) -> list[dict]:
         except (RuntimeError, IndexError) as error:
             if not expected_to_fail:
                 raise
-            found["error"] = error
+            found["error"] = type(error).__name__, isinstance(error, RuntimeError)  # as plain data
         after = copy.deepcopy(state)  # one copy: lists that two names share stay shared
         records.append({"before": before, "after": after, "fails": expected_to_fail, **found})
         if problem(records[-1], operation):
@@ -99,6 +118,8 @@ def judge(records, blocks, script):
         if found:
             name = " ".join(operation[:2]) + (f" as {operation[2]}" if operation[2:] else "")
             raise NotRight(f"operation {number}, {name!r}: {found[0]}", found[1])
+    if len(records) < len(script):
+        raise NotRight(f"the operations ended after {len(records)} of {len(script)}")
 
 
 def problem(record, operation) -> tuple[str, str] | None:
@@ -121,9 +142,10 @@ def refusal_problem(record):
             "no block is free, but nothing was raised",
             "Without a free block, raise a RuntimeError. Which operations need a block?",
         )
-    if not isinstance(record["error"], RuntimeError):
+    name, refused = record["error"]
+    if not refused:
         return (
-            f"no block is free, and {type(record['error']).__name__} was raised",
+            f"no block is free, and {name} was raised",
             "Look whether a block is free before you take it, and raise a RuntimeError.",
         )
     if record["before"] != record["after"]:

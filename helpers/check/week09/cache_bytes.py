@@ -1,5 +1,6 @@
 """Exercise of week 9: bytes of a cache of keys and values, from a model's configuration."""
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
@@ -19,8 +20,15 @@ def cache_bytes(fn) -> Verdict:
 
     `width` is that of the model; `tokens` are those of one sequence.
     """
-    cases = [(where, arguments, {}) for where, arguments in CASES]
+    cases = [(where, arguments, {}) for where, arguments in (*CASES, *hidden.more(drawn))]
     return examine_here("cache_bytes", fn, cases, judge)
+
+
+def drawn(random):
+    kv_heads, groups, head_width = (random.randint(1, 9) for _ in range(3))
+    heads = kv_heads * groups
+    sizes = (random.randint(1, 99), random.randint(1, 9999), random.choice((1, 2, 4)))
+    return "another model", (random.randint(2, 99), heads * head_width, heads, kv_heads, *sizes)
 
 
 def right_bytes(layers, width, heads, kv_heads, sequences, tokens, number_bytes) -> int:

@@ -23,6 +23,7 @@ import math
 
 import torch
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight
 from helpers.check.verdict import Verdict
@@ -35,7 +36,7 @@ CLOSE = 1e-9  # float64, numbers of size 1
 
 def cached_attention(fn) -> Verdict:
     """Check `fn(x, weights, heads, cache, rotate) -> (B, T, D)`, which changes the cache."""
-    generator = torch.Generator().manual_seed(9)
+    generator = torch.Generator().manual_seed(hidden.seed(9))
 
     def some(*shape):
         return torch.randn(shape, generator=generator, dtype=torch.float64)

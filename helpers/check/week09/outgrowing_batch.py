@@ -2,6 +2,7 @@
 
 import math
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
@@ -25,8 +26,16 @@ def outgrowing_batch(fn) -> Verdict:
     The answer is the smallest number of sequences, of `tokens` each, whose cache has more bytes
     than the weights.
     """
-    cases = [(where, arguments, {}) for where, arguments in CASES]
+    cases = [(where, arguments, {}) for where, arguments in (*CASES, *hidden.more(drawn))]
     return examine_here("outgrowing_batch", fn, cases, judge)
+
+
+def drawn(random):
+    kv_heads, groups, head_width = (random.randint(1, 9) for _ in range(3))
+    heads = kv_heads * groups
+    model = (random.randint(2, 99), heads * head_width, heads, kv_heads)
+    weights = (random.randint(10**6, 10**10), random.choice((1, 2, 4)))
+    return "another model", (*weights, *model, random.randint(1, 9999), random.choice((1, 2, 4)))
 
 
 def right_batch(params, param_bytes, layers, width, heads, kv_heads, tokens, number_bytes) -> int:

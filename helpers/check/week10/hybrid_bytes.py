@@ -1,5 +1,6 @@
 """Exercise of week 10: bytes that a hybrid of Mamba-2 and attention keeps for its sequences."""
 
+from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
@@ -26,8 +27,15 @@ def hybrid_bytes(fn) -> Verdict:
     of keys and values). `attention` of the `layers` blocks have attention, the others Mamba-2,
     whose convolution sees `seen` tokens.
     """
-    cases = [(where, arguments, {}) for where, arguments in CASES]
+    cases = [(where, arguments, {}) for where, arguments in (*CASES, *hidden.more(drawn))]
     return examine_here("hybrid_bytes", fn, cases, judge)
+
+
+def drawn(random):
+    layers = random.randint(2, 99)
+    sizes = (random.randint(1, 99) for _ in range(5))  # kv_heads … groups
+    more = (random.randint(2, 5), random.randint(1, 99), random.randint(1, 999))
+    return "another model", (layers, random.randint(0, layers), *sizes, *more, 2)
 
 
 def right_bytes(layers, attention, kv_heads, head_width, channels, state, groups, seen,

@@ -91,7 +91,7 @@ def test_without_linux_the_formula_stands_in(monkeypatch):
         {
             collective: {
                 "answer": week01.bytes_on_the_wire(collective, 4, exercise.SIZE),
-                "large": week01.bytes_on_the_wire(collective, *exercise.LARGE),
+                "large": week01.bytes_on_the_wire(collective, *exercise.large()),
                 "kernel": None,
                 "formula": exercise.sent(collective, exercise.SIZE, 4, rank=rank, backend="nccl"),
             }

@@ -7,10 +7,9 @@ import time
 
 import pytest
 
-from helpers.runtime.joined.key import read_key, write_key
 from helpers.runtime.joined.meeting import base_folder, meet, meeting_name, open_store
 from helpers.runtime.launcher import Place
-from helpers.runtime.proof import KEY_BYTES, new_key
+from helpers.runtime.proof import KEY_BYTES
 from tests.runtime.strangers import NOBODY, stranger
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make a second user act")
@@ -131,14 +130,3 @@ def test_ranks_meet_there_without_a_socket_and_leave_nothing(folder, tmp_path, s
     for rank in ranks:
         assert rank.communicate(timeout=100)[0] == f"{KEY_BYTES} True False\n"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_key_is_read_from_a_private_folder_only(tmp_path):
-    tmp_path.chmod(0o700)
-    key = write_key(tmp_path, new_key())
-    assert read_key(tmp_path) == key
-    tmp_path.chmod(0o755)
-    with pytest.raises(RuntimeError, match="another user may have named it"):
-        read_key(tmp_path)
-    with pytest.raises(RuntimeError, match="no key"):
-        read_key(tmp_path / "nowhere")

@@ -67,6 +67,18 @@ def test_too_many_lines_are_counted_and_kept(capsys, folders, tmp_path):
     assert kept == [f"line {i}" for i in range(2_000, 10_000)]
 
 
+def test_too_many_characters_are_kept_too(capsys, folders, tmp_path, monkeypatch):
+    """Over all ranks, as they are shown."""
+    monkeypatch.setattr(console, "CHARACTERS_SHOWN", 60)
+    c = Console(folders.append)
+    for rank in (0, 1):
+        c.feed(rank, "stdout", (b"x" * 20 + b"\n") * 3)  # 30 characters with the rank
+    c.finish()
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:2] == ["[rank 0] " + "x" * 20] * 2
+    assert [line.split(" more")[0] for line in shown[2:]] == ["[rank 0] … 1", "[rank 1] … 3"]
+
+
 def test_no_room_to_keep_them(capsys, folders, monkeypatch):
     def full():
         raise OSError(28, "No space left on device")

@@ -1,5 +1,7 @@
 """A rank ends as Python ends: what a function leaves for the end is done."""
 
+import atexit
+import os
 import threading
 import time
 
@@ -8,6 +10,7 @@ import pytest
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
+from helpers.runtime.local import ending
 
 
 @pytest.mark.parametrize("mode", ["w", "wb", "w+b", "a"])
@@ -98,3 +101,40 @@ def test_nothing_left_is_not_waited_for():
     cluster.run(linger)
     assert not cluster.processes.later
     cluster.close()
+
+
+def test_only_files_on_disk_that_are_open_for_writing_have_buffers_to_write(tmp_path):
+    path = tmp_path / "file"
+    reading, writing = os.pipe()
+    opened = {"write": path.open("w"), "append": path.open("ab"), "both": path.open("r+")}
+    opened |= {"read": path.open(), "gone": (tmp_path / "gone").open("w")}
+    (tmp_path / "gone").unlink()
+    found = {name: ending.writes_to_disk(file.fileno()) for name, file in opened.items()}
+    right = {"write": True, "append": True, "both": True, "read": False, "gone": False}
+    assert found == right
+    assert not ending.writes_to_disk(writing)
+    for file in opened.values():
+        file.close()
+    os.close(reading)
+    os.close(writing)
+    assert not ending.writes_to_disk(writing)
+
+
+def test_exit_functions_of_before_are_not_the_functions_own(monkeypatch):
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.main_thread()])
+    monkeypatch.setattr(ending, "_before", atexit._ncallbacks())
+    atexit.register(print)
+    try:
+        assert ending.something_left()
+        ending.begin()
+        assert not ending.something_left()
+    finally:
+        atexit.unregister(print)
+
+
+@pytest.mark.parametrize("daemon", [True, False])
+def test_a_daemon_is_nothing_left(daemon, monkeypatch):
+    thread = threading.Thread(target=print, daemon=daemon)
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.main_thread(), thread])
+    monkeypatch.setattr(ending, "_before", atexit._ncallbacks())
+    assert ending.something_left() != daemon

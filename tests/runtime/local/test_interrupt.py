@@ -39,6 +39,22 @@ def test_let_through_where_allowed_but_once():
     assert cleared == ["cleared up"]
 
 
+def test_the_second_does_not_end_a_cleanup_that_is_allowed():
+    cleared = []
+
+    def call():
+        with Interrupts() as interrupts, interrupts.allowed():
+            try:
+                interrupt()
+            finally:
+                interrupt()
+                cleared.append("cleared up")
+
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    assert cleared == ["cleared up"]
+
+
 def test_one_from_before_ends_the_wait():
     def call():
         with Interrupts() as interrupts:

@@ -84,6 +84,20 @@ def test_a_module_that_was_reloaded_is_not_old(module, capsys):
     assert "students_own.py changed since this process" in capsys.readouterr().out
 
 
+def test_a_change_of_the_same_length_is_a_change(module):
+    import students_own
+
+    files = SourceFiles(every=True)
+    files.look()
+    assert files.changed() == []
+    time.sleep(0.01)  # clocks of file systems may tick every few milliseconds
+    module.write_text("value = 2\n")
+    assert files.changed() == [students_own.__file__]
+    assert files.changed() == []
+    module.unlink()  # editors do this for a moment
+    assert files.changed() == []
+
+
 def test_threads_may_look_at_the_same_time(tmp_path, monkeypatch):
     """As those of a task farm, while one of them imports."""
     files, errors = SourceFiles(every=True), []

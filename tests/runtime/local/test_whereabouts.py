@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 
 from helpers.runtime.launch import launch
-from helpers.runtime.local.whereabouts import Observer
+from helpers.runtime.local import whereabouts
+from helpers.runtime.local.whereabouts import Observer, Unchanged
 
 
 def all_gather(worker, late):
@@ -90,3 +91,14 @@ def test_a_rank_that_computes():
         return answers[0].place
 
     assert launch(computes, workers=1)[0] == "running"
+
+
+def test_nothing_known_is_never_the_same(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(whereabouts.time, "monotonic", lambda: now[0])
+    one = Unchanged()
+    told = []
+    for value in (None, None, 1, 1, 1, 2, 2, None, None):
+        told.append(one.since(value))
+        now[0] += 0.6 * whereabouts.SETTLED_SECONDS
+    assert told == [False, False, False, False, True, False, False, False, False]

@@ -1,0 +1,59 @@
+"""Inputs that grading draws anew, so that no submission knows them.
+
+A student's own check always uses the same inputs: a finding can be repeated. Grading sets a secret,
+and the same check then uses other numbers, and more cases. The judge and the ranks draw alike.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+MORE = 3  # drawn cases of an exercise
+
+_secret: ContextVar[int | None] = ContextVar("secret", default=None)
+
+
+@contextmanager
+def drawn_from(secret: int | None) -> Iterator[None]:
+    """Draw the inputs of checks from this number, inside the block; None: the usual inputs."""
+    token = _secret.set(secret)
+    try:
+        yield
+    finally:
+        _secret.reset(token)
+
+
+def seed(usual: int) -> int:
+    """Return the seed of a generator."""
+    secret = _secret.get()
+    return usual if secret is None else random.Random(f"{secret} {usual}").getrandbits(31)
+
+
+def shift(most: int) -> int:
+    """Return what to add to numbers that the check counts up: 0, or 1 to `most` while grading."""
+    secret = _secret.get()
+    return 0 if secret is None else random.Random(f"{secret}").randint(1, most)
+
+
+def more(draw: Callable[[random.Random], object], count: int = MORE) -> list:
+    """Return further cases, `draw(random)` each, while grading; else none."""
+    secret = _secret.get()
+    if secret is None:
+        return []
+    return [draw(random.Random(f"{secret} case {number}")) for number in range(count)]
+
+
+def carried(run: Callable) -> Callable:
+    """Return the function for ranks, where it draws as here."""
+    secret = _secret.get()
+    return run if secret is None else Carried(run, secret)
+
+
+class Carried:
+    def __init__(self, run: Callable, secret: int):
+        self.run, self.secret = run, secret
+
+    def __call__(self, *args, **kwargs):
+        with drawn_from(self.secret):
+            return self.run(*args, **kwargs)

@@ -1,0 +1,67 @@
+"""Files that students hand in, and what else lies in a folder under such a name."""
+
+import json
+import os
+
+import pytest
+
+from helpers.check.grading import reading
+from helpers.check.grading.definitions import NotANotebook
+from helpers.check.grading.reading import read
+
+
+def notebook(path, *cells):
+    cells = [{"cell_type": "code", "metadata": {}, "source": cell} for cell in cells]
+    path.write_text(json.dumps({"cells": cells}))
+    return path
+
+
+def refused(path) -> str:
+    with pytest.raises(NotANotebook) as caught:
+        read(path)
+    return str(caught.value)
+
+
+def test_a_notebook(tmp_path):
+    found = read(notebook(tmp_path / "a.ipynb", "def f():\n    'ü'", "print(1)", "def g(:"))
+    assert (found.sources, found.functions) == (["def f():\n    'ü'"], ["f"])
+    assert list(found.broken) == ["g"]
+
+
+def test_what_is_no_file(tmp_path):
+    mine = notebook(tmp_path / "mine.ipynb", "def f(): pass")
+    (tmp_path / "link.ipynb").symlink_to(mine)
+    (tmp_path / "zero.ipynb").symlink_to("/dev/zero")
+    (tmp_path / "folder.ipynb").mkdir()
+    os.mkfifo(tmp_path / "pipe.ipynb")  # opened as usual, it would wait for a writer
+    assert "link" in refused(tmp_path / "link.ipynb")
+    assert "link" in refused(tmp_path / "zero.ipynb")
+    assert "no file" in refused(tmp_path / "folder.ipynb")
+    assert "no file" in refused(tmp_path / "pipe.ipynb")
+    assert "not readable" in refused(tmp_path / "none.ipynb")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", bytes(range(256)), b"[" * 100_000])
+def test_what_is_no_notebook(tmp_path, content):
+    (tmp_path / "n.ipynb").write_bytes(content)
+    assert "no notebook" in refused(tmp_path / "n.ipynb")
+
+
+def test_a_file_that_is_too_large(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "LARGEST", 100)
+    assert "more than 100 bytes" in refused(notebook(tmp_path / "n.ipynb", "x = 1" * 100))
+
+
+def test_a_text_that_nests_too_deeply_for_python(tmp_path):
+    found = read(notebook(tmp_path / "n.ipynb", "x = " + "-" * 3_000_000 + "1", "def f(): pass"))
+    assert found.functions == ["f"]
+
+
+def test_a_hundred_thousand_cells(tmp_path):
+    cells = [f"def f{k}(): return {k}" for k in range(100_000)]
+    assert len(read(notebook(tmp_path / "n.ipynb", *cells)).functions) == 100_000
+
+
+def test_when_the_reader_is_killed_the_judge_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading.sys, "executable", "/bin/false")
+    assert "nests too deeply" in refused(notebook(tmp_path / "n.ipynb", "x = 1"))

@@ -1,0 +1,50 @@
+"""Memory of a family of processes: shared pages count once, files without a name too."""
+
+import os
+
+import psutil
+import pytest
+
+from helpers.check.grading.used import counted, memory_of, nameless_files, quick
+
+SMAPS = """7f00-7f10 rw-p 00000000 00:00 0
+Size:               64 kB
+Pss:                16 kB
+7f20-7f30 rw-s 00000000 00:01 5  /memfd:helpers (deleted)
+Pss:                32 kB
+VmFlags: rd wr
+7f40-7f50 rw-s 00000000 00:01 6  /dev/zero (deleted)
+Pss:                 4 kB
+""".splitlines()
+
+
+def test_the_share_of_each_mapping():
+    assert counted(SMAPS) == 20 << 10
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="there are no files without a name")
+def test_a_file_without_a_name_counts_once_mapped_or_not():
+    me = psutil.Process()
+    before = nameless_files([me])
+    file = os.memfd_create("x")
+    again = os.dup(file)
+    try:
+        os.write(file, bytes(8 << 20))
+        assert nameless_files([me, me]) - before == 8 << 20
+    finally:
+        os.close(file)
+        os.close(again)
+    assert nameless_files([me]) == before
+
+
+def test_the_exact_count_only_where_it_matters():
+    me = psutil.Process()
+    assert memory_of([me], enough=1 << 40) >= 0.9 * quick([me])
+    exact = memory_of([me], enough=0)
+    assert 0 < exact < 1.2 * quick([me])
+
+
+def test_a_process_that_has_ended():
+    child = psutil.Popen(["true"])
+    child.wait()
+    assert memory_of([child], enough=0) == 0

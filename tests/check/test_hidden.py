@@ -1,0 +1,133 @@
+"""Grading draws other inputs than the student's own check: answers learnt by heart do not pass."""
+
+import importlib
+import pickle
+
+import cloudpickle
+import pytest
+
+from helpers import check
+from helpers.check import elsewhere, hidden
+from helpers.check.grading.submissions import NOT_GRADED, exercises
+
+SECRET = 20_261
+
+# The inputs are what the student's own check measures, or are built to be hard. They stay.
+SAME = {"choose_wrapping", "scaled_step"}
+# The function gets no numbers that could be learnt: ranks, messages, a kernel's blocks.
+WEEKS = {name: stem[:6] for stem, names in exercises().items() for name in names}
+GRADED = sorted(set(WEEKS) - set(NOT_GRADED))
+
+
+def solution(name):
+    return getattr(importlib.import_module(f"notebooks.solutions.{WEEKS[name]}"), name)
+
+
+class Recorder:
+    """The student's own kernel, which notes each call on this process: arguments and answer."""
+
+    def __init__(self):
+        self.calls, self.ranks = [], []
+
+    def call(self, fn, arguments):
+        self.calls.append(key(arguments))
+        return elsewhere.Here().call(fn, arguments)
+
+    def launch(self, run, workers, fn, kwargs, timeout):
+        self.ranks.append((workers, kwargs))
+        return elsewhere.Here().launch(run, workers, fn, kwargs, timeout)
+
+
+def key(arguments) -> bytes:
+    return cloudpickle.dumps(arguments)
+
+
+def examined(name, secret=None):
+    recorder = Recorder()
+    with hidden.drawn_from(secret), elsewhere.at(recorder):
+        return getattr(check, name)(solution(name)), recorder
+
+
+@pytest.mark.parametrize("name", GRADED)
+def test_the_solution_passes_with_hidden_inputs(name):
+    verdict, _ = examined(name, SECRET)
+    assert verdict, verdict
+
+
+def learnt(fn, answers: dict):
+    """A function that knows the answers to what it has seen, and nothing else."""
+
+    def remembering(*arguments):
+        return answers[pickle.dumps(arguments)]
+
+    def learning(*arguments):
+        question = pickle.dumps(arguments)
+        answers[question] = fn(*arguments)
+        return answers[question]
+
+    return remembering, learning
+
+
+# Exercises whose function gets numbers and returns the answer, on no ranks.
+DIRECT = ["bubble_share", "cache_bytes", "count_attention", "find_flaw", "hybrid_bytes",
+          "name_culprit", "optimal", "order_1f1b", "place_axes", "place_on_roofline",
+          "read_deepspeed", "ssm_step", "combine", "accept_or_resample", "tokens_to_hide",
+          "mixed_bytes", "bytes_per_rank", "outgrowing_batch", "huber_objective", "count_flops",
+          "fuse_messages", "message_bytes", "activation_bytes"]  # fmt: skip
+WRITING = ["block_allocator", "cached_attention", "fused_update", "master_adam",
+           "round_stochastically"]  # fmt: skip
+ALONE = sorted(DIRECT + WRITING)
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_answers_learnt_from_the_own_check_do_not_pass(name):
+    remembering, learning = learnt(solution(name), {})
+    assert getattr(check, name)(learning)
+    assert getattr(check, name)(remembering)  # in the student's kernel nothing has changed
+    with hidden.drawn_from(SECRET):
+        verdict = getattr(check, name)(remembering)
+    assert "KeyError" in verdict.finding
+
+
+def without_messages(worker, tensor):
+    """The sum as the own check knows it."""
+    import torch
+
+    ranks = range(worker.world_size)
+    tensor.copy_(torch.tensor([sum((i + 1.0) * 100**r for r in ranks) for i in range(len(tensor))]))
+
+
+def test_a_sum_that_no_message_brought_does_not_pass():
+    assert check.ring_all_reduce(without_messages)
+    with hidden.drawn_from(SECRET):
+        assert not check.ring_all_reduce(without_messages)
+
+
+def test_the_usual_inputs_are_the_same_each_time():
+    assert hidden.seed(5) == 5
+    assert hidden.shift(9) == 0
+    assert hidden.more(lambda random: random.random()) == []
+
+
+def test_a_secret_gives_the_same_inputs_again_and_another_gives_others():
+    def drawn(secret):
+        with hidden.drawn_from(secret):
+            return (
+                hidden.seed(5),
+                hidden.seed(6),
+                hidden.shift(10**9),
+                *hidden.more(lambda random: random.random()),
+            )
+
+    assert drawn(1) == drawn(1)
+    assert len({*drawn(1), *drawn(2)}) == 2 * len(drawn(1))
+    assert hidden.seed(5) == 5
+    with hidden.drawn_from(3):
+        assert all(1 <= hidden.shift(most) <= most for most in (1, 2, 3))
+
+
+def test_ranks_draw_what_the_judge_draws():
+    with hidden.drawn_from(7):
+        carried, here = cloudpickle.dumps(hidden.carried(hidden.seed)), hidden.seed(1)
+    assert pickle.loads(carried)(1) == here != 1
+    assert hidden.carried(hidden.seed) is hidden.seed

@@ -1,0 +1,120 @@
+"""What one rank's watch reads from the store, and writes into it; `test_watch` has whole ranks."""
+
+import json
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+import torch.distributed as dist
+
+from helpers.runtime.joined import watch
+from helpers.runtime.joined.watch import OK, Watch
+
+
+@pytest.fixture
+def store(monkeypatch):
+    monkeypatch.setattr(watch, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(watch, "GRACE_SECONDS", 60.0)  # then the process would end
+    return dist.HashStore()
+
+
+def watch_of(store, rank=0, world=3, silence=None):
+    return Watch((store, store, store), rank, world, silence)
+
+
+@contextmanager
+def running(watched, part):
+    """One of its threads, until the end of the block."""
+    thread = threading.Thread(target=part)
+    thread.start()
+    try:
+        yield
+    finally:
+        watched.over.set()
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+def outcome(store):
+    return json.loads(store.get("outcome")) if store.check(["outcome"]) else None
+
+
+def until(true):
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_the_first_report_counts_and_what_is_decided_stays(store):
+    watch_of(store, 1).failed({"rank": 1})
+    watch_of(store, 0).failed({"rank": 0})
+    watch_of(store, 2).finished()
+    assert outcome(store) == {"rank": 1}
+    one = watch_of(store)
+    one.decide(OK)
+    one.decide({"rank": 2})
+    assert one.wait() == OK
+
+
+def test_all_is_well_once_the_last_rank_has_returned(store):
+    ranks = [watch_of(store, rank) for rank in range(3)]
+    for rank in ranks[:2]:
+        rank.finished()
+    assert outcome(store) is None
+    ranks[2].finished()
+    assert store.get("outcome").decode() == OK
+    with running(ranks[0], ranks[0].hear):
+        assert ranks[0].wait() == OK
+
+
+def test_a_failure_is_heard_and_told(store, capsys):
+    heard = watch_of(store, 2)
+    with running(heard, heard.hear):
+        watch_of(store, 0).failed({"rank": 0, "headline": "rank 0 raised"})
+        assert heard.wait()["rank"] == 0
+        until(
+            lambda: (
+                heard.outcome and capsys.readouterr().err == "[rank 2] stopping: rank 0 raised\n"
+            )
+        )
+
+
+def test_the_next_rank_is_lost_when_its_beats_end(store):
+    """In the ring: after the last rank comes rank 0."""
+    last = watch_of(store, rank=2, silence=0.2)
+    store.add("beat/0", 1)
+    began = time.monotonic()
+    with running(last, last.beat):
+        for _ in range(10):  # longer than the silence, but it lives
+            time.sleep(0.05)
+            store.add("beat/0", 1)
+        assert outcome(store) is None
+        until(lambda: outcome(store))
+        assert 0.5 + 0.2 <= time.monotonic() - began < 10
+    said = outcome(store)
+    assert (said["rank"], said["kind"]) == (0, "died")
+    assert said["headline"] == "rank 0: no sign of life for 0.2 s: is its machine gone?"
+    assert int(store.get("beat/2")) > 10  # its own
+
+
+@pytest.mark.parametrize(("silence", "beats"), [(None, 1), (0.05, 0)])
+def test_no_rank_is_lost_without_a_limit_or_before_its_first_beat(store, silence, beats):
+    first = watch_of(store, silence=silence)
+    if beats:
+        store.add("beat/1", beats)
+    with running(first, first.beat):
+        until(lambda: store.check(["beat/0"]) and int(store.get("beat/0")) > 20)
+        assert outcome(store) is None
+
+
+def test_a_store_that_does_not_answer_ends_the_call(store):
+    one = watch_of(store, silence=0.1)
+    one.returned.set()  # the call itself raises the error
+    with running(one, one.guard):
+        for _ in range(10):
+            time.sleep(0.03)
+            one.answered = time.monotonic()
+        assert one.outcome is None
+        assert one.wait()["headline"].startswith("no answer for 0.1 s from where the ranks meet")
