@@ -65,4 +65,6 @@ html_theme_options = {
     "collapse_navbar": True,
     "show_toc_level": 2,
     "home_page_in_toc": False,
+    # Else there is a bar with a second menu button, hidden, and the theme wires only the first.
+    "navbar_persistent": [],
 }

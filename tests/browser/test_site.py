@@ -197,3 +197,6 @@ def test_a_phone_opens_the_list_of_weeks(site):
     page.locator("button.primary-toggle:visible").click()
     week.click()
     page.wait_for_url("**/week05_pipeline_parallel.html")
+    page.locator("button.secondary-toggle:visible").click()  # the contents of the page
+    page.get_by_role("link", name="What to remember").click()
+    page.wait_for_url("**/week05_pipeline_parallel.html#**")
