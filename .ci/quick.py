@@ -31,6 +31,7 @@ OTHERS = {
     ".ci/lock": ["tests/test_lock.py"],
     ".ci/install": ["tests/test_lock.py"],
     "environment.yml": ["tests/test_lock.py", "tests/test_licences.py"],
+    ".ci/site": ["tests/notebooks/test_site.py", "tests/browser/test_site.py"],
     ".ci/": ["tests/test_suite.py"],
     "Makefile": ["tests/test_suite.py"],
 }

@@ -224,7 +224,12 @@ def build(
 
 
 def remove_foreign(out: Path):
-    """Remove what a theme's page would still load from another host: web fonts, for example."""
+    """Remove what a theme's page would still load from another host: web fonts, for example.
+
+    The themes also leave two templates among the files of the site, which are no pages.
+    """
+    for template in (out / "_static").glob("*.html"):
+        template.unlink()
     loads = re.compile(
         r"""<(?:script|link)\b[^>]*\b(?:src|href)=["'](?:https?:)?//[^"']*["'][^>]*>(?:\s*</script>)?"""
     )

@@ -41,6 +41,7 @@ suppress_warnings = [
 # The reference comes from the docstrings.
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # signatures have them
+autodoc_preserve_defaults = True  # os.environ by its name, not the values of this machine
 autodoc_mock_imports = ["deepspeed", "mpi4py"]  # importing them starts compilers or MPI
 napoleon_google_docstring = True
 napoleon_use_rtype = False
@@ -49,9 +50,10 @@ add_module_names = False
 
 html_theme = "sphinx_book_theme"
 html_title = "Training at Scale"
+html_context = {"default_mode": "auto"}  # without it, the first page logs an error
 html_static_path = [str(HERE / "_static")]
 html_css_files = ["course.css"]
-html_js_files = ["replay.js"]
+html_js_files = ["replay.js", "search.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {
@@ -63,4 +65,6 @@ html_theme_options = {
     "collapse_navbar": True,
     "show_toc_level": 2,
     "home_page_in_toc": False,
+    # Else there is a bar with a second menu button, hidden, and the theme wires only the first.
+    "navbar_persistent": [],
 }

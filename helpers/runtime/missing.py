@@ -17,7 +17,7 @@ class MissingLibrary(ModuleNotFoundError):
         words = f"{name} is not installed in this Python. Run `{pip} install "
         words += f"{DISTRIBUTIONS.get(name, name)}`"
         if (ROOT / "pyproject.toml").is_file():
-            words += f", or `{pip} install {ROOT}` for all libraries of the course"
+            words += f', or `{pip} install "{ROOT}[dev]"` for all libraries of the course'
         super().__init__(f"{words}.", name=name)
 
     def __reduce__(self):  # a rank may send it to the notebook

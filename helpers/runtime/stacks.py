@@ -71,7 +71,8 @@ def cell_name(file: str) -> str:
     """Return `Cell In[3]` for the code of a cell, else the file name."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
-    label = shell.compile.format_code_name(file) if shell else None
+    name = getattr(shell.compile, "format_code_name", None) if shell else None  # since IPython 8
+    label = name(file) if name else None  # Colab has IPython 7
     return f"{label[0]} {label[1]}" if label else file
 
 

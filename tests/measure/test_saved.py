@@ -1,5 +1,7 @@
 """What autograd saves, by module: each storage once, for the module that saved it first."""
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
@@ -69,3 +71,18 @@ def test_an_error_leaves_no_hook():
         saved_by(forward, model)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     assert len(saved_by(lambda: model(torch.ones(2, 4)), model)) == 3
+
+
+def test_a_module_that_fails_is_left_too():
+    class Careful(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act = nn.Tanh()
+
+        def forward(self, x):
+            with contextlib.suppress(TypeError):
+                self.act("no tensor")
+            return x.sin().sum()
+
+    model, x = Careful(), torch.ones(3, requires_grad=True)
+    assert [(one.module, one.bytes) for one in saved_by(lambda: model(x), model)] == [("", 12)]

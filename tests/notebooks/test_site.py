@@ -3,6 +3,7 @@
 import base64
 import importlib.util
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -35,6 +36,13 @@ A drawing:
 
 B  sequences
 """
+
+import os
+
+
+def home(environ=os.environ):
+    """Return the home folder."""
+    return environ["HOME"]
 
 
 def double(x):
@@ -199,6 +207,17 @@ def test_the_reference_has_arguments_and_drawings(built):
     assert "Return twice x" in page
     assert re.search(r"Parameters.*any number", page, re.DOTALL)
     assert re.search(r"<pre>.*a  -&gt;  b", page, re.DOTALL)
+
+
+def test_the_reference_has_no_values_of_this_machine(built):
+    """A default such as os.environ stays a name: its value would publish the builder's secrets."""
+    page = pages(built)["reference/small.html"]
+    assert re.search(r"environ.*=.*os\.environ", page)
+    assert os.environ["PATH"] not in page
+
+
+def test_no_template_of_the_theme_is_among_the_pages(built):
+    assert [name for name in pages(built) if name.startswith("_static/")] == []
 
 
 def test_a_formula_that_the_converter_does_not_know_stays_readable(site):

@@ -1,5 +1,6 @@
 """What cannot travel is named as the student wrote it."""
 
+import gc
 import os
 import threading
 from types import SimpleNamespace
@@ -84,9 +85,10 @@ def test_something_that_refers_to_itself():
 
 def test_searching_leaves_no_descriptor_open():
     """The large part is packed too, to see whether it is the one to blame."""
+    gc.collect()  # what other tests have left would be closed meanwhile
     before = len(os.listdir("/proc/self/fd"))
     assert complaint(len, config=[bytes(1 << 20), LOCK]).startswith("`config[1]` is")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_the_innocent_pass():

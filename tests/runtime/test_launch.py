@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -112,17 +111,6 @@ def test_arguments_that_cannot_travel(make, name):
         getattr(value, "close", lambda: None)()
 
 
-def test_results_that_cannot_travel():
-    def f(worker):
-        return {"a": 1, "b": (i for i in "xy")} if worker.rank == 1 else None
-
-    with pytest.raises(WorkerError) as caught:
-        launch(f, workers=3)
-    assert caught.value.rank == 1
-    assert "`result['b']` is a generator" in str(caught.value)
-    assert "helpers/runtime" not in caught.value.traceback
-
-
 def test_large_results_from_every_rank():
     """100 MiB each; test_payload proves that the data is not pickled."""
     size = 25 << 20
@@ -151,83 +139,6 @@ def test_arguments_are_private_copies():
 
     assert list(launch(f, small=small, large=large)) == [(1.0, 1.0), (2.0, 2.0)]
     assert small.sum() == large.sum() == 0
-
-
-def test_environment_folder_and_path_reach_the_ranks(tmp_path, monkeypatch):
-    monkeypatch.setenv("A_STUDENTS_VARIABLE", "x y")
-    monkeypatch.delenv("HOME", raising=False)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path, "/none/such"])
-
-    def f(worker):
-        return os.environ["A_STUDENTS_VARIABLE"], os.environ.get("HOME"), os.getcwd(), sys.path[-1]
-
-    assert launch(f)[1] == ("x y", None, str(tmp_path), "/none/such")
-
-
-def test_prints_come_as_they_are_printed(tmp_path):
-    """The rank waits until the notebook has shown its first line."""
-    seen, shown = [], tmp_path / "shown"
-
-    class Watch:
-        def write(self, text):
-            seen.append(text)
-            shown.touch()
-
-        def flush(self):
-            pass
-
-    def f(worker):
-        print("first")
-        while not shown.exists():
-            time.sleep(0.01)
-        print("second")
-
-    before, sys.stdout = sys.stdout, Watch()
-    try:
-        launch(f, workers=1, timeout=20)
-    finally:
-        sys.stdout = before
-    assert seen[:2] == ["[rank 0] first\n", "[rank 0] second\n"]
-
-
-def test_the_error_is_a_cause_that_can_be_caught():
-    def f(worker):
-        {}["missing"]
-
-    began = time.monotonic()
-    with pytest.raises(WorkerError) as caught:
-        launch(f, workers=3)
-    assert time.monotonic() - began < 20
-    assert isinstance(caught.value.__cause__, KeyError)
-    assert caught.value.kind == "exception"
-    assert '{}["missing"]' in caught.value.traceback
-
-
-def test_a_death_while_the_others_wait_is_told_by_its_rank():
-    def f(worker):
-        if worker.rank == 2:
-            os.kill(os.getpid(), 9)
-        dist.barrier()
-
-    for _ in range(5):  # the neighbours' complaints race with the news of the death
-        with pytest.raises(WorkerError) as caught:
-            launch(f, workers=3)
-        assert caught.value.rank == 2
-        assert caught.value.kind == "died"
-
-
-def test_debug_names_a_mismatch():
-    def f(worker):
-        t = torch.ones(3 + worker.rank)
-        dist.all_reduce(t) if worker.rank else dist.broadcast(t, 0)
-
-    with pytest.raises(WorkerError, match=r"BROADCAST[^$]*ALLREDUCE|ALLREDUCE[^$]*BROADCAST"):
-        launch(f, debug=True, timeout=20)
-    levels = launch(lambda worker: str(dist.get_debug_level()), debug=True)
-    assert "DETAIL" in levels[0]
-    assert "OFF" in launch(lambda worker: str(dist.get_debug_level()))[0]
-    assert "TORCH_DISTRIBUTED_DEBUG" not in os.environ
 
 
 def test_starting_without_a_fork(monkeypatch, capsys):
@@ -291,21 +202,6 @@ def test_the_way_to_start_is_the_caller_s_choice(start):
 def test_another_way_to_start_is_refused():
     with pytest.raises(ValueError, match='start is "fork", "spawn" or None'):
         launch(lambda worker: None, start="forkserver")
-
-
-def test_a_rank_that_closes_what_is_not_its_own():
-    def close(worker):
-        for number in map(int, os.listdir("/proc/self/fd")):
-            try:
-                kind = os.readlink(f"/proc/self/fd/{number}")
-            except OSError:  # the listing's own
-                continue
-            # gloo aborts when its epoll descriptor is gone, sometimes before the worker notices
-            if number > 2 and not kind.startswith("anon_inode"):
-                os.close(number)
-
-    with pytest.raises(WorkerError, match="rank 0 lost its connection to the notebook: did the"):
-        launch(close, workers=1)
 
 
 def test_inside_a_process_that_multiprocessing_spawned(tmp_path):

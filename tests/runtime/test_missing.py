@@ -51,7 +51,7 @@ def test_the_last_line_names_the_library_and_the_command(source, library, pip):
     assert code == 1
     assert f"MissingLibrary: {library} is not installed" in last
     assert f"`pip install {pip}`" in last
-    assert f"`pip install {ROOT}`" in last
+    assert f'`pip install "{ROOT}[dev]"`' in last
 
 
 def test_a_notebook_shows_this_line_alone():
@@ -82,6 +82,11 @@ def test_this_package_may_ask_whether_a_library_is_there():
         as_if("__import__('no_such_library')", own)
     assert isinstance(caught.value, ImportError)
     assert caught.value.name == "no_such_library"
+
+
+def test_a_part_that_an_installed_library_lacks_is_another_error():
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'json.no_such_part'"):
+        as_if("__import__('json.no_such_part')", str(ROOT / "helpers" / "some.py"))
 
 
 def test_a_folder_with_a_similar_name_is_not_this_package():

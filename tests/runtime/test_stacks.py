@@ -2,6 +2,8 @@
 
 import faulthandler
 import linecache
+import subprocess
+import sys
 import tempfile
 
 import torch.distributed as dist
@@ -9,6 +11,7 @@ import torch.distributed as dist
 from helpers.runtime.stacks import HERE, collective, doing, format_stack, frames
 
 CELL = "<a cell for this test>"
+TEXT = 'File "/tmp/ipykernel_1/2.py", line 4, in train'
 SOURCE = "def train():\n    dump()\n"
 
 
@@ -58,3 +61,17 @@ def test_the_collective_that_a_rank_is_in():
 def test_no_answer():
     assert doing("") == "not answering"
     assert format_stack("") == ""
+
+
+def test_a_shell_that_names_no_cells_keeps_the_file():
+    """IPython 7, which Colab has, cannot say which cell a file is."""
+    program = f"""
+from IPython.core.interactiveshell import InteractiveShell
+from helpers.runtime.stacks import with_cell_names
+print(with_cell_names({TEXT!r}))
+InteractiveShell.instance().compile = __import__("codeop").Compile()
+print(with_cell_names({TEXT!r}))
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == [TEXT, TEXT], done.stderr

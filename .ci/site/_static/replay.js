@@ -15,14 +15,16 @@ function replay(place) {
   const play = button(bar, "Play");
   const step = button(bar, "Step");
   const slider = bar.appendChild(document.createElement("input"));
-  Object.assign(slider, { type: "range", min: 0, max: last, step: 0.01, value: last });
+  Object.assign(slider, { type: "range", min: 0, max: last, step: "any", value: last });
   slider.setAttribute("aria-label", "moment of the run");
   const text = bar.appendChild(document.createElement("output"));
   place.append(bar);
 
   let running = null;
+  let at = last; // the moment that is shown; a slider may round it
 
   function show(moment) {
+    at = moment;
     for (const box of boxes) {
       const start = Number(box.dataset.start);
       const stop = Number(box.dataset.end);
@@ -47,7 +49,7 @@ function replay(place) {
 
   play.addEventListener("click", () => {
     if (running !== null) return stop();
-    let from = Number(slider.value) >= last ? 0 : Number(slider.value);
+    const from = at >= last ? 0 : at;
     const began = performance.now();
     play.textContent = "Pause";
     const frame = (now) => {
@@ -61,7 +63,7 @@ function replay(place) {
 
   step.addEventListener("click", () => {
     stop();
-    const now = Number(slider.value) >= last ? -1 : Number(slider.value);
+    const now = at >= last ? -1 : at;
     const ends = boxes.map((b) => Number(b.dataset.end)).filter((e) => e > now + 1e-6);
     show(Math.min(...ends));
   });

@@ -1,5 +1,6 @@
 """Ranks that cannot start are told of in one kind of error."""
 
+import gc
 import os
 from types import SimpleNamespace
 
@@ -31,6 +32,7 @@ def test_a_rank_that_ends_before_it_hears_its_place(monkeypatch):
 def test_what_each_rank_is_told(monkeypatch, timeout, patience):
     """The backend waits longer than the caller; the cores are shared out."""
     launch(lambda worker: None, workers=1)  # the server is there
+    gc.collect()  # what other tests have left would be closed meanwhile
     told, before = [], len(os.listdir("/proc/self/fd"))
     setup = start.Setup
     monkeypatch.setattr(start, "Setup", lambda **own: told.append(own) or setup(**own))
@@ -40,7 +42,7 @@ def test_what_each_rank_is_told(monkeypatch, timeout, patience):
     assert {own["timeout"] for own in told} == {patience}
     assert told[0]["key"] == told[1]["key"]
     assert told[0]["environ"]["PATH"] == os.environ["PATH"]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def threads(worker):

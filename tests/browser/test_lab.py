@@ -1,0 +1,169 @@
+"""The course in JupyterLab, as a student sees it: opened by `make lab`, run from the menu."""
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from tests.browser.lab import Notebook, command, copy_course, serving
+from tests.conftest import ROOT
+
+# Week 1 takes half a minute of a free machine, and much longer beside other tests.
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
+
+WEEK = "week01_ranks_and_collectives.ipynb"
+CELLS = nbformat.read(ROOT / "notebooks" / WEEK, as_version=4).cells
+SMALL = [
+    """
+from helpers import launch, plots
+import time
+def draw(slope, offset):
+    return plots.curves({"line": ([0, 1], [offset, offset + slope])})
+""",
+    "plots.Explorer(draw, {'slope': [1, 2, 3], 'offset': [0, 5]})",
+    "plots.Stepper(lambda step: draw(step, 0), 5)",
+    """
+def wait(worker):
+    print("at work")
+    while True:
+        time.sleep(0.05)
+launch(wait, workers=2)
+""",
+    "print(list(launch(lambda worker: worker.rank, workers=2)))",
+]
+# What the page shows of bars and curves, ten times a second, while cells run.
+WATCH = """() => {
+  window.shown = {widths: new Set(), pictures: new Set()};
+  setInterval(() => {
+    for (const bar of document.querySelectorAll('.jp-OutputArea div[style*="16em"] > div')) {
+      window.shown.widths.add(bar.style.width);
+      for (const picture of bar.closest('.jp-OutputArea').querySelectorAll('img'))
+        window.shown.pictures.add(picture.src);
+    }
+  }, 100);
+}"""
+
+
+@pytest.fixture(scope="module")
+def course(browser, tmp_path_factory):
+    """A copy of the course; `browser` first, which skips where there is none."""
+    folder = copy_course(tmp_path_factory.mktemp("copied") / "course")
+    cells = [new_markdown_cell("# Small"), *map(new_code_cell, SMALL)]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    nbformat.write(new_notebook(cells=cells, metadata=kernel), folder / "work" / "small.ipynb")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(course, tmp_path_factory):
+    """The address and the token of a JupyterLab on the copy."""
+    with serving(course, tmp_path_factory.mktemp("private")) as address:
+        yield address
+
+
+def index(text: str) -> int:
+    """The number of the only cell of week 1 with this text."""
+    (found,) = [number for number, cell in enumerate(CELLS) if text in cell.source]
+    return found
+
+
+def loaded(picture):
+    """Wait until a picture has pixels."""
+    picture.wait_for()
+    handle = picture.element_handle()
+    picture.page.wait_for_function("e => e.complete && e.naturalWidth > 0", arg=handle)
+
+
+def test_the_tree_opens_and_week_1_shows_its_drawing(page, address):
+    page.goto(f"{address[0]}/?token={address[1]}")
+    page.locator(".jp-DirListing-item", has_text="week01_ranks").dblclick()
+    notebook = Notebook(page)
+    drawing = notebook.cell(index("../figures/cluster.png")).locator("img")
+    loaded(drawing)
+    assert "four ranks" in drawing.get_attribute("alt")
+
+
+def test_a_student_s_folder_opens_with_its_pictures(page, course, address):
+    assert "default_url=/lab/tree/work" in command(course, "", at="work")
+    page.goto(f"{address[0]}/lab/tree/work?reset&token={address[1]}")
+    page.locator(".jp-DirListing-item", has_text="week01_ranks").wait_for()
+    notebook = Notebook.open(page, address, f"work/{WEEK}")
+    loaded(notebook.cell(index("../figures/cluster.png")).locator("img"))
+
+
+def test_week_1_runs_whole_from_the_menu(page, course, address):
+    notebook = Notebook.open(page, address, f"work/{WEEK}")
+    page.evaluate(WATCH)
+    notebook.menu("Run", "Run All Cells")
+    notebook.cell(index('live="loss", talk'))  # look at this cell while it runs
+    last = max(number for number, cell in enumerate(CELLS) if cell.cell_type == "code")
+    notebook.ran(last)
+    shown = page.evaluate("[window.shown.widths.size, window.shown.pictures.size]")
+    assert shown[0] > 5  # the bars moved,
+    assert shown[1] > 2  # and the curves grew
+
+    notebook.saved()
+    ran = nbformat.read(course / "work" / WEEK, as_version=4).cells
+    for cell in ran:
+        if cell.cell_type == "code":
+            errors = [output for output in cell.outputs if output.output_type == "error"]
+            assert cell.execution_count, cell.source
+            assert bool(errors) == ("raises-exception" in cell.metadata.get("tags", ())), errors
+
+    # A slider of ipywidgets, moved by its keys, changes what the function prints.
+    explorer = notebook.cell(index("def explore("))
+    before = explorer.locator(".jp-RenderedText").text_content()
+    explorer.locator(".noUi-handle").last.press("ArrowRight")
+    explorer.get_by_text("2,048 GPUs").wait_for()
+    assert before.startswith("1,024 GPUs")
+
+    # A folded answer opens: of a text cell, and of an output.
+    for number in (index("Both need 16 bytes"), index('"state in fp32"')):
+        answer = notebook.cell(number).locator("details").first
+        inside = answer.locator(":scope > *:not(summary)").first
+        assert not inside.is_visible()
+        answer.locator("summary").click()
+        assert inside.is_visible()
+
+
+def test_sliders_redraw_and_stop_stops(page, address):
+    notebook = Notebook.open(page, address, "work/small.ipynb")
+    notebook.run(1)
+    explorer = notebook.run(2)
+    notebook.ran(2)
+    picture = explorer.locator(".widget-html img")
+    loaded(picture)
+    seen = {picture.get_attribute("src")}
+    for handle in explorer.locator(".noUi-handle").all():
+        handle.press("ArrowRight")
+        page.wait_for_function(
+            "([e, seen]) => !seen.includes(e.querySelector('.widget-html img').src)",
+            arg=[explorer.element_handle(), list(seen)],
+        )
+        seen.add(picture.get_attribute("src"))
+    assert len(seen) == 3
+    assert explorer.locator(".jp-OutputArea-output img").count() == 1  # not the still form too
+
+    stepper = notebook.run(3)
+    notebook.ran(3)
+    picture = stepper.locator(".jp-RenderedImage img")
+    loaded(picture)
+    first = picture.get_attribute("src")
+    stepper.locator(".widget-play button").first.click()
+    page.wait_for_function(
+        "([e, first]) => e.querySelector('.jp-RenderedImage img').src !== first",
+        arg=[stepper.element_handle(), first],
+    )
+
+    waiting = notebook.run(4)
+    waiting.get_by_text("at work").first.wait_for()
+    page.locator(
+        "[data-jp-item-name=interrupt] button, [data-jp-item-name=interrupt]"
+    ).first.click()
+    notebook.idle()
+    error = waiting.locator("[data-mime-type='application/vnd.jupyter.stderr']")
+    error.wait_for()
+    assert error.text_content().strip() == "KeyboardInterrupt: the ranks are stopped."
+
+    again = notebook.run(5)
+    notebook.ran(5)
+    again.get_by_text("[0, 1]").wait_for()

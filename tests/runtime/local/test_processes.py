@@ -1,0 +1,95 @@
+"""Ranks, seen from the notebook: signalled, let go, killed; and no descriptor remains."""
+
+import gc
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from helpers.runtime.cluster import Cluster
+from helpers.runtime.local.channel import readable
+from helpers.runtime.local.client import start_method
+from helpers.runtime.local.processes import Processes
+
+
+def started() -> Processes:
+    """Two ranks that have started, and wait for their setup."""
+    processes = Processes(2, start_method())
+    while not all(process.pid for process in processes.ranks):
+        assert readable(processes, 60)
+        processes.notices()
+    return processes
+
+
+@pytest.fixture
+def processes():
+    ranks = started()
+    yield ranks
+    ranks.close()
+
+
+def gone(pids) -> bool:
+    end = time.monotonic() + 30
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < end:
+        time.sleep(0.01)
+    return not any(map(psutil.pid_exists, pids))
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_killed_ranks_are_gone_and_leave_no_descriptor():
+    started().kill(20)  # from now on the server is there
+    gc.collect()  # what other tests have left would be closed meanwhile
+    before = descriptors()
+    processes = started()
+    pids = [process.pid for process in processes.ranks]
+    assert all(map(psutil.pid_exists, pids))
+    processes.kill(20)
+    assert gone(pids)
+    assert processes.ranks == []
+    assert descriptors() <= before
+
+
+def test_waiting_ends_with_the_time_or_with_the_ranks(processes):
+    began = time.monotonic()
+    assert not processes.wait(0.2)
+    assert 0.2 <= time.monotonic() - began < 4
+    processes.signal([1], signal.SIGKILL)
+    while processes.ranks[1].status is None:
+        assert readable(processes, 60)
+        ended = processes.notices()
+    assert [process.rank for process in ended] == [1]
+    assert [process.status for process in processes.ranks] == [None, -signal.SIGKILL]
+    assert not processes.wait(0)
+    processes.signal([0], signal.SIGKILL)
+    assert processes.wait(60)
+
+
+def test_without_the_server_ranks_are_killed_all_the_same(processes):
+    pids = [process.pid for process in processes.ranks]
+    end = time.monotonic() + 30
+    while [os.getpgid(pid) for pid in pids] != pids:  # a new rank needs a moment to lead its group
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    processes.kill_directly()
+    assert processes.wait(60)
+    assert gone(pids)
+
+
+def test_hanging_up_ends_the_ranks(processes):
+    pids = [process.pid for process in processes.ranks]
+    processes.close()
+    assert gone(pids)
+
+
+def test_ranks_that_leave_end_well():
+    with Cluster(2) as cluster:
+        cluster.run(lambda worker: None)
+        assert all(process.joined for process in cluster.processes.ranks)
+        cluster.processes.leave()
+        assert cluster.processes.wait(60)
+        assert [process.status for process in cluster.processes.ranks] == [0, 0]
