@@ -81,3 +81,5 @@ def test_angles_are_those_of_the_dropped_tokens():
     for dtype, wide in ((torch.float32, torch.float32), (torch.bfloat16, torch.float32)):
         assert step.angles(RotaryPart(width=4, base=100.0), dtype)[0].dtype == wide
     assert step.angles(RotaryPart(width=2, base=100.0), torch.float64)[0].shape == (2, 2, 1)
+    other = step.angles(RotaryPart(width=4, base=10_000.0), torch.float64)[0]
+    torch.testing.assert_close(other, (turns * torch.tensor([1.0, 0.01])).cos())
