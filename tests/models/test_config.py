@@ -7,6 +7,7 @@ import torch
 
 from helpers.models.config import CHOICES, PRESETS, GPTConfig
 from helpers.models.gpt import GPT
+from helpers.models.initialization import first_value
 from helpers.models.latent_config import Latent
 
 UNITS = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -134,6 +135,16 @@ def test_a_config_builds_its_model():
     assert isinstance(model, GPT)
     assert list(model.blocks) == ["1"]
     assert {p.dtype for p in model.parameters()} == {torch.float64}
+
+
+def test_first_values_know_the_number_of_layers():
+    """What writes into the residual stream begins smaller in a deep model."""
+    name, shape = "blocks.0.mlp.down.weight", (24, 64)
+    for layers in (1, 8):
+        config = GPTConfig(width=24, heads=4, layers=layers)
+        expected = first_value(name, shape, 3, layers)
+        assert torch.equal(config.first_value(name, shape, 3), expected)
+    assert not torch.equal(expected, first_value(name, shape, 3, 1))
 
 
 def test_frozen_and_by_keyword_alone():

@@ -98,6 +98,15 @@ def test_the_kept_inputs_have_the_inputs_dtype():
     assert (y.dtype, kept.dtype) == (torch.float32, torch.float32)
 
 
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_wider_memory_does_not_widen_the_outputs(tokens):
+    convolution = Convolution(5, 4, dtype=torch.bfloat16)
+    x, before = torch.ones(2, tokens, 5, dtype=torch.bfloat16), torch.ones(2, 3, 5)
+    with torch.no_grad():
+        y, kept = convolution(x, before)
+    assert y.dtype is kept.dtype is torch.bfloat16
+
+
 def test_by_hand():
     window = torch.arange(8.0).reshape(2, 4, 1)
     assert last_inputs(window, 2, None).flatten(1).tolist() == [[2, 3], [6, 7]]

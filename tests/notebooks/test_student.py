@@ -115,6 +115,30 @@ def test_a_file_of_the_student_s_that_has_the_name_of_a_new_one_stays(student, r
     assert source(work / "week01_a.new.ipynb") == "1 + 1"
 
 
+def test_a_student_who_goes_back_to_the_course_s_version_follows_again(student, root):
+    work = root / "work"
+    student.offer(root, work)
+    mine = work / "week01_a.ipynb"
+    given = mine.read_text()
+    mine.write_text(given.replace("1 + 1", "my answer"))
+    course(root, "week01_a", "1 + 2")
+    student.offer(root, work)
+    mine.write_text(given)
+    course(root, "week01_a", "1 + 3")
+    (line,) = student.offer(root, work)
+    assert "you had not changed it" in line
+    assert source(mine) == "1 + 3"
+
+
+def test_an_interrupted_offer_goes_on_where_it_was(student, root):
+    broken = root / "notebooks" / "week02_b.ipynb"
+    broken.write_text("{")
+    with pytest.raises(Exception, match="JSON"):
+        student.offer(root, root / "work")
+    course(root, "week02_b", "2")
+    assert student.offer(root, root / "work") == ["new files: 1"]
+
+
 def test_a_deleted_notebook_comes_back_fresh(student, root):
     work = root / "work"
     student.offer(root, work)

@@ -49,6 +49,20 @@ def test_clipping_is_a_factor_as_torch_has_it():
     assert OptimizerConfig(clip=None).factor(torch.tensor(5.0)) is None
 
 
+def test_sgd_has_momentum_and_adamw_its_own_numbers():
+    p = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    rule = OptimizerConfig(rule="sgd", lr=0.1, momentum=0.5, weight_decay=0.0)
+    optimizer = rule.make({"p": p}, parts({"p": p}))
+    for _ in range(2):
+        p.grad = torch.ones_like(p)
+        optimizer.step()
+    assert p.tolist() == pytest.approx([-0.1 * (1 + 1.5)] * 3)
+    made = OptimizerConfig(betas=(0.7, 0.8), eps=1e-3).make({"p": p}, parts({"p": p}))
+    assert (made.defaults["betas"], made.defaults["eps"]) == ((0.7, 0.8), 1e-3)
+    own = OptimizerConfig(rule=torch.optim.Adagrad, lr=0.25).make({"p": p}, parts({"p": p}))
+    assert own.defaults["lr"] == 0.25
+
+
 def test_nothing_to_train_is_said():
     with pytest.raises(ValueError, match="nothing to train"):
         OptimizerConfig().make({}, {})

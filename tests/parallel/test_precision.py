@@ -199,6 +199,17 @@ def test_a_loss_scale_saves_small_gradients_in_float16():
     assert found[1.0] < 0.5 < 0.9 < found[2.0**20]
 
 
+def test_master_copies_train_what_their_parameters_train():
+    values = {n: torch.ones(2, requires_grad=n == "trained").bfloat16() for n in ("a", "trained")}
+    values = {n: v.detach().requires_grad_(n == "trained") for n, v in values.items()}
+    masters = Mixed().masters(values, torch.float32)
+    assert {n: m.requires_grad for n, m in masters.items()} == {"a": False, "trained": True}
+    values["trained"].grad = torch.full((2,), 3.0).bfloat16()
+    Mixed(scale=LossScale(scale=4.0)).collect(values, masters)
+    assert masters["trained"].grad.tolist() == [0.75, 0.75]
+    assert values["trained"].grad is masters["a"].grad is None
+
+
 def test_float16_without_a_scale_is_refused():
     with pytest.raises(ValueError, match=r"Mixed\(torch.float16, scale=LossScale\(\)\)"):
         Mixed(torch.float16)

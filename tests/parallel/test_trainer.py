@@ -1,20 +1,23 @@
 """The step's order, and each seam on its own, compared with one process."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 
 from helpers.comm.mesh import Layout, make_mesh
-from helpers.data.batch import random_batch
+from helpers.data.batch import IGNORED, random_batch
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.ddp.strategy import DataParallel
 from helpers.parallel.optimizer import OptimizerConfig
-from helpers.parallel.precision import Mixed
+from helpers.parallel.owners.local import Local
+from helpers.parallel.precision import EmulatedFp8, Mixed
 from helpers.parallel.recipe import Recipe
 from helpers.parallel.single import Single
+from helpers.precision.scaling import LossScale
 from helpers.runtime.launch import launch
 from helpers.training.twin import compare
 from tests.parallel.owners import ByHand, Diary, Sharded
@@ -239,3 +242,59 @@ def test_a_config_builds_its_model_whatever_that_is():
 
 def some(sequences, k):
     return random_batch(k, sequences, 8, 32)
+
+
+SCALED = Mixed(torch.float64, scale=LossScale(scale=8.0, interval=2))
+
+
+def test_the_scale_follows_the_steps_and_a_checkpoint_has_it():
+    trainer, again = (Recipe(precision=SCALED)(TINY, 0, dtype=torch.float64) for _ in range(2))
+    right, scales = trainer.model.loss, []
+    for k in range(4):
+        if k == 2:
+            trainer.model.loss = lambda batch: tuple(v * float("inf") for v in right(batch))
+        step = trainer.step(random_batch(k, 2, 8, 32))
+        trainer.model.loss = right
+        scales.append((step.skipped, trainer.precision.loss_scale))
+    assert scales == [(False, 8), (False, 16), (True, 8), (False, 8)]
+    again.load(trainer.full_state())
+    assert again.precision.loss_scale == 8
+    assert again.precision.state() == trainer.precision.state()
+    again.step(random_batch(4, 2, 8, 32))
+    assert again.precision.loss_scale == 16  # two good steps in a row, one of them before the load
+
+
+class Resting(Local):
+    """A lossy owner that counts its rests."""
+
+    lossy, bound, rests = "on purpose", 0.3, 0
+
+    def rest(self):
+        self.rests += 1
+
+
+def test_an_evaluation_ends_with_a_rest_and_the_bound_is_the_largest():
+    trainer = Recipe(owner=Resting, precision=Mixed())(TINY, 0)
+    trainer.owner.rests = 0
+    trainer.evaluate(random_batch(0, 2, 8, 32))
+    assert trainer.owner.rests == 1
+    assert trainer.bound == 0.3
+    assert trainer.lossy == "it computes in torch.bfloat16, and on purpose"
+    assert Recipe(precision=EmulatedFp8())(TINY, 0).bound > 0.3
+
+
+def test_a_batch_without_targets_has_a_loss_of_nothing():
+    trainer, batch = Single(TINY), random_batch(0, 2, 8, 32)
+    step = trainer.step(replace(batch, targets=torch.full_like(batch.targets, IGNORED)))
+    assert (step.loss, step.tokens, step.grad_norm) == (0, 0, 0)
+
+
+class Hooked(Local):
+    wants = frozenset({"gradients"})
+
+
+def test_a_closed_trainer_has_no_hooks():
+    trainer = Recipe(owner=Hooked)(TINY, 0)
+    assert all(p._post_accumulate_grad_hooks for p in trainer.parameters.values())
+    trainer.close()
+    assert not any(p._post_accumulate_grad_hooks for p in trainer.parameters.values())

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.units import units
+from helpers.parallel.units import Apart, units
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -35,3 +35,19 @@ def test_a_parameter_of_the_model_itself_is_in_no_unit():
     model.scale = nn.Parameter(torch.ones(1))
     with pytest.raises(ValueError, match="parameters in no child of the model: scale"):
         units(model)
+
+
+def test_models_that_are_apart_have_units_of_their_own():
+    stages = {"0": {"last": False, "blocks": [0]}, "3": {"first": False, "blocks": [3]}}
+    config = GPTConfig(layers=4)
+    model = Apart({name: config.build(device="meta", **own) for name, own in stages.items()})
+    found = units(model)
+    assert [u.name for u in found] == [
+        "0.embedding",
+        "0.blocks.0",
+        "3.blocks.3",
+        "3.norm",
+        "3.head",
+    ]
+    for unit in found:
+        assert model.get_submodule(unit.name) is unit.module

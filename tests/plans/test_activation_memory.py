@@ -16,6 +16,8 @@ from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.plans.activation_memory import block_activations, korthikanti, measured_terms
 from helpers.runtime.launch import launch
 
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+
 B, T = 3, 12
 SIZES = {"vocab": 32, "context": T, "width": 32, "layers": 1, "heads": 4, "attention": "explicit"}
 GPT2 = GPTConfig(**SIZES, norm="layer", positions="learned", mlp="gelu", bias=True, dropout=0.1)

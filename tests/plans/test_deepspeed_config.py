@@ -74,6 +74,15 @@ def test_offloaded_states_are_not_on_the_gpu():
     assert found.on_gpu(1000).by_kind() == {"parameters": 0, "gradients": 500, "optimizer": 3000}
 
 
+@pytest.mark.parametrize(("stage", "gradients"), [(1, 2000), (2, 0), (3, 0)])
+def test_gradients_leave_the_gpu_with_the_optimizer_from_stage_2_on(stage, gradients):
+    zero = {"stage": stage, "offload_optimizer": {"device": "cpu"}}
+    found = read({MICRO: 1, "bf16": {"enabled": True}, "zero_optimization": zero}, 4)
+    assert found.on_gpu(1000).gradients == gradients
+    assert found.on_gpu(1000).optimizer == 0
+    assert found.on_gpu(1000).parameters == found.states(1000).parameters > 0
+
+
 def test_every_field_is_explained_once():
     rows = offload_rows()
     assert len({row["field"] for row in rows}) == len(rows) == len(OFFLOAD)

@@ -86,3 +86,14 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match=r"torch\.int8"):
         format_of(torch.int8)
     assert format_of(torch.bfloat16) is BF16
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda f: f.name)
+def test_beyond_the_ends_the_spacing_is_that_of_the_ends(form):
+    ends = [0.0, form.smallest_subnormal, form.smallest_normal, form.largest]
+    if form.largest < 1e300:
+        ends.append(16 * form.largest)
+    least, most = form.smallest_subnormal, form.epsilon * 2.0**form.largest_exponent
+    wanted = [least, least, least, most, most][: len(ends)]
+    x = torch.tensor(ends, dtype=torch.float64)
+    assert form.spacing(x).tolist() == form.spacing(-x).tolist() == wanted

@@ -53,6 +53,20 @@ def test_the_backward_names_the_line_of_the_forward():
     assert "the backward of sqrt" in str(found)
 
 
+def test_of_several_in_a_backward_the_first_counts():
+    def function():
+        x = torch.ones(3, requires_grad=True)
+        torch.sqrt(x * 0).sum().backward()  # an infinite slope, and then 0 times infinity
+
+    found = find_overflow(function)
+    assert (found.operation, found.kind) == ("sqrt", "inf")
+
+
+def test_the_largest_of_all_inputs():
+    pair = (torch.tensor(value, dtype=HALF) for value in (10.0, -30_000.0))
+    assert find_overflow(torch.mul, *pair).largest == 30_000
+
+
 def test_a_sum_of_gradients():
     def function():
         x = torch.ones(1, dtype=HALF, requires_grad=True)

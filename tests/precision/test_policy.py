@@ -78,5 +78,8 @@ def test_the_lists():
 def test_what_is_refused():
     with pytest.raises(ValueError, match="two lists: exp;"):
         Policy(low={"exp"})
+    for double in ({"low": {"cat"}}, {"wide": {"cat"}}):
+        with pytest.raises(ValueError, match="two lists: cat;"):
+            Policy(**double)
     with pytest.raises(ValueError, match="float32"):
         Policy(torch.float32)

@@ -1,6 +1,7 @@
 """Answers come back as they were, and nothing but plain data and the course's types is made."""
 
 import pickle
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -38,7 +39,14 @@ def test_tensors_and_arrays():
     np.testing.assert_array_equal(found[2], np.ones(2))
 
 
-@pytest.mark.parametrize("value", [object(), open, Exception("x"), [{1: print}]])
+@dataclass
+class Own:
+    """A type of the submission's own."""
+
+    x: int = 1
+
+
+@pytest.mark.parametrize("value", [object(), open, Exception("x"), [{1: print}], Own(), [Own()]])
 def test_what_is_not_plain_is_refused(value):
     with pytest.raises(CannotTravel):
         pack(value)

@@ -114,3 +114,14 @@ def test_an_error_is_shown():
 
 def test_the_solution_passes():
     assert check.read_deepspeed(RIGHT)
+
+
+def test_a_ten_thousandth_of_the_bytes_is_a_mistake():
+    almost = changed(gpu_bytes=lambda right, *_: right["gpu_bytes"] * (1 + 1e-4))
+    assert "a GPU holds" in check.read_deepspeed(almost).finding
+
+
+def test_a_kind_too_many_is_a_mistake():
+    every = ["optimizer", "gradients", "parameters"]
+    verdict = check.read_deepspeed(changed(sharded=lambda *_: every))
+    assert "you said ['gradients', 'optimizer', 'parameters']" in verdict.finding

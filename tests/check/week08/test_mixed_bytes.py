@@ -25,6 +25,11 @@ def test_the_solution_passes():
     assert verdict, verdict
 
 
+@pytest.mark.parametrize("kind", ["parameters", "gradients", "master copy", "moments"])
+def test_one_byte_more_is_wrong(kind):
+    assert not check.mixed_bytes(with_kind(kind, lambda found, *_: found[kind] + 1))
+
+
 def test_the_paper_s_sixteen_bytes():
     # Rajbhandari et al. 2020, section 3.1: 2 + 2 + 12
     assert sum(week08.mixed_bytes(1000, 1, 0, 2, True, 4).values()) == 16_000

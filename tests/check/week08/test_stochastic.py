@@ -41,6 +41,13 @@ def away(x, generator):
     return ((bits & -(2**16)) + up * 2**16).int().view(torch.float32).bfloat16()
 
 
+def test_a_small_bias_is_found():
+    """Three of a hundred numbers too many are rounded up."""
+    assert check.round_stochastically(by_bits()), "without a bias it passes"
+    verdict = check.round_stochastically(by_bits(low=2000))
+    assert "were rounded up, and should be" in verdict.finding
+
+
 def test_the_solution_passes():
     verdict = check.round_stochastically(week08.round_stochastically)
     assert verdict, verdict

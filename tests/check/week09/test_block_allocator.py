@@ -3,6 +3,8 @@
 import pytest
 
 from helpers import check
+from helpers.check.oracle import NotRight
+from helpers.check.week09 import block_allocator as exercise
 from notebooks.solutions.week09 import block_allocator
 from tests.check.week09.edited import edited
 
@@ -86,3 +88,12 @@ def test_the_stub_and_an_error():
     assert verdict.status == "wrong"
     assert "tabels" in verdict.finding
     assert check.block_allocator(lambda *_: None).status == "wrong"
+
+
+def test_a_function_that_ends_the_operations_does_not_pass():
+    """In a sandbox it runs beside the operations, and could stop them after a right one."""
+    blocks, script = exercise.SCRIPTS["one sequence grows and is freed"]
+    records = exercise.play(block_allocator, blocks, script)
+    for kept in ([], records[:1]):
+        with pytest.raises(NotRight, match="the operations ended after"):
+            exercise.judge(kept, blocks, script)

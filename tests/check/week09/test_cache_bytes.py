@@ -27,6 +27,10 @@ def test_the_solution_passes():
     assert verdict, verdict
 
 
+def test_one_byte_more_is_wrong():
+    assert not check.cache_bytes(changed(lambda found, names: found + (found > 0)))
+
+
 def test_the_formula_is_the_bytes_of_a_real_cache():
     for heads, kv_heads in ((6, 2), (4, 4), (12, 1)):
         config = GPTConfig(width=48, layers=3, heads=heads, kv_heads=kv_heads)

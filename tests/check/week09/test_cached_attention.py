@@ -22,6 +22,11 @@ def test_the_solution_passes():
     assert check.cached_attention(right())
 
 
+def test_digits_of_float32_are_too_few():
+    verdict = check.cached_attention(lambda *given: cached_attention(*given) + 1e-7)
+    assert verdict.status == "wrong"
+
+
 @pytest.mark.parametrize("mistake", HINTS)
 def test_each_mistake_is_told(mistake):
     verdict = check.cached_attention(right(mistake))

@@ -34,6 +34,16 @@ def test_each_mistake_is_told(rule, hint):
     assert "returned (" in verdict.finding
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_digits_of_float32_are_too_few(place):
+    def rounded(one, two):
+        pair = list(week10.combine(one, two))
+        pair[place] = pair[place] * (1 + 1e-8)
+        return tuple(pair)
+
+    assert check.combine(rounded).status == "wrong"
+
+
 def test_the_hint_of_the_wrong_order():
     verdict = check.combine(lambda one, two: week10.combine(two, one))
     assert "not commutative" in verdict.hint

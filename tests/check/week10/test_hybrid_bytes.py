@@ -34,6 +34,12 @@ def test_the_solution_passes():
     assert verdict, verdict
 
 
+def test_one_byte_more_is_wrong():
+    more = {"states": lambda found, n: found + 1}, {"keys": lambda found, n: found + (found > 0)}
+    for change in more:
+        assert not check.hybrid_bytes(changed(**change))
+
+
 def test_the_stub_is_told_apart():
     def stub(layers, attention, kv_heads, head_width, channels, state, groups, seen,
              sequences, tokens, number_bytes):  # fmt: skip

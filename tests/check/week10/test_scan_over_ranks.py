@@ -34,6 +34,11 @@ def test_the_stub_is_told_apart():
     assert check.scan_over_ranks(stub).status == "not written yet"
 
 
+def test_digits_of_float32_are_too_few():
+    verdict = check.scan_over_ranks(lambda *given: week10.scan_over_ranks(*given) * (1 + 1e-8))
+    assert verdict.status == "wrong"
+
+
 def test_the_reference_is_one_scan():
     for parts in PARTS:
         given = inputs(parts)

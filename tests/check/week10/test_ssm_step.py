@@ -36,6 +36,16 @@ def test_the_reference_is_the_package_s_step(where, t, start):
     torch.testing.assert_close(found, (y[0], h[0]), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_digits_of_float32_are_too_few(place):
+    def rounded(*arguments):
+        pair = list(week10.ssm_step(*arguments))
+        pair[place] = pair[place] * (1 + 1e-6)
+        return tuple(pair)
+
+    assert check.ssm_step(rounded).status == "wrong"
+
+
 @pytest.mark.parametrize("mistake", HINTS)
 def test_each_mistake_is_told(mistake):
     verdict = check.ssm_step(lambda *arguments: step(*arguments, mistake=mistake))

@@ -78,6 +78,8 @@ def test_any_ragged_steps(steps):
 def test_forgotten_tokens_are_as_never_read(model):
     tokens, cache = some_tokens(2, 9), KINDS["preallocated"](model, 2)
     model(tokens, cache=cache)
+    cache.end()  # nothing was added since the forward's own end
+    assert list(cache.lengths) == [9, 9]
     cache.rewind([4, 6])
     x = torch.stack([tokens[0, 4:6], tokens[1, 6:8]])
     found = model(x, cache=cache)

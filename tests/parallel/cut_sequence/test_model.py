@@ -7,9 +7,10 @@ from helpers.comm.ledger import ledger
 from helpers.comm.messages import Peers
 from helpers.models.caches.preallocated import Growing
 from helpers.models.config import GPTConfig
+from helpers.models.convolution import Convolution
 from helpers.models.gpt import build, kept_by
 from helpers.models.ssm_settings import Mamba2Settings, MambaSettings
-from helpers.parallel.cut_sequence.model import cut_sequence
+from helpers.parallel.cut_sequence.model import CutConvolution, cut_sequence
 from helpers.plans.sequence_traffic import halo_bytes, scan_bytes
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
@@ -85,6 +86,13 @@ def test_what_cannot_be_cut_is_refused():
         cut_sequence(attention, None)
     with pytest.raises(ValueError, match=r"learned positions"):
         cut_sequence(made(("mamba",) * 2, positions="learned"), None)
+
+
+@pytest.mark.parametrize("given", [{"before": torch.zeros(1, 2, 3)}, {"counts": [4]}])
+def test_a_cut_convolution_takes_nothing_of_a_cache(given):
+    convolution = CutConvolution(Convolution(3, 3), None)
+    with pytest.raises(ValueError, match="a cut sequence has no cache"):
+        convolution(torch.zeros(1, 4, 3), **given)
 
 
 def with_cache(worker):

@@ -72,3 +72,26 @@ def test_the_mean_may_be_over_the_ranks_that_have_a_batch():
     assert max(long) - min(long) < 1e-12
     assert abs(long[0]) > 1e-3
     assert runs.column("scale") == [0.5, 0.5]  # afterwards the mean is over all ranks again
+
+
+def in_micro_batches(worker, counts):
+    """Each step has two backwards; the first sends nothing. BatchNorm changes its buffers."""
+    module = torch.nn.Sequential(torch.nn.BatchNorm1d(7), torch.nn.Linear(7, 3)).double()
+    ddp = DDP(module)
+    with join(ddp):
+        for i in range(counts[worker.rank]):
+            ddp.zero_grad()
+            x, _ = batch(worker.rank, i)
+            with ddp.no_sync():
+                ddp(x).sum().backward()
+            ddp(x).sum().backward()
+            ddp.synchronize()
+    ddp.close()
+    return module.state_dict()
+
+
+def test_a_forward_that_sends_nothing_is_not_counted_and_buffers_end_alike():
+    first, second = launch(in_micro_batches, 2, device="cpu", counts=(1, 3), timeout=30)
+    assert first["0.num_batches_tracked"] == 6  # of the rank with the most steps
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name

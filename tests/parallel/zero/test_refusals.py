@@ -61,6 +61,21 @@ def test_an_optimizer_of_one_s_own_is_tried_too():
         refuse_mixing(OptimizerConfig(rule=TrustRatio))
 
 
+class LaterTrustRatio(TrustRatio):
+    """The first update is plain."""
+
+    updates = 0
+
+    def step(self):
+        self.updates += 1
+        torch.optim.SGD.step(self) if self.updates == 1 else super().step()
+
+
+def test_an_optimizer_that_mixes_later_only_is_refused_too():
+    with pytest.raises(NotElementWise, match="LaterTrustRatio updates a matrix by more than"):
+        refuse_mixing(OptimizerConfig(rule=LaterTrustRatio))
+
+
 def test_an_owner_tries_its_rule_before_it_makes_a_group():
     rule = OptimizerConfig(rule=torch.optim.Adafactor)
     with pytest.raises(NotElementWise, match="Adafactor updates a matrix by more than"):

@@ -16,14 +16,17 @@ from helpers.runtime.local.rank import set_environ
 
 def test_environment_folder_and_path_reach_the_ranks(tmp_path, monkeypatch):
     monkeypatch.setenv("A_STUDENTS_VARIABLE", "x y")
+    monkeypatch.setenv("RANK", "9")  # each rank has its own
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, "/none/such"])
 
     def f(worker):
-        return os.environ["A_STUDENTS_VARIABLE"], os.environ.get("HOME"), os.getcwd(), sys.path[-1]
+        own = [os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
+        variables = os.environ["A_STUDENTS_VARIABLE"], os.environ.get("HOME")
+        return own, *variables, os.getcwd(), sys.path[-1]
 
-    assert launch(f)[1] == ("x y", None, str(tmp_path), "/none/such")
+    assert launch(f)[1] == (["1", "1", "2"], "x y", None, str(tmp_path), "/none/such")
 
 
 def test_debug_names_a_mismatch():
