@@ -163,7 +163,7 @@ class Notebook:
     def ran(self, number: int):
         """Wait until a cell has run."""
         self.page.wait_for_function(
-            "n => jupyterapp.shell.currentWidget.content.widgets[n].model.executionCount",
+            "n => jupyterapp.shell.currentWidget.content.widgets[n]?.model.executionCount",
             arg=number,
             timeout=LONG,
         )

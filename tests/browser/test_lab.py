@@ -5,13 +5,11 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from tests.browser.lab import Notebook, command, copy_course, serving
-from tests.conftest import ROOT
 
 # Week 1 takes half a minute of a free machine, and much longer beside other tests.
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 WEEK = "week01_ranks_and_collectives.ipynb"
-CELLS = nbformat.read(ROOT / "notebooks" / WEEK, as_version=4).cells
 SMALL = [
     """
 from helpers import launch, plots
@@ -60,9 +58,14 @@ def address(course, tmp_path_factory):
         yield address
 
 
-def index(text: str) -> int:
-    """The number of the only cell of week 1 with this text."""
-    (found,) = [number for number, cell in enumerate(CELLS) if text in cell.source]
+def read(notebook):
+    """The cells of a notebook; the student's has no cells of the speaker's notes."""
+    return nbformat.read(notebook, as_version=4).cells
+
+
+def index(cells, text: str) -> int:
+    """The number of the only cell with this text."""
+    (found,) = [number for number, cell in enumerate(cells) if text in cell.source]
     return found
 
 
@@ -73,51 +76,53 @@ def loaded(picture):
     picture.page.wait_for_function("e => e.complete && e.naturalWidth > 0", arg=handle)
 
 
-def test_the_tree_opens_and_week_1_shows_its_drawing(page, address):
+def test_the_tree_opens_and_week_1_shows_its_drawing(page, course, address):
+    cells = read(course / "notebooks" / WEEK)
     page.goto(f"{address[0]}/?token={address[1]}")
     page.locator(".jp-DirListing-item", has_text="week01_ranks").dblclick()
     notebook = Notebook(page)
-    drawing = notebook.cell(index("../figures/cluster.png")).locator("img")
+    drawing = notebook.cell(index(cells, "../figures/cluster.png")).locator("img")
     loaded(drawing)
     assert "four ranks" in drawing.get_attribute("alt")
 
 
 def test_a_student_s_folder_opens_with_its_pictures(page, course, address):
+    cells = read(course / "work" / WEEK)
     assert "default_url=/lab/tree/work" in command(course, "", at="work")
     page.goto(f"{address[0]}/lab/tree/work?reset&token={address[1]}")
     page.locator(".jp-DirListing-item", has_text="week01_ranks").wait_for()
     notebook = Notebook.open(page, address, f"work/{WEEK}")
-    loaded(notebook.cell(index("../figures/cluster.png")).locator("img"))
+    loaded(notebook.cell(index(cells, "../figures/cluster.png")).locator("img"))
 
 
 def test_week_1_runs_whole_from_the_menu(page, course, address):
+    cells = read(course / "work" / WEEK)
     notebook = Notebook.open(page, address, f"work/{WEEK}")
     page.evaluate(WATCH)
     notebook.menu("Run", "Run All Cells")
-    notebook.cell(index('live="loss", talk'))  # look at this cell while it runs
-    last = max(number for number, cell in enumerate(CELLS) if cell.cell_type == "code")
+    notebook.cell(index(cells, 'live="loss", talk'))  # look at this cell while it runs
+    last = max(number for number, cell in enumerate(cells) if cell.cell_type == "code")
     notebook.ran(last)
     shown = page.evaluate("[window.shown.widths.size, window.shown.pictures.size]")
     assert shown[0] > 5  # the bars moved,
     assert shown[1] > 2  # and the curves grew
 
     notebook.saved()
-    ran = nbformat.read(course / "work" / WEEK, as_version=4).cells
-    for cell in ran:
+    for cell in read(course / "work" / WEEK):
         if cell.cell_type == "code":
             errors = [output for output in cell.outputs if output.output_type == "error"]
             assert cell.execution_count, cell.source
             assert bool(errors) == ("raises-exception" in cell.metadata.get("tags", ())), errors
 
     # A slider of ipywidgets, moved by its keys, changes what the function prints.
-    explorer = notebook.cell(index("def explore("))
+    explorer = notebook.cell(index(cells, "def explore("))
     before = explorer.locator(".jp-RenderedText").text_content()
     explorer.locator(".noUi-handle").last.press("ArrowRight")
     explorer.get_by_text("2,048 GPUs").wait_for()
     assert before.startswith("1,024 GPUs")
 
     # A folded answer opens: of a text cell, and of an output.
-    for number in (index("Both need 16 bytes"), index('"state in fp32"')):
+    for number in (index(cells, "Both need 16 bytes"), index(cells, '"state in fp32"')):
         answer = notebook.cell(number).locator("details").first
         inside = answer.locator(":scope > *:not(summary)").first
         assert not inside.is_visible()
