@@ -104,8 +104,8 @@ def test_week_1_runs_whole_from_the_menu(page, course, address):
     last = max(number for number, cell in enumerate(cells) if cell.cell_type == "code")
     notebook.ran(last)
     shown = page.evaluate("[window.shown.widths.size, window.shown.pictures.size]")
-    assert shown[0] > 5  # the bars moved,
-    assert shown[1] > 2  # and the curves grew
+    assert shown[0] > 2  # the bars moved, not only from empty to full,
+    assert shown[1] > 1  # and the curves grew
 
     notebook.saved()
     for cell in read(course / "work" / WEEK):

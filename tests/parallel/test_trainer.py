@@ -20,7 +20,7 @@ from helpers.parallel.single import Single
 from helpers.precision.scaling import LossScale
 from helpers.runtime.launch import launch
 from helpers.training.twin import compare
-from tests.parallel.owners import ByHand, Diary, Sharded
+from tests.parallel.sample_owners import ByHand, Diary, Sharded
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 

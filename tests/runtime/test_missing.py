@@ -68,11 +68,12 @@ InteractiveShell(colors="nocolor").run_cell({cell!r})
 
 
 def test_other_code_asks_for_what_it_can_do_without():
-    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'no_such_library'$"):
-        import no_such_library  # noqa: F401
-    assert importlib.util.find_spec("no_such_library") is None
+    absent = "no_such_library"
+    with pytest.raises(ModuleNotFoundError, match=rf"^No module named '{absent}'$"):
+        importlib.import_module(absent)
+    assert importlib.util.find_spec(absent) is None
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'json.no_such_part'"):
-        import json.no_such_part  # noqa: F401
+        importlib.import_module("json.no_such_part")
 
 
 def test_this_package_may_ask_whether_a_library_is_there():

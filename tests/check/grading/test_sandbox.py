@@ -45,7 +45,7 @@ def test_no_file_but_python_and_the_package(inside):
         str(COURSE),
     )
     assert found["week"] == []
-    assert set(found["/tmp"]) <= {".cache"}
+    assert set(found["/tmp"]) - set(COURSE.parts) <= {".cache"}  # a clone may lie there
     assert not {"home", "var", "run", "sys", "opt", "mnt"} & set(found["/"]) - set(COURSE.parts)
     assert set(found["/etc"]) <= {"alternatives", "ld.so.cache"}
     assert not {"notebooks", "tests", ".git"} & set(found.get(str(COURSE), []))

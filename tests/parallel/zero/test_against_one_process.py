@@ -23,7 +23,7 @@ from helpers.plans.schedules.plain import gpipe, naive, one_f_one_b
 from helpers.plans.schedules.zero_bubble import zero_bubble_h1, zero_bubble_v
 from helpers.runtime.launch import launch
 from helpers.training.twin import compare
-from tests.parallel.owners import ByHand
+from tests.parallel.sample_owners import ByHand
 from tests.parallel.zero.beside import GPT2, ODD, Case, far, frozen
 
 TOLERANCE = 1e-12
