@@ -159,3 +159,9 @@ def test_a_package_in_a_package_is_held_too(tmp_path):
         "from ...high import x\nfrom ..code import y"
     )
     assert violations(tree, floor) == ["low/deep/code.py:1: imports high, on a higher floor"]
+
+
+def test_no_folder_of_tests_has_the_name_of_a_module_beside_it():
+    """Pytest imports the folder as a package, and then nothing can import the module."""
+    modules = (ROOT / "tests").rglob("*.py")
+    assert [path.name for path in modules if path.with_suffix("").is_dir()] == []
