@@ -2,6 +2,7 @@
 
 import importlib
 import pickle
+import random
 
 import cloudpickle
 import pytest
@@ -110,3 +111,10 @@ def test_ranks_draw_what_the_judge_draws():
         carried, here = cloudpickle.dumps(hidden.carried(hidden.seed)), hidden.seed(1)
     assert pickle.loads(carried)(1) == here != 1
     assert hidden.carried(hidden.seed) is hidden.seed
+
+
+def test_every_schedule_that_grading_draws_can_be_made():
+    module = importlib.import_module("helpers.check.week05.fuse")
+    drawn = [module.drawn(random.Random(secret)) for secret in range(200)]
+    assert {s.ranks for s in drawn} == {2, 3, 4, 5}
+    assert len({s.name for s in drawn}) == 3
