@@ -23,7 +23,7 @@ SHOWN = "section.present > section.present"
 LIVE = """
 import time
 def count(worker):
-    for step in worker.track(range(60)):
+    for step in worker.track(range(150)):
         worker.log(step=step, loss=1 / (1 + step))
         time.sleep(0.1)
 launch(count, workers=2, live="loss")
