@@ -23,7 +23,8 @@ IDLE = """() => {
     const kernel = jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel;
     return kernel && kernel.connectionStatus === 'connected' && kernel.status === 'idle';
 }"""
-# Collects what bars and curves show from now on, at each change of the page: in window.shown.
+# Collects what bars and curves show from now on, in window.shown: at every change, because on a busy
+# machine a timer comes too late for most of them.
 WATCH = """(within) => {
   window.shown = {widths: new Set(), pictures: new Set()};
   const look = () => {
