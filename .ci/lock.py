@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / ".ci" / "lock.txt"
 LATE = ROOT / ".ci" / "lock-late.txt"
 AFTER_TORCH = ("deepspeed", "triton")
-# From 4.25 on, jsonschema brings a grammar of addresses, and parses it at each import: 1.7 s of every
-# program that reads a notebook, such as JupyterLab and pytest.
+# From 4.25 on, jsonschema brings a grammar of addresses, and parses it at each import. That takes
+# 1.7 s of every program that reads a notebook, such as JupyterLab and pytest.
 HELD = ("jsonschema<4.25",)
 # Libraries that a build of PyTorch for GPUs requires, and a build for the CPU does not.
 BUILD = re.compile(r"torch|pytorch-triton.*|triton|nvidia-.*|cuda-.*")

@@ -23,8 +23,8 @@ IDLE = """() => {
     const kernel = jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel;
     return kernel && kernel.connectionStatus === 'connected' && kernel.status === 'idle';
 }"""
-# Collects what bars and curves show from now on, in window.shown: at every change, because on a busy
-# machine a timer comes too late for most of them.
+# Collects in window.shown what bars and curves show from now on, at every change: on a busy machine
+# a timer comes too late for most of them.
 WATCH = """(within) => {
   window.shown = {widths: new Set(), pictures: new Set()};
   const look = () => {
