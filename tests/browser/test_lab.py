@@ -31,13 +31,17 @@ launch(wait, workers=2)
 # What the page shows of bars and curves, ten times a second, while cells run.
 WATCH = """() => {
   window.shown = {widths: new Set(), pictures: new Set()};
-  setInterval(() => {
+  const look = () => {
     for (const bar of document.querySelectorAll('.jp-OutputArea div[style*="16em"] > div')) {
       window.shown.widths.add(bar.style.width);
       for (const picture of bar.closest('.jp-OutputArea').querySelectorAll('img'))
         window.shown.pictures.add(picture.src);
     }
-  }, 100);
+  };
+  // every change, because on a busy machine a timer comes too late for most of them
+  new MutationObserver(look).observe(document.body, {
+    subtree: true, childList: true, attributes: true, attributeFilter: ['style', 'src'],
+  });
 }"""
 
 
