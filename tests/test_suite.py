@@ -71,8 +71,11 @@ def project(tmp_path):
 
 
 def start(project, *arguments):
+    """Start the program. Its processes load only the plugins that it needs: each costs time."""
     names = [name for name in os.environ if name.startswith("PYTEST_")]
     environ = {name: value for name, value in os.environ.items() if name not in names}
+    environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    environ["PYTEST_PLUGINS"] = "nbval.plugin,pytest_timeout,xdist.plugin"
     command = [sys.executable, project / ".ci" / "suite.py", "-p", "no:cacheprovider", *arguments]
     return subprocess.Popen(
         command,
