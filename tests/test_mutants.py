@@ -106,6 +106,7 @@ def test_a_mistake_in_a_copy_is_found_and_another_survives(mutants, tmp_path, mo
     monkeypatch.setattr(mutants, "ROOT", root)
     monkeypatch.setattr(mutants, "PYTHON", Path(sys.executable))
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # ten times as fast, six times
 
     hangs = []
 

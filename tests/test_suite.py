@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MIXED = """
 import os, pytest, signal
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+with open(f"collected-{WORKER}", "a") as file: file.write("mixed ")
 @pytest.fixture
 def broken():
     yield
@@ -34,7 +35,9 @@ def test_alone(): assert WORKER is None
 def test_ends_badly(broken): pass
 """
 COSTLY = """
-import pathlib, pytest, time
+import os, pathlib, pytest, time
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+with open(f"collected-{WORKER}", "a") as file: file.write("costly ")
 @pytest.fixture(scope="module")
 def shared():
     with open("made", "a") as file: file.write("once ")
@@ -71,8 +74,11 @@ def project(tmp_path):
 
 
 def start(project, *arguments):
+    """Start the program. Its processes load only the plugins that it needs: each costs time."""
     names = [name for name in os.environ if name.startswith("PYTEST_")]
     environ = {name: value for name, value in os.environ.items() if name not in names}
+    environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    environ["PYTEST_PLUGINS"] = "nbval.plugin,pytest_timeout,xdist.plugin"
     command = [sys.executable, project / ".ci" / "suite.py", "-p", "no:cacheprovider", *arguments]
     return subprocess.Popen(
         command,
@@ -85,7 +91,10 @@ def start(project, *arguments):
 
 
 def test_two_runs_and_their_sum(project):
-    """Groups too: a costly fixture runs once, and a notebook's cells keep their order."""
+    """Groups too: a costly fixture runs once, and a notebook's cells keep their order.
+
+    Not all processes begin to collect with the same file.
+    """
     (project / "tests" / "test_mixed.py").write_text(MIXED)
     (project / "tests" / "test_costly.py").write_text(COSTLY)
     for name in ("one", "two", "three"):
@@ -97,6 +106,8 @@ def test_two_runs_and_their_sum(project):
     assert out.splitlines()[-1] == "41 passed, 2 failed, 1 skipped", out
     assert process.returncode == 1
     assert (project / "made").read_text() == "once "
+    begun = {path.read_text().split()[0] for path in project.glob("collected-gw*")}
+    assert begun == {"costly", "mixed"}
 
 
 def test_a_test_that_fails_once_is_named(project):
@@ -314,11 +325,7 @@ def test_quick_sees_what_changed(quick, tmp_path):
         ("helpers/runtime/local/server.py", ["tests/runtime/local/test_server.py"]),
         (
             "helpers/check/week03/buckets.py",
-            [
-                "tests/check/week03/test_by_mpi.py",
-                "tests/check/week03/test_exercises.py",
-                "tests/check/week03/test_hiding.py",
-            ],
+            ["tests/check/week03/test_by_mpi.py", "tests/check/week03/test_exercises.py"],
         ),
         (
             "helpers/parallel/libraries/torch_ddp.py",
@@ -326,6 +333,16 @@ def test_quick_sees_what_changed(quick, tmp_path):
                 "tests/parallel/test_libraries.py",
                 "tests/parallel/test_vae.py",
                 "tests/training/traffic/test_record.py",
+            ],
+        ),
+        # no test has its name: the tests beside it that name its class
+        ("helpers/parallel/zero/elementwise.py", ["tests/parallel/zero/test_refusals.py"]),
+        (
+            "helpers/models/caches/cache.py",
+            [
+                "tests/models/caches/test_allocator.py",
+                "tests/models/caches/test_preallocated.py",
+                "tests/models/caches/test_quantised.py",
             ],
         ),
         ("helpers/scaling/sweep.csv", ["tests/scaling/test_sweep.py"]),
@@ -347,6 +364,9 @@ def test_quick_sees_what_changed(quick, tmp_path):
         (".ci/lock.txt", ["tests/test_lock.py"]),
         (".ci/lock-late.txt", ["tests/test_lock.py"]),
         (".ci/suite.py", ["tests/test_suite.py"]),
+        (".ci/student.py", ["tests/notebooks/test_student.py"]),
+        (".ci/handout.py", ["tests/notebooks/test_handout.py"]),
+        (".ci/mutants.py", ["tests/test_mutants.py"]),
         ("Makefile", ["tests/test_suite.py"]),
         ("README.md", []),
         ("tests/conftest.py", []),  # it concerns all tests, and the tool prints that
@@ -379,9 +399,9 @@ def test_quick_asks_who_takes_a_fixture(quick):
 
 
 def test_quick_falls_back_on_the_folder(quick):
-    found = quick.find_tests("helpers/runtime/local/looks.py")
-    assert "tests/runtime/local/test_server.py" in found
-    assert all(Path(path).parent.name == "local" for path in found)
+    found = quick.find_tests("helpers/models/mixer_counts.py")
+    assert "tests/models/test_mamba.py" in found
+    assert all(Path(path).parent.name == "models" for path in found)
     assert quick.find_tests("tests/models/conftest.py") == quick.find_tests("tests/models/x.json")
     # a file below all tests belongs to the tests above it
     found = quick.find_tests("tests/runtime/joined/scripts/joins.py")

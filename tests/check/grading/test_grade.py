@@ -2,7 +2,7 @@
 
 import csv
 import json
-import os
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -129,7 +129,7 @@ SAYS = {
     "writes a large file": (
         "with open('/tmp/x', 'wb') as f:\n    for _ in range(600):\n"
         "        f.write(bytes(1 << 20))\nreturn 0",
-        "",
+        "OSError: [Errno 27] File too large",
     ),
     "writes the course": (
         f"open({str(ROOT / 'helpers/check/direct.py')!r}, 'a').write('x')",
@@ -138,7 +138,7 @@ SAYS = {
     "writes to every descriptor": (
         "import os\nfor fd in range(3, 20):\n    try:\n        os.write(fd, b'x' * 100)\n"
         "    except OSError:\n        pass\nreturn 0",
-        "",
+        "answered with a message of",
     ),
 }
 
@@ -316,7 +316,14 @@ def test_trusted_submissions_run_without_a_sandbox(tmp_path, monkeypatch):
     assert (row.passed, "no sandbox" in row.finding) == ("not graded", True)
 
 
-def test_nothing_is_left(tmp_path):
-    before = set(os.listdir("/tmp"))
-    only(tmp_path, "import os\ndef bubble_share(*_):\n    os.fork()\n    return 0")
-    assert not {name for name in set(os.listdir("/tmp")) - before if name.startswith("grade-")}
+def test_nothing_is_left(tmp_path, monkeypatch):
+    place = tmp_path / "temporary"  # of this test alone: others grade at the same time
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    own = "import os\ndef bubble_share(*_):\n    open('x', 'w').close()\n"
+    own += "    os.fork()\n    return os.getcwd()"
+    assert "returned '/tmp'" in only(tmp_path / "submitted", own).finding
+    monkeypatch.setattr(sandbox, "bubblewrap", lambda: None)
+    trusted = only(tmp_path / "trusted", own, trusted=True)
+    assert str(place / "grade-") in trusted.finding  # it was there
+    assert not list(place.iterdir())

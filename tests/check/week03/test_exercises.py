@@ -14,6 +14,7 @@ from notebooks.solutions import week03
 from tests.check import asked
 
 
+@pytest.mark.usefixtures("shared_ranks")
 @pytest.mark.parametrize("name", ["shard", "broadcast_state", "reduce_in_buckets", "accumulate"])
 def test_the_solution_passes(name):
     verdict = getattr(check, name)(getattr(week03, name))

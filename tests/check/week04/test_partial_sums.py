@@ -10,6 +10,7 @@ from notebooks.solutions import week04
 from tests.check.asked import drawn_anew
 
 
+@pytest.mark.usefixtures("shared_ranks")
 def test_the_solution_passes():
     verdict = check.sum_partial_gradients(week04.sum_partial_gradients)
     assert verdict, verdict
