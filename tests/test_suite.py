@@ -321,11 +321,11 @@ def test_quick_sees_what_changed(quick, tmp_path):
             ],
         ),
         (
-            "helpers/parallel/libraries/torch_ddp.py",
+            "helpers/parallel/zero/film.py",
             [
-                "tests/parallel/test_libraries.py",
-                "tests/parallel/test_vae.py",
-                "tests/training/traffic/test_record.py",
+                "tests/parallel/zero/test_gradients.py",
+                "tests/parallel/zero/test_memory.py",
+                "tests/plots/test_film_of_ranks.py",
             ],
         ),
         ("helpers/scaling/sweep.csv", ["tests/scaling/test_sweep.py"]),

@@ -13,10 +13,11 @@ from helpers.comm.transport import GroupTransport
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.recipe import Recipe
 from helpers.parallel.tensor.call import PARTIAL, WHOLE, PlacementError
-from helpers.parallel.tensor.checker import Log, check_placements, place
+from helpers.parallel.tensor.checker import Log, check_placements, place, placement_from
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
+from helpers.state.placing import Seat, cut, whole
 
 SIZES = {"vocab": 33, "context": 12, "width": 16, "layers": 2, "heads": 4}
 CONFIGS = {
@@ -33,7 +34,9 @@ CONFIGS = {
 def checked(worker, transform, config):
     mesh = make_mesh(Layout(tp=worker.world_size))
     trainer = Recipe(transform=partial(transform, overlap=False))(config, 0, mesh)
+    trainer.model.train(config.dropout > 0)
     log = check_placements(trainer.model, trainer.owner.world.own, torch.zeros(2, 12).long())
+    assert trainer.model.training == (config.dropout > 0)  # as before
     return {"rows": log.rows, "text": repr(log), "html": log._repr_html_()}
 
 
@@ -123,6 +126,14 @@ WRONG = {
         ),
         "cut queries, keys and values by heads",
     ),
+    "weights cut along the inner dim after a whole input": (
+        lambda: functional.linear(tensor(B, T, F), DOWN()),
+        "second factor is cut along the dim that is summed",
+    ),
+    "two columns, one after the other": (
+        lambda: functional.linear(x(2), UP()),
+        "first factor is cut along the dim that is summed",
+    ),
     "a number added to a partial sum": (lambda: x(PARTIAL) + 1, "and a number: every rank"),
     "a partial sum taken from a number": (lambda: 1 - x(PARTIAL), "and a number: every rank"),
     "a quotient by a partial sum": (lambda: x() / x(PARTIAL), "by a partial sum"),
@@ -172,6 +183,13 @@ RIGHT = {
     "flattened by names": (lambda: x(2).flatten(start_dim=0, end_dim=1), 1),
     "unflattened by names": (lambda: x(1).unflatten(dim=0, sizes=(1, B)), 2),
     "swapped by names": (lambda: x(1).transpose(dim0=1, dim1=2), 2),
+    "swapped back": (lambda: x(2).transpose(1, 2), 1),
+    "two other dims swapped": (lambda: x(0).transpose(1, 2), 0),
+    "a cut width, made heads": (lambda: x(2).unflatten(-1, (2, 3)), 2),
+    "dims before the cut one, flattened": (lambda: tensor(B, T, 2, 3, at=3).flatten(1, 2), 2),
+    "the weight by its name": (lambda: functional.linear(x(), weight=UP()), 2),
+    "a scale that is cut alike": (lambda: x(2) * tensor(D, at=0), 2),
+    "a whole column of ones": (lambda: x(2) * tensor(B, T, 1), 2),
     "shards side by side along another dim": (lambda: torch.cat([x(1), x(1)], -1), 1),
     "chunks of another dim": (lambda: x(1).chunk(2, dim=-1)[0], 1),
     "what the checker does not know, of whole tensors": (lambda: torch.fft.fft(x()), WHOLE),
@@ -181,6 +199,14 @@ RIGHT = {
 @pytest.mark.parametrize(("forward", "placement"), RIGHT.values(), ids=RIGHT)
 def test_a_right_operation_has_its_placement(forward, placement):
     assert forward().placement == placement
+
+
+def test_a_parameter_is_placed_by_the_cuts_of_its_axis():
+    seat = Seat(Layout(dp=2, tp=2), 1)
+    part = whole(seat, "weight", (4, 6))
+    for axis, other in (("tp", "dp"), ("dp", "tp")):
+        assert placement_from(cut(seat, part, 1, axis, None), axis) == 1
+        assert placement_from(cut(seat, part, 1, other, None), axis) == WHOLE
 
 
 def test_numbers_are_those_of_the_local_tensors():

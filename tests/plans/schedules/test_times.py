@@ -12,8 +12,6 @@ from helpers.plans.schedules import (
     Span,
     bubble,
     gpipe,
-    held,
-    in_flight,
     interleaved,
     one_f_one_b,
     timeline,
@@ -108,10 +106,3 @@ def test_a_bubble_of_measured_spans():
 def test_in_span_leaves_out_the_staggered_start():
     found = bubble(timeline(zero_bubble_v(3, 6), Costs()))
     assert (found.idle, found.in_span) == (2, 0)
-
-
-def test_what_is_held_during_each_computation():
-    assert held(one_f_one_b(2, 2)) == ((1, 2, 2, 1), (1, 1, 1, 1))
-    # I keeps what W needs: F0 F1 I0 W0 I1 W1 and F0 I0 F1 I1 W0 W1.
-    assert held(zero_bubble_h1(2, 2)) == ((1, 2, 2, 2, 1, 1), (1, 1, 2, 2, 2, 1))
-    assert in_flight(zero_bubble_h1(2, 2)) == (2, 2)
