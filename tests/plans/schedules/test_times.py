@@ -74,6 +74,7 @@ def test_a_number_for_each_stage():
     assert found.busy == (8, 18)
     assert found.makespan == 1 + 18 + 3  # rank 0 first, then the slow rank, then rank 0
     assert found.idle == 4  # of the busiest rank
+    assert (found.spans, found.in_span) == ((22, 18), 4)
     assert costs.divided(2).of(Action("B", 1, 0)) == 3
     assert Costs(message=6, backward=4).divided(2) == Costs(
         forward=0.5, input=0.5, weight=0.5, backward=2, message=6
