@@ -177,6 +177,11 @@ def called(worker, schedule):
     torch.set_num_threads(1)
     recipe = Recipe(layout=Layout(pp=2, tp=2, spare=2), schedule=schedule, owner=Diary)
     trainer = recipe(CONFIG, micro_batches=4)
+    for training in (False, True):  # an evaluation leaves the mode as it was
+        trainer.model.train(training)
+        trainer.evaluate(random_batch(0, 4, 12, 33))
+        assert trainer.model.training == training
+    trainer.owner.log.clear()
     trainer.step(random_batch(0, 4, 12, 33))
     return {
         "log": trainer.owner.log,
