@@ -30,6 +30,9 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / ".ci" / "lock.txt"
 LATE = ROOT / ".ci" / "lock-late.txt"
 AFTER_TORCH = ("deepspeed", "triton")
+# From 4.25 on, jsonschema brings a grammar of addresses, and parses it at each import. That takes
+# 1.7 s of every program that reads a notebook, such as JupyterLab and pytest.
+HELD = ("jsonschema<4.25",)
 # Libraries that a build of PyTorch for GPUs requires, and a build for the CPU does not.
 BUILD = re.compile(r"torch|pytorch-triton.*|triton|nvidia-.*|cuda-.*")
 # The systems of the course, in Python's name and uv's name. The lock's head leaves out a system if
@@ -83,7 +86,7 @@ def compile_lock(folder: Path, upgrade: list[str]) -> str:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     oldest = settings["project"]["requires-python"].removeprefix(">=")
     (folder / "wanted").write_text("\n".join(wanted()))
-    (folder / "pins").write_text("\n".join(pins()))
+    (folder / "pins").write_text("\n".join([*pins(), *HELD]))
     if LOCK.exists():
         (folder / "lock").write_text(LOCK.read_text("utf-8"))
     uv(folder, "--universal", "--python-version", oldest, "--generate-hashes", "--no-header",

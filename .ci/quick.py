@@ -3,8 +3,9 @@
     quick.py [COMMIT]
 
 Changed files differ from COMMIT (by default the last commit), or are new to git. A file of helpers/
-is tested by the file of tests/ that mirrors it. If there is none, the tests that import it run; if
-there are none either, all tests of its package run. `make test` runs everything.
+is tested by the file of tests/ that mirrors it. If there is none, the tests of its package run that
+name something that it defines; if there are none either, all tests that import it; else all of its
+package. `make test` runs everything.
 """
 
 import re
@@ -31,6 +32,9 @@ OTHERS = {
     ".ci/lock": ["tests/test_lock.py"],
     ".ci/install": ["tests/test_lock.py"],
     "environment.yml": ["tests/test_lock.py", "tests/test_licences.py"],
+    ".ci/student.py": ["tests/notebooks/test_student.py"],
+    ".ci/handout.py": ["tests/notebooks/test_handout.py"],
+    ".ci/mutants.py": ["tests/test_mutants.py"],
     ".ci/site": ["tests/notebooks/test_site.py", "tests/browser/test_site.py"],
     ".ci/": ["tests/test_suite.py"],
     "Makefile": ["tests/test_suite.py"],
@@ -65,7 +69,12 @@ def find_tests(path: str, root: Path = ROOT) -> list[str]:
     if file.parts[0] == "tests":
         return of_test(file, root)
     if file.parts[0] == "helpers":
-        return mirrored(file, root) or importing(file, root) or package(file, root)
+        return (
+            mirrored(file, root)
+            or naming(file, root)
+            or importing(file, root)
+            or package(file, root)
+        )
     return []
 
 
@@ -87,6 +96,16 @@ def mirrored(file: Path, root: Path) -> list[str]:
             return names(found, root)
         stem = stem.rpartition("_")[0]
     return []
+
+
+def naming(file: Path, root: Path) -> list[str]:
+    """Return the tests in the mirrored folder with a public function's or class's name in them."""
+    if file.suffix != ".py" or not (root / file).exists():
+        return []
+    defined = re.findall(r"^(?:def|class) ([A-Za-z]\w*)", (root / file).read_text("utf-8"), re.M)
+    named = re.compile(rf"\b(?:{'|'.join(defined or ['$'])})\b")
+    tests = (root / "tests" / file.relative_to("helpers").parent).glob("test_*.py")
+    return names([test for test in tests if named.search(test.read_text("utf-8"))], root)
 
 
 def importing(file: Path, root: Path) -> list[str]:

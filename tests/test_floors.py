@@ -6,12 +6,15 @@ literal name.
 """
 
 import ast
+import re
 import textwrap
 from pathlib import Path
 
 import pytest
 
-HELPERS = Path(__file__).resolve().parent.parent / "helpers"
+ROOT = Path(__file__).resolve().parent.parent
+HELPERS = ROOT / "helpers"
+README = ROOT / "README.md"
 
 FLOOR = {
     "scaling": 6,
@@ -19,7 +22,6 @@ FLOOR = {
     "training": 5,
     "parallel": 4,
     "simulate": 4,
-    "resilience": 6,
     "inference": 5,
     "state": 3,
     "comm": 2,
@@ -79,6 +81,13 @@ def violations(house, floor):
 
 def test_the_house_stands():
     assert violations(HELPERS, FLOOR) == []
+
+
+def test_the_readme_has_every_package_on_its_floor():
+    rows = re.findall(r"^\| (\d) \| (.*) \|$", README.read_text("utf-8"), re.MULTILINE)
+    told = {name: int(floor) for floor, row in rows for name in re.findall(r"`(\w+)`: ", row)}
+    assert told == FLOOR
+    assert set(FLOOR) == {path.parent.name for path in HELPERS.glob("*/__init__.py")}
 
 
 def house(tmp_path, **files):

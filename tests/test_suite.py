@@ -71,8 +71,11 @@ def project(tmp_path):
 
 
 def start(project, *arguments):
+    """Start the program. Its processes load only the plugins that it needs: each costs time."""
     names = [name for name in os.environ if name.startswith("PYTEST_")]
     environ = {name: value for name, value in os.environ.items() if name not in names}
+    environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    environ["PYTEST_PLUGINS"] = "nbval.plugin,pytest_timeout,xdist.plugin"
     command = [sys.executable, project / ".ci" / "suite.py", "-p", "no:cacheprovider", *arguments]
     return subprocess.Popen(
         command,
@@ -314,11 +317,7 @@ def test_quick_sees_what_changed(quick, tmp_path):
         ("helpers/runtime/local/server.py", ["tests/runtime/local/test_server.py"]),
         (
             "helpers/check/week03/buckets.py",
-            [
-                "tests/check/week03/test_by_mpi.py",
-                "tests/check/week03/test_exercises.py",
-                "tests/check/week03/test_hiding.py",
-            ],
+            ["tests/check/week03/test_by_mpi.py", "tests/check/week03/test_exercises.py"],
         ),
         (
             "helpers/parallel/zero/film.py",
@@ -326,6 +325,16 @@ def test_quick_sees_what_changed(quick, tmp_path):
                 "tests/parallel/zero/test_gradients.py",
                 "tests/parallel/zero/test_memory.py",
                 "tests/plots/test_film_of_ranks.py",
+            ],
+        ),
+        # no test has its name: the tests beside it that name its class
+        ("helpers/parallel/zero/elementwise.py", ["tests/parallel/zero/test_refusals.py"]),
+        (
+            "helpers/models/caches/cache.py",
+            [
+                "tests/models/caches/test_allocator.py",
+                "tests/models/caches/test_preallocated.py",
+                "tests/models/caches/test_quantised.py",
             ],
         ),
         ("helpers/scaling/sweep.csv", ["tests/scaling/test_sweep.py"]),
@@ -347,6 +356,9 @@ def test_quick_sees_what_changed(quick, tmp_path):
         (".ci/lock.txt", ["tests/test_lock.py"]),
         (".ci/lock-late.txt", ["tests/test_lock.py"]),
         (".ci/suite.py", ["tests/test_suite.py"]),
+        (".ci/student.py", ["tests/notebooks/test_student.py"]),
+        (".ci/handout.py", ["tests/notebooks/test_handout.py"]),
+        (".ci/mutants.py", ["tests/test_mutants.py"]),
         ("Makefile", ["tests/test_suite.py"]),
         ("README.md", []),
         ("tests/conftest.py", []),  # it concerns all tests, and the tool prints that
@@ -363,9 +375,9 @@ def test_quick_asks_who_takes_a_fixture(quick):
 
 
 def test_quick_falls_back_on_the_folder(quick):
-    found = quick.find_tests("helpers/runtime/local/looks.py")
-    assert "tests/runtime/local/test_server.py" in found
-    assert all(Path(path).parent.name == "local" for path in found)
+    found = quick.find_tests("helpers/models/mixer_counts.py")
+    assert "tests/models/test_mamba.py" in found
+    assert all(Path(path).parent.name == "models" for path in found)
     assert quick.find_tests("tests/models/conftest.py") == quick.find_tests("tests/models/x.json")
     # a file below all tests belongs to the tests above it
     found = quick.find_tests("tests/runtime/joined/scripts/joins.py")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.guard import Guard
+from tests.conftest import ROOT, ci
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 MAC = Path("/Applications")
@@ -36,6 +37,36 @@ def browser():
         browser = playwright.chromium.launch(executable_path=path, args=[alone])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def built(browser, request, tmp_path_factory):
+    """The folder of what a program writes from the committed notebooks; may skip, by `browser`.
+
+    A test module names that file of .ci in `PROGRAM`.
+    """
+    return ci(request.module.PROGRAM).build(ROOT, into=tmp_path_factory.mktemp("built")).parent
+
+
+@pytest.fixture(scope="module")
+def seen(browser, built, request):
+    """Every page of that folder, opened once: {its name: what was found}.
+
+    A test module names the files in `PAGES`, a pattern. Its function `look(page, file)` opens one,
+    and returns a dictionary of what it found. Here the page's complaints are added.
+    """
+    context = browser.new_context(viewport=WIDE)
+    guard, page, found = Guard(context), context.new_page(), {}
+    for file in sorted(built.rglob(request.module.PAGES)):
+        name = file.relative_to(built).with_suffix("").as_posix()
+        found[name] = {**request.module.look(page, file), "complaints": guard.taken()}
+    context.close()
+    return found
+
+
+def faults(seen: dict[str, dict], kind: str) -> dict:
+    """Return the pages with faults of this kind, and the faults."""
+    return {name: page[kind] for name, page in seen.items() if page[kind]}
 
 
 @pytest.fixture

@@ -23,6 +23,20 @@ IDLE = """() => {
     const kernel = jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel;
     return kernel && kernel.connectionStatus === 'connected' && kernel.status === 'idle';
 }"""
+# Collects in window.shown what bars and curves show from now on, at every change: on a busy machine
+# a timer comes too late for most of them.
+WATCH = """(within) => {
+  window.shown = {widths: new Set(), pictures: new Set()};
+  const look = () => {
+    for (const bar of document.querySelectorAll(`${within} div[style*="16em"] > div`)) {
+      window.shown.widths.add(bar.style.width);
+      for (const picture of bar.closest(".jp-OutputArea").querySelectorAll("img"))
+        window.shown.pictures.add(picture.src);
+    }
+  };
+  const all = {subtree: true, childList: true, attributes: true, attributeFilter: ["src", "style"]};
+  new MutationObserver(look).observe(document.body, all);
+}"""
 START = 120  # seconds until the server answers
 LONG = 240_000  # milliseconds that cells may run while other tests do
 

@@ -4,7 +4,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from tests.browser.lab import Notebook, command, copy_course, serving
+from tests.browser.lab import WATCH, Notebook, command, copy_course, serving
 
 # Week 1 takes half a minute of a free machine, and much longer beside other tests.
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
@@ -28,17 +28,6 @@ launch(wait, workers=2)
 """,
     "print(list(launch(lambda worker: worker.rank, workers=2)))",
 ]
-# What the page shows of bars and curves, ten times a second, while cells run.
-WATCH = """() => {
-  window.shown = {widths: new Set(), pictures: new Set()};
-  setInterval(() => {
-    for (const bar of document.querySelectorAll('.jp-OutputArea div[style*="16em"] > div')) {
-      window.shown.widths.add(bar.style.width);
-      for (const picture of bar.closest('.jp-OutputArea').querySelectorAll('img'))
-        window.shown.pictures.add(picture.src);
-    }
-  }, 100);
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -98,14 +87,14 @@ def test_a_student_s_folder_opens_with_its_pictures(page, course, address):
 def test_week_1_runs_whole_from_the_menu(page, course, address):
     cells = read(course / "work" / WEEK)
     notebook = Notebook.open(page, address, f"work/{WEEK}")
-    page.evaluate(WATCH)
+    page.evaluate(WATCH, ".jp-OutputArea")
     notebook.menu("Run", "Run All Cells")
     notebook.cell(index(cells, 'live="loss", talk'))  # look at this cell while it runs
     last = max(number for number, cell in enumerate(cells) if cell.cell_type == "code")
     notebook.ran(last)
-    shown = page.evaluate("[window.shown.widths.size, window.shown.pictures.size]")
-    assert shown[0] > 2  # the bars moved, not only from empty to full,
-    assert shown[1] > 1  # and the curves grew
+    widths, pictures = page.evaluate("[window.shown.widths.size, window.shown.pictures.size]")
+    assert widths > 2  # the bars moved, not only from empty to full,
+    assert pictures > 1  # and the curves grew
 
     notebook.saved()
     for cell in read(course / "work" / WEEK):

@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from tests.browser.lab import LONG, copy_course, serving
+from tests.browser.lab import LONG, WATCH, copy_course, serving
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.browser
@@ -28,15 +28,6 @@ def count(worker):
         time.sleep(0.1)
 launch(count, workers=2, live="loss")
 """
-WATCH = """() => {
-  window.shown = {bars: new Set(), pictures: new Set()};
-  setInterval(() => {
-    for (const bar of document.querySelectorAll('section.present [style*="16em"] > div'))
-      window.shown.bars.add(bar.style.width);
-    for (const picture of document.querySelectorAll('section.present .jp-OutputArea img'))
-      window.shown.pictures.add(picture.src);
-  }, 100);
-}"""
 # The heights of the slide and of its window, and its types' sizes.
 MEASURE = """(shown) => {
   const slide = document.querySelector(shown);
@@ -101,7 +92,7 @@ def test_week_1_is_large_and_every_slide_is_within_the_window(page, address):
 
 def test_a_cell_runs_on_its_slide_with_bars_and_a_curve(page, address):
     present(page, address, "small")
-    page.evaluate(WATCH)
+    page.evaluate(WATCH, "section.present")
     for number, done in enumerate(("[1]:", "[2]:", "[3]:"), 1):
         page.keyboard.press("Space")
         page.wait_for_url(f"**/slide-0-{number}")
@@ -113,9 +104,9 @@ def test_a_cell_runs_on_its_slide_with_bars_and_a_curve(page, address):
             state="attached", timeout=LONG
         )
         assert page.url.endswith(f"slide-0-{number}")
-    shown = page.evaluate("({bars: window.shown.bars.size, pictures: window.shown.pictures.size})")
-    assert shown["bars"] > 2
-    assert shown["pictures"] > 2
+    widths, pictures = page.evaluate("[window.shown.widths.size, window.shown.pictures.size]")
+    assert widths > 2
+    assert pictures > 2
     assert page.locator(f"{SHOWN} .jp-OutputArea img").count() == 1  # the explorer's first picture
 
 

@@ -1,74 +1,47 @@
 """The course's site, read from its files: every page, wide and on a phone, and what moves in it."""
 
 import re
-from dataclasses import dataclass
 
 import pytest
 
-from tests.browser.conftest import PHONE, WIDE
-from tests.browser.guard import Guard
-from tests.conftest import ROOT, ci
+from tests.browser.conftest import PHONE, WIDE, faults
+from tests.conftest import ROOT
 
 # To build the site takes a minute of a free core, and much longer beside other tests.
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
+
+PROGRAM, PAGES = "site", "*.html"
 
 # Whatever is drawn beyond the right edge, and cannot be scrolled to in a box of its own. Menus
 # that wait outside the window, and words for screen readers alone, have a fixed or absolute place.
 STICKS_OUT = """() => {
   const edge = document.documentElement.clientWidth + 1;
-  const boxed = (element) => {
-    for (let e = element; e && e !== document.body; e = e.parentElement) {
-      const style = getComputedStyle(e);
-      if (["fixed", "absolute"].includes(style.position)) return true;
-      const scrolls = ["auto", "scroll"].includes(style.overflowX);
-      if (e !== element && scrolls && e.getBoundingClientRect().right <= edge) return true;
-    }
-    return false;
-  };
   const found = [];
-  for (const element of document.body.querySelectorAll("*")) {
+  const look = (element) => {
+    const style = getComputedStyle(element);
+    if (style.display === "none" || ["fixed", "absolute"].includes(style.position)) return;
     const box = element.getBoundingClientRect();
-    if (box.width && box.height && box.right > edge && element.checkVisibility() && !boxed(element))
+    const out = box.right > edge;
+    if (box.width && box.height && out && element.checkVisibility())
       found.push(`${element.tagName} ${element.className} to ${Math.round(box.right)}: `
                  + element.textContent.trim().slice(0, 40));
-  }
+    if (["auto", "scroll"].includes(style.overflowX) && !out) return;
+    for (const inside of element.children) look(inside);
+  };
+  for (const element of document.body.children) look(element);
   if (document.documentElement.scrollWidth > edge)
     found.push(`the page itself, to ${document.documentElement.scrollWidth}`);
   return found.slice(0, 5);
 }"""
 
 
-@dataclass
-class Visit:
-    """What one page did: its complaints, its title, and what sticks out of it at each width."""
-
-    complaints: list[str]
-    title: str
-    wide: list[str]
-    phone: list[str]
-
-
-@pytest.fixture(scope="module")
-def built(browser, tmp_path_factory):
-    """The site of the committed notebooks; `browser` first, which skips where there is none."""
-    return ci("site").build(ROOT, into=tmp_path_factory.mktemp("course")).parent
-
-
-@pytest.fixture(scope="module")
-def visits(browser, built):
-    """Every page, opened at 1280 pixels, then made as narrow as a phone: {name: Visit}."""
-    context = browser.new_context(viewport=WIDE)
-    guard, page = Guard(context), context.new_page()
-    found = {}
-    for file in sorted(built.rglob("*.html")):
-        page.set_viewport_size(WIDE)
-        page.goto(file.as_uri(), wait_until="load")
-        wide, title = page.evaluate(STICKS_OUT), page.title()
-        page.set_viewport_size(PHONE)
-        phone = page.evaluate(STICKS_OUT)
-        found[file.relative_to(built).as_posix()] = Visit(guard.taken(), title, wide, phone)
-    context.close()
-    return found
+def look(page, file):
+    """Open a page at 1280 pixels, then make it as narrow as a phone."""
+    page.set_viewport_size(WIDE)
+    page.goto(file.as_uri(), wait_until="load")
+    wide, title = page.evaluate(STICKS_OUT), page.title()
+    page.set_viewport_size(PHONE)
+    return {"title": title, "wide": wide, "phone": page.evaluate(STICKS_OUT)}
 
 
 @pytest.fixture
@@ -82,26 +55,27 @@ def site(page, built):
     return open_page
 
 
-def test_every_notebook_has_a_page(visits):
+def test_every_notebook_has_a_page(seen):
     committed = {path.stem for path in ROOT.glob("notebooks/week*.ipynb")}
     assert len(committed) > 20
-    assert committed <= {name.removeprefix("notebooks/").removesuffix(".html") for name in visits}
+    assert committed <= {name.removeprefix("notebooks/") for name in seen}
 
 
-def test_no_page_has_an_error_or_asks_another_host(visits):
-    assert {name: visit.complaints for name, visit in visits.items() if visit.complaints} == {}
+def test_no_page_has_an_error_or_asks_another_host(seen):
+    assert faults(seen, "complaints") == {}
 
 
-def test_every_page_fits_a_laptop(visits):
-    assert {name: visit.wide for name, visit in visits.items() if visit.wide} == {}
+def test_every_page_fits_a_laptop(seen):
+    assert faults(seen, "wide") == {}
 
 
-def test_every_page_fits_a_phone(visits):
-    assert {name: visit.phone for name, visit in visits.items() if visit.phone} == {}
+def test_every_page_fits_a_phone(seen):
+    assert faults(seen, "phone") == {}
 
 
-def test_every_page_has_a_title(visits):
-    assert [name for name, visit in visits.items() if "Training at Scale" not in visit.title] == []
+def test_every_page_has_a_title(seen):
+    titles = {name: page["title"] for name, page in seen.items()}
+    assert {name: t for name, t in titles.items() if "Training at Scale" not in t} == {}
 
 
 def test_a_page_that_sticks_out_is_seen(page):

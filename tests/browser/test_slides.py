@@ -1,13 +1,14 @@
 """Every deck of slides in Chromium: each slide fits 1280 × 720, in type that a hall can read."""
 
 import re
-from dataclasses import dataclass
 
 import pytest
 
-from tests.conftest import ROOT, ci
+from tests.browser.conftest import faults
 
 pytestmark = pytest.mark.browser
+
+PROGRAM, PAGES = "slides", "*_*.html"
 
 SMALLEST = 16  # pixels of type, in a box that scrolls too
 TEXT, CODE = 24, 17  # pixels of a slide's own text, and of its code
@@ -81,54 +82,20 @@ EARLY = """() => Reveal.getSlides().filter((slide) => {
 }).map((slide) => slide.textContent.trim().slice(0, 80))"""
 
 
-@dataclass
-class Seen:
-    """What a deck showed: faults of its slides, lost texts, early answers, and the errors."""
-
-    wrong: list[str]
-    lost: list[str]
-    early: list[str]
-    complaints: list[str]
-    slides: int
-
-
-@pytest.fixture(scope="module")
-def folder(browser, tmp_path_factory):
-    """The decks of all notebooks; `browser` first, which skips where there is none."""
-    return ci("slides").build(ROOT, into=tmp_path_factory.mktemp("decks")).parent
+def look(page, file):
+    """Show a deck from its first slide to its last."""
+    open_deck(page, file)
+    return {
+        "wrong": page.evaluate(WRONG, [SMALLEST, TEXT, CODE, LITTLE]),
+        "lost": page.evaluate(LOST, file.read_text(encoding="utf-8")),
+        "early": page.evaluate(EARLY),
+        "slides": page.evaluate("Reveal.getTotalSlides()"),
+    }
 
 
-@pytest.fixture(scope="module")
-def seen(browser, folder):
-    """Every deck, looked at once: {name: Seen}."""
-    from tests.browser.conftest import WIDE
-    from tests.browser.guard import Guard
-
-    context = browser.new_context(viewport=WIDE)
-    guard, found = Guard(context), {}
-    for file in sorted(folder.glob("*_*.html")):
-        page = open_deck(context, file)
-        found[file.stem] = Seen(
-            wrong=page.evaluate(WRONG, [SMALLEST, TEXT, CODE, LITTLE]),
-            lost=page.evaluate(LOST, file.read_text(encoding="utf-8")),
-            early=page.evaluate(EARLY),
-            complaints=guard.taken(),
-            slides=page.evaluate("Reveal.getTotalSlides()"),
-        )
-        page.close()
-    context.close()
-    return found
-
-
-def open_deck(context, file):
-    page = context.new_page()
+def open_deck(page, file):
     page.goto(file.as_uri())
     page.wait_for_selector("html[data-ready]", state="attached")
-    return page
-
-
-def faults(seen, kind):
-    return {name: found for name, deck in seen.items() if (found := getattr(deck, kind))}
 
 
 def test_every_slide_fits_and_can_be_read(seen):
@@ -149,20 +116,20 @@ def test_no_error_and_no_request_to_another_host(seen):
 
 def test_every_notebook_has_a_deck_of_a_lecture_s_length(seen):
     assert len(seen) >= 24
-    assert all(15 < deck.slides < 85 for deck in seen.values())
+    assert all(15 < deck["slides"] < 85 for deck in seen.values())
 
 
-def test_the_list_of_decks_leads_to_each(folder, page):
-    page.goto((folder / "index.html").as_uri())
+def test_the_list_of_decks_leads_to_each(built, page):
+    page.goto((built / "index.html").as_uri())
     decks = page.locator("li a")
-    assert decks.count() == len(list(folder.glob("*_*.html")))
+    assert decks.count() == len(list(built.glob("*_*.html")))
     decks.first.click()
     page.wait_for_selector("html[data-ready]", state="attached")
     assert page.title().startswith("Week 1")
 
 
-def test_space_goes_on_and_the_speaker_sees_the_notes(folder, context):
-    page = open_deck(context, folder / "week03_data_parallel.html")
+def test_space_goes_on_and_the_speaker_sees_the_notes(built, context, page):
+    open_deck(page, built / "week03_data_parallel.html")
     page.keyboard.press("Space")
     assert "Reading guide" in page.locator("section.present section.present").inner_text()
     page.evaluate("Reveal.slide(2, 0)")
@@ -174,9 +141,9 @@ def test_space_goes_on_and_the_speaker_sees_the_notes(folder, context):
     assert re.match(r"In class\. \w", notes)
 
 
-def test_a_deck_prints_a_slide_on_a_page(folder, context):
-    page = open_deck(context, folder / "week10b_mamba2_and_bamba.html")
+def test_a_deck_prints_a_slide_on_a_page(built, page):
+    open_deck(page, built / "week10b_mamba2_and_bamba.html")
     slides = page.evaluate("Reveal.getTotalSlides()")
-    page.goto((folder / "week10b_mamba2_and_bamba.html").as_uri() + "?print-pdf")
+    page.goto((built / "week10b_mamba2_and_bamba.html").as_uri() + "?print-pdf")
     page.wait_for_selector(".pdf-page")
     assert page.locator(".pdf-page").count() == slides

@@ -22,6 +22,7 @@ def solution(name):
     return getattr(importlib.import_module(f"notebooks.solutions.{WEEKS[name]}"), name)
 
 
+@pytest.mark.usefixtures("shared_ranks")  # tests/notebooks/test_exercises.py starts fresh ones
 @pytest.mark.parametrize("name", GRADED)
 def test_the_solution_passes_with_hidden_inputs(name):
     with hidden.drawn_from(SECRET):
@@ -77,6 +78,7 @@ def without_messages(worker, tensor):
     tensor.copy_(torch.tensor([sum((i + 1.0) * 100**r for r in ranks) for i in range(len(tensor))]))
 
 
+@pytest.mark.usefixtures("shared_ranks")
 def test_a_sum_that_no_message_brought_does_not_pass():
     assert check.ring_all_reduce(without_messages)
     with hidden.drawn_from(SECRET):

@@ -21,6 +21,9 @@ def stubs():
                 yield pytest.param(path.name[:6], cell.source, id=f"{path.name[:6]}-{cell.id}")
 
 
+STUBS = list(stubs())
+
+
 def define(source):
     """What the cell defines: its one function."""
     linecache.cache["<stub>"] = (len(source), None, source.splitlines(True), "<stub>")
@@ -30,14 +33,14 @@ def define(source):
     return function
 
 
-@pytest.mark.parametrize(("week", "source"), list(stubs()))
+@pytest.mark.parametrize(("week", "source"), STUBS)
 def test_the_stub_is_told_apart(week, source):
     function = define(source)
     verdict = getattr(check, function.__name__)(function)
     assert verdict.status == "not written yet", verdict
 
 
-@pytest.mark.parametrize(("week", "source"), list(stubs()))
+@pytest.mark.parametrize(("week", "source"), STUBS)
 def test_the_solution_has_the_stub_s_signature_and_passes(week, source):
     stub = define(source)
     solution = getattr(importlib.import_module(f"notebooks.solutions.{week}"), stub.__name__)
@@ -48,4 +51,4 @@ def test_the_solution_has_the_stub_s_signature_and_passes(week, source):
 
 
 def test_there_are_exercises():
-    assert list(stubs())
+    assert STUBS

@@ -2,7 +2,7 @@
 
 import csv
 import json
-import os
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -287,7 +287,12 @@ def test_trusted_submissions_run_without_a_sandbox(tmp_path, monkeypatch):
     assert (row.passed, "no sandbox" in row.finding) == ("not graded", True)
 
 
-def test_nothing_is_left(tmp_path):
-    before = set(os.listdir("/tmp"))
-    only(tmp_path, "import os\ndef bubble_share(*_):\n    os.fork()\n    return 0")
-    assert not {name for name in set(os.listdir("/tmp")) - before if name.startswith("grade-")}
+def test_nothing_is_left(tmp_path, monkeypatch):
+    place = tmp_path / "temporary"  # of this test alone: others grade at the same time
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    fork = "import os\ndef bubble_share(*_):\n    os.fork()\n    return 0"
+    only(tmp_path / "submitted", fork)
+    monkeypatch.setattr(sandbox, "bubblewrap", lambda: None)
+    only(tmp_path / "trusted", fork, trusted=True)
+    assert not list(place.iterdir())

@@ -103,6 +103,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.usefixtures("shared_ranks")
 def test_the_solution_passes():
     verdict = check.sum_uneven(week01.sum_uneven)
     assert verdict, verdict

@@ -11,6 +11,7 @@ from helpers.models.gpt import loss_sum
 from notebooks.solutions import week03
 
 
+@pytest.mark.usefixtures("shared_ranks")
 @pytest.mark.parametrize("name", ["shard", "broadcast_state", "reduce_in_buckets", "accumulate"])
 def test_the_solution_passes(name):
     verdict = getattr(check, name)(getattr(week03, name))

@@ -13,6 +13,7 @@ from notebooks.solutions import week04
 NAMES = ["column_linear", "row_linear"]
 
 
+@pytest.mark.usefixtures("shared_ranks")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_solution_passes(name):
     verdict = getattr(check, name)(getattr(week04, name))

@@ -9,6 +9,7 @@ from helpers.check.week04 import partial_sums
 from notebooks.solutions import week04
 
 
+@pytest.mark.usefixtures("shared_ranks")
 def test_the_solution_passes():
     verdict = check.sum_partial_gradients(week04.sum_partial_gradients)
     assert verdict, verdict
