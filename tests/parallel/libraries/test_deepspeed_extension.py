@@ -87,7 +87,11 @@ def prepare(worker, settings, other) -> dict:
     found = {"first": time.monotonic() - began, "compiled": [*folder.glob("*.so")] != []}
     extension._prepared.clear()
     (folder / "lock").touch()
+    late = threading.Timer(20.0, (folder / "lock").unlink)  # so that this test fails and ends
+    late.start()
     extension.deepspeed("cpu")
+    found["waited"] = not late.is_alive()
+    late.cancel()
     found["mark left"] = (folder / "lock").exists()
     extension.compile_extension(Path(other))  # it is loaded already, so nothing is compiled
     found["other folder"] = os.environ["TORCH_EXTENSIONS_DIR"]
@@ -130,6 +134,7 @@ def test_it_loads_and_reads_as_we_do(tmp_path):
     [run] = launch(prepare, 1, device="cpu", settings=SETTINGS, other=other, timeout=300)
     assert run["compiled"]
     assert run["other folder"] == other
+    assert not run["waited"]
     assert not run["mark left"]
     assert run["accelerator"] == "cpu"
     for settings, theirs in zip(SETTINGS, run["sizes"], strict=True):

@@ -14,6 +14,8 @@ from helpers.plans.schedules import (
     gpipe,
     interleaved,
     one_f_one_b,
+    over_ideal,
+    over_total,
     timeline,
     zero_bubble_h1,
     zero_bubble_v,
@@ -100,6 +102,8 @@ def test_a_bubble_of_measured_spans():
     assert (found.makespan, found.busy, found.spans) == (6.0, (2.5, 2.5), (6.0, 2.5))
     assert (found.idle, found.over_ideal, found.over_total) == (3.5, 1.4, 3.5 / 6)
     assert found.in_span == 3.5
+    assert over_ideal(found.over_total) == pytest.approx(1.4)
+    assert over_total(found.over_ideal) == pytest.approx(3.5 / 6)
     with pytest.raises(ValueError, match="no span"):
         bubble([])
 
