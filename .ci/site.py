@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from student import is_note
+from course import is_note
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = Path(__file__).with_name("site")

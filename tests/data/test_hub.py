@@ -125,6 +125,14 @@ def test_a_generous_umask_leaves_no_file_to_others(hub):
     fetch()
 
 
+def test_a_strict_umask_stays_strict(hub):
+    """A reader who lets nobody read new files gets such files here too."""
+    _, kept = hub
+    os.umask(0o077)
+    fetch()
+    assert (kept / "what-train.arrow").stat().st_mode & 0o077 == 0
+
+
 def test_nothing_of_the_data_is_a_pickle():
     """Neither pickles nor what reads them by default."""
     found = re.compile(r"pickle|joblib|dill|torch\.load|np\.load|marshal|shelve|\beval\(")

@@ -78,6 +78,10 @@ def test_views_of_one_storage_count_once_and_wholly():
     assert bytes_of([flat[:10], {"a": flat[50:], "b": (flat,)}]) == 400
     assert bytes_of([flat[:1]]) == 400
     assert bytes_of([flat, flat.clone(), None, 3]) == 800
+    model = nn.Module()
+    for name, view in (("cosine", flat[:30]), ("sine", flat[30:60])):
+        model.register_buffer(name, view)
+    assert memory_of(lambda: None, model).buffers == 400
 
 
 def test_buffers_and_frozen_parameters():

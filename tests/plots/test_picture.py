@@ -73,6 +73,7 @@ def test_the_writers_own_words_come_first():
 
 
 def test_its_axes_can_still_be_used():
+    assert Picture(dpi=50).dpi == 50
     picture = Picture(figsize=(3, 2))
     axes = picture.subplots()
     axes.plot([1, 2])

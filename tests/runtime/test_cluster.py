@@ -51,6 +51,36 @@ def test_large_arguments_and_results_leave_no_file_open():
         assert [files() for _ in range(2)][-1] == before
 
 
+def test_a_file_that_changed_between_two_calls_is_told(tmp_path, monkeypatch, capsys):
+    (tmp_path / "students_model.py").write_text("width = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def width(worker):
+        import students_model
+
+        return students_model.width
+
+    with Cluster(1) as cluster:
+        assert cluster.run(width)[0] == 1
+        (tmp_path / "students_model.py").write_text("width = 10\n")
+        assert cluster.run(width)[0] == 1
+        assert "students_model.py changed since these ranks imported it" in capsys.readouterr().out
+
+
+def test_a_fork_of_the_notebook_has_no_ranks_yet():
+    """It would otherwise talk to its parent's ranks, over the same sockets."""
+    with Cluster(1) as cluster:
+        [pid] = cluster.run(lambda worker: os.getpid())
+        if (child := os.fork()) == 0:
+            cluster.start = lambda: os._exit(0)  # it would start ranks of its own
+            try:
+                cluster.run(lambda worker: None, timeout=20)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert list(cluster.run(lambda worker: os.getpid())) == [pid]
+
+
 def test_a_call_after_a_failure_begins_anew():
     with Cluster(2) as cluster:
         cluster.run(build)

@@ -199,6 +199,18 @@ def test_the_way_to_start_is_the_caller_s_choice(start):
     assert list(launch(kind, start=start)) == [(f"{start.capitalize()}Process", [1.0, 1.0])] * 2
 
 
+@pytest.mark.skipif(not Path("/proc/self/ns/net").exists(), reason="needs Linux")
+def test_a_live_value_and_the_machines_network(capsys):
+    """A terminal shows the latest value on a line."""
+
+    def watched(worker):
+        worker.log(loss=0.25)
+        return os.readlink("/proc/self/ns/net")
+
+    assert launch(watched, 1, live="loss", network=True)[0] == os.readlink("/proc/self/ns/net")
+    assert "loss" in capsys.readouterr().out
+
+
 def test_another_way_to_start_is_refused():
     with pytest.raises(ValueError, match='start is "fork", "spawn" or None'):
         launch(lambda worker: None, start="forkserver")

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.state.all_parts import AllParts, decoded
+from helpers.state.part import Part
 from helpers.state.pieces import pieces
 from helpers.state.placing import Seat, cut, only, pending, whole
 from tests.state.cases import spread
@@ -43,6 +44,16 @@ def test_exchanged(cluster):
 
     expected = [place(Seat(LAYOUT, rank)) for rank in range(4)]
     assert list(cluster.run(everyone)) == [expected] * 4
+
+
+def test_exchanged_within_a_group(cluster):
+    """Each pair of ranks has a model of its own; ranks count within the group."""
+
+    def pair(worker):
+        own = {"w": Part(name=f"w{worker.rank // 2}", shape=(2,), holders=(0, 1))}
+        return dict(AllParts.exchanged(own, make_mesh(LAYOUT).group("tp")).shapes)
+
+    assert list(cluster.run(pair)) == [{"w0": (2,)}] * 2 + [{"w1": (2,)}] * 2
 
 
 def test_looking_up():

@@ -69,3 +69,6 @@ def test_nothing_is_written_unless_all_fits():
         assert not local["a"].any()
     with pytest.raises(ValueError, match="'b' has a part but no tensor"):
         load(parts, {"a": torch.zeros(2)}, {})
+    plain = {"a": torch.ones(2), "b": torch.ones(3)}
+    with pytest.raises(ValueError, match=r"'c' has .* a tensor but no part"):
+        load(parts, {**plain, "c": torch.zeros(1)}, plain)

@@ -62,6 +62,12 @@ def test_invalid_ranges(ranges, message):
         Cut(dim=0, axes=("tp",), ranges=ranges)
 
 
+def test_ranges_keep_the_order_of_storage():
+    """A rank may store the second half of its indices first."""
+    cut = Cut(dim=0, axes=("tp",), ranges=[(4, 7), (0, 2)])
+    assert (cut.ranges, cut.size) == (((4, 7), (0, 2)), 5)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -69,6 +75,7 @@ def test_invalid_ranges(ranges, message):
         ({"cuts": [Cut(dim=2, axes=("tp",), ranges=[])]}, "no dim 2"),
         ({"cuts": [Cut(dim=-1, axes=("tp",), ranges=[])]}, "no dim -1"),
         ({"cuts": [Cut(dim=1, axes=("tp",), ranges=[(0, 7)])]}, "exceeds dim 1"),
+        ({"cuts": [Cut(dim=1, axes=("tp",), ranges=[(0, 2), (5, 7)])]}, "exceeds dim 1"),
         ({"flat": (0, 49)}, "exceeds the block"),
         ({"cuts": [ROWS], "flat": (0, 31)}, "exceeds the block"),
         ({"flat": (3, 2)}, "exceeds the block"),

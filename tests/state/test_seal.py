@@ -1,5 +1,6 @@
 """A folder is a whole checkpoint or none, and every kind of damage is refused by name."""
 
+import json
 import os
 import shutil
 
@@ -74,6 +75,18 @@ def test_damage_is_named(tmp_path, damage, message):
     damage(path)
     with pytest.raises(BrokenCheckpoint, match=message):
         verify(path)
+
+
+def test_every_character_of_a_checksum_counts(tmp_path):
+    path = write(tmp_path / "step_1")
+    text = (path / SEAL).read_text()
+    sealed = json.loads(text)
+    for name, (_, checksum) in sealed.items():
+        for place in (0, 31, 63):
+            other = checksum[:place] + "01"[checksum[place] == "0"] + checksum[place + 1 :]
+            (path / SEAL).write_text(text.replace(checksum, other))
+            with pytest.raises(BrokenCheckpoint, match=f"{name} does not match"):
+                verify(path)
 
 
 def test_ranks_share_the_reading(tmp_path):

@@ -44,6 +44,14 @@ def test_fill_casts_and_writes_to_leaves_that_require_grad():
     assert torch.equal(local, (numbers((4, 6)) / 3)[:, 4:6].bfloat16())
 
 
+def test_put_copies_values_alone():
+    """A whole tensor put together from parameters does not hold their graph."""
+    plain = torch.zeros(4, 6)
+    put(PART, torch.nn.Parameter(torch.ones(4, 2)), plain)
+    assert plain[:, 4:6].all()
+    assert not plain.requires_grad
+
+
 def test_another_layout_in_memory():
     local = torch.zeros(2, 4, dtype=torch.float64).t()
     fill(PART, local, numbers((4, 6)))

@@ -4,7 +4,8 @@ import pytest
 
 from helpers import check
 from helpers.models.config import GPTConfig
-from helpers.models.counts import flops_per_token, parameters
+from helpers.models.counts import flops_per_token
+from helpers.models.parameter_counts import parameters
 from notebooks.solutions import week02
 
 

@@ -6,7 +6,7 @@ pytest.importorskip("triton", reason="Triton is there on Linux only")
 import triton
 import triton.language as tl
 
-from helpers.measure.kernels.compiled import assembled
+from helpers.measure.kernels.compiled import Compiled, assembled
 
 OPTIONS = {"num_warps": 4}
 
@@ -27,3 +27,32 @@ def test_loads_and_stores_are_counted():
     assert made.bytes_per_parameter() == {"loads": 0, "stores": 0}
     assert "sm_90" in made.ptx
     assert 0 < made.registers < 64
+
+
+def test_registers_that_spill():
+    """64 numbers of each thread live at once, in 32 registers."""
+    types = {"source": "*fp32", "target": "*fp32"}
+    made = assembled(double, types, {"BLOCK": 2048}, 90, {"num_warps": 1, "maxnreg": 32}, 2048)
+    assert made.stack > 0
+    assert made.spills() > 0
+    assert made.registers <= 32
+
+
+SASS = """
+    LDG.E.128 R4, desc[UR4][R2.64] ;
+    LDG.E.128.CONSTANT R8, desc[UR4][R2.64+0x800] ;
+    LDG.E R12, desc[UR4][R2.64] ;
+    STL [R1], R4 ;
+    LDL.LU.64 R6, [R1+0x8] ;
+    STG.E.128 desc[UR4][R2.64], R4 ;
+    STG.E desc[UR4][R2.64], R12 ;
+"""
+
+
+def test_instructions_by_their_whole_names():
+    made = Compiled(ptx="", sass=SASS, registers=16, stack=8, threads=128, block=1024)
+    assert made.instructions(r"LDG\.E") == {"LDG.E": 1}
+    assert made.instructions(r"G\.E").total() == 0
+    # A thread loads twice 16 bytes and stores 16, for each 8 numbers of a program.
+    assert made.bytes_per_parameter() == {"loads": 4, "stores": 2}
+    assert made.spills() == 2

@@ -16,8 +16,13 @@ OFFSET = tl.constexpr(3)
 
 
 @triton.jit
+def moved(x, by):
+    return x + by
+
+
+@triton.jit
 def shifted(x):
-    return x + OFFSET
+    return moved(x, OFFSET)
 
 
 @triton.jit

@@ -11,8 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from helpers.runtime.devices import cores
+from helpers.runtime.joined import member
+from helpers.runtime.joined.watch import Watch
 from tests.runtime.joined.machines import (
     BIN,
     SCRIPT,
@@ -180,6 +183,27 @@ def test_two_machines_with_torchrun(pair, tmp_path, twin):
     assert all(out.count("trained on rank") == 2 for out in outs)  # one rank on each
     for out in outs:  # with all cores; the second of its two calls keeps the function's own 1
         assert re.findall(r"threads: (\d+)", out) == [str(cores()), "1"]
+
+
+def test_a_complaint_about_another_rank_waits_for_that_rank_s_report(monkeypatch):
+    """Without a report, that rank was killed; with one, the complaint is no news."""
+
+    def complains(worker):
+        raise RuntimeError("Connection closed by peer")
+
+    monkeypatch.setattr(member, "COMPLAINT_SECONDS", 0.01)
+    kinds = []
+    for reported in (False, True):
+        store = dist.HashStore()
+        watch, one = Watch((store,) * 3, 1, 2, None), object.__new__(member.Member)
+        one.rank = 1
+        if reported:
+            watch.decided.set()
+        assert one.answer(None, complains, {}, member.Notes(1, None), watch) is None
+        told = json.loads(store.get("outcome"))
+        kinds.append((told["kind"], told["rank"]))
+        assert "Connection closed by peer" in told["headline"]
+    assert kinds == [("died", None), ("exception", 1)]
 
 
 @needs_mpiexec

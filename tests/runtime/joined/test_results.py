@@ -62,6 +62,13 @@ def test_tensors_come_back(tensor):
         result.detach().view(-1)[0] = 0  # it can be written
 
 
+def test_a_result_of_autograd_arrives_without_its_graph():
+    loss = torch.nn.Parameter(torch.ones(2)) * 3
+    (result,) = there_and_back([loss])
+    assert not result.requires_grad
+    assert result.tolist() == [3, 3]
+
+
 @pytest.mark.parametrize("array", ARRAYS, ids=str)
 def test_arrays_and_their_numbers_come_back(array):
     result = there_and_back({"a": array, "after": b"xyz"})
@@ -134,6 +141,12 @@ def packed(node, rest=b""):
 def test_what_is_forged_is_refused_and_runs_nothing(forged):
     with pytest.raises(ValueError, match="a rank has sent bytes that are no result"):
         decode(forged)
+
+
+def test_bytes_that_are_missing_are_counted():
+    for node, size in (({"bytes": 4}, 4), ({"tensor": ["float32", [1], False, 4]}, 4)):
+        with pytest.raises(ValueError, match=rf"no result \({size} bytes are missing\)"):
+            decode(packed([node, []], b"abc"))
 
 
 def test_every_rank_gets_what_each_has_sent():

@@ -3,12 +3,13 @@
 import gc
 import os
 import signal
+import subprocess
 import threading
 import time
 
 import pytest
 
-from helpers.runtime.failure import ServerLost, WorkerError
+from helpers.runtime.failure import CannotStart, ServerLost, WorkerError
 from helpers.runtime.launch import launch
 from helpers.runtime.local import client
 from helpers.runtime.local.client import Server, start_method
@@ -44,10 +45,37 @@ def test_what_it_wrote_last_is_told(server):
         server.connect()
 
 
-def test_stopping_waits_until_it_is_gone():
+def test_a_server_that_fails_later_could_be_started(monkeypatch):
+    monkeypatch.setattr(client, "PROGRAM", "raise SystemExit(3)")
+    server = Server()
+    server.process.wait()
+    assert isinstance(server.lost(), CannotStart)
+    server.served = True  # it has started a rank before
+    assert isinstance(server.lost(), ServerLost)
+    server.stop()
+
+
+def test_stopping_waits_until_it_is_gone_and_leaves_nothing_open():
+    gc.collect()  # what other tests have left would be closed meanwhile
+    before = len(os.listdir("/proc/self/fd"))
     server = Server()
     server.stop()
     assert server.process.poll() is not None
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_fork_of_the_notebook_that_ends_leaves_the_server_alone():
+    launch(lambda worker: None)
+    server = client._server
+    if (child := os.fork()) == 0:
+        usable = server.usable()
+        client.stop()  # as at the end of every process
+        os._exit(int(usable))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0  # a fork starts its own
+    with pytest.raises(subprocess.TimeoutExpired):
+        server.process.wait(0.3)
+    assert list(launch(lambda worker: worker.rank)) == [0, 1]
+    assert client._server is server
 
 
 def test_connecting_leaves_nothing_open(server):

@@ -95,7 +95,16 @@ def everything(worker):
         "own": Path(f"/proc/{os.getpid()}").stat().st_uid,
         "rights": int(status["CapEff"], 16),
         "threads": torch.get_num_threads(),
+        "in their own": network.own(),
+        "held": [name for name in map(linked, os.listdir("/proc/self/fd")) if ":[4026" in name],
     }
+
+
+def linked(fd: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:  # the listing's own
+        return ""
 
 
 SCRIPT = """
@@ -136,6 +145,42 @@ def test_an_ordinary_user_stays_that_user():
         assert rank["sum"] == [3.0] * 4  # memory of another rank, opened by its descriptor
         assert rank["own"] == rank["user"][0] == user
         assert rank["rights"] == 0
+        assert rank["in their own"]
+        assert rank["held"] == []  # no descriptor of a namespace
+
+
+MAKE = """
+import os, socket, sys
+sys.path.insert(0, {root!r})
+from helpers.runtime.local import network
+
+def state():
+    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return os.getuid(), os.readlink("/proc/self/ns/net"), int(lines["CapEff"], 16)
+
+before, (here, there) = state(), socket.socketpair()
+if (other := os.fork()) == 0:
+    network.join(socket.recv_fds(there, 16, 2)[1])
+    here.close()
+    there.sendall(repr(state()).encode())
+    os._exit(0)
+there.close()
+socket.send_fds(here, [b"own"], network.make())
+print([before, state(), eval(here.recv(1000))])
+"""
+
+
+def test_a_user_without_rights_makes_a_network_and_gains_no_rights():
+    """Root under another number is such a user."""
+    mapped = ["unshare", "--user", "--map-user=1000", "--map-group=1000"] * (os.getuid() == 0)
+    command = [*mapped, sys.executable, "-c", MAKE.format(root=str(ROOT))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd="/")
+    assert done.returncode == 0, done.stderr
+    before, one, other = eval(done.stdout)
+    assert one == other
+    assert one[0] == before[0] != 0
+    assert one[1] != before[1]
+    assert one[2] == 0
 
 
 REFUSE = 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$0" "$@"'
@@ -146,4 +191,25 @@ def test_where_the_system_refuses_the_ranks_stay_and_work():
     done = run("unshare", "--map-root-user", "--user", "sh", "-c", REFUSE)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("False [{'sum': [3.0, 3.0, 3.0, 3.0]"), done.stdout
+    assert "'in their own': True" not in done.stdout  # so the ranks prove themselves
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("possible", [True, False])
+def test_each_other_rank_hears_of_the_network(monkeypatch, possible):
+    """One message for each, with the way in, or without one where there is none."""
+    way = [os.open(os.devnull, os.O_RDONLY)] if possible else []
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(network, "_own", False)
+    monkeypatch.setattr(network, "try_to_make", lambda: list(way))
+    one, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with others:
+        network.take_place(("make", 3), one.detach())
+        for _ in range(3):
+            word, found, _, _ = socket.recv_fds(others, 16, 2)
+            assert (word, len(found)) == ((b"own", 1) if possible else (b"none", 0))
+            for descriptor in found:
+                os.close(descriptor)
+        assert others.recv(16) == b""
+    assert network.own() == possible
+    assert len(os.listdir("/proc/self/fd")) == before - len(way)

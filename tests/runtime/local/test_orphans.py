@@ -1,6 +1,7 @@
 """What ranks leave behind ends with them, wherever it has hidden."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 from helpers.runtime.local import client
-from helpers.runtime.local.orphans import children
+from helpers.runtime.local.orphans import Orphans, children
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux hands orphans over")
 SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
@@ -140,3 +141,38 @@ def test_children_are_listed():
     with subprocess.Popen(SLEEP) as child:
         assert set(children()) - set(before) == {child.pid}
         child.kill()
+
+
+@linux
+def test_what_is_killed_and_what_is_spared():
+    """In a fork, whose children are those of this test alone."""
+
+    def judge():
+        orphan, rank, elder = (subprocess.Popen(SLEEP).pid for _ in range(3))
+        orphans = Orphans(spare=elder)
+        orphans.end({rank: "a rank"})
+        assert orphans.known == {orphan}
+        until = time.monotonic() + 20
+        while orphans.known:  # the server stays until none is left
+            assert time.monotonic() < until
+            time.sleep(0.01)
+            orphans.end({rank: "a rank"})
+        assert set(children()) == {rank, elder}  # no zombie either
+        assert alive(rank)
+        assert alive(elder)
+
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            judge()
+            os.write(writing, b"right")
+        except BaseException as error:
+            os.write(writing, repr(error).encode())
+        finally:
+            for pid in children():
+                os.kill(pid, signal.SIGKILL)
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 1000) == b"right"
+    os.close(reading)
+    os.close(writing)

@@ -1,5 +1,6 @@
 """Ranks, seen from the notebook: signalled, let go, killed; and no descriptor remains."""
 
+import atexit
 import gc
 import os
 import signal
@@ -9,6 +10,7 @@ import psutil
 import pytest
 
 from helpers.runtime.cluster import Cluster
+from helpers.runtime.local import processes as module
 from helpers.runtime.local.channel import readable
 from helpers.runtime.local.client import start_method
 from helpers.runtime.local.processes import Processes
@@ -93,3 +95,15 @@ def test_ranks_that_leave_end_well():
         cluster.processes.leave()
         assert cluster.processes.wait(60)
         assert [process.status for process in cluster.processes.ranks] == [0, 0]
+
+
+def test_a_rank_that_never_leaves_is_killed(monkeypatch):
+    def stays(worker):
+        atexit.register(time.sleep, 1000)
+
+    monkeypatch.setattr(module, "RELEASE_SECONDS", 0.2)
+    with Cluster(1) as cluster:
+        cluster.run(stays)
+        cluster.processes.leave()
+        assert cluster.processes.wait(30)
+        assert [process.status for process in cluster.processes.ranks] == [-signal.SIGKILL]

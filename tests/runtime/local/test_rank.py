@@ -3,15 +3,20 @@
 import os
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
 import torch.distributed as dist
 
+from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
+from helpers.runtime.local import rank
 from helpers.runtime.local.rank import set_environ
+from helpers.runtime.local.sources import SourceFiles
+from helpers.runtime.payload import pack
 
 
 def test_environment_folder_and_path_reach_the_ranks(tmp_path, monkeypatch):
@@ -112,3 +117,51 @@ def test_processes_that_a_rank_started_end_with_it():
     while psutil.pid_exists(pid):
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_from_call_to_call(monkeypatch, capsys):
+    """A rank keeps no descriptor of a call, and its own place, whatever the notebook sets."""
+
+    def look(worker, large):
+        return len(os.listdir("/proc/self/fd")), os.environ["RANK"], torch.initial_seed()
+
+    def fails(worker):
+        print("half a line", end="")
+        raise ValueError("so")
+
+    with Cluster(2) as cluster:
+        large = torch.zeros(100_000)  # more than travels in a message
+        before = list(cluster.run(look, large=large))
+        assert before[0][2] != before[1][2]  # each draws its own numbers
+        monkeypatch.setenv("RANK", "7")
+        for _ in range(2):
+            after = list(cluster.run(look, large=large))
+        assert [count for count, _, _ in after] == [count for count, _, _ in before]
+        assert [rank for _, rank, _ in after] == ["0", "1"]
+        with pytest.raises(WorkerError, match="so"):
+            cluster.run(fails)
+    assert "[rank 0] half a line" in capsys.readouterr().out
+
+
+def test_what_a_call_imports_is_watched_before_it_answers(tmp_path, monkeypatch):
+    (tmp_path / "students_module.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    files, watched = SourceFiles(), []
+
+    def imports(worker):
+        import students_module
+
+        return students_module.x
+
+    class Line:
+        def post(self, *message):
+            pass
+
+        def send(self, kind, pickled, sizes, fd):
+            watched.extend(files.seen)
+
+    parcel = pack((imports, {}, {}))
+    rank.run(SimpleNamespace(_channel=Line()), parcel, files)
+    parcel.close()
+    sys.modules.pop("students_module")
+    assert str(tmp_path / "students_module.py") in watched

@@ -2,7 +2,6 @@
 
 import gc
 import os
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ import torch
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 from helpers.runtime.local import start
-from helpers.runtime.local.call import Call
 from helpers.runtime.local.processes import Processes
 
 
@@ -47,16 +45,3 @@ def test_what_each_rank_is_told(monkeypatch, timeout, patience):
 
 def threads(worker):
     return torch.get_num_threads()
-
-
-@pytest.mark.parametrize(
-    ("joined", "status", "headline"),
-    [
-        (False, 1, "rank 2 could not start: its process ended with exit code 1"),
-        (True, 1, "rank 2 ended with exit code 1 before it returned"),
-        (False, -9, "rank 2 was killed by SIGKILL"),
-    ],
-)
-def test_an_end_before_joining_is_told_from_one_after_it(joined, status, headline):
-    process = SimpleNamespace(rank=2, status=status, problem="", joined=joined)
-    assert Call.end_of(None, process).headline().startswith(headline)

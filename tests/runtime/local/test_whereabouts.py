@@ -2,11 +2,13 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from helpers.runtime.cluster import Cluster
 from helpers.runtime.launch import launch
 from helpers.runtime.local import whereabouts
 from helpers.runtime.local.whereabouts import Observer, Unchanged
@@ -102,3 +104,33 @@ def test_nothing_known_is_never_the_same(monkeypatch):
         told.append(one.since(value))
         now[0] += 0.6 * whereabouts.SETTLED_SECONDS
     assert told == [False, False, False, False, True, False, False, False, False]
+
+
+def test_for_whom_a_root_and_the_others_wait():
+    """A root waits for nobody in a broadcast; in a reduction it is the only one that waits."""
+
+    def needs(worker, kind, side):
+        group = dist.group.WORLD
+        frame = SimpleNamespace(
+            f_code=SimpleNamespace(co_name=kind),
+            f_locals={"work": None, side: 1, "group": group},
+            f_back=None,
+        )
+        entry = {
+            "thread_id": str(threading.main_thread().ident),
+            "retired": False,
+            "profiling_name": f"gloo:{kind}",
+            "process_group": [group.group_name, ""],
+            "collective_seq_id": 5,
+            "timeout_ms": 2000,
+        }
+        wait = whereabouts.collective_wait(frame, [entry])
+        return set(wait.needs), wait.number, wait.seconds
+
+    with Cluster(3) as cluster:
+        for kind in whereabouts.FROM_ROOT:
+            found = cluster.run(needs, kind=kind, side="group_src")
+            assert list(found) == [({1}, 5, 2.0), (set(), 5, 2.0), ({1}, 5, 2.0)]
+        for kind in whereabouts.TO_ROOT:
+            found = cluster.run(needs, kind=kind, side="group_dst")
+            assert [ranks for ranks, _, _ in found] == [set(), {0, 2}, set()]

@@ -1,0 +1,111 @@
+"""Python's debugger in a rank: where it begins, what it shows; `test_debug` has a whole session."""
+
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from helpers.runtime.local import debugger as module
+from helpers.runtime.local import rank
+from helpers.runtime.local.debugger import Debugger, library, own, shown
+
+
+def run(function):
+    """Stands for the function that starts the student's."""
+    return function()
+
+
+@pytest.fixture(autouse=True)
+def starts_here(monkeypatch):
+    before = torch._tensor_str.PRINT_OPTS.threshold, torch._tensor_str.PRINT_OPTS.edgeitems
+    monkeypatch.setattr(rank, "run", run)
+    yield
+    torch.set_printoptions(threshold=before[0], edgeitems=before[1])
+
+
+def failed():
+    def broken():
+        secret = 42
+        raise ValueError(secret)
+
+    try:
+        run(broken)
+    except ValueError as error:
+        return Debugger(error.__traceback__)
+
+
+def test_each_answer_is_the_answer_to_one_command():
+    debugger = failed()
+    assert debugger.answer("p secret") == "42\n"
+    assert debugger.answer("p secret + 1") == "43\n"
+    assert debugger.answer("x = 5") == ""
+    place = debugger.answer("")
+    assert "raise ValueError(secret)" in place
+    assert "42" not in place
+
+
+def test_only_the_student_s_frames_are_there():
+    """Neither what started the function, nor this package's own frames inside it."""
+    debugger = failed()
+    assert [frame.f_code.co_name for frame, _ in debugger.stack] == ["broken"]
+    log = {}
+    exec(compile("def log(then): then()", f"{module.RUNTIME}/worker.py", "exec"), log)
+
+    def train():
+        log["log"](lambda: 1 / 0)
+
+    try:
+        run(train)
+    except ZeroDivisionError as error:
+        debugger = Debugger(error.__traceback__)
+    assert [frame.f_code.co_name for frame, _ in debugger.stack] == ["train", "<lambda>"]
+
+
+def test_a_rank_that_waits_is_entered_where_it_called_the_library():
+    """All the library's frames are passed over, not only the innermost."""
+    found = []
+
+    def look():
+        found.append(Debugger(None).answer("p place"))
+        release.set()
+
+    release = threading.Event()
+
+    def train():
+        place = "my line"
+        threading.Thread(target=look).start()
+        release.wait(20)  # two frames of the standard library
+        return place
+
+    run(train)
+    assert found == ["'my line'\n"]
+
+
+def test_a_rank_that_is_in_no_function_says_so():
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(Debugger(None).answer("w")))
+    thread.start()
+    thread.join()
+    assert answers[0].startswith("This rank is not in your function")
+
+
+@pytest.mark.parametrize(
+    ("file", "of_a_library", "of_this_package"),
+    [
+        ("/env/lib/python3.11/site-packages/torch/nn/modules/linear.py", True, False),
+        (f"{sys.base_prefix}/lib/python3.11/threading.py", True, False),
+        (f"{module.RUNTIME}/worker.py", False, True),
+        ("/home/student/train.py", False, False),
+    ],
+)
+def test_whose_a_frame_is(file, of_a_library, of_this_package):
+    frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=file))
+    assert (library(frame), own(frame)) == (of_a_library, of_this_package)
+
+
+def test_a_tensor_comes_with_its_shape_and_without_its_graph():
+    text = shown(torch.ones(2, requires_grad=True) * 2)
+    assert text == "shape (2,), float32, cpu\ntensor([2., 2.])"
+    assert shown("x") == "'x'"

@@ -1,0 +1,111 @@
+"""Ranks of a failed call, kept: stopped, asked, dropped; `test_debug` has a person at a prompt."""
+
+import os
+import time
+
+import psutil
+import pytest
+
+from helpers.runtime.cluster import Cluster
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.local import kept
+
+
+def state(pid: int) -> str:
+    """The process's state; "gone" once it has ended."""
+    try:
+        found = psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return "gone"
+    return "gone" if found == psutil.STATUS_ZOMBIE else found
+
+
+def until(pids, wanted) -> bool:
+    end = time.monotonic() + 20
+    while [state(pid) for pid in pids] != [wanted] * len(pids):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@pytest.fixture
+def failed(monkeypatch):
+    """Two ranks of a call that failed at a prompt: the error, and the ranks' pids."""
+
+    def fails(worker):
+        if worker.rank == 1:
+            secret = 42
+            raise ValueError(f"no good: {secret}")
+        time.sleep(1000)
+
+    monkeypatch.setattr(kept, "interactive", lambda: True)
+    with Cluster(2) as cluster:
+        pids = list(cluster.run(lambda worker: os.getpid()))
+        with pytest.raises(WorkerError) as caught:
+            cluster.run(fails)
+    yield caught.value, pids
+    if caught.value.kept:
+        caught.value.kept.drop(20)
+
+
+def test_they_are_stopped_and_each_answers_while_it_is_asked(failed):
+    error, pids = failed
+    assert error.kept.first == 1
+    assert until(pids, "stopped")
+    assert error.kept.ask(1, "p secret") == "42\n"
+    assert until(pids, "stopped")
+    error.kept.processes.ranks[1].line.send("look")  # of a call that ended before the answer came
+    assert error.kept.ask(1, "p secret + 1") == "43\n"
+    assert until(pids, "stopped")
+
+
+def test_a_fork_of_the_notebook_does_not_end_them(failed):
+    error, pids = failed
+    if (child := os.fork()) == 0:
+        kept.kill(error.kept.processes, error.kept.pid, 0.0)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert error.kept.ask(1, "p secret") == "42\n"
+    kept.drop(20)
+    assert until(pids, "gone")
+    with pytest.raises(kept.Gone, match="Rank 1 has ended"):
+        error.kept.ask(1, "p secret")
+
+
+@pytest.mark.parametrize("asks", [0, 1])
+def test_they_end_after_a_while(failed, monkeypatch, asks):
+    error, pids = failed
+    monkeypatch.setattr(kept, "KEEP_SECONDS", 0.3)
+    processes = error.kept.processes
+    if asks:
+        error.kept.ask(1, "p secret")
+    else:
+        error.kept.end.detach()
+        error.kept = kept.Kept(processes, 1)
+    assert until(pids, "gone")
+
+
+@pytest.mark.parametrize(
+    ("kind", "rank", "first"),
+    [
+        ("exception", 2, 2),
+        ("hang", None, 1),
+        ("hang", 0, 0),
+        ("died", 2, None),
+        ("server", 0, None),
+    ],
+)
+def test_which_failures_leave_ranks_to_enter(monkeypatch, kind, rank, first):
+    monkeypatch.setattr(kept, "interactive", lambda: True)
+    monkeypatch.setattr(kept, "_latest", None)
+    monkeypatch.setattr(kept, "Kept", Entered)
+    error = WorkerError("x", kind=kind, rank=rank)
+    error.first = 1
+    assert kept.keep(None, error) == (first is not None)
+    assert getattr(error.kept, "first", None) == first
+
+
+class Entered:
+    def __init__(self, processes, first):
+        self.first = first
