@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MIXED = """
 import os, pytest, signal
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+with open(f"collected-{WORKER}", "a") as file: file.write("mixed ")
 @pytest.fixture
 def broken():
     yield
@@ -34,7 +35,9 @@ def test_alone(): assert WORKER is None
 def test_ends_badly(broken): pass
 """
 COSTLY = """
-import pathlib, pytest, time
+import os, pathlib, pytest, time
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+with open(f"collected-{WORKER}", "a") as file: file.write("costly ")
 @pytest.fixture(scope="module")
 def shared():
     with open("made", "a") as file: file.write("once ")
@@ -88,7 +91,10 @@ def start(project, *arguments):
 
 
 def test_two_runs_and_their_sum(project):
-    """Groups too: a costly fixture runs once, and a notebook's cells keep their order."""
+    """Groups too: a costly fixture runs once, and a notebook's cells keep their order.
+
+    Not all processes begin to collect with the same file.
+    """
     (project / "tests" / "test_mixed.py").write_text(MIXED)
     (project / "tests" / "test_costly.py").write_text(COSTLY)
     for name in ("one", "two", "three"):
@@ -100,6 +106,8 @@ def test_two_runs_and_their_sum(project):
     assert out.splitlines()[-1] == "41 passed, 2 failed, 1 skipped", out
     assert process.returncode == 1
     assert (project / "made").read_text() == "once "
+    begun = {path.read_text().split()[0] for path in project.glob("collected-gw*")}
+    assert begun == {"costly", "mixed"}
 
 
 def test_a_test_that_fails_once_is_named(project):
