@@ -318,6 +318,14 @@ def test_quick_sees_what_changed(quick, tmp_path):
         quick.changed("no-such-commit", tmp_path)
 
 
+def test_quick_finds_the_tests_that_import_a_file(quick):
+    assert quick.importing(Path("helpers/parallel/zero/film.py"), quick.ROOT) == [
+        "tests/parallel/zero/test_gradients.py",
+        "tests/parallel/zero/test_memory.py",
+        "tests/plots/test_film_of_ranks.py",
+    ]
+
+
 @pytest.mark.parametrize(
     ("path", "tests"),
     [
@@ -326,14 +334,6 @@ def test_quick_sees_what_changed(quick, tmp_path):
         (
             "helpers/check/week03/buckets.py",
             ["tests/check/week03/test_by_mpi.py", "tests/check/week03/test_exercises.py"],
-        ),
-        (
-            "helpers/parallel/libraries/torch_ddp.py",
-            [
-                "tests/parallel/test_libraries.py",
-                "tests/parallel/test_vae.py",
-                "tests/training/traffic/test_record.py",
-            ],
         ),
         # no test has its name: the tests beside it that name its class
         ("helpers/parallel/zero/elementwise.py", ["tests/parallel/zero/test_refusals.py"]),
