@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 import nbformat
+from course import find
 from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
@@ -68,16 +69,6 @@ class Progress:
     def cell_done(self, **_):
         self.done += 1
         self.say()
-
-
-def find(root, words=()):
-    """Return the notebooks of the course below `root`, in order."""
-    notebooks = root / "notebooks"
-    paths = sorted(notebooks.glob("week*.ipynb")) + sorted(notebooks.glob("project/*.ipynb"))
-    unknown = [word for word in words if not any(word in p.name for p in paths)]
-    if unknown:
-        sys.exit(f"no notebook's name contains {unknown[0]!r}")
-    return [p for p in paths if not words or any(word in p.name for word in words)]
 
 
 def code_cells(nb):

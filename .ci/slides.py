@@ -16,6 +16,9 @@ import shutil
 import sys
 from pathlib import Path
 
+from course import find, slide_type
+from loading import load
+
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = Path(__file__).with_name("slides")
 
@@ -24,26 +27,7 @@ OWN = ("deck.css", "fit.js", "pages.js", "start.js")
 BUILDS = re.compile(r"^ *(?:def|class) ", re.M)
 QUESTION = re.compile(r"^\*\*(.+?)\*\*$", re.M)
 
-
-def load(path: Path):
-    """Return a Python file as a module; Python cannot import from a folder named .ci."""
-    spec = importlib.util.spec_from_file_location(f"slides_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 cells_of = load(SETTINGS / "cells.py")
-
-
-def find(root: Path, words=()) -> list[Path]:
-    """Return the notebooks of the course, in order."""
-    notebooks = root / "notebooks"
-    paths = [*sorted(notebooks.glob("week*.ipynb")), *sorted(notebooks.glob("project/*.ipynb"))]
-    unknown = [word for word in words if not any(word in path.name for path in paths)]
-    if unknown:
-        sys.exit(f"no notebook's name contains {unknown[0]!r}")
-    return [path for path in paths if not words or any(word in path.name for word in words)]
 
 
 def only_imports(cell: dict, source: str) -> bool:
@@ -61,7 +45,7 @@ def stacks(cells: list[dict]) -> list[list[list[dict]]]:
     """Return sections of slides of cells: a `slide` starts a section, a `subslide` a slide."""
     found: list[list[list[dict]]] = []
     for cell in cells:
-        kind = cell["metadata"].get("slideshow", {}).get("slide_type", "-")
+        kind = slide_type(cell)
         source = "".join(cell["source"])
         if kind == "skip" or not source.strip():
             continue

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+from course import is_note
 
 ROOT = Path(__file__).resolve().parent.parent
 HANDED = ".handed.json"  # {file: [digest of the course's version, digest of what was written]}
@@ -119,11 +120,6 @@ def without_outputs(path: Path) -> bytes:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     return (nbformat.writes(nb) + "\n").encode()
-
-
-def is_note(cell: dict) -> bool:
-    """Whether a cell is for the speaker alone."""
-    return cell["metadata"].get("slideshow", {}).get("slide_type") == "notes"
 
 
 def free_name(path: Path) -> Path:

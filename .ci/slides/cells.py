@@ -7,19 +7,19 @@ begin with it, in `data-cut`: 0 is the best place, and a line without it is no p
 import ast
 import base64
 import html
-import importlib.util
 import mimetypes
 import re
 import struct
 from pathlib import Path
 
+from course import is_note
 from ipython_pygments_lexers import IPython3Lexer
+from loading import load
 from nbconvert.filters import ansi2html
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 
-MATHML = Path(__file__).resolve().parents[1] / "site" / "_ext" / "mathml.py"
 PICTURE = re.compile(r"<img\b(?P<before>[^>]*?)\bsrc=(['\"])(?P<src>[^'\"]+)\2(?P<after>[^>]*)>")
 WIDTH = re.compile(r"\bwidth=['\"]?(\d+)['\"]?")
 LINK = re.compile(r'<a href="(?!https?:|#|mailto:)([^"#]*)[^"]*">(.*?)</a>', re.S)
@@ -27,16 +27,8 @@ STYLE = re.compile(r"<style\b.*?</style>", re.S)
 ESCAPES = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
 MAGIC = re.compile(r"^( *)([!%].*)$", re.M)
 
-
-def load_mathml():
-    """Return the site's own conversion of a formula."""
-    spec = importlib.util.spec_from_file_location("course_mathml", MATHML)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.mathml
-
-
-mathml = load_mathml()
+# the site's own conversion of a formula
+mathml = load(Path(__file__).resolve().parents[1] / "site" / "_ext" / "mathml.py").mathml
 
 
 class Renderer(IPythonRenderer):
@@ -58,7 +50,7 @@ class Renderer(IPythonRenderer):
 def unit(cell: dict, folder: Path) -> str:
     """Return a cell for a slide; `folder` is where its pictures' names begin."""
     source = "".join(cell["source"])
-    if cell["metadata"].get("slideshow", {}).get("slide_type") == "notes":
+    if is_note(cell):
         return f'<aside class="notes">{markdown(source, folder)}</aside>'
     if cell["cell_type"] != "code":
         return f'<div class="unit text">{markdown(source, folder)}</div>'

@@ -8,7 +8,7 @@ from types import TracebackType
 from helpers.check import elsewhere
 from helpers.check.limit import TooLong
 from helpers.check.oracle import NotRight, own_frames
-from helpers.check.usable import oddity, short
+from helpers.check.usable import in_a_line, oddity, short
 from helpers.check.verdict import Verdict
 from helpers.runtime.stacks import with_cell_names
 
@@ -50,8 +50,7 @@ def examine_here(exercise: str, fn: Callable, cases, judge: Callable) -> Verdict
 
 def unusable(answer, error: Exception) -> str:
     """Describe an answer at which the check itself failed."""
-    why = f"{type(error).__name__}: {error}".splitlines()[0]
-    return f"the check cannot compare what you returned, {short(answer)} ({why})"
+    return f"the check cannot compare what you returned, {short(answer)} ({in_a_line(error)})"
 
 
 def what_was_raised(error: BaseException) -> str:

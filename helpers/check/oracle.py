@@ -6,6 +6,7 @@ from numbers import Real
 
 from helpers.check import elsewhere, hidden
 from helpers.check.limit import TooLong
+from helpers.check.usable import in_a_line
 from helpers.check.verdict import Verdict
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.payload import CannotTravel
@@ -99,8 +100,8 @@ def judged(judge: Callable, runs: Runs, kwargs):
     except NotRight:
         raise
     except Exception as error:
-        why = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise NotRight(f"the check cannot compare what your function returned ({why})") from error
+        finding = f"the check cannot compare what your function returned ({in_a_line(error)})"
+        raise NotRight(finding) from error
 
 
 def started_too_slowly(finding: str) -> bool:

@@ -1,4 +1,7 @@
-"""Which answers a check can compare: no complex numbers, and none that no float holds."""
+"""Which answers a check can compare: no complex numbers, and none that no float holds.
+
+And what a finding says of the others.
+"""
 
 import numpy as np
 import torch
@@ -22,6 +25,11 @@ def oddity(answer, deep: int = DEEP) -> str:
         parts = answer.values() if isinstance(answer, dict) else answer
         return next(filter(None, (oddity(part, deep - 1) for part in parts)), "")
     return ""
+
+
+def in_a_line(error: Exception) -> str:
+    """Return the error's type, and the first line of its text."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def short(answer) -> str:

@@ -1,4 +1,4 @@
-"""Count what attention has, computes and saves. A module for the table in counts.py.
+"""Count what attention has, computes and saves. For `parameter_counts.MIXERS`.
 
 Letters as in attention.py: B, T, D, H, K, d.
 """

@@ -160,6 +160,17 @@ class GPTConfig:
         """The kind of a block's mixer."""
         return self.mixer if isinstance(self.mixer, str) else self.mixer[layer]
 
+    def length(self, tokens: int | None) -> int:
+        """T, the number of tokens in a sequence: `tokens`, or for None the whole context.
+
+        Raises:
+            ValueError: it is not from 1 to the context.
+        """
+        length = self.context if tokens is None else tokens
+        if not 1 <= length <= self.context:
+            raise ValueError(f"{length} tokens; the context allows 1 to {self.context}")
+        return length
+
     @property
     def mixers(self) -> tuple[str, ...]:
         """The kind of each block's mixer."""

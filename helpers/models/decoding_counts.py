@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from helpers.models.config import GPTConfig
-from helpers.models.counts import parameters
 from helpers.models.gpt import MIXERS
+from helpers.models.parameter_counts import parameters
 
 
 @dataclass(frozen=True, kw_only=True)

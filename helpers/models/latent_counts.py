@@ -1,4 +1,4 @@
-"""Count what multi-head latent attention has, computes and saves. A module for counts.py's table.
+"""Count what multi-head latent attention has, computes and saves. For `parameter_counts.MIXERS`.
 
 H  heads        n, r, v  widths of a head, as in latent.py        T  tokens in a sequence
 """

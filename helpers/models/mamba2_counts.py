@@ -1,4 +1,4 @@
-"""Count what Mamba-2 has, computes and saves. A module for the table in counts.py.
+"""Count what Mamba-2 has, computes and saves. For `parameter_counts.MIXERS`.
 
 B  sequences     T  tokens     D  width     E  channels     N  state     G  groups
 H  heads         P  channels of a head      k  tokens that the convolution sees

@@ -1,4 +1,4 @@
-"""Count what Mamba has, computes and saves. A module for the table in counts.py.
+"""Count what Mamba has, computes and saves. For `parameter_counts.MIXERS`.
 
 B  sequences     T  tokens     D  width     E  channels     N  state     R  rank of the steps
 k  tokens that the convolution sees

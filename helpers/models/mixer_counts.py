@@ -1,4 +1,6 @@
-"""What a module must count about a mixer, so that `counts.py` can count models that have it.
+"""What a module must count about a mixer, so that models that have it can be counted.
+
+The table of these modules is `parameter_counts.MIXERS`.
 
 B  sequences in a batch        T  tokens in a sequence
 """

@@ -1,4 +1,4 @@
-"""Count what autograd saves of a norm. See `helpers.models.counts.activation_bytes`."""
+"""Count what autograd saves of a norm. See `helpers.models.activation_counts`."""
 
 import torch
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from helpers.models.config import GPTConfig
-from helpers.models.counts import parameters
 from helpers.models.latent_config import Latent
+from helpers.models.parameter_counts import parameters
 
 
 @dataclass(frozen=True, kw_only=True)

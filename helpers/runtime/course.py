@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"  # if this package is in a clone
+ROOT = Path(__file__).parents[2]  # the folder with `helpers`: a clone, or where pip installs
+NOTEBOOKS = ROOT / "notebooks"  # in a clone
 
 
 def course_file(name: str) -> Path:

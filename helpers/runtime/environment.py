@@ -4,11 +4,11 @@ import os
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from helpers.runtime.course import ROOT
 from helpers.runtime.own import cache_folder
 from helpers.runtime.private import private_folder
 
 COMPILER = "TORCHINDUCTOR_CACHE_DIR"
-ROOT = Path(__file__).parents[2]  # the folder with `helpers`
 INSTALLED = ("site-packages", "dist-packages")  # where every program of this Python looks
 
 

@@ -2,9 +2,9 @@
 
 import os
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]  # the folder with `helpers`: a clone, or where pip installs
+from helpers.runtime.course import ROOT
+
 OWN = os.path.join(ROOT, "helpers", "")
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # where pip's name is not that of the module
 

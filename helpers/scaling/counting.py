@@ -12,7 +12,8 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from helpers.models.config import GPTConfig
-from helpers.models.counts import flops_per_token, parameters
+from helpers.models.counts import flops_per_token
+from helpers.models.parameter_counts import parameters
 from helpers.scaling.law import FLOPS, ChinchillaLaw, plain, positive
 
 

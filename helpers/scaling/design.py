@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from helpers.models.config import GPTConfig
-from helpers.models.counts import parameters
+from helpers.models.parameter_counts import parameters
 from helpers.scaling.law import FLOPS
 
 LENGTH = 64  # T, tokens in a sequence; a token is a byte of text

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from helpers.measure.flops import flops_of
-from helpers.measure.memory import SavedTensors, own, storages
 from helpers.models import attention_counts as counts
 from helpers.models.attention import Attention
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import GPT
+from tests.models.steps import bytes_saved
 
 KINDS = [("sdpa", "none"), ("sdpa", "selective"), ("explicit", "none"), ("explicit", "selective")]
 every_kind = pytest.mark.parametrize(
@@ -48,11 +48,8 @@ def test_what_it_computes_and_saves(kind, kv_heads, bias, tokens, dtype):
     def step():
         module(x, positions).sum().backward()
 
-    excepted = storages([*own([module]), x, *positions.angles])
-    saved = SavedTensors(lambda: excepted)
-    with saved:
-        step()
-    assert saved.peak == counts.saved_bytes(config, sequences, tokens, dtype)
+    saved = bytes_saved(step, module, x, *positions.angles)
+    assert saved == counts.saved_bytes(config, sequences, tokens, dtype)
     found, matrices = flops_of(step), counts.parameters(config).matrices
     expected = {"forward": 2 * matrices, "backward": 4 * matrices, "recomputed": 0}
     for part in expected:

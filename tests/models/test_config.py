@@ -158,3 +158,11 @@ def test_frozen_and_by_keyword_alone():
 def test_the_smallest():
     tiny = GPTConfig(vocab=1, context=1, width=2, layers=1, heads=1)
     assert GPT(tiny)(torch.zeros(1, 1, dtype=torch.long)).shape == (1, 1, 1)
+
+
+def test_a_length_is_from_1_to_the_context():
+    config = GPTConfig(context=7)
+    assert [config.length(tokens) for tokens in (None, 1, 7)] == [7, 1, 7]
+    for tokens in (0, 8):
+        with pytest.raises(ValueError, match=f"{tokens} tokens; the context allows 1 to 7"):
+            config.length(tokens)

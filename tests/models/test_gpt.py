@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 from helpers.data.batch import Batch, random_batch
-from helpers.measure.memory import SavedTensors, own, storages
 from helpers.models import gpt
+from helpers.models.activation_counts import activation_bytes
 from helpers.models.caches.preallocated import Growing
 from helpers.models.config import CHOICES, GPTConfig
-from helpers.models.counts import activation_bytes
 from helpers.models.dropout import counter
 from helpers.models.gpt import GPT, build, kept_by, loss_sum
 from tests.models.copied import from_gpt2, from_llama, gpt2_of, in_float64, llama_of
+from tests.models.steps import bytes_saved
 
 GPT2_LIKE = {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True}
 SHAPE = {"vocab": 31, "context": 16, "width": 24, "layers": 2, "heads": 4}
@@ -240,12 +240,8 @@ def test_recomputing_keeps_fewer_bytes_as_counted(config, attention):
     for recompute in CHOICES["recompute"]:
         changed = replace(config, attention=attention, recompute=recompute)
         model = build(changed)
-        excepted = storages(own([model]))
-        saved = SavedTensors(lambda excepted=excepted: excepted)
-        with saved:
-            loss_sum(model(x), y)[0].backward()
-        assert saved.peak == activation_bytes(changed, 3)
-        kept.append(saved.peak)
+        kept.append(bytes_saved(lambda model=model: loss_sum(model(x), y)[0].backward(), model))
+        assert kept[-1] == activation_bytes(changed, 3)
     assert kept == sorted(kept, reverse=True)
     assert len(set(kept)) == 3
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from helpers.measure.flops import flops_of
-from helpers.measure.memory import SavedTensors, own, storages
 from helpers.models import latent_counts as counts
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import GPT
 from helpers.models.latent import LatentAttention
 from helpers.models.latent_config import Latent
+from tests.models.steps import bytes_saved
 
 WIDTHS = {
     "values narrower": Latent(kv_rank=7, nope=4, rope=6, value=3),
@@ -47,11 +47,8 @@ def test_what_it_computes_and_saves(widths, attention, recompute, dtype, heads, 
     def step():
         module(x, positions).sum().backward()
 
-    excepted = storages([*own([module]), x, *positions.angles])
-    saved = SavedTensors(lambda: excepted)
-    with saved:
-        step()
-    assert saved.peak == counts.saved_bytes(config, sequences, tokens, dtype)
+    saved = bytes_saved(step, module, x, *positions.angles)
+    assert saved == counts.saved_bytes(config, sequences, tokens, dtype)
     found, matrices = flops_of(step), counts.parameters(config).matrices
     expected = {"forward": 2 * matrices, "backward": 4 * matrices, "recomputed": 0}
     for part in expected:

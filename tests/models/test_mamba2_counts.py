@@ -9,14 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.measure.flops import flops_of
-from helpers.measure.memory import SavedTensors, own, storages
-from helpers.models import counts, mamba2_counts
+from helpers.models import mamba2_counts, parameter_counts
+from helpers.models.activation_counts import activation_bytes
 from helpers.models.attention import Positions
 from helpers.models.bamba import bamba
 from helpers.models.config import GPTConfig
-from helpers.models.gpt import build, loss_sum
+from helpers.models.counts import flops_per_token
 from helpers.models.mamba2 import Mamba2
 from helpers.models.ssm_settings import Mamba2Settings
+from tests.models.steps import bytes_saved, step_of
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 SIZES = {
@@ -51,12 +52,13 @@ def test_what_it_computes_and_saves(sizes, dtype, tokens):
     module.load_state_dict({n: torch.full_like(p, 0.1) for n, p in module.named_parameters()})
     x = torch.randn(sequences, tokens, 12, dtype=dtype, requires_grad=True)
     places = Positions(places=torch.arange(tokens), angles=None, key=None)
-    excepted = storages([*own([module]), x])
-    saved = SavedTensors(lambda: excepted)
-    with saved:
+
+    def step():
         module(x, places).sum().backward()
-    assert saved.peak == mamba2_counts.saved_bytes(config, sequences, tokens, dtype)
-    found = flops_of(lambda: module(x, places).sum().backward())
+
+    saved = bytes_saved(step, module, x)
+    assert saved == mamba2_counts.saved_bytes(config, sequences, tokens, dtype)
+    found = flops_of(step)
     matrices = mamba2_counts.parameters(config).matrices
     for part, times in (("forward", 2), ("backward", 4)):
         a_token = times * matrices + mamba2_counts.core_flops(config, tokens, part)
@@ -75,18 +77,13 @@ def test_whole_models(mixer, mlp, recompute, dropout, tokens):
     """Hybrids too; the last matrix is not recomputed."""
     changes = {"mixer": tuple(mixer), "mlp": mlp, "recompute": recompute, "dropout": dropout}
     config = replace(SMALL, layers=len(mixer), positions="none", **changes)
-    model, generator = build(config), torch.Generator().manual_seed(0)
-    x, y = (torch.randint(256, (2, tokens), generator=generator) for _ in "xy")
-    excepted = storages(own([model]))
-    saved = SavedTensors(lambda: excepted)
-    with saved:
-        loss_sum(model(x), y)[0].backward()
-    assert saved.peak == counts.activation_bytes(config, 2, tokens)
-    found = flops_of(lambda: loss_sum(model(x), y)[0].backward())
+    model, step = step_of(config, 2, tokens)
+    assert bytes_saved(step, model) == activation_bytes(config, 2, tokens)
+    found = flops_of(step)
     for part in ("forward", "backward", "recomputed"):
-        expected = 2 * tokens * counts.flops_per_token(config, tokens, part=part)
+        expected = 2 * tokens * flops_per_token(config, tokens, part=part)
         assert getattr(found, part) == expected, part
-    assert counts.parameters(config).total == sum(p.numel() for p in model.parameters())
+    assert parameter_counts.parameters(config).total == sum(p.numel() for p in model.parameters())
 
 
 def test_flops_per_token_are_a_fraction_if_the_last_chunk_is_short():
@@ -101,5 +98,5 @@ def test_the_published_sizes():
     """Mamba-2 130M of the authors, vocabulary padded to 50 288; Bamba-9B's model card."""
     shape = {"vocab": 50_288, "width": 768, "layers": 24, "context": 2048, "heads": 1}
     config = GPTConfig(**shape, mixer="mamba2", mlp="none", positions="none")
-    assert counts.parameters(config).total == 128_989_632
-    assert round(counts.parameters(bamba()).total / 1e9, 2) == 9.78
+    assert parameter_counts.parameters(config).total == 128_989_632
+    assert round(parameter_counts.parameters(bamba()).total / 1e9, 2) == 9.78

@@ -4,19 +4,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from transformers import MambaConfig, MambaForCausalLM
 
 from helpers.measure.flops import flops_of
-from helpers.measure.memory import SavedTensors, own, storages
-from helpers.models import counts, mamba_counts
+from helpers.models import mamba_counts, parameter_counts
 from helpers.models.attention import Positions
 from helpers.models.config import GPTConfig
-from helpers.models.gpt import build, loss_sum
 from helpers.models.mamba import Mamba
 from helpers.models.scan import fused
 from helpers.models.ssm_settings import MambaSettings
+from tests.models.steps import bytes_saved
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 SMALL = GPTConfig(width=12, heads=3, context=9, mixer="mamba", mamba=MambaSettings(state=5))
@@ -51,42 +48,17 @@ def test_what_it_computes_and_saves(sizes, dtype, tokens):
     module.load_state_dict({n: torch.full_like(p, 0.1) for n, p in module.named_parameters()})
     x = torch.randn(sequences, tokens, 12, dtype=dtype, requires_grad=True)
     places = Positions(places=torch.arange(tokens), angles=None, key=None)
-    excepted = storages([*own([module]), x])
-    saved = SavedTensors(lambda: excepted)
-    with saved:
+
+    def step():
         module(x, places).sum().backward()
-    assert saved.peak == mamba_counts.saved_bytes(config, sequences, tokens, dtype)
-    found = flops_of(lambda: module(x, places).sum().backward())
+
+    saved = bytes_saved(step, module, x)
+    assert saved == mamba_counts.saved_bytes(config, sequences, tokens, dtype)
+    found = flops_of(step)
     matrices = mamba_counts.parameters(config).matrices
     for part, times in (("forward", 2), ("backward", 4)):
         a_token = times * matrices + mamba_counts.core_flops(config, tokens, part)
         assert getattr(found, part) == sequences * tokens * a_token, part
-
-
-@given(
-    mixer=st.lists(st.sampled_from(["mamba", "attention"]), min_size=1, max_size=3),
-    mlp=st.sampled_from(["none", "gelu", "swiglu"]),
-    recompute=st.sampled_from(["none", "selective", "full"]),
-    dropout=st.sampled_from([0.0, 0.2]),
-    tokens=st.integers(1, 9),
-)
-@settings(max_examples=25, deadline=None, derandomize=True)
-def test_whole_models(mixer, mlp, recompute, dropout, tokens):
-    """Hybrids too; the last matrix is not recomputed."""
-    changes = {"mixer": tuple(mixer), "mlp": mlp, "recompute": recompute, "dropout": dropout}
-    config = replace(SMALL, layers=len(mixer), positions="none", **changes)
-    model, generator = build(config), torch.Generator().manual_seed(0)
-    x, y = (torch.randint(256, (2, tokens), generator=generator) for _ in "xy")
-    excepted = storages(own([model]))
-    saved = SavedTensors(lambda: excepted)
-    with saved:
-        loss_sum(model(x), y)[0].backward()
-    assert saved.peak == counts.activation_bytes(config, 2, tokens)
-    found = flops_of(lambda: loss_sum(model(x), y)[0].backward())
-    for part in ("forward", "backward", "recomputed"):
-        expected = 2 * tokens * counts.flops_per_token(config, tokens, part=part)
-        assert getattr(found, part) == expected, part
-    assert counts.parameters(config).total == sum(p.numel() for p in model.parameters())
 
 
 def test_states_of_several_pieces(monkeypatch):
@@ -98,11 +70,8 @@ def test_states_of_several_pieces(monkeypatch):
     module.load_state_dict({n: torch.full_like(p, 0.1) for n, p in module.named_parameters()})
     x = torch.randn(2, 7, 12, requires_grad=True)
     places = Positions(places=torch.arange(7), angles=None, key=None)
-    saved, excepted = None, storages([*own([module]), x])
-    saved = SavedTensors(lambda: excepted)
-    with saved:
-        module(x, places).sum().backward()
-    assert saved.peak == mamba_counts.saved_bytes(SMALL, 2, 7, torch.float32)
+    saved = bytes_saved(lambda: module(x, places).sum().backward(), module, x)
+    assert saved == mamba_counts.saved_bytes(SMALL, 2, 7, torch.float32)
 
 
 def test_a_batch_without_sequences_or_with_states_that_fill_no_piece():
@@ -115,7 +84,7 @@ def test_the_parameters_of_mamba_130m(width, layers, total):
     """Gu and Dao 2023, table 12; the released model, whose vocabulary is padded to 50 280."""
     shape = {"vocab": 50_280, "width": width, "layers": layers, "context": 2048, "heads": 1}
     config = GPTConfig(**shape, mixer="mamba", mlp="none", positions="none")
-    assert counts.parameters(config).total == total
+    assert parameter_counts.parameters(config).total == total
     with torch.device("meta"):
         theirs = MambaForCausalLM(
             MambaConfig(vocab_size=50_280, hidden_size=width, num_hidden_layers=layers)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.measure.memory import SavedTensors, own, storages
 from helpers.models.norm_counts import saved_bytes
+from tests.models.steps import bytes_saved
 
 KINDS = {"rms": nn.RMSNorm, "layer": nn.LayerNorm}
 
@@ -17,10 +17,10 @@ def test_saved_bytes(kind, width, dtype):
     places = 5
     norm = KINDS[kind](width, dtype=dtype)
     x = torch.randn(places, width, dtype=dtype, requires_grad=True)
-    excepted = storages(own([norm]))
-    saved = SavedTensors(lambda: excepted)
-    with saved:
+
+    def forward():
         y = norm(x.clone())  # the norm's input has a storage of its own
-        y = y * y  # saves the result
-    assert saved.peak == places * (saved_bytes(kind, width, dtype) + width * dtype.itemsize)
-    del y
+        return y * y  # saves the result
+
+    expected = places * (saved_bytes(kind, width, dtype) + width * dtype.itemsize)
+    assert bytes_saved(forward, norm) == expected

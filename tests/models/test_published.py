@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.models.counts import parameters
+from helpers.models.parameter_counts import parameters
 from helpers.models.published import MODELS
 
 FACTS = json.loads(Path(__file__).with_name("published_caches.json").read_text())

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from helpers.models.counts import flops_per_token, parameters
+from helpers.models.counts import flops_per_token
+from helpers.models.parameter_counts import parameters
 from helpers.scaling import families
 from helpers.scaling.design import BATCH, LENGTH, rate_for
 from helpers.scaling.families import FAMILIES, SIZES, differences, family_model, interval

@@ -21,9 +21,9 @@ from pathlib import Path
 import psutil
 
 from helpers.check.grading import frames
+from helpers.check.grading.reading import COURSE
 from helpers.check.grading.used import memory_of
 
-COURSE = Path(__file__).resolve().parents[3]
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
 START_SECONDS = 120.0  # to import torch on a busy machine
 
@@ -125,11 +125,12 @@ class Sandbox:
         if wrap is None and not trusted:
             raise NotStarted("there is no sandbox on this machine: bubblewrap does not work here")
         line = [sys.executable, "-m", "helpers.check.grading.inside", str(self.limits.file_bytes)]
+        self.folder = None
         place = {"env": {}}  # bwrap's own environment can be read inside, in /proc/1
         if wrap:
             line = [wrap, *walls(self.limits), *line]
         else:
-            self.folder = tempfile.TemporaryDirectory(prefix="grade-")
+            self.folder = tempfile.TemporaryDirectory(prefix="grade-", ignore_cleanup_errors=True)
             place = {"cwd": self.folder.name, "env": {**os.environ, "PYTHONPATH": str(COURSE)}}
         self.why, self.look_again = "", 0.0
         self.process = subprocess.Popen(
@@ -193,11 +194,7 @@ class Sandbox:
         if time.monotonic() < self.look_again:
             return not self.why
         self.look_again = time.monotonic() + frames.TURN
-        try:
-            top = psutil.Process(self.process.pid)
-            family = [top, *top.children(recursive=True)]
-        except psutil.Error:
-            return True  # it has ended: the pipe will tell
+        family = self.family()  # none, if it has ended: the pipe will tell
         if len(family) > self.limits.processes:
             self.why = f"started more than {self.limits.processes} processes"
         elif memory_of(family, self.limits.memory_bytes) > self.limits.memory_bytes:
@@ -214,8 +211,11 @@ class Sandbox:
         self.process.wait()
         self.process.stdin.close()
         self.process.stdout.close()
+        if self.folder:
+            self.folder.cleanup()
 
     def family(self) -> list[psutil.Process]:
+        """Return the program and all that it has started; it comes last."""
         try:
             top = psutil.Process(self.process.pid)
             return [*top.children(recursive=True), top]

@@ -10,8 +10,8 @@ from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
 from helpers.measure.flops import flops_of
 from helpers.models.config import GPTConfig
-from helpers.models.counts import parameters
 from helpers.models.gpt import build, loss_sum
+from helpers.models.parameter_counts import parameters
 
 # Explicit attention computes nothing twice; fused attention computes its scores again.
 SMALL = {"vocab": 56, "context": 24, "width": 32, "heads": 4, "attention": "explicit"}

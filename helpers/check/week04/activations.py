@@ -7,11 +7,10 @@ Transformer Models", arXiv:2205.05198, table 2.
 import math
 from dataclasses import replace
 
-from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
-from helpers.check.week04.measured import NOT_USED, Case, measure
+from helpers.check.week04.measured import NOT_USED, Case, asked, measure
 from helpers.models.config import GPTConfig
 from helpers.plans.activation_memory import block_activations
 
@@ -47,7 +46,7 @@ def activation_bytes(fn) -> Verdict:
 
     The reference is what autograd saves in a real forward of a block.
     """
-    cases = [(title(one), one.arguments(), {"case": one, "fn": fn}) for one in cases_now()]
+    cases = [(title(one), one.arguments(), {"case": one, "fn": fn}) for one in asked(CASES)]
     return examine_here("activation_bytes", fn, cases, judge_bytes)
 
 
@@ -55,15 +54,10 @@ def title(case: Case) -> str:
     return case.title() + ", dropout" * bool(case.config.dropout)
 
 
-def cases_now() -> tuple[Case, ...]:
-    """While grading, with other numbers of sequences."""
-    return tuple(replace(one, sequences=one.sequences + hidden.shift(4)) for one in CASES)
-
-
 def judge_bytes(answer, *arguments, case: Case, fn):
     if not is_number(answer):
         raise NotRight(f"returned {answer!r}", "Return one number of bytes.")
-    right = measure(cases_now())[case].kept
+    right = measure(asked(CASES))[case].kept
     if not math.isclose(answer, right, rel_tol=CLOSE):
         config = case.config
         raise NotRight(

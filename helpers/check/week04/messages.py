@@ -1,13 +1,11 @@
 """Exercise of week 4: the bytes that a rank sends for one block, beside counted messages."""
 
 import math
-from dataclasses import replace
 
-from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
-from helpers.check.week04.measured import NOT_USED, Case, measure
+from helpers.check.week04.measured import NOT_USED, Case, asked, measure
 from helpers.models.config import GPTConfig
 
 SMALL = {"vocab": 8, "context": 16, "width": 32, "layers": 3, "heads": 4, "hidden": 104}
@@ -38,19 +36,14 @@ def message_bytes(fn) -> Verdict:
     The reference is a real forward and backward of a block. Its calls are counted, and each counts
     with the bytes that a ring sends for it.
     """
-    cases = [(one.title(), one.arguments(), {"case": one, "fn": fn}) for one in cases_now()]
+    cases = [(one.title(), one.arguments(), {"case": one, "fn": fn}) for one in asked(CASES)]
     return examine_here("message_bytes", fn, cases, judge_bytes)
-
-
-def cases_now() -> tuple[Case, ...]:
-    """While grading, with other numbers of sequences."""
-    return tuple(replace(one, sequences=one.sequences + hidden.shift(4)) for one in CASES)
 
 
 def judge_bytes(answer, *arguments, case: Case, fn):
     if not is_number(answer):
         raise NotRight(f"returned {answer!r}", "Return one number of bytes.")
-    right = measure(cases_now())[case].sent
+    right = measure(asked(CASES))[case].sent
     if not math.isclose(answer, right, rel_tol=1e-9):
         raise NotRight(
             f"{case.sequences} x {case.tokens} tokens of width {case.config.width}, "

@@ -25,10 +25,15 @@ def cache_bytes(fn) -> Verdict:
 
 
 def drawn(random):
+    sizes = (random.randint(1, 99), random.randint(1, 9999), random.choice((1, 2, 4)))
+    return "another model", (*drawn_model(random), *sizes)
+
+
+def drawn_model(random) -> tuple[int, int, int, int]:
+    """Layers, width, heads and kv_heads."""
     kv_heads, groups, head_width = (random.randint(1, 9) for _ in range(3))
     heads = kv_heads * groups
-    sizes = (random.randint(1, 99), random.randint(1, 9999), random.choice((1, 2, 4)))
-    return "another model", (random.randint(2, 99), heads * head_width, heads, kv_heads, *sizes)
+    return random.randint(2, 99), heads * head_width, heads, kv_heads
 
 
 def right_bytes(layers, width, heads, kv_heads, sequences, tokens, number_bytes) -> int:

@@ -6,7 +6,7 @@ from helpers.check import hidden
 from helpers.check.direct import examine_here
 from helpers.check.oracle import NotRight, is_number
 from helpers.check.verdict import Verdict
-from helpers.check.week09.cache_bytes import right_bytes
+from helpers.check.week09.cache_bytes import drawn_model, right_bytes
 
 # Words; parameters, bytes of each, layers, width, heads, kv_heads, tokens, bytes of a kept number.
 CASES = (
@@ -31,11 +31,9 @@ def outgrowing_batch(fn) -> Verdict:
 
 
 def drawn(random):
-    kv_heads, groups, head_width = (random.randint(1, 9) for _ in range(3))
-    heads = kv_heads * groups
-    model = (random.randint(2, 99), heads * head_width, heads, kv_heads)
     weights = (random.randint(10**6, 10**10), random.choice((1, 2, 4)))
-    return "another model", (*weights, *model, random.randint(1, 9999), random.choice((1, 2, 4)))
+    sizes = (random.randint(1, 9999), random.choice((1, 2, 4)))
+    return "another model", (*weights, *drawn_model(random), *sizes)
 
 
 def right_batch(params, param_bytes, layers, width, heads, kv_heads, tokens, number_bytes) -> int:

@@ -1,10 +1,5 @@
-"""DeepSpeed's own ZeRO, stages 0 to 3, as a Strategy: from its JSON settings.
+"""DeepSpeed's own ZeRO, stages 0 to 3, as a Strategy: from its JSON settings."""
 
-DeepSpeed flattens the parameters of each group into one tensor, and cuts that into one shard for
-each rank. Its functions `safe_get_full_…` gather a parameter's own piece, by the plain shape.
-"""
-
-import contextlib
 import copy
 from collections.abc import Mapping
 
@@ -15,6 +10,7 @@ from helpers.comm.transport import GroupTransport
 from helpers.data.batch import Batch
 from helpers.parallel.libraries.deepspeed_extension import deepspeed
 from helpers.parallel.libraries.deepspeed_settings import completed
+from helpers.parallel.libraries.deepspeed_state import DeepSpeedState
 from helpers.parallel.libraries.loss import Loss, global_loss
 from helpers.parallel.libraries.wrapped import expect
 from helpers.parallel.optimizer import OptimizerConfig, set_lr
@@ -25,7 +21,6 @@ from helpers.plans.deepspeed_config import read
 from helpers.state.first_values import first_values
 from helpers.state.placing import whole
 
-CLIPPED = "clipped gradient"  # a slot beside the optimizer's own, while full_gradients gathers it
 BOUND = 0.5  # in bf16, 8 steps of AdamW on a small model: measured 0.35
 
 
@@ -95,6 +90,9 @@ class DeepSpeedZero(Strategy):
             raise ValueError(
                 f"DeepSpeed runs stage {self.engine.zero_optimization_stage()}, not {self.stage}"
             )
+        self.state = DeepSpeedState(
+            self.library, self.engine, self.stage, self.parameters, self.data_rank, self.device
+        )
         self.clipped: dict[int, torch.Tensor] = {}
         self.watch = self.optimizer.register_step_pre_hook(self.keep)
 
@@ -112,15 +110,7 @@ class DeepSpeedZero(Strategy):
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """PyTorch's optimizer, inside DeepSpeed's for the stages 1 to 3."""
-        outer = self.engine.optimizer
-        return outer if self.stage == 0 else outer.optimizer
-
-    @property
-    def flats(self) -> list[torch.Tensor]:
-        """The tensors that the optimizer updates: this rank's shards, or in stage 0 everything."""
-        if self.stage == 3:
-            return list(self.engine.optimizer.fp32_partitioned_groups_flat)
-        return [p for group in self.optimizer.param_groups for p in group["params"]]
+        return self.state.optimizer
 
     def keep(self, optimizer, *_):
         """Copy this rank's clipped gradients: DeepSpeed frees them in the same call.
@@ -162,122 +152,14 @@ class DeepSpeedZero(Strategy):
         return global_loss(self.engine, self.engine, batch.to(self.device), self.group)
 
     def full_gradients(self):
-        trained = self.trained()
-        if self.stage == 0:
-            return {
-                n: self.clipped[id(p)].clone() for n, p in trained.items() if id(p) in self.clipped
-            }
-        for flat in self.flats:
-            self.optimizer.state[flat][CLIPPED] = self.clipped[id(flat)]
-        self.link()
-        full = {name: self.slot(p, CLIPPED) for name, p in trained.items()}
-        for flat in self.flats:
-            del self.optimizer.state[flat][CLIPPED]
-        self.link()
-        return full
+        return self.state.full_gradients(self.clipped)
 
     def full_state(self):
-        trained = self.trained()
-        with torch.no_grad():
-            model = {name: self.value(p) for name, p in self.parameters.items()}
-        kept = [slots for slots in self.optimizer.state.values() if slots]
-        if not kept:
-            return {"model": model, "optimizer": {}}
-        if self.stage == 0:
-            every = {name: self.optimizer.state[p] for name, p in trained.items()}
-            slots = {
-                name: {key: torch.as_tensor(value).clone() for key, value in own.items()}
-                for name, own in every.items()
-                if own
-            }
-            return {"model": model, "optimizer": slots}
-        self.link()
-        first = kept[0]
-        slots = {
-            name: {
-                key: self.slot(p, key) if is_slot(value) else torch.as_tensor(value).clone()
-                for key, value in first.items()
-            }
-            for name, p in trained.items()
-        }
-        return {"model": model, "optimizer": slots}
+        return self.state.full_state()
 
-    @torch.no_grad()
     def load(self, state: Mapping):
         self.clipped = {}
-        for name, p in self.parameters.items():
-            self.write(p, state["model"][name])
-        self.optimizer.state.clear()
-        saved = {n: state["optimizer"][n] for n in self.trained() if state["optimizer"].get(n)}
-        if not saved:
-            return
-        if self.stage == 0:
-            for name, slots in saved.items():
-                self.optimizer.state[self.parameters[name]] = {
-                    key: torch.as_tensor(value).clone() for key, value in slots.items()
-                }
-            return
-        for flat in self.flats:  # DeepSpeed would create the state in its first update
-            self.optimizer.state[flat] = {
-                key: torch.zeros_like(flat) if is_slot(value) else torch.as_tensor(value).clone()
-                for key, value in next(iter(saved.values())).items()
-            }
-        self.link()
-        for name, slots in saved.items():
-            for key, value in slots.items():
-                if is_slot(value):
-                    self.write(self.parameters[name], value, key)
-
-    def trained(self) -> dict[str, torch.nn.Parameter]:
-        return {name: p for name, p in self.parameters.items() if p.requires_grad}
-
-    def value(self, p: torch.nn.Parameter) -> torch.Tensor:
-        """A parameter, whole: its master copy if there is one."""
-        if self.stage and p.requires_grad:
-            return self.library.utils.safe_get_full_fp32_param(p).clone()
-        with self.gathered(p):
-            return p.detach().clone()
-
-    def slot(self, p: torch.nn.Parameter, key: str) -> torch.Tensor:
-        """One of the optimizer's tensors for a parameter, whole."""
-        return self.library.utils.safe_get_full_optimizer_state(p, key).clone()
-
-    def write(self, p: torch.nn.Parameter, value: torch.Tensor, key: str | None = None):
-        """Write a parameter and its master copy, or with a key one of the optimizer's tensors."""
-        value, utils = value.to(self.device, torch.float32), self.library.utils
-        if key is None:
-            with self.gathered(p, write=True):
-                p.copy_(value)
-        if not self.stage or not p.requires_grad:
-            return
-        if self.stage == 3:
-            own = shard_of(value, p.ds_tensor.numel(), self.data_rank)
-            if key is None:
-                utils.safe_set_local_fp32_param(p, own)
-            else:
-                utils.safe_set_local_optimizer_state(p, own, key)
-        elif key is None:
-            utils.safe_set_full_fp32_param(p, value)
-        else:
-            utils.safe_set_full_optimizer_state(p, value, key)
-
-    def gathered(self, p: torch.nn.Parameter, write: bool = False):
-        """A context in which a parameter of stage 3 is whole; rank 0's changes are kept."""
-        if self.stage < 3:
-            return contextlib.nullcontext()
-        return self.library.zero.GatheredParameters([p], modifier_rank=0 if write else None)
-
-    def link(self):
-        """Show DeepSpeed the optimizer's present tensors.
-
-        By itself it looks once: in its first update, after the first group of parameters.
-        """
-        if self.stage in (1, 2):
-            outer = self.engine.optimizer
-            for params, flat in zip(outer.bit16_groups, self.flats, strict=True):
-                self.library.utils.lazy_init_hp_params_optimizer_state(
-                    params, flat, self.optimizer.state
-                )
+        self.state.load(state)
 
     def held(self):
         parameters = list(self.parameters.values())
@@ -285,7 +167,7 @@ class DeepSpeedZero(Strategy):
             parameters = [p.ds_tensor for p in parameters]
         kinds = {
             "parameters": parameters,
-            "master copies": self.flats if self.stage else [],
+            "master copies": self.state.flats if self.stage else [],
             "gradients": [p.grad for p in self.parameters.values()]
             + [getattr(self.engine.optimizer, "grad_partitions_flat_buffer", None)],
             "optimizer": list(self.optimizer.state.values()),
@@ -301,17 +183,3 @@ class DeepSpeedZero(Strategy):
 def groups_of(optimizer: torch.optim.Optimizer) -> list[dict]:
     """The groups of parameters for an optimizer that DeepSpeed makes: which of them decay."""
     return [{k: g[k] for k in ("params", "weight_decay")} for g in optimizer.param_groups]
-
-
-def shard_of(value: torch.Tensor, size: int, rank: int) -> torch.Tensor:
-    """This rank's piece of a flattened tensor, padded with zeros."""
-    flat = value.flatten()
-    padded = torch.zeros(size * (rank + 1), dtype=flat.dtype, device=flat.device)
-    there = min(flat.numel(), padded.numel())
-    padded[:there] = flat[:there]
-    return padded[size * rank :]
-
-
-def is_slot(value) -> bool:
-    """Whether an optimizer's value has the parameter's shape; the step count does not."""
-    return isinstance(value, torch.Tensor) and value.ndim > 0

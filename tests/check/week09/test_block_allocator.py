@@ -1,11 +1,15 @@
 """The block allocator: the solution passes; each common mistake gets its own hint."""
 
+import random
+
 import pytest
 
 from helpers import check
 from helpers.check.oracle import NotRight
 from helpers.check.week09 import block_allocator as exercise
+from helpers.check.week09.block_allocator_scripts import SCRIPTS, A, F, X, drawn
 from notebooks.solutions.week09 import block_allocator
+from tests.check.asked import asked, drawn_anew
 from tests.check.week09.edited import edited
 
 COPY = "if slot and references[table[-1]] > 1:"
@@ -32,6 +36,8 @@ def test_any_free_block_may_be_taken():
         ([("references[source] -= 1", "pass")], "also where a copy takes its place"),
         ([("references[table[-1]] > 1", "references[table[-1]] > 0")], "can be written as it is"),
         ([("return tables[sequence][-1], slot, source", "return tables[sequence][-1], slot, None")],
+         "Which block must be copied into it"),
+        ([("-1], slot, source", "-1], slot, None if source is None else tables[sequence][-1]")],
          "Which block must be copied into it"),
         ([("return tables[sequence][-1], slot,", "return (source or tables[sequence][-1]), slot,")],
          "after a copy, the new one"),
@@ -92,8 +98,21 @@ def test_the_stub_and_an_error():
 
 def test_a_function_that_ends_the_operations_does_not_pass():
     """In a sandbox it runs beside the operations, and could stop them after a right one."""
-    blocks, script = exercise.SCRIPTS["one sequence grows and is freed"]
+    blocks, script = SCRIPTS["one sequence grows and is freed"]
     records = exercise.play(block_allocator, blocks, script)
     for kept in ([], records[:1]):
         with pytest.raises(NotRight, match="the operations ended after"):
             exercise.judge(kept, blocks, script)
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.block_allocator, block_allocator))
+
+
+def test_what_grading_draws_can_be_played():
+    kinds = set()
+    for secret in range(50):
+        _, (blocks, script) = drawn(random.Random(secret))
+        exercise.judge(exercise.play(block_allocator, blocks, script), blocks, script)
+        kinds.update(operation[0] for operation in script)
+    assert kinds == {A, F, X}

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from contextlib import contextmanager
 
 import pytest
 
@@ -21,38 +22,26 @@ def test_held_back_and_delivered_at_the_end():
     assert done
 
 
-def test_let_through_where_allowed_but_once():
-    cleared = []
-
-    def call():
-        with Interrupts() as interrupts:
-            try:
-                with interrupts.allowed():
-                    interrupt()
-                    cleared.append("not reached")
-            finally:
-                interrupt()
-                cleared.append("cleared up")
-
-    with pytest.raises(KeyboardInterrupt):
-        call()
-    assert cleared == ["cleared up"]
+@contextmanager
+def cleanup(done):
+    """At the end, clear up in spite of another interrupt."""
+    try:
+        yield
+    finally:
+        interrupt()
+        done.append("cleared up")
 
 
-def test_the_second_does_not_end_a_cleanup_that_is_allowed():
-    cleared = []
-
-    def call():
-        with Interrupts() as interrupts, interrupts.allowed():
-            try:
-                interrupt()
-            finally:
-                interrupt()
-                cleared.append("cleared up")
-
-    with pytest.raises(KeyboardInterrupt):
-        call()
-    assert cleared == ["cleared up"]
+@pytest.mark.parametrize("also", [False, True], ids=["before the cleanup", "in the cleanup too"])
+def test_let_through_where_allowed_but_once(also):
+    done = []
+    with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:  # noqa: PT012
+        blocks = [cleanup(done), interrupts.allowed()]
+        outer, inner = reversed(blocks) if also else blocks
+        with outer, inner:
+            interrupt()
+            done.append("not reached")
+    assert done == ["cleared up"]
 
 
 def test_one_from_before_ends_the_wait():
