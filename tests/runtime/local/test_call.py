@@ -16,6 +16,8 @@ from helpers.runtime.launch import launch
 from helpers.runtime.local import call
 from helpers.runtime.local.channel import Channel
 from helpers.runtime.local.processes import RankProcess
+from helpers.runtime.payload import Parcel, pack
+from helpers.runtime.private import anonymous_file
 
 
 def test_all_that_ranks_say_is_heard(capsys):
@@ -214,6 +216,16 @@ def test_prints_and_messages_are_signs_of_life(alone):
         alone.hear(5)
         assert alone.last_sign > 0
         assert alone.looks.due > 0
+
+
+def test_the_file_of_a_large_result_is_closed_also_if_it_cannot_be_read(alone):
+    parcels = pack(torch.zeros(100_000)), Parcel(None, [8, 8], anonymous_file())
+    for rank, parcel in enumerate(parcels):
+        alone.take_result(rank, parcel)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(parcel.fd)
+    assert alone.results.keys() == {0}
+    assert alone.failures[1].verb == "returned a value that the notebook cannot rebuild:"
 
 
 def test_what_was_printed_before_the_last_answer_is_shown(alone, capsys):
