@@ -287,7 +287,10 @@ def bare(monkeypatch):
 
     def reap():
         one.ending |= next(rounds, None) is None
-        if all(child.poll() is not None for child in children):
+        for child in children:
+            if child.poll() is not None:
+                ranks.rank_of.pop(child.pid, None)
+        if not ranks.rank_of:
             one.clusters = []
 
     one.reap = reap
