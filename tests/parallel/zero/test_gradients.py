@@ -1,6 +1,7 @@
 """Gradients of several micro-batches: which are there, and in which dtype they are added."""
 
 import contextlib
+import threading
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -9,6 +10,7 @@ import torch
 
 from helpers.comm.direct import DirectTransport
 from helpers.comm.mesh import Layout, make_mesh
+from helpers.comm.transport import SharedTransport
 from helpers.data.batch import random_batch
 from helpers.parallel.recipe import Recipe, plain
 from helpers.parallel.zero.film import filming
@@ -189,6 +191,20 @@ def running(worker, owners):
         trainer.step(random_batch(worker.rank, 2, 8, ODD.vocab))
         found.append((trainer.owner.transport.most, trainer.owner.transport.running))
     return found
+
+
+def closed(worker, owners):
+    torch.set_num_threads(1)
+    mesh, threads = make_mesh(Layout(dp=worker.world_size)), threading.active_count()
+    for owner in owners:
+        trainer = Recipe(owner=partial(owner, transport=SharedTransport))(ODD, 0, mesh)
+        trainer.step(random_batch(worker.rank, 2, 8, ODD.vocab))
+        trainer.close()
+    return threading.active_count() - threads
+
+
+def test_a_closed_owner_leaves_no_thread_behind():
+    assert list(launch(closed, 2, device="cpu", owners=[Zero1, Zero2, Zero3])) == [0, 0]
 
 
 def test_few_rows_are_sent_at_one_time():
