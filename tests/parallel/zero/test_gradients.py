@@ -51,7 +51,7 @@ def test_micro_batches_are_added_in_the_wide_dtype():
 class Alone:
     """The memory of a transport of two ranks. It sends nothing."""
 
-    size, rank = 2, 0
+    size, rank, lasting = 2, 0, False
 
     def empty(self, numel, dtype, device):
         return torch.empty(numel, dtype=dtype, device=device)
@@ -66,6 +66,17 @@ def test_micro_batches_add_up_in_the_row_itself():
         kept.take("p")
         assert p.grad.data_ptr() == kept.whole.data_ptr()
     assert kept.whole.tolist() == [4, 4, 4, 0]  # the padding adds nothing
+
+
+def test_a_step_that_failed_keeps_no_memory():
+    """It had filled a row, and did not send it."""
+    p = torch.nn.Parameter(torch.ones(3))
+    freed = Freed(Row({"p": 3}, 2), {"p": p}, Alone(), Pool(Alone(), 4), torch.float32)
+    p.grad = torch.ones(3)
+    freed.take("p")
+    assert [buffer.numel() for buffer in freed.buffers] == [4]
+    freed.begin()
+    assert not freed.buffers
 
 
 def sometimes(config, seed, seat, dtype):
