@@ -376,6 +376,22 @@ def test_quick_maps_a_file_to_its_tests(quick, path, tests):
     assert quick.find_tests(path) == tests
 
 
+@pytest.mark.parametrize("codes", [(0, 0, 0), (0, 1, 0), (0, 0, 5)])
+def test_quick_runs_lint_and_the_tests_of_what_changed(quick, monkeypatch, capsys, codes):
+    left, lines, paths = list(codes), [], ["helpers/comm/mesh.py", "tests/conftest.py"]
+    monkeypatch.setattr(quick, "changed", {"abc": paths, "HEAD": []}.get)
+    monkeypatch.setattr(
+        quick.subprocess, "call", lambda line, cwd: lines.append(line[1:]) or left.pop(0)
+    )
+    assert quick.main("abc") == any(codes)
+    lint = [["-m", "ruff", "check"], ["-m", "ruff", "format", "--check"]]
+    assert lines == [*lint, [".ci/suite.py", "tests/comm/test_mesh.py", *quick.ALWAYS]]
+    assert "tests/conftest.py matters to every test" in capsys.readouterr().out
+    left, lines[:] = [0, 0], []
+    assert quick.main() == 0
+    assert lines == lint
+
+
 def test_quick_asks_who_takes_a_fixture(quick):
     found = quick.find_tests("tests/scaling/conftest.py")
     assert "tests/scaling/test_chinchilla.py" in found
