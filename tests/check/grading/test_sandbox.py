@@ -223,7 +223,9 @@ def test_without_bubblewrap(monkeypatch):
     with pytest.raises(NotStarted, match="no sandbox"):
         Sandbox()
     with Sandbox(trusted=True) as shut:
-        assert ask(shut, "return 3") == 3
+        assert ask(shut, "open('x', 'w').close()\nreturn 3") == 3
+        assert os.listdir(shut.folder.name) == ["x"]
+    assert not os.path.exists(shut.folder.name)
 
 
 def test_why_there_is_no_sandbox(monkeypatch, tmp_path):
