@@ -12,6 +12,7 @@ from helpers.models.caches.preallocated import Preallocated
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import kept_by
 from notebooks.solutions import week09
+from tests.check.asked import asked, drawn_anew
 
 
 def changed(change):
@@ -98,3 +99,7 @@ def test_models_that_grading_draws_differ_and_can_be():
     assert len(drawn) > 40
     for _, width, heads, kv_heads in drawn:
         assert width % heads == heads % kv_heads == 0
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.cache_bytes, week09.cache_bytes))
