@@ -11,6 +11,7 @@ from helpers.models.caches.preallocated import Preallocated
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import kept_by
 from notebooks.solutions import week09
+from tests.check.asked import asked, drawn_anew
 
 
 def changed(change):
@@ -90,3 +91,7 @@ def test_a_stub_is_told_apart():
 
 def test_an_exact_float_is_fine():
     assert check.cache_bytes(changed(lambda b, n: float(b)))
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.cache_bytes, week09.cache_bytes))

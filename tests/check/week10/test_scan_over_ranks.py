@@ -7,6 +7,7 @@ import torch.distributed as dist
 from helpers import check
 from helpers.check.week10.scan_over_ranks import HINTS, PARTS, Reference, inputs, scanned
 from notebooks.solutions import week10
+from tests.check.asked import drawn_anew
 
 pytestmark = pytest.mark.usefixtures("shared_ranks")
 
@@ -142,3 +143,7 @@ def test_a_message_that_nobody_receives_is_told(monkeypatch):
     verdict = check.scan_over_ranks(waits_for_the_next)
     assert verdict.status == "wrong"
     assert verdict.hint
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: inputs((2, 1)))

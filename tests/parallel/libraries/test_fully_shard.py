@@ -73,7 +73,8 @@ def beside_one_process(worker, cases):
         one = Single(each.config, 0, **given)
         given["micro_batches"] = each.micro_batches
         ours = each.strategy(each.config, 0, mesh, **given)
-        far = []
+        start, far = ours.full_state(), []
+        assert start["optimizer"] == {}
         for k in range(3):
             if k == 2:
                 state = ours.full_state()
@@ -83,10 +84,18 @@ def beside_one_process(worker, cases):
                 ours.load(state)
             batch = random_batch(k, each.sequences, each.config.context, 33, ignored=0.1)
             batch = replace(batch, step=k)
-            a, b = ours.step(batch.shard(ours.data_rank, ours.data_size)), one.step(batch)
+            lr = 0.01 if k == 1 else None
+            a = ours.step(batch.shard(ours.data_rank, ours.data_size), lr=lr)
+            b = one.step(batch, lr=lr)
             far += [abs(float(a.loss - b.loss)), abs(float(a.grad_norm - b.grad_norm))]
         far.append(apart(ours.full_gradients(), one.full_gradients()))
         far.append(apart(ours.full_state()["model"], one.full_state()["model"]))
+        loss, count = ours.evaluate(batch.shard(ours.data_rank, ours.data_size))
+        far.append(abs(loss - one.evaluate(batch)[0]) / count)
+        ours.load(start)
+        again = ours.full_state()
+        far.append(apart(again["model"], start["model"]))
+        assert again["optimizer"] == {}
         found[name] = max(far)
         worker.log(case=name)  # a sign of life on a busy machine
     return found

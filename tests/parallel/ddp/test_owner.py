@@ -1,0 +1,42 @@
+"""The owner of replicas: what it says of low-precision messages, and what it leaves behind."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.data.batch import random_batch
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.ddp.bucketed import BucketedDDP
+from helpers.parallel.ddp.naive import NaiveDDP
+from helpers.parallel.ddp.overlapped import DDP
+from helpers.parallel.ddp.owner import Replicated
+from helpers.parallel.recipe import Recipe
+from helpers.runtime.launch import launch
+
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+TINY = GPTConfig(vocab=16, context=4, width=8, layers=1, heads=2)
+
+
+def trained(worker, **options):
+    """(lossy, bound) of a strategy that made a step; its model can be wrapped again."""
+    mesh = make_mesh(Layout(dp=worker.world_size))
+    trainer = Recipe(owner=partial(Replicated, **options))(TINY, 0, mesh)
+    trainer.step(random_batch(worker.rank, 2, 4, 16))
+    trainer.close()
+    DDP(trainer.model).close()
+    return trainer.lossy, trainer.bound
+
+
+@pytest.mark.parametrize("replica", [NaiveDDP, BucketedDDP, DDP])
+def test_a_closed_strategy_leaves_a_model_that_can_be_wrapped_again(replica):
+    assert list(launch(trained, 2, device="cpu", replica=replica)) == [("", 0.0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("dtype", "said"),
+    [(torch.bfloat16, ("gradients are sent as torch.bfloat16", 0.1)), (torch.float32, ("", 0.0))],
+)
+def test_gradients_that_are_sent_in_fewer_bits_are_lossy(dtype, said):
+    assert list(launch(trained, 2, device="cpu", message_dtype=dtype)) == [said] * 2
