@@ -310,16 +310,20 @@ def past_c10d(worker):
     with ledger() as log:
         torch.ops.symm_mem.one_shot_all_reduce(x, "sum", name)
         torch.ops._dtensor.shard_dim_alltoall(x, 0, 0, name)
+        torch.ops._c10d_functional.reduce_scatter_tensor(x, "sum", 2, name)
+        torch.ops._c10d_functional.broadcast(torch.ones(6), 1, name)
     batch = torch.ops._c10d_functional.batch_p2p_ops.default
     both = ["isend", "irecv"], [1, 1], [0, 0], [torch.ones(6), torch.ones(3)], name
     return log.entries + [entry for entry, _ in calls(batch, both, {})]
 
 
 def test_dtensors_and_symmetric_memorys_own_operators_are_entered_as_unknown():
-    for found in launch(past_c10d, 2, device="cpu"):
+    for rank, found in enumerate(launch(past_c10d, 2, device="cpu")):
         assert [(e.call, e.payload, e.wire, e.ranks) for e in found] == [
             ("symm_mem::one_shot_all_reduce", 24, None, 2),
             ("_dtensor::shard_dim_alltoall", 24, None, 2),
+            ("reduce_scatter", 24, None, 2),  # no backend for tensors without data
+            ("broadcast", 24, 24.0 * rank, 2),  # from rank 1
             ("send", 24, 24.0, 2),
             ("recv", 12, 0.0, 2),
         ]
