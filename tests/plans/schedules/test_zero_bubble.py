@@ -59,6 +59,14 @@ def test_zb_v(p, m, unit):
         assert found.idle == (p - 1) * unit
 
 
+@pytest.mark.parametrize(("p", "m"), [(2, 1), (3, 3), (4, 5), (8, 10)])
+def test_zb_v_with_few_micro_batches_is_that_of_many_without_the_others(p, m):
+    """As PyTorch makes it: `test_torch` has the comparison."""
+    many = zero_bubble_v(p, 2 * p - 1).orders
+    kept = tuple(tuple(action for action in order if action.micro < m) for order in many)
+    assert zero_bubble_v(p, m).orders == kept
+
+
 @pytest.mark.parametrize("make", [zero_bubble_h1, zero_bubble_v])
 @pytest.mark.parametrize("sizes", [(0, 1), (1, 0), (-1, 3)])
 def test_sizes_below_one(make, sizes):
