@@ -1,7 +1,7 @@
 """The zero-bubble schedules: their orders, and their paper's bubble and memory."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.plans.schedules import (
@@ -15,19 +15,7 @@ from helpers.plans.schedules import (
     zero_bubble_h1,
     zero_bubble_v,
 )
-
-ranks = st.integers(1, 8)
-micros = st.integers(1, 20)
-length = st.integers(1, 9)
-quick = settings(max_examples=60, deadline=None)
-
-
-def grid(schedule):
-    return [" ".join(f"{a.kind}{a.micro}" for a in order) for order in schedule.orders]
-
-
-def idle(schedule, costs):
-    return bubble(timeline(check(schedule), costs)).idle
+from tests.plans.schedules.small import grid, idle, length, micros, quick, ranks
 
 
 def test_the_orders_as_the_paper_draws_them():
