@@ -227,12 +227,14 @@ def test_without_bubblewrap(monkeypatch):
     with pytest.raises(NotStarted, match="no sandbox"):
         Sandbox()
     with Sandbox(trusted=True) as shut:
-        assert ask(shut, "return 3") == 3
+        assert ask(shut, "open('x', 'w').close()\nreturn 3") == 3
+        assert os.listdir(shut.folder.name) == ["x"]
         child = ask(shut, "import subprocess\nreturn subprocess.Popen(['sleep', '60']).pid")
         family = [psutil.Process(child)]
     assert psutil.wait_procs(family, timeout=10)[1] == []
     assert shut.process.stdin.closed
     assert shut.process.stdout.closed
+    assert not os.path.exists(shut.folder.name)
 
 
 def test_why_there_is_no_sandbox(monkeypatch, tmp_path):

@@ -240,6 +240,10 @@ def buckets(
     return solve
 
 
+def late_where_buckets_are_large(worker, model, bucket_bytes):
+    return buckets(late=bucket_bytes == 400)(worker, model, bucket_bytes)
+
+
 def one_message_each(worker, model, bucket_bytes):
     return buckets()(worker, model, 1)
 
@@ -265,7 +269,7 @@ def no_function(worker, model, bucket_bytes):
         (buckets(overlap=False), "while the backward computes"),
         (buckets(count="numel"), "Count bytes"),
         (buckets(stop=True), "stood still"),
-        (buckets(late=True), "waited for the very last gradient"),
+        (late_where_buckets_are_large, "waited for the very last gradient"),
         (buckets(stray=True), "When may you read its buffer"),
         (buckets(hook="gradient"), ".grad"),
         (one_message_each, "latency"),

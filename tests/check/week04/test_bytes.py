@@ -312,5 +312,5 @@ def test_the_messages_of_a_block_are_four_all_reduces():
 
 
 def test_grading_draws_other_inputs():
-    assert drawn_anew(lambda: messages.cases_now())
-    assert drawn_anew(lambda: activations.cases_now())
+    assert drawn_anew(lambda: measured.asked(messages.CASES))
+    assert drawn_anew(lambda: measured.asked(activations.CASES))

@@ -136,6 +136,7 @@ TRUE = {0: constant(2), 1: constant(2), 2: lambda m: m + 1, 3: lambda m: 3 * m}
         (collectives(TRUE | {3: lambda m: m + 2}), "How often are they gathered in a step"),
         (collectives(TRUE | {3: lambda m: 3 * m + 1}), "Write down the collectives"),
         (lambda *_: "many", "Return one number"),
+        (lambda *given: 0.995 * formula(*given), "Write down the collectives"),
         (lambda *_: 12, "Write down the collectives"),
     ],
 )  # fmt: skip

@@ -3,46 +3,25 @@
 Absolute tolerance in float64: 1e-12, as for our own strategies.
 """
 
-from dataclasses import replace
-
 import pytest
 
-from helpers.models.gpt import GPTConfig
 from helpers.parallel.ddp.strategy import DataParallel
 from helpers.parallel.libraries.torch_ddp import TorchDataParallel
-from helpers.parallel.optimizer import OptimizerConfig
-from helpers.training.twin import compare
-
-TINY = GPTConfig(vocab=32, context=8, width=16, layers=2, heads=2)
+from tests.parallel.libraries.by_the_step import CASES, SGD, ByTheStep, twin
 
 
-def twin(strategy, **changes):
-    return compare(strategy, **{"config": TINY, "steps": 5, "device": "cpu", **changes})
+class OneRate(ByTheStep, TorchDataParallel):
+    pass
 
 
-class ByTheStep(TorchDataParallel):
-    """Its rule has another learning rate: each step gets the twin's rate as an argument."""
-
-    def __init__(self, *arguments, optimizer, **options):
-        self.rate = optimizer.lr
-        super().__init__(*arguments, optimizer=replace(optimizer, lr=9.0), **options)
-
-    def step(self, batch, lr=None):
-        return super().step(batch, lr=self.rate)
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_the_same_as_one_process(changes):
+    comparison = twin(TorchDataParallel, **changes)
+    assert comparison, comparison
 
 
-@pytest.mark.parametrize(
-    ("strategy", "changes"),
-    [
-        (TorchDataParallel, {"workers": 2}),
-        (TorchDataParallel, {"workers": 3, "micro_batches": 2, "sequences": 7}),
-        (TorchDataParallel, {"workers": 4, "sequences": 3}),  # rank 3 has no data
-        (ByTheStep, {"workers": 2, "optimizer": OptimizerConfig(rule="sgd", lr=0.1, clip=None)}),
-    ],
-    ids=["two", "three", "an empty rank", "sgd"],
-)
-def test_the_same_as_one_process(strategy, changes):
-    comparison = twin(strategy, **changes)
+def test_a_step_s_own_rate():
+    comparison = twin(OneRate, **SGD)
     assert comparison, comparison
 
 

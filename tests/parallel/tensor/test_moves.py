@@ -1,23 +1,10 @@
 """Operations that move dims or cut them up: where the cut dim is afterwards."""
 
 import pytest
-import torch
 from torch.nn import functional
 
-from helpers.parallel.tensor.call import PARTIAL, WHOLE, PlacementError
-from helpers.parallel.tensor.checker import Log, place
-
-LOG = Log()
-B, T, D, F = 2, 4, 6, 8
-
-
-def tensor(*shape, at=WHOLE):
-    return place(torch.randn(*shape), at, LOG)
-
-
-def x(at=WHOLE):
-    return tensor(B, T, D, at=at)
-
+from helpers.parallel.tensor.call import PARTIAL, PlacementError
+from tests.parallel.tensor.placed import B, D, F, T, tensor, x
 
 WRONG = {
     "heads and widths in the wrong order": (

@@ -8,19 +8,7 @@ from torch.nn import functional
 
 from helpers.comm.regions import copy_to, gather_from, reduce_from, reduce_scatter_to
 from helpers.parallel.tensor.call import PARTIAL, WHOLE, PlacementError
-from helpers.parallel.tensor.checker import Log, place
-
-LOG = Log()
-B, T, D, F = 2, 4, 6, 8
-
-
-def tensor(*shape, at=WHOLE):
-    return place(torch.randn(*shape), at, LOG)
-
-
-def x(at=WHOLE):
-    return tensor(B, T, D, at=at)
-
+from tests.parallel.tensor.placed import B, D, F, T, tensor, x
 
 UP, DOWN = partial(tensor, F, D, at=0), partial(tensor, D, F, at=1)
 

@@ -1,14 +1,12 @@
 """The schedules with one stage a rank: their orders, and their papers' bubble and memory."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 from helpers.plans.schedules import (
     Costs,
     ScheduleError,
     bubble,
-    check,
     gpipe,
     in_flight,
     naive,
@@ -17,19 +15,7 @@ from helpers.plans.schedules import (
     over_total,
     timeline,
 )
-
-ranks = st.integers(1, 8)
-micros = st.integers(1, 20)
-length = st.integers(1, 9)
-quick = settings(max_examples=60, deadline=None)
-
-
-def grid(schedule):
-    return [" ".join(f"{a.kind}{a.micro}" for a in order) for order in schedule.orders]
-
-
-def idle(schedule, costs):
-    return bubble(timeline(check(schedule), costs)).idle
+from tests.plans.schedules.small import grid, idle, length, micros, quick, ranks
 
 
 def test_the_orders_as_the_papers_draw_them():

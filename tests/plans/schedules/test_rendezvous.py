@@ -1,10 +1,13 @@
 """Which schedules deadlock if a send waits for its receive."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.plans.schedules import (
+    RECEIVE,
     SEND,
     Message,
     gpipe,
@@ -15,6 +18,7 @@ from helpers.plans.schedules import (
     zero_bubble_h1,
     zero_bubble_v,
 )
+from helpers.plans.schedules.rendezvous import waiting
 
 sizes = {"p": st.integers(1, 5), "m": st.integers(1, 7)}
 
@@ -32,6 +36,12 @@ def test_which_schedules_deadlock_with_rendezvous_sends(p, m):
     assert bool(stuck(zero_bubble_v(p, m), "fused")) == (p > 1 and m > 1)
     assert bool(stuck(interleaved(p, p * m, 2))) == (p > 1)
     assert bool(stuck(interleaved(p, p * m, 2), "fused")) == (p > 1 and m > 1)
+
+
+def test_a_receive_is_met_by_its_own_sender_alone():
+    send, other = Message(SEND, 0, 1, 0, 1), Message(RECEIVE, 0, 1, 0, 2)
+    assert waiting([[[send]], [[replace(other, peer=0)]], []]) == {}
+    assert waiting([[[send]], [[other]], []]) == {0: (send,), 1: (other,)}
 
 
 def test_the_deadlock_of_1f1b_is_the_one_that_megatron_fuses():

@@ -1,7 +1,7 @@
 """The zero-bubble schedules: their orders, and their paper's bubble and memory."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.plans.schedules import (
@@ -15,19 +15,7 @@ from helpers.plans.schedules import (
     zero_bubble_h1,
     zero_bubble_v,
 )
-
-ranks = st.integers(1, 8)
-micros = st.integers(1, 20)
-length = st.integers(1, 9)
-quick = settings(max_examples=60, deadline=None)
-
-
-def grid(schedule):
-    return [" ".join(f"{a.kind}{a.micro}" for a in order) for order in schedule.orders]
-
-
-def idle(schedule, costs):
-    return bubble(timeline(check(schedule), costs)).idle
+from tests.plans.schedules.small import grid, idle, length, micros, quick, ranks
 
 
 def test_the_orders_as_the_paper_draws_them():
@@ -69,6 +57,14 @@ def test_zb_v(p, m, unit):
         # Zero within each rank's span; the ranks begin one stage after another.
         assert found.in_span == 0
         assert found.idle == (p - 1) * unit
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 1), (3, 3), (4, 5), (8, 10)])
+def test_zb_v_with_few_micro_batches_is_that_of_many_without_the_others(p, m):
+    """As PyTorch makes it: `test_torch` has the comparison."""
+    many = zero_bubble_v(p, 2 * p - 1).orders
+    kept = tuple(tuple(action for action in order if action.micro < m) for order in many)
+    assert zero_bubble_v(p, m).orders == kept
 
 
 @pytest.mark.parametrize("make", [zero_bubble_h1, zero_bubble_v])
