@@ -20,6 +20,7 @@ from helpers.runtime.payload import pack
 
 
 def test_environment_folder_and_path_reach_the_ranks(tmp_path, monkeypatch):
+    launch(lambda worker: None, workers=1)  # the server has the variables of before
     monkeypatch.setenv("A_STUDENTS_VARIABLE", "x y")
     monkeypatch.setenv("RANK", "9")  # each rank has its own
     monkeypatch.delenv("HOME", raising=False)
