@@ -30,7 +30,7 @@ OTHERS = {
     ".ci/slides": ["tests/notebooks/test_slides.py", "tests/browser/test_slides.py"],
     ".ci/notebooks.py": ["tests/notebooks/test_tool.py"],
     ".ci/course.py": [
-        "tests/notebooks/test_tool.py",
+        "tests/notebooks/test_course.py",
         "tests/notebooks/test_student.py",
         "tests/notebooks/test_slides.py",
     ],

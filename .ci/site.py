@@ -77,7 +77,6 @@ def page(path: Path) -> str:
         cell["metadata"].pop("slideshow", None)
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
-            data.pop("text/latex", None)
             about = output.get("metadata", {}).get("image/png", {})
             if "image/png" in data and about:  # MyST-NB would drop what is known about a picture
                 output["data"] = {"text/html": picture(data["image/png"], about)}

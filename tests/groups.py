@@ -5,6 +5,11 @@ seconds to make: one of their own, or of a conftest.py above. Such a file runs i
 order. Every other test may run in any process, at any time.
 
 This replaces xdist's own marks, `xdist_group`: under pytest 9.2, xdist 3.8 does not see them.
+
+Each process collects all tests, and begins with other files than the others: pytest rewrites the
+asserts of a file at its first import, which takes half the time of collecting. So each file is
+rewritten once, and not by every process at the same moment.
+
 Loaded by `-p tests.groups` in pyproject.toml, because a conftest.py in tests/ does not cover the
 notebooks.
 """
@@ -29,6 +34,28 @@ def pytest_xdist_make_scheduler(config, log):
             return file if stays_together(config.rootpath / file) else nodeid
 
     return Groups(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session):
+    """Let each process of xdist begin to collect at another place."""
+    process = getattr(session.config, "workerinput", None)
+    if process is None:
+        return
+    tests, files = session.config.rootpath / "tests", []
+    for argument in session.config.args:
+        every = Path(argument).resolve() == tests
+        files += map(str, sorted(tests.rglob("test_*.py"))) if every else [argument]
+    number, of = int(process["workerid"].removeprefix("gw")), process["workercount"]
+    begin = number * len(files) // of
+    session.config.args[:] = files[begin:] + files[:begin]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(session, items):
+    """Bring the files back into one order: xdist demands the same of each process."""
+    if hasattr(session.config, "workerinput"):
+        items.sort(key=lambda item: item.nodeid.split("::")[0])
 
 
 @cache

@@ -47,6 +47,20 @@ def test_what_a_library_declares(tool, fields, expected):
     assert tool.licence(metadata(**fields)) == expected
 
 
+class Found:
+    def __init__(self, name, version, declared):
+        self.metadata, self.version = metadata(Name=name, License=declared), version
+
+
+def test_the_table_has_a_row_for_each_library(tool, monkeypatch):
+    """Versions without the build, licences without a bar, rows by name."""
+    here = [Found("torch", "2.9.0+cpu", "BSD-3"), Found("Alpha", "1.0", "MIT | BSD")]
+    here += [Found("training_at_scale", "0.1", "MIT"), Found("pip", "25", "MIT")]
+    monkeypatch.setattr(tool, "distributions", lambda: here)
+    rows = ["| Alpha | 1.0 | MIT / BSD |\n", "| torch | 2.9.0 | BSD-3 |\n"]
+    assert tool.table() == tool.HEAD + "".join(rows)
+
+
 def test_every_pinned_library_is_in_the_table_with_its_version():
     rows = {canonicalize_name(name): version for name, version, _ in ROWS}
     assert {name: rows.get(name) for name in pins()} == {n: str(v) for n, v in pins().items()}

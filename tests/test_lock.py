@@ -1,5 +1,6 @@
 """The lock: what it names, for whom, and what `make setup` does with it."""
 
+import itertools
 import os
 import platform
 import re
@@ -205,6 +206,35 @@ def test_an_old_or_other_c_library_has_no_files(lock, monkeypatch, libc, why):
     monkeypatch.setattr(lock.platform, "libc_ver", lambda: libc)
     text = LOCK.replace("3.11", f"3.{sys.version_info.minor}")
     assert lock.uncovered(text) == why
+
+
+def test_what_is_wanted_has_no_build_and_none_that_comes_after_it(lock):
+    names = {lock.name_of(line) for line in lock.wanted()}
+    assert {"hatchling", "editables", "torch", "numpy"} <= names
+    assert not names & set(AFTER_TORCH)
+
+
+def test_a_system_s_pythons_end_where_a_library_has_no_file(lock, monkeypatch, tmp_path):
+    def uv(folder, *arguments, quiet):
+        given = dict(itertools.pairwise(arguments))
+        place = given["--python-platform"], given["--python-version"]
+        if place[1] == "3.13" or place == (lock.SYSTEMS["darwin-x86_64"], "3.11"):
+            raise subprocess.CalledProcessError(1, "uv")
+
+    monkeypatch.setattr(lock, "uv", uv)
+    systems = list(lock.SYSTEMS)[:3]
+    assert lock.supported(tmp_path) == "".join(f"#   {name}: 3.11 3.12\n" for name in systems)
+
+
+def test_when_uv_fails_the_lock_stays(lock, monkeypatch, tmp_path):
+    def uv(*_, **__):
+        raise subprocess.CalledProcessError(3, "uv")
+
+    monkeypatch.setattr(lock, "uv", uv)
+    monkeypatch.setattr(lock, "LOCK", tmp_path / "lock.txt")
+    (tmp_path / "lock.txt").write_text(LOCK)
+    assert lock.main([]) == 3
+    assert (tmp_path / "lock.txt").read_text() == LOCK
 
 
 def test_what_a_build_of_torch_requires_is_taken_out(lock):

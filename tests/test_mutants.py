@@ -9,6 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -104,10 +105,13 @@ def test_a_mistake_in_a_copy_is_found_and_another_survives(mutants, tmp_path, mo
         subprocess.run(["git", *line], cwd=root, check=True)
     monkeypatch.setattr(mutants, "ROOT", root)
     monkeypatch.setattr(mutants, "PYTHON", Path(sys.executable))
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # ten times as fast, six times
 
+    hangs = []
+
     def two(path, source):
-        changes = (("return -x", "return x"), ("x > 9", "x >= 9"))
+        changes = [*(hangs or [("return -x", "return x")]), ("x > 9", "x >= 9")]
         return [mutants.compared(path, source, source.replace(*change)) for change in changes]
 
     monkeypatch.setattr(mutants, "mutants", two)
@@ -117,8 +121,42 @@ def test_a_mistake_in_a_copy_is_found_and_another_survives(mutants, tmp_path, mo
     assert [m.after for m in survived] == ["if x >= 9:"]
     assert "1 of 2 found" in capsys.readouterr().out
     assert (tree / "helpers" / "clip.py").read_text() == source  # the copy is mended again
+    # one that is known to change nothing, and one that makes the test hang: found, too
     known = {("helpers/clip.py", "if x > 9:", "if x >= 9:")}
+    hangs[:] = [("return -x", "return [-x, __import__('time').sleep(30)][0]")]
+    monkeypatch.setattr(mutants, "PATIENCE", 0)
+    monkeypatch.setattr(mutants, "START", 0.5)
     assert mutants.judge("helpers/clip.py", 0, 0, known, tree) == []
+    assert not list(tree.rglob("*.pyc"))  # one of the same second and size would hide a mistake
     (tree / "tests" / "test_clip.py").write_text("def test():\n    assert False\n")
     with pytest.raises(SystemExit, match="fail without any mistake"):
         mutants.judge("helpers/clip.py", 0, 0, known, tree)
+
+
+def test_tests_that_hang_are_ended_with_all_that_they_started(mutants, tmp_path, monkeypatch):
+    program, sleep = tmp_path / "python", ["sleep", "31.41"]
+    program.write_text("#!/bin/sh\nsleep 31.41 &\nsleep 31.41\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(mutants, "PYTHON", program)
+    passed, seconds = mutants.run([], tmp_path, timeout=0.3)
+    assert not passed
+    assert seconds < 20
+    assert not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == sleep]
+
+
+@pytest.mark.parametrize("survive", [0, 1])
+def test_a_survivor_is_an_error(mutants, monkeypatch, capsys, survive):
+    asked = []
+
+    def judge(path, most, seed, known, tree):
+        asked.append((path, most, seed))
+        return survive * [mutants.Mutant(path, 3, "a > b", "a >= b", "")]
+
+    monkeypatch.setattr(mutants, "judge", judge)
+    monkeypatch.setattr(mutants, "copy_of", lambda root, to: None)
+    files = ["helpers/comm/mesh.py", "helpers/comm/__init__.py", "helpers/comm/ledger.py"]
+    monkeypatch.setattr(sys, "argv", ["mutants.py", "--most", "3", "--seed", "5", *files])
+    assert mutants.main() == survive
+    assert asked == [(files[0], 3, 5), (files[2], 3, 5)]
+    listed = "helpers/comm/ledger.py:3\n    - a > b\n    + a >= b"
+    assert (listed in capsys.readouterr().out) == survive

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MIXED = """
 import os, pytest, signal
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+with open(f"collected-{WORKER}", "a") as file: file.write("mixed ")
 @pytest.fixture
 def broken():
     yield
@@ -34,7 +35,9 @@ def test_alone(): assert WORKER is None
 def test_ends_badly(broken): pass
 """
 COSTLY = """
-import pathlib, pytest, time
+import os, pathlib, pytest, time
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+with open(f"collected-{WORKER}", "a") as file: file.write("costly ")
 @pytest.fixture(scope="module")
 def shared():
     with open("made", "a") as file: file.write("once ")
@@ -88,7 +91,10 @@ def start(project, *arguments):
 
 
 def test_two_runs_and_their_sum(project):
-    """Groups too: a costly fixture runs once, and a notebook's cells keep their order."""
+    """Groups too: a costly fixture runs once, and a notebook's cells keep their order.
+
+    Not all processes begin to collect with the same file.
+    """
     (project / "tests" / "test_mixed.py").write_text(MIXED)
     (project / "tests" / "test_costly.py").write_text(COSTLY)
     for name in ("one", "two", "three"):
@@ -100,6 +106,8 @@ def test_two_runs_and_their_sum(project):
     assert out.splitlines()[-1] == "41 passed, 2 failed, 1 skipped", out
     assert process.returncode == 1
     assert (project / "made").read_text() == "once "
+    begun = {path.read_text().split()[0] for path in project.glob("collected-gw*")}
+    assert begun == {"costly", "mixed"}
 
 
 def test_a_test_that_fails_once_is_named(project):
@@ -310,6 +318,14 @@ def test_quick_sees_what_changed(quick, tmp_path):
         quick.changed("no-such-commit", tmp_path)
 
 
+def test_quick_finds_the_tests_that_import_a_file(quick):
+    assert quick.importing(Path("helpers/parallel/zero/film.py"), quick.ROOT) == [
+        "tests/parallel/zero/test_gradients.py",
+        "tests/parallel/zero/test_memory.py",
+        "tests/plots/test_film_of_ranks.py",
+    ]
+
+
 @pytest.mark.parametrize(
     ("path", "tests"),
     [
@@ -318,14 +334,6 @@ def test_quick_sees_what_changed(quick, tmp_path):
         (
             "helpers/check/week03/buckets.py",
             ["tests/check/week03/test_by_mpi.py", "tests/check/week03/test_exercises.py"],
-        ),
-        (
-            "helpers/parallel/libraries/torch_ddp.py",
-            [
-                "tests/parallel/test_libraries.py",
-                "tests/parallel/test_vae.py",
-                "tests/training/traffic/test_record.py",
-            ],
         ),
         # no test has its name: the tests beside it that name its class
         ("helpers/parallel/zero/elementwise.py", ["tests/parallel/zero/test_refusals.py"]),
@@ -366,6 +374,22 @@ def test_quick_sees_what_changed(quick, tmp_path):
 )
 def test_quick_maps_a_file_to_its_tests(quick, path, tests):
     assert quick.find_tests(path) == tests
+
+
+@pytest.mark.parametrize("codes", [(0, 0, 0), (0, 1, 0), (0, 0, 5)])
+def test_quick_runs_lint_and_the_tests_of_what_changed(quick, monkeypatch, capsys, codes):
+    left, lines, paths = list(codes), [], ["helpers/comm/mesh.py", "tests/conftest.py"]
+    monkeypatch.setattr(quick, "changed", {"abc": paths, "HEAD": []}.get)
+    monkeypatch.setattr(
+        quick.subprocess, "call", lambda line, cwd: lines.append(line[1:]) or left.pop(0)
+    )
+    assert quick.main("abc") == any(codes)
+    lint = [["-m", "ruff", "check"], ["-m", "ruff", "format", "--check"]]
+    assert lines == [*lint, [".ci/suite.py", "tests/comm/test_mesh.py", *quick.ALWAYS]]
+    assert "tests/conftest.py matters to every test" in capsys.readouterr().out
+    left, lines[:] = [0, 0], []
+    assert quick.main() == 0
+    assert lines == lint
 
 
 def test_quick_asks_who_takes_a_fixture(quick):

@@ -41,6 +41,7 @@ suppress_warnings = [
 # The reference comes from the docstrings.
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # signatures have them
+autodoc_use_type_comments = False  # there are none, and to look for them takes seconds
 autodoc_preserve_defaults = True  # os.environ by its name, not the values of this machine
 autodoc_mock_imports = ["deepspeed", "mpi4py"]  # importing them starts compilers or MPI
 napoleon_google_docstring = True

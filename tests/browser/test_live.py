@@ -105,8 +105,8 @@ def test_a_cell_runs_on_its_slide_with_bars_and_a_curve(page, address):
         )
         assert page.url.endswith(f"slide-0-{number}")
     widths, pictures = page.evaluate("[window.shown.widths.size, window.shown.pictures.size]")
-    assert widths > 2
-    assert pictures > 2
+    assert widths > 2  # the bars moved, not only from empty to full,
+    assert pictures > 1  # and the curve grew
     assert page.locator(f"{SHOWN} .jp-OutputArea img").count() == 1  # the explorer's first picture
 
 

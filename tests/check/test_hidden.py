@@ -62,8 +62,9 @@ WRITING = ["block_allocator", "cached_attention", "fused_update", "master_adam",
 ALONE = sorted(DIRECT + WRITING)
 
 
-@pytest.mark.parametrize("name", DIRECT)
+@pytest.mark.parametrize("name", ["bubble_share", "fuse_messages", "optimal"])
 def test_answers_learnt_from_the_own_check_do_not_pass(name):
+    """The tests of each exercise show that its inputs differ: see tests/check/asked.py."""
     remembering, learning = learnt(solution(name), {})
     assert getattr(check, name)(learning)
     assert getattr(check, name)(remembering)  # in the student's kernel nothing has changed

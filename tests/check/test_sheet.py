@@ -22,12 +22,12 @@ def test_nothing_asked():
 
 
 def test_without_predictions_no_answer():
-    side_by_side("bytes", prediction=None, formula=4321, measured=4322)
-    side_by_side("text", prediction="4 kB", measured=4323)
+    side_by_side("bytes", prediction=None, formula=431, measured=432)
+    side_by_side("text", prediction="1 kB", measured=433)
     found = prediction_sheet()
     assert found.summary().startswith("0 of 2 predicted. Write your predictions")
     for text in (repr(found), found._repr_html_()):
-        assert "432" not in text
+        assert "43" not in text
         assert "not predicted yet" in text
         assert "not a number" in text
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.check.usable import oddity, short
+from helpers.check.usable import in_a_line, oddity, short
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,8 @@ def test_a_short_text():
     assert len(short("x" * 1000)) == 60
     assert short(Loud()) == "a value of type Loud (ZeroDivisionError when printed)"
     assert short(10**5000) == "a value of type int (ValueError when printed)"
+
+
+def test_an_error_in_a_line():
+    assert in_a_line(ValueError("first\nsecond")) == "ValueError: first"
+    assert in_a_line(KeyError()) == "KeyError: "

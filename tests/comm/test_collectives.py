@@ -129,7 +129,7 @@ def changed(old: str, new: str) -> types.ModuleType:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_equal_to_pytorchs_and_to_one_process(clusters, world):
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(st.lists(cases(world), min_size=1, max_size=12))
     def check(drawn):
         runs = clusters[world].run(judge, drawn=drawn)

@@ -1,9 +1,11 @@
 """Direct messages give the results of the group's own collectives."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from helpers.comm.direct import DirectTransport
+from helpers.comm.direct import Arrivals, DirectTransport
 from helpers.comm.ledger import ledger
 from helpers.comm.transport import GroupTransport, SharedTransport
 from helpers.runtime.launch import launch
@@ -66,3 +68,11 @@ def test_it_sends_the_bytes_of_a_ring():
     for wire, messages in launch(sent, 3, device="cpu"):
         assert wire == 2 * 2 * 7 * 4
         assert messages == 4
+
+
+def test_every_message_is_waited_for():
+    """Also what this rank sends: its buffer may change afterwards."""
+    waited = []
+    works = [SimpleNamespace(wait=lambda n=n: waited.append(n)) for n in range(4)]
+    Arrivals(works).wait()
+    assert waited == [0, 1, 2, 3]

@@ -205,3 +205,18 @@ def test_sizes_multiply():
     assert layout.world_size == math.prod((2, 3, 4)) == layout.size("dp", "pp", "tp")
     assert layout.size("pp", "tp") == 12
     assert layout.size() == 1
+
+
+def test_groups_are_made_for_the_device_of_the_tensors():
+    """A device has no number here: PyTorch takes that of each rank."""
+
+    def kind(worker, device):
+        asked = []
+        meshes.init_device_mesh = lambda kind, *_, **__: asked.append(kind)
+        with pytest.raises(AttributeError):  # there is no mesh
+            make_mesh(Layout(dp=1), device)
+        return asked
+
+    with Cluster(1) as cluster:
+        assert cluster.run(kind, device=torch.device("cuda", 3))[0] == ["cuda"]
+        assert cluster.run(kind, device="cpu")[0] == ["cpu"]

@@ -1,5 +1,6 @@
 """Which error the waiting ranks get when a rank is killed, ends, fails, stops or is late."""
 
+import itertools
 import math
 import os
 import pickle
@@ -9,6 +10,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ import torch.distributed as dist
 from helpers.comm import shared_barrier, shared_collectives, shared_segments
 from helpers.comm.shared_barrier import Barrier, Left, PeerLost
 from helpers.comm.shared_collectives import SharedMemory
+from helpers.comm.shared_semaphores import Semaphore
 from tests.comm.killable import PATIENCE, Killable
 
 LOST = "PeerLost: rank {} has ended (process {}), "
@@ -296,6 +299,21 @@ def test_a_rank_that_left_is_seen_while_another_is_waited_for():
         ranks[0].wait("this")  # rank 1 lives, and does not come
     for barrier in ranks:
         barrier.close()
+
+
+def test_a_rank_that_lives_is_waited_for_as_long_as_the_timeout_says(monkeypatch):
+    """Each look at the clock is a second."""
+    looks = itertools.count()
+    monkeypatch.setattr(shared_barrier, "TICK", 1e-4)
+    monkeypatch.setattr(shared_barrier, "time", SimpleNamespace(monotonic=lambda: next(looks)))
+    memory = torch.zeros(Barrier.nbytes(2), dtype=torch.uint8)
+    barrier = Barrier(memory, 0, 2, [os.getpid()] * 2, names=[0, 1], timeout=20.0)
+    barrier.init()
+    Semaphore(barrier.heard[1].at.value).init()
+    with pytest.raises(TimeoutError, match="rank 1 did not reach this within 20 s"):
+        barrier.wait("this")
+    assert next(looks) == 1 + 20 + 1  # the first said until when
+    barrier.close()
 
 
 def test_of_several_that_left_the_one_to_blame_is_named():

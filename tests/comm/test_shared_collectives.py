@@ -311,3 +311,29 @@ def test_none_is_seen_without_a_mistake():
 @pytest.mark.parametrize("mistake", WRONG)
 def test_a_mistake_would_be_seen(mistake):
     assert told(every((0, 1, 2)), WRONG[mistake], late=0.002)
+
+
+def test_peers_of_an_ordinary_tensor_are_refused(clusters):
+    def ask(worker):
+        with SharedMemory() as shared:
+            shared.peers(torch.ones(3))
+
+    with pytest.raises(WorkerError, match=r"not in this shared memory: allocate it with empty"):
+        clusters[1].run(ask)
+
+
+def test_a_rank_that_fails_within_a_call_leaves_it(clusters):
+    """The others would wait for it."""
+
+    def fail(worker):
+        with SharedMemory() as shared:
+            row = shared.empty(3)
+            with (
+                pytest.raises(ZeroDivisionError),
+                shared_calls.Call(shared.room, "a call", row, 12, starts=(), put=None),
+            ):
+                1 / 0  # noqa: B018
+            shared.barrier()
+
+    with pytest.raises(WorkerError, match="an earlier call in this shared memory failed"):
+        clusters[1].run(fail)

@@ -244,3 +244,15 @@ def test_nothing_is_unpickled(cluster):
         return tensor.tolist()
 
     assert list(cluster.run(run)) == [[3, 3]] * 3
+
+
+def test_a_tensor_is_found_in_the_segment_that_holds_it_whole():
+    """One segment may begin where another ends."""
+    segments = object.__new__(shared_segments.Segments)
+    row = torch.arange(100, dtype=torch.uint8)
+    first = row.data_ptr()
+    segments.bounds = [(first, first + 40), (first + 40, first + 90)]
+    found = [
+        segments.locate(row[a:b]) for a, b in ((0, 40), (40, 90), (50, 60), (30, 50), (95, 99))
+    ]
+    assert found == [(0, 0), (1, 0), (1, 10), None, None]

@@ -90,6 +90,7 @@ def alike(worker, source):
     drawn = torch.Generator().manual_seed(worker.rank)
     tensors = [
         torch.randn(3, 4, generator=drawn, dtype=torch.float64).t(),  # not contiguous
+        torch.randn(2, generator=drawn, dtype=torch.float64),  # travels with it
         torch.randint(9, (5,), generator=drawn),
         torch.randn(0),
         torch.randn((), generator=drawn, requires_grad=True),

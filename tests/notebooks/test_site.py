@@ -97,13 +97,14 @@ def root(tmp_path_factory):
         new_markdown_cell("$$\\begin{align} x &= 1 \\\\ y &= 2 \\end{align}$$"),
         new_markdown_cell("In class. Ask.", metadata={"slideshow": {"slide_type": "notes"}}),
         shown("plot()", image_png=PNG, about={"image/png": {"alt": words, "width": 300}}),
-        shown("answer()", text_html=FOLDED, text_plain="folded"),
+        shown("answer()", text_html=FOLDED, text_latex=r"\verbatimly{\answer}", text_plain="fold"),
     )
     notebook(
         root / "notebooks" / "week02_b.ipynb",
         new_markdown_cell("# Week 2 · Second"),
         shown("1 + 1", text_plain="2"),
     )
+    notebook(root / "notebooks" / "week03_c.ipynb", new_markdown_cell("# Not in the table"))
     guide = root / "notebooks" / "guide"
     guide.mkdir()
     (guide / "README.md").write_text("# The guide\n")
@@ -162,7 +163,7 @@ def test_every_page_is_there(built):
 def test_the_weeks_follow_the_readme_s_table(built):
     front = pages(built)["index.html"]
     sidebar = re.findall(r'href="notebooks/(week\d\d_.)\.html"', front)
-    assert list(dict.fromkeys(sidebar)) == ["week02_b", "week01_a"]
+    assert list(dict.fromkeys(sidebar)) == ["week02_b", "week01_a", "week03_c"]
 
 
 def test_nothing_is_loaded_from_another_host(built):
@@ -190,6 +191,12 @@ def test_a_notebook_keeps_words_of_pictures_and_folded_answers(built):
     assert FOLDED not in page
 
 
+def test_what_is_made_for_print_is_not_on_the_site(built):
+    """IPython's Code has LaTeX beside its HTML. The search would find the page by it."""
+    files = [file for file in built.rglob("*") if file.suffix in (".html", ".js")]
+    assert not [file for file in files if "verbatimly" in file.read_text("utf-8")]
+
+
 def test_the_speaker_s_notes_are_not_on_a_page(built):
     assert "In class" not in pages(built)["notebooks/week01_a.html"]
 
@@ -214,6 +221,21 @@ def test_the_reference_has_no_values_of_this_machine(built):
     page = pages(built)["reference/small.html"]
     assert re.search(r"environ.*=.*os\.environ", page)
     assert os.environ["PATH"] not in page
+
+
+def test_what_a_page_loads_from_elsewhere_is_removed_and_its_links_stay(site, tmp_path):
+    stay = '<a href="https://a.b/c">c</a><link rel="canonical" href="https://a.b/d">'
+    stay += '<script src="_static/own.js"></script>'
+    away = '<link rel="stylesheet" href="https://e.f/g.css"><script src="//h.i/j.js"></script>'
+    (tmp_path / "page.html").write_text(stay + away)
+    site.remove_foreign(tmp_path)
+    assert (tmp_path / "page.html").read_text() == stay
+
+
+def test_when_sphinx_fails_it_says_so(site, root, tmp_path, monkeypatch):
+    monkeypatch.setattr(site.sys, "executable", "/bin/false")
+    with pytest.raises(SystemExit, match="Sphinx has failed"):
+        site.build(root, into=tmp_path)
 
 
 def test_no_template_of_the_theme_is_among_the_pages(built):
@@ -253,6 +275,10 @@ def test_the_replays_are_recorded_runs_of_the_schedules(site, built):
             )
     page = pages(built)["replays.html"]
     assert page.count('class="replay"') == 3
+    boxes = re.findall(r'<rect x="([\d.]+)".*?width="([\d.]+)"', page)
+    ends = [float(x) + float(wide) for x, wide in boxes]
+    lines = [float(x) for x in re.findall(r'class="now" x1="([\d.]+)"', page)]
+    assert max(ends) == pytest.approx(max(lines), abs=0.02)  # the last box ends at the line of now
     assert page.count("data-start=") == sum(len(run["boxes"]) for run in files.values())
 
 

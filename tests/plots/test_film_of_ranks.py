@@ -23,6 +23,9 @@ def record(worker):
     trainer.step(batch)  # learns the order of the units
     with filming(trainer.owner) as recorded:
         trainer.step(batch)
+    count = len(recorded.events)
+    trainer.step(batch)
+    assert len(recorded.events) == count  # the film has ended
     trainer.close()
     return recorded.events
 

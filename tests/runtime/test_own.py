@@ -183,3 +183,4 @@ def test_a_relative_cache_home_does_not_count(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "here")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_folder() == tmp_path / ".cache" / "training-at-scale"
+    assert cache_folder().stat().st_mode & 0o777 == 0o700

@@ -105,3 +105,6 @@ def test_what_can_be_imported_is_imported():
     assert unpack(parcel) is cached
     parcel.close()
     assert not importable(fibonacci)
+    namesake = functools.cache(double)  # a cell has redefined it; the module has the older one
+    namesake.__module__, namesake.__qualname__ = "fnmatch", "fnmatch"
+    assert not importable(namesake)

@@ -13,7 +13,7 @@ from helpers.state.all_parts import AllParts
 from helpers.state.part import Part
 from helpers.state.pieces import slices
 from helpers.state.placing import Seat, cut, flat, whole
-from helpers.state.reshard import batches, moves, reshard
+from helpers.state.reshard import agreed, batches, moves, reshard
 from helpers.state.slicing import take
 from tests.state.cases import DTYPES, everyone, layouts, models, numbers
 
@@ -220,3 +220,18 @@ def test_recipes_draw_all_kinds():
             # the first that is drawn will do: to shrink it would take half a minute
             settings=settings(max_examples=2000, deadline=None, phases=[Phase.generate]),
         )
+
+
+def test_what_ranks_without_numbers_say_counts_if_they_say_something():
+    """An empty part may have no tensor; its dtype must be that of the others."""
+    parts = AllParts(
+        {"w": Part(name="w", shape=(2,), flat=(2 * rank, 2), holders=(rank,))} for rank in range(2)
+    )
+    full = {"w": "torch.float32"}
+    for other in ({}, full):
+        assert agreed(parts, [full, other]) == {"w": torch.float32}
+    with pytest.raises(ValueError, match="w: the ranks that hold it have different dtypes"):
+        agreed(parts, [full, {"w": "torch.float64"}])
+    nothing = AllParts([{"w": Part(name="w", shape=(0, 4), holders=(0, 1))}] * 2)
+    assert agreed(nothing, [full, full]) == {"w": torch.float32}
+    assert agreed(nothing, [{}, {}]) == {}

@@ -104,12 +104,20 @@ def test_an_interrupt_stops_all_at_once():
     assert len([p for p in left if p.is_running()]) <= 2, left
 
 
-def test_an_error_in_done_stops_the_farm():
+@pytest.mark.parametrize("tasks", [[0, 60, 60], [0, 60]], ids=["both busy", "one has ended"])
+def test_an_error_in_done_stops_the_farm(tasks):
+    before = threading.active_count()
+
     def full(place, result):
+        while threading.active_count() > before + len(tasks) - 1:  # the worker without a task ends
+            time.sleep(0.01)
         raise OSError("disk full")
 
+    began = time.monotonic()
     with pytest.raises(OSError, match="disk full"):
-        farm(sleeps, [0, 60, 60], workers=2, done=full)
+        farm(sleeps, tasks, workers=2, done=full)
+    assert time.monotonic() - began < 30
+    assert threading.active_count() == before
 
 
 def test_workers_are_spread_over_the_gpus(monkeypatch):

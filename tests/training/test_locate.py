@@ -13,8 +13,9 @@ from helpers.parallel.pipeline.engine import Pipeline
 from helpers.parallel.pipeline.stages import pipeline
 from helpers.parallel.recipe import Recipe, plain
 from helpers.plans.schedules.zero_bubble import zero_bubble_v
-from helpers.training.locate import off, part_of
+from helpers.training.locate import locate, off, part_of
 from helpers.training.twin import compare
+from helpers.training.witness import Witness
 from tests.training.test_twin import (
     ForgetsMoments,
     Forgotten,
@@ -148,6 +149,17 @@ def test_a_cut_tensor_is_held_against_its_part():
     assert torch.equal(found, whole[:, :2, 4:])
     assert part_of(whole, (2, 3, 6), layout, {"dp": 0, "tp": 0}) is None
     assert part_of(whole, (2, 24), layout, {"dp": 0, "tp": 0}) is None
+
+
+def test_a_nan_departs():
+    numbers = torch.arange(2)
+    twin, seen = (
+        Witness(numbers, forward={"a": torch.ones(2, 3), "b": torch.full((2, 3), value)})
+        for value in (1.0, float("nan"))
+    )
+    where = locate(4, Layout(dp=1), twin, [seen], torch.float64)
+    assert (where.kind, where.name, where.rank, where.step) == ("forward", "b", 0, 4)
+    assert locate(4, Layout(dp=1), twin, [twin], torch.float64) is None
 
 
 def test_how_far_off():

@@ -153,6 +153,7 @@ def test_the_share_of_letters_that_are_right():
         """Copies all letters but the last."""
 
         def __call__(self, tokens):
+            self.seen = tokens
             logits = torch.zeros(*tokens.shape, 12)
             for b, row in enumerate(tokens.tolist()):
                 letters = [t for t in row[: task.places] if t != task.noise]
@@ -162,7 +163,11 @@ def test_the_share_of_letters_that_are_right():
             return logits
 
     task = Task(letters=10, copied=5, places=9)
-    assert right(Knows(), task) == 4 / 5
+    model = Knows()
+    assert right(model, task) == 4 / 5
+    for seed in range(3):  # of the trainings: their sequences are others
+        trained, _ = task.batch(len(model.seen), torch.Generator().manual_seed(seed))
+        assert not torch.equal(model.seen, trained)
 
 
 def test_a_training_learns_a_small_task():

@@ -39,11 +39,16 @@ def backward(model: GPT, batch: Batch):
     loss.backward()
 
 
+def inputs() -> tuple[Batch, GPT]:
+    """The batch and the model of one process: equal on every rank."""
+    batch = random_batch(hidden.seed(2), 2, CONFIG.context, CONFIG.vocab, ignored=0.2)
+    return batch, build(CONFIG, seed=hidden.seed(1), dtype=torch.float64)
+
+
 def run_sums(worker, solve):
     torch.set_num_threads(1)
     n = worker.world_size
-    batch = random_batch(hidden.seed(2), 2, CONFIG.context, CONFIG.vocab, ignored=0.2)
-    twin = build(CONFIG, seed=hidden.seed(1), dtype=torch.float64)
+    batch, twin = inputs()
     backward(twin, batch)
     whole = {name: p.grad for name, p in twin.named_parameters() if p.grad is not None}
     mesh = make_mesh(Layout(tp=n))

@@ -9,7 +9,7 @@ Accelerate chooses by the device, and does not say so. With 2 ranks on the CPU (
     fsdp_plugin=plugin (version 2), cpu=True          DistributedDataParallel    2
 
 The third line is right: in the first, a prepared DataLoader gives every rank the same data. So the
-types and the ranks are checked here. `test_deepspeed_through.py` holds the table.
+types and the ranks are checked here. `test_accelerate_deepspeed.py` holds the table.
 """
 
 import copy

@@ -137,14 +137,10 @@ def check_placements(model: nn.Module, parts: Mapping[str, Part], tokens: torch.
     """
     log = Log()
     placed = {n: place(p, placement_from(parts[n]), log) for n, p in model.named_parameters()}
+    # no dropout: its masks are plain tensors
     positions = replace(model.locate(tokens), key=None)
     if positions.places.shape[-1] < tokens.shape[-1]:  # this rank's tokens
         own = place(positions.places, -1, log)
         positions = replace(positions, places=own)
-    training = model.training
-    model.eval()  # no dropout: its masks are plain tensors
-    try:
-        torch.func.functional_call(model, placed, (tokens, positions), tie_weights=True)
-    finally:
-        model.train(training)
+    torch.func.functional_call(model, placed, (tokens, positions), tie_weights=True)
     return log

@@ -50,7 +50,7 @@ def test_a_line_of_an_expression_may_look_like_a_line_for_the_shell():
 
 
 def test_lines_count_as_python_counts_them():
-    cell = "x = 'a\x0cb'\r\ndef f():\r\n    return 1\r\ny = 3"
+    cell = "x = 'a\x0cb'\r\ndef f():\r    return 1\r\ny = 3"
     assert definitions([cell]).sources == ["x = 'a\x0cb'", "def f():\n    return 1", "y = 3"]
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from helpers.check.grading import grade, sandbox, stand_in, submissions
+from helpers.check.grading import grade, inside, sandbox, stand_in, submissions
 from helpers.check.grading.grade import How
 from helpers.check.grading.sandbox import Limits, NotStarted
 from helpers.check.grading.table import Grade
+from helpers.check.week05 import share
 
 ROOT = Path(__file__).parents[3]
 
@@ -102,7 +103,7 @@ def test_wrong_missing_and_unwritten(tmp_path):
 SAYS = {
     "exits": ("import sys\nsys.exit(0)", "SystemExit"),
     "leaves at once": ("import os\nos._exit(0)", "ended the process"),
-    "crashes": ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", "ended the process"),
+    "crashes": ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", "with SIGSEGV"),
     "uses a verdict of its own": (
         "from helpers.check.verdict import Verdict\nreturn Verdict('bubble_share', 'passed')",
         "returned a value of type helpers.check.verdict.Verdict",
@@ -209,10 +210,11 @@ def test_another_name_for_the_function(tmp_path):
     )
 
 
-def test_two_at_a_time_in_order(tmp_path):
+def test_two_at_a_time_in_order(tmp_path, monkeypatch):
     for name in ("a", "b", "c"):
         submit(tmp_path, name, RIGHT)
     submit(tmp_path, "b", "def bubble_share(*_):\n    return 0")
+    monkeypatch.setattr(grade, "Sandbox", None)  # other processes have their own
     rows = graded(tmp_path, jobs=2)
     assert [(name, row.passed) for (name, _), row in rows.items()] == [
         ("a.ipynb", "yes"),
@@ -270,6 +272,33 @@ def test_a_stop_leaves_the_rows_so_far(tmp_path, monkeypatch, capsys):
 def test_a_table_that_cannot_be_written(tmp_path):
     with pytest.raises(SystemExit, match="cannot write"):
         grade.main([str(tmp_path), "--to", str(tmp_path / "none" / "grades.csv")])
+
+
+class Beside:
+    """A sandbox without walls: the program runs in this process."""
+
+    def __init__(self, limits, trusted):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def ask(self, order, seconds):
+        return inside.answer(order)
+
+
+def test_answers_by_heart_pass_the_student_s_own_check_alone(monkeypatch):
+    monkeypatch.setattr(grade, "Sandbox", Beside)
+    known = {arguments: share.measured_share(*arguments) for arguments in share.SIZES}
+    sources = [f"KNOWN = {known}", "def bubble_share(*given): return KNOWN[given]"]
+    task = submissions.Task(submission="a", exercise="bubble_share", sources=sources)
+    assert grade.verdict(task, How()) == ("yes", "")
+    passed, finding = grade.verdict(task, How(secret=5))
+    assert passed == "no"
+    assert "KeyError" in finding
 
 
 def test_without_a_sandbox_it_asks(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 
 import pytest
 
@@ -22,7 +23,9 @@ def refused(path) -> str:
     return str(caught.value)
 
 
-def test_a_notebook(tmp_path):
+def test_a_notebook(tmp_path, monkeypatch):
+    """The instructor's environment does not reach the program that reads it."""
+    monkeypatch.setenv("PYTHONHASHSEED", "Python would not start with it")
     found = read(notebook(tmp_path / "a.ipynb", "def f():\n    'ü'", "print(1)", "def g(:"))
     assert (found.sources, found.functions) == (["def f():\n    'ü'"], ["f"])
     assert list(found.broken) == ["g"]
@@ -34,11 +37,17 @@ def test_what_is_no_file(tmp_path):
     (tmp_path / "zero.ipynb").symlink_to("/dev/zero")
     (tmp_path / "folder.ipynb").mkdir()
     os.mkfifo(tmp_path / "pipe.ipynb")  # opened as usual, it would wait for a writer
+    before = sorted(os.listdir("/dev/fd"))
     assert "link" in refused(tmp_path / "link.ipynb")
     assert "link" in refused(tmp_path / "zero.ipynb")
     assert "no file" in refused(tmp_path / "folder.ipynb")
-    assert "no file" in refused(tmp_path / "pipe.ipynb")
+    found, pipe = [], tmp_path / "pipe.ipynb"
+    thread = threading.Thread(target=lambda: found.append(refused(pipe)), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert "no file" in found[0]
     assert "not readable" in refused(tmp_path / "none.ipynb")
+    assert sorted(os.listdir("/dev/fd")) == before
 
 
 @pytest.mark.parametrize("content", [b"", b"{", bytes(range(256)), b"[" * 100_000])
@@ -60,6 +69,15 @@ def test_a_text_that_nests_too_deeply_for_python(tmp_path):
 def test_a_hundred_thousand_cells(tmp_path):
     cells = [f"def f{k}(): return {k}" for k in range(100_000)]
     assert len(read(notebook(tmp_path / "n.ipynb", *cells)).functions) == 100_000
+
+
+def test_a_reader_that_does_not_end_is_ended(tmp_path, monkeypatch):
+    program = tmp_path / "slow"
+    program.write_text("#!/bin/sh\nexec sleep 20\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(reading, "SECONDS", 0.1)
+    monkeypatch.setattr(reading.sys, "executable", str(program))
+    assert "too long to read" in refused(notebook(tmp_path / "n.ipynb", "x = 1"))
 
 
 def test_when_the_reader_is_killed_the_judge_goes_on(tmp_path, monkeypatch):

@@ -15,9 +15,8 @@ def grade(submission, passed):
     ("text", "line"),
     [
         ("a\n  b", "a b"),
-        ("=1+1", "'=1+1"),
         ("\t\r\n=1", "'=1"),
-        ("＝1", "'＝1"),
+        *((f"{sign}1", f"'{sign}1") for sign in "=+-@＝＋－＠"),
         ("\x1b[31mred\u202e", "[31mred"),
         ("\udc80", "?"),
         ("", ""),

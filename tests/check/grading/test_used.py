@@ -25,12 +25,14 @@ def test_the_share_of_each_mapping():
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="there are no files without a name")
 def test_a_file_without_a_name_counts_once_mapped_or_not():
     me = psutil.Process()
-    before = nameless_files([me])
+    before, whole = nameless_files([me]), memory_of([me], enough=0)
     file = os.memfd_create("x")
     again = os.dup(file)
     try:
         os.write(file, bytes(8 << 20))
+        os.ftruncate(file, 1 << 30)  # what is not written takes no memory
         assert nameless_files([me, me]) - before == 8 << 20
+        assert 6 << 20 < memory_of([me], enough=0) - whole < 64 << 20
     finally:
         os.close(file)
         os.close(again)

@@ -52,6 +52,30 @@ def test_steps(tmp_path, lines, finding):
         judge.judge_end(printed(tmp_path, *lines), range(2))
 
 
+def test_a_file_has_one_writer(tmp_path):
+    lines = step(0), step(1)
+    judge.judge_end(printed(tmp_path, *lines, notes=["a", "b"]), range(2))
+    with pytest.raises(NotRight, match="ranks 0, 1 all wrote a, in the folder"):
+        judge.judge_end(printed(tmp_path, *lines, notes=["a", "a"]), range(2))
+
+
+def test_another_text_gives_another_curve():
+    judge.judge_reads_data(TWIN, Result(losses={0: 5.0, 1: 4.5}))
+    with pytest.raises(NotRight, match="exactly the same losses"):
+        judge.judge_reads_data(TWIN, Result(losses={0: 5.0, 1: 4.0}))
+
+
+def test_after_a_torn_checkpoint_the_run_goes_on_to_its_end():
+    judge.judge_torn(Result(losses={1: 4.0, 2: 3.0}), TWIN, 1, 2)
+    for losses, words in (
+        ({0: 5.0, 1: 4.0, 2: 3.0}, "from the start"),
+        ({1: 4.0, 2: 3.1}, "the loss of step 2"),
+        ({1: 4.0}, "the steps 1, not 1 to 2"),
+    ):
+        with pytest.raises(NotRight, match=f"killed while it wrote a checkpoint.*{words}"):
+            judge.judge_torn(Result(losses=losses), TWIN, 1, 2)
+
+
 def test_a_hang_shows_where_each_rank_waits():
     """The calls down to the script's own, not those below that started the script."""
     stack = 'Stack (most recent call first):\n  File "a.py", line {} in f\n  File "<frozen runpy>",'
@@ -71,6 +95,8 @@ def test_a_failed_run_shows_its_error(tmp_path):
     assert "exit code 1" in error.value.finding
     assert "ValueError: no" in error.value.finding
     assert "elastic" not in error.value.finding
+    with pytest.raises(NotRight, match="exit code -9"):
+        judge.judge_end(printed(tmp_path, step(0), step(1), code=-9), range(2))
 
 
 def test_a_stub_is_no_failure(tmp_path):
@@ -92,6 +118,7 @@ def test_a_stub_is_no_failure(tmp_path):
         ({rank: {"parameters": 8, "gradients": 4, "optimizer": 8} for rank in (0, 1)}, 2, True),
         ({rank: {"parameters": 8, "gradients": 4, "optimizer": 8} for rank in (0, 1)}, 3, False),
         ({rank: {"parameters": 4, "gradients": 4, "optimizer": 8} for rank in (0, 1)}, 3, True),
+        ({0: HELD | {"optimizer": 13}, 1: HELD | {"optimizer": 3}}, 1, False),
         ({0: HELD}, 0, False),
         ({0: HELD, 1: {"parameters": 8}}, 0, False),
     ],
@@ -125,6 +152,11 @@ def test_checkpoints_are_reported_and_there():
 def test_killed_runs():
     with pytest.raises(NotRight, match="neither went on nor ended"):
         judge.judge_killed(Result(hung=True), TWIN, 0, 2)
+    judge.judge_killed(Result(losses={0: 5.0, 1: 4.0}), TWIN, 0, 2)
+    with pytest.raises(NotRight, match="the next run begins at step 1"):
+        judge.judge_killed(Result(losses={1: 4.0, 2: 3.0}), TWIN, 0, 2)
+    with pytest.raises(NotRight, match="step 1"):
+        judge.judge_killed(Result(losses={0: 5.0, 1: 4.5}), TWIN, 0, 2)
     with pytest.raises(NotRight, match="yet the script ended well"):
         judge.judge_died(Result(code=0))
     judge.judge_died(Result(code=1))

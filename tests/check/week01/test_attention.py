@@ -5,6 +5,7 @@ import pytest
 from helpers import check
 from helpers.check.week01 import attention
 from notebooks.solutions import week01
+from tests.check.asked import asked, drawn_anew
 
 
 def stub(batch, heads, tokens, width, size):
@@ -41,6 +42,7 @@ MISTAKES = [
     (bytes_of(4, 0), "a fused kernel"),
     (bytes_of(4, 1), "(T, T) each"),
     (bytes_of(4, 2), "(T, T) each"),
+    (bytes_of(4, 3), "(T, T) each"),
     (bytes_of(3, 4), "which comes out"),
     (bytes_of(0, 4), "what is written at the end"),
     (bytes_of(5, 4), "each of the three operators"),
@@ -75,3 +77,7 @@ def test_the_counter_counts_what_is_read_and_written_and_no_views():
     with attention.MovedBytes() as moved:
         torch.mm(x, x.T)
     assert moved.total == 4 * (15 + 15 + 9)
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.count_attention, week01.count_attention))

@@ -5,6 +5,7 @@ import pytest
 from helpers import check
 from helpers.check.week01 import bytes as exercise
 from notebooks.solutions import week01
+from tests.check.asked import drawn_anew
 
 EXERCISES = ("bytes_on_the_wire",)
 
@@ -60,6 +61,11 @@ def a_little_less(collective, ranks, size):
     return week01.bytes_on_the_wire(collective, ranks, size) - 20_000 * (1 < ranks < 5)
 
 
+def more_for_a_broadcast_to_many(collective, ranks, size):
+    more = 100 * (collective == "broadcast" and ranks > 4)
+    return week01.bytes_on_the_wire(collective, ranks, size) + more
+
+
 def no_number(collective, ranks, size):
     return None
 
@@ -73,6 +79,7 @@ BYTES_ON_THE_WIRE_MISTAKES = [
     (one_rank_of_a_broadcast, "all ranks together are asked for"),
     (four_ranks_always, "Draw it"),
     (a_little_less, "Draw it"),
+    (more_for_a_broadcast_to_many, "Draw it"),
     (no_number, "Return one number"),
 ]
 
@@ -104,3 +111,7 @@ def test_without_linux_the_formula_stands_in(monkeypatch):
     rows[0]["all_reduce"]["answer"] *= 4 / 3
     with pytest.raises(exercise.NotRight, match=r"by formula"):
         exercise.judge_bytes(rows)
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: exercise.large())

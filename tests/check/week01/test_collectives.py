@@ -5,7 +5,9 @@ import torch
 import torch.distributed as dist
 
 from helpers import check
+from helpers.check.week01 import collectives as exercises
 from notebooks.solutions import week01
+from tests.check.asked import drawn_anew
 
 EXERCISES = ("tree_broadcast", "all_to_all")
 
@@ -105,6 +107,20 @@ def binds_a_name(worker, tensor, source):
 def told_twice(worker, tensor, source):
     week01.tree_broadcast(worker, tensor, source)
     week01.tree_broadcast(worker, tensor, source)
+
+
+def one_told_twice(worker, tensor, source):
+    week01.tree_broadcast(worker, tensor, source)
+    other = (source + 1) % worker.world_size
+    if worker.rank == source != other:
+        dist.send(tensor, other)
+    if worker.rank == other != source:
+        dist.recv(tensor, source)
+
+
+def flat_from_others(worker, tensor, source):
+    """The tree only where rank 0 is the source."""
+    (flat if source else week01.tree_broadcast)(worker, tensor, source)
 
 
 def writes_into_the_source(worker, tensor, source):
@@ -236,6 +252,8 @@ TREE_BROADCAST_MISTAKES = [
     (returns_it, "returned the numbers"),
     (binds_a_name, "holds what it held before"),
     (told_twice, "that it has already"),
+    (one_told_twice, "that it has already"),
+    (flat_from_others, "sends every message itself"),
     (writes_into_the_source, "own numbers have changed"),
     (not_waited_for, "only begin"),
     (passes_on_too_early, "before it had got"),
@@ -269,6 +287,12 @@ def test_a_mistake_in_tree_broadcast_gets_its_own_hint(mistake, hint):
 
 
 @pytest.mark.usefixtures("shared_ranks")
+def test_the_fewest_steps_are_known_for_each_number_of_ranks():
+    found = check.tree_broadcast(flat).finding
+    assert found.startswith("with 4 ranks: right, but 3 steps one after another; 2 can do")
+
+
+@pytest.mark.usefixtures("shared_ranks")
 @pytest.mark.parametrize(("mistake", "hint"), ALL_TO_ALL_MISTAKES)
 def test_a_mistake_in_all_to_all_gets_its_own_hint(mistake, hint):
     verdict = check.all_to_all(mistake)
@@ -292,3 +316,8 @@ def test_a_deadlock_shows_each_rank_s_line(monkeypatch, exercise, mistake, hint)
     assert hint in verdict.hint, verdict
     assert f"in {mistake.__name__}" in verdict.finding
     assert "site-packages" not in verdict.finding
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: exercises.numbers(1))
+    assert drawn_anew(lambda: exercises.part(0, 1, 3))

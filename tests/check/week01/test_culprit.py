@@ -5,6 +5,7 @@ import pytest
 from helpers import check
 from helpers.check.week01.culprit import CASES
 from notebooks.solutions import week01
+from tests.check.asked import asked, drawn_anew
 
 
 def stub(reports):
@@ -96,3 +97,7 @@ def test_no_constant_answer_and_no_single_rule_is_right():
     answers = {right for _, _, right, _ in CASES}
     assert len(answers) > 2
     assert {kind for *_, kind in CASES} == {"silent", "error", "behind", "differs"}
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.name_culprit, week01.name_culprit))

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from helpers import check
+from helpers.check.week01.mean import hint_global_mean
 from notebooks.solutions import week01
 
 
@@ -94,6 +95,7 @@ def test_the_stub_is_told_apart():
         (reduced_to_rank_0, "*every* rank"),
         (writes_into_its_input, "one of your own"),
         (returns_nothing, "Return the mean"),
+        (lambda *given: 1.0001 * week01.global_mean(*given), "before the division"),
     ],
 )
 def test_a_mistake_gets_its_own_hint(mistake, hint):
@@ -101,6 +103,12 @@ def test_a_mistake_gets_its_own_hint(mistake, hint):
     assert verdict.status == "wrong"
     assert hint in verdict.hint, verdict
     assert "rank" in verdict.finding
+
+
+def test_the_mean_of_a_rank_without_values_counts_as_zero():
+    shards = [[2.0, 4.0], []]
+    assert "mean of the ranks' means" in hint_global_mean([1.5, 1.5], shards, 3.0)
+    assert "must the ranks exchange" in hint_global_mean([3.0, 0.0], [[2.0, 4.0], []], 4.0)
 
 
 def test_a_hang_is_explained(monkeypatch):

@@ -5,7 +5,9 @@ import torch
 import torch.distributed as dist
 
 from helpers import check
+from helpers.check.week01.ring import contribution
 from notebooks.solutions import week01
+from tests.check.asked import drawn_anew
 
 EXERCISES = ("ring_all_reduce",)
 
@@ -203,6 +205,32 @@ def pairwise(worker, tensor):
         exchange(chunks[rank], (rank + step) % n, chunks[(rank - step) % n], (rank - step) % n)
 
 
+def with_two_partners(worker, tensor):
+    """No ring of 4: halves with one partner, quarters with another, and back."""
+    if worker.world_size != 4 or len(tensor) % 4:
+        return week01.ring_all_reduce(worker, tensor)
+    mine, steps = tensor, []
+    for bit in (1, 2):
+        partner, halves = worker.rank ^ bit, mine.tensor_split(2)
+        own, given = halves[:: -1 if worker.rank & bit else 1]
+        incoming = torch.empty_like(own)
+        exchange(given, partner, incoming, partner)
+        own += incoming
+        steps.append((own, given, partner))
+        mine = own
+    for own, given, partner in reversed(steps):
+        exchange(own, partner, given, partner)
+
+
+def one_rank_sends_more(worker, tensor):
+    week01.ring_all_reduce(worker, tensor)
+    part = tensor[:2].clone()
+    if worker.world_size > 1 and worker.rank == 0:
+        dist.send(part, 1)
+    if worker.rank == 1:
+        dist.recv(part, 0)
+
+
 def padded(worker, tensor):
     """Right: zeros make up the numbers that lack."""
     n = worker.world_size
@@ -269,6 +297,8 @@ RING_ALL_REDUCE_MISTAKES = [
     (reduces_by_the_collective, "Messages only"),
     (shifted, "in the place of another"),
     (pairwise, "To how many other ranks"),
+    (with_two_partners, "To how many other ranks"),
+    (one_rank_sends_more, "met every rank"),
     (behind_the_last, "What comes after the last"),
     (one_chunk_again_and_again, "one that it has sent before"),
     (sends_not_waited_for, "only begin"),
@@ -299,3 +329,7 @@ def test_a_deadlock_shows_each_rank_s_line(monkeypatch, mistake, hint):
 def test_padding_is_right():
     verdict = check.ring_all_reduce(padded)
     assert verdict, verdict
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: contribution(1, 3))

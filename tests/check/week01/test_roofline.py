@@ -5,6 +5,7 @@ import pytest
 from helpers import check
 from helpers.simulate.hardware import A100, H100
 from notebooks.solutions import week01
+from tests.check.asked import asked, drawn_anew
 
 
 def stub(flops, nbytes, peak, bandwidth):
@@ -41,6 +42,7 @@ MISTAKES = [
     (rate_of(lambda f, b, peak, bw: peak), "That is the peak"),
     (rate_of(lambda f, b, peak, bw: f / b * bw), "rate that the memory allows"),
     (rate_of(lambda f, b, peak, bw: f * b), "two upper bounds"),
+    (rate_of(lambda *args: right(*args)[0] * (1 + 1e-8)), "That is the peak"),
     (limit_of(lambda f, b, peak, bw: f / b > peak / bw), "as the second value"),
     (limit_of(lambda f, b, peak, bw: "compute"), "as the second value"),
     (limit_of(lambda f, b, peak, bw: name(f > b)), "not 1 FLOP per byte"),
@@ -72,3 +74,7 @@ def test_the_solution_agrees_with_the_package():
             rate, limit = week01.place_on_roofline(flops, nbytes, peak, bandwidth)
             assert flops / rate == pytest.approx(chip.seconds(flops, nbytes, "bfloat16"))
             assert limit == name(flops / nbytes > chip.ridge("bfloat16"))
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.place_on_roofline, week01.place_on_roofline))

@@ -5,7 +5,9 @@ import torch
 import torch.distributed as dist
 
 from helpers import check
+from helpers.check.week01.uneven import value
 from notebooks.solutions import week01
+from tests.check.asked import drawn_anew
 
 
 def stub(worker, gradients, size):
@@ -81,6 +83,13 @@ def numbers(worker, gradients, size):
     return [total[0].item() for total in week01.sum_uneven(worker, gradients, size)]
 
 
+def last_number_missing(worker, gradients, size):
+    sums = week01.sum_uneven(worker, gradients, size)
+    for total in sums:
+        total[-1] = 0
+    return sums
+
+
 def one_rank_missing(worker, gradients, size):
     if worker.rank == worker.world_size - 1:
         gradients = [torch.zeros(size) for _ in gradients]
@@ -99,6 +108,7 @@ MISTAKES = [
     (one_more, "There are 3 steps"),
     (returns_nothing, "Return a list"),
     (numbers, "one tensor of 3 numbers"),
+    (last_number_missing, "one tensor of 3 numbers"),
     (one_rank_missing, "Which ranks are in the sum"),
 ]
 
@@ -131,3 +141,7 @@ def test_a_hang_is_explained(monkeypatch):
     verdict = check.sum_uneven(own_loop)
     assert verdict.status == "wrong"
     assert "before the loop" in verdict.hint, verdict
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: value(1, 0))

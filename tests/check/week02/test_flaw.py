@@ -6,6 +6,7 @@ import pytest
 from helpers import check
 from helpers.check.week02.flaw import FITS, FLAWS, given_fit, minimum
 from notebooks.solutions import week02
+from tests.check.asked import asked, drawn_anew
 
 EVERY = [(flaw, given_fit(flaw, **changes)) for flaw, changes in FITS]
 
@@ -117,3 +118,7 @@ def test_a_mistake_gets_its_own_hint(mistake, hint):
 def test_every_flaw_is_asked_for_twice():
     kinds = [flaw for flaw, _ in FITS]
     assert all(kinds.count(flaw) >= 2 for flaw in (*FLAWS, "none"))
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.find_flaw, week02.find_flaw))

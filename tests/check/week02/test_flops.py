@@ -7,6 +7,7 @@ from helpers.models.config import GPTConfig
 from helpers.models.counts import flops_per_token
 from helpers.models.parameter_counts import parameters
 from notebooks.solutions import week02
+from tests.check.asked import asked, drawn_anew
 
 
 def parts(config, tokens):
@@ -76,7 +77,7 @@ MISTAKES = [
     (width_assumed, "How wide is this MLP"),
     (plus(keys=lambda c: c.heads // c.key_heads - 1), "its own keys and values"),
     (plus(scores=lambda c: c.key_heads / c.heads - 1), "heads of queries"),
-    (times(1.01), "Print the parts of your sum"),
+    (times(1 + 1e-7), "Print the parts of your sum"),
     (lambda c, t: None, "Return one number"),
 ]
 
@@ -98,3 +99,7 @@ def test_the_solution_at_scale():
     for name in ("175B", "8B"):
         config = GPTConfig.preset(name, attention="explicit")
         assert week02.count_flops(config, 2048) == 2048 * flops_per_token(config, 2048)
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.count_flops, week02.count_flops))

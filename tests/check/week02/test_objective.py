@@ -6,6 +6,7 @@ import torch
 
 from helpers import check
 from notebooks.solutions import week02
+from tests.check.asked import asked, drawn_anew
 
 
 def variant(
@@ -116,3 +117,7 @@ def test_a_mistake_gets_its_own_hint(mistake, hint):
     verdict = check.huber_objective(mistake)
     assert verdict.status == "wrong"
     assert hint in verdict.hint, verdict
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.huber_objective, week02.huber_objective))

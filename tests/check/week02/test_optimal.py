@@ -8,6 +8,7 @@ import pytest
 from helpers import check
 from helpers.check.week02.optimal import lowest
 from notebooks.solutions import week02
+from tests.check.asked import asked, drawn_anew
 
 
 def formula(factor=None, power=None, pairs=None):
@@ -54,6 +55,7 @@ MISTAKES = [
     (formula(factor=lambda *_: 20**-0.5, power=lambda *_: 0.5), "rule of thumb"),
     (change(lambda N, D, C: (N, C / N)), "What does the budget leave for D"),
     (change(lambda N, D, C: (C / D, D)), "What does the budget leave for N"),
+    (change(lambda N, D, C: (N, 1.00005 * D)), "What does the budget leave for D"),
     (change(lambda N, D, C: (2 * N, D / 2)), "a smaller model on more"),
     (change(lambda N, D, C: (N / 2, 2 * D)), "a larger model on fewer"),
     (change(lambda N, D, C: (2 * N, 2 * D)), "4 times the budget"),
@@ -114,3 +116,7 @@ def test_the_oracle_finds_the_paper_s_optimum(compute, params, tokens):
     law = (math.exp(0.5267228), math.exp(6.0073404), math.exp(6.0179186), 0.33917084, 0.2849083)
     found = lowest(compute, *law)
     assert found == pytest.approx((params, tokens), rel=0.05)
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.optimal, week02.optimal))

@@ -7,8 +7,11 @@ import torch
 import torch.distributed as dist
 
 from helpers import check
+from helpers.check.week03 import accumulate, replicas
+from helpers.check.week03.buckets import Net, loss_of
 from helpers.models.gpt import loss_sum
 from notebooks.solutions import week03
+from tests.check import asked
 
 
 @pytest.mark.usefixtures("shared_ranks")
@@ -179,11 +182,13 @@ def buckets(
     stop=False,
     hook="accumulated",
     count="nbytes",
+    late=False,
+    stray=False,
 ):
     """The solution, with one part of it changed."""
 
     def solve(worker, model, bucket_bytes):
-        waiting, under_way, trained = [], [], []
+        came, waiting, under_way, trained = [], [], [], []
 
         def send():
             flat = torch.cat([p.grad.flatten() for p in waiting]) / worker.world_size**divide
@@ -194,6 +199,13 @@ def buckets(
             waiting.clear()
 
         def gradient_came(parameter):
+            came.append(parameter)
+            if not late or len(came) == len(trained):
+                for parameter in came:
+                    fill(parameter)
+                came.clear()
+
+        def fill(parameter):
             waiting.append(parameter)
             each = [p.grad.nbytes if count == "nbytes" else p.grad.numel() for p in waiting]
             full = sum(each) >= bucket_bytes
@@ -220,10 +232,16 @@ def buckets(
                     parameter.grad.copy_(part.view_as(parameter))
             if reset:
                 under_way.clear()
+            if stray:
+                dist.all_reduce(torch.zeros(1), async_op=True)
 
         return finish
 
     return solve
+
+
+def late_where_buckets_are_large(worker, model, bucket_bytes):
+    return buckets(late=bucket_bytes == 400)(worker, model, bucket_bytes)
 
 
 def one_message_each(worker, model, bucket_bytes):
@@ -251,6 +269,8 @@ def no_function(worker, model, bucket_bytes):
         (buckets(overlap=False), "while the backward computes"),
         (buckets(count="numel"), "Count bytes"),
         (buckets(stop=True), "stood still"),
+        (late_where_buckets_are_large, "waited for the very last gradient"),
+        (buckets(stray=True), "When may you read its buffer"),
         (buckets(hook="gradient"), ".grad"),
         (one_message_each, "latency"),
         (nothing_at_all, "No all-reduce"),
@@ -293,7 +313,7 @@ def steps(*, send="last", weight="tokens", scale=True, zero="first", step="last"
             optimizer.step()
         if send != "never":
             ddp.synchronize()
-        if step == "last":
+        if step == "last" or (step == "on rank 0" and worker.rank == 0):
             optimizer.step()
 
     return solve
@@ -315,6 +335,7 @@ def steps(*, send="last", weight="tokens", scale=True, zero="first", step="last"
         (steps(zero="never"), "nothing in `.grad`"),
         (steps(step="too early"), "before the gradients were back"),
         (steps(step="never"), "makes the step"),
+        (steps(step="on rank 0"), "makes the step"),
     ],
 )
 def test_accumulate(mistake, hint):
@@ -341,3 +362,31 @@ def test_accumulate_that_sends_every_micro_batch():
         optimizer.step()
 
     told(check.accumulate(solve), "Only the last micro-batch")
+
+
+def test_grading_draws_other_inputs():
+    def loss():
+        torch.manual_seed(0)
+        return loss_of(Net().double(), rank=0, step=0)
+
+    assert asked.drawn_anew(loss)
+    assert asked.drawn_anew(lambda: replicas.global_batch(2))
+    assert asked.drawn_anew(lambda: replicas.first_numbers(torch.nn.Linear(2, 1), rank=0))
+    assert asked.drawn_anew(lambda: [b.tokens for b in accumulate.micro_batches(0, 1, 0)])
+
+
+def test_ranks_steps_and_micro_batches_have_other_numbers():
+    """Else an answer that confuses them would pass."""
+    places = [(rank, step) for rank in range(3) for step in range(accumulate.STEPS)]
+    rows = [
+        tuple(row.tolist())
+        for rank, step in places
+        for batch in accumulate.micro_batches(rank, 3, step)
+        for row in batch.tokens
+    ]
+    assert len(set(rows)) == len(rows)
+    ignored = [b.counted() == 0 for r in (0, 1) for b in accumulate.micro_batches(r, 3, 0)]
+    assert ignored == [False, True, False, False, False, False]
+    torch.manual_seed(0)
+    net = Net().double()
+    assert len({loss_of(net, rank, step).item() for rank, step in places}) == len(places)

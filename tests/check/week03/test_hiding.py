@@ -7,6 +7,7 @@ from helpers.simulate.collective_time import largest_bus_bandwidth
 from helpers.simulate.data_parallel import step
 from helpers.simulate.topology import DGX_H100
 from notebooks.solutions import week03
+from tests.check.asked import asked, drawn_anew
 
 
 def stub(flops_per_second, bus_bandwidth, ranks, gradient_bytes, micro_batches):
@@ -30,6 +31,7 @@ MISTAKES = [
     (lambda f, w, n, b, k: right(w, f, n, b, k), "Upside down"),
     (lambda f, w, n, b, k: f / w * 1.01 if n > 1 else 0, "N cancels"),
     (lambda f, w, n, b, k: max(1.0, right(f, w, n, b, k)), "One GPU sends no message"),
+    (lambda f, w, n, b, k: right(f, w, n, b, k) * (1 + 1e-5), "N cancels"),
     (lambda f, w, n, b, k: None, "Return one number"),
     (lambda f, w, n, b, k: right(f, w, n, b, k) / 2, "sends each byte twice"),
     (lambda f, w, n, b, k: right(f, w, n, b, k) * n, "those of all GPUs"),
@@ -62,3 +64,7 @@ def test_the_solution_agrees_with_the_simulator(micro_batches):
     for tokens, hides in ((0.9 * edge, False), (1.2 * edge, True)):
         found = step(tokens=tokens, algorithm="tree", bucket_bytes=4e9, **model)
         assert (found.communication < found.backward) == hides
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.tokens_to_hide, week03.tokens_to_hide))

@@ -9,6 +9,7 @@ from helpers import check
 from helpers.check.week04 import activations, measured, messages
 from helpers.plans.activation_memory import block_activations, korthikanti
 from notebooks.solutions import week04
+from tests.check.asked import drawn_anew
 
 NAMES = ["message_bytes", "activation_bytes"]
 
@@ -70,6 +71,12 @@ def times(name, factor):
     return solve
 
 
+def for_4_bytes_alone(*given):
+    """An answer for all ranks, and an error for numbers of other sizes."""
+    assert given[-1] == 4
+    return given[3] * week04.message_bytes(*given)
+
+
 MESSAGES = [
     (halves(lambda config, way: 4), "often a ring sends each byte"),
     (halves(lambda config, way: 2), "what does the backward of each send"),
@@ -81,6 +88,7 @@ MESSAGES = [
     (with_e(lambda e: 2), "It is an argument"),
     (with_e(lambda e: 4), "It is an argument"),
     (times("message_bytes", lambda config, n: n), "not those of all ranks"),
+    (for_4_bytes_alone, "not those of all ranks"),
     (times("message_bytes", lambda config, n: config.layers), "Count one block"),
     (halves(lambda config, way: 8 + 2 * (way == "sequence, again")), "runs the forward again"),
     (halves(lambda config, way: right_count(config, way) + 4 * (config.recompute == "selective")),
@@ -301,3 +309,8 @@ def test_the_messages_of_a_block_are_four_all_reduces():
     for case, ring in ((messages.CASES[0], 3 / 4), (messages.CASES[1], 1 / 2)):
         assert found[case].sent == 4 * 2 * ring * 3 * 16 * 32 * 4
     assert found[messages.CASES[-1]].sent == 0
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: measured.asked(messages.CASES))
+    assert drawn_anew(lambda: measured.asked(activations.CASES))

@@ -9,6 +9,7 @@ from helpers.check.week04 import cross_entropy
 from helpers.check.week04.cross_entropy_values import Cut, gradients, losses
 from helpers.check.week04.kinds import RIGHT, close
 from notebooks.solutions import week04
+from tests.check.asked import drawn_anew
 
 MAX = dist.ReduceOp.MAX
 
@@ -346,3 +347,7 @@ def test_the_cases_are_as_hard_as_they_say():
     ignored = [(cross_entropy.inputs(*case)[1] == -100).sum() for case in cross_entropy.CASES]
     assert max(ignored) > 0
     assert min(ignored) == 0
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: cross_entropy.inputs((2, 2), True, 0))

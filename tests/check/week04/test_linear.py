@@ -9,6 +9,7 @@ from helpers.check.week04 import linear
 from helpers.comm.regions import copy_to
 from helpers.comm.transport import GroupTransport
 from notebooks.solutions import week04
+from tests.check.asked import drawn_anew
 
 NAMES = ["column_linear", "row_linear"]
 
@@ -299,6 +300,7 @@ ROW = [
     (row(of_y=averaged), "can you leave out"),
     (row(of_bias=all_reduced), "count N times"),
     (row(of_bias=lambda b, worker: b / worker.world_size), "a share, or all of it"),
+    (row(of_bias=lambda t, worker: t / 6), "added, or averaged"),
     (row(of_weight=all_reduced), "which other rank has this group"),
     (row(of_weight=lambda t, worker: t.t()), "transposed"),
     (row(y=in_pieces), "One all-reduce is enough"),
@@ -360,15 +362,16 @@ def test_every_number_of_ranks_is_tried(name, ranks):
 
 
 def noisy(name, which, size):
-    """The solution, with one number of one of its answers changed by a little."""
-
-    def changed(tensor):
-        tensor = tensor.clone()
-        tensor.view(-1)[-1] += size
-        return tensor
+    """The solution, with one number of one of the last rank's answers changed by a little."""
 
     def solve(worker, *given):
         y, backward = getattr(week04, name)(worker, *given)
+
+        def changed(tensor):
+            tensor = tensor.clone()
+            tensor.view(-1)[-1] += size * (worker.rank == worker.world_size - 1)
+            return tensor
+
         if which == "y":
             return changed(y), backward
 
@@ -386,7 +389,9 @@ def noisy(name, which, size):
 @pytest.mark.parametrize("which", ["y", 0, 1, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_ninth_digit_of_one_number_counts(name, which):
-    assert getattr(check, name)(noisy(name, which, 1e-9)).status == "wrong"
+    verdict = getattr(check, name)(noisy(name, which, 1e-9))
+    assert verdict.status == "wrong"
+    assert "rank 1 has" in verdict.finding
     assert getattr(check, name)(noisy(name, which, 1e-14))  # rounding
 
 
@@ -404,3 +409,7 @@ def test_no_two_candidates_are_one(layer):
                         (f"of rank {rank}", f"rank {rank}'s bias")
                     )
                     assert same_value == own, (name, kind)
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: linear.numbers(2, seed=1))

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from helpers import check
 from helpers.check.week04 import partial_sums
 from notebooks.solutions import week04
+from tests.check.asked import drawn_anew
 
 
 @pytest.mark.usefixtures("shared_ranks")
@@ -62,11 +63,11 @@ def never_waits(worker, model, cut):
             dist.all_reduce(parameter.grad, async_op=True)
 
 
-def sends_the_rest_too(worker, model, cut):
-    """The right gradients; those of cut parameters are sent, and not used."""
+def sends_one_more(worker, model, cut):
+    """The right gradients; the smallest of a cut parameter is sent, and not used."""
     week04.sum_partial_gradients(worker, model, cut)
-    for name in sorted(cut):
-        dist.all_reduce(model.get_parameter(name).grad.clone())
+    gradients = [model.get_parameter(name).grad for name in sorted(cut)]
+    dist.all_reduce(min(gradients, key=torch.numel).clone())
 
 
 def flattened(worker, model, cut):
@@ -107,7 +108,7 @@ MISTAKES = [
     (into_copies, "norms are not summed"),
     (never_waits, "async_op=True only starts"),
     (no_care_for_frozen, "`.grad` is None"),
-    (sends_the_rest_too, "complete already"),
+    (sends_one_more, "complete already"),
 ]
 
 
@@ -162,3 +163,8 @@ def test_every_number_of_ranks_is_tried(ranks):
     verdict = check.sum_partial_gradients(wrong_there)
     assert verdict.status == "wrong"
     assert f"with {ranks} ranks" in verdict.finding
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: partial_sums.inputs()[0].tokens)
+    assert drawn_anew(lambda: [*partial_sums.inputs()[1].parameters()])

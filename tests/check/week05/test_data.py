@@ -5,6 +5,7 @@ import pytest
 from helpers import check
 from helpers.comm.mesh import Layout
 from notebooks.solutions import week05
+from tests.check.asked import asked, drawn_anew
 
 DATA = ("order_1f1b", "bubble_share", "place_axes")
 
@@ -18,6 +19,11 @@ def test_the_solution_passes_and_the_stub_is_told_apart(name):
     verdict = getattr(check, name)(getattr(week05, name))
     assert verdict, verdict
     assert getattr(check, name)(stub).status == "not written yet"
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_grading_draws_other_inputs(name):
+    assert drawn_anew(lambda: asked(getattr(check, name), getattr(week05, name)))
 
 
 def told(verdict, hint):
@@ -85,6 +91,8 @@ def changed(change):
         (changed(lambda rows: rows[0].__setitem__(0, ("F", 0))), "A cell is a text"),
         (changed(lambda rows: rows[0].__setitem__(0, "W0")), "A cell is a text"),
         (changed(lambda rows: rows[0].__setitem__(0, "F--1")), "A cell is a text"),
+        (changed(lambda rows: rows[0].__setitem__(0, "F0 B0")), "A cell is a text"),
+        (changed(lambda rows: rows[0].__setitem__(0, "F-1")), "At which number"),
         (changed(lambda rows: rows[1].insert(0, ".")), "a rank that waits has no cell"),
         (changed(lambda rows: rows.reverse()), "Which rank needs the most forwards"),
         (changed(lambda rows: rows.pop()), "a list for each rank"),
@@ -122,6 +130,8 @@ def test_another_order_that_is_as_good_passes():
         (lambda p, m, v: (p - 1) / (v * m - p + 1) if p < v * m else 0.9, "turn it round"),
         (lambda p, m, v: (p * v - 1) / (m + p * v - 1), "The share is the wait"),
         (lambda p, m, v: 0.5, "The share is the wait"),
+        (lambda p, m, v: week05.bubble_share(p, m, v) * (1 + 1e-6), "The share is the wait"),
+        (lambda p, m, v: week05.bubble_share(p, m, v) + (p > m) / 9, "The share is the wait"),
         (lambda p, m, v: "3/11", "one number"),
         (lambda p, m, v: True, "one number"),
     ],
@@ -152,6 +162,13 @@ def tp_outside(nodes, gpus, heads, layers, state, memory):
 
 def all_tensor(nodes, gpus, *_):
     return Layout(pp=1, dp=1, tp=nodes * gpus)
+
+
+def three_of_four(nodes, gpus, *model):
+    """The first group is inside a node, the second one is not."""
+    if gpus != 4:
+        return week05.place_axes(nodes, gpus, *model)
+    return Layout(pp=1, dp=nodes * gpus // 3, tp=3)
 
 
 def only_pipeline(nodes, gpus, heads, layers, state, memory):
@@ -185,6 +202,7 @@ def ignoring(heads=None, layers=None):
         (lambda n, g, *_: Layout(pp=1, dp=n * g, tp=1), "Which two axes split"),
         (all_tensor, "On which links"),
         (tp_outside, "A Layout's last axis"),
+        (three_of_four, "On which links"),
         (node_first, "no further than its memory"),
         (node_first, "1 GPU is enough"),
         (only_pipeline, "Which axis splits the model first"),

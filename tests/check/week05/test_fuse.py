@@ -5,6 +5,7 @@ import pytest
 from helpers import check
 from helpers.plans.schedules import RECEIVE, SEND, Action, Message
 from notebooks.solutions import week05
+from tests.check.asked import asked, drawn_anew
 
 
 def alone(steps):
@@ -34,14 +35,17 @@ def one_direction(steps, *, same=True):
     return groups
 
 
-def sends_at_once(steps):
-    messages = [step for step in steps if isinstance(step, Message)]
-    return [messages, *([step] for step in steps if isinstance(step, Action))]
+def moved(kind, forward):
+    """Sends in one direction before all computations; receives after all of them."""
 
+    def solve(steps):
+        own = [
+            s for s in steps if isinstance(s, Message) and (s.kind, s.forward) == (kind, forward)
+        ]
+        others = [step for step in steps if step not in own]
+        return alone(own + others if kind == SEND else others + own)
 
-def all_at_the_end(steps):
-    messages = [step for step in steps if isinstance(step, Message)]
-    return [*([step] for step in steps if isinstance(step, Action)), messages]
+    return solve
 
 
 def with_the_computation(steps):
@@ -61,8 +65,10 @@ def turned(steps):
         (alone, "One message at a time"),
         (receives_first, "One message at a time"),
         (one_direction, "but not those"),
-        (sends_at_once, "sends what it has computed"),
-        (all_at_the_end, "How late may a receive be"),
+        (moved(SEND, True), "sends what it has computed"),
+        (moved(SEND, False), "sends what it has computed"),
+        (moved(RECEIVE, True), "How late may a receive be"),
+        (moved(RECEIVE, False), "How late may a receive be"),
         (with_the_computation, "alone in its group"),
         (turned, "stays as it is"),
         (lambda steps: week05.fuse_messages(steps)[:-1], "keep the last group"),
@@ -102,3 +108,7 @@ def test_the_order_inside_a_group_is_free():
         return [sorted(g, key=lambda s: s.kind == RECEIVE) if len(g) > 1 else g for g in groups]
 
     assert check.fuse_messages(solve)
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.fuse_messages, week05.fuse_messages))

@@ -6,8 +6,9 @@ import torch.distributed as dist
 from torch.nn.functional import mse_loss
 
 from helpers import check
-from helpers.check.week05.step import hint_failure
+from helpers.check.week05.step import hint_failure, make
 from notebooks.solutions import week05
+from tests.check.asked import drawn_anew
 
 
 @pytest.mark.usefixtures("shared_ranks")
@@ -108,6 +109,12 @@ def no_backward_in_the_middle(worker, stage, micro_batches, targets):
     )
 
 
+def off_in_the_eighth_digit(worker, stage, micro_batches, targets):
+    answer = week05.pipeline_step(worker, stage, micro_batches, targets)
+    stage[0].bias.grad += 1e-8
+    return answer
+
+
 def stub(worker, stage, micro_batches, targets):
     raise NotImplementedError
 
@@ -134,6 +141,8 @@ def stub(worker, stage, micro_batches, targets):
         (step(backward=lambda y, gradient: y.backward()), "starts from the gradient"),
         (step(answer=lambda total: None), "on the last rank"),
         (step(answer=lambda total: 2 * total), "on the last rank"),
+        (step(answer=lambda total: 1.001 * total), "on the last rank"),
+        (off_in_the_eighth_digit, "of the same micro-batch"),
         (step(sends=lambda x, *_: -x.grad), "The ranks disagree"),
         (one_buffer, "write over the input of an earlier micro-batch"),
         (no_backward_in_the_middle, "No gradient came back to rank 0"),
@@ -149,6 +158,20 @@ def test_pipeline_step(mistake, hint):
 @pytest.mark.usefixtures("shared_ranks")
 def test_the_stub_is_told_apart():
     assert check.pipeline_step(stub).status == "not written yet"
+
+
+@pytest.mark.usefixtures("shared_ranks")
+def test_inputs_are_on_the_first_rank_alone_and_targets_on_the_last():
+    """The other ranks get tensors of these shapes, and no numbers: those have to be sent."""
+
+    def solve(worker, stage, micro_batches, targets):
+        first, last = worker.rank == 0, worker.rank == worker.world_size - 1
+        assert all(x.isnan().all() != first for x in micro_batches)
+        assert all(target.isnan().all() != last for target in targets)
+        return week05.pipeline_step(worker, stage, micro_batches, targets)
+
+    verdict = check.pipeline_step(solve)
+    assert verdict, verdict
 
 
 @pytest.mark.usefixtures("shared_ranks")
@@ -174,3 +197,11 @@ def test_a_deadlock_names_the_messages(monkeypatch):
     verdict = check.pipeline_step(solve)
     assert verdict.status == "wrong", verdict
     assert "does each receive have its send" in verdict.hint, verdict
+
+
+def test_grading_draws_other_inputs():
+    def made():
+        (stage,), *tensors = make(1, (2,))
+        return [*stage.parameters()], *tensors
+
+    assert drawn_anew(made)

@@ -3,8 +3,9 @@
 import pytest
 
 from helpers import check
-from helpers.check.week06.step_bytes import formula
+from helpers.check.week06.step_bytes import formula, large
 from notebooks.solutions import week06
+from tests.check.asked import asked, drawn_anew
 
 RIGHT = week06.bytes_per_rank
 
@@ -135,6 +136,7 @@ TRUE = {0: constant(2), 1: constant(2), 2: lambda m: m + 1, 3: lambda m: 3 * m}
         (collectives(TRUE | {3: lambda m: m + 2}), "How often are they gathered in a step"),
         (collectives(TRUE | {3: lambda m: 3 * m + 1}), "Write down the collectives"),
         (lambda *_: "many", "Return one number"),
+        (lambda *given: 0.995 * formula(*given), "Write down the collectives"),
         (lambda *_: 12, "Write down the collectives"),
     ],
 )  # fmt: skip
@@ -149,3 +151,8 @@ def test_one_rank_sends_nothing():
         return right if ranks > 1 else params * number_bytes
 
     told(check.bytes_per_step(one_rank_too), "no other rank")
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.bytes_per_rank, week06.bytes_per_rank))
+    assert drawn_anew(lambda: large(3))

@@ -5,7 +5,9 @@ import torch
 import torch.distributed as dist
 
 from helpers import check
+from helpers.check.week06.flat import numbers, row
 from notebooks.solutions import week06
+from tests.check.asked import drawn_anew
 
 pytestmark = pytest.mark.usefixtures("shared_ranks")
 
@@ -84,8 +86,7 @@ def unflattened(worker, tensors):
 
 
 def in_place(worker, tensors):
-    for tensor in tensors:
-        tensor.zero_()
+    tensors[-1].zero_()
     return week06.shard_flat(worker, tensors)
 
 
@@ -94,6 +95,13 @@ def of_the_caller(worker, tensors):
     if len(tensors) == 1 and worker.world_size == 1:
         shard = tensors[0].flatten()
     return shard, gather
+
+
+def view_of_the_first(worker, tensors):
+    """Right numbers on rank 0: they are the first tensor's."""
+    shard, gather = week06.shard_flat(worker, tensors)
+    first = tensors[0].flatten()
+    return first[: len(shard)] if worker.rank == 0 and len(shard) < len(first) else shard, gather
 
 
 def only_the_first(worker, tensors):
@@ -142,6 +150,7 @@ def test_the_helper_is_the_solution():
         (everything, "Every rank has all numbers"),
         (unflattened, "one dim"),
         (in_place, "belong to the caller"),
+        (view_of_the_first, "The caller frees its tensors"),
         (only_the_first, "gather returned 1"),
         (as_one, "a list with one tensor for each"),
         (lambda worker, tensors: tensors[0], "Return two things"),
@@ -169,3 +178,8 @@ def test_a_gather_that_remembers():
 def test_a_shard_that_is_the_caller_s_tensor(monkeypatch):
     monkeypatch.setattr("helpers.check.week06.flat.CASES", [(1, [(4,)])])
     told(check.shard_flat(of_the_caller), "The caller frees its tensors")
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: numbers([(2, 3)]))
+    assert drawn_anew(lambda: row([(2, 3)], 2))

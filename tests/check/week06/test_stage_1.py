@@ -5,8 +5,10 @@ import torch
 import torch.distributed as dist
 
 from helpers import check
+from helpers.check.week06.stage_1 import draw
 from helpers.comm.collectives import ring_reduce_scatter
 from notebooks.solutions import week06
+from tests.check.asked import drawn_anew
 
 pytestmark = pytest.mark.usefixtures("shared_ranks")
 
@@ -273,3 +275,7 @@ def test_a_rank_that_leaves_the_collective_out(monkeypatch):
         return right if numbers > worker.rank * size else lambda gradients: 0.0
 
     told(check.zero_1(solve), "nothing but padding")
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: draw(1, 2))

@@ -5,6 +5,7 @@ import pytest
 from helpers import check
 from helpers.plans.deepspeed_config import BATCH
 from notebooks.solutions import week07
+from tests.check.asked import asked, drawn_anew
 
 RIGHT = week07.read_deepspeed
 TRAIN, MICRO, STEPS = BATCH
@@ -125,3 +126,7 @@ def test_a_kind_too_many_is_a_mistake():
     every = ["optimizer", "gradients", "parameters"]
     verdict = check.read_deepspeed(changed(sharded=lambda *_: every))
     assert "you said ['gradients', 'optimizer', 'parameters']" in verdict.finding
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.read_deepspeed, week07.read_deepspeed))

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from helpers import check
-from helpers.check.week07.reshard import bounds
+from helpers.check.week07.reshard import bounds, numbers
 from notebooks.solutions import week07
+from tests.check.asked import drawn_anew
 
 pytestmark = pytest.mark.usefixtures("shared_ranks")
 
@@ -33,6 +34,18 @@ def whole(worker, rows, saved, read):
 def reads_all(worker, rows, saved, read):
     start, stop = bounds(rows, worker.rank, worker.world_size)
     return between(0, rows, rows, saved, read)[start:stop]
+
+
+def reads_whole_files(worker, rows, saved, read):
+    """Of the files that have rows of this rank."""
+    start, stop = bounds(rows, worker.rank, worker.world_size)
+    pieces = [read(0, 0, 0)]
+    for rank in range(saved):
+        first, last = bounds(rows, rank, saved)
+        low, high = max(start, first), min(stop, last)
+        if low < high:
+            pieces.append(read(rank, 0, last - first)[low - first : high - first])
+    return torch.cat(pieces)
 
 
 def spread(worker, rows, saved, read):
@@ -75,6 +88,7 @@ def no_columns(worker, rows, saved, read):
     [
         (whole, "That is the whole tensor"),
         (reads_all, "read more than your own rows"),
+        (reads_whole_files, "read more than your own rows"),
         (spread, "pieces of ceil"),
         (own_file, "when the checkpoint was saved"),
         (global_rows, "counts from the first row of that file"),
@@ -96,3 +110,7 @@ def test_a_stub():
         raise NotImplementedError
 
     assert check.reshard_rows(stub).status == "not written yet"
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: numbers(1))

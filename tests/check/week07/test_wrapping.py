@@ -77,6 +77,14 @@ def test_each_mistake_gets_its_hint(solve, case, hint):
     assert hint in judged(solve, *CASES[case])
 
 
+def test_the_largest_peak_of_all_ranks_counts():
+    answer = 1, expected(3, 1, BLOCK)
+    run = {"answer": answer, "block": BLOCK, "budget": budget_of(3, 1, BLOCK), "peak": answer[1]}
+    judge_wrapping([run] * 3, 1)
+    with pytest.raises(NotRight, match="a rank held"):
+        judge_wrapping([run, run, run | {"peak": 1.2 * answer[1]}], 1)
+
+
 def test_the_solution_is_right_for_every_case():
     for ranks in (2, 3, 4, 8):
         for fits in divisors():

@@ -7,6 +7,7 @@ import triton.language as tl
 
 from helpers import check
 from notebooks.solutions import week08
+from tests.check.asked import asked, drawn_anew
 
 
 def rule(
@@ -125,3 +126,7 @@ def test_the_stub_and_an_error():
     assert "no_such_method" in verdict.finding
     assert "in failing" in verdict.finding
     assert "helpers/check" not in verdict.finding
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.fused_update, week08.fused_update))

@@ -5,6 +5,7 @@ import torch
 
 from helpers import check
 from notebooks.solutions import week08
+from tests.check.asked import asked, drawn_anew
 
 
 def adam_with(
@@ -90,3 +91,7 @@ def test_an_error_and_a_stub():
 
     assert check.master_adam(stub).status == "not written yet"
     assert "takes 0 positional arguments" in check.master_adam(lambda: None).finding
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.master_adam, week08.master_adam))

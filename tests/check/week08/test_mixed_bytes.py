@@ -4,6 +4,7 @@ import pytest
 
 from helpers import check
 from notebooks.solutions import week08
+from tests.check.asked import asked, drawn_anew
 
 
 def changed(change):
@@ -66,3 +67,7 @@ def test_each_mistake_is_told(mistake, hint):
     verdict = check.mixed_bytes(mistake)
     assert verdict.status == "wrong", verdict
     assert hint in verdict.hint, verdict
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.mixed_bytes, week08.mixed_bytes))

@@ -64,6 +64,10 @@ def step_with(
     return solve
 
 
+def a_thousandth_more(worker, master, gradient, scaler, lr, max_norm):
+    return week08.scaled_step(worker, master, gradient, scaler, 1.001 * lr, max_norm)
+
+
 def test_the_solution_passes():
     verdict = check.scaled_step(week08.scaled_step)
     assert verdict, verdict
@@ -92,6 +96,8 @@ def test_the_helper_is_the_solution():
         (step_with(in_place=False), "in place"),
         (step_with(says=lambda skipped: None), "Return True or False"),
         (step_with(says=lambda skipped: not skipped), "Return whether this step"),
+        (step_with(says=lambda skipped: False), "Return whether this step"),
+        (a_thousandth_more, "subtract lr times the gradient"),
     ],
 )
 def test_each_mistake_is_told(mistake, hint):

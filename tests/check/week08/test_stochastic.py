@@ -5,6 +5,7 @@ import torch
 
 from helpers import check
 from notebooks.solutions import week08
+from tests.check.asked import asked, drawn_anew
 
 
 def by_bits(low=0, high=2**16, seeded=True, sign=1):
@@ -41,6 +42,12 @@ def away(x, generator):
     return ((bits & -(2**16)) + up * 2**16).int().view(torch.float32).bfloat16()
 
 
+def one_is_nan(x, generator):
+    answer = week08.round_stochastically(x, generator)
+    answer[-1] = torch.nan
+    return answer
+
+
 def test_a_small_bias_is_found():
     """Three of a hundred numbers too many are rounded up."""
     assert check.round_stochastically(by_bits()), "without a bias it passes"
@@ -60,6 +67,7 @@ def test_the_solution_passes():
         (by_bits(high=1), "toward zero"),
         (by_bits(high=2**15), "The chance to round up"),
         (by_bits(high=2**17), "one of the two neighbours"),
+        (one_is_nan, "one of the two neighbours"),
         (by_bits(seeded=False), "from the generator"),
         (by_bits(low=2**16 - 1), "away from zero"),
         (coin, "equally frequent"),
@@ -74,3 +82,7 @@ def test_each_mistake_is_told(mistake, hint):
     verdict = check.round_stochastically(mistake)
     assert verdict.status == "wrong", verdict
     assert hint in verdict.hint, verdict
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.round_stochastically, week08.round_stochastically))

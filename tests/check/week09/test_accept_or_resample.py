@@ -7,6 +7,7 @@ from helpers import check
 from helpers.check.week09.accept_or_resample import LAWS, RULES, right, with_draws
 from helpers.inference.accept import residual
 from notebooks.solutions import week09
+from tests.check.asked import asked, drawn_anew
 
 
 def deciding(rule):
@@ -120,3 +121,7 @@ def test_no_two_rules_decide_alike():
     calls = [call for law in LAWS for call in with_draws(*law)]
     tables = [tuple(rule(*call) for call in calls) for rule in (right, *(r for r, _ in RULES))]
     assert len(set(tables)) == len(tables)
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.accept_or_resample, week09.accept_or_resample))

@@ -9,6 +9,7 @@ from helpers.check.oracle import NotRight
 from helpers.check.week09 import block_allocator as exercise
 from helpers.check.week09.block_allocator_scripts import SCRIPTS, A, F, X, drawn
 from notebooks.solutions.week09 import block_allocator
+from tests.check.asked import asked, drawn_anew
 from tests.check.week09.edited import edited
 
 COPY = "if slot and references[table[-1]] > 1:"
@@ -35,6 +36,8 @@ def test_any_free_block_may_be_taken():
         ([("references[source] -= 1", "pass")], "also where a copy takes its place"),
         ([("references[table[-1]] > 1", "references[table[-1]] > 0")], "can be written as it is"),
         ([("return tables[sequence][-1], slot, source", "return tables[sequence][-1], slot, None")],
+         "Which block must be copied into it"),
+        ([("-1], slot, source", "-1], slot, None if source is None else tables[sequence][-1]")],
          "Which block must be copied into it"),
         ([("return tables[sequence][-1], slot,", "return (source or tables[sequence][-1]), slot,")],
          "after a copy, the new one"),
@@ -100,6 +103,10 @@ def test_a_function_that_ends_the_operations_does_not_pass():
     for kept in ([], records[:1]):
         with pytest.raises(NotRight, match="the operations ended after"):
             exercise.judge(kept, blocks, script)
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.block_allocator, block_allocator))
 
 
 def test_what_grading_draws_can_be_played():

@@ -1,16 +1,18 @@
 """Bytes of a cache: the solution passes; each common mistake gets its own hint."""
 
 import math
+import random
 
 import pytest
 import torch
 
 from helpers import check
-from helpers.check.week09.cache_bytes import right_bytes
+from helpers.check.week09.cache_bytes import drawn_model, right_bytes
 from helpers.models.caches.preallocated import Preallocated
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import kept_by
 from notebooks.solutions import week09
+from tests.check.asked import asked, drawn_anew
 
 
 def changed(change):
@@ -90,3 +92,14 @@ def test_a_stub_is_told_apart():
 
 def test_an_exact_float_is_fine():
     assert check.cache_bytes(changed(lambda b, n: float(b)))
+
+
+def test_models_that_grading_draws_differ_and_can_be():
+    drawn = {drawn_model(random.Random(secret)) for secret in range(50)}
+    assert len(drawn) > 40
+    for _, width, heads, kv_heads in drawn:
+        assert width % heads == heads % kv_heads == 0
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.cache_bytes, week09.cache_bytes))

@@ -6,6 +6,7 @@ import torch
 from helpers import check
 from helpers.check.week09.cached_attention import HINTS, right
 from notebooks.solutions.week09 import cached_attention
+from tests.check.asked import asked, drawn_anew
 from tests.check.week09.edited import edited
 
 READ = "k.mT / "
@@ -111,3 +112,7 @@ def test_the_weights_are_not_the_student_s_to_change():
         return y
 
     assert check.cached_attention(solve)
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.cached_attention, cached_attention))

@@ -7,6 +7,7 @@ import pytest
 from helpers import check
 from helpers.check.week09.outgrowing_batch import CASES, right_batch
 from notebooks.solutions import week09
+from tests.check.asked import asked, drawn_anew
 
 
 def formula(params=True, cache=None, to=lambda x: math.floor(x) + 1):
@@ -77,3 +78,7 @@ def test_a_stub_is_told_apart():
         raise NotImplementedError
 
     assert check.outgrowing_batch(stub).status == "not written yet"
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.outgrowing_batch, week09.outgrowing_batch))

@@ -6,6 +6,7 @@ import torch
 from helpers import check
 from helpers.check.week10.combine import WRONG
 from notebooks.solutions import week10
+from tests.check.asked import asked, drawn_anew
 
 
 def test_the_solution_passes():
@@ -75,3 +76,7 @@ def test_answers_of_another_kind(answer, hint):
 def test_an_error_shows_the_student_s_line():
     verdict = check.combine(lambda one, two: one[2])
     assert "IndexError" in verdict.finding
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.combine, week10.combine))

@@ -12,6 +12,7 @@ from helpers.models.caches.preallocated import Preallocated
 from helpers.models.gpt import kept_by
 from helpers.models.ssm_settings import Mamba2Settings
 from notebooks.solutions import week10
+from tests.check.asked import asked, drawn_anew
 
 NAMES = ("layers", "attention", "kv_heads", "head_width", "channels", "state", "groups", "seen",
          "sequences", "tokens", "number_bytes")  # fmt: skip
@@ -133,3 +134,7 @@ def test_half_of_the_keys():
 
 def test_exact_floats_are_fine():
     assert check.hybrid_bytes(lambda *a: [float(b) for b in week10.hybrid_bytes(*a)])
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.hybrid_bytes, week10.hybrid_bytes))

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from helpers import check
 from helpers.check.week10.scan_over_ranks import HINTS, PARTS, Reference, inputs, scanned
 from notebooks.solutions import week10
+from tests.check.asked import drawn_anew
 
 pytestmark = pytest.mark.usefixtures("shared_ranks")
 
@@ -107,6 +108,18 @@ def whole_parts(worker, a, b):
     return scanned(*rows)[rows.shape[1] - len(b) :]
 
 
+def a_state_for_each_token(worker, a, b):
+    """Right, with a long message for a long part: 200 times the same state."""
+    rows = b.new_zeros(len(b) if len(b) == 200 else 1, 2)
+    if worker.rank > 0:
+        dist.recv(rows, worker.rank - 1)
+    h = scanned(a, b) + a.cumprod(0) * rows[0]
+    if worker.rank < worker.world_size - 1:
+        last = h[-1:] if len(b) else rows[:1]
+        dist.send(last.expand_as(rows).contiguous(), worker.rank + 1)
+    return h
+
+
 def by_collective(worker, a, b):
     states = [torch.empty(2, dtype=b.dtype) for _ in range(worker.world_size)]
     dist.all_gather(states, b.sum(0))
@@ -117,6 +130,7 @@ def by_collective(worker, a, b):
     ("answer", "hint"),
     [
         (whole_parts, "Which numbers describe this step?"),
+        (a_state_for_each_token, "Which numbers describe this step?"),
         (by_collective, "Messages only"),
         (lambda worker, a, b: None, "Return the states of the rank's own part"),
         (lambda worker, a, b: scanned(a, b)[-1:], "Return the states of the rank's own part"),
@@ -142,3 +156,7 @@ def test_a_message_that_nobody_receives_is_told(monkeypatch):
     verdict = check.scan_over_ranks(waits_for_the_next)
     assert verdict.status == "wrong"
     assert verdict.hint
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: inputs((2, 1)))

@@ -8,6 +8,7 @@ from helpers.check.week10.ssm_step import CASES, HINTS, inputs, step
 from helpers.models.convolution import Convolution
 from helpers.models.scan.step import selective_step
 from notebooks.solutions import week10
+from tests.check.asked import asked, drawn_anew
 
 
 def test_the_solution_passes():
@@ -102,3 +103,7 @@ def test_answers_of_another_kind(answer, hint):
     verdict = check.ssm_step(answer)
     assert verdict.status == "wrong"
     assert hint in verdict.hint, verdict
+
+
+def test_grading_draws_other_inputs():
+    assert drawn_anew(lambda: asked(check.ssm_step, week10.ssm_step))

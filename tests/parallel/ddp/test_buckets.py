@@ -53,3 +53,27 @@ def test_a_gradient_is_scaled_as_by_a_number(dtype, scale):
             bucket.take(name, 0.5)  # add to the view, with another scale
             assert torch.equal(bucket.views[name], scaled * 0.5)
     assert not bucket.missing
+
+
+def test_a_view_has_its_parameter_s_strides_in_the_buffer():
+    """A fused optimizer reads parameter and gradient at the same places."""
+    parameters = {
+        "plain": torch.nn.Parameter(torch.randn(3)),
+        "transposed": torch.nn.Parameter(torch.randn(5, 16).T),
+        "image": torch.nn.Parameter(torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last)),
+    }
+    bucket = Bucket(parameters, Local)
+    for name, p in parameters.items():
+        p.grad = torch.randn(p.shape)
+        gradient = p.grad
+        bucket.take(name)
+        assert p.grad.stride() == p.stride()
+        assert torch.equal(p.grad, gradient)
+    in_memory = [p.grad.as_strided((p.numel(),), (1,)) for p in parameters.values()]
+    assert torch.equal(bucket.flat, torch.cat(in_memory))  # side by side, none over another
+
+
+def test_a_parameter_with_gaps_has_no_place_in_a_bucket():
+    gaps = torch.nn.Parameter(torch.randn(4, 6)[:, ::2])
+    with pytest.raises(ValueError, match="wide is not dense in memory: its strides are"):
+        Bucket({"wide": gaps}, Local)

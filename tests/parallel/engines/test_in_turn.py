@@ -8,7 +8,10 @@ import torch
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.owners.local import Local
+from helpers.parallel.precision import Mixed
 from helpers.parallel.recipe import Recipe
+from helpers.parallel.sums import GlobalSum
+from helpers.precision.scaling import LossScale
 
 TINY = GPTConfig(vocab=16, context=4, width=8, layers=2, heads=2)
 BATCH = random_batch(0, 6, 4, 16)
@@ -52,6 +55,20 @@ def test_only_the_last_micro_batch_completes_a_gradient():
         assert [entry for entry in log if entry[0] == name] == [(name, k == 2) for k in range(3)]
 
 
+def test_the_loss_scale_reaches_the_gradients_and_not_the_loss():
+    found = []
+    for scale in (1.0, 8.0):
+        trainer = made(micro_batches=2)
+        trainer.owner.precision = Mixed(torch.float64, LossScale(scale=scale))
+        tokens, loss = GlobalSum([], "cpu", BATCH.counted()), GlobalSum([], "cpu")
+        trainer.engine.step(BATCH.micro(2), tokens, loss)
+        found.append((loss.wait(), {name: p.grad for name, p in trainer.parameters.items()}))
+    (plain, gradients), (same, larger) = found
+    assert same == plain
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(larger[name], 8 * gradient, rtol=1e-12, atol=0)
+
+
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 def test_a_recomputed_forward_belongs_to_the_backward(recompute):
     plain, again = log_of(made()), log_of(made(replace(TINY, recompute=recompute)))
@@ -66,7 +83,8 @@ def test_a_step_that_failed_leaves_nothing_to_the_next(unit):
     first = log_of(trainer)
     trainer.owner.fails = unit
     with pytest.raises(ZeroDivisionError):
-        trainer.step(BATCH)
+        log_of(trainer)
+    assert ("after", "norm") in trainer.owner.log  # it failed in the backward
     trainer.owner.fails = ""
     assert log_of(trainer) == first
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -67,16 +68,33 @@ def test_the_lock_ends_with_its_process(tmp_path):
     holder.stdout.close()
 
 
-def prepare(worker, settings) -> dict:
+def test_the_signs_of_life_end():
+    before = threading.active_count()
+    with extension.signs_of_life():
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
+
+
+def prepare(worker, settings, other) -> dict:
     """Load the compiled extension although a killed process left PyTorch's mark behind."""
     folder = extension.extensions_folder() / "deepspeed_shm_comm"
+    tools = str(Path(sys.executable).parent)
+    before = os.environ["PATH"].split(os.pathsep)
+    os.environ["PATH"] = os.pathsep.join(place for place in before if place != tools)
     began = time.monotonic()
     extension.deepspeed("cpu")
+    assert os.environ["PATH"].split(os.pathsep) == [tools, *(p for p in before if p != tools)]
     found = {"first": time.monotonic() - began, "compiled": [*folder.glob("*.so")] != []}
     extension._prepared.clear()
     (folder / "lock").touch()
+    late = threading.Timer(20.0, (folder / "lock").unlink)  # so that this test fails and ends
+    late.start()
     extension.deepspeed("cpu")
+    found["waited"] = not late.is_alive()
+    late.cancel()
     found["mark left"] = (folder / "lock").exists()
+    extension.compile_extension(Path(other))  # it is loaded already, so nothing is compiled
+    found["other folder"] = os.environ["TORCH_EXTENSIONS_DIR"]
     found["accelerator"] = os.environ["DS_ACCELERATOR"]
     return found | theirs(settings)
 
@@ -110,10 +128,13 @@ SETTINGS = [
 ]  # fmt: skip
 
 
-def test_it_loads_and_reads_as_we_do():
+def test_it_loads_and_reads_as_we_do(tmp_path):
     """After a killed compilation too; and DeepSpeed's own batch sizes and defaults are ours."""
-    [run] = launch(prepare, 1, device="cpu", settings=SETTINGS, timeout=300)
+    other = str(tmp_path / "other")
+    [run] = launch(prepare, 1, device="cpu", settings=SETTINGS, other=other, timeout=300)
     assert run["compiled"]
+    assert run["other folder"] == other
+    assert not run["waited"]
     assert not run["mark left"]
     assert run["accelerator"] == "cpu"
     for settings, theirs in zip(SETTINGS, run["sizes"], strict=True):

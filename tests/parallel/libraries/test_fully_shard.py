@@ -26,9 +26,10 @@ from helpers.data.batch import random_batch
 from helpers.measure.memory import LiveStorages, memory_of
 from helpers.models.gpt import Block, GPTConfig
 from helpers.parallel.libraries.fsdp1 import NAMES, Fsdp1
-from helpers.parallel.libraries.fully_shard import FullyShard
+from helpers.parallel.libraries.fully_shard import FullyShard, rounding
 from helpers.parallel.libraries.wrapping import groups_of, of_type, one_unit
 from helpers.parallel.optimizer import OptimizerConfig
+from helpers.parallel.precision import BOUNDS
 from helpers.parallel.recipe import Recipe
 from helpers.parallel.single import Single
 from helpers.parallel.zero.stage3 import Zero3
@@ -73,7 +74,8 @@ def beside_one_process(worker, cases):
         one = Single(each.config, 0, **given)
         given["micro_batches"] = each.micro_batches
         ours = each.strategy(each.config, 0, mesh, **given)
-        far = []
+        start, far = ours.full_state(), []
+        assert start["optimizer"] == {}
         for k in range(3):
             if k == 2:
                 state = ours.full_state()
@@ -83,10 +85,18 @@ def beside_one_process(worker, cases):
                 ours.load(state)
             batch = random_batch(k, each.sequences, each.config.context, 33, ignored=0.1)
             batch = replace(batch, step=k)
-            a, b = ours.step(batch.shard(ours.data_rank, ours.data_size)), one.step(batch)
+            lr = 0.01 if k == 1 else None
+            a = ours.step(batch.shard(ours.data_rank, ours.data_size), lr=lr)
+            b = one.step(batch, lr=lr)
             far += [abs(float(a.loss - b.loss)), abs(float(a.grad_norm - b.grad_norm))]
         far.append(apart(ours.full_gradients(), one.full_gradients()))
         far.append(apart(ours.full_state()["model"], one.full_state()["model"]))
+        loss, count = ours.evaluate(batch.shard(ours.data_rank, ours.data_size))
+        far.append(abs(loss - one.evaluate(batch)[0]) / count)
+        ours.load(start)
+        again = ours.full_state()
+        far.append(apart(again["model"], start["model"]))
+        assert again["optimizer"] == {}
         found[name] = max(far)
         worker.log(case=name)  # a sign of life on a busy machine
     return found
@@ -289,6 +299,22 @@ def test_low_precision_stays_within_its_bound(measured):
         assert 1e-6 < found["distance"] < found["bound"] < 1
         assert "bfloat16" in found["lossy"]
         assert found["float32"]  # the parameters that the optimizer updates
+
+
+@pytest.mark.parametrize(
+    ("policy", "dtype", "low", "bound"),
+    [
+        (None, torch.float32, [], 0.0),
+        (LOW, torch.float32, ["bfloat16"], BOUNDS[torch.bfloat16]),
+        (LOW, torch.float64, ["bfloat16", "float32"], 0.5),
+        (EXACT, torch.float64, [], 0.0),
+        (MixedPrecisionPolicy(param_dtype=torch.float32), torch.float64, ["float32"], 0.5),
+    ],
+)
+def test_only_fewer_bits_than_the_training_s_are_lossy(policy, dtype, low, bound):
+    """The bound of the lowest format counts. What nobody has measured gets a wide one."""
+    names = ", ".join(f"torch.{name}" for name in low)
+    assert rounding(policy, dtype) == (f"it computes or sums in {names}" if low else "", bound)
 
 
 def save(worker, path):

@@ -28,5 +28,6 @@ def test_by_type_inner_modules_first():
     assert set(BLOCKS) < set(found)
     for block in BLOCKS:
         assert found.index(block) > found.index(block.mlp.down)
+    assert of_type(GPT, Block)(MODEL) == BLOCKS[::-1]  # without the root
     with pytest.raises(ValueError, match="contains no Conv2d"):
         of_type(torch.nn.Conv2d)(MODEL)

@@ -161,7 +161,7 @@ OWNERS = [partial(Replicated, replica=NaiveDDP), partial(Replicated, bucket_cap_
 SHARDED = [Zero2, Zero3, partial(Zero3, reshard_after_forward=False)]
 
 
-@settings(max_examples=10)
+@settings(max_examples=7)
 @given(way=ways())
 def test_any_layout_schedule_owner_and_config(ranks, way):
     recipe, config, micro_batches, sequences = way

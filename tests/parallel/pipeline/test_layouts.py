@@ -10,8 +10,6 @@ import torch
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.composed import composed
-from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.owners.local import Local
 from helpers.parallel.pipeline.engine import Pipeline
@@ -119,41 +117,6 @@ def test_the_stages_are_cut_by_cost():
     assert shown.rows() == [(0, ":, :")]
 
 
-class Mesh:
-    """A layout without ranks."""
-
-    def __init__(self, **sizes):
-        self.layout = Layout(**sizes)
-
-
-def test_a_recipe_fills_the_seams_that_it_does_not_name():
-    def seams(recipe, m=4, **sizes):
-        made, count = composed(recipe, Mesh(**sizes), m)
-        names = [getattr(s, "func", s).__name__ for s in (made.transform, made.engine, made.owner)]
-        return names, count
-
-    assert seams(Recipe(), dp=1) == (["plain", "InTurn", "Local"], 4)
-    assert seams(Recipe(), dp=2) == (["plain", "InTurn", "Replicated"], 4)
-    assert seams(Recipe(), tp=2, pp=1) == (["tensor_parallel", "InTurn", "Local"], 4)
-    assert seams(Recipe(), pp=2, dp=2) == (["pipeline", "Pipeline", "Replicated"], 4)
-    own = Recipe(owner=partial(Replicated, bucket_cap_mb=1))
-    assert composed(own, Mesh(pp=2, dp=2), 1)[0].owner is own.owner
-    given = Recipe(layout=Layout(pp=2), schedule=gpipe(2, 6))
-    assert seams(given, None, pp=2)[1] == 6
-    made, _ = composed(Recipe(transform=sequence_parallel), Mesh(pp=2, tp=2), 2)
-    assert made.transform.keywords["inner"] is sequence_parallel
-
-
-def test_hand_written_backwards_are_left_out_where_a_backward_is_split():
-    def overlap(schedule):
-        recipe = Recipe(layout=Layout(pp=2, tp=2), schedule=schedule)
-        made, _ = composed(recipe, Mesh(pp=2, tp=2), 2)
-        return made.transform.keywords["inner"].keywords["overlap"]
-
-    assert overlap(one_f_one_b)
-    assert not overlap(zero_bubble_v)
-
-
 class Diary(Local):
     """Record each call of the engine."""
 
@@ -177,6 +140,11 @@ def called(worker, schedule):
     torch.set_num_threads(1)
     recipe = Recipe(layout=Layout(pp=2, tp=2, spare=2), schedule=schedule, owner=Diary)
     trainer = recipe(CONFIG, micro_batches=4)
+    for training in (False, True):  # an evaluation leaves the mode as it was
+        trainer.model.train(training)
+        trainer.evaluate(random_batch(0, 4, 12, 33))
+        assert trainer.model.training == training
+    trainer.owner.log.clear()
     trainer.step(random_batch(0, 4, 12, 33))
     return {
         "log": trainer.owner.log,

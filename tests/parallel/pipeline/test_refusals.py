@@ -89,11 +89,6 @@ def test_a_batch_without_a_single_target(two):
     assert list(two.run(without_targets)) == [(0.0, 0, True)] * 2
 
 
-def test_a_layout_without_a_pipeline():
-    with pytest.raises(ValueError, match="a schedule needs a layout with an axis pp"):
-        Recipe(schedule=one_f_one_b)
-
-
 def other_layouts(worker):
     with pytest.raises(ValueError, match=r"the recipe is for Layout\(pp=2\), not Layout\(dp=2\)"):
         recipe(one_f_one_b)(CONFIG, 0, make_mesh(Layout(dp=2)))

@@ -47,6 +47,12 @@ def test_a_heavy_head_takes_layers_from_the_last_stage():
     assert split([1, 1, 1, 1], 2, first=2) == [range(1), range(1, 4)]
 
 
+@pytest.mark.parametrize("costs", [[4, 9, 6, 7], [2, 7, 8, 1], [7, 9, 2, 5, 3, 9]], ids=str)
+def test_a_rounding_error_moves_no_layer(costs):
+    """0.6 + 0.7 is a little less than 0.4 + 0.9: the more even cut counts as no slower."""
+    assert split([cost / 10 for cost in costs], 3) == split(costs, 3)
+
+
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_the_costs_are_the_models(recompute):
     config = GPTConfig(width=32, layers=5, vocab=100, recompute=recompute)

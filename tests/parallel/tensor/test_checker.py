@@ -8,15 +8,16 @@ from torch.nn import functional
 
 from helpers.comm.ledger import ledger
 from helpers.comm.mesh import Layout, make_mesh
-from helpers.comm.regions import copy_to, gather_from, reduce_from, reduce_scatter_to
+from helpers.comm.regions import reduce_from
 from helpers.comm.transport import GroupTransport
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.recipe import Recipe
-from helpers.parallel.tensor.call import PARTIAL, WHOLE, PlacementError
-from helpers.parallel.tensor.checker import Log, check_placements, place
+from helpers.parallel.tensor.call import WHOLE
+from helpers.parallel.tensor.checker import Log, check_placements, place, placement_from
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
+from helpers.state.placing import Seat, cut, whole
 
 SIZES = {"vocab": 33, "context": 12, "width": 16, "layers": 2, "heads": 4}
 CONFIGS = {
@@ -33,7 +34,9 @@ CONFIGS = {
 def checked(worker, transform, config):
     mesh = make_mesh(Layout(tp=worker.world_size))
     trainer = Recipe(transform=partial(transform, overlap=False))(config, 0, mesh)
+    trainer.model.train(config.dropout > 0)
     log = check_placements(trainer.model, trainer.owner.world.own, torch.zeros(2, 12).long())
+    assert trainer.model.training == (config.dropout > 0)  # as before
     return {"rows": log.rows, "text": repr(log), "html": log._repr_html_()}
 
 
@@ -48,139 +51,19 @@ def test_the_course_s_own_transforms_pass(transform, config):
     assert "<table" in run["html"]
 
 
-LOG = Log()
-B, T, D, F = 2, 4, 6, 8
+LOG, B, T, D, F = Log(), 2, 4, 6, 8
 
 
-def tensor(*shape, at=WHOLE):
-    return place(torch.randn(*shape), at, LOG)
+def test_a_negative_dim_is_counted_from_the_end():
+    assert place(torch.randn(B, T, D), -1, LOG).placement == 2
 
 
-def x(at=WHOLE):
-    return tensor(B, T, D, at=at)
-
-
-UP, DOWN = partial(tensor, F, D, at=0), partial(tensor, D, F, at=1)
-
-WRONG = {
-    "a GELU of a partial sum": (
-        lambda: functional.gelu(x(PARTIAL)),
-        "gelu of a partial sum.*Sum over the ranks first",
-    ),
-    "row, then column, without a sum between": (
-        lambda: functional.linear(functional.linear(x(2), tensor(F, D, at=1)), DOWN()),
-        "a partial sum and a tensor that is cut: sum first",
-    ),
-    "a sum taken twice": (
-        lambda: reduce_from(x(), None),
-        "reduce_from of a whole tensor.*summed before",
-    ),
-    "a sum of columns": (
-        lambda: reduce_from(functional.linear(x(), UP()), None),
-        r"reduce_from of a cut\(2\) tensor",
-    ),
-    "a bias added on every rank": (
-        lambda: functional.linear(tensor(B, T, F, at=2), DOWN(), tensor(D)),
-        "adds its bias to a partial sum",
-    ),
-    "a residual added before the sum": (
-        lambda: x() + functional.linear(tensor(B, T, F, at=2), DOWN()),
-        "of a partial sum and a whole tensor.*Add it after the sum",
-    ),
-    "a norm over a cut dim": (
-        lambda: functional.layer_norm(x(2), (D,)),
-        "layer_norm over dim 2, which is cut",
-    ),
-    "a softmax over the local vocabulary": (
-        lambda: functional.linear(x(), UP()).softmax(-1),
-        "softmax over dim 2, which is cut",
-    ),
-    "whole weights after a cut input": (
-        lambda: functional.linear(x(2), tensor(F, D)),
-        "first factor is cut along the dim that is summed",
-    ),
-    "a cut and a whole tensor side by side": (
-        lambda: tensor(B, T, F, at=2) * tensor(F),
-        "shapes fit by accident",
-    ),
-    "different cuts": (lambda: x(1) + x(2), "cut along different dims"),
-    "heads and widths in the wrong order": (
-        lambda: tensor(B, T, 2, 3, at=3).flatten(2),
-        "dim 3 is cut, and is not the first",
-    ),
-    "tokens that are gathered twice": (
-        lambda: gather_from(x(), None),
-        "gather_from of a whole tensor",
-    ),
-    "a shard into a layer": (lambda: copy_to(x(1), None), "must be whole"),
-    "a reduce-scatter of a shard": (
-        lambda: reduce_scatter_to(x(1), None),
-        "reduce_scatter_to of a cut.1. tensor",
-    ),
-    "queries by heads, keys whole": (
-        lambda: functional.scaled_dot_product_attention(
-            tensor(B, 2, T, 3, at=1), tensor(B, 2, T, 3), tensor(B, 2, T, 3)
-        ),
-        "cut queries, keys and values by heads",
-    ),
-    "a number added to a partial sum": (lambda: x(PARTIAL) + 1, "and a number: every rank"),
-    "a partial sum taken from a number": (lambda: 1 - x(PARTIAL), "and a number: every rank"),
-    "a quotient by a partial sum": (lambda: x() / x(PARTIAL), "by a partial sum"),
-    "a mask with infinity on a partial sum": (
-        lambda: x(PARTIAL).masked_fill(torch.ones(D, dtype=torch.bool), float("-inf")),
-        "each rank's value is added",
-    ),
-    "queries, keys and values fused, cut, and then chunked": (
-        lambda: functional.linear(x(), tensor(3 * F, D, at=0)).chunk(3, dim=-1),
-        "chunk along dim 2, which is cut",
-    ),
-    "two cut tensors side by side": (
-        lambda: torch.cat([x(2), x(2)], dim=-1),
-        "cat along dim 2, which is cut",
-    ),
-    "a mean of all numbers": (lambda: x(1).mean(), "mean over dim 1, which is cut"),
-    "a mean over the shards": (lambda: x(1).mean((0, 1)), "mean over dim 1, which is cut"),
-    "a square of a partial sum": (lambda: x(PARTIAL) * x(PARTIAL), "sum over the ranks first"),
-    "what the checker does not know": (lambda: torch.fft.fft(x(2)), "no rule"),
-}
-
-
-@pytest.mark.parametrize(("forward", "words"), WRONG.values(), ids=WRONG)
-def test_a_wrong_operation_is_named(forward, words):
-    with pytest.raises(PlacementError, match=words):
-        forward()
-
-
-RIGHT = {
-    "column, then row": (
-        lambda: functional.linear(functional.gelu(functional.linear(x(), UP())), DOWN()),
-        PARTIAL,
-    ),
-    "a product of partial sums and a number": (lambda: 0.5 * x(PARTIAL) / 2, PARTIAL),
-    "a sum of partial sums": (lambda: x(PARTIAL) + x(PARTIAL), PARTIAL),
-    "whole after the sum": (lambda: functional.layer_norm(x(), (D,)) + x(), WHOLE),
-    "shards of the tokens": (lambda: functional.layer_norm(x(1), (D,)) + x(1), 1),
-    "a negative dim": (lambda: x(-1), 2),
-    "zeros in a partial sum": (
-        lambda: x(PARTIAL).masked_fill(torch.ones(D, dtype=torch.bool), 0),
-        PARTIAL,
-    ),
-    "nothing added to a partial sum": (lambda: x(PARTIAL) + 0, PARTIAL),
-    "a mean over another dim": (lambda: x(2).mean(1), 1),
-    "a mean that keeps its dim": (lambda: x(2).mean(1, keepdim=True), 2),
-    "a mean over a dim behind": (lambda: x(1).mean(-1), 1),
-    "flattened by names": (lambda: x(2).flatten(start_dim=0, end_dim=1), 1),
-    "unflattened by names": (lambda: x(1).unflatten(dim=0, sizes=(1, B)), 2),
-    "swapped by names": (lambda: x(1).transpose(dim0=1, dim1=2), 2),
-    "shards side by side along another dim": (lambda: torch.cat([x(1), x(1)], -1), 1),
-    "chunks of another dim": (lambda: x(1).chunk(2, dim=-1)[0], 1),
-    "what the checker does not know, of whole tensors": (lambda: torch.fft.fft(x()), WHOLE),
-}
-
-
-@pytest.mark.parametrize(("forward", "placement"), RIGHT.values(), ids=RIGHT)
-def test_a_right_operation_has_its_placement(forward, placement):
-    assert forward().placement == placement
+def test_a_parameter_is_placed_by_the_cuts_of_its_axis():
+    seat = Seat(Layout(dp=2, tp=2), 1)
+    part = whole(seat, "weight", (4, 6))
+    for axis, other in (("tp", "dp"), ("dp", "tp")):
+        assert placement_from(cut(seat, part, 1, axis, None), axis) == 1
+        assert placement_from(cut(seat, part, 1, other, None), axis) == WHOLE
 
 
 def test_numbers_are_those_of_the_local_tensors():

@@ -12,7 +12,7 @@ from helpers.comm.transport import GroupTransport
 from helpers.parallel.tensor.chunks import pieces
 from helpers.parallel.tensor.layers import ColumnParallel, RowParallel
 from helpers.parallel.tensor.regions import Sharded, Whole
-from helpers.parallel.tensor.vocabulary import VocabularyCrossEntropy
+from helpers.parallel.tensor.vocabulary import VocabularyCrossEntropy, VocabularyEmbedding
 from helpers.runtime.cluster import Cluster
 
 B, T, D, F = 3, 8, 6, 4
@@ -116,6 +116,37 @@ def test_frozen_weights_save_the_second_gather(cluster):
 
     assert cluster.run(calls, wants=True)[0] == ["all_gather", "all_to_all"]
     assert cluster.run(calls, wants=False)[0] == ["all_to_all"]
+
+
+def test_an_embedding_by_vocabulary_is_the_whole_one(cluster):
+    vocab, tokens = 7, torch.tensor([[0, 3, 4, 6, 3], [6, 6, 1, 0, 5]])
+    table, weight = made(6, vocab, D), made(8, 2, 5, D)
+
+    def run(worker):
+        own = slice(0, 4) if worker.rank == 0 else slice(4, 7)
+        plain = nn.Embedding(vocab, D, dtype=torch.float64)
+        plain.weight = nn.Parameter(table[own].clone())
+        embedding = VocabularyEmbedding(plain, own.start, Whole(GroupTransport()))
+        vectors = embedding(tokens)
+        (vectors * weight).sum().backward()
+        return vectors.detach(), embedding.weight.grad
+
+    whole = table.clone().requires_grad_()
+    expected = functional.embedding(tokens, whole)
+    (expected * weight).sum().backward()
+    runs = list(cluster.run(run))
+    for vectors, _ in runs:
+        assert torch.equal(vectors, expected.detach())
+    torch.testing.assert_close(torch.cat([run[1] for run in runs]), whole.grad, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("token", [-1, 7])
+def test_a_token_that_no_rank_has_is_refused_before_any_message(token):
+    odd, nowhere = torch.tensor([[0, token]]), Whole(None)
+    with pytest.raises(RuntimeError, match="a token is outside the vocabulary of 7"):
+        VocabularyEmbedding(nn.Embedding(7, D), 0, nowhere)(odd)
+    with pytest.raises(RuntimeError, match="a target is outside the vocabulary of 7"):
+        VocabularyCrossEntropy(0, 7, None)(torch.randn(1, 2, 7), odd)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e4])

@@ -1,6 +1,7 @@
 """What tensor and sequence parallelism cannot cut, they refuse with a reason."""
 
 import pytest
+import torch
 
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
@@ -10,6 +11,7 @@ from helpers.parallel.recipe import Recipe
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
+from helpers.state.placing import Seat
 
 SMALL = Latent(kv_rank=8, nope=4, rope=6, value=5)
 SIZES = {"vocab": 32, "context": 12, "width": 24, "layers": 1}
@@ -19,6 +21,9 @@ def step(worker, transform, config, tokens):
     mesh = make_mesh(Layout(tp=worker.world_size))
     trainer = Recipe(transform=transform)(config, 0, mesh)
     return trainer.step(random_batch(0, 2, tokens, config.vocab)).loss.item()
+
+
+SEAT = Seat(Layout(tp=2), 0)  # a transform refuses before its first message: no rank is needed
 
 
 @pytest.mark.parametrize(
@@ -31,8 +36,8 @@ def step(worker, transform, config, tokens):
 @pytest.mark.parametrize("transform", [tensor_parallel, sequence_parallel])
 def test_heads_that_do_not_divide(transform, heads, key_heads, words):
     config = GPTConfig(**SIZES, heads=heads, kv_heads=key_heads)
-    with pytest.raises(WorkerError, match=words):
-        launch(step, 2, device="cpu", transform=transform, config=config, tokens=12)
+    with pytest.raises(ValueError, match=words):
+        transform(config, 0, SEAT, torch.float32)
 
 
 @pytest.mark.parametrize("transform", [tensor_parallel, sequence_parallel])
@@ -41,8 +46,8 @@ def test_mixers_that_are_not_cut(transform):
         **SIZES | {"layers": 2}, heads=4, mixer=("attention", "latent"), latent=SMALL
     )
     words = "block 1 has mixer 'latent', which is not cut .* cuts attention, mamba2. Use data"
-    with pytest.raises(WorkerError, match=words):
-        launch(step, 2, device="cpu", transform=transform, config=config, tokens=12)
+    with pytest.raises(ValueError, match=words):
+        transform(config, 0, SEAT, torch.float32)
 
 
 def odd_batch(worker, transform, token, target):

@@ -1,6 +1,7 @@
 """Gradients of several micro-batches: which are there, and in which dtype they are added."""
 
 import contextlib
+import threading
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -9,6 +10,7 @@ import torch
 
 from helpers.comm.direct import DirectTransport
 from helpers.comm.mesh import Layout, make_mesh
+from helpers.comm.transport import SharedTransport
 from helpers.data.batch import random_batch
 from helpers.parallel.recipe import Recipe, plain
 from helpers.parallel.zero.film import filming
@@ -49,7 +51,7 @@ def test_micro_batches_are_added_in_the_wide_dtype():
 class Alone:
     """The memory of a transport of two ranks. It sends nothing."""
 
-    size, rank = 2, 0
+    size, rank, lasting = 2, 0, False
 
     def empty(self, numel, dtype, device):
         return torch.empty(numel, dtype=dtype, device=device)
@@ -64,6 +66,17 @@ def test_micro_batches_add_up_in_the_row_itself():
         kept.take("p")
         assert p.grad.data_ptr() == kept.whole.data_ptr()
     assert kept.whole.tolist() == [4, 4, 4, 0]  # the padding adds nothing
+
+
+def test_a_step_that_failed_keeps_no_memory():
+    """It had filled a row, and did not send it."""
+    p = torch.nn.Parameter(torch.ones(3))
+    freed = Freed(Row({"p": 3}, 2), {"p": p}, Alone(), Pool(Alone(), 4), torch.float32)
+    p.grad = torch.ones(3)
+    freed.take("p")
+    assert [buffer.numel() for buffer in freed.buffers] == [4]
+    freed.begin()
+    assert not freed.buffers
 
 
 def sometimes(config, seed, seat, dtype):
@@ -189,6 +202,20 @@ def running(worker, owners):
         trainer.step(random_batch(worker.rank, 2, 8, ODD.vocab))
         found.append((trainer.owner.transport.most, trainer.owner.transport.running))
     return found
+
+
+def closed(worker, owners):
+    torch.set_num_threads(1)
+    mesh, threads = make_mesh(Layout(dp=worker.world_size)), threading.active_count()
+    for owner in owners:
+        trainer = Recipe(owner=partial(owner, transport=SharedTransport))(ODD, 0, mesh)
+        trainer.step(random_batch(worker.rank, 2, 8, ODD.vocab))
+        trainer.close()
+    return threading.active_count() - threads
+
+
+def test_a_closed_owner_leaves_no_thread_behind():
+    assert list(launch(closed, 2, device="cpu", owners=[Zero1, Zero2, Zero3])) == [0, 0]
 
 
 def test_few_rows_are_sent_at_one_time():

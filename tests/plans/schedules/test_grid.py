@@ -63,6 +63,7 @@ def test_what_a_student_may_write():
         ("F0 B0\nF0@2 B0@2", "stages up to 2, but no cell of stage 1"),
         ("F0 B0 F2 B2", "no rank computes micro-batch 1"),
         ("rank 1: F0 B0", "line 0 is named 'rank 1'"),
+        ("rank 0: F0 B0\nrank 0: F0 B0", "line 1 is named 'rank 0'"),
         ("device 0: F0 B0", "is not 'rank 0:' and cells"),
         ("F0 B0\nF0", "rank 1 never computes B0 of stage 1"),
         ("F0 B0 B0", "more than once"),

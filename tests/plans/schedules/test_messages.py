@@ -16,7 +16,6 @@ from helpers.plans.schedules import (
     interleaved,
     naive,
     one_f_one_b,
-    stuck,
     with_messages,
     zero_bubble_h1,
     zero_bubble_v,
@@ -108,29 +107,3 @@ def test_a_schedule_that_cannot_run_has_no_messages():
     order = (Action("B", 0, 0), Action("F", 0, 0))
     with pytest.raises(ScheduleError, match="before"):
         with_messages(Schedule("mine", (0,), 1, (order,)))
-
-
-@settings(max_examples=60, deadline=None)
-@given(**sizes)
-def test_which_schedules_deadlock_with_rendezvous_sends(p, m):
-    assert not stuck(naive(p, m))
-    assert not stuck(gpipe(p, m))
-    assert bool(stuck(one_f_one_b(p, m))) == (p > 1 and m > 1)
-    assert not stuck(one_f_one_b(p, m), "fused")
-    h1 = zero_bubble_h1(p, p - 1 + m)
-    assert bool(stuck(h1)) == (p > 1)
-    assert not stuck(h1, "fused")
-    assert bool(stuck(zero_bubble_v(p, m), "fused")) == (p > 1 and m > 1)
-    assert bool(stuck(interleaved(p, p * m, 2))) == (p > 1)
-    assert bool(stuck(interleaved(p, p * m, 2), "fused")) == (p > 1 and m > 1)
-
-
-def test_the_deadlock_of_1f1b_is_the_one_that_megatron_fuses():
-    waits = stuck(one_f_one_b(2, 2))
-    assert waits == {0: (Message(SEND, 0, 1, 1, 1),), 1: (Message(SEND, 1, 0, 0, 0),)}
-    assert [str(message) for own in waits.values() for message in own] == [
-        "sends the activation of micro-batch 1 to rank 1",
-        "sends the gradient of micro-batch 0 to rank 0",
-    ]
-    with pytest.raises(ValueError, match="rendezvous, fused"):
-        stuck(gpipe(2, 2), "by post")

@@ -12,10 +12,10 @@ from helpers.plans.schedules import (
     Span,
     bubble,
     gpipe,
-    held,
-    in_flight,
     interleaved,
     one_f_one_b,
+    over_ideal,
+    over_total,
     timeline,
     zero_bubble_h1,
     zero_bubble_v,
@@ -76,6 +76,7 @@ def test_a_number_for_each_stage():
     assert found.busy == (8, 18)
     assert found.makespan == 1 + 18 + 3  # rank 0 first, then the slow rank, then rank 0
     assert found.idle == 4  # of the busiest rank
+    assert (found.spans, found.in_span) == ((22, 18), 4)
     assert costs.divided(2).of(Action("B", 1, 0)) == 3
     assert Costs(message=6, backward=4).divided(2) == Costs(
         forward=0.5, input=0.5, weight=0.5, backward=2, message=6
@@ -101,6 +102,8 @@ def test_a_bubble_of_measured_spans():
     assert (found.makespan, found.busy, found.spans) == (6.0, (2.5, 2.5), (6.0, 2.5))
     assert (found.idle, found.over_ideal, found.over_total) == (3.5, 1.4, 3.5 / 6)
     assert found.in_span == 3.5
+    assert over_ideal(found.over_total) == pytest.approx(1.4)
+    assert over_total(found.over_ideal) == pytest.approx(3.5 / 6)
     with pytest.raises(ValueError, match="no span"):
         bubble([])
 
@@ -108,10 +111,3 @@ def test_a_bubble_of_measured_spans():
 def test_in_span_leaves_out_the_staggered_start():
     found = bubble(timeline(zero_bubble_v(3, 6), Costs()))
     assert (found.idle, found.in_span) == (2, 0)
-
-
-def test_what_is_held_during_each_computation():
-    assert held(one_f_one_b(2, 2)) == ((1, 2, 2, 1), (1, 1, 1, 1))
-    # I keeps what W needs: F0 F1 I0 W0 I1 W1 and F0 I0 F1 I1 W0 W1.
-    assert held(zero_bubble_h1(2, 2)) == ((1, 2, 2, 2, 1, 1), (1, 1, 2, 2, 2, 1))
-    assert in_flight(zero_bubble_h1(2, 2)) == (2, 2)

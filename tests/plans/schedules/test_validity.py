@@ -75,15 +75,6 @@ def test_whole_and_split_backwards_may_be_mixed():
         [("F", 1, 0), ("F", 1, 1), ("I", 1, 0), ("B", 1, 1), ("W", 1, 0)],
     )
     assert check(mixed) is mixed
-    assert mixed.split
-    assert not gpipe(2, 2).split
-
-
-def test_sizes_that_contradict_each_other():
-    with pytest.raises(ScheduleError, match="each rank needs a stage"):
-        Schedule("mine", (0, 2), 1, ((), (), ()))
-    with pytest.raises(ScheduleError, match="one or more"):
-        Schedule("mine", (0,), 0, ((),))
 
 
 @settings(max_examples=200, deadline=None)

@@ -16,8 +16,9 @@ HYPER = [LR, BETA1, BETA2, EPS, DECAY, 1.0, math.log(BETA1), math.log(BETA2)]
 GUARD = 77.0
 
 
-def launched(table, dtype=torch.float32, found=0.0, scale=1.0):
-    launch_step(table, torch.tensor(found), torch.tensor(scale), formats(dtype, dtype, dtype))
+def launched(table, dtype=torch.float32, found=0.0, scale=1.0, low=None):
+    constants = formats(dtype, dtype, dtype, low)
+    launch_step(table, torch.tensor(found), torch.tensor(scale), constants)
 
 
 def numbers(length, dtype, step, guard=0):
@@ -36,12 +37,12 @@ def formula(own, scale=1.0, decay=DECAY):
     return p - LR * (m_hat / (v_hat.sqrt() + EPS) + decay * p), m, v
 
 
-@pytest.mark.parametrize("step", [0, 1, 5000])
-def test_the_formula_in_float64(step):
+@pytest.mark.parametrize(("step", "sign"), [(0, 1.0), (1, -1.0), (5000, 1.0)])
+def test_the_formula_in_float64(step, sign):
     own, _ = numbers(5, torch.float64, step)
-    expected = formula(own, scale=8.0)
+    expected = formula(own, scale=sign * 8.0)  # to maximize, the gradient has the other sign
     table = Table(CPU, block=8)
-    table.fill(HYPER, [own])
+    table.fill([*HYPER[:5], sign, *HYPER[6:]], [own])
     launched(table, torch.float64, scale=8.0)
     for made, right in zip((own[0], own[2], own[3]), expected, strict=True):
         assert torch.allclose(made, right, rtol=1e-13, atol=0)
@@ -53,15 +54,19 @@ def test_nothing_beyond_the_end_is_written(shift):
     made = torch.full((4, 32), GUARD)
     made[:, shift : shift + 13] = torch.rand(4, 13)
     before = made.clone()
-    own = Tensors(*(kind[shift : shift + 13] for kind in made), torch.tensor(0.0))
+    low = torch.full((32,), GUARD, dtype=torch.bfloat16)
+    kinds = [kind[shift : shift + 13] for kind in (*made, low)]
+    own = Tensors(*kinds[:4], torch.tensor(0.0), kinds[4])
     table = Table(CPU, block=8)
     table.fill(HYPER, [own])
     assert table.rows[0, 7] == (shift == 0)
     right = formula(own)
-    launched(table)
+    launched(table, low=torch.bfloat16)
     assert torch.allclose(own.parameter, right[0], rtol=1e-6)
-    assert (made[:, shift + 13 :] == GUARD).all()
-    assert (made[:, :shift] == GUARD).all()
+    assert torch.equal(own.low, own.parameter.bfloat16())
+    for kind in (*made, low):
+        assert (kind[shift + 13 :] == GUARD).all()
+        assert (kind[:shift] == GUARD).all()
     assert torch.equal(made[1], before[1])  # the gradient
 
 

@@ -11,9 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from helpers.runtime.devices import cores
+from helpers.runtime.failure import WorkerError
 from helpers.runtime.joined import member
 from helpers.runtime.joined.watch import Watch
 from tests.runtime.joined.machines import (
@@ -204,6 +206,49 @@ def test_a_complaint_about_another_rank_waits_for_that_rank_s_report(monkeypatch
         kinds.append((told["kind"], told["rank"]))
         assert "Connection closed by peer" in told["headline"]
     assert kinds == [("died", None), ("exception", 1)]
+
+
+def test_a_call_runs_with_numbers_of_its_own_and_is_over_after_it():
+    """While it runs, a `launch` inside it starts ranks of its own."""
+    store, one, seen = dist.HashStore(), object.__new__(member.Member), []
+    one.rank, kept = 0, torch.get_rng_state()
+    torch.manual_seed(0)
+    try:
+        one.answer(
+            None,
+            lambda worker: seen.append((one.running, torch.initial_seed() == 0)),
+            {},
+            member.Notes(0, None),
+            Watch((store,) * 3, 0, 1, None),
+        )
+    finally:
+        torch.set_rng_state(kept)
+    assert seen == [(True, False)]
+    assert not one.running
+
+
+def test_the_culprit_alone_shows_its_traceback():
+    for rank, mine in ((1, True), (0, False)):
+        one = object.__new__(member.Member)
+        one.rank, one.error = rank, ValueError("so")
+        report = {"rank": 1, "kind": "exception", "headline": "rank 1 raised", "traceback": "deep"}
+        with pytest.raises(WorkerError) as caught:
+            one.fail(report)
+        assert ("deep" in str(caught.value)) == mine
+        assert (caught.value.__cause__ is one.error) == mine
+        assert ("That rank has printed its traceback" in str(caught.value)) != mine
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_only_a_process_group_of_our_own_is_destroyed(monkeypatch, made):
+    """The script's own is still the script's."""
+    ended, one = [], object.__new__(member.Member)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: ended.append(True))
+    one.failure, one.pid, one.store = "", os.getpid(), dist.HashStore()
+    one.rank, one.world_size, one.made_group = 0, 1, made
+    one.leave()
+    assert ended == [True] * made
 
 
 @needs_mpiexec

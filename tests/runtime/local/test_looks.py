@@ -52,11 +52,13 @@ def test_ranks_are_asked_when_it_is_time_and_again_once_they_have_answered(two, 
     answer(looks, theirs, {1: MISMATCH[1]})
     assert set(looks.prove(set())) == {0, 1}
     now[0] += module.APART_SECONDS
-    assert looks.prove(set()) == {}  # what they said before no longer counts
+    assert looks.prove(set()) == {}
     assert [asked(there) for there in theirs] == [1, 1]
+    now[0] += 1.5 * module.ANSWER_SECONDS
+    assert looks.prove(set()) == {}  # what they said before no longer counts
     answer(looks, theirs, {0: MISMATCH[0]})
     now[0] += module.APART_SECONDS
-    looks.prove(set())
+    assert looks.prove(set()) == {}
     assert [asked(there) for there in theirs] == [1, 0]  # rank 1 still owes an answer
 
 

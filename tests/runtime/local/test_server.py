@@ -3,9 +3,12 @@
 import contextlib
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 import time
+from multiprocessing import resource_tracker
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -266,3 +269,102 @@ def test_the_imports_go_on_once_no_rank_is_left():
     bare.processes = {1: SimpleNamespace(exitcode=None)}
     bare.reap()
     assert said == [0]
+
+
+@pytest.fixture
+def bare(monkeypatch):
+    """A server in this process, with one cluster of two ranks: processes that sleep."""
+    monkeypatch.setattr(server, "POLL_SECONDS", 0.01)
+    one = server.Server.__new__(server.Server)
+    one.control, one.notebook, one.give_way = None, (os.getpid(), None), None
+    one.ending, one.folders, one.processes, one.wake = False, set(), {}, os.pipe()
+    one.orphans = SimpleNamespace(known=set(), end=lambda *_: None)
+    here, there = socket.socketpair()
+    children = [subprocess.Popen(["sleep", "100"]) for _ in range(2)]
+    ranks = server.Ranks(here, {child.pid: rank for rank, child in enumerate(children)})
+    one.clusters, one.there, one.children = [ranks], there, children
+    rounds = iter(range(300))  # the server would go on for ever
+
+    def reap():
+        one.ending |= next(rounds, None) is None
+        for child in children:
+            if child.poll() is not None:
+                ranks.rank_of.pop(child.pid, None)
+        if not ranks.rank_of:
+            one.clusters = []
+
+    one.reap = reap
+    yield one
+    for child in children:
+        child.kill()
+        child.wait()
+    for end in (here, there):
+        end.close()
+    for fd in one.wake:
+        os.close(fd)
+
+
+def test_ranks_that_do_not_leave_in_time_are_killed(bare):
+    bare.there.sendall(b'{"release": 1000}\n{"release": 0.05}\n')  # the later word counts
+    bare.serve()
+    assert not bare.ending
+    assert [child.wait() for child in bare.children] == [-signal.SIGKILL] * 2
+
+
+def test_the_server_ends_with_the_notebook_though_a_fork_keeps_its_sockets(bare):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    bare.notebook, ended = (gone.pid, None), []
+    bare.end = lambda: ended.append([child.poll() for child in bare.children])
+    rounds = []
+
+    def reap():
+        rounds.append(True)
+        bare.ending |= len(rounds) > 20  # instead of for ever
+
+    bare.reap = reap
+    bare.serve()
+    assert len(rounds) == 1
+    assert ended == [[None, None]]
+
+
+def test_a_notebook_that_hangs_up_leaves_only_ranks_that_leave(bare):
+    [ranks] = bare.clusters
+    ranks.deadline = time.monotonic() + 1000
+    bare.there.shutdown(socket.SHUT_RDWR)
+    bare.hear(ranks)
+    assert ranks.socket is None
+    time.sleep(0.05)
+    assert [child.poll() for child in bare.children] == [None, None]
+    server.Server.reap(bare)
+    assert bare.clusters == [ranks]  # until they are gone
+    ranks.rank_of.clear()
+    server.Server.reap(bare)
+    assert bare.clusters == []
+
+
+def test_a_notebook_that_hangs_up_ends_its_ranks(bare):
+    bare.there.shutdown(socket.SHUT_RDWR)
+    bare.hear(bare.clusters[0])
+    assert [child.wait(20) for child in bare.children] == [-signal.SIGKILL] * 2
+
+
+def test_a_signal_reaches_the_ranks_that_it_names(bare):
+    bare.there.sendall(b'{"signal": [[1], 15]}\n')
+    bare.hear(bare.clusters[0])
+    assert bare.children[1].wait(20) == -signal.SIGTERM
+    with pytest.raises(subprocess.TimeoutExpired):
+        bare.children[0].wait(0.2)
+
+
+def test_a_fork_lets_go_of_all_but_its_own_and_the_tracker_of_spawned_ranks(bare):
+    (own, its_end), (other, other_end) = os.pipe(), os.pipe()
+    bare.spawned = False
+    assert {its_end, other, other_end} <= bare.foreign([own])
+    assert not {0, 1, 2, own} & bare.foreign([own])
+    tracker = resource_tracker.getfd()
+    assert tracker in bare.foreign([own])
+    bare.spawned = True
+    assert tracker not in bare.foreign([own])
+    for fd in (own, its_end, other, other_end):
+        os.close(fd)

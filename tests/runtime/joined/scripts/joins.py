@@ -20,6 +20,7 @@ def train(worker, steps, net):
     """A twin-able training: each rank its own data, gradients averaged."""
     print(f"threads: {torch.get_num_threads()}", flush=True)
     torch.set_num_threads(1)
+    assert os.environ["LOCAL_RANK"] == str(worker.local_rank)  # other libraries read it
     torch.manual_seed(worker.rank)
     x = torch.randn(16, 6, dtype=torch.float64)
     y = x.sin().sum(1, keepdim=True)

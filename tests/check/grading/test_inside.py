@@ -1,0 +1,159 @@
+"""The program in the sandbox, here without its walls: what it answers to each order."""
+
+import os
+import pickle
+import resource
+import signal
+
+import pytest
+
+from helpers.check.grading import frames, inside, plain
+from helpers.check.grading.stand_in import StandIn
+from helpers.runtime.cluster import Cluster
+
+
+def answered(kind, *given):
+    return plain.unpack(inside.answer(pickle.dumps((kind, given))))
+
+
+def called(body, *arguments):
+    """The answer to a call of a function with this body."""
+    assert answered("define", "probe", [f"def probe(*given):\n    {body}"]) == ["returned", None]
+    return answered("call", StandIn("probe"), arguments)
+
+
+def test_it_says_when_it_is_ready():
+    assert plain.unpack(inside.answer(b"")) == ["ready"]
+
+
+def test_a_call_returns_the_answer_and_what_became_of_the_arguments():
+    assert called("given[0].append(3); return len(given)", [1], 2) == [
+        "returned",
+        (2, ([1, 3], 2)),
+    ]
+
+
+def test_definitions_that_fail_are_left_out():
+    sources = ["import no_such_module", "raise SystemExit", "raise KeyboardInterrupt"]
+    sources += ["NAME = __name__", "def probe(): return NAME"]
+    assert answered("define", "probe", sources) == ["returned", None]
+    assert answered("call", StandIn("probe"), ())[1][0] == "__main__"
+
+
+@pytest.mark.parametrize("source", ["probe = 3", "def other(): pass", "raise SystemExit(7)"])
+def test_a_notebook_without_the_function(source):
+    why = "; SystemExit: 7" * ("Exit" in source)
+    text = f"your function raised NameError: the notebook defines no function probe{why}"
+    assert answered("define", "probe", [source]) == ["raised", "exception", text]
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        ("raise NotImplementedError", ["not written"]),
+        ("raise SystemExit(3)", ["raised", "exception", "your function raised SystemExit: 3"]),
+        ("raise KeyboardInterrupt", ["raised", "exception", "your function raised KeyboardInt"]),
+        ("return iter([])", ["raised", "answer", "your function returned a value of type list_"]),
+        ("return 1 / 0", ["raised", "exception", "your function raised ZeroDivisionError: di"]),
+    ],
+)
+def test_what_a_call_may_end_in(body, answer):
+    *kinds, text = called(body)
+    assert [*kinds, text[: len(answer[-1])]] == answer
+
+
+@pytest.mark.parametrize("body", ["raise ValueError({})", "return type({}, (), {{}})()"])
+def test_a_long_error_is_cut(body):
+    assert len(called(body.format("'x' * 9999"))[2]) == inside.MOST_TEXT
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster(2, device="cpu") as ranks:
+        yield ranks
+
+
+def call_on_rank(worker, solve, more):
+    return solve(worker.rank + more)
+
+
+@pytest.mark.parametrize(
+    ("body", "timeout", "answer"),
+    [
+        ("return 2 * given[0]", 60, ["returned", ([20, 22], None)]),
+        ("raise NotImplementedError", 60, ["not written"]),
+        ("return given[0].nothing", 60, ["raised", "exception", "rank 0 raised AttributeE"]),
+        ("import time; time.sleep(60)", 0.5, ["raised", "hang", "no sign of life from any rank"]),
+    ],
+)
+def test_on_ranks(cluster, monkeypatch, body, timeout, answer):
+    def launch(run, workers, *, device, **given):
+        assert (workers, device) == (2, "cpu")
+        return cluster.run(run, **given)
+
+    monkeypatch.setattr(inside, "launch", launch)
+    assert answered("define", "probe", [f"def probe(*given):\n    {body}"]) == ["returned", None]
+    found = answered("ranks", call_on_rank, 2, StandIn("probe"), {"more": 10}, timeout)
+    if answer[0] == "raised":
+        found[2] = found[2][: len(answer[2])]
+    assert found == answer
+
+
+def in_a_fork(work) -> int:
+    """The wait status of a process that does this work."""
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+        finally:
+            os._exit(9)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_files_stay_small(tmp_path):
+    def writes():
+        inside.keep_small(1000)
+        if resource.getrlimit(resource.RLIMIT_CORE) != (0, 0):
+            os._exit(1)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        (tmp_path / "file").write_bytes(bytes(1001))
+
+    assert in_a_fork(writes) == -signal.SIGXFSZ
+    assert (tmp_path / "file").stat().st_size == 1000
+
+
+LOUD = """
+def probe(*given):
+    import os, resource, sys
+    for file in (1, 2):
+        os.write(file, b"loud")
+    print("loud")
+    sys.stderr.write("loud")
+    return os.read(0, 9), resource.getrlimit(resource.RLIMIT_FSIZE)
+"""
+
+
+def test_only_answers_leave_the_program():
+    """What the function prints goes nowhere, and it reads nothing of the next order."""
+    (orders, into), (out, answers), (said, errors) = os.pipe(), os.pipe(), os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            for number, file in enumerate((orders, answers, errors)):
+                os.dup2(file, number)
+            os.closerange(3, 256)
+            inside.main(5000)
+        finally:
+            os._exit(0)
+    for file in (orders, answers, errors):
+        os.close(file)
+    for order in ("define", ("probe", [LOUD])), ("call", (StandIn("probe"), ())):
+        frames.write(into, pickle.dumps(order))
+    frames.write(into, b"")
+    found = [plain.unpack(frames.read(out)) for _ in range(3)]
+    assert found == [["returned", None], ["returned", ((b"", (5000, 5000)), ())], ["ready"]]
+    os.close(into)  # the end of the orders is the end of the program
+    os.waitpid(pid, 0)
+    assert os.read(said, 1000) == b""
+    os.close(out)
+    os.close(said)

@@ -1,0 +1,65 @@
+"""The owner of replicas: what it says of low-precision messages, and what it leaves behind."""
+
+import threading
+from functools import partial
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.comm.transport import GroupTransport, SharedTransport
+from helpers.data.batch import random_batch
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.ddp.bucketed import BucketedDDP
+from helpers.parallel.ddp.naive import NaiveDDP
+from helpers.parallel.ddp.overlapped import DDP
+from helpers.parallel.ddp.owner import Replicated
+from helpers.parallel.ddp.strategy import DataParallel
+from helpers.parallel.precision import Mixed
+from helpers.parallel.recipe import Recipe
+from helpers.runtime.launch import launch
+
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+TINY = GPTConfig(vocab=16, context=4, width=8, layers=1, heads=2)
+
+
+def trained(worker, **options):
+    """(lossy, bound) of a strategy that made a step. It leaves no thread and no hold behind."""
+    mesh, threads = make_mesh(Layout(dp=worker.world_size)), threading.active_count()
+    trainer = Recipe(owner=partial(Replicated, **options))(TINY, 0, mesh)
+    trainer.step(random_batch(worker.rank, 2, 4, 16))
+    trainer.close()
+    assert threading.active_count() == threads
+    DDP(trainer.model).close()  # the model can be wrapped again
+    return trainer.lossy, trainer.bound
+
+
+@pytest.mark.parametrize("transport", [GroupTransport, SharedTransport])
+@pytest.mark.parametrize("replica", [NaiveDDP, BucketedDDP, DDP])
+def test_a_closed_strategy_leaves_nothing_behind(replica, transport):
+    options = {"replica": replica, "transport": transport}
+    assert list(launch(trained, 2, device="cpu", **options)) == [("", 0.0)] * 2
+
+
+def seams(worker):
+    """What DataParallel makes of its arguments."""
+    precision, mesh = Mixed(), make_mesh(Layout(dp=worker.world_size))
+    options = {"replica": BucketedDDP, "transport": SharedTransport, "precision": precision}
+    trainer = DataParallel(TINY, 0, mesh, micro_batches=3, bucket_cap_mb=2, **options)
+    owner = trainer.owner
+    made = type(owner.replica), type(owner.transport), trainer.precision == precision
+    trainer.close()
+    return *made, trainer.micro_batches
+
+
+def test_data_parallel_passes_its_arguments_on():
+    for found in launch(seams, 2, device="cpu"):
+        assert found == (BucketedDDP, SharedTransport, True, 3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "said"),
+    [(torch.bfloat16, ("gradients are sent as torch.bfloat16", 0.1)), (torch.float32, ("", 0.0))],
+)
+def test_gradients_that_are_sent_in_fewer_bits_are_lossy(dtype, said):
+    assert list(launch(trained, 2, device="cpu", message_dtype=dtype)) == [said] * 2

@@ -1,0 +1,72 @@
+"""The steps of a transform that need no message: cut parameters, shares of tokens, positions."""
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.recipe import plain
+from helpers.parallel.tensor.regions import Sharded, Whole
+from helpers.parallel.tensor.transform import (
+    cut_parameters,
+    first_row,
+    locate,
+    share_of_tokens,
+    tensor_parallel,
+)
+from helpers.state.placing import Seat
+
+SEAT = Seat(Layout(tp=2), 1)
+TINY = GPTConfig(vocab=33, context=8, width=16, layers=1, heads=2, dropout=0.1)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_cut_parameters_stay_tied_and_frozen(tied):
+    config = GPTConfig(vocab=33, context=8, width=16, layers=1, heads=2, tied=tied)
+    model, _ = plain(config, 0, SEAT, torch.float64)
+    query = model.blocks["0"].attention.query
+    query.weight.requires_grad_(False)
+    parts = cut_parameters(model, SEAT, "tp")
+    assert (model.head.weight is model.embedding.weight) == tied
+    assert model.head.weight.shape == (16, 16)  # rank 0 has the other 17 rows
+    assert first_row(parts["embedding.weight"]) == 17
+    assert not query.weight.requires_grad
+    for name, p in model.named_parameters():
+        assert p.shape == parts[name].local_shape
+        assert p.dtype is torch.float64
+        assert p.requires_grad == (name != "blocks.0.attention.query.weight")
+
+
+def test_only_replicated_parameters_get_a_share_of_the_tokens():
+    model, _ = plain(TINY, 0, SEAT, torch.float64)
+    for name, part in cut_parameters(model, SEAT, "tp").items():
+        pending = share_of_tokens(SEAT, part, "tp").pending
+        assert list(pending) == ([(0, 1)] if "norm" in name else list(part.pending)), name
+
+
+class Alone:
+    """The second of two ranks, without messages."""
+
+    size, rank = 2, 1
+
+
+def test_a_rank_s_positions_are_those_of_its_tokens():
+    model, tokens = TINY.build(torch.float32, "cpu"), torch.zeros(3, 6, dtype=torch.long)
+    every = model.locate(tokens)
+    for around, own in ((Sharded(Alone()), slice(3, 6)), (Whole(Alone()), slice(0, 6))):
+        found = locate(model.locate, around, tokens)
+        assert torch.equal(found.places, every.places[own])
+        assert torch.equal(found.key, every.key[:, own])
+        assert all(map(torch.equal, found.angles, every.angles))  # a layer has all tokens
+    model.eval()
+    assert locate(model.locate, Sharded(Alone()), tokens).key is None
+    places = torch.arange(6) + torch.arange(3)[:, None]
+    own = locate(model.locate, Sharded(Alone()), tokens, places)
+    assert own.places.tolist() == [[3, 4, 5], [4, 5, 6], [5, 6, 7]]
+
+
+@pytest.mark.parametrize("layout", [Layout(dp=2), Layout(dp=2, tp=1)], ids=str)
+def test_without_ranks_on_the_axis_the_model_is_whole(layout):
+    model, parts = tensor_parallel(TINY, 0, Seat(layout, 1), torch.float32)
+    assert not any(part.cuts for part in parts.values())
+    assert model.embedding.weight.shape == (33, 16)

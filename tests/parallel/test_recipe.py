@@ -1,0 +1,57 @@
+"""A recipe by itself: its mesh, its micro-batches, and what it refuses."""
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.recipe import Recipe
+from helpers.plans.schedules import gpipe, one_f_one_b
+from helpers.runtime.launch import launch
+from helpers.state.placing import Seat
+
+TINY = GPTConfig(vocab=16, context=4, width=8, layers=1, heads=2)
+SEAT = Seat(Layout(spare=2), 1)
+
+
+def made(worker):
+    """What the trainers of each recipe got from the call."""
+    layout = Layout(dp=worker.world_size)
+    mesh = make_mesh(layout)
+    for recipe in (Recipe(), Recipe(layout=layout)):
+        trainer = recipe(TINY, 3, mesh, micro_batches=5, dtype=torch.float64)
+        assert trainer.mesh is mesh
+        assert trainer.micro_batches == 5
+        other = recipe(TINY, 4, mesh, micro_batches=5, dtype=torch.float64)
+        name, value = next(iter(trainer.parameters.items()))
+        assert value.dtype is torch.float64
+        assert not torch.equal(value, other.parameters[name])
+    assert recipe(TINY).mesh.layout == layout
+
+
+def test_the_call_s_arguments_reach_the_trainer():
+    launch(made, 1, device="cpu")
+
+
+def test_a_layout_makes_its_mesh_where_the_ranks_are():
+    with pytest.raises(RuntimeError, match="there are no ranks"):
+        Recipe(layout=SEAT.layout)(TINY)
+    assert Recipe()(TINY).mesh is None
+
+
+@pytest.mark.parametrize("sizes", [{"dp": 2}, {"spare": 4}])
+def test_a_mesh_of_another_layout_is_refused(sizes):
+    with pytest.raises(ValueError, match=r"the recipe is for Layout\(.*\), not Layout\(spare=2\)"):
+        Recipe(layout=Layout(**sizes))(TINY, 0, SEAT)
+
+
+@pytest.mark.parametrize("schedule", [one_f_one_b, gpipe(2, 3)], ids=["function", "data"])
+def test_a_schedule_needs_a_layout_with_a_pipeline(schedule):
+    with pytest.raises(ValueError, match="a schedule needs a layout with an axis pp"):
+        Recipe(schedule=schedule)
+    with pytest.raises(ValueError, match="has no pipeline for a schedule"):
+        Recipe(schedule=schedule, layout=SEAT.layout)(TINY, 0, SEAT)
+
+
+def test_its_name():
+    assert Recipe(name="mine").__name__ == "mine"
