@@ -16,6 +16,115 @@ from helpers.runtime.launch import launch
 from helpers.runtime.local import call
 from helpers.runtime.local.channel import Channel
 from helpers.runtime.local.processes import RankProcess
+from helpers.runtime.payload import Parcel, pack
+from helpers.runtime.private import anonymous_file
+
+
+@pytest.fixture
+def alone():
+    """A call on two ranks of which this test is the other end; what it signals is noted."""
+    ranks = [RankProcess(rank) for rank in range(2)]
+    for process in ranks:
+        process.listen()
+    server, there = socket.socketpair()
+    signalled = []
+    processes = SimpleNamespace(
+        ranks=ranks,
+        server=SimpleNamespace(remember=None),
+        fileno=server.fileno,
+        notices=lambda: ranks[:1],
+        signal=lambda ranks, number: signalled.append(ranks),
+    )
+    draws = iter(range(100))  # a call that goes on longer fails
+    screen = SimpleNamespace(draw=lambda: next(draws), finish=lambda: None, point=lambda row: None)
+    one = call.Call(processes, screen)
+    one.signalled = signalled
+    yield one
+    one.close()
+    for process in ranks:
+        process.given_away()
+        process.close()
+    server.close()
+    there.close()
+
+
+def fails(rank, message="so"):
+    return Failure(rank, time.monotonic(), kind="ValueError", message=message)
+
+
+def test_the_last_words_of_a_rank_that_has_ended_are_heard_first(alone):
+    """The news of its end came before they were read."""
+    rank = Channel(alone.processes.ranks[0]._channel)
+    rank.send("log", 0.5, {"loss": 1.0})
+    report = {"kind": "ValueError", "message": "mine", "when": 0.0}
+    rank.send("error", report)
+    alone.processes.ranks[0].status = 1
+    alone.hear_server()
+    assert alone.rows.kept == [{"rank": 0, "loss": 1.0, "seconds": 0.5}]
+    assert alone.failures == {0: Failure(rank=0, **report)}
+
+
+def test_prints_and_messages_are_signs_of_life(alone):
+    process = alone.processes.ranks[1]
+    for speak in (
+        lambda: os.write(process._stdout, b"x\n"),
+        lambda: Channel(process._channel).send("track", "steps", 1, 2),
+    ):
+        alone.screen.progress = lambda *_: None
+        alone.last_sign, alone.looks.due = 0.0, 0.0
+        speak()
+        alone.hear(5)
+        assert alone.last_sign > 0
+        assert alone.looks.due > 0
+
+
+def test_the_file_of_a_large_result_is_closed_also_if_it_cannot_be_read(alone):
+    parcels = pack(torch.zeros(100_000)), Parcel(None, [8, 8], anonymous_file())
+    for rank, parcel in enumerate(parcels):
+        alone.take_result(rank, parcel)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(parcel.fd)
+    assert alone.results.keys() == {0}
+    assert alone.failures[1].verb == "returned a value that the notebook cannot rebuild:"
+
+
+def test_what_was_printed_before_the_last_answer_is_shown(alone, capsys):
+    alone.results = {0: None, 1: None}
+    os.write(alone.processes.ranks[1]._stdout, b"last words\n")
+    alone.wait(None)
+    assert "[rank 1] last words" in capsys.readouterr().out
+
+
+def test_after_a_failure_the_call_ends_though_another_rank_goes_on(alone, monkeypatch):
+    monkeypatch.setattr(call, "STACK_SECONDS", 0.01)
+    alone.failures = {1: fails(1)}
+    with pytest.raises(WorkerError, match="rank 1 raised ValueError: so"):
+        alone.wait(None)
+    assert alone.signalled == [[0]]
+
+
+def test_only_ranks_that_still_run_are_asked_for_their_stacks(alone, monkeypatch):
+    monkeypatch.setattr(call, "STACK_SECONDS", 0.0)
+    alone.results = {0: "done"}
+    alone.ask_for_stacks()
+    alone.failures = {1: fails(1)}
+    alone.ask_for_stacks()
+    alone.results, alone.processes.ranks[0].status = {}, 0
+    alone.ask_for_stacks()
+    assert alone.signalled == [[1], [], []]
+
+
+@pytest.mark.parametrize(
+    ("joined", "status", "headline"),
+    [
+        (False, 1, "rank 2 could not start: its process ended with exit code 1"),
+        (True, 1, "rank 2 ended with exit code 1 before it returned"),
+        (False, -9, "rank 2 was killed by SIGKILL"),
+    ],
+)
+def test_an_end_before_joining_is_told_from_one_after_it(joined, status, headline):
+    process = SimpleNamespace(rank=2, status=status, problem="", joined=joined)
+    assert call.Call.end_of(None, process).headline().startswith(headline)
 
 
 def test_all_that_ranks_say_is_heard(capsys):
@@ -156,100 +265,3 @@ def test_a_result_that_cannot_be_rebuilt_is_told_and_leaves_no_descriptor():
         launch(give, workers=1)
     assert caught.value.rank == 0
     assert len(os.listdir("/proc/self/fd")) <= before
-
-
-@pytest.fixture
-def alone():
-    """A call on two ranks of which this test is the other end; what it signals is noted."""
-    ranks = [RankProcess(rank) for rank in range(2)]
-    for process in ranks:
-        process.listen()
-    server, there = socket.socketpair()
-    signalled = []
-    processes = SimpleNamespace(
-        ranks=ranks,
-        server=SimpleNamespace(remember=None),
-        fileno=server.fileno,
-        notices=lambda: ranks[:1],
-        signal=lambda ranks, number: signalled.append(ranks),
-    )
-    draws = iter(range(100))  # a call that goes on longer fails
-    screen = SimpleNamespace(draw=lambda: next(draws), finish=lambda: None, point=lambda row: None)
-    one = call.Call(processes, screen)
-    one.signalled = signalled
-    yield one
-    one.close()
-    for process in ranks:
-        process.given_away()
-        process.close()
-    server.close()
-    there.close()
-
-
-def fails(rank, message="so"):
-    return Failure(rank, time.monotonic(), kind="ValueError", message=message)
-
-
-def test_the_last_words_of_a_rank_that_has_ended_are_heard_first(alone):
-    """The news of its end came before they were read."""
-    rank = Channel(alone.processes.ranks[0]._channel)
-    rank.send("log", 0.5, {"loss": 1.0})
-    report = {"kind": "ValueError", "message": "mine", "when": 0.0}
-    rank.send("error", report)
-    alone.processes.ranks[0].status = 1
-    alone.hear_server()
-    assert alone.rows.kept == [{"rank": 0, "loss": 1.0, "seconds": 0.5}]
-    assert alone.failures == {0: Failure(rank=0, **report)}
-
-
-def test_prints_and_messages_are_signs_of_life(alone):
-    process = alone.processes.ranks[1]
-    for speak in (
-        lambda: os.write(process._stdout, b"x\n"),
-        lambda: Channel(process._channel).send("track", "steps", 1, 2),
-    ):
-        alone.screen.progress = lambda *_: None
-        alone.last_sign, alone.looks.due = 0.0, 0.0
-        speak()
-        alone.hear(5)
-        assert alone.last_sign > 0
-        assert alone.looks.due > 0
-
-
-def test_what_was_printed_before_the_last_answer_is_shown(alone, capsys):
-    alone.results = {0: None, 1: None}
-    os.write(alone.processes.ranks[1]._stdout, b"last words\n")
-    alone.wait(None)
-    assert "[rank 1] last words" in capsys.readouterr().out
-
-
-def test_after_a_failure_the_call_ends_though_another_rank_goes_on(alone, monkeypatch):
-    monkeypatch.setattr(call, "STACK_SECONDS", 0.01)
-    alone.failures = {1: fails(1)}
-    with pytest.raises(WorkerError, match="rank 1 raised ValueError: so"):
-        alone.wait(None)
-    assert alone.signalled == [[0]]
-
-
-def test_only_ranks_that_still_run_are_asked_for_their_stacks(alone, monkeypatch):
-    monkeypatch.setattr(call, "STACK_SECONDS", 0.0)
-    alone.results = {0: "done"}
-    alone.ask_for_stacks()
-    alone.failures = {1: fails(1)}
-    alone.ask_for_stacks()
-    alone.results, alone.processes.ranks[0].status = {}, 0
-    alone.ask_for_stacks()
-    assert alone.signalled == [[1], [], []]
-
-
-@pytest.mark.parametrize(
-    ("joined", "status", "headline"),
-    [
-        (False, 1, "rank 2 could not start: its process ended with exit code 1"),
-        (True, 1, "rank 2 ended with exit code 1 before it returned"),
-        (False, -9, "rank 2 was killed by SIGKILL"),
-    ],
-)
-def test_an_end_before_joining_is_told_from_one_after_it(joined, status, headline):
-    process = SimpleNamespace(rank=2, status=status, problem="", joined=joined)
-    assert call.Call.end_of(None, process).headline().startswith(headline)
