@@ -80,6 +80,8 @@ def test_a_temperature_near_zero_is_greedy_and_a_large_one_is_uniform():
 def test_of_equal_tokens_the_first_stay(sampling, expected):
     found = probabilities(torch.zeros(1, 4, dtype=torch.float64), sampling)
     assert found[0].tolist() == pytest.approx(expected, abs=1e-15)
+    many = probabilities(torch.zeros(1, 5000), Sampling(temperature=1, top_k=9))
+    assert many[0].nonzero()[:, 0].tolist() == list(range(9))
 
 
 def test_top_p_of_one_drops_nothing_however_small():

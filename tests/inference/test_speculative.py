@@ -9,9 +9,10 @@ import torch
 from helpers.inference import speculative
 from helpers.inference.accept import acceptance, decide, tokens_per_round
 from helpers.inference.generate import generate
-from helpers.inference.sampling import NotANumber, Sampling, probabilities
+from helpers.inference.sampling import NotANumber, Sampling, choose, probabilities
 from helpers.inference.speculative import Speculated, generate_speculatively
 from helpers.models.caches.kept import Kept
+from helpers.models.caches.preallocated import Preallocated
 
 PROMPTS = [[3, 7, 1, 1, 12], [5], [2, 9, 9, 0, 4, 18, 6, 6, 3], [8, 8]]
 WARM = Sampling(temperature=1.0)
@@ -59,6 +60,12 @@ def test_a_draft_that_is_the_target_is_always_right(llama):
             assert one.rounds == 3
             assert one.tokens_per_round == 5
             assert (one.proposed, one.tested, one.accepted) == (12, 12, 12)
+    for seed, one in enumerate(generate_speculatively(llama, llama, PROMPTS, 15, sampling=WARM)):
+        for end in (4, 9, 14):  # the target's own token after each round has its place's number
+            text = one.prompt + one.tokens[:end]
+            with torch.no_grad():
+                logits = llama(torch.tensor([text]))[:, -1]
+            assert choose(logits, WARM, [seed], [len(text)]).tolist() == [one.tokens[end]]
 
 
 def test_without_guesses_sampled_tokens_are_those_of_generate(llama, draft):
@@ -221,6 +228,8 @@ def test_the_contexts_of_both_models_end(llama, make_model):
         found = generate_speculatively(llama, guesser, prompts, 30, guesses=4)
         assert ends(found) == ends(expected)
         assert found[2].accepted > 0 or context == 1
+        if context == 12:  # the fifth prompt fills it: the draft guesses once, and reads no guess
+            assert found[4].proposed == 1
 
 
 def test_prompts_that_cannot_be_read_and_nothing_to_generate(llama, draft):
@@ -260,6 +269,33 @@ def test_a_target_of_nan_ends_its_request_and_no_other(make_model):
     assert one.tokens == good[1].tokens[: len(one.tokens)]
     [plain] = generate_speculatively(model, guesser, PROMPTS[1:2], 8, guesses=0)
     assert ends([plain]) == ends(generate(model, PROMPTS[1:2], 8))
+
+
+def test_nan_after_the_last_guess_alone_ends_the_request(llama, make_model):
+    """The logits before the guess are numbers, but one forward gives all of them."""
+    broken = make_model()
+
+    def spoil(module, inputs, y):
+        y[:, -1:] = math.nan if y.shape[1] == 3 else y[:, -1:]  # the second round: 1 + 2 tokens
+
+    broken.norm.register_forward_hook(spoil)
+    [found] = generate_speculatively(broken, llama, [PROMPTS[0]], 9, guesses=2)
+    assert found.reason == f"error: {NotANumber.text}"
+    assert found.tokens == generate(llama, [PROMPTS[0]], 3)[0].tokens
+
+
+def test_each_cache_has_the_slots_that_its_model_reads(llama, make_model, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        speculative,
+        "Preallocated",
+        lambda kept, many, capacity, *place: (
+            made.append(capacity) or Preallocated(kept, many, capacity, *place)
+        ),
+    )
+    for new_tokens in (2, 6):  # the longest prompt has 9 tokens; the last new one is not read
+        generate_speculatively(llama, make_model(context=12), PROMPTS, new_tokens)
+    assert made == [10, 10, 14, 12]
 
 
 def test_arguments_that_cannot_be(llama, draft, make_model, monkeypatch):

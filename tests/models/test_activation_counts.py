@@ -32,6 +32,12 @@ def test_activations_are_what_autograd_saves(attention, recompute, config, seque
     assert bytes_saved(step, model) == activation_bytes(config, sequences, tokens, dtype)
 
 
+def test_each_block_counts_by_its_own_mixer():
+    config = GPTConfig(layers=3, mixer=("mamba", "attention", "mamba"), positions="none")
+    model, step = step_of(config, 2, 16)
+    assert bytes_saved(step, model) == activation_bytes(config, 2, 16)
+
+
 @every_recompute
 @every_attention
 def test_activations_and_parameters_of_memory_of(attention, recompute):

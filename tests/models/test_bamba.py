@@ -81,6 +81,8 @@ def test_bamba_9b_has_its_published_size():
 def test_errors_and_changes():
     with pytest.raises(ValueError, match="no block has the number 9: 4 blocks have 0 to 3"):
         bamba(4)
+    with pytest.raises(ValueError, match="no block has the number 4: 4 blocks have 0 to 3"):
+        bamba(4, [1, 4])
     with pytest.raises(ValueError, match="mamba2 heads of 64 channels"):
         bamba(1, [], width=16, heads=2, kv_heads=1)
     changed = bamba(2, [0], rotary_share=1.0, tied=True)

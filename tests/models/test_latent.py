@@ -124,7 +124,7 @@ def module_and_inputs(widths, sequences, tokens, keys):
 
 
 @every_width
-@pytest.mark.parametrize(("tokens", "keys"), [(1, 1), (1, 7), (3, 3), (4, 9)])
+@pytest.mark.parametrize(("tokens", "keys"), [(1, 1), (1, 7), (2, 5), (3, 3), (4, 9)])
 @torch.no_grad()
 def test_absorbed_is_expanded(widths, tokens, keys):
     module, q, rows, shared = module_and_inputs(widths, 2, tokens, keys)

@@ -55,6 +55,19 @@ def test_a_ragged_batch_gives_each_sequence_its_own():
     ssm_checks.check_ragged(MAMBA)
 
 
+@torch.no_grad()
+def test_a_token_after_others_needs_no_scan():
+    """A scan over one token would compute the same, and make buffers for a sequence."""
+    model, scans = build(MAMBA), []
+    for block in model.blocks.values():
+        over_tokens = block.mamba.over_tokens
+        block.mamba.over_tokens = lambda *given, f=over_tokens: (scans.append(1), f(*given))[1]
+    cache = Growing(kept_by(model), 3)
+    for tokens, expected in ((5, 2), (1, 2), (2, 4)):
+        model(ssm_checks.some_tokens(MAMBA, tokens=tokens), cache=cache)
+        assert len(scans) == expected
+
+
 def test_no_token_sees_the_future():
     ssm_checks.check_causality(MAMBA)
 

@@ -70,6 +70,8 @@ def test_a_picture_has_the_same_noise_in_any_cut_and_other_noise_otherwise():
     other = build(TINY, seed=0, dtype=torch.float64)
     other.seed = 1
     assert other.loss(batch)[0] != loss
+    weights = [build(TINY, seed=seed).pixels.weight for seed in (0, 1)]
+    assert not torch.equal(*weights)
 
 
 def test_an_empty_batch_has_zero_loss_and_zero_gradients():

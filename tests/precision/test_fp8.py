@@ -58,6 +58,7 @@ def test_the_scale_is_that_of_the_last_values():
     assert scale.scale == 256  # 1000 is forgotten
     scale.round(torch.tensor([float("nan"), 1.0]))
     scale.round(torch.tensor([float("inf")]))
+    scale.round(torch.tensor([1.0]))
     assert scale.scale == 256  # neither NaN nor infinity counts
     scale.round(torch.zeros(0))
     scale.round(torch.zeros(3))

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from scipy.stats import norm
 
 from helpers.scaling import chinchilla
 from helpers.scaling.chinchilla import ChinchillaFit, NotIdentified, fit_chinchilla
@@ -197,6 +198,36 @@ def test_an_error_of_more_than_half_is_a_doubt(sweep):
         larger = r * share * theta[3] / errors[0]  # the errors are proportional to the residuals
         found = [d for d in chinchilla.flatness(problem, theta, larger) if d.startswith("alpha")]
         assert len(found) == doubts
+
+
+def test_a_term_may_vanish_for_some_runs_but_not_for_all():
+    law = BESIROGLU
+    theta = np.array([[math.log(law.A), math.log(law.B), math.log(law.E), law.alpha, law.beta]])
+    for smallest, doubts in ((1e7, 0), (1e18, 1)):
+        params = np.geomspace(smallest, 1e19, 24)  # below 0.1 % from about 1e16 on
+        runs = runs_of(params, np.roll(D, 7))
+        problem = Objective.of(*runs, 1e-3)
+        found = list(chinchilla.find_doubts(problem, *runs[:2], theta, np.ones(1), [0]))
+        assert sum("the term of A is below" in doubt for doubt in found) == doubts
+
+
+def test_standard_errors_are_those_of_least_absolute_deviations(sweep):
+    """pi/2 times the covariance of least squares, with slopes from differences of the law."""
+    params, tokens, loss = sweep(0, runs=60)
+    problem, theta, _ = best_of((params, tokens, loss))
+
+    def logs(point):
+        a, b, e, alpha, beta = point
+        terms = [a - alpha * np.log(params), b - beta * np.log(tokens), np.full(60, e)]
+        return np.logaddexp.reduce(terms)
+
+    slopes = [(logs(theta + step) - logs(theta - step)) / 2e-5 for step in 1e-5 * np.eye(5)]
+    # of a normal variable, half of the values are within 0.6745 standard deviations
+    r = 0.01 * norm.ppf((np.arange(60) + 0.5) / 60)
+    exact = 0.01 * np.sqrt(
+        np.pi / 2 * np.diag(np.linalg.inv(np.array(slopes) @ np.array(slopes).T))
+    )
+    assert chinchilla.standard_errors(problem, theta, r) == pytest.approx(exact[3:], rel=0.02)
 
 
 def test_a_bootstrap_takes_the_lowest_of_its_ends(sweep):

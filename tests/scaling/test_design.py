@@ -37,5 +37,12 @@ def test_the_rate_follows_the_vertices_of_the_tuned_widths():
     scale, power = rate_for(rows)
     assert scale == pytest.approx(0.3, rel=1e-6)
     assert power == pytest.approx(-1, rel=1e-6)
+    # the lowest loss is at the grid's edge: no parabola, and no rate beyond the grid
+    rows = [
+        {"phase": "tuning", "width": w, "rate": rate, "loss": math.log(rate / 5e-4) ** 3}
+        for w in (16, 32)
+        for rate in RATES
+    ]
+    assert rate_for(rows) == (pytest.approx(RATES[0]), pytest.approx(0, abs=1e-9))
     with pytest.raises(ValueError, match="two are needed"):
         rate_for(rows[: len(RATES)])

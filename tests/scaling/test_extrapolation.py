@@ -1,5 +1,7 @@
 """Fits to the small half of the runs, compared with the large half."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,6 +21,9 @@ def test_runs_that_follow_a_law_are_predicted(sweep):
 def test_noise_is_not_made_larger(sweep):
     found = extrapolate(*sweep(0, noise=0.005), starts=grid()[::60])
     assert 0 < found.mean_error < 0.02
+    assert found.errors.min() < 0 < found.errors.max()
+    # errors of both signs do not cancel
+    assert replace(found, errors=np.array([0.1, -0.3])).mean_error == pytest.approx(0.2)
 
 
 def test_only_the_small_runs_are_seen(sweep):

@@ -25,6 +25,10 @@ def test_parabolas_find_the_laws_exponent():
     np.testing.assert_allclose(6 * fit.params * fit.tokens, fit.compute, rtol=1e-12)
     params, tokens = fit.optimal(1e20)
     assert 6 * params * tokens == pytest.approx(1e20)
+    # the loss is the parabola's at its minimum
+    c0, c1, c2 = np.array(fit.parabolas).T
+    x = np.log(fit.params)
+    np.testing.assert_allclose(fit.loss, c0 + c1 * x + c2 * x**2, rtol=1e-9)
 
 
 def test_with_noise_the_exponent_is_near():
@@ -51,6 +55,8 @@ def test_budgets_without_a_minimum_are_refused():
     small = params < 0.9 * np.repeat(BESIROGLU.optimal(BUDGETS)[0], 9)
     with pytest.raises(ValueError, match="no minimum between its sizes"):
         isoflop(params[small], compute[small], loss[small])
+    with pytest.raises(ValueError, match="no minimum between its sizes"):
+        isoflop(params, compute, 10 - loss)  # a maximum is there
     with pytest.raises(ValueError, match="fewer than three sizes"):
         isoflop(params[:2], compute[:2], loss[:2])
     with pytest.raises(ValueError, match="row 3: compute"):
@@ -64,6 +70,13 @@ def test_the_envelope_finds_the_exponent():
     fit = envelope(sizes, spent, losses)
     # On the envelope dL/dN = 0 at fixed C: the same optimum, up to the spacing of the sizes.
     assert fit.a == pytest.approx(BESIROGLU.exponents[0], abs=0.01)
+    # a curve counts only between its first and its last point
+    later = [np.logspace(17 + n / 10, 22, 400) for n in range(25)]
+    losses = [BESIROGLU.loss(n, c / 6 / n) for n, c in zip(sizes, later, strict=True)]
+    losses[20][0] = 1e-3  # far too low, at the first point alone
+    fit = envelope(sizes, later, losses)
+    assert (fit.compute[fit.loss < 1] > 0.99e19).all()
+    losses = [BESIROGLU.loss(n, c / 6 / n) for n, c in zip(sizes, spent, strict=True)]
     with pytest.raises(ValueError, match="curve 1: compute must rise"):
         envelope(sizes[:2], [spent[0], spent[0][::-1]], losses[:2])
     with pytest.raises(ValueError, match="two curves"):

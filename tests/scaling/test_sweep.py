@@ -1,5 +1,6 @@
 """The sweep continues after it was killed, and a row describes its run."""
 
+import json
 import math
 import os
 import signal
@@ -12,9 +13,15 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.data.blocks import pack
+from helpers.data.order import Order
+from helpers.data.source import Source
+from helpers.parallel.optimizer import OptimizerConfig
+from helpers.parallel.single import Single
 from helpers.scaling import sweep
 from helpers.scaling.design import BATCH, LENGTH, Run
 from helpers.scaling.table import read
+from helpers.training.schedule import Cosine
 
 SMALL = [
     Run(phase="sweep", width=8, layers=1, heads=1, steps=steps, rate=1e-2, seed=seed)
@@ -64,13 +71,23 @@ def test_it_goes_on_where_it_was_killed(tmp_path):
     assert "half" not in table.read_text()
 
 
-def test_losses_on_the_way_are_those_of_the_same_run(tmp_path):
-    run = replace(SMALL[0], steps=160)
-    (row,) = sweep.sweep(tmp_path / "s.csv", workers=1, runs=[run], sequences=2048)
-    curve = row["curve"]
-    assert [tokens // (BATCH * LENGTH) for tokens, _ in curve] == [40, 80]
-    losses = [loss for _, loss in curve] + [row["loss"]]
-    assert losses == sorted(losses, reverse=True)
+def test_a_run_is_one_training_from_its_seed_on_the_text_for_training():
+    """Written out in one loop, without the stops on the way; held-out text judges it."""
+    run = replace(SMALL[0], steps=80, seed=3)
+    row = sweep.carry_out(Place(), run, sequences=512)
+    [(tokens, halfway)] = json.loads(row["curve"])
+    assert tokens == 40 * BATCH * LENGTH
+    assert halfway > row["loss"]  # on the same sequences
+    assert sweep.stops(160) == [40, 80, 160]
+    text, held_out = (pack("python", length=LENGTH, split=s) for s in ("train", "validation"))
+    source = Source(text, Order(len(text), BATCH, seed=3))
+    schedule = Cosine(peak=1e-2, steps=80, warmup=4)
+    strategy = Single(run.config, 3, optimizer=OptimizerConfig(lr=1e-2))
+    for k in range(80):
+        strategy.step(replace(source.shard(k, 0, 1), step=k), schedule(k))
+    places = range(0, sweep.HELD_OUT, sweep.HELD_OUT // 512)
+    loss, targets = strategy.evaluate(held_out.batch(list(places)))
+    assert row["loss"] == pytest.approx(float(loss) / float(targets), abs=1e-5)
 
 
 def test_fewer_held_out_sequences_lie_evenly_among_all():

@@ -197,8 +197,10 @@ class HalfAsFast(DataParallel):
 )
 def test_a_mistake_is_found_and_named(mistake, what, step):
     # five sequences: the ranks' token counts differ at every step
-    comparison = twin(mistake, workers=2, sequences=5)
+    comparison = twin(mistake, workers=2, sequences=5, locate=mistake is ForgetsMoments)
     assert not comparison
+    if mistake is ForgetsMoments:  # the search for the place loads the state, too
+        assert (comparison.location.kind, comparison.location.step) == ("moments", step)
     found, row = comparison.first_wrong()
     assert (found, row.step) == (what, step), comparison
     if mistake in (NotReplicated, OwnUpdate):

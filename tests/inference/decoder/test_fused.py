@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.inference.decoder.fused import Core, Fused
 from helpers.models.caches.cache import CacheFull
@@ -119,6 +120,24 @@ def test_nothing_new_at_all(llama):
     assert cache.lengths == [0, 0]
 
 
+class Copies(TorchDispatchMode):
+    """Notes how many numbers each copy has."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = []
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # otherwise the first use imports torch._dynamo, which takes a second
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if func.overloadpacket in (torch.ops.aten.clone, torch.ops.aten._unsafe_view):
+            self.numbers.append(made.numel())
+        return made
+
+
 @pytest.mark.parametrize("strided", [False, True])
 def test_the_core_with_one_mask_after_another(strided):
     """One query and grouped heads; keys in order, or as a view in which heads alternate."""
@@ -127,6 +146,9 @@ def test_the_core_with_one_mask_after_another(strided):
     k, v = torch.randn(2, 3, 2, 7, 6, generator=generator, dtype=torch.float64)
     if strided:
         k, v = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (k, v))
+    with Copies() as copies:
+        core(q, k, v)
+    assert k.numel() not in copies.numbers  # the cache is read where it is
     first = torch.arange(7) <= torch.tensor([6, 2, 4])[:, None, None, None]  # (B, 1, 1, S)
     for seen in (first, first, first.flip(0), None):
         expected = scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=1.0, enable_gqa=True)

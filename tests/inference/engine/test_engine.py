@@ -245,6 +245,16 @@ class TestTimes:
         assert [step.reserved for step in served.steps] == [step.used for step in served.steps]
         assert (served.blocks, served.tokens, served.seconds) == (12, 9, 12.5)
 
+    def test_a_request_that_a_step_leaves_out_does_not_run_in_it(self, llama):
+        class Turns:
+            def plan(self, queues):
+                own = sorted([*queues.running, *queues.waiting], key=lambda p: p.known)
+                return Plan(tokens={own[0].number: own[0].missing})
+
+        served = serve(llama, Turns(), [Request(n, [1, 2], 2) for n in range(2)])
+        assert [step.running for step in served.steps] == [1] * 4
+        assert [step.used for step in served.steps] == [1, 2, 2, 1]
+
     def test_waiting_requests_are_counted(self, llama):
         requests = [Request(n, [1, 2], 2) for n in range(3)]
         served = serve(llama, Continuous(1), requests)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.inference.ranks.apart import Rank, read_all, serve_apart, serve_together
+from helpers.inference.ranks.apart import Rank, read_all, serve_apart, serve_together, start
 from helpers.inference.ranks.handover import Sender
 from helpers.inference.ranks.streams import Arrival, Streams
 from helpers.models.config import GPTConfig
@@ -134,6 +134,16 @@ def test_the_prefill_rank_waits_for_each_arrival(model, monkeypatch):
     assert slept == pytest.approx([0, 0, 0, 0.005, 0.015])
     assert rank.result.handed == dict.fromkeys(range(5), 7)
     assert rank.paged.free_blocks == 40
+
+
+def test_all_clocks_begin_when_the_last_rank_is_ready(cluster):
+    def begin(worker):
+        time.sleep(0.3 * worker.rank)
+        clock = start(worker)
+        return time.time() - clock()
+
+    origins = cluster.run(begin)
+    assert origins[0] == pytest.approx(origins[1], abs=0.1)
 
 
 def test_no_requests(cluster, model):

@@ -1,11 +1,14 @@
 """A prompt that another rank has read continues as if this rank had read it."""
 
+import threading
+
 import pytest
 import torch
 
 from helpers.comm.ledger import ledger
 from helpers.comm.point_to_point import PointToPoint
-from helpers.inference.ranks.handover import Inbox, Prefilled, Sender
+from helpers.comm.regions import Ready
+from helpers.inference.ranks.handover import END, Inbox, Prefilled, Sender
 from helpers.models.caches.allocator import OutOfBlocks
 from helpers.models.caches.kept import Kept
 from helpers.models.caches.paged import Paged
@@ -38,6 +41,7 @@ def hand_over(worker, prompts):
         sender, sent = Sender(messages, 1, paged), []
         for number, prompt in enumerate(prompts):
             sequence, logits = read(model, paged, prompt)
+            paged.reserve([sequence], [8])  # as after a forward that failed: blocks without tokens
             with ledger() as log:
                 count = sender.send(number, sequence, int(logits.argmax()))
             sent.append((count, [entry.call for entry in log.entries], log.payload))
@@ -45,6 +49,7 @@ def hand_over(worker, prompts):
             paged.store.memory.fill_(torch.nan)  # what was sent is a copy
             paged.store.memory.zero_()
         sender.finish()
+        assert not messages.leaving
         return sent
     paged = paged_of(model, 12)
     read(model, paged, [3, 1, 4, 1, 5])  # so that the block numbers differ
@@ -114,6 +119,31 @@ def test_a_sender_that_fails_is_named():
     with pytest.raises(WorkerError, match="no room for the prompt") as caught:
         launch(lost, 2, device="cpu", timeout=20)
     assert caught.value.rank == 0
+
+
+class Slow:
+    """One prompt without blocks; the end follows when it is allowed."""
+
+    def __init__(self):
+        self.headers, self.allowed = iter([[5, 0, 0, 7], [END, 0, 0, 0]]), threading.Event()
+
+    def receive(self, buffer, source):
+        if not buffer.numel():
+            return None
+        header = next(self.headers)
+        if header[0] == END:
+            self.allowed.wait(10)
+        return Ready(buffer.copy_(torch.tensor(header)))
+
+
+def test_a_prompt_that_is_there_waits_for_no_other():
+    inbox = Inbox(slow := Slow(), 0, paged_of(build(CONFIG, 0, torch.float64), 4))
+    [one] = inbox.take(wait=True)
+    assert (one.number, one.token, inbox.ended) == (5, 7, False)
+    assert list(inbox.take(wait=False)) == []
+    slow.allowed.set()
+    assert list(inbox.take(wait=True)) == []
+    assert inbox.ended
 
 
 class Broken:

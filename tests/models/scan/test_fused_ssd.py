@@ -54,9 +54,10 @@ def test_the_forward_keeps_inputs_and_states_alone():
     excepted, h0 = storages(inputs), inputs[-1]
     saved = SavedTensors(lambda: excepted)
     with saved:
-        y, _ = fused_ssd.scan(*inputs, 4)
+        y, last = fused_ssd.scan(*inputs, 4)
         y.sum().backward()
     assert saved.peak == 5 * h0.nbytes  # before 4 chunks, and behind the last
+    assert last.untyped_storage().nbytes() == h0.nbytes  # a cache that keeps it keeps no others
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

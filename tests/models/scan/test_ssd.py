@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from helpers.measure.memory import SavedTensors
 from helpers.models.scan.selective import selective_scan
 from helpers.models.scan.ssd import FORMS, decays, ssd
 from tests.models.scan.oracle import assert_same, dual, dual_inputs, with_gradients
@@ -39,6 +40,16 @@ def test_groups_and_odd_sizes(sizes, form):
 def test_chunks_of_64_unless_told():
     inputs = dual_inputs(150, heads=2, width=2, groups=1, state=2)
     assert_same(with_gradients(ssd, inputs), with_gradients(dual, inputs))
+
+
+@every_form
+def test_a_sequence_shorter_than_a_chunk_needs_no_room_for_one(form):
+    inputs, saved = dual_inputs(5), []
+    for chunk in (5, 64):
+        saved.append(SavedTensors(dict))
+        with saved[-1]:
+            ssd(*inputs, chunk=chunk, form=form)[0].sum().backward()
+    assert saved[0].peak == saved[1].peak > 0
 
 
 def test_numerical_gradients():

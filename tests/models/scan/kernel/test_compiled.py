@@ -16,6 +16,12 @@ def test_the_states_stay_in_registers(capability):
     assert f"sm_{capability}" in made.ptx
 
 
+def test_double_precision_computes_in_it():
+    ptx = compile_selective(90, torch.float64).ptx
+    assert "fma.rn.f64" in ptx
+    assert "fma.rn.f32" not in ptx.replace("fma.rn.f32x2", "")
+
+
 def test_low_precision_needs_no_more_loads():
     made, wide = compile_selective(90, torch.bfloat16), compile_selective(90)
     assert made.spills() == 0

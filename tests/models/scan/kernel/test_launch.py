@@ -55,6 +55,10 @@ def test_gradients_are_refused():
         selective_forward(*inputs)
     with torch.no_grad():
         selective_forward(*inputs, **SMALL)
+    for number in range(7):  # each argument alone
+        some = [t.detach().requires_grad_(n == number) for n, t in enumerate(inputs)]
+        with pytest.raises(RuntimeError, match=r"the kernel has no backward"):
+            selective_forward(*some)
 
 
 def test_a_shape_that_does_not_fit():
