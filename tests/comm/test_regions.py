@@ -1,5 +1,7 @@
 """Pairs of collectives for autograd: each forward, and the backward that undoes it."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -22,20 +24,27 @@ def shard(x: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
     return x.chunk(ranks, dim=1)[rank]
 
 
+def turned(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers, in another order in memory."""
+    return x.mT.contiguous().mT
+
+
 def passes(worker):
-    transport, found = GroupTransport(), {}
-    for call in CALLS:
+    transport, found = GroupTransport(), []
+    for call, some in itertools.product(CALLS, range(3)):  # none, rank 0 alone, both
+        order = turned if worker.rank < some else torch.Tensor.contiguous
         x, gradient = (whole(worker.rank, kind) for kind in ("input", "gradient"))
         if call is gather_from:
             x = shard(x, worker.rank, worker.world_size)
         if call is reduce_scatter_to:
             gradient = shard(gradient, worker.rank, worker.world_size)
-        x = x.mT.contiguous().mT.requires_grad_()  # another order in memory
-        before = x.detach().clone()
+        x, gradient = order(x).requires_grad_(), order(gradient)
+        before = x.detach().clone(), gradient.clone()
         y = call(x, transport)
         y.backward(gradient)
-        assert torch.equal(x, before)
-        found[call.__name__] = y.detach(), x.grad
+        assert torch.equal(x, before[0])
+        assert torch.equal(gradient, before[1])
+        found.append((call.__name__, (y.detach(), x.grad)))
     return found
 
 
@@ -54,8 +63,8 @@ def test_each_forward_and_its_backward(ranks):
             "gather_from": (gathered, shard(of_sum, rank, ranks)),
             "reduce_scatter_to": (shard(summed, rank, ranks), of_gathered),
         }
-        for name, pair in expected.items():
-            for ours, wanted in zip(found[name], pair, strict=True):
+        for name, pair in found:
+            for ours, wanted in zip(pair, expected[name], strict=True):
                 assert torch.equal(ours, wanted), name
 
 

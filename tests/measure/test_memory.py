@@ -183,6 +183,14 @@ def test_the_peak_counts_existing_but_not_emptied_storages():
         there.untyped_storage().resize_(0)  # FSDP frees gathered parameters so, without an operator
         other = torch.zeros(500)
         assert live.peak == 4000  # not 6000
+        assert live.now == 2000
+        more = torch.zeros(2000)  # the emptied storage is taken off once only
+        assert live.now == live.peak == 10_000
+        more.untyped_storage().resize_(16_000)  # gathered again, without an operator
+        again = torch.zeros(1)
+        assert live.now == live.peak == 18_004
+        del there, more, again
+        assert live.now == 2000
     assert other.sum() == 0
 
 

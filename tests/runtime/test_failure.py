@@ -42,11 +42,14 @@ def test_the_first_of_several_causes():
 @pytest.mark.parametrize(
     ("status", "said"),
     [
+        (0, "rank 1 ended with exit code 0 before it returned"),
         (3, "rank 1 ended with exit code 3"),
         (70, "rank 1 could not start"),
+        (71, "rank 1 lost its connection"),
         (-9, "rank 1 was killed by SIGKILL: out of memory?"),
         (-11, "rank 1 was killed by SIGSEGV"),
         (-7, "/dev/shm"),
+        (-6, "SIGABRT: compiled code gave up"),
         (-63, "rank 1 was killed by signal 63"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import os
 import random
+import socket
 import time
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
-from helpers.runtime.worker import plain, seed_differently
+from helpers.runtime.local.channel import Channel
+from helpers.runtime.worker import Worker, plain, seed_differently
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +116,28 @@ def test_track(cluster, capsys):
     assert list(cluster.run(train)) == [45, 45]
     last = capsys.readouterr().out.splitlines()[-1]
     assert "train rank 1: 10/10" in last
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "total"),
+    [
+        (lambda: "abc", None, 3),
+        (lambda: "abc", 12, 12),  # a given total counts, also where there is a length
+        (lambda: iter("abc"), 12, 12),
+        (lambda: iter("abc"), None, None),
+    ],
+)
+def test_a_bar_s_total(make, given, total):
+    here, there = map(Channel, socket.socketpair())
+    worker = Worker(0, 1, torch.device("cpu"), here)
+    assert "".join(worker.track(make(), given, label="train")) == "abc"
+    moves = [message for message, _ in there.messages()]
+    here.close()
+    there.close()
+    assert {(kind, label, end) for kind, label, _, end in moves} == {("track", "train", total)}
+    done = [done for _, _, done, _ in moves]
+    assert (done[0], done[-1]) == (0, 3)
+    assert done == sorted(done)
 
 
 def test_seeds_differ_between_ranks_and_between_calls():

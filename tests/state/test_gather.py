@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.runtime.failure import WorkerError
 from helpers.state.all_parts import AllParts
-from helpers.state.gather import full, full_gradients
+from helpers.state.gather import full, full_gradients, refuse_pending
 from helpers.state.norm import clip
 from helpers.state.part import Part
 from helpers.state.pending import complete, make_groups
@@ -51,6 +52,19 @@ def test_frozen_tensors_have_no_gradient(cluster):
         assert found["w"].tolist() == [1, 1]
 
 
+def test_gradients_of_the_ranks_of_a_group(cluster):
+    def gradients(worker):
+        group = dist.new_group([2, 3])
+        if worker.rank < 2:
+            return None
+        parts = AllParts([{"w": Part(name="w", shape=(2,), holders=range(2))}] * 2)
+        found = full_gradients(parts, {"w": torch.ones(2)}, group)
+        there = full_gradients(parts, {"w": torch.ones(2)}, group, "meta")
+        return found["w"].tolist(), there["w"].device.type
+
+    assert list(cluster.run(gradients)) == [None, None, ([1, 1], "meta"), ([1, 1], "meta")]
+
+
 def test_drifted_replicas_keep_their_own_numbers(cluster):
     def drift(worker):
         parts = AllParts([{"w": Part(name="w", shape=(2,), holders=range(4))}] * 4)
@@ -66,6 +80,16 @@ def test_partial_sums_are_refused(cluster):
 
     with pytest.raises(WorkerError, match=r"of w \(2,\).* is still a partial sum; call `complete`"):
         cluster.run(gradients)
+
+
+def test_a_partial_sum_of_any_rank_and_tensor_is_refused():
+    whole_one = Part(name="a", shape=(2,), holders=range(1))
+    partial = Part(name="b", shape=(2,), holders=(1, 2), pending=[(1, 2)])
+    own = {"b": partial, "c": Part(name="c", shape=(1,), holders=range(1, 3))}
+    parts = AllParts([{"a": whole_one}, own, own])
+    with pytest.raises(ValueError, match=r"the gradient of b \(2,\).* is still a partial sum"):
+        refuse_pending(parts)
+    refuse_pending(parts.completed)
 
 
 @pytest.mark.gpu

@@ -27,6 +27,12 @@ def test_one_server_for_all(server):
     assert client.warm().usable()
 
 
+def test_an_interrupt_of_the_notebook_s_terminal_does_not_reach_the_server(server):
+    """A terminal interrupts the process group in its foreground, and ends its session."""
+    assert os.getpgid(server.process.pid) != os.getpgid(0)
+    assert os.getsid(server.process.pid) != os.getsid(0)
+
+
 def test_a_server_that_was_killed_is_told_from_one_that_lives(server):
     assert server.usable()
     server.process.kill()

@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import signal
+import socket
 import time
 
 import psutil
@@ -13,7 +14,7 @@ from helpers.runtime.cluster import Cluster
 from helpers.runtime.local import processes as module
 from helpers.runtime.local.channel import readable
 from helpers.runtime.local.client import start_method
-from helpers.runtime.local.processes import Processes
+from helpers.runtime.local.processes import Processes, RankProcess
 
 
 def started() -> Processes:
@@ -69,6 +70,28 @@ def test_waiting_ends_with_the_time_or_with_the_ranks(processes):
     assert not processes.wait(0)
     processes.signal([0], signal.SIGKILL)
     assert processes.wait(60)
+
+
+def test_notices_may_arrive_in_pieces_and_together():
+    processes = Processes(0, start_method())
+    for rank in range(3):
+        processes.ranks.append(RankProcess(rank))
+        processes.ranks[rank].given_away()
+    processes.socket.close()
+    processes.socket, server = socket.socketpair()
+    with server:
+        found = []
+        for text in (
+            b'{"rank": 1, "status": 3}\n{"rank": 2, "status": -9, "problem": "no"}\n{"ra',
+            b'nk": 0, "sta',
+            b'tus": 0}\n',
+        ):
+            server.sendall(text)
+            found.append([process.rank for process in processes.notices()])
+    assert found == [[1, 2], [], [0]]
+    assert [process.status for process in processes.ranks] == [0, 3, -9]
+    assert [process.problem for process in processes.ranks] == ["", "", "no"]
+    processes.close()
 
 
 def test_without_the_server_ranks_are_killed_all_the_same(processes):
