@@ -72,6 +72,16 @@ def test_a_message_that_this_rank_only_receives_is_a_mark():
     assert "ours: 8 bytes in 2 messages" in repr(picture)
 
 
+def test_no_bar_is_longer_than_the_longest():
+    """Of equal messages that share a bar, the sum counts."""
+    equal = message("forward", "a", "parameters", {"a": 80.0}, 30.0)
+    sent = [equal, equal, equal, message("update", "", "other", {}, 45.0)]
+    (axes,) = traffic_diff({"ours": sent}, ["a"]).axes
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([BAR, BAR / 2])
+    labels = [(text.get_text().strip(), text.get_position()[0]) for text in axes.texts]
+    assert labels == [("a ×3", pytest.approx(BAR)), ("all_reduce", pytest.approx(BAR / 2))]
+
+
 def test_nothing_to_draw():
     with pytest.raises(ValueError, match="no strategy sends a message"):
         traffic_diff({"ours": []}, ["a"])
