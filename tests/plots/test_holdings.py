@@ -27,6 +27,13 @@ def test_colours_tell_the_owner():
     assert colors == [RANK_COLORS[rank] for rank in (0, 1, 1, 0)]
 
 
+def test_colours_start_again_after_the_last():
+    ranks = len(RANK_COLORS) + 2
+    figure = holdings({"own": [[rank] for rank in range(ranks)]})
+    colors = [matplotlib.colors.to_hex(box.get_facecolor()) for box in boxes(figure)]
+    assert colors == [*RANK_COLORS, *RANK_COLORS[:2]]
+
+
 def test_each_value_has_its_own_owner():
     figure = holdings({"gathered": [[1, 2], [1, 2]]}, owners={"gathered": [[0, 1], [0, 1]]})
     colors = [matplotlib.colors.to_hex(box.get_facecolor()) for box in boxes(figure)]

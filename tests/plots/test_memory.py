@@ -5,7 +5,7 @@ import pytest
 
 from helpers import plots
 from helpers.plots.memory import bytes_text, kind_colors
-from helpers.plots.style import MEMORY_COLORS
+from helpers.plots.style import MEMORY_COLORS, SERIES_COLORS
 
 ROWS = {
     "stage 0": {"parameters": 15e9, "gradients": 15e9, "optimizer": 90e9},
@@ -49,6 +49,13 @@ def test_kinds_keep_their_order_and_new_ones_get_a_colour():
     colors = kind_colors(["scratch", "optimizer", "parameters", "logits"])
     assert list(colors) == ["parameters", "optimizer", "logits", "scratch"]
     assert len(set(colors.values())) == 4
+
+
+def test_new_kinds_share_colours_only_if_there_are_more_than_colours():
+    kinds = [f"kind {number:02}" for number in range(len(SERIES_COLORS) + 2)]
+    assert list(kind_colors(kinds).items()) == list(
+        zip(kinds, [*SERIES_COLORS, *SERIES_COLORS[:2]], strict=True)
+    )
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,14 @@ def test_each_rank_has_a_replica_and_a_gradient_even_without_rows():
     assert labels.count(r"$\bar g$") == 3
 
 
+def test_colours_start_again_after_the_last():
+    ranks = len(RANK_COLORS) + 2
+    boxes = drawn(replicas([[f"row {rank}"] for rank in range(ranks)]))
+    for rank in range(ranks):
+        colors = [color for label, color in boxes if label == f"row {rank}"]
+        assert colors == [RANK_COLORS[rank % len(RANK_COLORS)]] * 2
+
+
 def test_titles_count_the_batch():
     texts = [text.get_text() for text in replicas([[1, 2], [3]], noun="tokens").axes[0].texts]
     assert "global batch\nof 3 tokens" in texts

@@ -38,3 +38,10 @@ def test_a_vector_is_a_row_and_ranks_go_on_in_the_next_line():
     assert third[0] == pytest.approx(first[0])
     assert third[3] < first[1]
     assert "c: nothing" in figure.alt
+
+
+def test_colours_start_again_after_the_last():
+    ranks = len(RANK_COLORS) + 2
+    figure = shares((ranks,), [[((rank, rank + 1),)] for rank in range(ranks)])
+    colors = [color for _, color in rectangles(figure)[1::2]]
+    assert colors == [*RANK_COLORS, *RANK_COLORS[:2]]

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.plots.traffic_diff import BAR, COLORS, traffic_diff
+from helpers.plots.traffic_diff import BAR, COLORS, MARK, traffic_diff
 
 
 def message(phase, during, kind, layers, wire):
@@ -60,6 +60,26 @@ def test_the_backward_goes_through_the_layers_in_reverse():
     (axes,) = traffic_diff({"ours": sent}, ["a", "b"]).axes
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels == ["forward a", "forward b", "backward b", "backward a"]
+
+
+def test_a_message_that_this_rank_only_receives_is_a_mark():
+    sent = [
+        message("forward", "a", "parameters", {"a": 80.0}, 0.0),
+        message("update", "", "other", {}, 8.0),
+    ]
+    picture = traffic_diff({"ours": sent}, ["a"])
+    assert [bar.get_width() for bar in picture.axes[0].patches] == pytest.approx([MARK, BAR])
+    assert "ours: 8 bytes in 2 messages" in repr(picture)
+
+
+def test_no_bar_is_longer_than_the_longest():
+    """Of equal messages that share a bar, the sum counts."""
+    equal = message("forward", "a", "parameters", {"a": 80.0}, 30.0)
+    sent = [equal, equal, equal, message("update", "", "other", {}, 45.0)]
+    (axes,) = traffic_diff({"ours": sent}, ["a"]).axes
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([BAR, BAR / 2])
+    labels = [(text.get_text().strip(), text.get_position()[0]) for text in axes.texts]
+    assert labels == [("a ×3", pytest.approx(BAR)), ("all_reduce", pytest.approx(BAR / 2))]
 
 
 def test_nothing_to_draw():

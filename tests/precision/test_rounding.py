@@ -99,6 +99,15 @@ def test_neighbours_enclose_each_number(form):
 
 
 @pytest.mark.parametrize("form", SMALL, ids=lambda f: f.name)
+def test_neighbours_of_what_is_not_finite(form):
+    """Infinity is a number of its own, and so its own neighbour; NaN never becomes a number."""
+    x = torch.tensor([float("inf"), -float("inf"), float("nan")])
+    wanted = x if form.infinities else torch.full_like(x, torch.nan)
+    for found in neighbours(x, form):
+        torch.testing.assert_close(found, wanted, equal_nan=True, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("form", SMALL, ids=lambda f: f.name)
 def test_stochastic_rounding_takes_a_neighbour(form):
     x = tricky(form)
     x = x[x.abs() <= form.largest]

@@ -37,6 +37,10 @@ def test_the_rate_follows_the_vertices_of_the_tuned_widths():
     scale, power = rate_for(rows)
     assert scale == pytest.approx(0.3, rel=1e-6)
     assert power == pytest.approx(-1, rel=1e-6)
+    # Runs end in any order, and other phases' runs do not count.
+    other = {"phase": "sweep", "width": 16, "rate": RATES[1] * 1.1, "loss": -1.0}
+    mixed = [other, *rows[1::2], *rows[::2]]
+    assert rate_for(mixed) == pytest.approx((scale, power), rel=1e-9)
     # the lowest loss is at the grid's edge: no parabola, and no rate beyond the grid
     rows = [
         {"phase": "tuning", "width": w, "rate": rate, "loss": math.log(rate / 5e-4) ** 3}
@@ -44,5 +48,7 @@ def test_the_rate_follows_the_vertices_of_the_tuned_widths():
         for rate in RATES
     ]
     assert rate_for(rows) == (pytest.approx(RATES[0]), pytest.approx(0, abs=1e-9))
+    rows = [{**row, "loss": -row["loss"]} for row in rows]
+    assert rate_for(rows) == (pytest.approx(RATES[-1]), pytest.approx(0, abs=1e-9))
     with pytest.raises(ValueError, match="two are needed"):
         rate_for(rows[: len(RATES)])

@@ -3,6 +3,7 @@
 import pytest
 
 from helpers import check
+from helpers.check import elsewhere
 from helpers.check.week01 import bytes as exercise
 from notebooks.solutions import week01
 from tests.check.asked import drawn_anew
@@ -93,21 +94,16 @@ def test_a_mistake_in_bytes_on_the_wire_gets_its_own_hint(mistake, hint):
     assert "rank" in verdict.finding
 
 
-def test_without_linux_the_formula_stands_in(monkeypatch):
-    """The judge alone, with what ranks return where the kernel does not count."""
-    rows = [
-        {
-            collective: {
-                "answer": week01.bytes_on_the_wire(collective, 4, exercise.SIZE),
-                "large": week01.bytes_on_the_wire(collective, *exercise.large()),
-                "kernel": None,
-                "formula": exercise.sent(collective, exercise.SIZE, 4, rank=rank, backend="nccl"),
-            }
-            for collective in exercise.COLLECTIVES
-        }
-        for rank in range(4)
-    ]
+@pytest.mark.usefixtures("shared_ranks")
+def test_without_linux_the_formula_stands_in():
+    """The judge, with what ranks return where the kernel does not count."""
+    place = elsewhere.place()
+    rows = place.launch(exercise.run_bytes, 4, week01.bytes_on_the_wire, {}, elsewhere.SECONDS)
+    for row in rows:
+        for collective in exercise.COLLECTIVES:
+            row[collective]["kernel"] = None
     exercise.judge_bytes(rows)
+    assert [row["broadcast"]["formula"] for row in rows] == [exercise.SIZE] * 3 + [0]
     rows[0]["all_reduce"]["answer"] *= 4 / 3
     with pytest.raises(exercise.NotRight, match=r"by formula"):
         exercise.judge_bytes(rows)

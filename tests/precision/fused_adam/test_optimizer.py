@@ -260,9 +260,11 @@ def test_master_copies(dtype):
     theirs = torch.optim.AdamW(others, lr=1e-3)
     for step in range(4):
         if step == 2:  # through a file, to a new optimizer
-            saved = ours.state_dict()
+            saved = ours.state_dict()["state"]
+            as_saved = copy.deepcopy(saved)
+            state_dict = ours.state_dict()
             ours = FusedAdamW(mine, master_copies=True, block=8)
-            ours.load_state_dict(copy.deepcopy(saved))
+            ours.load_state_dict(state_dict)
         give_gradients(step, mine)
         for p, q in zip(mine, others, strict=True):
             q.grad = p.grad.float()
@@ -275,6 +277,9 @@ def test_master_copies(dtype):
         for name in STATE:
             assert state[name].dtype == torch.float32
             torch.testing.assert_close(state[name], theirs.state[q][name], **CLOSE[q.dtype])
+    for number, state in as_saved.items():  # the training after the load has not changed it
+        for name in ("master", "exp_avg", "exp_avg_sq"):
+            assert torch.equal(saved[number][name], state[name])
 
 
 def test_master_copies_after_the_state_of_torch():
