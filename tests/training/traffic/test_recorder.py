@@ -1,12 +1,15 @@
-"""The layer that was running when a message started, also where one layer calls another."""
+"""What was running when a message started: the layer, if one calls another, and the phase."""
 
 import torch
 from torch import nn
 
 from helpers.comm.ledger import Entry
 from helpers.parallel.units import units
+from helpers.training.traffic.fingerprints import Fingerprints
 from helpers.training.traffic.record import watch
 from helpers.training.traffic.recorder import Recorder
+
+ENTRY = Entry(call="all_reduce", group="world", ranks=2, rank=0, payload=32, wire=32.0)
 
 
 class Calling(nn.Module):
@@ -27,10 +30,9 @@ class Calling(nn.Module):
 
 def test_a_message_belongs_to_the_innermost_layer_that_runs():
     model = nn.Module()
-    entry = Entry(call="all_reduce", group="world", ranks=2, rank=0, payload=32, wire=32.0)
 
     def send():
-        recorder.saw(entry, [torch.rand(8)])
+        recorder.saw(ENTRY, [torch.rand(8)])
 
     model.shared = Calling(send)
     model.outer = Calling(send, model.shared)
@@ -46,3 +48,29 @@ def test_a_message_belongs_to_the_innermost_layer_that_runs():
     ]
     assert [one.where for one in recorder.seen] == ["", *6 * ["forward"]]
     assert recorder.running == []
+
+
+def test_only_what_follows_the_last_backward_belongs_to_the_update():
+    """Between two micro-batches, a message prepares the next forward. A sum of 4 is gradients."""
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(3, 3, bias=False))
+    found = units(model)
+    recorder = Recorder(found, dict(model.named_parameters()), ranks=1)
+    gradients = Entry(call="all_reduce", group="world", ranks=1, rank=0, payload=16, wire=0.0)
+
+    def between():
+        recorder.saw(ENTRY, [torch.rand(8)])
+
+    between()
+    for _ in range(2):
+        recorder.model_begins()
+        between()
+        recorder.model_ends()
+        between()
+        recorder.backward_begins("0")
+        recorder.saw(gradients, [torch.rand(4)])
+        between()
+    messages = recorder.messages(Fingerprints(dict(model.named_parameters())))
+    pass_ = ["forward", "forward", "backward"]
+    assert [m.phase for m in messages] == ["forward", *pass_, "forward", *pass_, "update"]
+    kinds = ["activations", "other", "gradients", "other"]
+    assert [m.kind for m in messages] == ["other", *kinds, *kinds]
