@@ -39,27 +39,31 @@ class limit:
     def __exit__(self, *_):
         if self.timer is None:
             return
-        sys.settrace(self.tracing)  # first: it would stop the lines of what is called here
         self.timer.cancel()
         self.timer.join()  # it does not fire after the handler is gone
         signal.signal(signal.SIGVTALRM, self.before)
+        sys.settrace(self.tracing)
         self.outside.clear()
-
-    def insist(self, frame, event, argument):
-        if frame.f_code is limit.__exit__.__code__:
-            return None  # what follows the block is left alone
-        if event == "line":
-            raise TooLong  # Python ends the tracing then
-        return self.insist
 
     def stop(self, number, frame):
         inside = [one for one in frames_from(frame) if one not in self.outside]
         if any(one.f_code is limit.__exit__.__code__ for one in inside):
             return  # the block has ended in the meantime
         for one in inside:
-            one.f_trace = self.insist
-        sys.settrace(self.insist)  # last: it would stop these lines too
+            one.f_trace = insist
+        sys.settrace(leave_alone)  # the frames above are traced only while there is a tracer
         raise TooLong
+
+
+def insist(frame, event, argument):
+    """Trace a frame that was on its way when the time was over: its next line is its last."""
+    if event == "line":
+        raise TooLong  # Python ends the tracing then
+    return insist
+
+
+def leave_alone(frame, event, argument):
+    """Trace no frame that begins later: what catches everything is on its way already."""
 
 
 def frames_from(frame) -> Iterator:

@@ -1,5 +1,6 @@
 """A function that does not end is stopped; one that ends in time is not."""
 
+import contextlib
 import signal
 import sys
 import threading
@@ -129,7 +130,26 @@ def deaf_and_talking():
             continue
 
 
-@pytest.mark.parametrize("fn", [deaf, deaf_and_talking])
+def deaf_by_another():
+    while True:
+        with contextlib.suppress(BaseException):
+            busy()
+
+
+class DeafAtTheEnd:
+    def __del__(self):
+        busy()  # Python ignores what is raised here
+
+
+def deaf_at_the_end_of_a_value():
+    for _ in range(10**9):
+        DeafAtTheEnd()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    "fn", [deaf, deaf_and_talking, deaf_by_another, deaf_at_the_end_of_a_value]
+)
 def test_a_function_that_catches_everything_stops_too(fn):
     tracing = sys.gettrace()
     with pytest.raises(TooLong), limit(0.2):

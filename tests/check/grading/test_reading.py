@@ -39,7 +39,7 @@ def test_what_is_no_file(tmp_path):
     (tmp_path / "folder.ipynb").mkdir()
     os.mkfifo(tmp_path / "pipe.ipynb")  # opened as usual, it would wait for a writer
     before = sorted(os.listdir("/dev/fd"))
-    assert "link" in refused(tmp_path / "link.ipynb")
+    assert refused(tmp_path / "link.ipynb") == "a link is no notebook"
     assert "link" in refused(tmp_path / "zero.ipynb")
     assert "no file" in refused(tmp_path / "folder.ipynb")
     found, pipe = [], tmp_path / "pipe.ipynb"
