@@ -71,12 +71,15 @@ def test_a_signal_after_the_block_stops_nothing(monkeypatch):
     class Timer(threading.Timer):
         def cancel(self):
             signal.raise_signal(signal.SIGVTALRM)
+            cancelled.append(self)
             super().cancel()
 
     monkeypatch.setattr(threading, "Timer", Timer)
     before = signal.getsignal(signal.SIGVTALRM)
-    with limit(60):
+    cancelled = []
+    with limit(5):
         pass
+    assert len(cancelled) == 1
     assert signal.getsignal(signal.SIGVTALRM) is before
 
 

@@ -65,6 +65,7 @@ def test_not_yet_predicted():
 def test_zero_is_a_prediction():
     assert question(0).predicted
     assert question(0).cells()["your prediction"] == "0"
+    assert question(-1e300).predicted
 
 
 def test_far_predictions_get_a_question():

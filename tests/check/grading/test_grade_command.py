@@ -20,7 +20,9 @@ def test_the_table(tmp_path, capsys):
     grade.main([str(tmp_path), "--secret", "8"])
     with (tmp_path / "grades.csv").open(newline="") as file:
         (row,) = csv.DictReader(file)
-    assert float(row.pop("seconds")) > 0
+    seconds = row.pop("seconds")
+    assert float(seconds) > 0
+    assert len(seconds.split(".")[1]) == 1
     assert row == {
         "submission": "bo.ipynb",
         "exercise": "bubble_share",
@@ -28,7 +30,13 @@ def test_the_table(tmp_path, capsys):
         "finding": "",
     }
     said = capsys.readouterr().out
-    for words in ("bo.ipynb  1 of 1", "not graded: bo.py", "1 of 1 passed", "--secret 8"):
+    for words in (
+        "bo.ipynb  bubble_share: yes\n",
+        "bo.ipynb  1 of 1",
+        "not graded: bo.py",
+        "1 of 1 passed",
+        "--secret 8",
+    ):
         assert words in said
 
 

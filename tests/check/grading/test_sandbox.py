@@ -6,6 +6,7 @@ import signal
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -159,10 +160,13 @@ def test_what_the_walls_leave(inside, monkeypatch):
         with open("/proc/1/environ") as file:
             first = sorted(one.split("=")[0] for one in file.read().split(chr(0)) if one)
         with open("/proc/self/environ") as file:
-            given = dict(one.split("=", 1) for one in file.read().split(chr(0)) if one)
+            own = dict(one.split("=", 1) for one in file.read().split(chr(0)) if one)
         small = [size.f_blocks * size.f_frsize for size in sizes]
-        return signal.value, small, first, given, os.getcwd(), os.getsid(0)
-        """
+        places = sys.prefix, sys.base_prefix, "/usr", given[0]
+        writable = [place for place in places if os.access(place, os.W_OK)]
+        return signal.value, small, first, own, os.getcwd(), os.getsid(0), writable
+        """,
+        str(Path(psutil.__file__).parent),
     )
     assert found[0] == signal.SIGKILL
     assert found[1] == 2 * [Limits().file_bytes]
@@ -178,6 +182,7 @@ def test_what_the_walls_leave(inside, monkeypatch):
     } | {name: os.environ[name] for name in ("TRITON_INTERPRET",) if os.environ.get(name)}
     assert found[4] == "/tmp"
     assert found[5] > 0  # a session of its own: no terminal of the instructor
+    assert found[6] == []
     monkeypatch.setenv("TRITON_INTERPRET", "yes")
     walls = sandbox.walls(Limits(file_bytes=77))
     at = walls.index("TRITON_INTERPRET")
@@ -271,6 +276,7 @@ def test_no_process_is_left():
             )
             == 3
         )
+        assert os.getsid(shut.process.pid) == shut.process.pid
         family = psutil.Process(shut.process.pid).children(recursive=True)
         assert len(family) >= 4
     psutil.wait_procs(family, timeout=10)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers.check.submission import job
+from helpers.check.submission import job, rank
 
 # A rank in a session of its own, which only SIGKILL ends. It writes its number into its notes.
 RANK = """export N
@@ -109,6 +110,22 @@ def test_a_silent_rank_is_asked_where_it_is(tmp_path, monkeypatch):
     assert found.errors == "stack\n"
 
 
+def test_when_the_check_is_interrupted_the_launcher_ends(tmp_path, monkeypatch):
+    started = []
+
+    def start(*given, **streams):
+        started.append(shell("exec sleep 60")(*given, **streams))
+        return started[0]
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        job.run(Path("mine.py"), 1, {"folder": tmp_path}, start=start)
+    assert started[0].returncode == -signal.SIGKILL
+
+
 def test_a_sign_of_life_is_enough(tmp_path):
     found = run("for k in 1 2 3 4 5; do echo $k; sleep 0.2; done", tmp_path, patience=0.8)
     assert not found.hung
@@ -158,7 +175,7 @@ def test_torchrun_starts_a_program_on_each_rank(launcher, monkeypatch):
     out, errors = process.communicate()
     asked, *rest = out.splitlines()
     options = "-m torch.distributed.run --standalone --nproc-per-node=3"
-    assert asked == f"{options} {job.RANK} orders mine.py --a=3"
+    assert asked == f"{options} {rank.__file__} orders mine.py --a=3"
     assert rest == ["no input"]
     assert errors == "yes -\n"
 

@@ -1,6 +1,7 @@
 """Which runs of a script the check asks for, and what it compares, without a script."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -199,3 +200,20 @@ def test_two_texts_of_words_and_the_same_ones_each_time(tmp_path):
     (tmp_path / "again").mkdir()
     again = project.Where(Path("mine.py"), tmp_path / "again", None, 5.0)
     assert again.text.read_text().split() == texts[0]
+
+
+def test_a_script_is_found_wherever_the_launcher_runs(tmp_path, monkeypatch):
+    """And what it writes is for this user alone."""
+    given = []
+
+    def start(arguments, ranks, **streams):
+        given.extend(arguments)
+        raise judge.NotWritten
+
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("")
+    verdict = project.project("mine.py", start=start, patience=3)
+    assert (verdict.exercise, verdict.status) == ("project", "not written yet")
+    assert given[1] == str(tmp_path / "mine.py")
+    (folder,) = (one for one in given if one.startswith("--folder="))
+    assert os.stat(Path(folder.removeprefix("--folder=")).parent).st_mode & 0o077 == 0
