@@ -57,7 +57,7 @@ def test_a_later_kernel_reads_the_file_and_keeps_the_first_day(work, monkeypatch
     found = solved.Progress.so_far(WEEKS)
     assert found.solved["mean"] == "2026-01-31"
     assert set(found.solved) == {"mean", "ring"}
-    assert {path.name for path in work.iterdir()} == {solved.MARK, solved.FILE, "project"}
+    assert {path.name for path in work.iterdir()} == {".handed.json", ".progress.json", "project"}
 
 
 def test_the_nearest_work_folder_counts_and_a_folder_is_no_mark(work, monkeypatch):

@@ -138,6 +138,9 @@ ZeroDivisionError: division by zero"""
     assert kept.endswith("division by zero")
 
 
+SUM = Call("all_reduce", None, 64)
+
+
 def test_a_message_larger_or_smaller_than_its_room_is_named():
     def one_way(*sent, room, source=0):
         messages = [[Call("send", 1, size) for size in sent]]
@@ -147,9 +150,17 @@ def test_a_message_larger_or_smaller_than_its_room_is_named():
     assert one_way(8, 16, room=(8, 24)) == [(0, 1, 16, 24)]
     assert one_way(8, 16, room=(4, 16)) == [(0, 1, 8, 4)]
     assert one_way(8, room=(4,), source=None) == []  # from whoever comes first
+    round_trip = [
+        [Call("send", 2, 8), Call("recv", 1, 4), Call("send", 1, 16)],
+        [Call("recv", 0, 16), Call("send", 0, 4), SUM],
+        [SUM, Call("recv", 0, 8), Call("recv", 1, 2)],
+    ]
+    assert list(unequal(round_trip)) == []
+    round_trip[1].append(Call("send", 2, 3))
+    assert list(unequal(round_trip)) == [(1, 2, 3, 2)]
     calls = [Call("recv", None, 8), Call("recv", 0, 16)]
     assert list(unequal([[Call("send", 1, 8), Call("send", 1, 16)], calls])) == []
 
 
 def test_only_what_is_sent_counts_as_bytes():
-    assert bytes_sent([send(1), recv(1), send(2), Call("all_reduce", None, 64)]) == 16
+    assert bytes_sent([send(1), recv(1), send(2), SUM]) == 16

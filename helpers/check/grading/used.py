@@ -39,13 +39,11 @@ def proportional(process: psutil.Process) -> int:
     try:
         with open(f"/proc/{process.pid}/smaps", encoding="utf-8", errors="replace") as file:
             return counted(file)
-    except FileNotFoundError:
-        return 0  # it has just ended
     except OSError:  # no such file on this system, or no right to read it
         try:
             memory = process.memory_info()
         except psutil.Error:
-            return 0
+            return 0  # it has just ended
         return memory.rss - getattr(memory, "shared", 0)
 
 

@@ -63,11 +63,12 @@ def test_a_process_that_has_ended():
     assert proportional(child) == nameless_files([child]) == 0
 
 
-def test_without_the_right_to_look_its_own_pages_count(monkeypatch):
+@pytest.mark.parametrize("error", [PermissionError, FileNotFoundError])
+def test_without_the_right_to_look_its_own_pages_count(monkeypatch, error):
     """On other systems there is no such file."""
 
     def refuse(*_, **__):
-        raise PermissionError
+        raise error
 
     monkeypatch.setattr(used, "open", refuse, raising=False)
     me = psutil.Process()
