@@ -100,9 +100,7 @@ def scattered(worker, backend):
     return own.tolist(), [(entry.call, entry.payload) for entry in log.entries]
 
 
-@pytest.mark.parametrize(
-    ("backend", "call"), [("gloo", "all_to_all"), ("nccl", "reduce_scatter")]
-)
+@pytest.mark.parametrize(("backend", "call"), [("gloo", "all_to_all"), ("nccl", "reduce_scatter")])
 def test_gloo_scatters_by_an_all_to_all(backend, call):
     """Its own reduce-scatter sends twice as much."""
     sums = (6 * torch.arange(18.0).view(3, 2, 3)).tolist()  # 1 + 2 + 3 times
