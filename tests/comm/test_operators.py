@@ -59,7 +59,7 @@ def made(argument, whole: str) -> object:
 def written(worker):
     found, name = [], dist.group.WORLD.group_name
     for schema in SCHEMAS:
-        call, whole = expected(schema.name)
+        whole = expected(schema.name)[1]
         given = {argument.name: made(argument, whole) for argument in schema.arguments}
         given = {key: value for key, value in given.items() if value is not None}
         given["group_name"] = name

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.profiler import record_function
 
 from helpers import launch
-from helpers.measure.trace import Span, Trace, draw, spans_of, trace, without_chatter
+from helpers.measure.trace import Span, Trace, draw, label_of, spans_of, trace, without_chatter
 
 SLEEP = 0.05  # seconds by which a rank is late
 CLOCKS = 1e-3  # seconds by which two processes' clocks may differ
@@ -281,6 +281,20 @@ def test_ranks_are_drawn_on_one_axis():
     assert draw([two, one]).axes[0].get_xlim() == axes.get_xlim()  # whichever began first
     only = draw([one, two], lanes=["compute"], names=["a", "b"]).axes[0]
     assert [label.get_text() for label in only.get_yticklabels()] == ["a compute", "b compute"]
+
+
+def test_what_stands_in_a_box():
+    """Of a collective its short name; operators are too many for text."""
+    some = [
+        span("communication", 0, 1, "communication"),
+        Span(
+            name="gloo:all_reduce", lane="communication", kind="communication", start=0, seconds=1
+        ),
+        Span(name="my range", lane="ranges", kind="range", start=0, seconds=1),
+        Span(name="aten::mm", lane="compute", kind="forward", start=0, seconds=1),
+        Span(name="aten::mm", lane="host", kind="forward", start=0, seconds=1),
+    ]
+    assert [label_of(one) for one in some] == ["communication", "all_reduce", "my range", "", ""]
 
 
 def test_it_draws_itself():
