@@ -30,6 +30,12 @@ def test_neighbours_of_one_kind_travel_together(shapes, most):
         assert full or group[0].dtype != first.dtype
 
 
+def test_small_tensors_travel_together_up_to_16_mib():
+    four_mib = torch.empty(2**20, dtype=torch.float32, device="meta")
+    assert [len(group) for group in coalesced([four_mib] * 5)] == [4, 1]
+    assert [len(group) for group in coalesced([four_mib, torch.empty(1), four_mib])] == [1, 1, 1]
+
+
 def sums(worker, kind):
     transport = kind()
     buffers = [transport.empty(n, torch.float64, torch.device("cpu")) for n in (5, 1000, 3)]

@@ -137,6 +137,11 @@ def test_a_corpus_is_read_again_when_its_fingerprint_changes(monkeypatch):
     assert again.about["bytes"] == len("another")
     assert bytes(again.batch([0]).tokens[0].tolist()) == b"an"
     assert bytes(pack("python", 2).batch([1]).tokens[0].tolist()) == b"ot"
+    pairs = train_bpe(["another"], 258)
+    other = pack("python", 2, pairs)  # described already, and not yet in these tokens
+    assert pairs.decode(other.batch([0]).tokens[0]) == "another"[: len(pairs.decode(other[0][0]))]
+    assert other.about["tokenizer"] == pairs.digest
+    assert pack(["another"], 2).about["name"] == "texts"  # the same text, and no corpus
 
 
 def test_opening_imports_nothing_that_costs_seconds():

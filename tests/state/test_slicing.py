@@ -36,6 +36,7 @@ def test_take_is_a_copy_of_its_own():
     assert local.untyped_storage().nbytes() == local.nbytes  # the whole tensor can be freed
     local.zero_()
     assert plain.all()
+    assert take(PART, plain.to("meta")).device.type == "meta"  # where the whole tensor is
 
 
 def test_fill_casts_and_writes_to_leaves_that_require_grad():
