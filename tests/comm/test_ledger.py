@@ -23,7 +23,6 @@ from helpers.comm.ledger import (
     store_ports,
 )
 from helpers.comm.mesh import Layout, make_mesh
-from helpers.comm.operators import OPERATORS, SILENT
 from helpers.measure.sockets import SentBytes
 from helpers.runtime.launch import launch
 
@@ -247,23 +246,6 @@ def test_nested_blocks_and_errors():
         assert [e.payload for e in inner.entries] == [400]
         assert outer.wire == 440
         assert broken.entries == []
-
-
-def test_the_tables_name_operators_as_pytorch_does():
-    """The table has each operator of the installed PyTorch, with an argument that exists."""
-    import torch.distributed._functional_collectives  # registers the operators of _c10d_functional
-
-    schemas = {
-        schema.name: {argument.name for argument in schema.arguments}
-        for schema in torch._C._jit_get_all_schemas()
-        if schema.name.startswith(("c10d::", "_c10d_functional::"))
-    }
-    for name, arguments in schemas.items():
-        if name.endswith((*SILENT, "::batch_p2p_ops")):
-            continue
-        _, held = OPERATORS[name]
-        assert not held or held.removesuffix(" ×N") in arguments, name
-        assert arguments & {"process_group", "group_name"}, name
 
 
 def test_a_store_is_none_of_gloos(monkeypatch):

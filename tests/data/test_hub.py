@@ -77,10 +77,15 @@ def test_what_fails_is_told_with_what_to_do(hub, monkeypatch, failing):
     assert os.umask(0o022) == 0o022
 
 
-def test_another_revision_on_this_machine_is_not_enough(hub):
+def test_another_revision_or_configuration_on_this_machine_is_not_enough(hub):
     asked, kept = hub
     fetch()
     kept.rename(kept.with_name("f" * 40))
+    del asked[:]
+    fetch()
+    assert [kind for kind, *_ in asked] == ["info", "load"]
+    config = kept.parents[1]
+    config.rename(config.with_name("another"))
     del asked[:]
     fetch()
     assert [kind for kind, *_ in asked] == ["info", "load"]

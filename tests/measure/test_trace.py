@@ -254,6 +254,21 @@ def test_on_a_gpu_the_kernels_are_the_time():
     assert began == pytest.approx(1000e-9)
 
 
+def test_operators_that_begin_or_end_together():
+    """The longer of two that begin together encloses the other; one may follow another at once."""
+    events = [
+        event("aten::addmm", 1000, 1050),
+        event("aten::linear", 1000, 1100),
+        event("aten::view", 1090, 1100),
+        event("aten::relu", 1100, 1100),  # too short for the clock
+        event("aten::mm", 1101, 1200),
+        event("aten::sin", 1040, 1060, thread=2),  # of another thread
+    ]
+    spans, _ = spans_of(SimpleNamespace(events=lambda: events, trace_start_ns=lambda: 1000))
+    assert sorted(names(spans)) == ["aten::linear", "aten::mm", "aten::relu", "aten::sin"]
+    assert {(one.lane, one.kind) for one in spans} == {("compute", "forward")}
+
+
 def test_ranks_are_drawn_on_one_axis():
     one = Trace(began=1.7e9, spans=[span("forward", 0.001, 0.002)])
     two = Trace(
