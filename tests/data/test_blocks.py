@@ -128,7 +128,9 @@ def test_a_corpus_is_read_again_when_its_fingerprint_changes(monkeypatch):
     """Until then it is not read at all: its tokens are there."""
     found, mark = [("a", "one")], ["1"]
     monkeypatch.setattr("helpers.data.blocks.documents", lambda *which: iter(found))
-    monkeypatch.setattr("helpers.data.blocks.fingerprint", lambda *which: mark[0] * 64)
+    monkeypatch.setattr(
+        "helpers.data.blocks.fingerprint", lambda _, split: (mark[0] + split[0]) * 32
+    )
     first = pack("python", 2)
     found[:] = [("a", "another")]
     assert pack("python", 2).path == first.path
