@@ -85,6 +85,8 @@ def test_html():
     assert "The measured value is 4 times your prediction." in html
     assert html.endswith(f"<p>{prediction_sheet().summary()}</p>")
     assert re.findall("<th>(.*?)</th>", html) == sheet.HEAD
+    sides = re.findall("<td style='text-align:(.*?)'>", html)
+    assert sides == ["left", "left", "left", "center", "left"]
     assert re.findall("<td style='text-align:left'>(.*?)</td>", html)[:3] == [
         "a &lt; b (s)", "100", "400",
     ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Steps are counted by who waits for whom; a traceback keeps the student's lines."""
 
 import os
+import sys
 
 import pytest
 import torch
@@ -63,7 +64,8 @@ def swap(worker):
 
     answer, seen = observed(solve, torch.full((2,), float(worker.rank)))
     _, others = observed(lambda: (torch.ones(3).sum(), dist.all_reduce(torch.ones(3))))
-    return {"answer": answer.tolist(), **seen, "others": others}
+    compiler = "torch._dynamo" in sys.modules  # its import takes a second on each rank
+    return {"answer": answer.tolist(), **seen, "others": others, "compiler": compiler}
 
 
 def test_a_batch_of_messages_is_seen():
@@ -71,6 +73,7 @@ def test_a_batch_of_messages_is_seen():
     assert runs.column("answer") == [[1.0, 1.0], [0.0, 0.0]]
     assert set(runs[0]["calls"]) == {Call("send", 1, 8), Call("recv", 1, 8)}
     assert runs.column("unwaited") == [0, 0]
+    assert runs.column("compiler") == [False, False]
     assert runs.column("others") == 2 * [{"calls": [Call("all_reduce", None, 12)], "unwaited": 0}]
 
 

@@ -1,5 +1,7 @@
 """A watched step: messages, waits and marks in order, and no sum before its wait."""
 
+import sys
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -34,6 +36,7 @@ def step(worker, waits):
         "since": [event.kind for event in watch.since("gradient")],
         "updates": [event.kind for event in watch.since("update")],
         "never": watch.since("no such mark"),
+        "compiler": "torch._dynamo" in sys.modules,  # its import takes a second on each rank
         "payloads": [payload.tolist() for payload in watch.payloads],
     }
     handle.wait()
@@ -62,6 +65,7 @@ def test_a_sum_reaches_its_buffer_with_the_wait():
         assert run["since"] == ["message", "wait", "message", "update", "message", "update"]
         assert run["updates"] == ["message", "update"]
         assert run["never"] == []
+        assert run["compiler"] is False
         assert run["payloads"][1] == 4 * [rank]
         assert run["largest"] == [[1.0, 1.0], [1.0, 1.0]]
         assert run["again"] == 3 * [6.0]

@@ -58,6 +58,7 @@ def test_what_is_no_notebook(tmp_path, content):
 
 
 def test_a_file_that_is_too_large(tmp_path, monkeypatch):
+    assert reading.LARGEST == 20_000_000  # with pictures in it
     monkeypatch.setattr(reading, "LARGEST", 100)
     assert refused(notebook(tmp_path / "n.ipynb", "x = 1" * 100)) == (
         "the file has more than 100 bytes"
