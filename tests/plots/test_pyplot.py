@@ -12,6 +12,7 @@ shell = InteractiveShell.instance()
 from helpers import plots
 if %r:
     from matplotlib import pyplot as plt
+import matplotlib.lines
 plots.use()
 from matplotlib_inline.backend_inline import configure_inline_support
 configure_inline_support(shell, "inline")  # as `%%matplotlib inline` does
@@ -25,6 +26,9 @@ for layout in (None, "none"):
     data, metadata = shell.display_formatter.format(figure)
     size = struct.unpack(">2I", data["image/png"][16:24])
     found.append([size, metadata["image/png"], legend.get_frame_on()])
+bare = plt.figure(figsize=(1, 1))
+bare.lines.append(matplotlib.lines.Line2D([0, 1], [0, 1], transform=bare.transFigure, figure=bare))
+found.append("image/png" in shell.display_formatter.format(bare)[0])
 figure.alt = "My words."
 found.append(shell.display_formatter.format(figure)[1]["image/png"]["alt"])
 empty = shell.display_formatter.format(plt.figure())[0]
@@ -43,7 +47,11 @@ def test_figures_of_pyplot():
             assert [n // 2 for n in pixels] == [metadata["width"], metadata["height"]]
             assert "A line chart over step" in metadata["alt"]
             assert not framed
-        assert found[2] == "My words."
+            assert metadata["width"] <= 240
+        # The course's layout keeps the size; without a layout the picture ends with its contents.
+        assert found[0][1]["width"] == 240 != found[1][1]["width"]
+        assert found[2] is True  # a line without axes is a picture, too
+        assert found[3] == "My words."
         assert not spine
         assert "image/png" not in empty  # as IPython does with a figure of nothing
 
