@@ -153,6 +153,10 @@ def test_a_text_that_is_too_long_ends_after_a_word():
     figure = Figure()
     figure.suptitle("word " * 200)
     assert describe(figure) == "word " * 139 + "…"  # 140 would need one letter more than LETTERS
+    for letters, end in ((LETTERS, "x"), (LETTERS + 1, "…")):
+        figure = Figure()
+        figure.suptitle("a " + "x" * (letters - 2))
+        assert describe(figure)[-1] == end
 
 
 def test_series_that_are_no_lines_are_named():

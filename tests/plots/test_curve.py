@@ -75,8 +75,10 @@ def test_nested_curves_get_thinner():
 
 
 def test_styles_win_under_any_of_their_names():
-    styles = {"a": {"ls": ":", "lw": 9, "c": "red"}}
-    line, other = plots.curves({"a": [1, 2], "b": [2, 3]}, styles=styles).axes[0].lines
+    styles = {"a": {"ls": ":", "lw": 9, "c": "red", "label": "mine"}}
+    axes = plots.curves({"a": [1, 2], "b": [2, 3]}, styles=styles).axes[0]
+    assert legend(axes) == ["mine", "b"]
+    line, other = axes.lines
     assert (other.get_linestyle(), other.get_linewidth(), other.get_marker()) == ("-", 1.8, "o")
     assert (line.get_linestyle(), line.get_linewidth(), line.get_color()) == (":", 9, "red")
 

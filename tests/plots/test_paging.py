@@ -5,7 +5,7 @@ import warnings
 import pytest
 from matplotlib.colors import to_hex
 
-from helpers.plots.paging import BOX, GAP, blocks
+from helpers.plots.paging import BOX, GAP, blocks, owners_of
 from helpers.plots.style import FAINT, GREY, INK, SERIES_COLORS
 
 SEQUENCES = {"a": ([0, 1, 3], 10), "b": ([0, 1], 7), "c": ([5], 0)}
@@ -125,3 +125,8 @@ def test_what_cannot_be_drawn(sequences, count, message):
 def test_a_block_needs_a_slot():
     with pytest.raises(ValueError, match="2 blocks of 0 slots"):
         blocks({}, 2, 0)
+
+
+def test_only_slots_with_a_token_are_filled():
+    found = owners_of({"a": ([4, 2, 0], 3), "b": ([4, 7], 8)}, 4)
+    assert found == {4: [("a", 3), ("b", 4)], 2: [("a", 0)], 0: [("a", 0)], 7: [("b", 4)]}

@@ -8,13 +8,19 @@ PROGRAM = """
 import json, os, struct
 os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
 from IPython.core.interactiveshell import InteractiveShell
-shell = InteractiveShell.instance()
+from traitlets.config import Config
+own = Config()  # settings that the inline backend applies when it is first loaded
+own.InlineBackend.rc = {"legend.frameon": True}
+shell = InteractiveShell.instance(config=own)
 from helpers import plots
 if %r:
     from matplotlib import pyplot as plt
 import matplotlib.lines
 plots.use()
+framed = matplotlib.rcParams["legend.frameon"]
 from matplotlib_inline.backend_inline import configure_inline_support
+from matplotlib_inline.config import InlineBackend
+InlineBackend.instance(parent=shell).rc = {}
 configure_inline_support(shell, "inline")  # as `%%matplotlib inline` does
 from matplotlib import pyplot as plt
 found = []
@@ -32,7 +38,7 @@ found.append("image/png" in shell.display_formatter.format(bare)[0])
 figure.alt = "My words."
 found.append(shell.display_formatter.format(figure)[1]["image/png"]["alt"])
 empty = shell.display_formatter.format(plt.figure())[0]
-print(json.dumps([found, axes.spines["top"].get_visible(), sorted(empty)]))
+print(json.dumps([found, axes.spines["top"].get_visible(), sorted(empty), framed]))
 """
 
 
@@ -42,7 +48,8 @@ def test_figures_of_pyplot():
             [sys.executable, "-c", PROGRAM % imported_before], capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
-        found, spine, empty = json.loads(done.stdout.splitlines()[-1])
+        found, spine, empty, framed = json.loads(done.stdout.splitlines()[-1])
+        assert framed is False  # the style is applied after the inline backend's settings
         for pixels, metadata, framed in found[:2]:
             assert [n // 2 for n in pixels] == [metadata["width"], metadata["height"]]
             assert "A line chart over step" in metadata["alt"]

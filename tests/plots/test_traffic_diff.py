@@ -117,10 +117,11 @@ def test_messages_that_differ_do_not_share_a_bar():
         sent(call="all_gather"),
         sent(layers={"b": 1.0}),
         sent(),
+        sent(call="broadcast"),
     ]
     (axes,) = traffic_diff({"x": stream, "y": [sent(), sent(wire=4.0)]}, ["a", "b", "c"]).axes
     labels = [text.get_text().strip() for text in axes.texts]
-    assert labels == ["a", "a", "a", "b", "a", "a ×2"]
+    assert labels == ["a", "a", "a", "b", "a", "a", "a ×2"]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
         "gradients", "activations"
     ]  # fmt: skip
