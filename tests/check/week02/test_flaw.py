@@ -162,10 +162,10 @@ def test_the_hint_for_each_pair_of_answer_and_flaw(answer, flaw):
     assert hint.startswith("Look at the runs") == (
         answer == "stopped early" and flaw not in ("none", "stopped early")
     )
-    assert (FALSE_ALARMS.get(answer, "-") in hint) == (
+    assert (FALSE_ALARMS.get(answer, "no words") in hint) == (
         flaw == "none" or answer not in ("none", "stopped early")
     )
-    assert (MISSED.get(flaw, "-") in hint) == (flaw != "none")
+    assert (MISSED.get(flaw, "no words") in hint) == (flaw != "none")
     with pytest.raises(NotRight, match=f"you returned '{answer}'; "):
         judge_flaw(answer, None, flaw)
 
