@@ -35,8 +35,10 @@ class OneWrong(elsewhere.Here):
     def __init__(self, right, wrong, at: int, kept: dict):
         self.right, self.wrong, self.at, self.kept, self.number = right, wrong, at, kept, -1
 
-    def solve(self, *given, **named):
-        return (self.wrong if self.number == self.at else self.right)(*given, **named)
+        def solve(*given, **named):  # no method: a copy of it would have a number of its own
+            return (wrong if self.number == at else right)(*given, **named)
+
+        self.solve = solve
 
     def call(self, fn, arguments):
         self.number += 1
