@@ -84,6 +84,15 @@ def test_a_fork_of_the_notebook_that_ends_leaves_the_server_alone():
     assert client._server is server
 
 
+def test_a_server_that_is_gone_is_noticed_on_both_lines(server):
+    """So the notebook keeps no other end of them."""
+    server.process.kill()
+    server.process.wait()
+    for line in (server.early, server.late):
+        line.settimeout(20)
+        assert line.recv(16) == b""
+
+
 def test_connecting_leaves_nothing_open(server):
     server.connect().close()
     before = len(os.listdir("/proc/self/fd"))
