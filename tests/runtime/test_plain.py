@@ -75,8 +75,8 @@ def test_what_is_written_comes_back(tmp_path):
     for _ in range(2):  # the second replaces the first
         write_json(tmp_path / "a.json", value)
     assert read_json(tmp_path / "a.json") == value
+    write_json(tmp_path / "b.json", [])
     with pytest.raises(ValueError, match="but a JSON list"):
-        write_json(tmp_path / "b.json", [])
         read_json(tmp_path / "b.json")
     with pytest.raises(FileNotFoundError):
         read_json(tmp_path / "none.json")

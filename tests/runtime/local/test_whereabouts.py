@@ -190,7 +190,7 @@ def test_when_a_collective_is_no_wait():
     def waits(worker):
         name = dist.group.WORLD.group_name
         values = {"work": None, "group": None}
-        own, named = entry(4, group=name), "a name made from the members"
+        own, other = entry(4, group=name), SimpleNamespace(group_name="of its members")
         cases = [
             ([own], values),
             ([], values),
@@ -200,6 +200,7 @@ def test_when_a_collective_is_no_wait():
             ([entry(4, group=name, thread_id="1")], values),
             ([own, entry(9, group="8", thread_id="1")], values),
             ([entry(4, group=name, profiling_name="nccl:all_reduce")], values),
+            ([entry(4, group="of its members")], {"work": None, "group": other}),
         ]
         found = []
         for entries, given in cases:
@@ -210,7 +211,7 @@ def test_when_a_collective_is_no_wait():
         return found
 
     found = launch(waits, 3)[1]
-    assert found == [(4, [0, 2], True), *5 * [None], (4, [0, 2], True), None]
+    assert found == [(4, [0, 2], True), *5 * [None], (4, [0, 2], True), None, None]
 
 
 def test_another_default_group_or_a_private_part_that_is_missing_proves_nothing(monkeypatch):
