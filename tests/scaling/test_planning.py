@@ -56,8 +56,9 @@ def test_with_demand_no_other_model_of_that_loss_is_cheaper(demand):
 def test_demand_that_cannot_be_is_refused():
     with pytest.raises(ValueError, match="no model reaches"):
         with_inference(BESIROGLU, BESIROGLU.E, 1e12)
-    with pytest.raises(ValueError, match="inference_tokens"):
-        with_inference(BESIROGLU, 2.5, -1)
+    for tokens in (-1, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="inference_tokens"):
+            with_inference(BESIROGLU, 2.5, tokens)
 
 
 def test_repeated_tokens_count_for_less():
