@@ -48,7 +48,7 @@ def test_the_kind_of_a_gradient_on_rank_2(found, kind):
 def test_what_lies_in_a_message():
     own = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([[3.0], [4.0], [5.0]])}
     own = {name: tensor.double() for name, tensor in own.items()}
-    row = torch.tensor([3.0, 4.0, 5.0, 0.5, 1.0, 9.0, 9.0, 1.0, 2.0, 3.0, 4.0]).double()
+    row = torch.tensor([3.0, 4.0, 5.0, 0.5, 1.0, 9.0, 9.0, 9.0, 1.0, 2.0, 3.0, 4.0]).double()
     assert contents(row, own, 2) == ["b", "a", "?", "a", "?"]
     assert contents(row[:5], own, 3) == ["b", "?"]  # a half is not a third
     assert contents(row[:0], own, 2) == []
@@ -206,6 +206,9 @@ def test_ranks_with_another_order_of_messages():
         (("c", "b", "a", "over", 300, 300), 300, "Which hook runs"),
         (("c", 200, "b", "a", "over", 400), 200, "400 bytes were still on the rank"),
         (("c", 200, "b", 300, "a", "over", 100), 101, None),
+        (("c", 200, "b", "a", "over", 400), 400, "400 bytes were still on the rank"),
+        (("c", 200, "b", "a", 300, 100, "over"), 200, None),  # one of them before the end
+        (("c", 100, "b", 300, "a", "over", 50, 50, 50, 50), 250, "At most 4 messages"),
     ],
 )
 def test_messages_in_the_backward(seen, bucket, hint):
