@@ -67,7 +67,7 @@ def place_for(mine: Path, course: str, written: str | None) -> Path | None:
     own = digest(mine.read_bytes()) if mine.is_file() else ""
     if own == course:
         return None
-    return mine if own and own == written else free_name(mine)
+    return mine if own == written else free_name(mine)
 
 
 def news(name: str, place: Path, mine: Path) -> str:

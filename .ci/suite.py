@@ -97,8 +97,8 @@ def read(report: Path) -> tuple[Counter, list[str], list[str]]:
     """Read a report in JUnit's format: tests by result, names of the failed and of the refused."""
     counts, failed, refused = Counter(), [], []
     for case in ElementTree.parse(report).iter("testcase"):
-        found = {KINDS[part.tag] for part in case if part.tag in KINDS}
-        result = "failed" if "failed" in found else found.pop() if found else "passed"
+        found = [KINDS[part.tag] for part in case if part.tag in KINDS]
+        result = "failed" if "failed" in found else found[0] if found else "passed"
         counts[result] += 1
         if result == "failed":
             failed.append(name(case.attrib))

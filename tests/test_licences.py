@@ -38,7 +38,10 @@ def metadata(**fields):
                          "License :: OSI Approved :: BSD License", "Topic :: Software"]},
          "BSD License, MIT License"),
         ({"License": "Apache 2.0\n\nthe whole text"}, "Apache 2.0"),
-        ({"License": "x" * 200}, "x" * 59 + "…"),
+        ({"License": " \n Zlib \n"}, "Zlib"),
+        ({"License": "x" * 60}, "x" * 60),
+        ({"License": "x" * 61}, "x" * 59 + "…"),
+        ({"License": "free", "Classifier": ["License :: OSI Approved"]}, "free"),
         ({"License": "UNKNOWN"}, "not declared"),
         ({}, "not declared"),
     ],
@@ -54,11 +57,26 @@ class Found:
 
 def test_the_table_has_a_row_for_each_library(tool, monkeypatch):
     """Versions without the build, licences without a bar, rows by name."""
-    here = [Found("torch", "2.9.0+cpu", "BSD-3"), Found("Alpha", "1.0", "MIT | BSD")]
+    here = [Found("torch", "2.9.0+cpu", "BSD-3"), Found("Zeta", "1.0", "MIT | BSD")]
     here += [Found("training_at_scale", "0.1", "MIT"), Found("pip", "25", "MIT")]
     monkeypatch.setattr(tool, "distributions", lambda: here)
-    rows = ["| Alpha | 1.0 | MIT / BSD |\n", "| torch | 2.9.0 | BSD-3 |\n"]
+    rows = ["| torch | 2.9.0 | BSD-3 |\n", "| Zeta | 1.0 | MIT / BSD |\n"]
     assert tool.table() == tool.HEAD + "".join(rows)
+
+
+@pytest.mark.parametrize(
+    ("declared", "says"),
+    [("MIT", "2 libraries\n"), ("", "2 libraries; look up by hand: Zeta\n")],
+)
+def test_it_names_the_libraries_that_declare_nothing(tool, monkeypatch, tmp_path, capsys,
+                                                    declared, says):  # fmt: skip
+    here = [Found("torch", "2.9.0", "BSD-3"), Found("Zeta", "1.0", declared)]
+    monkeypatch.setattr(tool, "distributions", lambda: here)
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    monkeypatch.setattr(tool, "TABLE", tmp_path / "table.md")
+    assert tool.main() == 0
+    assert capsys.readouterr().out == f"table.md: {says}"
+    assert (tmp_path / "table.md").read_text("utf-8") == tool.table()
 
 
 def test_every_pinned_library_is_in_the_table_with_its_version():

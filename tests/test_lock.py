@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
@@ -224,6 +225,85 @@ def test_a_system_s_pythons_end_where_a_library_has_no_file(lock, monkeypatch, t
     monkeypatch.setattr(lock, "uv", uv)
     systems = list(lock.SYSTEMS)[:3]
     assert lock.supported(tmp_path) == "".join(f"#   {name}: 3.11 3.12\n" for name in systems)
+
+
+@pytest.mark.parametrize(("kind", "value"), [("Py_GIL_DISABLED", 1), ("", "PyPy")])
+def test_another_build_of_python_has_no_files(lock, monkeypatch, kind, value):
+    monkeypatch.setattr(lock.platform, "libc_ver", lambda: ("glibc", "2.36"))
+    monkeypatch.setattr(lock.sysconfig, "get_config_var", {kind: value}.get)
+    name = value if kind == "" else "CPython"
+    monkeypatch.setattr(lock.platform, "python_implementation", lambda: name)
+    implementation = SimpleNamespace(name=name.lower(), cache_tag=sys.implementation.cache_tag)
+    monkeypatch.setattr(lock.sys, "implementation", implementation)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    text = f"#   {sys.platform}-{platform.machine()}: 3.9 {version}\n"
+    assert lock.uncovered(text) == f"this build of Python: {name} {sys.abiflags}".strip()
+
+
+@pytest.mark.parametrize("why", ["", "Python 3.99 on a toaster"])
+def test_covers(lock, monkeypatch, tmp_path, capsys, why):
+    monkeypatch.setattr(lock, "LOCK", tmp_path / "lock.txt")
+    (tmp_path / "lock.txt").write_text(LOCK)
+    monkeypatch.setattr(lock, "uncovered", {LOCK: why}.get)
+    assert lock.main(["--covers"]) == (1 if why else 0)
+    assert capsys.readouterr().out == (f"the lock has no files for {why}\n" if why else "")
+    with pytest.raises(SystemExit, match="uv chooses the versions"):
+        lock.main(["--cover"])
+
+
+UV = """\
+#!/bin/sh
+echo "$@" >> "$SEEN/asked"
+case "$*" in
+*" -o lock"*)
+    cp wanted pins "$SEEN"
+    if test -e lock; then cp lock "$SEEN"; fi
+    for name in numpy torch zlib; do printf '%s==1 \\\\\n    --hash=sha256:0\n' $name; done >lock ;;
+*" -o late"*) cp late-pins "$SEEN"; echo deepspeed==1 >late ;;
+*) echo "uv speaks" >&2; cp lock "$SEEN/final"; case "$*" in *3.13*) exit 1 ;; esac ;;
+esac
+echo "uv prints the lock"
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--upgrade"]])
+def test_what_uv_is_asked_and_what_is_written(lock, monkeypatch, tmp_path, capfd, options):
+    """With a program in the place of uv, which keeps what it is given."""
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    (tmp_path / "uv").write_text(UV)
+    (tmp_path / "uv").chmod(0o755)
+    (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SEEN", str(seen))
+    for name, value in (("ROOT", ""), ("LOCK", "lock.txt"), ("LATE", "late.txt")):
+        monkeypatch.setattr(lock, name, tmp_path / value)
+    if options:
+        (tmp_path / "lock.txt").write_text(LOCK)
+    assert lock.main(options) == 0
+    rows = "".join(f"#   {name}: 3.11 3.12\n" for name in lock.SYSTEMS)
+    hashed = "numpy==1 \\\n    --hash=sha256:0\nzlib==1 \\\n    --hash=sha256:0\n"
+    assert (tmp_path / "lock.txt").read_text() == lock.HEAD + rows + hashed
+    assert (tmp_path / "late.txt").read_text() == lock.LATE_HEAD + "deepspeed==1\n"
+    assert capfd.readouterr() == (f"lock.txt: 2 libraries, for\n{rows}", "")
+    # uv reads the present lock, and then its own without the build of PyTorch
+    assert (seen / "lock").exists() == bool(options)
+    assert (seen / "final").read_text() == hashed
+    assert (seen / "wanted").read_text().split("\n") == lock.wanted()
+    constraints = (seen / "pins").read_text().split("\n")
+    assert constraints == [*lock.pins(), "jsonschema<4.25"]
+    late = (seen / "late-pins").read_text().split("\n")
+    assert {Requirement(line).name for line in late} == set(AFTER_TORCH)
+    first, second, *each = (seen / "asked").read_text().splitlines()
+    common = ["--universal", "--generate-hashes", "--no-header", "--no-annotate"]
+    locked = ["--only-binary", ":all:", "--constraints", "pins", "wanted", "-o", "lock"]
+    for line, given in (
+        (first, ["--python-version", "3.11", *locked, *options]),
+        (second, ["--no-deps", "late-pins", "-o", "late"]),  # from the source, too
+    ):
+        assert sorted(line.split()) == sorted(["pip", "compile", "--quiet", *common, *given])
+    assert len(each) == 4 * 3
+    assert all("--only-binary :all: --no-deps --python-platform " in line for line in each)
 
 
 def test_when_uv_fails_the_lock_stays(lock, monkeypatch, tmp_path):

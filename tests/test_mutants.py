@@ -75,6 +75,56 @@ def test_the_listed_mistakes_have_reasons_and_lines(mutants):
     assert len(mutants.equivalent()) == len(listed)
 
 
+def test_a_file_lists_what_changes_nothing(mutants, tmp_path):
+    file = tmp_path / "equivalent.toml"
+    assert mutants.equivalent(file) == set()
+    rows = [f'[[mutant]]\npath = "a.py"\nbefore = "x"\nafter = "{y}"\n' for y in "yz"]
+    file.write_text("".join(rows))
+    assert mutants.equivalent(file) == {("a.py", "x", "y"), ("a.py", "x", "z")}
+
+
+def test_some_are_chosen_at_random_and_stay_in_the_order_of_lines(mutants, monkeypatch, tmp_path):
+    (tmp_path / "a.py").write_text("text")
+    every = [mutants.Mutant("a.py", 30 - k // 2, "x", f"y{k}", "") for k in range(40)]
+
+    def made(path, source):
+        assert (path, source) == ("a.py", "text")
+        return every
+
+    monkeypatch.setattr(mutants, "mutants", made)
+    monkeypatch.setattr(mutants, "ROOT", tmp_path)
+    known = {("a.py", "x", "y0")}
+    found = mutants.chosen("a.py", 0, 0, known)
+    assert [m.line for m in found] == sorted(m.line for m in every[1:])
+    assert mutants.chosen("a.py", 39, 0, known) == found
+    some, same, others = (mutants.chosen("a.py", 7, seed, known) for seed in (1, 1, 2))
+    assert some == same != others
+    assert len({m.after for m in some}) == 7
+    for chosen in (some, others):
+        assert set(chosen) < set(found)
+        assert [m.line for m in chosen] == sorted(m.line for m in chosen)
+
+
+def test_a_copy_has_what_git_knows_or_would_add(mutants, tmp_path):
+    root, to = tmp_path / "root", tmp_path / "to"
+    for name in ("a/known.py", "gone.py", "a/new.py", "a/b.log", ".gitignore"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("*.log\n" if name == ".gitignore" else name)
+    for line in (["init", "-q"], ["add", "a/known.py", "gone.py"]):
+        subprocess.run(["git", *line], cwd=root, check=True)
+    (root / "gone.py").unlink()
+    mutants.copy_of(root, to)
+    copied = {p.relative_to(to).as_posix(): p.read_text() for p in to.rglob("*") if p.is_file()}
+    known = {name: name for name in ("a/known.py", "a/new.py")}
+    assert copied == {**known, ".gitignore": "*.log\n"}
+
+
+def test_a_file_without_tests_is_named(mutants, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(mutants.quick, "find_tests", lambda path, root: [])
+    assert mutants.judge("helpers/a.py", 0, 0, set(), tmp_path) == []
+    assert capsys.readouterr().out == "helpers/a.py: no test mirrors it\n"
+
+
 def test_files_by_name_or_by_commit(mutants, monkeypatch):
     assert mutants.files(["helpers/comm/mesh.py"]) == ["helpers/comm/mesh.py"]
     seen = []
@@ -83,7 +133,13 @@ def test_files_by_name_or_by_commit(mutants, monkeypatch):
         "changed",
         lambda since, root: (
             seen.append(since)
-            or ["README.md", "helpers/comm/mesh.py", "helpers/gone.py", "tests/test_x.py"]
+            or [
+                "README.md",
+                "helpers/comm/mesh.py",
+                "helpers/gone.py",
+                "tests/test_mutants.py",
+                "helpers/scaling/sweep.csv",
+            ]
         ),
     )
     assert mutants.files([]) == mutants.files(["main"]) == ["helpers/comm/mesh.py"]
@@ -163,4 +219,18 @@ def test_a_survivor_is_an_error(mutants, monkeypatch, capsys, survive):
     assert mutants.main() == survive
     assert asked == [(files[0], 3, 5), (files[2], 3, 5)]
     listed = "helpers/comm/ledger.py:3\n    - a > b\n    + a >= b"
-    assert (listed in capsys.readouterr().out) == survive
+    said = capsys.readouterr().out
+    assert (listed in said) == survive
+    assert f"{2 * survive} survived\n" in said
+    asked.clear()
+    monkeypatch.setattr(sys, "argv", ["mutants.py", files[0]])
+    assert mutants.main() == survive
+    assert asked == [(files[0], 30, 0)]
+
+
+def test_without_a_change_there_is_nothing_to_judge(mutants, monkeypatch, capsys):
+    monkeypatch.setattr(mutants.quick, "changed", lambda since, root: ["README.md"])
+    monkeypatch.setattr(mutants, "copy_of", lambda root, to: None)
+    monkeypatch.setattr(sys, "argv", ["mutants.py"])
+    assert mutants.main() == 0
+    assert capsys.readouterr().out.startswith("no file of helpers/ has changed; name one\n")

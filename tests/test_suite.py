@@ -142,12 +142,13 @@ def test_a_test_that_fails_once_is_named(project):
 )
 def test_what_the_runs_come_to(suite, monkeypatch, capsys, runs, code, last):
     kinds = {"p": "passed", "f": "failed", "s": "skipped"}
-    given, left = [], list(runs)
+    given, environs, left = [], [], list(runs)
 
     def pytest(*options, **environ):
         found, tests = left.pop(0)
         failed = [f"t.py::{len(given)}{k}" for k in range(tests.count("f"))]
         given.append(options)
+        environs.append(environ)
         return suite.Run(found, Counter(kinds[letter] for letter in tests), failed)
 
     monkeypatch.setattr(suite, "pytest", pytest)
@@ -155,6 +156,9 @@ def test_what_the_runs_come_to(suite, monkeypatch, capsys, runs, code, last):
     *unsteady, total = capsys.readouterr().out.splitlines()
     assert total == last
     assert not left
+    # only tests that run beside others must not spin: some of the others measure time
+    polite = {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
+    assert environs == [polite, {}, {}][: len(runs)]
     assert [options[-2:] for options in given[:2]] == [("tests/comm", "-x")] * 2
     failed = [f"t.py::{i}{k}" for i in range(2) for k in range(runs[i][1].count("f"))]
     assert given[2:] == ([("-n", "0", *failed)] if len(runs) == 3 else [])
@@ -178,6 +182,14 @@ def test_the_second_run_collects_the_files_with_the_mark(suite, project, monkeyp
 def test_a_process_may_wait_without_a_core_that_waits_too(suite, monkeypatch, cores, workers):
     monkeypatch.setattr(suite, "cores", lambda: cores)
     assert suite.workers() == workers
+
+
+def test_the_cores_of_this_process_count(suite, monkeypatch):
+    monkeypatch.setattr(suite.os, "sched_getaffinity", lambda pid: {0: {2, 5, 7}}[pid])
+    monkeypatch.setattr(suite.os, "cpu_count", lambda: 9)
+    assert suite.cores() == 3
+    monkeypatch.delattr(suite.os, "sched_getaffinity")  # as on a Mac
+    assert suite.cores() == 9
 
 
 ABOVE = """
@@ -218,7 +230,8 @@ def test_what_pytest_cannot_run_has_failed(suite, monkeypatch, tmp_path, capfd):
     fake.write_text("#!/bin/sh\n$DEED\n")
     fake.chmod(0o755)
     monkeypatch.setattr(suite.sys, "executable", str(fake))
-    assert suite.pytest(DEED="exit 4") == suite.Run(4, {"failed": 1}, [])
+    for code in (1, 4):
+        assert suite.pytest(DEED=f"exit {code}") == suite.Run(code, {"failed": 1}, [])
     assert suite.pytest(DEED="eval kill -9 $$") == suite.Run(137, {"failed": 1}, [])
     assert suite.pytest(DEED="exit 5") == suite.Run(5, {}, [])
 
@@ -240,6 +253,7 @@ def test_a_report_is_counted(suite, tmp_path):
     )
 
 
+@pytest.mark.parametrize("run", [0, 1])
 @pytest.mark.parametrize(
     ("system", "file", "expected"),
     [
@@ -249,7 +263,7 @@ def test_a_report_is_counted(suite, tmp_path):
     ],
 )
 def test_a_skipped_test_of_deepspeed_is_a_failure(
-    suite, monkeypatch, tmp_path, capsys, system, file, expected
+    suite, monkeypatch, tmp_path, capsys, system, file, expected, run
 ):
     """From the report to the last line, with one passed test beside it."""
     cases = f'<testcase file="{file}" name="test_it"><skipped/></testcase><testcase name="ok"/>'
@@ -257,7 +271,7 @@ def test_a_skipped_test_of_deepspeed_is_a_failure(
     report.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
     monkeypatch.setattr(suite.sys, "platform", system)
     first, none = suite.Run(0, *suite.read(report)), suite.Run(5, Counter(), [])
-    runs = [first, none]
+    runs = [first, none] if run == 0 else [none, first]
     monkeypatch.setattr(suite, "pytest", lambda *_, **__: runs.pop(0))
     code = suite.main([])
     *named, last = capsys.readouterr().out.splitlines()
@@ -369,14 +383,23 @@ def test_quick_finds_the_tests_that_import_a_file(quick):
         (".ci/mutants.py", ["tests/test_mutants.py"]),
         ("Makefile", ["tests/test_suite.py"]),
         ("README.md", []),
-        ("tests/conftest.py", []),  # it concerns all tests, and the tool prints that
+        # they concern all tests, and the tool prints that
+        ("tests/conftest.py", []),
+        ("tests/groups.py", []),
+        ("pyproject.toml", []),
+        ("environment.yml", ["tests/test_lock.py", "tests/test_licences.py"]),
+        (".ci/install", ["tests/test_lock.py"]),
+        (".ci/loading.py", ["tests/notebooks/test_slides.py"]),
+        (".ci/site/conf.py", ["tests/notebooks/test_site.py", "tests/browser/test_site.py"]),
+        (".ci/run", ["tests/test_suite.py"]),
+        ("notebooks/table.csv", ["tests/notebooks/test_scripts.py"]),
     ],
 )
 def test_quick_maps_a_file_to_its_tests(quick, path, tests):
     assert quick.find_tests(path) == tests
 
 
-@pytest.mark.parametrize("codes", [(0, 0, 0), (0, 1, 0), (0, 0, 5)])
+@pytest.mark.parametrize("codes", [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 5)])
 def test_quick_runs_lint_and_the_tests_of_what_changed(quick, monkeypatch, capsys, codes):
     left, lines, paths = list(codes), [], ["helpers/comm/mesh.py", "tests/conftest.py"]
     monkeypatch.setattr(quick, "changed", {"abc": paths, "HEAD": []}.get)
@@ -386,10 +409,67 @@ def test_quick_runs_lint_and_the_tests_of_what_changed(quick, monkeypatch, capsy
     assert quick.main("abc") == any(codes)
     lint = [["-m", "ruff", "check"], ["-m", "ruff", "format", "--check"]]
     assert lines == [*lint, [".ci/suite.py", "tests/comm/test_mesh.py", *quick.ALWAYS]]
-    assert "tests/conftest.py matters to every test" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "tests/conftest.py matters to every test" in said
+    assert said.count("matters to every test") == 1
+    assert said.endswith(
+        "2 changed files:\n  tests/comm/test_mesh.py\n  tests/test_floors.py\n"
+        "  tests/test_environment.py\n"
+    )
     left, lines[:] = [0, 0], []
     assert quick.main() == 0
     assert lines == lint
+    assert capsys.readouterr().out == "0 changed files:\n  nothing to test\n"
+
+
+TREE = {
+    "helpers/a/mesh.py": "def cut(): ...",
+    "helpers/a/tool.py": "class Saw:\n    def inner(self): ...\n\ndef _own(): ...",
+    "helpers/b/deep/used.py": "",
+    "helpers/b/deep/unused.py": "",
+    "notebooks/week01.ipynb": "",
+    "tests/conftest.py": "",
+    "tests/a/conftest.py": "@pytest.fixture\ndef saw(): ...\n\ndef mesh(): ...",
+    "tests/a/other/conftest.py": "def helper(): ...",
+    "tests/a/other/test_x.py": "",
+    "tests/a/test_mesh.py": "def test_it(tmp_path, saw): ...",
+    "tests/a/test_mesh_by_hand.py": "def test_it(saws): saw = 1",
+    "tests/a/test_meshes.py": "assert Saw()",
+    "tests/a/test_none.py": "Sawn, inner, _own",
+    "tests/b/test_b.py": "import helpers.b.deep.used_up",
+    "tests/c/test_c.py": "if True:\n    from helpers.b.deep import others, used",
+    "tests/c/test_d.py": "from helpers.b.deep.used import x\nimport tests.c.shared",
+    "tests/c/shared.py": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "tests"),
+    [
+        ("helpers/a/mesh.py", "a/test_mesh a/test_mesh_by_hand"),
+        ("helpers/a/mesh_of_two.py", "a/test_mesh a/test_mesh_by_hand"),
+        ("helpers/a/mesh_by_hand.py", "a/test_mesh_by_hand"),
+        ("helpers/a/tool.py", "a/test_meshes"),
+        ("helpers/a/none_left.py", "a/test_none"),
+        ("helpers/a/gone.py", "a/test_mesh a/test_mesh_by_hand a/test_meshes a/test_none"),
+        ("helpers/b/deep/used.py", "c/test_c c/test_d"),
+        ("helpers/b/deep/unused.py", "b/test_b"),
+        ("helpers/d/x.py", ""),
+        ("tests/a/conftest.py", "a/test_mesh"),
+        ("tests/a/other/conftest.py", "a/other/test_x"),
+        ("tests/a/other/deep/data.json", "a/other/test_x"),
+        ("tests/c/shared.py", "c/test_d"),
+        ("tests/c/test_d.py", "c/test_d"),
+        ("tests/c/test_gone.py", ""),
+    ],
+)
+def test_quick_finds_the_nearest_tests(quick, tmp_path, path, tests):
+    for name, text in TREE.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert quick.find_tests(path, tmp_path) == [f"tests/{name}.py" for name in tests.split()]
+    own = ["notebooks/week01.ipynb", "tests/notebooks/test_format.py"]
+    assert quick.find_tests(own[0], tmp_path) == own
 
 
 def test_quick_asks_who_takes_a_fixture(quick):

@@ -17,12 +17,17 @@ def parts(ranks, lengths):
     return whole, whole.split(lengths[:ranks], 1)
 
 
+def weights(rank, count):
+    """What the loss of a rank multiplies its halo by, (B, E, k): no two numbers are equal."""
+    return torch.arange(1.0, 2 * 3 * count + 1).view(2, 3, count) + 100 * rank
+
+
 def halo(worker, lengths, count):
     x = parts(worker.world_size, lengths)[1][worker.rank].requires_grad_()
     with ledger() as forward:
         got = previous_tokens(x, count, Peers())
-    with ledger() as backward:
-        ((got * (worker.rank + 1)).sum() + 0 * x.sum()).backward()
+    with ledger() as backward:  # the gradient that arrives is not contiguous
+        ((got.mT * weights(worker.rank, count)).sum() + 0 * x.sum()).backward()
     grad = torch.zeros_like(x) if x.grad is None else x.grad
     return {
         "halo": got.detach(), "grad": grad,
@@ -42,7 +47,7 @@ def test_the_halo_and_its_gradient(lengths, count):
         assert torch.equal(row["halo"], wanted)
         grad = torch.zeros(2, lengths[rank], 3)
         if rank < ranks - 1:
-            grad[:, end - start - count :] = rank + 2 if count else 0
+            grad[:, end - start - count :] = weights(rank + 1, count).mT
         assert torch.equal(row["grad"], grad)
         bytes_ = 2 * count * 3 * 4
         assert row["sent"] == (bytes_ * (rank < ranks - 1), bytes_ * (rank > 0))

@@ -58,10 +58,16 @@ def before_within_and_after(worker):
     every, own = torch.ones(1, 3), torch.ones(3)
     transport.all_gather(every, own).wait()
     with trace() as found:
+        own + own
         transport.all_reduce(own).wait()
         own + own
     transport.reduce_scatter(own, every).wait()
-    return [span.name for span in transport.on(found).of("communication")]
+    drawn = transport.on(found)
+    assert [span.start for span in drawn.spans] == sorted(span.start for span in drawn.spans)
+    assert drawn.began == found.began
+    computed = [span.name for span in found.spans if span.lane != "communication"]
+    assert [span.name for span in drawn.spans if span.lane != "communication"] == computed
+    return [span.name for span in drawn.of("communication")]
 
 
 def test_a_trace_gets_the_calls_of_its_own_time():

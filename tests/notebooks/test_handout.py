@@ -36,6 +36,7 @@ def root(tmp_path):
     subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
     me = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
     subprocess.run(["git", *me, "commit", "-qm", "course"], cwd=tmp_path, check=True)
+    (root / "helpers" / "a.py").chmod(0o755)
     (root / "grades.csv").write_text("the instructor's own")
     return root
 
@@ -72,14 +73,17 @@ def test_what_is_handed_out(handout, root, capsys):
     assert cell["outputs"] == []
     with zipfile.ZipFile(root / "build" / "handout.zip") as archive:
         assert {n for n in archive.namelist() if not n.endswith("/")} == names
-    assert "4 files" in capsys.readouterr().out
+    assert capsys.readouterr().out == "4 files in build/handout/ and handout.zip\n"
+    assert (folder / "helpers" / "a.py").stat().st_mode & 0o777 == 0o755  # a program stays one
 
 
 def test_the_second_handout_has_nothing_of_the_first(handout, root):
     handout.main(root)
     (root / "notebooks" / "week01_a.ipynb").unlink()
+    (root / "build" / "handout" / "own.txt").write_text("a file of the instructor")
     handout.main(root)
     assert not (root / "build/handout/notebooks/week01_a.ipynb").exists()
+    assert not (root / "build/handout/own.txt").exists()
 
 
 def test_the_instructor_s_own_answers_are_named(handout, root, capsys):

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -232,10 +233,139 @@ def test_what_a_page_loads_from_elsewhere_is_removed_and_its_links_stay(site, tm
     assert (tmp_path / "page.html").read_text() == stay
 
 
-def test_when_sphinx_fails_it_says_so(site, root, tmp_path, monkeypatch):
-    monkeypatch.setattr(site.sys, "executable", "/bin/false")
+@pytest.fixture
+def sphinx(site, monkeypatch, tmp_path):
+    """A program in the place of Sphinx, which writes a page and its orders down."""
+    program, lines = tmp_path / "python", tmp_path / "asked"
+    program.write_text(
+        f'#!/bin/sh\necho "$COURSE_ROOT $*" >>{lines}\nfor out; do :; done\n'
+        "mkdir -p $out/_static\necho '<script src=\"//a.b/c.js\"></script>' >$out/index.html\n"
+        "exit $CODE\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("CODE", "0")
+    monkeypatch.setattr(site.sys, "executable", str(program))
+    return lines
+
+
+def test_what_sphinx_is_asked(site, root, sphinx, tmp_path):
+    for warnings in (False, True):
+        (tmp_path / "site").mkdir(exist_ok=True)
+        (tmp_path / "site" / "old.html").write_text("of the last time")
+        assert site.build(root, warnings=warnings, into=tmp_path) == tmp_path / "site/index.html"
+        assert [p.name for p in (tmp_path / "site").glob("*.html")] == ["index.html"]
+        assert (tmp_path / "site" / "index.html").read_text() == "\n"
+    asked = f"{root} -m sphinx -b html -c {site.SETTINGS} -j auto -d {tmp_path}/site-doctrees"
+    folders = f"{tmp_path}/site-source {tmp_path}/site"
+    assert sphinx.read_text() == f"{asked} -Q {folders}\n{asked} {folders}\n"
+
+
+def test_the_options_of_make_site(site, monkeypatch, capsys):
+    monkeypatch.setattr(site, "build", lambda **options: options)
+    site.main([])
+    site.main(["build/executed", "--warnings"])
+    plain, given = capsys.readouterr().out.splitlines()
+    assert plain == str({"executed": None, "warnings": False})
+    assert given == str({"executed": Path("build/executed"), "warnings": True})
+
+
+@pytest.mark.parametrize("code", ["1", "2"])
+def test_when_sphinx_fails_it_says_so(site, root, sphinx, tmp_path, monkeypatch, code):
+    monkeypatch.setenv("CODE", code)
     with pytest.raises(SystemExit, match="Sphinx has failed"):
         site.build(root, into=tmp_path)
+
+
+def test_the_pages_before_sphinx(site, root, tmp_path):
+    """What is linked, and no more; nothing of an earlier time."""
+    more = tmp_path / "course"
+    shutil.copytree(root, more)
+    shutil.rmtree(more / "notebooks" / "guide")
+    (more / "helpers" / "empty").mkdir()
+    (more / "helpers" / "small" / "__main__.py").write_text("")
+    (more / "helpers" / "small" / "__main__again.py").write_text("")
+    (more / "figures" / "draw.py").write_text("")
+    scripts = ["solutions/a_b.py", "solutions/c.csv", "solutions/not_linked.py", "outside.py"]
+    for name in scripts:
+        (more / "notebooks" / name).parent.mkdir(exist_ok=True)
+        (more / "notebooks" / name).write_text(name)
+    (more / "secret.txt").write_text("")
+    links = "[a](solutions/a\\_b.py#L3) [c](solutions/c.csv) [x](solutions/gone.py) [y](#here)"
+    links += " [z](../../secret.txt) [d](solutions) [w](https://a.b/outside.py)"
+    project = more / "notebooks" / "project"
+    notebook(project / "p.ipynb", new_markdown_cell("# P\n[out](../outside.py)"))
+    notebook(more / "notebooks" / "week02_b.ipynb", new_markdown_cell(f"# 2\n\n{links}"))
+    source = tmp_path / "source"
+    (source / "notebooks").mkdir(parents=True)
+    (source / "notebooks" / "old.md").write_text("")
+    site.gather(more, more / "notebooks", source)
+    found = {p.relative_to(source).as_posix() for p in source.rglob("*") if p.is_file()}
+    weeks = {"week01_a", "week02_b", "week03_c", "project/p"}
+    assert found == {
+        "index.md", "replays.md", "reference.md", "reference/small.md",
+        "figures/drawing.png", "figures/table.md", *(f"notebooks/{week}.ipynb" for week in weeks),
+        "notebooks/solutions/a_b.py", "notebooks/solutions/c.csv", "notebooks/outside.py",
+    }  # fmt: skip
+    front = (source / "index.md").read_text()
+    assert front.endswith(
+        "```{toctree}\n:hidden:\n:caption: Weeks\n\nnotebooks/week02_b\nnotebooks/week01_a\n"
+        "notebooks/project/p\nnotebooks/week03_c\n```\n\n"
+        "```{toctree}\n:hidden:\n:caption: More\n\nreplays\nreference\n```\n"
+    )
+    assert front.startswith(README.replace("notebooks/guide/", "guide/"))
+    assert (source / "reference.md").read_text().endswith("```{toctree}\n\nreference/small\n```\n")
+    modules = re.findall(
+        r"^.. automodule:: (\S+)$", (source / "reference/small.md").read_text(), re.M
+    )
+    assert modules == ["helpers.small", "helpers.small.twice"]
+
+
+def test_a_notebook_as_a_page(site, tmp_path):
+    """A picture of which nothing is known is left to Sphinx."""
+    about = {"image/png": {"height": 20, "width": 30}}
+    cells = [
+        new_markdown_cell("# A", metadata={"slideshow": {"slide_type": "slide"}, "tags": ["x"]}),
+        shown("plot()", image_png=PNG),
+        shown("plot()", image_png=PNG, text_plain="<Figure>", about=about),
+    ]
+    notebook(tmp_path / "a.ipynb", *cells)
+    title, plain, known = json.loads(site.page(tmp_path / "a.ipynb"))["cells"]
+    assert title["metadata"] == {"tags": ["x"]}
+    assert "".join(plain["outputs"][0]["data"]["image/png"]).strip() == PNG
+    page = f'<img alt="" width="30" height="20" src="data:image/png;base64,{PNG}">'
+    assert known["outputs"][0]["data"] == {"text/html": page}
+    assert site.picture(["ab\n", "cd\n"], {"alt": "<"}) == (
+        '<img alt="&lt;" src="data:image/png;base64,abcd">'
+    )
+
+
+def test_a_replay_by_hand(site):
+    """Of 830 pixels, a box from 1 to 4 of 4 units has 622.5 and begins at 60 + 207.5."""
+    box = {"row": 1, "start": 1, "end": 4, "label": "<7>", "kind": "backward"}
+    run = {"title": "A & B", "unit": "s<", "rows": ["r&0", "r1"], "boxes": [box]}
+    page = site.replay(run)
+    assert page.startswith(
+        '<div class="replay" data-left="60" data-scale="207.50000" data-end="4" data-unit="s&lt;">'
+        '\n<svg viewBox="0 0 900 104" role="img" aria-label="A &amp; B" '
+    )
+    assert '<text x="4" y="46">r&amp;0</text>' in page
+    assert '<line x1="60" x2="890" y1="90" y2="90" ' in page
+    assert (
+        '<g data-start="1" data-end="4"><rect x="267.50" y="62" width="622.50" height="27" '
+        'stroke="white" fill="#228833"/><text x="270.50" y="80" fill="white">&lt;7&gt;</text></g>'
+    ) in page
+    assert '<line class="now" x1="890" x2="890" y1="20" y2="96" ' in page
+
+
+def test_replays_have_an_order_and_a_legend(site, tmp_path):
+    for name in ("zb-h1", "a-new-one", "1f1b", "gpipe"):
+        run = json.loads((site.SETTINGS / "replays" / "gpipe.json").read_text("utf-8"))
+        (tmp_path / f"{name}.json").write_text(json.dumps(run | {"title": name}))
+    page = site.replays(tmp_path)
+    assert re.findall("^## (.*)$", page, re.M) == ["gpipe", "1f1b", "zb-h1", "a-new-one"]
+    legend = re.findall(r'color:(#\w+)">■</span> ([\w ]+)', page)
+    assert [kind for _, kind in legend] == list(site.COLORS)
+    assert len({color for color, _ in legend}) == 4
 
 
 def test_no_template_of_the_theme_is_among_the_pages(built):

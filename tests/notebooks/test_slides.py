@@ -1,7 +1,9 @@
 """The cells as slides: where slides begin, what the speaker gets, and how a deck is written."""
 
+import base64
 import json
 import re
+import struct
 from pathlib import Path
 
 import nbformat
@@ -98,7 +100,26 @@ def test_slides_of_cells(slides):
 def test_imports_that_show_something_stay(slides):
     cell = code("import torch\ntorch.__version__", outputs=[{"output_type": "stream"}])
     assert not slides.only_imports(cell, cell["source"])
-    assert slides.only_imports(code("import torch"), "import torch\nSIZE = 1")
+    for source in ("import torch\nSIZE = 1", "from a import b"):
+        assert slides.only_imports(code(source), source)
+    for source in ("x = 1\nimport torch", "import a\nclass B: ...", "importance = 1"):
+        assert not slides.only_imports(code(source), source)
+
+
+def test_an_exercise_that_is_solved_stays(slides):
+    asked, solved = ([{"data": {"text/plain": words}}] for words in ("… not written yet", "✓ f"))
+    found = [
+        slides.only_asked(code(source, outputs=outputs), source)
+        for source, outputs in (("check.f(f)", asked), ("check.f(f)", solved), ("f()", asked))
+    ]
+    assert found == [True, False, False]
+
+
+def test_the_name_and_the_question_of_a_notebook(slides):
+    cells = [text(["## A & B\n", "\n", "**Why** not?\n", "**What is it?**\n", "**And?**"])]
+    assert slides.title(cells) == "A & B"
+    assert slides.question(cells) == "What is it?"
+    assert slides.question([text("# A")]) == ""
 
 
 SOURCE = '''@decorated
@@ -126,6 +147,43 @@ def test_a_slide_of_code_begins_with_a_statement(slides):
         "z = f(": 0,
     }
     assert slides.cells_of.cuts("a ! b\n\nc") == {2: 0}  # no Python: below an empty line
+    assert slides.cells_of.cuts("a ! b\nc\n\n\nd") == {4: 0}
+    assert slides.cells_of.cuts("# what x is\nx = 1") == slides.cells_of.cuts("# a comment") == {}
+
+
+def test_a_slide_may_begin_in_each_part_of_a_statement(slides):
+    """But not with the first line of a part, which would leave its head alone."""
+    source = """\
+if a:
+    b
+    c
+elif d:
+    e
+    if f:
+        g
+        h
+else:
+    i
+try:
+    j
+except k:
+    l
+finally:
+    m
+# n
+# o
+@p
+class Q:
+    r = 1
+    %time s
+for t in u: v
+"""
+    lines = [line.strip() for line in source.split("\n")]
+    found = {lines[n]: depth for n, depth in slides.cells_of.cuts(source).items()}
+    assert found == {
+        "c": 1, "elif d:": 0, "if f:": 1, "h": 2, "i": 1, "try:": 0, "except k:": 0, "m": 1,
+        "# n": 0, "%time s": 1, "for t in u: v": 0,
+    }  # fmt: skip
 
 
 def test_lines_of_code_are_cut_where_they_are_written(slides):
@@ -156,6 +214,52 @@ def test_pictures_are_inside_and_have_their_size(slides):
     html = f"<details><img src='data:image/png;base64,{encoded}' alt='a/b' width='100'></details>"
     shown = slides.cells_of.output({"output_type": "display_data", "data": {"text/html": html}}, "")
     assert f'alt=\'a/b\'  width="100" height="{round(100 * high / wide)}"' in shown
+
+
+def test_the_size_of_a_picture(slides):
+    """A PNG of 60 by 40 pixels, of which two make one on the page."""
+    head = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + struct.pack(">II", 60, 40) + bytes(40)
+    png = base64.b64encode(head).decode()
+
+    def shown(metadata=None, **data):
+        kinds = {kind.replace("_", "/"): text for kind, text in data.items()}
+        one = {"output_type": "display_data", "data": kinds, "metadata": metadata or {}}
+        return slides.cells_of.output(one, "")
+
+    src = f'src="data:image/png;base64,{png}"'
+    plain = f'<div class="output"><img alt="" width="30" height="20" {src}></div>'
+    assert shown(image_png=[png[:9] + "\n", png[9:] + "\n"]) == plain
+    about = {"image/png": {"width": 15, "height": 10, "alt": 'a "b"'}}
+    page = f'<div class="output"><img alt="a &quot;b&quot;" width="15" height="10" {src}></div>'
+    assert shown(about, image_png=png, text_markdown="*a*", text_plain="<Figure>") == page
+    html = f"<style>p {{}}</style><img {src} height='7'/>"
+    own = f"<img height='7' {src}>"
+    assert shown(text_html=html, image_png=png) == f'<div class="output">{own}</div>'
+    sized = f'<div class="output"><img  width="30" height="20" {src}></div>'
+    assert shown(text_html=f"<img {src}>") == sized
+    assert shown(text_markdown="*a*", text_plain="a").startswith('<div class="output"><p><em>a')
+    assert shown(text_plain="a<b") == '<pre class="output terminal ">a&lt;b</pre>'
+    assert shown(application_json="{}") == ""
+
+
+def test_a_cell_of_code_with_what_it_printed(slides, tmp_path):
+    stream = {"output_type": "stream", "name": "stdout", "text": ["a\n", "b\n"]}
+    cell = code("f(1 < 2)", outputs=[stream, stream | {"text": " "}])
+    page = slides.cells_of.unit(cell, tmp_path)
+    assert page.startswith('<div class="unit code"><pre class="input"><code><span class="line">')
+    assert page.endswith('\n<pre class="output terminal ">a\nb</pre></div>')
+    assert re.sub("<[^>]+>", "", page) == "f(1 &lt; 2)\n\na\nb"
+    words = slides.cells_of.unit(text("*a*"), tmp_path)
+    assert words == '<div class="unit text"><p><em>a</em></p>\n</div>'
+
+
+def test_links_lead_to_decks_or_to_other_hosts(slides, tmp_path):
+    links = "[a](https://a.b/c.ipynb) [b](#here) [c](project/d.ipynb#e) [f](../data.csv) "
+    links += "[g](mailto:h@i)"
+    assert slides.cells_of.markdown(links, tmp_path) == (
+        '<p><a href="https://a.b/c.ipynb">a</a> <a href="#here">b</a> <a href="d.html">c</a> f '
+        '<a href="mailto:h@i">g</a></p>\n'
+    )
 
 
 def test_what_a_program_printed(slides):
@@ -196,5 +300,6 @@ def test_words_choose_the_decks(slides, built):
     root = built.parents[1]
     slides.build(root, words=["week02"])
     assert [path.stem for path in built.glob("week*.html")] == ["week02_b"]
+    assert "<h1>Week 1 · Title</h1>" in (built / "week02_b.html").read_text("utf-8")
     with pytest.raises(SystemExit, match="no notebook's name contains 'week07'"):
         slides.build(root, words=["week07"])

@@ -226,5 +226,27 @@ def test_half_a_file_is_never_left(student, root, monkeypatch):
 
 def test_a_folder_that_cannot_be_made(student, root):
     (root / "work").write_text("a file")
-    with pytest.raises(SystemExit, match="cannot write to"):
+    with pytest.raises(SystemExit, match=f"cannot write to {root}/work: File exists"):
         student.main([], root)
+
+
+@pytest.mark.parametrize("folder", ["work", "mine"])
+def test_what_make_student_prints(student, root, capsys, folder):
+    student.main([] if folder == "work" else [str(root / folder)], root)
+    assert capsys.readouterr().out == (
+        f"new files: 2\nYour notebooks are in {folder}/. To open them: make lab AT={folder}\n"
+    )
+    assert (root / folder / "week01_a.ipynb").exists()
+
+
+def test_which_files_a_student_needs(student, root):
+    """What notebooks link or run; nothing that an editor or Python has left behind."""
+    folder = root / "notebooks"
+    (folder / "project" / "__pycache__").mkdir()
+    (folder / "data.json").mkdir()
+    kept = ["a.csv", "b.json", "c.png", "d.yaml", "project/e.py"]
+    left = ["rise.css", "notes.txt", "project/__pycache__/train.py"]
+    for name in kept + left:
+        (folder / name).write_text("{}")
+    found = [p.relative_to(folder).as_posix() for p in student.course_files(root)]
+    assert found == [*kept, "project/train.py", "week01_a.ipynb"]

@@ -9,6 +9,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from tests.conftest import ROOT
+
 
 @pytest.fixture
 def root(tmp_path):
@@ -36,12 +38,15 @@ def text(path):
 
 
 def test_course_executes_a_copy_and_leaves_the_notebook_alone(tool, root, capsys):
-    path = write(root, "print(6 * 7)", "import sys; print('ran on', sys.prefix == sys.exec_prefix)")
+    where = "import os, sys; print('ran on', sys.prefix)\nprint(os.environ['PATH'].split(':')[0])"
+    path = write(root, "print(6 * 7)", where)
     before = path.read_bytes()
     tool.main(["course"], root)
     executed = text(root / "build" / "executed" / "week01_trial.ipynb")
     assert "42" in executed
-    assert "ran on True" in executed
+    assert executed.endswith("ran on .venv\n.venv/bin\n")  # programs are those of this Python
+    (printed,) = read(root / "build" / "executed" / path.name).cells[2].outputs  # in one piece
+    assert printed.name == "stdout"
     assert path.read_bytes() == before
     assert re.search(r"week01_trial.ipynb  cell 0/2  0 s", out := capsys.readouterr().out)
     assert re.search(r"week01_trial.ipynb  cell 2/2  \d+ s\n", out)
@@ -95,6 +100,7 @@ def test_a_failing_cell_is_named_and_the_file_left_alone(tool, root):
         tool.main(["execute"], root)
     assert "week01_trial.ipynb, In [3], failed:" in str(stop.value)
     assert "ZeroDivisionError" in str(stop.value)
+    assert "\x1b" not in str(stop.value)  # no terminal, no colours
     assert path.read_bytes() == before
 
 
@@ -170,6 +176,8 @@ def test_of_a_folder_inside_another_its_own_name_is_shown(tool):
 
 
 def test_a_cell_has_limited_time(tool, root, monkeypatch):
+    settings = (ROOT / "pyproject.toml").read_text("utf-8")
+    assert f"--nbval-cell-timeout={tool.CELL_SECONDS}\n" in settings  # as in the tests
     monkeypatch.setattr(tool, "CELL_SECONDS", 1)
     write(root, "import time; time.sleep(30)")
     with pytest.raises(SystemExit, match=r"In \[1\], failed"):
@@ -199,6 +207,54 @@ def test_pictures_keep_their_size_and_words_and_answers_stay_folded(tool, root):
     kept = {"width": 300, "height": 200, "alt": "A curve of './data' & <b>more</b>"}
     assert picture.metadata == {"image/png": kept}
     assert answer.data["text/html"] == folded
+
+
+def test_each_kind_of_output_becomes_neutral(tool, root):
+    cell = new_code_cell("x")
+    data = {"text/html": f"<p>{root}/a</p>", "image/svg+xml": f"{root}/b", "text/plain": f"{root}"}
+    error = {"ename": "E", "evalue": f"no {root}/c", "traceback": [f"{root}/d", f"{root}/e"]}
+    script = {"application/json": f"{root}/f"}
+    cell.outputs = [
+        new_output("display_data", data),
+        new_output("error", **error),
+        new_output("display_data", script),
+        new_output("display_data", {tool.WIDGET: {}, "text/plain": "Slider()", "text/html": "—"}),
+        new_output("display_data", {tool.WIDGET: {}, "text/plain": "Slider()"}),
+    ]
+    nb = new_notebook(cells=[cell])
+    nb.metadata.widgets = {"state": 1}
+    tool.strip(nb, root)
+    shown, raised, other, slider = nb.cells[0].outputs
+    assert shown.data == {"text/html": "<p>./a</p>", "image/svg+xml": "./b", "text/plain": "."}
+    assert (raised.evalue, raised.traceback) == ("no ./c", ["./d", "./e"])
+    assert other.data == script  # a program's data stay as they are
+    assert slider.data == {"text/plain": "Slider()", "text/html": "—"}
+    assert nb.metadata.keys() == {"kernelspec", "language_info", "executed"}
+
+
+def test_progress_on_a_terminal_and_in_a_file(tool, capsys, monkeypatch):
+    def cells_done(waits=0.0):
+        progress = tool.Progress("week", 3)
+        progress.cell_done()
+        progress.said -= waits
+        progress.cell_done()
+        progress.say(last=True)
+        return capsys.readouterr().out
+
+    first, second, last = (f"week  cell {k}/3  0 s" for k in range(3))
+    assert cells_done() == f"{first}\n{last}\n"  # not one line for each cell
+    assert cells_done(waits=11) == f"{first}\n{last}\n{last}\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cells_done() == f"\r{first}\r{second}\r{last}\r{last}\n"
+
+
+def test_a_digest_is_of_the_code_alone(tool):
+    cells = [new_markdown_cell("# A"), new_code_cell("a"), new_code_cell(" "), new_code_cell("b")]
+    found = tool.digest(new_notebook(cells=cells))
+    assert found == tool.digest(new_notebook(cells=[cells[1], cells[3]]))
+    assert found != tool.digest(new_notebook(cells=[cells[3], cells[1]]))
+    assert found != tool.digest(new_notebook(cells=[new_code_cell("ab")]))
+    assert len(found) == 16
 
 
 def test_a_picture_without_words_stays_as_it_is(tool, root):

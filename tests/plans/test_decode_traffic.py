@@ -26,6 +26,13 @@ def test_a_block_makes_two_sums_and_the_embedding_one():
     activations = 2 * 7 * 40 * 4
     assert messages["embedding"].payload == messages["blocks"].payload == activations
     assert messages["head"].payload == 4 * 2 * 16  # of the last token only
+    calls = {place: one.call for place, one in messages.items()}
+    assert calls == {"embedding": "all_reduce", "blocks": "all_reduce", "head": "all_gather"}
+
+
+def test_the_logits_are_those_of_each_sequence_s_last_token():
+    sizes = {"ranks": 4, "sequences": 5, "tokens": 7, "number_bytes": 2, "head": "logits"}
+    assert decode_messages(**SIZES, **sizes)[-1].payload == 5 * 36 * 2  # 33, rounded up
 
 
 def test_bytes_of_a_token_by_hand():
@@ -39,13 +46,10 @@ def test_one_rank_sends_nothing():
     assert decode_traffic(**SIZES, ranks=1) == {}
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"ranks": 0}, {"sequences": 0}, {"tokens": 0}, {"layers": 0}, {"number_bytes": 0}]
-)
-def test_sizes_below_one_are_refused(wrong):
-    (name,) = wrong
+@pytest.mark.parametrize("name", [*SIZES, "ranks", "sequences", "tokens", "number_bytes"])
+def test_sizes_below_one_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1, not 0"):
-        decode_messages(**{**SIZES, "ranks": 2, **wrong})
+        decode_messages(**{**SIZES, "ranks": 2, name: 0})
 
 
 def test_an_unknown_head_is_refused():

@@ -1,5 +1,9 @@
 """A configuration is read as DeepSpeed reads it; the bytes are tested beside DeepSpeed itself."""
 
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
 
 from helpers.plans.deepspeed_config import BATCH as DEEPSPEEDS_FIELDS
@@ -31,7 +35,10 @@ def test_two_sizes_give_the_third(settings, ranks, expected):
         ({STEPS: 2}, "no default"),
         ({BATCH: 25}, "do not agree"),
         ({BATCH: 2}, "do not agree"),
-        ({BATCH: 24, MICRO: 3, STEPS: 4}, "do not agree"),
+        ({BATCH: 24, MICRO: 3, STEPS: 4}, "batch 24 is not micro-batch 3 × accumulation 4 × 4"),
+        ({MICRO: 0}, "do not agree"),
+        ({MICRO: 2, STEPS: 0}, "do not agree"),
+        ({BATCH: 0}, "do not agree"),
         ({MICRO: 1, "zero_optimization": {"stage": 4}}, "0 \\(none\\), 1, 2 and 3"),
         ({MICRO: 1, "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}, "only"),
         ({MICRO: 1, "zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, "stage 0"),
@@ -40,11 +47,20 @@ def test_two_sizes_give_the_third(settings, ranks, expected):
             "stage 2 cannot offload the optimizer to nvme",
         ),
         ({MICRO: 1, "zero_optimization": {"offload_optimizer": {"device": "disk"}}}, "'disk'"),
+        (
+            {MICRO: 1, "zero_optimization": {"stage": 3, "offload_param": {"device": "disk"}}},
+            "DeepSpeed offloads to cpu or nvme, not to 'disk'",
+        ),
     ],
 )
 def test_what_deepspeed_would_refuse(settings, why):
     with pytest.raises(ValueError, match=why):
         read(settings, 4)
+
+
+def test_fewer_than_one_rank():
+    with pytest.raises(ValueError, match="at least one rank, not 0"):
+        read({MICRO: 1}, 0)
 
 
 def test_bytes_of_each_stage():
@@ -87,3 +103,25 @@ def test_every_field_is_explained_once():
     rows = offload_rows()
     assert len({row["field"] for row in rows}) == len(rows) == len(OFFLOAD)
     assert all(field.does and (field.needs or field.default) for field in OFFLOAD)
+    first, last = rows[0], rows[-1]
+    assert list(first) == ["field", "what it does", "needs", "default"]
+    assert first["field"] == "offload_optimizer.device"
+    assert [first["what it does"], first["needs"]] == [OFFLOAD[0].does, OFFLOAD[0].needs]
+    assert last["field"] == "zero_force_ds_cpu_optimizer"  # of no section
+
+
+def test_the_defaults_are_deepspeed_s():
+    """By its source: to import DeepSpeed takes seconds."""
+    if not (found := find_spec("deepspeed")):
+        pytest.skip("DeepSpeed is not installed")
+    folder = Path(found.origin).parent / "runtime"
+    offload = (folder / "zero" / "offload_config.py").read_text("utf-8")
+    _, parameters, optimizer = re.split("^class DeepSpeedZeroOffload.*$", offload, flags=re.M)
+    texts = {"offload_param": parameters, "offload_optimizer": optimizer.split("\nclass ")[0]}
+    texts["aio"] = (folder / "swap_tensor" / "constants.py").read_text("utf-8")
+    for field in OFFLOAD:
+        if field.section in texts:
+            name = "aio_" * (field.section == "aio") + field.name
+            line = rf"^ *{name}(?:_default)?(?:: \S+)? = (?:Field\()?(?:pp_int\()?([^,)\n]+)"
+            (default,) = re.findall(line, texts[field.section], re.M | re.I)[-1:]
+            assert default.strip('"').lower() == (field.default or "none"), field

@@ -19,7 +19,7 @@ def test_llama_2_7b_in_16_bits():
     assert handover_bytes(tokens=10, **sizes) - HEADER_BYTES == 10 * 512 * 1024
 
 
-@pytest.mark.parametrize("name", ["tokens", "block_size", "layers"])
+@pytest.mark.parametrize("name", ["tokens", *SIZES])
 def test_sizes_below_one_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1, not 0"):
         handover_bytes(**{"tokens": 5, **SIZES, name: 0})

@@ -17,6 +17,10 @@ def test_by_hand():
     assert found["tensor parallel"] == 8 * 2 * 7 * 5 * 3 / 4 * 2
     assert found["pipeline parallel"] == 2 * 7 * 5 * 2
     assert found["stage 3"] == sum(zero_traffic(1000, 4, 3, micro_batches=3).values())
+    wide = parallel_traffic(
+        params=1000, layers=2, width=5, tokens=7, world=4, micro_batches=3, number_bytes=6
+    )
+    assert wide == {way: 3 * sent for way, sent in found.items()}
 
 
 def test_one_gpu_sends_nothing():

@@ -1,3 +1,5 @@
+"""What a rank sends for a cut sequence, message by message."""
+
 import math
 
 import pytest
@@ -17,18 +19,22 @@ def test_a_pair_for_each_distance(ranks, messages):
     ]
     assert found == [count * pair for count in messages]
     assert max(messages) == math.ceil(math.log2(ranks))
+    of_one = [scan_bytes(decay=3, state=5, ranks=ranks, rank=r) for r in range(ranks)]
+    assert of_one == [count * (3 + 5) * 4 for count in messages]  # one sequence, 4 bytes
 
 
 def test_the_halo_goes_to_the_next_rank():
     sizes = {"tokens": 3, "channels": 7, "ranks": 3, "sequences": 2}
     assert [halo_bytes(rank=r, **sizes) for r in range(3)] == [168, 168, 0]
     assert halo_bytes(rank=0, **{**sizes, "ranks": 1}) == 0
+    assert halo_bytes(rank=1, tokens=3, channels=7, ranks=3, number_bytes=2) == 42
 
 
 def test_attention_sends_keys_and_values_around_the_ring():
     found = ring_attention_bytes(length=1200, kept=10, ranks=4, sequences=2, number_bytes=2)
     part = 2 * 300 * 10 * 2
     assert found == {"forward": 3 * part, "backward": 3 * part + 4 * part}
+    assert ring_attention_bytes(length=1200, kept=10, ranks=3)["forward"] == 2 * 400 * 10 * 4
     assert ring_attention_bytes(length=1200, kept=10, ranks=1) == {"forward": 0, "backward": 0}
 
 

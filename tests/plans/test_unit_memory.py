@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.plans.unit_memory import moments, peak
+from helpers.plans.unit_memory import Moment, moments, peak
 
 
 def test_one_unit():
@@ -25,16 +25,27 @@ def test_unequal_units():
     assert top.total == 51 + 0.5 + 1 + 100 + 150
 
 
-def test_the_moments_in_order():
-    names = [moment.name for moment in moments([1, 1], 2)]
-    assert names == [
-        "gather of unit 0", "forward of unit 0", "gather of unit 1", "forward of unit 1",
-        "backward of unit 1", "reduce of unit 1", "backward of unit 0", "reduce of unit 0",
-    ]  # fmt: skip
+def test_every_moment_by_hand():
+    """Units of 9, 30 and 3 bytes on 3 ranks, Adam: the shards are 3 times 42/3 = 42 bytes."""
+    assert moments([9, 30, 3], 3) == [
+        Moment(name="gather of unit 0", states=42, gathered=9, fetched=9),
+        Moment(name="forward of unit 0", states=42, gathered=9, fetched=9),
+        Moment(name="gather of unit 1", states=42, gathered=30, fetched=30),
+        Moment(name="forward of unit 1", states=42, gathered=30, fetched=30),
+        Moment(name="gather of unit 2", states=42, gathered=3, fetched=3),
+        Moment(name="forward of unit 2", states=42, gathered=3, fetched=3),
+        Moment(name="backward of unit 2", states=42, gathered=3, fetched=30, gradients=3),
+        Moment(name="reduce of unit 2", states=42, fetched=30, gradients=3, sending=4),
+        Moment(
+            name="backward of unit 1", states=43, gathered=30, fetched=9, gradients=30, sending=3
+        ),
+        Moment(name="reduce of unit 1", states=43, fetched=9, gradients=30, sending=40),
+        Moment(name="backward of unit 0", states=53, gathered=9, gradients=9, sending=30),
+        Moment(name="reduce of unit 0", states=53, gradients=9, sending=12),
+    ]
 
 
 def test_refused():
-    with pytest.raises(ValueError, match="at least 2 ranks"):
-        moments([1.0], 1)
-    with pytest.raises(ValueError, match="name a unit"):
-        moments([], 2)
+    for units, ranks in (([1.0], 1), ([], 2)):
+        with pytest.raises(ValueError, match=f"{len(units)} units on {ranks} ranks: name a unit"):
+            moments(units, ranks)

@@ -100,20 +100,35 @@ def test_what_does_not_fit_at_all():
 def test_the_chart_s_data():
     found = largest_models(80e9, (1, 8), stages=(0, 3))
     assert found == {"stage 0": {1: 5e9, 8: 5e9}, "stage 3": {1: 5e9, 8: 40e9}}
+    options = {"each": FP32, "reserved": 16e9}
+    every = largest_models(80e9, iter([1, 2]), **options)  # worlds that can be read only once
+    assert every["stage 0"] == {1: 4e9, 2: 4e9}
+    assert every["stage 1"] == {1: 4e9, 2: 64e9 / 12}
+    assert list(every) == ["stage 0", "stage 1", "stage 2", "stage 3"]
+
+
+NOTHING = States(parameters=0, gradients=0, optimizer=0)
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "why"),
     [
-        lambda: zero_memory(10, 2, 4),
-        lambda: zero_memory(10, 2, True),
-        lambda: zero_memory(10, 0, 1),
-        lambda: zero_memory(-1, 2, 1),
-        lambda: padded(10, 0),
-        lambda: States(parameters=2, gradients=-2, optimizer=12),
-        lambda: largest_model(1e9, 2, 1, each=States(parameters=0, gradients=0, optimizer=0)),
+        (lambda: zero_memory(10, 2, 4), "1, 2 and 3, not 4"),
+        (lambda: zero_memory(10, 2, -1), "1, 2 and 3, not -1"),
+        (lambda: zero_memory(10, 2, True), "1, 2 and 3, not True"),
+        (lambda: zero_memory(10, 0, 1), "at least one rank, not 0"),
+        (lambda: zero_memory(-1, 2, 1), "0 or more parameters, not -1"),
+        (lambda: padded(10, 0), "at least one rank, not 0"),
+        (lambda: States(parameters=2, gradients=-2, optimizer=12), "bytes are 0 or more"),
+        (lambda: States(parameters=2, gradients=2, optimizer=-1), "bytes are 0 or more"),
+        (lambda: States(parameters=-2, gradients=2, optimizer=12), "bytes are 0 or more"),
+        (lambda: largest_model(1e9, 2, 1, each=NOTHING), "set no limit"),
     ],
 )
-def test_nonsense_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"stage|rank|parameters|bytes"):
+def test_nonsense_is_refused(wrong, why):
+    with pytest.raises(ValueError, match=why):
         wrong()
+
+
+def test_a_model_without_parameters_takes_no_bytes():
+    assert zero_memory(0, 3, 2) == NOTHING

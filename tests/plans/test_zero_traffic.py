@@ -45,6 +45,9 @@ def test_gathers_of_stage_3(options, gathers):
 
 
 def test_messages_of_two_widths():
+    assert zero_traffic(1200, 4, 0, parameter_bytes=1, gradient_bytes=4) == {
+        "all_reduce": 2 * 4 * 900
+    }
     for stage in (1, 2):
         traffic = zero_traffic(1200, 4, stage, gradient_bytes=4)
         assert traffic == {"reduce_scatter": 4 * 900, "all_gather": 2 * 900}
@@ -52,8 +55,14 @@ def test_messages_of_two_widths():
     assert traffic == {"reduce_scatter": 4 * 900, "all_gather": 2 * 2 * 900}
 
 
-@pytest.mark.parametrize("wrong", [(1, 2, 4, {}), (1, 0, 1, {}), (1, 2, 2, {"micro_batches": 0})])
-def test_nonsense_is_refused(wrong):
-    *given, options = wrong
-    with pytest.raises(ValueError, match=r"stage|rank|micro-batch"):
-        zero_traffic(*given, **options)
+@pytest.mark.parametrize(
+    ("world", "stage", "micro_batches", "why"),
+    [
+        (2, 4, 1, "1, 2 and 3, not 4"),
+        (0, 1, 1, "at least one rank, not 0"),
+        (2, 2, 0, "at least one micro-batch, not 0"),
+    ],
+)
+def test_nonsense_is_refused(world, stage, micro_batches, why):
+    with pytest.raises(ValueError, match=why):
+        zero_traffic(1, world, stage, micro_batches=micro_batches)

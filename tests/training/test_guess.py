@@ -35,6 +35,7 @@ def test_what_is_no_multiple_has_no_guess():
     look = partial(guess, theirs=THEIRS, layout=Layout(dp=2, tp=4))
     assert look(THEIRS + torch.tensor([0.0, 0.0, 1.0]), kind="backward") == ""
     assert look(THEIRS / 4, kind="start") == ""
+    assert look(THEIRS, theirs=0 * THEIRS, kind="backward") == ""
     assert "0.25 times the twin's. Does the learning rate" in look(THEIRS / 4, kind="update")
     assert "Does `load` restore" in look(THEIRS * 0, kind="moments")
     assert "Does the optimizer have these parameters" in look(THEIRS * 0, kind="update")

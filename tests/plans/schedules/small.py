@@ -15,5 +15,9 @@ def grid(schedule):
     return [" ".join(f"{a.kind}{a.micro}" for a in order) for order in schedule.orders]
 
 
+def words(order):
+    return " ".join(f"{a.kind}{a.micro}@{a.stage}" for a in order)
+
+
 def idle(schedule, costs):
     return bubble(timeline(check(schedule), costs)).idle

@@ -2,7 +2,15 @@
 
 import pytest
 
-from helpers.plans.schedules import Action, Schedule, ScheduleError, gpipe, zero_bubble_h1
+from helpers.plans.schedules import (
+    RECEIVE,
+    Action,
+    Message,
+    Schedule,
+    ScheduleError,
+    gpipe,
+    zero_bubble_h1,
+)
 from helpers.plans.schedules.action import by_action, folded, inputs, straight
 
 
@@ -10,7 +18,7 @@ from helpers.plans.schedules.action import by_action, folded, inputs, straight
 def test_each_rank_needs_a_stage_and_an_order(placement):
     with pytest.raises(ScheduleError, match="each rank needs a stage"):
         Schedule("mine", placement, 1, ((), (), ()))
-    with pytest.raises(ScheduleError, match="one or more"):
+    with pytest.raises(ValueError, match="micro_batches is 0; there must be one or more"):
         Schedule("mine", (0,), 0, ((),))
 
 
@@ -40,6 +48,10 @@ def test_what_each_computation_needs():
             (Action("F", 1, 5),),
             (Action("B", 2, 5), Action("I", 2, 5)),
         ]
+
+
+def test_a_receive_in_words():
+    assert str(Message(RECEIVE, 2, 1, 5, 3)) == "receives the gradient of micro-batch 5 from rank 3"
 
 
 def test_how_often_each_computation_occurs():

@@ -12,6 +12,7 @@ from helpers.plans.schedules import (
     draw,
     draw_spans,
     from_grid,
+    interleaved,
     one_f_one_b,
     step_through,
     timeline,
@@ -30,6 +31,14 @@ def test_a_schedule_that_cannot_run_has_no_picture():
     assert broken._repr_png_() is None
     with pytest.raises(ScheduleError, match="before"):
         draw(broken)
+
+
+def test_the_unit_of_time_is_a_forward_unless_costs_are_given():
+    schedule = one_f_one_b(2, 2)
+    (planned,), (paced,) = draw(schedule).axes, draw(schedule, Costs(forward=2, weight=0)).axes
+    assert planned.get_xlabel() == "time (a forward is 1)"
+    assert paced.get_xlabel() == "time"
+    assert planned.get_xlim()[1] == paced.get_xlim()[1] == 9  # F and B take 1 + 2, then 2 + 1
 
 
 def test_measured_spans_beside_the_ideal():
@@ -56,9 +65,21 @@ def test_a_student_s_schedule_beside_the_optimum():
     assert better.startswith("optimum, 12 units (proved): bubble 25.0%")
     turned = from_grid("F0@0 F0@3 B0@3 B0@0\nF0@1 F0@2 B0@2 B0@1")  # the same stages on the ranks
     assert "optimum, 12 units (proved)" in beside_optimum(turned).axes[1].get_title("left")
+    twice = beside_optimum(slow, Costs(forward=2, backward=4)).axes
+    assert [axes.get_title("left").split(":")[0] for axes in twice] == [
+        "yours, 36 units",
+        "optimum, 36 units (proved)",
+    ]
     split = beside_optimum(zero_bubble_h1(2, 2))
     assert "optimum, 7 units (proved)" in split.axes[1].get_title("left")
     assert "gradient of the weights" in split.legends[0].get_texts()[-1].get_text()
+
+
+def test_the_search_begins_at_the_schedule_and_ends_in_time():
+    figure = beside_optimum(interleaved(2, 2, 2), seconds=0)
+    first, second = (axes.get_title("left") for axes in figure.axes)
+    assert first.startswith("interleaved 1F1B, 15 units: ")
+    assert second.startswith("optimum, 15 units (not proved: 12 may be possible): ")
 
 
 def test_every_step_of_a_stepper():
@@ -72,5 +93,7 @@ def test_every_step_of_a_stepper():
     assert "held, by rank: 0, 0" in begun.alt
     assert "held, by rank: 1, 0" in stepper.draw(1).alt
     # F0 and F1 of rank 0, and F0 of rank 1, have begun.
-    assert "held, by rank: 2, 1" in stepper.draw(3).alt
+    third = stepper.draw(3).alt
+    assert "held, by rank: 2, 1" in third
+    assert "ZB-H1, step 3 of 12: F0 of stage 1 on rank 1" in third
     assert [step_through(schedule, start=start).start for start in (0, 1)] == [0, 1]

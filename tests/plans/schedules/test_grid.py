@@ -21,6 +21,7 @@ def test_as_it_looks():
     text = to_grid(one_f_one_b(2, 2))
     assert text == "rank 0: F0 F1 .  B0 .  B1\nrank 1: .  F0 B0 F1 B1"
     assert from_grid(text, name="1F1B") == one_f_one_b(2, 2)
+    assert to_grid(gpipe(2, 2)) == "rank 0: F0 F1 .  .  B0 B1\nrank 1: .  F0 F1 B0 B1"
     lines = to_grid(zero_bubble_v(2, 1)).splitlines()
     assert lines[1] == "rank 1: .    F0@1 F0@2 .    .    I0@2 W0@2 I0@1 W0@1"
 
@@ -60,8 +61,8 @@ def test_what_a_student_may_write():
         ("F0 B", "rank 0, cell 1: 'B' is not"),
         ("F0 .\nF0 X0", "rank 1, cell 1: 'X0' is no computation"),
         ("F0@0 B0@0\nF0@0 B0@0", "stage 0 is on rank 0 and on rank 1"),
-        ("F0 B0\nF0@2 B0@2", "stages up to 2, but no cell of stage 1"),
-        ("F0 B0 F2 B2", "no rank computes micro-batch 1"),
+        ("F0 B0\nF0@3 B0@3", "stages up to 3, but no cell of stage 1"),
+        ("F0 B0 F3 B3", "micro-batches go up to 3, but no rank computes micro-batch 1"),
         ("rank 1: F0 B0", "line 0 is named 'rank 1'"),
         ("rank 0: F0 B0\nrank 0: F0 B0", "line 1 is named 'rank 0'"),
         ("device 0: F0 B0", "is not 'rank 0:' and cells"),

@@ -1,7 +1,7 @@
 """Interleaved 1F1B: its order, and its papers' bubble and memory."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.plans.schedules import (
@@ -14,23 +14,25 @@ from helpers.plans.schedules import (
     one_f_one_b,
     timeline,
 )
-
-length = st.integers(1, 9)
-quick = settings(max_examples=60, deadline=None)
+from tests.plans.schedules.small import length, quick, words
 
 
 def test_the_order_as_the_paper_draws_it():
-    """Rank 0 of 2 ranks with 2 stages each: micro-batches 0, 1 through stage 0, then through 2."""
-    first = interleaved(2, 4, 2).orders[0]
-    assert [(a.kind, a.stage, a.micro) for a in first[:8]] == [
-        ("F", 0, 0),
-        ("F", 0, 1),
-        ("F", 2, 0),
-        ("F", 2, 1),
-        ("F", 0, 2),
-        ("B", 2, 0),
-        ("F", 0, 3),
-        ("B", 2, 1),
+    """Rank 0 of 2 ranks with 2 stages each: micro-batches 0, 1 through stage 0, then through 2.
+
+    PyTorch's schedule of the same name has these orders, too.
+    """
+    two, three = interleaved(2, 4, 2), interleaved(3, 3, 2)
+    assert two.name == "interleaved 1F1B"
+    assert two.placement == (0, 1, 0, 1)
+    assert [words(order) for order in two.orders] == [
+        "F0@0 F1@0 F0@2 F1@2 F2@0 B0@2 F3@0 B1@2 F2@2 B0@0 F3@2 B1@0 B2@2 B3@2 B2@0 B3@0",
+        "F0@1 F1@1 F0@3 B0@3 F1@3 B1@3 F2@1 B0@1 F3@1 B1@1 F2@3 B2@3 F3@3 B3@3 B2@1 B3@1",
+    ]
+    assert [words(order) for order in three.orders] == [
+        "F0@0 F1@0 F2@0 F0@3 F1@3 F2@3 B0@3 B1@3 B2@3 B0@0 B1@0 B2@0",
+        "F0@1 F1@1 F2@1 F0@4 F1@4 F2@4 B0@4 B1@4 B2@4 B0@1 B1@1 B2@1",
+        "F0@2 F1@2 F2@2 F0@5 B0@5 F1@5 B1@5 F2@5 B2@5 B0@2 B1@2 B2@2",
     ]
 
 

@@ -1,6 +1,7 @@
 """How many activations each rank keeps while a computation runs, and at most."""
 
 from helpers.plans.schedules import (
+    Schedule,
     held,
     in_flight,
     in_flight_share,
@@ -16,6 +17,7 @@ def test_what_is_held_during_each_computation():
     # I keeps what W needs: F0 F1 I0 W0 I1 W1 and F0 I0 F1 I1 W0 W1.
     assert held(zero_bubble_h1(2, 2)) == ((1, 2, 2, 2, 1, 1), (1, 1, 2, 2, 2, 1))
     assert in_flight(zero_bubble_h1(2, 2)) == (2, 2)
+    assert in_flight(Schedule("nothing yet", (0, 1), 1, ((), ()))) == (0, 0)
 
 
 def test_a_share_is_of_the_rank_s_own_stages():

@@ -61,6 +61,7 @@ def test_1f1b_is_the_best_with_whole_backwards_and_h1_with_split_ones():
     found = optimum(3, 4, 3, whole)
     assert found.proved
     assert found.makespan == makespan(one_f_one_b(3, 4), whole)
+    assert found.schedule.name == "optimum"
     apart = optimum(2, 3, 2, Costs(), split=True)
     assert apart.proved
     assert apart.makespan == makespan(zero_bubble_h1(2, 3), Costs())
@@ -96,7 +97,8 @@ def test_messages_and_a_v():
         ({"cap": 0}, "rank 0 may keep 0"),
         ({"cap": (2, 0)}, "rank 1 may keep 0"),
         ({"cap": (2, 2, 2)}, "3 caps for 2 ranks"),
-        ({"costs": Costs(forward=0.5)}, "whole numbers"),
+        ({"costs": Costs(forward=0.5)}, "a duration is 0.5; the search needs whole numbers"),
+        ({"costs": Costs(message=0.5)}, "a duration is 0.5"),
         ({"costs": Costs(weight=0), "split": True}, "1 or more"),
         ({"micro_batches": 100}, "fewer micro-batches"),
         ({"micro_batches": 0}, "one or more"),
@@ -114,6 +116,10 @@ def test_a_search_that_ends_too_early_says_so():
     assert not found.proved
     assert found.makespan == makespan(one_f_one_b(3, 6), costs)  # what is known without a search
     assert 6 * 3 <= found.bound < found.makespan
+    assert found.schedule.name == "optimum"
+    apart = optimum(3, 6, 3, costs=Costs(), split=True, seconds=0.01).schedule
+    assert apart.split  # so is what is known without a search
+    assert {action.kind for order in apart.orders for action in order} == {"F", "I", "W"}
 
 
 def test_a_known_schedule_is_a_place_to_start():

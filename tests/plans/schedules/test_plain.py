@@ -26,6 +26,8 @@ def test_the_orders_as_the_papers_draw_them():
         "F0 F1 B0 F2 B1 F3 B2 B3",
         "F0 B0 F1 B1 F2 B2 F3 B3",
     ]
+    assert grid(naive(3)) == ["F0 B0"] * 3
+    assert [make(2, 2).name for make in (naive, gpipe, one_f_one_b)] == ["naive", "GPipe", "1F1B"]
 
 
 @quick

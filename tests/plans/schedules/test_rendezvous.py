@@ -44,6 +44,12 @@ def test_a_receive_is_met_by_its_own_sender_alone():
     assert waiting([[[send]], [[other]], []]) == {0: (send,), 1: (other,)}
 
 
+def test_messages_that_wait_are_in_order():
+    sends = [Message(SEND, 2, 1, 0, 1), Message(SEND, 0, 1, 3, 1), Message(SEND, 0, 1, 0, 1)]
+    assert waiting([[[sends[0]], sends[1:]], []]) == {0: (sends[0],)}
+    assert waiting([[sends], [[]]]) == {0: tuple(sends[::-1])}
+
+
 def test_the_deadlock_of_1f1b_is_the_one_that_megatron_fuses():
     waits = stuck(one_f_one_b(2, 2))
     assert waits == {0: (Message(SEND, 0, 1, 1, 1),), 1: (Message(SEND, 1, 0, 0, 0),)}

@@ -76,6 +76,7 @@ def test_a_number_for_each_stage():
     assert found.busy == (8, 18)
     assert found.makespan == 1 + 18 + 3  # rank 0 first, then the slow rank, then rank 0
     assert found.idle == 4  # of the busiest rank
+    assert (found.over_ideal, found.over_total) == (4 / 18, 4 / 22)
     assert (found.spans, found.in_span) == ((22, 18), 4)
     assert costs.divided(2).of(Action("B", 1, 0)) == 3
     assert Costs(message=6, backward=4).divided(2) == Costs(
@@ -102,6 +103,8 @@ def test_a_bubble_of_measured_spans():
     assert (found.makespan, found.busy, found.spans) == (6.0, (2.5, 2.5), (6.0, 2.5))
     assert (found.idle, found.over_ideal, found.over_total) == (3.5, 1.4, 3.5 / 6)
     assert found.in_span == 3.5
+    later = [Span(2, 12.0, 13.0, Action("F", 2, 0)), *spans[::-1]]  # ranks count in their order
+    assert bubble(later).busy == (2.5, 2.5, 1.0)
     assert over_ideal(found.over_total) == pytest.approx(1.4)
     assert over_total(found.over_ideal) == pytest.approx(3.5 / 6)
     with pytest.raises(ValueError, match="no span"):

@@ -28,9 +28,11 @@ def changed(schedule, rank, order):
 @pytest.mark.parametrize(
     ("order", "reason"),
     [
-        ([("F", 1, 0), ("X", 1, 0)], "no kind 'X'"),
+        ([("F", 1, 0), ("X", 1, 0)], "rank 1, place 1: no kind 'X'"),
         ([("F", 2, 0)], "the stages are 0 to 1"),
+        ([("F", -1, 0)], "the stages are 0 to 1"),
         ([("F", 1, 2)], "the micro-batches are 0 to 1"),
+        ([("F", 1, -1)], "the micro-batches are 0 to 1"),
         ([("F", 0, 0)], "stage 0 is on rank 0"),
         ([("F", 1, 0), ("F", 1, 0)], "computes F0 of stage 1 more than once"),
         ([("F", 1, 0), ("B", 1, 0), ("B", 1, 1)], "never computes F1 of stage 1"),

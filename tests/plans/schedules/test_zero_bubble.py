@@ -15,13 +15,28 @@ from helpers.plans.schedules import (
     zero_bubble_h1,
     zero_bubble_v,
 )
-from tests.plans.schedules.small import grid, idle, length, micros, quick, ranks
+from tests.plans.schedules.small import grid, idle, length, micros, quick, ranks, words
 
 
 def test_the_orders_as_the_paper_draws_them():
     assert grid(zero_bubble_h1(2, 3)) == [
         "F0 F1 I0 W0 F2 I1 W1 I2 W2",
         "F0 I0 F1 I1 W0 F2 I2 W1 W2",
+    ]
+    assert [zero_bubble_h1(2, 2).name, zero_bubble_v(2, 2).name] == ["ZB-H1", "ZB-V"]
+
+
+def test_a_v_of_two_ranks():
+    """With too few micro-batches to fill it, and with enough. PyTorch's ZB-V has these orders."""
+    assert [words(order) for order in zero_bubble_v(2, 3).orders] == [
+        "F0@0 F1@0 F2@0 F0@3 I0@3 W0@3 F1@3 I1@3 W1@3 I0@0 W0@0 F2@3 I2@3 W2@3 I1@0 W1@0 I2@0 W2@0",
+        "F0@1 F0@2 F1@1 F1@2 I0@2 W0@2 F2@1 I0@1 W0@1 F2@2 I1@2 W1@2 I1@1 I2@2 I2@1 W1@1 W2@2 W2@1",
+    ]
+    assert [words(order) for order in zero_bubble_v(2, 5).orders] == [
+        "F0@0 F1@0 F2@0 F0@3 I0@3 W0@3 F1@3 I1@3 W1@3 F3@0 I0@0 W0@0 F2@3 I2@3 W2@3 "
+        "F4@0 I1@0 W1@0 F3@3 I3@3 W3@3 I2@0 W2@0 F4@3 I4@3 W4@3 I3@0 W3@0 I4@0 W4@0",
+        "F0@1 F0@2 F1@1 F1@2 I0@2 W0@2 F2@1 I0@1 W0@1 F2@2 I1@2 W1@2 F3@1 I1@1 W1@1 "
+        "F3@2 I2@2 W2@2 F4@1 I2@1 W2@1 F4@2 I3@2 W3@2 I3@1 I4@2 I4@1 W3@1 W4@2 W4@1",
     ]
 
 
