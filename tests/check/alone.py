@@ -1,0 +1,54 @@
+"""A mistake in one case of an exercise alone: does the check find it, and where?"""
+
+from collections.abc import Callable
+
+from helpers.check import elsewhere
+
+
+def found_alone(check: Callable, right: Callable, wrong: Callable) -> list[str]:
+    """What the check finds where the function is wrong in one case alone, for each case in turn."""
+    found, kept = [], {}
+    while True:
+        place = OneWrong(right, wrong, len(found), kept)
+        with elsewhere.at(place):
+            verdict = check(place.solve)
+        if verdict:
+            assert place.number == len(found) - 1
+            return found
+        assert verdict.status == "wrong", verdict
+        found.append(verdict.finding)
+
+
+def names(findings: list[str]) -> list[str]:
+    """The words before each finding: they name the case."""
+    return [finding.split(": ")[0] for finding in findings]
+
+
+class OneWrong(elsewhere.Here):
+    """Calls the wrong function in one case, and the right one in all others.
+
+    Args:
+        at: number of that case.
+        kept: what ranks returned in earlier cases, by number. The right function runs once.
+    """
+
+    def __init__(self, right, wrong, at: int, kept: dict):
+        self.right, self.wrong, self.at, self.kept, self.number = right, wrong, at, kept, -1
+
+        def solve(*given, **named):  # no method: a copy of it would have a number of its own
+            return (wrong if self.number == at else right)(*given, **named)
+
+        self.solve = solve
+
+    def call(self, fn, arguments):
+        self.number += 1
+        return super().call(fn, arguments)
+
+    def launch(self, run, workers, fn, kwargs, timeout):
+        self.number += 1
+        if self.number == self.at:
+            return super().launch(run, workers, self.wrong, kwargs, timeout)
+        if self.number not in self.kept:
+            made = super().launch(run, workers, self.right, kwargs, timeout)
+            self.kept[self.number] = made
+        return self.kept[self.number]
