@@ -132,7 +132,7 @@ CASES = [
      "the tables of two sequences are the same list"),
     (COPY, {"tables": {"c": [5, 2]}, "answer": (2, 1, None)},
      "the token of c goes into block 2, which b has too", "needs a copy first"),
-    (GROW, {"tables": {"b": [2, 5, 4]}}, "the table of b was [5, 2], and is [2, 5, 4] now",
+    (GROW, {"tables": {"b": [5, 6, 4]}}, "the table of b was [5, 2], and is [5, 6, 4] now",
      "Only the block that is written may change"),
     (WRITE, {"tables": {"a": [3, 4]}, "answer": (4, 1, 0)},
      "block 0 was copied, although a alone has it", "can be written as it is"),
