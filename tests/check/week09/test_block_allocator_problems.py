@@ -130,6 +130,8 @@ CASES = [
     (GROW, {"answer": (4, 2, None)}, "it returned slot 2 for token 4", "Slots start at 0"),
     (COPY, {"tables": {"b": [5, 4]}}, "block 4 is new, but b has it already",
      "the tables of two sequences are the same list"),
+    (GROW, {"tables": {"a": [4, 0]}}, "block 4 is new, but a has it already",
+     "It was in the list of free blocks while a table had it"),
     (COPY, {"tables": {"c": [5, 2]}, "answer": (2, 1, None)},
      "the token of c goes into block 2, which b has too", "needs a copy first"),
     (GROW, {"tables": {"b": [5, 6, 4]}}, "the table of b was [5, 2], and is [5, 6, 4] now",
