@@ -76,3 +76,10 @@ def test_limits():
 def test_nothing_to_draw():
     with pytest.raises(ValueError, match="no numbers"):
         histogram({"gradients": {}})
+
+
+def test_bars_begin_at_zero_and_formats_are_thin():
+    axes = histogram({"a": {0: 1}}, ranges={"f": (0, 1, 2)}).axes[0]
+    light = axes.containers[1][0]
+    assert axes.get_ylim()[0] == 0
+    assert light.get_y() + light.get_height() < axes.get_ylim()[1]

@@ -61,3 +61,7 @@ def test_every_number_of_ranks_has_a_tick_and_each_way_its_own():
 def test_what_cannot_be_drawn(sizes):
     with pytest.raises(ValueError, match="positive"):
         plots.what_fits(sizes)
+
+
+def test_the_axis_is_twice_as_far_as_what_is_shown():
+    assert plots.what_fits(SIZES).axes[0].get_ylim() == pytest.approx((2.5e9, 640e9))

@@ -77,3 +77,14 @@ def test_each_value_has_its_own_owner():
 def test_values_of_many_owners_are_grey():
     figure = holdings({"before": [[1], [2]], "sum": [[3], [3]]})
     assert {matplotlib.colors.to_hex(b.get_facecolor()) for b in boxes(figure)[2:]} == {"#dddddd"}
+
+
+def test_an_arrow_leads_from_state_to_state_and_the_picture_ends_with_the_last():
+    figure = holdings({"a": [[1], [2], [3]], "b": [[4], [5], [6]]})
+    axes = figure.axes[0]
+    (arrow,) = [text for text in axes.texts if hasattr(text, "arrow_patch")]
+    assert arrow.xyann[1] == arrow.xy[1] == 1  # between the ranks
+    assert arrow.xyann[0] < arrow.xy[0]
+    last = max(box.get_x() + box.get_width() for box in boxes(figure))
+    assert last < axes.get_xlim()[1] < last + 0.3
+    assert axes.get_position().bounds == (0, 0, 1, 1)

@@ -68,3 +68,7 @@ def test_png_is_small():
     data = base64.b64decode(data["image/png"])
     assert data.startswith(b"\x89PNG")
     assert len(data) < 60_000
+
+
+def test_a_loop_of_one_step():
+    assert "width:100%" in bars_html({("", 0): (1, 1)})

@@ -130,3 +130,7 @@ def test_a_block_needs_a_slot():
 def test_only_slots_with_a_token_are_filled():
     found = owners_of({"a": ([4, 2, 0], 3), "b": ([4, 7], 8)}, 4)
     assert found == {4: [("a", 3), ("b", 4)], 2: [("a", 0)], 0: [("a", 0)], 7: [("b", 4)]}
+
+
+def test_blocks_of_one_slot():
+    assert "1 blocks of 1 slots, 0 of them free." in repr(blocks({"a": ([0], 1)}, 1, 1))

@@ -132,3 +132,9 @@ def test_odd_input():
 def test_a_large_pipeline_is_a_small_picture():
     pieces = [(r, 2 * k, 2 * k + 1, "FB"[k % 2], r, k // 2) for r in range(8) for k in range(64)]
     assert len(plots.pipelines({"x": pieces})._repr_png_()[0]) < 60_000
+
+
+def test_a_timeline_that_does_not_begin_at_zero_has_its_numbers():
+    (axes,) = plots.pipelines({"late": [(0, 1000, 1001, "W", 0, 5)]}).axes
+    assert [text.get_text() for text in axes.texts] == ["5"]
+    assert axes.get_xlim() == (1000, 1001)

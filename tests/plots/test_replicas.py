@@ -93,3 +93,9 @@ def test_titles_count_the_batch():
 def test_no_ranks():
     with pytest.raises(ValueError, match="no ranks"):
         replicas([])
+
+
+def test_the_drawing_fills_the_picture():
+    axes = replicas([[1], [2]]).axes[0]
+    assert axes.get_position().bounds == (0, 0, 1, 1)
+    assert not axes.axison

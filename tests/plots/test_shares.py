@@ -78,3 +78,9 @@ def test_a_rank_with_two_boxes_and_an_empty_tensor():
     lefts = [round(box[0], 6) for box, _ in rectangles(many)]
     assert len(set(lefts)) == 8
     assert lefts[8] == lefts[0]
+
+
+def test_the_drawing_fills_the_picture():
+    axes = shares((2,), [[((0, 1),)]]).axes[0]
+    assert axes.get_position().bounds == (0, 0, 1, 1)
+    assert not axes.axison

@@ -13,7 +13,7 @@ def example():
 
 def test_plain(capsys):
     show(example)
-    assert 'return "shown"' in capsys.readouterr().out
+    assert capsys.readouterr().out == 'def example():\n    return "shown"\n\n'
     with pytest.raises(TypeError):
         show(len)
 

@@ -60,6 +60,9 @@ def test_bars_and_labels():
     ]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["ours", "theirs"]
     assert axes.get_title() == "stage 3"
+    # Six moments with seven rows, and half a row between two moments; 0.17 inches each.
+    assert axes.get_ylim() == (10, 0)
+    assert picture.get_size_inches()[1] == pytest.approx(0.17 * 10 + 0.9)
     bottom, top = axes.get_ylim()
     assert top < min(y for _, y, _ in bars) < max(y for _, y, _ in bars) + 0.8 < bottom
     # The name of a moment is at its first bar, the line between two moments above it.
