@@ -147,6 +147,9 @@ def test_a_cut_tensor_is_held_against_its_part():
     assert torch.equal(found, whole[..., 3:])
     found = part_of(whole, (2, 2, 2), layout, {"dp": 2, "tp": 0})
     assert torch.equal(found, whole[:, :2, 4:])
+    square = Layout(dp=2, tp=2)  # of two axes of one size, the last one cuts
+    assert torch.equal(part_of(whole, (2, 4, 3), square, {"dp": 0, "tp": 1}), whole[..., 3:])
+    assert torch.equal(part_of(whole, (2, 2, 6), square, {"dp": 1, "tp": 0}), whole[:, :2])
     assert part_of(whole, (2, 3, 6), layout, {"dp": 0, "tp": 0}) is None
     assert part_of(whole, (2, 24), layout, {"dp": 0, "tp": 0}) is None
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.training.traffic.diff import align
+from helpers.training.traffic.diff import Cell, Row, align
 from helpers.training.traffic.message import Message
 
 LAYERS = ["first", "last"]
@@ -113,6 +113,9 @@ def test_bytes_that_are_almost_equal_do_not_differ():
     diff = align({"a": OURS[:1], "b": [wide]}, LAYERS)
     assert diff.bytes_apart() == []
     assert len(diff.bytes_apart(near=0.01)) == 1
+    for sent, agrees in ((105.2, True), (105.3, False)):  # the share is of the larger number
+        cells = {"a": Cell(sent=100.0), "b": Cell(sent=sent)}
+        assert Row(phase="forward", kind="gradients", layer="x", cells=cells).agrees(0.05) == agrees
 
 
 def test_it_draws_itself():
