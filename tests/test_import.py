@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import helpers
-from helpers import check
+from helpers import check, plots
 
 ROOT = Path(__file__).resolve().parent.parent
 BUDGET = 0.060  # seconds
@@ -108,6 +108,14 @@ def test_progress_lists_the_exercises_of_each_week():
 @pytest.mark.parametrize("name", helpers.__all__)
 def test_every_public_name_resolves(name):
     assert getattr(helpers, name) is not None
+
+
+@pytest.mark.parametrize("name", plots.__all__)
+def test_every_picture_resolves(name):
+    assert getattr(plots, name).__name__ == name
+    assert name in dir(plots)
+    with pytest.raises(AttributeError, match=f"'helpers.plots' has no attribute 'no_{name}'"):
+        getattr(plots, f"no_{name}")
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -24,9 +24,15 @@ SUM = Call("all_reduce", None, 64)
     ("seen", "finding", "hint"),
     [
         (runs([SEND], [SUM], [RECV]), "rank 1 called the collective all_reduce", "Messages only"),
+        (runs([SEND], [], [RECV, SUM]), "rank 2 called the collective all_reduce", "To build"),
         (
             runs([SEND], [], [RECV], unwaited=(0, 0, 2)),
             "rank 2 returned before 2 of its messages had been waited for",
+            "only begin",
+        ),
+        (
+            runs([SEND], [], [RECV], unwaited=(0, 1, 0)),
+            "rank 1 returned before 1 of its messages had been waited for",
             "only begin",
         ),
         (

@@ -87,6 +87,8 @@ def test_each_backend_has_its_own_algorithm():
     ring = Sample(call="reduce_scatter", ranks=4, payload=1000, seconds=750.0, backend="nccl")
     assert ring.path == (3, 750)
     assert Fit(alpha=0.0, beta=2.0, samples=()).errors([ring]) == [1.0]
+    lines = Fit(alpha=0.0, beta=2.0, samples=(ring,)).plot().axes[0].lines
+    assert [line.get_ydata()[0] for line in lines[:2]] == [1500, 750]  # predicted, measured
 
 
 def test_neither_is_below_zero():

@@ -13,13 +13,13 @@ pytestmark = pytest.mark.usefixtures("kept_ranks")
 
 
 def parts(ranks, lengths):
-    whole = torch.arange(2.0 * sum(lengths) * 3).view(2, -1, 3)
+    whole = torch.arange(2 * sum(lengths) * 3, dtype=torch.float64).view(2, -1, 3)
     return whole, whole.split(lengths[:ranks], 1)
 
 
 def weights(rank, count):
     """What the loss of a rank multiplies its halo by, (B, E, k): no two numbers are equal."""
-    return torch.arange(1.0, 2 * 3 * count + 1).view(2, 3, count) + 100 * rank
+    return torch.arange(2 * 3 * count, dtype=torch.float64).view(2, 3, count) + 100 * rank
 
 
 def halo(worker, lengths, count):
@@ -43,13 +43,13 @@ def test_the_halo_and_its_gradient(lengths, count):
     runs = launch(halo, ranks, device="cpu", lengths=lengths, count=count)
     for rank, row in enumerate(runs):
         start, end = sum(lengths[:rank]), sum(lengths[: rank + 1])
-        wanted = whole[:, start - count : start] if rank else torch.zeros(2, count, 3)
+        wanted = whole[:, start - count : start] if rank else whole.new_zeros(2, count, 3)
         assert torch.equal(row["halo"], wanted)
-        grad = torch.zeros(2, lengths[rank], 3)
+        grad = whole.new_zeros(2, lengths[rank], 3)
         if rank < ranks - 1:
             grad[:, end - start - count :] = weights(rank + 1, count).mT
         assert torch.equal(row["grad"], grad)
-        bytes_ = 2 * count * 3 * 4
+        bytes_ = 2 * count * 3 * 8
         assert row["sent"] == (bytes_ * (rank < ranks - 1), bytes_ * (rank > 0))
 
 

@@ -227,6 +227,7 @@ def test_another_thread_is_in_the_kernels_column_only():
 
 def test_nested_blocks_and_errors():
     def nested(worker):
+        before = "torch._dynamo" in sys.modules
         with ledger() as outer:
             dist.all_reduce(torch.ones(10))
             with ledger() as inner:
@@ -239,9 +240,10 @@ def test_nested_blocks_and_errors():
             pass
         dist.all_reduce(torch.ones(1000))
         note("shared", group="0", ranks=2, rank=worker.rank, payload=7)
-        return outer, inner, broken
+        return outer, inner, broken, ("torch._dynamo" in sys.modules) > before
 
-    for outer, inner, broken in launch(nested, workers=2):
+    for outer, inner, broken, slow in launch(nested, workers=2):
+        assert not slow  # its import takes a second
         assert [e.payload for e in outer.entries] == [40, 400, 7]
         assert [e.payload for e in inner.entries] == [400]
         assert outer.wire == 440

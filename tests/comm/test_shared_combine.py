@@ -8,6 +8,8 @@ import torch
 from helpers.comm import shared_combine
 from helpers.comm.shared_combine import BLOCK, combined, in_blocks
 
+pytestmark = pytest.mark.filterwarnings("error")  # PyTorch warns of a result that it must resize
+
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):

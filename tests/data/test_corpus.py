@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -39,6 +40,9 @@ def test_python_text_is_megabytes_of_reference_docstrings_and_source(splits):
     assert not folders & left_out
     assert {"docstrings/itertools", "docstrings/math", "docstrings/int"} < everything.keys()
     assert "docstrings/print" not in everything  # no type
+    members = re.findall(r"^list\.(\w+)$", everything["docstrings/list"], re.MULTILINE)
+    assert {"append", "sort"} < set(members)
+    assert members == sorted(members)
     assert "\n\nlist.__" not in everything["docstrings/list"]  # members with names of their own
     assert all(text.strip() for text in everything.values())
 

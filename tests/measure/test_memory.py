@@ -1,5 +1,6 @@
 """Bytes by kind agree with models of known size."""
 
+import sys
 import warnings
 
 import pytest
@@ -213,6 +214,17 @@ def test_a_sharded_model_counts_with_its_part():
         assert found.optimizer == whole + FLOAT
         assert found.activations == FLOAT * 3 * (30 + 40)
         assert found.peak >= whole / 2 + whole  # a shard, and the gathered parameters
+
+
+def in_a_fresh_process(worker):
+    before = "torch._dynamo" in sys.modules
+    memory_of(lambda: torch.ones(3).sum(), nn.Linear(2, 2))
+    return ("torch._dynamo" in sys.modules) > before
+
+
+def test_a_measurement_imports_no_compiler():
+    """That takes a second."""
+    assert list(launch(in_a_fresh_process, workers=1, device="cpu")) == [False]
 
 
 def moved(worker):

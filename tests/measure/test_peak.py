@@ -122,7 +122,7 @@ def test_the_best_of_each():
             ("bfloat16", 1): 2e9,
             ("bfloat16", 2): 1e9,
         },
-        bandwidth={1: 9e9, 2: 8e9},
+        bandwidth={1: 7e9, 2: 9e9, 4: 8e9},
         size=1,
         copied=4,
     )

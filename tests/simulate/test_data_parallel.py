@@ -164,3 +164,5 @@ def test_senseless_numbers(change):
         step(**options)
     with pytest.raises(ValueError, match="bus_bandwidth"):
         hiding_tokens(flops_per_second=1, bus_bandwidth=0, ranks=8)
+    with pytest.raises(ValueError, match="gradient_bytes"):
+        hiding_tokens(flops_per_second=1, bus_bandwidth=1, ranks=8, gradient_bytes=0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from helpers.runtime.failure import WorkerError
 from helpers.state.all_parts import AllParts
 from helpers.state.decay import decays
-from helpers.state.full_state import full_optimizer, full_state
+from helpers.state.full_state import full_optimizer, full_state, is_local
 from helpers.state.load import load, load_optimizer
 from helpers.state.part import Part
 from helpers.state.slicing import take
@@ -147,6 +147,16 @@ def of_a_group(worker):
 def test_the_state_of_the_ranks_of_a_group(cluster):
     both = [2.0, 3.0, 4.0, 5.0], [-2.0, -3.0, -4.0, -5.0], 5.0
     assert list(cluster.run(of_a_group)) == [None, both, None, both]
+
+
+def test_what_is_a_count_and_what_a_moment():
+    """Of a parameter without dims, only the name tells them apart."""
+    scalar, row = Part(name="s", shape=(), holders=(0,)), Part(name="r", shape=(3,), holders=(0,))
+    three, one = torch.ones(3), torch.tensor(1.0)
+    assert is_local("exp_avg", one, scalar)
+    assert not is_local("step", one, scalar)
+    assert is_local("exp_avg", three, row)
+    assert not is_local("mu", one, row)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ def test_copies():
     kept["exp_avg"].zero_()
     kept["step"].zero_()
     assert state["w"]["exp_avg"].all()
+    again = load_optimizer({"a key of its own": whole(seat, "w", (2,))}, state)
+    assert torch.equal(again["a key of its own"]["exp_avg"], torch.ones(2))
     assert state["w"]["step"] == 1.0
 
 
