@@ -71,7 +71,9 @@ def find_tests(path: str, root: Path = ROOT) -> list[str]:
         if path.startswith(start):
             return tests
     if file.parts[0] == "helpers" and file.name == "__init__.py":
-        return ["tests/test_import.py"]
+        as_module = file.parent.with_suffix(".py")
+        own = mirrored(as_module, root) if len(file.parts) > 2 else []
+        return ["tests/test_import.py", *own]
     if file.parts[0] == "tests":
         return of_test(file, root)
     if file.parts[0] == "helpers":

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import helpers
-from helpers import check
+from helpers import check, plots
 
 ROOT = Path(__file__).resolve().parent.parent
 BUDGET = 0.060  # seconds
@@ -85,13 +85,43 @@ def test_every_check_resolves(name):
     assert getattr(check, name).__name__ == name
 
 
+def test_a_check_is_made_once_and_returns_what_it_found(monkeypatch):
+    """What is solved is remembered under the exercise's name."""
+    noted = []
+    monkeypatch.setattr("helpers.check.solved.note", lambda *given: noted.append(given))
+    assert check.bubble_share is check.bubble_share
+    verdict = check.bubble_share(fn=lambda *_: 3)
+    assert (verdict.exercise, verdict.status) == ("bubble_share", "wrong")
+    assert noted == [("bubble_share", verdict)]
+    assert not hasattr(check.project, "__wrapped__")  # no exercise of a week
+    assert {"progress", *check._PLACE} == set(check.__all__)
+    assert set(check.__all__) <= set(dir(check))
+
+
+def test_progress_lists_the_exercises_of_each_week():
+    weeks = check.progress().weeks
+    assert list(weeks) == [f"week {number}" for number in range(1, 11)]
+    assert weeks["week 6"] == ["bytes_per_rank", "shard_flat", "zero_1", "bytes_per_step"]
+    assert sum(map(len, weeks.values())) == len(check._PLACE) - 3
+
+
 @pytest.mark.parametrize("name", helpers.__all__)
 def test_every_public_name_resolves(name):
     assert getattr(helpers, name) is not None
 
 
+@pytest.mark.parametrize("name", plots.__all__)
+def test_every_picture_resolves(name):
+    assert getattr(plots, name).__name__ == name
+    assert name in dir(plots)
+    with pytest.raises(AttributeError, match=f"'helpers.plots' has no attribute 'no_{name}'"):
+        getattr(plots, f"no_{name}")
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = helpers.no_such_name
+    with pytest.raises(AttributeError, match=r"'helpers.check' has no attribute 'no_such_name'"):
+        _ = check.no_such_name
     with pytest.raises(ImportError, match="no_such_name"):
         exec("from helpers import no_such_name")

@@ -332,36 +332,18 @@ def test_quick_sees_what_changed(quick, tmp_path):
         quick.changed("no-such-commit", tmp_path)
 
 
-def test_quick_finds_the_tests_that_import_a_file(quick):
-    assert quick.importing(Path("helpers/parallel/zero/film.py"), quick.ROOT) == [
-        "tests/parallel/zero/test_gradients.py",
-        "tests/parallel/zero/test_memory.py",
-        "tests/plots/test_film_of_ranks.py",
-    ]
-
-
 @pytest.mark.parametrize(
     ("path", "tests"),
     [
         ("helpers/comm/mesh.py", ["tests/comm/test_mesh.py"]),
         ("helpers/runtime/local/server.py", ["tests/runtime/local/test_server.py"]),
-        (
-            "helpers/check/week03/buckets.py",
-            ["tests/check/week03/test_by_mpi.py", "tests/check/week03/test_exercises.py"],
-        ),
-        # no test has its name: the tests beside it that name its class
-        ("helpers/parallel/zero/elementwise.py", ["tests/parallel/zero/test_refusals.py"]),
-        (
-            "helpers/models/caches/cache.py",
-            [
-                "tests/models/caches/test_allocator.py",
-                "tests/models/caches/test_preallocated.py",
-                "tests/models/caches/test_quantised.py",
-            ],
-        ),
         ("helpers/scaling/sweep.csv", ["tests/scaling/test_sweep.py"]),
         ("helpers/comm/__init__.py", ["tests/test_import.py"]),
         ("helpers/__init__.py", ["tests/test_import.py"]),
+        (
+            "helpers/models/trained/__init__.py",
+            ["tests/test_import.py", "tests/models/test_trained.py"],
+        ),
         ("tests/comm/test_mesh.py", ["tests/comm/test_mesh.py"]),
         ("tests/comm/test_none.py", []),
         ("tests/comm/killable.py", ["tests/comm/test_shared_barrier.py"]),
@@ -479,9 +461,6 @@ def test_quick_asks_who_takes_a_fixture(quick):
 
 
 def test_quick_falls_back_on_the_folder(quick):
-    found = quick.find_tests("helpers/models/mixer_counts.py")
-    assert "tests/models/test_mamba.py" in found
-    assert all(Path(path).parent.name == "models" for path in found)
     assert quick.find_tests("tests/models/conftest.py") == quick.find_tests("tests/models/x.json")
     # a file below all tests belongs to the tests above it
     found = quick.find_tests("tests/runtime/joined/scripts/joins.py")

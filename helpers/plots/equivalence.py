@@ -25,7 +25,7 @@ def equivalence(
     """
     picture = panels(2, width=7.6, height=2.8)
     left, right = picture.axes
-    seen = [v for values in differences.values() for v in values if 0 < v < float("inf")]
+    seen = [v for values in differences.values() for v in values if v > 0]
     floor = min([*seen, tolerance]) / 10
     raised = {what: [max(v, floor) for v in values] for what, values in differences.items()}
     reference = {"one process": {"lw": 5, "alpha": 0.6, "marker": ""}}

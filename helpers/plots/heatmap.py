@@ -77,7 +77,7 @@ def ticks(place, labels):
     elif isinstance(labels, Mapping):
         place(list(labels), list(labels.values()))
     else:
-        place(range(len(labels)), list(map(str, labels)))
+        place(range(len(labels)), list(labels))
 
 
 def write_numbers(axes, shown, values, form):

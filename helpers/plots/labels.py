@@ -110,9 +110,11 @@ def along(axes, line, step: float = 5.0):
         return []
     ends = line.get_transform().transform(line.get_xydata())
     ends = ends[np.isfinite(ends).all(axis=1)]
+    if not len(ends):
+        return []
     lengths = np.hypot(*np.diff(ends, axis=0).T)
     total = np.concatenate([[0.0], np.cumsum(lengths)])
-    places = np.arange(0.0, total[-1], step) if total.size else total
+    places = np.arange(0.0, total[-1], step)
     return list(
         zip(np.interp(places, total, ends[:, 0]), np.interp(places, total, ends[:, 1]), strict=True)
     )

@@ -123,11 +123,12 @@ class Search(TorchFunctionMode):
             return operation(*args, **kwargs)
         inputs = tree_map(keep, (args, kwargs)) if in_place(name) else (args, kwargs)
         result = operation(*args, **kwargs)
-        kind = new_kind(state_of(inputs), state_of(result))
+        made = args[0] if name == "__setitem__" else result  # x[0] = y returns nothing
+        kind = new_kind(state_of(inputs), state_of(made))
         if kind:
-            self.report(operation, kind, False, inputs, result, *places())
-        elif any(t.grad_fn is not None for t in floats(result)):
-            self.watch(operation, result)
+            self.report(operation, kind, False, inputs, made, *places())
+        elif any(t.grad_fn is not None for t in floats(made)):
+            self.watch(operation, made)
         return result
 
     def watch(self, operation, result):
@@ -180,8 +181,8 @@ NOTHING = (False, False)
 
 
 def in_place(name: str) -> bool:
-    """Whether an operation writes into an input: `add_`, or `__iadd__`, which is +=."""
-    return name.startswith(("__i", "__setitem")) if name.startswith("__") else name.endswith("_")
+    """Whether an operation writes into an input: `add_`, which is also +=, or x[0] = y."""
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
 def keep(value):

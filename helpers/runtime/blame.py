@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from helpers.runtime.payload import CannotTravel, pack
 
@@ -27,7 +27,7 @@ def pack_or_name(value: Any, names: Mapping[str, Any], where: str):
     name, user, culprit = "the value", None, value
     for part_name, part in names.items():
         if found := culprit_in(part, part_name):
-            name, user, culprit = found
+            name, user, culprit, _ = found
             break
     raise CannotTravel(
         f"`{name}`{f', which `{user}` uses,' if user else ''} is {article(type(culprit))} and "
@@ -41,7 +41,19 @@ def article(kind: type) -> str:
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
-Culprit = tuple[str, str | None, Any]  # its path, the function that uses it, the value
+class Culprit(NamedTuple):
+    """A value that cannot be packed.
+
+    Attributes:
+        name: its path, as the reader would write it.
+        user: the function that uses it.
+        certain: False if a part of it leads back to a value around it, which may be to blame.
+    """
+
+    name: str
+    user: str | None
+    value: Any
+    certain: bool = True
 
 
 def culprit_in(
@@ -49,7 +61,7 @@ def culprit_in(
     name: str,
     user: str | None = None,
     depth: int = DEPTH,
-    seen: frozenset = frozenset(),
+    around: frozenset = frozenset(),
 ) -> Culprit | None:
     """Return the innermost part that cannot be packed; None if everything can."""
     try:
@@ -57,14 +69,19 @@ def culprit_in(
         return None
     except CannotTravel:
         pass
-    if depth and id(value) not in seen:
-        for part_name, part_user, part in parts(value, name, user):
-            if found := culprit_in(part, part_name, part_user, depth - 1, seen | {id(value)}):
+    around, back, guess = around | {id(value)}, False, None
+    for part_name, part_user, part in parts(value, name, user) if depth else ():
+        if id(part) in around:
+            back = True
+        elif found := culprit_in(part, part_name, part_user, depth - 1, around):
+            if found.certain:
                 return found
-    return name, user, value
+            guess = guess or found
+    return guess or Culprit(name, user, value, certain=not back)
 
 
-def parts(value: Any, name: str, user: str | None) -> Iterator[Culprit]:
+def parts(value: Any, name: str, user: str | None) -> Iterator[tuple[str, str | None, Any]]:
+    """Yield the parts of a value: their paths, the functions that use them, the values."""
     if inspect.isfunction(value):
         used = inspect.getclosurevars(value)
         for variable, part in {**used.globals, **used.nonlocals}.items():

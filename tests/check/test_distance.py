@@ -17,6 +17,11 @@ from helpers.check.distance import SIDE, bar, is_close, is_far, ratio, words
         (48, "Your prediction is 2 times the measured value."),
         (12, "The measured value is 2 times your prediction."),
         (24e6, "Your prediction is 1e+06 times the measured value."),
+        (24 * 2.3456, "Your prediction is 2.35 times the measured value."),
+        (24 / 2.3456, "The measured value is 2.35 times your prediction."),
+        (24.00000024, "Close: 1e-06 % above the measured value."),
+        (24 * 1.0967, "Close: 9.7 % above the measured value."),
+        (24 * 0.8765, "The right size: 12 % below the measured value."),
         (0, "Different from the measured value."),
         (-24, "Different from the measured value."),
     ],
@@ -44,6 +49,11 @@ def test_a_word_is_right_or_not():
     assert words(2, "2", "measured") == "Exactly right."  # a rank's number, as a word
     assert ratio("true", True) == 1
     assert not is_far("crash", "hang")
+    assert is_close("Hang", "hang")
+    assert not is_close("crash", "hang")
+    assert ratio("crash", "hang") is None
+    assert ratio("crash", 3) is None
+    assert ratio(1, True) is None
 
 
 def test_close_and_far():
@@ -78,7 +88,8 @@ def test_bar(prediction, left, right):
 
 
 def test_no_bar_without_a_ratio():
-    assert bar(0, 5) == bar("hang", "crash") == ""
+    assert bar(0, 5) == bar("hang", "crash") == bar(-5, 5) == ""
+    assert bar("Hang ", "hang") == bar(-5, -5) == f"{' ' * SIDE}●{' ' * SIDE}"
 
 
 def test_rounding_is_no_error():

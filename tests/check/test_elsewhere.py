@@ -1,7 +1,10 @@
 """A check runs the student's function at the place that was set, and here by default."""
 
 import time
+import warnings
+from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 from helpers.check import elsewhere
@@ -21,7 +24,7 @@ class Other:
         return self.say()
 
     def launch(self, run, workers, fn, kwargs, timeout):
-        self.calls.append((workers, kwargs))
+        self.calls.append((workers, kwargs, timeout))
         return self.say()
 
     def say(self):
@@ -47,7 +50,7 @@ def on_ranks():
 def test_another_place_is_asked_and_its_failures_are_findings(check):
     with elsewhere.at(place := Other(3)):
         assert check()
-    assert place.calls in ([(1, 2)], [(2, {"rows": 4})])
+    assert place.calls in ([(1, 2)], [(2, {"rows": 4}, 10.0)])
     with elsewhere.at(Other(4)):
         assert "returned 4" in check().finding
     with elsewhere.at(Other(elsewhere.Failed("it used too much memory"))):
@@ -68,6 +71,36 @@ def test_afterwards_it_is_here_again():
         with elsewhere.at(Other(4)):
             pass
         assert elsewhere.place() is outer
+
+
+def test_a_call_here_is_quiet_and_has_a_limit(monkeypatch):
+    """A finding shows what came out: a warning would only stand beside it."""
+    inside = []
+
+    @contextmanager
+    def limited(seconds):
+        inside.append(seconds)
+        yield
+        inside.append("ended")
+
+    monkeypatch.setattr(elsewhere, "limit", limited)
+
+    def logarithm(x, y):
+        inside.append("called")
+        return np.log(x) / y
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert elsewhere.Here().call(logarithm, (np.zeros(1), 2)) == -np.inf
+    assert inside == [60, "called", "ended"]
+
+
+def test_ranks_here_get_the_function_as_solve(monkeypatch):
+    calls = []
+    monkeypatch.setattr(elsewhere, "launch", lambda *args, **more: calls.append((args, more)))
+    elsewhere.Here().launch(len, 3, max, {"rows": 4, "seed": 5}, 7.5)
+    given = {"device": "cpu", "timeout": 7.5, "solve": max, "rows": 4, "seed": 5}
+    assert calls == [((len, 3), given)]
 
 
 def test_the_patience_with_ranks_is_the_check_s():

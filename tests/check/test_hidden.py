@@ -105,14 +105,39 @@ def test_a_secret_gives_the_same_inputs_again_and_another_gives_others():
     assert drawn(1) == drawn(1)
     assert len({*drawn(1), *drawn(2)}) == 2 * len(drawn(1))
     assert hidden.seed(5) == 5
+    assert len(drawn(1)) == 3 + hidden.MORE
+
+
+def test_numbers_that_are_drawn_are_spread_over_their_range():
+    seeds, shifts = set(), set()
+    for secret in range(60):
+        with hidden.drawn_from(secret):
+            seeds |= {hidden.seed(5), hidden.seed(6)}
+            shifts.add(hidden.shift(3))
+            assert len(hidden.more(lambda random: random.random(), 5)) == 5
+            assert hidden.shift(1) == 1
+    assert shifts == {1, 2, 3}
+    assert len(seeds) == 120
+    assert 2**30 < max(seeds) < 2**31
+    assert min(seeds) >= 0
+
+
+def test_a_secret_ends_with_its_block():
     with hidden.drawn_from(3):
-        assert all(1 <= hidden.shift(most) <= most for most in (1, 2, 3))
+        outer = hidden.seed(5)
+        with pytest.raises(ZeroDivisionError), hidden.drawn_from(4):
+            1 / (hidden.seed(5) in (5, outer))
+        assert hidden.seed(5) == outer
+        with hidden.drawn_from(None):
+            assert hidden.seed(5) == 5
+    assert hidden.seed(5) == 5
 
 
 def test_ranks_draw_what_the_judge_draws():
     with hidden.drawn_from(7):
         carried, here = cloudpickle.dumps(hidden.carried(hidden.seed)), hidden.seed(1)
-    assert pickle.loads(carried)(1) == here != 1
+    assert pickle.loads(carried)(1) == pickle.loads(carried)(usual=1) == here != 1
+    assert hidden.seed(1) == 1  # and nothing of it stays
     assert hidden.carried(hidden.seed) is hidden.seed
 
 

@@ -9,24 +9,34 @@ import triton.language as tl
 from helpers.check.in_kernel import BLOCK, launched
 from helpers.check.week08.fused_update import NUMBERS
 
+GIVEN = NUMBERS | {"correction1": 0.375, "correction2": 0.875, "eps": 0.0625}
+
 
 def made(solve, overflow=False) -> dict:
     given = {kind: torch.arange(BLOCK) + 10.0 * place for place, kind in enumerate("pgmv")}
-    return launched(solve, given, overflow, NUMBERS)
+    return launched(solve, given, overflow, GIVEN)
 
 
 def test_each_block_is_written_to_its_own_place():
-    def rule(p, g, m, v, overflow, scale, lr, *_):
-        return p + g, m + lr, v * scale, tl.where(overflow, m, v).to(tl.float16)
+    def rule(p, g, m, v, overflow, scale, lr, *rest):
+        sums = [p + g]
+        for number in rest:  # beta1, beta2, correction1, correction2, eps, weight_decay
+            sums.append(number + 2 * sums[-1])
+        return sums[-1], m + lr, v * scale, tl.where(overflow, m, v).to(tl.float16)
 
     for overflow in (False, True):
         found = made(rule, overflow)
         assert found["misfit"] == ""
         assert found["types"] == {"p": "fp32", "m": "fp32", "v": "fp32", "low": "fp16"}
         row = torch.arange(BLOCK)
-        assert found["p"].tolist() == (2 * row + 10).tolist()
-        assert found["m"].tolist() == (row + 20 + NUMBERS["lr"]).tolist()
-        assert found["v"].tolist() == ((row + 30) * NUMBERS["scale"]).tolist()
+        *_, beta1, beta2, correction1, correction2, eps, weight_decay = GIVEN.values()
+        sums = 64.0 * (2 * row + 10) + 32 * beta1 + 16 * beta2 + 8 * correction1
+        sums += 4 * correction2 + 2 * eps + weight_decay
+        assert found["p"].tolist() == sums.tolist()
+        assert found["g"].tolist() == (row + 10).tolist()
+        assert found["low"].dtype == torch.float16
+        assert found["m"].tolist() == (row + 20 + GIVEN["lr"]).tolist()
+        assert found["v"].tolist() == ((row + 30) * GIVEN["scale"]).tolist()
         assert found["low"].tolist() == (row + (20 if overflow else 30)).tolist()
 
 

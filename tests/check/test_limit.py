@@ -1,5 +1,6 @@
 """A function that does not end is stopped; one that ends in time is not."""
 
+import contextlib
 import signal
 import sys
 import threading
@@ -25,10 +26,11 @@ def stubborn():
 
 @pytest.mark.parametrize("fn", [busy, stubborn, lambda: time.sleep(20)])
 def test_it_stops(fn):
-    began = time.monotonic()
+    began, before = time.monotonic(), signal.getsignal(signal.SIGVTALRM)
     with pytest.raises(TooLong), limit(0.2):
         fn()
     assert time.monotonic() - began < 10
+    assert signal.getsignal(signal.SIGVTALRM) is before
 
 
 def test_afterwards_all_is_as_before():
@@ -49,6 +51,55 @@ def test_an_error_is_passed_on():
     with pytest.raises(ZeroDivisionError), limit(5):
         1 / 0  # noqa: B018
     assert not [t for t in threading.enumerate() if isinstance(t, threading.Timer)]
+
+
+def test_the_limit_is_the_caller_s(monkeypatch):
+    seen = []
+
+    class Timer(threading.Timer):
+        def __init__(self, seconds, *rest):
+            seen.append(seconds)
+            super().__init__(seconds, *rest)
+
+    monkeypatch.setattr(threading, "Timer", Timer)
+    with limit(7.5):
+        pass
+    assert seen == [7.5]
+
+
+def test_a_signal_after_the_block_stops_nothing(monkeypatch):
+    class Timer(threading.Timer):
+        def cancel(self):
+            signal.raise_signal(signal.SIGVTALRM)
+            cancelled.append(self)
+            super().cancel()
+
+    monkeypatch.setattr(threading, "Timer", Timer)
+    before = signal.getsignal(signal.SIGVTALRM)
+    cancelled = []
+    with limit(5):
+        pass
+    assert len(cancelled) == 1
+    assert signal.getsignal(signal.SIGVTALRM) is before
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_debugger_goes_on(late):
+    def own(frame, event, argument):
+        return None
+
+    tracing = sys.gettrace()
+    sys.settrace(own)
+    try:
+        if late:
+            with pytest.raises(TooLong), limit(0.1):
+                busy()
+        else:
+            with limit(5):
+                pass
+        assert sys.gettrace() is own
+    finally:
+        sys.settrace(tracing)
 
 
 def test_in_another_thread_there_is_no_limit():
@@ -82,12 +133,37 @@ def deaf_and_talking():
             continue
 
 
-@pytest.mark.parametrize("fn", [deaf, deaf_and_talking])
+def deaf_by_another():
+    while True:
+        with contextlib.suppress(BaseException):
+            busy()
+
+
+class DeafAtTheEnd:
+    def __del__(self):
+        busy()  # Python ignores what is raised here
+
+
+def deaf_at_the_end_of_a_value():
+    for _ in range(10**9):
+        DeafAtTheEnd()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    "fn", [deaf, deaf_and_talking, deaf_by_another, deaf_at_the_end_of_a_value]
+)
 def test_a_function_that_catches_everything_stops_too(fn):
+    def block():
+        with limit(0.2):
+            yield fn()
+
     tracing = sys.gettrace()
-    with pytest.raises(TooLong), limit(0.2):
-        fn()
+    with pytest.raises(TooLong):  # in a generator, as a cell runs: outside of one, Python 3.11
+        next(block())  # goes on handling an exception that ended a `with` by way of a tracer
+    assert sys.exc_info() == (None, None, None)
     assert sys.gettrace() is tracing
+    assert sys._getframe().f_trace is None  # the limit is that of the block
     assert busy_for_a_moment() == 3  # nothing is stopped any more
 
 

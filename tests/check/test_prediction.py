@@ -1,11 +1,14 @@
 """A prediction and its answer: folded until the student has predicted, in every form of output."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from helpers.check.prediction import reveal, side_by_side
 from helpers.plots.picture import Picture
@@ -58,20 +61,22 @@ def test_open_shows_the_answer():
     assert repr(row) == "sent (B): formula 4,321, measured here 4,322. Not predicted yet."
     assert "4,321" in visible(row)
     assert "details" not in row._repr_html_()
+    assert "predicted" not in row._repr_html_()
 
 
 def test_with_a_prediction_everything_shows():
-    row = side_by_side("sent", prediction=10, published=2, formula=20, measured=30, unit="B")
+    found = {"published": 2, "measured": torch.tensor(30), "formula": 20, "simulated": 3.5}
+    row = side_by_side("sent", prediction=np.float64(10), **found, unit="B")
     assert repr(row) == (
-        "sent (B): your prediction 10, formula 20, published 2, measured here 30. "
+        "sent (B): your prediction 10, formula 20, simulated 3.5, published 2, measured here 30. "
         "The measured value is 3 times your prediction. Which assumption makes the difference?"
     )
     html = row._repr_html_()
     assert "details" not in html
     assert re.findall("<th>(.*?)</th>", html) == [
-        "", "your prediction", "formula", "published", "measured here", "",
+        "", "your prediction", "formula", "simulated", "published", "measured here", "",
     ]  # fmt: skip
-    assert re.findall("<b>(.*?)</b>", html) == ["10", "20", "2", "30"]
+    assert re.findall("<b>(.*?)</b>", html) == ["10", "20", "3.5", "2", "30"]
     assert "3 times your prediction" in html
 
 
@@ -102,7 +107,11 @@ def test_several_questions_open_one_by_one():
     row = side_by_side(names, prediction=[4000, 8765], measured=measured, also="both: 999")
     assert "4,321" in visible(row)
     assert "999" in visible(row)
-    assert "both: 999" in repr(row)
+    assert repr(row).endswith("\nboth: 999")
+    assert row.open() == replace(row, opened=True)
+    closed = side_by_side(names, prediction=[None, 1], measured=measured, also=("a", figure()))
+    assert "img" in closed.open()._repr_html_()
+    assert repr(closed.open()).startswith("small: measured here 4,321. Not predicted yet.\nlarge:")
 
 
 def test_questions_may_have_different_sources():
@@ -130,13 +139,15 @@ def test_reveal():
     for opened in (shown.open(), reveal(figure(), frame, "text 4323", prediction=0)):
         assert "4322" in visible(opened)
         assert "text 4323" in visible(opened)
-        assert "4322" in repr(opened)
+        assert re.search(r"\n0 +4322\ntext 4323$", repr(opened))
         assert Visible(opened._repr_html_()).images == 1
 
 
 def test_reveal_waits_for_every_prediction():
     assert reveal("4322", prediction=[1, 2]).opened
     assert not reveal("4322", prediction=[1, None]).opened
+    assert not reveal("4322", prediction=(None, 1)).opened
+    assert repr(reveal("4322", prediction=None)) == "the answer: predict first, then open: _.open()"
 
 
 @pytest.mark.parametrize("prediction", [None, 1])
@@ -156,7 +167,7 @@ def test_jupyter_does_not_draw_the_figure_a_second_time(prediction):
 def test_mistakes_of_the_author():
     with pytest.raises(TypeError, match="nothing to compare with"):
         side_by_side("x", prediction=24)
-    with pytest.raises(TypeError, match="2 questions need as many values"):
+    with pytest.raises(TypeError, match=r"2 questions need .*\{'prediction': 1, 'measured': 2\}"):
         side_by_side(["a", "b"], prediction=[1], measured=[1, 2])
     with pytest.raises(TypeError, match="2 questions need as many values"):
         side_by_side(["a", "b"], prediction=[1, 2], measured=[1, 2, 3])

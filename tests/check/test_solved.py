@@ -1,6 +1,8 @@
 """What is solved is remembered by the kernel, and in a student's work folder."""
 
+import datetime
 import json
+import re
 
 import pytest
 
@@ -30,9 +32,12 @@ def test_only_a_passed_exercise_counts():
     solved.note("mean", WRONG)
     solved.note("fit", Verdict("fit", "not written yet"))
     assert solved.Progress.so_far(WEEKS).solved == {}
+    before = datetime.date.today()
     solved.note("mean", RIGHT)
     found = solved.Progress.so_far(WEEKS)
     assert set(found.solved) == {"mean"}
+    day = datetime.date.fromisoformat(found.solved["mean"])
+    assert before <= day <= datetime.date.today()
     assert (found.count(WEEKS["week 1"]), found.count(WEEKS["week 2"])) == ("1 of 2", "0 of 1")
 
 
@@ -47,11 +52,30 @@ def test_a_later_kernel_reads_the_file_and_keeps_the_first_day(work, monkeypatch
     solved.note("mean", RIGHT)
     solved.note("ring", RIGHT)
     assert not (work / "project" / solved.FILE).exists()
+    assert solved.Progress.so_far(WEEKS).solved["mean"] == "2026-01-31"  # the first day
     monkeypatch.setattr(solved, "_solved", {})
     found = solved.Progress.so_far(WEEKS)
     assert found.solved["mean"] == "2026-01-31"
     assert set(found.solved) == {"mean", "ring"}
     assert {path.name for path in work.iterdir()} == {solved.MARK, solved.FILE, "project"}
+
+
+def test_the_nearest_work_folder_counts_and_a_folder_is_no_mark(work, monkeypatch):
+    (work / "project" / solved.MARK).mkdir()
+    monkeypatch.chdir(work / "project")
+    assert solved.work_folder() == work
+    (work / "project" / solved.MARK).rmdir()
+    (work / "project" / solved.MARK).write_text("")
+    assert solved.work_folder() == work / "project"
+    (work / "project" / solved.FILE).write_text('{"ä": 3}', encoding="utf-8")
+    assert solved.Progress.so_far(WEEKS).solved == {"ä": "3"}
+
+
+def test_a_file_has_a_line_for_each_exercise_in_the_order_of_names(work):
+    for name in ("ring", "mean"):
+        solved.note(name, RIGHT)
+    lines = (work / solved.FILE).read_text().splitlines()
+    assert [line.split('"')[1] for line in lines[1:-1]] == ["mean", "ring"]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "\xff"])
@@ -81,6 +105,15 @@ def test_it_draws_itself():
     html = found._repr_html_()
     assert html.count("solved on 2026-01-31") == 1
     assert html.count("not solved yet") == 2
+    assert re.findall("<th>(.*?)</th>", html) == ["week", "solved", "exercises"]
+    cells = re.findall("<td style='text-align:(.*?)'>(.*?)</td>", html)
+    assert [side for side, _ in cells] == ["left", "right", "left"] * 2
+    texts = [re.sub("<.*?>", "", text) for _, text in cells]
+    assert texts == ["week 1", "1 of 2", "mean ring", "week 2", "0 of 1", "fit"]
+    boxes = [found.box("mean"), found.box("ring")]
+    assert cells[2][1] == " ".join(boxes)
+    assert ["color:white" in box for box in boxes] == [True, False]
+    assert [solved.GREEN in box for box in boxes] == [True, False]
 
 
 def test_the_course_s_checks_are_remembered_by_name():

@@ -62,7 +62,8 @@ def swap(worker):
         return theirs
 
     answer, seen = observed(solve, torch.full((2,), float(worker.rank)))
-    return {"answer": answer.tolist(), **seen}
+    _, others = observed(lambda: (torch.ones(3).sum(), dist.all_reduce(torch.ones(3))))
+    return {"answer": answer.tolist(), **seen, "others": others}
 
 
 def test_a_batch_of_messages_is_seen():
@@ -70,6 +71,7 @@ def test_a_batch_of_messages_is_seen():
     assert runs.column("answer") == [[1.0, 1.0], [0.0, 0.0]]
     assert set(runs[0]["calls"]) == {Call("send", 1, 8), Call("recv", 1, 8)}
     assert runs.column("unwaited") == [0, 0]
+    assert runs.column("others") == 2 * [{"calls": [Call("all_reduce", None, 12)], "unwaited": 0}]
 
 
 def begun(worker):
@@ -145,6 +147,8 @@ def test_a_message_larger_or_smaller_than_its_room_is_named():
     assert one_way(8, 16, room=(8, 24)) == [(0, 1, 16, 24)]
     assert one_way(8, 16, room=(4, 16)) == [(0, 1, 8, 4)]
     assert one_way(8, room=(4,), source=None) == []  # from whoever comes first
+    calls = [Call("recv", None, 8), Call("recv", 0, 16)]
+    assert list(unequal([[Call("send", 1, 8), Call("send", 1, 16)], calls])) == []
 
 
 def test_only_what_is_sent_counts_as_bytes():

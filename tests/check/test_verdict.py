@@ -1,5 +1,7 @@
 """A verdict is true only when passed, and its text is escaped where it becomes HTML."""
 
+import re
+
 from helpers.check.verdict import Verdict
 
 
@@ -18,3 +20,27 @@ def test_html_is_escaped():
     page = Verdict("mean", "wrong", "<built-in>", "a < b")._repr_html_()
     assert "&lt;built-in&gt;" in page
     assert "a &lt; b" in page
+
+
+def test_nothing_stands_for_what_is_not_there():
+    assert repr(Verdict("mean", "passed")) == "✓ mean: passed"
+    assert repr(Verdict("mean", "not written yet")) == "… mean: not written yet"
+    assert repr(Verdict("mean", "wrong", hint="Look.")) == "✗ mean: wrong\nHint: Look."
+    page = Verdict("mean", "passed")._repr_html_()
+    assert "pre" not in page
+    assert "Hint" not in page
+    assert "Hint" not in Verdict("mean", "wrong", "3")._repr_html_()
+    assert "<pre" not in Verdict("mean", "wrong", hint="Look.")._repr_html_()
+
+
+def test_html_says_the_same_in_the_colour_of_its_status():
+    colours = set()
+    for status, mark in (("passed", "✓"), ("wrong", "✗"), ("not written yet", "…")):
+        page = Verdict("<mean>", status, "it is 3", "Look.")._repr_html_()
+        assert f"{mark} &lt;mean&gt;: {status}</b>" in page
+        assert ">it is 3</pre>" in page
+        assert "<b>Hint</b>: Look." in page
+        colour, again = re.findall(r"#\w{6}", page)
+        assert colour == again
+        colours.add(colour)
+    assert len(colours) == 3

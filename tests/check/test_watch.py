@@ -1,5 +1,6 @@
 """A watched step: messages, waits and marks in order, and no sum before its wait."""
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -16,17 +17,30 @@ def step(worker, waits):
         if waits == "polls":
             while not work.is_completed():
                 pass
+        elif waits == "asks":
+            work.get_future().wait()
         elif waits:
             work.wait()
         dist.broadcast(torch.zeros(2), 0)
+        watch.mark("update")
+        largest = [torch.full((2, 2), float(worker.rank))]
+        handle = dist.all_reduce(largest[0].T, op=dist.ReduceOp.MAX, async_op=True)
+        watch.mark("update")
     result = {
         "early": early,
         "late": gradient.tolist(),
-        "unwaited": watch.unwaited(),
+        "unwaited": watch.unwaited() - 1,
         "events": [(event.kind, event.name, event.nbytes) for event in watch.events],
         "since": [event.kind for event in watch.since("gradient")],
+        "updates": [event.kind for event in watch.since("update")],
+        "never": watch.since("no such mark"),
         "payloads": [payload.tolist() for payload in watch.payloads],
     }
+    handle.wait()
+    if waits:
+        gradient.mul_(2)
+        work.wait()  # the sum has arrived: it does not arrive again
+    result |= {"largest": largest[0].tolist(), "again": gradient.tolist()}
     work.wait()  # so that no rank ends with a message under way
     return result
 
@@ -41,12 +55,21 @@ def test_a_sum_reaches_its_buffer_with_the_wait():
             ("message", "all_reduce", 12),
             ("wait", "", 0),
             ("message", "broadcast", 8),
+            ("update", "", 0),
+            ("message", "all_reduce", 16),
+            ("update", "", 0),
         ]
-        assert run["since"] == ["message", "wait", "message"]
+        assert run["since"] == ["message", "wait", "message", "update", "message", "update"]
+        assert run["updates"] == ["message", "update"]
+        assert run["never"] == []
+        assert run["payloads"][1] == 4 * [rank]
+        assert run["largest"] == [[1.0, 1.0], [1.0, 1.0]]
+        assert run["again"] == 3 * [6.0]
 
 
-def test_a_sum_that_is_complete_has_reached_its_buffer():
-    for run in launch(step, 2, device="cpu", waits="polls"):
+@pytest.mark.parametrize("how", ["polls", "asks"])
+def test_a_sum_that_is_complete_has_reached_its_buffer(how):
+    for run in launch(step, 2, device="cpu", waits=how):
         assert run["late"] == 3 * [3.0]
         assert run["unwaited"] == 0
 
@@ -56,3 +79,4 @@ def test_without_a_wait_the_old_numbers_stay():
         assert run["late"] == 3 * [rank + 1.0]
         assert run["unwaited"] == 1
         assert "wait" not in run["since"]
+        assert run["largest"] == [[1.0, 1.0], [1.0, 1.0]]

@@ -291,6 +291,11 @@ def test_bytes_of_chunks_that_differ(clusters):
         (lambda c: c.ring_reduce_scatter(torch.ones(4), torch.ones(4)), "output must have 2 numbe"),
         (lambda c: c.ring_all_gather(torch.ones(4), torch.ones(2).int()), "not 2 of torch.int32"),
         (lambda c: c.pairwise_all_to_all([], [torch.ones(1)] * 2), "0 outputs for 2 ranks"),
+        (lambda c: c.pairwise_all_to_all([torch.ones(1)] * 2, [torch.ones(1)] * 3), "3 inputs"),
+        (
+            lambda c: c.pairwise_all_to_all([torch.ones(2)] * 2, [torch.ones(3)] * 2),
+            r"outputs\[\d\] must have 3 numbers of torch.float32, not 2",
+        ),
         (
             lambda c: c.tree_broadcast(torch.ones(4), src=2),
             r"rank 2 cannot be .* not in the group \[0, 1\]",

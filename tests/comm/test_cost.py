@@ -74,12 +74,21 @@ def test_the_sign_of_an_error():
     assert found.errors(slower) == pytest.approx([-0.5])  # half of what was measured
     slow = Fit(alpha=ALPHA, beta=BETA, samples=(*slower, *slower))
     assert repr(slow).count(" 50%") == 2  # the median and the largest
+    exact, double = (
+        Sample(call="send", ranks=2, payload=1000, seconds=(ALPHA + 1000 * BETA) * factor)
+        for factor in (1, 0.5)
+    )
+    mixed = Fit(alpha=ALPHA, beta=BETA, samples=(exact, exact, *slower, double, *slower))
+    rows = [line.split() for line in repr(mixed).splitlines()]
+    assert [row[-1] for row in rows if "error" in row] == ["50%", "100%"]
 
 
 def test_each_backend_has_its_own_algorithm():
     ring = Sample(call="reduce_scatter", ranks=4, payload=1000, seconds=750.0, backend="nccl")
     assert ring.path == (3, 750)
     assert Fit(alpha=0.0, beta=2.0, samples=()).errors([ring]) == [1.0]
+    lines = Fit(alpha=0.0, beta=2.0, samples=(ring,)).plot().axes[0].lines
+    assert [line.get_ydata()[0] for line in lines[:2]] == [1500, 750]  # predicted, measured
 
 
 def test_neither_is_below_zero():
@@ -88,6 +97,7 @@ def test_neither_is_below_zero():
 
     falling = fit(sends(lambda size: 1e-3 - 1e-11 * size))  # a larger message takes less
     assert falling.beta == 0
+    assert "without limit" in repr(falling)
     assert falling.alpha == pytest.approx(1e-3, rel=0.2)
     steep = fit(sends(lambda size: size * 1e-9 * size**0.2))  # more than in proportion
     assert steep.alpha == 0
@@ -172,6 +182,15 @@ def test_it_draws_itself():
     found = fit(made_up())
     assert "30 µs a message" in repr(found)
     assert "1.25e+09 bytes/s" in found._repr_html_()
+    slow = Sample(call="all_reduce", ranks=3, payload=2 * SIZES[-1], seconds=9.0)
+    some = Fit(alpha=ALPHA, beta=BETA, samples=(*found.samples[::-1],))
+    lines = [list(map(tuple, line.get_xydata())) for line in some.plot([slow]).axes[0].lines]
+    theirs = [(s.payload, s.seconds) for s in found.samples if s.ranks == 3]
+    assert sorted(lines[0]) == lines[0]  # from small to large, whatever the samples' order
+    assert [x for x, _ in lines[0]] == [x for x, _ in theirs] + [slow.payload]
+    assert [y for _, y in lines[0][:-1]] == pytest.approx([y for _, y in theirs])
+    assert sorted(lines[1]) == theirs
+    assert lines[2] == [(slow.payload, 9.0)]
     axes = found.plot(made_up(worlds=(4,), sizes=SIZES[:1])).axes[0]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
         "all_reduce, 2 ranks",

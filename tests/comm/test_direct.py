@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from helpers.comm.direct import Arrivals, DirectTransport
 from helpers.comm.ledger import ledger
@@ -11,26 +12,28 @@ from helpers.comm.transport import GroupTransport, SharedTransport
 from helpers.runtime.launch import launch
 from tests.comm.test_transport import linux
 
+pytestmark = pytest.mark.usefixtures("kept_ranks")
 
-def shards(worker, kind, dtype):
+
+def shards(worker, kind, dtype, group=None):
     """Gather and reduce-scatter rows, also in place, and several at a time."""
-    transport = kind()
-    every = torch.arange(5 * worker.world_size).view(worker.world_size, 5).to(dtype)
-    every = every + 100 * worker.rank
+    transport = kind(group)
+    rank, size = transport.rank, transport.size
+    every = torch.arange(5 * size).view(size, 5).to(dtype) + 100 * rank
     own, gathered = every.new_empty(5), torch.empty_like(every)
-    in_place, part = every.clone(), every[worker.rank].clone()
+    in_place, part = every.clone(), every[rank].clone()
     works = [
         transport.reduce_scatter(own, every),
         transport.all_gather(gathered, part),
-        transport.reduce_scatter(in_place[worker.rank], in_place),
+        transport.reduce_scatter(in_place[rank], in_place),
     ]
     for work in works:
         work.wait()
     again = torch.zeros_like(every)
-    again[worker.rank] = in_place[worker.rank]
-    transport.all_gather(again, again[worker.rank]).wait()
+    again[rank] = in_place[rank]
+    transport.all_gather(again, again[rank]).wait()
     transport.close()
-    return own, gathered, in_place[worker.rank], again
+    return own, gathered, in_place[rank], again
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -53,6 +56,41 @@ def test_shared_memory_gathers_and_scatters_too():
         for kind in (SharedTransport, GroupTransport)
     )
     for ours, theirs in zip(shared, group, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def in_a_group(worker):
+    """The last three of four ranks; the group's rank 0 is the world's rank 1."""
+    group = dist.new_group([1, 2, 3])
+    if worker.rank == 0:
+        return None
+    own, gathered, _, again = shards(worker, DirectTransport, torch.float64, group)
+    return own.tolist(), gathered[:, 0].tolist(), again[:, 0].tolist()
+
+
+def test_ranks_count_within_the_group():
+    sums = [[3.0 * k + 300 for k in range(5 * r, 5 * r + 5)] for r in range(3)]
+    firsts = [row[0] for row in sums]
+    expected = [(own, [0.0, 105.0, 210.0], firsts) for own in sums]
+    assert list(launch(in_a_group, 4, device="cpu")) == [None, *expected]
+
+
+def on_nccl(worker):
+    """NCCL has calls of its own for both; here gloo makes them."""
+    real = dist.get_backend
+    dist.get_backend = lambda group: "nccl"
+    try:
+        with ledger() as log:
+            results = shards(worker, DirectTransport, torch.float64)
+    finally:
+        dist.get_backend = real
+    return [entry.call for entry in log.entries], results
+
+
+def test_other_backends_use_their_own_calls():
+    group = launch(shards, 3, device="cpu", kind=GroupTransport, dtype=torch.float64)
+    for (calls, ours), theirs in zip(launch(on_nccl, 3, device="cpu"), group, strict=True):
+        assert calls == ["reduce_scatter", "all_gather", "reduce_scatter", "all_gather"]
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 

@@ -13,16 +13,21 @@ pytestmark = pytest.mark.usefixtures("kept_ranks")
 
 
 def parts(ranks, lengths):
-    whole = torch.arange(2.0 * sum(lengths) * 3).view(2, -1, 3)
+    whole = torch.arange(2 * sum(lengths) * 3, dtype=torch.float64).view(2, -1, 3)
     return whole, whole.split(lengths[:ranks], 1)
+
+
+def weights(rank, count):
+    """What the loss of a rank multiplies its halo by, (B, E, k): no two numbers are equal."""
+    return torch.arange(2 * 3 * count, dtype=torch.float64).view(2, 3, count) + 100 * rank
 
 
 def halo(worker, lengths, count):
     x = parts(worker.world_size, lengths)[1][worker.rank].requires_grad_()
     with ledger() as forward:
         got = previous_tokens(x, count, Peers())
-    with ledger() as backward:
-        ((got * (worker.rank + 1)).sum() + 0 * x.sum()).backward()
+    with ledger() as backward:  # the gradient that arrives is not contiguous
+        ((got.mT * weights(worker.rank, count)).sum() + 0 * x.sum()).backward()
     grad = torch.zeros_like(x) if x.grad is None else x.grad
     return {
         "halo": got.detach(), "grad": grad,
@@ -38,13 +43,13 @@ def test_the_halo_and_its_gradient(lengths, count):
     runs = launch(halo, ranks, device="cpu", lengths=lengths, count=count)
     for rank, row in enumerate(runs):
         start, end = sum(lengths[:rank]), sum(lengths[: rank + 1])
-        wanted = whole[:, start - count : start] if rank else torch.zeros(2, count, 3)
+        wanted = whole[:, start - count : start] if rank else whole.new_zeros(2, count, 3)
         assert torch.equal(row["halo"], wanted)
-        grad = torch.zeros(2, lengths[rank], 3)
+        grad = whole.new_zeros(2, lengths[rank], 3)
         if rank < ranks - 1:
-            grad[:, end - start - count :] = rank + 2 if count else 0
+            grad[:, end - start - count :] = weights(rank + 1, count).mT
         assert torch.equal(row["grad"], grad)
-        bytes_ = 2 * count * 3 * 4
+        bytes_ = 2 * count * 3 * 8
         assert row["sent"] == (bytes_ * (rank < ranks - 1), bytes_ * (rank > 0))
 
 

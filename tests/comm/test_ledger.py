@@ -5,15 +5,24 @@ gloo adds 48 bytes to each message, and answers some messages with as many. For 
 """
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.comm.ledger import Entry, Ledger, calls, ledger, note, own_part, store_ports
+from helpers.comm.ledger import (
+    Entry,
+    Ledger,
+    backend_of,
+    calls,
+    ledger,
+    note,
+    own_part,
+    store_ports,
+)
 from helpers.comm.mesh import Layout, make_mesh
-from helpers.comm.operators import OPERATORS, SILENT
 from helpers.measure.sockets import SentBytes
 from helpers.runtime.launch import launch
 
@@ -218,6 +227,7 @@ def test_another_thread_is_in_the_kernels_column_only():
 
 def test_nested_blocks_and_errors():
     def nested(worker):
+        before = "torch._dynamo" in sys.modules
         with ledger() as outer:
             dist.all_reduce(torch.ones(10))
             with ledger() as inner:
@@ -230,30 +240,14 @@ def test_nested_blocks_and_errors():
             pass
         dist.all_reduce(torch.ones(1000))
         note("shared", group="0", ranks=2, rank=worker.rank, payload=7)
-        return outer, inner, broken
+        return outer, inner, broken, ("torch._dynamo" in sys.modules) > before
 
-    for outer, inner, broken in launch(nested, workers=2):
+    for outer, inner, broken, slow in launch(nested, workers=2):
+        assert not slow  # its import takes a second
         assert [e.payload for e in outer.entries] == [40, 400, 7]
         assert [e.payload for e in inner.entries] == [400]
         assert outer.wire == 440
         assert broken.entries == []
-
-
-def test_the_tables_name_operators_as_pytorch_does():
-    """The table has each operator of the installed PyTorch, with an argument that exists."""
-    import torch.distributed._functional_collectives  # registers the operators of _c10d_functional
-
-    schemas = {
-        schema.name: {argument.name for argument in schema.arguments}
-        for schema in torch._C._jit_get_all_schemas()
-        if schema.name.startswith(("c10d::", "_c10d_functional::"))
-    }
-    for name, arguments in schemas.items():
-        if name.endswith((*SILENT, "::batch_p2p_ops")):
-            continue
-        _, held = OPERATORS[name]
-        assert not held or held.removesuffix(" ×N") in arguments, name
-        assert arguments & {"process_group", "group_name"}, name
 
 
 def test_a_store_is_none_of_gloos(monkeypatch):
@@ -293,7 +287,36 @@ def test_a_ledger_as_a_table():
     for shown in (repr(log), log._repr_html_()):
         assert "3,456" in shown
         assert "unknown" in shown
-    assert len(log.plot().axes[0].patches) == 2
+    assert [bar.get_width() for bar in log.plot().axes[0].patches] == [3000, 0]
+    log.entries.append(replace(log.entries[0], axes="dp", wire=500.0))
+    assert [bar.get_width() for bar in log.plot().axes[0].patches] == [3500, 0]
+    assert log.frame().columns.tolist() == ["call", "axes", "ranks", "calls", "payload", "wire"]
+
+
+def test_groups_of_another_size_are_another_row_and_unknown_stays_unknown():
+    def entry(ranks, wire):
+        about = {"group": str(ranks), "ranks": ranks, "rank": 0}
+        return Entry(call="all_reduce", payload=10, wire=wire, **about)
+
+    some = [entry(2, None), entry(4, 15.0), entry(2, 10.0), entry(4, 15.0)]
+    rows = [(r["ranks"], r["calls"], r["payload"], r["wire"]) for r in Ledger(some).rows()]
+    assert rows == [(2, 2, 20, None), (4, 2, 20, 30.0)]
+    assert Ledger(some).wire == 40
+
+
+def test_the_backend_is_that_of_the_tensors_device(monkeypatch):
+    config = ["cpu:gloo,cuda:nccl"]
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: config[0])
+    cpu, cuda = (SimpleNamespace(device=torch.device(kind)) for kind in ("cpu", "cuda:1"))
+    assert [backend_of(None, tensors) for tensors in ([cpu], [cuda], [])] == [
+        "gloo",
+        "nccl",
+        "gloo",
+    ]
+    config[0] = "cpu:mpi,cuda:ucc"  # no formula is known
+    assert [backend_of(None, [tensor]) for tensor in (cpu, cuda)] == [None, None]
+    config[0] = "undefined"
+    assert backend_of(None, [cpu]) is None
 
 
 def two_axes(worker):

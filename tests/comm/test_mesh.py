@@ -137,6 +137,9 @@ def sums(worker, sizes, axes, together=()):
         assert dist.get_process_group_ranks(mesh.group(*some)) == mesh.ranks(*some)
         assert dist.get_rank(mesh.group(*some)) == mesh.index(*some)
         assert dist.get_world_size(mesh.group(*some)) == mesh.size(*some)
+        if mesh.size(*some) < layout.world_size:  # the ledger reads the axes from it
+            described = "mesh_" + "_".join(axis for axis in sizes if axis in some)
+            assert mesh.group(*some).group_desc == described
         found.append(tensor.item())
     return found, repr(mesh)
 

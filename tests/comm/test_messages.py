@@ -41,7 +41,8 @@ def test_chunks():
     ],
 )
 def test_a_row_holds_the_same_numbers_and_writes_them_back(tensor):
-    tensor = tensor.clone() if tensor.is_contiguous() else tensor
+    if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
+        tensor = tensor.clone()
     assert torch.equal(in_a_row(tensor), tensor.flatten())
     assert in_a_row(tensor).is_contiguous()
     assert in_a_row(tensor).numpy().tolist() == tensor.detach().flatten().tolist()  # plain memory

@@ -61,7 +61,8 @@ def test_sums_and_copies(tmp_path):
 
 
 def test_what_mpi_cannot_add_is_refused():
-    with pytest.raises(TypeError, match="bfloat16"):
-        as_array(torch.zeros(2, dtype=torch.bfloat16))
+    for dtype in (torch.bfloat16, torch.float16):
+        with pytest.raises(TypeError, match=f"{dtype}: convert the buffer to float32"):
+            as_array(torch.zeros(2, dtype=dtype))
     with pytest.raises(ValueError, match="contiguous"):
         as_array(torch.zeros(2, 3).t())

@@ -42,14 +42,14 @@ def test_calls_follow_each_other_on_the_link():
     for run in launch(calls, 2, device="cpu", alpha=0.05, bandwidth=4800):
         assert run["busy"] == pytest.approx(4 * 0.05 + 480 / 4800)
         assert run["busy"] <= run["seconds"] < run["busy"] + 0.5
-        assert run["busy"] - 0.01 < run["exposed"] <= run["busy"]  # it did nothing else
+        assert 0.7 * run["busy"] < run["exposed"] <= run["busy"]  # it did nothing else
         total, largest, every, part = run["results"]
         assert (total, largest, every, part) == (3.0, 1.0, [0.0, 1.0], run["own"])
 
 
 def test_a_link_without_limits_waits_for_the_messages_alone():
     for run in launch(calls, 2, device="cpu", alpha=0.0, bandwidth=float("inf")):
-        assert run["busy"] == 0
+        assert run["busy"] == run["exposed"] == 0
         assert run["results"][0] == 3.0
 
 
@@ -58,10 +58,16 @@ def before_within_and_after(worker):
     every, own = torch.ones(1, 3), torch.ones(3)
     transport.all_gather(every, own).wait()
     with trace() as found:
+        own + own
         transport.all_reduce(own).wait()
         own + own
     transport.reduce_scatter(own, every).wait()
-    return [span.name for span in transport.on(found).of("communication")]
+    drawn = transport.on(found)
+    assert [span.start for span in drawn.spans] == sorted(span.start for span in drawn.spans)
+    assert drawn.began == found.began
+    computed = [span.name for span in found.spans if span.lane != "communication"]
+    assert [span.name for span in drawn.spans if span.lane != "communication"] == computed
+    return [span.name for span in drawn.of("communication")]
 
 
 def test_a_trace_gets_the_calls_of_its_own_time():

@@ -1,5 +1,7 @@
 """Posted receives and buffered sends: no rank waits for a rank that waits for it."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -38,6 +40,26 @@ def test_messages_of_a_group_arrive_in_order_whoever_is_first(apart):
     runs = launch(all_send_first, 4, device="cpu", apart=apart)
     assert runs.column("came") == [[2.0], [3.0], [0.0], [1.0]]  # groups 0, 2 and 1, 3
     assert runs.column("order") == [[[1.0], [2.0]]] * 4
+
+
+def on_nccl(worker):
+    """There a group has one queue for both directions; a message that has left is forgotten."""
+    mesh, real = make_mesh(Layout(pp=2)), dist.get_backend
+    dist.get_backend = lambda group: "nccl"
+    try:
+        one, two = two_way(mesh, "pp", apart=False), two_way(mesh, "pp")
+    finally:
+        dist.get_backend = real
+    works = [SimpleNamespace(is_completed=lambda done=done: done) for done in (True, False, True)]
+    two.leaving = [(work, torch.ones(1)) for work in works]
+    two.send(torch.ones(0), 1 - two.rank)
+    left = [work.is_completed() for work, _ in two.leaving]
+    ranks = dist.get_process_group_ranks(two.back)
+    return one.back is one.group, two.back is two.group, ranks, left
+
+
+def test_where_directions_wait_for_each_other_each_has_its_group():
+    assert list(launch(on_nccl, 2, device="cpu")) == [(True, False, [0, 1], [False])] * 2
 
 
 def sent_then_dropped(worker):

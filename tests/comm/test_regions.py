@@ -5,10 +5,13 @@ import itertools
 import pytest
 import torch
 
+from helpers.comm.ledger import ledger
 from helpers.comm.regions import copy_to, gather_from, reduce_from, reduce_scatter_to
 from helpers.comm.transport import GroupTransport
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
+
+pytestmark = pytest.mark.usefixtures("kept_ranks")
 
 CALLS = (copy_to, reduce_from, gather_from, reduce_scatter_to)
 B, T, D = 2, 4, 3  # sequences, tokens, width
@@ -66,6 +69,43 @@ def test_each_forward_and_its_backward(ranks):
         for name, pair in found:
             for ours, wanted in zip(pair, expected[name], strict=True):
                 assert torch.equal(ours, wanted), name
+
+
+def without_numbers(worker):
+    """A rank without sequences, or a layer without width: there is nothing to send."""
+    transport, found = GroupTransport(), []
+    with ledger() as log:
+        for call, shape in itertools.product(CALLS, [(0, 4, 3), (2, 4, 0)]):
+            x = torch.empty(shape, requires_grad=True)
+            y = call(x, transport)
+            y.sum().backward()
+            assert x.grad.shape == x.shape
+            found.append(tuple(y.shape))
+    return found, len(log.entries)
+
+
+def test_nothing_is_sent_where_there_are_no_numbers():
+    shapes = [(0, 4, 3), (2, 4, 0)] * 2 + [(0, 8, 3), (2, 8, 0)] + [(0, 2, 3), (2, 2, 0)]
+    assert list(launch(without_numbers, 2, device="cpu")) == [(shapes, 0)] * 2
+
+
+class Watched(torch.Tensor):
+    """Notes which functions it is given to."""
+
+    seen = ()
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        cls.seen += (function,)
+        return args[1]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_subclass_of_tensor_sees_the_call(call):
+    x = torch.ones(1, 2, 3).as_subclass(Watched)
+    Watched.seen = ()
+    assert call(x, "the transport") == "the transport"
+    assert Watched.seen == (call,)
 
 
 def test_tokens_that_do_not_divide_are_refused():

@@ -337,3 +337,24 @@ def test_a_rank_that_fails_within_a_call_leaves_it(clusters):
 
     with pytest.raises(WorkerError, match="an earlier call in this shared memory failed"):
         clusters[1].run(fail)
+
+
+def test_a_rank_s_own_chunk_may_be_the_other_buffer(clusters):
+    """Seven numbers on three ranks: chunks of 3, 2 and 2."""
+
+    def run(worker):
+        found = []
+        with SharedMemory() as shared:
+            for where in ("shared", "plain"):
+                numbers = torch.arange(7.0) + 10 * worker.rank
+                row = shared.empty(7).copy_(numbers) if where == "shared" else numbers
+                own = row.split([3, 2, 2])[worker.rank]
+                shared.reduce_scatter(own, row)
+                found.append(own.tolist())
+                shared.all_gather(row, own)
+                found.append(row.tolist())
+        return found
+
+    sums = [3.0 * number + 30 for number in range(7)]
+    own = [sums[:3], sums[3:5], sums[5:]]
+    assert list(clusters[3].run(run)) == [[part, sums] * 2 for part in own]

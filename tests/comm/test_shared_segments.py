@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -72,6 +73,29 @@ def test_nothing_is_left(cluster):
         assert during[1] > 0
         assert tensor == [0, 0, 0]
         assert forgotten == (found[0][0], 1)  # the one tensor that is still held
+
+
+def test_memory_can_be_mapped_until_every_rank_has_mapped_it(cluster):
+    """One rank comes late: the others must not close their descriptors before."""
+
+    def run(worker):
+        mapped = shared_segments.map_shared
+
+        def late(*given):
+            time.sleep(0.1)
+            return mapped(*given)
+
+        if worker.rank == 2:
+            shared_segments.map_shared = late
+        try:
+            with SharedMemory() as shared:
+                tensor = shared.empty(3)
+                shared.all_reduce(tensor.fill_(worker.rank))
+        finally:
+            shared_segments.map_shared = mapped
+        return tensor.tolist()
+
+    assert list(cluster.run(run)) == [[3, 3, 3]] * 3
 
 
 def test_memory_that_is_short_leaves_no_descriptor(monkeypatch):

@@ -37,6 +37,15 @@ def test_each_wait_takes_one_and_neighbours_count_apart(two):
     assert not one.soon(0.0)
 
 
+def test_neighbours_have_room_and_cache_lines_of_their_own(two):
+    """`sem_t` has 32 bytes; processors move 64, and polling one must not slow down the other."""
+    one, other = two
+    assert (other.at.value - one.at.value) % 64 == 0
+    other.post()
+    one.init()  # ranks make theirs while others raise theirs already
+    assert (one.count(), other.count()) == (0, 1)
+
+
 @pytest.mark.parametrize("how", ["soon", "wait"])
 def test_a_count_that_rises_meanwhile_ends_the_wait(two, how):
     timer = threading.Timer(0.05, two[0].post)

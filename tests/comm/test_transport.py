@@ -9,10 +9,12 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.comm.ledger import ledger
 from helpers.comm.transport import GroupTransport, SharedTransport, coalesced, replicate
 from helpers.runtime.launch import launch
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="shared memory needs Linux")
+pytestmark = pytest.mark.usefixtures("kept_ranks")
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=20), st.integers(1, 200))
@@ -26,6 +28,12 @@ def test_neighbours_of_one_kind_travel_together(shapes, most):
     for group, (first, *_) in itertools.pairwise(groups):  # as few groups as possible
         full = sum(t.nbytes for t in group) + first.nbytes > most
         assert full or group[0].dtype != first.dtype
+
+
+def test_small_tensors_travel_together_up_to_16_mib():
+    four_mib = torch.empty(2**20, dtype=torch.float32, device="meta")
+    assert [len(group) for group in coalesced([four_mib] * 5)] == [4, 1]
+    assert [len(group) for group in coalesced([four_mib, torch.empty(1), four_mib])] == [1, 1, 1]
 
 
 def sums(worker, kind):
@@ -84,6 +92,46 @@ def test_shared_memory_gives_the_group_s_shards(workers):
         every, total = ours[:2]
         assert every[:, 0, 0].tolist() == [100.0 * k for k in range(workers)]
         assert total[0, 0] == 6 * rank * sum(range(workers + 1))
+
+
+def scattered(worker, backend):
+    real = dist.get_backend
+    dist.get_backend = lambda group: backend
+    try:
+        own, every = torch.empty(2, 3), torch.arange(18.0).view(3, 2, 3) * (worker.rank + 1)
+        with ledger() as log:
+            GroupTransport().reduce_scatter(own, every).wait()
+    finally:
+        dist.get_backend = real
+    return own.tolist(), [(entry.call, entry.payload) for entry in log.entries]
+
+
+@pytest.mark.parametrize(("backend", "call"), [("gloo", "all_to_all"), ("nccl", "reduce_scatter")])
+def test_gloo_scatters_by_an_all_to_all(backend, call):
+    """Its own reduce-scatter sends twice as much."""
+    sums = (6 * torch.arange(18.0).view(3, 2, 3)).tolist()  # 1 + 2 + 3 times
+    runs = launch(scattered, 3, device="cpu", backend=backend)
+    assert list(runs) == [(own, [(call, 72)]) for own in sums]
+
+
+def memory_of_both(worker):
+    plain, shared = GroupTransport(), SharedTransport()
+    lasting = plain.lasting, shared.lasting
+    buffer = shared.empty(5, torch.int64, torch.device("cpu"))
+    shared.thread.submit(shared.shared.barrier).result()
+    place = shared.shared.room.segments.locate(buffer)
+    shared.close()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        shared.all_reduce(buffer)
+    with pytest.raises(RuntimeError, match="closed"):
+        shared.shared.barrier()
+    return lasting, buffer.dtype, place is not None
+
+
+@linux
+def test_memory_for_the_other_ranks_lasts_until_the_end():
+    expected = (False, True), torch.int64, True
+    assert list(launch(memory_of_both, 2, device="cpu")) == [expected] * 2
 
 
 def alike(worker, source):

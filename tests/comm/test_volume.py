@@ -48,6 +48,7 @@ def test_one_rank_sends_nothing():
         ("all_to_all", 3, 750),
         ("reduce", 6, 1500),
         ("gather", 3, 750),
+        ("scatter", 3, 750),
         ("send", 1, 1000),
         ("recv", 1, 1000),
         ("barrier", 2, 0),
@@ -59,6 +60,14 @@ def test_the_way_through_an_algorithm(call, messages, size):
 
 def test_a_ring_needs_half_of_gloos_reduce_scatter():
     assert path("reduce_scatter", 1000, 4, backend="nccl") == (3, 750)
+    assert path("all_reduce", 1000, 4, backend="nccl") == (6, 1500)
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (9, 4)])
+def test_a_tree_is_as_deep_as_it_must_be(ranks, steps):
+    """Each step at most doubles the ranks that have the data."""
+    assert path("broadcast", 1000, ranks) == (steps, 1000 * steps)
+    assert path("barrier", 1000, ranks) == (steps, 0)
 
 
 @pytest.mark.parametrize("formula", [sent, path])

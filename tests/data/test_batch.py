@@ -111,5 +111,10 @@ def test_sequences_keep_their_numbers_through_every_cut():
     assert [m.numbers.tolist() for m in shard.micro(3)] == [[3], [4], []]
     later = replace(batch, step=4)
     assert later.shard(2, 3).to("cpu").step == 4
+    assert [micro.step for micro in later.micro(2)] == [4, 4]
+    there = replace(later, numbers=None).to("meta")
+    assert all(getattr(there, name).is_meta for name in ("tokens", "targets", "numbers"))
+    made_there = Batch(tokens=there.tokens, targets=there.targets)
+    assert (made_there.numbers.is_meta, len(made_there.numbers), made_there.step) == (True, 7, 0)
     with pytest.raises(ValueError, match="7 sequences, but 2 numbers"):
         replace(batch, numbers=torch.arange(2))

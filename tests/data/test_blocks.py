@@ -128,7 +128,9 @@ def test_a_corpus_is_read_again_when_its_fingerprint_changes(monkeypatch):
     """Until then it is not read at all: its tokens are there."""
     found, mark = [("a", "one")], ["1"]
     monkeypatch.setattr("helpers.data.blocks.documents", lambda *which: iter(found))
-    monkeypatch.setattr("helpers.data.blocks.fingerprint", lambda *which: mark[0] * 64)
+    monkeypatch.setattr(
+        "helpers.data.blocks.fingerprint", lambda _, split: (mark[0] + split[0]) * 32
+    )
     first = pack("python", 2)
     found[:] = [("a", "another")]
     assert pack("python", 2).path == first.path
@@ -137,6 +139,13 @@ def test_a_corpus_is_read_again_when_its_fingerprint_changes(monkeypatch):
     assert again.about["bytes"] == len("another")
     assert bytes(again.batch([0]).tokens[0].tolist()) == b"an"
     assert bytes(pack("python", 2).batch([1]).tokens[0].tolist()) == b"ot"
+    splits = [pack("python", 2, split=split).about["split"] for split in ("train", "validation")]
+    assert splits == ["train", "validation"]  # each has its own name, even with the same text
+    pairs = train_bpe(["another"], 258)
+    other = pack("python", 2, pairs)  # described already, and not yet in these tokens
+    assert pairs.decode(other.batch([0]).tokens[0]) == "another"[: len(pairs.decode(other[0][0]))]
+    assert other.about["tokenizer"] == pairs.digest
+    assert pack(["another"], 2).about["name"] == "texts"  # the same text, and no corpus
 
 
 def test_opening_imports_nothing_that_costs_seconds():

@@ -85,6 +85,19 @@ def test_a_folder_that_cannot_be_made_says_what_to_do(tmp_path, monkeypatch):
     ]
 
 
+def test_a_folder_without_room_says_what_to_do(own_cache, monkeypatch):
+    def full(**options):
+        assert options["dir"] == own_cache
+        raise OSError("no space left")
+
+    monkeypatch.setattr("tempfile.mkdtemp", full)
+    with pytest.raises(OSError, match="no space left") as caught:
+        kept("a", write_x)
+    assert caught.value.__notes__ == [
+        "Set HELPERS_CACHE to a folder of yours: computed files are kept there."
+    ]
+
+
 def test_anothers_folder_is_refused(own_cache, monkeypatch):
     cache_folder()
     give_away(own_cache, monkeypatch)

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -34,6 +35,31 @@ def test_python_text_is_megabytes_of_reference_docstrings_and_source(splits):
     assert "source/json/decoder.py" in everything
     assert not any("test" in name.split("/")[:-1] for name in everything)
     assert not any("site-packages" in name for name in everything)
+    folders = {name.split("/")[1] for name in everything if name.startswith("source/")}
+    left_out = {"idlelib", "turtledemo", "ensurepip", "encodings", "pydoc_data", "lib2to3"}
+    assert not folders & left_out
+    assert {"docstrings/itertools", "docstrings/math", "docstrings/int"} < everything.keys()
+    assert "docstrings/print" not in everything  # no type
+    members = re.findall(r"^list\.(\w+)$", everything["docstrings/list"], re.MULTILINE)
+    assert {"append", "sort"} < set(members)
+    assert members == sorted(members)
+    assert "\n\nlist.__" not in everything["docstrings/list"]  # members with names of their own
+    assert all(text.strip() for text in everything.values())
+
+
+def test_the_order_of_the_documents_is_fixed(splits):
+    """Whatever the order in which the disk lists its files: reference, docstrings, source."""
+    for found in splits.values():
+        names = [name for name, _ in found]
+        kinds = [name.split("/")[0] for name in names]
+        assert kinds == sorted(kinds, key=["topics", "docstrings", "source"].index)
+        of = {kind: [n for n in names if n.startswith(f"{kind}/")] for kind in set(kinds)}
+        assert of["topics"] == sorted(of["topics"])
+        types = [
+            name for name in of["docstrings"] if name.split("/")[1] not in ("itertools", "math")
+        ]
+        assert types == sorted(types)
+        assert of["source"] == sorted(of["source"], key=lambda name: name.split("/"))
 
 
 def test_no_document_is_in_both_splits_and_a_tenth_is_held_out(splits):
@@ -95,6 +121,10 @@ def test_a_fingerprint_changes_with_a_file_that_is_read(tmp_path, monkeypatch):
     assert fingerprint("python", "train") == before
     (tmp_path / "json.py").write_text("x = 2\n")
     assert fingerprint("python", "train") != before
+    before, times = fingerprint("python", "train"), os.stat(tmp_path / "json.py")
+    (tmp_path / "json.py").write_text("x = 2000\n")
+    os.utime(tmp_path / "json.py", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert fingerprint("python", "train") != before  # another size, at the same time
     before = fingerprint("python", "train")
     (tmp_path / "pydoc_data/topics.py").write_text("x = 20\n")
     assert fingerprint("python", "train") != before

@@ -36,21 +36,22 @@ def test_a_row_is_a_picture_and_its_label():
     assert labels.tolist() == [dataset[5]["label"], dataset[7]["label"]]
 
 
-def test_mnist_goes_through_the_same_pipeline(monkeypatch):
+@pytest.mark.parametrize(("ours", "theirs"), [("train", "train"), ("validation", "test")])
+def test_mnist_goes_through_the_same_pipeline(monkeypatch, ours, theirs):
     import datasets
     from PIL import Image
 
     pixels = np.arange(2 * 28 * 28, dtype=np.uint8).reshape(2, 28, 28)
 
     def load_dataset(name, config, split, revision):
-        assert (name, config, split) == ("ylecun/mnist", "mnist", "test")
+        assert (name, config, split) == ("ylecun/mnist", "mnist", theirs)
         assert revision == REVISION
         rows = {"image": [Image.fromarray(one) for one in pixels], "label": [3, 9]}
         return datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
 
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *args, **kwargs: None)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    images, labels = tensors(digits("validation", "mnist"))
+    images, labels = tensors(digits(ours, "mnist"))
     assert torch.equal(images, torch.from_numpy(pixels).float() / 255)
     assert labels.tolist() == [3, 9]
 

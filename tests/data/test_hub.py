@@ -60,10 +60,32 @@ def test_one_revision_is_asked_for_and_loaded(hub):
     assert [kind for kind, *_ in asked] == ["load"]  # it is here: the Hub is not asked
 
 
-def test_another_revision_on_this_machine_is_not_enough(hub):
+@pytest.mark.parametrize("failing", ["huggingface_hub.HfApi.dataset_info", "datasets.load_dataset"])
+def test_what_fails_is_told_with_what_to_do(hub, monkeypatch, failing):
+    cause = OSError("no route")
+
+    def fail(*_, **__):
+        raise cause
+
+    monkeypatch.setattr(failing, fail)
+    with pytest.raises(CannotReach) as caught:
+        fetch()
+    assert caught.value.__cause__ is cause
+    first, second = str(caught.value).splitlines()
+    assert first == "could not load who/what (config) from the Hugging Face Hub: OSError: no route"
+    assert second.startswith("Without a network there is something. To have this dataset, ")
+    assert os.umask(0o022) == 0o022
+
+
+def test_another_revision_or_configuration_on_this_machine_is_not_enough(hub):
     asked, kept = hub
     fetch()
     kept.rename(kept.with_name("f" * 40))
+    del asked[:]
+    fetch()
+    assert [kind for kind, *_ in asked] == ["info", "load"]
+    config = kept.parents[1]
+    config.rename(config.with_name("another"))
     del asked[:]
     fetch()
     assert [kind for kind, *_ in asked] == ["info", "load"]

@@ -57,6 +57,14 @@ def test_every_bit_of_a_seed_counts():
     assert len(orders) == len(seeds)
 
 
+def test_an_order_is_the_same_in_later_releases():
+    """A run that is resumed after an update of this package goes on with the same samples."""
+    assert Order(50, batch=8, seed=7).global_batch(5).tolist() == [5, 38, 21, 12, 22, 2, 33, 14]
+    far = Order(1000, batch=5, seed=2**63 + 5).global_batch(250)
+    assert far.tolist() == [228, 189, 408, 787, 521]
+    assert Order(10**9, batch=3, seed=-3).shard(10**9, 1, 2).tolist() == [587003647]
+
+
 def test_unshuffled_samples_stand_in_a_row():
     order = Order(samples=5, batch=3, shuffle=False)
     assert [order.global_batch(k).tolist() for k in range(3)] == [[0, 1, 2], [3, 4, 0], [1, 2, 3]]

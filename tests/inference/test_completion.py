@@ -79,6 +79,8 @@ def test_an_empty_text_begins_a_document(monkeypatch, byte_model):
     monkeypatch.setattr(completion, "stream", stream)
     assert complete(byte_model, "", 2, seed=5) == "aa"
     assert seen == [([0], 2, {"seed": 5, "stop": (0,), "sampling": LIVELY})]
+    assert complete(byte_model, "x") == "a" * 400
+    assert seen[1] == ([120], 400, {"seed": 0, "stop": (0,), "sampling": LIVELY})
 
 
 def test_beyond_the_context_the_last_half_is_read_again(byte_model):
@@ -112,6 +114,10 @@ def test_an_interrupt_keeps_what_is_there(monkeypatch, byte_model, capsys, noteb
     assert complete(byte_model, "x", 30) == "ab"
     last = shown[-1]["text/plain"] if notebook else capsys.readouterr().out.rstrip("\n")
     assert last == "xab\n[interrupted after 2 characters]"
+    if notebook:
+        html = shown[-1]["text/html"]
+        assert "<b>x</b>ab\n<i>[interrupted after 2 characters]</i>" in html
+        assert "<i>" not in shown[0]["text/html"]
 
 
 def in_a_notebook(monkeypatch):

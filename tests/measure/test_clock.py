@@ -1,9 +1,11 @@
 """Times are medians of a fixed number of calls. Waiting is wall time but not CPU time."""
 
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from helpers.measure.clock import Timing, time_of
 
@@ -43,6 +45,29 @@ def test_a_time_is_divided_by_its_calls(monkeypatch):
     assert timing.cpu == (0.5, 1.0)
 
 
+def test_queued_work_is_waited_for_before_and_after(monkeypatch):
+    """A GPU's work is neither counted for the call before it, nor left out."""
+    done = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("wait"))
+    clocks = SimpleNamespace(
+        perf_counter=lambda: done.append("clock") or 0.0, process_time=lambda: 0.0
+    )
+    monkeypatch.setattr("helpers.measure.clock.time", clocks)
+    time_of(lambda: done.append("call"), repeats=2, warmup=1, calls=2)
+    repeat = ["wait", "clock", "call", "call", "wait", "clock"]
+    assert done == ["call", *repeat, *repeat]
+
+
+def test_a_timing_has_the_name_of_its_function():
+    def product():
+        pass
+
+    assert time_of(product, repeats=1).name == "product"
+    assert time_of(product, repeats=1, name="mm").name == "mm"
+    assert time_of(partial(product), repeats=1).name == "call"  # it has no name of its own
+
+
 def test_medians_and_quartiles():
     timing = Timing("x", (1.0, 2.0, 3.0, 4.0, 100.0), (5.0, 1.0, 2.0, 3.0, 4.0))
     assert (timing.seconds, timing.cpu_seconds) == (3.0, 3.0)
@@ -60,6 +85,7 @@ def test_it_draws_itself():
     timing = Timing("a < b", (2e-3, 4e-3, 3e-3), (1e-6, 1e-6, 1e-6))
     assert "3 ms" in repr(timing)
     assert "1 µs" in repr(timing)
+    assert "2.5 ms … 3.5 ms" in repr(timing)
     assert "a &lt; b" in timing._repr_html_()
     assert len(timing.plot().axes[0].lines) == 4
     skewed = Timing("x", (1e-3, 2e-3, 9e-3), (1e-3, 1e-3, 4e-3))

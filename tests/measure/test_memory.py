@@ -1,11 +1,14 @@
 """Bytes by kind agree with models of known size."""
 
+import sys
+import warnings
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from helpers.measure.memory import LiveStorages, Memory, SavedTensors, bytes_of, memory_of
+from helpers.measure.memory import LiveStorages, Memory, SavedTensors, bytes_of, memory_of, own
 from helpers.runtime.launch import launch
 
 FLOAT = 4
@@ -213,6 +216,17 @@ def test_a_sharded_model_counts_with_its_part():
         assert found.peak >= whole / 2 + whole  # a shard, and the gathered parameters
 
 
+def in_a_fresh_process(worker):
+    before = "torch._dynamo" in sys.modules
+    memory_of(lambda: torch.ones(3).sum(), nn.Linear(2, 2))
+    return ("torch._dynamo" in sys.modules) > before
+
+
+def test_a_measurement_imports_no_compiler():
+    """That takes a second."""
+    assert list(launch(in_a_fresh_process, workers=1, device="cpu")) == [False]
+
+
 def moved(worker):
     from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
@@ -240,6 +254,34 @@ def test_an_error_leaves_no_hook_behind():
     saved = SavedTensors(dict)
     model(torch.randn(1, 10)).sum().backward()
     assert saved.peak == 0
+
+
+def test_the_device_s_own_peak_is_that_of_the_step(monkeypatch):
+    done = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    for name, result in (("synchronize", None), ("reset_peak_memory_stats", None),
+                         ("max_memory_allocated", 7000)):  # fmt: skip
+        monkeypatch.setattr(
+            torch.cuda, name, lambda name=name, result=result: done.append(name) or result
+        )
+    found = memory_of(lambda: done.append("step"), nn.Linear(2, 2))
+    assert done == ["synchronize", "reset_peak_memory_stats", "step", "max_memory_allocated"]
+    assert found.device_peak == 7000
+    assert "7,000" in repr(found)
+
+
+def test_a_parameter_that_is_a_view_has_no_gradient_of_its_own():
+    """FSDP1 registers such views; PyTorch warns of a program that asks for their gradients."""
+    row, module = torch.ones(6, requires_grad=True), nn.Linear(3, 2, bias=False)
+    row.sum().backward()
+    plain = own([module])
+    del module.weight
+    module.weight = row.view(2, 3)
+    module._parameters["weight"] = module.__dict__.pop("weight")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(own([module])) == 1
+    assert len(plain) == 2  # the weight, and its gradient: none yet
 
 
 def test_it_draws_itself():

@@ -48,6 +48,25 @@ def test_each_request_is_passed_on(monkeypatch):
     ]
 
 
+def test_what_is_measured_unless_you_choose(monkeypatch):
+    """A GPU has bfloat16 units, and no threads to choose."""
+    asked = {"cpu": [], "cuda": []}
+    for name in ("matmul_rate", "copy_rate"):
+        monkeypatch.setattr(peak, name, lambda *given, **_: asked[given[-1]].append(given) or 1.0)
+    large = 128 * 2**20
+    with threads_of(1):
+        found = [peak_of(device) for device in asked]
+    two = [(1024, torch.float32), (1024, torch.float64)]
+    assert asked["cpu"] == [(*given, "cpu") for given in (*two, (large,))]
+    on_gpu = (*two, (1024, torch.bfloat16), (large,))
+    assert asked["cuda"] == [(*given, "cuda") for given in on_gpu]
+    assert [list(one.bandwidth) for one in found] == [[1], [0]]
+    assert {(one.size, one.copied) for one in found} == {(1024, large)}
+    assert [one.device for one in found] == ["cpu", "cuda"]
+    assert "copy, 1 thread " in repr(found[0])
+    assert "thread" not in repr(found[1])
+
+
 def test_the_product_is_made_and_the_copy_too(monkeypatch):
     """The timed product really runs: its FLOPs are counted."""
     from helpers.measure.flops import flops_of
@@ -103,7 +122,7 @@ def test_the_best_of_each():
             ("bfloat16", 1): 2e9,
             ("bfloat16", 2): 1e9,
         },
-        bandwidth={1: 9e9, 2: 8e9},
+        bandwidth={1: 7e9, 2: 9e9, 4: 8e9},
         size=1,
         copied=4,
     )

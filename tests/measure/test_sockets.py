@@ -97,6 +97,14 @@ def test_elsewhere_it_is_unknown(monkeypatch):
     assert SentBytes().read() is None
 
 
+def test_an_older_kernel_has_no_counters(pair, monkeypatch):
+    count = SentBytes()
+    monkeypatch.setattr("helpers.measure.sockets.ENOUGH", 10_000)
+    assert sent_by_connection() is None
+    assert count.read() is None
+    assert SentBytes().read() is None
+
+
 def test_bytes_sent_again_count_once():
     """Linux, include/uapi/linux/tcp.h: 64 bits of bytes sent, then 64 of bytes sent again."""
     info = bytearray(256)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.profiler import record_function
 
 from helpers import launch
-from helpers.measure.trace import Span, Trace, draw, spans_of, trace, without_chatter
+from helpers.measure.trace import Span, Trace, draw, label_of, spans_of, trace, without_chatter
 
 SLEEP = 0.05  # seconds by which a rank is late
 CLOCKS = 1e-3  # seconds by which two processes' clocks may differ
@@ -254,6 +254,21 @@ def test_on_a_gpu_the_kernels_are_the_time():
     assert began == pytest.approx(1000e-9)
 
 
+def test_operators_that_begin_or_end_together():
+    """The longer of two that begin together encloses the other; one may follow another at once."""
+    events = [
+        event("aten::addmm", 1000, 1050),
+        event("aten::linear", 1000, 1100),
+        event("aten::view", 1090, 1100),
+        event("aten::relu", 1100, 1100),  # too short for the clock
+        event("aten::mm", 1101, 1200),
+        event("aten::sin", 1040, 1060, thread=2),  # of another thread
+    ]
+    spans, _ = spans_of(SimpleNamespace(events=lambda: events, trace_start_ns=lambda: 1000))
+    assert sorted(names(spans)) == ["aten::linear", "aten::mm", "aten::relu", "aten::sin"]
+    assert {(one.lane, one.kind) for one in spans} == {("compute", "forward")}
+
+
 def test_ranks_are_drawn_on_one_axis():
     one = Trace(began=1.7e9, spans=[span("forward", 0.001, 0.002)])
     two = Trace(
@@ -281,6 +296,20 @@ def test_ranks_are_drawn_on_one_axis():
     assert draw([two, one]).axes[0].get_xlim() == axes.get_xlim()  # whichever began first
     only = draw([one, two], lanes=["compute"], names=["a", "b"]).axes[0]
     assert [label.get_text() for label in only.get_yticklabels()] == ["a compute", "b compute"]
+
+
+def test_what_stands_in_a_box():
+    """Of a collective its short name; operators are too many for text."""
+    some = [
+        span("communication", 0, 1, "communication"),
+        Span(
+            name="gloo:all_reduce", lane="communication", kind="communication", start=0, seconds=1
+        ),
+        Span(name="my range", lane="ranges", kind="range", start=0, seconds=1),
+        Span(name="aten::mm", lane="compute", kind="forward", start=0, seconds=1),
+        Span(name="aten::mm", lane="host", kind="forward", start=0, seconds=1),
+    ]
+    assert [label_of(one) for one in some] == ["communication", "all_reduce", "my range", "", ""]
 
 
 def test_it_draws_itself():

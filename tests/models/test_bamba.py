@@ -76,6 +76,7 @@ def test_bamba_9b_has_its_published_size():
     assert round(total / 1e9, 2) == 9.78
     assert config.rotary_width == 64  # of 128
     assert config.mamba2.heads(4096) == 128
+    assert (config.context, config.vocab, config.key_heads) == (4096, 128_256, 8)
 
 
 def test_errors_and_changes():

@@ -27,6 +27,49 @@ def test_presets_have_the_parameters_that_they_are_named_for(name):
     assert total == pytest.approx(float(name[:-1]) * UNITS[name[-1]], rel=0.06)
 
 
+# (layers, width, heads, key/value heads, context, vocabulary): Radford et al. 2019, table 2; Brown
+# et al. 2020, table 2.1; Touvron et al. 2023, Llama 2; Grattafiori et al. 2024, table 3; Narayanan
+# et al. 2021, table 1
+PUBLISHED = {
+    "124M": (12, 768, 12, 12, 1024, 50_257),
+    "355M": (24, 1024, 16, 16, 1024, 50_257),
+    "774M": (36, 1280, 20, 20, 1024, 50_257),
+    "1.5B": (48, 1600, 25, 25, 1024, 50_257),
+    "175B": (96, 12_288, 96, 96, 2048, 50_257),
+    "7B": (32, 4096, 32, 32, 4096, 32_000),
+    "13B": (40, 5120, 40, 40, 4096, 32_000),
+    "70B": (80, 8192, 64, 8, 4096, 32_000),
+    "8B": (32, 4096, 32, 8, 8192, 128_256),
+    "405B": (126, 16_384, 128, 8, 8192, 128_256),
+    "1T": (128, 25_600, 160, 160, 2048, 51_200),
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_have_the_shapes_of_their_papers(name):
+    config = GPTConfig.preset(name)
+    if name not in PUBLISHED:  # the course's own, of bytes
+        assert (config.vocab, config.context, config.norm, config.tied) == (256, 128, "rms", True)
+        assert config.head_width >= 12
+        return
+    shape = (config.layers, config.width, config.heads, config.key_heads)
+    assert (*shape, config.context, config.vocab) == PUBLISHED[name]
+    gpt = ("layer", "learned", "gelu", True, True)
+    llama = ("rms", "rotary", "swiglu", False, False)
+    kind = (config.norm, config.positions, config.mlp, config.bias, config.tied)
+    assert kind == (llama if name in ("7B", "13B", "70B", "8B", "405B") else gpt)
+
+
+def test_the_defaults_are_a_small_llama_of_bytes():
+    config = GPTConfig()
+    assert (config.vocab, config.context, config.width, config.layers) == (256, 64, 64, 2)
+    assert (config.heads, config.key_heads, config.inner) == (4, 4, 176)
+    assert (config.norm, config.positions, config.mlp) == ("rms", "rotary", "swiglu")
+    assert (config.mixer, config.attention, config.recompute) == ("attention", "sdpa", "none")
+    assert (config.tied, config.bias, config.dropout) == (True, False, 0)
+    assert (config.rotary_base, config.rotary_share, config.norm_eps) == (10_000, 1, 1e-5)
+
+
 def test_a_preset_with_changes():
     changed = GPTConfig.preset("124M", layers=2, attention="explicit")
     assert (changed.layers, changed.attention, changed.width) == (2, "explicit", 768)

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from helpers.models.config import GPTConfig
+from helpers.models.config import CHOICES, GPTConfig
 from helpers.models.gpt import GPT, build
 from helpers.models.initialization import first_value, initialize
+from helpers.models.ssm_settings import Mamba2Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = GPTConfig(vocab=32, width=32, layers=3)
@@ -140,6 +141,17 @@ def test_standard_deviations(changes):
             off = 6 / math.sqrt(2 * value.numel())
             assert value.std().item() == pytest.approx(std, rel=off), name
             assert abs(value.mean().item()) < 6 * std / math.sqrt(value.numel()), name
+
+
+def test_what_writes_into_the_residual_stream_is_smaller_in_a_deep_model():
+    """The last matrix of every mixer and of the MLP, and no other."""
+    for kind in CHOICES["mixer"]:
+        changes = {"mixer": kind, "mamba2": Mamba2Settings(head=8, state=4)}
+        one, deep = (state(replace(CONFIG, layers=n, **changes)) for n in (1, 8))
+        smaller = [name for name in one if not torch.equal(one[name], deep[name])]
+        assert smaller == [f"blocks.0.{kind}.out.weight", "blocks.0.mlp.down.weight"]
+        for name in smaller:
+            torch.testing.assert_close(one[name] / 8**0.5, deep[name], rtol=1e-12, atol=0)
 
 
 def test_activations_keep_their_size_at_any_width():

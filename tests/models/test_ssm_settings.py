@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.models.ssm_settings import Mamba2Settings, MambaSettings
+from helpers.models.ssm_settings import MAMBA, MAMBA2, Mamba2Settings, MambaSettings
 
 
 def test_mambas_defaults_are_published():
@@ -22,6 +22,8 @@ def test_mamba2s_defaults_are_published():
     assert (settings.expand, settings.convolution) == (2, 4)
     assert (settings.channels(768), settings.heads(768)) == (1536, 24)
     assert Mamba2Settings(head=8, groups=3).heads(12) == 3
+    assert Mamba2Settings(expand=3).channels(64) == 192
+    assert (MambaSettings(), Mamba2Settings()) == (MAMBA, MAMBA2)
 
 
 def test_what_does_not_divide():

@@ -128,7 +128,13 @@ def test_sizes_must_be_positive_whole_numbers(name, value):
 
 def test_presets_have_the_size_of_their_pictures():
     assert {name: VAEConfig.preset(name).pixels for name in PRESETS} == {"digits": 64, "mnist": 784}
-    assert VAEConfig.preset("mnist", latent=2).latent == 2
+    assert VAEConfig.preset("digits") == VAEConfig(side=8, width=128, layers=2, latent=8)
+    # Kingma and Welling 2013, section 5 and figure 5
+    assert VAEConfig.preset("mnist") == VAEConfig(side=28, width=500, layers=1, latent=20)
+    changed = VAEConfig.preset("mnist", latent=2)
+    assert (changed.latent, changed.width) == (2, 500)
+    made = VAEConfig.preset("digits").build(torch.float64, "meta", seed=7)
+    assert (made.seed, made.pixels.weight.dtype) == (7, torch.float64)
     assert isinstance(VAEConfig.preset("digits").build(device="meta"), VAE)
     with pytest.raises(ValueError, match="no preset 'faces'; choose one of digits, mnist"):
         VAEConfig.preset("faces")

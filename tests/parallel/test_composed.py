@@ -7,6 +7,7 @@ import pytest
 from helpers.comm.mesh import Layout
 from helpers.parallel.composed import composed
 from helpers.parallel.ddp.owner import Replicated
+from helpers.parallel.pipeline.engine import Pipeline
 from helpers.parallel.recipe import Recipe
 from helpers.parallel.tensor.transform import sequence_parallel
 from helpers.plans.schedules import gpipe, one_f_one_b
@@ -32,6 +33,8 @@ def test_a_recipe_fills_the_seams_that_it_does_not_name():
     assert seams(Recipe(), pp=2, dp=2) == (["pipeline", "Pipeline", "Replicated"], 4)
     own = Recipe(owner=partial(Replicated, bucket_cap_mb=1))
     assert composed(own, Mesh(pp=2, dp=2), 1)[0].owner is own.owner
+    engine = partial(Pipeline)
+    assert composed(Recipe(engine=engine), Mesh(pp=2, dp=2), 1)[0].engine is engine
     given = Recipe(layout=Layout(pp=2), schedule=gpipe(2, 6))
     assert seams(given, None, pp=2)[1] == 6
     made, _ = composed(Recipe(transform=sequence_parallel), Mesh(pp=2, tp=2), 2)

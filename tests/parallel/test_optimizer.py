@@ -61,6 +61,7 @@ def test_sgd_has_momentum_and_adamw_its_own_numbers():
     assert (made.defaults["betas"], made.defaults["eps"]) == ((0.7, 0.8), 1e-3)
     own = OptimizerConfig(rule=torch.optim.Adagrad, lr=0.25).make({"p": p}, parts({"p": p}))
     assert own.defaults["lr"] == 0.25
+    assert [group["weight_decay"] for group in own.param_groups] == [0.0]  # of a vector
 
 
 def test_nothing_to_train_is_said():
@@ -78,8 +79,26 @@ def test_the_rate_can_be_set_for_a_step():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"rule": "adam"}, {"lr": -1}, {"betas": (0.9, 1.0)}, {"clip": 0}, {"eps": 0}],
+    [
+        {"rule": "adam"},
+        {"lr": -1},
+        {"weight_decay": -0.1},
+        {"betas": (0.9, 1.0)},
+        {"betas": (-0.1, 0.9)},
+        {"momentum": 1.0},
+        {"clip": 0},
+        {"clip": -1.0},
+        {"eps": 0},
+        {"eps": -1e-8},
+    ],
 )
 def test_nonsense_is_refused(wrong):
     with pytest.raises(ValueError, match="must"):
         OptimizerConfig(**wrong)
+
+
+def test_the_ends_of_the_ranges_are_allowed_and_the_defaults_are_gpt_3_s():
+    OptimizerConfig(lr=0, weight_decay=0, betas=(0.0, 0.0), momentum=0.0, clip=1e-9, eps=1e-30)
+    rule = OptimizerConfig()
+    assert (rule.rule, rule.lr, rule.clip, rule.momentum) == ("adamw", 1e-3, 1.0, 0.9)
+    assert (rule.betas, rule.eps, rule.weight_decay) == ((0.9, 0.95), 1e-8, 0.1)

@@ -1,5 +1,6 @@
 """Mixed precision in every strategy: exact in fp64, near in 16 bits, skipped by all ranks."""
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -208,6 +209,38 @@ def test_master_copies_train_what_their_parameters_train():
     Mixed(scale=LossScale(scale=4.0)).collect(values, masters)
     assert masters["trained"].grad.tolist() == [0.75, 0.75]
     assert values["trained"].grad is masters["a"].grad is None
+
+
+def test_the_master_copies_gradients_are_copies():
+    """The others may lie in a bucket, whose memory is for messages."""
+    values = {"p": torch.ones(2, dtype=torch.float64, requires_grad=True)}
+    masters = Mixed(torch.float64).masters(values, torch.float64)
+    bucket = torch.full((2,), 3.0, dtype=torch.float64)
+    values["p"].grad = bucket
+    Mixed(torch.float64, scale=LossScale(scale=4.0)).collect(values, masters)
+    assert masters["p"].grad.tolist() == [0.75, 0.75]
+    assert bucket.tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(("norm", "skips"), [(3.0, False), (math.inf, True), (math.nan, True)])
+def test_an_update_is_skipped_for_any_norm_that_is_not_finite(norm, skips):
+    assert Mixed().skips(torch.tensor(norm)) is skips
+    assert not Plain().skips(torch.tensor(norm))
+
+
+def test_what_each_precision_says_of_itself():
+    scaled = Mixed(torch.float16, scale=LossScale(scale=8.0))
+    said = [
+        (Plain(), "", 0.0, 1.0, torch.float32),
+        (Mixed(torch.float64), "", 0.0, 1.0, torch.float64),
+        (Mixed(), "it computes in torch.bfloat16", 0.1, 1.0, torch.bfloat16),
+        (scaled, "it computes in torch.float16", 0.033, 8.0, torch.float16),
+    ]
+    for one, lossy, bound, scale, dtype in said:
+        assert (one.lossy, one.bound, one.loss_scale) == (lossy, bound, scale)
+        assert one.computes_in(torch.float32) == dtype
+        assert one.state() == (scaled.scale.state() if one is scaled else {})
+    assert scaled.start().scale is not scaled.scale
 
 
 def test_float16_without_a_scale_is_refused():

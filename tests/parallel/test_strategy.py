@@ -1,5 +1,6 @@
 """A strategy that says nothing more: it is exact, alone, and skips no update."""
 
+import pytest
 import torch
 
 from helpers.parallel.strategy import Step, Strategy
@@ -31,3 +32,13 @@ def test_what_a_strategy_says_by_default():
     assert (silent.world_size, silent.data_rank, silent.data_size) == (1, 0, 1)
     assert silent.held() == {}
     silent.close()
+
+
+ASKED = ("step", "evaluate", "full_gradients", "full_state", "load")
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_strategy_without_one_of_its_methods_cannot_be_made(name):
+    lacking = {other: vars(Silent)[other] for other in ASKED if other != name}
+    with pytest.raises(TypeError, match=name):
+        type("Lacking", (Strategy,), lacking)()

@@ -290,7 +290,10 @@ def test_a_batch_without_targets_has_a_loss_of_nothing():
 
 
 class Hooked(Local):
-    wants = frozenset({"gradients"})
+    wants, closed = frozenset({"gradients"}), 0
+
+    def close(self):
+        self.closed += 1
 
 
 def test_a_closed_trainer_has_no_hooks():
@@ -298,3 +301,4 @@ def test_a_closed_trainer_has_no_hooks():
     assert all(p._post_accumulate_grad_hooks for p in trainer.parameters.values())
     trainer.close()
     assert not any(p._post_accumulate_grad_hooks for p in trainer.parameters.values())
+    assert trainer.owner.closed == 1

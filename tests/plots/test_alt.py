@@ -94,3 +94,87 @@ def test_lines_without_names_are_counted():
 )  # fmt: skip
 def test_numbers_can_be_read_aloud(value, text):
     assert two_digits(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(9999, "9999"), (10_000, "10000"), (-20_000, "-20000"), (123_456, "1.2×10^5"),
+     (0.0001, "0.0001"), (9.4e-5, "9.4×10^-5"), (-3.2e7, "-3.2×10^7"), (float("-inf"), "nothing")],
+)  # fmt: skip
+def test_a_power_is_written_where_the_zeros_are_many(value, text):
+    assert two_digits(value) == text
+
+
+def test_axes_without_labels_and_an_axis_from_right_to_left():
+    figure = Figure()
+    axes = axes_of(
+        figure, title="Falls.", ylabel="a\n\\b", xlim=(8, 0), ylim=(0.5, 20), yscale="log"
+    )
+    axes.plot([1, 2], [3, 4])
+    assert describe(figure) == (
+        "Falls. A line chart over the x axis (0 to 8) and a b (0.5 to 20, logarithmic)."
+    )
+    figure = Figure()
+    axes_of(figure, xlim=(0, 3), ylim=(0, 2)).plot([1, 2], [0, 1], "^")
+    assert describe(figure).startswith("A chart of points over the x axis (0 to 3)")
+    figure = Figure()
+    axes_of(figure).set_title("at the left", loc="left")
+    assert (
+        describe(figure) == "at the left. A chart over the x axis (0 to 1) and the y axis (0 to 1)."
+    )
+
+
+def test_ticks_with_numbers_in_them_are_a_range():
+    figure = Figure()
+    axes_of(figure, xlim=(0, 1), ylim=(-0.5, 1.5)).set_yticks([0, 1], ["1 MB", "none"])
+    assert "the y axis (-0.5 to 1.5)" in describe(figure)
+
+
+def test_the_title_of_all_axes_comes_first():
+    figure = Figure()
+    figure.suptitle("Two plots.")
+    for axes in figure.subplots(1, 2):
+        axes.axis("off")
+        axes.set_title("a part")
+    assert describe(figure) == "Two plots. a part. A drawing. a part. A drawing."
+
+
+@pytest.mark.parametrize(("count", "end"), [(8, "n7, 7 at 1."), (10, "n7, 7 at 1; and 2 more.")])
+def test_eight_series_are_described(count, end):
+    figure = Figure()
+    axes = axes_of(figure)
+    for n in range(count):
+        axes.plot([1], [n], "o", label=f"n{n}")
+    assert describe(figure).endswith(end)
+    assert "Series: n0, 0 at 1; n1, 1 at 1; " in describe(figure)
+
+
+def test_a_text_that_is_too_long_ends_after_a_word():
+    figure = Figure()
+    figure.suptitle("word " * 200)
+    assert describe(figure) == "word " * 139 + "…"  # 140 would need one letter more than LETTERS
+    for letters, end in ((LETTERS, "x"), (LETTERS + 1, "…")):
+        figure = Figure()
+        figure.suptitle("a " + "x" * (letters - 2))
+        assert describe(figure)[-1] == end
+
+
+def test_series_that_are_no_lines_are_named():
+    figure = Figure()
+    axes = axes_of(figure)
+    axes.bar([0, 1], [1, 2], label="$a_{1}$")
+    axes.bar([0, 1], [1, 2], label="b")
+    assert describe(figure).endswith("Series: a_1, b.")
+    figure = Figure()
+    axes_of(figure).scatter([1], [2])
+    assert describe(figure).startswith("A chart of points over")
+
+
+def test_a_series_begins_and_ends_with_a_number():
+    figure = Figure()
+    gap, endless = float("nan"), float("inf")
+    axes_of(figure).plot([1, 2, 3, 4, 5], [gap, 20, 7, 30, endless], label="a")
+    assert describe(figure).endswith("Series: a, 20 at 2 to 30 at 4.")
+    figure = Figure()
+    axes_of(figure).plot([1, 2], [gap, gap], label="nothing yet")
+    assert describe(figure).endswith("Series: nothing yet.")

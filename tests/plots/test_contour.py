@@ -43,3 +43,28 @@ def test_curves_on_top_leave_the_words():
     picture = plots.contours(X, Y, VALUES, levels=[1], log="xy")
     plots.curves({"best": (X, np.sqrt(X))}, log="xy", on=picture.axes[0])
     assert "Lines of equal value" in repr(picture)
+
+
+def test_the_lines_lie_where_the_values_are():
+    picture = plots.contours(
+        X, Y, VALUES, levels=[0.5, 1, 2], log="xy", form="%.1f", title="t", width=5, height=4
+    )
+    (axes,) = picture.axes
+    for level, path in zip([0.5, 1, 2], axes.collections[0].get_paths(), strict=True):
+        x, y = path.vertices[len(path.vertices) // 2]
+        assert abs(np.log10(x * y) - level) < 0.02
+    assert {text.get_text() for text in axes.texts} == {"0.5", "1.0", "2.0"}
+    assert tuple(picture.get_size_inches()) == (5, 4)
+    assert axes.get_title() == "t"
+    assert not axes.xaxis.get_gridlines()[0].get_visible()
+    assert repr(picture).startswith("t. Lines of equal value, 0.5, 1.0, 2.0, over")
+    colors = [tuple(color) for color in axes.collections[0].get_edgecolor()]
+    assert len(set(colors)) == 3
+
+
+def test_on_the_axes_of_another_picture():
+    two = plots.panels(2)
+    right = two.axes[1]
+    assert plots.contours(X, Y, VALUES, levels=[1], ylabel="N", on=right, alt="Mine.") is two
+    assert (right.get_ylabel(), right.words, len(right.collections)) == ("N", "Mine.", 1)
+    assert not two.axes[0].collections

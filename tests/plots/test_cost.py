@@ -23,5 +23,16 @@ def test_lines_and_dots_of_one_colour():
     assert legend == [*LINE, "measured, fitted", "measured, not fitted"]
 
 
+def test_axes_and_dots_that_explain_full_and_hollow():
+    (axes,) = costs(LINE, FITTED, {"barrier, 4 ranks": [(1.0, 6.0)]}).axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("payload (bytes)", "seconds")
+    full, hollow = [line for line in axes.lines if not len(line.get_xdata())]
+    assert full.get_markerfacecolor() == full.get_color() == hollow.get_color()
+    assert hollow.get_markerfacecolor() == PAPER
+    assert {dot.get_linestyle() for dot in axes.lines if dot.get_marker() == "o"} == {"None"}
+    assert len({line.get_color() for line in axes.lines}) == 3  # two calls and the explanation
+
+
 def test_no_word_of_hollow_dots_where_there_are_none():
     assert drawn({})[2] == [*LINE, "measured, fitted"]

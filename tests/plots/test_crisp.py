@@ -47,6 +47,27 @@ def test_a_noisy_picture_loses_colours_until_it_is_small():
     assert small_png(image, limit=1).startswith(b"\x89PNG")  # the best there is
 
 
+def test_the_largest_palette_that_fits():
+    noise = np.random.default_rng(1).integers(0, 256, (200, 400, 3)).astype("uint8")
+    image = Image.fromarray(noise)
+
+    def colors(png):
+        return len(image_of(png).getcolors())
+
+    whole = small_png(image, limit=10**9)
+    assert colors(whole) == 256
+    assert colors(small_png(image, limit=len(whole))) == 256
+    assert colors(small_png(image, limit=len(whole) - 1)) == 128
+    assert colors(small_png(image, limit=1)) == 16
+    assert len(small_png(image)) < 56_000 < len(whole)  # a committed picture may have 60 kB
+
+
+def test_options_are_those_of_savefig():
+    png, size = crisp(plot(), bbox_inches="tight", pad_inches=0)
+    assert size["width"] < 300
+    assert image_of(png).size[0] // 2 == size["width"]
+
+
 @pytest.mark.parametrize(("draw", "scale"), [("bar", "yscale"), ("barh", "xscale")])
 def test_no_bars_on_a_logarithmic_axis(draw, scale):
     figure = Figure()
@@ -54,6 +75,17 @@ def test_no_bars_on_a_logarithmic_axis(draw, scale):
     getattr(axes, draw)([1, 2], [10, 100])
     crisp(figure)
     axes.set(**{scale: "log"})
+    with pytest.raises(ValueError, match="bars on a logarithmic axis"):
+        crisp(figure)
+
+
+def test_the_last_axes_and_the_last_bars_count_too():
+    figure = Figure()
+    _, axes = figure.subplots(1, 2)
+    axes.errorbar([1, 2], [3, 4], yerr=1)  # a container, but no bars
+    axes.set_yscale("log")
+    assert crisp(figure)[0]
+    axes.bar([1, 2], [10, 100])
     with pytest.raises(ValueError, match="bars on a logarithmic axis"):
         crisp(figure)
 

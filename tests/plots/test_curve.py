@@ -1,9 +1,11 @@
 """One call draws the series, their key, guides and ticks; nothing of the caller's style changes."""
 
 import matplotlib
+import pandas as pd
 import pytest
 
 from helpers import plots
+from helpers.plots.curve import number_text
 from helpers.plots.style import RANK_COLORS
 
 DATA = {"rank 1, measured": ([1, 10], [2.0, 3.0]), "rank 1, formula": ([1, 10], [2.0, 3.1])}
@@ -69,11 +71,15 @@ def test_nested_curves_get_thinner():
         assert widths == sorted(widths, reverse=True)
         assert len(set(widths)) == count
         assert max(widths) < 6
+        assert {line.get_marker() for line in lines} == {""}
 
 
 def test_styles_win_under_any_of_their_names():
-    styles = {"a": {"ls": ":", "lw": 9, "c": "red"}}
-    line = plots.curves({"a": [1, 2]}, styles=styles).axes[0].lines[0]
+    styles = {"a": {"ls": ":", "lw": 9, "c": "red", "label": "mine"}}
+    axes = plots.curves({"a": [1, 2], "b": [2, 3]}, styles=styles).axes[0]
+    assert legend(axes) == ["mine", "b"]
+    line, other = axes.lines
+    assert (other.get_linestyle(), other.get_linewidth(), other.get_marker()) == ("-", 1.8, "o")
     assert (line.get_linestyle(), line.get_linewidth(), line.get_color()) == (":", 9, "red")
 
 
@@ -82,13 +88,15 @@ def test_ticks_and_guides():
         {"a": ([2, 1024], [50, 400])},
         log="xy",
         xticks=[2, 1024],
-        yticks={50: "fifty"},
+        yticks={50: "fifty", 400: 400},
         vlines={"critical": 30},
         hlines={"goal": 60},
         xlim=(1, 2000),
     ).axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "1,024"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["fifty"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["fifty", "400"]
+    assert (list(axes.get_xticks()), list(axes.get_yticks())) == ([2, 1024], [50, 400])
+    assert len(axes.get_yticks(minor=True)) == 0
     assert len(axes.get_xticks(minor=True)) == 0
     assert {text.get_text() for text in axes.texts} == {"critical", "goal"}
     assert [30, 30] in [list(line.get_xdata()) for line in axes.lines]
@@ -100,6 +108,48 @@ def test_ticks_and_guides():
         box = label.get_window_extent()
         assert frame.y0 < box.y0 < box.y1 <= frame.y1
         assert frame.x0 < box.x0 < box.x1 <= frame.x1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1024, "1,024"), (999_999, "999,999"), (1e6, "1e+06"), (-2e6, "-2e+06"),
+                        (0.25, "0.25")],
+)  # fmt: skip
+def test_a_tick_s_number(value, text):
+    assert number_text(value) == text
+
+
+def test_columns_and_the_index_name_the_axes():
+    frame = pd.DataFrame({"step": [5, 6], "loss": [2.0, 1.0]})
+    axes = plots.curves(frame, x="step", y="loss").axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "loss")
+    assert [list(values) for values in axes.lines[0].get_data()] == [[5, 6], [2.0, 1.0]]
+    axes = plots.curves(frame.set_index("step")).axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "")
+    assert legend(axes) == ["loss"]
+    axes = plots.curves(frame, x="step", y="loss", xlabel="s", ylabel="l").axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("s", "l")
+    axes = plots.curves({"a": [1, 2]}, x=[3, 4]).axes[0]
+    assert axes.get_xlabel() == ""
+
+
+def test_four_names_do_not_fit_inside():
+    """The key of four names begins at the right edge of the plot."""
+    axes = plots.curves({f"{n}": [n, n] for n in range(4)}, ylim=(-1, 9), width=5, height=4).axes[0]
+    assert tuple(axes.figure.get_size_inches()) == (5, 4)
+    assert axes.get_ylim() == (-1, 9)
+    axes.figure.draw_without_rendering()
+    assert axes.get_legend().get_window_extent().x0 >= axes.get_window_extent().x1
+    inside = plots.curves({f"{n}": [n, n] for n in range(4)}, key="inside").axes[0]
+    inside.figure.draw_without_rendering()
+    assert inside.get_legend().get_window_extent().x0 < inside.get_window_extent().x1
+
+
+def test_a_curve_on_a_plot_keeps_its_title_and_sets_its_scales():
+    picture = plots.curves({"a": [1, 2]}, title="first", log="xy")
+    axes = picture.axes[0]
+    plots.curves({"b": ([1, 2], [2, 3])}, on=axes, log="y")
+    assert (axes.get_title(), axes.get_xscale(), axes.get_yscale()) == ("first", "linear", "log")
+    assert legend(axes) == ["a", "b"]
 
 
 def test_panels():

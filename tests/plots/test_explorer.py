@@ -41,6 +41,8 @@ def test_a_slider_redraws(explorer):
     widget = explorer.widget()
     size, unit, _ = widget.children
     first, alt = shown(widget)
+    assert [slider.description for slider in (size, unit)] == ["size", "unit"]
+    assert 'width="496"' in widget.children[-1].value  # 6.2 inches of 80 dots
     assert (size.value, unit.value, alt) == (2, "GB", "2 GB")
     size.value = 3
     assert shown(widget)[1] == "3 GB"
@@ -71,11 +73,15 @@ def test_the_first_values_are_the_default():
 def test_without_a_notebook(explorer):
     assert repr(explorer) == "2 GB"
     assert repr(explorer.picture(1, "B")) == "1 B"
+    assert repr(explorer.picture()) == "2 GB"
+    with pytest.raises(ValueError, match="zip"):
+        explorer.picture(1)
 
 
 @pytest.mark.parametrize(
     ("choices", "start"), [({}, {}), ({"size": []}, {}), ({"size": [1]}, {"size": 2}),
-                           ({"size": [1]}, {"sise": 1})],
+                           ({"size": [1]}, {"sise": 1}),
+                           ({"size": [1], "unit": []}, {})],
 )  # fmt: skip
 def test_nonsense_is_refused(choices, start):
     with pytest.raises(ValueError, match=r"at least one|none of"):

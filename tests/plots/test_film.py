@@ -140,3 +140,77 @@ def test_events_that_are_not_there():
         frame(a_step(), 0)
     with pytest.raises(ValueError, match="at least one"):
         film([])
+
+
+def test_the_frame_marks_its_moment_and_names_the_looks():
+    picture = frame(a_step(), 4, rank=1)
+    rows, below = picture.axes
+    assert rows.get_title("left") == (
+        "rank 1, event 4 of 12, 2.00 ms: blocks.0 gathered gathering. 2.4 kB"
+    )
+    assert [4, 4] in [list(line.get_xdata()) for line in below.lines]
+    assert [label.get_text() for label in rows.get_yticklabels()] == ["embedding", "blocks.0"]
+    bottom, top = rows.get_ylim()
+    assert bottom > top  # the first unit is the highest
+    key = [text.get_text() for text in rows.get_legend().get_texts()]
+    assert key == [
+        *("parameters", "gathered", "gradients", "gradient shard"), "in a message", "in use"
+    ]  # fmt: skip
+    assert below.get_legend() is None
+    assert repr(frame(a_step(), 1, alt="Mine.")) == "Mine."
+    assert picture.get_size_inches()[1] < frame([*a_step(), event(1, "c", "logits", "held", 1)], 1
+                                                ).get_size_inches()[1]  # fmt: skip
+
+
+def test_messages_in_and_out_look_different():
+    hatches = []
+    for number, color in ((4, "gathered"), (9, "gradients")):
+        (bar,) = [bar for bar in frame(a_step(), number).axes[0].patches if bar.get_hatch()]
+        assert to_hex(bar.get_edgecolor()) == MEMORY_COLORS[color]
+        hatches.append(bar.get_hatch())
+    assert hatches == ["////", "\\\\\\\\"]
+
+
+def test_an_empty_place_is_an_outline_as_wide_as_the_most_bytes():
+    axes = frame(a_step(), 1).axes[0]
+    empty = sorted(
+        (round(bar.get_y() + 0.33), bar.get_width())
+        for bar in axes.patches if not bar.get_facecolor()[3] and bar.get_width()
+    )  # fmt: skip
+    assert empty == [(0, 200), (0, 400), (1, 600), (1, 600), (1, 1200), (1, 1200)]
+    left, right = axes.get_xlim()
+    ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
+    assert left < min(ends)[0] == 0
+    assert max(end for _, end in ends) < right
+
+
+def test_what_is_filled_updated_or_used_has_a_dark_edge():
+    for state in ("in use", "filling", "updating", "held", "ready"):
+        _, edged = bars(frame([event(0.0, "a", "gathered", state, 8)], 1).axes[0])
+        assert bool(edged) == (state in ("in use", "filling", "updating"))
+
+
+def test_stacked_marks_the_most_bytes():
+    picture = stacked(a_step())
+    (axes,) = picture.axes
+    assert [list(line.get_xdata()) for line in axes.lines] == [[7, 7]]
+    assert [(text.get_text(), text.xy[0]) for text in axes.texts] == [("most bytes", 7)]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("events of the step", "kB")
+    assert [to_hex(area.get_facecolor()[0]) for area in axes.collections] == [
+        MEMORY_COLORS[kind] for kind in ("parameters", "gathered", "gradients", "gradient shard")
+    ]
+    key = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert key == ["parameters", "gathered", "gradients", "gradient shard"]
+    assert axes.get_title() == ""
+    assert repr(stacked(a_step(), alt="Mine.")) == "Mine."
+    # Each state lasts until the next event: after the last one, too.
+    edges = axes.collections[0].get_paths()[0].vertices
+    assert edges[:, 0].max() == 13
+
+
+def test_a_film_without_a_list_at_the_start():
+    one = [event(0.0, "a", "gathered", "in use", 8), event(1.0, "a", "gathered", "freed", 0)]
+    assert (begin(one), begin(a_step()[:2])) == (1, 2)
+    assert (film(one).start, film(one).last) == (0, 1)
+    shrinking = [event(0.0, "a", "parameters", "held", 8), event(0.0, "a", "parameters", "held", 2)]
+    assert (film(shrinking).start, film(shrinking).last) == (0, 0)

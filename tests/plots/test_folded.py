@@ -53,8 +53,12 @@ def test_figures_with_and_without_a_way_to_show_themselves():
         made.subplots().plot([1, 2])
         found = markup(made)
         assert found.startswith("<img src='data:image/png;base64,iVBOR")
+    assert "width" not in found  # the Figure says no width
+    made = Picture(figsize=(1, 1), alt="a & b")
+    assert "alt='a &amp; b' width='80'>" in markup(made)
 
 
 def test_other_objects_and_texts_are_escaped():
     assert markup("a < b\nc") == "<pre>a &lt; b\nc</pre>"
     assert markup(3) == "<pre>3</pre>"
+    assert markup(["<b>"]) == "<pre>[&#x27;&lt;b&gt;&#x27;]</pre>"

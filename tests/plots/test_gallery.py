@@ -38,3 +38,16 @@ def test_each_picture_has_its_place():
 def test_what_cannot_be_drawn(rows):
     with pytest.raises(ValueError, match=r"pictures are \(n, H, W\)"):
         plots.pictures(rows)
+
+
+def test_the_callers_words_and_the_shape_of_the_page():
+    low = plots.pictures({"a": torch.zeros(4, 2, 2)}, alt="Mine.", width=5)
+    high = plots.pictures({str(n): torch.zeros(2, 3, 2) for n in range(5)}, width=5, title="t")
+    assert repr(low) == "Mine."
+    assert (low.axes[0].get_title(), high.axes[0].get_title()) == ("", "t")
+    # 2 by 11 and 19 by 5 pixels; the rest of the width is for the names
+    assert tuple(low.get_size_inches()) == pytest.approx((5, 0.8 * 5 * 2 / 11))
+    assert tuple(high.get_size_inches()) == pytest.approx((5, 0.8 * 5 * 19 / 5 + 0.4))
+    assert not low.axes[0].xaxis.get_gridlines()
+    assert list(high.axes[0].get_yticks()) == [1, 5, 9, 13, 17]
+    assert repr(high).endswith("pictures of 3 by 2 pixels. 0: 2; 1: 2; 2: 2; 3: 2; 4: 2.")

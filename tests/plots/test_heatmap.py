@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from matplotlib.colors import ListedColormap
 
 from helpers import plots
 
@@ -19,7 +20,10 @@ def test_cells_numbers_and_cuts():
     assert [list(line.get_xdata()) for line in axes.lines] == [[1.5, 1.5]]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["rank 0"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
+    assert [axes.get_xticks().tolist(), axes.get_yticks().tolist()] == [[1], [0, 1]]
+    assert [found[c, r][0] for r in range(2) for c in range(4)] == list("01234567")
     assert len(picture.axes) == 2  # with the colour bar
+    assert picture.axes[1].get_ylabel() == "row"
     assert repr(picture) == "A heat map of 2 rows and 4 columns, colours from 0 to 7 (row)."
 
 
@@ -32,6 +36,33 @@ def test_limits_are_the_first_and_the_last_colour():
 def test_cuts_lie_between_rows():
     axes = plots.heat(torch.zeros(6, 2), cut_rows=2).axes[0]
     assert [list(line.get_ydata()) for line in axes.lines] == [[1.5, 1.5], [3.5, 3.5]]
+    axes = plots.heat(torch.zeros(3, 6), cut_columns=3, cut_rows=2).axes[0]
+    assert [list(line.get_xdata()) for line in axes.lines] == [[2.5, 2.5], [0, 1]]
+    assert list(axes.lines[1].get_ydata()) == [1.5, 1.5]
+
+
+def test_a_grey_that_is_light_has_a_black_number():
+    values = [[0.0, 0.4, 0.5, 0.6, 1.0]]
+    axes = plots.heat(values, numbers="{:.1f}", cmap="gray", limits=(0, 1)).axes[0]
+    assert [t.get_color() for t in axes.texts] == ["white"] * 3 + ["black"] * 2
+    # Of pure colours, green is the lightest and blue is the darkest.
+    for low, color in (("red", "white"), ("lime", "black"), ("blue", "white")):
+        cmap = ListedColormap([low, "black"])
+        assert plots.heat([[0, 1]], numbers="{}", cmap=cmap).axes[0].texts[0].get_color() == color
+
+
+def test_names_of_axes_and_the_callers_choices():
+    picture = plots.heat([[1, 2]], xlabel="x", ylabel="y", title="t", width=5, height=2, names=[7])
+    (axes,) = picture.axes  # no colour bar
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("x", "y", "t")
+    assert tuple(picture.get_size_inches()) == (5, 2)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["7"]
+    assert (len(axes.get_xticks()), len(axes.lines), len(axes.texts)) == (0, 0, 0)
+    assert repr(picture) == "t. A heat map of 1 rows and 2 columns, colours from 1 to 2."
+    two = plots.panels(2)
+    assert plots.heat([[1, 2]], on=two.axes[1], scale="s", alt="Mine.") is two
+    assert two.axes[1].words == "Mine."
+    assert not two.axes[0].images
 
 
 @pytest.mark.parametrize("rows", [[], [1, 2], [[]]])

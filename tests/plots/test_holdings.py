@@ -19,6 +19,40 @@ def test_every_value_is_drawn():
     figure = holdings({"before": [[1, 2], [3, 4.5]], "after": [torch.tensor([7.0]), None]})
     assert {"before", "after", "rank 0", "rank 1", "1", "2", "3", "4.5", "7"} <= set(texts(figure))
     assert len(boxes(figure)) == 5
+    assert repr(figure) == (
+        "Before. rank 0: 1, 2; rank 1: 3, 4.5. After. rank 0: 7; rank 1: nothing."
+    )
+    assert len([text for text in figure.axes[0].texts if hasattr(text, "arrow_patch")]) == 1
+
+
+def test_each_value_stands_in_its_box_at_its_rank_and_in_its_column():
+    figure = holdings({"a": [[1, 2], [3]], "b": [[], [4]], "c": [["x"], [5]]})
+    places = {text.get_text(): text.get_position() for text in figure.axes[0].texts}
+    for value, box in zip(("1", "2", "3", "4", "x", "5"), boxes(figure), strict=True):
+        x, y = places[value]
+        rank = 0 if value in ("1", "2", "x") else 1
+        assert y == rank == places[f"rank {rank}"][1]
+        assert box.get_x() < x < box.get_x() + box.get_width()
+        assert box.get_y() < y < box.get_y() + box.get_height()
+    assert places["1"][0] == places["3"][0] == places["2"][0] - 1
+    assert places["2"][0] < places["4"][0] < places["5"][0]
+    assert places["a"][0] == (places["1"][0] + places["2"][0]) / 2
+    assert (places["b"][0], places["c"][0]) == (places["4"][0], places["5"][0])
+    axes = figure.axes[0]
+    bottom, top = axes.get_ylim()
+    assert top < places["a"][1] < 0  # the titles are above the first rank, on the picture
+    assert bottom > 1.38
+    for box in boxes(figure):
+        assert axes.get_xlim()[0] < box.get_x() < box.get_x() + box.get_width() < axes.get_xlim()[1]
+
+
+def test_a_long_title_keeps_the_columns_apart():
+    states = {"a title of more letters": [[1]], "another long title": [[2]]}
+    figure = holdings(states)
+    figure.draw_without_rendering()
+    first, second = (t.get_window_extent() for t in figure.axes[0].texts if t.get_text() in states)
+    assert first.x1 < second.x0
+    assert second.x1 < figure.bbox.x1
 
 
 def test_colours_tell_the_owner():
@@ -43,3 +77,14 @@ def test_each_value_has_its_own_owner():
 def test_values_of_many_owners_are_grey():
     figure = holdings({"before": [[1], [2]], "sum": [[3], [3]]})
     assert {matplotlib.colors.to_hex(b.get_facecolor()) for b in boxes(figure)[2:]} == {"#dddddd"}
+
+
+def test_an_arrow_leads_from_state_to_state_and_the_picture_ends_with_the_last():
+    figure = holdings({"a": [[1], [2], [3]], "b": [[4], [5], [6]]})
+    axes = figure.axes[0]
+    (arrow,) = [text for text in axes.texts if hasattr(text, "arrow_patch")]
+    assert arrow.xyann[1] == arrow.xy[1] == 1  # between the ranks
+    assert arrow.xyann[0] < arrow.xy[0]
+    last = max(box.get_x() + box.get_width() for box in boxes(figure))
+    assert last < axes.get_xlim()[1] < last + 0.3
+    assert axes.get_position().bounds == (0, 0, 1, 1)

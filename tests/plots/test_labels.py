@@ -3,8 +3,12 @@
 import itertools
 
 import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.transforms import IdentityTransform
 
 from helpers import plots
+from helpers.plots.labels import along, darker, inside, label_box, label_ends, overlap
 
 
 def test_a_crowd_of_points():
@@ -42,6 +46,84 @@ def test_names_at_the_ends_stand_below_each_other_in_the_order_of_the_ends():
         assert above.y0 >= below.y1
     far = plots.curves({"low": [5.0, 1.0], "high": [1.0, 5.0]}, key="ends").axes[0]
     assert [text.xyann[1] for text in far.texts] == [0, 0]  # room enough: none is moved
+    assert [text.xy for text in far.texts] == [(1, 1.0), (1, 5.0)]
+
+
+def test_a_name_at_the_end_has_the_colour_of_its_curve_but_not_lighter_than_text():
+    (figure := Figure()).subplots()
+    axes = figure.axes[0]
+    axes.plot([0, 1], [0, 1], color="#ffffff", label="light")
+    axes.plot([0, 1], [2, 3], color="#200000", label="dark")
+    axes.plot([0, 1], [4, 5], label="_nameless")
+    axes.plot([], [], label="empty")
+    label_ends(axes)
+    assert [text.get_text() for text in axes.texts] == ["light", "dark"]
+    assert axes.texts[0].get_color() == pytest.approx((0.42, 0.42, 0.42))
+    assert axes.texts[1].get_color() == pytest.approx((0x20 / 255, 0, 0))
+    green = darker("#00ff00")
+    assert green == pytest.approx((0, 0.42 / 0.587, 0))
+
+
+def crowd(points, line=()):
+    """The labels' places in points from their dots, on axes from 0 to 10."""
+    axes = plots.curves({"": line or ([], [])}, xlim=(0, 10), ylim=(0, 10), points=points).axes[0]
+    return {text.get_text(): (text.xyann, text.get_ha()) for text in axes.texts}, axes
+
+
+def test_a_label_stands_at_the_right_if_there_is_room():
+    found, axes = crowd({"a": (5, 5), "edge": (9.9, 5), "corner": (9.95, 9.95), "foot": (5, 0.05)})
+    assert found["a"] == ((6, 0), "left")
+    assert found["edge"] == ((-6, 0), "right")
+    assert found["corner"] == ((-6, -8), "right")
+    assert found["foot"] == ((6, 8), "left")
+    assert {text.get_va() for text in axes.texts} == {"center"}
+    dots = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 1]
+    assert len(dots) == 4
+    assert {line.get_linestyle() for line in dots} == {"None"}
+    assert {line.get_label() for line in dots} == {"_"}
+
+
+def test_a_label_leaves_a_curve_free():
+    assert crowd({"point": (5, 5)}, ([0, 10], [5, 5]))[0]["point"] == ((6, 8), "left")
+    assert crowd({"point": (5, 5)}, ([5, 5], [0, 10]))[0]["point"] == ((6, 0), "left")
+
+
+def test_a_label_that_stands_far_from_its_point_has_a_line_to_it():
+    found, axes = crowd({f"model {n}": (5, 5) for n in range(9)})
+    assert len(set(found.values())) == 9
+    far = [abs(text.xyann[0]) > 8 or abs(text.xyann[1]) > 12 for text in axes.texts]
+    assert [text.arrow_patch is not None for text in axes.texts] == far
+    assert 0 < sum(far) < 9
+
+
+def test_the_box_of_a_label():
+    wide, high = 0.6 * 9 * 4, 1.25 * 9  # four letters of nine points
+    for dx, left in ((6, 16), (-6, 4 - wide), (0, 10 - wide / 2)):
+        box = label_box("abcd", 10, 20, dx, 3, 1.0)
+        assert box == pytest.approx((left, 23 - high / 2, left + wide, 23 + high / 2))
+    double = label_box("abcd", 10, 20, 6, 3, 2.0)
+    assert double == pytest.approx((22, 26 - high, 22 + 2 * wide, 26 + high))
+
+
+def test_places_along_a_line():
+    axes = Figure().subplots()
+    pixels = {"transform": IdentityTransform()}
+    (line,) = axes.plot([0, float("nan"), 30], [0, 1, 40], **pixels)
+    found = along(axes, line)
+    assert len(found) == 10  # of 50 pixels
+    assert [tuple(map(float, spot)) for spot in found[:2]] == [(0, 0), pytest.approx((3, 4))]
+    assert along(axes, axes.plot([1, 2], [3, 4], "o", **pixels)[0]) == []
+    assert along(axes, axes.plot([1], [3], **pixels)[0]) == []
+    gap = float("nan")
+    assert along(axes, axes.plot([gap, gap], [3, 4], **pixels)[0]) == []
+
+
+def test_the_area_that_boxes_share():
+    assert overlap((0, 0, 4, 2), (3, 1, 9, 9)) == 1
+    assert overlap((0, 0, 4, 6), (1, 2, 3, 5)) == 6
+    assert overlap((0, 0, 1, 1), (5, 5, 6, 6)) == overlap((0, 0, 1, 9), (1, 0, 2, 9)) == 0
+    corners = [inside(spot, (0, 1, 2, 4)) for spot in ((0, 1), (2, 4), (1, 4.1), (-0.1, 2))]
+    assert corners == [True, True, False, False]
 
 
 def test_points_are_drawn_where_they_are():

@@ -2,7 +2,8 @@
 
 import base64
 
-from helpers.plots.live import bars_html, bars_text, curve_figure, curve_output
+from helpers.plots.live import bars_html, bars_text, curve_figure, curve_output, printable
+from helpers.plots.style import RANK_COLORS
 
 
 def test_bars():
@@ -12,12 +13,18 @@ def test_bars():
     assert page.count("<tr>") == 3
     assert "width:50%" in page
     assert "10/10" in page
+    assert [f"width:{share}%" in page for share in (100, 50, 0)] == [True, True, False]
+    assert [f"background:{color};" in page for color in RANK_COLORS[:4]] == [True] * 3 + [False]
+    assert "<td style='text-align:left'>7</td>" in page  # of a loop without an end
+    assert page.count("width:100%") == 2
     ranks = [page.index(f"rank {rank}") for rank in (2, 0, 1)]
     assert ranks == sorted(ranks)  # by label, then by rank
 
 
 def test_an_empty_loop_has_a_full_bar_of_nothing():
     assert "0/0" in bars_html({("", 0): (0, 0)})
+    assert "width:0%" in bars_html({("", 0): (0, 0)})
+    assert bars_text({("", 0): (0, 0)}) == "rank 0: 0/0"
 
 
 def test_a_label_is_text_whatever_is_in_it():
@@ -28,6 +35,9 @@ def test_a_label_is_text_whatever_is_in_it():
     assert bars_text(bars) == "<img src=x>\\x1b]0;title\\x07\\n[rank 9] ok é rank 0: 1/2"
     assert "\x1b" not in bars_html(bars)
     assert len(bars_text({("x" * 10_000, 0): (1, 2)})) < 100
+    assert printable("x" * 80) == "x" * 80
+    assert printable("x" * 81) == "x" * 79 + "…"
+    assert printable(7) == "7"
 
 
 def test_a_curve_for_each_rank():
@@ -35,12 +45,30 @@ def test_a_curve_for_each_rank():
     axes = figure.axes[0]
     assert [line.get_label() for line in axes.lines] == ["rank 0", "rank 1"]
     assert list(axes.lines[0].get_ydata()) == [4.0, 1.0]
-    assert axes.get_ylabel() == "loss"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "loss")
+    assert [line.get_color() for line in axes.lines] == list(RANK_COLORS[:2])
+    assert curve_figure("loss", {0: ([0], [1])}, xlabel="s").axes[0].get_xlabel() == "s"
+
+
+def test_up_to_four_names_are_inside():
+    for count, outside in ((4, False), (5, True)):
+        curves = {rank: ([0, 1], [rank, rank]) for rank in range(count)}
+        axes = curve_figure("loss", curves).axes[0]
+        axes.figure.draw_without_rendering()
+        left = axes.get_legend().get_window_extent().x0
+        assert (left >= axes.get_window_extent().x1) == outside
 
 
 def test_png_is_small():
     steps = list(range(500))
-    data, _ = curve_output("loss", dict.fromkeys(range(4), (steps, steps)))
+    data, metadata = curve_output("loss", dict.fromkeys(range(4), (steps, steps)))
+    assert metadata["image/png"]["alt"] == data["text/plain"]
+    assert "A line chart over step (" in data["text/plain"]
+    assert (metadata["image/png"]["width"], metadata["image/png"]["height"]) == (416, 208)
     data = base64.b64decode(data["image/png"])
     assert data.startswith(b"\x89PNG")
     assert len(data) < 60_000
+
+
+def test_a_loop_of_one_step():
+    assert "width:100%" in bars_html({("", 0): (1, 1)})

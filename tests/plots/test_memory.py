@@ -30,6 +30,30 @@ def test_a_guide_is_in_the_unit_of_the_axis():
     assert axes.get_xlabel() == "kB"
     assert axes.patches[0].get_width() == 0.5
     assert 2.0 in axes.lines[0].get_xdata()
+    assert axes.get_ylim()[1] < -0.9  # room for the guide's label
+    assert plots.memory_bars({"a": {"parameters": 500}}).axes[0].get_ylim() == (0.5, -0.5)
+
+
+def test_totals_stand_at_the_ends_of_their_bars():
+    axes = plots.memory_bars(ROWS | {7: {"parameters": 0}}, title="t").axes[0]
+    assert [text.xy for text in axes.texts] == [(120, 0), (4, 1), (0, 2)]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["stage 0", "stage 3", "7"]
+    middles = [bar.get_y() + bar.get_height() / 2 for bar in axes.patches]
+    assert middles == pytest.approx([0, 0, 0, 1, 1, 1, 2])
+    assert axes.get_title() == "t"
+    assert axes.get_ylim() == (2.5, -0.5)
+    axes.figure.draw_without_rendering()
+    assert axes.texts[0].get_window_extent().x1 <= axes.get_window_extent().x1
+
+
+def test_the_unit_suits_the_longest_bar_and_the_size_the_rows():
+    rows = {"a": {"parameters": 1e6}, "b": {"parameters": 6e8, "scratch": 4e8}}
+    picture = plots.memory_bars(rows)
+    assert picture.axes[0].get_xlabel() == "GB"  # of the sum, not of a part
+    many = plots.memory_bars({str(n): {"parameters": 1} for n in range(6)})
+    assert many.axes[0].get_xlabel() == "bytes"
+    assert many.get_size_inches()[1] > picture.get_size_inches()[1] + 1
+    assert tuple(plots.memory_bars(rows, width=5, height=2).get_size_inches()) == (5, 2)
 
 
 def test_the_words():
@@ -43,6 +67,7 @@ def test_two_pictures_on_one():
     picture = plots.panels(2)
     assert plots.memory_bars(ROWS, on=picture.axes[1]) is picture
     assert not picture.axes[0].patches
+    assert len(picture.axes[1].patches) == 6
 
 
 def test_kinds_keep_their_order_and_new_ones_get_a_colour():
@@ -60,13 +85,26 @@ def test_new_kinds_share_colours_only_if_there_are_more_than_colours():
 
 @pytest.mark.parametrize(
     ("nbytes", "text"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1 kB"), (31.4e9, "31.4 GB"), (2e12, "2 TB")],
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1 kB"),
+        (31.4e9, "31.4 GB"),
+        (2e12, "2 TB"),
+        (1234, "1.23 kB"),
+        (999_999, "1e+03 kB"),
+        (5e6, "5 MB"),
+        (1e15, "1e+03 TB"),
+    ],
 )
 def test_bytes_as_text(nbytes, text):
     assert bytes_text(nbytes) == text
 
 
-@pytest.mark.parametrize("rows", [{}, {"a": {}}, {"a": {"parameters": -1}}])
+@pytest.mark.parametrize(
+    "rows",
+    [{}, {"a": {}}, {"a": {"parameters": -1}}, {"a": {"parameters": 1}, "b": {"x": 1, "y": -1}}],
+)
 def test_what_cannot_be_drawn(rows):
     with pytest.raises(ValueError, match="bytes"):
         plots.memory_bars(rows)

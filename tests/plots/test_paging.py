@@ -5,8 +5,8 @@ import warnings
 import pytest
 from matplotlib.colors import to_hex
 
-from helpers.plots.paging import BOX, GAP, blocks
-from helpers.plots.style import SERIES_COLORS
+from helpers.plots.paging import BOX, GAP, blocks, owners_of
+from helpers.plots.style import FAINT, GREY, INK, SERIES_COLORS
 
 SEQUENCES = {"a": ([0, 1, 3], 10), "b": ([0, 1], 7), "c": ([5], 0)}
 
@@ -47,6 +47,40 @@ def test_a_free_block_of_a_known_prefix_has_a_dotted_frame():
     figure = blocks(SEQUENCES, 7, 4, known=[0, 2])
     frames = [patch.get_linestyle() for patch in figure.axes[0].patches if not patch.get_fill()]
     assert frames == ["-", "-", ":", "-", "-", "-", "-"]
+    edges = [
+        to_hex(patch.get_edgecolor()) for patch in figure.axes[0].patches if not patch.get_fill()
+    ]
+    assert edges == [INK, INK, GREY, INK, FAINT, INK, FAINT]
+    again = blocks(SEQUENCES, 7, 4, known=iter([2]))  # read once
+    assert [patch.get_linestyle() for patch in again.axes[0].patches].count(":") == 1
+
+
+def test_all_boxes_and_the_key_are_on_the_picture():
+    many = {f"request {i}": ([i], 1) for i in range(6)}
+    for figure in (blocks(many, 7, 4, columns=2, title="t"), blocks({}, 5, 4, columns=9)):
+        axes = figure.axes[0]
+        (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+        for patch in axes.patches:
+            x, y = patch.get_xy()
+            assert left < x < x + patch.get_width() < right
+            assert top < y < y + patch.get_height() < bottom
+        assert (right - left, bottom - top) == pytest.approx(tuple(figure.get_size_inches()))
+        numbers = {text.get_text(): text.get_position() for text in axes.texts}
+        frames = [patch for patch in axes.patches if not patch.get_fill()]
+        for number, frame in enumerate(frames):
+            x, y = frame.get_xy()
+            assert numbers[str(number)] == pytest.approx((x + BOX / 2, y + BOX / 2))
+    assert figure.get_size_inches()[0] < 5 * (BOX + GAP) + 0.5  # no column of room, and no key
+    assert axes.get_legend() is None
+
+
+def test_colours_start_again_after_the_last():
+    ways = len(SERIES_COLORS) + 1
+    figure = blocks({f"{i}": ([i], 4) for i in range(ways)}, ways, 4)
+    colors = [to_hex(p.get_facecolor()) for p in figure.axes[0].patches if p.get_fill()][::2]
+    assert colors == [*SERIES_COLORS, SERIES_COLORS[0]]
+    key = [to_hex(patch.get_facecolor()) for patch in figure.axes[0].get_legend().get_patches()]
+    assert key == colors
 
 
 def test_words_and_size():
@@ -56,6 +90,9 @@ def test_words_and_size():
         "b, 7 tokens: blocks 0, 1. c, 0 tokens: blocks 5. Shared: blocks 0, 1. "
         "6 reserved slots are empty."
     )
+    assert repr(blocks({"a": ([0], 1)}, 1, 4, alt="Mine.")) == "Mine."
+    exactly = blocks({f"{i}": ([i], 1) for i in range(14)}, 14, 4).axes[0].get_legend()
+    assert [text.get_text() for text in exactly.get_texts()][-2:] == ["12, 1 token", "13, 1 token"]
     assert "Paging" in [text.get_text() for text in figure.axes[0].texts]
     many = {f"request {i}": ([i], 1) for i in range(40)}
     figure = blocks(many, 64, 16)
@@ -76,9 +113,24 @@ def test_words_and_size():
         ({"a": ([7], 1)}, 7, "a has block 7, but there are blocks 0 to 6"),
         ({"a": ([-1], 1)}, 7, "a has block -1"),
         ({"a": ([2, 2], 5)}, 7, r"a has a block twice in its table \[2, 2\]"),
+        ({"a": ([2], 4), "b": ([3], 5)}, 7, "b has 5 tokens, but 1 blocks of 4"),
         ({"a": ([2], 5)}, 7, "a has 5 tokens, but 1 blocks of 4"),
     ],
 )
 def test_what_cannot_be_drawn(sequences, count, message):
     with pytest.raises(ValueError, match=message):
         blocks(sequences, count, 4)
+
+
+def test_a_block_needs_a_slot():
+    with pytest.raises(ValueError, match="2 blocks of 0 slots"):
+        blocks({}, 2, 0)
+
+
+def test_only_slots_with_a_token_are_filled():
+    found = owners_of({"a": ([4, 2, 0], 3), "b": ([4, 7], 8)}, 4)
+    assert found == {4: [("a", 3), ("b", 4)], 2: [("a", 0)], 0: [("a", 0)], 7: [("b", 4)]}
+
+
+def test_blocks_of_one_slot():
+    assert "1 blocks of 1 slots, 0 of them free." in repr(blocks({"a": ([0], 1)}, 1, 1))

@@ -79,6 +79,11 @@ def test_its_axes_can_still_be_used():
     axes.plot([1, 2])
     assert not axes.spines["top"].get_visible()
     assert picture.get_layout_engine() is not None
+    assert Picture(layout="none").get_layout_engine() is None
+    assert not Picture(layout="none").add_axes([0, 0, 1, 1]).spines["top"].get_visible()
+    assert tuple(Picture().get_size_inches()) == (6.2, 2.8)
+    assert repr(Picture(alt="Mine.")) == "Mine."
+    assert Picture(facecolor="#ff0000").get_facecolor() == (1, 0, 0, 1)
     axes.set_title("later")
     assert "later" in repr(picture)
     _, metadata = picture._repr_png_()

@@ -1,4 +1,7 @@
+from types import SimpleNamespace
+
 import numpy as np
+import pytest
 
 from helpers.plots.scaling import fit_quality, frontier
 from helpers.scaling.chinchilla import fit_chinchilla
@@ -23,7 +26,43 @@ def test_a_frontier_draws_itself_with_its_parabolas():
         np.testing.assert_allclose(fitted, dots.get_ydata(), atol=0.02)
     *stars, line = right.lines
     assert [star.get_ydata()[0] for star in stars] == found.params.tolist()
+    assert [star.get_xdata()[0] for star in stars] == found.compute.tolist()
+    assert [len(line.get_xdata()) for line in left.lines[0::3]] == [7, 7, 7]
+    for parabola, lowest, params, loss in zip(
+        left.lines[1::3], left.lines[2::3], found.params, found.loss, strict=True
+    ):
+        assert [list(values) for values in lowest.get_data()] == [[params], [loss]]
+        assert min(parabola.get_ydata()) == pytest.approx(loss, rel=1e-4)  # of its own parabola
+    colors = [[line.get_color() for line in left.lines[kind::3]] for kind in (0, 1)]
+    assert colors[0] == colors[1] == [star.get_color() for star in stars]
+    assert len(set(colors[0])) == 3
+    scales = [(axes.get_xscale(), axes.get_yscale()) for axes in (left, right)]
+    assert scales == [("log", "linear"), ("log", "log")]
+    labels = [(axes.get_xlabel(), axes.get_ylabel()) for axes in (left, right)]
+    assert labels == [("parameters", "loss, nats"), ("compute, FLOPs", "parameters")]
+    assert right.get_title() == f"N ~ C^{found.a:.3f}"
+    key = frontier(found).legends[0]
+    assert [text.get_text() for text in key.get_texts()] == ["1e+18", "1e+19", "1e+20"]
+    assert left.words == (
+        "Loss over parameters, one parabola for each of 3 budgets from 1e+18 to 1e+20 FLOPs."
+    )
+    assert f"for 3 budgets from 1e+18 to 1e+20 FLOPs, and the line N ~ C^{found.a:.2f};" in (
+        right.words
+    )
     np.testing.assert_allclose(line.get_ydata()[[0, -1]], found.optimal(found.compute[[0, -1]])[0])
+
+
+def test_a_frontier_without_parabolas_is_one_plot():
+    found = SimpleNamespace(
+        parabolas=(), compute=np.array([1e20, 1e18]), params=[2e9, 2e8], a=0.5,
+        optimal=lambda c: (0.2 * np.sqrt(c), None),
+    )  # fmt: skip
+    (axes,) = frontier(found).axes
+    *dots, line = axes.lines
+    assert [dot.get_data() for dot in dots] == [([1e20], [2e9]), ([1e18], [2e8])]
+    assert {dot.get_marker() for dot in dots} == {"."}
+    assert [line.get_xdata()[k] for k in (0, -1)] == pytest.approx([1e18, 1e20])
+    assert [line.get_ydata()[k] for k in (0, -1)] == pytest.approx([2e8, 2e9])
 
 
 def test_a_fit_draws_itself_with_and_without_bootstraps():
@@ -42,4 +81,15 @@ def test_colours_are_magnitudes_and_nine_in_ten_are_named():
     assert dots.get_array().tolist() == [6, 8]
     assert dots.get_offsets().tolist() == [[3.0, 3.1], [2.0, 2.0]]
     assert [list(values) for values in lines[0].get_data()] == [[2.0, 3.1]] * 2
-    assert "lie between 0.32 and 0.68" in picture.axes[1].words
+    left, right = picture.axes[:2]
+    assert right.words == (
+        "A histogram of the exponent a over 201 bootstraps; nine in ten lie between 0.32 and 0.68. "
+        "A line marks 0.5."
+    )
+    assert left.words.startswith("Fitted over observed loss of 2 runs, 2 to 3.1 nats, with the")
+    assert (left.get_xlabel(), left.get_ylabel()) == ("loss, nats", "fitted loss, nats")
+    assert (right.get_xlabel(), right.get_ylabel()) == ("a, of N ~ C^a", "bootstraps")
+    assert list(right.lines[0].get_xdata()) == [0.5, 0.5]
+    assert sum(bar.get_height() for bar in right.patches) == 201
+    assert picture.axes[2].get_ylabel() == "log10 of the parameters"
+    assert picture.get_size_inches()[0] > fit_quality([1], [1], [1]).get_size_inches()[0]

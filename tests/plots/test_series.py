@@ -32,6 +32,11 @@ def test_a_mapping_of_all_sorts():
     assert named_series(data, x=[10, 20])["list"] == ([10, 20], [5, 6])
     assert named_series(data, x=[10, 20])["pair"] == ([1, 2], [3, 4])
     assert named_series(data, x=[10, 20])["series"] == ([3, 4], [7, 8])
+    table = pd.DataFrame({"weak": [1.0, 0.5], "strong": [1.0, 0.2]}, index=[8, 64])
+    assert list(named_series({"ours": table, 3: [1]})) == ["ours weak", "ours strong", "3"]
+    by_rank = named_series({"ours": FRAME}, x="step", y="loss", by="rank")
+    assert list(by_rank) == ["ours rank 0", "ours rank 1"]
+    assert by_rank["ours rank 1"] == ([0, 1], [5.0, 2.0])
     frames = {"right": FRAME}
     assert named_series(frames, x="step", y="loss") == {"right": ([0, 1, 0, 1], [4, 3, 5, 2])}
 
@@ -39,6 +44,11 @@ def test_a_mapping_of_all_sorts():
 def test_one_sequence_has_no_name():
     assert named_series([3, 2]) == {"": ([0, 1], [3, 2])}
     assert named_series(([5, 6], [3, 2])) == {"": ([5, 6], [3, 2])}
+    assert named_series((5, 6)) == {"": ([0, 1], [5, 6])}  # a tuple of two numbers is no pair
+    assert named_series([[5, 6], [3, 2]]) == {"": ([0, 1], [[5, 6], [3, 2]])}  # nor is a list
+    assert named_series(((1, 2), (3, 4), (5, 6))) == {"": ([0, 1, 2], [(1, 2), (3, 4), (5, 6)])}
+    assert named_series(pd.Series([7, 8], index=[3, 4])) == {"": ([3, 4], [7, 8])}
+    assert named_series(iter([3, 2]), x=iter([8, 9])) == {"": ([8, 9], [3, 2])}
 
 
 @pytest.mark.parametrize(
@@ -46,6 +56,7 @@ def test_one_sequence_has_no_name():
     [
         ({}, None, "no series"),
         ({"a": [1, 2, 3]}, [1, 2], "series 'a' has 2 x values and 3 y values"),
+        ({"a": [1, 2], "b": [1]}, [1, 2], "series 'b' has 2 x values and 1 y values"),
         ({"a": [1, 2]}, [1, 2, 3], "series 'a' has 3 x values and 2 y values"),
         ({"f": abs}, None, "series 'f' is a function"),
     ],
@@ -53,3 +64,10 @@ def test_one_sequence_has_no_name():
 def test_what_cannot_be_drawn(data, x, message):
     with pytest.raises(ValueError, match=message):
         named_series(data, x=x)
+
+
+def test_one_column_over_the_index():
+    table = pd.DataFrame({"weak": [1.0, 0.5], "strong": [1.0, 0.2]}, index=[8, 64])
+    assert named_series(table, y="strong") == {"": ([8, 64], [1.0, 0.2])}
+    with pytest.raises(ValueError, match="no series"):
+        named_series(pd.DataFrame({"step": [1]}), x="step")

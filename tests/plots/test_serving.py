@@ -33,11 +33,36 @@ def test_spans_are_where_and_when_they_should_be():
     assert (axes.get_title(), axes.get_ylabel()) == ("a run", "3 requests")
     assert axes.get_xlim() == (0, 5)
     assert [text.get_text() for text in picture.legends[0].get_texts()] == list(KINDS)
+    assert axes.get_xlabel() == "seconds"
+    assert repr(picture) == (
+        "a run. 3 requests over 5 seconds, one row each: waiting, prefill, decode, preempted."
+    )
+    thick = {
+        matplotlib.colors.to_hex(c.get_facecolor()[0]): c.get_paths()[0].get_extents().height
+        for c in axes.collections
+    }
+    waiting = thick.pop(KINDS["waiting"])
+    assert all(0 < waiting < other < 1 for other in thick.values())
+
+
+def test_the_size():
+    def size(rows, *args, **options):
+        return tuple(serving({str(n): [("decode", 0, 1)] for n in range(rows)}, *args, **options)
+                     .get_size_inches())  # fmt: skip
+
+    assert size(1) == pytest.approx((8, 0.5 + 0.9))
+    assert size(10, title="t", width=5) == pytest.approx((5, 1.4 + 0.9 + 0.3))
+    assert size(10, BLOCKS) == pytest.approx((8, 1.4 + 1.3 + 0.9))
+    assert size(1000) == pytest.approx((8, 5 + 0.9))
 
 
 def test_the_key_has_only_what_is_drawn():
     picture = serving({"a": [("decode", 0, 1)]})
     assert [text.get_text() for text in picture.legends[0].get_texts()] == ["decode"]
+    (patch,) = picture.legends[0].get_patches()
+    assert matplotlib.colors.to_hex(patch.get_facecolor()) == KINDS["decode"]
+    assert not serving({"a": []}).legends
+    assert repr(serving({"a": []}, xlabel="steps")) == "1 requests over 0 steps, one row each."
 
 
 def test_blocks_below():
@@ -50,8 +75,32 @@ def test_blocks_below():
     assert list(reserved.get_data().values) == [0, 6]
     assert blocks.get_ylim()[1] > 8
     assert blocks.lines[0].get_ydata()[0] == 8
+    assert (rows.get_xlabel(), blocks.get_xlabel(), blocks.get_ylabel()) == (
+        "",
+        "seconds",
+        "blocks",
+    )
+    assert [(text.get_text(), text.xy) for text in blocks.texts] == [("all 8 blocks", (1, 8))]
+    assert [text.get_text() for text in blocks.get_legend().get_texts()] == ["reserved", "used"]
+    assert used.get_facecolor()[:3] == matplotlib.colors.to_rgb(KINDS["decode"])
+    assert "Blocks reserved: at most 6 of 8." in picture.alt
     assert "Blocks used: at most 4 of 8." in picture.alt
     assert "3 requests over 5 seconds" in picture.alt
+
+
+def test_blocks_without_a_capacity():
+    picture = serving(ROWS, {"used": BLOCKS["used"]})
+    blocks = picture.axes[1]
+    assert not blocks.lines
+    assert not blocks.texts
+    assert len(blocks.patches) == 1
+    assert 4 < blocks.get_ylim()[1] < 6
+    assert "Blocks used: at most 4." in picture.alt
+    assert blocks.get_xlim() == (0, 5)
+    assert serving(ROWS, BLOCKS, capacity=3).axes[1].get_ylim()[1] > 6
+    assert serving({}, {"used": []}).axes[1].get_ylim() == (0, 1)
+    assert serving({}).axes[0].get_xlim() == (0, 1)
+    assert serving({}, until=0).axes[0].get_xlim() == (0, 1)
 
 
 def test_stairs():

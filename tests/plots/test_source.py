@@ -1,6 +1,7 @@
 """`show` gives a function's source: plain in a terminal, highlighted in a notebook."""
 
 import IPython
+import pytest
 from IPython.display import Code
 
 from helpers.plots.source import show
@@ -12,7 +13,9 @@ def example():
 
 def test_plain(capsys):
     show(example)
-    assert 'return "shown"' in capsys.readouterr().out
+    assert capsys.readouterr().out == 'def example():\n    return "shown"\n\n'
+    with pytest.raises(TypeError):
+        show(len)
 
 
 def test_in_a_notebook(monkeypatch):
@@ -22,3 +25,5 @@ def test_in_a_notebook(monkeypatch):
     show(example)
     assert isinstance(shown[0], Code)
     assert 'return "shown"' in shown[0].data
+    assert shown[0].language == "python"
+    assert len(shown) == 1

@@ -8,6 +8,7 @@ from IPython.utils.capture import capture_output
 
 from helpers import plots
 from helpers.plots.picture import Picture
+from helpers.plots.stepper import INTERVAL
 
 
 def draw(step):
@@ -53,6 +54,21 @@ def test_widgets_and_a_picture_of_its_own(slider):
     assert picture["text/plain"] == "step 2"
     assert "application/vnd.jupyter.widget-view+json" not in picture
     assert (slider[0].value, slider[0].min, slider[0].max) == (2, 0, 5)
+    assert slider[0].description == "step"
+
+
+def test_the_animation_moves_the_slider(slider, monkeypatch):
+    import ipywidgets
+
+    linked, boxes = [], []
+    link, box = ipywidgets.jslink, ipywidgets.HBox
+    monkeypatch.setattr(ipywidgets, "jslink", lambda *ends: linked.append(ends) or link(*ends))
+    monkeypatch.setattr(ipywidgets, "HBox", lambda of: boxes.append(of) or box(of))
+    shown(plots.Stepper(draw, 5, start=2))
+    [((play, name), (moved, other))] = linked
+    assert (moved, name, other) == (slider[0], "value", "value")
+    assert boxes == [[play, moved]]
+    assert (play.value, play.min, play.max, play.interval) == (2, 0, 5, INTERVAL)
 
 
 def test_the_slider_updates_the_picture(slider):
@@ -74,5 +90,7 @@ def test_outside_a_notebook():
     stepper = plots.Stepper(draw, 3, start=3)
     assert repr(stepper) == "step 3"
     assert stepper._repr_png_()[0].startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="0 to 3"):
-        plots.Stepper(draw, 3, start=4)
+    assert repr(plots.Stepper(draw, 3)) == "step 0"
+    for start in (4, -1):
+        with pytest.raises(ValueError, match=f"start is {start}; the steps are 0 to 3"):
+            plots.Stepper(draw, 3, start=start)

@@ -67,9 +67,19 @@ def test_a_name_means_a_colour():
     assert style.meaning("backward") == style.WORK_COLORS["backward"]
     assert style.meaning("PyTorch, 25 MiB") == style.PROGRAM_COLORS["PyTorch"]
     assert style.meaning("formula 2(N−1)S") == style.SOURCE_COLORS["formula"]
+    assert style.meaning("all-reduce, 25 MiB") == style.WORK_COLORS["communication"]
+    assert style.meaning("Waiting") == style.meaning("wait") == style.WORK_COLORS["idle"]
+    assert style.meaning("one process") == style.PROGRAM_COLORS["one process"]
+    assert style.meaning("ours, measured") == style.PROGRAM_COLORS["ours"]
+    assert style.meaning("two sockets, Measured") == style.SOURCE_COLORS["measured"]
+    assert (style.rank_color(7), style.rank_color(8)) == (
+        style.RANK_COLORS[7], style.RANK_COLORS[0]
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["after the backward", "no all-reduce", "waits", "frank 3", "a"])
+@pytest.mark.parametrize(
+    "name", ["after the backward", "no all-reduce", "waits", "frank 3", "a", "wait-free"]
+)
 def test_a_word_in_passing_means_nothing(name):
     assert style.meaning(name) is None
 
@@ -82,6 +92,16 @@ def test_every_series_has_a_colour_of_its_own():
     assert colors["rank 0"] == style.RANK_COLORS[0]
     assert style.colors_of(["measured", "formula"])["measured"] == style.SOURCE_COLORS["measured"]
     assert len(style.colors_of([f"cut {n}" for n in range(20)])) == 20
+    two = style.colors_of(["a, published", "b, published", "ours", "c"])
+    assert list(two.values()) == [
+        *style.SERIES_COLORS[:2], style.PROGRAM_COLORS["ours"], style.SERIES_COLORS[2]
+    ]  # fmt: skip
+    # Two names of one rank keep its colour: they differ in mark and line.
+    assert set(style.colors_of(["rank 1, measured", "rank 1, formula"]).values()) == {
+        style.RANK_COLORS[1]
+    }
+    again = list(style.colors_of("abcdefghi").values())
+    assert again == [*style.SERIES_COLORS, *style.SERIES_COLORS[:2]]
 
 
 def test_the_source_gives_mark_and_line():
@@ -91,6 +111,9 @@ def test_the_source_gives_mark_and_line():
     assert style.look("published", 100)["marker"] == "D"
     assert style.look("published", 100)["linestyle"] == "none"
     assert style.look("simulated", 3) == {"marker": "s", "linestyle": ":"}
+    assert style.look("published", 3)["markerfacecolor"] == style.PAPER
+    assert [style.look("loss", points)["marker"] for points in (25, 26)] == ["o", ""]
+    assert style.look("loss", 3)["linestyle"] == "-"
     assert style.look("measuredness", 3) == style.look("", 3)
 
 
@@ -99,7 +122,9 @@ def test_shades_run_from_dark_to_light_and_stay_on_paper():
     assert light == sorted(light)
     assert light[-1] < 85
     assert light[-1] > 75  # the whole range is used
-    assert len(style.shades(1)) == 1
+    assert style.shades(1) == ["#440154"]  # viridis begins with it
+    assert style.shades(2)[0] == "#440154"
+    assert style.shades(0) == []
 
 
 def test_the_callers_settings_come_back():
@@ -109,5 +134,7 @@ def test_the_callers_settings_come_back():
         before = dict(matplotlib.rcParams)
         with contextlib.suppress(KeyError), style.course_style():
             assert matplotlib.rcParams["axes.spines.top"] is False
+            cycle = matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]
+            assert tuple(cycle) == style.SERIES_COLORS
             raise KeyError
         assert dict(matplotlib.rcParams) == before

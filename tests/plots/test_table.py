@@ -22,5 +22,13 @@ def test_text_is_escaped_and_markup_is_not():
 
 def test_no_rows_and_uneven_rows():
     assert table([]) == "<table></table>"
+    assert table(iter([iter(["a"])]), style="border:none") == (
+        "<table style='border:none'><tr><td>a</td></tr></table>"
+    )
+    assert table([], title="t") == "<table><tr><th colspan='0'>t</th></tr></table>"
+    assert "colspan='3'" in table([["a"]], head=["x", "y", "z"], title="t")
     assert table([["a"], ["b", "c"]], title="t").count("<td>") == 3
+    assert table([["a", "b"]], align=["right"]) == (
+        "<table><tr><td style='text-align:right'>a</td><td>b</td></tr></table>"
+    )
     assert "colspan='2'" in table([["a"], ["b", "c"]], title="t")

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.plots.timeline import KIND_COLORS, Box, stack, timeline
+from helpers.plots.style import RANK_COLORS, SERIES_COLORS
+from helpers.plots.timeline import KIND_COLORS, Box, readable_on, stack, timeline
 
 
 def rectangles(figure):
@@ -49,7 +50,17 @@ def test_labels_stand_in_their_boxes_and_only_where_they_fit():
     found = labels(timeline(boxes))
     assert set(found) == {"0", "1", "10", "11"}
     assert found["10"][0] == 1.5
-    assert round(found["10"][1]) == 1
+    assert found["10"][1] == pytest.approx(1, abs=0.03)
+    assert found["1"] == (1.5, pytest.approx(0, abs=0.03))
+    colors = {text.get_text(): text.get_color() for text in timeline(
+        [Box(lane="a", start=0, duration=1, label="x", kind="forward"),
+         Box(lane="a", start=1, duration=1, label="y", kind="idle")]).axes[0].texts}  # fmt: skip
+    assert colors == {"x": "white", "y": "black"}
+    # A label of many letters needs a longer box, on a picture of the same width.
+    for letters, fits in ((9, True), (40, False)):
+        boxes = [Box(lane="a", start=0, duration=1, label="x" * letters),
+                 Box(lane="a", start=7, duration=1)]  # fmt: skip
+        assert bool(labels(timeline(boxes))) == fits
 
 
 def test_kinds_have_colours_and_a_legend():
@@ -65,6 +76,43 @@ def test_kinds_have_colours_and_a_legend():
     assert len(set(colors)) == 4
     entries = [text.get_text() for text in figure.legends[0].get_texts()]
     assert entries == ["backward", "mine", "yours"]
+    assert colors[3] == KIND_COLORS[""]
+    keys = [matplotlib.colors.to_hex(p.get_facecolor()) for p in figure.legends[0].get_patches()]
+    assert keys == colors[:3]
+    assert not timeline([Box(lane="a", start=0, duration=1)]).legends
+
+
+def test_a_kind_means_its_colour_and_free_colours_start_again():
+    kinds = ["rank 2", "all-reduce", *"abcdefgh"]
+    boxes = [Box(lane="a", start=n, duration=1, kind=kind) for n, kind in enumerate(kinds)]
+    colors = [color for *_, color in sorted(rectangles(timeline(boxes)))]
+    assert colors == [
+        RANK_COLORS[2], KIND_COLORS["communication"], *SERIES_COLORS, SERIES_COLORS[0]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("color", "readable"),
+    [("#ff0000", "white"), ("#00ff00", "black"), ("#0000ff", "white"), ("#808080", "black")],
+)
+def test_labels_are_readable(color, readable):
+    assert readable_on(color) == readable
+
+
+def test_the_words_and_the_size():
+    figure = timeline(schedule(), lanes=["stage 0", "x", "stage 1"], xlabel="slots", width=5)
+    assert repr(figure) == (
+        "A timeline of forward over slots. From the top: stage 0, 2 boxes from 0 to 2; x, empty; "
+        "stage 1, 2 boxes from 1 to 3."
+    )
+    assert repr(timeline([Box(lane="a", start=1, duration=1)], title="t")) == (
+        "t. A timeline over time. From the top: a, 1 boxes from 1 to 2."
+    )
+    assert tuple(figure.get_size_inches()) == pytest.approx((5, 3 * 0.34 + 0.6 + 0.3))
+    plain = timeline([Box(lane="a", start=1, duration=1)], title="t")
+    assert tuple(plain.get_size_inches()) == pytest.approx((8, 0.34 + 0.6 + 0.3))
+    assert plain.axes[0].get_xlim() == (1, 2)
+    assert timeline([]).axes[0].get_xlim() == (0, 1)
 
 
 def test_what_overlaps_shares_the_lane():
@@ -93,6 +141,8 @@ def test_lines_divide_groups_of_lanes():
     lanes = [f"stage {number}" for number in range(4)]
     figure = timeline(schedule(), lanes=lanes, group=2)
     assert [line.get_ydata()[0] for line in figure.axes[0].lines] == [1.5]
+    five = timeline(schedule(), lanes=[*lanes, "a", "b"], group=2).axes[0].lines
+    assert [line.get_ydata()[0] for line in five] == [1.5, 3.5]
     assert not timeline(schedule(), lanes=lanes).axes[0].lines
 
 
@@ -115,6 +165,16 @@ def test_ends_that_differ_by_rounding_do_not_overlap():
     assert boxes[0].end > boxes[1].start
     assert stack(boxes) == ([0, 0], 1)
     assert stack([Box(lane="a", start=0, duration=1.001), boxes[1]])[1] == 2
+
+
+@pytest.mark.parametrize("unit", [1e-10, 1e12])
+def test_rounding_is_measured_by_the_times_themselves(unit):
+    """In seconds of a trace or in nanoseconds of a clock."""
+    first = Box(lane="a", start=0.1 * unit, duration=0.2 * unit)
+    touching = Box(lane="a", start=0.3 * unit * (1 - 1e-15), duration=unit)
+    assert touching.start < first.end
+    assert stack([first, touching]) == ([0, 0], 1)
+    assert stack([first, Box(lane="a", start=0.2 * unit, duration=unit)]) == ([0, 1], 2)
 
 
 def test_a_range_stands_above_what_begins_with_it():

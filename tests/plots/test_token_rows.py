@@ -23,6 +23,21 @@ def test_marks_titles_and_words():
         "apart: the longest gap is 0.2 seconds",
     ]
     assert [len(axes.texts) for axes in picture.axes] == [1, 0]
+    guide = picture.axes[0].texts[0]
+    assert (guide.get_text(), guide.xy[0]) == ("a long prompt", 0.25)
+    for axes in picture.axes:
+        assert [row.get_lineoffset() for row in axes.collections] == list(
+            range(len(axes.collections))
+        )
+        assert not axes.yaxis.get_gridlines()[0].get_visible()
+    assert [axes.get_xlabel() for axes in picture.axes] == ["", "seconds"]
+    # Rows have about the same height in every run.
+    assert picture.axes[0].get_gridspec().get_height_ratios() == [2, 3]
+    assert tuple(picture.get_size_inches()) == pytest.approx((6.2, 0.7 + 2 * 0.55 + 5 * 0.17))
+    one = token_rows({"a": {"b": [1]}}, xlabel="steps", width=5)
+    assert tuple(one.get_size_inches()) == pytest.approx((5, 0.7 + 0.55 + 2 * 0.17))
+    assert one.axes[0].get_title() == "a: the longest gap is 0 steps"
+    assert repr(one).endswith("a: 1 streams, 1 tokens, longest gap 0 steps.")
     assert repr(picture) == (
         "When each token of each stream came. together: 2 streams, 5 tokens, longest gap 1.3 "
         "seconds; apart: 3 streams, 5 tokens, longest gap 0.2 seconds; a long prompt at 0.25 "
@@ -43,7 +58,7 @@ def test_the_longest_gap_is_within_a_stream():
     assert longest({"a": [3]}) == 0
 
 
-@pytest.mark.parametrize("runs", [{}, {"together": {}}])
+@pytest.mark.parametrize("runs", [{}, {"together": {}}, RUNS | {"empty": {}}])
 def test_nothing_to_draw(runs):
     with pytest.raises(ValueError, match="no run to draw"):
         token_rows(runs)

@@ -3,7 +3,7 @@
 import torch
 
 from helpers.precision.exponents import Exponents, exponents
-from helpers.precision.formats import BF16, FP16
+from helpers.precision.formats import BF16, E4M3, E5M2, FP16
 
 
 def test_counts():
@@ -25,3 +25,16 @@ def test_shares_of_a_format_are_those_of_the_rounded_numbers():
     assert found.subnormal_in(FP16) == int(subnormal.sum())
     assert found.overflowing_in(FP16) == int((x.abs() >= 65536).sum()) > 0
     assert found.lost_in(BF16) == found.overflowing_in(BF16) == 0
+
+
+def test_the_ends_of_a_format_are_the_last_exponents_that_fit():
+    for form in (E4M3, E5M2, FP16):
+        least, normal, most = form.exponents
+        one = {e: exponents([torch.tensor([1.5 * 2.0**e])]) for e in range(least - 2, most + 2)}
+        lost, part, over = (
+            [e for e, count in one.items() if getattr(count, kind)(form)]
+            for kind in ("lost_in", "subnormal_in", "overflowing_in")
+        )
+        assert lost == [least - 2]
+        assert part == list(range(least - 1, normal))
+        assert over == [most + 1]

@@ -75,5 +75,31 @@ def test_the_layers_of_the_blocks():
     emulated = [name for name, m in model.named_modules() if isinstance(m, EmulatedLinear)]
     assert len(emulated) == 2 * 7  # of each block: query, key, value, out, gate, up, down
     assert not isinstance(model.head, EmulatedLinear)
+    tokens = torch.arange(16).reshape(2, 8)
+    loss, _ = model.criterion(model(tokens), tokens)
+    loss.backward()
+    for name, layer in model.named_modules():
+        if isinstance(layer, EmulatedLinear):  # each tensor has a history of its own
+            every = (layer.input, layer.weights, layer.gradient)
+            assert [scale.form for scale in every] == [E4M3, E4M3, E5M2], name
+            assert len({tuple(scale.amax) for scale in every}) == 3
+            assert layer.weights.amax[-1] == layer.weight.abs().max().item()
+            assert layer.weight.grad.abs().sum() > 0
     with pytest.raises(ValueError, match=r"no plain nn\.Linear"):
         emulate_fp8(model)  # again
+
+
+def test_the_result_keeps_the_format_of_its_input_and_a_history_has_16_values():
+    scale = DelayedScale(E5M2)
+    for k in range(20):
+        made = scale.round(torch.full((2,), float(k), dtype=torch.bfloat16))
+    assert made.dtype == torch.bfloat16
+    assert list(scale.amax) == list(range(4, 20))
+
+
+def test_a_layer_without_a_bias():
+    linear = nn.Linear(4, 2, bias=False)
+    x = torch.randn(3, 4)
+    x8 = rounded(x, E4M3, x.abs().max())
+    w8 = rounded(linear.weight.detach(), E4M3, linear.weight.abs().max())
+    torch.testing.assert_close(EmulatedLinear.of(linear)(x), x8 @ w8.T)

@@ -22,6 +22,8 @@ def test_forward():
     assert found.largest == 300
     assert found.place == found.caller
     assert found.place.text == "z = x * x  # here"
+    assert found.place.line == function.__code__.co_firstlineno + 3
+    assert found.place.file == __file__
     assert found.exponents.counts == {8: 8}
     assert "mul made inf in torch.float16" in str(found)
     assert "6.55e+04" in str(found)
@@ -39,6 +41,41 @@ def test_nan_and_its_kind():
     # an infinity is new beside a NaN that was given, and magnitudes have no sign
     found = find_overflow(lambda x: x * 300, torch.tensor([float("nan"), -300.0], dtype=HALF))
     assert (found.operation, found.kind, found.largest) == ("mul", "inf", 300)
+
+
+def test_what_is_given_is_not_new():
+    """An infinity as a number, in a list, or by keyword; and an input that is written over."""
+    inf, one = float("inf"), torch.ones(1)
+    assert find_overflow(lambda: one * inf) is None
+    assert find_overflow(lambda: torch.cat([one, one * inf])) is None
+    assert find_overflow(lambda: torch.full((1,), fill_value=inf)) is None
+    assert find_overflow(torch.add, one, other=one * inf) is None
+
+    def written(x):
+        x *= 1000
+        return x
+
+    found = find_overflow(written, torch.full((2,), 1000.0, dtype=HALF))
+    assert (found.operation, found.kind, found.largest) == ("mul", "inf", 1000)
+
+    def stored(x, y):
+        x[0] = y
+        return x
+
+    found = find_overflow(stored, torch.zeros(2, dtype=HALF), torch.tensor(1e6))
+    assert (found.operation, found.kind, found.largest) == ("setitem", "inf", 1e6)
+    assert found.dtype is HALF
+    assert find_overflow(stored, torch.zeros(2), torch.tensor(inf)) is None
+    found = find_overflow(lambda x: x.exp(), x=torch.full((2,), 100.0))
+    assert (found.operation, found.largest) == ("exp", 100)
+    assert find_overflow(lambda: torch.ones(3) + 1) is None
+
+
+def test_the_search_ends_with_the_function():
+    find_overflow(lambda: torch.zeros(1) / 0)
+    with pytest.raises(ZeroDivisionError):
+        find_overflow(lambda: 1 / 0)
+    assert torch.overrides._get_current_function_mode_stack() == []
 
 
 def test_the_backward_names_the_line_of_the_forward():

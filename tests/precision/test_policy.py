@@ -66,6 +66,12 @@ def test_the_lists():
         assert y.sum().dtype is torch.float32
         assert torch.cat([x, y]).dtype is torch.float32
         assert torch.cat([y, y]).dtype is torch.bfloat16
+        rows, half = torch.zeros(3, 3, dtype=torch.long), y.half()
+        for one, other in ((y, half), (half, y), (x, y), (y, x)):  # two low formats are mixed, too
+            assert one.scatter_add(0, rows, other).dtype is torch.float32
+        assert y.scatter_add(0, rows, y).dtype is torch.bfloat16
+        assert torch.matmul(input=x, other=x).dtype is torch.bfloat16  # by keyword
+        assert torch.stack([y, half]).dtype is torch.float32
         assert (y + y).dtype is torch.bfloat16
         assert (x.double() @ x.double()).dtype is torch.float64
     assert (x @ x).dtype is torch.float32

@@ -24,3 +24,15 @@ def test_operations():
 
 def test_whole_numbers_are_left_out():
     assert operations_of(lambda: torch.arange(3) + 1) == []
+
+
+def test_casts_and_views_are_left_out_and_the_first_number_counts():
+    x = torch.rand(2, 3)
+
+    def run():
+        x.t().contiguous().half().view(6).float().clone()
+        x.max(1)  # values and their places
+
+    assert operations_of(run) == [Operation("max", torch.float32, False)]
+    torch.ones(1) + 1  # not recorded: the recorder has ended
+    assert operations_of(lambda: None) == []

@@ -74,7 +74,10 @@ def test_a_static_scale_never_changes():
     ("options", "message"),
     [
         ({"scale": 0.0}, "positive"),
+        ({"scale": -1.0}, "positive"),
         ({"scale": float("inf")}, "positive"),
+        ({"scale": float("nan")}, "positive"),
+        ({"growth": float("inf")}, "growth"),
         ({"growth": 0.5}, "growth"),
         ({"backoff": 0.0}, "backoff"),
         ({"backoff": 2.0}, "backoff"),
@@ -84,3 +87,22 @@ def test_a_static_scale_never_changes():
 def test_what_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         LossScale(**options)
+
+
+def test_the_usual_settings_are_those_of_gradscaler():
+    ours, theirs = LossScale(), torch.amp.GradScaler("cpu")
+    assert ours.scale == theirs.get_scale() == 65_536
+    assert ours.growth == theirs.get_growth_factor()
+    assert ours.backoff == theirs.get_backoff_factor()
+    assert ours.interval == theirs.get_growth_interval()
+
+
+def test_a_state_replaces_both_numbers():
+    scale = LossScale(scale=4.0, interval=3)
+    scale.update(skipped=False)
+    assert scale.state() == {"scale": 4.0, "good_steps": 1}
+    other = LossScale(interval=3)
+    other.update(skipped=False)
+    other.update(skipped=False)
+    other.load(scale.state())
+    assert other == scale

@@ -78,5 +78,8 @@ while not (here / "go on").exists():
 def test_where_it_cannot_be_it_says_why(monkeypatch, capsys):
     monkeypatch.setattr(network, "possible", lambda: False)
     assert alone.main(["torchrun"]) == 126
-    assert "make no network" in capsys.readouterr().err
-    assert alone.main([]) == 2
+    said = capsys.readouterr().err
+    assert f"alone: torchrun was not started, because this system lets user {os.geteuid()}" in said
+    for arguments in ([], ["--help"]):
+        assert alone.main(arguments) == 2
+        assert capsys.readouterr().err == f"{alone.USAGE}\n"

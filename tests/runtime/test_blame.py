@@ -77,10 +77,46 @@ def test_a_method_of_something():
     assert complaint(Trainer().train).startswith("`train.__self__.lock` is a _thread.lock")
 
 
-def test_something_that_refers_to_itself():
-    loop = {"lock": LOCK}
-    loop["loop"] = loop
-    assert "_thread.lock" in complaint(len, loop=loop)
+def test_something_that_leads_back_to_itself():
+    """The lock is to blame, also where the way back comes first."""
+    loop = {"in": [0]}
+    loop["in"].append(loop)
+    loop["lock"] = LOCK
+    assert complaint(len, loop=loop).startswith("`loop['lock']` is a _thread.lock")
+
+    def repeat(worker):
+        return repeat, LOCK
+
+    assert complaint(repeat).startswith("`LOCK`, which `repeat` uses, is")
+
+
+def test_something_that_leads_back_and_cannot_travel_itself():
+    class Child:
+        def __reduce__(self):
+            raise TypeError("not this one")
+
+    child = Child()
+    child.parent = SimpleNamespace(child=child)
+    said = complaint(len, family=[3, child.parent])
+    assert said.startswith("`family[1].child` is a")
+    assert "(TypeError: not this one)" in said
+
+
+def test_something_in_a_set_and_something_behind_a_way_too_long():
+    class Guard:
+        def __init__(self):
+            self.lock = LOCK
+
+    assert complaint(len, guards={Guard()}).startswith("`guards[0].lock` is a _thread.lock")
+    deep = LOCK
+    for _ in range(9):
+        deep = [deep]
+    assert complaint(len, deep=deep).startswith(f"`deep{'[0]' * 6}` is a list")
+
+
+def test_a_value_of_which_no_part_is_to_blame():
+    with pytest.raises(CannotTravel, match=r"^`the value` is a _thread.lock and"):
+        pack_or_name(LOCK, {"x": 1}, "there")
 
 
 def test_searching_leaves_no_descriptor_open():
@@ -98,3 +134,5 @@ def test_the_innocent_pass():
 def test_article():
     assert article(int) == "an int"
     assert article(dict) == "a dict"
+    assert article(SimpleNamespace) == "a types.SimpleNamespace"
+    assert article(type("Item", (), {"__module__": "abc"})) == "an abc.Item"

@@ -1,5 +1,7 @@
 """Which device ranks get. Counts are made up: no GPU is needed."""
 
+import os
+
 import pytest
 import torch
 
@@ -78,3 +80,23 @@ def test_a_rank_s_gpu_is_its_own(two_gpus, monkeypatch):
         (1, "cpu", 1, ""),
         (2, "cpu", 2, ""),
     ]
+
+
+def test_one_gpu_is_told_in_the_singular(two_gpus, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert choose_device(2, None) == ("cpu", "gloo")
+    assert capsys.readouterr().out == "2 ranks, 1 GPU: running on the CPU, with gloo\n"
+
+
+def test_without_a_gpu_nothing_is_told(two_gpus, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert choose_device(2, None) == ("cpu", "gloo")
+    assert capsys.readouterr().out == ""
+
+
+def test_the_cores_are_those_that_this_process_may_use(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3, 5} if pid == 0 else set())
+    assert devices.cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert devices.cores() == 7

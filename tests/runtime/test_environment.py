@@ -108,3 +108,15 @@ def test_programs_find_an_installed_package_without_help():
     share_package(environ, Path("/usr/lib/python3/dist-packages"))
     share_package(environ, Path("/venv/lib/python3.12/site-packages"))
     assert environ == {}
+
+
+@pytest.mark.parametrize("error", [OSError, RuntimeError])
+def test_a_user_without_a_home_has_a_folder_until_the_end(monkeypatch, tmp_path, error):
+    def no_home():
+        raise error("no home")
+
+    monkeypatch.setattr("helpers.runtime.environment.cache_folder", no_home)
+    monkeypatch.setattr("helpers.runtime.environment.private_folder", lambda: tmp_path)
+    environ = {}
+    set_defaults(environ)
+    assert environ == {TELEMETRY: "1", COMPILER: str(tmp_path / "torchinductor")}

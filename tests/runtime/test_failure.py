@@ -4,7 +4,15 @@ import pickle
 
 import pytest
 
-from helpers.runtime.failure import Failure, ServerLost, WorkerError, blame, blame_hang, culprit
+from helpers.runtime.failure import (
+    CannotStart,
+    Failure,
+    ServerLost,
+    WorkerError,
+    blame,
+    blame_hang,
+    culprit,
+)
 
 CONSEQUENCES = [
     "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
@@ -13,6 +21,11 @@ CONSEQUENCES = [
     "writev [127.0.0.1]:2345: Broken pipe",
     "NCCL communicator was aborted on rank 1.",
     "Timed out waiting 1800000ms for recv operation to complete",
+    "Connection refused",
+    "socket error: 104",
+    "NCCL error: remote process exited or there was a network error",
+    "wait timeout after 300000ms: the store has no such key, timeout",
+    "store->wait(keys) failed",
 ]
 
 
@@ -58,8 +71,23 @@ def test_deaths(status, said):
 
 
 def test_the_headline_is_one_line():
-    failure = Failure(rank=1, when=0, kind="ValueError", message="first\nsecond\nthird")
+    failure = Failure(rank=1, when=0, kind="ValueError", message="\nfirst\nsecond\nthird")
     assert failure.headline() == "rank 1 raised ValueError: first"
+    failure.message = "x" * 5000
+    assert failure.headline() == f"rank 1 raised ValueError: {'x' * 1000}"
+    failure.message = ""
+    assert failure.headline() == "rank 1 raised ValueError"
+    left = Failure(rank=1, when=0, kind="SystemExit", message="3")
+    assert left.headline() == "rank 1 called sys.exit(3); return from it instead"
+    unable = Failure(rank=1, when=0, status=70, message="no memory")
+    assert unable.headline() == "rank 1 could not start: no memory"
+
+
+def test_only_complaints_about_another_end_are_consequences():
+    for message in ("division by zero", "no such store", "wait a moment", "the timeout is 3"):
+        assert not Failure(rank=1, when=0, kind="ValueError", message=message).consequence
+    assert not Failure(rank=1, when=0, status=-9, message="connection closed").consequence
+    assert Failure(rank=1, when=0, kind="BrokenPipe: broken pipe").consequence
 
 
 def test_what_the_others_were_doing():
@@ -168,3 +196,36 @@ def test_errors_travel_with_their_attributes():
         back = pickle.loads(pickle.dumps(error))
         assert str(back) == str(error)
         assert (back.kind, back.rank, back.others) == (error.kind, error.rank, error.others)
+
+
+def test_of_three_ranks_one_alone_computes_or_some_have_returned():
+    """Ranks that have returned are no candidates."""
+    waiting, busy = dump(inside="all_reduce"), dump(line=7)
+    alone = blame_hang(0.5, {0: "", 1: "done", 2: "done"}, {0: busy})
+    assert alone.rank is None
+    assert str(alone).split("\n")[0] == "no sign of life from any rank for 0.5 s: a hang"
+    odd = blame_hang(5, {2: "", 1: "", 0: "done"}, {1: busy, 2: waiting})
+    assert (odd.rank, odd.first) == (1, 1)
+    lines = [line for line in odd.traceback.splitlines() if line.startswith("rank")]
+    assert [line[:10] for line in lines] == ["rank 0 was", "rank 1 was", "rank 2 was"]
+    assert "line 7, in train" in odd.traceback
+    assert odd.note.splitlines()[0].startswith("Longer work")
+
+
+def test_an_error_is_told_in_this_order_and_in_a_notebook_alone():
+    error = WorkerError("first", kind="died", traceback="its lines\n", others={2: "b", 0: "a"})
+    assert str(error) == "first\nits lines\nMeanwhile\n  rank 0 was a\n  rank 2 was b"
+    error.add_note("and more")
+    assert error._render_traceback_() == [f"WorkerError: {error}", "and more"]
+    lost = str(ServerLost("out of memory")).splitlines()
+    assert lost[1:] == ["out of memory", "The next call starts another: run the cell again."]
+    assert str(CannotStart("so")) == "rank 0 could not start: so"
+
+
+def test_an_error_enters_its_own_ranks(monkeypatch):
+    entered = []
+    monkeypatch.setattr("helpers.runtime.local.session.debug", lambda *to: entered.append(to))
+    error = WorkerError("x", kind="hang")
+    error.debug()
+    error.debug(2)
+    assert entered == [(error, None), (error, 2)]

@@ -265,3 +265,31 @@ def test_an_error_of_200_kb_is_cut_short():
     assert "last words" in text
     assert "more characters" in text
     assert "in fail" in text
+
+
+def test_every_option_reaches_the_ranks_and_the_ranks_are_closed(monkeypatch):
+    told = []
+
+    class Told:
+        def __init__(self, *workers, **options):
+            told.append((workers, options))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            told.append("closed")
+
+        def run(self, fn, **options):
+            told.append((fn, options))
+            return "runs"
+
+    module = sys.modules["helpers.runtime.launch"]
+    monkeypatch.setattr(module, "Cluster", Told)
+    options = {"device": "cpu", "timeout": 3.0, "debug": True, "start": "spawn", "network": True}
+    assert launch(sum_ranks, 5, live="loss", x=2.0, **options) == "runs"
+    assert told == [((5,), options), (sum_ranks, {"live": "loss", "x": 2.0}), "closed"]
+    told.clear()
+    launch(sum_ranks)
+    defaults = {"device": None, "timeout": 120.0, "debug": False, "start": None, "network": False}
+    assert told == [((2,), defaults), (sum_ranks, {"live": None}), "closed"]

@@ -184,3 +184,41 @@ def test_a_relative_cache_home_does_not_count(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_folder() == tmp_path / ".cache" / "training-at-scale"
     assert cache_folder().stat().st_mode & 0o777 == 0o700
+
+
+def test_below_a_link_counts_only_if_it_leads_somewhere(tmp_path, file):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "good").symlink_to(file)
+    (folder / "bad").symlink_to(tmp_path / "none")
+    assert sorted(below(folder)) == [folder, folder / "good"]
+
+
+def test_the_cache_is_where_the_reader_wants_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    monkeypatch.setenv("HELPERS_CACHE", str(tmp_path / "of" / "mine"))
+    assert cache_folder() == tmp_path / "of" / "mine"
+    assert cache_folder().stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv("HELPERS_CACHE", "")
+    assert cache_folder() == tmp_path / "caches" / "training-at-scale"
+    cache_folder().chmod(0o770)
+    with pytest.raises(PermissionError, match=r"Or set HELPERS_CACHE to a folder of yours\.$"):
+        cache_folder()
+
+
+def test_a_cache_that_cannot_be_made_is_told_with_a_way_out(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HELPERS_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(NotADirectoryError) as caught:
+        cache_folder()
+    assert "Set HELPERS_CACHE to a folder of yours" in caught.value.__notes__[0]
+
+
+def test_every_path_is_looked_at_and_must_be_there(file, tmp_path):
+    other = tmp_path / "other"
+    with pytest.raises(FileNotFoundError):
+        check_own([file, other])
+    other.touch()
+    other.chmod(0o602)
+    with pytest.raises(PermissionError, match="other can be written"):
+        check_own([file, other])

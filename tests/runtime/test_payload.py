@@ -1,6 +1,8 @@
 """Values survive the journey; large data is not pickled."""
 
+import io
 import os
+import sys
 import threading
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 import torch
 
 from helpers.runtime.launch import launch
-from helpers.runtime.payload import INLINE, CannotTravel, pack, unpack
+from helpers.runtime.payload import INLINE, CannotTravel, pack, starts, unpack
 
 MEGABYTE = 1 << 20
 
@@ -182,3 +184,36 @@ def test_another_default_device(size):
     finally:
         torch.set_default_device(before)
     assert torch.equal(runs[1], tensor + 1)
+
+
+def test_the_streams_of_a_notebook_are_those_of_the_rank_and_other_files_stay_here(
+    tmp_path, monkeypatch
+):
+    for name in ("stdin", "stdout", "stderr"):
+        with (tmp_path / name).open("w") as stream, monkeypatch.context() as patch:
+            patch.setattr(sys, name, stream)
+            assert travel({"file": stream})["file"] is stream
+    for kind, content in ((io.BytesIO, b"abc"), (io.StringIO, "abc")):
+        assert travel(kind(content)).getvalue() == content
+    with (tmp_path / "file").open("w") as file, pytest.raises(CannotTravel, match="an open file"):
+        pack([file])
+
+
+def test_what_python_cannot_pack_is_refused_in_its_own_words():
+    with pytest.raises(CannotTravel, match=r"^TypeError: cannot pickle '_thread.lock' object"):
+        pack({"lock": threading.Lock()})
+
+
+@pytest.mark.parametrize("size", [INLINE - 1, INLINE, INLINE + 1])
+def test_only_what_is_larger_than_a_message_goes_into_a_file(size):
+    """Several parts: each begins where it is looked for."""
+    parts = [np.frombuffer(bytes([n]) * (size + n), np.uint8) for n in range(3)]
+    parcel = pack(parts)
+    assert len(parcel.sizes) == 1 + sum(size + n > INLINE for n in range(3))
+    assert starts([1, 64, 65, 200]) == [0, 64, 128, 256]
+    back = unpack(parcel)
+    parcel.close()
+    assert all(map(np.array_equal, parts, back))
+    small = pack(b"")
+    assert (small.fd, unpack(small)) == (None, b"")
+    small.close()  # there is nothing to close

@@ -52,3 +52,31 @@ def test_what_is_no_object_is_refused(tmp_path, content):
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"a\.json holds no results"):
         read_json(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"a": [0, {1, 2}]}, "x['a'][1] is of type set, and"),
+        ([0, {"b": 1j}], "x[1]['b'] is of type complex, and"),
+        (torch.nn.Identity(), "x is of type torch.nn.modules.linear.Identity, and"),
+        ({"a": {3: 0.5}}, "a key of x['a'] is 3, and in JSON keys are words"),
+        ((0, torch.ones(1, dtype=torch.complex64)), "x[1][0] is of type complex, and"),
+    ],
+)
+def test_a_part_without_a_form_is_named(value, said):
+    with pytest.raises(TypeError) as caught:
+        as_json(value, "x")
+    assert str(caught.value).startswith(said)
+
+
+def test_what_is_written_comes_back(tmp_path):
+    value = {"Größe": ["…", 1 << 10_000 - 1, -0.5, None, {}]}
+    for _ in range(2):  # the second replaces the first
+        write_json(tmp_path / "a.json", value)
+    assert read_json(tmp_path / "a.json") == value
+    write_json(tmp_path / "b.json", [])
+    with pytest.raises(ValueError, match="but a JSON list"):
+        read_json(tmp_path / "b.json")
+    with pytest.raises(FileNotFoundError):
+        read_json(tmp_path / "none.json")

@@ -1,6 +1,7 @@
 """The private folder."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -64,3 +65,11 @@ def test_gone_with_its_process_and_not_with_a_fork_of_it(tmp_path):
     assert done.returncode == 0, done.stderr
     assert str(tmp_path) in done.stdout
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_someone_has_removed_is_made_again():
+    first = private_folder()
+    shutil.rmtree(first)
+    second = private_folder()
+    assert second.is_dir()
+    assert second == private_folder() != first

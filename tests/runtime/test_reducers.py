@@ -9,7 +9,7 @@ import torch
 
 from helpers.runtime.launch import launch
 from helpers.runtime.payload import pack, unpack
-from helpers.runtime.reducers import importable
+from helpers.runtime.reducers import importable, reduce_compiled
 
 UserId = typing.NewType("UserId", int)
 
@@ -79,7 +79,7 @@ def test_a_compiled_function_is_compiled_again():
 
 def test_a_compiled_function_keeps_its_backend_and_fullgraph():
     def backend(graph, inputs):
-        return graph.forward
+        return lambda *given: [10 * each for each in graph.forward(*given)]
 
     def breaks(x):
         print("a break in the graph")
@@ -93,7 +93,7 @@ def test_a_compiled_function_keeps_its_backend_and_fullgraph():
             with pytest.raises(Exception, match=r"[Gg]raph"):
                 again(torch.ones(2))
         else:
-            assert torch.equal(again(torch.ones(2)), torch.full((2,), 2.0))
+            assert torch.equal(again(torch.ones(2)), torch.full((2,), 20.0))
 
 
 def test_what_can_be_imported_is_imported():
@@ -108,3 +108,13 @@ def test_what_can_be_imported_is_imported():
     namesake = functools.cache(double)  # a cell has redefined it; the module has the older one
     namesake.__module__, namesake.__qualname__ = "fnmatch", "fnmatch"
     assert not importable(namesake)
+
+
+def test_dynamic_shapes_are_on_off_or_open_as_before():
+    """Open: PyTorch compiles for one shape first, and for all after a second shape."""
+    for dynamic in (None, True, False):
+        compiled = torch.compile(double, backend="eager", dynamic=dynamic)
+        _, (function, options) = reduce_compiled(compiled)
+        assert function is double
+        assert options["dynamic"] is dynamic
+        assert options["fullgraph"] is False

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.runtime import plain
-from helpers.runtime.runs import Runs, load_runs, rank_file, save_rank
+from helpers.runtime.runs import Runs, load_runs, rank_file, save_rank, short
 
 numbers = st.integers() | st.floats() | st.booleans() | st.none()
 values = st.recursive(
@@ -198,8 +198,44 @@ def test_repr_shows_each_rank_on_one_line():
     assert lines[1].endswith("...")
     assert len(lines[1]) < 120
     assert lines[2:] == ["rank 1: 2", "1 logged rows: .frame()"]
+    assert repr(Runs(["a\n  b"], device="cuda", backend="nccl")) == (
+        "1 rank on cuda (nccl)\nrank 0: 'a\\n b'"
+    )
+    assert short("x" * 98) == repr("x" * 98)
+    assert short("x" * 99) == "'" + "x" * 96 + "..."
 
 
 def test_a_rank_that_is_not_there():
     with pytest.raises(IndexError, match="no rank 2: there are ranks 0 to 1"):
         Runs([1, 2])[2]
+    assert (Runs([1, 2])[-1], len(Runs([1, 2])), list(Runs([1, 2]))) == (2, 2, [1, 2])
+
+
+def test_each_rank_leaves_its_own_rows_and_they_come_back_in_time(tmp_path):
+    rows = [(0, 0.1), (1, 0.2), (0, 0.3), (1, 0.4)]
+    records = [{"rank": rank, "seconds": seconds} for rank, seconds in rows]
+    runs = Runs(["a", "b"], records, "cuda", "x", 2.5)
+    for rank in (1, 0):
+        save_rank(tmp_path, runs, rank, "once")
+    saved = json.loads(Path(rank_file(tmp_path, 1)).read_text())
+    assert saved["records"] == records[1::2]
+    assert (saved["rank"], saved["world_size"], saved["attempt"]) == (1, 2, "once")
+    assert parts(load_runs(tmp_path)) == parts(runs)
+
+
+@pytest.mark.parametrize("name", ["results", "records", "device", "backend", "seconds", "runs"])
+def test_a_file_in_which_something_is_missing_is_refused(tmp_path, name):
+    Runs([1]).save(tmp_path / "runs.json")
+    saved = json.loads((tmp_path / "runs.json").read_text())
+    (tmp_path / "runs.json").write_text(json.dumps({**saved, name: {}}))
+    with pytest.raises(ValueError, match=f"holds no results: its '{name}' is no "):
+        load_runs(tmp_path / "runs.json")
+
+
+def test_rows_of_one_rank_stay_in_the_order_of_their_arrival():
+    """Their clocks may say something else: a call of before may have logged later."""
+    steps = [(1, 0, 0.9), (0, 1, 0.5), (0, 0, 0.1), (1, 1, 0.2)]
+    records = [{"rank": r, "step": s, "seconds": t} for r, s, t in steps]
+    frame = Runs([None, None], records).frame()
+    assert frame[["rank", "step"]].values.tolist() == [[0, 1], [0, 0], [1, 0], [1, 1]]
+    assert list(Runs([None]).frame().columns) == ["rank", "seconds"]

@@ -56,6 +56,7 @@ def test_log_comes_back_as_a_frame(cluster):
     ("values", "kind", "said"),
     [
         ({"rank": 1}, "ValueError", "use another name"),
+        ({"loss": 1.0, "seconds": 1}, "ValueError", "adds ['rank', 'seconds'] itself"),
         ({"loss": torch.ones(3)}, "TypeError", "not a Tensor of shape (3,)"),
         ({"loss": [1]}, "TypeError", "not a list"),
     ],
@@ -118,6 +119,28 @@ def test_track(cluster, capsys):
     assert "train rank 1: 10/10" in last
 
 
+def line_and_worker():
+    here, there = map(Channel, socket.socketpair())
+    return here, there, Worker(0, 1, torch.device("cpu"), here)
+
+
+def test_a_bar_moves_from_time_to_time_and_to_its_end(monkeypatch):
+    """Also where the loop ends early, or fails."""
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    here, there, worker = line_and_worker()
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012
+        for number in worker.track(range(20)):
+            now[0] += 0.02
+            1 / (number - 10)
+    moves = [message for message, _ in there.messages()]
+    assert moves == [("track", "", done, 20) for done in (0, 1, 4, 7, 10, 10)]
+    worker.log(loss=0.5, done=True)
+    assert next(there.messages())[0] == ("log", now[0] - 100.0, {"loss": 0.5, "done": True})
+    here.close()
+    there.close()
+
+
 @pytest.mark.parametrize(
     ("make", "given", "total"),
     [
@@ -128,8 +151,7 @@ def test_track(cluster, capsys):
     ],
 )
 def test_a_bar_s_total(make, given, total):
-    here, there = map(Channel, socket.socketpair())
-    worker = Worker(0, 1, torch.device("cpu"), here)
+    here, there, worker = line_and_worker()
     assert "".join(worker.track(make(), given, label="train")) == "abc"
     moves = [message for message, _ in there.messages()]
     here.close()

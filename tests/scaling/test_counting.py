@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from helpers.models.config import GPTConfig
+from helpers.models.counts import flops_per_token
 from helpers.scaling.counting import Family, bent_exponent, counts, kaplan_optimal
 from helpers.scaling.law import BESIROGLU, HOFFMANN_UNROUNDED
 
@@ -14,6 +15,13 @@ def test_gpt2_small_is_counted_both_ways():
     assert found.six_total == 6 * found.total
     assert found.six_non_embedding == 6 * found.non_embedding
     assert found.exact > found.six_non_embedding  # the head and attention cost FLOPs too
+    config = GPTConfig.preset("124M")
+    assert found == counts(config, config.context)
+    shorter = counts(config, 128)  # only attention's FLOPs depend on the sequence
+    assert (shorter.total, shorter.six_total) == (found.total, found.six_total)
+    assert shorter.exact == flops_per_token(config, 128) < found.exact
+    assert shorter.chinchilla == flops_per_token(config, 128, "chinchilla") < found.chinchilla
+    assert shorter.chinchilla != shorter.exact
 
 
 def test_a_family_adds_its_embeddings():
@@ -50,3 +58,11 @@ def test_the_budget_buys_tokens_for_the_counted_parameters(compute):
 def test_sizes_in_the_wrong_order_are_refused():
     with pytest.raises(ValueError, match="below large"):
         bent_exponent(BESIROGLU, Family(), 1e9, 1e6)
+    for calculate, name in (
+        (lambda: bent_exponent(BESIROGLU, Family(), 0, 1e6), "small"),
+        (lambda: kaplan_optimal(BESIROGLU, Family(), -1.0), "compute"),
+        (lambda: Family().total([1e6, 0]), "non_embedding"),
+        (lambda: Family().non_embedding(0), "total"),
+    ):
+        with pytest.raises(ValueError, match=f"^{name} must be positive"):
+            calculate()

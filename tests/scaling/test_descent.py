@@ -92,3 +92,59 @@ def test_a_point_at_its_minimum_takes_no_further_step():
     descend(bowl, np.array([[1.0]]), newton=True, steps=50, progress=done.append)
     assert (bowl.calls, done) == (1, [1])
     assert STEEP < 1e-9
+    descend(bowl, np.array([[9.0], [1.0], [1.5]]), newton=True, steps=50, progress=done.append)
+    assert (done[1], done[-1]) == (1, 3)
+    assert done[1:] == sorted(done[1:])
+
+
+class Springs:
+    """f = sum_i w_i (x - at_i)^2 / 2: the minimum is the weighted mean."""
+
+    at = np.array([0.0, 1.0, 4.0])
+
+    def value(self, points, weights=None):
+        return (weights * (points - self.at) ** 2).sum(-1) / 2
+
+    def derivatives(self, points, weights=None):
+        gradient = (weights * (points - self.at)).sum(-1)
+        matrix = weights.sum(-1)[:, None, None]
+        return self.value(points, weights), gradient[:, None], matrix, matrix
+
+
+def test_each_point_keeps_its_own_weights():
+    """The second point is at its minimum, so it leaves the others first."""
+    weights = np.array([[1.0, 1, 1], [0, 1, 0], [2, 0, 6]])
+    points, f, _ = descend(
+        Springs(), np.array([[9.0], [1.0], [-2.0]]), newton=True, steps=60, weights=weights
+    )
+    assert points[:, 0] == pytest.approx([5 / 3, 1, 3], abs=1e-9)
+    assert f == pytest.approx([13 / 3, 0, 12])
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_when_the_steps_run_out_f_is_that_of_the_points(steps):
+    well, starts = DoubleWell(), np.array([[0.3], [-2.0]])
+    points, f, _ = descend(well, starts, newton=True, steps=steps)
+    assert f.tolist() == well.value(points).tolist()
+
+
+def test_only_newton_is_fast_near_a_minimum():
+    left = {
+        newton: descend(DoubleWell(), np.array([[1.1]]), newton=newton, steps=8)[2][0]
+        for newton in (True, False)
+    }
+    assert left[True] < 1e-9 < left[False]
+
+
+def test_a_point_that_no_step_improves_is_given_up():
+    class Misled(Bowl):
+        """The gradient points the wrong way."""
+
+        def derivatives(self, points, weights=None):
+            value, gradient, *matrices = super().derivatives(points)
+            return value, -gradient, *matrices
+
+    bowl, start = Misled([0.0], [[1.0]]), np.array([[1.0]])
+    points, f, _ = descend(bowl, start, newton=True, steps=1000)
+    assert (points.tolist(), f.tolist()) == ([[1.0]], [0.5])
+    assert bowl.calls < 50

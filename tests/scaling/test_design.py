@@ -1,21 +1,31 @@
 """Each run keeps to its budget, and the learning rates follow the tuned ones."""
 
 import math
+from dataclasses import fields, replace
 
 import pytest
 
-from helpers.models.gpt import build
-from helpers.scaling.design import BATCH, BUDGETS, LENGTH, RATES, REPEATS, rate_for, sweep_runs
+from helpers.scaling.design import (
+    BATCH,
+    BUDGETS,
+    LENGTH,
+    RATES,
+    REPEATS,
+    Run,
+    rate_for,
+    sweep_runs,
+    tuning_runs,
+)
 
 
 def test_every_budget_has_six_sizes_and_keeps_to_its_flops():
     runs = [run for run in sweep_runs(0.1, -0.5) if run.phase == "sweep"]
     for budget in BUDGETS:
         own = [run for run in runs if run.budget == budget]
-        sizes = {sum(p.numel() for p in build(run.config).parameters()) for run in own}
-        assert len(sizes) >= 6
-        for run in own:
-            count = sum(p.numel() for p in build(run.config).parameters())
+        models = [run.config.build(device="meta") for run in own]
+        counts = [sum(p.numel() for p in model.parameters()) for model in models]
+        assert len(set(counts)) == len(own) == 6
+        for run, count in zip(own, counts, strict=True):
             flops = 6 * count * run.steps * BATCH * LENGTH
             assert flops == pytest.approx(budget, rel=0.01)
     every = sweep_runs(0.1, -0.5)
@@ -25,6 +35,29 @@ def test_every_budget_has_six_sizes_and_keeps_to_its_flops():
     assert {run.seed for run in repeats} == set(range(1, REPEATS))
     assert len({(run.width, run.layers, run.steps, run.rate) for run in repeats}) == 1
     assert {run.budget for run in repeats} == {BUDGETS[2]}
+    for run in every:  # three digits of 0.1 / sqrt(width)
+        assert run.rate == pytest.approx(0.1 / math.sqrt(run.width), rel=5e-3)
+        assert run.rate == float(f"{run.rate:.2e}")
+
+
+def test_each_width_is_tuned_on_every_rate_with_equal_steps():
+    runs = tuning_runs()
+    assert {run.phase for run in runs} == {"tuning"}
+    assert len({(run.steps, run.seed, run.budget) for run in runs}) == 1
+    for width in {run.width for run in runs}:
+        assert [run.rate for run in runs if run.width == width] == list(RATES)
+
+
+def test_a_name_depends_on_every_setting_and_on_nothing_else():
+    run = Run(phase="sweep", width=16, layers=2, heads=4, steps=9, rate=0.5)
+    changed = [
+        replace(run, **{one.name: "tuning" if one.name == "phase" else 32}) for one in fields(run)
+    ]
+    assert len({one.name for one in (run, *changed)}) == 1 + len(fields(run))
+    assert replace(run).name == run.name
+    config = run.config
+    assert (config.vocab, config.context, config.width) == (256, LENGTH, 16)
+    assert (config.layers, config.heads) == (2, 4)
 
 
 def test_the_rate_follows_the_vertices_of_the_tuned_widths():
@@ -41,6 +74,9 @@ def test_the_rate_follows_the_vertices_of_the_tuned_widths():
     other = {"phase": "sweep", "width": 16, "rate": RATES[1] * 1.1, "loss": -1.0}
     mixed = [other, *rows[1::2], *rows[::2]]
     assert rate_for(mixed) == pytest.approx((scale, power), rel=1e-9)
+    # only the lowest and its neighbours count
+    bent = [row | {"loss": 3 * row["loss"]} if row["rate"] == RATES[0] else row for row in rows]
+    assert rate_for(bent) == pytest.approx((scale, power), rel=1e-9)
     # the lowest loss is at the grid's edge: no parabola, and no rate beyond the grid
     rows = [
         {"phase": "tuning", "width": w, "rate": rate, "loss": math.log(rate / 5e-4) ** 3}

@@ -15,7 +15,11 @@ def test_runs_that_follow_a_law_are_predicted(sweep):
     found = extrapolate(params, tokens, loss, share=0.5)
     assert len(found.errors) == 30
     assert found.mean_error < 1e-6
-    assert (found.compute > found.limit).all()
+    compute = np.sort(6 * params * tokens)
+    assert found.limit == pytest.approx(compute[29], rel=1e-12)
+    assert found.compute == pytest.approx(compute[30:], rel=1e-12)
+    quarter = extrapolate(params, tokens, loss, share=0.25, starts=grid()[::60])
+    assert (len(quarter.errors), len(quarter.fit.runs[0])) == (45, 15)
 
 
 def test_noise_is_not_made_larger(sweep):

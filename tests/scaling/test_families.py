@@ -137,6 +137,32 @@ def test_the_loss_falls_with_size_in_every_family():
         assert means == sorted(means, reverse=True)
 
 
+def test_the_command_lists_what_is_left_or_fills_the_table(tmp_path, monkeypatch, capsys):
+    rows = read(families.TABLE)
+    few = tmp_path / "few.csv"
+    for row in rows[1:-1]:  # a tuning run is missing
+        append(row, few)
+    some = tmp_path / "some.csv"
+    for row in rows[:-2]:  # two of the last runs are missing
+        append(row, some)
+    for options, said in (
+        ([], [f"{len(rows)} rows in the table; 0 tuning runs left", "0 of 36 runs left"]),
+        (["--table", str(few)], [f"{len(rows) - 2} rows in the table; 1 tuning runs left"]),
+        (["--table", str(some)], [f"{len(rows) - 2} rows in the table; 0 tuning runs left",
+                                  "2 of 36 runs left"]),
+    ):  # fmt: skip
+        monkeypatch.setattr("sys.argv", ["families", "--dry", *options])
+        families.main()
+        assert capsys.readouterr().out.splitlines() == said
+    asked = []
+    monkeypatch.setattr(
+        families, "compare_families", lambda *a, **options: asked.append((a, options))
+    )
+    monkeypatch.setattr("sys.argv", ["families", "--table", "x.csv", "--workers", "3"])
+    families.main()
+    assert [(str(path), options) for (path,), options in asked] == [("x.csv", {"workers": 3})]
+
+
 def test_carry_out_takes_a_run_of_a_family():
     class Place:
         device = "cpu"

@@ -42,6 +42,23 @@ def test_the_order_of_the_runs_does_not_matter():
     assert isoflop(*(v[order] for v in runs())).a == pytest.approx(isoflop(*runs()).a, rel=1e-9)
 
 
+def test_compute_that_varies_by_less_than_a_percent_is_one_budget():
+    params, compute, loss = runs()
+    shaken = compute * np.tile(np.linspace(0.996, 1.004, 9), 7)
+    fit = isoflop(params, shaken, loss)
+    assert fit.compute == pytest.approx(BUDGETS, rel=1e-4)
+    assert fit.params == pytest.approx(isoflop(params, compute, loss).params)
+    assert [column.tolist() for column in fit.runs] == [c.tolist() for c in (params, shaken, loss)]
+    near = np.repeat([1e20, 1.02e20], 3)  # two budgets
+    sizes = np.tile([1e8, 2e8, 4e8], 2)
+    fit = isoflop(sizes, near, np.tile([3.0, 2.0, 3.0], 2))
+    assert fit.compute == pytest.approx([1e20, 1.02e20])
+    assert fit.params == pytest.approx([2e8, 2e8])
+    assert fit.loss == pytest.approx([2, 2])
+    with pytest.raises(ValueError, match="at least two budgets"):
+        isoflop(sizes[:3], near[:3], [3.0, 2.0, 3.0])
+
+
 def test_a_parabolas_coefficients_are_of_log_params():
     params, compute, loss = runs()
     fit = isoflop(params, compute, loss)
@@ -79,8 +96,25 @@ def test_the_envelope_finds_the_exponent():
     losses = [BESIROGLU.loss(n, c / 6 / n) for n, c in zip(sizes, spent, strict=True)]
     with pytest.raises(ValueError, match="curve 1: compute must rise"):
         envelope(sizes[:2], [spent[0], spent[0][::-1]], losses[:2])
-    with pytest.raises(ValueError, match="two curves"):
-        envelope(sizes[:1], spent[:1], losses[:1])
+    for lengths in ((1, 1, 1), (2, 3, 2), (2, 2, 3)):
+        with pytest.raises(ValueError, match="two curves"):
+            envelope(*(v[:n] for v, n in zip((sizes, spent, losses), lengths, strict=True)))
+    with pytest.raises(ValueError, match="train more sizes"):  # one size is between the two ends
+        envelope(sizes[::12], spent[::12], losses[::12])
+    with pytest.raises(ValueError, match="row 1: loss is -1"):
+        envelope(sizes[:2], [[1e18, 1e19]] * 2, [[3.0, -1], [3, 2]])
+
+
+def test_on_the_envelope_the_loss_is_interpolated_over_log_compute():
+    """Two curves fall, the larger model's faster; the smallest and the largest are never best."""
+    spent = [[1e18, 1e20], [1e18, 1e20], [1e18, 1e20], [1e18, 1e20]]
+    losses = [[3.0, 3.0], [2.9, 2.2], [3.2, 2.0], [9.0, 9.0]]
+    fit = envelope([1e7, 1e8, 1e9, 1e10], spent, losses, budgets=9)
+    assert fit.compute == pytest.approx(np.geomspace(1e18, 1e20, 9))
+    x = np.linspace(0, 1, 9)
+    both = np.array([2.9 - 0.7 * x, 3.2 - 1.2 * x])
+    assert fit.loss == pytest.approx(both.min(0))
+    assert fit.params == pytest.approx(np.where(both[0] < both[1], 1e8, 1e9))
 
 
 # Hoffmann et al. 2022, arXiv:2203.15556, tables 3 and A3: for each size the FLOPs and tokens by

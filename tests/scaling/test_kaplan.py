@@ -23,6 +23,22 @@ def test_the_joint_law_ends_in_power_laws():
 def test_eight_times_the_model_needs_five_times_the_data():
     """Section 4.3."""
     assert kaplan.enough_tokens(8e9) / kaplan.enough_tokens(1e9) == pytest.approx(5, rel=0.08)
+    # the same section: WebText2 with its 22B tokens is enough for models up to 1e9 parameters
+    assert kaplan.enough_tokens(1e9) == pytest.approx(22e9, rel=0.05)
+
+
+def test_the_loss_of_steps_ends_in_power_laws():
+    """Table 3, equation 1.6: an endless training, and an endless model."""
+    assert kaplan.loss_of_steps(1e9, 1e40) == pytest.approx((6.5e13 / 1e9) ** 0.077, rel=1e-9)
+    assert kaplan.loss_of_steps(1e250, 1e4) == pytest.approx((2.1e3 / 1e4) ** 0.76, rel=1e-9)
+    assert kaplan.loss_of_steps(6.5e13, 2.1e3) == 2
+
+
+def test_a_law_of_compute_counts_in_pf_days():
+    """GPT-3 took 3.14e23 FLOPs, or 3640 PF-days (Brown et al. 2020, table D.1)."""
+    assert pytest.approx(3640, rel=2e-3) == 3.14e23 / kaplan.PF_DAY
+    assert (kaplan.L_C_NAIVE.scale, kaplan.L_C_NAIVE.exponent) == (1.6e7, 0.057)
+    assert kaplan.L_C_NAIVE(1.6e7) == kaplan.L_C_MIN(3.1e8) == 1
 
 
 def test_allocation_of_table_6():
@@ -83,6 +99,23 @@ def test_the_critical_batch_is_found_from_steps_at_several_batches():
 
 
 def test_wrong_input_is_refused():
+    for calculate, name in (
+        (lambda: kaplan.PowerLaw(scale=0, exponent=1), "scale"),
+        (lambda: kaplan.PowerLaw(scale=1, exponent=-1), "exponent"),
+        (lambda: kaplan.JointLaw(N_c=1, D_c=0, alpha_N=1, alpha_D=1), "D_c"),
+        (lambda: kaplan.JointLaw(N_c=1, D_c=1, alpha_N=1, alpha_D=0), "alpha_D"),
+        (lambda: kaplan.L_N(0), "x"),
+        (lambda: kaplan.L_ND(1e9, 0), "tokens"),
+        (lambda: kaplan.B_CRIT(-1), "loss"),
+        (lambda: kaplan.B_CRIT.least_steps(1, 0, 2), "batch"),
+        (lambda: kaplan.B_CRIT.least_compute(0, 1, 2), "compute"),
+        (lambda: kaplan.loss_of_steps(1e9, 0), "steps"),
+        (lambda: kaplan.optimal(0), "pf_days"),
+    ):
+        with pytest.raises(ValueError, match=f"^{name} must be positive"):
+            calculate()
+    with pytest.raises(ValueError, match="at least two losses"):
+        kaplan.fit_critical_batch([2, 2.01], [10, 9])
     with pytest.raises(ValueError, match="two batch sizes"):
         kaplan.fit_trade_off([8, 8], [10, 11])
     with pytest.raises(ValueError, match="steps do not fall"):

@@ -77,9 +77,31 @@ def test_the_optimum_is_the_lowest_loss_for_its_compute(law, compute):
     assert np.log(params) == pytest.approx(found.x, abs=1e-5)
 
 
+def test_the_constants_are_the_papers():
+    exact, rounded = vars(HOFFMANN_UNROUNDED), vars(HOFFMANN)
+    digits = {"E": 2, "A": 1, "B": 1, "alpha": 2, "beta": 2}
+    assert {name: round(exact[name], places) for name, places in digits.items()} == rounded
+    besiroglu = {"E": 1.8172, "A": 482.01, "B": 2085.43, "alpha": 0.3478, "beta": 0.3658}
+    assert vars(BESIROGLU) == besiroglu
+
+
+def test_a_number_gives_a_number_and_an_array_gives_an_array():
+    made = [HOFFMANN.loss(1e9, 2e10), *HOFFMANN.optimal(1e21), HOFFMANN.compute_for(1e9)]
+    assert {type(value) for value in [*made, HOFFMANN.G]} == {float}
+    both = np.array([1e9, 1e10])
+    assert HOFFMANN.loss(both, 2e10).tolist() == [HOFFMANN.loss(n, 2e10) for n in both]
+    assert HOFFMANN.compute_for(both)[0] == pytest.approx(made[3])
+
+
 def test_wrong_numbers_are_refused():
-    with pytest.raises(ValueError, match="beta"):
-        ChinchillaLaw(E=1, A=1, B=1, alpha=1, beta=0)
+    right = {"E": 1, "A": 1, "B": 1, "alpha": 1, "beta": 1}
+    for name in right:
+        for value in (-1.0, np.nan, np.inf, *([] if name == "E" else [0.0])):
+            with pytest.raises(ValueError, match=f"^{name} must be positive and finite"):
+                ChinchillaLaw(**right | {name: value})
+    assert ChinchillaLaw(**right | {"E": 0}).loss(4, 2) == 0.75
+    with pytest.raises(ValueError, match="params must be positive and finite, not inf"):
+        HOFFMANN.compute_for(np.inf)
     with pytest.raises(ValueError, match="tokens"):
         HOFFMANN.loss(1e9, [1e9, -1])
     with pytest.raises(ValueError, match="compute"):

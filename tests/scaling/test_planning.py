@@ -26,8 +26,15 @@ def test_a_plan_adds_up():
     assert smaller.tokens == pytest.approx(1e24 / 6e10)
     with pytest.raises(ValueError, match="mfu"):
         plan(BESIROGLU, 1e24, gpus=8, peak=1e15, mfu=40, price=2.0)
-    with pytest.raises(ValueError, match="gpus"):
-        plan(BESIROGLU, 1e24, gpus=0, peak=1e15, mfu=0.4, price=2.0)
+    assert (made.compute, made.loss) == (1e24, BESIROGLU.loss(made.params, made.tokens))
+    assert (smaller.compute, smaller.params) == (1e24, 1e10)
+    right = {"gpus": 8, "peak": 1e15, "mfu": 1.0, "price": 2.0}
+    assert plan(BESIROGLU, 1e24, **right).days == pytest.approx(1e24 / 8e15 / 86_400)
+    for name in (*right, "params"):
+        with pytest.raises(ValueError, match=f"^{name} must be positive"):
+            plan(BESIROGLU, 1e24, **right | {name: 0})
+    with pytest.raises(ValueError, match=r"^compute must be positive"):
+        plan(BESIROGLU, -1e24, **right)
 
 
 def test_without_demand_the_plan_is_chinchillas():
@@ -56,8 +63,11 @@ def test_with_demand_no_other_model_of_that_loss_is_cheaper(demand):
 def test_demand_that_cannot_be_is_refused():
     with pytest.raises(ValueError, match="no model reaches"):
         with_inference(BESIROGLU, BESIROGLU.E, 1e12)
-    with pytest.raises(ValueError, match="inference_tokens"):
-        with_inference(BESIROGLU, 2.5, -1)
+    for demand in (-1, np.inf, np.nan):
+        with pytest.raises(ValueError, match="inference_tokens must be 0 or more"):
+            with_inference(BESIROGLU, 2.5, demand)
+    with pytest.raises(ValueError, match="no model reaches"):
+        with_inference(BESIROGLU, np.nan, 1e12)
 
 
 def test_repeated_tokens_count_for_less():
@@ -71,6 +81,13 @@ def test_repeated_tokens_count_for_less():
     assert effective(1e9, 4e9) > 0.9 * 4e9
     assert effective(1e9, 1e9 * (1 + R_D)) == pytest.approx(1e9 * (1 + R_D * (1 - np.exp(-1))))
     assert effective(1e9, 1e15) == pytest.approx(1e9 * (1 + R_D))
+    several = effective(1e9, np.array([0.5e9, 4e9]))
+    assert several.tolist() == [effective(1e9, 0.5e9), effective(1e9, 4e9)]
+    # the paper's appendix A: R*_D = 15.39 and R*_N = 5.31
+    assert (round(R_D, 2), round(R_N, 2)) == (15.39, 5.31)
+    for wrong in ((0, 1e9), (1e9, -1)):
+        with pytest.raises(ValueError, match="must be positive"):
+            effective(*wrong)
 
 
 def test_new_data_give_chinchillas_loss_again():

@@ -36,6 +36,9 @@ def test_it_is_drawn_a_few_times_a_second(capsys, monkeypatch):
             tick(done)
     lines = [line for line in capsys.readouterr().err.split("\r") if line.strip()]
     assert lines == ["3 of 9 starts", "6 of 9 starts"]
+    with progress.shown("starts", 9, show=True) as tick:
+        tick(9)
+    assert capsys.readouterr().err == ""  # a short fit shows nothing, so nothing is erased
 
 
 @pytest.mark.usefixtures("at_once")

@@ -12,3 +12,12 @@ def test_models_are_points():
     # Grattafiori et al. 2024, section 1: 3.8e25 FLOPs
     assert by_name["Llama 3 405B"].compute == pytest.approx(3.8e25, rel=0.01)
     assert by_name["Chinchilla"].tokens_per_param == 20
+    ratios = {name: round(model.tokens_per_param, 1) for name, model in by_name.items()}
+    assert ratios == {
+        "GPT-3": 1.7, "Gopher": 1.1, "Chinchilla": 20, "Llama 1 7B": 149.3, "Llama 1 65B": 21.5,
+        "Llama 2 7B": 285.7, "Llama 2 70B": 28.6, "Llama 3 405B": 38.5,
+    }  # fmt: skip
+    # their tables print these many FLOPs, or these many tokens for the size in the name
+    for name, model in by_name.items():
+        if name.endswith("B"):
+            assert model.params == pytest.approx(1e9 * float(name.split()[-1][:-1]), rel=0.05)

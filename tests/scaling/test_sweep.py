@@ -16,6 +16,7 @@ import torch
 from helpers.data.blocks import pack
 from helpers.data.order import Order
 from helpers.data.source import Source
+from helpers.models.counts import flops_per_token
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.single import Single
 from helpers.scaling import sweep
@@ -88,6 +89,70 @@ def test_a_run_is_one_training_from_its_seed_on_the_text_for_training():
     places = range(0, sweep.HELD_OUT, sweep.HELD_OUT // 512)
     loss, targets = strategy.evaluate(held_out.batch(list(places)))
     assert row["loss"] == pytest.approx(float(loss) / float(targets), abs=1e-5)
+    assert row["tokens"] == 80 * 16 * 64
+    assert row["epochs"] == pytest.approx(row["tokens"] / (len(text) * 64), abs=5e-4)
+    assert row["params"] == sum(p.numel() for p in strategy.model.parameters())
+    matrices = [p for p in strategy.model.blocks.parameters() if p.ndim == 2]
+    assert row["non_embedding"] == sum(p.numel() for p in matrices)
+    assert row["exact_flops"] == flops_per_token(run.config, 64) * row["tokens"]
+    assert (row["steps"], row["seed"], row["phase"]) == (80, 3, "sweep")
+
+
+def test_without_runs_it_tunes_first_and_then_sweeps(tmp_path, monkeypatch):
+    tuning = [replace(SMALL[0], phase="tuning", seed=seed) for seed in (5, 6)]
+    fitted, fans = [], []
+
+    def farm(fn, tasks, *, workers, done):
+        """In this process."""
+        fans.append((len(tasks), workers))
+        for place, task in enumerate(tasks):
+            done(place, fn(Place(), **task))
+
+    def sweep_runs(scale, power):
+        fitted.append((scale, power))
+        return SMALL[:1]
+
+    monkeypatch.setattr(sweep, "farm", farm)
+    monkeypatch.setattr(sweep, "tuning_runs", lambda: tuning)
+    monkeypatch.setattr(sweep, "sweep_runs", sweep_runs)
+    monkeypatch.setattr(sweep, "rate_for", lambda rows: (len(rows), rows[0]["seed"]))
+    rows = sweep.sweep(tmp_path / "s.csv", workers=3, sequences=16)
+    assert [row["name"] for row in rows] == [run.name for run in (*tuning, SMALL[0])]
+    assert (fitted, fans) == ([(2, 5)], [(2, 3), (1, 3)])
+
+
+def test_the_command_lists_what_is_left_or_fills_the_table(tmp_path, monkeypatch, capsys):
+    rows, some, few = read(), tmp_path / "some.csv", tmp_path / "few.csv"
+    own = [row for row in rows if row["phase"] != "sweep"]
+    scale, power = sweep.rate_for(rows)
+    law = f"learning rate {scale:.3g} · width^{power:.2f}; "
+    for row in own:
+        sweep.append(row, some)
+    for row in own[1:]:
+        sweep.append(row, few)
+    assert rows[0]["phase"] == "tuning"
+    for options, said in (
+        ([], [f"{len(rows)} rows in the table; 0 tuning runs left", law + "0 of 33 runs left"]),
+        (["--table", str(some)], [f"{len(own)} rows in the table; 0 tuning runs left",
+                                  law + "30 of 33 runs left"]),
+        (["--table", str(few)], [f"{len(own) - 1} rows in the table; 1 tuning runs left"]),
+    ):  # fmt: skip
+        monkeypatch.setattr("sys.argv", ["sweep", "--dry", *options])
+        sweep.main()
+        assert capsys.readouterr().out.splitlines() == said
+    asked = []
+    monkeypatch.setattr(sweep, "sweep", lambda *a, **options: asked.append((a, options)))
+    monkeypatch.setattr("sys.argv", ["sweep", "--table", "x.csv", "--workers", "3"])
+    sweep.main()
+    assert [(str(path), options) for (path,), options in asked] == [("x.csv", {"workers": 3})]
+
+
+def test_a_curve_is_evaluated_at_halves_of_halves():
+    assert sweep.stops(79) == [79]
+    assert sweep.stops(80) == [40, 80]
+    assert sweep.stops(321) == [40, 80, 160, 321]
+    longest = sweep.stops(100_000)
+    assert (len(longest), longest[0], longest[-1]) == (9, 390, 100_000)
 
 
 def test_fewer_held_out_sequences_lie_evenly_among_all():
@@ -96,6 +161,8 @@ def test_fewer_held_out_sequences_lie_evenly_among_all():
     tokens = torch.cat([batch.tokens for batch in every])
     assert len(tokens) == sweep.HELD_OUT
     assert torch.equal(torch.cat([batch.tokens for batch in few]), tokens[::16])
+    (three,) = sweep.spread_out(validation, 3)  # 3 does not divide 8192
+    assert torch.equal(three.tokens, tokens[[0, 2730, 5461]])
 
 
 def test_the_error_is_that_of_a_mean(monkeypatch):

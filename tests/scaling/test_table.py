@@ -1,6 +1,7 @@
 """The committed table is complete, and a table with an incomplete last line is readable."""
 
 import math
+import os
 
 from helpers.scaling.design import rate_for, sweep_runs, tuning_runs
 from helpers.scaling.table import append, read
@@ -19,12 +20,28 @@ def test_rows_come_back_as_numbers(tmp_path):
     text = path.read_text().splitlines()
     assert sum(line.startswith("#") for line in text) == 4
     assert sum(line.startswith("name,") for line in text) == 1
+    assert text[0] == "# made by: python -m helpers.scaling.sweep (make sweep)"
     assert "sha256" in text[1]
     assert read(tmp_path / "none.csv") == []
 
 
+def test_a_row_is_on_the_disk_before_the_next_run(tmp_path, monkeypatch):
+    path, synchronized = tmp_path / "t.csv", []
+    monkeypatch.setattr(os, "fsync", lambda file: synchronized.append(os.fstat(file).st_size))
+    for name in ("a", "b"):
+        append({"name": name}, path, "me")
+        assert synchronized[-1] == path.stat().st_size  # all of it was written before
+    assert len(synchronized) == 2
+    assert path.read_text().startswith("# made by: me\n")
+
+
 def test_the_committed_table_is_whole_and_lies_on_its_budgets():
     rows = read()
+    whole = ("layers", "heads", "steps", "seed", "params", "non_embedding", "tokens", "flops")
+    real = ("rate", "budget", "epochs", "loss_error", "seconds")
+    for row in rows:
+        assert {type(row[name]) for name in whole} == {int}
+        assert {type(row[name]) for name in real} == {float}
     runs = {run.name: run for run in sweep_runs(*rate_for(rows))}
     there = {row["name"] for row in rows}
     assert runs.keys() <= there

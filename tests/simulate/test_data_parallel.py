@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.simulate.collective_time import ALGORITHMS, largest_bus_bandwidth, seconds
+from helpers.simulate.collective_time import ALGORITHMS, fastest, largest_bus_bandwidth, seconds
 from helpers.simulate.data_parallel import MIB, hiding_tokens, step, strong, weak
 from helpers.simulate.hardware import H100
 from helpers.simulate.topology import DGX_H100, Link
@@ -44,6 +44,20 @@ def test_one_gpu_waits_for_nothing():
     alone = step(tokens=10, topology=DGX_H100.of(1), **MODEL)
     assert alone.communication == alone.exposed == 0
     assert alone.efficiency == 1
+
+
+def test_pytorch_s_buckets_unless_you_choose():
+    """25 MiB of bf16 gradients, by the algorithm that is fastest for one bucket."""
+    cluster = DGX_H100.of(64)
+    count = math.ceil(3e9 / (25 * 2**20))
+    best = fastest("all_reduce", 3e9 / count, cluster)
+    assert best != fastest("all_reduce", 1e3, cluster) or best != "flat"
+    given = {"bucket_bytes": 25 * 2**20, "gradient_bytes": 2, "algorithm": best}
+    found = step(tokens=1000, topology=cluster, **MODEL)
+    assert found == step(tokens=1000, topology=cluster, **MODEL, **given)
+    assert found.algorithm == best
+    message = seconds("all_reduce", 3e9 / count, cluster, best)
+    assert found.communication == pytest.approx(count * message)
 
 
 def test_one_bucket_never_hides():
@@ -150,3 +164,5 @@ def test_senseless_numbers(change):
         step(**options)
     with pytest.raises(ValueError, match="bus_bandwidth"):
         hiding_tokens(flops_per_second=1, bus_bandwidth=0, ranks=8)
+    with pytest.raises(ValueError, match="gradient_bytes"):
+        hiding_tokens(flops_per_second=1, bus_bandwidth=1, ranks=8, gradient_bytes=0)

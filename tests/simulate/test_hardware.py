@@ -32,6 +32,8 @@ def test_printed_figures(name):
     for short, dtype in types.items():
         if f"{short}_dense_tflops" in printed:
             assert processor.peak(dtype) == approx(printed[f"{short}_dense_tflops"] * 1e12)
+    if "float16" in processor.peak_flops:  # the same units multiply both
+        assert processor.peak("float16") == processor.peak("bfloat16")
     if "fp32_tflops" in printed:
         assert processor.peak("float32") == approx(printed["fp32_tflops"] * 1e12)
         assert processor.peak("float64") == approx(printed["fp64_tensor_tflops"] * 1e12)

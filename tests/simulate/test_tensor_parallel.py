@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import GPT
-from helpers.simulate.collective_time import seconds
+from helpers.simulate.collective_time import fastest, seconds
 from helpers.simulate.hardware import A100, H100
 from helpers.simulate.tensor_parallel import forward_flops, moved, step, strong, weak
 from helpers.simulate.topology import DGX_2H, DGX_A100, DGX_H100, Link
@@ -175,6 +175,19 @@ def test_tensor_parallelism_belongs_inside_a_node():
     slow = strong((8, 16), LARGE, **work | {"topology": one_card})
     assert slow[16].seconds > slow[8].seconds
     assert between > inside
+
+
+def test_messages_of_another_width_or_algorithm():
+    work = WORK | {"topology": DGX_H100.of(16), "flops_per_second": 1e14}
+    size = WORK["sequences"] * WORK["tokens"] * LARGE.width
+    for width in (2, 4):
+        for algorithm in ("flat", "rails", "tree"):
+            found = step(LARGE, number_bytes=width, algorithm=algorithm, **work)
+            message = seconds("all_reduce", width * size, DGX_H100.of(16), algorithm)
+            assert found.communication == pytest.approx((4 * LARGE.layers + 2) * message)
+    best = fastest("all_reduce", 2 * size, DGX_H100.of(16))
+    assert best != "flat"
+    assert step(LARGE, **work) == step(LARGE, number_bytes=2, algorithm=best, **work)
 
 
 @given(st.sampled_from([1, 2, 4, 8, 16, 64]), st.booleans(), st.sampled_from([1.0, 1e12, math.inf]))

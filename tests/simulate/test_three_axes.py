@@ -55,6 +55,22 @@ def test_a_step_by_hand():
     assert found.flops_per_second == pytest.approx(8 * products / 8 / found.seconds)
 
 
+def test_gradients_take_the_fastest_way():
+    """Four replicas on two nodes: on two rails, S/2 for each; a flat ring would send 3/2 S."""
+    found = step(CONFIG, Layout(dp=4, tp=2), cluster=BYTES, **WORK)
+    gradients = parameters(CONFIG).total / 2 * 4
+    assert found.dp == pytest.approx(gradients / 2 / 1e8)
+    half = step(CONFIG, Layout(dp=4, tp=2), cluster=BYTES, **WORK, gradient_bytes=2)
+    assert half.dp == pytest.approx(found.dp / 2)
+
+
+def test_numbers_of_another_width():
+    layout = Layout(pp=2, dp=2, tp=2)
+    two, four = (step(CONFIG, layout, cluster=BYTES, **WORK, number_bytes=size) for size in (2, 4))
+    assert (four.pp, four.tp) == (pytest.approx(2 * two.pp), pytest.approx(2 * two.tp))
+    assert (four.dp, four.computing) == (two.dp, two.computing)
+
+
 def test_an_axis_of_one_gpu_costs_nothing():
     alone = step(CONFIG, Layout(tp=8), cluster=BYTES, **WORK)
     assert (alone.pp, alone.bubble, alone.dp) == (0, 0, 0)

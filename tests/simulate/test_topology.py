@@ -28,6 +28,9 @@ def test_links_as_published(cluster, name):
 
 def test_cards_as_published():
     cards = FILE["cards"]
+    for cluster, gpus in ((DGX_2H, 16), (DGX_A100, 8), (DGX_H100, 8)):
+        assert cluster.gpus_per_node == gpus
+        assert cluster.gpus_per_node // cluster.gpus_per_card == 8  # cards in each machine
     assert DGX_A100.rail.bytes_per_second == cards["200 Gbit/s"]["gb_per_s"] * 1e9
     assert DGX_2H.rail.bytes_per_second == cards["200 Gbit/s"]["gb_per_s"] * 1e9 / 2  # 100 Gbit/s
     new = cards["400 Gbit/s"]

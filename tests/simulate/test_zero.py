@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.plans.zero_traffic import zero_traffic
-from helpers.simulate.collective_time import largest_bus_bandwidth, seconds
+from helpers.simulate.collective_time import fastest, largest_bus_bandwidth, seconds
 from helpers.simulate.data_parallel import hiding_tokens
 from helpers.simulate.hardware import H100
 from helpers.simulate.topology import DGX_H100, Link
@@ -71,6 +71,7 @@ def test_bounds(tokens, gpus, units):
     got = zero_3_step(
         parameters=7.5e9, units=units, tokens=tokens, topology=cluster, flops_per_second=FLOPS
     )
+    assert got.algorithm == fastest("all_gather", 15e9 / units, cluster)
     last = seconds("reduce_scatter", 15e9 / units, cluster, got.algorithm)
     first = seconds("all_gather", 15e9 / units, cluster, got.algorithm)
     slack = 1e-9 * got.seconds

@@ -67,8 +67,9 @@ def test_looking_up():
     for rank in (0, 1, 0):
         assert parts.pieces(rank, "matrix") == pieces(parts.ranks[rank]["matrix"])
     assert all(not part.pending for own in parts.completed.ranks for part in own.values())
-    assert parts.named(["norm"]).shapes == {"norm": (3,)}
-    assert len(parts.named(["norm"]).ranks) == 4
+    norm = parts.named(name for name in ["norm"])
+    assert norm.shapes == {"norm": (3,)}
+    assert [list(own) for own in norm.ranks] == [[], [], ["norm"], ["norm"]]
     assert all(own.keys() == parts.shapes.keys() for own in parts.whole.ranks)
     assert repr(parts).splitlines() == [
         "3 tensors on 4 ranks",

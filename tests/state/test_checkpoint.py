@@ -210,3 +210,33 @@ def test_every_rank_refuses(cluster, tmp_path):
         assert exists.startswith("FileExistsError")
         assert broken.startswith("BrokenCheckpoint")
         assert data.name in broken
+
+
+def test_a_disk_that_refuses_is_an_error_on_every_rank(cluster, tmp_path):
+    """One rank makes the folder; the others would wait for it."""
+
+    def save(worker, path):
+        try:
+            saves(worker, {"dp": 4}, ZERO, path)
+        except OSError as error:
+            return str(error)
+
+    (tmp_path / "file").write_text("")
+    for told in cluster.run(save, path=tmp_path / "file" / "c"):
+        assert "file" in told
+
+
+def test_what_stops_the_first_rank_stops_all(cluster):
+    """An error that is none of the disk's has its own kind, there where it happened."""
+
+    def act(worker):
+        def end():
+            if worker.rank == 2:
+                raise BrokenCheckpoint("torn\nin two lines")
+
+        try:
+            checkpoint.together(end)
+        except BrokenCheckpoint as error:
+            return str(error)
+
+    assert list(cluster.run(act)) == ["torn\nin two lines"] * 4

@@ -79,11 +79,12 @@ def whole_again(worker, sizes, recipes):
         ):
             continue
         if name in own[worker.rank]:
-            local = take(own[worker.rank][name], plain)
+            local = torch.nn.Parameter(take(own[worker.rank][name], plain))
             tensor = as_dtensor(mesh, own[worker.rank][name], local)
             assert tensor.to_local().data_ptr() == local.data_ptr()
             assert torch.equal(tensor.full_tensor(), plain)
             assert tensor.stride() == plain.stride()
+            assert not tensor.requires_grad  # a checkpoint needs no graph
             found += 1
     return found
 

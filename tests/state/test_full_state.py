@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.runtime.failure import WorkerError
 from helpers.state.all_parts import AllParts
 from helpers.state.decay import decays
-from helpers.state.full_state import full_optimizer, full_state
+from helpers.state.full_state import full_optimizer, full_state, is_local
 from helpers.state.load import load, load_optimizer
 from helpers.state.part import Part
 from helpers.state.slicing import take
@@ -123,6 +124,39 @@ def test_counts_keep_their_kind(cluster):
     }
     for found in cluster.run(kept_on, kept=[{"w": slots}] * 4):
         assert equal(found, {"w": slots})
+
+
+def of_a_group(worker):
+    """Ranks 1 and 3 of four have a model of their own, half of it on each."""
+    group = dist.new_group([1, 3])
+    if worker.rank % 2 == 0:
+        return None
+    parts = AllParts(
+        {"w": Part(name="w", shape=(4,), flat=(2 * r, 2 * r + 2), holders=(r,))} for r in range(2)
+    )
+    half = torch.tensor([1.0, 2.0]) + worker.rank
+    kept = {"w": {"exp_avg": -half, "step": torch.tensor(5.0)}}
+    found = full_state(parts, {"w": half}, kept, group)
+    there = full_state(parts, {"w": half}, kept, group, "meta")
+    moved = there["model"]["w"], there["optimizer"]["w"]["exp_avg"]
+    assert [tensor.device.type for tensor in moved] == ["meta"] * 2
+    slots = found["optimizer"]["w"]
+    return found["model"]["w"].tolist(), slots["exp_avg"].tolist(), slots["step"].item()
+
+
+def test_the_state_of_the_ranks_of_a_group(cluster):
+    both = [2.0, 3.0, 4.0, 5.0], [-2.0, -3.0, -4.0, -5.0], 5.0
+    assert list(cluster.run(of_a_group)) == [None, both, None, both]
+
+
+def test_what_is_a_count_and_what_a_moment():
+    """Of a parameter without dims, only the name tells them apart."""
+    scalar, row = Part(name="s", shape=(), holders=(0,)), Part(name="r", shape=(3,), holders=(0,))
+    three, one = torch.ones(3), torch.tensor(1.0)
+    assert is_local("exp_avg", one, scalar)
+    assert not is_local("step", one, scalar)
+    assert is_local("exp_avg", three, row)
+    assert not is_local("mu", one, row)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from helpers.comm.mesh import Layout
 from helpers.state.load import load, load_optimizer
 from helpers.state.part import Part
-from helpers.state.placing import Seat, whole
+from helpers.state.placing import Seat, cut, whole
 from helpers.state.slicing import take
 from tests.state.cases import numbers, spread
 
@@ -39,7 +39,18 @@ def test_copies():
     kept["exp_avg"].zero_()
     kept["step"].zero_()
     assert state["w"]["exp_avg"].all()
+    again = load_optimizer({"a key of its own": whole(seat, "w", (2,))}, state)
+    assert torch.equal(again["a key of its own"]["exp_avg"], torch.ones(2))
     assert state["w"]["step"] == 1.0
+
+
+def test_where_the_state_is_loaded_to():
+    seat = Seat(Layout(tp=2), 1)
+    part = cut(seat, whole(seat, "w", (3, 2)), 0, "tp")
+    plain = {"w": {"exp_avg": torch.ones(3, 2), "step": torch.tensor(1.0), "n": 2}}
+    kept = load_optimizer({"w": part}, plain, "meta")["w"]
+    assert (kept["exp_avg"].device.type, kept["step"].device.type) == ("meta", "meta")
+    assert (tuple(kept["exp_avg"].shape), tuple(kept["step"].shape), kept["n"]) == ((1, 2), (), 2)
 
 
 def test_a_frozen_tensor_has_no_state():

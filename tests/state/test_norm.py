@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,6 +103,31 @@ def test_replicas_give_the_bits_of_one_process():
         row = sum(norms(parts, plain, rank) for rank in range(world))
         found.append(row.square().sum().sqrt())
     assert torch.equal(*found)
+
+
+def test_the_holders_take_turns():
+    """Of three tensors on three ranks, each rank computes the norm of one."""
+    seats = [Seat(Layout(dp=3), rank) for rank in range(3)]
+    parts = AllParts({n: whole(s, n, (2,)) for n in "abc"} for s in seats)
+    plain = dict(zip("abc", torch.eye(3)[:, :2] + 1, strict=True))
+    rows = torch.stack([norms(parts, plain, rank) for rank in range(3)])
+    assert (rows != 0).sum(0).tolist() == (rows != 0).sum(1).tolist() == [1, 1, 1]
+
+
+def in_a_group(worker):
+    """Ranks 1 and 3 of four have a model of their own, with one number on each."""
+    group = dist.new_group([1, 3])
+    if worker.rank % 2 == 0:
+        return None
+    seats = [Seat(Layout(tp=2), rank) for rank in range(2)]
+    parts = AllParts({"w": cut(s, whole(s, "w", (2,)), 0, "tp")} for s in seats)
+    local = {"w": torch.tensor([float(worker.rank + 2)])}  # 3 and 5
+    return clip(parts, local, math.sqrt(34) / 2, group).item() ** 2, local["w"].item()
+
+
+def test_the_norm_of_the_ranks_of_a_group(cluster):
+    one, two = pytest.approx((34, 1.5), rel=1e-6), pytest.approx((34, 2.5), rel=1e-6)
+    assert list(cluster.run(in_a_group)) == [None, one, None, two]
 
 
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])

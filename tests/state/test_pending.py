@@ -77,7 +77,13 @@ def test_ranks_without_data(cluster):
         local = dict.fromkeys(own)
         if worker.rank == 3:
             local = {"embedding": torch.ones(3, 2), "matrix": torch.full((4,), 2.0)}
-        _, found = complete(own, local, make_groups(mesh, parts))
+            local = {key: gradient.bfloat16() for key, gradient in local.items()}
+        groups = make_groups(mesh, parts)
+        with ledger() as log:
+            _, found = complete(own, local, groups)
+        if worker.rank == 0:  # only the embedding's gradient travels, and only over dp
+            assert log.of("all_reduce").payload == 6 * 2
+        assert {g.dtype for g in found.values() if g is not None} == {torch.bfloat16}
         return {key: None if g is None else g.tolist() for key, g in found.items()}
 
     ones, twos = [[1.0, 1.0]] * 3, [2.0] * 4
@@ -92,6 +98,7 @@ def test_completed_once(cluster):
         mesh = make_mesh(TIED)
         own = tied_parts(mesh)
         groups = make_groups(mesh, AllParts.exchanged(own))
+        assert all(worker.rank in ranks for ranks in groups)  # a rank keeps its own groups alone
         done, found = complete(own, {k: torch.ones(p.shape) for k, p in own.items()}, groups)
         with ledger() as log:
             again, same = complete(done, found, groups)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -79,6 +80,16 @@ def test_a_rank_receives_nothing_that_it_holds(pair):
                     assert not held[slices(move.box)].any()
 
 
+def test_the_holders_take_turns_as_senders():
+    """Two of four ranks hold the tensor: each sends it to one of the others."""
+    two = Part(name="w", shape=(3,), holders=(0, 1))
+    source = AllParts([{"w": two}, {"w": two}, {}, {}])
+    for rank in range(4):
+        seen = [(m.sender, m.receiver) for m in moves(source, source.whole, "w", rank)]
+        sends = {0: [(0, 0), (0, 2)], 1: [(1, 1), (1, 3)], 2: [(0, 2)], 3: [(1, 3)]}
+        assert seen == sends[rank]
+
+
 def on_ranks(worker, cases):
     """Reshard each (source, target, plain), and compare with slices of the plain tensors."""
     for source, target, plain in cases:
@@ -133,6 +144,27 @@ def test_only_missing_numbers_are_sent(cluster):
     assert list(cluster.run(sent, kinds=("rows", "flat"))) == [0] * WORLD  # the same numbers
     assert list(cluster.run(sent, kinds=("whole", "columns"))) == [0] * WORLD
     assert list(cluster.run(sent, kinds=("flat", "whole"))) == [3 * 4 * block] * WORLD
+
+
+def in_a_group(worker):
+    """Ranks 1 and 3 of four: their rows become columns."""
+    group = dist.new_group([1, 3])
+    if worker.rank % 2 == 0:
+        return None
+    seats = [Seat(Layout(tp=2), rank) for rank in range(2)]
+    source, target = (
+        AllParts({"w": cut(s, whole(s, "w", (4, 6)), dim, "tp")} for s in seats) for dim in (0, 1)
+    )
+    mine = {"w": take(source.ranks[worker.rank // 2]["w"], numbers((4, 6)))}
+    found = reshard(source, mine, target, group)["w"]
+    there = reshard(source, mine, source, group, "meta")["w"]
+    return found.tolist(), there.device.type, tuple(there.shape)
+
+
+def test_the_ranks_of_a_group(cluster):
+    plain = numbers((4, 6))
+    expected = [(plain[:, 3 * r : 3 * r + 3].tolist(), "meta", (2, 6)) for r in range(2)]
+    assert list(cluster.run(in_a_group)) == [None, expected[0], None, expected[1]]
 
 
 def plain_parts(world=WORLD, shape=(3,)):

@@ -1,5 +1,6 @@
 """A folder is a whole checkpoint or none, and every kind of damage is refused by name."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -108,6 +109,17 @@ def test_an_interrupted_writing_is_no_checkpoint(tmp_path):
     assert list(begin(tmp_path / "step_2").iterdir()) == []  # the next try starts anew
 
 
+def test_what_was_sealed_and_not_yet_named_is_no_checkpoint(tmp_path):
+    """Killed between the seal and the new name: the next try begins anew."""
+    write(tmp_path / "step_1")
+    folder = begin(tmp_path / "step_2")
+    (folder / "a.bin").write_bytes(b"01")
+    seal(folder)
+    (tmp_path / "step_3").write_text("a file")
+    assert newest(tmp_path) == tmp_path / "step_1"
+    assert begin(tmp_path / "deep" / "step_2").is_dir()  # the folder above is made, too
+
+
 def test_the_newest_whole_one(tmp_path):
     assert newest(tmp_path / "nothing") is None
     for step in (1, 2, 10):
@@ -129,4 +141,11 @@ def test_any_folder_can_be_sealed(tmp_path):
     seal(tmp_path)
     verify(tmp_path)
     (tmp_path / "notes").write_bytes(b"later")  # files that were not sealed do not matter
+    verify(tmp_path)
+    (tmp_path / "folder").mkdir()
+    seal(tmp_path)  # again: the seal itself is not sealed
+    assert list(json.loads((tmp_path / SEAL).read_text())) == ["notes", "weights"]
+    verify(tmp_path)
+    seal(tmp_path, {"weights": [1, hashlib.sha256(b"1").hexdigest()]})  # known: not read again
+    (tmp_path / "notes").unlink()
     verify(tmp_path)

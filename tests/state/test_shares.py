@@ -30,6 +30,14 @@ def test_each_rank_and_what_it_holds():
     assert shares(parts(), "bias").rows()[3] == (3, "3:6")
 
 
+def test_several_boxes_of_a_rank():
+    """A flat range of rows of four: the end of one row, and the beginning of the next."""
+    seats = [Seat(Layout(dp=2), rank) for rank in range(2)]
+    ranks = [{"w": flat(s, whole(s, "w", (3, 4)), "dp", where=[(0, 3), (3, 12)])} for s in seats]
+    found = shares(ranks, "w")
+    assert found.rows() == [(0, "0:1, 0:3"), (1, "0:1, 3:4 and 1:3, :")]
+
+
 def test_the_picture_fills_what_a_rank_holds():
     figure = shares(parts(), "up.weight").plot()
     sizes = [(p.get_width(), p.get_height()) for p in figure.axes[0].patches]

@@ -36,6 +36,7 @@ def test_take_is_a_copy_of_its_own():
     assert local.untyped_storage().nbytes() == local.nbytes  # the whole tensor can be freed
     local.zero_()
     assert plain.all()
+    assert take(PART, plain.to("meta")).device.type == "meta"  # where the whole tensor is
 
 
 def test_fill_casts_and_writes_to_leaves_that_require_grad():
@@ -62,5 +63,8 @@ def test_another_layout_in_memory():
 def test_shapes_that_do_not_fit(function):
     with pytest.raises(ValueError, match=r"w \(4, 6\)\[:, 4:6\] on rank 0 has shape .* \(4, 2\)"):
         function(PART, torch.zeros(4, 6), torch.zeros(4, 6))
+    for shape in ((2, 4), (8,)):  # as many numbers, in another order
+        with pytest.raises(ValueError, match=r"has shape .*, not \(4, 2\)"):
+            function(PART, torch.zeros(shape), torch.zeros(4, 6))
     with pytest.raises(ValueError, match=r"of w has shape \(6, 4\), not \(4, 6\)"):
         function(PART, torch.zeros(4, 2), torch.zeros(6, 4))

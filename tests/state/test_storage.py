@@ -1,10 +1,12 @@
 """A checkpoint stores DTensors where they can represent the parts, even rows otherwise."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.comm.mesh import Layout, make_mesh
+from helpers.runtime.failure import WorkerError
 from helpers.state.all_parts import AllParts
 from helpers.state.dtensor import placements
 from helpers.state.part import Cut, Part
@@ -54,6 +56,19 @@ def test_representable_parts_are_not_copied(cluster):
         return list(stored["b"].to_local().shape)
 
     assert list(cluster.run(pointers)) == [[2, 2], [2, 2], [1, 2], [0, 2]]
+
+
+def test_replicas_of_several_dtypes_are_refused(cluster):
+    """A DTensor could be made of them, and a checkpoint would have the bytes of either."""
+
+    def store(worker):
+        mesh = make_mesh(Layout(dp=2, tp=2))
+        own = {"a": cut(mesh, whole(mesh, "a", (4, 4)), 0, "tp")}
+        local = {"a": torch.ones(2, 4, dtype=[torch.float32, torch.float64][worker.rank // 2])}
+        Storage(mesh, AllParts.exchanged(own)).stored(local)
+
+    with pytest.raises(WorkerError, match="a: the ranks that hold it have different dtypes"):
+        cluster.run(store)
 
 
 def test_two_parts_of_a_tensor_on_one_rank_are_not_one_dtensor():

@@ -91,10 +91,56 @@ def test_a_lossy_strategy_starts_from_rounded_parameters_at_most():
     assert start.first_wrong()[0] == "start"
 
 
+def test_verdicts_word_by_word():
+    end = "at every step on every rank"
+    exact = f"the same as one process, within {{}}, {end}"
+    moved = f"the same as one process, within {{}} of how far its parameters moved ({{}}), {end}"
+    assert compared({}).verdict() == exact.format("1e-12")
+    rounded = compared({}, dtype=torch.bfloat16).verdict()
+    assert rounded == moved.format("0.5", "it computes in torch.bfloat16")
+    lossy = {"lossy": "on purpose", "bound": 0.1}
+    assert compared({}, **lossy).verdict() == moved.format("0.1", "on purpose")
+    start = {"step": -1, "rank": 2, "parameter": 0.125, "relative": 0.1, "parameter_name": "w"}
+    assert compared(start).verdict() == (
+        "rank 2 does not start from the twin's parameters: w is off by 0.125"
+    )
+    later = {"step": 4, "rank": 1, "loaded": True}
+    row = later | {"gradient": 0.125, "gradient_name": "b"}
+    assert compared(row).verdict() == (
+        "step 4, after a load, rank 1: the gradient of b is off by 0.125, more than 1e-12"
+    )
+    row = later | {"gradient": math.inf, "gradient_name": "b"}
+    assert compared(row, **lossy).verdict() == (
+        "step 4, after a load, rank 1: the gradient of b is off by inf"
+    )
+    row = {"loss": 0.5, "relative_loss": 0.25}
+    assert compared(row, **lossy).verdict() == "step 0, rank 0: the loss is off by 0.5"
+    for relative, said in (
+        (0.985, "all parameters together by 0.985 of how far the twin moved, more than 0.1"),
+        (0.99, "the parameters do not change, but the twin's do"),
+        (1.02, "all parameters together by 1.02 of how far the twin moved, more than 0.1"),
+    ):
+        assert compared({"relative": relative}, **lossy).verdict().endswith(said)
+
+
+def test_it_writes_itself():
+    text = repr(compared({"loss": 1e-13, "gradient": 2e-13}, ranks=(side(), side())))
+    first, second, *rest = text.split("\n")
+    assert first == f"x on 2 ranks: {compared({}).verdict()}"
+    assert second == "largest differences: loss 1e-13, gradient 2e-13, parameter 0"
+    assert len(rest) == 7
+    assert rest[0].split() == ["one", "process", "a", "rank"]
+    assert len({len(line) for line in rest}) == 1
+
+
 def test_the_table_has_the_rank_with_the_most():
     ranks = (side(10, 5.0, 0.002), side(20, 7.0, 0.001), side(15, 6.0, 0.004))
     table = {what: each for what, _, each in compared({}, ranks=ranks).table()}
-    assert table["parameters (bytes)"] == "20"
+    for kind in ("parameters", "gradients", "optimizer", "activations"):
+        assert table[f"{kind} (bytes)"] == "20"
+    mine = {what: own for what, own, _ in compared({}, ranks=ranks).table()}
+    assert mine["optimizer (bytes)"] == "1"
+    assert (mine["sent per step (bytes)"], mine["step (ms)"]) == ("0", "1.0")
     assert table["sent per step (bytes)"] == "7"
     assert table["step (ms)"] == "4.0"
 
@@ -105,3 +151,11 @@ def test_the_plot_leaves_out_the_start_and_the_load():
     drawn = compared(*rows).plot()
     lines = {line.get_label(): list(line.get_ydata()) for line in drawn.axes[1].get_lines()}
     assert lines["loss"] == [1.0, 5.0]
+    rows = [
+        {"step": k, "relative": (k + 1) / 8, "relative_loss": 0.25, "loss": 9.0} for k in range(3)
+    ]
+    drawn = compared(*rows, lossy="on purpose", bound=0.5).plot()
+    values = [list(line.get_ydata()) for line in drawn.axes[1].get_lines()]
+    assert [0.125, 0.25, 0.375] in values
+    assert [0.25] * 3 in values
+    assert not any(9.0 in own for own in values)

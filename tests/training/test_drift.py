@@ -151,6 +151,44 @@ def test_digits_beyond_rounding_are_a_drift():
     assert 0.9e-10 < seen.off < 1.1e-10
 
 
+def from_the_second_step(config, seed, mesh, dtype):
+    """On rank 1 the output of a norm grows with each call, from the second on."""
+    model, parts = tensor_parallel(config, seed, mesh, dtype)
+    calls = []
+
+    def grow(_module, _inputs, output):
+        calls.append(mesh.rank)
+        return output * (1 + 0.1 * mesh.rank * (len(calls) - 1))
+
+    model.norm.register_forward_hook(grow)
+    return model, parts
+
+
+def test_the_step_is_named_too():
+    seen = found_in(from_the_second_step, config=replace(CONFIG, dropout=0.0), steps=3)
+    assert (seen.step, seen.kind, seen.name) == (1, "forward", "norm")
+    assert seen.off == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("start", "the parameter n differs before the step, by 0.25 of its size."),
+        ("forward", "the output of n differs, by 0.25 of its size. Does each rank draw its own "
+         "dropout, or is a sum over tp missing?"),
+        ("loss", "the loss differs, by 0.25 of its size."),
+        ("backward", "the gradient of the output of n differs, by 0.25 of its size. Is a sum over "
+         "tp missing in the backward before it?"),
+        ("gradient", "the gradient of n differs, by 0.25 of its size. Is a sum over tp missing, "
+         "because each rank sees other tokens?"),
+        ("update", "the gradients agree, but the update of n differs, by 0.25 of its size."),
+    ],
+)  # fmt: skip
+def test_a_drift_in_words(kind, said):
+    found = Drift(step=3, axis="tp", ranks=(1, 2), kind=kind, name="n", off=0.25)
+    assert str(found) == f"step 3, ranks 1 and 2 along tp: {said}"
+
+
 @pytest.mark.parametrize(("transform", "kind", "name"), MISTAKES.values(), ids=MISTAKES)
 def test_a_planted_drift_is_named(transform, kind, name):
     seen = found_in(transform, config=replace(CONFIG, dropout=0.0))
@@ -218,6 +256,16 @@ def test_the_first_pass_and_module_count():
     assert look([of(**same), of(**same | {"parameters": {"w": 3 * one}})]).kind == "update"
     assert look([of(**same), of(**same, loss=1.5)]).kind == "loss"
     assert look([of(**same), of(**same | {"before": {"w": one * float("nan")}})]).kind == "start"
+    # a backward begins at the end of the model; the names are in its order
+    last = {"gradients": {"a": one, "b": one}, "backward": {"b": one, "a": one}}
+    assert look([of(**last), of(**last | {"gradients": {"a": 2 * one, "b": 2 * one}})]).name == "b"
+    assert look([of(**last), of(**last | {"backward": {"b": 2 * one, "a": one * 2}})]).name == "b"
+    assert look([of(**last), of(backward={"a": one})]) is None  # another rank has the others
+    both = of(backward={"x.a": 2 * one, "a": one}, gradients={"x.a": 2 * one})
+    for kind in ("backward", "gradients"):
+        theirs = of(**{kind: {"x.a": one, "a": one}})
+        found = look([both, theirs], shapes=shapes | {"x.a": (4, 6)}, partial_sums=("x.a",))
+        assert (found is None) == (kind == "backward")
     third = [of(**same), of(**same), of(**same | {"parameters": {"w": 3 * one}})]
     found = first_drift(third, shapes, Layout(tp=3), "tp", 1e-12)
     assert (found.ranks, found.kind) == ((0, 2), "update")

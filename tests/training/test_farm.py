@@ -11,7 +11,8 @@ import torch
 
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.devices import cores
-from helpers.training.farm import FarmError, farm
+from helpers.runtime.joined import member
+from helpers.training.farm import FarmError, farm, shown
 
 
 def square(worker, x):
@@ -19,12 +20,15 @@ def square(worker, x):
     return x * x
 
 
-def test_results_come_in_the_order_of_the_tasks():
+def test_results_come_in_the_order_of_the_tasks(capsys):
     done = []
     assert farm(square, range(7), workers=3, done=lambda *pair: done.append(pair)) == [
         0, 1, 4, 9, 16, 25, 36,
     ]  # fmt: skip
     assert sorted(done) == [(i, i * i) for i in range(7)]
+    last = "".join(capsys.readouterr()).splitlines()[-1]
+    assert "tasks" in last
+    assert "7/7" in last
 
 
 def test_a_dict_is_given_as_arguments_and_no_task_is_no_work():
@@ -58,10 +62,29 @@ def never(worker, task):
 
 
 def test_the_one_that_fails_is_named_and_the_others_are_carried_out():
+    done = []
     with pytest.raises(FarmError, match=r"task 1, 'bad': .*no such thing") as error:
-        farm(never, ["a", "bad", "c", "d"], workers=2)
+        farm(never, ["a", "bad", "c", "d"], workers=2, done=lambda place, _: done.append(place))
     assert error.value.results == ["a", None, "c", "d"]
     assert list(error.value.failed) == [1]
+    assert str(error.value).startswith("1 of 4 tasks failed:\ntask 1")
+    assert sorted(done) == [0, 2, 3]
+
+
+def test_a_long_task_is_shown_in_one_line_of_80():
+    assert shown({"a": 1}) == "{'a': 1}"
+    assert shown("x" * 78) == repr("x" * 78)  # 80 with its quotes
+    assert shown("x" * 79) == "'" + "x" * 78 + "…"
+    assert shown(torch.zeros(2, 2)) == "tensor([[0., 0.], [0., 0.]])"
+
+
+def test_what_is_refused(monkeypatch):
+    for wrong in ({"workers": 0}, {"retries": -1}):
+        with pytest.raises(ValueError, match="workers must be at least 1, and retries"):
+            farm(square, [1], **wrong)
+    monkeypatch.setattr(member, "here", lambda: object())
+    with pytest.raises(RuntimeError, match="run this script without a launcher"):
+        farm(square, [1])
 
 
 def meet(worker, folder, name, others):

@@ -35,8 +35,22 @@ def test_what_is_no_multiple_has_no_guess():
     look = partial(guess, theirs=THEIRS, layout=Layout(dp=2, tp=4))
     assert look(THEIRS + torch.tensor([0.0, 0.0, 1.0]), kind="backward") == ""
     assert look(THEIRS / 4, kind="start") == ""
+    assert look(THEIRS, theirs=0 * THEIRS, kind="backward") == ""
     assert "0.25 times the twin's. Does the learning rate" in look(THEIRS / 4, kind="update")
     assert "Does `load` restore" in look(THEIRS * 0, kind="moments")
+    assert "Does the optimizer have these parameters" in look(THEIRS * 0, kind="update")
+    for kind in ("moments", "loss"):
+        assert look(THEIRS / 4, kind=kind) == ""
+    assert guess(THEIRS, THEIRS * 0, Layout(dp=2), "backward") == ""  # of zero there is no multiple
+
+
+def test_shares_have_names():
+    for size, said in ((3, "a third of the twin's"), (5, "1/5 of the twin's")):
+        found = guess(THEIRS / size, THEIRS, Layout(dp=size), "gradient")
+        assert found.startswith(f"It is {said}. Is a sum over dp missing")
+        assert f"divided by {size} twice" in found
+        found = guess(THEIRS * size, THEIRS, Layout(dp=size), "gradient")
+        assert found.startswith(f"It is {size} times the twin's. Is it summed over dp twice")
 
 
 def test_a_sum_is_missing_where_the_ranks_add_up_to_the_twin_s():
@@ -48,6 +62,10 @@ def test_a_sum_is_missing_where_the_ranks_add_up_to_the_twin_s():
     every = [THEIRS - 1, None, torch.ones(3), None]  # two of them have no part in it
     assert "Is a sum over dp missing" in missing_sum(every, THEIRS, 0, Layout(dp=2, tp=2))
     assert missing_sum([THEIRS - 1, None], THEIRS, 0, Layout(dp=2)) == ""
+    own = [THEIRS - 3, torch.ones(3), 2 * torch.ones(3)]  # of ranks 3, 4 and 5: one group of tp
+    every = [THEIRS, THEIRS + 1, -THEIRS, *own]
+    assert "Is a sum over tp missing" in missing_sum(every, THEIRS, 4, Layout(dp=2, tp=3))
+    assert missing_sum(every, THEIRS, 1, Layout(dp=2, tp=3)) == ""
 
 
 def test_who_is_apart():

@@ -13,7 +13,7 @@ from helpers.parallel.pipeline.engine import Pipeline
 from helpers.parallel.pipeline.stages import pipeline
 from helpers.parallel.recipe import Recipe, plain
 from helpers.plans.schedules.zero_bubble import zero_bubble_v
-from helpers.training.locate import locate, off, part_of
+from helpers.training.locate import Location, locate, off, part_of
 from helpers.training.twin import compare
 from helpers.training.witness import Witness
 from tests.training.test_twin import (
@@ -147,6 +147,9 @@ def test_a_cut_tensor_is_held_against_its_part():
     assert torch.equal(found, whole[..., 3:])
     found = part_of(whole, (2, 2, 2), layout, {"dp": 2, "tp": 0})
     assert torch.equal(found, whole[:, :2, 4:])
+    square = Layout(dp=2, tp=2)  # of two axes of one size, the last one cuts
+    assert torch.equal(part_of(whole, (2, 4, 3), square, {"dp": 0, "tp": 1}), whole[..., 3:])
+    assert torch.equal(part_of(whole, (2, 2, 6), square, {"dp": 1, "tp": 0}), whole[:, :2])
     assert part_of(whole, (2, 3, 6), layout, {"dp": 0, "tp": 0}) is None
     assert part_of(whole, (2, 24), layout, {"dp": 0, "tp": 0}) is None
 
@@ -167,3 +170,86 @@ def test_how_far_off():
     assert off(torch.zeros(2), torch.zeros(2)) == 0
     assert off(torch.ones(2), torch.zeros(2)) == float("inf")
     assert not off(torch.tensor([float("nan")]), torch.ones(1)) <= 1
+
+
+def record(rows=2, **changes):
+    """A step of one rank: modules a, b and c, whose outputs are ones."""
+    one = torch.ones(rows, 3, dtype=torch.float64)
+    seen = Witness(torch.arange(rows), forward={"a": one, "b": one, "c": one}, loss=2.0)
+    for name, value in changes.items():
+        setattr(seen, name, value)
+    return seen
+
+
+def with_forward(**changes):
+    seen = record()
+    return record(forward=seen.forward | {n: f * seen.forward[n] for n, f in changes.items()})
+
+
+def test_the_earliest_pass_then_the_earliest_module_then_the_lowest_rank():
+    def look(*ranks):
+        return locate(0, Layout(dp=1, tp=3), record(), ranks, torch.float64)
+
+    late, early = with_forward(c=1.5), with_forward(b=1.25, c=9)
+    found = look(late, early, early)
+    assert (found.kind, found.name, found.rank, found.off) == ("forward", "b", 1, 0.25)
+    assert look(late, record(), late).rank == 0
+    early.loss = 3.0
+    assert look(early, record(), record()).kind == "forward"
+    assert look(record(), record(), record(loss=3.0)).kind == "loss"
+    start = record(before={"w": torch.ones(1)}, loss=3.0)
+    twin = record(before={"w": torch.zeros(1)})
+    assert locate(0, Layout(dp=1), twin, [start], torch.float64).kind == "start"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "agrees", "departs"),
+    [
+        (torch.float64, 0.9e-9, 1.1e-9),
+        (torch.float32, 0.9e-4, 1.1e-4),
+        (torch.bfloat16, 0.04, 0.06),
+    ],
+)
+def test_rounding_is_no_departure(dtype, agrees, departs):
+    near, far = ([with_forward(b=1 + off)] for off in (agrees, departs))
+    assert locate(0, Layout(dp=1), record(), near, dtype) is None
+    assert locate(0, Layout(dp=1), record(), far, dtype).name == "b"
+
+
+def test_a_rank_s_rows_are_those_of_its_sequences():
+    rows = torch.arange(6.0).view(6, 1) + torch.zeros(6, 3)
+    twin = Witness(torch.arange(6), forward={"a": rows})
+    own = Witness(torch.tensor([5, 2]), forward={"a": rows[[5, 2]]})
+    assert locate(0, Layout(dp=1), twin, [own], torch.float64) is None
+    swapped = Witness(torch.tensor([5, 2]), forward={"a": rows[[2, 5]]})
+    assert locate(0, Layout(dp=1), twin, [swapped], torch.float64).name == "a"
+    other = Witness(torch.tensor([5, 2]))  # the module is on another rank
+    assert locate(0, Layout(dp=1), twin, [other], torch.float64) is None
+
+
+def test_moments_that_are_missing_count_as_zeros_and_other_settings_do_not_count():
+    moments = {"w": {"exp_avg": torch.ones(2), "flag": True}}
+    assert locate(0, Layout(dp=1), record(optimizer=moments), [record()], torch.float64).name == (
+        "w (exp_avg)"
+    )
+    own = {"w": {"exp_avg": torch.ones(2), "flag": False}}
+    twin, seen = record(optimizer=moments), record(optimizer=own)
+    assert locate(0, Layout(dp=1), twin, [seen], torch.float64) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("start", "the parameter n departs before the step"),
+        ("moments", "the optimizer's state of n departs before the step"),
+        ("forward", "the output of n departs first"),
+        ("loss", "the outputs of all modules agree with the twin's, but the loss departs"),
+        ("backward", "the gradient of the output of n departs first"),
+        ("gradient", "the backward agrees, but the gradient of n departs"),
+        ("update", "the gradients agree, but the update of n departs"),
+    ],
+)
+def test_a_location_in_words(kind, said):
+    where = Location(step=3, rank=1, kind=kind, name="n", off=0.25, guess="Why?")
+    assert str(where) == f"step 3, rank 1: {said}, by 0.25 of its size. Why?"
+    assert str(replace(where, guess="")).endswith("of its size")

@@ -78,7 +78,10 @@ def test_it_saves_and_goes_on_with_the_same_count_of_tokens_and_rate():
     assert [one["step"] for one in kept] == [4, 8, 9]
     assert kept[1]["tokens"] == 8 * 6 * 16
     again = single()
-    rest = train(again, batches, steps=9, schedule=schedule, saved=kept[0])
+    _, held = source()
+    rest = train(again, batches, steps=9, schedule=schedule, saved=kept[0], validation=held)
+    assert [row["step"] for row in rest.rows if "validation" in row] == [8]
+    assert rest.column("validation") == [evaluate(again, held)]
     for column in ("step", "loss", "lr", "tokens"):
         assert rest.column(column) == history.column(column)[4:], column
     state, expected = again.full_state(), whole.full_state()
@@ -114,7 +117,8 @@ def test_a_skipped_update_does_not_move_the_schedule_on():
     history = train(strategy, batches, steps=5, schedule=float, save=kept.append)
     assert strategy.rates == [0, 0, 1, 2, 2]
     assert strategy.steps == [0, 1, 2, 3, 4]
-    assert [row["step"] for row in history.rows if row.get("skipped")] == [0, 3]
+    assert [row["step"] for row in history.rows if "skipped" in row] == [0, 3]
+    assert history.column("skipped") == [True, True]
     assert (kept[0]["updates"], kept[0]["tokens"]) == (3, 25)
     resumed = Skipping()
     train(resumed, batches, steps=7, schedule=float, saved=kept[0])
@@ -159,6 +163,7 @@ def test_evaluation_weighs_by_targets():
         tokens=torch.cat([a.tokens, b.tokens]), targets=torch.cat([a.targets, b.targets])
     )
     assert evaluate(strategy, [a, b]) == pytest.approx(evaluate(strategy, [together]), abs=1e-12)
+    assert evaluate(strategy, []) == 0  # no target, and no division by zero
 
 
 class Diverging:
@@ -194,6 +199,9 @@ def test_rates_are_of_one_step_and_of_all_processors(monkeypatch):
 
     strategy.step = step
     monkeypatch.setattr("helpers.training.loop.time.perf_counter", lambda: clock[0])
+    for lacks in ({"peak": 10.0}, {"flops_per_token": 40.0}):
+        (row,) = train(strategy, source()[0], steps=1, **lacks).rows
+        assert not row.keys() & {"mfu", "lr", "validation"}
     history = train(strategy, source()[0], steps=3, flops_per_token=40.0, peak=10.0)
     assert history.column("seconds") == [1, 3, 6]
     assert history.column("tokens_per_second") == pytest.approx([5, 5 / 2, 5 / 3])

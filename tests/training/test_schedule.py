@@ -16,6 +16,13 @@ def test_the_corners():
     assert schedule(100) == schedule(145) == schedule(1000) == pytest.approx(0.2)
 
 
+def test_it_ends_at_a_tenth_unless_another_end_is_given():
+    assert Cosine(peak=2.0, steps=50)(49) == pytest.approx(0.2)
+    assert [Cosine(peak=2.0, steps=3, final=end)(2) for end in (0.0, 1.0)] == [0, 2]
+    assert Cosine(peak=2.0, steps=1)(0) == 2
+    assert Cosine(peak=0.0, steps=5, warmup=2)(1) == 0  # a rate of 0 is none too small
+
+
 def test_it_rises_and_then_falls():
     schedule = Cosine(peak=1.0, steps=50, warmup=5)
     rates = [schedule(k) for k in range(50)]
@@ -29,7 +36,8 @@ def test_all_of_it_may_be_warm_up():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"peak": -1}, {"final": 2}, {"warmup": 11}, {"warmup": -1}, {"steps": 0}]
+    "wrong",
+    [{"peak": -1}, {"final": 2}, {"final": -0.1}, {"warmup": 11}, {"warmup": -1}, {"steps": 0}],
 )
 def test_nonsense_is_refused(wrong):
     with pytest.raises(ValueError, match="must"):

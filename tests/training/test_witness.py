@@ -66,3 +66,17 @@ def test_the_hooks_are_removed_also_after_an_error():
     with pytest.raises(ZeroDivisionError, match=r"[1-9]"):
         fail()
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_the_parameters_are_those_before_and_after_the_step():
+    rule = OptimizerConfig(lr=0.1)
+    trained = Recipe(engine=InTurn)(TINY, 0, dtype=torch.float64, optimizer=rule)
+    first = {name: p.detach().clone() for name, p in trained.model.named_parameters()}
+    one, two = (witness(trained, BATCH, rule) for _ in range(2))
+    assert_same(one.before, first)
+    assert_same(two.before, one.parameters)
+    assert_same(two.parameters, dict(trained.model.named_parameters()))
+    assert not torch.equal(one.parameters["norm.weight"], first["norm.weight"])
+    assert not any(one.optimizer.values())  # none before the first step
+    assert two.optimizer["norm.weight"]["exp_avg"].any()
+    assert torch.equal(one.numbers, BATCH.numbers)

@@ -25,7 +25,7 @@ QUIET = (
 )  # fmt: skip
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 EVERYTHING = "*"  # the name of what every function needs
-MAGIC = re.compile(r"(\s*)(?:[%!]|\w[\w, ]*=\s*[%!]).*")  # a line for IPython or the shell
+MAGIC = re.compile(r"^(\s*)(?:[%!]|\w[\w, ]*=\s*[%!]).*")  # a line for IPython or the shell
 DEFINED = re.compile(r"^(?:async +def|def|class) +(\w+)", re.MULTILINE)
 SECONDS = 60  # to parse a notebook
 MEMORY = 4 << 30  # bytes to parse it

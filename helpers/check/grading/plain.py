@@ -17,7 +17,7 @@ from helpers.runtime.joined.results import LENGTH, decode, encode
 
 OWN = {kind.__name__: kind for kind in (Action, Message, Call, Event, Layout)}
 MARK = "a type of the course"
-LARGEST = 4 << 20  # bytes of an answer without its tensors: parsed, these need fifty times as much
+LARGEST = 4 << 20  # bytes of an answer without its tensors: lists in lists take thirty times that
 
 
 def pack(value, name: str = "the answer") -> bytes:

@@ -20,10 +20,10 @@ def read(path: Path) -> Notebook:
         NotANotebook: the file is too large, contains no notebook, or is no file at all.
     """
     line = [sys.executable, "-m", "helpers.check.grading.definitions"]
-    place = {"PYTHONPATH": str(COURSE), "PYTHONIOENCODING": "utf-8"}
+    place, seconds = {"PYTHONPATH": str(COURSE)}, 2 * SECONDS
     try:
         done = subprocess.run(
-            line, input=content_of(path), capture_output=True, env=place, timeout=2 * SECONDS
+            line, input=content_of(path), capture_output=True, env=place, timeout=seconds
         )
     except subprocess.TimeoutExpired:
         raise NotANotebook("the notebook takes too long to read") from None

@@ -88,7 +88,6 @@ def walls(limits: Limits) -> list[str]:
         "PYTHONPATH": str(COURSE),
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
         "TRITON_INTERPRET": os.environ.get("TRITON_INTERPRET", ""),
     }
     for name, value in variables.items():
@@ -184,10 +183,10 @@ class Sandbox:
             code = self.process.wait(2.0)
         except subprocess.TimeoutExpired:
             return "without an answer"
-        code = code - 128 if code > 128 else -code  # bwrap passes on a signal as 128 + number
-        if code in list(signal.Signals):
-            return f"with {signal.Signals(code).name}"
-        return f"with exit code {-code}"
+        number = code - 128 if code > 128 else -code  # bwrap passes on a signal as 128 + number
+        if number in list(signal.Signals):
+            return f"with {signal.Signals(number).name}"
+        return f"with exit code {code}"
 
     def within_limits(self) -> bool:
         """Whether the program still keeps its limits; if not, `why` names the limit."""

@@ -218,10 +218,10 @@ def judge_torn(found: Result, twin: Result, first: int, ranks: int):
 
 
 def first_apart(found: Result, twin: Result) -> int | None:
-    """The first step whose loss differs from the twin's."""
-    for step, loss in sorted(found.losses.items()):
-        right = twin.losses.get(step)
-        if right is None or not math.isclose(loss, right, rel_tol=0, abs_tol=TOLERANCE):
+    """The first step whose loss differs from the twin's. `judge_steps` finds steps of one alone."""
+    for step in sorted(found.losses.keys() & twin.losses.keys()):
+        loss, right = found.losses[step], twin.losses[step]
+        if not math.isclose(loss, right, rel_tol=0, abs_tol=TOLERANCE):
             return step
     return None
 

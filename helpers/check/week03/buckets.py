@@ -11,7 +11,7 @@ from helpers.check.oracle import NotRight, examine
 from helpers.check.verdict import Verdict
 from helpers.check.watch import Watch
 
-# Ranks, bytes of a bucket, whether a backward came before the hooks. 1408 bytes in all.
+# Ranks, bytes of a bucket, whether a backward came before the hooks. 1304 bytes in all.
 CASES = [(2, 400, False), (3, 500, True), (2, 1, False), (2, 10_000, False)]
 STEPS = 3
 HANG = (

@@ -20,7 +20,7 @@ from helpers.parallel.cut_sequence.handing_on import state_before
 
 
 def selective_scan_over_ranks(
-    x, delta, A, B, C, D=None, h0=None, *, peers: Peers, form: str = "fused"
+    x, delta, A, B, C, D=None, h0=None, *, peers: Peers
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute `selective_scan` of the whole sequence: y (B, t, D) and the state (B, D, N).
 
@@ -28,16 +28,15 @@ def selective_scan_over_ranks(
         x, delta, A, B, C, D: as for `selective_scan`, of this rank's part.
         h0: the state before the sequence; only the first rank may have one.
         peers: the ranks that share the sequence, in its order.
-        form: of the rank's own scan.
 
     Raises:
         ValueError: h0 on another rank than the first; shapes that do not fit.
     """
     only_first(h0, peers)
-    y, end = selective_scan(x, delta, A, B, C, D, h0, form)
+    y, end = selective_scan(x, delta, A, B, C, D, h0)
     decay = torch.exp(delta.to(end.dtype).sum(1).unsqueeze(-1) * A)  # (B, D, N)
     before = state_before(decay, end, peers)
-    mended, _ = selective_scan(torch.zeros_like(x), delta, A, B, C, None, before, form)
+    mended, _ = selective_scan(torch.zeros_like(x), delta, A, B, C, None, before)
     return y + mended, torch.addcmul(end, decay, before)
 
 

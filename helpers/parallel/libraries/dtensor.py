@@ -21,6 +21,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from helpers.comm.mesh import Mesh
 from helpers.data.batch import Batch
 from helpers.models.gpt import build
+from helpers.parallel.libraries.fully_shard import for_dtensors
 from helpers.parallel.optimizer import OptimizerConfig, set_lr
 from helpers.parallel.strategy import Step, Strategy
 from helpers.parallel.tensor.placement import check_mixers
@@ -40,7 +41,7 @@ class DTensorParallel(Strategy):
 
     Raises:
         ValueError: the mesh has other axes, or the config has a mixer other than attention or no
-            MLPs.
+            MLPs; or learned positions, with `sequence`.
     """
 
     def __init__(
@@ -62,6 +63,11 @@ class DTensorParallel(Strategy):
         check_mixers(config, known=("attention",))
         if config.mlp == "none":
             raise ValueError("DTensorParallel's plan cuts MLPs; the config has mlp='none'")
+        if sequence and config.positions == "learned":
+            raise ValueError(
+                "DTensorParallel adds learned positions to whole sequences: use rotary positions, "
+                "or sequence=False"
+            )
         self.rule, self.micro_batches = optimizer or OptimizerConfig(), micro_batches
         self.world_size, self.device = mesh.layout.world_size, torch.device(device)
         self.mesh = mesh.device_mesh
@@ -74,8 +80,9 @@ class DTensorParallel(Strategy):
         parts = {name: whole(mesh, name, p.shape) for name, p in self.parameters.items()}
         # PyTorch's fused calls take DTensors or plain tensors: a replicated norm is plain
         cut, whole_ones = split(self.parameters)
-        self.optimizer = self.rule.make(cut, parts)
-        for group in self.rule.make(whole_ones, parts).param_groups if whole_ones else ():
+        rule = for_dtensors(self.rule)
+        self.optimizer = rule.make(cut, parts)
+        for group in rule.make(whole_ones, parts).param_groups if whole_ones else ():
             self.optimizer.add_param_group(group)
 
     def step(self, batch: Batch, lr: float | None = None) -> Step:

@@ -104,7 +104,7 @@ class Pipeline:
         Raises:
             ValueError: a micro-batch does not fit.
         """
-        largest = max(micro_batches, key=len)
+        largest = micro_batches[0]  # no other has more sequences: see Batch.micro
         if self.buffers is None:
             self.largest = tuple(largest.tokens.shape)
             numel = torch.Size(self.message_shape(largest)).numel()

@@ -105,9 +105,7 @@ class Observer:
             settled=True,
             quiet=quiet,
             alone=alone(),
-            wait=None
-            if place == "idle"
-            else message_wait(frame) or collective_wait(frame, entries),
+            wait=None if place == "idle" else wait_of(frame, entries),
             issued=issued(entries),
             complete=not entries or entries[0]["record_id"] == 0,
         )

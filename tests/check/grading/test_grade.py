@@ -1,6 +1,5 @@
 """Submissions are graded: right ones pass, and nothing else does, whatever it does."""
 
-import csv
 import json
 import tempfile
 import textwrap
@@ -8,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.check.grading import grade, inside, sandbox, stand_in, submissions
+from helpers.check.grading import grade, sandbox, stand_in, submissions
 from helpers.check.grading.grade import How
 from helpers.check.grading.sandbox import Limits, NotStarted
-from helpers.check.grading.table import Grade
-from helpers.check.week05 import share
 
 ROOT = Path(__file__).parents[3]
 
@@ -238,75 +235,6 @@ def test_when_a_sandbox_does_not_start_the_others_are_graded(tmp_path, monkeypat
     rows = list(graded(tmp_path).values())
     assert [row.passed for row in rows] == ["not graded", "yes"]
     assert rows[0].finding == "the machine is too busy"
-
-
-def test_the_table(tmp_path, capsys):
-    submit(tmp_path, "bo", RIGHT)
-    (tmp_path / "bo.py").write_text("")
-    grade.main([str(tmp_path), "--secret", "8"])
-    with (tmp_path / "grades.csv").open(newline="") as file:
-        (row,) = csv.DictReader(file)
-    assert float(row.pop("seconds")) > 0
-    assert row == {
-        "submission": "bo.ipynb",
-        "exercise": "bubble_share",
-        "passed": "yes",
-        "finding": "",
-    }
-    said = capsys.readouterr().out
-    for words in ("bo.ipynb  1 of 1", "not graded: bo.py", "1 of 1 passed", "--secret 8"):
-        assert words in said
-
-
-def test_a_stop_leaves_the_rows_so_far(tmp_path, monkeypatch, capsys):
-    def stopped(*_):
-        yield Grade(submission="a", exercise="mean", passed="yes")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(grade, "grade_all", stopped)
-    grade.main([str(tmp_path)])
-    assert "a,mean,yes" in (tmp_path / "grades.csv").read_text()
-    assert "stopped" in capsys.readouterr().out
-
-
-def test_a_table_that_cannot_be_written(tmp_path):
-    with pytest.raises(SystemExit, match="cannot write"):
-        grade.main([str(tmp_path), "--to", str(tmp_path / "none" / "grades.csv")])
-
-
-class Beside:
-    """A sandbox without walls: the program runs in this process."""
-
-    def __init__(self, limits, trusted):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def ask(self, order, seconds):
-        return inside.answer(order)
-
-
-def test_answers_by_heart_pass_the_student_s_own_check_alone(monkeypatch):
-    monkeypatch.setattr(grade, "Sandbox", Beside)
-    known = {arguments: share.measured_share(*arguments) for arguments in share.SIZES}
-    sources = [f"KNOWN = {known}", "def bubble_share(*given): return KNOWN[given]"]
-    task = submissions.Task(submission="a", exercise="bubble_share", sources=sources)
-    assert grade.verdict(task, How()) == ("yes", "")
-    passed, finding = grade.verdict(task, How(secret=5))
-    assert passed == "no"
-    assert "KeyError" in finding
-
-
-def test_without_a_sandbox_it_asks(tmp_path, monkeypatch):
-    monkeypatch.setattr(grade, "bubblewrap", lambda: None)
-    with pytest.raises(SystemExit, match="no sandbox on this machine"):
-        grade.main([str(tmp_path)])
-    with pytest.raises(SystemExit, match="there is no folder"):
-        grade.main([str(tmp_path / "none")])
 
 
 def test_trusted_submissions_run_without_a_sandbox(tmp_path, monkeypatch):

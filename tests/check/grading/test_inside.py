@@ -10,6 +10,7 @@ import pytest
 from helpers.check.grading import frames, inside, plain
 from helpers.check.grading.stand_in import StandIn
 from helpers.runtime.cluster import Cluster
+from helpers.runtime.failure import WorkerError
 
 
 def answered(kind, *given):
@@ -67,6 +68,36 @@ def test_a_long_error_is_cut(body):
     assert len(called(body.format("'x' * 9999"))[2]) == inside.MOST_TEXT
 
 
+def test_the_last_definition_counts():
+    sources = ["def probe(): return 1", "def probe(): return x", "x = 2"]
+    assert answered("define", "probe", sources) == ["returned", None]
+    assert answered("call", StandIn("probe"), ()) == ["returned", (2, ())]
+
+
+def test_what_is_no_data_is_named_whole():
+    why = "this is not what the exercise asks for"
+    kind = "your function returned a value of type {}, or with a part of it: " + why
+    assert called("return [iter([])]")[2] == kind.format("list_iterator")
+    assert called("class Own: pass\n    return Own()")[2] == kind.format("__main__.Own")
+    assert inside.no_data("it is odd") == f"your function returned it is odd: {why}"
+
+
+def test_an_order_that_does_not_exist():
+    assert answered("other")[:2] == ["raised", "exception"]
+    assert plain.unpack(inside.answer(b"no pickle"))[:2] == ["raised", "exception"]
+
+
+def test_errors_of_ranks_are_cut_and_a_stub_is_told_apart(monkeypatch):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(inside, "launch", fails)
+    error = WorkerError("x" * 9999, kind="died")
+    assert answered("ranks", len, 2, len, {}, 60) == ["raised", "died", "x" * inside.MOST_TEXT]
+    error.__cause__ = NotImplementedError()
+    assert answered("ranks", len, 2, len, {}, 60) == ["not written"]
+
+
 @pytest.fixture(scope="module")
 def cluster():
     with Cluster(2, device="cpu") as ranks:
@@ -88,7 +119,7 @@ def call_on_rank(worker, solve, more):
 )
 def test_on_ranks(cluster, monkeypatch, body, timeout, answer):
     def launch(run, workers, *, device, **given):
-        assert (workers, device) == (2, "cpu")
+        assert (workers, device, given["timeout"]) == (2, "cpu", timeout)
         return cluster.run(run, **given)
 
     monkeypatch.setattr(inside, "launch", launch)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.check.grading.plain import MARK, numbers_of, pack, unpack
+from helpers.check.grading import plain
+from helpers.check.grading.plain import LENGTH, MARK, numbers_of, pack, unpack
 from helpers.check.traffic import Call
 from helpers.check.watch import Event
 from helpers.comm.mesh import Layout
@@ -37,6 +38,28 @@ def test_tensors_and_arrays():
     assert torch.equal(found[0], torch.arange(6).view(2, 3))
     assert found[1] == np.float32(2.5)
     np.testing.assert_array_equal(found[2], np.ones(2))
+
+
+def test_an_answer_of_much_text_is_not_parsed(monkeypatch):
+    """Tensors may be large: they are no JSON."""
+    monkeypatch.setattr(plain, "LARGEST", 1000)
+    assert len(unpack(pack(torch.ones(5000)))) == 5000
+    assert len(unpack(pack("x" * 900))) == 900
+    for much in ("x" * 1001, [[]] * 600, [torch.ones(5000), "x" * 1001]):
+        with pytest.raises(ValueError, match=r"^it has more than 1,000 bytes besides tensors$"):
+            unpack(pack(much))
+    with pytest.raises(ValueError, match="no result"):  # it says that it is longer than it is
+        unpack(LENGTH.pack(9000) + bytes(2000))
+
+
+def test_an_answer_in_an_answer_keeps_its_types():
+    value = ({"a": [(ACTION, {3: (ACTION,)})]}, [{"b": ()}])
+    found = unpack(pack(value))
+    assert found == value
+    assert type(found[0]["a"][0]) is tuple
+    assert type(found[0]["a"][0][1][3][0]) is Action
+    assert type(unpack(pack(Layout(dp=2, tp=4)))) is Layout
+    assert unpack(pack(Layout(tp=4, dp=2))).axes == Layout(tp=4, dp=2).axes != ("dp", "tp")
 
 
 @dataclass
@@ -79,3 +102,7 @@ def test_numbers_alone_are_what_a_function_may_have_written_into():
     assert found[0][1] is None
     assert list(found[1]) == ["a"]
     assert found[2:] == (None, "word")
+    kept = [3, (2.5, True), {7: -1, "b": [None]}]
+    assert numbers_of(kept) == kept
+    assert type(numbers_of(kept)[1]) is tuple
+    assert numbers_of([1j, {1}, b"x"]) == [None, None, None]

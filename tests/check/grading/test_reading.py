@@ -29,6 +29,7 @@ def test_a_notebook(tmp_path, monkeypatch):
     found = read(notebook(tmp_path / "a.ipynb", "def f():\n    'ü'", "print(1)", "def g(:"))
     assert (found.sources, found.functions) == (["def f():\n    'ü'"], ["f"])
     assert list(found.broken) == ["g"]
+    assert (found.binds, found.uses) == ([["f"]], [[]])
 
 
 def test_what_is_no_file(tmp_path):
@@ -38,7 +39,7 @@ def test_what_is_no_file(tmp_path):
     (tmp_path / "folder.ipynb").mkdir()
     os.mkfifo(tmp_path / "pipe.ipynb")  # opened as usual, it would wait for a writer
     before = sorted(os.listdir("/dev/fd"))
-    assert "link" in refused(tmp_path / "link.ipynb")
+    assert refused(tmp_path / "link.ipynb") == "a link is no notebook"
     assert "link" in refused(tmp_path / "zero.ipynb")
     assert "no file" in refused(tmp_path / "folder.ipynb")
     found, pipe = [], tmp_path / "pipe.ipynb"
@@ -46,7 +47,7 @@ def test_what_is_no_file(tmp_path):
     thread.start()
     thread.join(10)
     assert "no file" in found[0]
-    assert "not readable" in refused(tmp_path / "none.ipynb")
+    assert refused(tmp_path / "none.ipynb") == "not readable: No such file or directory"
     assert sorted(os.listdir("/dev/fd")) == before
 
 
@@ -58,7 +59,13 @@ def test_what_is_no_notebook(tmp_path, content):
 
 def test_a_file_that_is_too_large(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "LARGEST", 100)
-    assert "more than 100 bytes" in refused(notebook(tmp_path / "n.ipynb", "x = 1" * 100))
+    assert refused(notebook(tmp_path / "n.ipynb", "x = 1" * 100)) == (
+        "the file has more than 100 bytes"
+    )
+    (tmp_path / "n.ipynb").write_bytes(bytes(100))
+    assert reading.content_of(tmp_path / "n.ipynb") == bytes(100)
+    (tmp_path / "n.ipynb").write_bytes(bytes(101))
+    assert "more than 100 bytes" in refused(tmp_path / "n.ipynb")
 
 
 def test_a_text_that_nests_too_deeply_for_python(tmp_path):

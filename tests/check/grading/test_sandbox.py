@@ -2,8 +2,11 @@
 
 import errno
 import os
+import signal
+import sys
 import textwrap
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -147,6 +150,46 @@ def test_what_is_printed_goes_nowhere(inside, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_what_the_walls_leave(inside, monkeypatch):
+    """Few variables, small folders for files, and an end with the judge."""
+    found = inside(
+        """
+        signal = ctypes.c_int()
+        ctypes.CDLL(None).prctl(2, ctypes.byref(signal), 0, 0, 0)  # PR_GET_PDEATHSIG
+        sizes = [os.statvfs(path) for path in ("/tmp", "/dev/shm")]
+        with open("/proc/1/environ") as file:
+            first = sorted(one.split("=")[0] for one in file.read().split(chr(0)) if one)
+        with open("/proc/self/environ") as file:
+            own = dict(one.split("=", 1) for one in file.read().split(chr(0)) if one)
+        small = [size.f_blocks * size.f_frsize for size in sizes]
+        places = sys.prefix, sys.base_prefix, "/usr", given[0]
+        writable = [place for place in places if os.access(place, os.W_OK)]
+        return signal.value, small, first, own, os.getcwd(), os.getsid(0), writable
+        """,
+        str(Path(psutil.__file__).parent),
+    )
+    assert found[0] == signal.SIGKILL
+    assert found[1] == 2 * [Limits().file_bytes]
+    assert set(found[2]) <= {"PWD"}
+    assert found[3].pop("PWD", "/tmp") == "/tmp"
+    assert found[3] == {
+        "PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin",
+        "HOME": "/tmp",
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": str(COURSE),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+    } | {name: os.environ[name] for name in ("TRITON_INTERPRET",) if os.environ.get(name)}
+    assert found[4] == "/tmp"
+    assert found[5] > 0  # a session of its own: no terminal of the instructor
+    assert found[6] == []
+    monkeypatch.setenv("TRITON_INTERPRET", "yes")
+    walls = sandbox.walls(Limits(file_bytes=77))
+    at = walls.index("TRITON_INTERPRET")
+    assert walls[at - 1 : at + 2] == ["--setenv", "TRITON_INTERPRET", "yes"]
+    assert walls.count("77") == 2
+
+
 def test_numbers_that_are_none_come_back(inside):
     nan, inf = inside("return float('nan'), float('inf')")
     assert nan != nan
@@ -187,6 +230,23 @@ def test_too_much_memory(where):
         ask(shut, MEMORY[where] + "\nimport time\ntime.sleep(20)")
 
 
+def test_too_many_processes():
+    with (
+        Sandbox(Limits(processes=12)) as shut,
+        pytest.raises(Failed, match=r"^your function has started more than 12 processes$"),
+    ):
+        ask(
+            shut,
+            """
+            import time
+            for _ in range(14):
+                if not os.fork():
+                    time.sleep(60)
+            time.sleep(20)
+            """,
+        )
+
+
 def test_files_stay_small():
     with Sandbox(Limits(file_bytes=1 << 20)) as shut, pytest.raises(Failed, match="OSError"):
         ask(
@@ -216,36 +276,31 @@ def test_no_process_is_left():
             )
             == 3
         )
+        assert os.getsid(shut.process.pid) == shut.process.pid
         family = psutil.Process(shut.process.pid).children(recursive=True)
         assert len(family) >= 4
     psutil.wait_procs(family, timeout=10)
     assert not [one for one in family if one.is_running()]
+    assert shut.family() == []
+    assert shut.process.stdin.closed
+    assert shut.process.stdout.closed
 
 
 def test_without_bubblewrap(monkeypatch):
     monkeypatch.setattr(sandbox, "bubblewrap", lambda: None)
+    monkeypatch.setenv("OWN", "kept")
     with pytest.raises(NotStarted, match="no sandbox"):
         Sandbox()
     with Sandbox(trusted=True) as shut:
         assert ask(shut, "open('x', 'w').close()\nreturn 3") == 3
         assert os.listdir(shut.folder.name) == ["x"]
+        assert shut.family()[-1].pid == shut.process.pid
+        assert ask(shut, "return os.environ['OWN'], os.environ['PYTHONPATH'], os.getcwd()") == (
+            "kept", str(COURSE), shut.folder.name,
+        )  # fmt: skip
         child = ask(shut, "import subprocess\nreturn subprocess.Popen(['sleep', '60']).pid")
         family = [psutil.Process(child)]
     assert psutil.wait_procs(family, timeout=10)[1] == []
     assert shut.process.stdin.closed
     assert shut.process.stdout.closed
     assert not os.path.exists(shut.folder.name)
-
-
-def test_why_there_is_no_sandbox(monkeypatch, tmp_path):
-    program = tmp_path / "bwrap"
-    program.write_text("#!/bin/sh\necho 'setting up uid map: Permission denied' >&2\nexit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path) + ":/usr/bin:/bin")
-    sandbox.why_not.cache_clear()
-    assert "forbids bubblewrap (setting up uid map: Permission denied)" in sandbox.why_not()
-    assert sandbox.bubblewrap() is None
-    monkeypatch.setenv("PATH", str(tmp_path / "none"))
-    sandbox.why_not.cache_clear()
-    assert "missing" in sandbox.why_not()
-    sandbox.why_not.cache_clear()

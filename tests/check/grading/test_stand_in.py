@@ -45,7 +45,7 @@ def test_a_call_is_like_a_call_here(shut):
     with elsewhere.at(shut):
         assert StandIn("probe")(numbers) == 7
     assert numbers == [1, 2, 4]
-    assert shut.sandbox.seconds == [stand_in.DEFINE_SECONDS, elsewhere.SECONDS]
+    assert shut.sandbox.seconds == [stand_in.DEFINE_SECONDS, elsewhere.SECONDS] == [180, 60]
 
 
 def test_the_stand_in_goes_into_the_sandbox_and_is_never_copied(shut):
@@ -100,7 +100,8 @@ def test_ranks(shut):
     shut.launch(len, 2, StandIn("probe"), {"rows": 4}, 100.0)
     _, (kind, given), (_, later) = shut.sandbox.orders
     assert (kind, given[:2], given[3:]) == ("ranks", (len, 2), ({"rows": 4}, 30.0))
-    assert later[-1] < stand_in.RANK_SECONDS == shut.sandbox.seconds[-1]  # the hang is told first
+    assert later[-1] == 144.0 < 180.0 == shut.sandbox.seconds[-1]  # the hang is told first
+    assert (runs.device, runs.backend) == ("cpu", "gloo")
 
 
 @pytest.mark.parametrize("results", [None, [1], [1, 2, 3], (1, 2), {"0": 1, "1": 2}])
@@ -129,6 +130,10 @@ def test_the_checks_travel_by_value_and_only_then():
         (np.zeros(2), np.ones(1), [0.0, 0.0]),
         (np.zeros(2), np.ones(2, np.int8), [0.0, 0.0]),
         (torch.zeros(2), None, [0.0, 0.0]),
+        (torch.zeros(2), np.ones(2), [0.0, 0.0]),
+        (torch.zeros(3, 2).T, torch.arange(6.0).view(2, 3), [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]),
+        (torch.zeros(2, requires_grad=True), torch.ones(2, requires_grad=True), [1.0, 1.0]),
+        (np.zeros(2), torch.ones(2), [0.0, 0.0]),
     ],
 )
 def test_numbers_are_written_into_their_own_place(given, after, found):
@@ -145,3 +150,12 @@ def test_lists_tuples_and_dicts():
     assert len(given[0]) == 2
     assert given[1].keys() == {"row", "kept"}
     assert given[2:] == ([5, 6], "text")
+    longer, second = ([1], 2), [torch.zeros(1), torch.zeros(1)]
+    restore(longer, ([3, 4, 5], 6, 7))
+    restore(second, [torch.ones(1), 2 * torch.ones(1)])
+    assert longer == ([3, 4, 5], 2)
+    assert [one.tolist() for one in second] == [[1.0], [2.0]]
+    for given, after in (([1, 2], (3, 4, 5)), ({"a": [1]}, [[2, 3]]), (([1],), [[2, 3]])):
+        before = copy.deepcopy(given)
+        restore(given, after)
+        assert given == before

@@ -15,10 +15,14 @@ SHARE = "def bubble_share(): pass"
 
 def rows(folder):
     """{(submission, exercise): finding, or None for a function that is to run}"""
-    return {
-        (task.submission, task.exercise): task.row and task.row.finding
-        for task in found_in(folder, KNOWN)
-    }
+    found = {}
+    for task in found_in(folder, KNOWN):
+        if task.row:
+            assert (task.row.submission, task.row.exercise) == (task.submission, task.exercise)
+            skipped = task.exercise in NOT_GRADED
+            assert task.row.passed == ("not graded" if skipped else "no")
+        found[task.submission, task.exercise] = task.row and task.row.finding
+    return found
 
 
 def test_the_exercises_are_those_that_the_notebooks_check():
@@ -47,6 +51,27 @@ def test_expected_found_and_not_graded(tmp_path):
         ("week03_data.ipynb", "train_by_mpi"): NOT_GRADED["train_by_mpi"],
         ("week03_data.ipynb", "bubble_share"): None,
     }
+
+
+def test_a_task_has_the_sources_that_its_function_needs(tmp_path):
+    cells = "import math\nN = 3", "def order_1f1b(): return N", SHARE, "def help(): pass"
+    notebook(tmp_path / "week05_pipeline.ipynb", *cells)
+    share, order = found_in(tmp_path, KNOWN)
+    assert (share.exercise, share.sources, share.row) == ("bubble_share", [SHARE], None)
+    assert (order.exercise, order.sources) == ("order_1f1b", ["N = 3", cells[1]])
+
+
+def test_exercises_of_no_week_come_in_the_order_of_their_names(tmp_path):
+    notebook(tmp_path / "own.ipynb", "def train_by_mpi(): pass", "def order_1f1b(): pass", SHARE)
+    (tmp_path / "week05_pipeline.ipynb").write_text("{")
+    assert list(rows(tmp_path)) == [
+        ("own.ipynb", "bubble_share"),
+        ("own.ipynb", "order_1f1b"),
+        ("own.ipynb", "train_by_mpi"),
+        ("week05_pipeline.ipynb", "bubble_share"),
+        ("week05_pipeline.ipynb", "order_1f1b"),
+    ]
+    assert rows(tmp_path)["week05_pipeline.ipynb", "order_1f1b"].startswith("the file is no")
 
 
 def test_every_notebook_has_a_row(tmp_path):
@@ -90,7 +115,10 @@ def test_names_that_a_table_or_a_terminal_would_not_bear(tmp_path, name, shown):
 
 
 def test_files_that_are_no_notebooks_are_named(tmp_path):
-    for name in ("week05.py", "report.pdf", "grades.csv", ".hidden", ".git/x", "a.ipynb"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(json.dumps({"cells": []}))
-    assert ignored(tmp_path, tmp_path / "grades.csv") == ["report.pdf", "week05.py"]
+    folder = tmp_path / ".course" / "given"  # a folder above with a dot hides nothing
+    for name in ("week05.py", "b/c\td.txt", "b/grades.csv", "grades.csv", ".hidden", ".git/x",
+                 "a.ipynb", "b.IPYNB", "=x"):  # fmt: skip
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps({"cells": []}))
+    table = folder / "b" / ".." / "grades.csv"
+    assert ignored(folder, table) == ["'=x", "b/c d.txt", "b/grades.csv", "week05.py"]

@@ -21,6 +21,10 @@ def grade(submission, passed):
         ("\udc80", "?"),
         ("", ""),
         ("x" * 400, "x" * 299 + "…"),
+        ("x" * 301, "x" * 299 + "…"),
+        ("x" * 300, "x" * 300),
+        ("a = 1", "a = 1"),
+        ("学生", "学生"),
     ],
 )
 def test_a_finding_is_one_harmless_line(text, line):
@@ -29,12 +33,22 @@ def test_a_finding_is_one_harmless_line(text, line):
 
 def test_rows_are_written_as_they_come(tmp_path):
     table = tmp_path / "grades.csv"
-    rows = write(table, iter([grade("a", "yes"), grade("b", "no")]))
+    table.write_text("the rows of the last run\n" * 9)
+    rows = write(table, iter([grade("a", "yes"), grade("ü", "no")]))
     next(rows)
     assert len(table.read_text().splitlines()) == 2
     list(rows)
+    first, second, _ = table.read_bytes().decode().split("\r\n")[:3]
+    assert first == "submission,exercise,passed,finding,seconds"
+    assert second == 'a,mean,yes,"a, ""b""",0.0'
     with table.open(newline="", encoding="utf-8") as file:
         assert [row["finding"] for row in csv.DictReader(file)] == ['a, "b"'] * 2
+
+
+def test_a_row_is_a_line_in_the_terminal():
+    row = Grade(submission="a.ipynb", exercise="mean", passed="no", finding="it is 3")
+    assert str(row) == "a.ipynb  mean: no  it is 3"
+    assert str(Grade(submission="b", exercise="mean", passed="yes")) == "b  mean: yes"
 
 
 def test_the_sum():
@@ -47,4 +61,5 @@ def test_the_sum():
         "1 of 4 passed, in 61 s",
     ]
     assert summary([], [], 0) == "\n0 of 0 passed, in 0 s"
-    assert "f9 …" in summary([], [f"f{k}" for k in range(12)], 0)
+    assert "f8, f9 …\n" in summary([], [f"f{k}" for k in range(11)], 0)
+    assert "f8, f9\n" in summary([], [f"f{k}" for k in range(10)], 0)

@@ -5,7 +5,8 @@ import os
 import psutil
 import pytest
 
-from helpers.check.grading.used import counted, memory_of, nameless_files, quick
+from helpers.check.grading import used
+from helpers.check.grading.used import counted, memory_of, nameless_files, proportional, quick
 
 SMAPS = """7f00-7f10 rw-p 00000000 00:00 0
 Size:               64 kB
@@ -33,6 +34,8 @@ def test_a_file_without_a_name_counts_once_mapped_or_not():
         os.ftruncate(file, 1 << 30)  # what is not written takes no memory
         assert nameless_files([me, me]) - before == 8 << 20
         assert 6 << 20 < memory_of([me], enough=0) - whole < 64 << 20
+        quick_count = memory_of([me], enough=1 << 40)
+        assert abs(quick_count - quick([me]) - (before + (8 << 20))) < 4 << 20
     finally:
         os.close(file)
         os.close(again)
@@ -46,7 +49,31 @@ def test_the_exact_count_only_where_it_matters():
     assert 0 < exact < 1.2 * quick([me])
 
 
+def test_every_process_counts():
+    me = psutil.Process()
+    assert quick([me, me]) == pytest.approx(2 * quick([me]), rel=0.1)
+    assert memory_of([me, me], enough=0) == pytest.approx(2 * memory_of([me], enough=0), rel=0.1)
+
+
 def test_a_process_that_has_ended():
     child = psutil.Popen(["true"])
     child.wait()
     assert memory_of([child], enough=0) == 0
+    assert quick([child, psutil.Process()]) > 1 << 20
+    assert proportional(child) == nameless_files([child]) == 0
+
+
+def test_without_the_right_to_look_its_own_pages_count(monkeypatch):
+    """On other systems there is no such file."""
+
+    def refuse(*_, **__):
+        raise PermissionError
+
+    monkeypatch.setattr(used, "open", refuse, raising=False)
+    me = psutil.Process()
+    assert proportional(me) == pytest.approx(
+        me.memory_info().rss - me.memory_info().shared, rel=0.1
+    )
+    child = psutil.Popen(["true"])
+    child.wait()
+    assert proportional(child) == 0

@@ -2,13 +2,15 @@
 
 import json
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
 
 import psutil
+import pytest
 
-from helpers.check.submission import job
+from helpers.check.submission import job, rank
 
 # A rank in a session of its own, which only SIGKILL ends. It writes its number into its notes.
 RANK = """export N
@@ -62,18 +64,23 @@ def test_what_it_leaves_behind(tmp_path):
 {"saved": true}
 {"rank": 1, "bytes": {"parameters": 3, "name": "x", "same": true}}
 not JSON
+{"rank": true, "bytes": {}}
+{"rank": 2, "bytes": 3}
+{"rank": 0, "bytes": {"parameters": 2.5}, "saved": 9.0}
 [1]
 END
+printf '\\377\\n{"saved": 9}\\n\\377'
 echo oops >&2
+printf '\\377' >&2
 echo '{"wrote": "a"}' > $N/notes-0
 echo '{"wrote": "a"}' > $N/notes-12
 exit 3""",
         tmp_path,
     )
     assert (found.losses, found.first, found.twice) == ({4: 5.0, 5: 4.25}, 4, 5)
-    assert (found.saved, found.held) == ([8], {1: {"parameters": 3}})
+    assert (found.saved, found.held) == ([8, 9], {1: {"parameters": 3}, 0: {"parameters": 2.5}})
     assert found.writers == {"a": {0, 12}}
-    assert (found.code, found.hung, found.errors) == (3, False, "oops\n")
+    assert (found.code, found.hung, found.errors) == (3, False, "oops\n\ufffd")
 
 
 def test_silence_is_a_hang_and_no_rank_is_left(tmp_path, monkeypatch):
@@ -103,17 +110,78 @@ def test_a_silent_rank_is_asked_where_it_is(tmp_path, monkeypatch):
     assert found.errors == "stack\n"
 
 
+def test_when_the_check_is_interrupted_the_launcher_ends(tmp_path, monkeypatch):
+    started = []
+
+    def start(*given, **streams):
+        started.append(shell("exec sleep 60")(*given, **streams))
+        return started[0]
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        job.run(Path("mine.py"), 1, {"folder": tmp_path}, start=start)
+    assert started[0].returncode == -signal.SIGKILL
+
+
 def test_a_sign_of_life_is_enough(tmp_path):
     found = run("for k in 1 2 3 4 5; do echo $k; sleep 0.2; done", tmp_path, patience=0.8)
     assert not found.hung
 
 
-def test_the_ranks_get_no_variable_of_another_launcher(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"):
+def test_the_ranks_get_no_variable_of_another_launcher(monkeypatch, tmp_path):
+    monkeypatch.setattr(job.sys, "path", ["", str(tmp_path)])
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "GROUP_RANK",
+             "ROLE_RANK", "OMP_NUM_THREADS", "PYTHONDONTWRITEBYTECODE")  # fmt: skip
+    for name in names:
         monkeypatch.setenv(name, "7")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv("OWN", "kept")
     found = job.environment()
     assert "7" not in found.values()
+    assert found["OMP_NUM_THREADS"] == found["PYTHONDONTWRITEBYTECODE"] == "1"
     assert (found["OWN"], found["CUDA_VISIBLE_DEVICES"]) == ("kept", "")
-    assert str(Path(job.__file__).parents[3]) in found["PYTHONPATH"].split(os.pathsep)
+    paths = found["PYTHONPATH"].split(os.pathsep)
+    assert paths[0] == str(Path(job.__file__).parents[3])
+    assert str(tmp_path) in paths
+    assert "" not in paths
+
+
+LAUNCHER = """#!/bin/sh
+[ "$2" = helpers.runtime.alone ] && exit $REFUSED
+echo "$@"
+echo "$INNER $CUDA_VISIBLE_DEVICES-" >&2
+read line || echo "no input"
+"""
+
+
+@pytest.fixture
+def launcher(tmp_path, monkeypatch):
+    """A program in the place of Python: it prints what it is asked for."""
+    program = tmp_path / "python"
+    program.write_text(LAUNCHER)
+    program.chmod(0o755)
+    monkeypatch.setattr(job.sys, "executable", str(program))
+    return str(program)
+
+
+def test_torchrun_starts_a_program_on_each_rank(launcher, monkeypatch):
+    monkeypatch.setattr(job, "own_network", lambda: ("env", "INNER=yes"))
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = job.by_torchrun(["orders", "mine.py", "--a=3"], 3, **streams)
+    assert os.getsid(process.pid) == process.pid  # what the terminal sends does not reach it
+    out, errors = process.communicate()
+    asked, *rest = out.splitlines()
+    options = "-m torch.distributed.run --standalone --nproc-per-node=3"
+    assert asked == f"{options} {rank.__file__} orders mine.py --a=3"
+    assert rest == ["no input"]
+    assert errors == "yes -\n"
+
+
+@pytest.mark.parametrize("refused", [0, 1])
+def test_a_network_of_its_own_only_where_the_system_gives_one(launcher, monkeypatch, refused):
+    monkeypatch.setenv("REFUSED", str(refused))
+    alone = (launcher, "-m", "helpers.runtime.alone")
+    assert job.own_network.__wrapped__() == (() if refused else alone)

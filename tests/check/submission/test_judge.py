@@ -44,6 +44,9 @@ def test_lines_that_count(tmp_path):
         ([step(0), step(0), step(1)], "printed step 0 twice"),
         ([step(0)], "printed the steps 0, not 0 to 1"),
         ([step(0), step(1), step(2)], "printed the steps 0 to 2, not 0 to 1"),
+        ([step(2), step(0)], "printed the steps 0, 2, not 0 to 1"),
+        ([step(3), step(2)], "printed the steps 2 to 3, not 0 to 1"),
+        ([step(0), step(1), step(1)], "printed step 1 twice"),
     ],
 )
 def test_steps(tmp_path, lines, finding):
@@ -88,6 +91,43 @@ def test_a_hang_shows_where_each_rank_waits():
         judge.judge_end(Result(hung=True, errors="noise"), range(2))
 
 
+def test_a_text_of_many_lines_is_cut():
+    noise = "[W1] socket.cpp:697 refused\n\n   \n"
+    errors = "".join(f"line {number}\n{noise}" for number in range(20))
+    assert judge.tail(Result(errors=errors)).split("\n") == [f"line {n}" for n in range(8, 20)]
+    stack = "Stack (most recent call first):\n" + "".join(f"call {n}\n" for n in range(20))
+    assert judge.stacks(Result(errors=stack)).split("\n") == [f"call {n}" for n in range(12)]
+
+
+def test_words_for_steps():
+    assert judge.span([]) == "none"
+    assert judge.span({5: 1.0}) == "5"
+    assert judge.span({5: 1.0, 4: 1.0}) == "4 to 5"
+    assert judge.span([1, 2, 4]) == "1, 2, 4"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"writers": {"b": {1, 0}, "a": {2, 1}}}, "ranks 1, 2 all wrote a"),
+        ({"hung": True}, "printed nothing more"),
+        ({"errors": "NotImplementedError"}, None),
+        ({"code": 1}, "exit code 1"),
+        ({"twice": 1}, "step 1 twice"),
+        ({"losses": {0: 5.0}}, "the steps 0, not 0 to 1"),
+    ],
+)
+def test_the_cause_is_told_before_what_it_brings(change, words):
+    """All that is wrong after the first is there, too."""
+    order = ["writers", "hung", "errors", "code", "twice", "losses"]
+    wrong = {"writers": {"b": {1, 0}, "a": {2, 1}}, "hung": True, "errors": "NotImplementedError",
+             "code": 1, "twice": 1, "losses": {0: 5.0}}  # fmt: skip
+    (first,) = change
+    found = {name: wrong[name] for name in order[order.index(first) :]} | change
+    with pytest.raises(NotRight if words else judge.NotWritten, match=words):
+        judge.judge_end(Result(**({"losses": {0: 5.0, 1: 4.0}} | found)), range(2))
+
+
 def test_a_failed_run_shows_its_error(tmp_path):
     errors = "Traceback\nValueError: no\nE11 torch/distributed/elastic/multiprocessing/api.py:9] x"
     with pytest.raises(NotRight) as error:
@@ -119,6 +159,10 @@ def test_a_stub_is_no_failure(tmp_path):
         ({rank: {"parameters": 8, "gradients": 4, "optimizer": 8} for rank in (0, 1)}, 3, False),
         ({rank: {"parameters": 4, "gradients": 4, "optimizer": 8} for rank in (0, 1)}, 3, True),
         ({0: HELD | {"optimizer": 13}, 1: HELD | {"optimizer": 3}}, 1, False),
+        ({0: HELD | {"optimizer": 4}, 1: HELD | {"optimizer": 12}}, 1, True),
+        ({0: HELD, 1: HELD, 2: HELD}, 0, False),
+        ({0: {"gradients": 8, "optimizer": 16}, 1: HELD}, 0, False),
+        ({}, 0, False),
         ({0: HELD}, 0, False),
         ({0: HELD, 1: {"parameters": 8}}, 0, False),
     ],
@@ -132,8 +176,29 @@ def test_bytes(held, stage, right):
             judge.judge_bytes(found, TWIN, stage, 2)
 
 
+def test_what_a_rank_holds_too_much_of():
+    found = Result(held={0: HELD, 1: HELD | {"optimizer": 5000}})
+    with pytest.raises(NotRight) as error:
+        judge.judge_bytes(found, TWIN, 2, 2)
+    said = "a rank of 2 holds 5,000 bytes of optimizer; one process holds 16"
+    assert error.value.finding == said
+    assert error.value.hint.startswith("Stage 2 divides optimizer, gradients over the ranks.")
+    nothing = Result(held={0: HELD | {"optimizer": 0}})
+    with pytest.raises(NotRight, match="holds 0 bytes of optimizer; one process holds 0"):
+        judge.judge_bytes(Result(held={0: nothing.held[0], 1: nothing.held[0]}), nothing, 1, 2)
+
+
 def test_a_loss_that_rounds_differently_is_right():
-    judge.judge_curve(Result(losses={0: 5.0, 1: 4.0 + 1e-12}), TWIN, 2)
+    judge.judge_curve(Result(losses={0: 5.0, 1: 4.0 + 5e-10}), TWIN, 2)
+    with pytest.raises(NotRight, match="step 1"):
+        judge.judge_curve(Result(losses={0: 5.0, 1: 4.0 + 3e-9}), TWIN, 2)
+    for losses, words, hint in (
+        ({1: 4.5, 0: 5.5}, "step 0: the loss is 5.500000000 on 3 ranks, and 5.0000", "Before the"),
+        ({2: 3.5, 1: 4.5}, "step 1: the loss is 4.500000000 on 3 ranks, and 4.0000", "averaged"),
+    ):
+        with pytest.raises(NotRight, match=words) as error:
+            judge.judge_curve(Result(losses=losses), TWIN, 3)
+        assert hint in error.value.hint
     with pytest.raises(NotRight, match=r"step 1: the loss is 4\.000001"):
         judge.judge_curve(Result(losses={0: 5.0, 1: 4.000001}), TWIN, 2)
     with pytest.raises(NotRight, match="step 1: the loss is nan"):
@@ -160,8 +225,11 @@ def test_killed_runs():
     with pytest.raises(NotRight, match="yet the script ended well"):
         judge.judge_died(Result(code=0))
     judge.judge_died(Result(code=1))
-    with pytest.raises(NotRight, match="does not start again"):
-        judge.judge_first(Result(code=1), 4)
+    with pytest.raises(NotRight, match="does not start again\nValueError: no"):
+        judge.judge_first(Result(code=1, errors="ValueError: no\n"), 4)
+    with pytest.raises(NotRight, match="is of 1 steps; the next run begins from the start"):
+        judge.judge_first(Result(losses={0: 5.0}), 1)
+    judge.judge_died(Result(code=-9))
 
 
 @pytest.mark.parametrize(
@@ -171,11 +239,27 @@ def test_killed_runs():
         (TWIN, {2: 4.9}, "a loss of untrained parameters"),
         (TWIN, {2: 3.2}, "but the batch is another"),
         (Result(losses={0: 5.0, 1: 4.9, 2: 4.8}), {2: 4.9}, "and the data start again"),
-        (TWIN, {0: 5.0, 1: 4.5, 2: 3.0}, ""),  # as for a run without a stop
+        (Result(losses={0: 5.0, 1: 4.9, 2: 4.5}), {2: 4.9}, "a loss of untrained parameters"),
     ],
 )
 def test_a_restart_that_differs(twin, losses, hint):
     with pytest.raises(NotRight) as error:
         judge.judge_resumed(Result(losses=losses), twin, 2)
     assert hint in error.value.hint
+    found = next(step for step in losses if losses[step] != twin.losses[step])
+    said = f"the loss of step {found} is {losses[found]:.9f}; without a stop it is"
+    restart = f"after the restart, {said} {twin.losses[found]:.9f}"
+    assert error.value.finding == restart
     judge.judge_resumed(Result(losses={1: 4.0, 2: 3.0}), TWIN, 2)
+
+
+def test_a_run_that_starts_over_is_judged_as_one_without_a_stop():
+    with pytest.raises(NotRight, match=r"^step 1: the loss is 4\.500000000 on 2 ranks") as error:
+        judge.judge_resumed(Result(losses={0: 5.0, 1: 4.5, 2: 3.0}), TWIN, 2)
+    assert "averaged" in error.value.hint
+
+
+def test_steps_that_the_twin_has_not_printed_are_no_wrong_losses():
+    judge.judge_resumed(Result(losses={1: 4.0, 2: 3.0, 3: 9.0}), TWIN, 2)
+    with pytest.raises(NotRight, match="the steps 1 to 3, not 1 to 2"):
+        judge.judge_torn(Result(losses={1: 4.0, 2: 3.0, 3: 9.0}), TWIN, 1, 2)

@@ -174,13 +174,18 @@ def test_a_curve_that_is_only_printed_is_told_apart(tmp_path, warm):
     script.write_text(HARD_CODED)
     verdict = check.project(script, start=warm)
     assert verdict.status == "wrong"
+    assert verdict.exercise == "project"
+    start = "another text (1 rank, --stage 0): two different files"
+    assert verdict.finding.startswith(start)
     assert "exactly the same losses" in verdict.finding
     assert "Where do they come from" in verdict.hint
 
 
 def test_a_script_that_is_not_there_yet(tmp_path, warm):
     assert check.project(None).status == "not written yet"
-    assert "there is no file mine.py" in check.project(tmp_path / "mine.py").finding
+    missing = check.project(tmp_path / "mine.py")
+    assert (missing.status, missing.finding) == ("wrong", "there is no file mine.py")
+    assert missing.hint == "Check the path."
     script = tmp_path / "script.py"
     script.write_text("raise NotImplementedError\n")
     assert check.project(script, start=warm).status == "not written yet"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -65,6 +66,8 @@ def test_files_opened_for_writing_and_the_new_names_of_renamed_ones(tmp_path, wa
 def test_torch_s_own_writing_is_noted(tmp_path, watched, notes, monkeypatch):
     monkeypatch.setattr(torch, "save", torch.save)  # afterwards it is as before
     rank.note_saves(notes)
+    torch.save([4], tmp_path / "elsewhere.pt", _use_new_zipfile_serialization=False)
+    assert (tmp_path / "elsewhere.pt").read_bytes()[:2] != b"PK"
     torch.save([3], watched / "state.pt")
     assert torch.load(watched / "state.pt") == [3]
     assert facts(tmp_path)[1:] == [{"wrote": "state.pt"}]
@@ -81,8 +84,10 @@ def test_which_step_a_line_is_of(line, step):
 SCRIPT = """
 import json, sys
 assert __name__ == "__main__"
+assert sys.stdout.encoding
 for step in range(9):
-    print("between")
+    assert sys.stdout.write("between\\n") == 8
+    sys.stdout.flush()
     print(json.dumps({"step": step}), end="")
     print()
 with open(sys.argv[1], "wb") as file:
@@ -121,6 +126,33 @@ def test_a_script_runs_as_if_it_were_started_alone(tmp_path, watched):
     pid, *rest = facts(tmp_path)
     assert pid.keys() == {"pid"}
     assert rest == [{"wrote": "file"}]
+
+
+SILENT = """
+import os, resource, signal, threading
+def waits():
+    os.kill(os.getpid(), signal.SIGUSR1)
+thread = threading.Thread(target=threading.Event().wait, daemon=True)
+thread.start()
+waits()
+print(resource.getrlimit(resource.RLIMIT_CORE)[0])
+"""
+
+
+def test_a_rank_that_is_asked_where_it_is_prints_its_stack(tmp_path, watched, capfd, monkeypatch):
+    """Of its main thread, down to the script; and a rank that is killed leaves no core."""
+    monkeypatch.setattr(sys.modules[__name__], "SCRIPT", SILENT)
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (before[1], before[1]))
+    try:
+        assert ended(tmp_path, watched, file_bytes=10**6) == (0, ["0"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, before)
+    first, inner, outer, below, *_ = capfd.readouterr().err.splitlines()
+    assert first.startswith("Stack (most recent call first)")
+    assert inner.endswith('script.py", line 4 in waits')
+    assert outer.endswith('script.py", line 7 in <module>')
+    assert "<frozen runpy>" in below
 
 
 def test_it_ends_after_the_line_of_a_step(tmp_path, watched):

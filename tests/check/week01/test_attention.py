@@ -5,6 +5,7 @@ import pytest
 from helpers import check
 from helpers.check.week01 import attention
 from notebooks.solutions import week01
+from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew
 
 
@@ -81,3 +82,70 @@ def test_the_counter_counts_what_is_read_and_written_and_no_views():
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: asked(check.count_attention, week01.count_attention))
+
+
+def test_a_mistake_in_one_case_alone_is_found():
+    def one_more(place):
+        def solve(*case):
+            answer = list(right(*case))
+            answer[place] += 1
+            return answer
+
+        return found_alone(check.count_attention, right, solve)
+
+    says = "the FLOPs are right; you said {:,} bytes, and PyTorch's operators read and write {:,}"
+    assert one_more(1) == [
+        f"{case}: {says.format(nbytes + 1, nbytes)}"
+        for case, nbytes in {
+            "1 × 1 heads, 7 tokens, width 5, 4 bytes a number": 4 * (4 * 35 + 4 * 49),
+            "1 × 1 heads, 7 tokens, width 5, 2 bytes a number": 2 * (4 * 35 + 4 * 49),
+            "1 × 3 heads, 16 tokens, width 4, 2 bytes a number": 2 * 3 * (4 * 64 + 4 * 256),
+            "5 × 3 heads, 7 tokens, width 16, 8 bytes a number": 8 * 15 * (4 * 112 + 4 * 49),
+            "2 × 4 heads, 1 tokens, width 8, 4 bytes a number": 4 * 8 * (4 * 8 + 4),
+        }.items()
+    ]
+    found = one_more(0)
+    assert [one.split(": ")[1] for one in found] == [
+        f"you said {flops + 1:,} FLOPs; PyTorch's products have {flops:,}"
+        for flops in (4 * 49 * 5, 4 * 49 * 5, 3 * 4 * 256 * 4, 15 * 4 * 49 * 16, 8 * 4 * 8)
+    ]
+
+
+CASE = (5, 3, 7, 16, 8)  # batch, heads, tokens, width, bytes of a number
+FLOPS, VECTORS, SCORES = 15 * 4 * 49 * 16, 8 * 15 * 7 * 16, 8 * 15 * 49
+
+
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [
+        (FLOPS / 2, "Half."),
+        (FLOPS / 4, "A quarter."),
+        (FLOPS / 7, "how many scores"),
+        (FLOPS / 3, "How many heads compute"),
+        (FLOPS / 15, "How many heads compute"),
+        (FLOPS / 5, "one sequence"),
+        (FLOPS * 3, "width of one head"),
+        (FLOPS * 5, "for one head. Then multiply"),
+    ],
+)
+def test_the_hint_for_wrong_flops(answer, hint):
+    assert hint in attention.hint_flops(answer, FLOPS, *CASE)
+
+
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [
+        ((4 * VECTORS + 4 * SCORES) / 8, "Those are numbers"),
+        (4 * VECTORS, "a fused kernel"),
+        (2 * VECTORS + 4 * SCORES, "Which tensors of width D"),
+        (3 * VECTORS + 4 * SCORES, "Which tensors of width D"),
+        (4 * VECTORS + SCORES, "reads them again"),
+        (4 * VECTORS + 3 * SCORES, "reads them again"),
+        (4 * SCORES, "what is written at the end"),
+        ((4 * VECTORS + 4 * SCORES) / 3, "How many heads read"),
+        ((4 * VECTORS + 4 * SCORES) / 15, "How many heads read"),
+        (4 * VECTORS + 5 * SCORES, "Make a list"),
+    ],
+)
+def test_the_hint_for_wrong_bytes(answer, hint):
+    assert hint in attention.hint_bytes(answer, 4 * VECTORS + 4 * SCORES, *CASE)

@@ -1,10 +1,22 @@
 """Name the rank that failed first: the solution passes, each mistake gets its own hint."""
 
+import random
+
 import pytest
 
 from helpers import check
-from helpers.check.week01.culprit import CASES
+from helpers.check.hidden import drawn_from
+from helpers.check.oracle import NotRight
+from helpers.check.week01.culprit import (
+    CASES,
+    LATE,
+    LOST,
+    hint_culprit,
+    judge_culprit,
+    turned,
+)
 from notebooks.solutions import week01
+from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew
 
 
@@ -101,3 +113,68 @@ def test_no_constant_answer_and_no_single_rule_is_right():
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: asked(check.name_culprit, week01.name_culprit))
+
+
+def test_a_mistake_in_one_case_alone_is_found():
+    def next_rank(reports):
+        return (week01.name_culprit(reports) + 1) % len(reports)
+
+    found = found_alone(check.name_culprit, week01.name_culprit, next_rank)
+    assert [finding.splitlines()[0] for finding in found] == [
+        "a killed process: you blame rank 3",
+        "an exception on one rank: you blame rank 0",
+        "an exception, and a slow rank: you blame rank 0",
+        "a hang: you blame rank 3",
+        "a hang that timed out: you blame rank 1",
+        "another collective than the others': you blame rank 2",
+        "another collective, and a rank that timed out: you blame rank 0",
+        "a killed process, after the others' errors: you blame rank 1",
+    ]
+    assert found[1].splitlines()[1:] == [
+        "  rank 0: answers, calls ['all_reduce', 'all_reduce', 'all_reduce'], error "
+        "'Connection closed by peer'",
+        "  rank 1: answers, calls ['all_reduce', 'all_reduce', 'all_reduce'], error "
+        "'ZeroDivisionError: division by zero'",
+    ]
+    assert found[0].splitlines()[3] == "  rank 2: does not answer, calls []"
+    with drawn_from(3):
+        found = found_alone(check.name_culprit, week01.name_culprit, next_rank)
+    assert len(found) == 8 + 12
+
+
+def test_the_ranks_of_a_drawn_case_have_other_names():
+    """The rank to blame is the one with the report that was to blame before."""
+    blamed = set()
+    for secret in range(40):
+        where, reports, right, _ = turned(random.Random(secret))
+        known = {words: (before, rank) for words, before, rank, _ in CASES}
+        before, rank = known[where]
+        assert reports[right] == before[rank]
+        assert len(reports) == len(before)
+        assert week01.name_culprit(reports) == right
+        blamed.add((where, right))
+    assert len(blamed) > 12
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "hint"),
+    [
+        (LOST, "silent", "nothing at all"),
+        (LOST, "error", "lost a connection"),
+        (f"barrier {LATE}", "differs", "For which rank did it wait"),
+        (None, "error", "comes before any count"),
+        (None, "behind", "Count the calls"),
+        (None, "differs", "place by place"),
+    ],
+)
+def test_the_hint_for_a_kind_and_a_blamed_rank(error, kind, hint):
+    assert hint in hint_culprit({"error": error}, kind)
+
+
+def test_a_rank_that_does_not_exist_is_no_answer():
+    reports, right, kind = CASES[0][1:]
+    for answer in (-1, 4, True, 1.5):
+        with pytest.raises(NotRight, match="returned") as wrong:
+            judge_culprit(answer, reports, right, kind)
+        assert wrong.value.hint == "Return one rank, a number from 0 to 3."
+    judge_culprit(2.0, reports, right, kind)

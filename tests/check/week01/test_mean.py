@@ -1,14 +1,19 @@
 """Each solution passes, the stub is told apart, and common mistakes fail with their own hint."""
 
 import math
+import random
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from helpers import check
-from helpers.check.week01.mean import hint_global_mean
+from helpers.check.hidden import drawn_from
+from helpers.check.oracle import NotRight
+from helpers.check.week01.mean import drawn, hint_global_mean, judge_global_mean
+from helpers.runtime.runs import Runs
 from notebooks.solutions import week01
+from tests.check.alone import found_alone, names
 
 
 def stub(worker, values):
@@ -123,3 +128,94 @@ def test_a_crash_names_the_rank():
     assert verdict.status == "wrong"
     assert "rank 1 raised ZeroDivisionError" in verdict.finding
     assert "crashes_on_rank_1" in verdict.finding
+
+
+@pytest.mark.usefixtures("shared_ranks")
+def test_a_mistake_of_the_last_rank_in_one_case_alone_is_found():
+    """Right to five digits is right; off by 2e-5 is not."""
+
+    def nearly(worker, values):
+        return week01.global_mean(worker, values) * (1 + 5e-6)
+
+    def off(worker, values):
+        return week01.global_mean(worker, values) * (
+            1 + 2e-5 * (worker.rank == worker.world_size - 1)
+        )
+
+    assert found_alone(check.global_mean, nearly, off) == [
+        "with 1 rank: the mean of all 1 values is 4\n  rank 0 holds [4.0], returned 4.00008",
+        "with 2 ranks: the mean of all 4 values is 4\n"
+        "  rank 0 holds [1.0, 2.0, 3.0], returned 4\n"
+        "  rank 1 holds [10.0], returned 4.00008",
+        "with 3 ranks: the mean of all 6 values is 3.66667\n"
+        "  rank 0 holds [5.0, 7.0], returned 3.66667\n"
+        "  rank 1 holds [], returned 3.66667\n"
+        "  rank 2 holds [1.0, -2.0, 3.0, 8.0], returned 3.66674",
+        "with 4 ranks: the mean of all 11 values is 3\n"
+        "  rank 0 holds [2.0], returned 3\n"
+        "  rank 1 holds [4.0, 4.0], returned 3\n"
+        "  rank 2 holds [6.0, 6.0, 6.0], returned 3\n"
+        "  rank 3 holds [1.0, 1.0, 1.0, 1.0, 1.0], returned 3.00006",
+    ]
+
+
+def judged(*answers, after=None, shards=((2.0, 4.0), (), (9.0,))):
+    """The finding and the hint for these answers of the ranks."""
+    shards = [list(shard) for shard in shards]
+    held = zip(answers, after or shards, strict=True)
+    with pytest.raises(NotRight) as wrong:
+        judge_global_mean(Runs([{"answer": a, "values": v} for a, v in held]), shards)
+    return wrong.value.finding, wrong.value.hint
+
+
+@pytest.mark.parametrize(
+    ("answers", "hint"),
+    [
+        ((5.0, 5.0, 4.0), "Rank 0 is right"),
+        ((15.0, 15.0, 15.0), "the sum of all values"),
+        ((0.0, 5.0, 5.0), "before the division"),
+        ((math.nan, math.nan, math.nan), "A rank without values has no mean"),
+        ((4.0, 4.0, math.nan), "A rank without values has no mean"),
+        ((4.0, 4.0, 4.0), "the ranks' means"),
+        ((3.0, 0.0, 9.0), "must the ranks exchange"),
+        ((3.0, 0.0, 8.0), "before the division"),
+        ((math.inf, 1.0, 1.0), "never set"),
+        ((1.0, -2e9, 1.0), "never set"),
+    ],
+)
+def test_the_hint_for_answers_of_three_ranks(answers, hint):
+    finding, found = judged(*answers)
+    assert hint in found
+    assert finding.startswith("the mean of all 3 values is 5\n")
+
+
+def test_the_sum_divided_by_the_ranks():
+    found = judged(4.0, 4.0, after=[[2.0], [1.0, 1.0, 4.0]], shards=[[2.0], [1.0, 1.0, 4.0]])
+    assert "Ranks are not values" in found[1]
+
+
+def test_what_is_no_number_and_what_was_written_name_the_rank():
+    assert judged(5.0, "5", 5.0) == ("rank 1 returned '5'", "Return one number.")
+    assert judged(5.0, 5.0, None)[0] == "rank 2 returned None"
+    assert judged(None, None, None)[0] == "every rank returned None"
+    finding, hint = judged(5.0, 5.0, 5.0, after=[[2.0, 4.0], [], [5.0]])
+    assert finding == "rank 2 was given [9.0] and holds [5.0] afterwards"
+    assert "one of your own" in hint
+
+
+@pytest.mark.usefixtures("shared_ranks")
+def test_grading_draws_other_inputs():
+    shards = [drawn(random.Random(secret)) for secret in range(9)]
+    assert {tuple(map(len, one)) for one in shards} == {(2, 0, 5)}
+    assert len({str(one) for one in shards}) == 9
+    with drawn_from(7):
+        wheres = names(found_alone(check.global_mean, week01.global_mean, lambda *_: None))
+    assert wheres == ["with 1 rank", "with 2 ranks", "with 3 ranks", "with 4 ranks",
+                      "with 3 ranks", "with 3 ranks"]  # fmt: skip
+
+
+@pytest.mark.usefixtures("shared_ranks")
+def test_a_tensor_of_one_number_is_a_number():
+    assert check.global_mean(lambda *given: torch.tensor([week01.global_mean(*given)]))
+    verdict = check.global_mean(lambda *given: torch.ones(2, 3))
+    assert "rank 0 returned (2, 3)" in verdict.finding

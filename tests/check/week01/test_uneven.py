@@ -5,8 +5,11 @@ import torch
 import torch.distributed as dist
 
 from helpers import check
+from helpers.check.oracle import NotRight
+from helpers.check.week01 import uneven
 from helpers.check.week01.uneven import value
 from notebooks.solutions import week01
+from tests.check.alone import found_alone
 from tests.check.asked import drawn_anew
 
 
@@ -145,3 +148,78 @@ def test_a_hang_is_explained(monkeypatch):
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: value(1, 0))
+
+
+@pytest.mark.usefixtures("shared_ranks")
+def test_a_mistake_of_the_last_rank_in_one_case_alone_is_found():
+    def one_step_more(worker, gradients, size):
+        zeros = [torch.zeros(size)] * (worker.rank == worker.world_size - 1)
+        return week01.sum_uneven(worker, gradients, size) + zeros
+
+    found = found_alone(check.sum_uneven, week01.sum_uneven, one_step_more)
+    words = "rank r's gradient of step k is full of (k+1)·10^r; the sums are "
+    assert [(one.splitlines()[0], one.splitlines()[-1]) for one in found] == [
+        (f"with 4 ranks: {words}[1111.0, 2222.0, 33.0]",
+         "  rank 3 has 2 gradients, returned [1111.0, 2222.0, 33.0, 0.0]"),
+        (f"with 2 ranks: {words}[10.0, 20.0]",
+         "  rank 1 has 2 gradients, returned [10.0, 20.0, 0.0]"),
+        (f"with 3 ranks: {words}[101.0, 200.0, 300.0, 400.0]",
+         "  rank 2 has 4 gradients, returned [101.0, 200.0, 300.0, 400.0, 0.0]"),
+        (f"with 1 rank: {words}[1.0, 2.0]", "  rank 0 has 2 gradients, returned [1.0, 2.0, 0.0]"),
+        (f"with 2 ranks: {words}[]", "  rank 1 has 0 gradients, returned [0.0]"),
+    ]  # fmt: skip
+
+
+def test_the_words_for_an_entry():
+    assert uneven.plain(torch.full((3,), 4.0)) == 4.0
+    assert uneven.plain(torch.tensor([4.0, 4.0, 5.0])) == "[4.0, 4.0, 5.0]"
+    assert uneven.plain(torch.tensor([5.0, 4.0, 4.0])) == "[5.0, 4.0, 4.0]"
+    assert uneven.plain(torch.ones(4)) == "a tensor of shape (4,)"
+    assert uneven.plain(torch.ones(1, 3)) == "a tensor of shape (1, 3)"
+    assert uneven.plain(4.0) == "a float"
+    assert uneven.sums((2, 0, 1)) == [101.0, 2.0]
+
+
+def judged(*entries, changed=(), counts=(1, 0, 2)):
+    runs = [{"entries": row, "kind": "dict", "changed": r in changed}
+            for r, row in enumerate(entries)]  # fmt: skip
+    with pytest.raises(NotRight) as wrong:
+        uneven.judge_uneven(runs, counts)
+    return wrong.value
+
+
+RIGHT = [101.0, 200.0]
+
+
+def test_each_rank_returns_a_list_and_keeps_its_gradients():
+    assert judged(RIGHT, RIGHT, None).finding == "rank 2 returned dict"
+    wrong = judged(RIGHT, RIGHT, RIGHT, changed=[2])
+    assert wrong.finding == "rank 2's gradients have changed"
+    assert "a tensor of your own" in wrong.hint
+
+
+@pytest.mark.parametrize(
+    ("rows", "counts", "hint"),
+    [
+        ([RIGHT, RIGHT, [101.0, "a float"]], (1, 0, 2), "one tensor of 3 numbers"),
+        ([RIGHT, RIGHT, [101.0]], (1, 0, 2), "How many steps has the longest"),
+        ([[], [], []], (1, 0, 2), "stopped at the shortest"),
+        ([[111.0] * 3] * 3, (1, 0, 2), "as many steps as gradients"),
+        ([[101.0]] * 3, (1, 0, 2), "There are 2 steps, and the list has 1 entries"),
+        ([RIGHT, RIGHT, [1.0, 200.0]], (1, 0, 2), "every rank the result"),
+        ([[101 / 3, 200 / 3]] * 3, (1, 0, 2), "the mean over the ranks"),
+        ([[11.0, 21.0, 31.0]] * 2, (3, 1), "when it has no gradient left"),
+        ([[100.0, 200.0]] * 3, (1, 0, 2), "Which ranks are in the sum"),
+        ([[12.0, 20.0]] * 2, (1, 2), "Which ranks are in the sum"),
+        ([[10.0, 20.0, 3.0]] * 2, (3, 2), "Which ranks are in the sum"),
+    ],
+)
+def test_the_hint_for_lists(rows, counts, hint):
+    assert hint in judged(*rows, counts=counts).hint
+
+
+def test_the_hint_for_an_error():
+    for text in ("no sign of life", "SIGABRT"):
+        assert "before the loop" in uneven.hint_failure(text)
+    assert "What can it contribute" in uneven.hint_failure("IndexError: list")
+    assert uneven.hint_failure("KeyError") == ""

@@ -4,8 +4,23 @@ import numpy as np
 import pytest
 
 from helpers import check
-from helpers.check.week02.flaw import FITS, FLAWS, given_fit, minimum
+from helpers.check.hidden import drawn_from
+from helpers.check.oracle import NotRight
+from helpers.check.week02.flaw import (
+    FALSE_ALARMS,
+    FITS,
+    FLAWS,
+    MISSED,
+    TOKENS,
+    WIDTHS,
+    given_fit,
+    hint_flaw,
+    judge_flaw,
+    minimum,
+)
+from helpers.check.week02.objective import THETA, huber, predicted
 from notebooks.solutions import week02
+from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew
 
 EVERY = [(flaw, given_fit(flaw, **changes)) for flaw, changes in FITS]
@@ -122,3 +137,85 @@ def test_every_flaw_is_asked_for_twice():
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: asked(check.find_flaw, week02.find_flaw))
+
+
+def test_a_mistake_in_one_case_alone_is_found():
+    found = found_alone(check.find_flaw, week02.find_flaw, lambda fit: "outlier")
+    runs = [28, 28, 28, 16, 28, 28, 28, 28, 14, 24, 24]
+    assert found == [
+        f"fit {number}, to {count} runs: returned 'outlier'" for number, count in enumerate(runs, 1)
+    ]
+    kinds = ["none", *FLAWS, "none", *FLAWS, "none"]
+    answers = dict(zip(kinds, [*kinds[1:6], *kinds[1:6], "sizes"], strict=True))
+    found = found_alone(check.find_flaw, week02.find_flaw, lambda f: answers[week02.find_flaw(f)])
+    said = ["this fit has no flaw" if k == "none" else f"its flaw is {k!r}" for k in kinds]
+    assert [finding.split("; ")[1] for finding in found] == said
+
+
+@pytest.mark.parametrize("flaw", [*FLAWS, "none"])
+@pytest.mark.parametrize("answer", [*FLAWS, "none"])
+def test_the_hint_for_each_pair_of_answer_and_flaw(answer, flaw):
+    if answer == flaw:
+        judge_flaw(answer, None, flaw)
+        return
+    hint = hint_flaw(answer, flaw, None)
+    assert hint.startswith("Look at the runs") == (
+        answer == "stopped early" and flaw not in ("none", "stopped early")
+    )
+    assert (FALSE_ALARMS.get(answer, "no words") in hint) == (
+        flaw == "none" or answer not in ("none", "stopped early")
+    )
+    assert (MISSED.get(flaw, "no words") in hint) == (flaw != "none")
+    with pytest.raises(NotRight, match=f"you returned '{answer}'; "):
+        judge_flaw(answer, None, flaw)
+
+
+def test_runs_follow_the_law_and_their_noise():
+    fit = given_fit("none", seed=1, noise=0.01)
+    left = np.log(fit.loss) - predicted(THETA, fit.params, fit.tokens)
+    assert 0.005 < left.std() < 0.02
+    assert abs(left.mean()) < 0.006
+    for width, runs in zip(WIDTHS, np.split(fit.params, 7), strict=True):
+        assert set(runs) == {12 * width**2 * width / 64 + 32_000 * width}
+    assert all(len(set(runs)) == 4 for runs in np.split(fit.tokens, 7))
+    assert set(fit.tokens) <= set(TOKENS)
+    assert fit.objective(fit.theta) == pytest.approx(
+        huber(predicted(fit.theta, fit.params, fit.tokens) - np.log(fit.loss), 1e-3).sum()
+    )
+
+
+def test_a_cut_schedule_has_a_larger_loss():
+    fit, sound = given_fit("schedule", seed=2), given_fit("none", seed=2)
+    np.testing.assert_allclose(fit.tokens[:3] / fit.scheduled[:3], [0.25, 0.5, 0.75])
+    np.testing.assert_allclose(
+        np.log(fit.loss / sound.loss)[:3], 0.03 * np.array([0.75, 0.5, 0.25])
+    )
+    assert (fit.loss[3:] == sound.loss[3:]).all()
+    assert (fit.scheduled[3:] == sound.scheduled[3:]).all()
+
+
+def test_an_embedding_that_is_not_counted():
+    fit, sound = given_fit("embedding", seed=3), given_fit("none", seed=3)
+    width = np.round((fit.params * 64 / 12) ** (1 / 3))
+    np.testing.assert_allclose(sound.params - fit.params, 32_000 * width)
+    assert (fit.loss == sound.loss).all()
+    assert (fit.flops == sound.flops).all()
+
+
+def test_a_sound_fit_is_at_a_minimum_along_each_number():
+    fit = given_fit("none", seed=11, widths=WIDTHS[2:5])
+    least = fit.objective(fit.theta)
+    for place in range(5):
+        for by in (1e-3, -1e-3):
+            theta = list(fit.theta)
+            theta[place] += by
+            assert fit.objective(theta) > least
+    assert fit.theta == pytest.approx(THETA, rel=0.25)
+
+
+def test_grading_draws_each_fit_anew():
+    usual = [fit for (fit,) in asked(check.find_flaw, week02.find_flaw)]
+    with drawn_from(3):
+        anew = [fit for (fit,) in asked(check.find_flaw, week02.find_flaw)]
+    for one, other in zip(usual, anew, strict=True):
+        assert not np.isin(one.loss, other.loss).any()

@@ -6,8 +6,10 @@ import math
 import pytest
 
 from helpers import check
-from helpers.check.week02.optimal import lowest
+from helpers.check.oracle import NotRight
+from helpers.check.week02.optimal import hint_optimal, judge_optimal, lowest
 from notebooks.solutions import week02
+from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew
 
 
@@ -120,3 +122,68 @@ def test_the_oracle_finds_the_paper_s_optimum(compute, params, tokens):
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: asked(check.optimal, week02.optimal))
+
+
+def test_a_mistake_in_one_case_alone_is_found():
+    """A pair may be off by 1e-4 along the budget, and the budget by 1e-6."""
+
+    def moved(n, d):
+        return lambda *law: (week02.optimal(*law)[0] * n, week02.optimal(*law)[1] * d)
+
+    nearly = moved(1 + 8e-5, 1 / (1 + 8e-5) * (1 - 8e-7))
+    wheres = [
+        "Chinchilla's budget, C = 5.76e+23", "a small budget, C = 1e+15",
+        "both exponents the same, C = 1e+21", "data matter little, C = 1e+20",
+    ]  # fmt: skip
+    for wrong in (moved(1, 1 + 3e-6), moved(1 - 3e-6, 1), moved(1 - 2e-4, 1 / (1 - 2e-4))):
+        found = found_alone(check.optimal, nearly, wrong)
+        assert [finding.split(": ")[0] for finding in found] == wheres
+    assert found[1].partition(": ")[2] == (
+        "you returned N = 2.337e+06, D = 7.133e+07: 6 N D is 1e+15 FLOPs, a loss of 7.53432; "
+        "the same budget can reach 7.53432"
+    )
+
+
+# C = 6e6, A = 2, B = 8, alpha = beta = 1/2: N = C/6 / D, and G = (1/4)^1
+LAW = (6e6, 1.5, 2.0, 8.0, 0.5, 0.5)
+
+
+def test_the_oracle_by_hand():
+    """Equal exponents: alpha A / N^alpha = beta B / D^beta gives D = 16 N, so N = 250."""
+    assert lowest(*LAW) == pytest.approx((250, 4000), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("pair", "hint"),
+    [
+        ((4000, 250), "Which of the two comes first"),
+        ((250, 9), "N is right"),
+        ((9, 4000), "D is right"),
+        ((250 * 6, 4000), "D is right"),
+        ((250 * 6**0.5, 4000 * 6**0.5), "How many FLOPs does one parameter cost"),
+        ((2 * 250, 3 * 4000), "How many FLOPs does one parameter cost"),
+        ((2 * 250, 4000 / 12), "taken it off twice"),
+        ((500, 2000 * 1.0001), "That costs 1 times the budget"),
+        ((500, 4000), "D is right"),
+        ((500, 8000), "That costs 4 times the budget"),
+        ((250 * 1.01, 4000 / 1.01), "Nearly: the answer must be right within 0.0001"),
+        ((1000, 1000), "the factor before them is missing"),
+        ((500, 2000), "a smaller model on more tokens"),
+        ((125, 8000), "a larger model on fewer tokens"),
+        ((50**0.5 * 1000 / 1000**0.5, 20 * 50**0.5 * 1000 / 1000**0.5), "rule of thumb"),
+    ],
+)
+def test_the_hint_for_a_pair(pair, hint):
+    assert hint in hint_optimal(pair, (250.0, 4000.0), *LAW)
+
+
+def test_what_is_not_positive_is_told_without_the_spent_flops():
+    for pair in ((-250.0, -4000.0), (0.0, 5.0), (5.0, 0.0), (math.inf, 1.0), (math.nan, 1.0)):
+        with pytest.raises(NotRight) as wrong:
+            judge_optimal(pair, *LAW)
+        assert wrong.value.finding == f"you returned N = {pair[0]:.4g}, D = {pair[1]:.4g}"
+        assert "which number did you raise" in wrong.value.hint
+    for answer in (250, (250,), (250, 4000, 1), ("250", 4000), (True, 4000)):
+        with pytest.raises(NotRight, match="returned "):
+            judge_optimal(answer, *LAW)
+    judge_optimal([250, 4000], *LAW)

@@ -139,6 +139,13 @@ def in_place(worker, logits, targets, start):
     return result
 
 
+def in_place_on_the_second(worker, logits, targets, start):
+    result = week04.vocabulary_cross_entropy(worker, logits, targets, start)
+    if worker.rank == 1:
+        logits.exp_()
+    return result
+
+
 def never_waits(worker, logits, targets, start):
     answer = week04.vocabulary_cross_entropy(worker, logits, targets, start)
     dist.all_reduce(torch.zeros(1), async_op=True)
@@ -188,6 +195,8 @@ MISTAKES = [
     (gradient_of(lambda p, worker: (p["local"] - p["one"]) * p["counted"]), "this rank's part"),
     (gradient_of(lambda p, worker: p["softmax"] * p["counted"]), "logit add?"),
     (gradient_of(lambda p, worker: p["softmax"]), "logit add"),
+    (gradient_of(lambda p, worker: (p["softmax"] - p["one"] * (worker.rank > 0)) * p["counted"]),
+     "logit add"),
     (gradient_of(lambda p, worker: p["softmax"] - p["one"]), "counts for nothing"),
     (gradient_of(lambda p, worker: (p["one"] - p["softmax"]) * p["counted"]), "sign is wrong"),
     (gradient_of(lambda p, worker: (p["softmax"] - p["one"]) * p["counted"] * p["here"]),
@@ -203,6 +212,7 @@ MISTAKES = [
     (token_by_token, "Send all tokens' numbers together"),
     (no_shift_and_no_care, "Which row of this rank's logits"),
     (in_place, "Which line works in place"),
+    (in_place_on_the_second, "Which line works in place"),
     (never_waits, "async_op=True only starts"),
     (lambda *given: week04.vocabulary_cross_entropy(*given)[0], "Return two tensors"),
     (lambda *given: (None, None), "Which of the two needs all ranks"),

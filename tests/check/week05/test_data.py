@@ -1,13 +1,21 @@
 """The exercises that need no ranks: the solution passes, each mistake gets its own hint."""
 
+import random
+from fractions import Fraction
+
 import pytest
 
 from helpers import check
+from helpers.check.oracle import NotRight
+from helpers.check.week05 import axes as axes_exercise
+from helpers.check.week05.share import drawn as draw_share
+from helpers.check.week05.share import hint_share
 from helpers.comm.mesh import Layout
 from notebooks.solutions import week05
+from tests.check.alone import found_alone, names
 from tests.check.asked import asked, drawn_anew
 
-DATA = ("order_1f1b", "bubble_share", "place_axes")
+DATA = ("bubble_share", "place_axes")
 
 
 def stub(*args):
@@ -29,85 +37,6 @@ def test_grading_draws_other_inputs(name):
 def told(verdict, hint):
     assert verdict.status == "wrong", verdict
     assert hint in f"{verdict.finding} {verdict.hint}", verdict
-
-
-# ------------------------------------------------------------------------ order_1f1b
-
-
-def order(*, warm=lambda p, m, r: min(p - 1 - r, m), backward_first=False, rest=True, limit=True):
-    """The solution, with one part of it changed."""
-
-    def solve(p, m):
-        rows = []
-        for r in range(p):
-            before = warm(p, m, r)
-            row = [f"F{i}" for i in range(before)]
-            for i in range(m if rest else m - before):
-                pair = [f"F{before + i}"] if before + i < m or not limit else []
-                pair.append(f"B{i}")
-                row += pair[::-1] if backward_first else pair
-            rows.append(row)
-        return rows
-
-    return solve
-
-
-def by_gpipe(p, m):
-    return [[f"{kind}{i}" for kind in "FB" for i in range(m)] for _ in range(p)]
-
-
-def in_another_order(p, m):
-    rows = week05.order_1f1b(p, m)
-    rows[-1] = [f"{kind}{i}" for i in reversed(range(m)) for kind in "FB"]
-    return rows
-
-
-def changed(change):
-    def solve(p, m):
-        rows = week05.order_1f1b(p, m)
-        change(rows)
-        return rows
-
-    return solve
-
-
-@pytest.mark.parametrize(
-    ("mistake", "hint"),
-    [
-        (order(warm=lambda p, m, r: max(min(p - 2 - r, m), 0)), "one forward short"),
-        (order(warm=lambda p, m, r: 0), "One micro-batch at a time"),
-        (order(warm=lambda p, m, r: max(min(p - 3 - r, m), 0)), "warm-up is too short"),
-        (order(warm=lambda p, m, r: min(p - r, m)), "warm-up is too long"),
-        (order(warm=lambda p, m, r: min(p - 1, m)), "same warm-up"),
-        (order(warm=lambda p, m, r: min(r, m)), "Which rank needs the most forwards"),
-        (order(warm=lambda p, m, r: p - 1 - r), "with so few micro-batches"),
-        (order(limit=False), "At which number"),
-        (order(rest=False), "left over at the end"),
-        (order(backward_first=True), "before F"),
-        (by_gpipe, "That is GPipe"),
-        (in_another_order, "in a circle"),
-        (changed(lambda rows: rows[0].insert(0, "F0")), "computed already"),
-        (changed(lambda rows: rows[-1].remove("F1")), "Count the forwards"),
-        (changed(lambda rows: rows[0].__setitem__(0, ("F", 0))), "A cell is a text"),
-        (changed(lambda rows: rows[0].__setitem__(0, "W0")), "A cell is a text"),
-        (changed(lambda rows: rows[0].__setitem__(0, "F--1")), "A cell is a text"),
-        (changed(lambda rows: rows[0].__setitem__(0, "F0 B0")), "A cell is a text"),
-        (changed(lambda rows: rows[0].__setitem__(0, "F-1")), "At which number"),
-        (changed(lambda rows: rows[1].insert(0, ".")), "a rank that waits has no cell"),
-        (changed(lambda rows: rows.reverse()), "Which rank needs the most forwards"),
-        (changed(lambda rows: rows.pop()), "a list for each rank"),
-        (changed(lambda rows: rows.__setitem__(0, "F0 B0")), "a list for each rank"),
-        (lambda p, m: None, "a list for each rank"),
-        (lambda p, m: [][1], "IndexError"),
-    ],
-)
-def test_order_1f1b(mistake, hint):
-    told(check.order_1f1b(mistake), hint)
-
-
-def test_another_order_that_is_as_good_passes():
-    """Backwards may be in tuples; what counts is the time and the memory."""
-    assert check.order_1f1b(lambda p, m: tuple(map(tuple, week05.order_1f1b(p, m))))
 
 
 # ---------------------------------------------------------------------- bubble_share
@@ -220,3 +149,134 @@ def test_pp_and_dp_may_be_in_any_order():
         return Layout(dp=right.size("dp"), pp=right.size("pp"), tp=right.size("tp"))
 
     assert check.place_axes(solve)
+
+
+def test_a_wrong_share_in_one_case_alone_is_found():
+    """Off by 2e-9 is wrong; rounding is right."""
+
+    def off(by):
+        return lambda *sizes: week05.bubble_share(*sizes) * (1 + by) + (sizes[0] == 1) * by / 1e3
+
+    sizes = [(4, 8, 1), (8, 32, 1), (4, 8, 2), (3, 6, 4), (2, 1, 1), (1, 4, 1), (5, 7, 1)]
+    for by in (2e-9, -2e-9):
+        found = found_alone(check.bubble_share, off(1e-10), off(by))
+        assert names(found) == [
+            f"{p} ranks, {m} micro-batches, {v} stage{'s' * (v > 1)} a rank" for p, m, v in sizes
+        ]
+        ends = ["3/11", "7/39", "3/19", "2/26", "1/2", "0/4", "4/11"]
+        for finding, end in zip(found, ends, strict=True):
+            share = float(Fraction(end))
+            assert finding.endswith(f"the timeline idles {share:.6g} of the step")
+
+
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [
+        (3 / 14, "over *work*"),
+        (14 / 17, "busy share"),
+        (100 * 3 / 17, "not a percentage"),
+        (4 / 11, "Draw 2 ranks"),
+        (3 / 11, "work and idle time: add"),
+        (3 / 28, "which idle units"),
+        (3 / 10, "v times smaller"),
+        (3 / 20, "Divide first"),
+        (3 / 7, "v is missing"),
+        (6 / 13, "Upside down"),
+        (7 / 10, "busy share"),
+        (3 / 2, "in units of a micro-batch"),
+        (0.123, "The share is the wait"),
+    ],
+)
+def test_the_hint_for_4_ranks_7_micro_batches_and_2_stages(answer, hint):
+    assert hint in hint_share(answer * (1 + 5e-10), 3 / 17, 4, 7, 2)
+    assert "The share is the wait" in hint_share(answer * (1 + 3e-9), 3 / 17, 4, 7, 2)
+
+
+def test_the_share_that_was_turned_round_and_one_rank():
+    assert "turn it round" in hint_share(2 / 5, 2 / 9, 3, 7, 1)
+    assert "The share is the wait" in hint_share(9.0, 2 / 4, 3, 2, 1)  # v m = p - 1
+    assert "One rank alone" in hint_share(0.2, 0.0, 1, 4, 1)
+
+
+def test_schedules_that_grading_draws_can_be_interleaved():
+    drawn = [draw_share(random.Random(secret)) for secret in range(60)]
+    assert all(micros % ranks == 0 for ranks, micros, _ in drawn)
+    assert {chunks for *_, chunks in drawn} == {1, 2, 3, 4}
+    assert {ranks for ranks, *_ in drawn} == {2, 3, 4, 5, 6, 7}
+
+
+def test_a_wrong_layout_in_one_case_alone_is_found():
+    def without_tensors(nodes, gpus, *_):
+        return Layout(pp=1, dp=nodes * gpus // 2, tp=2)
+
+    found = found_alone(check.place_axes, week05.place_axes, without_tensors)
+    assert found == [
+        "a model that fits into one GPU: 2 nodes of 8 GPUs; you said Layout(pp=1, dp=8, tp=2): "
+        "it fits, but 1 GPU is enough for one model",
+        "a model that fits into a node: 4 nodes of 8 GPUs; you said Layout(pp=1, dp=16, tp=2): "
+        "100e9 bytes of states on a GPU that has 60e9 for them",
+        "a model of three nodes' memory: 16 nodes of 8 GPUs; you said Layout(pp=1, dp=64, tp=2): "
+        "700e9 bytes of states on a GPU that has 60e9 for them",
+        "6 heads in nodes of 8 GPUs: 4 nodes of 8 GPUs; you said Layout(pp=1, dp=16, tp=2): "
+        "150e9 bytes of states on a GPU that has 60e9 for them",
+        "8 layers in nodes of 4 GPUs: 12 nodes of 4 GPUs; you said Layout(pp=1, dp=24, tp=2): "
+        "350e9 bytes of states on a GPU that has 60e9 for them",
+    ]
+
+
+CLUSTER = (4, 8, 12, 6, 130, 10)  # 13 GPUs' memory: 4 ranks of tp and 6 of pp would do
+
+
+def refused(layout, *cluster):
+    with pytest.raises(NotRight) as wrong:
+        axes_exercise.judge_axes(layout, *(cluster or CLUSTER))
+    return wrong.value
+
+
+def test_the_best_layout_by_hand():
+    """tp divides 8 and 12: 1, 2 or 4; pp divides 6, and both divide 32: 1 or 2 …"""
+    assert sorted(axes_exercise.candidates(4, 8, 12, 6, 30, 10)) == [(2, 2), (4, 1), (4, 2)]
+    assert axes_exercise.best(4, 8, 12, 6, 30, 10) == (4, 1)
+    assert axes_exercise.best(4, 8, 12, 6, 10, 10) == (1, 1)
+    assert axes_exercise.best(4, 8, 12, 6, 20, 10) == (2, 1)
+    assert axes_exercise.best(2, 8, 3, 4, 40, 10) == (1, 4)
+    assert (4, 2) in axes_exercise.candidates(4, 8, 12, 6, 80, 10)  # exactly full
+    assert not list(axes_exercise.candidates(4, 8, 12, 6, 81, 10))
+
+
+def test_what_is_wrong_with_a_layout():
+    small = (4, 8, 12, 6, 30, 10)
+    axes_exercise.judge_axes(Layout(pp=1, dp=8, tp=4), *small)
+    axes_exercise.judge_axes(Layout(dp=8, pp=1, tp=4), *small)
+    assert "16 ranks on 32 GPUs" in refused(Layout(pp=1, dp=4, tp=4), *small).finding
+    assert "64 ranks on 32 GPUs" in refused(Layout(pp=1, dp=16, tp=4), *small).finding
+    wrong = refused(Layout(tp=4, pp=1, dp=8), *small)
+    assert "the tensor-parallel group [0, 8, 16, 24] is on several nodes" in wrong.finding
+    assert "A Layout's last axis" in wrong.hint
+    wrong = refused(Layout(pp=1, dp=2, tp=16), *small)
+    assert "On which links" in wrong.hint
+    wrong = refused(Layout(tp=16, pp=1, dp=2), *small)
+    assert "On which links" in wrong.hint
+    wrong = refused(Layout(pp=1, dp=4, tp=8), *small)
+    assert wrong.finding.endswith(", with 12 heads")
+    wrong = refused(Layout(pp=4, dp=8, tp=1), *small)
+    assert wrong.finding.endswith(", with 6 layers")
+    wrong = refused(Layout(pp=2, dp=16, tp=1), *small)
+    assert wrong.finding.endswith(": 1.5e-08e9 bytes of states on a GPU that has 1e-08e9 for them")
+    wrong = refused(Layout(pp=2, dp=4, tp=4), *small)
+    assert wrong.finding.endswith("it fits, but 4 GPUs are enough for one model")
+    wrong = refused(Layout(pp=2, dp=8, tp=2), *small)
+    assert wrong.finding.endswith("it fits, but it has more stages than it needs")
+
+
+def test_a_group_that_crosses_a_node():
+    assert axes_exercise.crosses(Layout(dp=4, tp=2), 4) is None
+    assert axes_exercise.crosses(Layout(dp=4, tp=3), 4) == [3, 4, 5]
+    assert axes_exercise.crosses(Layout(tp=2, dp=4), 4) == [0, 4]
+
+
+def test_clusters_that_grading_draws_have_a_layout():
+    for secret in range(40):
+        _, cluster = axes_exercise.drawn(random.Random(secret))
+        tp, pp = axes_exercise.best(*cluster)
+        assert tp * pp > cluster[4] / cluster[5] >= 0.1 * cluster[0] * 8

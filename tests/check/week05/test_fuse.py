@@ -3,8 +3,18 @@
 import pytest
 
 from helpers import check
-from helpers.plans.schedules import RECEIVE, SEND, Action, Message
+from helpers.check.oracle import NotRight
+from helpers.check.week05.fuse import judge_groups, judge_order
+from helpers.plans.schedules import (
+    RECEIVE,
+    SEND,
+    Action,
+    Message,
+    one_f_one_b,
+    with_messages,
+)
 from notebooks.solutions import week05
+from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew
 
 
@@ -112,3 +122,83 @@ def test_the_order_inside_a_group_is_free():
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: asked(check.fuse_messages, week05.fuse_messages))
+
+
+def test_a_mistake_in_one_case_alone_is_found():
+    found = found_alone(check.fuse_messages, week05.fuse_messages,
+                        lambda steps: week05.fuse_messages(steps)[:-1])  # fmt: skip
+    assert found == [
+        "GPipe of 2 ranks, m = 2: rank 0: the step 'B1 of stage 0' is missing",
+        "1F1B of 4 ranks, m = 8: rank 0: the step 'B7 of stage 0' is missing",
+        "1F1B of 2 ranks, m = 3: rank 0: the step 'B2 of stage 0' is missing",
+        "1F1B of 3 ranks, m = 2: rank 0: the step 'B1 of stage 0' is missing",
+        "ZB-H1 of 3 ranks, m = 5: rank 0: the step 'W4 of stage 0' is missing",
+    ]
+
+
+def programs(ranks=2, micros=3):
+    return with_messages(one_f_one_b(ranks, micros), ahead=0)
+
+
+def refused(answer, given):
+    with pytest.raises(NotRight) as wrong:
+        judge_groups(answer, given)
+    return wrong.value
+
+
+@pytest.mark.parametrize(
+    ("change", "finding"),
+    [
+        (lambda groups: None, "rank 1: returned NoneType"),
+        (lambda groups: [*groups, []], "rank 1: a group is []"),
+        (lambda groups: [*groups, "F0"], "rank 1: a group is 'F0'"),
+        (lambda groups: [*groups, [1]], "rank 1: a group holds other things than steps"),
+        (lambda groups: [*groups[:1], *groups[2:]], "rank 1: the step 'F0 of stage 1' is missing"),
+        (lambda groups: [*groups, groups[-1]], "is there twice"),
+        (lambda groups: [*groups, groups[1]], "rank 1: the step 'F0 of stage 1' is there twice"),
+        (lambda groups: [[*groups[0], *groups[1]], *groups[2:]],
+         "rank 1: 'F0 of stage 1' shares a group"),
+        (lambda groups: [groups[0], groups[2], groups[1], *groups[3:]],
+         "rank 1: the computations are in another order"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_on_the_last_rank_is_found(change, finding):
+    given = programs()
+    right = [week05.fuse_messages(steps) for steps in given]
+    judge_groups(right, given)
+    assert finding in refused([right[0], change(right[1])], given).finding
+
+
+def test_messages_may_move_between_computations_and_no_further():
+    """Rank 0 of two: F0 send F1 send receive B0 …; each message moves to every place."""
+    given = programs()
+    steps = list(given[0])
+    later, earlier = 0, 0
+    for step in steps:
+        if isinstance(step, Action):
+            continue
+        needs = next(
+            k for k, other in enumerate(steps)
+            if isinstance(other, Action) and other.micro == step.micro
+            and str(other)[0] == ("F" if step.forward else "B")
+        )  # fmt: skip
+        for place in range(len(steps)):
+            moved = [s for s in steps if s is not step]
+            moved.insert(place, step)
+            at = moved.index(steps[needs])
+            wrong = place < at if step.kind == SEND else place > at
+            if not wrong:
+                judge_order(moved, steps, 0)
+                continue
+            with pytest.raises(NotRight, match="is before" if step.kind == SEND else "is after"):
+                judge_order(moved, steps, 0)
+            later, earlier = later + (step.kind != SEND), earlier + (step.kind == SEND)
+    assert later > 5 < earlier
+
+
+def test_messages_that_wait_for_each_other_are_listed():
+    given = programs()
+    wrong = refused([alone(steps) for steps in given], given)
+    assert wrong.finding.startswith("these messages wait for each other for ever\n  rank 0 ")
+    assert "\n  rank 1 " in wrong.finding
+    assert "could wait together" in wrong.hint

@@ -18,6 +18,7 @@ def flat_shard(
     size="up",
     cut="own",
     copy=True,
+    room=0,
     collective="all_gather",
     keep="shapes",
     trim=True,
@@ -44,7 +45,7 @@ def flat_shard(
         if cut == "whole":
             shard = flat
         if copy:
-            shard = shard.clone()
+            shard = torch.cat([shard, shard.new_zeros(room)])[: len(shard)]
         held = {"shapes": shapes, "tensors": tensors, "flat": flat}[keep]
         old = None if fresh else shard.clone()
 
@@ -139,6 +140,7 @@ def test_the_helper_is_the_solution():
         (flat_shard(cut="first"), "the same shard"),
         (flat_shard(cut="reversed"), "in another order"),
         (flat_shard(copy=False), "a view"),
+        (flat_shard(room=1), "A slice is a view"),
         (flat_shard(keep="tensors"), "Shapes are enough"),
         (flat_shard(keep="flat"), "Shapes are enough"),
         (flat_shard(fresh=False), "Shapes are enough"),

@@ -1,10 +1,16 @@
 """Reading a DeepSpeed configuration: the solution passes; each mistake gets its own hint."""
 
+import random
+
 import pytest
 
 from helpers import check
+from helpers.check.hidden import drawn_from
+from helpers.check.oracle import NotRight
+from helpers.check.week07 import deepspeed_config as exercise
 from helpers.plans.deepspeed_config import BATCH
 from notebooks.solutions import week07
+from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew
 
 RIGHT = week07.read_deepspeed
@@ -130,3 +136,137 @@ def test_a_kind_too_many_is_a_mistake():
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: asked(check.read_deepspeed, week07.read_deepspeed))
+
+
+WHERES = [
+    "no ZeRO, fp16", "accumulation", "only the whole batch is named", "whole batch and micro-batch",
+    "stage 3", "the optimizer on the CPU", "parameters on an SSD", "a section without effect",
+    "everything",
+]  # fmt: skip
+
+
+def test_wrong_bytes_in_one_case_alone_are_found():
+    """To nine digits: rounding is right."""
+
+    def off(by):
+        return changed(gpu_bytes=lambda right, *_: each(right) * (1 + by) + (not each(right)) * by)
+
+    found = found_alone(check.read_deepspeed, off(1e-10), off(3e-9))
+    assert [one.split(": ")[0] for one in found] == WHERES
+    assert [one.split("; a GPU holds ")[1] for one in found] == [
+        "16,000,000", "5,500,000", "5,500,000", "3,750,000", "1,000,000", "2,000,000", "1,750,000",
+        "5,500,000", "0",
+    ]  # fmt: skip
+
+
+def test_a_wrong_size_in_one_case_alone_is_found():
+    rights = {
+        "batch": (32, 160, 96, 96, 32, 8, 8, 8, 512),
+        "micro_batch": (4, 4, 12, 3, 2, 1, 1, 1, 2),
+        "accumulation": (1, 5, 1, 4, 1, 1, 1, 1, 4),
+    }
+    for name, sizes in rights.items():
+        wrong = changed(**{name: lambda right, *_, name=name: right[name] + 1})
+        found = found_alone(check.read_deepspeed, RIGHT, wrong)
+        ranks = (8, 8, 8, 8, 16, 8, 8, 8, 64)
+        assert [one.split(" ranks: ")[1] for one in found] == [
+            f"you said {name} = {size + 1}; it is {size}" for size in sizes
+        ]
+        assert [int(one.split(" ranks: ")[0].split()[-1]) for one in found] == list(ranks)
+
+
+def test_a_wrong_list_in_one_case_alone_is_found():
+    order = ["optimizer", "gradients", "parameters"]
+
+    def one_more_or_less(right, *_):
+        return order[: (len(right["sharded"]) + 1) % 4]
+
+    found = found_alone(check.read_deepspeed, RIGHT, changed(sharded=one_more_or_less))
+    stages = (0, 1, 1, 2, 3, 2, 3, 1, 3)
+    assert [one.split(": ")[1:] for one in found] == [
+        [f"stage {s}", f"you said {sorted(order[: (s + 1) % 4])}; sharded are {order[:s]}"]
+        for s in stages
+    ]
+
+
+def right_of(settings, ranks):
+    return exercise.read(settings, ranks)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "settings", "hint"),
+    [
+        ("batch", "12", {MICRO: 3, STEPS: 5}, "one number of sequences"),
+        ("batch", True, {MICRO: 3, STEPS: 5}, "one number of sequences"),
+        ("batch", 12, {MICRO: 3, STEPS: 5}, "One update has several forwards"),
+        ("batch", 15, {MICRO: 3, STEPS: 5}, "Each rank has its own sequences"),
+        ("batch", 3, {MICRO: 3, STEPS: 5}, "one forward of one rank"),
+        ("batch", 61, {MICRO: 3, STEPS: 5}, "Two of them give the third"),
+        ("micro_batch", 60, {TRAIN: 60, STEPS: 5}, "train_batch_size counts"),
+        ("accumulation", 1, {TRAIN: 60, MICRO: 3}, "The accumulation is not named"),
+        ("micro_batch", 3, {TRAIN: 60}, "does not accumulate"),
+        ("micro_batch", 12, {TRAIN: 60, STEPS: 5}, "Two of them give the third"),
+        ("accumulation", 12, {MICRO: 3, STEPS: 5}, "Two of them give the third"),
+    ],
+)
+def test_the_hint_for_a_size_on_4_ranks(name, said, settings, hint):
+    assert hint in exercise.hint_size(name, said, right_of(settings, 4), settings)
+
+
+def refused(judge, *given):
+    with pytest.raises(NotRight) as wrong:
+        judge(*given)
+    return wrong.value
+
+
+@pytest.mark.parametrize(
+    ("stage", "said", "turned"),
+    [
+        (1, ["parameters"], True),
+        (2, ["parameters", "gradients"], True),
+        (1, ["gradients"], False),
+        (1, [], False),
+        (2, ["optimizer"], False),
+        (2, ["parameters", "optimizer"], False),
+        (3, ["parameters", "gradients"], False),
+        (0, ["parameters"], False),
+    ],
+)
+def test_the_hint_for_a_list(stage, said, turned):
+    right = right_of({MICRO: 1} | exercise.zero(stage), 4)
+    wrong = refused(exercise.judge_sharded, said, right)
+    assert wrong.hint.startswith("The order is the other way round. ") == turned
+    exercise.judge_sharded(iter(right.sharded[::-1]), right)
+
+
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [
+        (None, "one number of bytes"),
+        (2000 + 2000 / 4 + 12_000 / 4, "wait in RAM"),
+        (16_000, "the whole model"),
+        (16_000 / 4, "Only the sharded kinds"),
+        (2000 + 2000 / 4, "the update runs on the CPU"),
+        (2000 / 1e9, "divide by 1e9"),
+        (2000 / 2**30, "divide by 2**30"),
+        (2001, "AdamW 12"),
+        (2000 * (1 + 3e-9), "AdamW 12"),
+    ],
+)
+def test_the_hint_for_the_bytes_of_1000_parameters_on_4_ranks(answer, hint):
+    """Stage 2 with the optimizer on the CPU: parameters alone are on the GPU."""
+    settings = {MICRO: 1} | exercise.BF16 | exercise.zero(2, offload_optimizer=exercise.HOST)
+    right = right_of(settings, 4)
+    exercise.judge_bytes(2000 * (1 + 1e-10), right, 1000)
+    assert hint in refused(exercise.judge_bytes, answer, right, 1000).hint
+
+
+def test_grading_draws_ranks_and_models():
+    cases = [exercise.drawn(random.Random(secret)) for secret in range(90)]
+    assert {ranks for _, _, ranks, _ in cases} == {2, 4, 8, 16, 32}
+    assert {where for where, *_ in cases} == set(WHERES)
+    known = {where: params for where, _, _, params in exercise.CASES}
+    assert all(1 <= params - known[where] <= 9999 for where, _, _, params in cases)
+    with drawn_from(2):
+        wrong = changed(batch=lambda right, *_: right["batch"] + 1)
+        assert len(found_alone(check.read_deepspeed, RIGHT, wrong)) == 9 + 6

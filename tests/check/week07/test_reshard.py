@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from helpers import check
-from helpers.check.week07.reshard import bounds, numbers
+from helpers.check.oracle import NotRight
+from helpers.check.week07.reshard import bounds, hint_rows, judge_reshard, numbers
 from notebooks.solutions import week07
+from tests.check.alone import found_alone
 from tests.check.asked import drawn_anew
 
 pytestmark = pytest.mark.usefixtures("shared_ranks")
@@ -114,3 +116,107 @@ def test_a_stub():
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: numbers(1))
+
+
+def test_a_mistake_of_the_last_rank_in_one_case_alone_is_found():
+    def one_more(worker, rows, saved, read):
+        found = week07.reshard_rows(worker, rows, saved, read)
+        if worker.rank == worker.world_size - 1:
+            return found + 1 if len(found) else found[:, :2]
+        return found
+
+    assert found_alone(check.reshard_rows, week07.reshard_rows, one_more) == [
+        "with 4 ranks: 10 rows, saved on 2 ranks, loaded on 4: rank 3 has rows 9:10; "
+        "you returned shape (1, 3), and read read(0, 0, 0), read(1, 4, 5)",
+        "with 4 ranks: 9 rows, saved on 2 ranks, loaded on 4: rank 3 has rows 9:9; "
+        "you returned shape (0, 2), and read read(0, 0, 0)",
+        "with 2 ranks: 8 rows, saved on 5 ranks, loaded on 2: rank 1 has rows 4:8; "
+        "you returned shape (4, 3), and read read(0, 0, 0), read(2, 0, 2), read(3, 0, 2)",
+    ]
+
+
+def test_the_rows_of_a_rank():
+    assert [bounds(10, rank, 4) for rank in range(4)] == [(0, 3), (3, 6), (6, 9), (9, 10)]
+    assert [bounds(8, rank, 5) for rank in range(5)] == [(0, 2), (2, 4), (4, 6), (6, 8), (8, 8)]
+    assert [bounds(2, rank, 3) for rank in range(3)] == [(0, 1), (1, 2), (2, 2)]
+    assert numbers(0) == [1, 2, 3]
+    assert numbers(4) == [13, 14, 15]
+
+
+def run(start, stop, *reads, shape=None):
+    rows = [numbers(row) for row in range(start, stop)]
+    return {
+        "kind": "Tensor",
+        "shape": shape or (stop - start, 3),
+        "rows": rows,
+        "reads": list(reads),
+    }
+
+
+def refused(last, saved=2):
+    """The judge's words on 10 rows of three ranks (4, 4 and 2), where the last one is as given."""
+    with pytest.raises(NotRight) as wrong:
+        judge_reshard([run(0, 4, (0, 0, 4)), run(4, 8, (0, 4, 5), (1, 0, 3)), last], saved, 10)
+    return wrong.value
+
+
+def test_as_many_rows_as_a_rank_has_may_be_read():
+    right = [run(0, 4, (0, 0, 4)), run(4, 8, (0, 4, 5), (1, 0, 3))]
+    judge_reshard([*right, run(8, 10, (1, 3, 5))], 2, 10)
+    judge_reshard([*right, run(8, 10, (0, 0, 0), (1, 3, 4), (1, 4, 5))], 2, 10)
+    wrong = refused(run(8, 10, (1, 2, 5)))
+    assert wrong.finding == (
+        "10 rows, saved on 2 ranks, loaded on 3: rank 2 has rows 8:10; you returned shape (2, 3), "
+        "and read read(1, 2, 5)"
+    )
+    assert "you read more than your own rows" in wrong.hint
+
+
+def test_what_is_no_tensor_and_what_no_file_has():
+    wrong = refused({"kind": "list", "shape": None, "rows": None, "reads": []})
+    assert wrong.finding.endswith("rank 2 returned list")
+    wrong = refused({"refused": "read(1, 3, 6): …", "reads": [(1, 3, 6)]})
+    assert wrong.finding.endswith("rank 2 called read(1, 3, 6): …")
+    assert "counts from the first row" in wrong.hint
+
+
+@pytest.mark.parametrize(
+    ("last", "hint"),
+    [
+        (run(0, 10), "whole tensor"),
+        (run(7, 10), "pieces of ceil"),
+        (run(8, 9), "lie in more than one file"),
+        (run(5, 9), "For each file"),
+        (run(8, 10, shape=(2, 3, 1)), "in another order"),
+    ],
+)
+def test_the_hint_for_rows_of_the_last_of_three_ranks(last, hint):
+    assert hint in refused(last).hint
+
+
+def test_the_hint_for_the_rows_of_other_ranks():
+    """Two ranks load 8 rows that five saved; rank 1 had 2:4, and has 4:8."""
+    assert "when the checkpoint was saved" in hint_rows(run(2, 4), 1, 2, 5, 8)
+    assert "lie in more than one file" in hint_rows(run(6, 8), 1, 2, 5, 8)
+    assert "no rows, with all columns" in hint_rows(run(0, 0), 3, 4, 2, 9)
+    assert "pieces of ceil" in hint_rows(run(7, 9), 3, 4, 2, 9)
+
+
+@pytest.mark.parametrize("given", [(2, 0, 1), (-1, 0, 1), (1, -1, 2), (1, 3, 2), (1, 0, 6)])
+def test_a_file_has_no_other_rows(given):
+    def solve(worker, rows, saved, read):
+        assert torch.equal(read(1, 0, 5)[:, 0], torch.arange(5) * 3.0 + 16)
+        assert read(1, 5, 5).shape == (0, 3)
+        return read(*given)
+
+    verdict = check.reshard_rows(solve)
+    assert verdict.finding.startswith(
+        "with 4 ranks: 10 rows, saved on 2 ranks, loaded on 4: rank 0 called "
+        f"read{given}: the file of rank {given[0]} has rows 0 to "
+    )
+
+
+def test_another_index_error_is_the_student_s():
+    verdict = check.reshard_rows(lambda worker, rows, saved, read: [][rows])
+    assert "IndexError: list index out of range" in verdict.finding
+    assert "reshard" not in verdict.hint

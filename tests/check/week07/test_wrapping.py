@@ -16,6 +16,7 @@ from helpers.check.week07.wrapping import (
     described,
     divisors,
     expected,
+    hint_peak,
     judge_wrapping,
 )
 from notebooks.solutions import week07
@@ -115,3 +116,65 @@ def test_a_stub():
         raise NotImplementedError
 
     assert check.choose_wrapping(stub).status == "not written yet"
+
+
+def ask(answer, ranks=3, peaks=None, fits=1, budget=10**6):
+    """The judge's words for an answer on ranks with these peaks."""
+    run = {"answer": answer, "block": BLOCK, "budget": budget}
+    with pytest.raises(NotRight) as wrong:
+        judge_wrapping([run | {"peak": peak} for peak in peaks or [10_000] * ranks], fits)
+    return wrong.value
+
+
+def test_five_percent_off_is_wrong():
+    run = {"answer": (1, 10_000.0), "block": BLOCK, "budget": 10_500, "peak": 10_000}
+    for said in (9_520.0, 10_520.0):
+        judge_wrapping([run | {"answer": (1, said)}] * 3, 1)
+    for said in (9_490.0, 10_530.0):
+        wrong = ask((1, said), budget=10_500)
+        assert wrong.finding == (
+            "6 blocks of 1,000 bytes, budget 10,500 bytes: 1 blocks in a unit; "
+            f"you said {said:,.0f} bytes, and a rank held 10,000"
+        )
+
+
+def test_a_budget_that_is_just_enough_is_enough():
+    run = {"answer": (2, 10_000.0), "block": BLOCK, "budget": 10_000, "peak": 10_000}
+    judge_wrapping([run] * 2, 2)
+    assert "above the budget" in ask((2, 10_000.0), budget=9_999, fits=2).hint
+    assert "a larger unit fits too" in ask((2, 10_000.0), fits=3).hint
+
+
+def test_what_is_no_pair_of_numbers():
+    assert described((2, 5)) == (2, 5.0)
+    assert described([3, 5.5]) == (3, 5.5)
+    for answer in (5, (1,), (1, 2, 3), (1, "2"), (True, 2), None):
+        assert described(answer) == repr(answer)
+    assert described("x" * 300) == repr("x" * 300)[:200]
+    assert ask("None").finding == "returned None"
+    assert divisors() == [1, 2, 3, 6]
+
+
+def test_the_budgets_are_between_two_peaks():
+    for ranks, fits in CASES:
+        peaks = {k: week07.peak_bytes(6 // k, k * BLOCK, ranks) for k in divisors()}
+        budget = budget_of(ranks, fits, BLOCK)
+        over = [k for k in divisors() if k > fits]
+        assert budget == round((peaks[fits] + peaks[over[0]]) / 2)
+        assert all(expected(ranks, k, BLOCK) == pytest.approx(peak) for k, peak in peaks.items())
+    assert budget_of(2, 6, BLOCK) == round(1.2 * expected(2, 6, BLOCK))
+    assert CASES == [(3, 1), (2, 2), (2, 3)]
+
+
+def test_a_block_by_hand():
+    """Attention 4 D², SwiGLU 3 · 128 D, two norms of D: of width 48, in float32."""
+    inner = (block_bytes() / 4 - 4 * 48**2 - 2 * 48) / (3 * 48)
+    assert inner == int(inner)
+    assert 2 * 48 < inner < 4 * 48
+
+
+@pytest.mark.parametrize("off", [0.009, -0.009])
+def test_the_hint_for_a_peak_within_one_percent(off):
+    right = expected(3, 1, BLOCK)
+    assert "how many numbers" in hint_peak(right / 4 * (1 + off), 1, 3, BLOCK)
+    assert "how many numbers" not in hint_peak(right / 4 * (1 + 1.3 * off), 1, 3, BLOCK)

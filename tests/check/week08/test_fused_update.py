@@ -1,12 +1,16 @@
 """The update rule in a kernel: the solution passes; each common mistake gets its own hint."""
 
+import copy
+
 import pytest
 
 pytest.importorskip("triton", reason="Triton is there on Linux only")
 import triton.language as tl
 
 from helpers import check
+from helpers.check import elsewhere
 from notebooks.solutions import week08
+from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew
 
 
@@ -130,3 +134,68 @@ def test_the_stub_and_an_error():
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: asked(check.fused_update, week08.fused_update))
+
+
+WHERES = [
+    "the first step, without decay",
+    "the third step, without decay",
+    "the third step, with decay",
+    "the third step, after an overflow",
+]
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_mistake_in_one_case_alone_is_found(place):
+    """Off by 1e-5 in one of the four blocks; what float32 rounds is right."""
+
+    def off(by):
+        def answer(*blocks):
+            changed = [*blocks]
+            more = changed[place].to(tl.float32) + by
+            changed[place] = more.to(changed[place].dtype)
+            return tuple(changed)
+
+        return rule(answer=answer)
+
+    by = 1e-5 if place < 3 else 2e-3
+    found = found_alone(check.fused_update, off(1e-6 if place < 3 else 0.0), off(by))
+    kind = ("p", "m", "v", "low")[place]
+    assert [finding.split(f": {kind}[0] is ")[0] for finding in found] == WHERES
+    assert all("it should be" in finding and "; " in finding for finding in found)
+
+
+def test_the_numbers_of_each_case():
+    cases = []
+
+    class Listening(elsewhere.Here):
+        def call(self, fn, arguments):
+            cases.append(copy.deepcopy(arguments))
+            return super().call(fn, arguments)
+
+    with elsewhere.at(Listening()):
+        assert check.fused_update(week08.fused_update)
+    assert [(overflow, n["weight_decay"]) for _, overflow, n in cases] == [
+        (False, 0.0), (False, 0.0), (False, 0.5), (True, 0.5),
+    ]  # fmt: skip
+    corrections = [(n["correction1"], n["correction2"]) for _, _, n in cases]
+    assert corrections == [(0.25, 0.5), *[(1 - 0.75**3, 1 - 0.5**3)] * 3]
+    for (given, overflow, _), step in zip(cases, (1, 3, 3, 3), strict=True):
+        assert given["g"].isinf().any() == overflow
+        assert sum(g > 0 for g in given["g"].tolist()) == 4 + overflow
+        assert given["m"].any() == given["v"].any() == (step == 3)
+        assert (given["p"].half().float() != given["p"]).sum() > len(given["p"]) / 2
+        assert given["g"].dtype.itemsize == 2
+    assert (cases[1][0]["m"] < 0).any()
+
+
+def test_a_block_of_another_type_is_told_by_name():
+    half = tl.float16
+    for answer, words in (
+        (lambda p, m, v, low: (p.to(half), m, v, low), "p is a block of fp16"),
+        (lambda p, m, v, low: (p, m, v.to(half), low), "v is a block of fp16"),
+    ):
+        verdict = check.fused_update(rule(answer=answer))
+        assert words in verdict.finding, verdict
+        assert ("stops moving" in verdict.hint) == words.startswith("v")
+    verdict = check.fused_update(rule(answer=lambda p, m, v, low: (p, m, v, p)))
+    assert "rounds to the nearest number" in verdict.hint

@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from helpers import check
+from helpers.check import elsewhere
+from helpers.check.oracle import NotRight
+from helpers.check.week08.master_adam import judge, judge_parameter, right
 from notebooks.solutions import week08
 from tests.check.asked import asked, drawn_anew
 
@@ -95,3 +98,116 @@ def test_an_error_and_a_stub():
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: asked(check.master_adam, week08.master_adam))
+
+
+@pytest.fixture(scope="module")
+def played():
+    """The inputs, and what the solution leaves behind after each step."""
+    kept = []
+
+    class Listening(elsewhere.Here):
+        def call(self, fn, arguments):
+            kept.append((*arguments, super().call(fn, arguments)))
+            return kept[-1][-1]
+
+    with elsewhere.at(Listening()):
+        assert check.master_adam(week08.master_adam)
+    ((start, gradients, found),) = kept
+    return start, gradients, found
+
+
+def refused(played, number, **changes):
+    """The finding where the solution's step with this number has left something else behind."""
+    start, gradients, found = played
+    answer = [dict(one) for one in found]
+    answer[number] |= {
+        kind: change(found[number][kind].clone()) for kind, change in changes.items()
+    }
+    with pytest.raises(NotRight) as wrong:
+        judge(answer, start, gradients)
+    return wrong.value.finding
+
+
+def off(by):
+    def change(tensor):
+        tensor[-1] += by
+        return tensor
+
+    return change
+
+
+@pytest.mark.parametrize("number", [0, 5, 11])
+def test_each_step_counts(played, number):
+    where = f"step {number + 1}: the"
+    assert refused(played, number, gradient=off(1.0)) == f"{where} gradient has changed"
+    for by in (3.2e-6, -3.2e-6):
+        finding = refused(played, number, master=off(by))
+        assert finding.startswith(f"{where} master copy is off by up to 3")
+        assert finding.endswith("e-06")
+    finding = refused(
+        played, number, parameter=lambda p: torch.where(torch.arange(64) == 63, -p, p)
+    )
+    assert finding == f"{where} parameter is not the rounded master copy"
+    finding = refused(played, number, master=lambda m: played[0].clone())
+    assert finding == f"{where} master copy has not changed"
+
+
+def test_rounding_of_the_master_copy_is_right(played):
+    start, gradients, found = played
+    for by in (4e-7, -4e-7):
+        answer = [one | {"master": off(by)(one["master"].clone())} for one in found]
+        for one in answer:
+            one["parameter"] = one["master"].bfloat16()
+        judge(answer, start, gradients)
+
+
+def test_gradients_are_of_many_sizes(played):
+    """Else eps, and digits that 16 bits lose, would not show."""
+    start, gradients, found = played
+    assert len(found) == len(gradients) == 12
+    assert start.dtype is torch.float32
+    assert {g.dtype for g in gradients} == {torch.bfloat16}
+    for gradient in gradients:
+        assert (gradient.abs() < 1e-4).sum() > 10
+        assert (gradient.abs() > 1e-2).sum() > 10
+        assert gradient.abs().min() < 1e-5
+        assert gradient.abs().max() > 0.5
+        assert len(gradient) == len(start) == 64
+        assert 10 < (gradient > 0).sum() < 54
+
+
+def test_what_the_function_is_given():
+    seen = []
+
+    def solve(parameter, master, moments, gradient, step, *numbers):
+        seen.append((step, *numbers))
+        if step == 1:
+            assert torch.equal(parameter, master.bfloat16())
+            assert not any(moment.any() for moment in moments)
+        assert [t.dtype for t in (parameter, master, *moments, gradient)] == [
+            torch.bfloat16, torch.float32, torch.float32, torch.float32, torch.bfloat16,
+        ]  # fmt: skip
+        week08.master_adam(parameter, master, moments, gradient, step, *numbers)
+
+    assert check.master_adam(solve)
+    assert seen == [(step, 1e-3, (0.9, 0.95), 1e-8) for step in range(1, 13)]
+
+
+def test_the_reference_is_torch_s_own_adam(played):
+    start, gradients, _ = played
+    exact = start.double().requires_grad_()
+    optimizer = torch.optim.Adam([exact], lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
+    for gradient, found in zip(gradients, right(start, gradients), strict=True):
+        exact.grad = gradient.double()
+        optimizer.step()
+        torch.testing.assert_close(found, exact.detach(), rtol=0, atol=1e-12)
+
+
+def test_a_number_whose_last_bits_were_cut_off():
+    master = torch.tensor([1.0, 1 + 2**-8 + 2**-9, -1 - 2**-8 - 2**-9])
+    judge_parameter(master.bfloat16(), master, "step 3")
+    cut = torch.tensor([1.0, 1.0, -1.0]).bfloat16()
+    for parameter, hint in ((cut, "rounds toward zero"), (2 * cut, "rounded to bf16")):
+        with pytest.raises(NotRight, match="step 3: ") as wrong:
+            judge_parameter(parameter, master, "step 3")
+        assert hint in wrong.value.hint

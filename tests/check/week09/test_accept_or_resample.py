@@ -1,10 +1,14 @@
 """Accept or resample: the solution passes; each common mistake gets its own hint."""
 
+import random
+
 import pytest
 import torch
 
 from helpers import check
-from helpers.check.week09.accept_or_resample import LAWS, RULES, right, with_draws
+from helpers.check.hidden import drawn_from
+from helpers.check.oracle import NotRight
+from helpers.check.week09.accept_or_resample import LAWS, RULES, drawn, judge, right, with_draws
 from helpers.inference.accept import residual
 from notebooks.solutions import week09
 from tests.check.asked import asked, drawn_anew
@@ -125,3 +129,77 @@ def test_no_two_rules_decide_alike():
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: asked(check.accept_or_resample, week09.accept_or_resample))
+
+
+def test_a_mistake_in_one_call_alone_is_found():
+    """A wrong decision, and weights that are off by 2e-9; rounding is right."""
+    calls = [call for law in LAWS for call in with_draws(*law)]
+    assert len(calls) == 54
+    rejected = 0
+
+    for at, (p, q, guess, draw) in enumerate(calls):
+        taken = draw < p[guess] / q[guess]
+        rejected += not taken
+
+        def answers(change, at=at):
+            made = [week09.accept_or_resample(*call) for call in calls]
+            made[at] = change(made[at])
+            return made
+
+        with pytest.raises(NotRight, match="rejected a guess" if taken else "accepted a guess"):
+            judge(answers(lambda answer, t=taken, p=p, g=guess: p if t else g), None, calls)
+        if not taken:
+            judge(answers(lambda answer: answer + 1e-10), None, calls)
+            for by in (2e-9, -2e-9):
+                with pytest.raises(NotRight, match=f"the guess {guess} rejected: you return"):
+                    judge(answers(lambda answer, by=by: answer + by), None, calls)
+    assert rejected == 24
+
+
+def test_the_draws_of_a_guess():
+    draws = [draw for *_, draw in with_draws((0.5, 0.3, 0.2), (0.1, 0.8, 0.1), 1)]
+    assert draws == pytest.approx([0, 0.3, 0.7, 0.98 * 0.375, 1.02 * 0.375, 0.306, 1 - 2**-53])
+    assert draws[-1] == 1 - 2**-53 < 1
+    draws = [draw for *_, draw in with_draws((0.0, 1.0), (0.5, 0.5), 0)]
+    assert draws == [0.0, 0.3, 0.7, 0.0, 0.0, 0.0, 1 - 2**-53]
+    p, q, guess, _ = with_draws((0.25, 0.75), (0.5, 0.5), 1)[0]
+    assert (p.tolist(), q.tolist(), guess) == ([0.25, 0.75], [0.5, 0.5], 1)
+    assert p.dtype == q.dtype == torch.float64
+
+
+def test_equal_probabilities_accept_every_draw_and_impossible_guesses_none():
+    half = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    assert right(half, half, 0, 1 - 2**-53)
+    assert not right(half * 0, half, 0, 0.0)
+    assert right(half, half * 2, 0, 0.49)
+    assert not right(half, half * 2, 0, 0.5)
+
+
+def test_a_finding_names_the_probabilities_and_the_draw():
+    verdict = check.accept_or_resample(deciding(lambda p, q, x, r: True))
+    assert verdict.finding == (
+        "each pair of p and q, with several draws: accepted a guess with p = 0.3 and q = 0.8, "
+        "for the draw 0.7"
+    )
+    verdict = check.accept_or_resample(weighing(lambda p, q: q))
+    assert verdict.finding.endswith(
+        "p = (0.5, 0.3, 0.2), q = (0.1, 0.8, 0.1), the guess 1 rejected: you return (0.1, 0.8, 0.1)"
+    )
+    verdict = check.accept_or_resample(lambda p, q, guess, draw: guess + 1)
+    assert verdict.finding.endswith("returned the token 2; the guess was 1")
+
+
+def test_laws_that_grading_draws_are_laws():
+    for secret in range(20):
+        p, q, guess = drawn(random.Random(secret))
+        assert sum(p) == pytest.approx(1)
+        assert sum(q) == pytest.approx(1)
+        assert min(*p, *q) > 0
+        assert p != q
+        assert len(p) == len(q) == 5
+        assert guess in range(5)
+    assert len({drawn(random.Random(secret))[2] for secret in range(40)}) == 5
+    with drawn_from(2):
+        ((_, calls),) = asked(check.accept_or_resample, week09.accept_or_resample)
+    laws = {str(call[:3]) for call in calls}
+    assert len(laws) == 8 + 6

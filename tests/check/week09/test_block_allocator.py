@@ -9,6 +9,7 @@ from helpers.check.oracle import NotRight
 from helpers.check.week09 import block_allocator as exercise
 from helpers.check.week09.block_allocator_scripts import SCRIPTS, A, F, X, drawn
 from notebooks.solutions.week09 import block_allocator
+from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew
 from tests.check.week09.edited import edited
 
@@ -67,6 +68,8 @@ def test_any_free_block_may_be_taken():
         ([("-1], slot, source", "-1], slot")], "Return (block, slot, source)"),
         ([("-1], slot, source", "-1], slot, 0")], "A source is only for a block"),
         ([("[*table, block]", "(*table, block)")], "A table is a list"),
+        ([('state["lengths"][fork] = state["lengths"][sequence]',
+           'state["lengths"][fork] = state["lengths"][sequence] + 1')], "has the same tokens"),
     ],
     ids=str,
 )  # fmt: skip
@@ -116,3 +119,89 @@ def test_what_grading_draws_can_be_played():
         exercise.judge(exercise.play(block_allocator, blocks, script), blocks, script)
         kinds.update(operation[0] for operation in script)
     assert kinds == {A, F, X}
+
+
+def test_a_mistake_in_one_case_alone_is_found():
+    found = found_alone(check.block_allocator, block_allocator, lambda *_: None)
+    assert found == [
+        f"{words}: operation 1, 'append a': a had 0 tokens, and has 0 now"
+        for words in (
+            "one sequence grows and is freed",
+            "two sequences grow",
+            "a fork, freed at once",
+            "a fork whose first owner is freed",
+            "a fork in the middle of a block, both grow",
+            "a fork at the end of a block, both grow",
+            "a fork of a fork",
+            "all blocks in use",
+            "no free block for a copy",
+        )
+    ]
+
+
+@pytest.mark.parametrize("words", SCRIPTS)
+def test_the_last_operation_of_each_case_counts(words):
+    blocks, script = SCRIPTS[words]
+    left = len(script)
+
+    def solve(*given):
+        nonlocal left
+        left -= 1
+        if left:
+            return block_allocator(*given)
+        return None
+
+    records = exercise.play(solve, blocks, script)
+    assert len(records) == len(script)
+    with pytest.raises(NotRight, match=f"operation {len(script)}, "):
+        exercise.judge(records, blocks, script)
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"), [("all blocks in use", [5, 6]), ("no free block for a copy", [5])]
+)
+def test_an_operation_without_a_free_block_has_to_be_refused(words, refused):
+    blocks, script = SCRIPTS[words]
+    records = exercise.play(block_allocator, blocks, script)
+    assert [number for number, one in enumerate(records, 1) if one["fails"]] == refused
+    assert all(("error" in one) == one["fails"] for one in records)
+
+
+def test_an_error_where_none_is_due_is_the_student_s():
+    def refuses(state, operation, *given):
+        if operation == X:
+            raise RuntimeError("no free block")
+        return block_allocator(state, operation, *given)
+
+    verdict = check.block_allocator(refuses)
+    assert "your function raised RuntimeError: no free block" in verdict.finding
+
+
+def test_the_state_at_first():
+    def solve(state, *given):
+        if not state["tables"] and not state["lengths"]:
+            assert state["free"] in ([*range(n)] for n in (2, 3, 4, 6))
+            assert state["references"] == [0] * len(state["free"])
+            assert state["block_size"] == 2
+        return block_allocator(state, *given)
+
+    verdict = check.block_allocator(solve)
+    assert verdict, verdict
+
+
+def test_a_finding_names_the_fork():
+    edits = [("list(tables[sequence])", "tables[sequence][::-1]")]
+    verdict = check.block_allocator(edited(block_allocator, *edits))
+    assert verdict.finding == (
+        "a fork, freed at once: operation 4, 'fork a as f': "
+        "the table of f is [1, 0], that of a is [0, 1]"
+    )
+
+
+def test_a_fork_that_makes_nothing():
+    def solve(state, operation, *given):
+        return None if operation == F else block_allocator(state, operation, *given)
+
+    verdict = check.block_allocator(solve)
+    assert verdict.finding == "a fork, freed at once: operation 4, 'fork a as f': f has no table"
+    assert verdict.hint == "A fork is a sequence like the others."

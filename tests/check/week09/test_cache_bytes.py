@@ -7,11 +7,14 @@ import pytest
 import torch
 
 from helpers import check
+from helpers.check.hidden import drawn_from
+from helpers.check.week09 import cache_bytes as exercise
 from helpers.check.week09.cache_bytes import drawn_model, right_bytes
 from helpers.models.caches.preallocated import Preallocated
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import kept_by
 from notebooks.solutions import week09
+from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew
 
 
@@ -103,3 +106,58 @@ def test_models_that_grading_draws_differ_and_can_be():
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: asked(check.cache_bytes, week09.cache_bytes))
+
+
+def test_a_mistake_in_one_case_alone_is_found():
+    found = found_alone(check.cache_bytes, week09.cache_bytes, changed(lambda b, n: b - 1))
+    assert found == [
+        "7 layers, 12 and 3 heads, 11 sequences of 5 tokens in fp32: you said 73,919 bytes; "
+        "the cache has 73,920",
+        "Llama 2 7B, one sequence of 4,096 tokens in bf16: you said 2,147,483,647 bytes; "
+        "the cache has 2,147,483,648",
+        "Llama 2 70B, 8 sequences of 4,096 tokens in bf16: you said 10,737,418,239 bytes; "
+        "the cache has 10,737,418,240",
+        "Llama 3 405B, 16 sequences of 8,192 tokens in int8: you said 33,822,867,455 bytes; "
+        "the cache has 33,822,867,456",
+        "an empty cache: you said -1 bytes; the cache has 0",
+    ]
+    with drawn_from(2):
+        found = found_alone(check.cache_bytes, week09.cache_bytes, changed(lambda b, n: b - 1))
+    assert [one.split(": ")[0] for one in found[5:]] == ["another model"] * 3
+
+
+# layers, width, heads, kv_heads, sequences, tokens, bytes of a number: all different
+MODEL = (7, 90, 18, 3, 11, 13, 5)
+BYTES = 2 * 7 * 3 * 5 * 11 * 13 * 5
+
+
+@pytest.mark.parametrize(
+    ("factor", "hint"),
+    [
+        (1 / 2, "a key, and what else"),
+        (1 / 7, "Each layer"),
+        (6, "Queries are not kept: count"),
+        (1 / 3, "Each head of keys"),
+        (18, "not as wide as the model"),
+        (1 / 5, "as a head is wide"),
+        (1 / 11, "Each sequence"),
+        (1 / 13, "not only the last one"),
+        (13, "with their square"),
+        (8, "not bits"),
+        (2 / 5, "How many bytes has a number here"),
+        (4 / 5, "How many bytes has a number here"),
+        (1 / 2**30, "not GiB"),
+        (1e-9, "not gigabytes"),
+        (1 + 6 / 2, "later tokens do not need them"),
+        (3, "how wide is each"),
+        (1 / 2 + 1e-8, "how wide is each"),
+    ],
+)
+def test_the_hint_for_a_factor(factor, hint):
+    assert hint in exercise.hint(BYTES * factor, BYTES, *MODEL)
+    assert right_bytes(*MODEL) == BYTES
+
+
+def test_the_hint_where_a_factor_is_one():
+    assert "how wide is each" in exercise.hint(40.5, 40, 1, 8, 2, 1, 1, 1, 1)
+    assert "How many tokens" in exercise.hint(5, 0, *MODEL)

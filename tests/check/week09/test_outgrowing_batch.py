@@ -5,8 +5,11 @@ import math
 import pytest
 
 from helpers import check
+from helpers.check.hidden import drawn_from
+from helpers.check.week09 import outgrowing_batch as exercise
 from helpers.check.week09.outgrowing_batch import CASES, right_batch
 from notebooks.solutions import week09
+from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew
 
 
@@ -82,3 +85,52 @@ def test_a_stub_is_told_apart():
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: asked(check.outgrowing_batch, week09.outgrowing_batch))
+
+
+def test_a_mistake_in_one_case_alone_is_found():
+    """The batch is the number of whole sequences in the weights, and one more."""
+    more = formula(to=lambda x: math.floor(x) + 2)
+    assert found_alone(check.outgrowing_batch, week09.outgrowing_batch, more) == [
+        "a million parameters in fp32, 11 tokens: you said 272; it is 271",
+        "Llama 2 7B in bf16, 4,096 tokens: you said 8; it is 7",
+        "Llama 2 70B in bf16, 4,096 tokens: you said 104; it is 103",
+        "Llama 2 7B in int8, its cache in bf16: you said 5; it is 4",
+        "Llama 2 7B in bf16, its cache in int8: you said 14; it is 13",
+        "a batch of 10 has exactly the bytes of the weights: you said 12; it is 11",
+        "a small model, long sequences: you said 2; it is 1",
+    ]
+    with drawn_from(2):
+        found = found_alone(check.outgrowing_batch, week09.outgrowing_batch, more)
+    assert [one.split(": ")[0] for one in found[7:]] == ["another model"] * 3
+
+
+# 10^6 parameters of 3 bytes; a sequence has 2 · 5 · 2 · 4 · 7 · 2 = 1120 bytes
+MODEL = (1_000_000, 3, 5, 32, 8, 2, 7, 2)
+EACH = 1120
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        (2679.5, "Sequences are whole"),
+        (2678, "have more bytes."),
+        (2_000_000 // EACH, "its own bytes"),
+        (2_000_000 // EACH + 1, "its own bytes"),
+        (3_000_000 // (EACH // 2), "a key, and what else"),
+        (3_000_000 // (EACH // 2) + 1, "a key, and what else"),
+        (3_000_000 // (EACH * 4), "Queries are not kept"),
+        (3_000_000 // (EACH // 5), "Each layer"),
+        (3_000_000 // (EACH // 7), "all its tokens"),
+        (1_000_000 // EACH, "more than one byte"),
+        (2680, "A smaller batch is enough"),
+        (2677, "What does a sequence keep"),
+    ],
+)
+def test_the_hint_for_a_batch(said, hint):
+    right = right_batch(*MODEL)
+    assert right == 2679
+    assert hint in exercise.hint(said, right, *MODEL)
+
+
+def test_the_hint_for_a_batch_of_as_many_bytes():
+    assert "both have the same bytes" in exercise.hint(10, 11, *CASES[5][1])

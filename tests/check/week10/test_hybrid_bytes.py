@@ -1,17 +1,20 @@
 """Bytes of a hybrid: the solution passes; each common mistake gets its own hint."""
 
 import math
+import random
 
 import pytest
 import torch
 
 from helpers import check
+from helpers.check.week10 import hybrid_bytes as exercise
 from helpers.check.week10.hybrid_bytes import CASES, right_bytes
 from helpers.models.bamba import bamba
 from helpers.models.caches.preallocated import Preallocated
 from helpers.models.gpt import kept_by
 from helpers.models.ssm_settings import Mamba2Settings
 from notebooks.solutions import week10
+from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew
 
 NAMES = ("layers", "attention", "kv_heads", "head_width", "channels", "state", "groups", "seen",
@@ -138,3 +141,101 @@ def test_exact_floats_are_fine():
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: asked(check.hybrid_bytes, week10.hybrid_bytes))
+
+
+def test_a_mistake_in_one_case_alone_is_found():
+    wheres = [
+        "8 blocks, 3 with attention, 7 sequences of 11 tokens in fp32",
+        "Bamba-9B, one sequence of 4,096 tokens in bf16",
+        "Bamba-9B, 16 sequences of 262,144 tokens in bf16",
+        "attention in no block", "attention in every block", "sequences without a token",
+    ]  # fmt: skip
+    kept = {
+        "states": (0, [68_880, 61_480_960 // 2, 0, 0, 0, 0]),
+        "keys and values": (1, [55_440, 50_331_648, 51_539_607_552, 0, 256_000, 0]),
+    }
+    for name, (place, sizes) in kept.items():
+        wrong = changed(**{("states", "keys")[place]: lambda found, n: found + 1})
+        found = found_alone(check.hybrid_bytes, week10.hybrid_bytes, wrong)
+        if place == 0:
+            sizes = [right_bytes(*arguments)[0] for _, arguments in CASES]
+        assert found == [
+            f"{where}: {name}: you said {size + 1:,} bytes; the model keeps {size:,}"
+            for where, size in zip(wheres, sizes, strict=True)
+        ]
+
+
+def test_the_states_by_hand():
+    """5 blocks of 24 × 10 numbers, and 3 inputs of 24 + 2 · 3 · 10 channels; 7 sequences."""
+    assert right_bytes(8, 3, 5, 6, 24, 10, 3, 4, 7, 11, 4) == (
+        5 * (24 * 10 + 3 * (24 + 60)) * 7 * 4,
+        3 * 2 * 5 * 6 * 11 * 7 * 4,
+    )
+
+
+MODEL = (9, 4, 3, 11, 26, 10, 3, 6, 13, 17, 5)  # all different, and 5 blocks with a state
+EACH, MATRIX, INPUTS, SHARED = 13 * 5, 260, 5 * (26 + 60), 60
+
+
+@pytest.mark.parametrize(
+    ("numbers", "hint"),
+    [
+        (9 * (MATRIX + INPUTS), "keep no state"),
+        (MATRIX + INPUTS, "a state of its own"),
+        (5 * MATRIX, "What does the convolution need"),
+        (5 * (MATRIX + 6 * 86), "how many before it"),
+        (5 * (MATRIX + 5 * 26), "a convolution too"),
+        (5 * (MATRIX + 5 * 56), "a convolution each"),
+        (5 * (MATRIX + 5 * 46), "Each group has"),
+        (5 * INPUTS, "And the state itself"),
+        (5 * (MATRIX + INPUTS) * 17, "does not grow"),
+        (5 * (3 * MATRIX + INPUTS), "one row of state"),
+        (5 * (MATRIX + INPUTS) + 1, "Per Mamba-2 block"),
+    ],
+)
+def test_the_hint_for_states(numbers, hint):
+    assert hint in exercise.hint_states(numbers * EACH, *MODEL)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "hint"),
+    [
+        (9 * 66 * 17, "Only blocks with attention"),
+        (5 * 66 * 17, "Which blocks keep"),
+        (66 * 17, "keys and values of its own"),
+        (4 * 33 * 17, "a key, and what else"),
+        (4 * 22 * 17, "Each head keeps"),
+        (4 * 6 * 17, "as a head is wide"),
+        (4 * 66, "not only the last one"),
+        (4 * 66 * 17 + 1, "a key and a value for each"),
+    ],
+)
+def test_the_hint_for_keys(numbers, hint):
+    assert hint in exercise.hint_keys(numbers * EACH, *MODEL)
+
+
+@pytest.mark.parametrize(
+    ("factor", "hint"),
+    [
+        (1 / 13, "Each sequence"),
+        (1 / 5, "That counts numbers"),
+        (4 / 5, "How many bytes has a number"),
+        (8, "not bits"),
+        (1 / 2**20, "not MiB"),
+        (1 / 2**30, "not GiB"),
+    ],
+)
+def test_the_hint_for_both_counts(factor, hint):
+    right = 6 * 10**12
+    assert hint in exercise.shared_hint(right * factor, right, *MODEL)
+    assert exercise.shared_hint(right * factor * (1 + 1e-8), right, *MODEL) == ""
+    assert exercise.shared_hint(1, 0, *MODEL) == ""
+    one = (*MODEL[:-3], 1, 17, 4)
+    assert exercise.shared_hint(right, right, *one) == ""
+
+
+def test_grading_draws_models_that_can_be():
+    models = [exercise.drawn(random.Random(secret))[1] for secret in range(60)]
+    assert all(0 <= attention <= layers for layers, attention, *_ in models)
+    assert {model[7] for model in models} == {2, 3, 4, 5}
+    assert {len(model) for model in models} == {11}

@@ -5,8 +5,20 @@ import torch
 import torch.distributed as dist
 
 from helpers import check
-from helpers.check.week10.scan_over_ranks import HINTS, PARTS, Reference, inputs, scanned
+from helpers.check.oracle import NotRight
+from helpers.check.traffic import Call
+from helpers.check.week10.scan_over_ranks import (
+    HINTS,
+    PARTS,
+    Reference,
+    hint,
+    inputs,
+    judge_bytes,
+    scanned,
+)
+from helpers.runtime.runs import Runs
 from notebooks.solutions import week10
+from tests.check.alone import found_alone
 from tests.check.asked import drawn_anew
 
 pytestmark = pytest.mark.usefixtures("shared_ranks")
@@ -160,3 +172,82 @@ def test_a_message_that_nobody_receives_is_told(monkeypatch):
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: inputs((2, 1)))
+
+
+def test_a_mistake_of_the_last_rank_in_one_case_alone_is_found():
+    """In its last number: off by 2e-11 is wrong, rounding is right."""
+
+    def off(by):
+        def solve(worker, a, b):
+            h = week10.scan_over_ranks(worker, a, b)
+            if worker.rank == worker.world_size - 1:
+                h[-1, -1] += by
+            return h
+
+        return solve
+
+    found = found_alone(check.scan_over_ranks, off(1e-12), off(2e-11))
+    assert [finding.split(", number 1: ")[0] for finding in found] == [
+        "with 1 rank: 5 tokens, cut into [5]. Rank 0, token 4 of its part",
+        "with 2 ranks: 7 tokens, cut into [3, 4]. Rank 1, token 3 of its part",
+        "with 3 ranks: 9 tokens, cut into [2, 3, 4]. Rank 2, token 3 of its part",
+        "with 4 ranks: 8 tokens, cut into [1, 4, 1, 2]. Rank 3, token 1 of its part",
+        "with 3 ranks: 5 tokens, cut into [2, 0, 3]. Rank 2, token 2 of its part",
+        "with 3 ranks: 600 tokens, cut into [200, 200, 200]. Rank 2, token 199 of its part",
+    ]
+
+
+def sent(*sizes):
+    return Runs([{"calls": [Call("send", 0, size), Call("recv", 0, 999)]} for size in sizes])
+
+
+def test_a_decay_and_a_state_for_every_other_rank_are_enough():
+    """32 bytes for each of the two others."""
+    judge_bytes(sent(0, 64, 0), [200, 200, 200])
+    with pytest.raises(NotRight) as wrong:
+        judge_bytes(sent(0, 0, 65), [200, 200, 7])
+    assert wrong.value.finding == (
+        "the states are right, but rank 2 sent 65 bytes for its 7 tokens"
+    )
+    judge_bytes(sent(0, 65, 0), [1, 4, 4])  # a part has 64 bytes itself
+    with pytest.raises(NotRight):
+        judge_bytes(sent(0, 65, 0), [1, 5, 4])
+    judge_bytes(sent(32), [200])
+    with pytest.raises(NotRight):
+        judge_bytes(sent(33), [200])
+
+
+def test_one_scan_by_hand():
+    a, b = torch.tensor([[0.5], [2.0], [-1.0]]), torch.tensor([[3.0], [1.0], [4.0]])
+    assert scanned(a, b).flatten().tolist() == [3.0, 7.0, -3.0]
+    assert scanned(a[:0], b[:0]).shape == (0, 1)
+
+
+def test_what_ranks_are_given():
+    parts = inputs([2, 0, 3])
+    assert [(tuple(a.shape), tuple(b.shape)) for a, b in parts] == [
+        ((n, 2), (n, 2)) for n in (2, 0, 3)
+    ]
+    a, b = (torch.cat(tensors) for tensors in zip(*inputs([200, 200, 200]), strict=True))
+    assert -0.6 <= a.min() < -0.5 < 0.9 < a.max() <= 1.0
+    assert 0.5 <= b.min() < 0.6 < 1.4 < b.max() <= 1.5
+
+
+def test_a_mistake_in_a_later_rank_gets_the_general_hint():
+    given = inputs([3, 4])
+    right = Reference().run(given)
+    assert "Scan the part from h = 0" in hint([right[0], right[1] + 1], given)
+    assert "Rank 0 needs no other rank" in hint([right[0] + 1, right[1]], given)
+
+
+def test_another_kind_of_answer_names_the_rank():
+    verdict = check.scan_over_ranks(lambda worker, a, b: b[:, :1] if worker.rank else b)
+    assert "Rank 0 needs no other" in verdict.hint  # with one rank
+
+    def in_words(worker, a, b):
+        h = week10.scan_over_ranks(worker, a, b)
+        return h if worker.rank == 0 else "h"
+
+    verdict = check.scan_over_ranks(in_words)
+    assert verdict.finding == "with 2 ranks: rank 1 returned 'h'"
+    assert verdict.hint.endswith("a tensor (4, 2) here.")

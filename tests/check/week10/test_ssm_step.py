@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from helpers import check
-from helpers.check.week10.ssm_step import CASES, HINTS, inputs, step
+from helpers.check.week10.ssm_step import CASES, HINTS, inputs, said, step
 from helpers.models.convolution import Convolution
 from helpers.models.scan.step import selective_step
 from notebooks.solutions import week10
+from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew
 
 
@@ -107,3 +108,51 @@ def test_answers_of_another_kind(answer, hint):
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: asked(check.ssm_step, week10.ssm_step))
+
+
+def test_a_mistake_in_one_case_alone_is_found():
+    """In one number: off by 3e-9 is wrong, rounding is right."""
+
+    def off(place, by):
+        def solve(*arguments):
+            pair = list(week10.ssm_step(*arguments))
+            pair[place] = pair[place].clone()
+            pair[place].view(-1)[-1] += by * (1 + pair[place].view(-1)[-1].abs())
+            return pair
+
+        return solve
+
+    wheres = [where for where, *_ in CASES]
+    for place, words in ((0, "the state is right, but y is not"), (1, "the state is not right")):
+        for by in (3e-9, -3e-9):
+            found = found_alone(check.ssm_step, off(place, 1e-10), off(place, by))
+            assert found == [f"{where}: {words}" for where in wheres]
+
+
+def test_where_sequences_start():
+    assert [(t, start) for _, t, start in CASES] == [(4, 0), (0, 0), (6, 6), (7, 6), (8, 6)]
+    for _, t, start in CASES:
+        token, x, first, h, weight, delta, A, B, C = inputs(t, start)
+        assert (token, first) == (t, start)
+        assert [tuple(n.shape) for n in (x, h, weight, delta, A, B, C)] == [
+            (9, 3), (3, 4), (3, 3), (3,), (3, 4), (4,), (4,),
+        ]  # fmt: skip
+        assert (delta > 0).all()
+        assert (A < 0).all()
+        assert not torch.equal(B, C)
+
+
+def test_each_mistake_is_another_step_in_some_case():
+    """And no two of them in all cases: else a hint could be that of another mistake."""
+    made = {}
+    for mistake in ("", *HINTS):
+        pairs = [step(*inputs(t, start), mistake=mistake) for _, t, start in CASES]
+        made[mistake] = torch.cat([part.flatten() for pair in pairs for part in pair])
+    for one in made:
+        alike = [other for other in made if torch.allclose(made[one], made[other], atol=1e-3)]
+        assert alike == [one]
+
+
+def test_a_long_answer_is_shown_in_part():
+    assert said([1] * 26) == repr([1] * 26)
+    assert said([1] * 27) == repr([1] * 27)[:77] + "…"

@@ -95,10 +95,16 @@ def test_the_frame_has_a_row_for_each_request():
     assert (row["arrival"], row["prompt"], row["tokens"], row["preempted"]) == (2.0, 5, 1, 2)
     assert (row["first token"], row["latency"], row["reason"]) == (6.0, 6.0, "stop")
     assert frame.loc[0, "stutter"] == 3
+    assert frame.loc[0, "per token"] == pytest.approx(5 / 3)
+    assert list(frame["tokens"]) == [4, 1, 0]
+    assert list(frame["preempted"]) == [0, 2, 0]
 
 
 def test_the_steps_frame():
     frame = served(ONE).steps_frame()
+    assert list(frame["start"]) == [2, 3, 6]
+    assert list(frame["waiting"]) == [0, 1, 0]
+    assert list(frame["reserved"]) == [4, 4, 5]
     last = frame.iloc[2].to_dict()
     assert last == {
         "start": 6, "end": 8, "prefilled": 5, "decoded": 1, "padding": 1, "running": 2,
@@ -115,4 +121,12 @@ def test_the_picture_shows_requests_and_blocks():
     reserved, used = (list(patch.get_data().values) for patch in blocks.patches)
     assert (reserved, used) == ([0, 4, 4, 0, 5], [0, 2, 3, 0, 5])
     assert "all 8 blocks" in [text.get_text() for text in blocks.texts]
+    assert repr(picture) == (
+        "Continuous(most=4). 3 requests over 2 seconds, one row each: waiting. Blocks reserved: at "
+        "most 5 of 8. Blocks used: at most 5 of 8."
+    )
+    (span,) = rows.collections[0].get_paths()
+    (left, _), (right, _) = span.get_extents().get_points()
+    assert (left, right) == (1, 2)
+    assert repr(served(ONE).plot()) == served(ONE)._repr_png_()[1]["alt"]
     assert served(ONE).plot(title="mine").axes[0].get_title() == "mine"

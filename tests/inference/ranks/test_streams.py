@@ -33,6 +33,9 @@ def test_a_row_for_each_request():
     assert frame.loc[3, "longest gap"] == pytest.approx(2.3)
     assert frame.loc[3, "median gap"] == pytest.approx(0.2)
     assert frame.loc[3, "first token"] == 0.5
+    assert list(frame["arrival"]) == [1.0, 0.0, 2.0]
+    assert list(frame["tokens"]) == [4, 2, 1]
+    assert list(frame.columns[2:]) == ["first token", "median gap", "longest gap"]
     assert frame.loc[2, "tokens"] == 1
     assert math.isnan(frame.loc[2, "median gap"])
     assert Streams({}).frame().empty

@@ -26,6 +26,7 @@ def test_loads_and_stores_are_counted():
     assert by_number == 4
     assert made.bytes_per_parameter() == {"loads": 0, "stores": 0}
     assert "sm_90" in made.ptx
+    assert "sm_80" in assembled(double, types, {"BLOCK": 512}, 80, OPTIONS, 512).ptx
     assert 0 < made.registers < 64
 
 

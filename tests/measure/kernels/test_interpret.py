@@ -26,6 +26,11 @@ def shifted(x):
 
 
 @triton.jit
+def scaled(x, *, by=2):
+    return x * by
+
+
+@triton.jit
 def load(source, target, length, BLOCK: tl.constexpr = 4):  # its name is also that of tl.load
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = places < length
@@ -62,6 +67,9 @@ def test_a_kernel_of_a_cell_in_a_rank(monkeypatch):
     assert copy.__globals__["shifted"] is not shifted
     assert copy.__globals__["tl"] is tl
     assert copy.__defaults__ == (4,)
+    assert copy.__annotations__ == load.fn.__annotations__
+    assert copy.__name__ == "load"
+    assert interpret.undecorated(scaled).__kwdefaults__ == {"by": 2}
 
 
 @triton.jit

@@ -1,5 +1,7 @@
 """A sequence in pieces, on any number of ranks, gives the numbers of one scan."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -70,3 +72,25 @@ def test_pieces_are_made_on_any_rank_alike_and_differ():
 def test_pieces_that_do_not_suit(tokens, piece):
     with pytest.raises(WorkerError, match=f"{tokens} tokens are .* pieces of {piece}, for 2 ranks"):
         launch(scan_long, 2, device="cpu", tokens=tokens, piece=piece)
+
+
+def threads(worker):
+    """Threads of PyTorch before, during and after the scan; also if a piece fails."""
+    during = []
+    worker = SimpleNamespace(log=lambda **_: during.append(torch.get_num_threads()))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        scan_long(worker, tokens=32, piece=8, **SHAPE)
+        after = [torch.get_num_threads()]
+        with pytest.raises(RuntimeError):
+            scan_long(worker, tokens=32, piece=8, **SHAPE | {"width": -1})
+        return after + [torch.get_num_threads()], during
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_it_scans_with_one_thread_and_gives_the_others_back():
+    [(after, during)] = launch(threads, 1, device="cpu")
+    assert after == [2, 2]
+    assert during == [1] * 4  # one log for each piece

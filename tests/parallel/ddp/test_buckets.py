@@ -55,6 +55,50 @@ def test_a_gradient_is_scaled_as_by_a_number(dtype, scale):
     assert not bucket.missing
 
 
+def test_a_scale_becomes_a_tensor_once():
+    """It is used for every gradient of every backward."""
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    bucket, made = Bucket({"p": parameter}, Local), []
+    for scale in (0.5, 0.5, 0.25, 0.25):
+        parameter.grad = torch.ones(2)
+        bucket.take("p", scale)
+        assert parameter.grad.tolist() == [scale, scale]
+        made.append(bucket.factor)
+    assert made[0] is made[1] is not made[2] is made[3]
+
+
+class Adding(Local):
+    """Another rank sends ones."""
+
+    def all_reduce(self, buffer):
+        return Later(buffer)
+
+
+class Later:
+    def __init__(self, buffer):
+        self.buffer = buffer
+
+    def wait(self):
+        self.buffer += 1
+
+
+@pytest.mark.parametrize("message_dtype", [None, torch.bfloat16])
+def test_a_finished_bucket_has_the_sum_and_waits_for_the_next_backward(message_dtype):
+    parameters = {name: torch.nn.Parameter(torch.zeros(2)) for name in "ab"}
+    bucket = Bucket(parameters, Adding(), message_dtype)
+    for _ in range(2):
+        assert bucket.missing == {"a", "b"}
+        for name, p in parameters.items():
+            p.grad = torch.tensor([1 + 2**-10, 3.0])  # bfloat16 has 8 significant bits
+            bucket.take(name)
+            bucket.take(name)  # it is there already
+        bucket.start()
+        bucket.finish()
+        for p in parameters.values():
+            assert p.grad.dtype == torch.float32
+            assert p.grad.tolist() == [2.0 if message_dtype else 2 + 2**-10, 4.0]
+
+
 def test_a_view_has_its_parameter_s_strides_in_the_buffer():
     """A fused optimizer reads parameter and gradient at the same places."""
     parameters = {

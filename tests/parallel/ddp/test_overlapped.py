@@ -191,6 +191,23 @@ def test_a_backward_after_the_sending_backward_raises():
         backward(ddp)
 
 
+def test_a_closed_ddp_leaves_the_gradients_to_the_next():
+    module = make("plain", 0)
+    first = DDP(module, Alone(), same=True)
+    with pytest.raises(
+        RuntimeError, match=r"another DDP already reduces the gradient of layers\.0"
+    ):
+        DDP(module, Alone(), same=True)
+    first.close()
+    second = DDP(module, Alone(), same=True)
+    backward(second)
+    assert not first.came
+    assert len(second.came) == 5
+    first.close()  # again: the second one holds them now
+    with pytest.raises(RuntimeError, match="another DDP"):
+        DDP(module, Alone(), same=True)
+
+
 def rounded(worker, message_dtype):
     rank, world = worker.rank, worker.world_size
     exact, lossy = DDP(make("plain", 0)), DDP(make("plain", 0), message_dtype=message_dtype)

@@ -14,10 +14,11 @@ from helpers.parallel.ddp.bucketed import BucketedDDP
 from helpers.parallel.ddp.naive import NaiveDDP
 from helpers.parallel.ddp.overlapped import DDP
 from helpers.parallel.ddp.owner import Replicated
-from helpers.parallel.ddp.strategy import DataParallel
 from helpers.parallel.precision import Mixed
 from helpers.parallel.recipe import Recipe
+from helpers.parallel.tensor.transform import sequence_parallel
 from helpers.runtime.launch import launch
+from tests.parallel.zero.beside import Case, far
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 TINY = GPTConfig(vocab=16, context=4, width=8, layers=1, heads=2)
@@ -41,20 +42,16 @@ def test_a_closed_strategy_leaves_nothing_behind(replica, transport):
     assert list(launch(trained, 2, device="cpu", **options)) == [("", 0.0)] * 2
 
 
-def seams(worker):
-    """What DataParallel makes of its arguments."""
-    precision, mesh = Mixed(), make_mesh(Layout(dp=worker.world_size))
-    options = {"replica": BucketedDDP, "transport": SharedTransport, "precision": precision}
-    trainer = DataParallel(TINY, 0, mesh, micro_batches=3, bucket_cap_mb=2, **options)
-    owner = trainer.owner
-    made = type(owner.replica), type(owner.transport), trainer.precision == precision
-    trainer.close()
-    return *made, trainer.micro_batches
-
-
-def test_data_parallel_passes_its_arguments_on():
-    for found in launch(seams, 2, device="cpu"):
-        assert found == (BucketedDDP, SharedTransport, True, 3)
+def test_gradients_are_summed_over_replicas_and_over_other_axes_once():
+    """With parameters of which each rank of tp has a part of the gradient, and master copies."""
+    recipe = Recipe(
+        owner=partial(Replicated, bucket_cap_mb=0.005, transport=SharedTransport),
+        transform=sequence_parallel,
+        precision=Mixed(torch.float64),
+    )
+    case = Case(recipe, layout={"dp": 2, "tp": 2}, micro_batches=2)
+    for run in launch(far, 4, device="cpu", cases={"sequence": case}):
+        assert run["sequence"] <= 1e-12
 
 
 @pytest.mark.parametrize(

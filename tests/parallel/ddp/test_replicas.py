@@ -7,6 +7,7 @@ from torch import nn
 from helpers.parallel.ddp.bucketed import BucketedDDP
 from helpers.parallel.ddp.naive import NaiveDDP
 from helpers.parallel.ddp.overlapped import DDP
+from helpers.parallel.ddp.replicas import UnusedParameters
 from helpers.runtime.launch import launch
 from tests.parallel.ddp.modules import Alone, data, make
 
@@ -119,4 +120,14 @@ def test_buffers_are_sent_before_a_training_forward_outside_of_no_sync():
         ddp.train(training).syncing, before = synced, transport.sent
         ddp(data(4, 0)[0].float())
         assert (transport.sent > before) == sent
+    ddp.close()
+
+
+def test_at_most_eight_unused_parameters_are_named():
+    ddp, names = DDP(make("plain", 0), Alone(), same=True), [f"p{k}" for k in range(10)]
+    ddp.refuse_unused([])
+    with pytest.raises(UnusedParameters, match=r"on rank 0 for p0, .*, p7\. If the loss"):
+        ddp.refuse_unused(names[:8])
+    with pytest.raises(UnusedParameters, match=r"p7 and 2 more\. If the loss"):
+        ddp.refuse_unused(iter(names))
     ddp.close()

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.data.batch import random_batch
+from helpers.data.batch import IGNORED, random_batch
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.owners.local import Local
 from helpers.parallel.precision import Mixed
-from helpers.parallel.recipe import Recipe
+from helpers.parallel.recipe import Recipe, plain
 from helpers.parallel.sums import GlobalSum
 from helpers.precision.scaling import LossScale
 
@@ -75,6 +75,44 @@ def test_a_recomputed_forward_belongs_to_the_backward(recompute):
     assert [e for e in again if e[0] in ("before", "after")] == [
         e for e in plain if e[0] in ("before", "after")
     ]
+
+
+def units_of(log):
+    return [entry for entry in log if entry[0] in ("before", "after")]
+
+
+def test_a_unit_s_backward_ends_without_its_frozen_parameters():
+    frozen = "blocks.1.mlp.up.weight"
+
+    def transform(*arguments):
+        model, parts = plain(*arguments)
+        model.get_parameter(frozen).requires_grad_(False)
+        return model, parts
+
+    log = log_of(Recipe(owner=Told, transform=transform)(TINY, 0, dtype=torch.float64))
+    assert units_of(log) == units_of(log_of(made()))
+    assert (frozen, True) not in log
+
+
+def test_a_unit_without_one_of_its_gradients_ends_with_the_micro_batch():
+    def transform(*arguments):
+        model, parts = plain(*arguments)
+        mlp = model.blocks["1"].mlp
+        mlp.forward = lambda x: mlp.down(mlp.gate(x))  # without `up`
+        return model, parts
+
+    trainer = Recipe(owner=Told, transform=transform)(TINY, 0, dtype=torch.float64, micro_batches=2)
+    log, whole = units_of(log_of(trainer)), units_of(log_of(made()))
+    end = ("after", "blocks.1")
+    whole.reverse()
+    whole.remove(end)
+    assert log == 2 * [*whole[::-1], end]
+
+
+def test_a_batch_without_targets_has_gradients_of_zero():
+    trainer = made()
+    trainer.step(replace(BATCH, targets=torch.full_like(BATCH.targets, IGNORED)))
+    assert not any(p.grad.any() for p in trainer.parameters.values())
 
 
 @pytest.mark.parametrize("unit", ["norm", "blocks.1", "blocks.0"])

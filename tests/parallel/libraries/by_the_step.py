@@ -12,7 +12,8 @@ CASES = {
     "three": {"workers": 3, "micro_batches": 2, "sequences": 7},
     "an empty rank": {"workers": 4, "sequences": 3},
 }
-SGD = {"workers": 2, "optimizer": OptimizerConfig(rule="sgd", lr=0.1, clip=None)}
+PLAIN_SGD = OptimizerConfig(rule="sgd", lr=0.1, momentum=0.0, clip=None)
+SGD = {"workers": 2, "optimizer": PLAIN_SGD, "steps": 3}
 
 
 def twin(strategy, **changes):
@@ -20,11 +21,15 @@ def twin(strategy, **changes):
 
 
 class ByTheStep:
-    """Before a strategy's class: each step gets the twin's learning rate, which no rule has."""
+    """Before a strategy's class: each step gets the twin's learning rate, which no rule has.
+
+    A step with a rate of 0 comes before it, and changes nothing.
+    """
 
     def __init__(self, *arguments, optimizer, **options):
         self.rate = optimizer.lr
         super().__init__(*arguments, optimizer=replace(optimizer, lr=9.0), **options)
 
     def step(self, batch, lr=None):
+        super().step(batch, lr=0.0)
         return super().step(batch, lr=self.rate)

@@ -9,6 +9,8 @@ from helpers.parallel.libraries.accelerate_ddp import AccelerateDataParallel
 from helpers.runtime.failure import WorkerError
 from tests.parallel.libraries.by_the_step import CASES, SGD, ByTheStep, twin
 
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+
 
 class OneRate(ByTheStep, AccelerateDataParallel):
     pass

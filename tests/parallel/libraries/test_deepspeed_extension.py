@@ -68,10 +68,17 @@ def test_the_lock_ends_with_its_process(tmp_path):
     holder.stdout.close()
 
 
-def test_the_signs_of_life_end():
+def interrupted():
+    with extension.signs_of_life():
+        raise ZeroDivisionError
+
+
+def test_the_signs_of_life_end_whatever_happens():
     before = threading.active_count()
     with extension.signs_of_life():
         assert threading.active_count() == before + 1
+    with pytest.raises(ZeroDivisionError):
+        interrupted()
     assert threading.active_count() == before
 
 

@@ -3,16 +3,23 @@
 Absolute tolerance in float64: 1e-12, as for our own strategies.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
+import torch
 
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.libraries.dtensor import DTensorParallel
 from helpers.parallel.recipe import Recipe
+from helpers.parallel.single import Single
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.runtime.failure import WorkerError
+from helpers.runtime.launch import launch
 from helpers.training.twin import compare
+from tests.parallel.libraries.by_the_step import PLAIN_SGD, ByTheStep
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
@@ -28,13 +35,41 @@ def twin(strategy, config=BYTES, **changes):
 
 @pytest.mark.parametrize("sequence", [False, True])
 def test_the_same_as_one_process(sequence):
-    comparison = twin(DTensorParallel, micro_batches=2, sequence=sequence)
+    """A rank drops those numbers of its tokens that one process drops."""
+    config = replace(BYTES, dropout=0.2)
+    comparison = twin(DTensorParallel, config, micro_batches=2, sequence=sequence)
     assert comparison, comparison
 
 
 def test_the_same_as_one_process_as_gpt_2():
     comparison = twin(DTensorParallel, GPT2)
     assert comparison, comparison
+
+
+class OneRate(ByTheStep, DTensorParallel):
+    pass
+
+
+def test_a_step_s_own_rate_without_clipping():
+    comparison = twin(OneRate, optimizer=PLAIN_SGD)
+    assert comparison, comparison
+
+
+def evaluated(worker):
+    """Evaluations before and after a step in float32, and the dtype of the step's loss."""
+    config, batch = replace(GPT2, dropout=0.5), random_batch(0, 3, 12, 32, ignored=0.3)
+    trained = DTensorParallel(config, 0, make_mesh(Layout(tp=worker.world_size)))
+    found = [trained.evaluate(batch) for _ in range(2)]
+    assert trained.model.training
+    return found, trained.step(batch).loss.dtype
+
+
+def test_an_evaluation_drops_nothing_and_losses_add_up_in_float64():
+    batch = random_batch(0, 3, 12, 32, ignored=0.3)
+    loss, count = Single(GPT2).evaluate(batch)
+    for (first, second), dtype in launch(evaluated, 2, device="cpu"):
+        assert first == second == (pytest.approx(loss, rel=1e-5), count)
+        assert dtype == torch.float64
 
 
 def test_ours_sends_what_dtensor_sends_and_less_with_sequences():
@@ -60,6 +95,14 @@ def test_ours_sends_what_dtensor_sends_and_less_with_sequences():
     assert sent["sequence, again"] == pytest.approx(1.25 * sent["sequence"], rel=0.01)
 
 
-def test_it_takes_the_axis_tp_alone():
-    with pytest.raises(WorkerError, match="needs a mesh with the axis tp alone"):
-        twin(DTensorParallel, layout={"dp": 2})
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"layout": {"dp": 2}}, "needs a mesh with the axis tp alone"),
+        ({"config": GPT2, "sequence": True}, "learned positions to whole sequences: use rotary"),
+    ],
+    ids=["axes", "positions"],
+)
+def test_what_it_cannot_train(changes, words):
+    with pytest.raises(WorkerError, match=words):
+        twin(DTensorParallel, **changes)

@@ -9,6 +9,8 @@ from helpers.parallel.ddp.strategy import DataParallel
 from helpers.parallel.libraries.torch_ddp import TorchDataParallel
 from tests.parallel.libraries.by_the_step import CASES, SGD, ByTheStep, twin
 
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+
 
 class OneRate(ByTheStep, TorchDataParallel):
     pass

@@ -55,3 +55,22 @@ def test_bytes_by_device():
     here, there = torch.zeros(3), torch.zeros(5, device="meta")
     kinds = {"a": [here, there, here[1:]], "b": [{"m": here, "step": 3}], "c": [None]}
     assert by_device(kinds) == {("a", "cpu"): 12, ("a", "meta"): 20, ("b", "cpu"): 12}
+
+
+def test_a_new_step_begins_without_any_gradient():
+    owner = made(precision=Mixed(), dtype=torch.float32).owner
+    every = [*owner.parameters.values(), *owner.values.values(), *owner.masters.values()]
+    for tensor in every:
+        tensor.grad = torch.ones_like(tensor)
+    owner.begin()
+    assert all(tensor.grad is None for tensor in every)
+    assert owner.gradients() == {}
+
+
+def test_gradients_that_are_missing_are_left_out():
+    owner = made().owner
+    first, *_ = owner.masters.values()
+    first.grad = torch.ones_like(first)
+    [(name, gradient)] = owner.gradients().items()
+    assert owner.masters[name] is first
+    assert gradient is first.grad

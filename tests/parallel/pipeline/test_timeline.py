@@ -1,4 +1,4 @@
-"""Measured spans: of training, and of paced stages; and what a step sends, by axis."""
+"""Measured spans of training, and what a step sends, by axis."""
 
 from collections import Counter
 from dataclasses import replace
@@ -8,13 +8,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.comm.ledger import ledger
-from helpers.comm.mesh import Layout, make_mesh
+from helpers.comm.mesh import Layout
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.pipeline.paced import Sleeping, merged, paced
 from helpers.parallel.recipe import Recipe
-from helpers.plans.schedules import Action, gpipe, one_f_one_b
-from helpers.plans.schedules.times import Costs, bubble, timeline
+from helpers.plans.schedules import one_f_one_b
 from helpers.plans.schedules.zero_bubble import zero_bubble_h1, zero_bubble_v
 from helpers.runtime.cluster import Cluster
 from helpers.state.shares import shares
@@ -28,39 +26,6 @@ SMALL = range(64)  # bytes of the ranks' agreement on dtypes, before a tied grad
 def four():
     with Cluster(workers=4, device="cpu") as cluster:
         yield cluster
-
-
-def sleep(worker, schedule, costs):
-    mesh = worker.state.mesh = getattr(worker.state, "mesh", None) or make_mesh(Layout(pp=4))
-    return paced(mesh, schedule, costs, seconds=0.01)
-
-
-COSTS = Costs(forward=1.0, input=1.5, weight=0.5)
-PACED = [gpipe(4, 4), one_f_one_b(4, 6), zero_bubble_v(4, 4)]
-
-
-@pytest.mark.parametrize("schedule", PACED, ids=lambda s: s.name)
-def test_paced_stages_run_the_schedule_as_planned(four, schedule):
-    """No rank is faster than planned, or computes before its inputs; the bubble is that of plan."""
-    spans = merged(four.run(sleep, schedule=schedule, costs=COSTS), seconds=0.01)
-    for rank, order in enumerate(schedule.orders):
-        assert tuple(span.action for span in spans if span.rank == rank) == order
-    assert all(s.stop - s.start >= 0.99 * COSTS.of(s.action) for s in spans)
-    ends = {span.action: span.stop for span in spans}
-    for span in spans:
-        if span.action.kind == "F" and span.action.stage:
-            assert span.start >= ends[Action("F", span.action.stage - 1, span.action.micro)]
-    measured, ideal = bubble(spans), bubble(timeline(schedule, COSTS))
-    assert min(s.start for s in spans) == 0
-    assert measured.makespan >= 0.99 * ideal.makespan
-
-
-def test_a_wrong_message_is_noticed():
-    schedule = one_f_one_b(2, 2)
-    work = Sleeping(schedule, Costs(), 0.0, 4)
-    wrong = work.compute(Action("F", 0, 1), None)
-    with pytest.raises(RuntimeError, match="F0 of stage 1 received micro-batch 1 of stage 0"):
-        work.compute(Action("F", 1, 0), wrong)
 
 
 def train(worker, schedule, m):

@@ -12,7 +12,7 @@ from helpers.comm.regions import reduce_from
 from helpers.comm.transport import GroupTransport
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.recipe import Recipe
-from helpers.parallel.tensor.call import WHOLE
+from helpers.parallel.tensor.call import PARTIAL, WHOLE
 from helpers.parallel.tensor.checker import Log, check_placements, place, placement_from
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.runtime.failure import WorkerError
@@ -52,6 +52,36 @@ def test_the_course_s_own_transforms_pass(transform, config):
 
 
 LOG, B, T, D, F = Log(), 2, 4, 6, 8
+
+
+def test_tensors_are_found_by_name_and_in_lists():
+    log = Log()
+    x, up = place(torch.randn(B, T, D), WHOLE, log), place(torch.randn(F, D), 0, log)
+    assert functional.linear(x, weight=up).placement == 2
+    assert torch.cat([x, x], 1).shape == (B, 2 * T, D)
+    parts = place(torch.randn(B, T, D), 1, log).chunk(2, dim=-1)
+    assert [part.placement for part in parts] == [1, 1]
+    assert torch.equal(x, x)
+    assert log.rows == [
+        ("linear", "whole, cut(0)", "cut(2)", (B, T, F)),
+        ("cat", "whole, whole", "whole", (B, 2 * T, D)),
+        ("chunk", "cut(1)", "cut(1)", (B, T, D // 2)),
+        ("equal", "whole, whole", "whole", ()),
+    ]
+
+
+def test_a_size_is_no_operation():
+    log = Log()
+    x = place(torch.randn(B, T, D), PARTIAL, log)
+    assert (x.dim(), x.size(1), x.numel(), len(x), tuple(x.shape)) == (
+        3,
+        T,
+        B * T * D,
+        B,
+        (B, T, D),
+    )
+    assert x.dtype == torch.float32
+    assert log.rows == []
 
 
 def test_a_negative_dim_is_counted_from_the_end():

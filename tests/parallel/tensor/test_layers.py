@@ -178,6 +178,15 @@ def test_the_loss_of_large_logits_is_finite(cluster, size):
     )
 
 
+def test_what_the_regions_say_of_themselves():
+    """With shards of the tokens, a replicated parameter's gradient is a partial sum."""
+    assert (Whole(None).keeps_whole, Whole(None).partial) == (True, False)
+    for again in (True, False):
+        region = Sharded(None, again=again, chunks=2)
+        assert (region.keeps_whole, region.partial, region.chunks) == (not again, True, 2)
+    assert (Sharded(None).keeps_whole, Sharded(None).chunks) == (False, 1)
+
+
 def test_pieces_are_equal_and_none_is_empty():
     assert pieces(6, 4) == [slice(0, 2), slice(2, 4), slice(4, 5), slice(5, 6)]
     assert pieces(2, 50) == [slice(0, 1), slice(1, 2)]

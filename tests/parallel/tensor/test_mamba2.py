@@ -109,17 +109,18 @@ def step(worker, config, strategy):
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "ranks", "words"),
     [
-        (replace(PURE, mixer="mamba"), "block 0 has mixer 'mamba', which is not cut over ranks"),
-        (replace(PURE, mamba2=replace(SIZES, head=16)), "3 mamba2 heads do not divide over 2"),
-        (replace(PURE, mamba2=replace(SIZES, groups=3)), "3 mamba2 groups on 2 ranks: a rank"),
+        (replace(PURE, mixer="mamba"), 2, "block 0 has mixer 'mamba', which is not cut over ranks"),
+        (replace(PURE, mamba2=replace(SIZES, head=16)), 2, "3 mamba2 heads do not divide over 2"),
+        (replace(PURE, mamba2=replace(SIZES, groups=3)), 2, "3 mamba2 groups on 2 ranks: a rank"),
+        (replace(PURE, mamba2=replace(SIZES, groups=2)), 3, "2 mamba2 groups on 3 ranks: a rank"),
     ],
-    ids=["mamba", "heads", "groups"],
+    ids=["mamba", "heads", "groups", "fewer groups than ranks"],
 )
-def test_what_cannot_be_cut(config, words):
+def test_what_cannot_be_cut(config, ranks, words):
     with pytest.raises(ValueError, match=words):
-        placed(Seat(Layout(tp=2), 0), config, {}, "tp")
+        placed(Seat(Layout(tp=ranks), 0), config, {}, "tp")
 
 
 def test_dtensor_cuts_attention_alone():

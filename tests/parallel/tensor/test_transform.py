@@ -1,16 +1,20 @@
 """The steps of a transform that need no message: cut parameters, shares of tokens, positions."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from helpers.comm.mesh import Layout
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.recipe import plain
+from helpers.parallel.tensor.layers import Column, RowParallel
 from helpers.parallel.tensor.regions import Sharded, Whole
 from helpers.parallel.tensor.transform import (
     cut_parameters,
     first_row,
     locate,
+    sequence_parallel,
     share_of_tokens,
     tensor_parallel,
 )
@@ -70,3 +74,53 @@ def test_without_ranks_on_the_axis_the_model_is_whole(layout):
     model, parts = tensor_parallel(TINY, 0, Seat(layout, 1), torch.float32)
     assert not any(part.cuts for part in parts.values())
     assert model.embedding.weight.shape == (33, 16)
+
+
+class Placeless:
+    """A mesh of two ranks without processes: its group is never used."""
+
+    layout, rank = Layout(tp=2), 1
+
+    def group(self, axis):
+        return axis
+
+
+def made(transform, config=TINY, **options):
+    model, parts = transform(
+        config, 0, Placeless(), torch.float32, transport=lambda axis: Alone(), **options
+    )
+    return model, parts, model.embedding.region
+
+
+def test_the_options_of_sequence_parallelism_reach_every_layer():
+    model, parts, region = made(sequence_parallel, again=False, chunks=3)
+    assert isinstance(region, Sharded)
+    assert (region.keeps_whole, region.chunks) == (True, 3)
+    block = model.blocks["0"]
+    rows = (block.attention.out, block.mlp.down)
+    assert {type(row) for row in rows} == {RowParallel}
+    assert all(layer.region is region for layer in (*rows, block.attention.fan_out))
+    assert all(layer.overlap for layer in (*rows, block.attention.fan_out, block.mlp.fan_out))
+    assert isinstance(model.head, Column)
+    assert model.head.weight is model.embedding.weight
+    norms = [name for name, part in parts.items() if part.pending == ((0, 1),)]
+    assert norms == [name for name in parts if "norm" in name]
+    plain_region = made(sequence_parallel)[2]
+    assert (plain_region.keeps_whole, plain_region.chunks) == (False, 1)
+
+
+def test_tensor_parallelism_without_overlap():
+    model, parts, region = made(tensor_parallel, overlap=False)
+    assert type(region) is Whole
+    block = model.blocks["0"]
+    assert not any(layer.overlap for layer in (block.attention.out, block.mlp.fan_out))
+    assert isinstance(model.head, torch.nn.Linear)
+    assert not any(part.pending for part in parts.values())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_vocabulary_begins_at_this_rank_s_first_row(tied):
+    model, _, _ = made(tensor_parallel, replace(TINY, tied=tied))
+    assert (model.embedding.start, model.criterion.start) == (17, 17)
+    assert (model.embedding.vocab, model.criterion.vocab) == (33, 33)
+    assert len(model.head.weight) == 16

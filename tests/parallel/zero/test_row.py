@@ -4,10 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.comm.mesh import Layout
 from helpers.parallel.zero.row import Row
-from helpers.parallel.zero.stage1 import sharded_together
-from helpers.state.part import Part
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.integers(1, 7))
@@ -35,19 +32,3 @@ def test_an_example():
     assert [row.held("bias", rank) for rank in range(3)] == [(0, 0), (0, 0), (0, 5)]
     assert row.inside("bias", 2) == slice(7, 12)
     assert row.held("weight", 2) == (28, 35)
-
-
-def test_a_tensor_that_stages_share_is_alone_in_its_row():
-    """Else the row, and so the shards, would differ between the first and the last stage."""
-    layout, model = Layout(pp=2, dp=2), torch.nn.Module()
-    model.ends = torch.nn.ParameterDict({n: torch.zeros(3) for n in ("tied", "own", "frozen")})
-    model.ends["frozen"].requires_grad_(False)
-    parts = {
-        f"ends.{name}": Part(name=name, shape=(3,), holders=range(4) if name == "tied" else (0, 1))
-        for name in ("tied", "own", "frozen")
-    }
-    rows = [names for _, names in sharded_together(model, parts, layout)]
-    assert sorted(rows) == [["ends.frozen"], ["ends.own"], ["ends.tied"]]
-    alike = dict.fromkeys(parts, parts["ends.own"])
-    rows = [names for _, names in sharded_together(model, alike, layout)]
-    assert sorted(rows) == [["ends.frozen"], ["ends.own", "ends.tied"]]

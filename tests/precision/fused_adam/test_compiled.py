@@ -32,3 +32,6 @@ def test_master_copies_move_28_bytes_too():
 def test_counting_the_steps_compiles():
     made = compile_advance(90)
     assert (made.spills(), made.stack) == (0, 0)
+    # 128 threads and as many tensors: each stores one step and three factors
+    assert made.ptx.count("st.global") == 4
+    assert made.block == made.threads == 128

@@ -265,3 +265,12 @@ def test_mpiexec_on_several_machines_asks_where_rank_0_is(tmp_path):
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "mpiexec -genv MASTER_ADDR node1 -genv MASTER_PORT 29500" in done.stderr
+
+
+def test_a_copy_shares_no_memory_and_leaves_no_descriptor():
+    before, large = len(os.listdir("/proc/self/fd")), torch.ones(1 << 20)
+    copy = member.copied({"large": large}, {})["large"]
+    large.zero_()
+    assert copy.all()
+    del copy  # its memory has a descriptor of its own
+    assert len(os.listdir("/proc/self/fd")) == before

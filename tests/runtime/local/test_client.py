@@ -84,6 +84,15 @@ def test_a_fork_of_the_notebook_that_ends_leaves_the_server_alone():
     assert client._server is server
 
 
+def test_a_server_that_is_gone_is_noticed_on_both_lines(server):
+    """So the notebook keeps no other end of them."""
+    server.process.kill()
+    server.process.wait()
+    for line in (server.early, server.late):
+        line.settimeout(20)
+        assert line.recv(16) == b""
+
+
 def test_connecting_leaves_nothing_open(server):
     server.connect().close()
     before = len(os.listdir("/proc/self/fd"))
@@ -165,3 +174,65 @@ def test_an_interrupt_while_the_server_still_imports(no_server):
         launch(lambda worker: time.sleep(60))
     assert time.monotonic() - began < 1
     assert list(launch(lambda worker: worker.rank)) == [0, 1]
+
+
+def test_a_server_has_nothing_of_the_notebook_in_the_way(server):
+    pid = server.process.pid
+    assert os.readlink(f"/proc/{pid}/cwd") == "/"  # so the notebook's folder can be removed
+    links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in range(3)]
+    assert links[:2] == [os.devnull] * 2
+    assert "memfd" in links[2]  # what it writes there is told with its end
+    environ = open(f"/proc/{pid}/environ", "rb").read().split(b"\0")  # noqa: SIM115
+    assert {b"OPENBLAS_NUM_THREADS=1", b"GLIBC_TUNABLES=glibc.malloc.hugetlb=1"} <= set(environ)
+    assert f"PATH={os.environ['PATH']}".encode() in environ
+
+
+def test_a_server_that_is_gone_costs_no_descriptor(server):
+    server.process.kill()
+    server.process.wait()
+    for _ in range(2):
+        with pytest.raises(ServerLost):
+            server.connect()
+        before = len(os.listdir("/proc/self/fd"))
+    assert len(os.listdir("/proc/self/fd")) == before
+    server.remember("/none/such")  # it does not hear it, and that is no error
+
+
+def test_after_its_end_the_last_words_are_known_still(monkeypatch):
+    program = "import sys; sys.stderr.write('so it ended  '); sys.exit(3)"
+    monkeypatch.setattr(client, "PROGRAM", program)
+    server = Server()
+    server.process.wait()
+    server.stop()
+    assert server.last_words() == "so it ended"
+    lost = server.lost()
+    assert isinstance(lost, CannotStart)
+    assert "the process that ranks come from has failed\nso it ended" in str(lost)
+
+
+def test_a_server_that_hangs_up_and_lives_is_lost_all_the_same(monkeypatch):
+    monkeypatch.setattr(client, "PROGRAM", "import time; time.sleep(100)")
+    monkeypatch.setattr(client, "END_SECONDS", 0.01)
+    server = Server()
+    lost = server.lost()
+    assert (type(lost), lost.kind) == (ServerLost, "server")
+    server.process.kill()
+    server.stop()
+
+
+def test_where_ranks_are_spawned_there_is_one_generation(monkeypatch):
+    monkeypatch.setenv(client.START, "spawn")
+    monkeypatch.setattr(client, "PROGRAM", "import time; time.sleep(100)")
+    server = Server()
+    assert server.early is None
+    server.connect().close()
+    server.process.kill()
+    server.stop()
+
+
+def test_a_fork_has_a_lock_of_its_own():
+    """The thread that held it does not exist there."""
+    with client._lock:
+        if (child := os.fork()) == 0:
+            os._exit(not client._lock.acquire(blocking=False))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -175,3 +175,56 @@ def test_after_a_line_without_room_no_shorter_one_is_kept(capsys, folders, tmp_p
     assert kept_by(tmp_path) == [["first"]]
     assert "4 more lines" in (said := capsys.readouterr().out)
     assert "the last 3 of them are left out" in said
+
+
+def test_every_kind_of_line_end_ends_a_line(capsys, folders):
+    """A progress bar goes back to the beginning of its line."""
+    c = Console(folders.append)
+    c.feed(0, "stdout", b"one\r\ntwo\r50 %\r100 %\n\nend")
+    c.finish()
+    c.finish()  # everything is shown once
+    lines = ["one", "two", "50 %", "100 %", "", "end"]
+    assert capsys.readouterr().out == "".join(f"[rank 0] {line}\n" for line in lines)
+
+
+@pytest.mark.parametrize("when", ["write", "close"])
+def test_a_disk_that_fills_up_leaves_no_half_a_file(capsys, folders, tmp_path, monkeypatch, when):
+    class Full:
+        def write(self, data):
+            if when == "write":
+                raise OSError(28, "No space left on device")
+
+        def close(self):
+            if when == "close":
+                raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(console, "LINES_SHOWN", 1)
+    c = Console(folders.append)
+    c.feed(0, "stdout", b"shown\nfirst\n")
+    c.kept[0].file.close()
+    c.kept[0].file = Full()
+    c.feed(0, "stdout", b"second\n")
+    c.feed(0, "stdout", b"third\n")
+    c.finish()
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "[rank 0] … 3 more lines could not be kept: No space left on device"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_files_of_later_calls_have_other_names(capsys, folders, tmp_path, monkeypatch):
+    monkeypatch.setattr(console, "LINES_SHOWN", 0)
+    for text in (b"a\n", b"b\n"):
+        c = Console(folders.append)
+        c.feed(2, "stdout", text)
+        c.finish()
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert found == {"printed-0-rank2.txt": "a\n", "printed-1-rank2.txt": "b\n"}
+    said = capsys.readouterr().out
+    assert f"1 more lines are in {tmp_path / 'printed-1-rank2.txt'} until" in said
+
+
+def test_a_line_that_is_shown_ends_where_it_ends(capsys, folders, monkeypatch):
+    monkeypatch.setattr(console, "LINE_SHOWN", 4)
+    c = Console(folders.append)
+    c.feed(0, "stderr", b"four\nfive5\n")
+    assert capsys.readouterr().err == "[rank 0] four\n[rank 0] five…\n"

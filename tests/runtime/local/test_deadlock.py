@@ -1,5 +1,7 @@
 """What proves a hang, and what does not, from answers made up for it."""
 
+from dataclasses import replace
+
 import pytest
 
 from helpers.runtime.local.deadlock import explain, prove
@@ -99,3 +101,39 @@ def test_ranks_with_the_same_to_say_are_told_together():
     answers = {r: waits("barrier", 1, [3]) for r in (0, 1, 2)} | {3: idle()}
     said = explain(prove(answers, {3}), {3})
     assert said == "a hang: ranks 0, 1 and 2 wait in barrier for rank 3, which has returned"
+
+
+def test_the_whole_sentence_names_what_each_student_s_function_called():
+    """Not gloo's name, where the other rank still is in that call."""
+    waiting = dict(MISMATCH)
+    call = waiting[1].wait
+    waiting[1] = replace(waiting[1], wait=replace(call, function="scatter_object_list"))
+    assert explain(prove(waiting, set()), set()) == (
+        "a hang: rank 0 waits in all_reduce, but rank 1 called scatter_object_list instead; "
+        "rank 1 waits in scatter_object_list, but rank 0 called all_reduce instead"
+    )
+    waiting[1] = waits("barrier", 2, [0], issued=["broadcast"])
+    assert explain(prove(waiting, set()), set()) == (
+        "a hang: rank 0 waits in all_reduce, but rank 1 called broadcast instead; "
+        "rank 1 waits in barrier for rank 0"
+    )
+
+
+def test_the_lowest_rank_that_explains_a_wait_is_named():
+    answers = {2: waits("barrier", 1, [0, 1, 3]), 3: idle(), 1: idle(), 0: Answer("running")}
+    assert prove(answers, {1, 3})[2].other == 1
+
+
+@pytest.mark.parametrize(("seconds", "proved"), [(600.0, True), (599.0, False)])
+def test_a_wait_that_gives_up_by_itself_is_left_to_it(seconds, proved):
+    answers = {**RETURNED, 0: waits("barrier", 2, [1], issued=["barrier"], seconds=seconds)}
+    assert bool(prove(answers, {1})) == proved
+
+
+def test_a_rank_that_has_done_nothing_yet_is_known_if_its_record_is_complete():
+    answers = {0: waits("barrier", 1, [1]), 1: idle()}
+    assert set(prove({**answers, 1: idle("barrier", group="7")}, {1})) == {0}
+    assert prove({**answers, 1: idle("barrier", group="7", complete=False)}, {1}) == {}
+    unsettled = waits("barrier", 1, [1], settled=False)
+    assert prove({**answers, 0: unsettled}, {1}) == {}
+    assert prove({**answers, 0: replace(answers[0], place="running")}, {1}) == {}

@@ -109,3 +109,37 @@ def test_a_tensor_comes_with_its_shape_and_without_its_graph():
     text = shown(torch.ones(2, requires_grad=True) * 2)
     assert text == "shape (2,), float32, cpu\ntensor([2., 2.])"
     assert shown("x") == "'x'"
+
+
+def test_no_command_makes_the_rank_go_on():
+    debugger = failed()
+    words = "continue c cont n next s step unt until r return j jump run restart"
+    for command in words.split():
+        said = debugger.answer(command)
+        assert said == (
+            "This rank has stopped for good: look around, it cannot go on. "
+            f"A variable? p {command}\n"
+        )
+    assert "cannot go on" in debugger.answer("interact")
+    assert "cannot go on" in debugger.answer("debug f()")
+    assert debugger.answer("p secret") == "42\n"
+
+
+def test_answers_have_a_limit_and_errors_are_answers():
+    debugger = failed()
+    text = debugger.answer("p 'x' * 100_000")
+    assert len(text) == module.LONGEST + len(" …\n")
+    assert text.startswith("'xxx")
+    assert text.endswith("x …\n")
+    assert "ZeroDivisionError" in debugger.answer("p 1 / 0")
+    assert "SyntaxError" in debugger.answer("pp 1 +")
+    assert debugger.answer("None") == ""
+    assert debugger.answer("secret") == debugger.answer("pp secret") == "42\n"
+    assert debugger.answer("p secret ;; p secret + 1") == "42\n43\n"
+
+
+def test_of_a_large_tensor_few_values_are_shown():
+    text = failed().answer("p __import__('torch').arange(1000.0)")
+    assert text.startswith("shape (1000,), float32, cpu\n")
+    assert "..." in text
+    assert text.count(",") < 10

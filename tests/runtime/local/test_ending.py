@@ -93,7 +93,7 @@ def test_nothing_left_is_not_waited_for():
     def linger(worker):
         import os
 
-        # The end of a process that has much memory takes long; so does its main thread's, here.
+        # What is kept for the next call is no reason to wait.
         worker.state.held = os.getpid()
         return os.getpid()
 

@@ -93,3 +93,38 @@ def test_in_a_thread_it_does_nothing():
     thread.start()
     thread.join()
     assert done == [before]
+
+
+def test_a_notebook_shows_one_line_of_an_interrupt():
+    for held in (False, True):
+        with pytest.raises(KeyboardInterrupt) as caught, Interrupts() as interrupts:  # noqa: PT012
+            if held:
+                interrupt()
+            else:
+                with interrupts.allowed():
+                    interrupt()
+        assert caught.value._render_traceback_() == ["KeyboardInterrupt: the ranks are stopped."]
+
+
+def test_after_the_part_where_it_is_allowed_it_is_held_back_again():
+    done = []
+    with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:  # noqa: PT012
+        with interrupts.allowed():
+            pass
+        interrupt()
+        done.append("went on")
+    assert done == ["went on"]
+
+
+def test_a_handler_of_the_reader_s_own_is_asked():
+    asked = []
+    before = signal.signal(signal.SIGINT, lambda *given: asked.append(given[0]))
+    try:
+        with Interrupts() as interrupts:
+            interrupt()
+            assert asked == []
+            with interrupts.allowed():
+                assert asked == [signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert asked == [signal.SIGINT]  # once

@@ -1,7 +1,11 @@
 """Ranks of a failed call, kept: stopped, asked, dropped; `test_debug` has a person at a prompt."""
 
+import gc
 import os
+import signal
+import threading
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -109,3 +113,67 @@ def test_which_failures_leave_ranks_to_enter(monkeypatch, kind, rank, first):
 class Entered:
     def __init__(self, processes, first):
         self.first = first
+
+
+class Noted:
+    """Ranks of which one has ended; what they are told is noted."""
+
+    def __init__(self):
+        self.done = []
+        self.ranks = [
+            SimpleNamespace(rank=rank, status=3 if rank == 1 else None) for rank in range(3)
+        ]
+
+    def signal(self, ranks, number):
+        self.done.append((ranks, number))
+
+    def tell(self, **message):
+        self.done.append(message)
+
+    def kill(self, wait):
+        self.done.append(("killed", wait))
+
+
+def test_they_end_with_the_error_and_only_once():
+    ranks = Noted()
+    one = kept.Kept(ranks, 2)
+    stopped = [([0, 2], signal.SIGSTOP), {"release": 300.0}]
+    assert (ranks.done, one.size, one.live) == (stopped, 3, [0, 2])
+    del one
+    gc.collect()
+    assert ranks.done == [*stopped, ("killed", 0.0)]
+    one = kept.Kept(ranks, 2)
+    one.drop(1.5)
+    one.drop()
+    del one
+    gc.collect()
+    assert ranks.done[3:] == [*stopped, ("killed", 1.5)]
+
+
+def test_the_next_call_ends_the_ranks_of_the_last_error(monkeypatch):
+    monkeypatch.setattr(kept, "interactive", lambda: True)
+    monkeypatch.setattr(kept, "_latest", None)
+    kept.drop(2.5)
+    ranks, error = Noted(), WorkerError("x", kind="hang", rank=2)
+    assert kept.keep(ranks, error)
+    kept.drop(2.5)
+    assert ranks.done[-1] == ("killed", 2.5)
+    del error
+    gc.collect()
+    kept.drop(2.5)
+    assert ranks.done.count(("killed", 2.5)) == 1
+
+
+def test_nobody_debugs_a_script_or_a_thread_or_another_error(monkeypatch):
+    monkeypatch.setattr(kept, "Kept", Entered)
+    monkeypatch.setattr(kept, "_latest", None)
+    error = WorkerError("x", kind="exception", rank=1)
+    for here in (False, True):
+        monkeypatch.setattr(kept, "interactive", lambda here=here: here)
+        assert kept.keep(None, error) == here
+    assert not kept.keep(None, KeyboardInterrupt())
+    found = []
+    thread = threading.Thread(target=lambda: found.append(kept.keep(None, error)))
+    thread.start()
+    thread.join()
+    assert found == [False]

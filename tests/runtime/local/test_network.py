@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -213,3 +214,65 @@ def test_each_other_rank_hears_of_the_network(monkeypatch, possible):
         assert others.recv(16) == b""
     assert network.own() == possible
     assert len(os.listdir("/proc/self/fd")) == before - len(way)
+
+
+@pytest.mark.parametrize(
+    ("error", "hinted"),
+    [
+        (OSError(101, "Network is unreachable"), True),
+        (OSError(-3, "Temporary failure in name resolution"), True),
+        (OSError(-2, "Name or service not known"), True),
+        (OSError(-5, "No address associated with hostname"), True),
+        (ConnectionRefusedError(111, "so"), True),
+        (ConnectionResetError(104, "so"), False),
+        (ValueError("a network of 3 layers"), False),
+    ],
+)
+def test_only_errors_of_the_network_get_the_hint_and_only_in_their_own(monkeypatch, error, hinted):
+    monkeypatch.setattr(network, "_own", True)
+    assert network.hint(error) == (network.HINT if hinted else "")
+    outer = RuntimeError("the data set is missing")
+    outer.__cause__ = error
+    assert network.hint(outer) == (network.HINT if hinted else "")
+    monkeypatch.setattr(network, "_own", False)
+    assert network.hint(error) == ""
+
+
+def test_a_rank_that_stays_closes_nothing_and_one_that_joins_enters_all(monkeypatch):
+    joined, before = [], len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(network, "_own", False)
+    monkeypatch.setattr(network, "join", lambda found: joined.append(len(found)))
+    network.take_place(("stay", 3), None)
+    assert (network.own(), joined) == (False, [])
+    for way in (2, 0):  # rank 0 has sent two descriptors, or none
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with one:
+            socket.send_fds(one, [b"own" if way else b"none"], [0] * way)
+            network.take_place(("join", 3), other.detach())
+        assert (network.own(), joined.pop()) == (bool(way), way)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_no_network_is_tried_where_the_server_could_make_none(monkeypatch):
+    made = []
+    monkeypatch.setattr(network, "make", lambda: made.append(True) or [7])
+    monkeypatch.delenv(network.POSSIBLE, raising=False)
+    assert network.try_to_make() == []
+    assert not made
+    monkeypatch.setenv(network.POSSIBLE, "1")
+    assert network.try_to_make() == [7]
+
+    def refused():
+        raise OSError("the limit of networks is reached")
+
+    monkeypatch.setattr(network, "make", refused)
+    assert network.try_to_make() == []
+
+
+def test_what_the_system_refuses_is_an_error(monkeypatch):
+    refuses = SimpleNamespace(unshare=lambda _: -1, setns=lambda *_: -1, capset=lambda *_: -1)
+    monkeypatch.setattr(network, "C", refuses)
+    for act in (network.make, lambda: network.join([0]), network.drop_capabilities):
+        with pytest.raises(OSError, match=r"can be made here|cannot be joined|should not have"):
+            act()
+    assert network.possible() is False

@@ -13,6 +13,7 @@ from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 from helpers.runtime.local import client
+from helpers.runtime.local import orphans as module
 from helpers.runtime.local.orphans import Orphans, children
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux hands orphans over")
@@ -148,6 +149,7 @@ def test_what_is_killed_and_what_is_spared():
     """In a fork, whose children are those of this test alone."""
 
     def judge():
+        signal.alarm(60)  # no wait for a child that lives
         orphan, rank, elder = (subprocess.Popen(SLEEP).pid for _ in range(3))
         orphans = Orphans(spare=elder)
         orphans.end({rank: "a rank"})
@@ -176,3 +178,34 @@ def test_what_is_killed_and_what_is_spared():
     assert os.read(reading, 1000) == b"right"
     os.close(reading)
     os.close(writing)
+
+
+def test_where_no_children_are_listed_a_rank_s_own_session_ends_with_it(monkeypatch):
+    monkeypatch.setattr(module, "LISTED", False)
+    monkeypatch.setattr(module, "become_subreaper", lambda: None)
+    monkeypatch.setattr(module, "children", list)
+    ranks = [subprocess.Popen(SLEEP, start_new_session=True) for _ in range(2)]
+    orphans = Orphans()
+    orphans.end({ranks[0].pid: ranks[0]}, ended=ranks[1:])
+    assert ranks[1].wait(20) == -signal.SIGKILL
+    assert ranks[0].poll() is None
+    orphans.end({}, ended=ranks)  # one of them is gone, and that is no error
+    assert ranks[0].wait(20) == -signal.SIGKILL
+    monkeypatch.setattr(module, "LISTED", True)
+    with subprocess.Popen(SLEEP, start_new_session=True) as other:
+        orphans.end({}, ended=[other])  # the list is what counts here
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(0.1)
+        other.kill()
+
+
+def test_only_multiprocessing_s_own_process_is_a_tracker():
+    program = "import time; time.sleep(300)  # from multiprocessing.resource_tracker import main"
+    for code, tracker in ((program, True), (program.replace("resource_tracker", "pool"), False)):
+        with subprocess.Popen([sys.executable, "-c", code]) as process:
+            until = time.monotonic() + 20
+            while b"time.sleep" not in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+                assert time.monotonic() < until  # until the child has become this program
+            assert module.is_tracker(process.pid) == tracker
+            process.kill()
+    assert not module.is_tracker(process.pid)  # it is gone

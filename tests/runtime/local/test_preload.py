@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from helpers.runtime.local import preload
 from helpers.runtime.local.preload import GiveWay
 
 # A build for CUDA, as far as imports can tell, that notes each question for a device.
@@ -110,3 +111,53 @@ def test_the_word_reaches_a_fork(give_way):
     os.waitpid(child, 0)
     assert give_way.until() > time.monotonic() + 50
     assert give_way not in sys.meta_path[1:]
+
+
+def test_at_the_end_only_its_own_pause_is_taken_away():
+    first = type("First", (), {"find_spec": lambda *_: None})()
+    with GiveWay() as finder:
+        assert sys.meta_path[0] is finder  # before any other
+        sys.meta_path.insert(0, first)
+    try:
+        assert first in sys.meta_path
+        assert finder not in sys.meta_path
+    finally:
+        sys.meta_path.remove(first)
+
+
+def test_patience_is_used_up_over_all_imports(give_way, monkeypatch):
+    """So the server is complete at last, however many calls there are."""
+    now, slept = [100.0], []
+    monkeypatch.setattr(preload.time, "monotonic", lambda: now[0])
+
+    def sleep(seconds):
+        slept.append(seconds)
+        now[0] += 0.5
+
+    monkeypatch.setattr(preload.time, "sleep", sleep)
+    assert give_way.patience == preload.PATIENCE_SECONDS == 3.0
+    give_way.busy(1.2)
+    assert give_way.until() == 101.2
+    assert give_way.find_spec("x") is None
+    assert len(slept) == 3
+    give_way.busy(100)
+    give_way.find_spec("y")
+    give_way.find_spec("z")
+    assert len(slept) == 6
+
+
+def test_what_a_step_imports_may_be_missing_and_finalizers_are_left_out():
+    program = """
+import sys, weakref
+from helpers.runtime.local import preload
+class Thing: pass
+thing = Thing()
+weakref.finalize(thing, print, "called at the end")
+preload.leave_standing()
+weakref.finalize(thing, print, "of the rank itself")
+preload.OF_A_STEP = ("no.such.part", "colorsys", "json.no_such_part", "wave")
+preload.import_rest()
+print({"colorsys", "wave"} <= set(sys.modules), "torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "True False\nof the rank itself\n", done.stderr

@@ -1,16 +1,20 @@
 """Ranks, seen from the notebook: signalled, let go, killed; and no descriptor remains."""
 
 import atexit
+import contextlib
 import gc
+import json
 import os
 import signal
 import socket
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from helpers.runtime.cluster import Cluster
+from helpers.runtime.failure import WorkerError
 from helpers.runtime.local import processes as module
 from helpers.runtime.local.channel import readable
 from helpers.runtime.local.client import start_method
@@ -130,3 +134,96 @@ def test_a_rank_that_never_leaves_is_killed(monkeypatch):
         cluster.processes.leave()
         assert cluster.processes.wait(30)
         assert [process.status for process in cluster.processes.ranks] == [-signal.SIGKILL]
+
+
+def test_ranks_of_a_server_that_does_not_answer_are_killed_too(processes):
+    server = psutil.Process(processes.ranks[0].pid).parent()
+    pids = [process.pid for process in processes.ranks]
+    end = time.monotonic() + 30
+    while [os.getpgid(pid) for pid in pids] != pids:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    server.suspend()
+    try:
+        processes.kill(0.1)
+        while {psutil.Process(pid).status() for pid in pids} != {psutil.STATUS_ZOMBIE}:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    finally:
+        server.resume()
+    assert gone(pids)
+
+
+@pytest.fixture
+def by_hand(monkeypatch):
+    """Ranks, and the server's end of their socket, which this test holds."""
+    here, server = socket.socketpair()
+    lost = []
+    monkeypatch.setattr(
+        module,
+        "warm",
+        lambda: SimpleNamespace(
+            connect=lambda: here, lost=lambda: lost.append(1) or WorkerError("lost", kind="server")
+        ),
+    )
+    yield server
+    server.close()
+
+
+def lines(server) -> list:
+    """All that was sent; what comes with descriptors is received on its own."""
+    text = b""
+    with contextlib.suppress(BlockingIOError):
+        while part := server.recv(65536, socket.MSG_DONTWAIT):
+            text += part
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_what_the_server_is_told(by_hand):
+    ranks = Processes(2, "spawn")
+    assert lines(by_hand) == [{"start": rank, "method": "spawn"} for rank in range(2)]
+    ranks.signal([1, 0], signal.SIGUSR1)
+    ranks.tell(release=2.5)
+    assert lines(by_hand) == [{"signal": [[1, 0], 10]}, {"release": 2.5}]
+    ranks.leave()
+    assert lines(by_hand) == [{"release": 5.0}]
+    assert not ranks.begun()
+    ranks.kill(20)  # nothing has started: the server hears of it when it has imported
+    assert by_hand.recv(100) == b""
+    ranks.signal([0], signal.SIGKILL)  # nobody hears it, and that is no error
+
+
+def test_a_rank_has_four_descriptors_and_none_that_blocks(by_hand):
+    gc.collect()
+    before = descriptors()
+    rank = RankProcess(3)
+    kinds = [os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in rank.theirs()]
+    assert kinds == ["socket", "pipe", "pipe", "pipe"]
+    for fd, theirs, text in zip(
+        (rank.stdout, rank.stderr, rank.stacks), rank.theirs()[1:], (b"a", b"b", b"c"), strict=True
+    ):
+        with pytest.raises(BlockingIOError):
+            os.read(fd, 1)
+        os.write(theirs, text)
+        assert os.read(fd, 9) == text
+    rank.given_away()
+    rank.listen()  # it has ended already
+    rank.close()
+    assert descriptors() == before
+
+
+def test_a_server_that_is_gone_is_told_and_nothing_stays_open(by_hand):
+    gc.collect()
+    before = descriptors()
+    ranks = Processes(1, "fork")
+    lines(by_hand)
+    by_hand.close()
+    with pytest.raises(WorkerError, match="lost"):
+        ranks.notices()
+    assert not ranks.wait(20)
+    with pytest.raises(WorkerError, match="lost"):
+        Processes(2, "fork")
+    ranks.close()
+    ranks.close()
+    gc.collect()
+    assert descriptors() == before - 2  # both ends of the socket

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.runtime.local import quiet
+from helpers.runtime.local.orphans import C
 from helpers.runtime.local.quiet import thread_times, traffic
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
@@ -109,3 +111,44 @@ def test_a_thread_that_runs_is_no_quiet():
     over.set()
     thread.join()
     assert None in found
+
+
+def test_gloo_s_own_thread_does_not_count():
+    """It wakes every 10 ms."""
+    over, named = threading.Event(), threading.Event()
+
+    def spin():
+        C.prctl(15, quiet.GLOO_LOOP.encode())  # PR_SET_NAME
+        named.set()
+        while not over.is_set():
+            pass
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    named.wait()
+    found = [thread_times() for _ in range(5) if not time.sleep(0.01)]
+    over.set()
+    thread.join()
+    assert not any(times is None or str(thread.native_id) in times for times in found)
+    assert str(threading.get_native_id()) not in found[0]
+
+
+@pytest.mark.parametrize(
+    ("threads", "moved", "expected"),
+    [({}, {3: (0, 0)}, ({}, {3: (0, 0)})), (None, {3: (0, 0)}, None), ({"1": "2"}, None, None)],
+)
+def test_what_is_not_known_is_no_quiet(monkeypatch, threads, moved, expected):
+    monkeypatch.setattr(quiet, "thread_times", lambda: threads)
+    monkeypatch.setattr(quiet, "traffic", lambda: moved)
+    assert quiet.activity() == expected
+
+
+def test_only_connections_of_the_network_count():
+    """Without one, it is not known what gloo does."""
+    program = (
+        "import socket\nfrom helpers.runtime.local.quiet import traffic\n"
+        "pair = socket.socketpair()\npair[0].send(b'x')\nprint(traffic())\n"
+        "alone = socket.socket()\nprint(traffic() == {alone.fileno(): (0, 0)})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "None\nTrue\n", done.stderr

@@ -166,3 +166,12 @@ def test_what_a_call_imports_is_watched_before_it_answers(tmp_path, monkeypatch)
     parcel.close()
     sys.modules.pop("students_module")
     assert str(tmp_path / "students_module.py") in watched
+
+
+def test_a_large_result_leaves_no_descriptor_in_its_rank():
+    def large(worker):
+        return len(os.listdir("/proc/self/fd")), torch.ones(1 << 20)
+
+    with Cluster(1, device="cpu") as cluster:
+        counts = [cluster.run(large)[0][0] for _ in range(4)]
+    assert counts[1:] == counts[1:2] * 3

@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -84,15 +85,17 @@ def test_a_module_that_was_reloaded_is_not_old(module, capsys):
     assert "students_own.py changed since this process" in capsys.readouterr().out
 
 
-def test_a_change_of_the_same_length_is_a_change(module):
+def test_a_change_in_the_same_second_or_of_the_same_length_is_a_change(module):
+    os.utime(module, ns=(0, 5_000_000_000))
     import students_own
 
     files = SourceFiles(every=True)
     files.look()
     assert files.changed() == []
-    time.sleep(0.01)  # clocks of file systems may tick every few milliseconds
-    module.write_text("value = 2\n")
-    assert files.changed() == [students_own.__file__]
+    for value, moment in ((2, 5_001_000_000), (20, 5_001_000_000)):  # another moment; as many bytes
+        module.write_text(f"value = {value}\n")
+        os.utime(module, ns=(0, moment))
+        assert files.changed() == [students_own.__file__]
     assert files.changed() == []
     module.unlink()  # editors do this for a moment
     assert files.changed() == []
@@ -101,12 +104,12 @@ def test_a_change_of_the_same_length_is_a_change(module):
 def test_threads_may_look_at_the_same_time(tmp_path, monkeypatch):
     """As those of a task farm, while one of them imports."""
     files, errors = SourceFiles(every=True), []
-    files.seen = {f"{tmp_path}/{n}.py": None for n in range(2000)}
+    files.seen = {f"{tmp_path}/{n}.py": None for n in range(200)}
     monkeypatch.setattr(sources, "state_of", lambda file: time.sleep(0))
 
     def work(number):
         try:
-            for n in range(50):
+            for n in range(20):
                 files.seen[f"{number}-{n}"] = None
                 files.changed()
         except RuntimeError as error:
@@ -143,3 +146,25 @@ def test_gpus_stay_hidden_from_ranks_on_the_cpu(monkeypatch):
         assert list(cluster.run(look)) == [""]
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
         assert list(cluster.run(look)) == [""]
+
+
+def test_only_files_that_a_person_may_edit_are_watched(tmp_path, monkeypatch):
+    """From the start of the watch on; neither Python's own, nor those of installed packages."""
+    before = SourceFiles()
+    before.look()
+    assert before.seen == {}
+    every = SourceFiles(every=True)
+    every.look()
+    assert sources.__file__ in every.seen
+    assert not {os.__file__, pytest.__file__} & set(every.seen)
+    paths = [tmp_path / "own.py", tmp_path / "dist-packages" / "theirs.py", tmp_path / "gone.py"]
+    for number, path in enumerate([*paths, None]):
+        module = types.SimpleNamespace(__file__=path and str(path))
+        monkeypatch.setitem(sys.modules, f"a_module_{number}", module)
+    paths[0].touch()
+    before.look()
+    assert before.seen == {str(paths[0]): sources.state_of(paths[0]), str(paths[2]): None}
+    monkeypatch.setitem(sys.modules, "a_module_9", types.SimpleNamespace(__file__=str(paths[0])))
+    before.seen.clear()
+    before.look()  # each is looked at once
+    assert list(before.seen) == [str(paths[0])]

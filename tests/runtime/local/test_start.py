@@ -43,5 +43,15 @@ def test_what_each_rank_is_told(monkeypatch, timeout, patience):
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
+def test_what_replaces_the_notebook_s_variables():
+    own = start.own_environ(1, 3, "cpu")
+    assert (own["RANK"], own["LOCAL_RANK"]) == ("1", "1")
+    assert (own["WORLD_SIZE"], own["LOCAL_WORLD_SIZE"]) == ("3", "3")
+    assert own["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in start.own_environ(0, 2, "cuda")
+    assert own["GLOO_SOCKET_IFNAME"] == own["NCCL_SOCKET_IFNAME"]
+    assert own["GLOO_SOCKET_IFNAME"].startswith("lo")
+
+
 def threads(worker):
     return torch.get_num_threads()

@@ -134,3 +134,101 @@ def test_for_whom_a_root_and_the_others_wait():
         for kind in whereabouts.TO_ROOT:
             found = cluster.run(needs, kind=kind, side="group_dst")
             assert [ranks for ranks, _, _ in found] == [set(), {0, 2}, set()]
+
+
+def entry(number, operation="all_reduce", group="0", **changes):
+    """As the flight recorder writes it."""
+    return {
+        "thread_id": str(threading.main_thread().ident),
+        "retired": False,
+        "profiling_name": f"gloo:{operation}",
+        "process_group": [group, "a description"],
+        "collective_seq_id": number,
+        "timeout_ms": 2000,
+        **changes,
+    }
+
+
+def test_the_last_collectives_of_each_group_are_told(monkeypatch):
+    monkeypatch.setattr(whereabouts, "LAST", 3)
+    entries = [entry(number) for number in (2, 1, 4, 3, 5)]
+    entries[2:2] = [entry(9, "barrier", "7"), entry(1, "nccl:x", "7", profiling_name="nccl:x")]
+    last = dict.fromkeys((3, 4, 5), "all_reduce")
+    assert whereabouts.issued(entries) == {"0": last, "7": {1: "nccl:x", 9: "barrier"}}
+
+
+def test_messages_name_their_peer_by_its_global_rank():
+    """Also where the student gives its rank in the group; not if any rank may send."""
+
+    def peers(worker):
+        group, found = dist.new_group([0, 2]), []
+        if worker.rank == 1:
+            return None
+        for kind, given in (
+            ("send", {"dst": 2, "group_dst": None}),
+            ("recv", {"src": None, "group_src": 1}),
+            ("recv", {"src": None, "group_src": None}),
+            ("recv", {"src": None, "group_src": 0, "tensor": torch.ones(1, device="meta")}),
+            ("all_reduce", {"src": 2}),
+        ):
+            values = {"work": None, "tensor": torch.ones(1), "group": group, **given}
+            code = SimpleNamespace(co_name=kind, co_filename="")
+            frame = SimpleNamespace(f_code=code, f_locals=values, f_back=None)
+            wait = whereabouts.message_wait(frame)
+            found.append(wait and (wait.operation, sorted(wait.needs), wait.number, wait.members))
+        return found
+
+    assert launch(peers, 3)[0] == [
+        *[(kind, [2], None, (0, 2)) for kind in ("send", "recv")],
+        *[None] * 3,
+    ]
+
+
+def test_when_a_collective_is_no_wait():
+    """It is over, or another thread's, or of another group, or of NCCL; or it has not begun."""
+
+    def waits(worker):
+        name = dist.group.WORLD.group_name
+        values = {"work": None, "group": None}
+        own, other = entry(4, group=name), SimpleNamespace(group_name="of its members")
+        cases = [
+            ([own], values),
+            ([], values),
+            ([own], {"group": None}),
+            ([entry(4, group=name, retired=True)], values),
+            ([own, entry(5, group="8")], values),
+            ([entry(4, group=name, thread_id="1")], values),
+            ([own, entry(9, group="8", thread_id="1")], values),
+            ([entry(4, group=name, profiling_name="nccl:all_reduce")], values),
+            ([entry(4, group="of its members")], {"work": None, "group": other}),
+        ]
+        found = []
+        for entries, given in cases:
+            code = SimpleNamespace(co_name="all_reduce", co_filename="")
+            frame = SimpleNamespace(f_code=code, f_locals=given, f_back=None)
+            wait = whereabouts.collective_wait(frame, entries)
+            found.append(wait and (wait.number, sorted(wait.needs), wait.group == name))
+        return found
+
+    found = launch(waits, 3)[1]
+    assert found == [(4, [0, 2], True), *5 * [None], (4, [0, 2], True), None, None]
+
+
+def test_another_default_group_or_a_private_part_that_is_missing_proves_nothing(monkeypatch):
+    observer = Observer()
+    monkeypatch.setattr(observer.sign, "since", lambda value: True)
+    monkeypatch.setattr(whereabouts, "place_of", lambda frame: "idle")
+    monkeypatch.setattr(whereabouts, "sequence_numbers", tuple)
+    monkeypatch.setattr(whereabouts, "recorded", lambda: [entry(7, record_id=3)])
+    group = object()
+    here = SimpleNamespace(group=SimpleNamespace(WORLD=group))
+    monkeypatch.setattr(whereabouts, "dist", here)
+    answer = observer.look(group)
+    assert (answer.place, answer.settled, answer.complete) == ("idle", True, False)
+    assert (answer.wait, answer.issued) == (None, {"0": {7: "all_reduce"}})
+    for other in (None, object()):
+        assert not observer.look(other).settled
+    monkeypatch.setattr(whereabouts, "recorded", lambda: [])
+    assert observer.look(group).complete
+    monkeypatch.setattr(whereabouts, "place_of", lambda frame: 1 / 0)
+    assert observer.look(group).place == "running"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.training.traffic.diff import align
+from helpers.training.traffic.diff import Cell, Row, align
 from helpers.training.traffic.message import Message
 
 LAYERS = ["first", "last"]
@@ -61,7 +61,35 @@ def test_totals():
     assert DIFF.total("theirs", phase="backward") == 120
     unknown = message(0, "forward", "", "activations", {"": 12})
     object.__setattr__(unknown, "wire", None)
-    assert align({"a": [unknown]}, LAYERS).total("a") == 12
+    diff = align({"a": [unknown]}, LAYERS)
+    assert diff.total("a") == diff.rows[0].cells["a"].sent == 12
+
+
+def test_how_far_a_message_is_from_its_layer():
+    layers = ["a", "b", "c", "d"]
+    told = {}
+    for phase, layer, during in (
+        ("forward", "d", "a"), ("forward", "b", "b"), ("forward", "a", "c"), ("forward", "c", ""),
+        ("backward", "a", "d"), ("backward", "d", "c"), ("update", "b", ""),
+    ):  # fmt: skip
+        for kind in ("parameters", "gradients"):
+            diff = align({"x": [message(0, phase, during, kind, {layer: 8})]}, layers)
+            told[phase, layer, kind] = diff.moment(diff.rows[0], diff.rows[0].cells["x"])
+    assert told["forward", "d", "parameters"] == "3 layers before it"
+    assert told["forward", "b", "parameters"] == "while the layer itself runs"
+    assert told["forward", "a", "parameters"] == "2 layers after it"
+    assert told["forward", "c", "parameters"] == "before the first layer"
+    assert told["forward", "c", "gradients"] == "after the last layer"
+    assert told["backward", "a", "gradients"] == "3 layers before it"
+    assert told["backward", "d", "gradients"] == "1 layer after it"
+    assert told["update", "b", "parameters"] == ""
+    twice = message(0, "forward", "c", "parameters", {"a": 8})
+    (row,) = align({"x": [message(0, "forward", "a", "parameters", {"a": 8}), twice]}, layers).rows
+    assert row.cells["x"].during == ("a", "c")  # the first one counts
+    two, one = [twice, twice], [message(0, "forward", "c", "parameters", {"a": 80})]
+    assert align({"x": two, "y": one}, layers).bytes_apart() == [
+        "Forward, parameters of a: x sends 8 bytes in 2 messages; y sends 40 bytes."
+    ]
 
 
 def test_the_summary_says_what_differs_and_nothing_else():
@@ -85,6 +113,9 @@ def test_bytes_that_are_almost_equal_do_not_differ():
     diff = align({"a": OURS[:1], "b": [wide]}, LAYERS)
     assert diff.bytes_apart() == []
     assert len(diff.bytes_apart(near=0.01)) == 1
+    for sent, agrees in ((105.2, True), (105.3, False)):  # the share is of the larger number
+        cells = {"a": Cell(sent=100.0), "b": Cell(sent=sent)}
+        assert Row(phase="forward", kind="gradients", layer="x", cells=cells).agrees(0.05) == agrees
 
 
 def test_it_draws_itself():

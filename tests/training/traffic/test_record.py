@@ -4,7 +4,9 @@ One launch on two ranks records every strategy, one after the other. P is a laye
 parameters; two ranks divide every parameter of this model evenly, so nothing is padded.
 """
 
+from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,7 +25,7 @@ from helpers.parallel.zero.stage3 import Zero3
 from helpers.plans.parallel_traffic import parallel_traffic
 from helpers.plans.schedules.plain import one_f_one_b
 from helpers.runtime.launch import launch
-from helpers.training.traffic.record import layers_of, record
+from helpers.training.traffic.record import layers_of, record, watching
 
 CONFIG = GPTConfig(vocab=34, context=8, width=12, layers=3, heads=2, hidden=24, tied=False)
 LAYERS = ["embedding", "blocks.0", "blocks.1", "blocks.2", "norm", "head"]
@@ -194,3 +196,23 @@ def test_model_parallelism_sends_what_the_formula_says(runs):
         for run in runs
     ]
     assert sum(ends) == formula["pipeline parallel"]  # an inner stage sends what both ends send
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_no_hook_stays_behind(failing):
+    """One model, or the stages of a pipeline; the step may fail."""
+    stages = [torch.nn.Sequential(torch.nn.Linear(2, 2)) for _ in range(2)]
+    for model in (stages[0], stages):
+        strategy = SimpleNamespace(model=model, world_size=2)
+
+        def step(strategy=strategy):
+            with watching(strategy, {}):
+                assert len(stages[0]._forward_hooks) == 1
+                if failing:
+                    raise KeyError
+
+        with pytest.raises(KeyError) if failing else nullcontext():
+            step()
+        for module in (part for stage in stages for part in stage.modules()):
+            assert not module._forward_hooks
+            assert not module._forward_pre_hooks

@@ -74,3 +74,60 @@ def test_only_what_follows_the_last_backward_belongs_to_the_update():
     assert [m.phase for m in messages] == ["forward", *pass_, "forward", *pass_, "update"]
     kinds = ["activations", "other", "gradients", "other"]
     assert [m.kind for m in messages] == ["other", *kinds, *kinds]
+
+
+def test_sends_to_each_rank_are_one_collective():
+    """Rank 0 of 3 sends its shard of the layer to two others; and then once more."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3, bias=False))
+    state = dict(model.named_parameters())
+    recorder = Recorder(units(model), state, ranks=3)
+    entry = Entry(call="send", group="world", ranks=3, rank=0, payload=16, wire=16.0, axes="dp")
+    shard = [state["0.weight"].detach().flatten()[4:8]]
+    for _ in range(3):
+        recorder.saw(entry, shard)
+        recorder.saw(Entry(**vars(entry) | {"call": "recv", "wire": None}), shard)
+        recorder.saw(Entry(**vars(entry) | {"call": "barrier"}), [])
+    first, second = recorder.messages(Fingerprints(state))
+    assert (first.call, first.kind, first.axes) == ("all_gather by send", "parameters", "dp")
+    assert (first.payload, first.wire, first.ranks, first.order) == (48, 32, 3, 0)
+    assert first.layers == {"0": 48}
+    assert (second.payload, second.wire, second.order) == (48, 16, 1)
+    assert first.sent() == {"0": 32}
+
+
+def test_numbers_that_are_few_or_whole_are_no_layer_s():
+    model = nn.Sequential(nn.Linear(2, 1, bias=False))
+    recorder = Recorder(units(model), dict(model.named_parameters()), ranks=1)
+    recorder.model_begins()
+    recorder.backward_begins("0")
+    for content in (torch.rand(2), torch.arange(3), torch.rand(3)):
+        nbytes = content.numel() * content.itemsize
+        entry = Entry(call="all_reduce", group="w", ranks=1, rank=0, payload=nbytes, wire=None)
+        recorder.saw(entry, [content])
+    made = recorder.messages(Fingerprints(dict(model.named_parameters())))
+    assert [m.kind for m in made] == ["other", "other", "activations"]
+    assert [m.layers for m in made[:2]] == [{}, {}]
+    assert made[2].sent() == {"": 12}  # an unknown wire counts as the payload
+    assert made[2].wire is None
+
+
+def test_each_backward_begins_before_its_first_layer():
+    model = nn.Sequential(nn.Linear(2, 2, bias=False))
+    recorder = Recorder(units(model), dict(model.named_parameters()), ranks=1)
+
+    def send(_):
+        recorder.saw(ENTRY, [torch.rand(8)])
+        recorder.backward_begins("0")
+        recorder.saw(ENTRY, [torch.rand(8)])
+
+    for _ in range(2):
+        recorder.model_begins()
+        x = torch.ones(3, requires_grad=True)
+        y = x * 2
+        y.register_hook(send)
+        recorder.model_ends()
+        y.sum().backward()
+    assert [(one.where, one.during) for one in recorder.seen] == 2 * [
+        ("backward", ""), ("backward", "0"),
+    ]  # fmt: skip

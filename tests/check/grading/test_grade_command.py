@@ -1,0 +1,141 @@
+"""The command that grades: its options, its table, and what becomes of a check that breaks off."""
+
+import csv
+
+import pytest
+
+from helpers.check.elsewhere import Failed
+from helpers.check.grading import grade, inside, submissions
+from helpers.check.grading.grade import How
+from helpers.check.grading.sandbox import NotStarted
+from helpers.check.grading.table import Grade
+from helpers.check.limit import TooLong
+from helpers.check.week05 import share
+from tests.check.grading.test_grade import RIGHT, pytestmark, submit  # noqa: F401
+
+
+def test_the_table(tmp_path, capsys):
+    submit(tmp_path, "bo", RIGHT)
+    (tmp_path / "bo.py").write_text("")
+    grade.main([str(tmp_path), "--secret", "8"])
+    with (tmp_path / "grades.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    seconds = row.pop("seconds")
+    assert float(seconds) > 0
+    assert len(seconds.split(".")[1]) == 1
+    assert row == {
+        "submission": "bo.ipynb",
+        "exercise": "bubble_share",
+        "passed": "yes",
+        "finding": "",
+    }
+    said = capsys.readouterr().out
+    for words in (
+        "bo.ipynb  bubble_share: yes\n",
+        "bo.ipynb  1 of 1",
+        "not graded: bo.py",
+        "1 of 1 passed",
+        "--secret 8",
+    ):
+        assert words in said
+
+
+def test_a_stop_leaves_the_rows_so_far(tmp_path, monkeypatch, capsys):
+    def stopped(*_):
+        yield Grade(submission="a", exercise="mean", passed="yes")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grade, "grade_all", stopped)
+    grade.main([str(tmp_path)])
+    assert "a,mean,yes" in (tmp_path / "grades.csv").read_text()
+    assert "stopped" in capsys.readouterr().out
+
+
+def test_a_table_that_cannot_be_written(tmp_path):
+    with pytest.raises(SystemExit, match="cannot write"):
+        grade.main([str(tmp_path), "--to", str(tmp_path / "none" / "grades.csv")])
+
+
+class Beside:
+    """A sandbox without walls: the program runs in this process."""
+
+    def __init__(self, limits, trusted):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def ask(self, order, seconds):
+        return inside.answer(order)
+
+
+def test_answers_by_heart_pass_the_student_s_own_check_alone(monkeypatch):
+    monkeypatch.setattr(grade, "Sandbox", Beside)
+    known = {arguments: share.measured_share(*arguments) for arguments in share.SIZES}
+    sources = [f"KNOWN = {known}", "def bubble_share(*given): return KNOWN[given]"]
+    task = submissions.Task(submission="a", exercise="bubble_share", sources=sources)
+    assert grade.verdict(task, How()) == ("yes", "")
+    passed, finding = grade.verdict(task, How(secret=5))
+    assert passed == "no"
+    assert "KeyError" in finding
+
+
+@pytest.mark.parametrize(
+    ("error", "row"),
+    [
+        (TooLong(), ("no", "your function has not returned in time")),
+        (Failed("it hangs"), ("no", "it hangs")),
+        (NotStarted("too busy"), ("not graded", "too busy")),
+        (KeyError("x"), ("no", "the check could not use the result: KeyError: 'x'")),
+    ],
+)
+def test_a_check_that_breaks_off(monkeypatch, error, row):
+    def check(_):
+        raise error
+
+    monkeypatch.setattr(grade, "Sandbox", Beside)
+    monkeypatch.setattr(grade.check, "bubble_share", check)
+    sources = ["def bubble_share(*given): return 3"]
+    task = submissions.Task(submission="a", exercise="bubble_share", sources=sources)
+    assert grade.verdict(task, How()) == row
+    found = grade.graded(task, How())
+    assert (found.submission, found.exercise, found.passed, found.finding) == (
+        "a", "bubble_share", *row,
+    )  # fmt: skip
+
+
+def test_options(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def nothing(*given):
+        asked.append(given)
+        return iter([])
+
+    monkeypatch.setattr(grade, "grade_all", nothing)
+    table = tmp_path / "table.csv"
+    grade.main([str(tmp_path), "--jobs", "3", "--secret", "0", "--trust", "--to", str(table)])
+    assert capsys.readouterr().out.endswith(f"inputs of this run: --secret 0\ntable: {table}\n")
+    assert table.read_text().startswith("submission,")
+    assert not (tmp_path / "grades.csv").exists()
+    for jobs in ("0", "1"):
+        grade.main([str(tmp_path), "--jobs", jobs])
+        assert f"--secret {asked[-1][1].secret}\n" in capsys.readouterr().out
+    grade.main([str(tmp_path)])
+    assert [folder for folder, *_ in asked] == 4 * [tmp_path]
+    assert [jobs for *_, jobs in asked] == [3, 1, 1, 1]
+    assert asked[0][1] == How(trusted=True, secret=0)
+    drawn = {how.secret for _, how, _ in asked[1:]}
+    assert len(drawn) == 3
+    assert all(0 <= secret < 10**9 for secret in drawn)
+    assert not any(how.trusted for _, how, _ in asked[1:])
+
+
+def test_without_a_sandbox_it_asks(tmp_path, monkeypatch):
+    monkeypatch.setattr(grade, "bubblewrap", lambda: None)
+    with pytest.raises(SystemExit, match="no sandbox on this machine"):
+        grade.main([str(tmp_path)])
+    with pytest.raises(SystemExit, match="there is no folder"):
+        grade.main([str(tmp_path / "none")])

@@ -1,0 +1,59 @@
+"""DataParallel passes each of its arguments on to the seam that needs it."""
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.comm.transport import GroupTransport, SharedTransport
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.ddp.bucketed import BucketedDDP
+from helpers.parallel.ddp.overlapped import DDP
+from helpers.parallel.ddp.strategy import DataParallel
+from helpers.parallel.optimizer import OptimizerConfig
+from helpers.parallel.precision import Mixed, Plain
+from helpers.runtime.launch import launch
+
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+TINY = GPTConfig(vocab=16, context=4, width=8, layers=1, heads=2)
+
+
+def seams(worker, seed, **options):
+    """What DataParallel makes of its arguments, and the first number of its first parameter."""
+    mesh = make_mesh(Layout(dp=worker.world_size))
+    trainer = DataParallel(TINY, seed, mesh, **options)
+    owner = trainer.owner
+    found = {
+        "types": (type(owner.replica), type(owner.transport)),
+        "buckets": len(getattr(owner.replica, "buckets", ())),
+        "precision": trainer.precision,
+        "rule": trainer.rule,
+        "micro_batches": trainer.micro_batches,
+        "dtype": next(iter(owner.masters.values())).dtype,
+        "first": float(next(iter(trainer.parameters.values())).detach().flatten()[0]),
+    }
+    trainer.close()
+    return found
+
+
+def test_it_passes_its_arguments_on():
+    rule, precision = OptimizerConfig(lr=0.5), Mixed(torch.bfloat16)
+    options = {"replica": BucketedDDP, "transport": SharedTransport, "precision": precision,
+               "micro_batches": 3, "bucket_cap_mb": 300 / 2**20, "optimizer": rule,
+               "dtype": torch.float64}  # fmt: skip
+    for run in launch(seams, 2, device="cpu", seed=1, **options):
+        assert run["types"] == (BucketedDDP, SharedTransport)
+        assert run["buckets"] > 3  # a parameter of 8 x 8 numbers in 16 bits has 128 bytes
+        assert run["precision"] == precision
+        assert run["rule"] is not None
+        assert (run["rule"].lr, run["micro_batches"]) == (0.5, 3)
+        assert run["dtype"] == torch.float64
+
+
+def test_its_defaults():
+    for run, other in zip(*(launch(seams, 2, device="cpu", seed=k) for k in (0, 1)), strict=True):
+        assert run["types"] == (DDP, GroupTransport)
+        assert isinstance(run["precision"], Plain)
+        assert not isinstance(run["precision"], Mixed)
+        assert run["rule"] == OptimizerConfig()
+        assert (run["micro_batches"], run["dtype"]) == (1, torch.float32)
+        assert run["first"] != other["first"]
