@@ -197,7 +197,9 @@ def test_where_it_has_files(lock, monkeypatch, system, machine, minor, why):
     ("libc", "why"),
     [
         (("glibc", "2.28"), ""),
-        (("glibc", "2.17"), "this system's C library: glibc 2.17"),
+        (("glibc", "3.1"), ""),
+        (("glibc", "2.27"), "this system's C library: glibc 2.27"),
+        (("glibc", "2.4"), "this system's C library: glibc 2.4"),
         (("", ""), "this system's C library: not glibc"),
     ],
 )

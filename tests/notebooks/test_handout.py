@@ -112,6 +112,9 @@ def test_outside_of_a_clone(handout, tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     with pytest.raises(SystemExit, match="run this in a clone"):
         handout.main(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit, match=r"git does not list .*No such file.*run this in a clone"):
+        handout.main(tmp_path)
 
 
 def test_no_solution_of_the_course_is_left(handout, tmp_path):

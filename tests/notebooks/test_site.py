@@ -8,6 +8,7 @@ import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 import nbformat
@@ -372,11 +373,33 @@ def test_no_template_of_the_theme_is_among_the_pages(built):
     assert [name for name in pages(built) if name.startswith("_static/")] == []
 
 
-def test_a_formula_that_the_converter_does_not_know_stays_readable(site):
-
-    spec = importlib.util.spec_from_file_location("m", site.SETTINGS / "_ext" / "mathml.py")
+def extension(site, name):
+    spec = importlib.util.spec_from_file_location("m", site.SETTINGS / "_ext" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_drawings_of_a_module_s_docstring_are_marked(site):
+    process = extension(site, "docstrings").process
+    given = ["T", "", "    a", "", "    b", "text", "    no drawing", "", "    c", "", "end"]
+    lines = list(given)
+    process(None, "function", "f", None, None, lines)
+    assert lines == given
+    process(None, "module", "m", None, None, lines)
+    drawing = ["T", "", "::", "", "    a", "", "    b", "", "text", "    no drawing", ""]
+    assert lines == [*drawing, "::", "", "    c", "", "end"]
+
+
+def test_scripts_and_styles_of_other_hosts_are_left_out(site):
+    own, away = SimpleNamespace(filename="_static/a.js"), SimpleNamespace(filename="//a.b/c.js")
+    context = {"script_files": [own, away, "http://d.e/f.js"], "css_files": ["g.css", "https://h"]}
+    extension(site, "offline").local_only(None, "page", "template", context, None)
+    assert context == {"script_files": [own], "css_files": ["g.css"]}
+
+
+def test_a_formula_that_the_converter_does_not_know_stays_readable(site):
+    module = extension(site, "mathml")
     assert "<mi>x</mi>" in module.mathml("x", "inline")
     module.convert = lambda *_, **__: 1 / 0
     assert module.mathml("a < b", "inline") == "<code>a &lt; b</code>"

@@ -296,6 +296,21 @@ def test_a_deck_for_each_notebook_and_nothing_from_elsewhere(slides, built):
         assert (built / name).is_file()
 
 
+def test_the_options_of_make_slides(slides, monkeypatch, capsys):
+    monkeypatch.setattr(slides, "build", lambda **options: options)
+    slides.main([])
+    slides.main(["week01", "week02", "--from", "build/executed"])
+    plain, given = capsys.readouterr().out.splitlines()
+    assert plain == str({"words": [], "executed": None})
+    assert given == str({"words": ["week01", "week02"], "executed": Path("build/executed")})
+
+
+def test_without_reveal_there_is_a_hint(slides, monkeypatch, tmp_path):
+    monkeypatch.setattr(slides.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="run `make setup`"):
+        slides.build(tmp_path)
+
+
 def test_words_choose_the_decks(slides, built):
     root = built.parents[1]
     slides.build(root, words=["week02"])

@@ -164,7 +164,7 @@ def test_a_damaged_record_makes_no_copies_of_what_is_unchanged(student, root):
     work = root / "work"
     student.offer(root, work)
     (work / "project" / "train.py").write_text("mine")
-    for damage in ("<<<<<<< HEAD", "[1]", '{"week01_a.ipynb": 3}'):
+    for damage in ("<<<<<<< HEAD", "[1]", '{"week01_a.ipynb": 3}', '{"week01_a.ipynb": ["x"]}'):
         (work / student.HANDED).write_text(damage)
         student.offer(root, work)
     assert not (work / "week01_a.new.ipynb").exists()
