@@ -33,7 +33,9 @@ def test_a_bucket_has_its_gradients_side_by_side_divided():
 def test_a_bucket_has_25_mib_unless_told():
     def sizes(**options):
         module = torch.nn.ParameterList(torch.empty(mib * 2**18) for mib in (24, 1, 1))
-        return [len(b.parameters) for b in BucketedDDP(module, Alone(), same=True, **options).buckets]
+        return [
+            len(b.parameters) for b in BucketedDDP(module, Alone(), same=True, **options).buckets
+        ]
 
     assert sizes() == [2, 1]
     assert sizes(bucket_cap_mb=24) == [1, 2]
