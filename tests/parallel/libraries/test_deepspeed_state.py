@@ -8,7 +8,7 @@ import torch
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.libraries.deepspeed_state import is_slot, shard_of
+from helpers.parallel.libraries.deepspeed_state import CLIPPED, is_slot, shard_of
 from helpers.parallel.libraries.deepspeed_zero import DeepSpeedZero
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.single import Single
@@ -16,7 +16,7 @@ from helpers.runtime.launch import launch
 from helpers.training.differences import farthest
 
 FROZEN = "blocks.0.mlp.gate.weight"
-CLIPPED = OptimizerConfig(clip=0.1)
+RULE = OptimizerConfig(clip=0.1)
 SLOTS = {"exp_avg", "exp_avg_sq", "step"}
 BATCHES = [random_batch(k, 4, 8, 33) for k in range(3)]
 CASES = {
@@ -83,8 +83,8 @@ def shares(ours, values) -> dict[str, torch.Tensor]:
 
 
 def followed(mesh, settings) -> dict:
-    ours = DeepSpeedZero(TINY, 0, mesh, settings=settings, optimizer=CLIPPED)
-    one = Single(TINY, 0, optimizer=CLIPPED)
+    ours = DeepSpeedZero(TINY, 0, mesh, settings=settings, optimizer=RULE)
+    one = Single(TINY, 0, optimizer=RULE)
     own = [replace(b, step=k).shard(ours.data_rank, 2) for k, b in enumerate(BATCHES)]
     fresh, state = ours.full_state(), drawn(one.full_state())
     found = {"fresh": fresh["optimizer"], "start": apart(fresh, one.full_state())}
@@ -100,6 +100,7 @@ def followed(mesh, settings) -> dict:
     found["copies"] = apart(loaded, state)  # what was given out has not followed the step
     found["norm"] = float(ours.norm())
     gradients, end = ours.full_gradients(), ours.full_state()
+    found["left"] = [name for name, p in ours.parameters.items() if CLIPPED in links(p)]
     given_out = {name: gradient.clone() for name, gradient in gradients.items()}
     found["slots"] = {frozenset(slots) for slots in end["optimizer"].values()}
     found["trained"] = {frozenset(gradients), frozenset(end["optimizer"])}
@@ -124,6 +125,11 @@ def followed(mesh, settings) -> dict:
     )[0]
     ours.close()
     return found
+
+
+def links(p) -> dict:
+    """The optimizer's tensors that DeepSpeed knows of a parameter of stages 1 and 2."""
+    return getattr(getattr(p, "_hp_mapping", None), "optim_fragment", {})
 
 
 def apart(ours, theirs) -> float:
@@ -152,6 +158,7 @@ def test_a_loaded_state_replaces_all_and_the_next_step_goes_by_it(runs, case):
             assert found["loaded", again] == 0  # the master copies have all bits
             assert found["inside", again] == 0
         assert found["copies"] == 0
+        assert found["left"] == []  # the gradients' memory is free
         assert found["slots"] == {frozenset(SLOTS)}
         assert found["trained"] == {names}
         assert found["counts"] == {8}
