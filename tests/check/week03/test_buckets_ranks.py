@@ -155,13 +155,15 @@ def test_what_the_gradients_are_before_each_backward():
 @pytest.mark.usefixtures("shared_ranks")
 def test_a_mistake_of_the_last_rank_in_the_last_step_of_one_case_alone_is_found():
     def off(worker, model, bucket_bytes):
-        finish, steps = week03.reduce_in_buckets(worker, model, bucket_bytes), []
+        own = []
+        model.stem.bias.register_post_accumulate_grad_hook(lambda p: own.append(p.grad.clone()))
+        finish = week03.reduce_in_buckets(worker, model, bucket_bytes)
 
         def wrong():
             finish()
-            steps.append(1)
-            if worker.rank == worker.world_size - 1 and len(steps) == 3:
+            if worker.rank == worker.world_size - 1 and len(own) == 3:
                 model.head.bias.grad[-1] += 1e-11
+                model.stem.bias.grad.copy_(own[-1])
 
         return wrong
 
@@ -170,8 +172,12 @@ def test_a_mistake_of_the_last_rank_in_the_last_step_of_one_case_alone_is_found(
         f"with {n} ranks: buckets of {size} bytes, step 3, rank {n - 1}: `.grad` after finish()"
         for n, size in ((2, 400), (3, 500), (2, 1), (2, 10_000))
     ]
-    assert "  head.bias: something else" in found[0]
-    assert found[0].count(": right") == 6
+    for one in found:
+        assert "  head.bias: something else" in one
+        assert "  stem.bias: this rank's own gradient\n" in one
+        assert one.count(": right") == 5
+        assert "?" not in one  # each message has names of this rank's gradients
+        assert "head.weight" in one.partition("message 1: ")[2]
 
 
 def test_grading_draws_other_inputs():
