@@ -80,6 +80,7 @@ def test_the_hello_of_a_rank_that_was_killed_does_not_stand_for_its_successor():
     assert set(found) == {0, 1, 2}
 
 
+@pytest.mark.timeout(60)  # each waits for 0.05 s
 def test_the_first_rank_that_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(meeting.secrets, "token_hex", lambda _: "attempt")
     store = dist.HashStore()
