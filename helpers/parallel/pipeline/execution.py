@@ -80,12 +80,11 @@ class Execution:
                 continue
             forward = 1 if step.kind == FORWARD else -1
             place = step.stage - forward, step.stage, step.micro
-            given = None
-            if step.kind != WEIGHT and place in posted:
+            if place in posted:
                 message, given = posted.pop(place)
                 if message is not None:
                     message.wait()
-            elif step.kind != WEIGHT:
+            else:  # None for W: its I has it
                 given = ready.pop(place, None)
             start = time.perf_counter()
             made = work.compute(step, given)

@@ -1,0 +1,213 @@
+"""Steps and evaluations of a pipeline beside the plain model; its ranks are threads.
+
+Tolerance: 1e-12 absolute in float64; sums over micro-batches and ranks add in another order.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from helpers.data.batch import random_batch
+from helpers.models.gpt import build
+from helpers.parallel.pipeline.engine import OneStep
+from helpers.plans.schedules import Action, one_f_one_b
+from helpers.plans.schedules.interleaved import interleaved
+from helpers.plans.schedules.zero_bubble import zero_bubble_v
+from tests.parallel.pipeline.doubles import (
+    CONFIG,
+    SCHEDULES,
+    VOCAB,
+    D,
+    T,
+    alone,
+    batch_of,
+    expected,
+    gradients,
+    links,
+    made,
+    step,
+)
+from tests.parallel.threads import Ranks
+
+every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+
+
+@pytest.fixture(autouse=True)
+def _links(monkeypatch):
+    links(monkeypatch)
+
+
+@every_schedule
+def test_two_steps_are_those_of_the_plain_model(schedule):
+    """Five sequences in four micro-batches; then three, so that the last is empty."""
+    together, m = Ranks(schedule.ranks), schedule.micro_batches
+    first, second = batch_of(5), batch_of(3, seed=1)
+
+    def run(rank):
+        one = made(schedule, together, rank)
+        found = []
+        for batch in (first, second):
+            losses = step(one, batch, m), Counter(name for name, *_ in one.owner.log)["sent"]
+            found.append((losses, gradients(one)))
+            one.model.zero_grad()
+        spans = tuple(span.action for span in one.spans)
+        assert spans == schedule.orders[rank]
+        return found, one.buffers.made
+
+    runs = together.run(run)
+    for number, batch in enumerate((first, second)):
+        total, wanted = expected(batch)
+        here = [losses for (losses, _) in (found[number] for found, _ in runs)]
+        last = schedule.placement[-1]
+        for rank, (loss, sends) in enumerate(here):
+            assert loss == pytest.approx(total if rank == last else 0.0, abs=1e-12)
+            assert sends == number + 1
+        every = [found[number][1] for found, _ in runs]
+        assert set().union(*every) == wanted.keys()
+        for name, right in wanted.items():
+            parts = [own[name] for own in every if name in own]
+            torch.testing.assert_close(sum(parts), right, rtol=0, atol=1e-12)
+
+
+@every_schedule
+def test_evaluation_is_that_of_the_plain_model(schedule):
+    together, batch = Ranks(schedule.ranks), batch_of(3, ignored=0.3)
+
+    def run(rank):
+        one, found = made(schedule, together, rank), []
+        for training in (True, False):
+            one.model.train(training)
+            found.append(one.evaluate(batch))
+            assert all(module.training == training for module in one.model.modules())
+            assert one.link.leaving == []
+        assert not gradients(one)
+        assert not found[0][0].requires_grad
+        return [(total.item(), int(count)) for total, count in found]
+
+    plain = build(CONFIG, dtype=torch.float64).eval()
+    total, count = plain.loss(batch)
+    for rank, found in enumerate(together.run(run)):
+        here = rank == schedule.placement[-1]
+        wanted = (pytest.approx(total.item(), abs=1e-12), int(count)) if here else (0.0, 0)
+        assert found == [wanted] * 2
+
+
+def test_a_failed_evaluation_leaves_the_mode_as_it_was():
+    one = alone(interleaved(1, 2, chunks=2))
+    batch = batch_of(2)
+    with pytest.raises(IndexError):
+        one.evaluate(replace(batch, targets=batch.targets + VOCAB))
+    assert all(module.training for module in one.model.modules())
+
+
+def test_which_backwards_are_divided():
+    schedule = zero_bubble_v(2, 2)
+    for rank, divided in enumerate(([3], [1, 2])):
+        one = made(schedule, Ranks(2), rank)
+        assert list(one.two_parts) == divided
+        assert one.two_parts is one.two_parts
+        assert all(one.two_parts[n].parameters == list(one.stages[n].parameters()) for n in divided)
+        again = replace(CONFIG, recompute="full")
+        assert made(schedule, Ranks(2), rank, again).two_parts == {}
+        some = replace(CONFIG, recompute="selective")
+        assert list(made(schedule, Ranks(2), rank, some).two_parts) == divided
+    assert alone(interleaved(1, 2, chunks=2)).two_parts == {}
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_recomputed_stages_have_the_same_gradients(recompute):
+    config = replace(CONFIG, recompute=recompute, attention="explicit")
+    schedule, batch = zero_bubble_v(2, 2), batch_of(3)
+    together = Ranks(2)
+
+    def run(rank):
+        one = made(schedule, together, rank, config)
+        step(one, batch, 2)
+        return gradients(one)
+
+    first, second = together.run(run)
+    wanted = expected(batch, config)[1]
+    assert first.keys() | second.keys() == wanted.keys()
+    for name, found in (first | second).items():
+        torch.testing.assert_close(found, wanted[name], rtol=0, atol=1e-12)
+
+
+def test_no_target_at_all():
+    """The sum of the losses is 0, and so are the gradients: 0 is not divided by 0."""
+    one = alone(interleaved(1, 2, chunks=2))
+    assert step(one, batch_of(2, ignored=1.0), 2) == 0
+    assert all(not gradient.any() for gradient in gradients(one).values())
+
+
+def test_the_number_of_micro_batches_is_the_schedules():
+    one = alone(one_f_one_b(1, 3))
+    for m in (2, 4):
+        with pytest.raises(ValueError, match=rf"has 3 micro-batches, .* into {m}: .*batches=3"):
+            step(one, batch_of(4), m)
+
+
+def test_buffers_are_those_of_the_first_step():
+    one = alone(one_f_one_b(1, 2))
+    micros = batch_of(5).micro(2)
+    buffers = one.fitting(micros)
+    assert (buffers.numel, buffers.dtype, buffers.device) == (3 * T * D, torch.float64,
+                                                              torch.device("cpu"))  # fmt: skip
+    assert one.fitting(batch_of(3).micro(2)) is buffers
+    assert one.fitting(micros) is buffers
+    words = "has 4 sequences of 6 tokens, but .* at most 3 sequences of 6 tokens"
+    with pytest.raises(ValueError, match=words):
+        one.fitting(batch_of(7).micro(2))
+    for length in (T - 1, T + 1):
+        other = random_batch(0, 4, length, VOCAB).micro(2)
+        with pytest.raises(ValueError, match=f"has 2 sequences of {length} tokens"):
+            one.fitting(other)
+    assert one.fitting(micros) is buffers
+
+
+def test_a_message_has_the_tokens_of_a_rank():
+    """With sequence parallelism a stage sees some of the tokens."""
+    one = alone(one_f_one_b(1, 2))
+    batch = batch_of(5)
+    assert one.message_shape(batch) == (5, T, D)
+    one.stages[0].locate = lambda tokens: SimpleNamespace(places=torch.zeros(5, 2))
+    assert one.message_shape(batch) == (5, 2, D)
+
+
+class Turned(torch.nn.Module):
+    """A stage whose output and whose input's gradient are not contiguous."""
+
+    first = last = False
+
+    def locate(self, tokens, **options):
+        return options
+
+    def forward(self, x, positions):
+        assert positions.keys() == {"numbers", "step"}
+        return x.transpose(1, 2)
+
+
+def test_messages_are_contiguous_and_without_a_graph():
+    batch = batch_of(2)
+    stage = SimpleNamespace(stages={1: Turned()}, last=2, two_parts={}, watched={1: []})
+    work = OneStep(stage, [batch], None, None)
+    x = torch.randn(2, 3, 4)
+    y = work.compute(Action("F", 1, 0), x)
+    assert y.is_contiguous()
+    assert not y.requires_grad
+    assert torch.equal(y, x.transpose(1, 2))
+    gradient = torch.randn(2, 4, 3)
+    assert not x.requires_grad
+    found = work.compute(Action("B", 1, 0), gradient)
+    assert found.is_contiguous()
+    assert torch.equal(found, gradient.transpose(1, 2))
+    assert not work.inputs
+    assert not work.outputs
+
+    work.two_parts = {1: SimpleNamespace(first=lambda edge, x, g: (g.transpose(1, 2), []))}
+    work.compute(Action("F", 1, 0), x)
+    found = work.compute(Action("I", 1, 0), gradient)
+    assert found.is_contiguous()
+    assert torch.equal(found, gradient.transpose(1, 2))

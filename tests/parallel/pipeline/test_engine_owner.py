@@ -1,0 +1,131 @@
+"""What a pipeline's engine reports to an owner: units, gradients, and when the loss is sent."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from helpers.parallel.pipeline.engine import Pipeline
+from helpers.parallel.units import units
+from helpers.plans.schedules import Action, one_f_one_b
+from helpers.plans.schedules.interleaved import interleaved
+from helpers.plans.schedules.zero_bubble import zero_bubble_h1
+from tests.parallel.pipeline.doubles import (
+    EVERY,
+    SCHEDULES,
+    Owner,
+    alone,
+    batch_of,
+    expected,
+    gradients,
+    links,
+    made,
+    step,
+)
+from tests.parallel.threads import Ranks
+
+
+@pytest.fixture(autouse=True)
+def _links(monkeypatch):
+    links(monkeypatch)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+def test_an_owner_hears_of_each_unit_and_of_each_gradient(schedule):
+    """A gradient is the last one of its parameter after every use in every micro-batch."""
+    together, m = Ranks(schedule.ranks), schedule.micro_batches
+    last = schedule.stages - 1
+
+    def run(rank):
+        one = made(schedule, together, rank, wants=EVERY)
+        for number in range(2):  # the second step counts again
+            one.owner.log.clear()
+            step(one, batch_of(5, number), m)
+        log, names = one.owner.log, {unit.name for unit in units(one.model)}
+        uses = Counter(id(p) for stage in one.stages.values() for p in stage.parameters())
+        for name, p in one.owner.parameters.items():
+            reports = [entry[2] for entry in log if entry[:2] == ("gradient", name)]
+            assert reports == [False] * (m * uses[id(p)] - 1) + [True], name
+        shared = [name for name, p in one.owner.parameters.items() if uses[id(p)] == 2]
+        open_units = set()
+        for call, name, *_ in log:
+            if call == "before":
+                assert name not in open_units
+                open_units.add(name)
+            elif call == "after":
+                open_units.remove(name)
+            elif call == "gradient" and name not in shared:
+                assert any(name.startswith(f"{unit}.") for unit in open_units), name
+        assert not open_units
+        calls = Counter(name for call, name, *_ in log if call == "before")
+        for name in names:
+            number = int(name.split(".")[0])
+            wanted = (3 if schedule.split and number else 2) * m
+            tied = shared and name in ("0.embedding", f"{last}.head")
+            assert tied or calls[name] == wanted, (name, calls[name])
+        sent = [place for place, entry in enumerate(log) if entry[0] == "sent"]
+        reported = [entry for entry in log[: sent[0]] if entry[1] == f"{last}.norm.weight"]
+        return len(sent), sent[0], len(reported)
+
+    for rank, (sends, place, reported) in enumerate(together.run(run)):
+        assert sends == 1
+        if rank != schedule.placement[-1]:
+            assert place == 0  # other ranks wait for nothing
+            continue
+        order = schedule.orders[rank]
+        before = order[: order.index(Action("F", last, m - 1))]
+        done = [a for a in before if a.kind in "BW" and a.stage == last]
+        assert reported == len(done)  # sent after the last forward, before the rest
+
+
+def test_an_owner_may_want_units_or_gradients_alone():
+    for wants, words in (({"units"}, {"before", "after"}), ({"gradients"}, {"gradient"})):
+        for schedule in (interleaved(1, 2, chunks=2), zero_bubble_h1(1, 2)):
+            one = alone(schedule, wants=wants)
+            step(one, batch_of(2), 2)
+            assert {entry[0] for entry in one.owner.log} == words | {"sent"}
+
+
+def test_a_frozen_parameter_is_not_reported():
+    schedule = interleaved(1, 2, chunks=2)
+    model = alone(schedule, wants=EVERY).model
+    frozen = model["1"].norm.weight.requires_grad_(False)
+    one = Pipeline(model, Owner(model, EVERY))
+    step(one, batch_of(2), 2)
+    reported = {entry[1] for entry in one.owner.log if entry[0] == "gradient"}
+    assert reported == one.owner.parameters.keys() - {"1.norm.weight"}
+    assert frozen.grad is None
+
+
+def test_after_close_nothing_is_reported():
+    one = alone(interleaved(1, 2, chunks=2), wants=EVERY)
+    one.close()
+    step(one, batch_of(2), 2)
+    assert [entry[0] for entry in one.owner.log] == ["sent"]
+
+
+def test_a_step_after_one_that_failed():
+    """The second micro-batch fails: what is missing of it is missing for ever."""
+    one = alone(one_f_one_b(1, 2), wants=EVERY)
+    calls = []
+
+    def fail(_):
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("in the backward")
+
+    hook = one.stages[0].blocks["2"].attention.out.weight.register_hook(fail)
+    with pytest.raises(RuntimeError, match="in the backward"):
+        step(one, batch_of(2), 2)
+    hook.remove()
+    one.owner.log.clear()
+    one.model.zero_grad()
+    step(one, batch_of(2), 2)
+    counts = Counter(entry[:2] for entry in one.owner.log)
+    for unit in units(one.model):
+        if unit.name != "0.embedding":  # tied
+            assert counts["before", unit.name] == counts["after", unit.name] == 4
+    last = [entry[1] for entry in one.owner.log if entry[0] == "gradient" and entry[2]]
+    assert sorted(last) == sorted(one.owner.parameters)
+    for name, right in expected(batch_of(2))[1].items():
+        torch.testing.assert_close(gradients(one)[name], right, rtol=0, atol=1e-12)

@@ -1,0 +1,160 @@
+"""Which programs are launched, with which arguments; and one step in the interpreter."""
+
+import math
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is there on Linux only")
+import triton.language as tl
+
+from helpers.precision.fused_adam import launch
+from helpers.precision.fused_adam.kernel import advance, update
+from helpers.precision.fused_adam.launch import formats, launch_both, launch_step, on_cpu
+from helpers.precision.fused_adam.rule import adamw
+from helpers.precision.fused_adam.table import Table, Tensors
+
+HYPER = [0.01, 0.9, 0.999, 1e-8, 0.1, 1.0, math.log(0.9), math.log(0.999)]
+KINDS = {torch.float64: tl.float64, torch.float32: tl.float32, torch.bfloat16: tl.bfloat16,
+         torch.float16: tl.float16}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_each_format_is_that_of_its_argument(kind):
+    """float64 parameters are computed in float64; the others decide nothing."""
+    rest = (torch.float32, torch.float32, torch.float32, torch.bfloat16)
+    for place, name in enumerate(("P", "G", "S", "LOW")):
+        made = formats(*(kind if n == place else other for n, other in enumerate(rest)))
+        others = dict(zip(("P", "G", "S", "LOW"), map(KINDS.get, rest), strict=True))
+        double = kind is torch.float64 and name == "P"
+        computing = tl.float64 if double else tl.float32
+        assert made == others | {name: KINDS[kind], "RULE": adamw, "C": computing}
+
+
+def test_without_a_low_precision_copy():
+    assert formats(torch.float16, torch.float32, torch.float16)["LOW"] is None
+    assert formats(torch.float16, torch.float32, torch.float16)["C"] is tl.float32
+
+
+class Kernel:
+    """Notes its launches."""
+
+    def __init__(self):
+        self.launches = []
+
+    def __getitem__(self, grid):
+        return lambda *args, **options: self.launches.append((grid, args, options))
+
+
+def own(length):
+    return Tensors(*(torch.rand(length) for _ in range(4)), torch.zeros(()))
+
+
+def filled(lengths, block=8):
+    table = Table(torch.device("cpu"), block)
+    table.fill(HYPER, [own(length) for length in lengths])
+    return table
+
+
+@pytest.mark.parametrize(("tensors", "programs"), [(1, 1), (128, 1), (129, 2), (300, 3)])
+def test_a_program_for_128_tensors_and_one_for_each_block(tensors, programs):
+    table = filled([9] * tensors)  # two blocks of 8 each
+    one, two = Kernel(), Kernel()
+    launch_both(one, two, table, "found", "scale", "factors", {"P": 1, "C": 2})
+    [(grid, args, options)] = one.launches
+    assert grid == (programs,)
+    assert args[0] is table.rows
+    assert args[1] is table.hyper
+    assert args[2:] == ("found", "factors", tensors)
+    assert options == {"BLOCK": 128, "num_warps": 4, "enable_fp_fusion": True}
+    [(grid, args, options)] = two.launches
+    assert grid == (2 * tensors,)
+    assert all(a is b for a, b in zip(args, (table.rows, table.blocks, table.hyper), strict=False))
+    assert args[3:] == ("found", "scale", "factors")
+    assert options == {"P": 1, "C": 2, "BLOCK": 8, "num_warps": 4, "enable_fp_fusion": True}
+
+
+def test_empty_tensors_count_their_step_and_need_no_update():
+    one, two = Kernel(), Kernel()
+    launch_both(one, two, filled([0, 0]), None, None, None, {})
+    assert (len(one.launches), two.launches) == (1, [])
+
+
+def given(monkeypatch, table):
+    """What `launch_step` hands to `launch_both`."""
+    seen = []
+    monkeypatch.setattr(launch, "launch_both", lambda *args: seen.append(args))
+    constants = formats(torch.float32, torch.float32, torch.float32)
+    before = dict(constants)
+    launch_step(table, "found", "scale", constants)
+    assert constants == before
+    [(*kernels, its, found, scale, factors, made)] = seen
+    assert (its, found, scale) == (table, "found", "scale")
+    return kernels, factors, made, constants
+
+
+def test_on_the_cpu_numpy_computes(monkeypatch):
+    table = filled([3, 4, 5])
+    kernels, factors, made, constants = given(monkeypatch, table)
+    assert kernels == list(on_cpu())
+    assert (tuple(factors.shape), factors.dtype) == ((3, 3), torch.float64)
+    assert made == constants | {"RULE": adamw.fn}
+
+
+def test_on_a_gpu_the_compiled_kernels_run_on_the_tensors_device(monkeypatch):
+    """A tensor may be on another GPU than the current one."""
+    entered = []
+
+    @contextmanager
+    def device(where):
+        entered.append(where)
+        yield
+        entered.append("left")
+
+    made = []
+    fake = SimpleNamespace(
+        empty=lambda *shape, **options: made.append((shape, options)),
+        float64=torch.float64,
+        cuda=SimpleNamespace(device=device),
+    )
+    table = SimpleNamespace(device=torch.device("cuda", 1), rows=[1, 2])
+    seen = []
+
+    def launched(*args):
+        assert entered == [table.device]
+        seen.append(args)
+
+    monkeypatch.setattr(launch, "torch", fake)
+    monkeypatch.setattr(launch, "launch_both", launched)
+    launch_step(table, "found", "scale", constants := {"RULE": adamw})
+    assert made == [((2, 3), {"dtype": torch.float64, "device": table.device})]
+    [(*kernels, its, found, scale, _, given)] = seen
+    assert kernels == [advance, update]
+    assert (its, found, scale, given) == (table, "found", "scale", constants)
+
+
+def test_the_interpreted_kernels_are_made_once():
+    assert on_cpu() is on_cpu()
+    first, second = on_cpu()
+    assert (first.fn.__name__, second.fn.__name__) == ("advance", "update")
+
+
+def test_one_step():
+    """Two tensors with steps of their own, a scale, and no overflow; then one."""
+    mine = [own(3), own(11)]
+    mine[1].step.fill_(4)
+    right = []
+    for t, (p, g, m, v, *_) in zip((1, 5), mine, strict=True):
+        m, v = 0.9 * m + 0.1 * g / 4, 0.999 * v + 0.001 * (g / 4) ** 2
+        m_hat, v_hat = m / (1 - 0.9**t), v / (1 - 0.999**t)
+        right.append(p - 0.01 * (m_hat / (v_hat.sqrt() + 1e-8) + 0.1 * p))
+    table = Table(torch.device("cpu"), 8)
+    table.fill(HYPER, mine)
+    constants = formats(torch.float32, torch.float32, torch.float32)
+    for found in (0.0, 1.0):
+        launch_step(table, torch.tensor(found), torch.tensor(4.0), constants)
+        assert [tensors.step.item() for tensors in mine] == [1, 5]
+        for tensors, wanted in zip(mine, right, strict=True):
+            torch.testing.assert_close(tensors.parameter, wanted, rtol=1e-5, atol=1e-7)
