@@ -8,7 +8,7 @@ from helpers.models.gpt import GPTConfig
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.owners.local import by_device
 from helpers.parallel.precision import Mixed, Plain
-from helpers.parallel.recipe import Recipe
+from helpers.parallel.recipe import Recipe, plain
 
 TINY = GPTConfig(vocab=16, context=4, width=8, layers=1, heads=2)
 BATCH = random_batch(0, 4, 4, 16)
@@ -110,3 +110,21 @@ def test_the_gradients_of_shards_are_held_too():
         tensor.grad = torch.ones_like(tensor)
     count = sum(value.numel() for value in owner.values.values())
     assert owner.held()["gradients", "cpu"] == 4 * count
+
+
+def test_the_optimizer_has_what_is_trained_and_nothing_to_train_is_said():
+    def freezing(names):
+        def transform(*arguments):
+            model, parts = plain(*arguments)
+            for name, p in model.named_parameters():
+                p.requires_grad_(name not in names)
+            return model, parts
+
+        return Recipe(transform=transform)(TINY, 0)
+
+    names = list(made().parameters)
+    groups = freezing(names[:-1]).optimizer.param_groups
+    [[last]] = [group["params"] for group in groups]
+    assert last.shape == made().parameters[names[-1]].shape
+    with pytest.raises(ValueError, match="nothing to train"):
+        freezing(names)
