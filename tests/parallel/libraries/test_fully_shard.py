@@ -4,11 +4,9 @@ Tolerance: 1e-12 absolute in float64; the sums over ranks add in another order. 
 measures many things on 4 ranks, and the tests judge them.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import attrgetter
 
 import pytest
 import torch
@@ -25,7 +23,7 @@ from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.measure.memory import LiveStorages, memory_of
 from helpers.models.gpt import Block, GPTConfig
-from helpers.parallel.libraries.fsdp1 import NAMES, Fsdp1
+from helpers.parallel.libraries.fsdp1 import Fsdp1
 from helpers.parallel.libraries.fully_shard import FullyShard, rounding
 from helpers.parallel.libraries.wrapping import groups_of, of_type, one_unit
 from helpers.parallel.optimizer import OptimizerConfig
@@ -71,9 +69,9 @@ def beside_one_process(worker, cases):
     for name, each in cases.items():
         mesh = make_mesh(Layout(**(each.layout or {"dp": worker.world_size})))
         given = {"dtype": torch.float64, "optimizer": each.optimizer}
-        one = Single(each.config, 0, **given)
+        one = Single(each.config, 3, **given)
         given["micro_batches"] = each.micro_batches
-        ours = each.strategy(each.config, 0, mesh, **given)
+        ours = each.strategy(each.config, 3, mesh, **given)
         start, far = ours.full_state(), []
         assert start["optimizer"] == {}
         for k in range(3):
@@ -81,7 +79,7 @@ def beside_one_process(worker, cases):
                 state = ours.full_state()
                 far.append(apart(state["model"], one.full_state()["model"]))
                 far += moments_apart(state["optimizer"], one.full_state()["optimizer"])
-                ours = (each.loads or each.strategy)(each.config, 0, mesh, **given)
+                ours = (each.loads or each.strategy)(each.config, 3, mesh, **given)
                 ours.load(state)
             batch = random_batch(k, each.sequences, each.config.context, 33, ignored=0.1)
             batch = replace(batch, step=k)
@@ -397,11 +395,3 @@ def test_a_torn_checkpoint_is_refused_on_every_rank(tmp_path):
     data.write_bytes(data.read_bytes()[:-100])
     with pytest.raises(WorkerError, match=f"{data.name} has .* bytes, but .* the file is torn"):
         launch(restore, 2, device="cpu", path=str(tmp_path / "c"))
-
-
-def test_the_old_names_exist():
-    for old, new, what in NAMES:
-        assert new
-        assert what
-        for name in re.findall(r"\b[A-Z]\w{5,}(?:\.[A-Z_]+)?", old):
-            attrgetter(name)(torch.distributed.fsdp)
