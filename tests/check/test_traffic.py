@@ -86,7 +86,7 @@ def begun(worker):
     def solve(mine):
         theirs = torch.empty_like(mine)
         requests.extend([dist.isend(mine, other), dist.irecv(theirs, other)])
-        for call, peer in ((dist.recv, worker.rank), (dist.send, 2)):
+        for call, peer in ((dist.recv, worker.rank), (dist.send, 2), (dist.isend, -1)):
             try:
                 call(mine, peer)
             except ValueError as error:
@@ -104,6 +104,7 @@ def test_each_message_under_way_counts_and_some_are_refused():
         assert refused == [
             f"no rank can send to itself, or receive from itself: rank {rank} wants to",
             "there is no rank 2: of 2, the last is 1",
+            "there is no rank -1: of 2, the last is 1",
         ]
 
 
