@@ -1,5 +1,6 @@
 """The command that grades: its options, its table, and what becomes of a check that breaks off."""
 
+import contextlib
 import csv
 import re
 
@@ -8,7 +9,7 @@ import pytest
 from helpers.check.elsewhere import Failed
 from helpers.check.grading import grade, inside, submissions
 from helpers.check.grading.grade import How
-from helpers.check.grading.sandbox import NotStarted
+from helpers.check.grading.sandbox import Limits, NotStarted
 from helpers.check.grading.table import Grade
 from helpers.check.limit import TooLong
 from helpers.check.week05 import share
@@ -92,11 +93,14 @@ def test_a_table_that_cannot_be_written(tmp_path):
         grade.main([str(tmp_path), "--to", str(tmp_path / "none" / "grades.csv")])
 
 
+STARTED = []  # what each sandbox was given
+
+
 class Beside:
     """A sandbox without walls: the program runs in this process."""
 
     def __init__(self, limits, trusted):
-        pass
+        STARTED.append((limits, trusted))
 
     def __enter__(self):
         return self
@@ -117,6 +121,49 @@ def test_answers_by_heart_pass_the_student_s_own_check_alone(monkeypatch):
     passed, finding = grade.verdict(task, How(secret=5))
     assert passed == "no"
     assert "KeyError" in finding
+
+
+@pytest.mark.parametrize(
+    ("body", "row"),
+    [
+        ("raise NotImplementedError", ("no", "not written yet")),
+        ("return 3", ("no", None)),
+        ("return n", ("no", f" ({grade.NAMES_ALONE})")),
+        ("return (p - 1) / (v * m + p - 1)", ("yes", "")),
+    ],
+)
+def test_what_is_said_of_an_answer(monkeypatch, body, row):
+    monkeypatch.setattr(grade, "Sandbox", Beside)
+    STARTED.clear()
+    sources = [f"def bubble_share(p, m, v=1):\n    {body}"]
+    task = submissions.Task(submission="a", exercise="bubble_share", sources=sources)
+    how = How(trusted=True, limits=Limits(seconds=7), secret=3)
+    passed, finding = grade.verdict(task, how)
+    assert (passed, grade.NAMES_ALONE in finding) == (row[0], "return n" in body)
+    assert finding.endswith(row[1] or "")
+    assert bool(finding) == (passed == "no")
+    assert [(how.limits, True)] == STARTED
+
+
+def test_several_at_a_time_are_processes_of_their_own(tmp_path, monkeypatch):
+    """Fresh ones: a fork of a process with threads may hang."""
+    asked = []
+
+    class Pool(contextlib.nullcontext):
+        def __init__(self, jobs, context):
+            super().__init__(self)
+            asked.append((jobs, context.get_start_method()))
+
+        def map(self, one, tasks):
+            return map(one, tasks)
+
+    monkeypatch.setattr(grade, "ProcessPoolExecutor", Pool)
+    for name in ("b", "a"):
+        submit(tmp_path, name, "x = 3")
+    for jobs in (1, 3):
+        rows = list(grade.grade_all(tmp_path, How(), jobs))
+        assert [row.submission for row in rows] == ["a.ipynb", "b.ipynb"]
+    assert asked == [(3, "spawn")]
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,28 @@ def test_two_texts_of_words_and_the_same_ones_each_time(tmp_path):
     assert again.text.read_text().split() == texts[0]
 
 
+def test_a_script_that_is_not_there():
+    verdict = project.project(None)
+    assert (verdict.exercise, verdict.status) == ("project", "not written yet")
+    for path, name in ((Path(__file__).with_name("none.py"), "none.py"), (Path("/"), "")):
+        verdict = project.project(path)
+        assert (verdict.exercise, verdict.status) == ("project", "wrong")
+        assert (verdict.finding, verdict.hint) == (f"there is no file {name}", "Check the path.")
+
+
+def test_the_verdict_names_the_run(monkeypatch):
+    def start(*_, **__):
+        raise NotRight("too large", "Why?")
+
+    script = Path(__file__)
+    verdict = project.project(script, start=start)
+    assert (verdict.exercise, verdict.status, verdict.hint) == ("project", "wrong", "Why?")
+    assert verdict.finding == "one process (1 rank, --stage 0): too large"
+    monkeypatch.setattr(project, "judge_all", lambda where: None)
+    verdict = project.project(script, start=start)
+    assert (verdict.exercise, verdict.status, verdict.finding) == ("project", "passed", "")
+
+
 def test_a_script_is_found_wherever_the_launcher_runs(tmp_path, monkeypatch):
     """And what it writes is for this user alone."""
     given = []

@@ -181,12 +181,7 @@ def test_a_curve_that_is_only_printed_is_told_apart(tmp_path, warm):
     assert "Where do they come from" in verdict.hint
 
 
-def test_a_script_that_is_not_there_yet(tmp_path, warm):
-    assert check.project(None).status == "not written yet"
-    missing = check.project(tmp_path / "mine.py")
-    assert (missing.status, missing.finding) == ("wrong", "there is no file mine.py")
-    assert missing.hint == "Check the path."
-    assert check.project(tmp_path).finding.startswith("there is no file ")
+def test_a_script_that_is_not_written_yet(tmp_path, warm):
     script = tmp_path / "script.py"
     script.write_text("raise NotImplementedError\n")
     assert check.project(script, start=warm).status == "not written yet"
