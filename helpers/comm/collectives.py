@@ -165,7 +165,7 @@ def recursive_doubling_all_reduce(
         theirs = torch.empty_like(row)
         if in_pair:
             peers.exchange(receive=theirs, source=peers.rank - 1)
-            combine(row, theirs, out=row)
+            combine(theirs, row, out=row)
         place = peers.rank // 2 if in_pair else peers.rank - pairs  # among the P that continue
         distance = 1
         while distance < power:

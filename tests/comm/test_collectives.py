@@ -187,6 +187,30 @@ def test_two_in_a_row_do_not_mix(clusters):
     assert [wrong for wrong, _ in runs] == [[]] * 5
 
 
+def in_order(worker):
+    """A difference in place of the sum: neither commutative nor associative."""
+    own, found = torch.tensor([1.0, 10.0, 100.0, 1000.0, 5.0])[worker.rank : worker.rank + 1], []
+    real = collectives.reduction
+    collectives.reduction = lambda op, tensor: torch.sub
+    try:
+        for call in (collectives.recursive_doubling_all_reduce, collectives.ring_all_reduce):
+            call(tensor := own.repeat(worker.world_size))
+            found.append(tensor.tolist())
+    finally:
+        collectives.reduction = real
+    return found
+
+
+def test_ranks_are_combined_in_their_order(clusters):
+    """By pairs (0 - 1) - (2 - 3), or a chunk from the rank after its own around the ring."""
+    for doubled, ring in clusters[4].run(in_order):
+        assert doubled == [1.0 - 10 - (100 - 1000)] * 4
+        assert ring == [10.0 - 100 - 1000 - 1, 100.0 - 1000 - 1 - 10,
+                        1000.0 - 1 - 10 - 100, 1.0 - 10 - 100 - 1000]  # fmt: skip
+    for doubled, _ in clusters[5].run(in_order):  # ranks 0 and 1 are one of the four
+        assert doubled == [(1.0 - 10) - 100 - (1000 - 5)] * 5
+
+
 def test_shapes_and_strides(clusters):
     def run(worker):
         n = worker.world_size

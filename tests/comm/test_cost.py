@@ -4,6 +4,7 @@ No time that is measured here decides anything, beyond being above 0.
 """
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -86,6 +87,8 @@ def test_the_sign_of_an_error():
 def test_each_backend_has_its_own_algorithm():
     ring = Sample(call="reduce_scatter", ranks=4, payload=1000, seconds=750.0, backend="nccl")
     assert ring.path == (3, 750)
+    assert replace(ring, backend="gloo").path == (6, 1500)
+    assert Sample(call="reduce_scatter", ranks=4, payload=1000, seconds=1.0).path == (6, 1500)
     assert Fit(alpha=0.0, beta=2.0, samples=()).errors([ring]) == [1.0]
     lines = Fit(alpha=0.0, beta=2.0, samples=(ring,)).plot().axes[0].lines
     assert [line.get_ydata()[0] for line in lines[:2]] == [1500, 750]  # predicted, measured

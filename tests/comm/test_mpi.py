@@ -31,6 +31,13 @@ def check(transport):
     drawn = torch.Generator().manual_seed(rank)
     tensors = [torch.randn(3, 4, generator=drawn).t(), torch.randn(5, generator=drawn).bfloat16()]
     replicate(tensors, transport, source=size - 1)
+    room = transport.empty(3, torch.int64, torch.device("cpu"))
+    assert (room.shape, room.dtype) == ((3,), torch.int64)
+    assert transport.empty(3, torch.int64, torch.device("meta")).is_meta
+    flag = torch.tensor([rank == 0, False])
+    transport.broadcast(flag)
+    assert flag.tolist() == [True, False]  # from rank 0 unless another is named
+    transport.broadcast(torch.empty(0))
     drawn = torch.Generator().manual_seed(size - 1)
     assert torch.equal(tensors[0], torch.randn(3, 4, generator=drawn).t())
     assert torch.equal(tensors[1], torch.randn(5, generator=drawn).bfloat16())

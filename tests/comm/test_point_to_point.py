@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from helpers.comm import point_to_point
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.point_to_point import Buffers, PointToPoint, two_way
 from helpers.runtime.launch import launch
@@ -56,6 +57,26 @@ def on_nccl(worker):
     left = [work.is_completed() for work, _ in two.leaving]
     ranks = dist.get_process_group_ranks(two.back)
     return one.back is one.group, two.back is two.group, ranks, left
+
+
+def test_messages_to_lower_ranks_have_a_group_of_their_own(monkeypatch):
+    """Rank 1 of 3, which are ranks 10, 11 and 12 of the world."""
+    asked = []
+    fake = SimpleNamespace(
+        get_global_rank=lambda group, rank: {"there": 10, "back": 99}[group] + rank,
+        isend=lambda tensor, to, group: asked.append(("to", to, group)),
+        irecv=lambda tensor, source, group: asked.append(("from", source, group)) or "a work",
+    )
+    monkeypatch.setattr(point_to_point, "dist", fake)
+    link = object.__new__(PointToPoint)
+    link.group, link.back, link.rank, link.leaving = "there", "back", 1, []
+    for other in (0, 2):
+        link.send(torch.ones(1), other)
+        assert link.receive(torch.ones(1), other) == "a work"
+        link.leaving = []
+    assert asked == [
+        ("to", 10, "back"), ("from", 10, "there"), ("to", 12, "there"), ("from", 12, "back"),
+    ]  # fmt: skip
 
 
 def test_where_directions_wait_for_each_other_each_has_its_group():

@@ -34,6 +34,22 @@ def test_what_all_ranks_send_together(backend, root):
     assert total("barrier") == total("recv") == 0
 
 
+def test_which_rank_sends_how_much():
+    """The root is rank 1 of 4; in a chain the rank before the root is the last."""
+    by_hand = {
+        ("broadcast", "nccl"): [0, 1200, 1200, 1200],
+        ("broadcast", "gloo"): [0, 2400, 1200, 0],  # 1 to 2, then 1 to 3 and 2 to 0
+        ("reduce", "nccl"): [1200, 0, 1200, 1200],
+        ("reduce", "gloo"): [1200, 900, 1200, 1200],
+        ("gather", "gloo"): [300, 0, 300, 300],
+        ("scatter", "gloo"): [0, 900, 0, 0],
+    }
+    for (call, backend), expected in by_hand.items():
+        found = [sent(call, 1200, 4, rank=rank, root=1, backend=backend) for rank in range(4)]
+        assert found == expected, call
+    assert sent("send", 1200, 4, rank=3) == 1200
+
+
 def test_one_rank_sends_nothing():
     assert [call for call in CALLS if call != "send" and sent(call, 1000, 1)] == []
 

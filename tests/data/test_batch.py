@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.data.batch import IGNORED, Batch, copying_batch, part, random_batch
+from helpers.data.batch import IGNORED, Batch, Pictures, copying_batch, part, random_batch
 
 
 @given(st.integers(0, 100), st.integers(1, 12))
@@ -68,6 +68,12 @@ def test_random_targets_are_the_next_tokens():
     assert 0 <= int(batch.tokens.min()) <= int(batch.tokens.max()) < 11
     assert torch.equal(batch.tokens, random_batch(3, 4, 6, vocab=11).tokens)
     assert not torch.equal(batch.tokens, random_batch(4, 4, 6, vocab=11).tokens)
+    some = [random_batch(3, 4, 6, ignored=0.5).targets for _ in range(2)]
+    assert torch.equal(*some)
+    assert batch.tokens.is_contiguous()
+    assert batch.targets.is_contiguous()
+    drawn = random_batch(0, 20, 500).tokens  # bytes, unless you choose
+    assert sorted(set(drawn.flatten().tolist())) == list(range(256))
 
 
 def test_the_share_of_ignored_targets_is_the_probability_given():
@@ -95,6 +101,15 @@ def test_copies_differ_by_row_and_seed():
     assert set(tokens.flatten().tolist()) == set(range(9))
     assert torch.equal(tokens, copying_batch(0, 20, 30, vocab=9).tokens)
     assert not torch.equal(tokens, copying_batch(1, 20, 30, vocab=9).tokens)
+    words = copying_batch(0, 20, 1001).tokens[:, :500]
+    assert sorted(set(words.flatten().tolist())) == list(range(1, 256))
+    smallest = copying_batch(0, 2, 3, vocab=2)
+    assert (smallest.tokens.tolist(), smallest.targets.tolist()) == (
+        [[1, 0, 1]] * 2,
+        [[IGNORED, 1, 0]] * 2,
+    )
+    assert smallest.tokens.is_contiguous()
+    assert smallest.targets.is_contiguous()
 
 
 @pytest.mark.parametrize("odd", [{"length": 2, "vocab": 9}, {"length": 5, "vocab": 1}])
@@ -118,3 +133,32 @@ def test_sequences_keep_their_numbers_through_every_cut():
     assert (made_there.numbers.is_meta, len(made_there.numbers), made_there.step) == (True, 7, 0)
     with pytest.raises(ValueError, match="7 sequences, but 2 numbers"):
         replace(batch, numbers=torch.arange(2))
+
+
+def test_pictures_are_cut_and_counted_one_by_one():
+    images = torch.arange(5 * 2 * 3.0).view(5, 2, 3)
+    batch = Pictures(images=images, step=2)
+    assert (len(batch), batch.counted(), batch.numbers.tolist()) == (5, 5, [0, 1, 2, 3, 4])
+    cut = batch.shard(1, 2)
+    assert (len(cut), cut.counted(), cut.step, cut.numbers.tolist()) == (2, 2, 2, [3, 4])
+    assert torch.equal(cut.images, images[3:])
+    assert cut.images.data_ptr() == images[3:].data_ptr()  # a view
+    with pytest.raises(ValueError, match="5 pictures, but 2 numbers"):
+        Pictures(images=images, numbers=torch.arange(2))
+    for wrong in (images[0], images[None]):
+        with pytest.raises(ValueError, match=r"images must be \(B, H, W\), not"):
+            Pictures(images=wrong)
+
+
+def test_a_copy_to_a_device_need_not_be_waited_for(monkeypatch):
+    asked, real = [], torch.Tensor.to
+
+    def to(tensor, *given, **options):
+        asked.append((given, options))
+        return real(tensor, *given, **options)
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    random_batch(0, 2, 3).to("cpu", non_blocking=True)
+    random_batch(0, 2, 3).to("cpu")
+    expected = [(("cpu",), {"non_blocking": wait}) for wait in (True, False)]
+    assert asked == [expected[0]] * 3 + [expected[1]] * 3

@@ -39,6 +39,8 @@ def test_a_batch_is_its_blocks_in_the_order_asked_for():
     batch = blocks.batch(torch.tensor([3, 0, 3]))
     assert batch.tokens.dtype == batch.targets.dtype == torch.int64
     assert batch.tokens.shape == batch.targets.shape == (3, 4)
+    assert batch.tokens.is_contiguous()
+    assert batch.targets.is_contiguous()
     assert torch.equal(batch.tokens, torch.stack([blocks[i][0] for i in (3, 0, 3)]))
     assert torch.equal(batch.targets, torch.stack([blocks[i][1] for i in (3, 0, 3)]))
     batch.tokens[:] = -1  # its own memory, not the file's

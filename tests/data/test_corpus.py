@@ -33,7 +33,7 @@ def test_python_text_is_megabytes_of_reference_docstrings_and_source(splits):
     assert "list.append\n\nAppend object to the end of the list." in everything["docstrings/list"]
     assert "def dumps(" in everything["source/json/__init__.py"]
     assert "source/json/decoder.py" in everything
-    assert not any("test" in name.split("/")[:-1] for name in everything)
+    assert not any({"test", "tests"} & {*name.split("/")[:-1]} for name in everything)
     assert not any("site-packages" in name for name in everything)
     folders = {name.split("/")[1] for name in everything if name.startswith("source/")}
     left_out = {"idlelib", "turtledemo", "ensurepip", "encodings", "pydoc_data", "lib2to3"}
@@ -87,6 +87,7 @@ def test_corpus_is_a_dataset_with_its_provenance(splits):
     assert about["python"] == ".".join(map(str, sys.version_info[:3]))
     assert about["bytes"] == sum(len(text.encode()) for text in dataset["text"])
     assert about["documents"] == len(dataset)
+    assert dataset.info.license.startswith("PSF-2.0, Python Software Foundation")
 
 
 def test_another_process_finds_the_same_text_though_a_notebook_changed_the_builtins():

@@ -31,6 +31,12 @@ def test_a_row_is_a_picture_and_its_label():
     dataset = digits("validation")
     assert type(dataset).__name__ == "Dataset"
     assert dataset.column_names == ["image", "label"]
+    assert dataset.info.license.startswith("CC-BY-4.0, E. Alpaydin and C. Kaynak")
+    assert dataset.features["image"].shape == (8, 8)
+    assert (dataset.features["image"].dtype, dataset.features["label"].dtype) == (
+        "float32",
+        "int64",
+    )
     images, labels = tensors(dataset.select([5, 7]))
     assert np.array_equal(np.array(dataset[7]["image"], dtype=np.float32), images[1].numpy())
     assert labels.tolist() == [dataset[5]["label"], dataset[7]["label"]]
@@ -51,7 +57,9 @@ def test_mnist_goes_through_the_same_pipeline(monkeypatch, ours, theirs):
 
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *args, **kwargs: None)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    images, labels = tensors(digits(ours, "mnist"))
+    found = digits(ours, "mnist")
+    assert found.info.license.startswith("MIT, Y. LeCun")
+    images, labels = tensors(found)
     assert torch.equal(images, torch.from_numpy(pixels).float() / 255)
     assert labels.tolist() == [3, 9]
 

@@ -57,3 +57,4 @@ def test_random_pictures_are_grey_and_always_the_same():
     assert 0.8 < batch.images.max() <= 1
     assert torch.equal(batch.images, random_pictures(3, 6, side=4).images)
     assert not torch.equal(batch.images, random_pictures(4, 6, side=4).images)
+    assert random_pictures(0, 2).images.shape == (2, 8, 8)

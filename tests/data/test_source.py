@@ -16,6 +16,7 @@ def blocks():
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 7])
 def test_shards_put_together_are_the_global_batch(blocks, world):
     source = Source(blocks, Order(len(blocks), batch=5, seed=3))
+    assert torch.equal(source.shard(4).tokens, source.shard(4, 0, 1).tokens)
     for k in (0, 1, 20):
         parts = [source.shard(k, rank, world) for rank in range(world)]
         together = torch.cat([part.tokens for part in parts])

@@ -15,6 +15,9 @@ def test_the_number_of_calls_is_fixed():
     timing = time_of(lambda: calls.append(1), repeats=4, warmup=3, calls=5)
     assert len(calls) == 3 + 4 * 5
     assert len(timing.wall) == len(timing.cpu) == 4
+    del calls[:]
+    timing = time_of(lambda: calls.append(1))  # 7 repeats of one call, after 2
+    assert (len(calls), len(timing.wall)) == (2 + 7, 7)
 
 
 def test_sleep_is_wall_time_only():

@@ -32,6 +32,14 @@ def test_an_operator(call, read, written):
     assert (moved.read, moved.written, moved.total) == (read, written, read + written)
 
 
+def test_each_call_has_its_name_and_its_bytes():
+    def chain():
+        B.copy_((A * 2).sum())
+
+    found = [(one.name, one.read, one.written) for one in moved_by(chain).operators]
+    assert found == [("mul", 40, 40), ("sum", 40, 4), ("copy_", 4, 40)]
+
+
 @pytest.mark.parametrize(
     ("form", "scaled", "operators", "read", "written"),
     [

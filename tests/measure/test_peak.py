@@ -1,5 +1,7 @@
 """Rates are work over the median time, threads are restored, and every request has a result."""
 
+import re
+
 import pytest
 import torch
 
@@ -130,7 +132,13 @@ def test_the_best_of_each():
     assert found.best_bandwidth() == 9e9
     assert "matmul, float32, 2 threads" in repr(found)
     assert "7.0 GFLOP/s" in found._repr_html_()
-    assert len(found.plot().axes[0].patches) == 4
+    rows = dict(re.split(" {2,}", line.strip()) for line in repr(found).splitlines()[1:])
+    assert rows["matmul, float32, 1 thread"] == "4.0 GFLOP/s"
+    assert rows["copy, 4 threads"] == "8.0 GB/s"
+    axes = found.plot().axes[0]
+    assert [bar.get_width() for bar in axes.patches] == [4, 7, 2, 1]
+    assert axes.get_yticklabels()[2].get_text() == "bfloat16, 1 thread"
+    assert (axes.get_title(), axes.get_xlabel()) == ("matmul of 1 by 1", "GFLOP/s")
 
 
 def test_too_little_to_copy():

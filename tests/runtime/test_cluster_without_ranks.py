@@ -179,3 +179,102 @@ def test_which_starts_there_are(monkeypatch):
 def test_a_number_of_ranks_that_is_none_is_refused_here(workers, words):
     with pytest.raises(ValueError, match=f"workers must be a positive whole number, {words}$"):
         Cluster(workers)
+
+
+@pytest.fixture
+def noted(monkeypatch):
+    """A cluster of two ranks whose calls are made up, and what it does in order."""
+    done, cluster = [], Cluster(2)
+    call = SimpleNamespace(
+        results={1: "b", 0: "a"},
+        rows=SimpleNamespace(kept=[{"rank": 1}]),
+        changed={"x.py": None},
+        wait=lambda timeout: done.append(("wait", timeout)),
+        close=lambda: done.append("closed"),
+    )
+    parcel = SimpleNamespace(close=lambda: done.append("parcel closed"))
+    monkeypatch.setattr(module.HERE, "look", lambda: done.append("look"))
+    monkeypatch.setattr(module.HERE, "changed", lambda: ["y.py"])
+    for name in ("tell_edited", "tell_changed"):
+        monkeypatch.setattr(module, name, lambda files, name=name: done.append((name, [*files])))
+    monkeypatch.setattr(module.kept, "drop", lambda wait: done.append(("drop", wait)))
+    monkeypatch.setattr(module, "pack_or_name", lambda *of: done.append(of[1:]) or parcel)
+    cluster.send = lambda *of: done.append(("send", of[0] is parcel, of[1])) or call
+    cluster.stop = lambda error: done.append(("stop", error))
+    return cluster, call, done
+
+
+BEGIN = [
+    "look", ("tell_edited", ["y.py"]), ({"print": print, "sep": ""}, "to the ranks"),
+    ("drop", 3.0), ("send", True, "loss"), ("wait", 7.0), "closed", ("tell_changed", ["x.py"]),
+]  # fmt: skip
+
+
+def test_a_call_from_its_first_step_to_its_last(noted):
+    """The ranks of the last error end first; results come in order of rank."""
+    cluster, _, done = noted
+    cluster.device, cluster.backend = "cuda", "nccl"
+    runs = cluster.run(print, live="loss", timeout=7.0, sep="")
+    assert done == [*BEGIN, "parcel closed"]
+    assert (list(runs), runs.records) == (["a", "b"], [{"rank": 1}])
+    assert (runs.device, runs.backend, cluster.calls) == ("cuda", "nccl", 1)
+    assert 0 < runs.seconds < 60
+
+
+@pytest.mark.parametrize("calls", [0, 3])
+def test_a_call_that_fails_stops_the_ranks_and_leaves_nothing(noted, calls):
+    cluster, call, done = noted
+    cluster.calls, error = calls, WorkerError("no", kind="exception")
+
+    def fails(timeout):
+        done.append(("wait", timeout))
+        raise error
+
+    call.wait = fails
+    with pytest.raises(WorkerError) as caught:
+        cluster.run(print, live="loss", timeout=7.0, sep="")
+    assert caught.value is error
+    assert done == [*BEGIN, ("stop", error), "parcel closed"]
+    assert cluster.calls == 0
+    assert ("worker.state are lost" in str(error)) == bool(calls)
+
+
+class Rank:
+    """A rank that notes what it is sent; it may have ended."""
+
+    def __init__(self, ended=False):
+        self.told, self.ended, self.channel = [], ended, self
+
+    def listen(self):
+        self.told.append("listen")
+
+    def send(self, *message, fd=None):
+        if self.ended:
+            raise BrokenPipeError
+        self.told.append((*message, fd))
+
+
+def test_what_ranks_are_sent(monkeypatch):
+    """Variables only if they have changed since the last call; a rank that has ended is passed."""
+    monkeypatch.setattr(module, "Call", lambda *of: of)
+    monkeypatch.setattr(module, "Screen", lambda live: f"a screen for {live}")
+    ranks, started = [Rank(), Rank(ended=True), Rank()], []
+    cluster, parcel = Cluster(3), module.Parcel(b"bytes", [5], 7)
+
+    def start():
+        started.append(True)
+        cluster.environ = dict(os.environ)
+        cluster.processes = SimpleNamespace(ranks=ranks, pid=os.getpid())
+
+    cluster.start = start
+    assert cluster.send(parcel, "loss") == (cluster.processes, "a screen for loss")
+    monkeypatch.setenv("HELPERS_NEW", "3")
+    for _ in range(2):
+        cluster.send(parcel, None)
+    call = ("call", b"bytes", [5], 7)
+    environ = ("environ", {"HELPERS_NEW": "3"}, None)
+    assert ranks[0].told == ranks[2].told == ["listen", call, environ, call, call]
+    assert ranks[1].told == ["listen"]
+    cluster.processes.pid += 1  # in a fork of the notebook
+    cluster.send(parcel, None)
+    assert started == [True, True]

@@ -6,6 +6,7 @@ There is no Slurm here: srun is simulated by the variables that it sets.
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -64,7 +65,9 @@ def told(environ):
         (TORCHRUN, ("torchrun", 5, 8, 1, 4, False)),
         (HYDRA, ("mpiexec", 2, 4, 0, 2, False)),
         (OPENMPI, ("mpiexec", 3, 4, 3, 4, True)),
+        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "8"}, ("torchrun", 5, 8, 1, 8, True)),
         (SRUN, ("srun", 6, 8, 2, None, False)),
+        ({**SRUN, "SLURM_STEP_NUM_TASKS": "2"}, ("srun", 6, 2, 2, None, False)),
         ({**SRUN, "SLURM_STEP_NUM_NODES": "1"}, ("srun", 6, 8, 2, None, True)),
         # one inside the other: torchrun started by srun; mpiexec, which starts a proxy by srun
         ({**SRUN, **TORCHRUN}, ("torchrun", 5, 8, 1, 4, False)),
@@ -155,6 +158,28 @@ def test_each_mpiexec_is_another_start(port):
     assert place(one).start != place(other).start
     assert place({**other, INSIDE: mark(one)})
     assert place({**one, "PMI_RANK": "3"}).start != place(one).start
+    another = {**OPENMPI, "PMIX_NAMESPACE": "prterun-node1-78@1"}
+    assert place({**another, INSIDE: mark(OPENMPI)})
+
+
+def test_torchrun_without_a_file_for_errors_is_known_by_its_id():
+    environ = {**TORCHRUN, "TORCHELASTIC_ERROR_FILE": ""}
+    assert place(environ).start == "none"
+    assert place({**environ, "TORCHELASTIC_RUN_ID": "7", INSIDE: mark(environ)}).start == "7"
+
+
+@pytest.mark.parametrize(
+    ("environ", "address", "port"),
+    [
+        (TORCHRUN, "node1", 29500),
+        (HYDRA, None, 15000),
+        (OPENMPI, None, 15000),
+        ({**HYDRA, "MASTER_ADDR": "node2", "MASTER_PORT": "4444"}, "node2", 4444),
+        ({**OPENMPI, "MASTER_ADDR": "node3"}, "node3", 15000),
+    ],
+)
+def test_where_the_ranks_of_a_launcher_meet(environ, address, port):
+    assert (place(environ).address, place(environ).port) == (address, port)
 
 
 def test_each_job_of_slurm_meets_elsewhere():
@@ -168,6 +193,10 @@ def test_slurm_says_where_to_meet():
     assert p.address == "gpu03"
     assert p.port in launcher.PORTS
     assert place({**SRUN, "SLURM_STEP_ID": "1"}).port != p.port
+    assert place({**SRUN, "SLURM_STEP_NODELIST": "gpu[04,03]"}).address == "gpu04"  # not the job's
+    without = {name: value for name, value in SRUN.items() if name != "SLURM_STEP_NODELIST"}
+    assert place({**without, "SLURM_NODELIST": "gpu[05-06]"}).address == "gpu05"
+    assert place({**SRUN, "SLURM_JOB_ID": "999999999"}).port in launcher.PORTS
     named = place({**SRUN, "MASTER_ADDR": "head", "MASTER_PORT": "4444"})
     assert (named.address, named.port) == ("head", 4444)
 
@@ -193,10 +222,24 @@ def test_first_of_slurms_machines(nodes, first):
 @pytest.mark.skipif(sys.platform != "linux", reason="the look-up is Linux's")
 def test_the_interface_is_the_one_with_the_address(monkeypatch):
     """In any order of the interfaces: the first one may have another address."""
-    every = socket.if_nameindex()
-    for order in (every, every[::-1]):
+    every, without = socket.if_nameindex(), (99, "no-such")  # an interface without an address
+    for order in ([without, *every], every[::-1]):
         monkeypatch.setattr(socket, "if_nameindex", lambda order=order: order)
         assert launcher.interface_towards("127.0.0.1", 80) == "lo"
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [without])
+    assert launcher.interface_towards("127.0.0.1", 80) is None
+
+
+def test_without_a_route_no_interface_is_known(monkeypatch):
+    def refuses(*_):
+        raise OSError(101, "Network is unreachable")
+
+    one = SimpleNamespace(connect=refuses, getsockname=lambda: ("127.0.0.1", 80))
+    monkeypatch.setattr(launcher.socket, "socket", lambda *_: nullcontext(one))
+    assert launcher.interface_towards("10.0.0.1", 80) is None
+    monkeypatch.setattr(launcher.sys, "platform", "darwin")
+    one.connect = lambda _: None
+    assert launcher.interface_towards("127.0.0.1", 80) is None
 
 
 names = st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True)

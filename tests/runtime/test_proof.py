@@ -1,5 +1,8 @@
 """Ranks prove themselves: with the same key they go on; with another the rank is named."""
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -96,3 +99,11 @@ def test_the_groups_of_a_mesh_and_of_pending_sums_are_proved():
 
     dp, tp, pending = launch(talk, 4)[0]
     assert (dp, tp, pending) == ([0, 2], [0, 1], [0, 3])
+
+
+def test_another_error_of_the_exchange_is_told_as_it_is():
+    def fails(_):
+        raise RuntimeError("Connection closed by peer")
+
+    with pytest.raises(RuntimeError, match=r"^Connection closed by peer$"):
+        proof.wait(SimpleNamespace(wait=fails), [0, 1])

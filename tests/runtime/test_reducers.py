@@ -9,7 +9,7 @@ import torch
 
 from helpers.runtime.launch import launch
 from helpers.runtime.payload import pack, unpack
-from helpers.runtime.reducers import importable, reduce_compiled
+from helpers.runtime.reducers import importable, reduce_by_parts, reduce_compiled
 
 UserId = typing.NewType("UserId", int)
 
@@ -66,6 +66,11 @@ def test_a_new_type():
         return UserId(user + 1), UserId.__name__, UserId.__supertype__ is int
 
     assert launch(use, workers=1, user=UserId(4))[0] == (5, "UserId", True)
+    make, arguments = reduce_by_parts(UserId)
+    again = make(*arguments)
+    assert again is not UserId
+    assert (again.__name__, again.__supertype__) == ("UserId", int)
+    assert again.__module__ == UserId.__module__ != make.__module__
 
 
 def test_a_compiled_function_is_compiled_again():

@@ -60,5 +60,8 @@ def test_an_error_that_cannot_travel_is_described_all_the_same():
     for error in (Odd(1, 2), KeyError(threading.Lock()), ValueError("x" * 200_000)):
         assert describe(caught(error))["exception"] is None
     assert "__str__ fails" in report.text(Odd(1, 2))
+    for error in (ValueError("x" * 200_000), ExceptionGroup("many", [KeyError("k" * 20_000)])):
+        found = describe(caught(error))
+        assert max(len(found["message"]), len(found["traceback"])) < LONGEST + 100
     if before:
         assert len(os.listdir("/proc/self/fd")) == before

@@ -1,5 +1,10 @@
 """Progress outside a notebook: plain lines. Inside: test_launch_in_a_notebook."""
 
+import sys
+from types import SimpleNamespace
+
+import pytest
+
 from helpers.runtime import screen
 from helpers.runtime.screen import Screen
 
@@ -75,3 +80,79 @@ def test_drawing_takes_a_share_of_the_time_at_most(monkeypatch):
         s.draw()
         now[0] += 0.1
     assert 2 <= len(drawn) <= 4  # each draw takes 1 s, so there is one in 5 s or more
+
+
+@pytest.mark.parametrize(
+    ("shell", "pictures"),
+    [(None, False), (SimpleNamespace(), False), (SimpleNamespace(kernel=1), True)],
+)
+def test_only_a_kernel_shows_pictures(monkeypatch, shell, pictures):
+    """IPython at a prompt does not."""
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert screen.in_jupyter() == pictures
+    kind = screen.JupyterPanel if pictures else screen.LinePanel
+    assert type(Screen().panel) is kind
+
+
+def test_a_notebook_has_one_place_for_the_bars_and_one_for_the_curves(monkeypatch):
+    import IPython.display
+
+    from helpers.plots import live
+
+    shown = []
+
+    class Place:
+        def __init__(self, name):
+            self.name = name
+
+        def update(self, data, **how):
+            shown.append(("update", self.name, data, how))
+
+    def display(data, *, display_id, **how):
+        assert display_id is True
+        shown.append(("new", data["text/plain"], data, how))
+        return Place(data["text/plain"])
+
+    monkeypatch.setattr(IPython.display, "display", display)
+    monkeypatch.setattr(live, "bars_text", lambda bars: f"text {bars}")
+    monkeypatch.setattr(live, "bars_html", lambda bars: f"html {bars}")
+    monkeypatch.setattr(
+        live, "curve_output", lambda *of: ({"text/plain": f"curve {of}"}, {"width": 3})
+    )
+    panel = screen.JupyterPanel()
+    for last in (False, True):
+        panel.bars(1, last)
+        panel.curve("loss", 2, last)
+    bars = {"text/html": "html 1", "text/plain": "text 1"}
+    curve = {"text/plain": "curve ('loss', 2)"}
+    how = {"metadata": None, "raw": True}, {"metadata": {"width": 3}, "raw": True}
+    assert shown == [
+        (kind, content["text/plain"], content, options)
+        for kind in ("new", "update")
+        for content, options in ((bars, how[0]), (curve, how[1]))
+    ]
+
+
+def test_only_what_is_new_is_drawn_and_each_last_state():
+    drawn = []
+    s = Screen("loss")
+    s.panel = SimpleNamespace(
+        bars=lambda bars, last: drawn.append(("bars", dict(bars), last)),
+        curve=lambda name, curves, last: drawn.append((name, dict(curves), last)),
+    )
+    s.draw()
+    s.finish()
+    assert drawn == []
+    s.point({"rank": 2, "loss": 0.5})
+    s.draw()
+    curves = {2: ([0], [0.5])}
+    s.progress(1, "train", 3, None)
+    s.draw()  # too soon
+    s.finish()
+    s.finish()
+    assert drawn == [("loss", curves, False), ("bars", {("train", 1): (3, None)}, True)]
+
+
+def test_ranks_of_a_curve_are_named_in_order(capsys):
+    screen.LinePanel().curve("loss", {10: ([0, 5], [1.0, 0.123456]), 2: ([7], [3.0])}, True)
+    assert capsys.readouterr().out == "loss: rank 2 3 (step 7), rank 10 0.1235 (step 5)\n"

@@ -386,6 +386,26 @@ def test_bus_bandwidth_is_the_links(cluster, call):
         assert got == pytest.approx(cluster.inside.bytes_per_second, rel=1e-6)
 
 
+def test_what_is_assumed_unless_you_choose():
+    cluster = DGX_H100.of(16)
+    by_rails = largest_bus_bandwidth("all_reduce", cluster, "rails")
+    assert largest_bus_bandwidth("all_reduce", cluster) == by_rails
+    assert by_rails > largest_bus_bandwidth("all_reduce", cluster, "flat")
+    assert seconds("all_reduce", 1e9, cluster) == seconds("all_reduce", 1e9, cluster, "rails")
+
+
+def test_bytes_on_a_link_for_each_byte_of_payload():
+    factors = {call: bus_factor(call, 4) for call in CALLS}
+    assert factors == {
+        "all_reduce": 1.5,
+        "reduce_scatter": 0.75,
+        "all_gather": 0.75,
+        "broadcast": 1.0,
+        "all_to_all": 0.75,
+        "send": 1.0,
+    }
+
+
 @pytest.mark.parametrize("call", CALLS)
 def test_one_gpu_sends_nothing(call):
     assert seconds(call, 1e9, DGX_H100.of(1)) == 0

@@ -162,7 +162,11 @@ def test_senseless_numbers(change):
     options = {"tokens": 10, "topology": DGX_H100, **MODEL} | change
     with pytest.raises(ValueError, match=next(iter(change))):
         step(**options)
-    with pytest.raises(ValueError, match="bus_bandwidth"):
-        hiding_tokens(flops_per_second=1, bus_bandwidth=0, ranks=8)
-    with pytest.raises(ValueError, match="gradient_bytes"):
-        hiding_tokens(flops_per_second=1, bus_bandwidth=1, ranks=8, gradient_bytes=0)
+
+
+@pytest.mark.parametrize("name", ["flops_per_second", "bus_bandwidth", "ranks", "gradient_bytes"])
+@pytest.mark.parametrize("number", [0, -1])
+def test_senseless_numbers_of_the_edge(name, number):
+    good = {"flops_per_second": 1, "bus_bandwidth": 1, "ranks": 8, "gradient_bytes": 2}
+    with pytest.raises(ValueError, match=f"{name} must be positive, not {number}"):
+        hiding_tokens(**good | {name: number})

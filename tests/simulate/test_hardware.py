@@ -138,10 +138,15 @@ def test_senseless_numbers(change):
 
 
 def test_it_stands_on_its_own():
-    peaks = {"float32": 1.0}
-    processor = Processor(name="x", peak_flops=peaks, memory_bytes=1, memory_bytes_per_second=2.0)
+    peaks, sources = {"float32": 1.0, "float64": 0.5}, {"peak": "a page"}
+    processor = Processor(
+        name="x", peak_flops=peaks, memory_bytes=1, memory_bytes_per_second=2.0, sources=sources
+    )
     peaks["float32"] = 5.0
+    sources["peak"] = "another page"
     assert processor.peak("float32") == 1.0
+    assert processor.sources == {"peak": "a page"}
+    assert (processor.ridge("float64"), processor.seconds(3, 1, "float64")) == (0.25, 6)
     assert processor.link_bytes_per_second_both_ways is None
     assert pickle.loads(pickle.dumps(A100)) == A100 == copy.deepcopy(A100)
     assert len(set(PROCESSORS)) == 5

@@ -71,6 +71,14 @@ def test_numbers_of_another_width():
     assert (four.dp, four.computing) == (two.dp, two.computing)
 
 
+def test_what_is_assumed_unless_you_choose():
+    layout = Layout(pp=2, dp=2, tp=2)
+    chosen = {"micro": 1, "chunks": 1, "number_bytes": 2, "gradient_bytes": 4, "sequence": False}
+    plain = step(CONFIG, layout, cluster=BYTES, **WORK)
+    assert plain == step(CONFIG, layout, cluster=BYTES, **WORK, **chosen)
+    assert list(plain.parts) == ["computing", "tp", "pp", "bubble", "dp"]
+
+
 def test_an_axis_of_one_gpu_costs_nothing():
     alone = step(CONFIG, Layout(tp=8), cluster=BYTES, **WORK)
     assert (alone.pp, alone.bubble, alone.dp) == (0, 0, 0)

@@ -73,7 +73,8 @@ def test_groups_of_a_layout():
 
 @pytest.mark.parametrize("ranks", [[], [0, 64], [-1, 0], [3, 3]])
 def test_no_such_group(ranks):
-    with pytest.raises(ValueError, match="different ranks of 0 to 63"):
+    named = {(0, 64): "64", (-1, 0): "-1"}.get(tuple(ranks), ", ".join(map(str, ranks)))
+    with pytest.raises(ValueError, match=f"different ranks of 0 to 63, not '{named}'"):
         DGX_H100.of(64).group(ranks)
 
 
@@ -108,6 +109,11 @@ def test_senseless_latency(change):
 def test_senseless_bandwidth(bandwidth):
     with pytest.raises(ValueError, match="bytes_per_second"):
         Link(alpha=0, bytes_per_second=bandwidth)
+
+
+def test_a_link_may_cost_its_latency_alone():
+    free = Link(alpha=0, bytes_per_second=float("inf"))
+    assert (free.alpha, free.bytes_per_second, free.reduces) == (0, float("inf"), False)
 
 
 def test_values_compare_and_hash():

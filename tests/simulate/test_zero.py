@@ -95,7 +95,18 @@ def test_the_edge_is_that_of_data_parallel():
     assert below.efficiency == pytest.approx(0.5, abs=0.01)
 
 
-@pytest.mark.parametrize("wrong", [{"units": 0}, {"parameters": 0}, {"algorithm": "magic"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"units": 0},
+        {"parameters": 0},
+        {"tokens": 0},
+        {"flops_per_second": -1},
+        {"number_bytes": 0},
+        {"algorithm": "magic"},
+    ],
+)
 def test_nonsense_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"positive|none of"):
+    told = "none of" if "algorithm" in wrong else f"{next(iter(wrong))} must be positive"
+    with pytest.raises(ValueError, match=told):
         zero_3_step(**{"tokens": 10, "topology": DGX_H100.of(8), **MODEL, **wrong})

@@ -67,28 +67,29 @@ def tied_parts(seat) -> dict[str, Part]:
     return {"embedding": embedding, "matrix": matrix}
 
 
-def test_ranks_without_data(cluster):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_ranks_without_data(cluster, dtype):
     """Only rank 3 has gradients. No rank has a gradient of the first stage's matrix."""
 
-    def sums(worker):
+    def sums(worker, dtype):
         mesh = make_mesh(TIED)
         own = tied_parts(mesh)
         parts = AllParts.exchanged(own)
         local = dict.fromkeys(own)
         if worker.rank == 3:
             local = {"embedding": torch.ones(3, 2), "matrix": torch.full((4,), 2.0)}
-            local = {key: gradient.bfloat16() for key, gradient in local.items()}
+            local = {key: gradient.to(dtype) for key, gradient in local.items()}
         groups = make_groups(mesh, parts)
         with ledger() as log:
             _, found = complete(own, local, groups)
         if worker.rank == 0:  # only the embedding's gradient travels, and only over dp
             assert log.of("all_reduce").payload == 6 * 2
-        assert {g.dtype for g in found.values() if g is not None} == {torch.bfloat16}
+        assert {g.dtype for g in found.values() if g is not None} == {dtype}
         return {key: None if g is None else g.tolist() for key, g in found.items()}
 
     ones, twos = [[1.0, 1.0]] * 3, [2.0] * 4
     first, last = {"embedding": ones, "matrix": None}, {"embedding": ones, "matrix": twos}
-    assert list(cluster.run(sums)) == [first, last, first, last]
+    assert list(cluster.run(sums, dtype=dtype)) == [first, last, first, last]
 
 
 def test_completed_once(cluster):
@@ -180,6 +181,20 @@ def test_first_sums_come_before_second_ones():
     expected = [((0, 1), ["two"]), ((0, 2), ["one"]), ((0, 1), ["one"]), ((0, 2), ["two"])]
     assert list(rounds({"one": one, "two": two})) == expected
     assert list(rounds({"two": two, "one": one})) == expected
+
+
+def test_parts_of_one_tensor_are_summed_in_the_tensor_s_order():
+    """Whatever their keys: another rank may have other keys, in another order."""
+
+    def part(start, name="w"):
+        about = {"holders": range(2), "pending": [(0, 1)]}
+        return Part(name=name, shape=(9,), flat=(start, start + 3), **about)
+
+    own = {"a": part(6), "b": part(0, "v"), "c": part(3), "d": part(0)}
+    assert list(rounds(own)) == [((0, 1), ["b", "d", "c", "a"])]
+    assert list(rounds(dict(reversed(own.items())))) == [((0, 1), ["b", "d", "c", "a"])]
+    empty = {"e": Part(name="w", shape=(9,), flat=(4, 4), holders=range(2), pending=[(0, 1)])}
+    assert list(rounds(empty)) == []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def test_scatter_then_gather_is_the_identity(drawn, dtype):
             for part in own.values():
                 if part.name == name:
                     local = take(part, plain)
-                    assert local.shape == part.local_shape
+                    assert (local.shape, local.dtype) == (part.local_shape, dtype)
                     put(part, local, found)
         assert torch.equal(found, plain)
 

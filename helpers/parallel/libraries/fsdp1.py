@@ -86,7 +86,8 @@ class Fsdp1(Strategy):
         options: of FullyShardedDataParallel: `mixed_precision`, `cpu_offload`, …
 
     Raises:
-        ValueError: the mesh does not fit the sharding strategy, or nothing was wrapped.
+        ValueError: the mesh does not fit the sharding strategy (HYBRID_SHARD needs at least two
+            ranks along "shard"), or nothing was wrapped.
     """
 
     def __init__(
@@ -110,6 +111,11 @@ class Fsdp1(Strategy):
             raise ValueError(
                 f"{self.sharding.name} needs a mesh with the axes "
                 f"{'replicate and shard' if hybrid else 'dp only'}, not {mesh.layout!r}"
+            )
+        if hybrid and mesh.layout.size(axis) == 1 < mesh.layout.world_size:
+            raise ValueError(
+                "HYBRID_SHARD with one rank along shard would train without summing gradients: "
+                "FSDP1 takes it for NO_SHARD within that rank. Use NO_SHARD with the axis dp"
             )
         self.rule, self.micro_batches = optimizer or OptimizerConfig(), micro_batches
         self.world_size = self.data_size = mesh.layout.world_size

@@ -98,3 +98,56 @@ class Alone:
 
     def broadcast(self, buffer, source=0):
         pass
+
+
+class Third(Alone):
+    """The transport of rank 1 of 3. The k-th all-reduce adds k to each number, when waited for."""
+
+    size, rank = 3, 1
+
+    def __init__(self):
+        self.sent, self.under_way = [], 0
+
+    def all_reduce(self, buffer):
+        self.sent.append(buffer.clone())
+        self.under_way += 1
+        return Adding(self, buffer, len(self.sent))
+
+
+class Adding:
+    def __init__(self, transport, buffer, number):
+        self.transport, self.buffer, self.number = transport, buffer, number
+
+    def wait(self):
+        self.transport.under_way -= 1
+        self.buffer += self.number
+
+
+def added_in_two_steps(replica, average, **options) -> list[dict[str, set[float]]]:
+    """What the messages of each of two steps added to each gradient, of two micro-batches a step.
+
+    A bucket's gradients get the same number, and gradients of two buckets get two numbers.
+    """
+    transport, found = Third(), []
+    ddp = replica(make("plain", 0), transport, same=True, average=average, **options)
+    for step in range(2):
+        alone, sent = make("plain", 0), len(transport.sent)
+        ddp.zero_grad()
+        for last in (False, True):
+            x, y = data(5, 2 * step + last)
+            for module in (ddp, alone):
+                loss = nn.functional.mse_loss(module(x), y)
+                if module is alone or last:
+                    loss.backward()
+                else:
+                    with ddp.no_sync():
+                        loss.backward()
+                        ddp.synchronize()
+            assert last or len(transport.sent) == sent
+        ddp.synchronize()
+        assert not transport.under_way
+        own = {name: p.grad / (3 if average else 1) for name, p in alone.named_parameters()}
+        ours = gradients(ddp.module)
+        found.append({n: set((ours[n] - own[n]).flatten().round(decimals=9).tolist()) for n in own})
+    ddp.close()
+    return found

@@ -30,6 +30,15 @@ def test_every_tensor_once_in_order_and_no_bucket_wasted(shapes, cap, first_cap)
             assert sum(sizes) >= limit or follower.dtype != tensors[bucket[0]].dtype
 
 
+def test_an_example():
+    sizes = [(4, "cpu"), (6, "cpu"), (9, "cpu"), (1, "cpu"), (1, "meta"), (9, "meta"), (1, "meta")]
+    tensors = [torch.empty(n, device=device) for n, device in sizes]
+    assert assign(tensors, cap=40) == [[0, 1], [2, 3], [4, 5], [6]]
+    assert assign(tensors, cap=44) == [[0, 1, 2], [3], [4, 5, 6]]  # a device has its own buckets
+    assert assign(tensors, cap=40, first_cap=16) == [[0], [1, 2], [3], [4, 5], [6]]
+    assert assign([], cap=1) == []
+
+
 class Local:
     """The part of a transport that a new bucket needs."""
 
@@ -97,6 +106,29 @@ def test_a_finished_bucket_has_the_sum_and_waits_for_the_next_backward(message_d
         for p in parameters.values():
             assert p.grad.dtype == torch.float32
             assert p.grad.tolist() == [2.0 if message_dtype else 2 + 2**-10, 4.0]
+
+
+def test_a_message_has_memory_of_its_own_only_for_another_dtype():
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    for dtype, own in ((None, False), (torch.float32, False), (torch.bfloat16, True)):
+        bucket = Bucket({"p": parameter}, Local, dtype)
+        assert (bucket.message is not bucket.flat) == own
+        assert bucket.message.dtype == (dtype or torch.float32)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
+def test_gradients_that_a_buffer_cannot_contain_are_refused(scale):
+    parameter = torch.nn.Parameter(torch.ones(3))
+    bucket = Bucket({"odd": parameter}, Local)
+    parameter.grad = torch.ones(3).to_sparse()
+    with pytest.raises(NotImplementedError, match="the gradient of odd is sparse"):
+        bucket.take("odd", scale)
+    parameter.grad = None
+    parameter.square().sum().backward(create_graph=True)
+    with pytest.raises(NotImplementedError, match="the gradient of odd has a graph"):
+        bucket.take("odd", scale)
+    assert bucket.missing == {"odd"}
 
 
 def test_a_view_has_its_parameter_s_strides_in_the_buffer():

@@ -7,7 +7,7 @@ from torch.distributed.algorithms.join import Join
 from helpers.parallel.ddp.join import join
 from helpers.parallel.ddp.overlapped import DDP
 from helpers.runtime.launch import launch
-from tests.parallel.ddp.modules import make
+from tests.parallel.ddp.modules import Third, make
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
@@ -95,3 +95,35 @@ def test_a_forward_that_sends_nothing_is_not_counted_and_buffers_end_alike():
     assert first["0.num_batches_tracked"] == 6  # of the rank with the most steps
     for name, value in first.items():
         assert torch.equal(value, second[name]), name
+
+
+def interrupted(ddp, options, scale):
+    x = torch.ones(1, 7, dtype=torch.float64)
+    with join(ddp, **options):
+        with torch.no_grad():
+            ddp(x)
+        assert ddp.transport.sent == []  # it is no step
+        ddp(x)
+        assert len(ddp.transport.sent) == 1
+        assert ddp.scale == scale
+        raise KeyError
+
+
+@pytest.mark.parametrize(
+    ("average", "options", "usual", "scale"),
+    [
+        (True, {"divide_by_all": False}, 1 / 3, 1 / 2),
+        (True, {}, 1 / 3, 1 / 3),
+        (False, {"divide_by_all": False}, 1.0, 1.0),
+    ],
+)
+def test_after_an_interruption_all_is_as_before(average, options, usual, scale):
+    """Of three ranks, two have a batch."""
+    ddp = DDP(make("plain", 0), Third(), same=True, average=average)
+    with pytest.raises(KeyError):
+        interrupted(ddp, options, scale)
+    assert ddp.scale == usual
+    sent = len(ddp.transport.sent)
+    ddp(torch.ones(1, 7, dtype=torch.float64))
+    assert len(ddp.transport.sent) == sent
+    ddp.close()

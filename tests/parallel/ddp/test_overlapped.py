@@ -13,7 +13,7 @@ from helpers.parallel.ddp.naive import NaiveDDP
 from helpers.parallel.ddp.overlapped import DDP
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
-from tests.parallel.ddp.modules import Alone, data, gradients, make
+from tests.parallel.ddp.modules import Alone, Third, added_in_two_steps, data, gradients, make
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
@@ -189,6 +189,48 @@ def test_a_backward_after_the_sending_backward_raises():
     backward(ddp)
     with ddp.no_sync(), pytest.raises(RuntimeError, match=r"after a backward that sends"):
         backward(ddp)
+    ddp = DDP(make("plain", 0), Alone(), same=True)
+    backward(ddp)
+    ddp.synchronize()
+    backward(ddp)
+    with ddp.no_sync(), pytest.raises(RuntimeError, match=r"after a backward that sends"):
+        backward(ddp)  # in a later step too, when there are buckets
+    ddp.close()
+
+
+def test_a_second_backward_of_the_first_step_is_refused():
+    ddp = DDP(make("plain", 0), Alone(), same=True)
+    backward(ddp)
+    with pytest.raises(RuntimeError, match=r"a second gradient for layers\.4\.weight before"):
+        backward(ddp)
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_each_bucket_is_sent_once_in_a_step_in_reverse_order(average):
+    """The last 15 numbers fill the first bucket; 5 and 65, then 13 and 91 fill the others."""
+    first, second = added_in_two_steps(DDP, average, **SMALL)
+    assert list(first.values()) == [{k} for k in (3, 3, 2, 2, 1)]
+    assert list(second.values()) == [{k} for k in (6, 6, 5, 5, 4)]
+    first, second = added_in_two_steps(DDP, average)
+    assert [*first.values(), *second.values()] == 5 * [{1}] + 5 * [{2}]
+
+
+def test_without_hooks_the_caller_reports_each_gradient():
+    transport, names = Third(), [name for name, _ in make("plain", 0).named_parameters()]
+    ddp = DDP(make("plain", 0), transport, same=True, hooks=False, **SMALL)
+    for step in range(2):
+        ddp.zero_grad()
+        backward(ddp)
+        assert not ddp.came
+        assert not any(bucket.missing < set(bucket.parameters) for bucket in ddp.buckets)
+        for name in names[::-1]:
+            ddp.gradient(name, last=False)  # a micro-batch that is not the last
+            assert len(transport.sent) == 3 * step
+        for done, name in enumerate(names[::-1]):
+            ddp.gradient(name, last=True)
+            assert len(transport.sent) == 3 * step + step * [1, 1, 2, 2, 3][done]
+        ddp.synchronize()
+    ddp.close()
 
 
 def test_a_closed_ddp_leaves_the_gradients_to_the_next():

@@ -9,7 +9,7 @@ from helpers.parallel.ddp.naive import NaiveDDP
 from helpers.parallel.ddp.overlapped import DDP
 from helpers.parallel.ddp.replicas import UnusedParameters
 from helpers.runtime.launch import launch
-from tests.parallel.ddp.modules import Alone, data, make
+from tests.parallel.ddp.modules import Alone, Third, data, make
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 every_kind = pytest.mark.parametrize(
@@ -101,7 +101,20 @@ def test_no_sync_lasts_to_the_end_of_the_outer_block(replica):
             pass
         assert not ddp.syncing
     assert ddp.syncing
+    with pytest.raises(KeyError), ddp.no_sync():
+        raise KeyError
+    assert ddp.syncing
     ddp.close()
+
+
+@every_kind
+def test_gradients_are_averaged_unless_told(replica):
+    for options, values in (({}, [2, 3]), ({"average": False}, [4, 7])):  # each message adds 1
+        ddp = replica(nn.Linear(2, 1, bias=False), Third(), same=True, **options)
+        ddp(torch.tensor([[3.0, 6.0]])).sum().backward()
+        ddp.synchronize()
+        assert ddp.module.weight.grad.tolist() == [values]
+        ddp.close()
 
 
 class Counting(Alone):
@@ -131,3 +144,5 @@ def test_at_most_eight_unused_parameters_are_named():
     with pytest.raises(UnusedParameters, match=r"p7 and 2 more\. If the loss"):
         ddp.refuse_unused(iter(names))
     ddp.close()
+    with pytest.raises(UnusedParameters, match=r"on rank 1 for p9\. If"):
+        NaiveDDP(nn.Linear(2, 1), Third(), same=True).refuse_unused(names[9:])

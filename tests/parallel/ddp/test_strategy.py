@@ -20,7 +20,7 @@ TINY = GPTConfig(vocab=16, context=4, width=8, layers=1, heads=2)
 def seams(worker, seed, **options):
     """What DataParallel makes of its arguments, and the first number of its first parameter."""
     mesh = make_mesh(Layout(dp=worker.world_size))
-    trainer = DataParallel(TINY, seed, mesh, **options)
+    trainer = DataParallel(TINY, seed, mesh, device="cpu", **options)
     owner = trainer.owner
     found = {
         "types": (type(owner.replica), type(owner.transport)),

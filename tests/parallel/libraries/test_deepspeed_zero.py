@@ -15,7 +15,6 @@ from helpers.comm.ledger import ledger
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.libraries.deepspeed_state import is_slot, shard_of
 from helpers.parallel.libraries.deepspeed_zero import DeepSpeedZero
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.single import Single
@@ -208,19 +207,6 @@ def test_bf16_is_lossy_and_within_its_bound(runs):
         assert "16 bits" in run["lossy"]
         assert run["dtype"] == "torch.bfloat16"
         assert 0.01 < run["far"] < run["bound"] < 1
-
-
-def test_a_rank_s_shard_is_its_piece_of_the_padded_row():
-    value = torch.arange(1.0, 6.0).view(1, 5)
-    pieces = [shard_of(value, 2, rank).tolist() for rank in range(4)]
-    assert pieces == [[1, 2], [3, 4], [5, 0], [0, 0]]
-    assert shard_of(value.double(), 7, 0).dtype == torch.float64
-
-
-def test_a_slot_has_the_parameter_s_shape_and_a_count_has_none():
-    assert is_slot(torch.zeros(1))
-    assert not is_slot(torch.tensor(3.0))
-    assert not is_slot(3)
 
 
 def refused(worker) -> dict:

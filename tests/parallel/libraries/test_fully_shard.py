@@ -4,11 +4,9 @@ Tolerance: 1e-12 absolute in float64; the sums over ranks add in another order. 
 measures many things on 4 ranks, and the tests judge them.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import attrgetter
 
 import pytest
 import torch
@@ -25,7 +23,7 @@ from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.measure.memory import LiveStorages, memory_of
 from helpers.models.gpt import Block, GPTConfig
-from helpers.parallel.libraries.fsdp1 import NAMES, Fsdp1
+from helpers.parallel.libraries.fsdp1 import Fsdp1
 from helpers.parallel.libraries.fully_shard import FullyShard, rounding
 from helpers.parallel.libraries.wrapping import groups_of, of_type, one_unit
 from helpers.parallel.optimizer import OptimizerConfig
@@ -397,11 +395,3 @@ def test_a_torn_checkpoint_is_refused_on_every_rank(tmp_path):
     data.write_bytes(data.read_bytes()[:-100])
     with pytest.raises(WorkerError, match=f"{data.name} has .* bytes, but .* the file is torn"):
         launch(restore, 2, device="cpu", path=str(tmp_path / "c"))
-
-
-def test_the_old_names_exist():
-    for old, new, what in NAMES:
-        assert new
-        assert what
-        for name in re.findall(r"\b[A-Z]\w{5,}(?:\.[A-Z_]+)?", old):
-            attrgetter(name)(torch.distributed.fsdp)

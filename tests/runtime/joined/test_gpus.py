@@ -59,6 +59,14 @@ def said(host, count, size=None, only=None):
             "1 GPU on b",
         ),
         ([said("a", 0, 2)] * 2, [0, 1], "cpu", None, ""),
+        # a machine without any is named, as one that has too few
+        (
+            [said("a", 1, 1, "x"), said("b", 0, 1)],
+            [0, 0],
+            "cpu",
+            None,
+            "1 rank and 0 GPUs on b: running on the CPU, with gloo",
+        ),
     ],
 )
 def test_all_ranks_come_to_one_answer(monkeypatch, everyone, local_ranks, device, indices, too_few):
@@ -69,3 +77,5 @@ def test_all_ranks_come_to_one_answer(monkeypatch, everyone, local_ranks, device
         assert [gpu.index for gpu in found] == indices
     assert all(too_few in gpu.too_few for gpu in found)
     assert bool(found[0].too_few) == bool(too_few)
+    hosts = [rank["host"] for rank in everyone]
+    assert [gpu.local_size for gpu in found] == [hosts.count(host) for host in hosts]

@@ -1,17 +1,21 @@
 """A call as a folder: saved, run by a launcher, read back; and what is refused on the way."""
 
+import linecache
 import os
 import pickle
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.runtime.joined.job import load_job, load_runs, main, save_job
+from helpers.runtime.cluster import DEFAULT_TIMEOUT
+from helpers.runtime.joined.job import load_job, load_runs, main, run_job, save_job
 from helpers.runtime.launch import launch
+from helpers.runtime.runs import Runs
 from tests.runtime.joined.machines import (
     BIN,
     can_make_networks,
@@ -143,6 +147,7 @@ def test_a_job_of_another_user_is_not_read(tmp_path, monkeypatch):
     assert not (tmp_path / "it ran").exists()
 
 
+@pytest.mark.timeout(60)  # nobody writes into the pipe
 def test_a_link_or_a_pipe_is_no_job(tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -184,5 +189,53 @@ def test_a_folder_that_others_can_write_gets_no_job(tmp_path, mode):
 def test_without_a_launcher_it_says_how(tmp_path, capsys):
     assert main([str(tmp_path)]) == 2
     assert "no launcher started this process" in capsys.readouterr().err
-    assert main([]) == 2
-    assert "usage: torchrun" in capsys.readouterr().err
+    for arguments in ([], ["--help"], [str(tmp_path), "more"]):
+        assert main(arguments) == 2
+        assert capsys.readouterr().err.startswith("usage: torchrun")
+
+
+class Rank:
+    """One rank of three: each runs the job, and has the results of all."""
+
+    world_size = 3
+
+    def __init__(self, rank):
+        self.rank = rank
+
+    def choose(self, workers, device):
+        assert (workers, device) == (3, None)
+        return "cuda", "gloo and nccl"
+
+    def run(self, fn, kwargs, *, device, backend, live, timeout, state):
+        assert (kwargs, live, timeout, vars(state)) == ({}, None, DEFAULT_TIMEOUT, {})
+        results = [fn(SimpleNamespace(rank=rank)) for rank in range(3)]
+        self.attempts = [result["attempt"] for result in results]
+        results[0]["attempt"] = "one for all"  # as the first rank has sent it
+        rows = [{"rank": rank, "seconds": 0.5} for rank in range(3)]
+        return Runs(results, rows, device, backend, 2.5)
+
+
+def test_each_rank_leaves_its_own_result_and_the_attempt_of_rank_0(tmp_path):
+    save_job(tmp_path, lambda worker, x: (x, worker.rank), x=torch.ones(2))
+    ranks = [Rank(rank) for rank in range(3)]
+    for rank in ranks:
+        run_job(tmp_path, rank)
+    assert ranks[0].attempts[1:] == ["", ""]
+    assert len({rank.attempts[0] for rank in ranks}) == 3  # each start draws another
+    runs = load_runs(tmp_path)
+    assert list(runs) == [[[1.0, 1.0], rank] for rank in range(3)]
+    assert (runs.device, runs.backend, runs.seconds) == ("cuda", "gloo and nccl", 2.5)
+    assert [row["rank"] for row in runs.records] == [0, 1, 2]
+
+
+def test_a_job_brings_the_text_of_its_cells(tmp_path):
+    name, text = "<a cell of the job>", "one\ntwo\n"
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    try:
+        save_job(tmp_path, train, steps=3)
+        del linecache.cache[name]
+        fn, kwargs = load_job(tmp_path)
+        assert (fn.__name__, kwargs) == ("train", {"steps": 3})
+        assert linecache.getline(name, 2) == "two\n"
+    finally:
+        linecache.cache.pop(name, None)

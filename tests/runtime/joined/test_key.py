@@ -1,5 +1,6 @@
 """One key for all ranks: through a private folder on one machine, else through the store."""
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -76,6 +77,7 @@ def test_a_key_is_read_from_a_private_folder_only(folders):
         read_key(folders / "nowhere")
 
 
+@pytest.mark.timeout(60)  # nobody writes into the pipe
 def test_half_a_key_and_links_are_no_keys(folders):
     private = folders / "private"
     private.mkdir(mode=0o700)
@@ -87,6 +89,11 @@ def test_half_a_key_and_links_are_no_keys(folders):
     (private / "key").rename(folders / "elsewhere")
     (private / "key").symlink_to(folders / "elsewhere")
     (folders / "link").symlink_to(private)
+    pipe = folders / "pipe"
+    pipe.mkdir(mode=0o700)
+    os.mkfifo(pipe / "key")
+    with pytest.raises(RuntimeError, match="Start again"):
+        read_key(pipe)
     for folder in (private, folders / "link"):
         with pytest.raises(RuntimeError, match="no key of these ranks"):
             read_key(folder)

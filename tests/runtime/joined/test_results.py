@@ -16,7 +16,7 @@ from helpers.runtime.payload import CannotTravel
 
 PLAIN = {
     "words": ["a", "\ud800", "", None, True, False],
-    "numbers": (0, -3, 10**300, 1 << 20_000, 2.5, math.inf, 1e-320, 1j),
+    "numbers": (0, -3, 10**300, 1 << 14_500, -1 << 20_000, 2.5, math.inf, 1e-320, 1j),
     ("a", 1): {3, 4},
     7: frozenset(["x"]),
     "bytes": b"\x00\xff",
@@ -31,9 +31,11 @@ TENSORS = [
     torch.ones(2).to(torch.float8_e4m3fn),
     torch.tensor([True, False]),
     torch.ones(2, dtype=torch.complex64).conj(),
+    torch._neg_view(torch.arange(3.0)),
     torch.nn.Parameter(torch.ones(2)),
 ]
 ARRAYS = [np.arange(6).reshape(2, 3).T, np.zeros((0, 2)), np.array(["ab", "c"]), np.float32(2.5)]
+ARRAYS += [np.array([b"ab"]), np.array(["2024-02-29"], "M8[D]"), np.timedelta64(3, "s")]
 
 
 def there_and_back(value):
@@ -55,7 +57,8 @@ def test_tensors_come_back(tensor):
     assert (result.dtype, result.shape) == (tensor.dtype, tensor.shape)
     assert result.requires_grad == tensor.requires_grad
     raw = [
-        t.detach().resolve_conj().contiguous().view(-1).view(torch.uint8) for t in (result, tensor)
+        t.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+        for t in (result, tensor)
     ]
     assert torch.equal(*raw)
     if result.numel():
@@ -109,6 +112,15 @@ def test_what_is_no_plain_data_is_named(bad):
         CannotTravel, match=r"`result\['m'\]\[1\]` is of type .*Under a launcher, re"
     ):
         encode(({"m": [0, bad]}, []))
+
+
+def test_keys_and_rows_that_are_no_plain_data_are_named():
+    with pytest.raises(CannotTravel, match=r"^`a key of result\['m'\]` is of type .*Own and"):
+        encode(({"m": {Own(): 1}}, []))
+    with pytest.raises(CannotTravel, match=r"^`the log\[1\]\['loss'\]` is of type .*Own and"):
+        encode((1, [{"loss": 0.5}, {"loss": Own()}]))
+    rows = [{"rank": 1, "loss": 0.5}, {"rank": 1, "note": "x"}]
+    assert decode(encode((torch.Size([2]), rows))) == [torch.Size([2]), rows]
 
 
 def test_what_contains_itself_is_refused():

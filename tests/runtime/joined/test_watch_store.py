@@ -127,3 +127,86 @@ def test_a_store_that_does_not_answer_ends_the_call(store):
             one.answered = time.monotonic()
         assert one.outcome is None
         assert one.wait()["headline"].startswith("no answer for 0.1 s from where the ranks meet")
+
+
+class Gone(dist.HashStore):
+    """A store whose process has ended."""
+
+    def fail(self, *_):
+        raise RuntimeError("Connection reset by peer\nand a long stack")
+
+    add = check = compare_set = wait = fail
+
+
+def test_each_failure_is_decided_here_if_the_store_is_gone(store):
+    one, report = watch_of(Gone()), {"rank": 0, "headline": "rank 0 raised"}
+    one.failed(report)
+    assert one.wait() == report
+    assert one.returned.is_set()
+
+
+def test_a_store_that_is_gone_ends_the_call_and_no_rank_is_lost(store, capsys):
+    one = watch_of(Gone(), silence=0.01)
+    with running(one, one.hear):
+        told = one.wait()
+        until(lambda: "stopping" in capsys.readouterr().err)
+    what = "the process that keeps the ranks together is gone (Connection reset by peer)"
+    assert told == {"rank": None, "kind": "server", "headline": what, "traceback": ""}
+    other = watch_of(Gone(), silence=0.01)
+    other.beat()  # it ends without a word: the other thread reports it
+    assert other.outcome is None
+
+
+def test_a_rank_without_its_launcher_is_lost_itself(store, monkeypatch):
+    one = watch_of(store, rank=1)
+    one.parent += 1
+    monkeypatch.setattr(watch.socket, "gethostname", lambda: "node7")
+    with running(one, one.beat):
+        until(lambda: outcome(store))
+    told = outcome(store)
+    assert (told["rank"], told["kind"]) == (1, "died")
+    assert told["headline"] == "rank 1: the process that started it on node7 is gone: killed?"
+    assert not one.returned.is_set()  # its function still runs
+
+
+def test_each_beat_shows_that_the_store_answers(store):
+    one = watch_of(store)
+    one.answered = 0.0
+    with running(one, one.beat):
+        until(lambda: one.answered)
+
+
+def test_a_rank_shows_at_once_that_it_lives_and_listens_until_the_end(store):
+    with watch_of(store, rank=2, silence=30.0) as one:
+        assert int(store.get("beat/2")) >= 1
+        names = {"helpers-hear", "helpers-beat", "helpers-guard"}
+        threads = [thread for thread in threading.enumerate() if thread.name in names]
+        assert {thread.name for thread in threads} == names
+        assert all(thread.daemon for thread in threads)  # a script that fails can end
+        for _ in range(3):
+            one.finished()
+    assert one.over.is_set()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_a_rank_that_has_returned_says_nothing_and_a_good_end_stops_nobody(store, capsys):
+    one = watch_of(store)
+    one.outcome = OK
+    one.stop()
+    one.outcome = {"headline": "rank 1 raised"}
+    one.returned.set()
+    one.over.set()
+    one.stop()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_rank_that_does_not_end_by_itself_is_ended(store, monkeypatch):
+    ended = []
+    monkeypatch.setattr(watch, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(watch.os, "_exit", ended.append)
+    one = watch_of(store)
+    one.outcome = {"headline": "rank 1 raised"}
+    one.stop()
+    assert ended == [1]

@@ -120,10 +120,11 @@ def test_only_ranks_that_still_run_are_asked_for_their_stacks(alone, monkeypatch
         (False, 1, "rank 2 could not start: its process ended with exit code 1"),
         (True, 1, "rank 2 ended with exit code 1 before it returned"),
         (False, -9, "rank 2 was killed by SIGKILL"),
+        (False, 70, "rank 2 could not start: no memory"),
     ],
 )
 def test_an_end_before_joining_is_told_from_one_after_it(joined, status, headline):
-    process = SimpleNamespace(rank=2, status=status, problem="", joined=joined)
+    process = SimpleNamespace(rank=2, status=status, problem="no memory", joined=joined)
     assert call.Call.end_of(None, process).headline().startswith(headline)
 
 

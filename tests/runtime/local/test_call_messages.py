@@ -2,6 +2,7 @@
 
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -101,6 +102,7 @@ def test_how_long_others_are_waited_for(alone, monkeypatch, message, pause):
     def hear(pause):
         now[0] += 0.01
         rounds.append(pause)
+        assert len(rounds) < 300
         if len(rounds) == 5:
             alone.failures = {1: fails(1, message)}
         if len(rounds) == 8 and message == "so":
@@ -114,6 +116,63 @@ def test_how_long_others_are_waited_for(alone, monkeypatch, message, pause):
     assert waited == pytest.approx({"SETTLE": 0.1, "COMPLAINT": 1.0}[pause], abs=0.011)
     assert rounds[:4] == [0.25] * 4
     assert set(rounds[5:]) == {0.05}
+
+
+def test_a_cause_shortens_the_wait_that_a_complaint_has_begun(alone, monkeypatch):
+    """And a complaint after a cause does not make it longer."""
+    alone.processes.ranks = [*alone.processes.ranks, SimpleNamespace(rank=2)]
+    now, heard = [100.0], []
+    monkeypatch.setattr(call.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(alone, "ask_for_stacks", lambda: None)
+    monkeypatch.setattr(alone.screen, "draw", lambda: None)
+    for first, second, waited in (("reset by peer", "so", 0.25), ("so", "reset by peer", 0.1)):
+        told = {0: fails(0, first)}, {1: fails(1, second)}
+        alone.failures, begun = dict(told[0]), now[0]
+
+        def hear(pause, begun=begun, second=told[1]):
+            now[0] += 0.01
+            heard.append(pause)
+            assert len(heard) < 300
+            if now[0] > begun + 0.145:
+                alone.failures |= second
+
+        alone.hear = hear
+        with pytest.raises(WorkerError, match="raised ValueError: so"):
+            alone.wait(None)
+        assert now[0] - begun == pytest.approx(waited, abs=0.021)
+
+
+@pytest.mark.parametrize(("timeout", "pause"), [(None, 0.25), (120, 0.5), (0.4, 0.1)])
+def test_how_long_a_look_at_the_ranks_may_take(alone, timeout, pause):
+    pauses = []
+
+    def hear(seconds):
+        pauses.append(seconds)
+        alone.results = {0: None, 1: None}
+
+    alone.hear = hear
+    alone.wait(timeout)
+    assert pauses == [pytest.approx(pause), 0]
+
+
+def test_an_output_that_has_ended_is_no_longer_listened_to(alone):
+    there = len(alone.selector.get_map())
+    for process in alone.processes.ranks:
+        os.close(process._stderr)
+        process._stderr = os.open(os.devnull, os.O_WRONLY)
+        alone.hear(5)
+    assert len(alone.selector.get_map()) == there - 2
+
+
+def test_the_end_of_a_rank_is_a_sign_of_life(alone):
+    """The others get as long as after any other sign."""
+    alone.last_sign = alone.looks.due = 0.0
+    process = alone.processes.ranks[0]
+    process.status, process.joined = 3, True
+    alone.hear_server()
+    assert alone.last_sign > 0
+    assert alone.looks.due > 0
+    assert alone.failures[0].headline() == "rank 0 ended with exit code 3 before it returned"
 
 
 def test_the_stacks_are_complete_after_a_pause(alone):
@@ -174,4 +233,5 @@ def test_a_call_that_is_closed_shows_what_is_left(alone, capsys):
     assert "[rank 1] no end of the line\n" in said
     assert "the last 3 rows are left out" in said
     assert finished == [True]
+    assert alone.selector.get_map() is None  # its descriptor is closed
     alone.rows.left_out = 0

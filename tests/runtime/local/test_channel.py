@@ -90,6 +90,15 @@ def test_what_was_sent_arrives_after_the_sender_is_gone(pair):
         there.receive()
 
 
+def test_a_side_that_ends_with_unread_messages_is_gone_too(pair):
+    """The system calls that a reset."""
+    here, there = pair
+    here.send("unread")
+    there.close()
+    with pytest.raises(EOFError, match="the other side is gone"):
+        here.fill()
+
+
 def test_readable(pair):
     here, there = pair
     assert not readable(there)

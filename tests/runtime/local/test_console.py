@@ -44,6 +44,9 @@ def test_characters_cut_in_two_and_bytes_that_are_none(capsys, folders):
     c.feed(0, "stdout", b"\xff\xfe!\n")
     c.finish()
     assert capsys.readouterr().out == "[rank 0] é→\n[rank 0] \ufffd\ufffd!\n"
+    c.feed(1, "stdout", b"half a letter: \xc3")
+    c.finish()
+    assert capsys.readouterr().out == "[rank 1] half a letter: \ufffd\n"
 
 
 def test_a_long_line_is_cut(capsys, folders):
@@ -71,12 +74,12 @@ def test_too_many_characters_are_kept_too(capsys, folders, tmp_path, monkeypatch
     """Over all ranks, as they are shown."""
     monkeypatch.setattr(console, "CHARACTERS_SHOWN", 60)
     c = Console(folders.append)
-    for rank in (0, 1):
+    for rank in (1, 0):  # they are named in order
         c.feed(rank, "stdout", (b"x" * 20 + b"\n") * 3)  # 30 characters with the rank
     c.finish()
     shown = capsys.readouterr().out.splitlines()
-    assert shown[:2] == ["[rank 0] " + "x" * 20] * 2
-    assert [line.split(" more")[0] for line in shown[2:]] == ["[rank 0] … 1", "[rank 1] … 3"]
+    assert shown[:2] == ["[rank 1] " + "x" * 20] * 2
+    assert [line.split(" more")[0] for line in shown[2:]] == ["[rank 0] … 3", "[rank 1] … 1"]
 
 
 def test_no_room_to_keep_them(capsys, folders, monkeypatch):

@@ -53,6 +53,9 @@ def test_exit_functions_run_and_what_they_print_is_shown(tmp_path, capsys):
     def register(worker):
         import atexit
 
+        global kept
+        kept = open(tmp_path / f"{worker.rank}.txt", "w")  # noqa: SIM115
+        atexit.register(kept.write, "at the end")
         atexit.register(print, "the end of rank", worker.rank)
         atexit.register((tmp_path / f"{worker.rank}").write_text, "ended")
 
@@ -61,6 +64,7 @@ def test_exit_functions_run_and_what_they_print_is_shown(tmp_path, capsys):
     assert "[rank 0] the end of rank 0" in out
     assert "[rank 1] the end of rank 1" in out
     assert [(tmp_path / str(rank)).read_text() for rank in (0, 1)] == ["ended"] * 2
+    assert [(tmp_path / f"{rank}.txt").read_text() for rank in (0, 1)] == ["at the end"] * 2
 
 
 def test_threads_are_waited_for(tmp_path):
@@ -138,3 +142,23 @@ def test_a_daemon_is_nothing_left(daemon, monkeypatch):
     monkeypatch.setattr(threading, "enumerate", lambda: [threading.main_thread(), thread])
     monkeypatch.setattr(ending, "_before", atexit._ncallbacks())
     assert ending.something_left() != daemon
+
+
+def test_what_cannot_be_written_keeps_nothing_else_from_it(tmp_path, monkeypatch):
+    """Files that are closed or detached, a pipe that nobody reads, a file that is only read."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    opened = [(tmp_path / "closed").open("w"), (tmp_path / "detached").open("w")]
+    opened[0].close()
+    bare = opened[1].detach()
+    opened += [open(writing, "w"), (tmp_path / "closed").open()]  # noqa: SIM115
+    opened.append((tmp_path / "last").open("w"))
+    for file in opened[2::2]:
+        file.write("words")
+    monkeypatch.setattr(ending.gc, "get_objects", lambda: opened)
+    ending.write_files()
+    assert (tmp_path / "last").read_text() == "words"
+    for file in (*opened[3:], bare):
+        file.close()
+    with pytest.raises(BrokenPipeError):
+        opened[2].close()

@@ -150,6 +150,63 @@ def test_they_end_with_the_error_and_only_once():
     assert ranks.done[3:] == [*stopped, ("killed", 1.5)]
 
 
+class Line:
+    """A rank that gives each of these answers in turn, or fails so."""
+
+    def __init__(self, *answers):
+        self.answers, self.asked = list(answers), []
+
+    def send(self, *message):
+        self.asked.append(message)
+
+    def receive(self):
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return (answer,), None
+
+
+@pytest.mark.parametrize("error", [EOFError(), BrokenPipeError(), KeyboardInterrupt()])
+def test_a_rank_is_stopped_again_however_the_question_ends(monkeypatch, error):
+    """An interrupt ends the ranks: the next command would get the answer to this one."""
+    monkeypatch.setattr(kept, "readable", lambda ranks: False)
+    ranks = Noted()
+    one = kept.Kept(ranks, 2)
+    line = ranks.ranks[2].line = Line({"a look": 1}, "42\n", error)
+    again = [{"release": 300.0}, ([2], signal.SIGCONT), ([2], signal.SIGSTOP)]
+    assert one.ask(2, "p x") == "42\n"
+    assert ranks.done[2:] == again
+    interrupted = isinstance(error, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt if interrupted else kept.Gone):
+        one.ask(2, "p y")
+    again[2:2] = [("killed", 0.0)] * interrupted
+    assert ranks.done[5:] == again
+    assert line.asked == [("debug", "p x"), ("debug", "p y")]
+    with pytest.raises(kept.Gone, match="Rank 1 has ended"):
+        one.ask(1, "p x")
+
+
+def test_ranks_of_a_server_that_is_gone_are_gone(monkeypatch):
+    ranks = Noted()
+    one = kept.Kept(ranks, 2)
+    news = [True, True, False]
+    monkeypatch.setattr(kept, "readable", lambda given: given is ranks and news.pop(0))
+    ranks.notices = lambda: setattr(ranks.ranks[2], "status", 1)
+    assert one.alive(0)
+    assert news == []  # all the news is read first
+    news += [False]
+    assert not one.alive(2)
+    news += [True]
+
+    def lost():
+        raise WorkerError("x", kind="server")
+
+    ranks.notices = lost
+    assert not one.alive(0)
+    ranks.ranks = []  # killed, and closed
+    assert not one.alive(0)
+
+
 def test_the_next_call_ends_the_ranks_of_the_last_error(monkeypatch):
     monkeypatch.setattr(kept, "interactive", lambda: True)
     monkeypatch.setattr(kept, "_latest", None)

@@ -67,16 +67,20 @@ def test_the_group_that_the_ranks_first_formed_is_the_one_looked_at(line, monkey
 
 
 def test_a_debugger_that_fails_is_answered_too_and_the_next_command_works(line, monkeypatch):
+    made = []
+
     def answer(self, command):
         if command == "fail":
             raise KeyError("in the debugger")
         return f"{command}: done"
 
-    monkeypatch.setattr(listener, "start_debugger", type("Fails", (), {"answer": answer}))
+    fails = type("Fails", (), {"answer": answer})
+    monkeypatch.setattr(listener, "start_debugger", lambda: made.append(fails()) or made[-1])
     assert ask(line, "debug", "where") == ("where: done",)
     (text,) = ask(line, "debug", "fail")
     assert "KeyError: 'in the debugger'" in text
     assert ask(line, "debug", "up") == ("up: done",)
+    assert len(made) == 1  # it knows where it is in the stack
 
 
 def test_the_frames_of_a_failure_are_kept_for_the_debugger(monkeypatch):

@@ -92,3 +92,7 @@ def test_ended_ranks_are_not_asked_and_their_line_is_no_longer_heard(two):
     assert [asked(there) for there in theirs] == [1, 0]
     theirs[1].close()
     assert not looks.take(processes.ranks[1])
+    processes.ranks[1].status = None  # the news of its end has not come yet
+    looks.due = 0.0
+    looks.ask()
+    assert looks.asked == {0, 1}

@@ -98,6 +98,34 @@ def test_notices_may_arrive_in_pieces_and_together():
     processes.close()
 
 
+def test_only_ranks_that_live_are_killed_without_the_server(by_hand, monkeypatch):
+    """The number of a rank that has ended may be another process's by now."""
+    killed = []
+
+    def killpg(pid, number):
+        killed.append((pid, number))
+        raise ProcessLookupError if pid == 11 else PermissionError
+
+    monkeypatch.setattr(os, "killpg", killpg)
+    ranks = Processes(5, "fork")
+    for rank, (pid, status) in enumerate([(11, None), (12, 0), (13, None), (14, -9), (None, None)]):
+        ranks.ranks[rank].pid, ranks.ranks[rank].status = pid, status
+    ranks.kill_directly()
+    assert killed == [(11, signal.SIGKILL), (13, signal.SIGKILL)]
+    ranks.close()
+
+
+def test_a_server_that_has_started_a_rank_is_known_to_serve(by_hand):
+    ranks = Processes(1, "fork")
+    by_hand.sendall(b'{"rank": 0, "pid": 77}\n')
+    assert (ranks.notices(), ranks.ranks[0].pid, ranks.begun()) == ([], 77, True)
+    assert ranks.server.served
+    by_hand.close()  # with orders that it has not read: the system calls that a reset
+    with pytest.raises(WorkerError, match="lost"):
+        ranks.notices()
+    ranks.close()
+
+
 def test_without_the_server_ranks_are_killed_all_the_same(processes):
     pids = [process.pid for process in processes.ranks]
     end = time.monotonic() + 30

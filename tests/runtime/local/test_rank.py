@@ -1,8 +1,11 @@
 """What a rank makes of its setup and of its calls."""
 
+import linecache
 import os
 import sys
 import time
+from dataclasses import replace
+from datetime import timedelta
 from types import SimpleNamespace
 
 import psutil
@@ -161,8 +164,14 @@ def test_what_a_call_imports_is_watched_before_it_answers(tmp_path, monkeypatch)
         def send(self, kind, pickled, sizes, fd):
             watched.extend(files.seen)
 
-    parcel = pack((imports, {}, {}))
-    rank.run(SimpleNamespace(_channel=Line()), parcel, files)
+    parcel = pack((imports, {}, {"<a cell of a rank>": "one\ntwo\n"}))
+    worker = SimpleNamespace(_channel=Line(), _began=0.0)
+    try:
+        assert rank.run(worker, parcel, files) is worker
+        assert linecache.getline("<a cell of a rank>", 2) == "two\n"  # for tracebacks
+    finally:
+        linecache.cache.pop("<a cell of a rank>", None)
+    assert 0 <= time.perf_counter() - worker._began < 60  # its clock starts with the call
     parcel.close()
     sys.modules.pop("students_module")
     assert str(tmp_path / "students_module.py") in watched
@@ -175,3 +184,102 @@ def test_a_large_result_leaves_no_descriptor_in_its_rank():
     with Cluster(1, device="cpu") as cluster:
         counts = [cluster.run(large)[0][0] for _ in range(4)]
     assert counts[1:] == counts[1:2] * 3
+
+
+SETUP = rank.Setup(
+    rank=2, world_size=3, device="cpu", gpu=5, backend="gloo", threads=4, timeout=1800.0,
+    rendezvous=None, path=["/a", "/b"], folder=None, environ={"NEW": "1", "RANK": "9"},
+    own={"RANK": "2"}, key=b"the key",
+)  # fmt: skip
+
+
+@pytest.fixture
+def joins(monkeypatch):
+    """Join by a setup, with none to meet; return all that was done, in order."""
+    done = []
+
+    def note(place, name):
+        told = lambda *of, **how: done.append((name, of, how))  # noqa: E731
+        monkeypatch.setattr(place, name, told)
+
+    monkeypatch.setattr(os, "environ", {"OLD": "0"})
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setattr(rank.dist, "FileStore", lambda *of: ("store", *of))
+    for place, name in (
+        (os, "chdir"), (rank, "seed_differently"), (rank.proof, "keep"), (rank.proof, "prove"),
+        (rank.dist, "set_debug_level_from_env"), (rank.dist, "init_process_group"),
+        (rank.listener, "joined"), (torch, "set_num_threads"), (torch.cuda, "set_device"),
+        (torch.cuda, "seed"),
+    ):  # fmt: skip
+        note(place, name)
+
+    def join(own_network=False, **changes):
+        done.clear()
+        monkeypatch.setattr(rank.network, "own", lambda: own_network)
+        line = SimpleNamespace(post=lambda *of: done.append(("post", of, {})))
+        worker = rank.join(replace(SETUP, **changes), 8, line)
+        assert (worker.rank, worker.world_size, worker._channel) == (2, 3, line)
+        return worker, {name: (*of, how) if how else of for name, of, how in done}
+
+    return join
+
+
+def test_a_rank_becomes_what_its_setup_says(joins):
+    worker, done = joins(debug=False, folder="/tmp")
+    assert dict(os.environ) == {"NEW": "1", "RANK": "2"}
+    assert (sys.path, worker.device) == (["/a", "/b"], torch.device("cpu"))
+    timeout = timedelta(seconds=1800)
+    place = {"store": ("store", "/proc/self/fd/8", 3), "rank": 2, "world_size": 3}
+    assert done == {
+        "chdir": ("/tmp",),
+        "set_num_threads": (4,),
+        "seed_differently": (),
+        "init_process_group": ("gloo", {**place, "timeout": timeout, "device_id": None}),
+        "keep": (b"the key",),
+        "prove": (),
+        "post": ("joined",),
+        "joined": (),
+    }
+    names = list(done)
+    assert names.index("keep") < names.index("prove") < names.index("post")
+
+
+def test_ranks_of_their_own_network_prove_nothing_and_debug_is_told_to_pytorch(joins):
+    _, done = joins(own_network=True, debug=True, rendezvous="/x/meet")
+    assert os.environ["TORCH_DISTRIBUTED_DEBUG"] == "DETAIL"
+    assert not {"keep", "prove", "chdir"} & set(done)
+    assert "set_debug_level_from_env" in done
+    assert done["init_process_group"][1]["store"] == ("store", "/x/meet", 3)
+
+
+def test_a_rank_of_a_gpu_has_that_gpu_alone(joins, monkeypatch):
+    worker, done = joins(device="cuda", backend="cpu:gloo,cuda:nccl")
+    gpu = torch.device("cuda", 5)
+    assert worker.device == gpu
+    assert (done["set_device"], done["seed"]) == ((gpu,), ())
+    assert done["init_process_group"][1]["device_id"] == gpu
+    ended = []
+    child = SimpleNamespace(
+        terminate=lambda: ended.append("told"), join=lambda timeout: ended.append(timeout)
+    )
+    monkeypatch.setattr(rank.multiprocessing, "active_children", lambda: [child])
+    monkeypatch.setattr(rank.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(rank.dist, "destroy_process_group", lambda: ended.append("destroyed"))
+    rank.leave(SETUP)
+    assert ended == ["told", 1]
+    rank.leave(replace(SETUP, device="cuda"))
+    assert ended[2:] == ["told", 1, "destroyed"]
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_what_a_function_leaves_for_the_end_is_told_before_its_result(monkeypatch, left):
+    said = []
+    monkeypatch.setattr(rank, "flush", lambda: said.append("flushed"))
+    monkeypatch.setattr(rank.ending, "something_left", lambda: left)
+    line = SimpleNamespace(
+        post=lambda *of: said.append(of), send=lambda kind, *of, fd: said.append((kind, fd))
+    )
+    parcel = pack((lambda worker: 3, {}, {}))
+    files = SimpleNamespace(look=lambda: said.append("looked"))
+    rank.run(SimpleNamespace(_channel=line), parcel, files)
+    assert said == ["flushed", "looked", *[("later",)] * left, ("result", None)]

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from helpers.runtime.failure import WorkerError
 from helpers.runtime.local import session
-from helpers.runtime.local.kept import Gone
+from helpers.runtime.local.kept import GONE, Gone
 
 
 class Ranks:
@@ -84,3 +85,68 @@ def test_debug_enters_ranks_only_after_an_error_of_ranks_and_without_arguments(m
         shell.magic(line, cell)
     assert entered == [of_ranks, of_ranks]
     assert own == [("f(3)", None), ("", "f(3)"), ("", None)]
+
+
+def test_ranks_that_are_gone_or_were_never_kept_are_told(capsys, monkeypatch):
+    session.debug(SimpleNamespace(kept=None), 7)
+    assert capsys.readouterr().out.startswith("Ranks are kept for a debugger only after a failure")
+    monkeypatch.setattr(Ranks, "alive", lambda ranks, rank: rank == 0)
+    ranks = Ranks()
+    session.debug(SimpleNamespace(kept=ranks))
+    assert capsys.readouterr().out == f"{GONE}\n"
+    assert ranks.asked == []
+
+
+@pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt])
+def test_the_end_of_the_input_or_an_interrupt_leaves_the_session(monkeypatch, capsys, end):
+    def types(_):
+        raise end
+
+    monkeypatch.setattr("builtins.input", types)
+    session.debug(SimpleNamespace(kept=Ranks()))
+    assert capsys.readouterr().out == f"{session.HELP}\nrank 1 says ''\n\n"
+
+
+@pytest.mark.parametrize("word", ["q", "quit ", " exit", "EOF"])
+def test_every_word_to_leave_is_known(typed, word):
+    assert typed(word) == ([(1, "")], ["rank 1 ▸ "])
+
+
+def test_an_answer_ends_with_one_line_end_and_names_cells(monkeypatch, capsys):
+    monkeypatch.setattr(session, "cell_name", {"/tmp/2.py": "Cell In[2]"}.get)
+    session.show("> /tmp/2.py(14)train()\n-> loss")
+    session.show("  /tmp/2.py(3)<module>()\n")
+    session.show("x = '> /tmp/2.py(14)'")
+    assert capsys.readouterr().out == (
+        "> Cell In[2](14)train()\n-> loss\n  Cell In[2](3)<module>()\nx = '> /tmp/2.py(14)'\n"
+    )
+
+
+@pytest.mark.parametrize("shell", [None, "a shell"])
+@pytest.mark.parametrize(("kind", "where"), [("exception", "it failed"), ("hang", "it waits")])
+def test_the_error_says_how_to_enter_its_ranks(monkeypatch, shell, kind, where):
+    taken, error = [], WorkerError("x", kind=kind)
+    error.kept = Ranks()
+    monkeypatch.setattr(session, "take_over", taken.append)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    session.offer(error)
+    how = "%debug" if shell else "import sys; sys.last_value.debug()"
+    assert error.__notes__ == [
+        f"{how} enters rank 1 where {where}; the ranks are kept until the next call, "
+        "5 minutes at most."
+    ]
+    assert taken == ([shell] if shell else [])
+
+
+def test_debug_is_taken_over_once_and_keeps_its_help():
+    def own(line, cell=None):
+        """How it is used."""
+
+    registered = []
+    shell = SimpleNamespace(
+        find_magic=lambda *_: registered[-1] if registered else own,
+        register_magic_function=lambda magic, **_: registered.append(magic),
+    )
+    session.take_over(shell)
+    session.take_over(shell)
+    assert [magic.__doc__ for magic in registered] == [own.__doc__]

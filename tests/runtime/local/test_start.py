@@ -2,11 +2,14 @@
 
 import gc
 import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from helpers.runtime.failure import WorkerError
+from helpers.runtime.failure import ServerLost, WorkerError
 from helpers.runtime.launch import launch
 from helpers.runtime.local import start
 from helpers.runtime.local.processes import Processes
@@ -55,3 +58,108 @@ def test_what_replaces_the_notebook_s_variables():
 
 def threads(worker):
     return torch.get_num_threads()
+
+
+class Rank:
+    """A rank that notes what it is sent; the last may have ended already."""
+
+    def __init__(self, rank):
+        self.rank, self.told, self.channel = rank, [], self
+
+    def send(self, *message, fd):
+        if self.rank == 2:
+            raise BrokenPipeError
+        self.told.append((*message, fd))
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    """Start three ranks that are none; return them, and how often a server was asked."""
+    asked, lost = [], []
+
+    def processes(workers, method):
+        asked.append((workers, method))
+        if lost:
+            raise lost.pop()
+        return SimpleNamespace(ranks=[Rank(rank) for rank in range(workers)])
+
+    monkeypatch.setattr(start, "Processes", processes)
+    monkeypatch.setattr(start.sys, "platform", "linux")
+    monkeypatch.setattr(start, "cores", lambda: 8)
+
+    def begin(losses=0, **options):
+        lost[:] = [ServerLost("") for _ in range(losses)]
+        given = {"device": "cpu", "backend": "gloo", "method": "spawn", "timeout": 5.0}
+        return start.start_ranks(3, **{**given, **options}).ranks
+
+    begin.asked = asked
+    return begin
+
+
+def test_a_server_that_was_lost_is_replaced_once(ranks):
+    ranks(losses=1)
+    assert ranks.asked == [(3, "spawn")] * 2
+    with pytest.raises(ServerLost):
+        ranks(losses=2)
+    assert len(ranks.asked) == 4
+
+
+def test_every_option_is_in_the_setup_of_each_rank(ranks, monkeypatch):
+    monkeypatch.setattr(sys, "path", ["/a", "/b", "/c"])
+    monkeypatch.setattr(start, "mark", lambda: "srun 7.0")
+    before = len(os.listdir("/proc/self/fd"))
+    found = ranks(device="cuda", backend="nccl", first_gpu=4, debug=True)
+    assert len(os.listdir("/proc/self/fd")) == before
+    setups = [rank.told[1][0] for rank in found[:2]]
+    assert [setup.gpu for setup in setups] == [4, 5]
+    for rank, setup in enumerate(setups):
+        assert (setup.rank, setup.world_size, setup.threads) == (rank, 3, 2)
+        assert (setup.device, setup.backend, setup.debug) == ("cuda", "nccl", True)
+        assert (setup.path, setup.folder) == (["/a", "/b", "/c"], os.getcwd())
+        assert (setup.own["RANK"], setup.own["WORLD_SIZE"]) == (str(rank), "3")
+        assert setup.own["HELPERS_INSIDE"] == "srun 7.0"
+        assert "CUDA_VISIBLE_DEVICES" not in setup.own
+        assert setup.rendezvous is None
+    assert len({rank.told[1][1] for rank in found[:2]}) == 1  # they meet in one file
+    assert ranks()[0].told[1][0].debug is False
+    assert ranks()[0].told[1][0].gpu == 0
+    monkeypatch.setattr(start, "cores", lambda: 2)
+    assert ranks()[0].told[1][0].threads == 1  # no rank has none
+
+
+@pytest.mark.parametrize(
+    ("network", "platform", "stay"),
+    [(False, "linux", False), (True, "linux", True), (False, "darwin", True)],
+)
+def test_the_first_message_is_a_ranks_network(ranks, monkeypatch, network, platform, stay):
+    """Rank 0 makes one for the two others, over one socket; the others share its other end."""
+    monkeypatch.setattr(start.sys, "platform", platform)
+    first, second = (rank.told[0] for rank in ranks(network=network)[:2])
+    if stay:
+        assert first == second == ("stay", 2, None)
+    else:
+        assert (first[:2], second[:2]) == (("make", 2), ("join", 2))
+        assert first[2] != second[2]
+    own = start.own_environ(1, 3, "cpu")
+    assert own["GLOO_SOCKET_IFNAME"] == ("lo" if platform == "linux" else "lo0")
+
+
+def test_without_proc_ranks_meet_in_a_file_of_each_start(ranks, monkeypatch):
+    monkeypatch.setattr(os.path, "isdir", lambda path: path != "/proc/self/fd")
+    told = [ranks()[rank].told[1] for rank in (0, 1)]
+    assert [fd for _, fd in told] == [None, None]
+    paths = [Path(setup.rendezvous) for setup, _ in told]
+    assert len(set(paths)) == 2
+    assert {path.parent for path in paths} == {start.private_folder()}
+    assert not any(path.exists() for path in paths)
+
+
+def test_a_folder_that_was_removed_is_reached_by_another_way(monkeypatch):
+    def removed():
+        raise FileNotFoundError
+
+    assert start.working_folder() == os.getcwd()
+    monkeypatch.setattr(os, "getcwd", removed)
+    assert start.working_folder() == f"/proc/{os.getpid()}/cwd"
+    monkeypatch.setattr(os.path, "isdir", lambda path: False)
+    assert start.working_folder() is None

@@ -1,5 +1,7 @@
 """What a rank knows of its own wait, asked while it waits."""
 
+import socket
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -7,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.launch import launch
-from helpers.runtime.local import whereabouts
+from helpers.runtime.local import channel, whereabouts
 from helpers.runtime.local.whereabouts import Observer, Unchanged
 
 
@@ -232,3 +235,58 @@ def test_another_default_group_or_a_private_part_that_is_missing_proves_nothing(
     assert observer.look(group).complete
     monkeypatch.setattr(whereabouts, "place_of", lambda frame: 1 / 0)
     assert observer.look(group).place == "running"
+
+
+def stack(*frames):
+    """The innermost of these (file, function) frames."""
+    frame = None
+    for file, name in reversed(frames):
+        code = SimpleNamespace(co_filename=file, co_name=name)
+        frame = SimpleNamespace(f_code=code, f_back=frame)
+    return frame
+
+
+C10D, CELL = distributed_c10d.__file__, ("/x/cell.py", "train")
+LOGGER = (C10D.replace("distributed_c10d", "c10d_logger"), "wrapper")
+
+
+@pytest.mark.parametrize(
+    ("frames", "place"),
+    [
+        ([(C10D, "all_reduce"), LOGGER, CELL], "waiting"),
+        ([(channel.__file__, "fill"), CELL], "idle"),
+        ([(socket.__file__, "recv_fds"), (channel.__file__, "fill")], "idle"),
+        ([(socket.__file__, "recv"), CELL], "running"),  # the student's own connection
+        ([CELL, (C10D, "run")], "running"),
+    ],
+)
+def test_where_the_innermost_frame_is(frames, place):
+    assert whereabouts.place_of(stack(*frames)) == place
+
+
+def test_the_outermost_function_that_the_student_called_is_named():
+    """Not one that called the student's function."""
+    frames = [(C10D, "all_gather"), LOGGER, (C10D, "all_gather_object"), LOGGER, CELL]
+    assert whereabouts.called(stack(*frames, (C10D, "run"))) == "all_gather_object"
+    assert whereabouts.called(stack((C10D, "recv"))) == "recv"
+
+
+def test_a_second_thread_may_still_send():
+    """This test's thread and the one that asks are two already."""
+    found, release = [], threading.Event()
+
+    def asks():
+        thread = threading.Thread(target=lambda: found.append(whereabouts.alone()))
+        thread.start()
+        thread.join()
+
+    known = {threading.main_thread().ident}
+    if set(sys._current_frames()) == known:  # no other test has left a thread
+        asks()
+        assert found.pop()
+    beside = threading.Thread(target=release.wait)
+    beside.start()
+    asks()
+    release.set()
+    beside.join()
+    assert found == [False]

@@ -1,0 +1,319 @@
+"""One rank of a launcher, step by step; the other ranks and PyTorch's group are made up."""
+
+import json
+import os
+import threading
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.runtime import rows
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.joined import member, watch
+from helpers.runtime.joined.results import encode
+from helpers.runtime.joined.watch import Watch
+from helpers.runtime.launcher import Place
+
+
+def place(rank=0, **changes) -> Place:
+    given = {"launcher": "srun", "local_size": 2, "one_machine": False, "start": "srun 7.0"}
+    ranks = {"rank": rank, "world_size": 6, "local_rank": 1}
+    return Place(**{**given, **ranks, **changes})
+
+
+def bare(rank=0, world=1, **changes) -> member.Member:
+    """A rank that has joined, with nobody."""
+    one, store = object.__new__(member.Member), dist.HashStore()
+    given = {"failure": "", "calls": 0, "told": set(), "running": False, "gpu": 5, "group": None}
+    given |= {"device": "cpu", "backend": "gloo", "pid": os.getpid(), "made_group": True}
+    joined = {"rank": rank, "world_size": world, "store": store, "connections": [store] * 3}
+    vars(one).update({**given, **joined, "place": place(rank, local_rank=4), **changes})
+    return one
+
+
+def test_a_process_joins_once_and_a_launch_inside_a_call_starts_its_own_ranks(monkeypatch):
+    class Joined:
+        def __init__(self, *given):
+            self.given, self.pid, self.running = given, os.getpid(), False
+
+    monkeypatch.setattr(member, "_member", None)
+    monkeypatch.setattr(member, "Member", Joined)
+    monkeypatch.setattr(member, "place", lambda: None)
+    assert member.here() is None
+    monkeypatch.setattr(member, "place", lambda: "the place")
+    one = member.here(True)
+    assert one.given == ("the place", True)
+    assert member.here() is one
+    one.running = True
+    assert member.here() is None
+    one.running, one.pid = False, os.getpid() + 1  # this process is a fork of the rank
+    other = member.here()
+    assert other is not one
+    assert other.given == ("the place", False)
+
+
+@pytest.fixture
+def joins(monkeypatch):
+    """Join as a rank of this place; return the rank, and all that it did in order."""
+    done = []
+    store = SimpleNamespace(clone=lambda: f"clone {len(done)}")
+    gpus = SimpleNamespace(device="cuda", backend="nccl", index=3, local_size=3, too_few="")
+
+    def note(owner, name, answer=None):
+        def told(*given):
+            done.append((name, *given))
+            return answer
+
+        monkeypatch.setattr(owner, name, told)
+
+    note(member, "choose_interfaces")
+    note(member, "meet", store)
+    note(member, "GPUs", gpus)
+    note(member, "share_key", b"key")
+    note(member, "keep")
+    note(member.Member, "form_group", "the group")
+    note(member.atexit, "register")
+    note(dist, "set_debug_level_from_env")
+    note(torch, "set_num_threads")
+    monkeypatch.setattr(member, "cores", lambda: 8)
+
+    def join(where, debug=False, environ=(), too_few=""):
+        done.clear()
+        monkeypatch.setattr(os, "environ", dict(environ))
+        gpus.too_few = too_few
+        return member.Member(where, debug), done
+
+    return join
+
+
+def test_a_rank_joins_in_this_order(joins, capsys):
+    """The cores of a machine are shared by its own ranks, and not by all."""
+    where = place(3)
+    one, done = joins(where, environ={"RANK": "9"})
+    store = one.store
+    assert done == [
+        ("choose_interfaces", where),
+        ("meet", where, 600.0),
+        ("GPUs", where, store),
+        ("set_num_threads", 2),
+        ("share_key", where, store, 600.0),
+        ("keep", b"key"),
+        ("form_group", one),
+        ("register", one.leave),
+    ]
+    assert dict(os.environ) == {
+        "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "6", "HELPERS_INSIDE": "srun 7.0",
+    }  # fmt: skip
+    assert (one.rank, one.world_size, one.group) == (3, 6, "the group")
+    assert (one.device, one.backend, one.gpu) == ("cuda", "nccl", 3)
+    assert one.connections == [store, "clone 2", "clone 2"]  # before any thread uses it
+    assert capsys.readouterr().out == ""
+
+
+def test_threads_that_are_set_stay_and_debug_is_told_to_pytorch(joins, capsys):
+    for rank in (0, 1):
+        _, done = joins(place(rank), True, {"OMP_NUM_THREADS": "5"}, "too few")
+        names = [name for name, *_ in done]
+        assert names[:2] == ["set_debug_level_from_env", "choose_interfaces"]
+        assert "set_num_threads" not in names
+        assert os.environ["TORCH_DISTRIBUTED_DEBUG"] == "DETAIL"
+    assert capsys.readouterr().out == "launch: too few\n"  # by rank 0 alone
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_group_is_formed_unless_the_script_has_one_and_each_is_proved(monkeypatch, device, there):
+    done, gpu = [], torch.device("cuda", 5)
+
+    def form(backend, *, store, device_id, **how):
+        store.set("key", "in a part of its own")
+        done.append(("formed", backend, device_id, how))
+
+    monkeypatch.setattr(dist, "is_initialized", lambda: there)
+    monkeypatch.setattr(dist, "init_process_group", form)
+    monkeypatch.setattr(dist, "new_group", lambda **how: done.append(("new", how)) or "ours")
+    monkeypatch.setattr(member, "prove", lambda *group: done.append(("proved", *group)))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda to: done.append(("uses", to)))
+    one = bare(2, 3, device=device, backend="the backend")
+    assert one.form_group() == "ours"
+    assert one.made_group != there
+    hours = {"timeout": timedelta(seconds=1800)}
+    place = {"rank": 2, "world_size": 3, **hours}
+    formed = [("formed", "the backend", gpu if device == "cuda" else None, place), ("proved",)]
+    expected = [] if there else [("uses", gpu)] * (device == "cuda") + formed
+    assert done == [*expected, ("new", {"backend": "gloo", **hours}), ("proved", "ours")]
+    assert not one.store.check(["key"])
+
+
+def test_the_launcher_chooses_the_number_and_the_caller_may_choose_the_cpu(capsys):
+    one = bare(0, 3, device="cuda", backend="nccl")
+    assert one.choose(3, None) == one.choose(3, "cuda") == ("cuda", "nccl")
+    assert one.choose(3, "cpu") == ("cpu", "gloo")
+    assert capsys.readouterr().out == ""
+    for workers in (2, 2, 4):
+        one.choose(workers, None)
+    bare(1, 3).choose(2, None)
+    bare(0, 1).choose(2, None)
+    assert capsys.readouterr().out.splitlines() == [
+        "launch: 2 workers asked for, 3 ranks started by srun: 3 ranks",
+        "launch: 4 workers asked for, 3 ranks started by srun: 3 ranks",
+        "launch: 2 workers asked for, 1 rank started by srun: 1 rank",
+    ]
+    with pytest.raises(ValueError, match=r"^3 ranks need 3 GPUs, and there are fewer"):
+        bare(0, 3).choose(3, "cuda")
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """A rank of one, whose numbers stay as they are and whose call has time to end by itself."""
+    monkeypatch.setattr(member, "seed_differently", lambda: None)
+    monkeypatch.setattr(watch, "GRACE_SECONDS", 60.0)  # then the process would end
+    return bare()
+
+
+def call(one, fn, live=None, device="cpu", **kwargs):
+    how = {"device": device, "backend": "gloo", "live": live, "timeout": 30.0}
+    return one.run(fn, kwargs, state=SimpleNamespace(seen=[]), **how)
+
+
+def test_a_call_gathers_the_results_by_rank_and_the_rows_by_time(alone, monkeypatch, capsys):
+    other = encode(("another's", [{"rank": 1, "seconds": 1e-9}, {"rank": 1, "seconds": 1e9}]))
+    monkeypatch.setattr(member, "everyones", lambda packed, group: [packed, other])
+    monkeypatch.setattr(rows, "ROWS_KEPT", 1)
+    given = torch.zeros(2)
+
+    def fn(worker, x):
+        x += 1
+        worker.log(loss=0.5)
+        worker.log(loss=0.25)
+        worker.state.seen.append(worker.local_rank)
+        print("printed", end="")
+        return worker.state.seen, x.sum(), str(worker.device), worker.world_size
+
+    runs = call(alone, fn, live="loss", x=given)
+    assert runs[0] == ([4], torch.tensor(2.0), "cpu", 1)
+    assert runs[1] == "another's"
+    assert given.tolist() == [0.0, 0.0]  # the function has a copy
+    assert [row["rank"] for row in runs.records] == [1, 0, 1]
+    assert (runs.device, runs.backend, alone.running) == ("cpu", "gloo", False)
+    assert 0 < runs.seconds < 60
+    said = capsys.readouterr().out
+    assert "loss: rank 0 0.5 (step 0)" in said
+    assert "the last 1 rows are left out" in said
+    assert call(alone, lambda worker: str(worker.device), device="cuda")[0] == "cuda:5"
+
+
+def test_a_call_that_fails_after_a_good_one_fails_and_no_other_begins(alone, monkeypatch):
+    monkeypatch.setattr(member, "everyones", lambda packed, group: [packed])
+    told = []
+    monkeypatch.setattr(member, "record_for_torchrun", told.append)
+
+    def fails(worker):
+        raise ValueError("so")
+
+    assert list(call(alone, lambda worker: 3)) == [3]
+    with pytest.raises(WorkerError, match=r"^rank 0 raised ValueError: so") as caught:
+        call(alone, fails)
+    assert told == [caught.value]  # so that torchrun names it too
+    assert "in fails" in caught.value.traceback
+    assert "in answer" not in caught.value.traceback  # a frame of this package
+    with pytest.raises(RuntimeError, match=r"with it \(rank 0 raised ValueError: so\): start"):
+        call(alone, lambda worker: 3)
+
+
+def test_an_interrupt_ends_the_script_and_is_told_to_the_others(alone):
+    def interrupted(worker):
+        raise KeyboardInterrupt
+
+    notes, one = member.Notes(0, None), Watch((alone.store,) * 3, 0, 1, None)
+    with pytest.raises(KeyboardInterrupt):
+        alone.answer(None, interrupted, {}, notes, one)
+    assert json.loads(alone.store.get("outcome"))["headline"] == "rank 0 raised KeyboardInterrupt"
+    assert alone.failure == "rank 0 raised KeyboardInterrupt"
+    assert not alone.running
+
+
+@pytest.mark.parametrize(("kind", "rank"), [("exception", 1), ("died", 0), ("server", None)])
+def test_on_every_rank_an_error_has_the_traceback_and_its_kind(kind, rank):
+    """It prints the traceback of its own exception only."""
+    one = bare(0, 2)
+    report = {"rank": rank, "kind": kind, "headline": "what happened", "traceback": "deep"}
+    with pytest.raises(WorkerError) as caught:
+        one.fail(report)
+    error = caught.value
+    assert (error.rank, error.kind, error.traceback) == (rank, kind, "deep")
+    assert str(error).splitlines()[0] == one.failure == "what happened"
+    assert ("printed its traceback" in str(error)) == (kind == "exception")
+    assert "deep" not in str(error)
+
+
+def test_torchrun_s_report_has_the_error(tmp_path, monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
+    member.record_for_torchrun(ValueError("so"))
+    file = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
+    member.record_for_torchrun(ValueError("so"))
+    assert "ValueError: so" in json.loads(file.read_text())["message"]["message"]
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    """How often the process group was destroyed."""
+    destroyed = []
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: destroyed.append(True))
+    return destroyed
+
+
+@pytest.mark.parametrize("changes", [{"failure": "so"}, {"pid": 1}])
+def test_after_a_failure_and_in_a_fork_nothing_is_agreed(ended, changes):
+    one = bare(1, 2, **changes)
+    one.leave()
+    assert ended == []
+    assert not one.store.check(["leaving"])
+
+
+def test_rank_0_leaves_last_and_the_others_at_once(ended):
+    store = dist.HashStore()
+    first = threading.Thread(target=bare(0, 3, store=store).leave)
+    first.start()
+    bare(2, 3, store=store).leave()
+    assert ended == [True]
+    first.join(0.1)
+    assert first.is_alive()
+    bare(1, 3, store=store).leave()
+    first.join(60)
+    assert ended == [True] * 3
+
+
+@pytest.mark.timeout(60)
+def test_rank_0_waits_no_longer_than_a_while_and_for_no_store_that_is_gone(ended, monkeypatch):
+    monkeypatch.setattr(member, "FAREWELL_SECONDS", 0.02)
+    bare(0, 2).leave()
+    assert ended == [True]
+
+    def gone(*_):
+        raise RuntimeError("Connection reset by peer")
+
+    bare(0, 2, store=SimpleNamespace(add=gone)).leave()
+    assert ended == [True, True]
+
+
+def test_rows_and_bars_are_shown_with_their_rank(monkeypatch):
+    monkeypatch.setattr(rows, "ROWS_KEPT", 1)
+    shown = []
+    screen = SimpleNamespace(
+        point=lambda row: shown.append(row),
+        progress=lambda *bar: shown.append(bar),
+        draw=lambda: shown.append("drawn"),
+    )
+    row = {"rank": 2, "loss": 0.5, "seconds": 1.5}
+    for notes in (member.Notes(2, screen), member.Notes(2, None)):
+        notes.post("log", 1.5, {"loss": 0.5})
+        notes.post("log", 2.5, {"loss": 0.4})
+        notes.post("track", "steps", 3, None)
+        assert notes.records == [row]
+    assert shown == [row, "drawn", "drawn", (2, "steps", 3, None), "drawn"]
