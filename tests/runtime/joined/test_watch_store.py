@@ -118,6 +118,20 @@ def test_no_rank_is_lost_without_a_limit_or_before_its_first_beat(store, silence
         assert outcome(store) is None
 
 
+@pytest.mark.parametrize(("waited", "lost"), [(1700.0, False), (1900.0, True)])
+def test_a_rank_may_load_data_for_half_an_hour_before_its_first_beat(
+    store, monkeypatch, waited, lost
+):
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(watch, "time", clock)
+    first = watch_of(store, silence=20.0)
+    with running(first, first.beat):
+        until(lambda: store.check(["beat/0"]))
+        clock.now, there = waited, int(store.get("beat/0"))
+        until(lambda: outcome(store) or int(store.get("beat/0")) > there + 2)
+    assert (outcome(store) is not None) == lost
+
+
 def test_a_store_that_does_not_answer_ends_the_call(store):
     one = watch_of(store, silence=0.1)
     one.returned.set()  # the call itself raises the error
