@@ -155,17 +155,16 @@ class Gone(dist.HashStore):
 def test_each_failure_is_decided_here_if_the_store_is_gone(store):
     one, report = watch_of(Gone()), {"rank": 0, "headline": "rank 0 raised"}
     one.failed(report)
-    assert one.wait() == report
-    assert one.returned.is_set()
+    assert (one.outcome, one.decided.is_set(), one.returned.is_set()) == (report, True, True)
 
 
 def test_a_store_that_is_gone_ends_the_call_and_no_rank_is_lost(store, capsys):
     one = watch_of(Gone(), silence=0.01)
     with running(one, one.hear):
-        told = one.wait()
+        until(lambda: one.decided.is_set())
         until(lambda: "stopping" in capsys.readouterr().err)
     what = "the process that keeps the ranks together is gone (Connection reset by peer)"
-    assert told == {"rank": None, "kind": "server", "headline": what, "traceback": ""}
+    assert one.outcome == {"rank": None, "kind": "server", "headline": what, "traceback": ""}
     other = watch_of(Gone(), silence=0.01)
     other.beat()  # it ends without a word: the other thread reports it
     assert other.outcome is None
