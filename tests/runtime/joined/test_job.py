@@ -232,10 +232,24 @@ def test_a_job_brings_the_text_of_its_cells(tmp_path):
     name, text = "<a cell of the job>", "one\ntwo\n"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     try:
-        save_job(tmp_path, train, steps=3)
+        save_job(tmp_path / "new" / "job", train, steps=3)
+        assert (tmp_path / "new" / "job").stat().st_mode & 0o777 == 0o700
         del linecache.cache[name]
-        fn, kwargs = load_job(tmp_path)
+        fn, kwargs = load_job(tmp_path / "new" / "job")
         assert (fn.__name__, kwargs) == ("train", {"steps": 3})
         assert linecache.getline(name, 2) == "two\n"
     finally:
         linecache.cache.pop(name, None)
+
+
+def test_a_job_that_cannot_be_written_leaves_the_old_one_whole(tmp_path, monkeypatch):
+    save_job(tmp_path, train, steps=3)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        save_job(tmp_path, train, steps=4)
+    assert [path.name for path in tmp_path.iterdir()] == ["job.pickle"]
+    assert load_job(tmp_path)[1] == {"steps": 3}

@@ -183,7 +183,8 @@ def test_a_call_gathers_the_results_by_rank_and_the_rows_by_time(alone, monkeypa
     other = encode(("another's", [{"rank": 1, "seconds": 1e-9}, {"rank": 1, "seconds": 1e9}]))
     monkeypatch.setattr(member, "everyones", lambda packed, group: [packed, other])
     monkeypatch.setattr(rows, "ROWS_KEPT", 1)
-    given = torch.zeros(2)
+    monkeypatch.setattr(member, "Watch", lambda *of: watched.append(of[1:]) or Watch(*of))
+    given, watched = torch.zeros(2), []
 
     def fn(worker, x):
         x += 1
@@ -200,6 +201,7 @@ def test_a_call_gathers_the_results_by_rank_and_the_rows_by_time(alone, monkeypa
     assert [row["rank"] for row in runs.records] == [1, 0, 1]
     assert (runs.device, runs.backend, alone.running) == ("cpu", "gloo", False)
     assert 0 < runs.seconds < 60
+    assert watched == [(0, 1, 30.0)]
     said = capsys.readouterr().out
     assert "loss: rank 0 0.5 (step 0)" in said
     assert "the last 1 rows are left out" in said
@@ -222,6 +224,12 @@ def test_a_call_that_fails_after_a_good_one_fails_and_no_other_begins(alone, mon
     assert "in answer" not in caught.value.traceback  # a frame of this package
     with pytest.raises(RuntimeError, match=r"with it \(rank 0 raised ValueError: so\): start"):
         call(alone, lambda worker: 3)
+
+
+def test_a_result_that_cannot_travel_is_a_failure_of_its_rank(alone):
+    """It is found before the others hear that all is well."""
+    with pytest.raises(WorkerError, match=r"^rank 0 raised CannotTravel: `result\[0\]` is of type"):
+        call(alone, lambda worker: [print])
 
 
 def test_an_interrupt_ends_the_script_and_is_told_to_the_others(alone):
