@@ -2,7 +2,6 @@
 
 import json
 import os
-import threading
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -265,49 +264,6 @@ def test_torchrun_s_report_has_the_error(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
     member.record_for_torchrun(ValueError("so"))
     assert "ValueError: so" in json.loads(file.read_text())["message"]["message"]
-
-
-@pytest.fixture
-def ended(monkeypatch):
-    """How often the process group was destroyed."""
-    destroyed = []
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: destroyed.append(True))
-    return destroyed
-
-
-@pytest.mark.parametrize("changes", [{"failure": "so"}, {"pid": 1}])
-def test_after_a_failure_and_in_a_fork_nothing_is_agreed(ended, changes):
-    one = bare(1, 2, **changes)
-    one.leave()
-    assert ended == []
-    assert not one.store.check(["leaving"])
-
-
-def test_rank_0_leaves_last_and_the_others_at_once(ended):
-    store = dist.HashStore()
-    first = threading.Thread(target=bare(0, 3, store=store).leave)
-    first.start()
-    bare(2, 3, store=store).leave()
-    assert ended == [True]
-    first.join(0.1)
-    assert first.is_alive()
-    bare(1, 3, store=store).leave()
-    first.join(60)
-    assert ended == [True] * 3
-
-
-@pytest.mark.timeout(60)
-def test_rank_0_waits_no_longer_than_a_while_and_for_no_store_that_is_gone(ended, monkeypatch):
-    monkeypatch.setattr(member, "FAREWELL_SECONDS", 0.02)
-    bare(0, 2).leave()
-    assert ended == [True]
-
-    def gone(*_):
-        raise RuntimeError("Connection reset by peer")
-
-    bare(0, 2, store=SimpleNamespace(add=gone)).leave()
-    assert ended == [True, True]
 
 
 def test_rows_and_bars_are_shown_with_their_rank(monkeypatch):
