@@ -238,9 +238,7 @@ def test_the_hint_for_both_counts(factor, hint):
 def test_equal_numbers_are_in_the_right_order():
     """No sequence: neither states nor keys have a byte."""
     exercise.judge((0, 0), *MODEL[:8], 0, 17, 5)
-    with pytest.raises(NotRight, match="the cache's|returned"):
-        exercise.judge((0,), *MODEL[:8], 0, 17, 5)
-    for answer in ((1, None), (None, 1), (True, 1), (1, 2, 3)):
+    for answer in ((1,), (1, None), (None, 1), (True, 1), (1, 2, 3)):
         with pytest.raises(NotRight) as wrong:
             exercise.judge(answer, *MODEL)
         assert wrong.value.finding == f"returned {answer!r}"
