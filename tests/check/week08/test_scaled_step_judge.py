@@ -135,6 +135,12 @@ def test_a_rank_that_skips_alone():
     first, second = Reference("alone").run(CASES[3][1])[0]
     assert first[0] != first[0]
     assert second == [1.0, -2.0, 0.5]
+    steps = [[[NAN, 0.5, 0.0], [0.5, 0.5, 0.0]]]  # the other way round
+    given = [played(steps), played(steps)]
+    given[1][0]["master"] = Reference("alone").run(steps)[0][1]
+    with pytest.raises(NotRight, match="step 0, rank 1: the master copy is") as wrong:
+        judge_steps(given, steps)
+    assert wrong.value.hint == HINTS["alone"]
 
 
 def test_the_reference_without_a_mistake():
