@@ -96,6 +96,16 @@ def test_a_number_that_is_not_finite(value):
     assert "enough to lose the training" in refused(2, master=[*right[:2], value]).hint
 
 
+def test_a_skipped_step_has_to_be_reported():
+    for case, step in ((1, 1), (3, 0)):
+        given, steps = runs(case)
+        given[-1][step]["skipped"] = False
+        with pytest.raises(NotRight) as wrong:
+            judge_steps(given, steps)
+        assert wrong.value.finding == f"step {step}, rank {len(given) - 1}: returned False"
+        assert wrong.value.hint == "Return whether this step's update was skipped."
+
+
 def test_a_skipped_step_changes_nothing():
     given, steps = runs(3)
     given[1][0]["master"][0] += 0.25
