@@ -288,7 +288,19 @@ def test_a_ledger_as_a_table():
         assert "3,456" in shown
         assert "unknown" in shown
     assert [bar.get_width() for bar in log.plot().axes[0].patches] == [3000, 0]
+    assert [line.split() for line in repr(log).splitlines()[2:]] == [
+        ["all_reduce", "2", "2", "3,000", "3,000"],
+        ["c10d::new", "2", "1", "5", "unknown"],
+        ["all", "3", "3,005", "3,000", "3,456"],
+    ]
+    bar = log.plot().axes[0]
+    assert (bar.get_xlabel(), bar.get_title()) == (
+        "bytes",
+        "bytes that this rank sends, by formula",
+    )
     log.entries.append(replace(log.entries[0], axes="dp", wire=500.0))
+    assert repr(log).splitlines()[-1].split() == ["all", "4", "4,005", "3,500", "3,456"]
+    assert repr(log).splitlines()[3].split()[:3] == ["c10d::new", "2", "1"]
     assert [bar.get_width() for bar in log.plot().axes[0].patches] == [3500, 0]
     assert log.frame().columns.tolist() == ["call", "axes", "ranks", "calls", "payload", "wire"]
 

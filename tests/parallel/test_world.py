@@ -38,6 +38,20 @@ def test_what_it_returns_is_a_copy():
     assert state["optimizer"]["a"]["step"] == 3
 
 
+def test_what_it_returns_has_the_plain_model_s_names():
+    """A stage's own names differ."""
+    tensors = {"0.a": torch.ones(2), "1.b": torch.full((3,), 2.0)}
+    world = World({key: whole(ALONE, key[2:], t.shape) for key, t in tensors.items()}, None)
+    assert world.everywhere
+    assert {n: g.tolist() for n, g in world.full_gradients(tensors).items()} == {
+        "a": [1, 1],
+        "b": [2, 2, 2],
+    }
+    state = world.full_state(tensors, {"1.b": {"step": 3}})
+    assert state["model"].keys() == {"a", "b"}
+    assert state["optimizer"] == {"b": {"step": 3}}
+
+
 def sums(worker):
     """On a mesh of dp and tp: gradients of 1, summed over both axes, and over tp alone."""
     mesh = make_mesh(Layout(dp=2, tp=2))

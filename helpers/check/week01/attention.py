@@ -98,11 +98,11 @@ def hint_flops(answer, right, batch, heads, tokens, width, size) -> str:
         return "Half. Count both products, and count a multiply-add as 2 FLOPs."
     if answer * 4 == right:
         return "A quarter. Count both products, and count a multiply-add as 2 FLOPs."
-    if answer * tokens == right != answer:
+    if answer * tokens == right:
         return "Every token is compared with every token: how many scores does a head have?"
-    if answer * heads == right != answer or answer * batch * heads == right != answer:
+    if answer * heads == right or answer * batch * heads == right:
         return "How many heads compute, over the whole batch?"
-    if answer * batch == right != answer:
+    if answer * batch == right:
         return "That is one sequence. How many are in the batch?"
     if answer == right * heads:
         return "`width` is the width of one head already."
@@ -129,6 +129,6 @@ def hint_bytes(answer, right, batch, heads, tokens, width, size) -> str:
         )
     if answer == 4 * scores:
         return "The (T, T) tensors are right. What else is read, and what is written at the end?"
-    if answer * heads == right != answer or answer * batch * heads == right != answer:
+    if answer * heads == right or answer * batch * heads == right:
         return "How many heads read and write, over the whole batch?"
     return "Make a list for each of the three operators: which tensors in, which tensor out?"

@@ -119,13 +119,18 @@ def kind_of(update, sums, counts, rank: int, leftover) -> str:
     if not torch.isfinite(update).all():
         return "not a number"
     for kind, value in candidates.items():
-        # float64, gradients of size 1 or less, some twenty of them added: rounding is below 1e-14
-        if torch.allclose(update, value, rtol=0, atol=1e-12 * max(1.0, value.abs().max().item())):
+        if same(update, value):
             return kind
     ratio = (update @ right / (right @ right)).item()
-    if torch.allclose(update, ratio * right, rtol=0, atol=1e-12 * max(1.0, abs(ratio))):
-        return f"{ratio:.6g} times the right one"
+    if same(update, ratio * right):
+        digits = f"{ratio:.6g}"
+        return f"{f'{ratio:.13g}' if digits == '1' else digits} times the right one"
     return "something else"
+
+
+def same(update: torch.Tensor, value: torch.Tensor) -> bool:
+    """Some twenty float64 numbers are added: of size 1 or less, rounding is below 1e-14."""
+    return torch.allclose(update, value, rtol=0, atol=1e-12 * max(1.0, value.abs().max().item()))
 
 
 WORDS = {

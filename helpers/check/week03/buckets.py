@@ -78,7 +78,7 @@ def run_buckets(worker, solve, bucket_bytes, earlier):
         return {"finish": type(finish).__name__}
     reports, n = [], worker.world_size
     for step in range(STEPS):
-        if step or not earlier:  # in the last step zeros, before it None
+        if step:  # in the last step zeros, before it None
             for parameter in names.values():
                 if step == STEPS - 1 and parameter.grad is not None:
                     parameter.grad.zero_()

@@ -142,10 +142,13 @@ def tensors_of(model) -> dict[str, torch.Tensor]:
 
 
 def first_numbers(model, rank: int) -> dict[str, torch.Tensor]:
-    """Every number is on one rank only; the large integer does not fit into a float32."""
+    """Every number is on one rank only, and no rank has a mean of the others' numbers.
+
+    The large integer does not fit into a float32.
+    """
     numbers = {}
     for place, (name, tensor) in enumerate(tensors_of(model).items()):
-        first = 1000.0 * hidden.shift(99) + 100 * (rank + 1) + 10 * place
+        first = 1000.0 * hidden.shift(99) + 100 * (rank + 1) ** 2 + 10 * place
         row = first + torch.arange(tensor.numel(), dtype=torch.float64)
         numbers[name] = (row + (2**24 + 1) * (name == "steps")).view(tensor.shape).to(tensor.dtype)
     return numbers

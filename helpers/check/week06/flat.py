@@ -93,10 +93,18 @@ def shares(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def lists(gathered):
-    """Nested lists of numbers; in words what is not a tensor."""
+    """Nested lists of numbers; in words what is not a tensor, or has another dtype."""
     if not isinstance(gathered, list | tuple):
         return type(gathered).__name__
-    return [t.tolist() if isinstance(t, torch.Tensor) else type(t).__name__ for t in gathered]
+    return [t.tolist() if is_like_the_tensors(t) else in_words(t) for t in gathered]
+
+
+def is_like_the_tensors(value) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == DTYPE
+
+
+def in_words(value) -> str:
+    return f"a tensor of {value.dtype}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
 def judge_flat(runs, shapes):
@@ -120,11 +128,12 @@ def judge_flat(runs, shapes):
     )
     if any(len(run["shape"]) != 1 for run in runs):
         raise NotRight(finding, "A shard is flat: it has one dim.")
-    if any(run["dtype"] != str(DTYPE) for run in runs):
-        raise NotRight(
-            f"the tensors are {DTYPE}, a shard is {runs[0]['dtype']}",
-            "The padding must have the tensors' dtype. Which dtype has torch.zeros(n)?",
-        )
+    for rank, run in enumerate(runs):
+        if run["dtype"] != str(DTYPE):
+            raise NotRight(
+                f"the tensors are {DTYPE}, rank {rank}'s shard is {run['dtype']}",
+                "The padding must have the tensors' dtype. Which dtype has torch.zeros(n)?",
+            )
     if shards != row(shapes, n):
         raise NotRight(finding, hint_shards(shards, total, n, size))
     for rank, run in enumerate(runs):
@@ -140,7 +149,8 @@ def hint_shards(shards, total, n, size) -> str:
     """Which common mistake gives these shards?"""
     lengths = [len(shard) for shard in shards]
     together = [number for shard in shards for number in shard]
-    real = [float(k) for k in range(1, total + 1)]
+    first = 1 + hidden.shift(99)
+    real = [float(k) for k in range(first, first + total)]
     if lengths[0] == total > size and len(set(lengths)) == 1:
         return "Every rank has all numbers. Which part is this rank's?"
     if len(set(lengths)) > 1:
@@ -211,6 +221,8 @@ def hint_gathered(found, right) -> str:
         return "gather returns a list with one tensor for each of the tensors."
     if len(found) != len(right):
         return f"There were {len(right)} tensors, and gather returned {len(found)}."
+    if any(isinstance(one, str) for one in found):
+        return "gather returns tensors of the dtype that the tensors had. Which line changes it?"
     return (
         "The padding is no part of a tensor, and each tensor has its shape. Where does each begin?"
     )

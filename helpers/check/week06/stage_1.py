@@ -12,6 +12,7 @@ from helpers.check.week06.stage_1_hints import hint_failure, hint_norm, hint_ste
 from helpers.measure.memory import bytes_of
 
 STEPS = 3
+PATIENCE = 4  # times the usual timeout: the first optimizer imports for seconds on a busy machine
 # Ranks, numbers, optimizer. 5 numbers on 4 ranks: shards of 2, and the last rank has padding only.
 CASES = [(2, 7, "SGD"), (4, 5, "SGD"), (3, 6, "Adam"), (1, 4, "SGD")]
 MAKE = {
@@ -30,7 +31,7 @@ SIMILAR = 1e-5  # a mistake is named with torch's 1e-6 in the norm, or without
 def zero_1(fn) -> Verdict:
     """Check `fn(worker, params, numbers, make_optimizer, max_norm) -> step`."""
     cases = [(n, {"numbers": numbers, "optimizer": name}) for n, numbers, name in CASES]
-    return examine("zero_1", fn, cases, run_steps, judge_steps, hint_failure)
+    return examine("zero_1", fn, cases, run_steps, judge_steps, hint_failure, PATIENCE)
 
 
 def draw(seed: int, count: int) -> torch.Tensor:
@@ -152,7 +153,7 @@ def kind_of(found, before, every, numbers, rank, twin: Twin) -> str:
         for each in (real, padded)
     )
     right = twin.after(clipped(mean, norm))
-    stale, mine = before.clone(), slice(rank * size, min((rank + 1) * size, numbers))
+    stale, mine = before.clone(), slice(rank * size, (rank + 1) * size)
     stale[mine] = right[mine]
     if not torch.isfinite(found).all():
         return "not a number"
@@ -164,7 +165,6 @@ def kind_of(found, before, every, numbers, rank, twin: Twin) -> str:
         "not gathered": stale,
         "the norm of the sum": twin.after(clipped(mean, norm * n)),
         "divided twice": twin.after(clipped(mean / n, norm / n)),
-        "divided twice, then clipped": twin.after(clipped(mean, norm) / n),
         "the sum": twin.after(clipped(mean * n, norm * n)),
         "the sum, clipped as the mean": twin.after(clipped(mean, norm) * n),
         "own": twin.after(clipped(own, own.norm())),
@@ -186,9 +186,13 @@ def kind_of(found, before, every, numbers, rank, twin: Twin) -> str:
         both = mean + twin.params.grad
         candidates["added up"] = twin.after(clipped(both, both.norm()))
     for kind, value in candidates.items():
-        if torch.allclose(found, value, rtol=0, atol=SIMILAR):
+        if alike(found, value) and not alike(value, right):  # some mistakes change nothing here
             return kind
     return "something else"
+
+
+def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.allclose(one, other, rtol=0, atol=SIMILAR)
 
 
 def judge_steps(runs, numbers, optimizer):

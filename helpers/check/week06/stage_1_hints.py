@@ -19,7 +19,6 @@ STEPS = {
         "collective brings the updated shards to every rank?"
     ),
     "divided twice": DIVIDED,
-    "divided twice, then clipped": DIVIDED,
     "the sum": "The gradients are a sum over the ranks. One process takes their mean.",
     "own": "This rank used its own gradient alone. Where do the other ranks' gradients come in?",
     "not clipped": (

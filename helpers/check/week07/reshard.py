@@ -7,6 +7,7 @@ from helpers.check.oracle import NotRight, examine
 from helpers.check.verdict import Verdict
 
 COLUMNS = 3
+DTYPE = "torch.float32"
 # Ranks that load, ranks that saved, rows. 10 rows on 4 ranks are 3, 3, 3 and 1; 9 rows on 4 ranks
 # are 3, 3, 3 and 0; 8 rows on 5 ranks are 2, 2, 2, 2 and 0.
 CASES = [(4, 2, 10), (4, 2, 9), (2, 5, 8)]
@@ -56,6 +57,7 @@ def run_reshard(worker, solve, saved, rows):
     return {
         "kind": kind,
         "shape": shape,
+        "dtype": str(answer.dtype) if shape is not None else None,
         "rows": answer.tolist() if shape is not None else None,
         "reads": reads,
     }
@@ -76,6 +78,8 @@ def judge_reshard(runs, saved, rows):
         finding = f"{where}: {wanted}; you returned shape {run['shape']}, and read {reads}"
         if run["shape"] != (stop - start, COLUMNS) or run["rows"] != right:
             raise NotRight(finding, hint_rows(run, rank, n, saved, rows))
+        if run["dtype"] != DTYPE:
+            raise NotRight(f"{finding}; their dtype is {run['dtype']}", HINTS["dtype"])
         if sum(last - first for _, first, last in run["reads"]) > stop - start:
             raise NotRight(finding, HINTS["too much"])
 
@@ -86,6 +90,7 @@ HINTS = {
         "tensor? Subtract it, and stay within the file."
     ),
     "tensor": "Return a tensor: this rank's rows, also if it has none.",
+    "dtype": "The rows are right, but their dtype is not. Which dtype has what `read` returns?",
     "too much": (
         "The rows are right, but you read more than your own rows. A checkpoint is larger than a "
         "rank's memory: which rows of each file are yours?"

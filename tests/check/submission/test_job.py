@@ -1,5 +1,6 @@
 """How a script is started, ended and read: the launcher is a small shell script here."""
 
+import inspect
 import json
 import os
 import signal
@@ -108,6 +109,19 @@ def test_a_silent_rank_is_asked_where_it_is(tmp_path, monkeypatch):
     script = "trap 'echo stack >&2' USR1; echo '{\"pid\": '$$'}' > $N/notes-0; "
     found = run(script + "while :; do sleep 0.02; done", tmp_path, patience=0.3)
     assert found.errors == "stack\n"
+
+
+def test_a_rank_that_has_ended_does_not_keep_the_signal_from_the_others(tmp_path):
+    gone, there = subprocess.Popen(["true"]), subprocess.Popen(["sleep", "60"])
+    gone.wait()
+    for number, process in enumerate((gone, there)):
+        (tmp_path / f"notes-{number}").write_text(f'{{"wrote": "a"}}\n{{"pid": {process.pid}}}')
+    job.send(tmp_path, signal.SIGTERM)
+    assert there.wait() == -signal.SIGTERM
+
+
+def test_the_check_is_patient_with_a_busy_machine():
+    assert inspect.signature(job.run).parameters["patience"].default == job.PATIENCE == 120
 
 
 def test_when_the_check_is_interrupted_the_launcher_ends(tmp_path, monkeypatch):

@@ -52,6 +52,15 @@ def test_only_what_is_written_in_the_watched_folder_is_noted(tmp_path, watched, 
     assert facts(tmp_path)[1:] == [{"wrote": "a"}, {"wrote": "b"}, {"wrote": "in/c"}]
 
 
+def test_the_watched_folder_may_be_a_link(tmp_path, watched):
+    (tmp_path / "link").symlink_to(watched)
+    made = rank.Notes(str(tmp_path), str(tmp_path / "link"))
+    for path in (watched / "a", tmp_path / "link" / "b"):
+        made.wrote(path)
+    os.close(made.file)
+    assert facts(tmp_path)[1:] == [{"wrote": "a"}, {"wrote": "b"}]
+
+
 def test_files_opened_for_writing_and_the_new_names_of_renamed_ones(tmp_path, watched, notes):
     path = str(watched / "a")
     notes.hook("open", (path, "r", os.O_RDONLY | os.O_CLOEXEC))

@@ -1,8 +1,11 @@
 """FLOPs and bytes of attention: the solution passes, each mistake gets its own hint."""
 
+import random
+
 import pytest
 
 from helpers import check
+from helpers.check.oracle import NotRight
 from helpers.check.week01 import attention
 from notebooks.solutions import week01
 from tests.check.alone import found_alone
@@ -109,6 +112,22 @@ def test_a_mistake_in_one_case_alone_is_found():
         f"you said {flops + 1:,} FLOPs; PyTorch's products have {flops:,}"
         for flops in (4 * 49 * 5, 4 * 49 * 5, 3 * 4 * 256 * 4, 15 * 4 * 49 * 16, 8 * 4 * 8)
     ]
+
+
+def test_the_order_of_the_two_numbers():
+    for swapped in ((1152, 256), [1152, 256]):
+        with pytest.raises(NotRight, match="returned ") as wrong:
+            attention.judge_attention(swapped, 2, 4, 1, 8, 4)
+        assert "the FLOPs first" in wrong.value.hint
+    attention.judge_attention([256, 1152], 2, 4, 1, 8, 4)
+    attention.judge_attention((2048, 2048), 1, 1, 8, 8, 4)  # both numbers are equal here
+
+
+def test_grading_draws_cases_of_all_sizes():
+    drawn = [attention.drawn(random.Random(secret)) for secret in range(80)]
+    for place in range(4):
+        assert {case[place] for case in drawn} == {2, 3, 4, 5, 6, 7, 8, 9}
+    assert {case[4] for case in drawn} == {2, 4, 8}
 
 
 CASE = (5, 3, 7, 16, 8)  # batch, heads, tokens, width, bytes of a number

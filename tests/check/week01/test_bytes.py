@@ -1,6 +1,9 @@
 """Bytes on the wire: the solution passes, common mistakes fail with their own hint."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from helpers import check
 from helpers.check import elsewhere
@@ -222,6 +225,46 @@ def test_headers_may_be_counted_and_nothing_else():
 )
 def test_the_hint_for_three_ranks_and_1200_bytes(collective, answer, hint):
     assert hint in exercise.hint_bytes(collective, answer, 3, 1200)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_what_a_rank_counts(monkeypatch, ranks):
+    """Between two barriers, without the store's messages."""
+    log = []
+
+    class Count:
+        def __init__(self, without_ports):
+            log.append(("count", without_ports))
+
+        def read(self):
+            log.append("read")
+            return 7
+
+    def done(collective, buffer, part):
+        log.append((collective, buffer.nbytes, part.nbytes))
+
+    monkeypatch.setattr(exercise, "SentBytes", Count)
+    monkeypatch.setattr(exercise, "store_ports", lambda: [123])
+    monkeypatch.setattr(exercise, "dist", SimpleNamespace(barrier=lambda: log.append("barrier")))
+    monkeypatch.setattr(exercise, "do", done)
+    found = exercise.run_bytes(
+        SimpleNamespace(rank=ranks - 1, world_size=ranks),
+        lambda collective, n, size: torch.tensor([float(n)]),
+    )
+    assert log == [
+        step
+        for collective in exercise.COLLECTIVES
+        for step in ("barrier", ("count", [123]), (collective, 1_200_000, 1_200_000 // ranks),
+                     "barrier", "read")
+    ]  # fmt: skip
+    formulas = [800_000, 800_000, 1_600_000, 800_000, 0] if ranks == 3 else [0] * 5
+    large = 64.0 if ranks == 3 else None
+    assert found == {
+        collective: {"answer": float(ranks), "large": large, "kernel": 7, "formula": formula}
+        for collective, formula in zip(exercise.COLLECTIVES, formulas, strict=True)
+    }
+    assert all(type(row["answer"]) is float for row in found.values())
+    assert exercise.plain("a word") == "a word"
 
 
 def test_one_rank_and_a_word():

@@ -1,5 +1,7 @@
 """The judges of tree and all-to-all: what they say of numbers and messages, without ranks."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -209,3 +211,79 @@ def test_the_first_wrong_number_of_an_entry():
     assert exercises.first_wrong(one, 1, 2, 12) == 7.0
     assert torch.equal(part(3, 1, 2), torch.tensor([310.0, 311.0]))
     assert numbers(3) == [30.0, 31.0, 32.0]
+
+
+def reported(solve, numel=3, rank=1):
+    """What one of three ranks reports of an all-to-all that sends nothing."""
+    worker = SimpleNamespace(rank=rank, world_size=3)
+    return exercises.run_all_to_all(worker, solve, numel)
+
+
+def arrived(worker, parts):
+    return [part(source, 1, 3) for source in range(3)]
+
+
+def test_what_a_rank_reports_of_an_all_to_all():
+    right = {"entries": [True] * 3, "kind": "list", "changed": [], "aliases": False,
+             "same": False, "calls": [], "unwaited": 0}  # fmt: skip
+    assert reported(arrived) == right
+    assert reported(lambda *given: tuple(arrived(*given))) == right | {"kind": "tuple"}
+    found = reported(lambda worker, parts: torch.stack(parts))
+    assert (found["entries"], found["kind"]) == (None, "Tensor")
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_one_entry_that_shares_memory_is_enough(place):
+    def one_alias(worker, parts):
+        return [parts[s][:] if s == place else one for s, one in enumerate(arrived(worker, parts))]
+
+    found = reported(one_alias)
+    assert found["aliases"]
+    assert not found["same"]
+
+    def twice(worker, parts):
+        entries = arrived(worker, parts)
+        entries[place] = entries[place - 1]
+        return entries
+
+    found = reported(twice)
+    assert found["same"]
+    assert not found["aliases"]
+
+
+def test_the_entries_that_are_wrong():
+    def wrong(worker, parts):
+        first, _, third = arrived(worker, parts)
+        third[1:] = 7.5
+        return [first[None], None, third]
+
+    assert reported(wrong)["entries"] == ["shape (1, 3)", "None", 7.5]
+
+
+def test_the_parts_that_have_changed():
+    def writes(worker, parts):
+        parts[0][-1] = parts[2][0] = -1.0
+        return parts
+
+    found = reported(writes)
+    assert found["changed"] == [0, 2]
+    assert found["aliases"]
+
+    def other_list(worker, parts):
+        """The list is a copy: only the tensors are the caller's."""
+        parts[:] = [torch.zeros(3)]
+        return arrived(worker, parts)
+
+    assert reported(other_list)["changed"] == []
+
+
+def test_what_a_rank_reports_of_a_broadcast():
+    def solve(worker, tensor, source):
+        tensor[1] = 10 * source + worker.rank
+        return tensor + 1
+
+    found = exercises.run_tree_broadcast(SimpleNamespace(rank=2, world_size=3), solve, 1)
+    assert found["after"] == [20, 12, 22]
+    assert found["returned"] == [21, 13, 23]
+    worker = SimpleNamespace(rank=2, world_size=3)
+    assert exercises.run_tree_broadcast(worker, lambda *given: None, 1)["returned"] is None

@@ -202,13 +202,16 @@ def test_every_number_is_on_one_rank_only():
     model = replicas.State()
     found = [replicas.first_numbers(model, rank) for rank in range(3)]
     assert found[0]["layer.weight"].tolist()[0] == [100, 101, 102]
-    assert found[2]["layer.bias"].tolist() == [310, 311, 312, 313]
-    assert found[1]["steps"].item() == 2**24 + 1 + 240
+    assert found[2]["layer.bias"].tolist() == [910, 911, 912, 913]
+    assert found[1]["steps"].item() == 2**24 + 1 + 440
     assert found[1]["steps"].float().long() != found[1]["steps"]
     for name, tensor in replicas.tensors_of(model).items():
         mine = [numbers[name] for numbers in found]
         assert all((m.shape, m.dtype) == (tensor.shape, tensor.dtype) for m in mine)
         assert len({n for m in mine for n in m.flatten().tolist()}) == 3 * tensor.numel()
+        for total, word in ((3, "mean"), (1, "sum")):
+            now = (sum(m.double() for m in mine) / total).flatten()
+            assert replicas.whose(now, found, name) == word
 
 
 def rank_1(solve):

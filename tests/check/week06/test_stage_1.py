@@ -280,7 +280,7 @@ def test_padding_alone_has_a_norm_of_zero():
 
 
 def test_a_rank_that_leaves_the_collective_out(monkeypatch):
-    monkeypatch.setattr("helpers.check.oracle.TIMEOUT", 2.0)
+    monkeypatch.setattr("helpers.check.oracle.TIMEOUT", 0.5)  # times the check's patience
 
     def solve(worker, params, numbers, make_optimizer, max_norm):
         right = week06.zero_1(worker, params, numbers, make_optimizer, max_norm)

@@ -1,11 +1,14 @@
 """Rows of a checkpoint: the solution passes; each common mistake gets its own hint."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from helpers import check
+from helpers.check import elsewhere
 from helpers.check.oracle import NotRight
-from helpers.check.week07.reshard import bounds, hint_rows, judge_reshard, numbers
+from helpers.check.week07.reshard import bounds, hint_rows, judge_reshard, numbers, run_reshard
 from notebooks.solutions import week07
 from tests.check.alone import found_alone
 from tests.check.asked import drawn_anew
@@ -148,6 +151,7 @@ def run(start, stop, *reads, shape=None):
     return {
         "kind": "Tensor",
         "shape": shape or (stop - start, 3),
+        "dtype": "torch.float32",
         "rows": rows,
         "reads": list(reads),
     }
@@ -200,6 +204,7 @@ def test_the_hint_for_the_rows_of_other_ranks():
     assert "lie in more than one file" in hint_rows(run(6, 8), 1, 2, 5, 8)
     assert "no rows, with all columns" in hint_rows(run(0, 0), 3, 4, 2, 9)
     assert "pieces of ceil" in hint_rows(run(7, 9), 3, 4, 2, 9)
+    assert "lie in more than one file" in hint_rows(run(9, 9), 3, 4, 2, 10)  # it had none before
 
 
 @pytest.mark.parametrize("given", [(2, 0, 1), (-1, 0, 1), (1, -1, 2), (1, 3, 2), (1, 0, 6)])
@@ -220,3 +225,62 @@ def test_another_index_error_is_the_student_s():
     verdict = check.reshard_rows(lambda worker, rows, saved, read: [][rows])
     assert "IndexError: list index out of range" in verdict.finding
     assert "reshard" not in verdict.hint
+
+
+def test_numbers_of_another_dtype_are_told():
+    wrong = refused(run(8, 10, (1, 3, 5)) | {"dtype": "torch.bfloat16"})
+    assert wrong.finding == (
+        "10 rows, saved on 2 ranks, loaded on 3: rank 2 has rows 8:10; you returned shape (2, 3), "
+        "and read read(1, 3, 5); their dtype is torch.bfloat16"
+    )
+    assert "Which dtype has what `read` returns?" in wrong.hint
+
+
+THIRD = SimpleNamespace(rank=2, world_size=4)
+
+
+def test_what_a_rank_reports():
+    """What was read is the student's: a second read gives the saved rows again."""
+
+    def solve(worker, rows, saved, read):
+        assert (worker, rows, saved) == (THIRD, 8, 5)
+        first = read(3, 1, 2)
+        assert first.untyped_storage().nbytes() == 12
+        first.zero_()
+        return torch.cat([read(3, 1, 2), read(4, 0, 0)]).double()
+
+    assert run_reshard(THIRD, solve, 5, 8) == {
+        "kind": "Tensor",
+        "shape": (1, 3),
+        "dtype": "torch.float64",
+        "rows": [[22.0, 23.0, 24.0]],
+        "reads": [(3, 1, 2), (3, 1, 2), (4, 0, 0)],
+    }
+
+
+def test_what_else_a_rank_reports():
+    nothing = run_reshard(THIRD, lambda *_: [1.0], 5, 8)
+    assert nothing == {"kind": "list", "shape": None, "dtype": None, "rows": None, "reads": []}
+
+    def too_far(worker, rows, saved, read):
+        read(0, 0, 2)
+        return read(3, 1, 3)
+
+    assert run_reshard(THIRD, too_far, 5, 8) == {
+        "refused": "read(3, 1, 3): the file of rank 3 has rows 0 to 2",
+        "reads": [(0, 0, 2), (3, 1, 3)],
+    }
+
+
+class Timed(elsewhere.Here):
+    def launch(self, run, workers, fn, kwargs, timeout):
+        self.timeout = timeout
+        raise NotImplementedError
+
+
+def test_a_rank_may_be_silent_for_a_minute():
+    """On a busy machine, its imports take that long."""
+    place = Timed()
+    with elsewhere.at(place):
+        assert check.reshard_rows(week07.reshard_rows).status == "not written yet"
+    assert place.timeout == 60.0

@@ -4,10 +4,15 @@ The judge alone sees the wrong answers, with the peak by the formula: the soluti
 that the formula and the measurement agree.
 """
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from helpers import check
+from helpers.check import elsewhere
 from helpers.check.oracle import NotRight
+from helpers.check.week07 import wrapping
 from helpers.check.week07.wrapping import (
     BLOCKS,
     CASES,
@@ -178,3 +183,86 @@ def test_the_hint_for_a_peak_within_one_percent(off):
     right = expected(3, 1, BLOCK)
     assert "how many numbers" in hint_peak(right / 4 * (1 + off), 1, 3, BLOCK)
     assert "how many numbers" not in hint_peak(right / 4 * (1 + 1.3 * off), 1, 3, BLOCK)
+
+
+class Asked(elsewhere.Here):
+    """Ranks with the peak by the formula; the last rank of the case with this number has more."""
+
+    def __init__(self, wrong):
+        self.wrong, self.asked = wrong, []
+
+    def launch(self, run, workers, fn, kwargs, timeout):
+        budget = budget_of(workers, kwargs["fits"], BLOCK)
+        right = expected(workers, kwargs["fits"], BLOCK)
+        report = {"block": BLOCK, "budget": budget, "answer": (kwargs["fits"], right)}
+        more = 1.2 if len(self.asked) == self.wrong else 1
+        self.asked.append((workers, kwargs["fits"], timeout))
+        return [report | {"peak": right}] * (workers - 1) + [report | {"peak": right * more}]
+
+
+def test_each_case_is_asked_for_and_ranks_may_be_silent_for_minutes():
+    """The student's function sends nothing, so only a busy machine keeps a rank silent."""
+    for number, ranks in enumerate((3, 2, 2)):
+        place = Asked(number)
+        with elsewhere.at(place):
+            assert check.choose_wrapping(None).finding.startswith(f"with {ranks} ranks: 6 blocks")
+    with elsewhere.at(Asked(3)):
+        assert check.choose_wrapping(None)
+    assert place.asked == [(3, 1, 300.0), (2, 2, 300.0), (2, 3, 300.0)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "peaks"),
+    [((2, 9.5), [2]), ([3, 7], [3]), ((4, 1.0), []), ((0, 1.0), []), ("two", []), ((2,), [])],
+)
+def test_what_a_rank_is_asked_and_what_it_measures(monkeypatch, answer, peaks):
+    """Only a wrapping that can be is measured: the student's, not the one that fits."""
+    asked, measured = [], []
+    monkeypatch.setattr(wrapping, "block_bytes", lambda: BLOCK)
+    monkeypatch.setattr(
+        wrapping, "measured", lambda worker, per_unit: measured.append(per_unit) or 77
+    )
+
+    def solve(*given):
+        asked.append(given)
+        return answer
+
+    worker = SimpleNamespace(rank=1, world_size=3)
+    found = wrapping.run_wrapping(worker, solve, 1)
+    budget = budget_of(3, 1, BLOCK)
+    assert asked == [(6, BLOCK, 3, budget)]
+    assert measured == peaks
+    assert found == {"answer": described(answer), "block": BLOCK, "budget": budget} | (
+        {"peak": 77} if peaks else {}
+    )
+
+
+def test_how_a_peak_is_measured(monkeypatch):
+    """The least of three steps, after one that makes the optimizer's state."""
+    made, steps, peaks = {}, [], [900, 700, 800]
+
+    class Trained:
+        model, optimizer = "model", "optimizer"
+
+        def __init__(self, config, seed, mesh, wrap):
+            made.update(config=config, mesh=mesh, wrap=wrap)
+
+        def step(self, batch):
+            steps.append(batch)
+
+    def memory_of(step, model, optimizer):
+        assert (model, optimizer) == ("model", "optimizer")
+        assert len(steps) == 4 - len(peaks)
+        step()
+        return SimpleNamespace(peak=peaks.pop(0))
+
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr("helpers.comm.mesh.make_mesh", lambda layout: (layout.axes, layout.shape))
+    monkeypatch.setattr("helpers.measure.memory.memory_of", memory_of)
+    monkeypatch.setattr("helpers.parallel.libraries.fully_shard.FullyShard", Trained)
+    assert wrapping.measured(SimpleNamespace(rank=2, world_size=3), 2) == 700
+    assert made["mesh"] == (("dp",), (3,))
+    model = made["config"].build(device="meta")
+    assert [len(unit) for unit in made["wrap"](model)] == [2, 2, 2]
+    assert len(steps) == 4
+    assert all(one.tokens.shape == (1, 2) and one.tokens.max() < 8 for one in steps)

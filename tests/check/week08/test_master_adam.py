@@ -211,3 +211,11 @@ def test_a_number_whose_last_bits_were_cut_off():
         with pytest.raises(NotRight, match="step 3: ") as wrong:
             judge_parameter(parameter, master, "step 3")
         assert hint in wrong.value.hint
+
+
+def test_nothing_has_to_change_without_a_gradient():
+    start, nothing = torch.randn(64), [torch.zeros(64).bfloat16()] * 2
+    left = {"master": start, "parameter": start.bfloat16(), "gradient": nothing[0]}
+    judge([left, left], start, nothing)
+    with pytest.raises(NotRight, match="step 2: the master copy is off by up to"):
+        judge([left, left | {"master": start + 0.5}], start, nothing)

@@ -176,6 +176,7 @@ def test_the_seeds():
     assert seeds(solve, torch.zeros(2)) == (False, True)
     assert drawn == [5, 5, 6]
     assert seeds(lambda x, generator: x, torch.zeros(2)) == (True, False)
+    assert seeds(lambda x, generator: x.add_(1), torch.zeros(2)) == (True, False)  # into a copy
     judge_seeds((True, True), None, None)
     for answer, words in (
         ((False, True), "equal seeds gave different results"),

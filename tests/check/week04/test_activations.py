@@ -1,4 +1,4 @@
-"""Bytes of a block: the solutions pass, each mistake gets its own hint."""
+"""Bytes that a rank keeps of a block: the solution passes, each mistake gets its own hint."""
 
 import math
 from dataclasses import replace
@@ -6,28 +6,38 @@ from dataclasses import replace
 import pytest
 
 from helpers import check
-from helpers.check.week04 import activations, measured, messages
+from helpers.check.hidden import drawn_from
+from helpers.check.week04 import activations, measured
 from helpers.plans.activation_memory import block_activations, korthikanti
 from notebooks.solutions import week04
 from tests.check.asked import drawn_anew
 
-NAMES = ["message_bytes", "activation_bytes"]
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Another measurement, which keeps the cases that it was asked for."""
+    asked_for = []
+
+    def measure(cases):
+        asked_for.append(cases)
+        return {one: measured.Measured(0.0, round(activations.bytes_of(one))) for one in cases}
+
+    monkeypatch.setattr(activations, "measure", measure)
+    return asked_for
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_solution_passes(name):
-    verdict = getattr(check, name)(getattr(week04, name))
+def test_the_solution_passes():
+    verdict = check.activation_bytes(week04.activation_bytes)
     assert verdict, verdict
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_stub_is_told_apart_without_a_launch(name, monkeypatch):
+def test_the_stub_is_told_apart_without_a_launch(monkeypatch):
     monkeypatch.setattr(measured, "launch", None)
 
     def stub(config, sequences, tokens, ranks, way, bytes_per_number):
         raise NotImplementedError
 
-    assert getattr(check, name)(stub).status == "not written yet"
+    assert check.activation_bytes(stub).status == "not written yet"
 
 
 def told(verdict, hint):
@@ -35,104 +45,11 @@ def told(verdict, hint):
     assert hint in verdict.hint, verdict
 
 
-# --------------------------------------------------------------------- message_bytes
-
-
-def halves(count, ring=True, size=None):
-    """`count(config, way)` passes of a ring around a B T D tensor."""
-
-    def solve(config, sequences, tokens, ranks, way, bytes_per_number):
-        tensor = sequences * tokens * (size or (lambda c: c.width))(config) * bytes_per_number
-        share = (ranks - 1) / ranks if ring else 1
-        return count(config, way) * share * tensor
+def times(factor):
+    def solve(*given):
+        return week04.activation_bytes(*given) * factor(given[0], given[3])
 
     return solve
-
-
-def right_count(config, way):
-    return 8 + 2 * (way == "sequence, again") + 4 * (config.recompute == "full")
-
-
-def with_e(change):
-    """The solution, with another number of bytes per number."""
-
-    def solve(config, sequences, tokens, ranks, way, bytes_per_number):
-        given = (config, sequences, tokens, ranks, way, change(bytes_per_number))
-        return week04.message_bytes(*given)
-
-    return solve
-
-
-def times(name, factor):
-    def solve(config, sequences, tokens, ranks, way, bytes_per_number):
-        given = (config, sequences, tokens, ranks, way, bytes_per_number)
-        return getattr(week04, name)(*given) * factor(config, ranks)
-
-    return solve
-
-
-def for_4_bytes_alone(*given):
-    """An answer for all ranks, and an error for numbers of other sizes."""
-    assert given[-1] == 4
-    return given[3] * week04.message_bytes(*given)
-
-
-MESSAGES = [
-    (halves(lambda config, way: 4), "often a ring sends each byte"),
-    (halves(lambda config, way: 2), "what does the backward of each send"),
-    (halves(lambda config, way: 16), "which all-reduces are left"),
-    (halves(lambda config, way: right_count(config, way) / 2, ring=False), "It depends on N"),
-    (halves(right_count, ring=False), "It depends on N"),
-    (halves(right_count, size=lambda config: config.inner), "after the row-parallel layer"),
-    (with_e(lambda e: 1), "You counted numbers"),
-    (with_e(lambda e: 2), "It is an argument"),
-    (with_e(lambda e: 4), "It is an argument"),
-    (times("message_bytes", lambda config, n: n), "not those of all ranks"),
-    (for_4_bytes_alone, "not those of all ranks"),
-    (times("message_bytes", lambda config, n: config.layers), "Count one block"),
-    (halves(lambda config, way: 8 + 2 * (way == "sequence, again")), "runs the forward again"),
-    (halves(lambda config, way: right_count(config, way) + 4 * (config.recompute == "selective")),
-     "leaves the rank"),
-    (halves(lambda config, way: 8 + 4 * (config.recompute == "full")), "gathers inputs a second"),
-    (halves(lambda config, way: right_count(config, way) + 2 * (way == "sequence, again")),
-     "Too many gathers"),
-    (halves(lambda config, way: right_count(config, way) + 2 * (way == "sequence, kept")),
-     "gathers the inputs twice"),
-    (halves(lambda config, way: right_count(config, way) / (1 if way == "tensor" else 2)),
-     "for each all-reduce that they replace"),
-    (halves(lambda config, way: right_count(config, way) * (1 if way == "tensor" else 2)),
-     "for each all-reduce that they replace"),
-    (lambda *given: max(week04.message_bytes(*given), 1.0), "nobody to send to"),
-    (lambda *given: 12345 * given[-1], "List the messages"),
-    (lambda *given: None, "Return one number"),
-    (lambda *given: True, "Return one number"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("mistake", "hint"), MESSAGES)
-def test_message_bytes(mistake, hint):
-    told(check.message_bytes(mistake), hint)
-
-
-@pytest.mark.parametrize(("name", "off"), [("message_bytes", 1e-6), ("activation_bytes", 0.02)])
-def test_how_close_an_answer_must_be(name, off):
-    for sign in (1, -1):
-        answer = times(name, lambda config, n: 1 + sign * off)  # noqa: B023
-        assert getattr(check, name)(answer).status == "wrong"
-
-
-def test_a_message_of_a_part_of_the_tokens():
-    """Under sequence parallelism, an answer with T/N tokens."""
-
-    def solve(config, sequences, tokens, ranks, way, bytes_per_number):
-        share = 1 if way == "tensor" else ranks
-        given = (config, sequences, tokens, ranks, way, bytes_per_number)
-        return week04.message_bytes(*given) / share
-
-    told(check.message_bytes(solve), "or T/N tokens")
-
-
-# ------------------------------------------------------------------ activation_bytes
 
 
 def terms(change):
@@ -234,8 +151,8 @@ ACTIVATIONS = [
     (full(lambda *given: block_input(*given[:5], 2)), "How many bytes does each number have"),
     (full(lambda *given: block_input(*given) / given[3]), "How much of this input"),
     (full(block_input), "How much of this input"),
-    (times("activation_bytes", lambda c, n: c.layers), "not all layers"),
-    (times("activation_bytes", lambda c, n: n), "not those of all ranks"),
+    (times(lambda c, n: c.layers), "not all layers"),
+    (times(lambda c, n: n), "not those of all ranks"),
     (by_the_paper, "It is an argument"),
     (lambda *given: 12345 * given[-1], "Go through the block"),
     (lambda *given: None, "Return one number"),
@@ -265,7 +182,9 @@ def test_gathered_inputs(way, hint):
     told(check.activation_bytes(all_alike(way)), hint)
 
 
-# ----------------------------------------------------------------------- the reference
+@pytest.mark.parametrize("by", [0.02, -0.02])
+def test_how_close_an_answer_must_be(by):
+    assert check.activation_bytes(times(lambda config, n: 1 + by)).status == "wrong"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])
@@ -280,15 +199,15 @@ def test_the_solution_without_scores_is_the_paper_s_table(way, row, ranks):
     assert found == pytest.approx(korthikanti(3, 64, config.width, config.heads, ranks, row))
 
 
-@pytest.mark.parametrize("cases", [messages.CASES, activations.CASES])
-def test_the_cases_differ_in_every_argument(cases):
+def test_the_cases_differ_in_every_argument():
     """Else an answer that ignores an argument could pass."""
     for name in ("ranks", "way", "bytes_per_number"):
-        assert len({getattr(case, name) for case in cases}) > 1
-    assert {case.ranks for case in cases} == {1, 2, 4}
-    assert {case.way for case in cases} == set(measured.WAYS)
-    assert {case.config.recompute for case in cases} == {"none", "selective", "full"}
-    assert any(case.config.inner != 4 * case.config.width for case in cases)
+        assert len({getattr(case, name) for case in activations.CASES}) > 1
+    assert {case.ranks for case in activations.CASES} == {1, 2, 4}
+    assert {case.way for case in activations.CASES} == set(measured.WAYS)
+    kinds = {case.config.recompute for case in activations.CASES}
+    assert kinds == {"none", "selective", "full"}
+    assert any(case.config.inner != 4 * case.config.width for case in activations.CASES)
     assert len({case.config.dropout for case in activations.CASES}) == 2
 
 
@@ -303,14 +222,46 @@ def test_what_may_be_left_out_is_less_than_the_tolerance_and_no_other_term_is():
                 assert size / whole > 1.25 * activations.CLOSE, (case.title(), name)
 
 
-def test_the_messages_of_a_block_are_four_all_reduces():
-    """Shoeybi et al. 2019, section 3: two in the forward, and two in the backward."""
-    found = measured.measure(messages.CASES)
-    for case, ring in ((messages.CASES[0], 3 / 4), (messages.CASES[1], 1 / 2)):
-        assert found[case].sent == 4 * 2 * ring * 3 * 16 * 32 * 4
-    assert found[messages.CASES[-1]].sent == 0
-
-
-def test_grading_draws_other_inputs():
-    assert drawn_anew(lambda: measured.asked(messages.CASES))
+def test_grading_measures_what_it_asks_for(counted):
+    with drawn_from(7):
+        verdict = check.activation_bytes(week04.activation_bytes)
+        assert verdict, verdict
+        (cases,) = set(counted)
+    assert len({case.sequences for case in cases}) == 1
+    assert cases[0].sequences > activations.CASES[0].sequences
+    assert len(cases) == len(counted) == len(activations.CASES)
     assert drawn_anew(lambda: measured.asked(activations.CASES))
+
+
+@pytest.mark.parametrize("number", [0, 3, 6])
+def test_the_hints_of_one_case(number):
+    """A candidate may lack the causal mask and the norms' statistics; it must differ from right."""
+    case = activations.CASES[number]
+    terms, right = activations.terms_of(case), activations.bytes_of(case)
+    small = terms["causal mask"] + terms["norms"] * 2 / (96 + 2)
+    layers = "Count one block, not all layers."
+
+    def hint(answer, fn=lambda *given: given[-1]):
+        return activations.hint_bytes(answer, case, fn)
+
+    assert hint(3 * right) == hint(3 * (right - small)) == layers
+    assert "Go through the block" in hint(3 * (right - 1.05 * small))
+    assert "Go through the block" in hint(3.0001 * right)
+    for nearly in (right, 0.999 * right, right - small):  # also with one rank, where N is 1
+        assert "Go through the block" in hint(nearly)
+    assert "Go through the block" in hint(1.01 * right)
+    numbers = activations.bytes_of(case, bytes_per_number=1)
+    assert "You counted numbers" in hint(numbers, lambda *given: numbers)
+    assert "It is an argument" in hint(2 * numbers, lambda *given: numbers)
+
+
+def test_the_terms_of_a_case_and_of_a_changed_one():
+    case = activations.case("sequence, kept", 4, number=8, dropout=0.1, hidden=120)
+    given = {"bytes_per_number": 8, "ranks": 4, "sharded": True, "again": False}
+    assert activations.terms_of(case) == block_activations(case.config, 3, 32, **given)
+    given |= {"ranks": 2, "sharded": False}
+    found = activations.terms_of(case, ranks=2, way="tensor", sequences=5)
+    assert found == block_activations(case.config, 5, 32, **given)
+    given |= {"ranks": 4, "sharded": True, "again": True}
+    changed = activations.bytes_of(case, way="sequence, again")
+    assert changed == sum(block_activations(case.config, 3, 32, **given).values())

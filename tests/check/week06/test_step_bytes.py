@@ -1,101 +1,22 @@
-"""Bytes per rank and per step: the solutions pass; each common mistake gets its own hint."""
+"""Bytes that a rank sends: the solution passes; each common mistake gets its own hint."""
 
-import random
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from helpers import check
 from helpers.check.oracle import NotRight
-from helpers.check.week06 import rank_bytes, step_bytes
+from helpers.check.week06 import step_bytes
 from helpers.check.week06.step_bytes import formula, large
 from notebooks.solutions import week06
 from tests.check.alone import found_alone
-from tests.check.asked import asked, drawn_anew
-
-RIGHT = week06.bytes_per_rank
+from tests.check.asked import drawn_anew
 
 
 def told(verdict, hint):
     assert verdict.status == "wrong", verdict
     assert hint in verdict.hint, verdict
-
-
-def changed(kind, change):
-    """The solution, with another number for one kind."""
-
-    def solve(params, ranks, stage, *each):
-        right = RIGHT(params, ranks, stage, *each)
-        return right | {kind: change(right[kind], params, ranks, stage, *each)}
-
-    return solve
-
-
-def stages(*first):
-    """Parameters, gradients, optimizer: each sharded from its stage on."""
-
-    def solve(params, ranks, stage, *each):
-        shard = -(-params // ranks)
-        kinds = zip(("parameters", "gradients", "optimizer"), first, each, strict=True)
-        return {kind: size * (shard if stage >= at else params) for kind, at, size in kinds}
-
-    return solve
-
-
-def fractions(params, ranks, stage, *each):
-    right = RIGHT(params, ranks, stage, *each)
-    return right | ({"optimizer": params / ranks * each[2]} if stage else {})
-
-
-def tail_lost(params, ranks, stage, *each):
-    right = RIGHT(params, ranks, stage, *each)
-    return right | ({"optimizer": params // ranks * each[2]} if stage else {})
-
-
-def padded_whole(params, ranks, stage, *each):
-    right = RIGHT(params, ranks, stage, *each)
-    room = -(-params // ranks) * ranks
-    return right | ({"parameters": room * each[0]} if stage < 3 else {})
-
-
-@pytest.mark.parametrize(
-    ("mistake", "hint"),
-    [
-        (stages(3, 2, 9), "all of the optimizer. Which kinds does stage 1 shard"),
-        (stages(3, 1, 1), "Stage 1 does not shard the gradients"),
-        (stages(2, 2, 1), "Stage 2 does not shard the parameters"),
-        (stages(0, 0, 0), "Stage 0 does not shard the parameters"),
-        (stages(3, 9, 1), "all of the gradients. Which kinds does stage 2 shard"),
-        (stages(9, 2, 1), "all of the parameters. Which kinds does stage 3 shard"),
-        (changed("optimizer", lambda right, *_: right * 2 / 3), "the fp32 copy"),
-        (changed("optimizer", lambda right, *_: right / 3), "the two moments"),
-        (changed("parameters", lambda right, *_: right / 2), "how many numbers there are"),
-        (changed("gradients", lambda right, *_: right * 8), "not bits"),
-        (changed("gradients", lambda right, *_: right / 1e9), "1e9"),
-        (changed("gradients", lambda right, *_: right / 2**30), "2**30"),
-        (changed("optimizer", lambda right, *_: right * 16 / 12), "counts all kinds"),
-        (changed("parameters", lambda *_: "15 GB"), "one number of bytes"),
-        (changed("gradients", lambda right, *_: right + 1), "how many bytes has each"),
-        (fractions, "padded until every rank"),
-        (tail_lost, "left a tail"),
-        (padded_whole, "needs padding"),
-        (lambda *_: 16, "Return a dict"),
-        (lambda *_: {"params": 1}, "Return a dict"),
-    ],
-)
-def test_bytes_per_rank(mistake, hint):
-    told(check.bytes_per_rank(mistake), hint)
-
-
-def test_divided_twice():
-    def twice(params, ranks, stage, *each):
-        right = RIGHT(params, ranks, stage, *each)
-        return right | ({"optimizer": right["optimizer"] / ranks} if stage else {})
-
-    told(check.bytes_per_rank(twice), "Divided by the ranks twice")
-
-
-def test_the_solutions_pass():
-    assert check.bytes_per_rank(RIGHT)
 
 
 @pytest.mark.usefixtures("shared_ranks")
@@ -159,83 +80,7 @@ def test_one_rank_sends_nothing():
 
 
 def test_grading_draws_other_inputs():
-    assert drawn_anew(lambda: asked(check.bytes_per_rank, week06.bytes_per_rank))
     assert drawn_anew(lambda: large(3))
-
-
-@pytest.mark.parametrize("kind", ["parameters", "gradients", "optimizer"])
-def test_a_mistake_in_one_case_alone_is_found(kind):
-    """To twelve digits: rounding is right."""
-
-    def off(by):
-        return changed(kind, lambda right, *_: right * (1 + by))
-
-    sizes = {
-        "parameters": (15e9, 15e9, 15e9, 234_375_000, 4800, 2002, 252, 6, 2002),
-        "gradients": (15e9, 15e9, 234_375_000, 234_375_000, 4800, 2002, 252, 2, 2002),
-        "optimizer": (9e10, 1_406_250_000, 1_406_250_000, 1_406_250_000, 2400, 3012, 1512, 12,
-                      12_012),
-    }  # fmt: skip
-    wheres = [
-        *(f"7.5B parameters on 64 ranks, {way}" for way in ("data parallel", *(
-            f"stage {stage}" for stage in (1, 2, 3)))),
-        "all in fp32, stage 1",
-        "a length that 4 ranks do not divide, stage 1",
-        "a length that 8 ranks do not divide, stage 3",
-        "fewer parameters than ranks, stage 2",
-        "one rank, stage 3",
-    ]  # fmt: skip
-    for by in (3e-12, -3e-12):
-        found = found_alone(check.bytes_per_rank, off(1e-13), off(by))
-        assert [one.split(": ")[0] for one in found] == wheres
-        assert [one.split("; ")[1] for one in found] == [
-            f"a rank has {size:,.10g}" for size in sizes[kind]
-        ]
-
-
-def hint_of(kind, said, stage, params=1001, ranks=4, each=(2, 3, 12)):
-    kinds = ("parameters", "gradients", "optimizer")
-    right = RIGHT(params, ranks, stage, *each)[kind]
-    of_one = each[kinds.index(kind)]
-    return rank_bytes.hint_bytes(kind, said, right, params, ranks, stage, of_one, each)
-
-
-SHARD = 251  # of 1001 numbers on 4 ranks
-
-
-@pytest.mark.parametrize(
-    ("kind", "said", "stage", "hint"),
-    [
-        ("gradients", 1001 / 4 * 3, 2, "padded until every rank"),
-        ("gradients", 250 * 3, 2, "left a tail"),
-        ("gradients", 1001 * 3, 2, "all of the gradients. Which kinds does stage 2 shard"),
-        ("gradients", SHARD * 3, 1, "Stage 1 does not shard the gradients"),
-        ("gradients", 1001 / 4 * 3, 1, "Stage 1 does not shard the gradients"),
-        ("gradients", 1004 * 3, 1, "Only what is sharded needs padding"),
-        ("gradients", SHARD, 2, "how many numbers there are"),
-        ("gradients", 8 * SHARD * 3, 2, "not bits"),
-        ("gradients", SHARD * 3 / 1e9, 2, "divide by 1e9"),
-        ("gradients", SHARD * 3 / 2**30, 2, "divide by 2**30"),
-        ("gradients", SHARD * 3 / 4, 2, "by the ranks twice"),
-        ("gradients", SHARD * 17, 2, "How many bytes has the gradients of one parameter"),
-        ("optimizer", SHARD * 8, 1, "Without the fp32 copy"),
-        ("optimizer", SHARD * 4, 1, "Without the two moments"),
-        (
-            "parameters",
-            SHARD * 2 + 1,
-            3,
-            "How many numbers of parameters does a rank have at stage 3",
-        ),
-    ],
-)
-def test_the_hint_for_bytes_per_rank(kind, said, stage, hint):
-    assert hint in hint_of(kind, said, stage)
-
-
-def test_models_that_grading_draws_differ():
-    models = [rank_bytes.drawn(random.Random(secret))[1] for secret in range(60)]
-    assert {stage for _, _, stage, *_ in models} == {0, 1, 2, 3}
-    assert {each for *_, a, b, c in models for each in [(a, b, c)]} == {(2, 2, 12), (4, 4, 8)}
 
 
 @pytest.mark.usefixtures("shared_ranks")
@@ -294,6 +139,10 @@ def test_each_stage_is_judged_here_and_for_many_ranks(stage):
     assert found.startswith(
         f"stage {stage}, 7,500,000,000 parameters of 2 bytes, 4 micro-batches: "
     )
+    many = {0: 2, 1: 2, 2: 5, 3: 12}[stage] * 15_000_000_000 * 63 // 64
+    step_bytes.judge_step(sent(2, 2, **{f"large_{stage}": many - 2}), 2)
+    for off in (-3, 3):
+        assert "64 ranks were asked for" in refused(sent(2, 2, **{f"large_{stage}": many + off}), 2)
 
 
 def test_the_rank_that_sends_most_and_its_headers():
@@ -355,3 +204,108 @@ def test_the_hint_for_a_step_on_5_ranks_with_3_micro_batches(stage, units, hint)
     answer = units * 7000 * 4 / 5
     assert hint in step_bytes.hint_traffic(answer, 1000, 5, stage, 7, 3)
     assert "no other rank" in step_bytes.hint_traffic(answer, 1000, 1, stage, 7, 3)
+
+
+@pytest.fixture
+def sending(monkeypatch):
+    """What a rank does in `run_step`, in order, without other ranks."""
+    events = []
+
+    class Counted:
+        def __init__(self, without_ports):
+            events.append(f"count without {without_ports}")
+
+        def read(self):
+            events.append("read")
+            return events.count("read") * 1000
+
+    monkeypatch.setattr(step_bytes, "SentBytes", Counted)
+    monkeypatch.setattr(step_bytes, "store_ports", lambda: {4711})
+    monkeypatch.setattr(step_bytes.dist, "barrier", lambda: events.append("barrier"))
+    monkeypatch.setattr(
+        step_bytes,
+        "messages",
+        lambda *given: [lambda whole, shard: events.append((given, whole.shape, shard.shape))] * 2,
+    )
+    return events
+
+
+def test_what_a_rank_counts_and_asks(sending):
+    """Nothing is sent before the count begins, and all of it has been received when it ends."""
+    given = []
+
+    def solve(*arguments):
+        given.append(arguments)
+        return torch.tensor(len(given))
+
+    found = step_bytes.run_step(SimpleNamespace(world_size=3, rank=1), solve, 2)
+    assert given == [
+        one
+        for stage in (0, 1, 2, 3)
+        for one in ((60_000, 3, stage, 4, 2), (64 * 117_187_500, 64, stage, 2, 4))
+    ]
+    assert found == {
+        stage: {"answer": 2 * stage + 1, "large": 2 * stage + 2, "kernel": 1000 * (stage + 1)}
+        for stage in (0, 1, 2, 3)
+    }
+    sent = [((stage, 2), (60_000,), (20_000,)) for stage in (0, 1, 2, 3)]
+    assert sending == [
+        event
+        for one in sent
+        for event in ("barrier", "count without {4711}", one, one, "barrier", "read")
+    ]
+
+
+def test_one_rank_is_not_asked_for_many(sending):
+    found = step_bytes.run_step(SimpleNamespace(world_size=1, rank=0), lambda *given: 7.5, 1)
+    assert [found[stage] for stage in (0, 3)] == [
+        {"answer": 7.5, "large": None, "kernel": 1000 * (stage + 1)} for stage in (0, 3)
+    ]
+
+
+def test_without_the_kernel_s_count_on_any_rank_the_formula_counts():
+    """Also where it is the last stage alone of the last rank that was not counted."""
+    runs = sent(3, 2, kernel=lambda rank, right: right + 5000)
+    runs[2][3]["kernel"] = None
+    step_bytes.judge_step(runs, 2)
+    runs[0][1]["answer"] += 5000
+    assert refused(runs, 2).endswith("one rank sent 320,000 (by formula)")
+
+
+@pytest.mark.parametrize(
+    ("answer", "fine"),
+    [(998, True), (997.5, True), (1002, True), (1002.5, False), (899.9, False), (900, True)],
+)
+def test_how_far_an_answer_may_be_off(answer, fine):
+    given = (1000, 3, 2, 4, 5)
+    if fine:
+        step_bytes.compare(answer, given, 1000, "so many", 100)
+        return
+    with pytest.raises(NotRight) as wrong:
+        step_bytes.compare(answer, given, 1000, "so many", 100)
+    assert wrong.value.finding == (
+        f"stage 2, 1,000 parameters of 4 bytes, 5 micro-batches: you said {answer:,.10g} bytes; "
+        "so many"
+    )
+
+
+def test_what_is_no_number_of_bytes():
+    for answer in ("12", None, True, [12.0]):
+        with pytest.raises(NotRight) as wrong:
+            step_bytes.compare(answer, (6, 3, 0, 2, 1), 8, "", 2)
+        assert wrong.value.finding == (
+            f"stage 0, 6 parameters of 2 bytes, 1 micro-batch: returned {answer!r}"
+        )
+
+
+def test_the_formula_by_hand():
+    """On 5 ranks, 4/5 of 1000 numbers of 7 bytes for each collective of a buffer."""
+    made = [formula(1000, 5, stage, 7, 3) for stage in (0, 1, 2, 3)]
+    assert made == pytest.approx([2 * 5600, 2 * 5600, 4 * 5600, 9 * 5600])
+    assert formula(1000, 1, 3, 7, 3) == 0
+
+
+def test_one_micro_batch_has_no_hint_for_several():
+    assert "phases" in step_bytes.hint_traffic(1000 * 4 / 5, 1000, 5, 0, 1, 1)
+    for stage in (0, 1, 2, 3):
+        assert "Write down" in step_bytes.hint_traffic(13, 1000, 5, stage, 1, 1)
