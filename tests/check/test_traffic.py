@@ -15,6 +15,9 @@ from helpers.runtime.cluster import Cluster
 from tests.check.conftest import close_if_open
 
 
+pytestmark = pytest.mark.timeout(100)  # a count without an end is a mistake, too
+
+
 def send(peer):
     return Call("send", peer, 8)
 
