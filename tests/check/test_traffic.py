@@ -14,7 +14,6 @@ from helpers.check.verdict import Verdict
 from helpers.runtime.cluster import Cluster
 from tests.check.conftest import close_if_open
 
-
 pytestmark = pytest.mark.timeout(100)  # a count without an end is a mistake, too
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from helpers.check.grading import frames
 
-
 pytestmark = pytest.mark.timeout(100)  # nobody writes into some of the pipes
 
 
