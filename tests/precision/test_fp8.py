@@ -89,6 +89,16 @@ def test_the_layers_of_the_blocks():
         emulate_fp8(model)  # again
 
 
+def test_blocks_are_found_inside_of_another_module():
+    """As in a pipeline, whose stages are modules of their own."""
+    model = nn.ModuleDict({"3": nn.Module(), "head": nn.Linear(2, 2)})
+    model["3"].blocks = nn.ModuleList([nn.Linear(2, 2), nn.ModuleDict({"up": nn.Linear(2, 3)})])
+    model["3"].other = nn.Linear(2, 2)
+    emulate_fp8(model)
+    found = [name for name, module in model.named_modules() if type(module) is EmulatedLinear]
+    assert found == ["3.blocks.0", "3.blocks.1.up"]
+
+
 def test_the_result_keeps_the_format_of_its_input_and_a_history_has_16_values():
     scale = DelayedScale(E5M2)
     for k in range(20):

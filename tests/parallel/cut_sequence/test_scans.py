@@ -1,5 +1,7 @@
 """Scans of a cut sequence equal those of one process, forward and backward, for any parts."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -7,7 +9,11 @@ from helpers.comm.ledger import ledger
 from helpers.comm.messages import Peers
 from helpers.models.scan.selective import selective_scan
 from helpers.models.scan.ssd import ssd
-from helpers.parallel.cut_sequence.scans import selective_scan_over_ranks, ssd_over_ranks
+from helpers.parallel.cut_sequence.scans import (
+    only_first,
+    selective_scan_over_ranks,
+    ssd_over_ranks,
+)
 from helpers.plans.sequence_traffic import ring_attention_bytes, scan_bytes
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
@@ -117,3 +123,13 @@ def late_state(worker):
 def test_only_the_first_rank_has_a_state_before():
     with pytest.raises(WorkerError, match=r"rank 1 has a state before the sequence"):
         launch(late_state, 2, device="cpu")
+
+
+def test_a_rank_in_the_middle_has_no_state_of_its_own_either():
+    state = torch.zeros(1)
+    for rank in (1, 2, 3):
+        peers = SimpleNamespace(rank=rank, size=4)
+        with pytest.raises(ValueError, match=f"rank {rank} has a state before"):
+            only_first(state, peers)
+        only_first(None, peers)
+    only_first(state, SimpleNamespace(rank=0, size=4))

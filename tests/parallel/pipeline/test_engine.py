@@ -135,9 +135,18 @@ def test_recomputed_stages_have_the_same_gradients(recompute):
         torch.testing.assert_close(found, wanted[name], rtol=0, atol=1e-12)
 
 
+class Counted(torch.nn.Module):
+    """A criterion that multiplies by 0 where no target counts."""
+
+    def forward(self, logits, targets):
+        counted = targets != -100
+        return (logits.logsumexp(-1) * counted).sum(), counted.sum()
+
+
 def test_no_target_at_all():
-    """The sum of the losses is 0, and so are the gradients: 0 is not divided by 0."""
+    """The sum of the losses is 0, and so are the gradients: they are not divided by 0."""
     one = alone(interleaved(1, 2, chunks=2))
+    one.stages[1].criterion = Counted()
     assert step(one, batch_of(2, ignored=1.0), 2) == 0
     assert all(not gradient.any() for gradient in gradients(one).values())
 

@@ -9,7 +9,7 @@ from helpers.parallel.pipeline.engine import Pipeline
 from helpers.parallel.units import units
 from helpers.plans.schedules import Action, one_f_one_b
 from helpers.plans.schedules.interleaved import interleaved
-from helpers.plans.schedules.zero_bubble import zero_bubble_h1
+from helpers.plans.schedules.zero_bubble import zero_bubble_v
 from tests.parallel.pipeline.doubles import (
     EVERY,
     SCHEDULES,
@@ -80,7 +80,7 @@ def test_an_owner_hears_of_each_unit_and_of_each_gradient(schedule):
 
 def test_an_owner_may_want_units_or_gradients_alone():
     for wants, words in (({"units"}, {"before", "after"}), ({"gradients"}, {"gradient"})):
-        for schedule in (interleaved(1, 2, chunks=2), zero_bubble_h1(1, 2)):
+        for schedule in (interleaved(1, 2, chunks=2), zero_bubble_v(1, 2)):
             one = alone(schedule, wants=wants)
             step(one, batch_of(2), 2)
             assert {entry[0] for entry in one.owner.log} == words | {"sent"}
