@@ -2,7 +2,6 @@
 
 import json
 import os
-import threading
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -183,7 +182,8 @@ def test_a_call_gathers_the_results_by_rank_and_the_rows_by_time(alone, monkeypa
     other = encode(("another's", [{"rank": 1, "seconds": 1e-9}, {"rank": 1, "seconds": 1e9}]))
     monkeypatch.setattr(member, "everyones", lambda packed, group: [packed, other])
     monkeypatch.setattr(rows, "ROWS_KEPT", 1)
-    given = torch.zeros(2)
+    monkeypatch.setattr(member, "Watch", lambda *of: watched.append(of[1:]) or Watch(*of))
+    given, watched = torch.zeros(2), []
 
     def fn(worker, x):
         x += 1
@@ -200,6 +200,7 @@ def test_a_call_gathers_the_results_by_rank_and_the_rows_by_time(alone, monkeypa
     assert [row["rank"] for row in runs.records] == [1, 0, 1]
     assert (runs.device, runs.backend, alone.running) == ("cpu", "gloo", False)
     assert 0 < runs.seconds < 60
+    assert watched == [(0, 1, 30.0)]
     said = capsys.readouterr().out
     assert "loss: rank 0 0.5 (step 0)" in said
     assert "the last 1 rows are left out" in said
@@ -222,6 +223,12 @@ def test_a_call_that_fails_after_a_good_one_fails_and_no_other_begins(alone, mon
     assert "in answer" not in caught.value.traceback  # a frame of this package
     with pytest.raises(RuntimeError, match=r"with it \(rank 0 raised ValueError: so\): start"):
         call(alone, lambda worker: 3)
+
+
+def test_a_result_that_cannot_travel_is_a_failure_of_its_rank(alone):
+    """It is found before the others hear that all is well."""
+    with pytest.raises(WorkerError, match=r"^rank 0 raised CannotTravel: `result\[0\]` is of type"):
+        call(alone, lambda worker: [print])
 
 
 def test_an_interrupt_ends_the_script_and_is_told_to_the_others(alone):
@@ -257,49 +264,6 @@ def test_torchrun_s_report_has_the_error(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
     member.record_for_torchrun(ValueError("so"))
     assert "ValueError: so" in json.loads(file.read_text())["message"]["message"]
-
-
-@pytest.fixture
-def ended(monkeypatch):
-    """How often the process group was destroyed."""
-    destroyed = []
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: destroyed.append(True))
-    return destroyed
-
-
-@pytest.mark.parametrize("changes", [{"failure": "so"}, {"pid": 1}])
-def test_after_a_failure_and_in_a_fork_nothing_is_agreed(ended, changes):
-    one = bare(1, 2, **changes)
-    one.leave()
-    assert ended == []
-    assert not one.store.check(["leaving"])
-
-
-def test_rank_0_leaves_last_and_the_others_at_once(ended):
-    store = dist.HashStore()
-    first = threading.Thread(target=bare(0, 3, store=store).leave)
-    first.start()
-    bare(2, 3, store=store).leave()
-    assert ended == [True]
-    first.join(0.1)
-    assert first.is_alive()
-    bare(1, 3, store=store).leave()
-    first.join(60)
-    assert ended == [True] * 3
-
-
-@pytest.mark.timeout(60)
-def test_rank_0_waits_no_longer_than_a_while_and_for_no_store_that_is_gone(ended, monkeypatch):
-    monkeypatch.setattr(member, "FAREWELL_SECONDS", 0.02)
-    bare(0, 2).leave()
-    assert ended == [True]
-
-    def gone(*_):
-        raise RuntimeError("Connection reset by peer")
-
-    bare(0, 2, store=SimpleNamespace(add=gone)).leave()
-    assert ended == [True, True]
 
 
 def test_rows_and_bars_are_shown_with_their_rank(monkeypatch):

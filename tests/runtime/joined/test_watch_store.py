@@ -118,6 +118,20 @@ def test_no_rank_is_lost_without_a_limit_or_before_its_first_beat(store, silence
         assert outcome(store) is None
 
 
+@pytest.mark.parametrize(("waited", "lost"), [(1700.0, False), (1900.0, True)])
+def test_a_rank_may_load_data_for_half_an_hour_before_its_first_beat(
+    store, monkeypatch, waited, lost
+):
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(watch, "time", clock)
+    first = watch_of(store, silence=20.0)
+    with running(first, first.beat):
+        until(lambda: store.check(["beat/0"]))
+        clock.now, there = waited, int(store.get("beat/0"))
+        until(lambda: outcome(store) or int(store.get("beat/0")) > there + 2)
+    assert (outcome(store) is not None) == lost
+
+
 def test_a_store_that_does_not_answer_ends_the_call(store):
     one = watch_of(store, silence=0.1)
     one.returned.set()  # the call itself raises the error
@@ -141,17 +155,16 @@ class Gone(dist.HashStore):
 def test_each_failure_is_decided_here_if_the_store_is_gone(store):
     one, report = watch_of(Gone()), {"rank": 0, "headline": "rank 0 raised"}
     one.failed(report)
-    assert one.wait() == report
-    assert one.returned.is_set()
+    assert (one.outcome, one.decided.is_set(), one.returned.is_set()) == (report, True, True)
 
 
 def test_a_store_that_is_gone_ends_the_call_and_no_rank_is_lost(store, capsys):
     one = watch_of(Gone(), silence=0.01)
     with running(one, one.hear):
-        told = one.wait()
+        until(lambda: one.decided.is_set())
         until(lambda: "stopping" in capsys.readouterr().err)
     what = "the process that keeps the ranks together is gone (Connection reset by peer)"
-    assert told == {"rank": None, "kind": "server", "headline": what, "traceback": ""}
+    assert one.outcome == {"rank": None, "kind": "server", "headline": what, "traceback": ""}
     other = watch_of(Gone(), silence=0.01)
     other.beat()  # it ends without a word: the other thread reports it
     assert other.outcome is None
@@ -176,9 +189,10 @@ def test_each_beat_shows_that_the_store_answers(store):
         until(lambda: one.answered)
 
 
-def test_a_rank_shows_at_once_that_it_lives_and_listens_until_the_end(store):
+def test_a_rank_shows_at_once_that_it_lives_and_listens_until_the_end(store, monkeypatch):
+    monkeypatch.setattr(watch, "BEAT_SECONDS", 30.0)
     with watch_of(store, rank=2, silence=30.0) as one:
-        assert int(store.get("beat/2")) >= 1
+        assert store.check(["beat/2"])
         names = {"helpers-hear", "helpers-beat", "helpers-guard"}
         threads = [thread for thread in threading.enumerate() if thread.name in names]
         assert {thread.name for thread in threads} == names

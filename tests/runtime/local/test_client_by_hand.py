@@ -36,11 +36,11 @@ def by_hand():
 def test_the_first_generation_is_told_to_retire_before_the_notebook_hangs_up(by_hand):
     """Otherwise it would take its ranks with it."""
     one, early, late, _ = by_hand
+    one.remember(Path("/a/b"))  # of the second, which ends with the notebook
     one.retire_early()
     one.retire_early()
     assert one.early is None
     assert [early.recv(100), early.recv(100)] == [b"retire\n", b""]
-    one.remember(Path("/a/b"))
     assert late.recv(100) == b"folder /a/b\n"
 
 
