@@ -22,7 +22,7 @@ OTHERS = {
     "notebooks/solutions/": ["tests/notebooks/test_exercises.py"],
     "notebooks/project/": [
         "tests/notebooks/project/test_distributed.py",
-        "tests/check/submission/test_project.py",
+        "tests/check/submission/test_project_scripts.py",
     ],
     "notebooks/rise.css": ["tests/notebooks/test_slides.py"],
     "notebooks/": ["tests/notebooks/test_scripts.py"],

@@ -135,7 +135,7 @@ class Segments:
         try:
             return map_shared(self.pids[rank], fd, nbytes)
         except RuntimeError:
-            if rank != self.rank and self.barrier.has_ended(rank):
+            if self.barrier.has_ended(rank):  # never this rank itself
                 raise self.barrier.lost([rank], "the making of shared memory") from None
             raise
 

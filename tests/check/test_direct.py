@@ -79,6 +79,16 @@ def test_right_and_stub():
     assert examine(stub).status == "not written yet"
 
 
+def test_the_judge_gets_what_the_function_cannot_have_written_into():
+    def writes(rows, texts):
+        rows[0][0] = texts["a"][0] = 9
+        return 3
+
+    given = ([[1]], {"a": [2]})
+    assert examine(writes, [("first", given, {})], lambda *_: None)
+    assert given == ([[1]], {"a": [2]})
+
+
 def test_a_wrong_answer_names_its_case():
     verdict = examine(wrong_at_second)
     assert (verdict.status, verdict.finding, verdict.hint) == (
@@ -125,6 +135,7 @@ def test_a_function_that_exits_does_not_end_the_kernel():
     assert "first: your function raised SystemExit: 3" in verdict.finding
 
 
+@pytest.mark.timeout(60)
 def test_a_function_that_never_ends_is_stopped(monkeypatch):
     monkeypatch.setattr(elsewhere, "SECONDS", 0.3)
     verdict = examine(never_ends)

@@ -92,7 +92,9 @@ def test_a_call_here_is_quiet_and_has_a_limit(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert elsewhere.Here().call(logarithm, (np.zeros(1), 2)) == -np.inf
-    assert inside == [60, "called", "ended"]
+        assert inside == [60, "called", "ended"]
+        assert np.isnan(elsewhere.Here().call(logarithm, (-np.ones(1), 2)))
+        assert elsewhere.Here().call(logarithm, (np.ones(1) * 2, 1e-323)) == np.inf
 
 
 def test_ranks_here_get_the_function_as_solve(monkeypatch):

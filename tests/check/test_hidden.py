@@ -22,6 +22,61 @@ def solution(name):
     return getattr(importlib.import_module(f"notebooks.solutions.{WEEKS[name]}"), name)
 
 
+def test_the_usual_inputs_are_the_same_each_time():
+    assert hidden.seed(5) == 5
+    assert hidden.shift(9) == 0
+    assert hidden.more(lambda random: random.random()) == []
+
+
+def test_a_secret_gives_the_same_inputs_again_and_another_gives_others():
+    def drawn(secret):
+        with hidden.drawn_from(secret):
+            return (
+                hidden.seed(5),
+                hidden.seed(6),
+                hidden.shift(10**9),
+                *hidden.more(lambda random: random.random()),
+            )
+
+    assert drawn(1) == drawn(1)
+    assert len({*drawn(1), *drawn(2)}) == 2 * len(drawn(1))
+    assert hidden.seed(5) == 5
+    assert len(drawn(1)) == 6
+
+
+def test_numbers_that_are_drawn_are_spread_over_their_range():
+    seeds, shifts = set(), set()
+    for secret in range(60):
+        with hidden.drawn_from(secret):
+            seeds |= {hidden.seed(5), hidden.seed(6)}
+            shifts.add(hidden.shift(3))
+            assert len(hidden.more(lambda random: random.random(), 5)) == 5
+            assert hidden.shift(1) == 1
+    assert shifts == {1, 2, 3}
+    assert len(seeds) == 120
+    assert 2**30 < max(seeds) < 2**31
+    assert min(seeds) >= 0
+
+
+def test_a_secret_ends_with_its_block():
+    with hidden.drawn_from(3):
+        outer = hidden.seed(5)
+        with pytest.raises(ZeroDivisionError), hidden.drawn_from(4):
+            1 / (hidden.seed(5) in (5, outer))
+        assert hidden.seed(5) == outer
+        with hidden.drawn_from(None):
+            assert hidden.seed(5) == 5
+    assert hidden.seed(5) == 5
+
+
+def test_ranks_draw_what_the_judge_draws():
+    with hidden.drawn_from(7):
+        carried, here = cloudpickle.dumps(hidden.carried(hidden.seed)), hidden.seed(1)
+    assert pickle.loads(carried)(1) == pickle.loads(carried)(usual=1) == here != 1
+    assert hidden.seed(1) == 1  # and nothing of it stays
+    assert hidden.carried(hidden.seed) is hidden.seed
+
+
 @pytest.mark.usefixtures("shared_ranks")  # tests/notebooks/test_exercises.py starts fresh ones
 @pytest.mark.parametrize("name", GRADED)
 def test_the_solution_passes_with_hidden_inputs(name):
@@ -84,61 +139,6 @@ def test_a_sum_that_no_message_brought_does_not_pass():
     assert check.ring_all_reduce(without_messages)
     with hidden.drawn_from(SECRET):
         assert not check.ring_all_reduce(without_messages)
-
-
-def test_the_usual_inputs_are_the_same_each_time():
-    assert hidden.seed(5) == 5
-    assert hidden.shift(9) == 0
-    assert hidden.more(lambda random: random.random()) == []
-
-
-def test_a_secret_gives_the_same_inputs_again_and_another_gives_others():
-    def drawn(secret):
-        with hidden.drawn_from(secret):
-            return (
-                hidden.seed(5),
-                hidden.seed(6),
-                hidden.shift(10**9),
-                *hidden.more(lambda random: random.random()),
-            )
-
-    assert drawn(1) == drawn(1)
-    assert len({*drawn(1), *drawn(2)}) == 2 * len(drawn(1))
-    assert hidden.seed(5) == 5
-    assert len(drawn(1)) == 3 + hidden.MORE
-
-
-def test_numbers_that_are_drawn_are_spread_over_their_range():
-    seeds, shifts = set(), set()
-    for secret in range(60):
-        with hidden.drawn_from(secret):
-            seeds |= {hidden.seed(5), hidden.seed(6)}
-            shifts.add(hidden.shift(3))
-            assert len(hidden.more(lambda random: random.random(), 5)) == 5
-            assert hidden.shift(1) == 1
-    assert shifts == {1, 2, 3}
-    assert len(seeds) == 120
-    assert 2**30 < max(seeds) < 2**31
-    assert min(seeds) >= 0
-
-
-def test_a_secret_ends_with_its_block():
-    with hidden.drawn_from(3):
-        outer = hidden.seed(5)
-        with pytest.raises(ZeroDivisionError), hidden.drawn_from(4):
-            1 / (hidden.seed(5) in (5, outer))
-        assert hidden.seed(5) == outer
-        with hidden.drawn_from(None):
-            assert hidden.seed(5) == 5
-    assert hidden.seed(5) == 5
-
-
-def test_ranks_draw_what_the_judge_draws():
-    with hidden.drawn_from(7):
-        carried, here = cloudpickle.dumps(hidden.carried(hidden.seed)), hidden.seed(1)
-    assert pickle.loads(carried)(1) == pickle.loads(carried)(usual=1) == here != 1
-    assert hidden.seed(1) == 1  # and nothing of it stays
-    assert hidden.carried(hidden.seed) is hidden.seed
 
 
 def test_every_schedule_that_grading_draws_can_be_made():

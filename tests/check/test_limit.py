@@ -1,14 +1,18 @@
 """A function that does not end is stopped; one that ends in time is not."""
 
 import contextlib
+import gc
 import signal
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 
 from helpers.check.limit import TooLong, limit
+
+pytestmark = pytest.mark.timeout(60)  # what the limit does not stop would go on
 
 
 def busy():
@@ -51,6 +55,23 @@ def test_an_error_is_passed_on():
     with pytest.raises(ZeroDivisionError), limit(5):
         1 / 0  # noqa: B018
     assert not [t for t in threading.enumerate() if isinstance(t, threading.Timer)]
+
+
+def test_what_the_callers_hold_is_freed():
+    class Large:
+        pass
+
+    def calls():
+        large = Large()
+        with limit(5):
+            pass
+        return weakref.ref(large)
+
+    gc.disable()
+    try:
+        assert calls()() is None
+    finally:
+        gc.enable()
 
 
 def test_the_limit_is_the_caller_s(monkeypatch):
@@ -108,7 +129,7 @@ def test_in_another_thread_there_is_no_limit():
     def work():
         with limit(0.1):
             time.sleep(0.3)
-            found.append("done")
+        found.append("done")
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -135,6 +135,7 @@ def test_how_ranks_fail(error, status, finding):
     assert place.asked == [(3, len, {"rows": 4}, 10.0)]
     if isinstance(error, WorkerError):
         assert at(Place(error), hint_failure=lambda found: f"Of {found}").hint == f"Of {finding}"
+        assert at(Place(error), hint_failure=lambda found: "").hint == verdict.hint
 
 
 def test_the_first_wrong_case_is_the_last_that_runs():
@@ -173,6 +174,7 @@ def test_ranks_that_had_not_begun_are_no_deadlock():
     first = "with 2 ranks: no sign of life from any rank for 10 s: a hang\n"
     slow = "rank 0 was not answering\nrank 1 was not answering"
     assert oracle.started_too_slowly(first + slow)
+    assert not oracle.started_too_slowly(f"{first}{slow}\nrank 10 was waiting")
     for waits in (0, 1):
         other = slow.replace(f"{waits} was not answering", f"{waits} was waiting")
         assert not oracle.started_too_slowly(first + other)

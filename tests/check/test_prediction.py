@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
+from helpers.check import sheet
 from helpers.check.prediction import reveal, side_by_side
 from helpers.plots.picture import Picture
 
@@ -180,3 +181,15 @@ def test_names_are_escaped(prediction):
     assert "<i>" not in html
     html = reveal("<i>", prediction=prediction, what="<i>")._repr_html_()
     assert "<i>" not in html
+    for words in ("a", 3):  # the prediction is compared, or complained about
+        assert "<i>" not in side_by_side("x", prediction="<i>", measured=words)._repr_html_()
+
+
+def test_every_question_goes_onto_the_sheet(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(sheet, "_asked", asked)
+    made = side_by_side(["a", "b"], prediction=[None, 0], measured=[0, 5], unit="s")
+    assert tuple(asked.values()) == made.questions
+    assert [(one.what, one.numbers, one.unit) for one in made.questions] == [
+        ("a", {"measured": 0}, "s"), ("b", {"measured": 5}, "s"),
+    ]  # fmt: skip

@@ -71,7 +71,8 @@ def test_zero_is_a_prediction():
 def test_far_predictions_get_a_question():
     assert question(12).comment().endswith("Which assumption makes the difference?")
     assert question(13).comment().endswith("below the measured value.")
-    assert question("a", measured="b").comment() == "Different from the measured value."
+    for prediction in ("a", 3):
+        assert question(prediction, measured="b").comment() == "Different from the measured value."
 
 
 def test_the_last_source_judges():

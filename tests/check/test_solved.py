@@ -42,6 +42,10 @@ def test_only_a_passed_exercise_counts():
 
 
 def test_outside_a_work_folder_no_file_is_written(tmp_path):
+    solved._solved["mean"] = "2026-01-31"
+    solved.note("mean", RIGHT)
+    assert solved.Progress.so_far(WEEKS).solved == {"mean": "2026-01-31"}  # the first day
+    solved._solved.clear()
     solved.note("mean", RIGHT)
     assert list(tmp_path.iterdir()) == []
 
@@ -86,11 +90,12 @@ def test_a_damaged_file_counts_as_empty(work, content):
     assert set(json.loads((work / solved.FILE).read_text())) == {"mean"}
 
 
-def test_a_folder_that_cannot_be_written_fails_nothing(work, monkeypatch):
+@pytest.mark.parametrize("refused", [(solved.os, "replace"), (solved.Path, "write_text")])
+def test_a_folder_that_cannot_be_written_fails_nothing(work, monkeypatch, refused):
     def refuse(*_, **__):
         raise PermissionError
 
-    monkeypatch.setattr(solved.os, "replace", refuse)
+    monkeypatch.setattr(*refused, refuse)
     solved.note("mean", RIGHT)
     assert set(solved.Progress.so_far(WEEKS).solved) == {"mean"}
     assert {path.name for path in work.iterdir()} == {solved.MARK, "project"}

@@ -1,12 +1,14 @@
 """A watched step: messages, waits and marks in order, and no sum before its wait."""
 
+import importlib
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.check.watch import Watch
+from helpers.check.watch import Request, Watch
 from helpers.runtime.launch import launch
 
 
@@ -29,6 +31,10 @@ def step(worker, waits):
         largest = [torch.full((2, 2), float(worker.rank))]
         handle = dist.all_reduce(largest[0].T, op=dist.ReduceOp.MAX, async_op=True)
         watch.mark("update")
+        # by name, because a function that mentions the module cannot travel
+        functional = importlib.import_module("torch.ops")._c10d_functional
+        half = functional.all_reduce(torch.ones(3).half(), "sum", dist.group.WORLD.group_name)
+        functional.wait_tensor(half)
     result = {
         "early": early,
         "late": gradient.tolist(),
@@ -62,9 +68,12 @@ def test_a_sum_reaches_its_buffer_with_the_wait():
             ("update", "", 0),
             ("message", "all_reduce", 16),
             ("update", "", 0),
+            ("message", "all_reduce", 6),
         ]
-        assert run["since"] == ["message", "wait", "message", "update", "message", "update"]
-        assert run["updates"] == ["message", "update"]
+        assert run["since"] == [
+            "message", "wait", "message", "update", "message", "update", "message",
+        ]  # fmt: skip
+        assert run["updates"] == ["message", "update", "message"]
         assert run["never"] == []
         assert not run["imported"]
         assert run["payloads"][1] == 4 * [rank]
@@ -77,6 +86,16 @@ def test_a_sum_that_is_complete_has_reached_its_buffer(how):
     for run in launch(step, 2, device="cpu", waits=how):
         assert run["late"] == 3 * [3.0]
         assert run["unwaited"] == 0
+
+
+def test_a_sum_may_land_in_a_parameter():
+    parameter, inner = torch.nn.Parameter(torch.zeros(2)), SimpleNamespace(wait=lambda: None)
+    request = Request(inner, [torch.ones(2)], [parameter], [])
+    assert not request.over
+    request.wait()
+    assert request.over
+    assert parameter.tolist() == [1.0, 1.0]
+    assert parameter.requires_grad
 
 
 def test_without_a_wait_the_old_numbers_stay():

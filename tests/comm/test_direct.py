@@ -1,16 +1,19 @@
 """Direct messages give the results of the group's own collectives."""
 
+import threading
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from helpers.comm import direct
 from helpers.comm.direct import Arrivals, DirectTransport
 from helpers.comm.ledger import ledger
 from helpers.comm.transport import GroupTransport, SharedTransport
 from helpers.runtime.launch import launch
 from tests.comm.test_transport import linux
+from tests.comm.threads import on_threads
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
@@ -106,6 +109,48 @@ def test_it_sends_the_bytes_of_a_ring():
     for wire, messages in launch(sent, 3, device="cpu"):
         assert wire == 2 * 2 * 7 * 4
         assert messages == 4
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_which_row_goes_where(monkeypatch, size):
+    """In threads. A message is on its way until it is waited for."""
+
+    def body(peers):
+        def isend(tensor, *, group, group_dst):
+            assert group is peers
+            peers.exchange(send=tensor, to=group_dst)
+            return SimpleNamespace(wait=lambda: None)
+
+        def irecv(buffer, *, group, group_src):
+            assert buffer.is_contiguous()
+            take = lambda: peers.exchange(receive=buffer, source=group_src)  # noqa: E731
+            return SimpleNamespace(wait=take)
+
+        here.dist = SimpleNamespace(isend=isend, irecv=irecv, get_backend=lambda group: "gloo")
+        transport = object.__new__(DirectTransport)
+        transport.group, transport.rank, transport.size = peers, peers.rank, size
+        rank, found = peers.rank, []
+        every = torch.arange(4.0 * size).view(size, 4) + 100 * rank
+        for own in (torch.empty(4), every[rank]):
+            transport.reduce_scatter(own, every).wait()
+            found.append(own.tolist())
+        again = torch.full((size, 4), -1.0)
+        for own, number in ((torch.empty(4), 7.0), (again[rank], 3.0)):
+            transport.all_gather(again, own.fill_(number + rank)).wait()
+            found.append(again[:, 0].tolist())
+        return found, [to for to, _ in peers.sent]
+
+    here = threading.local()
+    monkeypatch.setattr(direct, "dist", SimpleNamespace(
+        isend=lambda *given, **options: here.dist.isend(*given, **options),
+        irecv=lambda *given, **options: here.dist.irecv(*given, **options),
+        get_backend=lambda group: here.dist.get_backend(group),
+    ))  # fmt: skip
+    for rank, (found, sent) in enumerate(on_threads(size, body)):
+        summed = [size * (4.0 * rank + k) + 100 * sum(range(size)) for k in range(4)]
+        ranks = range(size)
+        assert found == [summed, summed, [7.0 + r for r in ranks], [3.0 + r for r in ranks]]
+        assert sent == [(rank + step) % size for step in range(1, size)] * 4
 
 
 def test_every_message_is_waited_for():

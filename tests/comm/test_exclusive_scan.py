@@ -8,6 +8,7 @@ from helpers.comm.ledger import ledger
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.messages import Peers
 from helpers.runtime.launch import launch
+from tests.comm.threads import on_threads
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
@@ -51,6 +52,31 @@ def test_earlier_ranks_are_combined_in_order(ranks, reverse):
 )
 def test_the_distances_are_powers_of_two(size, wanted):
     assert distances(size) == wanted
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("size", range(1, 8))
+def test_who_sends_what_to_whom(size, reverse):
+    """In threads. The element of rank r is the number r + 1; combined, they are digits in a row."""
+
+    def combine(earlier, later):
+        assert all(part.shape == (1, 2) for part in (*earlier, *later))
+        digits = 10 ** len(str(int(later[0][0, 0])))
+        return (earlier[0] * digits + later[0],)
+
+    def body(peers):
+        own = (torch.full((1, 2), peers.rank + 1),)
+        before = exclusive_scan(own, combine, peers, reverse)
+        assert own[0].tolist() == [[peers.rank + 1] * 2]
+        return before and before[0].unique().tolist(), peers.sent
+
+    order = list(range(size))[:: -1 if reverse else 1]
+    found = on_threads(size, body)
+    for place, rank in enumerate(order):
+        before, sent = found[rank]
+        text = "".join(str(r + 1) for r in order[:place])
+        assert before == ([int(text)] if text else None)
+        assert sent == [(order[place + d], 2) for d in (1, 2, 4) if place + d < size]
 
 
 def strided(worker):

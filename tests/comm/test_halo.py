@@ -8,6 +8,7 @@ from helpers.comm.ledger import ledger
 from helpers.comm.messages import Peers
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
+from tests.comm.threads import on_threads
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
@@ -51,6 +52,33 @@ def test_the_halo_and_its_gradient(lengths, count):
         assert torch.equal(row["grad"], grad)
         bytes_ = 2 * count * 3 * 8
         assert row["sent"] == (bytes_ * (rank < ranks - 1), bytes_ * (rank > 0))
+
+
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("lengths", [[1], [2, 1], [4, 3, 0], [2, 2, 5, 2]], ids=str)
+def test_who_sends_what_to_whom(lengths, count):
+    """In threads. No gradient is contiguous, and each rank has its own weights of the halo."""
+    ranks, whole = len(lengths), parts(len(lengths), lengths)[0]
+
+    def body(peers):
+        x = whole.split(lengths, 1)[peers.rank].clone().requires_grad_()
+        got = previous_tokens(x, count, peers)
+        given = list(peers.sent)
+        grad = torch.zeros_like(x)
+        if got.requires_grad:
+            (grad,) = torch.autograd.grad(got, x, weights(peers.rank, count).mT)
+        return got.detach(), grad, given, peers.sent[len(given) :]
+
+    for rank, (got, grad, forward, backward) in enumerate(on_threads(ranks, body)):
+        start, size = sum(lengths[:rank]), 2 * count * 3
+        before = whole[:, start - count : start] if rank else whole.new_zeros(2, count, 3)
+        assert torch.equal(got, before)
+        expected = whole.new_zeros(2, lengths[rank], 3)
+        if rank < ranks - 1:
+            expected[:, lengths[rank] - count :] = weights(rank + 1, count).mT
+        assert torch.equal(grad, expected)
+        assert forward == ([(rank + 1, size)] if size and rank < ranks - 1 else [])
+        assert backward == ([(rank - 1, size)] if size and rank else [])
 
 
 def test_a_part_that_is_too_short():

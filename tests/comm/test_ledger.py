@@ -17,6 +17,8 @@ from helpers.comm.ledger import (
     Ledger,
     backend_of,
     calls,
+    entries,
+    group_of,
     ledger,
     note,
     own_part,
@@ -288,7 +290,19 @@ def test_a_ledger_as_a_table():
         assert "3,456" in shown
         assert "unknown" in shown
     assert [bar.get_width() for bar in log.plot().axes[0].patches] == [3000, 0]
+    assert [line.split() for line in repr(log).splitlines()[2:]] == [
+        ["all_reduce", "2", "2", "3,000", "3,000"],
+        ["c10d::new", "2", "1", "5", "unknown"],
+        ["all", "3", "3,005", "3,000", "3,456"],
+    ]
+    bar = log.plot().axes[0]
+    assert (bar.get_xlabel(), bar.get_title()) == (
+        "bytes",
+        "bytes that this rank sends, by formula",
+    )
     log.entries.append(replace(log.entries[0], axes="dp", wire=500.0))
+    assert repr(log).splitlines()[-1].split() == ["all", "4", "4,005", "3,500", "3,456"]
+    assert repr(log).splitlines()[3].split()[:3] == ["c10d::new", "2", "1"]
     assert [bar.get_width() for bar in log.plot().axes[0].patches] == [3500, 0]
     assert log.frame().columns.tolist() == ["call", "axes", "ranks", "calls", "payload", "wire"]
 
@@ -349,7 +363,10 @@ def past_c10d(worker):
         torch.ops._c10d_functional.broadcast(torch.ones(6), 1, name)
     batch = torch.ops._c10d_functional.batch_p2p_ops.default
     both = ["isend", "irecv"], [1, 1], [0, 0], [torch.ones(6), torch.ones(3)], name
-    return log.entries + [entry for entry, _ in calls(batch, both, {})]
+    assert group_of({"peer": 1}) is dist.group.WORLD  # a message that names no group
+    found = [*entries(batch, both, {})]
+    assert found == [entry for entry, _ in calls(batch, both, {})]
+    return log.entries + found
 
 
 def test_dtensors_and_symmetric_memorys_own_operators_are_entered_as_unknown():

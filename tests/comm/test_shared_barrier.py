@@ -307,12 +307,43 @@ def test_a_rank_that_lives_is_waited_for_as_long_as_the_timeout_says(monkeypatch
     monkeypatch.setattr(shared_barrier, "TICK", 1e-4)
     monkeypatch.setattr(shared_barrier, "time", SimpleNamespace(monotonic=lambda: next(looks)))
     memory = torch.zeros(Barrier.nbytes(2), dtype=torch.uint8)
-    barrier = Barrier(memory, 0, 2, [os.getpid()] * 2, names=[0, 1], timeout=20.0)
+    barrier = Barrier(memory, 0, 2, [os.getpid()] * 2, names=[4, 7], timeout=20.0)
     barrier.init()
     Semaphore(barrier.heard[1].at.value).init()
-    with pytest.raises(TimeoutError, match="rank 1 did not reach this within 20 s"):
+    with pytest.raises(TimeoutError, match="rank 7 did not reach this within 20 s"):
         barrier.wait("this")
     assert next(looks) == 1 + 20 + 1  # the first said until when
+    with pytest.raises(RuntimeError, match="that cannot run: an earlier call in this shared mem"):
+        barrier.wait("that")
+    barrier.close()
+    with pytest.raises(RuntimeError, match="an earlier call"):  # the first reason stays
+        barrier.check("that")
+
+
+def test_all_late_ranks_are_named_and_those_that_were_heard_are_not():
+    memory = torch.zeros(Barrier.nbytes(4), dtype=torch.uint8)
+    barrier = Barrier(memory, 0, 4, [os.getpid()] * 4, names=[3, 5, 6, 8], timeout=2.5)
+    for other in barrier.heard:
+        other.init()
+    barrier.heard[2].post()
+    assert not barrier.has_ended(0)  # this rank itself
+    with pytest.raises(TimeoutError, match=r"^rank 5, rank 8 did not reach this within 2\.5 s"):
+        barrier.look([1, 2, 3], "this", until=-math.inf)
+    assert (Left(barrier.gone[0] & 7), barrier.gone[0] >> 3) == (Left.LATE, 1)
+    barrier.look([2], "this", until=-math.inf)
+    barrier.gone[2] = Left.CLOSED  # after it had reached the barrier
+    barrier.look([2], "this", until=math.inf)
+    barrier.close()
+
+
+def test_what_is_said_of_a_rank_that_waited_too_long():
+    """Rank 7 waited in vain for this rank, and rank 9 for rank 7."""
+    memory = torch.zeros(Barrier.nbytes(3), dtype=torch.uint8)
+    barrier = Barrier(memory, 0, 3, [os.getpid()] * 3, names=[4, 7, 9], timeout=1.0)
+    barrier.gone[1], barrier.gone[2] = Left.LATE + 8 * 0, Left.LOST + 8 * 1
+    error = barrier.lost([2], "this")
+    assert (type(error), error.rank) == (PeerLost, 9)
+    assert str(error).startswith("rank 9 has waited too long for this rank, ")
     barrier.close()
 
 

@@ -154,6 +154,36 @@ def test_calls_that_differ_are_told_to_all(cluster):
         assert "all_reduce of 20 bytes, torch.float32, SUM" in found[0]
 
 
+def test_ranks_of_a_group_are_named_as_in_the_world(cluster):
+    def run(worker):
+        pair = dist.new_group([1, 2])
+        if worker.rank == 0:
+            return None
+        found = []
+        with SharedMemory(pair) as shared:
+            about = shared.rank, shared.size, shared.room.segments.pids[shared.rank] == os.getpid()
+            try:
+                shared.all_reduce(torch.ones(worker.rank))
+            except ValueError as error:
+                found.append(str(error))
+        real, shared_segments.where = shared_segments.where, lambda: (worker.rank, 0)
+        try:
+            SharedMemory(pair)
+        except ValueError as error:
+            found.append(str(error))
+        finally:
+            shared_segments.where = real
+        return about, found
+
+    calls = [f"rank {r} calls all_reduce of {4 * r} bytes, torch.float32, SUM" for r in (1, 2)]
+    away = "ranks 1 and 2 are not on one machine"
+    assert list(cluster.run(run)) == [
+        None,
+        ((0, 2, True), [f"the ranks differ: {calls[0]}, {calls[1]}", away]),
+        ((1, 2, True), [f"the ranks differ: {calls[1]}, {calls[0]}", away]),
+    ]
+
+
 def test_what_cannot_be(cluster):
     def run(worker):
         pair = dist.new_group([0, 2])

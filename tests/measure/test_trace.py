@@ -298,6 +298,34 @@ def test_ranks_are_drawn_on_one_axis():
     assert [label.get_text() for label in only.get_yticklabels()] == ["a compute", "b compute"]
 
 
+def test_lanes_and_title_can_be_chosen():
+    found = Trace(
+        spans=[
+            span("range", 0, 5, "ranges"),
+            span("forward", 1, 2),
+            span("communication", 2, 2, "communication"),
+        ]
+    )
+
+    def lanes(**options):
+        axes = found.plot(**options).axes[0]
+        return [label.get_text() for label in axes.get_yticklabels()]
+
+    assert lanes() == ["ranges", "compute", "communication"]
+    assert lanes(lanes=["communication", "ranges"]) == ["ranges", "communication"]
+    figure = draw([found], title="a step")
+    assert "a step" in figure.alt
+    axes = figure.axes[0]
+    assert axes.get_xlabel() == "milliseconds"
+    assert [label.get_text() for label in axes.get_yticklabels()][1] == "rank 0 compute"
+    rows = [line.split("  ") for line in repr(found).splitlines()[1:]]
+    assert [(row[1], row[-1]) for row in rows] == [
+        ("forward", "1 in 2 s"),
+        ("communication", "1 in 2 s"),
+        ("range", "1 in 5 s"),
+    ]
+
+
 def test_what_stands_in_a_box():
     """Of a collective its short name; operators are too many for text."""
     some = [

@@ -28,6 +28,7 @@ def test_a_recipe_fills_the_seams_that_it_does_not_name():
         return names, count
 
     assert seams(Recipe(), dp=1) == (["plain", "InTurn", "Local"], 4)
+    assert seams(Recipe(), dp=1, tp=1) == (["plain", "InTurn", "Local"], 4)
     assert seams(Recipe(), dp=2) == (["plain", "InTurn", "Replicated"], 4)
     assert seams(Recipe(), tp=2, pp=1) == (["tensor_parallel", "InTurn", "Local"], 4)
     assert seams(Recipe(), pp=2, dp=2) == (["pipeline", "Pipeline", "Replicated"], 4)

@@ -228,6 +228,9 @@ def test_an_update_is_skipped_for_any_norm_that_is_not_finite(norm, skips):
     assert not Plain().skips(torch.tensor(norm))
 
 
+FP8 = "emulated fp8: its products round their inputs to 8 bits, and it computes in torch.bfloat16"
+
+
 def test_what_each_precision_says_of_itself():
     scaled = Mixed(torch.float16, scale=LossScale(scale=8.0))
     said = [
@@ -235,6 +238,7 @@ def test_what_each_precision_says_of_itself():
         (Mixed(torch.float64), "", 0.0, 1.0, torch.float64),
         (Mixed(), "it computes in torch.bfloat16", 0.1, 1.0, torch.bfloat16),
         (scaled, "it computes in torch.float16", 0.033, 8.0, torch.float16),
+        (EmulatedFp8(), FP8, 0.5, 1.0, torch.bfloat16),
     ]
     for one, lossy, bound, scale, dtype in said:
         assert (one.lossy, one.bound, one.loss_scale) == (lossy, bound, scale)

@@ -30,7 +30,7 @@ EXACT = Mixed(low=torch.float64)  # no rounding, so any difference is an error i
 
 
 def twin(recipe, **changes):
-    return compare(recipe, **{"config": TINY, "steps": 4, "device": "cpu", **changes})
+    return compare(recipe, **{"config": TINY, "steps": 4, "seed": 3, "device": "cpu", **changes})
 
 
 @pytest.mark.parametrize("precision", [None, EXACT], ids=["plain", "master copies"])
@@ -262,6 +262,35 @@ def test_the_scale_follows_the_steps_and_a_checkpoint_has_it():
     assert again.precision.state() == trainer.precision.state()
     again.step(random_batch(4, 2, 8, 32))
     assert again.precision.loss_scale == 16  # two good steps in a row, one of them before the load
+    assert trainer.precision.loss_scale == 8  # each trainer has its own
+    assert (SCALED.scale.scale, SCALED.scale.good_steps) == (8, 0)
+
+
+class Prepared(Mixed):
+    def prepare(self, model):
+        model.prepared = next(model.parameters()).device.type
+
+
+def test_a_precision_prepares_the_model_before_it_has_memory_and_a_load_reaches_it():
+    trainer, other = (Recipe(precision=Prepared())(TINY, seed) for seed in (0, 1))
+    assert trainer.model.prepared == "meta"
+    trainer.load(other.full_state())
+    for name, p in trainer.parameters.items():
+        assert torch.equal(p, other.parameters[name])
+
+
+def test_the_first_values_are_the_config_s_of_the_seed():
+    for seed in (0, 5):
+        for name, value in Single(TINY, seed, dtype=torch.float64).full_state()["model"].items():
+            assert torch.equal(value, TINY.first_value(name, value.shape, seed).double())
+
+
+def test_dropout_goes_by_the_seed():
+    config, batch = replace(TINY, dropout=0.5), random_batch(0, 4, 8, 32)
+    first, same, other = (Single(config, seed) for seed in (1, 1, 2))
+    other.load(first.full_state())
+    losses = [float(trainer.step(batch).loss) for trainer in (first, same, other)]
+    assert losses[0] == losses[1] != losses[2]
 
 
 class Resting(Local):

@@ -51,3 +51,13 @@ def test_models_that_are_apart_have_units_of_their_own():
     ]
     for unit in found:
         assert model.get_submodule(unit.name) is unit.module
+
+
+def test_members_of_lists_and_dicts_are_units_and_a_module_without_parameters_is_none():
+    model = nn.Module()
+    model.first = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1))
+    model.second = nn.ModuleList([nn.Linear(1, 1), nn.Sequential(nn.Linear(1, 1))])
+    model.third = nn.ModuleDict({"a": nn.Linear(1, 1), "b": nn.Dropout()})
+    names = ["first.0", "first.2", "second.0", "second.1.0", "third.a"]
+    assert [unit.name for unit in units(model)] == names
+    assert list(units(model)[3].parameters) == ["second.1.0.weight", "second.1.0.bias"]

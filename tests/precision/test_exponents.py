@@ -12,6 +12,13 @@ def test_counts():
     assert found.counts == {0: 2, 1: 1, -1: 1}
     assert (found.zeros, found.infinite, found.nan, found.total) == (1, 2, 1, 8)
     assert Exponents().add(torch.zeros(2), torch.ones(3)).total == 5
+    twice = Exponents().add(torch.ones(2), -torch.ones(3), torch.tensor([0.0, inf, nan]))
+    assert twice.add(torch.tensor([1.5, 0.0, inf, nan])) is twice
+    assert (twice.counts, twice.zeros, twice.infinite, twice.nan) == ({0: 6}, 2, 2, 2)
+    assert twice.total == 12
+    tiny = torch.tensor([[2.0**-1000], [2.0**1000]], dtype=torch.float64)
+    assert exponents(iter([tiny])).counts == {-1000: 1, 1000: 1}
+    assert Exponents().counts == {}  # each has its own
     assert exponents({"a": torch.ones(2), "b": torch.full((1,), 8.0)}).counts == {0: 2, 3: 1}
 
 

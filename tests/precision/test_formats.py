@@ -81,8 +81,10 @@ def test_what_is_refused():
         E4M3.decode(torch.tensor([256]))
     with pytest.raises(ValueError, match="codes from 0 to 255"):
         E4M3.decode(torch.tensor([-1]))
-    with pytest.raises(ValueError, match="too many to list"):
+    with pytest.raises(ValueError, match=r"fp32 has 2\^32 numbers: too many to list"):
         FP32.values()
+    assert len(TF32.values()) == 2 * 255 * 2**10 - 1  # 19 bits are not too many
+    assert E4M3.decode(torch.zeros(0)).tolist() == []
     with pytest.raises(ValueError, match=r"torch\.int8"):
         format_of(torch.int8)
     assert format_of(torch.bfloat16) is BF16

@@ -65,6 +65,17 @@ def test_the_scale_is_that_of_the_last_values():
     assert scale.scale == 1  # only zeros: any scale is right
 
 
+@pytest.mark.parametrize("first", [math.inf, -math.inf, math.nan])
+def test_a_first_value_that_is_not_finite_counts_neither(first):
+    scale = DelayedScale(E4M3)
+    made = scale.round(torch.tensor([first, 1.0, -3.0]))
+    assert made[1:].tolist() == [1.0, -3.0]
+    assert made[0].isnan() if math.isnan(first) else made[0] == math.copysign(448, first)
+    assert (scale.scale, list(scale.amax)) == (1.0, [])
+    scale.round(torch.tensor([2.0, -7.0]))
+    assert set(scale.amax) == {7.0}
+
+
 def test_the_layers_of_the_blocks():
     model = build(GPTConfig(vocab=17, context=8, width=16, layers=2, heads=2))
     before = dict(model.named_parameters())
@@ -87,6 +98,16 @@ def test_the_layers_of_the_blocks():
             assert layer.weight.grad.abs().sum() > 0
     with pytest.raises(ValueError, match=r"no plain nn\.Linear"):
         emulate_fp8(model)  # again
+
+
+def test_blocks_are_found_inside_of_another_module():
+    """As in a pipeline, whose stages are modules of their own."""
+    model = nn.ModuleDict({"3": nn.Module(), "head": nn.Linear(2, 2)})
+    model["3"].blocks = nn.ModuleList([nn.Linear(2, 2), nn.ModuleDict({"up": nn.Linear(2, 3)})])
+    model["3"].other = nn.Linear(2, 2)
+    emulate_fp8(model)
+    found = [name for name, module in model.named_modules() if type(module) is EmulatedLinear]
+    assert found == ["3.blocks.0", "3.blocks.1.up"]
 
 
 def test_the_result_keeps_the_format_of_its_input_and_a_history_has_16_values():

@@ -32,6 +32,10 @@ def test_forward():
 def test_nan_and_its_kind():
     found = find_overflow(lambda: torch.zeros(2) / torch.zeros(2))
     assert (found.operation, found.kind) == ("div", "NaN")
+    assert (found.dtype, found.largest, found.exponents.zeros) == (torch.float32, 0, 4)
+    assert "div made NaN in torch.float32" in str(found)
+    assert "the largest number of the format is 3.4e+38" in str(found)
+    assert "called from" not in str(found)
     # the infinity is given, and its difference is the first NaN
     found = find_overflow(lambda x: x * 2 - x, torch.tensor(float("inf")))
     assert (found.operation, found.kind) == ("sub", "NaN")
@@ -48,6 +52,8 @@ def test_what_is_given_is_not_new():
     inf, one = float("inf"), torch.ones(1)
     assert find_overflow(lambda: one * inf) is None
     assert find_overflow(lambda: torch.cat([one, one * inf])) is None
+    assert find_overflow(lambda: torch.cat([one * inf, one])) is None  # wherever it is
+    assert find_overflow(lambda: torch.cat([one * float("nan"), one])) is None
     assert find_overflow(lambda: torch.full((1,), fill_value=inf)) is None
     assert find_overflow(torch.add, one, other=one * inf) is None
 
@@ -150,3 +156,33 @@ def test_errors_of_the_function():
         raise RuntimeError("later")
 
     assert find_overflow(both).operation == "log"
+
+
+def test_a_product_hides_several_nodes_of_the_graph():
+    """Each is looked at: the sum over the matrices that share a factor, and not only the last."""
+
+    def function():
+        x = torch.ones(1, 1, 1, dtype=HALF, requires_grad=True) * 1.0
+        y = torch.ones(2, 1, 1, 1, dtype=HALF, requires_grad=True) * 1.0
+        z = x @ y
+        (z * 40_000).sum(dtype=torch.float32).backward()
+
+    found = find_overflow(function)
+    assert (found.operation, found.kind, found.backward) == ("matmul", "inf", True)
+    assert found.place.text == "z = x @ y"
+
+
+def test_later_overflows_do_not_hide_the_first():
+    def function():
+        x = torch.full((2,), 300.0, dtype=HALF)
+        y = x * x
+        return y, torch.full((1,), 100.0).exp(), torch.zeros(1) / 0
+
+    found = find_overflow(function)
+    assert (found.operation, found.kind, found.largest) == ("mul", "inf", 300)
+
+
+def test_an_overflow_without_an_input():
+    found = find_overflow(lambda: torch.tensor([1e6, 1.0], dtype=HALF))
+    assert (found.operation, found.kind, found.largest) == ("tensor", "inf", 0)
+    assert found.exponents.total == 0

@@ -89,3 +89,62 @@ def test_what_is_refused():
             Policy(**double)
     with pytest.raises(ValueError, match="float32"):
         Policy(torch.float32)
+
+
+MATRIX, ROW = torch.rand(3, 3) + 0.5, torch.rand(1, 3, 3) + 0.5
+TARGETS = torch.tensor([0, 2, 1])
+F = torch.nn.functional
+LOW = {
+    "linear": lambda x, _: F.linear(x, x),
+    "matmul": lambda x, _: torch.matmul(x, x),
+    "@": lambda x, _: x @ x,
+    "mm": lambda x, _: torch.mm(x, x),
+    "bmm": lambda _, y: torch.bmm(y, y),
+    "addmm": lambda x, _: torch.addmm(x, x, x),
+    "addbmm": lambda x, y: torch.addbmm(x, y, y),
+    "baddbmm": lambda _, y: torch.baddbmm(y, y, y),
+    "conv1d": lambda _, y: F.conv1d(y, y),
+    "conv2d": lambda _, y: F.conv2d(y[None], y[None]),
+    "conv3d": lambda _, y: F.conv3d(y[None, None], y[None, None]),
+    "attention": lambda _, y: F.scaled_dot_product_attention(y, y, y),
+}
+WIDE = {
+    "softmax": lambda x: F.softmax(x, -1),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "cross_entropy": lambda x: F.cross_entropy(x, TARGETS),
+    "nll_loss": lambda x: F.nll_loss(x, TARGETS),
+    "mse_loss": lambda x: F.mse_loss(x, x),
+    "binary_cross_entropy": lambda x: F.binary_cross_entropy_with_logits(x, x.clamp(0, 1)),
+    "layer_norm": lambda x: F.layer_norm(x, (3,)),
+    "rms_norm": lambda x: F.rms_norm(x, (3,)),
+    "pow": lambda x: x.pow(3),
+    "sum": lambda x: x.sum(0),
+    "cumsum": lambda x: x.cumsum(0),
+    "norm": lambda x: x.norm(),
+    "logsumexp": lambda x: x.logsumexp(0),
+    **{
+        name: lambda x, name=name: getattr(torch, name)(x)
+        for name in ("exp", "expm1", "log", "log1p", "rsqrt", "mean", "prod", "var", "std")
+    },
+}
+WIDEST = {
+    "cat": lambda x, y: torch.cat([x, y]),
+    "stack": lambda x, y: torch.stack([x, y]),
+    "index_put": lambda x, y: x.index_put((TARGETS,), y),
+    "scatter_add": lambda x, y: x.scatter_add(0, TARGETS[None], y[:1]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_every_operation_of_the_lists(dtype):
+    low = MATRIX.to(dtype)
+    with Policy(dtype):
+        found = {name: run(MATRIX, ROW).dtype for name, run in LOW.items()}
+        assert found == dict.fromkeys(LOW, dtype)
+        found = {name: run(low).dtype for name, run in WIDE.items()}
+        assert found == dict.fromkeys(WIDE, torch.float32)
+        for one, other in ((low, MATRIX), (MATRIX, low)):
+            found = {name: run(one, other).dtype for name, run in WIDEST.items()}
+            assert found == dict.fromkeys(WIDEST, torch.float32)
+        assert {run(low, low).dtype for run in WIDEST.values()} == {dtype}
+        assert low.__rmatmul__(MATRIX).dtype == dtype

@@ -1,5 +1,6 @@
 """The recorder names the operations that ran, with their formats, forward and backward."""
 
+import pytest
 import torch
 
 from helpers.precision.recorder import Operation, operations_of
@@ -20,6 +21,37 @@ def test_operations():
         Operation("mm", torch.bfloat16, True),
         Operation("add", torch.float32, True),
     ]
+
+
+MOVES = {
+    "t": lambda x: x.t(),
+    "transpose": lambda x: x.transpose(0, 1),
+    "permute": lambda x: x.permute(1, 0),
+    "unsqueeze": lambda x: x.unsqueeze(0).squeeze(0),
+    "expand": lambda x: x[:1].expand(4, 3),
+    "select": lambda x: x[0],
+    "split": lambda x: x.split(1),
+    "detach": lambda x: x.detach(),
+    "reshape": lambda x: x.t().reshape(3, 2),
+    "copy": lambda x: torch.empty_like(x).copy_(x),
+    "zeros": lambda x: (torch.zeros(2), torch.zeros_like(x)),
+    "ones": lambda x: (torch.ones(2), torch.ones_like(x)),
+    "empty": lambda x: (torch.empty(2), torch.arange(2.0)),
+}
+
+
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
+def test_what_computes_nothing_is_left_out(move):
+    x = torch.rand(2, 3)
+    assert operations_of(lambda: move(x)) == []
+
+
+def test_a_forward_without_gradients_is_no_backward():
+    @torch.no_grad()
+    def run():
+        torch.ones(2).exp()
+
+    assert operations_of(run) == [Operation("exp", torch.float32, False)]
 
 
 def test_whole_numbers_are_left_out():

@@ -12,8 +12,9 @@ from helpers.precision.scaling import LossScale, static
         {},
         {"scale": 8.0, "growth": 4.0, "backoff": 0.25, "interval": 3},
         {"scale": 2.0**125, "interval": 1},  # would overflow float32
+        {"scale": (2 - 2.0**-23) * 2.0**125, "interval": 1},  # grows to the largest of float32
     ],
-    ids=["default", "odd", "overflowing"],
+    ids=["default", "odd", "overflowing", "largest"],
 )
 def test_decisions_of_gradscaler(options):
     ours = LossScale(**options)

@@ -91,6 +91,13 @@ def test_bootstraps_depend_on_the_seed_alone(sweep):
         fit_chinchilla(*runs, bootstrap=20, seed=s, starts=FEW).intervals for s in (1, 1, 2)
     )
     assert first == again != other
+    whole = fit_chinchilla(*runs, bootstrap=20, seed=1, starts=FEW)
+    picture = whole.picture()
+    dots = np.asarray(picture.axes[0].collections[0].get_offsets())
+    assert dots == pytest.approx(np.column_stack([runs[2], whole.loss(*runs[:2])]))
+    assert sum(bar.get_height() for bar in picture.axes[1].patches) == 20
+    for name, interval in first.items():  # 95 % of the bootstraps
+        assert interval == pytest.approx(tuple(np.percentile(whole.samples[name], [2.5, 97.5])))
     assert set(first) == {"E", "A", "B", "alpha", "beta", "a", "b"}
 
 
@@ -172,10 +179,13 @@ def test_a_bootstrap_takes_the_lowest_of_its_ends(sweep):
 
 
 def test_a_fit_without_an_optimum_says_so():
-    fit = ChinchillaFit(E=1, A=1, B=1, alpha=-0.1, beta=0.3, objective=0, doubts=("why",))
-    assert np.isnan(fit.exponents).all()
-    with pytest.raises(ValueError, match="no optimum: why"):
-        fit.optimal(1e20)
+    right = {"E": 1, "A": 1, "B": 1, "alpha": 0.1, "beta": 0.3, "doubts": ("why",)}
+    for name in ("alpha", "beta", "A", "B"):
+        for value in (-0.1, 0.0):
+            fit = ChinchillaFit(**right | {name: value}, objective=0)
+            assert np.isnan(fit.exponents).all() == (name in ("alpha", "beta"))
+            with pytest.raises(ValueError, match="no optimum: why"):
+                fit.optimal(1e20)
 
 
 def test_an_interval_leaves_out_as_much_below_as_above(sweep, capsys, monkeypatch):

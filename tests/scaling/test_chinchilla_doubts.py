@@ -43,6 +43,7 @@ def test_runs_that_do_not_determine_the_fit_are_doubted(runs, reason):
         fit = fit_chinchilla(*runs, starts=FEW)
     assert caught
     assert all(w.category is NotIdentified for w in caught)
+    assert {w.filename for w in caught} == {__file__}  # the caller's own line
     assert any(re.search(reason, doubt) for doubt in fit.doubts), fit.doubts
 
 
@@ -64,6 +65,15 @@ def test_two_minima_of_one_height_tie(sweep):
     }
     assert any("minima tie: a = 0.513 and 0.450" in doubt for doubt in found[0.0])
     assert found[1e-3] == []
+
+
+def test_the_farthest_of_several_ties_is_named_and_three_sizes_are_enough(sweep):
+    params, tokens, loss = sweep(0, runs=60)
+    problem, theta, _ = best_of((params, tokens, loss))
+    tied = theta + np.array([0.0, 0.002, 0.1, 0.05])[:, None] * [0, 0, 0, 1, 0]
+    sizes = np.resize([1e8, 1e9, 1e10], 60)
+    found = list(chinchilla.find_doubts(problem, sizes, sizes, tied, np.ones(4), np.array([0, 1])))
+    assert found == ["minima tie: a = 0.513 and 0.450 fit equally well"]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ def test_a_family_adds_its_embeddings():
     family = Family(vocab=50_257, context=1024, aspect=64)
     assert family.total(12 * 768**3 / 64) == pytest.approx(12 * 768**3 / 64 + 51_281 * 768)
     assert family.non_embedding(family.total(3e7)) == pytest.approx(3e7, rel=1e-9)
+    assert Family() == family  # GPT-2's embeddings
 
 
 @pytest.mark.parametrize("law", [BESIROGLU, HOFFMANN_UNROUNDED])
@@ -53,6 +54,24 @@ def test_the_budget_buys_tokens_for_the_counted_parameters(compute):
     losses = BESIROGLU.loss(family.total(sizes), compute / (6 * sizes))
     found = kaplan_optimal(BESIROGLU, family, compute)
     assert found == pytest.approx(sizes[np.argmin(losses)], rel=2e-3)
+
+
+def test_the_bent_exponent_is_the_slope_of_the_exact_optimum():
+    """dL/dN = 0 gives the tokens, and so the budget, for which a size is the best."""
+    law, family = BESIROGLU, Family(vocab=30_000, context=500, aspect=40)
+    sizes = np.geomspace(1e2, 1e13, 20_001)
+    whole = family.total(sizes)
+    grows = 1 + (whole - sizes) / (3 * sizes)  # the embeddings grow as the cube root of N
+    slope = law.alpha * law.A * whole ** (-law.alpha - 1) * grows
+    compute = 6 * sizes * (law.B * law.beta / (sizes * slope)) ** (1 / law.beta)
+    small, large = 2e4, 3e8
+    ends = [
+        np.log(6 * n * law.optimal(law.compute_for(family.total(n)))[1]) for n in (small, large)
+    ]
+    at = np.linspace(*ends, 25)
+    best = np.interp(at, np.log(compute), np.log(sizes))
+    exact = np.polyfit(at, best, 1)[0]
+    assert bent_exponent(law, family, small, large) == pytest.approx(exact, abs=1e-4)
 
 
 def test_sizes_in_the_wrong_order_are_refused():

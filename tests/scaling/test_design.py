@@ -11,11 +11,13 @@ from helpers.scaling.design import (
     LENGTH,
     RATES,
     REPEATS,
+    WARM_UP,
     Run,
     rate_for,
     sweep_runs,
     tuning_runs,
 )
+from helpers.scaling.table import read
 
 
 def test_every_budget_has_six_sizes_and_keeps_to_its_flops():
@@ -46,6 +48,17 @@ def test_each_width_is_tuned_on_every_rate_with_equal_steps():
     assert len({(run.steps, run.seed, run.budget) for run in runs}) == 1
     for width in {run.width for run in runs}:
         assert [run.rate for run in runs if run.width == width] == list(RATES)
+
+
+def test_the_committed_table_has_these_runs():
+    """So a changed constant is an error here, and not a table that is half old and half new."""
+    rows = read()
+    runs = [*tuning_runs(), *sweep_runs(*rate_for(rows))]
+    assert {run.name for run in runs} == {row["name"] for row in rows}
+    steps = {run.name: run.steps for run in runs}
+    assert all(row["tokens"] == steps[row["name"]] * BATCH * LENGTH for row in rows)
+    assert (LENGTH, BATCH) == (64, 16)
+    assert WARM_UP == 0.05
 
 
 def test_a_name_depends_on_every_setting_and_on_nothing_else():

@@ -20,6 +20,8 @@ def test_runs_that_follow_a_law_are_predicted(sweep):
     assert found.compute == pytest.approx(compute[30:], rel=1e-12)
     quarter = extrapolate(params, tokens, loss, share=0.25, starts=grid()[::60])
     assert (len(quarter.errors), len(quarter.fit.runs[0])) == (45, 15)
+    options = {"bootstrap": 3, "starts": grid()[::500]}
+    assert len(extrapolate(params, tokens, loss, **options).fit.samples["a"]) == 3
 
 
 def test_noise_is_not_made_larger(sweep):

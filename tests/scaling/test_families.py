@@ -14,6 +14,10 @@ from helpers.scaling.families import FAMILIES, SIZES, differences, family_model,
 from helpers.scaling.sweep import carry_out
 from helpers.scaling.table import append, read
 
+RUN = families.FamilyRun(
+    phase="tuning", family="hybrid", width=16, layers=2, heads=2, steps=4, rate=1e-2
+)
+
 
 def tuned(path, best):
     """A table of tuning runs whose best rate at each width is `best(family, width)`."""
@@ -51,9 +55,7 @@ def test_each_run_spends_its_budget_on_equally_tuned_rates(tmp_path):
 
 
 def test_a_row_says_what_was_trained_and_how_the_table_was_made(tmp_path, monkeypatch):
-    run = families.FamilyRun(
-        phase="tuning", family="hybrid", width=16, layers=2, heads=2, steps=4, rate=1e-2
-    )
+    run = RUN
     monkeypatch.setattr(families, "family_tuning", lambda: [run])
     monkeypatch.setattr(families, "family_runs", lambda rows: [replace(run, seed=1, budget=1e8)])
     rows = families.compare_families(tmp_path / "t.csv", workers=2, sequences=256)
@@ -64,6 +66,20 @@ def test_a_row_says_what_was_trained_and_how_the_table_was_made(tmp_path, monkey
         assert 3 < row["loss"] < math.log(256)
     assert "made by: python -m helpers.scaling.families" in (tmp_path / "t.csv").read_text()
     assert families.compare_families(tmp_path / "t.csv", sequences=256) == rows  # none again
+
+
+def test_the_settings_reach_the_farm(tmp_path, monkeypatch):
+    asked = []
+
+    def farm(fn, tasks, *, workers, done):
+        asked.append((fn, [task["sequences"] for task in tasks], workers))
+
+    monkeypatch.setattr(families, "farm", farm)
+    monkeypatch.setattr(families, "family_tuning", lambda: [])
+    monkeypatch.setattr(families, "family_runs", lambda rows: [RUN, replace(RUN, seed=1)])
+    families.compare_families(tmp_path / "t.csv", workers=3, sequences=17)
+    families.compare_families(tmp_path / "t.csv", workers=3)
+    assert asked[1::2] == [(carry_out, [17, 17], 3), (carry_out, [2048, 2048], 3)]
 
 
 def rows_of(losses):

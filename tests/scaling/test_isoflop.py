@@ -74,8 +74,13 @@ def test_budgets_without_a_minimum_are_refused():
         isoflop(params[small], compute[small], loss[small])
     with pytest.raises(ValueError, match="no minimum between its sizes"):
         isoflop(params, compute, 10 - loss)  # a maximum is there
+    large = params > 1.1 * np.repeat(BESIROGLU.optimal(BUDGETS)[0], 9)
+    with pytest.raises(ValueError, match="no minimum between its sizes"):
+        isoflop(params[large], compute[large], loss[large])
     with pytest.raises(ValueError, match="fewer than three sizes"):
         isoflop(params[:2], compute[:2], loss[:2])
+    with pytest.raises(ValueError, match="fewer than three sizes"):
+        isoflop(params[[0, 1, 1]], compute[:3], loss[:3])  # three runs, but of two sizes
     with pytest.raises(ValueError, match="row 3: compute"):
         isoflop(params, np.where(np.arange(63) == 3, np.nan, compute), loss)
 
@@ -87,6 +92,7 @@ def test_the_envelope_finds_the_exponent():
     fit = envelope(sizes, spent, losses)
     # On the envelope dL/dN = 0 at fixed C: the same optimum, up to the spacing of the sizes.
     assert fit.a == pytest.approx(BESIROGLU.exponents[0], abs=0.01)
+    assert np.diff(np.log(fit.compute)) == pytest.approx(np.log(1e6) / 1499)  # 1500 budgets
     # a curve counts only between its first and its last point
     later = [np.logspace(17 + n / 10, 22, 400) for n in range(25)]
     losses = [BESIROGLU.loss(n, c / 6 / n) for n, c in zip(sizes, later, strict=True)]
@@ -96,6 +102,8 @@ def test_the_envelope_finds_the_exponent():
     losses = [BESIROGLU.loss(n, c / 6 / n) for n, c in zip(sizes, spent, strict=True)]
     with pytest.raises(ValueError, match="curve 1: compute must rise"):
         envelope(sizes[:2], [spent[0], spent[0][::-1]], losses[:2])
+    with pytest.raises(ValueError, match="curve 0: compute must rise"):
+        envelope([1e7, 1e8], [[1e18, 1e18], [1e18, 1e19]], [[3.0, 2.9], [3.0, 2.9]])
     for lengths in ((1, 1, 1), (2, 3, 2), (2, 2, 3)):
         with pytest.raises(ValueError, match="two curves"):
             envelope(*(v[:n] for v, n in zip((sizes, spent, losses), lengths, strict=True)))
@@ -115,6 +123,17 @@ def test_on_the_envelope_the_loss_is_interpolated_over_log_compute():
     both = np.array([2.9 - 0.7 * x, 3.2 - 1.2 * x])
     assert fit.loss == pytest.approx(both.min(0))
     assert fit.params == pytest.approx(np.where(both[0] < both[1], 1e8, 1e9))
+
+
+def test_each_curve_counts_from_its_first_to_its_last_point():
+    """The budgets go from the first point of all to the last; the second curve ends first."""
+    spent = [[1e18, 1e21], [1e17, 1e19], [1e18, 1e20], [1e18, 1e21]]
+    losses = [[3.0, 3.0], [2.9, 2.2], [3.2, 2.5], [9.0, 9.0]]
+    fit = envelope([1e7, 1e8, 1e9, 1e10], spent, losses, budgets=40)
+    at = np.geomspace(1e17, 1e21, 40)
+    at = at[at < 1e20]  # beyond it, the smallest size is the best
+    assert fit.compute == pytest.approx(at)
+    assert fit.params == pytest.approx(np.where(at < 1e19, 1e8, 1e9))
 
 
 # Hoffmann et al. 2022, arXiv:2203.15556, tables 3 and A3: for each size the FLOPs and tokens by

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from helpers.scaling.law import BESIROGLU
+from helpers.scaling.law import BESIROGLU, HOFFMANN_UNROUNDED
 from helpers.scaling.planning import (
     MUENNIGHOFF,
     R_D,
@@ -115,3 +115,28 @@ def test_with_few_data_the_best_model_is_smaller_and_sees_them_more_often():
     best = repeated_loss(params, seen, tokens / 20)
     for factor in (0.8, 0.95, 1.05, 1.25):
         assert repeated_loss(params * factor, seen / factor, tokens / 20) > best
+
+
+def test_the_law_of_repeated_data_is_the_paper_s():
+    """Appendix A: 1.87 + 521/N^0.353 + 1488/D^0.353."""
+    law = MUENNIGHOFF
+    assert (round(law.E, 2), round(law.A), round(law.B)) == (1.87, 521, 1488)
+    assert law.alpha == law.beta == 0.3526596
+
+
+@pytest.mark.parametrize("unique", [2e9, 1e13])
+def test_another_law_may_be_given(unique):
+    """The sum of its own terms, for effective data and parameters; the best of a fine grid."""
+    law = HOFFMANN_UNROUNDED
+    sizes = np.geomspace(1e8, 1e12, 40_001)
+    best = best_params(law, unique)
+    assert law.optimal(law.compute_for(best))[1] == pytest.approx(unique, rel=1e-9)
+    tokens = 1e22 / 6 / sizes
+    more = np.maximum(sizes / best - 1, 0)
+    worth = np.minimum(sizes, best) + best * R_N * (1 - np.exp(-more / R_N))
+    again = np.maximum(tokens / unique - 1, 0)
+    seen = np.minimum(tokens, unique) + unique * R_D * (1 - np.exp(-again / R_D))
+    losses = law.E + law.A / worth**law.alpha + law.B / seen**law.beta
+    assert repeated_loss(sizes, tokens, unique, law=law) == pytest.approx(losses, rel=1e-12)
+    params, _ = best_epochs(1e22, unique, law=law)
+    assert params == pytest.approx(sizes[losses.argmin()], rel=1e-3)

@@ -23,6 +23,9 @@ def test_rows_come_back_as_numbers(tmp_path):
     assert text[0] == "# made by: python -m helpers.scaling.sweep (make sweep)"
     assert "sha256" in text[1]
     assert read(tmp_path / "none.csv") == []
+    (tmp_path / "empty.csv").touch()
+    append(row, tmp_path / "empty.csv")
+    assert (tmp_path / "empty.csv").read_text().splitlines() == text[:-1]
 
 
 def test_a_row_is_on_the_disk_before_the_next_run(tmp_path, monkeypatch):

@@ -34,7 +34,11 @@ def saves(worker, sizes, recipes, path, frozen="", dtype=torch.float64):
     mesh, parts = make_mesh(layout), everyone(layout, recipes)
     plain = plain_of(parts, dtype)
     local = {key: take(part, plain[part.name]) for key, part in parts.ranks[worker.rank].items()}
-    kept = {k: {"exp_avg": t.float() * 2, "step": STEP} for k, t in local.items() if k != frozen}
+    kept = {
+        key: {"exp_avg": tensor.float() * 2, "exp_avg_sq": tensor * 3, "step": STEP}
+        for key, tensor in local.items()
+        if key != frozen
+    }
     checkpoint.save(path, mesh, parts, local, kept)
 
 
@@ -53,6 +57,7 @@ def loads(worker, sizes, recipes, path, frozen="", dtype=torch.float64):
         if key in kept:
             assert torch.equal(kept[key]["exp_avg"], take(part, plain[part.name]).float() * 2)
             assert kept[key]["exp_avg"].dtype == torch.float32
+            assert torch.equal(kept[key]["exp_avg_sq"], take(part, plain[part.name]) * 3)
             if part.numel:
                 assert torch.equal(kept[key]["step"], STEP)
 

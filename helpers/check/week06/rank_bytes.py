@@ -65,7 +65,7 @@ def judge_bytes(answer, params, ranks, stage, *each):
 def hint_bytes(kind, said, right, params, ranks, stage, of_one, each) -> str:
     """Which common mistake gives this number?"""
     whole, tail = params * of_one, (params // ranks) * of_one
-    sharded = right != whole or ranks == 1
+    sharded = right != whole
     known = [
         (params / ranks * of_one, sharded, "A buffer is padded until every rank has an equal "
          "shard, of whole numbers. How many numbers has a shard then?"),

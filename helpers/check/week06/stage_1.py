@@ -153,7 +153,7 @@ def kind_of(found, before, every, numbers, rank, twin: Twin) -> str:
         for each in (real, padded)
     )
     right = twin.after(clipped(mean, norm))
-    stale, mine = before.clone(), slice(rank * size, min((rank + 1) * size, numbers))
+    stale, mine = before.clone(), slice(rank * size, (rank + 1) * size)
     stale[mine] = right[mine]
     if not torch.isfinite(found).all():
         return "not a number"

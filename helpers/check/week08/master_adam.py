@@ -34,7 +34,6 @@ def steps(solve, start, gradients) -> list[dict]:
             {
                 "parameter": parameter.clone(),
                 "master": master.clone(),
-                "moments": [m.clone() for m in moments],
                 "gradient": given,
             }
         )

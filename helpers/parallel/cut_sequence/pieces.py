@@ -46,7 +46,7 @@ def scan_pieces(
     if first:
         decay, end = one_pass(pieces, A, None, each)
     elif last:
-        decay, end = like_a_pass(*next(iter(pieces())))  # these are never sent
+        decay, end = like_a_pass(next(iter(pieces())), A)  # these are never sent
     else:
         decay, end = one_pass(pieces, A, None, None)
     before = state_before(decay, end, peers)
@@ -58,16 +58,15 @@ def one_pass(pieces, A, h, each) -> tuple[torch.Tensor, torch.Tensor]:
     steps = 0
     for x, delta, B, C in pieces():
         y, h = ssd(x, delta, A, B, C, h0=h, chunk=CHUNK)
-        steps = steps + delta.sum(1)
+        steps = steps + delta.to(h.dtype).sum(1)
         if each is not None:
             each(y)
     return torch.exp(steps * A)[..., None, None], h
 
 
-def like_a_pass(x, delta, B, C) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make tensors in the shapes of what a pass returns: messages come in these shapes."""
-    sequences, _, heads, width = x.shape
-    return x.new_ones(sequences, heads, 1, 1), x.new_zeros(sequences, heads, width, B.shape[-1])
+def like_a_pass(piece: Piece, A) -> tuple[torch.Tensor, torch.Tensor]:
+    """Go through no token: messages come in the shapes and in the format of a pass."""
+    return one_pass(lambda: [tuple(tensor[:, :0] for tensor in piece)], A, None, None)
 
 
 def random_piece(number: int, tokens: int, heads=2, width=16, state=16, seed: int = 0) -> Piece:

@@ -200,4 +200,5 @@ def like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     """A whole tensor, placed as the parameter is, if it has its shape."""
     if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
         return value.clone()
-    return distribute_tensor(value, parameter.device_mesh, parameter.placements)
+    # a copy: where all ranks hold all of it, the result would share its memory
+    return distribute_tensor(value.clone(), parameter.device_mesh, parameter.placements)

@@ -100,8 +100,7 @@ def of_product(name: str, a: Placement, b: Placement, left, right) -> Placement:
         if {a, b} == {PARTIAL, WHOLE}:
             return PARTIAL
         raise PlacementError(f"{name} of a partial sum and a tensor that is cut: sum first")
-    rows, inner_a = len(left) - 2, len(left) - 1
-    inner_b, columns = len(right) - 2, len(right) - 1
+    inner_a, inner_b, columns = len(left) - 1, len(right) - 2, len(right) - 1
     result = max(len(left), len(right))
     if a == inner_a and b == inner_b:
         return PARTIAL
@@ -111,7 +110,7 @@ def of_product(name: str, a: Placement, b: Placement, left, right) -> Placement:
             f"{name}: the {cut} factor is cut along the dim that is summed, and the {whole} is not"
         )
     if isinstance(a, int) and isinstance(b, int):
-        if a - len(left) == b - len(right) and a < rows:
+        if a - len(left) == b - len(right):
             return a + result - len(left)  # the same batch dim: heads
         raise PlacementError(
             f"{name}: both factors are cut, along dims that do not belong together"
@@ -241,7 +240,7 @@ RULES: dict = {
     **dict.fromkeys(("add", "sub", "iadd", "radd", "rsub"), added),
     **dict.fromkeys(("mul", "rmul", "neg"), multiplied),
     **dict.fromkeys(("truediv", "div"), divided),
-    **dict.fromkeys(("matmul", "linear", "rmatmul"), product),
+    **dict.fromkeys(("matmul", "linear"), product),
     **dict.fromkeys(("softmax", "log_softmax", "layer_norm", "rms_norm"), along),
     "mean": averaged,
     **dict.fromkeys(("to", "float", "double", "clone", "detach", "contiguous"), same),

@@ -1,257 +1,191 @@
-"""Submissions are graded: right ones pass, and nothing else does, whatever it does."""
+"""The command that grades: its options, its table, and what becomes of a check that breaks off."""
 
-import json
-import tempfile
-import textwrap
-from pathlib import Path
+import contextlib
+import csv
+import re
 
 import pytest
 
-from helpers.check.grading import grade, sandbox, stand_in, submissions
+from helpers.check.elsewhere import Failed
+from helpers.check.grading import grade, inside, submissions
 from helpers.check.grading.grade import How
 from helpers.check.grading.sandbox import Limits, NotStarted
+from helpers.check.grading.table import Grade
+from helpers.check.limit import TooLong
+from helpers.check.week05 import share
+from tests.check.grading.test_grade_sandboxed import RIGHT, pytestmark, submit  # noqa: F401
 
-ROOT = Path(__file__).parents[3]
 
-pytestmark = pytest.mark.skipif(
-    sandbox.bubblewrap() is None, reason="no sandbox: bubblewrap (bwrap) is missing or forbidden"
+def test_options(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def nothing(*given):
+        asked.append(given)
+        return iter([])
+
+    monkeypatch.setattr(grade, "grade_all", nothing)
+    table = tmp_path / "table.csv"
+    grade.main([str(tmp_path), "--jobs", "3", "--secret", "0", "--trust", "--to", str(table)])
+    assert capsys.readouterr().out.endswith(f"inputs of this run: --secret 0\ntable: {table}\n")
+    assert table.read_text().startswith("submission,")
+    assert not (tmp_path / "grades.csv").exists()
+    for jobs in ("0", "1"):
+        grade.main([str(tmp_path), "--jobs", jobs])
+        assert f"--secret {asked[-1][1].secret}\n" in capsys.readouterr().out
+    grade.main([str(tmp_path)])
+    assert [folder for folder, *_ in asked] == 4 * [tmp_path]
+    assert [jobs for *_, jobs in asked] == [3, 1, 1, 1]
+    assert asked[0][1] == How(trusted=True, secret=0)
+    drawn = {how.secret for _, how, _ in asked[1:]}
+    assert len(drawn) == 3
+    assert all(0 <= secret < 10**9 for secret in drawn)
+    assert not any(how.trusted for _, how, _ in asked[1:])
+
+
+def test_without_a_sandbox_it_asks(tmp_path, monkeypatch):
+    monkeypatch.setattr(grade, "bubblewrap", lambda: None)
+    with pytest.raises(SystemExit, match="no sandbox on this machine"):
+        grade.main([str(tmp_path)])
+    with pytest.raises(SystemExit, match="there is no folder"):
+        grade.main([str(tmp_path / "none")])
+
+
+def test_the_table(tmp_path, capsys):
+    submit(tmp_path, "bo", RIGHT)
+    (tmp_path / "bo.py").write_text("")
+    grade.main([str(tmp_path), "--secret", "8"])
+    with (tmp_path / "grades.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    seconds = row.pop("seconds")
+    assert float(seconds) > 0
+    assert len(seconds.split(".")[1]) == 1
+    assert row == {
+        "submission": "bo.ipynb",
+        "exercise": "bubble_share",
+        "passed": "yes",
+        "finding": "",
+    }
+    said = capsys.readouterr().out
+    for words in (
+        "bo.ipynb  bubble_share: yes\n",
+        "bo.ipynb  1 of 1",
+        "not graded: bo.py\n",
+        "1 of 1 passed, in ",
+        "--secret 8",
+    ):
+        assert words in said
+    assert re.search(r"passed, in \d+ s\n", said)
+
+
+def test_a_stop_leaves_the_rows_so_far(tmp_path, monkeypatch, capsys):
+    def stopped(*_):
+        yield Grade(submission="a", exercise="mean", passed="yes")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grade, "grade_all", stopped)
+    grade.main([str(tmp_path)])
+    assert "a,mean,yes" in (tmp_path / "grades.csv").read_text()
+    assert "stopped" in capsys.readouterr().out
+
+
+def test_a_table_that_cannot_be_written(tmp_path):
+    with pytest.raises(SystemExit, match="cannot write"):
+        grade.main([str(tmp_path), "--to", str(tmp_path / "none" / "grades.csv")])
+
+
+STARTED = []  # what each sandbox was given
+
+
+class Beside:
+    """A sandbox without walls: the program runs in this process."""
+
+    def __init__(self, limits, trusted):
+        STARTED.append((limits, trusted))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def ask(self, order, seconds):
+        return inside.answer(order)
+
+
+def test_answers_by_heart_pass_the_student_s_own_check_alone(monkeypatch):
+    monkeypatch.setattr(grade, "Sandbox", Beside)
+    known = {arguments: share.measured_share(*arguments) for arguments in share.SIZES}
+    sources = [f"KNOWN = {known}", "def bubble_share(*given): return KNOWN[given]"]
+    task = submissions.Task(submission="a", exercise="bubble_share", sources=sources)
+    assert grade.verdict(task, How()) == ("yes", "")
+    passed, finding = grade.verdict(task, How(secret=5))
+    assert passed == "no"
+    assert "KeyError" in finding
+
+
+@pytest.mark.parametrize(
+    ("body", "row"),
+    [
+        ("raise NotImplementedError", ("no", "not written yet")),
+        ("return 3", ("no", None)),
+        ("return n", ("no", f" ({grade.NAMES_ALONE})")),
+        ("return (p - 1) / (v * m + p - 1)", ("yes", "")),
+    ],
 )
-
-RIGHT = """
-    def bubble_share(ranks, micro_batches, chunks=1):
-        return (ranks - 1) / (chunks * micro_batches + ranks - 1)
-"""
-
-
-NEEDS_A = RIGHT.replace("chunks=1", "chunks=1, a=A")
-
-
-def solutions(week):
-    """The source of the course's own solutions."""
-    return (ROOT / "notebooks" / "solutions" / f"{week}.py").read_text()
+def test_what_is_said_of_an_answer(monkeypatch, body, row):
+    monkeypatch.setattr(grade, "Sandbox", Beside)
+    STARTED.clear()
+    sources = [f"def bubble_share(p, m, v=1):\n    {body}"]
+    task = submissions.Task(submission="a", exercise="bubble_share", sources=sources)
+    how = How(trusted=True, limits=Limits(seconds=7), secret=3)
+    passed, finding = grade.verdict(task, how)
+    assert (passed, grade.NAMES_ALONE in finding) == (row[0], "return n" in body)
+    assert finding.endswith(row[1] or "")
+    assert bool(finding) == (passed == "no")
+    assert [(how.limits, True)] == STARTED
 
 
-def submit(folder, name, *cells):
-    """A submitted notebook with these code cells."""
-    path = folder / f"{name}.ipynb"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    cells = [
-        {"cell_type": "code", "metadata": {}, "source": textwrap.dedent(cell)} for cell in cells
-    ]
-    path.write_text(json.dumps({"cells": cells}))
-    return path
+def test_several_at_a_time_are_processes_of_their_own(tmp_path, monkeypatch):
+    """Fresh ones: a fork of a process with threads may hang."""
+    asked = []
+
+    class Pool(contextlib.nullcontext):
+        def __init__(self, jobs, context):
+            super().__init__(self)
+            asked.append((jobs, context.get_start_method()))
+
+        def map(self, one, tasks):
+            return map(one, tasks)
+
+    monkeypatch.setattr(grade, "ProcessPoolExecutor", Pool)
+    for name in ("b", "a"):
+        submit(tmp_path, name, "x = 3")
+    for jobs in (1, 3):
+        rows = list(grade.grade_all(tmp_path, How(), jobs))
+        assert [row.submission for row in rows] == ["a.ipynb", "b.ipynb"]
+    assert asked == [(3, "spawn")]
 
 
-def graded(folder, jobs=1, **options):
-    rows = grade.grade_all(folder, How(**options), jobs)
-    return {(row.submission, row.exercise): row for row in rows}
+@pytest.mark.parametrize(
+    ("error", "row"),
+    [
+        (TooLong(), ("no", "your function has not returned in time")),
+        (Failed("it hangs"), ("no", "it hangs")),
+        (Failed("a\nb"), ("no", "a\nb")),
+        (NotStarted("too busy"), ("not graded", "too busy")),
+        (KeyError("x"), ("no", "the check could not use the result: KeyError: 'x'")),
+    ],
+)
+def test_a_check_that_breaks_off(monkeypatch, error, row):
+    def check(_):
+        raise error
 
-
-def only(folder, *cells, name="bubble_share", **options):
-    """The row of one exercise of one notebook."""
-    submit(folder, "own", *cells)
-    return graded(folder, **options)["own.ipynb", name]
-
-
-# One of each week; among them numbers, ranks, in place, actions, a kernel, a generator, objects.
-WEEKS = {
-    "week01": "ring_all_reduce",
-    "week02": "find_flaw",
-    "week03": "accumulate",
-    "week04": "message_bytes",
-    "week05": "order_1f1b",
-    "week06": "shard_flat",
-    "week07": "reshard_rows",
-    "week08": "fused_update",
-    "week09": "block_allocator",
-    "week10": "scan_over_ranks",
-}
-
-
-@pytest.mark.parametrize(("week", "name"), list(WEEKS.items()))
-def test_the_course_s_own_solution_passes(tmp_path, week, name, monkeypatch):
-    """Inputs are drawn; the rest of the notebook is the same, so all others are left out."""
-    monkeypatch.setattr(grade, "exercises", lambda: {week: [name]})
-    submit(tmp_path, week, solutions(week))
-    row = graded(tmp_path, secret=5)[f"{week}.ipynb", name]
-    assert (row.passed, row.finding) == ("yes", "")
-    assert row.seconds > 0
-
-
-def test_every_week_is_tried():
-    assert sorted(WEEKS) == sorted({stem[:6] for stem in submissions.exercises()})
-
-
-def test_wrong_missing_and_unwritten(tmp_path):
-    submit(
-        tmp_path,
-        "anna/week05_pipeline_parallel",
-        "def bubble_share(ranks, micro_batches, chunks=1):\n    return ranks / micro_batches",
-        "def order_1f1b(ranks, micro_batches):\n    raise NotImplementedError",
-    )
-    rows = {name: row for (_, name), row in graded(tmp_path).items()}
-    assert rows["bubble_share"].passed == "no"
-    assert "4" in rows["bubble_share"].finding
-    assert (rows["order_1f1b"].passed, rows["order_1f1b"].finding) == ("no", "not written yet")
-    assert rows["pipeline_step"].finding == "the notebook does not define it"
-    assert {row.submission for row in rows.values()} == {"anna/week05_pipeline_parallel.ipynb"}
-
-
-SAYS = {
-    "exits": ("import sys\nsys.exit(0)", "SystemExit"),
-    "leaves at once": ("import os\nos._exit(0)", "ended the process"),
-    "crashes": ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", "with SIGSEGV"),
-    "uses a verdict of its own": (
-        "from helpers.check.verdict import Verdict\nreturn Verdict('bubble_share', 'passed')",
-        "returned a value of type helpers.check.verdict.Verdict",
-    ),
-    "replaces the judge when unpickled": (
-        "class Evil:\n    def __reduce__(self):\n"
-        "        return exec, ('import helpers.check.grading.grade as g; g.verdict = None',)\n"
-        "return Evil()",
-        "your function returned a value of type __main__.Evil",
-    ),
-    "reads the course's solution": (
-        f"return open({str(ROOT / 'notebooks/solutions/week05.py')!r}).read()",
-        "FileNotFoundError",
-    ),
-    "imports the course's check": (
-        "from helpers.check.week05.share import measured_share\nreturn 0",
-        "ModuleNotFoundError",
-    ),
-    "opens a connection": (
-        "import socket\nsocket.create_connection(('192.0.2.1', 80), 3)",
-        "unreachable",
-    ),
-    "writes a large file": (
-        "with open('/tmp/x', 'wb') as f:\n    for _ in range(600):\n"
-        "        f.write(bytes(1 << 20))\nreturn 0",
-        "OSError: [Errno 27] File too large",
-    ),
-    "writes the course": (
-        f"open({str(ROOT / 'helpers/check/direct.py')!r}, 'a').write('x')",
-        "Read-only",
-    ),
-    "writes to every descriptor": (
-        "import os\nfor fd in range(3, 20):\n    try:\n        os.write(fd, b'x' * 100)\n"
-        "    except OSError:\n        pass\nreturn 0",
-        "answered with a message of",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", SAYS)
-def test_nothing_else_passes(tmp_path, what):
-    body, finding = SAYS[what]
-    own = "def bubble_share(ranks, micro_batches, chunks=1):\n" + textwrap.indent(body, "    ")
-    row = only(tmp_path, own)
-    assert row.passed == "no"
-    assert finding in row.finding, row.finding
-    assert grade.verdict is not None
-
-
-def test_a_function_that_never_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(stand_in, "SECONDS", 3.0)
-    row = only(tmp_path, "def bubble_share(*_):\n    while True:\n        pass")
-    assert row.passed == "no"
-    assert "has not returned after" in row.finding
-
-
-def test_definitions_that_never_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(stand_in, "DEFINE_SECONDS", 3.0)
-    row = only(tmp_path, "class A:\n    while True:\n        pass", NEEDS_A)
-    assert (row.passed, row.finding) == ("no", "the definitions have not ended after 3 s")
-
-
-def test_definitions_that_leave(tmp_path):
-    row = only(tmp_path, "class A:\n    import os\n    os._exit(0)", NEEDS_A)
-    assert row.finding == "your function has ended the process with exit code 0"
-
-
-def test_all_calls_together_have_a_limit(tmp_path):
-    own = "import time\ndef bubble_share(p, m, v=1):\n    time.sleep(1)\n"
-    own += "    return (p - 1) / (v * m + p - 1)"
-    row = only(tmp_path, own, limits=Limits(seconds=2.5))
-    assert "taken more than 2 seconds in all" in row.finding
-
-
-def test_too_many_processes(tmp_path):
-    own = (
-        "import os, time\ndef bubble_share(*_):\n    for _ in range(60):\n"
-        "        if os.fork() == 0:\n            time.sleep(30)\n            os._exit(0)\n"
-        "    time.sleep(20)"
-    )
-    row = only(tmp_path, own, limits=Limits(processes=30))
-    assert "started more than 30 processes" in row.finding
-
-
-def test_cells_that_train_or_check_do_not_run(tmp_path):
-    row = only(tmp_path, "raise SystemExit", "import time\ntime.sleep(1000)", RIGHT)
-    assert row.passed == "yes"
-
-
-def test_the_last_definition_counts(tmp_path):
-    assert only(tmp_path, "def bubble_share(*_):\n    return 0", RIGHT).passed == "yes"
-    assert only(tmp_path, RIGHT, "def bubble_share(*_):\n    return 0").passed == "no"
-
-
-def test_a_function_that_needs_a_cell_s_result(tmp_path):
-    row = only(tmp_path, "n = max(1, 2)", "def bubble_share(*_):\n    return n")
-    assert "NameError: name 'n' is not defined" in row.finding
-    assert "only the imports, functions, classes and constants" in row.finding
-
-
-def test_another_name_for_the_function(tmp_path):
-    assert (
-        only(tmp_path, RIGHT.replace("bubble_share", "mine"), "bubble_share = mine").passed == "yes"
-    )
-
-
-def test_two_at_a_time_in_order(tmp_path, monkeypatch):
-    for name in ("a", "b", "c"):
-        submit(tmp_path, name, RIGHT)
-    submit(tmp_path, "b", "def bubble_share(*_):\n    return 0")
-    monkeypatch.setattr(grade, "Sandbox", None)  # other processes have their own
-    rows = graded(tmp_path, jobs=2)
-    assert [(name, row.passed) for (name, _), row in rows.items()] == [
-        ("a.ipynb", "yes"),
-        ("b.ipynb", "no"),
-        ("c.ipynb", "yes"),
-    ]
-
-
-def test_when_a_sandbox_does_not_start_the_others_are_graded(tmp_path, monkeypatch):
-    submit(tmp_path, "a", RIGHT)
-    submit(tmp_path, "b", RIGHT)
-    plain, starts = grade.Sandbox, []
-
-    def sometimes(*args):
-        starts.append(args)
-        if len(starts) == 1:
-            raise NotStarted("the machine is too busy")
-        return plain(*args)
-
-    monkeypatch.setattr(grade, "Sandbox", sometimes)
-    rows = list(graded(tmp_path).values())
-    assert [row.passed for row in rows] == ["not graded", "yes"]
-    assert rows[0].finding == "the machine is too busy"
-
-
-def test_trusted_submissions_run_without_a_sandbox(tmp_path, monkeypatch):
-    monkeypatch.setattr(sandbox, "bubblewrap", lambda: None)
-    assert only(tmp_path, RIGHT, trusted=True).passed == "yes"
-    row = only(tmp_path, RIGHT)
-    assert (row.passed, "no sandbox" in row.finding) == ("not graded", True)
-
-
-def test_nothing_is_left(tmp_path, monkeypatch):
-    place = tmp_path / "temporary"  # of this test alone: others grade at the same time
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    own = "import os\ndef bubble_share(*_):\n    open('x', 'w').close()\n"
-    own += "    os.fork()\n    return os.getcwd()"
-    assert "returned '/tmp'" in only(tmp_path / "submitted", own).finding
-    monkeypatch.setattr(sandbox, "bubblewrap", lambda: None)
-    trusted = only(tmp_path / "trusted", own, trusted=True)
-    assert str(place / "grade-") in trusted.finding  # it was there
-    assert not list(place.iterdir())
+    monkeypatch.setattr(grade, "Sandbox", Beside)
+    monkeypatch.setattr(grade.check, "bubble_share", check)
+    sources = ["def bubble_share(*given): return 3"]
+    task = submissions.Task(submission="a", exercise="bubble_share", sources=sources)
+    assert grade.verdict(task, How()) == row
+    found = grade.graded(task, How())
+    assert (found.submission, found.exercise, found.passed, found.finding) == (
+        "a", "bubble_share", row[0], row[1].replace("\n", " "),
+    )  # fmt: skip

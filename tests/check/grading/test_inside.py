@@ -3,7 +3,10 @@
 import os
 import pickle
 import resource
+import runpy
 import signal
+import sys
+import time
 
 import pytest
 
@@ -173,18 +176,30 @@ def test_only_answers_leave_the_program():
             for number, file in enumerate((orders, answers, errors)):
                 os.dup2(file, number)
             os.closerange(3, 256)
-            inside.main(5000)
-        finally:
+            sys.argv[1:] = ["5000"]
+            runpy.run_path(inside.__file__, run_name="__main__")
             os._exit(0)
+        finally:
+            os._exit(9)
     for file in (orders, answers, errors):
         os.close(file)
     for order in ("define", ("probe", [LOUD])), ("call", (StandIn("probe"), ())):
         frames.write(into, pickle.dumps(order))
     frames.write(into, b"")
-    found = [plain.unpack(frames.read(out)) for _ in range(3)]
-    assert found == [["returned", None], ["returned", ((b"", (5000, 5000)), ())], ["ready"]]
-    os.close(into)  # the end of the orders is the end of the program
-    os.waitpid(pid, 0)
-    assert os.read(said, 1000) == b""
-    os.close(out)
-    os.close(said)
+    end = time.monotonic() + 30
+    try:
+        found = [plain.unpack(frames.read(out, end)) for _ in range(3)]
+        assert found == [["returned", None], ["returned", ((b"", (5000, 5000)), ())], ["ready"]]
+        os.close(into)  # the end of the orders is the end of the program
+        while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        pid = 0
+        assert ended[1] == 0
+        assert os.read(said, 1000) == b""
+    finally:
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        os.close(out)
+        os.close(said)

@@ -42,6 +42,7 @@ def test_tensors_and_arrays():
 
 def test_an_answer_of_much_text_is_not_parsed(monkeypatch):
     """Tensors may be large: they are no JSON."""
+    assert plain.LARGEST == 4 << 20
     monkeypatch.setattr(plain, "LARGEST", 1000)
     assert len(unpack(pack(torch.ones(5000)))) == 5000
     assert len(unpack(pack("x" * 900))) == 900
@@ -90,7 +91,8 @@ def test_a_pickle_is_no_answer():
         def __reduce__(self):
             return pytest.fail, ("it was unpickled",)
 
-    for data in (pickle.dumps(Spy()), b"", b"\x00" * 8, pack(1)[:-1]):
+    deep = LENGTH.pack(200_000) + b"[" * 100_000 + b"]" * 100_000
+    for data in (pickle.dumps(Spy()), b"", b"\x00" * 8, pack(1)[:-1], deep):
         with pytest.raises(ValueError, match=r"no result|no answer"):
             unpack(data)
 

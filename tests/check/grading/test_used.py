@@ -1,5 +1,6 @@
 """Memory of a family of processes: shared pages count once, files without a name too."""
 
+import mmap
 import os
 
 import psutil
@@ -27,12 +28,14 @@ def test_the_share_of_each_mapping():
 def test_a_file_without_a_name_counts_once_mapped_or_not():
     me = psutil.Process()
     before, whole = nameless_files([me]), memory_of([me], enough=0)
+    gone = psutil.Popen(["true"])
+    gone.wait()
     file = os.memfd_create("x")
     again = os.dup(file)
     try:
         os.write(file, bytes(8 << 20))
         os.ftruncate(file, 1 << 30)  # what is not written takes no memory
-        assert nameless_files([me, me]) - before == 8 << 20
+        assert nameless_files([gone, me, me]) - before == 8 << 20
         assert 6 << 20 < memory_of([me], enough=0) - whole < 64 << 20
         quick_count = memory_of([me], enough=1 << 40)
         assert abs(quick_count - quick([me]) - (before + (8 << 20))) < 4 << 20
@@ -47,6 +50,24 @@ def test_the_exact_count_only_where_it_matters():
     assert memory_of([me], enough=1 << 40) >= 0.9 * quick([me])
     exact = memory_of([me], enough=0)
     assert 0 < exact < 1.2 * quick([me])
+
+
+def test_the_exact_count_begins_above_enough(monkeypatch):
+    monkeypatch.setattr(used, "quick", lambda family: 50 * len(family))
+    monkeypatch.setattr(used, "nameless_files", lambda family: 7 * len(family))
+    monkeypatch.setattr(used, "proportional", {"a": 10, "b": 20, "c": 40}.get)
+    assert memory_of("abc", enough=171) == 171
+    assert memory_of("abc", enough=170) == 91  # the quick count without the files is below
+    assert memory_of("abc", enough=100) == 91
+
+
+def test_a_mapped_file_may_have_any_name(tmp_path):
+    path = os.fsencode(tmp_path) + b"/\xff"
+    with open(path, "w+b") as file:
+        file.write(bytes(mmap.PAGESIZE))
+        file.flush()
+        with mmap.mmap(file.fileno(), mmap.PAGESIZE):
+            assert proportional(psutil.Process()) > 0
 
 
 def test_every_process_counts():

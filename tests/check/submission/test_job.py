@@ -1,5 +1,6 @@
 """How a script is started, ended and read: the launcher is a small shell script here."""
 
+import inspect
 import json
 import os
 import signal
@@ -11,6 +12,8 @@ import psutil
 import pytest
 
 from helpers.check.submission import job, rank
+
+pytestmark = pytest.mark.timeout(100)  # a script that nobody ends sleeps for a minute
 
 # A rank in a session of its own, which only SIGKILL ends. It writes its number into its notes.
 RANK = """export N
@@ -110,6 +113,19 @@ def test_a_silent_rank_is_asked_where_it_is(tmp_path, monkeypatch):
     assert found.errors == "stack\n"
 
 
+def test_a_rank_that_has_ended_does_not_keep_the_signal_from_the_others(tmp_path):
+    gone, there = subprocess.Popen(["true"]), subprocess.Popen(["sleep", "30"])
+    gone.wait()
+    for number, process in enumerate((gone, there)):
+        (tmp_path / f"notes-{number}").write_text(f'{{"wrote": "a"}}\n{{"pid": {process.pid}}}')
+    job.send(tmp_path, signal.SIGTERM)
+    assert there.wait() == -signal.SIGTERM
+
+
+def test_the_check_is_patient_with_a_busy_machine():
+    assert inspect.signature(job.run).parameters["patience"].default == job.PATIENCE == 120
+
+
 def test_when_the_check_is_interrupted_the_launcher_ends(tmp_path, monkeypatch):
     started = []
 
@@ -150,7 +166,7 @@ def test_the_ranks_get_no_variable_of_another_launcher(monkeypatch, tmp_path):
 
 
 LAUNCHER = """#!/bin/sh
-[ "$2" = helpers.runtime.alone ] && exit $REFUSED
+[ "$2" = helpers.runtime.alone ] && { echo refused; echo refused >&2; exit $REFUSED; }
 echo "$@"
 echo "$INNER $CUDA_VISIBLE_DEVICES-" >&2
 read line || echo "no input"
@@ -181,7 +197,8 @@ def test_torchrun_starts_a_program_on_each_rank(launcher, monkeypatch):
 
 
 @pytest.mark.parametrize("refused", [0, 1])
-def test_a_network_of_its_own_only_where_the_system_gives_one(launcher, monkeypatch, refused):
+def test_a_network_of_its_own_where_the_system_gives_one(launcher, monkeypatch, capfd, refused):
     monkeypatch.setenv("REFUSED", str(refused))
     alone = (launcher, "-m", "helpers.runtime.alone")
     assert job.own_network.__wrapped__() == (() if refused else alone)
+    assert capfd.readouterr() == ("", "")

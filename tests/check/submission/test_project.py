@@ -1,200 +1,252 @@
-"""The check of the project: it passes both scripts of the course, and tells wrong ones apart.
+"""Which runs of a script the check asks for, and what it compares, without a script."""
 
-A wrong script is the script in plain PyTorch with one mistake. Most ranks here are forks of a
-process that has imported torch: see `warm`.
-"""
-
+import json
+import os
 from pathlib import Path
 
 import pytest
 
-from helpers import check
 from helpers.check.oracle import NotRight
-from helpers.check.submission import project
-from tests.check.submission.warm import Warm
+from helpers.check.submission import judge, project
+from helpers.check.submission.job import Result
 
-PATIENCE = 120.0
-SCRIPTS = Path(__file__).parents[3] / "notebooks" / "project"
-PLAIN = SCRIPTS / "distributed_plain_torch.py"
+HELD = {"parameters": 80, "gradients": 80, "optimizer": 160}
 
 
-@pytest.fixture(scope="module")
-def warm():
-    with Warm() as server:
-        yield server.start
+def losses(*steps):
+    return {step: 5 - 0.25 * step for step in range(*steps)}
 
 
-@pytest.fixture(scope="module")
-def one(warm, tmp_path_factory):
-    """The plain script on one rank."""
-    folder = tmp_path_factory.mktemp("one")
-    where = project.Where(wrong(folder), folder, warm, PATIENCE)
-    return where("one process", 1, 0)
+def held(stage, ranks=2):
+    """What each rank holds: half of what its stage shards."""
+    halves = judge.SHARDED[stage]
+    own = {kind: size // 2 if kind in halves else size for kind, size in HELD.items()}
+    return dict.fromkeys(range(ranks), own)
 
 
-SIZES = "WARM_UP = 64, 16, 64, 2, 4, 3e-3, 20", "WARM_UP = 16, 4, 32, 1, 2, 3e-3, 20"
-CONFIG = (
-    "GPTConfig(context=64, width=64, layers=2, heads=4), 16",
-    "GPTConfig(context=16, width=32, layers=1, heads=2), 4",
-)
+ONE = Result(losses=losses(12), held=held(0, 1))
 
 
-def changed(tmp_path, script, *changes) -> Path:
-    """A script with some lines replaced; a smaller model is one of the changes."""
-    source = (SCRIPTS / script).read_text()
-    for old, new in changes:
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    file = tmp_path / "script.py"
-    file.write_text(source)
-    return file
+class Runs:
+    """Runs whose results are known: it notes what it is asked for."""
+
+    def __init__(self, folder, *results):
+        self.folder, self.results, self.asked = folder, list(results), []
+
+    def __call__(self, what, ranks, stage, **more):
+        self.asked.append((what, ranks, stage, more))
+        return self.results.pop(0)
 
 
-def wrong(tmp_path, *changes) -> Path:
-    """The plain script with a mistake."""
-    return changed(tmp_path, PLAIN.name, SIZES, *changes)
+def test_all_runs_in_order(tmp_path, monkeypatch):
+    """One process, another text, four stages; then those that are killed."""
+    other = Result(losses={step: loss + 1 for step, loss in losses(3).items()})
+    stages = [Result(losses=losses(12 if s == 0 else 3), held=held(s)) for s in range(4)]
+    where = Runs(tmp_path, ONE, other, *stages)
+    where.other = tmp_path / "other"
+    resumed = []
+    monkeypatch.setattr(project, "judge_resuming", lambda *given: resumed.append(given))
+    project.judge_all(where)
+    assert where.asked == [
+        ("one process", 1, 0, {}),
+        ("another text", 1, 0, {"steps": 3, "data": tmp_path / "other"}),
+        *(("curve and memory", 2, s, {"steps": 3 if s else 12}) for s in range(4)),
+    ]
+    assert resumed == [(where, ONE)]
 
 
-ALONE = ("model = DistributedDataParallel(model, gradient_as_bucket_view=True)", "pass")
-SAVE = PLAIN.read_text().split("def save(")[1].split('"""\n')[1].split("\n\n\ndef")[0]
-ONE_FILE = """
-    torch.save(state_of(model, optimizer), folder / "state.pt")
-    if dist.get_rank() == 0:
-        say(saved=step)"""
+def test_what_is_wrong_in_one_process_is_told_first(tmp_path):
+    wrong = Result(losses=losses(12), held={0: {"parameters": 3}})
+    with pytest.raises(NotRight, match="the ranks printed the bytes"):
+        project.judge_all(Runs(tmp_path, wrong))
+    with pytest.raises(NotRight, match="the steps 0 to 10, not 0 to 11"):
+        project.judge_all(Runs(tmp_path, Result(losses=losses(11))))
+    where = Runs(tmp_path, ONE, Result(losses=losses(2)))
+    where.other = None
+    with pytest.raises(NotRight, match="the steps 0 to 1, not 0 to 2"):
+        project.judge_all(where)
+    where = Runs(tmp_path, ONE, Result(losses=losses(3)))
+    where.other = None
+    with pytest.raises(NotRight, match="exactly the same losses"):
+        project.judge_all(where)
 
 
 @pytest.mark.parametrize(
-    ("changes", "finding", "hint"),
+    ("stage", "change", "words"),
     [
-        pytest.param([ALONE], "step 1: the loss is", "averaged over", id="gradients not averaged"),
-        pytest.param(
-            [("dist.all_reduce(loss)", "pass")],
-            "step 0: the loss is",
-            "loss summed over",
-            id="the loss of one rank",
-        ),
-        pytest.param(
-            [(SAVE, ONE_FILE)],
-            "ranks 0, 1 all wrote state.pt",
-            "Which rank writes",
-            id="every rank writes the checkpoint",
-        ),
-        pytest.param(
-            [("distribute(model, options.stage)", "distribute(model, 0)")],
-            "bytes of optimizer; one process holds",
-            "Does the script use --stage",
-            id="the stage is ignored",
-        ),
-        pytest.param(
-            [("import argparse", "import argparse\nimport no_such_module")],
-            "No module named 'no_such_module'",
-            "Run it yourself",
-            id="an error",
-        ),
-        pytest.param(
-            [("        dist.all_reduce(loss)", "        import time; time.sleep(99)")],
-            "printed nothing more",
-            "waits for a message",
-            id="a hang",
-        ),
+        (0, {"losses": losses(11)}, "the steps 0 to 10"),
+        (0, {"losses": losses(12) | {11: 3.0}}, "step 11: the loss is 3.0"),
+        (1, {"losses": losses(3) | {2: 3.0}}, "step 2: the loss is 3.0.* on 2 ranks"),
+        (2, {"held": held(1)}, "a rank of 2 holds 80 bytes of gradients"),
+        (3, {"held": held(2)}, "a rank of 2 holds 80 bytes of parameters"),
+        (3, {"losses": losses(12)}, "the steps 0 to 11, not 0 to 2"),
     ],
 )
-def test_a_wrong_training_is_told_apart(tmp_path, warm, one, changes, finding, hint):
-    patience = 1.5 if "sleep" in changes[0][1] else PATIENCE
-    where = project.Where(wrong(tmp_path, *changes), tmp_path, warm, patience)
-    with pytest.raises(NotRight) as error:
-        project.judge_stages(where, one)
-    assert finding in error.value.finding
-    # of a hang, the calls of each rank down to the script's own
-    assert finding != "printed nothing more" or error.value.finding.count("in <module>") == 2
-    assert hint in error.value.hint
+def test_every_stage_is_judged(tmp_path, stage, change, words):
+    right = [{"losses": losses(12 if s == 0 else 3), "held": held(s)} for s in range(4)]
+    right[stage] |= change
+    where = Runs(tmp_path, *(Result(**one) for one in right))
+    with pytest.raises(NotRight, match=words):
+        project.judge_stages(where, ONE)
+    assert len(where.asked) == stage + 1
 
 
-LOAD = "dcp.load(state_of(model, optimizer), checkpoint_id=whole[-1])  # in place"
-LOAD_MODEL = """state = {f"model.{n}": p.detach() for n, p in model.named_parameters()}
-    dcp.load(state, checkpoint_id=whole[-1])"""
+KILLED = Result(losses=losses(7), saved=[4], code=1)
+TORN = Result(losses=losses(4, 8), code=1)  # killed while it saves 8 steps
+LAST = Result(losses=losses(4, 12), saved=[8, 12])
+
+
+@pytest.fixture
+def kept(tmp_path):
+    (tmp_path / "kept" / "step-4").mkdir(parents=True)
+    (tmp_path / "kept" / "step-4" / "large").write_bytes(bytes(100_001))
+    (tmp_path / "kept" / "small").write_bytes(bytes(9))
+    return tmp_path
+
+
+def test_a_run_is_killed_then_torn_then_ended(kept):
+    where = Runs(kept, KILLED, TORN, LAST)
+    project.judge_resuming(where, ONE)
+    assert where.asked == [
+        ("a rank is killed in a step", 2, 3, {"keep": "kept", "kill_at_step": 6}),
+        ("restarted, and killed in a save", 2, 3, {"keep": "kept", "file_bytes": 50_000}),
+        ("restarted again", 2, 3, {"keep": "kept"}),
+    ]
+
+
+def test_a_log_may_grow_while_a_checkpoint_is_torn(kept):
+    (kept / "kept" / "step-4" / "large").write_bytes(bytes(40_000))
+    where = Runs(kept, KILLED, TORN, LAST)
+    project.judge_resuming(where, ONE)
+    assert where.asked[1][3]["file_bytes"] == 32_768
+
+
+def test_a_checkpoint_of_a_later_step_may_be_torn(kept):
+    """The first save of the second run was whole; so the third run continues there."""
+    later = Result(losses=losses(4, 12), saved=[8], code=1)
+    project.judge_resuming(Runs(kept, KILLED, later, Result(losses=losses(8, 12), saved=[12])), ONE)
+    with pytest.raises(NotRight, match="checkpoint is of 8 steps; the next run begins at step 4"):
+        project.judge_resuming(Runs(kept, KILLED, later, LAST), ONE)
 
 
 @pytest.mark.parametrize(
-    ("changes", "finding", "hint"),
+    ("number", "change", "words"),
     [
-        pytest.param(
-            [(LOAD, LOAD_MODEL)],
-            "the loss of step 5",
-            "the optimizer's state",
-            id="the optimizer is not restored",
-        ),
-        pytest.param(
-            [("*batch(text, k, rank", "*batch(text, k - first, rank")],
-            "the loss of step 4",
-            "and the data start again",
-            id="the data restart",
-        ),
-        pytest.param(
-            [(LOAD, "")],
-            "the loss of step 4",
-            "Are the saved parameters loaded",
-            id="nothing is loaded",
-        ),
-        pytest.param(
-            [("    if not whole:", "    if True:")],
-            "the next run begins from the start",
-            "continues with the step after",
-            id="it starts over",
-        ),
-        pytest.param(
-            [(SAVE, SAVE.replace('folder / "part"', 'folder / f"step-{step:08}"', 1)
-              .replace('        (folder / "part").rename(folder / f"step-{step:08}")\n', ""))],
-            "was killed while it wrote a checkpoint",
-            "rename it when it is whole",
-            id="a torn checkpoint counts",
-        ),
+        (0, {"losses": losses(2, 7)}, "the next run begins at step 2"),
+        (0, {"losses": losses(7) | {3: 9.0}}, "step 3: the loss is 9.* on 2 ranks"),
+        (0, {"hung": True}, "neither went on nor ended"),
+        (1, {"hung": True}, "neither went on nor ended"),
+        (0, {"saved": []}, r"reported the checkpoints \[\], not \[4\]"),
+        (1, {"losses": losses(5, 8)}, "checkpoint is of 4 steps; the next run begins at step 5"),
+        (1, {"losses": losses(4, 8) | {4: 3.0}}, "after the restart, the loss of step 4"),
+        (1, {"code": 0}, "yet the script ended well"),
+        (2, {"losses": losses(5, 12)}, "killed while it wrote a checkpoint.*begins at step 5"),
+        (2, {"losses": losses(4, 11)}, "killed while it wrote.*the steps 4 to 10, not 4 to 11"),
+        (2, {"losses": losses(4, 16)}, "killed while it wrote.*the steps 4 to 15, not 4 to 11"),
+        (2, {"saved": [12]}, r"reported the checkpoints \[12\], not \[8, 12\]"),
     ],
-)  # fmt: skip
-def test_a_wrong_restart_is_told_apart(tmp_path, warm, one, changes, finding, hint):
-    where = project.Where(wrong(tmp_path, *changes), tmp_path, warm, PATIENCE)
-    with pytest.raises(NotRight) as error:
-        project.judge_resuming(where, one)
-    assert finding in error.value.finding
-    assert hint in error.value.hint
-
-
-HARD_CODED = """
-import argparse, json
-parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int)
-for step in range(parser.parse_known_args()[0].steps):
-    print(json.dumps({"step": step, "loss": 5.5 - 0.1 * step}))
-print(json.dumps({"rank": 0, "bytes": {"parameters": 8, "gradients": 8, "optimizer": 16}}))
-"""
-
-
-def test_a_curve_that_is_only_printed_is_told_apart(tmp_path, warm):
-    script = tmp_path / "script.py"
-    script.write_text(HARD_CODED)
-    verdict = check.project(script, start=warm)
-    assert verdict.status == "wrong"
-    assert verdict.exercise == "project"
-    start = "another text (1 rank, --stage 0): two different files"
-    assert verdict.finding.startswith(start)
-    assert "exactly the same losses" in verdict.finding
-    assert "Where do they come from" in verdict.hint
-
-
-def test_a_script_that_is_not_there_yet(tmp_path, warm):
-    assert check.project(None).status == "not written yet"
-    missing = check.project(tmp_path / "mine.py")
-    assert (missing.status, missing.finding) == ("wrong", "there is no file mine.py")
-    assert missing.hint == "Check the path."
-    script = tmp_path / "script.py"
-    script.write_text("raise NotImplementedError\n")
-    assert check.project(script, start=warm).status == "not written yet"
-
-
-@pytest.mark.parametrize(
-    ("name", "smaller"), [("distributed.py", CONFIG), ("distributed_plain_torch.py", SIZES)]
 )
-def test_the_scripts_of_the_course_pass(tmp_path, warm, name, smaller, capsys):
-    verdict = check.project(changed(tmp_path, name, smaller), start=warm)
-    assert verdict, verdict
-    assert capsys.readouterr().out.count("\n") == 9
+def test_every_run_of_a_restart_is_judged(kept, number, change, words):
+    right = [vars(one).copy() for one in (KILLED, TORN, LAST)]
+    right[number] |= change
+    where = Runs(kept, *(Result(**one) for one in right))
+    with pytest.raises(NotRight, match=words):
+        project.judge_resuming(where, ONE)
+    assert len(where.asked) == number + 1
+
+
+def test_no_file_in_the_folder_is_no_checkpoint(tmp_path):
+    (tmp_path / "kept" / "empty").mkdir(parents=True)
+    with pytest.raises(NotRight, match="the folder is empty"):
+        project.judge_resuming(Runs(tmp_path, KILLED), ONE)
+
+
+def test_how_a_run_is_started(tmp_path, capsys):
+    """The second run, in the folder of the first, with another text and an order to kill."""
+    given = []
+
+    def start(arguments, ranks, **streams):
+        given.append((json.loads(arguments[0]), arguments[1:], ranks))
+        raise StopIteration
+
+    where = project.Where(Path("/x/mine.py"), tmp_path, start, 5.0)
+    for options in ({}, {"steps": 3, "keep": "kept", "data": where.other, "kill_at_step": 6}):
+        with pytest.raises(StopIteration):
+            where("a run", 2 - (not options), 3, **options)
+    first, second = given
+    assert first[1:] == (
+        ["/x/mine.py", "--stage=3", "--steps=12", "--save-every=4", f"--folder={tmp_path}/run-1",
+         f"--data={tmp_path}/text-1", "--dtype=float64"],
+        1,
+    )  # fmt: skip
+    assert second[1][2:] == [
+        "--steps=3", "--save-every=4", f"--folder={tmp_path}/kept", f"--data={tmp_path}/text-2",
+        "--dtype=float64",
+    ]  # fmt: skip
+    assert second[2] == 2
+    orders = [(one["watch"], one["kill_at_step"], one["file_bytes"]) for one, *_ in given]
+    assert orders == [(f"{tmp_path}/run-1", None, None), (f"{tmp_path}/kept", 6, None)]
+    assert (tmp_path / "kept").is_dir()
+    assert capsys.readouterr().out.splitlines() == [
+        "run 1 of 9: a run (1 rank, --stage 3)", "run 2 of 9: a run (2 ranks, --stage 3)",
+    ]  # fmt: skip
+    assert where.now == "a run (2 ranks, --stage 3)"
+    assert where.run.keywords["patience"] == 5.0
+
+
+def test_two_texts_of_words_and_the_same_ones_each_time(tmp_path):
+    where = project.Where(Path("mine.py"), tmp_path, None, 5.0)
+    texts = [where.text.read_text().split(), where.other.read_text().split()]
+    assert [len(text) for text in texts] == [8000, 8000]
+    assert set(texts[0]) == set(texts[1]) == set(project.WORDS)
+    assert texts[0] != texts[1]
+    (tmp_path / "again").mkdir()
+    again = project.Where(Path("mine.py"), tmp_path / "again", None, 5.0)
+    assert again.text.read_text().split() == texts[0]
+
+
+def test_a_script_that_is_not_there():
+    verdict = project.project(None)
+    assert (verdict.exercise, verdict.status) == ("project", "not written yet")
+    for path, name in ((Path(__file__).with_name("none.py"), "none.py"), (Path("/"), "")):
+        verdict = project.project(path)
+        assert (verdict.exercise, verdict.status) == ("project", "wrong")
+        assert (verdict.finding, verdict.hint) == (f"there is no file {name}", "Check the path.")
+
+
+def test_the_verdict_names_the_run(monkeypatch):
+    def start(*_, **__):
+        raise NotRight("too large", "Why?")
+
+    script = Path(__file__)
+    verdict = project.project(script, start=start)
+    assert (verdict.exercise, verdict.status, verdict.hint) == ("project", "wrong", "Why?")
+    assert verdict.finding == "one process (1 rank, --stage 0): too large"
+    monkeypatch.setattr(project, "judge_all", lambda where: None)
+    verdict = project.project(script, start=start)
+    assert (verdict.exercise, verdict.status, verdict.finding) == ("project", "passed", "")
+
+
+def test_a_script_is_found_wherever_the_launcher_runs(tmp_path, monkeypatch):
+    """And what it writes is for this user alone."""
+    given = []
+
+    def start(arguments, ranks, **streams):
+        given.extend(arguments)
+        raise judge.NotWritten
+
+    plain, patience = project.run, []
+
+    def noting(*given, **options):
+        patience.append(options["patience"])
+        return plain(*given, **options)
+
+    monkeypatch.setattr(project, "run", noting)
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("")
+    verdict = project.project("mine.py", start=start, patience=3)
+    assert (verdict.exercise, verdict.status) == ("project", "not written yet")
+    assert given[1] == str(tmp_path / "mine.py")
+    assert patience == [3]
+    (folder,) = (one for one in given if one.startswith("--folder="))
+    assert os.stat(Path(folder.removeprefix("--folder=")).parent).st_mode & 0o077 == 0

@@ -52,6 +52,15 @@ def test_only_what_is_written_in_the_watched_folder_is_noted(tmp_path, watched, 
     assert facts(tmp_path)[1:] == [{"wrote": "a"}, {"wrote": "b"}, {"wrote": "in/c"}]
 
 
+def test_the_watched_folder_may_be_a_link(tmp_path, watched):
+    (tmp_path / "link").symlink_to(watched)
+    made = rank.Notes(str(tmp_path), str(tmp_path / "link"))
+    for path in (watched / "a", tmp_path / "link" / "b"):
+        made.wrote(path)
+    os.close(made.file)
+    assert facts(tmp_path)[1:] == [{"wrote": "a"}, {"wrote": "b"}]
+
+
 def test_files_opened_for_writing_and_the_new_names_of_renamed_ones(tmp_path, watched, notes):
     path = str(watched / "a")
     notes.hook("open", (path, "r", os.O_RDONLY | os.O_CLOEXEC))
@@ -159,6 +168,19 @@ def test_it_ends_after_the_line_of_a_step(tmp_path, watched):
     code, lines = ended(tmp_path, watched, kill_at_step=2)
     assert code == -signal.SIGKILL
     assert [json.loads(line) for line in lines[1::2]] == [{"step": step} for step in range(3)]
+
+
+TOGETHER = """
+import sys
+sys.stdout.write('{"step": 1}\\n{"step": 2}\\nafter\\n')
+print("too late")
+"""
+
+
+def test_it_ends_after_several_lines_at_once(tmp_path, watched, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "SCRIPT", TOGETHER)
+    code, lines = ended(tmp_path, watched, kill_at_step=2)
+    assert (code, lines) == (-signal.SIGKILL, ['{"step": 1}', '{"step": 2}', "after"])
 
 
 def test_it_ends_in_the_write_that_makes_a_file_too_long(tmp_path, watched):

@@ -229,11 +229,16 @@ def test_the_first_wrong_kind_is_told_with_what_is_right():
         ("gradients", 753 / 8, 2),
         ("gradients", 753 / 3 + 1, 2),
         ("parameters", 502 * 8 + 1, 3),
-        ("gradients", 753 - 8, 2),  # of the optimizer alone is a copy left out
     ],
 )
 def test_what_is_near_a_mistake_is_not_that_mistake(kind, said, stage):
     assert hint_of(kind, said, stage).startswith(f"How many numbers of {kind} does a rank")
+
+
+def test_only_the_optimizer_has_a_copy_and_moments():
+    for said in (8, 4):
+        found = hint_of("gradients", SHARD * said, 2, each=(2, 12, 12))
+        assert found.startswith("How many numbers of gradients")
 
 
 def test_the_hint_on_one_rank():

@@ -156,3 +156,16 @@ def test_a_rank_s_own_shard():
     assert [kind(middle, rank) for rank in range(3)] == ["something else", "not gathered",
                                                          "something else"]  # fmt: skip
     assert kind(after(EVERY[1, :7] / EVERY[1, :7].norm()), 1) == "own"
+
+
+def test_a_rank_with_nothing_but_padding():
+    """Its shard has the norm 0, and is no reason to divide by it."""
+    every = EVERY.clone()
+    every[:, 6:] = 3.0
+    mean = torch.cat([MEAN[:6], MEAN[:0]])
+    made = Twin(BEFORE[:6], "SGD")
+    found = BEFORE[:6] - 0.5 * mean / mean.norm()
+    assert kind_of(found, BEFORE[:6], every, 6, 2, made) == "right"
+    found = BEFORE[:6] - 0.5 * torch.cat([MEAN[:3] / SHARDS[0], MEAN[3:6] / SHARDS[1]])
+    assert kind_of(found, BEFORE[:6], every, 6, 2, made) == "clipped by shards"
+    assert kind_of(BEFORE[:6], BEFORE[:6], every, 6, 2, made) == "nothing"

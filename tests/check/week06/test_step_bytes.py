@@ -139,6 +139,10 @@ def test_each_stage_is_judged_here_and_for_many_ranks(stage):
     assert found.startswith(
         f"stage {stage}, 7,500,000,000 parameters of 2 bytes, 4 micro-batches: "
     )
+    many = {0: 2, 1: 2, 2: 5, 3: 12}[stage] * 15_000_000_000 * 63 // 64
+    step_bytes.judge_step(sent(2, 2, **{f"large_{stage}": many - 2}), 2)
+    for off in (-3, 3):
+        assert "64 ranks were asked for" in refused(sent(2, 2, **{f"large_{stage}": many + off}), 2)
 
 
 def test_the_rank_that_sends_most_and_its_headers():

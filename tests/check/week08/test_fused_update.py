@@ -1,14 +1,19 @@
 """The update rule in a kernel: the solution passes; each common mistake gets its own hint."""
 
 import copy
+import re
 
 import pytest
+import torch
 
 pytest.importorskip("triton", reason="Triton is there on Linux only")
 import triton.language as tl
 
 from helpers import check
 from helpers.check import elsewhere
+from helpers.check.in_kernel import BLOCK, KINDS
+from helpers.check.oracle import NotRight
+from helpers.check.week08.fused_update import TYPES, judge, right
 from notebooks.solutions import week08
 from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew
@@ -199,3 +204,33 @@ def test_a_block_of_another_type_is_told_by_name():
         assert ("stops moving" in verdict.hint) == words.startswith("v")
     verdict = check.fused_update(rule(answer=lambda p, m, v, low: (p, m, v, p)))
     assert "rounds to the nearest number" in verdict.hint
+
+
+def test_the_first_wrong_number_of_each_block_is_told():
+    cases = []
+
+    class Listening(elsewhere.Here):
+        def call(self, fn, arguments):
+            cases.append(copy.deepcopy(arguments))
+            return super().call(fn, arguments)
+
+    with elsewhere.at(Listening()):
+        assert check.fused_update(week08.fused_update)
+    exact = {kind: torch.from_numpy(rows) for kind, rows in right(*cases[2]).items()}
+    found = {"misfit": "", "types": dict(TYPES), **exact}
+    judge(found, *cases[2])
+    for kind in KINDS:
+        made = exact[kind].clone()
+        made[BLOCK - 3] += 0.25
+        made[BLOCK - 1] = torch.nan
+        with pytest.raises(NotRight) as wrong:
+            judge(found | {kind: made}, *cases[2])
+        place = BLOCK - 3
+        assert wrong.value.finding == (
+            f"{kind}[{place}] is {made[place]:.6g}; it should be {exact[kind][place]:.6g}"
+        )
+        assert "Compare line by line" in wrong.value.hint
+    both = {kind: exact[kind] + torch.arange(BLOCK) for kind in ("m", "low")}
+    with pytest.raises(NotRight) as wrong:
+        judge(found | both, *cases[2])
+    assert re.findall(r"(\w+\[\d+\]) is ", wrong.value.finding) == ["m[1]", "low[1]"]

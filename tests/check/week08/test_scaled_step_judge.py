@@ -96,6 +96,16 @@ def test_a_number_that_is_not_finite(value):
     assert "enough to lose the training" in refused(2, master=[*right[:2], value]).hint
 
 
+def test_a_skipped_step_has_to_be_reported():
+    for case, step in ((1, 1), (3, 0)):
+        given, steps = runs(case)
+        given[-1][step]["skipped"] = False
+        with pytest.raises(NotRight) as wrong:
+            judge_steps(given, steps)
+        assert wrong.value.finding == f"step {step}, rank {len(given) - 1}: returned False"
+        assert wrong.value.hint == "Return whether this step's update was skipped."
+
+
 def test_a_skipped_step_changes_nothing():
     given, steps = runs(3)
     given[1][0]["master"][0] += 0.25
@@ -135,6 +145,12 @@ def test_a_rank_that_skips_alone():
     first, second = Reference("alone").run(CASES[3][1])[0]
     assert first[0] != first[0]
     assert second == [1.0, -2.0, 0.5]
+    steps = [[[NAN, 0.5, 0.0], [0.5, 0.5, 0.0]]]  # the other way round
+    given = [played(steps), played(steps)]
+    given[1][0]["master"] = Reference("alone").run(steps)[0][1]
+    with pytest.raises(NotRight, match="step 0, rank 1: the master copy is") as wrong:
+        judge_steps(given, steps)
+    assert wrong.value.hint == HINTS["alone"]
 
 
 def test_the_reference_without_a_mistake():

@@ -8,7 +8,15 @@ import torch
 from helpers import check
 from helpers.check.hidden import drawn_from
 from helpers.check.oracle import NotRight
-from helpers.check.week09.accept_or_resample import LAWS, RULES, drawn, judge, right, with_draws
+from helpers.check.week09.accept_or_resample import (
+    LAWS,
+    RULES,
+    drawn,
+    hint,
+    judge,
+    right,
+    with_draws,
+)
 from helpers.inference.accept import residual
 from notebooks.solutions import week09
 from tests.check.asked import asked, drawn_anew
@@ -203,3 +211,57 @@ def test_laws_that_grading_draws_are_laws():
         ((_, calls),) = asked(check.accept_or_resample, week09.accept_or_resample)
     laws = {str(call[:3]) for call in calls}
     assert len(laws) == 8 + 6
+
+
+P = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+Q = torch.tensor([0.1, 0.6, 0.3], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ([0.5, 0.25, torch.nan], "what do you divide by"),
+        ([torch.inf, 0.25, 0.25], "what do you divide by"),
+        ([1.1, 0.0, -0.1], "cannot be negative"),
+        ([5.0, 3.0, 2.0], "That is p itself"),
+        ([0.25, 0.0, 0.0], "renormalise"),
+        ([0.2, 1.2, 0.6], "the draft's law"),
+        ([0.0, 0.75, 0.25], "too much"),
+        ([0.5, 0.375, 0.125], "absolute value"),
+        ([0.3, 0.2, 0.2], "Probabilities sum to 1"),
+        ([0.7, 0.2, 0.2], "Probabilities sum to 1"),
+        ([0.6, 0.2, 0.2], "What is left of p, where"),
+        ([0.6, 0.2, 0.2 + 9e-10], "What is left of p, where"),
+        ([0.6, 0.2, 0.2 - 2e-9], "Probabilities sum to 1"),
+        ([0.5, 0.3, 0.2 + 3e-9], "Probabilities sum to 1"),
+    ],
+)
+def test_the_hint_for_weights(weights, words):
+    assert words in hint(torch.tensor(weights, dtype=torch.float64), P, Q)
+
+
+def of_one(answer, draw=0.9):
+    """The judge's words for an answer to one guess, which is rejected for a draw above 0.5."""
+    with pytest.raises(NotRight) as wrong:
+        judge([answer], None, [(P, Q, 1, draw)])
+    return wrong.value
+
+
+def test_the_form_of_one_answer():
+    right = torch.tensor([1.0, 0.0, 0.0])
+    judge([right], None, [(P, Q, 1, 0.9)])  # in float32
+    for answer in (1, 1.0, torch.tensor(1), torch.tensor(1.0)):
+        judge([answer], None, [(P, Q, 1, 0.4)])
+        assert of_one(answer).finding == (
+            "accepted a guess with p = 0.3 and q = 0.6, for the draw 0.9"
+        )
+    assert of_one(1.5).finding == "returned the token 1.5; the guess was 1"
+    assert of_one(torch.tensor(2)).finding == "returned the token 2; the guess was 1"
+    for answer in (None, True, [1.0, 0.0, 0.0]):
+        wrong = of_one(answer)
+        assert wrong.finding == f"returned {answer!r}"
+        assert "a tensor of 3 probabilities if" in wrong.hint
+    for shape in ((1,), (2,), (1, 3), (3, 1)):
+        wrong = of_one(torch.ones(shape))
+        assert wrong.finding.endswith(f"the guess 1 rejected: a tensor of shape {shape}")
+        assert wrong.hint == "Return one probability for each of the 3 tokens."

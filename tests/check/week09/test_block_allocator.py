@@ -103,7 +103,7 @@ def test_a_function_that_ends_the_operations_does_not_pass():
     """In a sandbox it runs beside the operations, and could stop them after a right one."""
     blocks, script = SCRIPTS["one sequence grows and is freed"]
     records = exercise.play(block_allocator, blocks, script)
-    for kept in ([], records[:1]):
+    for kept in ([], records[:1], records[:-1]):
         with pytest.raises(NotRight, match="the operations ended after"):
             exercise.judge(kept, blocks, script)
 
@@ -205,3 +205,17 @@ def test_a_fork_that_makes_nothing():
     verdict = check.block_allocator(solve)
     assert verdict.finding == "a fork, freed at once: operation 4, 'fork a as f': f has no table"
     assert verdict.hint == "A fork is a sequence like the others."
+
+
+@pytest.mark.parametrize(
+    ("references", "length", "fails"),
+    [((2, 1), 3, False), ((1, 2), 3, True), ((1, 1), 4, True), ((2, 2), 3, True)],
+)
+def test_only_the_last_block_of_a_sequence_is_written(references, length, fails):
+    state = {"free": [], "references": list(references), "tables": {"a": [0, 1]}}
+    state["lengths"] = {"a": length}
+    assert exercise.must_fail(state, A, "a") == fails
+    assert exercise.must_fail(state, A, "b")
+    assert not exercise.must_fail(state, F, "a", "b")
+    assert not exercise.must_fail(state, X, "a")
+    assert not exercise.must_fail({**state, "free": [2]}, A, "a")

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers import check
+from helpers.check.oracle import NotRight
 from helpers.check.week10 import hybrid_bytes as exercise
 from helpers.check.week10.hybrid_bytes import CASES, right_bytes
 from helpers.models.bamba import bamba
@@ -232,6 +233,15 @@ def test_the_hint_for_both_counts(factor, hint):
     assert exercise.shared_hint(1, 0, *MODEL) == ""
     one = (*MODEL[:-3], 1, 17, 4)
     assert exercise.shared_hint(right, right, *one) == ""
+
+
+def test_equal_numbers_are_in_the_right_order():
+    """No sequence: neither states nor keys have a byte."""
+    exercise.judge((0, 0), *MODEL[:8], 0, 17, 5)
+    for answer in ((1,), (1, None), (None, 1), (True, 1), (1, 2, 3)):
+        with pytest.raises(NotRight) as wrong:
+            exercise.judge(answer, *MODEL)
+        assert wrong.value.finding == f"returned {answer!r}"
 
 
 def test_grading_draws_models_that_can_be():

@@ -1,6 +1,6 @@
 """The project's scripts: killed again and again, by any launcher, the curve of one process.
 
-`tests/check/submission/test_project.py` also runs both scripts in all stages, and kills them.
+`tests/check/submission/test_project_scripts.py` runs both scripts in all stages, and kills them.
 Tolerance: 1e-12 absolute in float64; the sums over rows are added in another order.
 """
 

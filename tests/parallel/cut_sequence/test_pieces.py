@@ -7,7 +7,14 @@ import torch
 
 from helpers.comm.messages import Peers
 from helpers.models.scan.ssd import ssd
-from helpers.parallel.cut_sequence.pieces import random_piece, scan_long, scan_pieces
+from helpers.parallel.cut_sequence import pieces
+from helpers.parallel.cut_sequence.pieces import (
+    like_a_pass,
+    one_pass,
+    random_piece,
+    scan_long,
+    scan_pieces,
+)
 from helpers.plans.sequence_traffic import scan_bytes
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
@@ -66,6 +73,7 @@ def test_pieces_are_made_on_any_rank_alike_and_differ():
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert not torch.equal(first, random_piece(5, 4, seed=1)[0])
+    assert not torch.equal(other, random_piece(5, 4, seed=1)[0])
 
 
 @pytest.mark.parametrize(("tokens", "piece"), [(10, 4), (8, 8)])
@@ -94,3 +102,54 @@ def test_it_scans_with_one_thread_and_gives_the_others_back():
     [(after, during)] = launch(threads, 1, device="cpu")
     assert after == [2, 2]
     assert during == [1] * 4  # one log for each piece
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("others", [torch.float32, torch.bfloat16])
+def test_what_is_never_sent_has_the_shape_and_the_format_of_what_comes(kind, others):
+    """Low-precision inputs have a state and decays in float32."""
+    x, *rest = random_piece(0, 5, heads=3, width=2, state=4)
+    piece = x.to(kind), *(other.to(others) for other in rest)
+    decays = -A.new_ones(3).float()
+    decay, h = one_pass(lambda: [piece] * 3, decays, None, None)
+    steps = piece[1].double().sum(1)
+    torch.testing.assert_close(decay[..., 0, 0].double(), (-3 * steps).exp(), rtol=1e-6, atol=0)
+    assert decay.dtype == h.dtype
+    for found, come, number in zip(
+        like_a_pass(piece, decays), one_pass(lambda: [piece], decays, None, None), (1, 0),
+        strict=True,
+    ):  # fmt: skip
+        assert (found.shape, found.dtype) == (come.shape, come.dtype)
+        assert (found == number).all()
+
+
+class One:
+    rank, size = 0, 1
+
+
+def test_one_rank_logs_ten_times_or_a_little_more_and_uses_its_seed(monkeypatch):
+    monkeypatch.setattr(pieces, "Peers", One)
+    rows = []
+    worker = SimpleNamespace(log=lambda **row: rows.append(row))
+    found = scan_long(worker, tokens=50, piece=2, **SHAPE, seed=3)
+    assert [row["tokens"] for row in rows] == list(range(4, 49, 4))  # every second piece
+    assert all(row["resident"] > 10**6 for row in rows)
+    made = [random_piece(k, 2, **SHAPE, seed=3) for k in range(25)]
+    x, delta, B, C = (torch.cat(parts, 1) for parts in zip(*made, strict=True))
+    y, last = ssd(x, delta, A, B, C)
+    torch.testing.assert_close(found["last"], last, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        found["means"], y.unflatten(1, (25, 2)).mean((0, 2, 3, 4)), rtol=0, atol=1e-12
+    )
+    assert found["means"].dtype == torch.float64
+    assert found["sent"] == 0
+    rows.clear()
+    scan_long(worker, tokens=6, piece=2, **SHAPE)
+    assert [row["tokens"] for row in rows] == [2, 4, 6]
+
+
+def test_a_scan_in_pieces_keeps_no_graph():
+    decays, seen = A.clone().requires_grad_(), []
+    last = scan_pieces(lambda: [random_piece(0, 4, **SHAPE)], decays, seen.append, One)
+    assert not last.requires_grad
+    assert not seen[0].requires_grad

@@ -1,5 +1,7 @@
 """Scans of a cut sequence equal those of one process, forward and backward, for any parts."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -7,7 +9,11 @@ from helpers.comm.ledger import ledger
 from helpers.comm.messages import Peers
 from helpers.models.scan.selective import selective_scan
 from helpers.models.scan.ssd import ssd
-from helpers.parallel.cut_sequence.scans import selective_scan_over_ranks, ssd_over_ranks
+from helpers.parallel.cut_sequence.scans import (
+    only_first,
+    selective_scan_over_ranks,
+    ssd_over_ranks,
+)
 from helpers.plans.sequence_traffic import ring_attention_bytes, scan_bytes
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
@@ -97,16 +103,25 @@ def test_the_bytes_are_those_of_the_formula_and_do_not_grow(kind):
     assert attention[1] == 4.5 * attention[0]
 
 
-def low_precision(worker, kind):
-    make, _, over_ranks = SCANS[kind]
-    inputs = [t.detach().float() for t in make(4)[:6]]
-    inputs[0] = inputs[0].bfloat16()
-    y, last = over_ranks(*inputs, peers=Peers())
-    return y.isfinite().all().item(), last.dtype
+def low_precision(worker, kind, narrow):
+    make, scan, over_ranks = SCANS[kind]
+    inputs = [t.detach().float() for t in make(12)[:6]]
+    for place in narrow:
+        inputs[place] = inputs[place].bfloat16()
+    tokens = slice(6 * worker.rank, 6 * worker.rank + 6)
+    own = [t[:, tokens] if i in ALONG else t for i, t in enumerate(inputs)]
+    y, last = over_ranks(*own, peers=Peers())
+    whole, end = scan(*inputs)
+    assert (y.dtype, last.dtype, end.dtype) == (whole.dtype, torch.float32, torch.float32)
+    torch.testing.assert_close(y, whole[:, tokens], rtol=2**-6, atol=0.05)  # of bfloat16
+    return (last - end).abs().max().item()
 
 
-def test_low_precision_inputs_keep_a_float32_state():
-    assert launch(low_precision, 2, device="cpu", kind="selective")[1] == (True, torch.float32)
+@pytest.mark.parametrize("narrow", [[0], [0, 1, 2, 3, 4, 5]], ids=["x", "all"])
+@pytest.mark.parametrize("kind", SCANS)
+def test_low_precision_inputs_keep_a_float32_state(kind, narrow):
+    """And the decays of a part, too: after 12 tokens the state is as exact as in one process."""
+    assert launch(low_precision, 2, device="cpu", kind=kind, narrow=narrow)[1] < 1e-5
 
 
 def late_state(worker):
@@ -117,3 +132,13 @@ def late_state(worker):
 def test_only_the_first_rank_has_a_state_before():
     with pytest.raises(WorkerError, match=r"rank 1 has a state before the sequence"):
         launch(late_state, 2, device="cpu")
+
+
+def test_a_rank_in_the_middle_has_no_state_of_its_own_either():
+    state = torch.zeros(1)
+    for rank in (1, 2, 3):
+        peers = SimpleNamespace(rank=rank, size=4)
+        with pytest.raises(ValueError, match=f"rank {rank} has a state before"):
+            only_first(state, peers)
+        only_first(None, peers)
+    only_first(state, SimpleNamespace(rank=0, size=4))

@@ -27,6 +27,12 @@ def test_a_step_s_own_rate():
     assert comparison, comparison
 
 
+def test_gradients_are_sent_once_in_a_step():
+    few, many = (twin(AccelerateDataParallel, workers=2, micro_batches=m) for m in (1, 4))
+    for a, b in zip(few.ranks, many.ranks, strict=True):
+        assert a.ledger.wire == b.ledger.wire > 0
+
+
 def test_it_needs_the_whole_world():
     with pytest.raises(WorkerError, match="whole world"):
         twin(AccelerateDataParallel, workers=2, layout={"dp": 1, "tp": 2})

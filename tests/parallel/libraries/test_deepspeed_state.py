@@ -62,6 +62,11 @@ def flat(state: dict) -> dict[str, torch.Tensor]:
     return {name: value.double() for name, value in (state["model"] | slots).items()}
 
 
+def tensors(state: dict) -> list[torch.Tensor]:
+    return [*state["model"].values(), *(v for own in state["optimizer"].values()
+                                        for v in own.values())]  # fmt: skip
+
+
 def inside(ours) -> dict[str, torch.Tensor]:
     """The parameters that the model computes with, whole in stages 0 to 2, else this rank's."""
     return {
@@ -99,6 +104,8 @@ def followed(mesh, settings) -> dict:
         one.step(BATCHES[1])
     found["copies"] = apart(loaded, state)  # what was given out has not followed the step
     found["norm"] = float(ours.norm())
+    for value in [*ours.full_gradients().values(), *tensors(ours.full_state())]:
+        value.zero_()  # copies
     gradients, end = ours.full_gradients(), ours.full_state()
     found["left"] = [name for name, p in ours.parameters.items() if CLIPPED in links(p)]
     given_out = {name: gradient.clone() for name, gradient in gradients.items()}
@@ -114,7 +121,7 @@ def followed(mesh, settings) -> dict:
     found["emptied"], found["again"] = empty["optimizer"], apart(empty, fresh)
     ours.step(own[2])
     found["copies"] += farthest(gradients, given_out)[0]
-    gradients, slots = ours.full_gradients(), ours.full_state()["optimizer"]
+    slots, gradients = ours.full_state()["optimizer"], ours.full_gradients()
     found["new counts"] = {float(own["step"]) for own in slots.values()}
     found["first moments"] = farthest(
         {name: 10 * own["exp_avg"] for name, own in slots.items()}, gradients

@@ -5,12 +5,13 @@ Absolute tolerance in float64: 1e-12, as for our own strategies.
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from helpers.comm.mesh import Layout, make_mesh
-from helpers.data.batch import random_batch
+from helpers.data.batch import IGNORED, random_batch
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.libraries.dtensor import DTensorParallel
 from helpers.parallel.recipe import Recipe
@@ -19,7 +20,7 @@ from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 from helpers.training.twin import compare
-from tests.parallel.libraries.by_the_step import PLAIN_SGD, ByTheStep
+from tests.parallel.libraries.by_the_step import PLAIN_SGD, ByTheStep, Spoiled
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
@@ -29,15 +30,19 @@ GPT2 = GPTConfig(**SIZES, norm="layer", positions="learned", mlp="gelu", bias=Tr
 
 
 def twin(strategy, config=BYTES, **changes):
-    options = {"workers": 2, "layout": {"tp": 2}, "steps": 3, "device": "cpu", **changes}
+    options = {"workers": 2, "layout": {"tp": 2}, "steps": 3, "seed": 3, "device": "cpu", **changes}
     return compare(strategy, config=config, **options)
+
+
+class Careful(Spoiled, DTensorParallel):
+    pass
 
 
 @pytest.mark.parametrize("sequence", [False, True])
 def test_the_same_as_one_process(sequence):
     """A rank drops those numbers of its tokens that one process drops."""
     config = replace(BYTES, dropout=0.2)
-    comparison = twin(DTensorParallel, config, micro_batches=2, sequence=sequence)
+    comparison = twin(Careful, config, micro_batches=2, sequence=sequence)
     assert comparison, comparison
 
 
@@ -61,6 +66,9 @@ def evaluated(worker):
     trained = DTensorParallel(config, 0, make_mesh(Layout(tp=worker.world_size)))
     found = [trained.evaluate(batch) for _ in range(2)]
     assert trained.model.training
+    nothing = replace(batch, targets=torch.full_like(batch.targets, IGNORED))
+    assert trained.step(nothing).loss == 0
+    assert not any(g.any() for g in trained.full_gradients().values())
     return found, trained.step(batch).loss.dtype
 
 
@@ -106,3 +114,11 @@ def test_ours_sends_what_dtensor_sends_and_less_with_sequences():
 def test_what_it_cannot_train(changes, words):
     with pytest.raises(WorkerError, match=words):
         twin(DTensorParallel, **changes)
+
+
+def test_other_layers_are_refused_before_any_message():
+    seat = SimpleNamespace(layout=Layout(tp=2))
+    with pytest.raises(ValueError, match="the config has mlp='none'"):
+        DTensorParallel(replace(BYTES, mlp="none"), 0, seat)
+    with pytest.raises(ValueError, match="block 0 has mixer 'mamba2'"):
+        DTensorParallel(replace(BYTES, mixer="mamba2"), 0, seat)

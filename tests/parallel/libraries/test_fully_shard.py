@@ -69,9 +69,9 @@ def beside_one_process(worker, cases):
     for name, each in cases.items():
         mesh = make_mesh(Layout(**(each.layout or {"dp": worker.world_size})))
         given = {"dtype": torch.float64, "optimizer": each.optimizer}
-        one = Single(each.config, 0, **given)
+        one = Single(each.config, 3, **given)
         given["micro_batches"] = each.micro_batches
-        ours = each.strategy(each.config, 0, mesh, **given)
+        ours = each.strategy(each.config, 3, mesh, **given)
         start, far = ours.full_state(), []
         assert start["optimizer"] == {}
         for k in range(3):
@@ -79,7 +79,7 @@ def beside_one_process(worker, cases):
                 state = ours.full_state()
                 far.append(apart(state["model"], one.full_state()["model"]))
                 far += moments_apart(state["optimizer"], one.full_state()["optimizer"])
-                ours = (each.loads or each.strategy)(each.config, 0, mesh, **given)
+                ours = (each.loads or each.strategy)(each.config, 3, mesh, **given)
                 ours.load(state)
             batch = random_batch(k, each.sequences, each.config.context, 33, ignored=0.1)
             batch = replace(batch, step=k)

@@ -7,10 +7,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from helpers.comm.mesh import Layout
+from helpers.data.batch import IGNORED, random_batch
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.libraries.pipelining import KINDS, TorchPipelining
+from helpers.parallel.libraries.pipelining import KINDS, TheirEngine, TorchPipelining
 from helpers.runtime.failure import WorkerError
 from helpers.training.twin import compare
 
@@ -28,13 +30,18 @@ class Untouched(TorchPipelining):
 
 
 def twin(config=CONFIG, **changes):
-    options = {"workers": 2, "layout": {"pp": 2}, "steps": 2, "device": "cpu", **changes}
+    options = {"workers": 2, "layout": {"pp": 2}, "steps": 2, "seed": 3, "device": "cpu", **changes}
     return compare(Untouched, config=config, micro_batches=4, **options)
+
+
+def one_without_targets(k):
+    batch = random_batch(k, 8, CONFIG.context, CONFIG.vocab, ignored=0.1)
+    return replace(batch, targets=torch.full_like(batch.targets, IGNORED)) if k == 1 else batch
 
 
 @pytest.mark.parametrize("schedule", KINDS)
 def test_the_same_as_one_process(schedule):
-    comparison = twin(schedule=schedule)
+    comparison = twin(schedule=schedule, batches=one_without_targets)
     assert comparison, comparison
 
 
@@ -45,3 +52,6 @@ def test_what_it_cannot_train():
         TorchPipelining(replace(CONFIG, dropout=0.1), 0, SimpleNamespace(layout=Layout(pp=2)))
     with pytest.raises(WorkerError, match=r"micro-batches of one size, not \[1, 2\]"):
         twin(sequences=6)
+    nothing = random_batch(0, 1, 12, 33).shard(1, 2)
+    with pytest.raises(ValueError, match=r"of one size, not \[0\]: choose a batch that 3 micro"):
+        TheirEngine.step(SimpleNamespace(), 3 * [nothing], None, None)

@@ -27,6 +27,12 @@ def test_a_step_s_own_rate():
     assert comparison, comparison
 
 
+def test_gradients_are_sent_once_in_a_step():
+    few, many = (twin(TorchDataParallel, workers=2, micro_batches=m) for m in (1, 4))
+    for a, b in zip(few.ranks, many.ranks, strict=True):
+        assert a.ledger.wire == b.ledger.wire > 0
+
+
 def test_ours_sends_no_more_bytes_and_holds_no_more_than_torch_s():
     ours = twin(DataParallel, workers=2)
     theirs = twin(TorchDataParallel, workers=2, gradient_as_bucket_view=True)

@@ -1,5 +1,6 @@
 """One rank's order of messages and computations, and runs of several ranks as threads."""
 
+import weakref
 from functools import partial
 from types import SimpleNamespace
 
@@ -23,8 +24,10 @@ KINDS = {"F": 100, "B": 200, "I": 300}
 class Script:
     """A link, buffers and work in one. It notes what is called, on a clock of its own."""
 
-    def __init__(self, rank):
+    def __init__(self, rank, stages):
+        self.stages = stages
         self.rank, self.log, self.now, self.received = rank, [], 0.0, {}
+        self.made = []  # weak references
 
     def perf_counter(self):
         return self.now
@@ -48,6 +51,7 @@ class Script:
 
     def finish(self):
         self.log.append("finish")
+        self.alive = sum(one() is not None for one in self.made)
 
     def shape(self, micro):
         return (SIZES[micro],)
@@ -59,7 +63,12 @@ class Script:
         self.log.append(f"{action.kind}{action.micro}({value})")
         self.now += 1 + action.micro
         kind = KINDS.get(action.kind)
-        return kind and torch.full((size,), float(kind + action.micro))
+        target = action.stage + (1 if action.kind == "F" else -1)
+        if kind is None or not 0 <= target < self.stages:
+            return None
+        made = torch.full((size,), float(kind + action.micro))
+        self.made.append(weakref.ref(made))
+        return made
 
     def take(self, shape):
         buffer = torch.full(shape, torch.nan)
@@ -71,10 +80,11 @@ class Script:
 
 
 def ran(monkeypatch, schedule, rank):
-    script = Script(rank)
+    script = Script(rank, schedule.stages)
     monkeypatch.setattr(execution, "time", script)
     run = Execution(schedule, script)
     run.run(script, script)
+    assert script.alive <= 1  # what is handed on is not kept; the last one may be
     return script.log, run.spans
 
 
@@ -158,7 +168,7 @@ def test_a_failed_computation_is_raised():
     def fail(action, given):
         raise RuntimeError("no")
 
-    script = Script(0)
+    script = Script(0, 2)
     script.compute = fail
     with pytest.raises(RuntimeError, match="no"):
         Execution(gpipe(2, 2), script).run(script, script)
@@ -166,7 +176,7 @@ def test_a_failed_computation_is_raised():
 
 
 def test_two_runs_are_apart():
-    script = Script(0)
+    script = Script(0, 1)
     run = Execution(one_f_one_b(1, 3), script)
     assert run.spans == []
     again = partial(run.run, script, script)

@@ -1,5 +1,7 @@
 """PipeDream beside its formula on one process, and beside plain SGD."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.func import functional_call
@@ -7,10 +9,12 @@ from torch.func import functional_call
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig, build
+from helpers.parallel.pipeline import pipedream as module
 from helpers.parallel.pipeline.pipedream import pipedream
 from helpers.parallel.pipeline.split import layer_costs, split
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
+from tests.parallel.threads import Link, Ranks
 
 CONFIG = GPTConfig(vocab=17, context=8, width=16, layers=4, heads=2, tied=False)
 LR, COUNT = 0.5, 9
@@ -84,3 +88,54 @@ def test_what_it_cannot_train():
         launch(on_ranks, 2, device="cpu", config=tied, given=batches())
     with pytest.raises(WorkerError, match="batches of one shape"):
         launch(on_ranks, 2, device="cpu", config=CONFIG, given=batches(lengths=(8, 5)))
+
+
+class Mesh:
+    """Ranks of a pipeline that are threads."""
+
+    def __init__(self, ranks, rank):
+        self.layout, self.rank, self.link = Layout(pp=ranks.size), rank, Link(ranks, rank)
+
+    def size(self, axis):
+        return self.layout.size(axis)
+
+
+def on_threads(monkeypatch, ranks, *arguments, **options):
+    together = Ranks(ranks)
+    monkeypatch.setattr(module, "two_way", lambda mesh, axis: {"pp": mesh.link}[axis])
+    return together.run(lambda rank: pipedream(Mesh(together, rank), *arguments, **options))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_stage_is_plain_sgd(monkeypatch, dtype):
+    """With dropout by step and number, another seed, and a batch without a single target."""
+    config = replace(CONFIG, dropout=0.3)
+    given = [
+        replace(batch, step=k + 2, numbers=torch.tensor([7, 4]))
+        for k, batch in enumerate(batches()[:3])
+    ]
+    given[1].targets.fill_(-100)
+    [run] = on_threads(monkeypatch, 1, config, given, lr=LR, seed=3, dtype=dtype)
+    model, losses = build(config, seed=3, dtype=dtype), []
+    for batch in given:
+        total, count = model.loss(batch)
+        loss = total / max(count, 1)
+        losses.append(loss.item())
+        for p, gradient in zip(
+            model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True
+        ):
+            p.data -= LR * gradient
+    assert run["losses"] == pytest.approx(losses, rel=1e-6)
+    assert losses[1] == 0
+    for name, p in model.named_parameters():
+        assert run["weights"][name].dtype == dtype
+        torch.testing.assert_close(run["weights"][name], p.detach())
+
+
+def test_several_stages_on_threads_send_what_their_dtype_says(monkeypatch):
+    for dtype in (torch.float32, torch.float64):
+        runs = on_threads(monkeypatch, 3, CONFIG, batches()[:4], lr=LR, dtype=dtype)
+        assert [run["staleness"] for run in runs] == [[0, 1, 2, 2], [0, 1, 1, 1], [0] * 4]
+        assert [len(run["losses"]) for run in runs] == [0, 0, 4]
+        assert {w.dtype for run in runs for w in run["weights"].values()} == {dtype}
+        assert not any(w.requires_grad for run in runs for w in run["weights"].values())

@@ -94,6 +94,10 @@ def test_a_parameter_is_placed_by_the_cuts_of_its_axis():
     for axis, other in (("tp", "dp"), ("dp", "tp")):
         assert placement_from(cut(seat, part, 1, axis, None), axis) == 1
         assert placement_from(cut(seat, part, 1, other, None), axis) == WHOLE
+        both = cut(seat, cut(seat, part, 1, other), 1, axis)
+        assert placement_from(both, axis) == placement_from(both, other) == 1
+        apart = cut(seat, cut(seat, part, 1, other), 0, axis)
+        assert (placement_from(apart, axis), placement_from(apart, other)) == (0, 1)
 
 
 def test_numbers_are_those_of_the_local_tensors():

@@ -10,7 +10,7 @@ from torch.nn import functional
 from helpers.comm.ledger import ledger
 from helpers.comm.transport import GroupTransport
 from helpers.parallel.tensor.chunks import pieces
-from helpers.parallel.tensor.layers import ColumnParallel, RowParallel
+from helpers.parallel.tensor.layers import Column, ColumnParallel, RowParallel
 from helpers.parallel.tensor.regions import Sharded, Whole
 from helpers.parallel.tensor.vocabulary import VocabularyCrossEntropy, VocabularyEmbedding
 from helpers.runtime.cluster import Cluster
@@ -114,6 +114,17 @@ def test_frozen_weights_save_the_second_gather(cluster):
             y.sum().backward()
         return [entry.call for entry in log.entries]
 
+    def with_a_bias(worker):
+        linear = nn.Linear(D, F)
+        linear.weight.requires_grad_(False)
+        x = torch.ones(B, T // 2, D, requires_grad=True)
+        (y,) = ColumnParallel(Sharded(GroupTransport()))(x, linear)
+        with ledger() as log:
+            y.sum().backward()
+        assert linear.bias.grad.tolist() == [B * T] * F
+        return [entry.call for entry in log.entries]
+
+    assert cluster.run(with_a_bias)[0] == ["all_to_all"]  # a bias needs no input
     assert cluster.run(calls, wants=True)[0] == ["all_gather", "all_to_all"]
     assert cluster.run(calls, wants=False)[0] == ["all_to_all"]
 
@@ -193,3 +204,19 @@ def test_pieces_are_equal_and_none_is_empty():
     assert pieces(0, 3) == [slice(0, 0)]
     with pytest.raises(ValueError, match="chunks must be at least 1"):
         Sharded(None, chunks=0)
+
+
+class Alone:
+    size = 1
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_column_parallel_module_of_its_own_has_its_bias_and_its_hooks(bias):
+    linear, ran = nn.Linear(D, F, bias=bias, dtype=torch.float64), []
+    column = Column(linear, ColumnParallel(Whole(Alone)))
+    assert column.weight is linear.weight
+    assert column.bias is linear.bias
+    column.register_forward_hook(lambda *_: ran.append(1))
+    x = made(0, B, T, D)
+    torch.testing.assert_close(column(x), linear(x), rtol=0, atol=1e-12)
+    assert ran == [1]

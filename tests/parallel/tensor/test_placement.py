@@ -4,6 +4,8 @@ import pytest
 
 from helpers.comm.mesh import Layout
 from helpers.models.gpt import GPTConfig
+from helpers.models.latent_config import Latent
+from helpers.models.ssm_settings import Mamba2Settings
 from helpers.parallel.tensor.placement import placed
 from helpers.state.placing import Seat
 
@@ -62,3 +64,38 @@ def test_each_rank_has_the_key_heads_of_its_query_heads(heads, key_heads, rows, 
 def test_heads_that_do_not_divide(heads, key_heads, words):
     with pytest.raises(ValueError, match=words):
         parts_of(GPTConfig(**SIZES, heads=heads, kv_heads=key_heads), 0)
+
+
+MIXED = SIZES | {"layers": 2, "positions": "none", "mamba2": Mamba2Settings(state=3, head=16)}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_every_mixer_of_a_model_has_to_suit_the_ranks(order):
+    """Whichever block comes first: three mamba2 heads on two ranks, or three query heads."""
+    mixers = ("attention", "mamba2")[::order]
+    with pytest.raises(ValueError, match="3 mamba2 heads do not divide over 2 ranks"):
+        parts_of(GPTConfig(**MIXED, heads=4, mixer=mixers), 0, ranks=2)
+    fine = MIXED | {"mamba2": Mamba2Settings(state=3, head=8)}
+    with pytest.raises(ValueError, match="3 query heads do not divide over 2 ranks"):
+        parts_of(GPTConfig(**fine, heads=3, mixer=mixers), 0, ranks=2)
+    parts = parts_of(GPTConfig(**fine, heads=4, mixer=mixers), 1, ranks=2)
+    at = mixers.index("attention")
+    assert parts[f"blocks.{at}.attention.query.weight"].ranges(0) == ((12, 24),)
+    assert parts[f"blocks.{1 - at}.mamba2.A_log"].ranges(0) == ((3, 6),)
+
+
+def test_a_mixer_without_a_rule():
+    config = GPTConfig(
+        **SIZES | {"layers": 2}, heads=4, mixer=("attention", "latent"),
+        latent=Latent(kv_rank=8, nope=4, rope=6, value=5),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"block 1 has mixer 'latent', .* cuts attention, mamba2"):
+        parts_of(config, 0)
+
+
+def test_a_mixer_that_is_not_there_is_not_checked():
+    """Three query heads do not divide, but no block has attention."""
+    config = GPTConfig(
+        **MIXED | {"mamba2": Mamba2Settings(state=3, head=8)}, heads=3, mixer="mamba2"
+    )
+    assert parts_of(config, 0, ranks=2)["blocks.0.mamba2.A_log"].ranges(0) == ((0, 3),)

@@ -8,9 +8,21 @@ from torch.nn import functional
 
 from helpers.comm.regions import copy_to, gather_from, reduce_from, reduce_scatter_to
 from helpers.parallel.tensor.call import PARTIAL, WHOLE, PlacementError
-from tests.parallel.tensor.placed import B, D, F, T, tensor, x
+from helpers.parallel.tensor.checker import place
+from tests.parallel.tensor.placed import LOG, B, D, F, T, tensor, x
 
 UP, DOWN = partial(tensor, F, D, at=0), partial(tensor, D, F, at=1)
+
+
+def tokens(at=WHOLE):
+    return place(torch.zeros(B, T, dtype=torch.long), at, LOG)
+
+
+class Alone:
+    """The transport of a single rank, which sends nothing."""
+
+    size = 1
+
 
 WRONG = {
     "a GELU of a partial sum": (
@@ -92,6 +104,65 @@ WRONG = {
     "a mean over the shards": (lambda: x(1).mean((0, 1)), "mean over dim 1, which is cut"),
     "a square of a partial sum": (lambda: x(PARTIAL) * x(PARTIAL), "sum over the ranks first"),
     "what the checker does not know": (lambda: torch.fft.fft(x(2)), "no rule"),
+    "what it does not know, of a whole and a cut tensor": (
+        lambda: torch.bmm(x(), tensor(B, D, F, at=2)),
+        r"bmm of whole, cut\(2\): the checker has no rule",
+    ),
+    "a table and tokens that are both cut": (
+        lambda: functional.embedding(tokens(1), tensor(F, D, at=0)),
+        "tokens and table are both cut",
+    ),
+    "queries, keys and values by tokens": (
+        lambda: functional.scaled_dot_product_attention(*(tensor(B, 2, T, 3, at=2),) * 3),
+        r"attention of cut\(2\), cut\(2\), cut\(2\)",
+    ),
+    "a norm over several dims": (
+        lambda: functional.layer_norm(x(1), (T, D)),
+        "layer_norm over dim 1, which is cut",
+    ),
+    "different cuts side by side": (
+        lambda: torch.cat([x(1), x(2)], 0),
+        "cut along different dims",
+    ),
+    "a fraction added to a partial sum": (lambda: x(PARTIAL) + 0.5, "and a number: every rank"),
+    "a whole tensor taken from a partial sum": (lambda: x(PARTIAL) - x(), "a whole tensor: every"),
+    "a cut tensor added to a partial sum": (lambda: x(1) + x(PARTIAL), r"a cut\(1\) tensor: every"),
+    "a product from the right": (
+        lambda: tensor(D, F, at=0).__rmatmul__(x(2)),
+        "rmatmul of .* no rule",
+    ),
+    "any number but zero in a partial sum": (
+        lambda: x(PARTIAL).masked_fill(torch.ones(D, dtype=torch.bool), value=1.0),
+        "each rank's value is added",
+    ),
+    "a product of partial sums": (
+        lambda: tensor(T, D, at=PARTIAL) @ tensor(D, F, at=PARTIAL),
+        "sum first",
+    ),
+    "a partial sum times a cut tensor": (lambda: x(PARTIAL) * x(1), "sum over the ranks first"),
+    "a partial sum over a cut tensor": (lambda: x(PARTIAL) / x(1), "sum over the ranks first"),
+    "rows of the one factor, columns of the other": (
+        lambda: tensor(B, T, D, at=1) @ tensor(D, F, at=1),
+        "both factors are cut, along dims that do not belong together",
+    ),
+    "another batch dim of each factor": (
+        lambda: tensor(2, 2, T, D, at=0) @ tensor(2, 2, D, F, at=1),
+        "both factors are cut, along dims that do not belong together",
+    ),
+    "a gather of columns": (lambda: gather_from(x(2), None), r"gather_from of a cut\(2\) tensor"),
+    "partial sums into a layer": (lambda: copy_to(x(PARTIAL), None), "copy_to of a partial tensor"),
+    **{
+        f"{name} of a partial sum": (
+            lambda name=name: getattr(torch, name)(x(PARTIAL)),
+            f"{name} of a partial sum: {name}.a . b. is not",
+        )
+        for name in ("relu", "tanh", "sigmoid", "exp", "log")
+    },
+    "silu of a partial sum": (lambda: functional.silu(x(PARTIAL)), "silu of a partial sum"),
+    "pow of a partial sum": (lambda: x(PARTIAL) ** 2, "pow of a partial sum"),
+    "a logarithm of a softmax over a cut dim": (lambda: x(2).log_softmax(2), "over dim 2"),
+    "a root mean square over a cut dim": (lambda: functional.rms_norm(x(2), (D,)), "over dim 2"),
+    "a softmax of a partial sum": (lambda: x(PARTIAL).softmax(-1), "softmax of a partial sum"),
 }
 
 
@@ -117,12 +188,71 @@ RIGHT = {
     "nothing added to a partial sum": (lambda: x(PARTIAL) + 0, PARTIAL),
     "a mean over another dim": (lambda: x(2).mean(1), 1),
     "a mean that keeps its dim": (lambda: x(2).mean(1, keepdim=True), 2),
+    "a mean that keeps its dim, by place": (lambda: x(2).mean(1, True), 2),
     "a mean over a dim behind": (lambda: x(1).mean(-1), 1),
     "the weight by its name": (lambda: functional.linear(x(), weight=UP()), 2),
     "a scale that is cut alike": (lambda: x(2) * tensor(D, at=0), 2),
     "a whole column of ones": (lambda: x(2) * tensor(B, T, 1), 2),
     "shards side by side along another dim": (lambda: torch.cat([x(1), x(1)], -1), 1),
     "what the checker does not know, of whole tensors": (lambda: torch.fft.fft(x()), WHOLE),
+    "a lookup in some of the rows": (
+        lambda: functional.embedding(tokens(), tensor(F, D, at=0)),
+        PARTIAL,
+    ),
+    "a lookup in some of the columns": (
+        lambda: functional.embedding(tokens(), tensor(F, D, at=1)),
+        2,
+    ),
+    "a lookup of some of the tokens": (lambda: functional.embedding(tokens(1), tensor(F, D)), 1),
+    "queries, keys and values by heads": (
+        lambda: functional.scaled_dot_product_attention(*(tensor(B, 2, T, 3, at=1),) * 3),
+        1,
+    ),
+    "queries, keys and values, whole": (
+        lambda: functional.scaled_dot_product_attention(*(tensor(B, 2, T, 3),) * 3),
+        WHOLE,
+    ),
+    "scores by heads": (lambda: tensor(B, 2, T, 3, at=1) @ tensor(B, 2, 3, T, at=1), 1),
+    "heads of the last batch dim": (lambda: tensor(2, T, 3, at=0) @ tensor(B, 2, 3, T, at=1), 1),
+    "rows of a factor with fewer dims": (lambda: tensor(T, D, at=0) @ tensor(B, D, F), 1),
+    "some batches of the second factor": (lambda: tensor(T, D) @ tensor(B, D, F, at=0), 0),
+    "batches of a second factor with fewer dims": (
+        lambda: tensor(B, 2, T, 3) @ tensor(2, 3, T, at=0),
+        1,
+    ),
+    "columns of the second factor": (lambda: x() @ tensor(D, F, at=1), 2),
+    "whole factors": (lambda: x() @ tensor(D, F), WHOLE),
+    "tokens through a whole matrix": (lambda: functional.linear(x(1), tensor(F, D)), 1),
+    "a partial sum through a whole matrix": (
+        lambda: functional.linear(x(PARTIAL), tensor(F, D)),
+        PARTIAL,
+    ),
+    "a whole tensor through a partial matrix": (lambda: x() @ tensor(D, F, at=PARTIAL), PARTIAL),
+    "columns with their bias": (lambda: functional.linear(x(), UP(), tensor(F, at=0)), 2),
+    "a whole linear with its bias": (
+        lambda: functional.linear(x(), tensor(F, D), tensor(F)),
+        WHOLE,
+    ),
+    "a whole vector over shards": (lambda: x(1) * tensor(D), 1),
+    "a whole vector over cut batches": (lambda: x(0) + tensor(D), 0),
+    "a norm behind the cut dim": (lambda: functional.layer_norm(x(0), (T, D)), 0),
+    "a mean over several dims before": (lambda: x(2).mean((0, -2)), 0),
+    "a mean of everything whole": (lambda: x().mean(), WHOLE),
+    "a difference of partial sums": (lambda: x(PARTIAL) - x(PARTIAL), PARTIAL),
+    "the other sign of a partial sum": (lambda: -x(PARTIAL), PARTIAL),
+    "a partial sum times a whole tensor": (lambda: x(PARTIAL) * x(), PARTIAL),
+    "a partial sum over a whole tensor": (lambda: x(PARTIAL) / x(), PARTIAL),
+    "a mask on shards": (lambda: x(1).masked_fill(torch.ones(D, dtype=torch.bool), 1.0), 1),
+    "a sum over the ranks": (lambda: reduce_from(x(PARTIAL), Alone), WHOLE),
+    "a sum that is cut by tokens": (lambda: reduce_scatter_to(x(PARTIAL), Alone), 1),
+    "tokens that are gathered": (lambda: gather_from(x(1), Alone), WHOLE),
+    "a whole tensor into a layer": (lambda: copy_to(x(), Alone), WHOLE),
+    **{
+        f"{name} of shards": (lambda name=name: getattr(x(1), name)(), 1)
+        for name in ("float", "double", "clone", "detach", "contiguous", "relu", "exp")
+    },
+    "another format of a partial sum": (lambda: x(PARTIAL).to(torch.float64), PARTIAL),
+    "heads repeated": (lambda: tensor(B, 2, T, 3, at=1).repeat_interleave(2, 1), 1),
 }
 
 

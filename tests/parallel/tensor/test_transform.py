@@ -7,8 +7,10 @@ import torch
 
 from helpers.comm.mesh import Layout
 from helpers.models.gpt import GPTConfig
+from helpers.models.ssm_settings import Mamba2Settings
 from helpers.parallel.recipe import plain
 from helpers.parallel.tensor.layers import Column, RowParallel
+from helpers.parallel.tensor.mamba2 import SumOverRanks
 from helpers.parallel.tensor.regions import Sharded, Whole
 from helpers.parallel.tensor.transform import (
     cut_parameters,
@@ -113,7 +115,8 @@ def test_tensor_parallelism_without_overlap():
     model, parts, region = made(tensor_parallel, overlap=False)
     assert type(region) is Whole
     block = model.blocks["0"]
-    assert not any(layer.overlap for layer in (block.attention.out, block.mlp.fan_out))
+    layers = (block.attention.out, block.attention.fan_out, block.mlp.down, block.mlp.fan_out)
+    assert not any(layer.overlap for layer in layers)
     assert isinstance(model.head, torch.nn.Linear)
     assert not any(part.pending for part in parts.values())
 
@@ -124,3 +127,29 @@ def test_the_vocabulary_begins_at_this_rank_s_first_row(tied):
     assert (model.embedding.start, model.criterion.start) == (17, 17)
     assert (model.embedding.vocab, model.criterion.vocab) == (33, 33)
     assert len(model.head.weight) == 16
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_blocks_without_an_mlp_and_a_norm_that_ranks_share(groups):
+    """With a group for each rank, the norm's sum needs no message."""
+    settings = Mamba2Settings(state=3, head=8, groups=groups)
+    config = replace(TINY, positions="none", mlp="none", mixer="mamba2", mamba2=settings)
+    model, _, region = made(tensor_parallel, config)
+    mixer = model.blocks["0"].mamba2
+    assert isinstance(mixer.out, RowParallel)
+    assert mixer.out.region is mixer.fan_out.region is region
+    joined = mixer.gated_norm.over_ranks
+    assert isinstance(joined, SumOverRanks) == (groups == 1)
+    assert groups == 2 or joined.transport is region.transport
+
+
+def test_a_stage_in_the_middle_has_neither_embedding_nor_head():
+    class Middle:
+        def build(self, dtype, device, **options):
+            return TINY.build(dtype, device, first=False, last=False, **options)
+
+    model, parts = sequence_parallel(
+        Middle(), 0, Placeless(), torch.float32, transport=lambda axis: Alone()
+    )
+    assert not any("embedding" in name or "head" in name for name in parts)
+    assert isinstance(model.blocks["0"].attention.out, RowParallel)

@@ -1,5 +1,7 @@
 """An optimizer that cannot update shards is refused, with its reason."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -61,3 +63,28 @@ class LaterTrustRatio(TrustRatio):
 def test_an_optimizer_that_mixes_later_only_is_refused_too():
     with pytest.raises(NotElementWise, match="LaterTrustRatio updates a matrix by more than"):
         refuse_mixing(OptimizerConfig(rule=LaterTrustRatio))
+
+
+def slightly(groups, lr):
+    """Mix by a millionth of an update."""
+    optimizer = torch.optim.SGD(groups, lr=lr)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def mix(*_):
+        for p in parameters:
+            p.grad.add_(p.grad.mean(), alpha=1e-6)
+
+    optimizer.register_step_pre_hook(mix)
+    return optimizer
+
+
+def test_an_optimizer_that_mixes_a_little_is_refused():
+    with pytest.raises(NotElementWise, match="but slightly updates a matrix by more than"):
+        refuse_mixing(OptimizerConfig(rule=slightly))
+
+
+def test_a_rule_without_a_name_is_the_rule():
+    for optimizer, reason in (("Adafactor", "but the rule updates"), ("LBFGS", "and the rule can")):
+        rule = partial(getattr(torch.optim, optimizer))
+        with pytest.raises(NotElementWise, match=reason):
+            refuse_mixing(OptimizerConfig(rule=rule))

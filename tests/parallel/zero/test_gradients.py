@@ -139,6 +139,27 @@ def test_a_step_that_failed_keeps_no_memory():
     assert not freed.buffers
 
 
+class Lasting(Late):
+    """Its memory is never freed, so each buffer must be given back."""
+
+    lasting = True
+
+
+def test_a_row_is_given_back_when_it_has_arrived_and_after_a_step_that_failed():
+    transport, p = Lasting(), torch.nn.Parameter(torch.ones(3))
+    pool = Pool(transport, largest=6)
+    freed = Freed(Row({"p": 3}, 2), {"p": p}, transport, pool, torch.float32)
+    for arrives in (True, True, False, True):
+        freed.begin()
+        p.grad = torch.ones(3)
+        freed.take("p")
+        assert [buffer.numel() for buffer in pool.buffers] == [6]
+        if arrives:
+            freed.send()
+            freed.finish()
+            assert not pool.lent
+
+
 def sometimes(config, seed, seat, dtype):
     """`up` gets a gradient only from micro-batches of two sequences."""
     model, parts = plain(config, seed, seat, dtype)

@@ -77,3 +77,39 @@ def test_whole_parameters_wait_for_each_message_once():
         found.wait()
         assert transport.under_way == 0
     assert p.tolist() == [1, 2, 1]
+
+
+class Second(Late):
+    """Rank 1's shard is behind a shard of tens."""
+
+    rank = 1
+
+    def all_gather(self, every, own):
+        every[0].fill_(10)
+        every[1].copy_(own)
+        return super().all_gather(every, every.clone())
+
+
+SHAPES = {"matrix": (2, 3), "vector": (3,)}  # a row of 10 numbers, one of them padding
+
+
+def test_this_rank_s_shard_is_the_second_half_of_the_row():
+    held = {name: torch.nn.Parameter(torch.empty(shape)) for name, shape in SHAPES.items()}
+    whole = Whole(held, Second())
+    assert whole.buffers == [whole.whole]
+    whole.shard.copy_(torch.arange(5.0))
+    assert held["matrix"].tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert held["vector"].tolist() == [1, 2, 3]
+    found = Gathered(held, SHAPES, Second())
+    assert [buffer.numel() for buffer in found.buffers] == [5, 10]  # the shard is what is held
+    assert found.shard.tolist() == [0] * 5
+    assert not found.kept
+    assert Gathered(held, SHAPES, Second(), kept=True).kept
+    found.shard.copy_(torch.arange(5.0))
+    for p, shape in zip(held.values(), SHAPES.values(), strict=True):
+        assert p.shape == shape
+        assert p.isnan().all()
+    found.gather()
+    found.use()
+    assert held["matrix"].tolist() == [[10, 10, 10], [10, 10, 0]]
+    assert held["vector"].tolist() == [1, 2, 3]

@@ -29,8 +29,12 @@ def test_a_lasting_buffer_is_lent_to_the_next_row_whatever_its_size():
     assert [buffer.numel() for buffer in transport.made] == [8, 8]
     other = pool.take(5, torch.float64, "cpu")
     assert other.dtype == torch.float64
+    pool.give(other)
+    assert pool.take(2, torch.float64, "cpu").data_ptr() == other.data_ptr()
     pool.give(one)
+    pool.give(two)
     assert len(pool.buffers) == 3
+    assert pool.take(2, torch.float64, "cpu").data_ptr() != other.data_ptr()  # it is lent
 
 
 def test_ordinary_memory_is_as_large_as_the_row_and_not_kept():

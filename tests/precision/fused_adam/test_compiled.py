@@ -13,6 +13,7 @@ BF16 = torch.bfloat16
 @pytest.mark.parametrize(("capability", "block"), [(80, 1024), (90, 2048), (100, 1024)])
 def test_float32_moves_28_bytes_for_each_parameter(capability, block):  # of A100, H100, B200
     made = compile_update(capability, block=block)
+    assert f".target sm_{capability}" in made.ptx
     assert made.bytes_per_parameter() == {"loads": 16, "stores": 12}
     assert (made.spills(), made.stack) == (0, 0)
     loads = block // 128 // 4  # of 4 numbers, by each of 128 threads

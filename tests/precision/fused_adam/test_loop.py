@@ -38,6 +38,13 @@ def test_without_a_compiler(monkeypatch):
         loop.compiled_loop()
 
 
+@needs_compiler
+def test_a_source_that_does_not_compile(monkeypatch):
+    monkeypatch.setattr(loop, "SOURCE", "void update(")
+    with pytest.raises(RuntimeError, match=r"(?s)cc could not compile the loop:.*error"):
+        loop.compiled_loop()
+
+
 def test_the_counts_are_those_of_the_source():
     body = re.search(r"for \(.*?\{(.*?)\n    \}", loop.SOURCE, re.DOTALL)[1]
     arithmetic = re.sub(r"\w+\[i\] =|\bf?sqrtf\b", lambda x: "√" if "sqrt" in x[0] else "", body)

@@ -199,7 +199,9 @@ def test_a_copy_trains_on_by_itself():
     twin.step()
     assert torch.equal(mine[0], before)
     assert not torch.equal(p, before)
-    assert twin.block == ours.block
+    odd = copy.deepcopy(FusedAdamW(mine, block=64, master_copies=True))
+    assert (twin.block, twin.master_copies) == (launch.BLOCK, False)
+    assert (odd.block, odd.master_copies) == (64, True)
 
 
 @pytest.mark.parametrize("master_copies", [False, True])
@@ -323,12 +325,14 @@ def test_layouts(shaped):
 
 
 def test_autograd_knows_that_a_parameter_has_changed():
-    [p] = make([3])
-    loss = (p * p).sum()
-    p.grad = torch.ones(3)
-    FusedAdamW([p]).step()
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        loss.backward()
+    several = make([3, 3, 3])
+    for p in several:
+        p.grad = torch.ones(3)
+    losses = [(p * p).sum() for p in several]
+    FusedAdamW(several).step()
+    for loss in losses:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
 
 
 def test_what_it_cannot_update():

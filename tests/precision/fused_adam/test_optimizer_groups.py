@@ -71,3 +71,11 @@ def test_what_the_kernel_computes_in():
     assert [str(made[name]) for name in ("P", "G", "S", "LOW", "C")] == [
         "fp32", "bf16", "fp64", "fp16", "fp32",
     ]  # fmt: skip
+
+
+def test_the_options_are_those_of_torch():
+    given = (0.1, (0.5, 0.6), 0.7, 0.8)
+    ours = FusedAdamW(make([1]), *given, maximize=True)
+    theirs = torch.optim.AdamW(make([1]), *given, maximize=True)
+    assert ours.defaults == theirs.defaults
+    assert FusedAdamW(make([1])).defaults == torch.optim.AdamW(make([1])).defaults

@@ -70,6 +70,11 @@ def test_only_changes_are_uploaded():
     assert table.blocks is blocks  # the lengths are the same
     table.fill(HYPER, [moved, tensors(3)])
     assert table.blocks.tolist() == [[0, 0], [0, 1], [1, 0]]
+    table.fill(HYPER, [moved, tensors(5)])  # as many tensors
+    assert table.blocks.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    assert table.blocks.dtype == torch.int32
+    table.fill(HYPER, [tensors(5), moved])
+    assert table.rows[:, 6].tolist() == [5, 8]
 
 
 @pytest.mark.parametrize(
