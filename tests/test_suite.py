@@ -336,7 +336,13 @@ def test_quick_sees_what_changed(quick, tmp_path):
     ("path", "tests"),
     [
         ("helpers/comm/mesh.py", ["tests/comm/test_mesh.py"]),
-        ("helpers/runtime/local/server.py", ["tests/runtime/local/test_server.py"]),
+        (
+            "helpers/runtime/local/server.py",
+            [
+                "tests/runtime/local/test_server.py",
+                "tests/runtime/local/test_server_lines.py",
+            ],
+        ),
         ("helpers/scaling/sweep.csv", ["tests/scaling/test_sweep.py"]),
         ("helpers/comm/__init__.py", ["tests/test_import.py"]),
         ("helpers/__init__.py", ["tests/test_import.py"]),

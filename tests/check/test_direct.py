@@ -135,6 +135,7 @@ def test_a_function_that_exits_does_not_end_the_kernel():
     assert "first: your function raised SystemExit: 3" in verdict.finding
 
 
+@pytest.mark.timeout(60)
 def test_a_function_that_never_ends_is_stopped(monkeypatch):
     monkeypatch.setattr(elsewhere, "SECONDS", 0.3)
     verdict = examine(never_ends)

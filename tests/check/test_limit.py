@@ -12,6 +12,8 @@ import pytest
 
 from helpers.check.limit import TooLong, limit
 
+pytestmark = pytest.mark.timeout(60)  # what the limit does not stop would go on
+
 
 def busy():
     while True:

@@ -14,6 +14,8 @@ from helpers.check.verdict import Verdict
 from helpers.runtime.cluster import Cluster
 from tests.check.conftest import close_if_open
 
+pytestmark = pytest.mark.timeout(100)  # a count without an end is a mistake, too
+
 
 def send(peer):
     return Call("send", peer, 8)
@@ -110,7 +112,7 @@ def begun(worker):
 
 
 def test_each_message_under_way_counts_and_some_are_refused():
-    for rank, (unwaited, refused) in enumerate(launch(begun, workers=2, device="cpu")):
+    for rank, (unwaited, refused) in enumerate(launch(begun, 2, device="cpu", timeout=30)):
         assert unwaited == 2
         assert refused == [
             f"no rank can send to itself, or receive from itself: rank {rank} wants to",

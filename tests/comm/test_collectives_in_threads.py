@@ -90,6 +90,8 @@ def test_an_all_reduce(threads, call, size, numel):
         for op in (ReduceOp.SUM, ReduceOp.MIN):
             getattr(collectives, call)(tensor := row(rank, numel), op, "a group")
             found.append(tensor)
+        getattr(collectives, call)(tensor := row(rank, numel), group="a group")
+        assert torch.equal(tensor, found[0])  # a sum, unless you choose
         return found
 
     total = sum(row(rank, numel) for rank in range(size))
@@ -133,6 +135,16 @@ def test_a_broadcast(threads, monkeypatch, size, numel):
             away = (rank - source) % size
             steps = [2**k for k in range(3) if away < 2**k < size - away]
             assert sent == [((rank + step) % size, numel) for step in steps if numel]
+
+    ranks = [5, 0, 7, 8, 9, 3][:size]
+
+    def from_rank_0(rank):
+        collectives.tree_broadcast(tensor := row(rank, numel), group="a group")
+        return tensor
+
+    if size > 1:
+        found = each(threads, size, from_rank_0)
+        assert all(torch.equal(tensor, row(1, numel)) for tensor, _ in found)
 
     def elsewhere(rank):
         collectives.tree_broadcast(torch.ones(1), 17, "a group")

@@ -88,6 +88,7 @@ def test_each_backend_has_its_own_algorithm():
     ring = Sample(call="reduce_scatter", ranks=4, payload=1000, seconds=750.0, backend="nccl")
     assert ring.path == (3, 750)
     assert replace(ring, backend="gloo").path == (6, 1500)
+    assert Fit(alpha=2.0, beta=1.0, samples=()).predict("reduce_scatter", 1000, 4) == 1512
     assert Sample(call="reduce_scatter", ranks=4, payload=1000, seconds=1.0).path == (6, 1500)
     assert Fit(alpha=0.0, beta=2.0, samples=()).errors([ring]) == [1.0]
     lines = Fit(alpha=0.0, beta=2.0, samples=(ring,)).plot().axes[0].lines

@@ -17,6 +17,8 @@ from helpers.comm.ledger import (
     Ledger,
     backend_of,
     calls,
+    entries,
+    group_of,
     ledger,
     note,
     own_part,
@@ -361,7 +363,10 @@ def past_c10d(worker):
         torch.ops._c10d_functional.broadcast(torch.ones(6), 1, name)
     batch = torch.ops._c10d_functional.batch_p2p_ops.default
     both = ["isend", "irecv"], [1, 1], [0, 0], [torch.ones(6), torch.ones(3)], name
-    return log.entries + [entry for entry, _ in calls(batch, both, {})]
+    assert group_of({"peer": 1}) is dist.group.WORLD  # a message that names no group
+    found = [*entries(batch, both, {})]
+    assert found == [entry for entry, _ in calls(batch, both, {})]
+    return log.entries + found
 
 
 def test_dtensors_and_symmetric_memorys_own_operators_are_entered_as_unknown():

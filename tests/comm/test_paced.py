@@ -1,12 +1,15 @@
 """A paced link: real sums and gathers, and no sooner than planned."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from helpers.comm import paced
 from helpers.comm.paced import PacedTransport
 from helpers.comm.regions import gathered, sum_scattered
+from helpers.comm.transport import GroupTransport
 from helpers.measure.trace import trace
 from helpers.parallel.tensor.chunks import gather_and_multiply, multiply_and_scatter
 from helpers.runtime.launch import launch
@@ -51,6 +54,73 @@ def test_a_link_without_limits_waits_for_the_messages_alone():
     for run in launch(calls, 2, device="cpu", alpha=0.0, bandwidth=float("inf")):
         assert run["busy"] == run["exposed"] == 0
         assert run["results"][0] == 3.0
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only the test, a sleep and a message's arrival move; rank 1 of 4."""
+    now = SimpleNamespace(
+        perf_counter=lambda: now.time, sleep=lambda seconds: go(seconds), time=50.0
+    )
+
+    def go(seconds):
+        assert seconds > 0
+        now.time += seconds
+
+    def init(self, group=None):
+        self.group, self.rank, self.size = group, 1, 4
+
+    def arrives_at(time):
+        return SimpleNamespace(wait=lambda: setattr(now, "time", max(now.time, time)))
+
+    monkeypatch.setattr(paced, "time", now)
+    monkeypatch.setattr(GroupTransport, "__init__", init)
+    for name in ("all_reduce", "maximum", "all_gather", "reduce_scatter"):
+        monkeypatch.setattr(GroupTransport, name, lambda *_: arrives_at(now.arrival))
+    now.arrival = 0.0
+    return now
+
+
+def test_the_plan_of_a_link_by_hand(clock):
+    """Half a second a call, 8 bytes a second; of 16 bytes, a ring of 4 sends 24 or 12."""
+    link = PacedTransport("a group", alpha=0.5, bytes_per_second=8)
+    assert (link.group, link.busy, link.exposed) == ("a group", 0, 0)
+    every, own = torch.ones(4, 1), torch.ones(1)
+    first = link.all_reduce(every)  # 3.5 s
+    clock.time += 1
+    second = link.reduce_scatter(own, every)  # 2 s, after the first
+    assert link.calls[0] == ("all_reduce", 50, 53.5)
+    assert link.calls[1] == ("reduce_scatter", 53.5, 55.5)
+    clock.time = 52.0
+    first.wait()
+    assert (clock.time, link.exposed) == (53.5, 1.5)
+    clock.time = 55.0
+    clock.arrival = 56.0
+    third = link.all_gather(every, own)  # 2 s
+    second.wait()
+    assert (clock.time, link.exposed) == (55.5, 2.0)
+    third.wait()  # its messages arrive at 56, its planned end is 57.5
+    assert (clock.time, link.exposed) == (57.5, 4.0)
+    clock.time, clock.arrival = 60.0, 70.0
+    late = link.maximum(every)  # 3.5 s; its messages need 10
+    late.wait()
+    assert (clock.time, link.exposed) == (70, 7.5)
+    clock.time = 80.0
+    again = link.all_reduce(torch.ones(0))
+    clock.time = 90.0
+    again.wait()  # it was over long before
+    assert (clock.time, link.exposed, link.busy) == (90, 7.5, 3.5 + 2 + 2 + 3.5 + 0.5)
+    assert [call for call, *_ in link.calls] == [
+        "all_reduce", "reduce_scatter", "all_gather", "all_reduce", "all_reduce",
+    ]  # fmt: skip
+    assert link.calls[-1] == ("all_reduce", 80, 80.5)
+
+
+def test_a_link_has_no_limits_unless_you_choose(clock):
+    link = PacedTransport()
+    link.all_reduce(torch.ones(100)).wait()
+    assert (link.busy, link.exposed, clock.time) == (0, 0, 50)
+    assert link.calls.maxlen == 100_000
 
 
 def before_within_and_after(worker):

@@ -339,6 +339,19 @@ def test_a_rank_that_fails_within_a_call_leaves_it(clusters):
         clusters[1].run(fail)
 
 
+def test_what_is_assumed_unless_you_choose(clusters):
+    def run(worker):
+        with SharedMemory() as shared:
+            about = shared.room.half, shared.room.barrier.timeout, shared.empty(1).dtype
+            shared.broadcast(tensor := torch.tensor([worker.rank + 5]))
+            shared.reduce_scatter(own := torch.empty(1), torch.arange(3.0) + worker.rank)
+        with SharedMemory(timeout=7) as other:
+            return about, tensor.item(), own.item(), other.room.barrier.timeout
+
+    about = 2**21, 1800, torch.float32
+    assert list(clusters[3].run(run)) == [(about, 5, 3.0 * rank + 3, 7) for rank in range(3)]
+
+
 def test_a_rank_s_own_chunk_may_be_the_other_buffer(clusters):
     """Seven numbers on three ranks: chunks of 3, 2 and 2."""
 

@@ -1,12 +1,16 @@
 """A count in shared memory: raised, waited for; no signal and no neighbour disturbs it."""
 
+import ctypes
+import errno
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from helpers.comm import shared_semaphores
 from helpers.comm.shared_semaphores import NBYTES, Semaphore, available
 
 pytestmark = pytest.mark.skipif(not available(), reason="needs Linux with glibc 2.30")
@@ -55,6 +59,41 @@ def test_a_count_that_rises_meanwhile_ends_the_wait(two, how):
     assert time.monotonic() - began < 15
     timer.join()
     assert two[0].count() == 0
+
+
+def test_errors_of_the_system_are_raised(two, monkeypatch):
+    """Only a timeout and a signal are none."""
+    one, other = two
+
+    def fails(number):
+        return lambda *_: ctypes.set_errno(number) or -1
+
+    for number in (errno.ETIMEDOUT, errno.EINTR):
+        fake = SimpleNamespace(sem_clockwait=fails(number))
+        monkeypatch.setattr(shared_semaphores, "sleeping", fake)
+        assert not one.wait(1)
+    fake.sem_clockwait = fails(errno.EINVAL)
+    with pytest.raises(OSError, match="Invalid argument") as caught:
+        one.wait(1)
+    assert caught.value.errno == errno.EINVAL
+    monkeypatch.setattr(shared_semaphores, "quick", SimpleNamespace(sem_init=fails(errno.ENOSYS)))
+    with pytest.raises(OSError, match="sem_init") as caught:
+        other.init()
+    assert caught.value.errno == errno.ENOSYS
+
+
+def test_it_waits_until_the_time_is_over(two, monkeypatch):
+    """2.75 s from second 7.5 on, in nanoseconds."""
+    asked = []
+
+    def wait(at, clock, end):
+        asked.append((at, clock, end._obj.seconds, end._obj.nanoseconds))
+        return 0
+
+    monkeypatch.setattr(shared_semaphores, "sleeping", SimpleNamespace(sem_clockwait=wait))
+    monkeypatch.setattr(time, "monotonic_ns", lambda: 7_500_000_000)
+    assert two[1].wait(2.75)
+    assert asked == [(two[1].at, time.CLOCK_MONOTONIC, 10, 250_000_000)]
 
 
 def test_a_signal_with_a_handler_is_no_error(two):

@@ -119,6 +119,10 @@ def memory_of_both(worker):
     lasting = plain.lasting, shared.lasting
     room = plain.empty(3, torch.int64, torch.device("meta"))
     assert (room.shape, room.dtype, room.is_meta) == ((3,), torch.int64, True)
+    tensors = [torch.tensor([worker.rank + 5]), torch.ones(2) * worker.rank, torch.zeros(1)]
+    plain.broadcast(tensors[0])
+    replicate(tensors[1:], plain)
+    assert [tensor[0].item() for tensor in tensors] == [5, 0, 0]  # from rank 0
     buffer = shared.empty(5, torch.int64, torch.device("cpu"))
     shared.thread.submit(shared.shared.barrier).result()
     place = shared.shared.room.segments.locate(buffer)

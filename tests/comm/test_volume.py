@@ -48,6 +48,10 @@ def test_which_rank_sends_how_much():
         found = [sent(call, 1200, 4, rank=rank, root=1, backend=backend) for rank in range(4)]
         assert found == expected, call
     assert sent("send", 1200, 4, rank=3) == 1200
+    for call in by_hand:  # rank 0, which is the root, unless you choose
+        assert sent(call[0], 1200, 4) == sent(call[0], 1200, 4, rank=0, root=0, backend="gloo")
+    assert sent("broadcast", 1200, 4) == 2400
+    assert sent("reduce_scatter", 1200, 4) == 1800
 
 
 def test_one_rank_sends_nothing():

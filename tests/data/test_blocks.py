@@ -143,6 +143,7 @@ def test_a_corpus_is_read_again_when_its_fingerprint_changes(monkeypatch):
     assert bytes(pack("python", 2).batch([1]).tokens[0].tolist()) == b"ot"
     splits = [pack("python", 2, split=split).about["split"] for split in ("train", "validation")]
     assert splits == ["train", "validation"]  # each has its own name, even with the same text
+    assert pack("python", 2).about["split"] == "train"
     pairs = train_bpe(["another"], 258)
     other = pack("python", 2, pairs)  # described already, and not yet in these tokens
     assert pairs.decode(other.batch([0]).tokens[0]) == "another"[: len(pairs.decode(other[0][0]))]

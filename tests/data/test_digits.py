@@ -31,6 +31,7 @@ def test_a_row_is_a_picture_and_its_label():
     dataset = digits("validation")
     assert type(dataset).__name__ == "Dataset"
     assert dataset.column_names == ["image", "label"]
+    assert len(digits()) == 1797 - 359  # to train on, and without a network
     assert dataset.info.license.startswith("CC-BY-4.0, E. Alpaydin and C. Kaynak")
     assert dataset.features["image"].shape == (8, 8)
     assert (dataset.features["image"].dtype, dataset.features["label"].dtype) == (

@@ -69,6 +69,7 @@ def test_unshuffled_samples_stand_in_a_row():
     order = Order(samples=5, batch=3, shuffle=False)
     assert [order.global_batch(k).tolist() for k in range(3)] == [[0, 1, 2], [3, 4, 0], [1, 2, 3]]
     assert [order.epoch(k) for k in range(4)] == [0, 0, 1, 1]
+    assert Order(50, batch=8) == Order(50, batch=8, seed=0, shuffle=True)
 
 
 def test_a_batch_larger_than_the_set_spans_epochs():

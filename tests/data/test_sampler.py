@@ -43,6 +43,12 @@ def test_padding_sees_the_first_again_and_drop_last_leaves_the_last_out():
     ]
 
 
+def test_it_shuffles_and_pads_unless_you_choose():
+    for rank in range(3):
+        assert list(ShardSampler(10, 3, rank)) == list(DistributedSampler(range(10), 3, rank))
+    assert len(ShardSampler(10, 3, 0)) == 4
+
+
 def test_a_data_loader_takes_it_and_epochs_differ_only_when_set():
     dataset = TensorDataset(torch.arange(10))
     sampler = ShardSampler(dataset, num_replicas=2, rank=1, seed=3)

@@ -26,12 +26,16 @@ def half_a_second(monkeypatch):
 
 def test_flops_over_seconds(half_a_second):
     assert matmul_rate(8) == 2 * 8**3 / 0.5
+    assert half_a_second[-1] == {"repeats": 5, "warmup": 1, "calls": 1}
+    peak_of(dtypes=(torch.float32,), threads=(1,), size=8, copied=64)
+    assert [options["repeats"] for options in half_a_second] == [5, 5, 5]
     assert matmul_rate(8, torch.float64, columns=1, repeats=3, calls=4) == 2 * 8**2 / 0.5
     assert half_a_second[-1] == {"repeats": 3, "warmup": 1, "calls": 4}
 
 
 def test_bytes_read_and_written_over_seconds(half_a_second):
     assert copy_rate(4096) == 2 * 4096 / 0.5
+    assert half_a_second[-1] == {"repeats": 5, "warmup": 1, "calls": 1}
     assert copy_rate(4099) == 2 * 4096 / 0.5  # only whole float32 numbers
     copy_rate(4096, repeats=3, calls=4)
     assert half_a_second[-1] == {"repeats": 3, "warmup": 1, "calls": 4}

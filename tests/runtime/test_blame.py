@@ -114,6 +114,12 @@ def test_something_in_a_set_and_something_behind_a_way_too_long():
     assert complaint(len, deep=deep).startswith(f"`deep{'[0]' * 6}` is a list")
 
 
+def test_of_several_the_first_is_named():
+    assert complaint(len, good=1, first=LOCK, second=LOCK).startswith("`first` is a _thread.lock")
+    assert complaint(len, both=(0, LOCK, [LOCK])).startswith("`both[1]` is a _thread.lock")
+    assert complaint(len, both={"x": 1, "y": LOCK, "z": LOCK}).startswith("`both['y']` is a")
+
+
 def test_a_value_of_which_no_part_is_to_blame():
     with pytest.raises(CannotTravel, match=r"^`the value` is a _thread.lock and"):
         pack_or_name(LOCK, {"x": 1}, "there")

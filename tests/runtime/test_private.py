@@ -18,7 +18,7 @@ print(folder)
 if os.fork() == 0:
     assert private_folder() != folder
     sys.exit()  # runs what the parent registered for its own end
-os.wait()
+assert os.wait()[1] == 0
 assert (folder / "x").exists()
 """
 

@@ -87,6 +87,7 @@ def test_sequence_parallel_sends_as_much_and_divides_the_rest():
     assert kept.communication == pytest.approx(tensor.communication, rel=1e-3)  # but for latency
     # each layer gathers three times and scatters twice, in place of twice each
     assert again.communication / kept.communication == pytest.approx(1.25, rel=1e-9)
+    assert step(LARGE, sequence=True, **work) == kept
     assert kept.between == pytest.approx(tensor.between / 8)
     assert kept.products == tensor.products
 

@@ -174,6 +174,27 @@ def test_groups_of_the_mesh_are_used_and_the_others_made(cluster):
     assert inner == ([(0, 1, 2, 3)], {"norm": 4.0})
 
 
+@pytest.mark.parametrize("code", range(4))
+def test_a_sum_of_others_gets_zeros_where_they_are_asked_for(monkeypatch, code):
+    """This rank has no gradient, another rank has one of each dtype in turn."""
+    parts = {"w": Part(name="w", shape=(2, 3), holders=range(2), pending=[(0, 1)])}
+
+    def with_the_other(row, op, group):
+        assert (op, group) == (torch.distributed.ReduceOp.MAX, "a group")
+        row.copy_(torch.maximum(row, torch.tensor([code + 1, -code - 1])))
+
+    monkeypatch.setattr(module, "carrier", lambda group: torch.device("cpu"))
+    monkeypatch.setattr(module, "recursive_doubling_all_reduce", with_the_other)
+    dtype = (torch.float64, torch.float32, torch.bfloat16, torch.float16)[code]
+    module.fill_up(parts, ["w"], found := {"w": None}, "a group", "meta")
+    assert (found["w"].is_meta, found["w"].dtype, found["w"].shape) == (True, dtype, (2, 3))
+    module.fill_up(parts, ["w"], own := {"w": torch.ones(2, 3, dtype=dtype)}, "a group", "meta")
+    assert own["w"].tolist() == [[1.0] * 3] * 2
+    other = torch.float32 if code == 0 else torch.float64
+    with pytest.raises(ValueError, match="gradients of w have different dtypes"):
+        module.fill_up(parts, ["w"], {"w": torch.ones(1, dtype=other)}, "a group", 0)
+
+
 def test_first_sums_come_before_second_ones():
     """Whatever the dict's order; within a turn, by group."""
     one = Part(name="b", shape=(1,), holders=range(4), pending=[(0, 2), (0, 1)])

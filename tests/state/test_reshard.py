@@ -202,6 +202,7 @@ def test_invalid_reshards(cluster):
 
 def test_large_models_go_in_rounds(monkeypatch):
     """A round ends as soon as it has enough bytes, and each tensor is in one round."""
+    assert module.TOGETHER == 2**26
     monkeypatch.setattr(module, "TOGETHER", 24)
     shapes = {"a": (1,), "b": (2, 2), "c": (), "d": (9,), "e": (2,)}  # 8, 32, 8, 72, 16 bytes
     parts = AllParts([{n: Part(name=n, shape=s, holders=(0,)) for n, s in shapes.items()}])

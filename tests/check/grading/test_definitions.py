@@ -9,6 +9,8 @@ import pytest
 from helpers.check.grading.definitions import NotANotebook, Notebook, code_of, definitions
 from helpers.check.grading.reading import COURSE
 
+pytestmark = pytest.mark.timeout(100)  # a search without an end is a mistake, too
+
 CELL = """%matplotlib inline
 import math
 from torch import nn

@@ -91,7 +91,8 @@ def test_a_pickle_is_no_answer():
         def __reduce__(self):
             return pytest.fail, ("it was unpickled",)
 
-    for data in (pickle.dumps(Spy()), b"", b"\x00" * 8, pack(1)[:-1]):
+    deep = LENGTH.pack(200_000) + b"[" * 100_000 + b"]" * 100_000
+    for data in (pickle.dumps(Spy()), b"", b"\x00" * 8, pack(1)[:-1], deep):
         with pytest.raises(ValueError, match=r"no result|no answer"):
             unpack(data)
 

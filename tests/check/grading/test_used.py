@@ -1,5 +1,6 @@
 """Memory of a family of processes: shared pages count once, files without a name too."""
 
+import mmap
 import os
 
 import psutil
@@ -58,6 +59,15 @@ def test_the_exact_count_begins_above_enough(monkeypatch):
     assert memory_of("abc", enough=171) == 171
     assert memory_of("abc", enough=170) == 91  # the quick count without the files is below
     assert memory_of("abc", enough=100) == 91
+
+
+def test_a_mapped_file_may_have_any_name(tmp_path):
+    path = os.fsencode(tmp_path) + b"/\xff"
+    with open(path, "w+b") as file:
+        file.write(bytes(mmap.PAGESIZE))
+        file.flush()
+        with mmap.mmap(file.fileno(), mmap.PAGESIZE):
+            assert proportional(psutil.Process()) > 0
 
 
 def test_every_process_counts():

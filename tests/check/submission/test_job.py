@@ -13,6 +13,8 @@ import pytest
 
 from helpers.check.submission import job, rank
 
+pytestmark = pytest.mark.timeout(100)  # a script that nobody ends sleeps for a minute
+
 # A rank in a session of its own, which only SIGKILL ends. It writes its number into its notes.
 RANK = """export N
 setsid sh -c 'trap "" USR1 TERM; echo "{\\"pid\\": $$}" > $N/notes-0; exec sleep 60' &
@@ -112,7 +114,7 @@ def test_a_silent_rank_is_asked_where_it_is(tmp_path, monkeypatch):
 
 
 def test_a_rank_that_has_ended_does_not_keep_the_signal_from_the_others(tmp_path):
-    gone, there = subprocess.Popen(["true"]), subprocess.Popen(["sleep", "60"])
+    gone, there = subprocess.Popen(["true"]), subprocess.Popen(["sleep", "30"])
     gone.wait()
     for number, process in enumerate((gone, there)):
         (tmp_path / f"notes-{number}").write_text(f'{{"wrote": "a"}}\n{{"pid": {process.pid}}}')
@@ -164,7 +166,7 @@ def test_the_ranks_get_no_variable_of_another_launcher(monkeypatch, tmp_path):
 
 
 LAUNCHER = """#!/bin/sh
-[ "$2" = helpers.runtime.alone ] && exit $REFUSED
+[ "$2" = helpers.runtime.alone ] && { echo refused; echo refused >&2; exit $REFUSED; }
 echo "$@"
 echo "$INNER $CUDA_VISIBLE_DEVICES-" >&2
 read line || echo "no input"
@@ -195,7 +197,8 @@ def test_torchrun_starts_a_program_on_each_rank(launcher, monkeypatch):
 
 
 @pytest.mark.parametrize("refused", [0, 1])
-def test_a_network_of_its_own_only_where_the_system_gives_one(launcher, monkeypatch, refused):
+def test_a_network_of_its_own_where_the_system_gives_one(launcher, monkeypatch, capfd, refused):
     monkeypatch.setenv("REFUSED", str(refused))
     alone = (launcher, "-m", "helpers.runtime.alone")
     assert job.own_network.__wrapped__() == (() if refused else alone)
+    assert capfd.readouterr() == ("", "")

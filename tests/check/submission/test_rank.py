@@ -170,6 +170,19 @@ def test_it_ends_after_the_line_of_a_step(tmp_path, watched):
     assert [json.loads(line) for line in lines[1::2]] == [{"step": step} for step in range(3)]
 
 
+TOGETHER = """
+import sys
+sys.stdout.write('{"step": 1}\\n{"step": 2}\\nafter\\n')
+print("too late")
+"""
+
+
+def test_it_ends_after_several_lines_at_once(tmp_path, watched, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "SCRIPT", TOGETHER)
+    code, lines = ended(tmp_path, watched, kill_at_step=2)
+    assert (code, lines) == (-signal.SIGKILL, ['{"step": 1}', '{"step": 2}', "after"])
+
+
 def test_it_ends_in_the_write_that_makes_a_file_too_long(tmp_path, watched):
     code, _ = ended(tmp_path, watched, file_bytes=2000)
     assert code == -signal.SIGXFSZ

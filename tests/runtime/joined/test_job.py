@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.runtime.cluster import DEFAULT_TIMEOUT
+from helpers.runtime.joined import member
 from helpers.runtime.joined.job import load_job, load_runs, main, run_job, save_job
 from helpers.runtime.launch import launch
 from helpers.runtime.runs import Runs
@@ -215,11 +216,13 @@ class Rank:
         return Runs(results, rows, device, backend, 2.5)
 
 
-def test_each_rank_leaves_its_own_result_and_the_attempt_of_rank_0(tmp_path):
+def test_each_rank_leaves_its_own_result_and_the_attempt_of_rank_0(tmp_path, monkeypatch):
     save_job(tmp_path, lambda worker, x: (x, worker.rank), x=torch.ones(2))
     ranks = [Rank(rank) for rank in range(3)]
-    for rank in ranks:
+    for rank in ranks[:2]:
         run_job(tmp_path, rank)
+    monkeypatch.setattr(member, "here", lambda: ranks[2])
+    assert main([str(tmp_path)]) == 0
     assert ranks[0].attempts[1:] == ["", ""]
     assert len({rank.attempts[0] for rank in ranks}) == 3  # each start draws another
     runs = load_runs(tmp_path)
@@ -232,10 +235,29 @@ def test_a_job_brings_the_text_of_its_cells(tmp_path):
     name, text = "<a cell of the job>", "one\ntwo\n"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     try:
-        save_job(tmp_path, train, steps=3)
+        save_job(tmp_path / "new" / "job", train, steps=3)
+        assert (tmp_path / "new" / "job").stat().st_mode & 0o777 == 0o700
         del linecache.cache[name]
-        fn, kwargs = load_job(tmp_path)
+        fn, kwargs = load_job(tmp_path / "new" / "job")
         assert (fn.__name__, kwargs) == ("train", {"steps": 3})
         assert linecache.getline(name, 2) == "two\n"
     finally:
         linecache.cache.pop(name, None)
+
+
+def test_a_job_that_cannot_be_written_leaves_the_old_one_whole(tmp_path, monkeypatch):
+    save_job(tmp_path, train, steps=3)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        save_job(tmp_path, train, steps=4)
+    assert [path.name for path in tmp_path.iterdir()] == ["job.pickle"]
+    assert load_job(tmp_path)[1] == {"steps": 3}
+    (tmp_path / "job.pickle").unlink()
+    with pytest.raises(FileNotFoundError):
+        load_job(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -69,12 +69,14 @@ def test_a_rank_that_never_reads_ends_the_wait(folders):
 def test_a_key_is_read_from_a_private_folder_only(folders):
     key = write_key(folders, new_key())
     assert (folders / "key").stat().st_mode & 0o777 == 0o600
+    before = len(os.listdir("/proc/self/fd"))
     assert read_key(folders) == key
     folders.chmod(0o755)
     with pytest.raises(RuntimeError, match="another user may have named it"):
         read_key(folders)
     with pytest.raises(RuntimeError, match="no key"):
         read_key(folders / "nowhere")
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.timeout(60)  # nobody writes into the pipe

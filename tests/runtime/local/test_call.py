@@ -30,7 +30,7 @@ def alone():
     signalled = []
     processes = SimpleNamespace(
         ranks=ranks,
-        server=SimpleNamespace(remember=None),
+        server=SimpleNamespace(remember="for its end"),
         fileno=server.fileno,
         notices=lambda: ranks[:1],
         signal=lambda ranks, number: signalled.append(ranks),

@@ -27,6 +27,7 @@ def test_every_kind_of_message_is_kept_with_its_rank(alone):
     alone.screen.point = points.append
     alone.processes.later = False
     ranks = alone.processes.ranks
+    assert alone.console.on_folder is alone.processes.server.remember
     say(alone, 1, "joined")
     assert [rank.joined for rank in ranks] == [False, True]
     say(alone, 1, "track", "steps", 3, None)

@@ -143,3 +143,12 @@ def test_of_a_large_tensor_few_values_are_shown():
     assert text.startswith("shape (1000,), float32, cpu\n")
     assert "..." in text
     assert text.count(",") < 10
+
+
+def test_the_reader_s_own_settings_of_a_debugger_are_not_read(tmp_path, monkeypatch):
+    """They may print, or make the rank go on."""
+    (tmp_path / ".pdbrc").write_text("secret = 7\np 'from the settings'\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    debugger = failed()
+    assert debugger.answer("p secret") == "42\n"

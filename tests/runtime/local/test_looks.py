@@ -9,6 +9,7 @@ import pytest
 from helpers.runtime.local import looks as module
 from helpers.runtime.local.channel import Channel, readable
 from helpers.runtime.local.looks import Looks
+from helpers.runtime.local.whereabouts import SETTLED_SECONDS
 from tests.runtime.local.test_deadlock import MISMATCH, RETURNED
 
 
@@ -96,3 +97,10 @@ def test_ended_ranks_are_not_asked_and_their_line_is_no_longer_heard(two):
     looks.due = 0.0
     looks.ask()
     assert looks.asked == {0, 1}
+
+
+def test_a_hang_is_proved_within_seconds():
+    """A rank counts as settled at the second look, and the third proves it at the latest."""
+    assert SETTLED_SECONDS < module.APART_SECONDS
+    assert module.ANSWER_SECONDS < module.APART_SECONDS
+    assert module.QUIET_SECONDS + 3 * module.APART_SECONDS <= 5

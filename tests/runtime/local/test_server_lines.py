@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import torch.multiprocessing
 
 from helpers.runtime.local import server
 from helpers.runtime.local.bootstrap import Handed, become_rank
-from tests.runtime.local.test_bootstrap import told
+from tests.runtime.local.test_bootstrap import forked, told
 
 
 @pytest.fixture
@@ -242,3 +243,42 @@ def test_a_signal_wakes_a_new_server():
         return flags, woken, one.orphans.spare, one.control, one.give_way, "helpers" in one.modules
 
     assert told(look) == "([False, False], True, 7, 'line', 'gives way', True)"
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("possible", ["1", None])
+def test_two_generations_serve_where_ranks_are_forked(monkeypatch, start, possible):
+    """The second gives way to the first. Where ranks are spawned, there is one generation."""
+    (early, early_there), (late, late_there) = socket.socketpair(), socket.socketpair()
+    lines, (reading, writing) = (early_there.fileno(), late_there.fileno()), os.pipe()
+
+    class Noted:
+        def __init__(self, control, notebook, give_way=None, elder=None):
+            network = os.environ.get(server.network.POSSIBLE)
+            ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            place = lines.index(control.fileno()), give_way is not None, elder is not None
+            self.said = repr((*place, notebook[0], network, ignored))
+
+        def serve(self):
+            os.write(writing, f"{self.said}\n".encode())
+
+    for name in ("import_first", "import_rest", "leave_standing"):
+        monkeypatch.setattr(server, name, lambda: None)
+    monkeypatch.delenv(server.network.POSSIBLE, raising=False)
+    monkeypatch.setattr(server.network, "possible", lambda: bool(possible))
+    monkeypatch.setattr(server, "Server", Noted)
+    child = forked(lambda: server.main(*map(str, lines), str(os.getppid()), start))
+    os.close(writing)
+    for end in (early_there, late_there):
+        end.close()
+    with open(reading) as said:
+        generations = sorted(map(eval, said.read().splitlines()))
+    assert os.waitpid(child, 0)[1] == 0
+    first, second = (0, True, False), (1, False, start == "fork")
+    network = possible if sys.platform == "linux" else None
+    rest = (os.getpid(), network, True)
+    assert generations == [(*first, *rest)] * (start == "fork") + [(*second, *rest)]
+    assert [late.recv(100), late.recv(100), early.recv(100)] == [b"ready\n", b"", b""]
+    early.close()
+    late.close()

@@ -142,11 +142,12 @@ def test_debug_is_taken_over_once_and_keeps_its_help():
     def own(line, cell=None):
         """How it is used."""
 
-    registered = []
+    registered, hows = [], []
     shell = SimpleNamespace(
         find_magic=lambda *_: registered[-1] if registered else own,
-        register_magic_function=lambda magic, **_: registered.append(magic),
+        register_magic_function=lambda magic, **how: registered.append(magic) or hows.append(how),
     )
     session.take_over(shell)
     session.take_over(shell)
     assert [magic.__doc__ for magic in registered] == [own.__doc__]
+    assert hows == [{"magic_kind": "line_cell", "magic_name": "debug"}]
