@@ -1,5 +1,7 @@
 """Streams of messages, written by hand, are aligned by phase, kind and layer."""
 
+import re
+
 import pytest
 
 from helpers.training.traffic.diff import Cell, Row, align
@@ -122,6 +124,12 @@ def test_it_draws_itself():
     html = DIFF._repr_html_()
     assert "theirs" in html
     assert html.count("<tr") == 7  # head, five rows, the sum
+    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", html)
+    assert cells[:10] == [
+        *("phase", "bytes of", "layer", "ours", "theirs"),
+        *("forward", "parameters", "first", "40", "40"),
+    ]
+    assert cells[-5:] == ["step", "all", "", "148", "180"]
     frame = DIFF.frame()
     assert frame["ours"].tolist() == [40, 20, 20, 20, 40]
     assert frame["theirs"].tolist() == [40, 20, 0, 40, 80]
