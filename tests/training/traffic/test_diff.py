@@ -57,6 +57,16 @@ def test_messages_of_one_layer_add_up():
     assert (row.cells["ours"].messages, row.cells["ours"].sent) == (2, 40)
 
 
+def test_what_has_no_layer_is_before_the_first_one():
+    """So it is first in the forward, and last in the backward."""
+    layers = {"last": 8, "": 8, "first": 8}
+    both = [message(0, phase, "", "parameters", layers) for phase in ("backward", "forward")]
+    rows = [(row.phase, row.layer) for row in align({"x": both}, LAYERS).rows]
+    forward = ["", "first", "last"]
+    assert rows == [*(("forward", layer) for layer in forward),
+                    *(("backward", layer) for layer in forward[::-1])]  # fmt: skip
+
+
 def test_totals():
     assert DIFF.total("ours") == 40 + 20 + 20 + 20 + 40 + 8
     assert DIFF.total("ours", kind="gradients") == 60
