@@ -183,6 +183,9 @@ def test_a_gather_of_a_layer_contains_its_biases_of_zeros_too():
         model, (entry("all_gather", 20), whole), (entry("all_gather", 15), whole[:15]), ranks=1
     )
     assert (one.kind, one.layers, part.layers) == ("parameters", {"0": 80}, {"0": 60})
+    both = torch.cat([p.detach().flatten() for p in model.parameters()])
+    (one,) = recorded(model, (entry("all_gather", 40), both), ranks=1)
+    assert one.layers == {"0": 80, "1": 80}  # by their sizes
 
 
 def test_norms_of_ones_are_known_by_their_size_and_the_largest_fits():
