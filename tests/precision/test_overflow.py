@@ -170,3 +170,19 @@ def test_a_product_hides_several_nodes_of_the_graph():
     found = find_overflow(function)
     assert (found.operation, found.kind, found.backward) == ("matmul", "inf", True)
     assert found.place.text == "z = x @ y"
+
+
+def test_later_overflows_do_not_hide_the_first():
+    def function():
+        x = torch.full((2,), 300.0, dtype=HALF)
+        y = x * x
+        return y, torch.full((1,), 100.0).exp(), torch.zeros(1) / 0
+
+    found = find_overflow(function)
+    assert (found.operation, found.kind, found.largest) == ("mul", "inf", 300)
+
+
+def test_an_overflow_without_an_input():
+    found = find_overflow(lambda: torch.tensor([1e6, 1.0], dtype=HALF))
+    assert (found.operation, found.kind, found.largest) == ("tensor", "inf", 0)
+    assert found.exponents.total == 0

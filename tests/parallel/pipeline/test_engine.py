@@ -31,7 +31,7 @@ from tests.parallel.pipeline.doubles import (
     made,
     step,
 )
-from tests.parallel.threads import Ranks
+from tests.parallel.threads import Ranks, one_thread
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 
@@ -39,6 +39,8 @@ every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCH
 @pytest.fixture(autouse=True)
 def _links(monkeypatch):
     links(monkeypatch)
+    with one_thread():
+        yield
 
 
 @every_schedule

@@ -22,12 +22,14 @@ from tests.parallel.pipeline.doubles import (
     made,
     step,
 )
-from tests.parallel.threads import Ranks
+from tests.parallel.threads import Ranks, one_thread
 
 
 @pytest.fixture(autouse=True)
 def _links(monkeypatch):
     links(monkeypatch)
+    with one_thread():
+        yield
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
