@@ -37,9 +37,12 @@ def test_the_lowest_starts_continue(monkeypatch):
 
     monkeypatch.setattr(search, "KEPT", 2)
     starts = np.array([[-0.9], [-1.1], [-1.2], [0.9], [1.2]])
-    theta, f, _ = minima(Wells(), starts)
+    theta, f, steepness = minima(Wells(), starts)
     assert theta[0, 0] == pytest.approx(1.03, abs=0.01)
     assert f[0] == f.min()
+    # one value for each minimum that is left, in the same order
+    _, gradient, *_ = Wells().derivatives(theta)
+    assert steepness.tolist() == np.abs(gradient).max(-1).tolist()
 
 
 def test_the_lowest_minimum_comes_first_and_is_one(sweep):
