@@ -98,6 +98,9 @@ def test_programs_find_this_package_first(tmp_path):
     assert environ == {"PYTHONPATH": str(tmp_path)}
     share_package(environ, tmp_path)
     assert environ == {"PYTHONPATH": str(tmp_path)}  # once
+    environ = {"PYTHONPATH": f"{tmp_path}/below"}  # another folder
+    share_package(environ, tmp_path)
+    assert environ["PYTHONPATH"] == f"{tmp_path}{os.pathsep}{tmp_path}/below"
     environ = {"PYTHONPATH": f"{os.pathsep}/mine"}  # the first entry is the current folder
     share_package(environ, tmp_path)
     assert environ["PYTHONPATH"].split(os.pathsep) == [str(tmp_path), "", "/mine"]

@@ -107,3 +107,19 @@ def test_another_error_of_the_exchange_is_told_as_it_is():
 
     with pytest.raises(RuntimeError, match=r"^Connection closed by peer$"):
         proof.wait(SimpleNamespace(wait=fails), [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("key", "backends", "ranks"),
+    [
+        (None, "cpu:gloo", [0, 1]),
+        (KEY, "cuda:nccl", [0, 1]),  # NCCL checks a number of its own
+        (KEY, "cpu:gloo,cuda:nccl", [0]),
+    ],
+)
+def test_where_nothing_is_to_be_proved_nothing_is_sent(monkeypatch, key, backends, ranks):
+    monkeypatch.setattr(proof, "_key", key)
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: ranks)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: backends)
+    proof.prove(SimpleNamespace(group_name="0"))  # it has no backend to send with

@@ -1,276 +1,283 @@
-"""One script under python, torchrun, accelerate, mpiexec and (simulated) srun: the same results.
-
-The launchers listen on all interfaces, so each runs in a network of its own where one can be made.
-"""
+"""One rank of a launcher, step by step; the other ranks and PyTorch's group are made up."""
 
 import json
 import os
-import re
-import subprocess
-import sys
-from pathlib import Path
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.runtime.devices import cores
+from helpers.runtime import rows
 from helpers.runtime.failure import WorkerError
-from helpers.runtime.joined import member
+from helpers.runtime.joined import member, watch
+from helpers.runtime.joined.results import encode
 from helpers.runtime.joined.watch import Watch
-from tests.runtime.joined.machines import (
-    BIN,
-    SCRIPT,
-    can_make_networks,
-    end,
-    finish,
-    one_machine,
-    two_agents,
-    two_machines,
-    until,
-)
-
-NO_MPIEXEC = not (BIN / "mpiexec").exists()
-ONE_AGENT = ("torchrun", "--nproc-per-node", "2")
-ACCELERATE = "accelerate launch --num_processes 2 --num_machines 1 --mixed_precision no"
-ACCELERATE = tuple(f"{ACCELERATE} --dynamo_backend no".split())
-MPIEXEC = ("mpiexec", "-iface", "lo", "-n", "2")
-STRAY = {  # in a shell of `salloc`, and with what some other launcher has left
-    "RANK": "0",
-    "WORLD_SIZE": "1",
-    "LOCAL_RANK": "0",
-    "MASTER_ADDR": "10.255.255.1",
-    "MASTER_PORT": "29500",
-    "SLURM_JOB_ID": "1234",
-    "SLURM_PROCID": "0",
-    "SLURM_LOCALID": "0",
-    "SLURM_STEP_ID": "4294967290",
-    "SLURM_STEP_NUM_TASKS": "1",
-}
-needs_mpiexec = pytest.mark.skipif(NO_MPIEXEC, reason="the mpich wheel has none for this system")
-needs_networks = pytest.mark.skipif(
-    not can_make_networks(), reason="no network namespaces can be made here"
-)
+from helpers.runtime.launcher import Place
 
 
-@pytest.fixture(scope="module")
-def machine():
-    machine = one_machine()
-    yield machine
-    machine.close()
+def place(rank=0, **changes) -> Place:
+    given = {"launcher": "srun", "local_size": 2, "one_machine": False, "start": "srun 7.0"}
+    ranks = {"rank": rank, "world_size": 6, "local_rank": 1}
+    return Place(**{**given, **ranks, **changes})
+
+
+def bare(rank=0, world=1, **changes) -> member.Member:
+    """A rank that has joined, with nobody."""
+    one, store = object.__new__(member.Member), dist.HashStore()
+    given = {"failure": "", "calls": 0, "told": set(), "running": False, "gpu": 5, "group": None}
+    given |= {"device": "cpu", "backend": "gloo", "pid": os.getpid(), "made_group": True}
+    joined = {"rank": rank, "world_size": world, "store": store, "connections": [store] * 3}
+    vars(one).update({**given, **joined, "place": place(rank, local_rank=4), **changes})
+    return one
+
+
+def test_a_process_joins_once_and_a_launch_inside_a_call_starts_its_own_ranks(monkeypatch):
+    class Joined:
+        def __init__(self, *given):
+            self.given, self.pid, self.running = given, os.getpid(), False
+
+    monkeypatch.setattr(member, "_member", None)
+    monkeypatch.setattr(member, "Member", Joined)
+    monkeypatch.setattr(member, "place", lambda: None)
+    assert member.here() is None
+    monkeypatch.setattr(member, "place", lambda: "the place")
+    one = member.here(True)
+    assert one.given == ("the place", True)
+    assert member.here() is one
+    one.running = True
+    assert member.here() is None
+    one.running, one.pid = False, os.getpid() + 1  # this process is a fork of the rank
+    other = member.here()
+    assert other is not one
+    assert other.given == ("the place", False)
 
 
 @pytest.fixture
-def pair():
-    machines = two_machines()
-    yield machines
-    for machine in machines:
-        machine.close()
+def joins(monkeypatch):
+    """Join as a rank of this place; return the rank, and all that it did in order."""
+    done = []
+    store = SimpleNamespace(clone=lambda: f"clone {len(done)}")
+    gpus = SimpleNamespace(device="cuda", backend="nccl", index=3, local_size=3, too_few="")
+
+    def note(owner, name, answer=None):
+        def told(*given):
+            done.append((name, *given))
+            return answer
+
+        monkeypatch.setattr(owner, name, told)
+
+    note(member, "choose_interfaces")
+    note(member, "meet", store)
+    note(member, "GPUs", gpus)
+    note(member, "share_key", b"key")
+    note(member, "keep")
+    note(member.Member, "form_group", "the group")
+    note(member.atexit, "register")
+    note(dist, "set_debug_level_from_env")
+    note(torch, "set_num_threads")
+    monkeypatch.setattr(member, "cores", lambda: 8)
+
+    def join(where, debug=False, environ=(), too_few=""):
+        done.clear()
+        monkeypatch.setattr(os, "environ", dict(environ))
+        gpus.too_few = too_few
+        return member.Member(where, debug), done
+
+    return join
 
 
-def read(folder: Path) -> list:
-    """What each process left, by rank."""
-    files = sorted(folder.glob("*.json"))
-    return [json.loads(file.read_text()) for file in files]
-
-
-@pytest.fixture(scope="module")
-def twin(tmp_path_factory, machine):
-    """What `launch` gives when it starts the ranks itself, as it does among stray variables."""
-    folder = tmp_path_factory.mktemp("python")
-    out = finish(machine.start(sys.executable, SCRIPT, "train", folder, **STRAY))
-    assert out.count("[rank 1] trained on rank 1") == 2
-    (result,) = read(folder)
-    assert len(result["losses"]) == 2
-    assert all(len(losses) == 6 for losses in result["losses"])
-    assert result["losses"][0] != result["losses"][1]  # each rank has its own data
-    assert result["weights"][0] == result["weights"][1]
-    assert result["state"] == [[["a", "b"]] * 2, [["c"]] * 2]
-    assert [row[:2] for row in result["rows"]] == [[r, s] for r in (0, 1) for s in range(6)]
-    return result
-
-
-def check_same(folder: Path, out: str, twin: dict, **but):
-    assert read(folder) == [{**twin, **but}] * 2, out  # on every rank, exactly
-    assert len(re.findall("trained on rank 1", out)) == 2, out
-    assert "[rank 1] trained" not in out  # prints go straight out
-    assert "steps rank 0: 6/6" in out
-    assert "steps rank 1" not in out  # one rank alone shows progress
-
-
-def test_torchrun(machine, tmp_path, twin):
-    command = [*ONE_AGENT, "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
-    out = finish(machine.start(*command, SCRIPT, "train", tmp_path, MORE="1"))
-    check_same(tmp_path, out, twin)
-    note = "3 workers asked for, 2 ranks started by torchrun: 2 ranks"
-    assert out.count(note) == 1, out  # by one rank
-
-
-@pytest.mark.parametrize("through", ["torchrun", pytest.param("mpirun", marks=needs_mpiexec)])
-def test_accelerate(machine, tmp_path, twin, through):
-    hosts = tmp_path / "hosts"
-    hosts.write_text("localhost:2\n")
-    # on CPUs accelerate starts several processes with mpirun only
-    how = ["--multi_gpu"] if through == "torchrun" else ["--cpu", "--mpirun_hostfile", hosts]
-    out = finish(machine.start(*ACCELERATE, *how, SCRIPT, "train", tmp_path))
-    check_same(tmp_path, out, twin)
-
-
-@needs_mpiexec
-def test_mpiexec(machine, tmp_path, twin):
-    temp = tmp_path / "temp"
-    temp.mkdir()
-    # a shell stands between: the ranks have different parents
-    script = f"{sys.executable} {SCRIPT} train {tmp_path}; exit $?"
-    out = finish(machine.start(*MPIEXEC, "sh", "-c", script, TMPDIR=str(temp)))
-    check_same(tmp_path, out, twin)
-    assert list(temp.iterdir()) == []
-
-
-@needs_networks
-@pytest.mark.parametrize("address", [{"SLURM_STEP_NODELIST": "no-such-host"}, {}])
-def test_ranks_on_one_machine_listen_on_loopback_only(machine, tmp_path, address):
-    """As srun would start them, simulated by its variables; nodes named, and not."""
-    environ = {
-        "SLURM_JOB_ID": str(os.getpid()),
-        "SLURM_STEP_ID": "0",
-        "SLURM_STEP_NUM_TASKS": "2",
-        "SLURM_STEP_NUM_NODES": "1",
-        "TMPDIR": str(tmp_path),
-        **address,
-    }
-    processes = [
-        machine.start(
-            *(sys.executable, SCRIPT, "busy", tmp_path),
-            **{**environ, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
-        )
-        for rank in range(2)
+def test_a_rank_joins_in_this_order(joins, capsys):
+    """The cores of a machine are shared by its own ranks, and not by all."""
+    where = place(3)
+    one, done = joins(where, environ={"RANK": "9"})
+    store = one.store
+    assert done == [
+        ("choose_interfaces", where),
+        ("meet", where, 600.0),
+        ("GPUs", where, store),
+        ("set_num_threads", 2),
+        ("share_key", where, store, 600.0),
+        ("keep", b"key"),
+        ("form_group", one),
+        ("register", one.leave),
     ]
-    try:
-        until(lambda: all((tmp_path / f"busy{rank}").exists() for rank in range(2)))
-        lines = finish(machine.start("ss", "--listening", "--tcp", "--numeric", "--no-header"))
-        addresses = {line.split()[3].rsplit(":", 1)[0] for line in lines.splitlines()}
-        assert addresses == {"127.0.0.1"}, lines  # rank 0's store, and gloo
-        assert not list(tmp_path.glob("helpers-*"))
-    finally:
-        for process in processes:
-            end(process)
-            process.communicate()
+    assert dict(os.environ) == {
+        "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "6", "HELPERS_INSIDE": "srun 7.0",
+    }  # fmt: skip
+    assert (one.rank, one.world_size, one.group) == (3, 6, "the group")
+    assert (one.device, one.backend, one.gpu) == ("cuda", "nccl", 3)
+    assert one.connections == [store, "clone 2", "clone 2"]  # before any thread uses it
+    assert capsys.readouterr().out == ""
 
 
-@needs_networks
-def test_two_machines_with_srun_simulated_by_its_variables(pair, tmp_path, twin):
-    """No Slurm here: only what srun would set, on two networks that meet by a cable."""
-    processes = []
-    for rank, machine in enumerate(pair):
-        environ = {
-            "SLURM_JOB_ID": "77",
-            "SLURM_STEP_ID": "0",
-            "SLURM_STEP_NUM_TASKS": "2",
-            "SLURM_STEP_NUM_NODES": "2",
-            "SLURM_STEP_NODELIST": "10.77.0.[1-2]",
-            "SLURM_PROCID": str(rank),
-            "SLURM_LOCALID": "0",
-        }
-        processes.append(machine.start(sys.executable, SCRIPT, "train", tmp_path, **environ))
-    out = "".join(finish(process) for process in processes)
-    check_same(tmp_path, out, twin, local_ranks=[0, 0])
+def test_threads_that_are_set_stay_and_debug_is_told_to_pytorch(joins, capsys):
+    for rank in (0, 1):
+        _, done = joins(place(rank), True, {"OMP_NUM_THREADS": "5"}, "too few")
+        names = [name for name, *_ in done]
+        assert names[:2] == ["set_debug_level_from_env", "choose_interfaces"]
+        assert "set_num_threads" not in names
+        assert os.environ["TORCH_DISTRIBUTED_DEBUG"] == "DETAIL"
+    assert capsys.readouterr().out == "launch: too few\n"  # by rank 0 alone
 
 
-@needs_networks
-def test_two_machines_with_torchrun(pair, tmp_path, twin):
-    agents = two_agents(pair, SCRIPT, "train", tmp_path, OMP_NUM_THREADS=None)
-    outs = [finish(agent) for agent in agents]
-    check_same(tmp_path, "".join(outs), twin, local_ranks=[0, 0])
-    assert all(out.count("trained on rank") == 2 for out in outs)  # one rank on each
-    for out in outs:  # with all cores; the second of its two calls keeps the function's own 1
-        assert re.findall(r"threads: (\d+)", out) == [str(cores()), "1"]
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_group_is_formed_unless_the_script_has_one_and_each_is_proved(monkeypatch, device, there):
+    done, gpu = [], torch.device("cuda", 5)
+
+    def form(backend, *, store, device_id, **how):
+        store.set("key", "in a part of its own")
+        done.append(("formed", backend, device_id, how))
+
+    monkeypatch.setattr(dist, "is_initialized", lambda: there)
+    monkeypatch.setattr(dist, "init_process_group", form)
+    monkeypatch.setattr(dist, "new_group", lambda **how: done.append(("new", how)) or "ours")
+    monkeypatch.setattr(member, "prove", lambda *group: done.append(("proved", *group)))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda to: done.append(("uses", to)))
+    one = bare(2, 3, device=device, backend="the backend")
+    assert one.form_group() == "ours"
+    assert one.made_group != there
+    hours = {"timeout": timedelta(seconds=1800)}
+    place = {"rank": 2, "world_size": 3, **hours}
+    formed = [("formed", "the backend", gpu if device == "cuda" else None, place), ("proved",)]
+    expected = [] if there else [("uses", gpu)] * (device == "cuda") + formed
+    assert done == [*expected, ("new", {"backend": "gloo", **hours}), ("proved", "ours")]
+    assert not one.store.check(["key"])
 
 
-def test_a_complaint_about_another_rank_waits_for_that_rank_s_report(monkeypatch):
-    """Without a report, that rank was killed; with one, the complaint is no news."""
-
-    def complains(worker):
-        raise RuntimeError("Connection closed by peer")
-
-    monkeypatch.setattr(member, "COMPLAINT_SECONDS", 0.01)
-    kinds = []
-    for reported in (False, True):
-        store = dist.HashStore()
-        watch, one = Watch((store,) * 3, 1, 2, None), object.__new__(member.Member)
-        one.rank = 1
-        if reported:
-            watch.decided.set()
-        assert one.answer(None, complains, {}, member.Notes(1, None), watch) is None
-        told = json.loads(store.get("outcome"))
-        kinds.append((told["kind"], told["rank"]))
-        assert "Connection closed by peer" in told["headline"]
-    assert kinds == [("died", None), ("exception", 1)]
+def test_the_launcher_chooses_the_number_and_the_caller_may_choose_the_cpu(capsys):
+    one = bare(0, 3, device="cuda", backend="nccl")
+    assert one.choose(3, None) == one.choose(3, "cuda") == ("cuda", "nccl")
+    assert one.choose(3, "cpu") == ("cpu", "gloo")
+    assert capsys.readouterr().out == ""
+    for workers in (2, 2, 4):
+        one.choose(workers, None)
+    bare(1, 3).choose(2, None)
+    bare(0, 1).choose(2, None)
+    assert capsys.readouterr().out.splitlines() == [
+        "launch: 2 workers asked for, 3 ranks started by srun: 3 ranks",
+        "launch: 4 workers asked for, 3 ranks started by srun: 3 ranks",
+        "launch: 2 workers asked for, 1 rank started by srun: 1 rank",
+    ]
+    with pytest.raises(ValueError, match=r"^3 ranks need 3 GPUs, and there are fewer"):
+        bare(0, 3).choose(3, "cuda")
 
 
-def test_a_call_runs_with_numbers_of_its_own_and_is_over_after_it():
-    """While it runs, a `launch` inside it starts ranks of its own."""
-    store, one, seen = dist.HashStore(), object.__new__(member.Member), []
-    one.rank, kept = 0, torch.get_rng_state()
-    torch.manual_seed(0)
-    try:
-        one.answer(
-            None,
-            lambda worker: seen.append((one.running, torch.initial_seed() == 0)),
-            {},
-            member.Notes(0, None),
-            Watch((store,) * 3, 0, 1, None),
-        )
-    finally:
-        torch.set_rng_state(kept)
-    assert seen == [(True, False)]
-    assert not one.running
+@pytest.fixture
+def alone(monkeypatch):
+    """A rank of one, whose numbers stay as they are and whose call has time to end by itself."""
+    monkeypatch.setattr(member, "seed_differently", lambda: None)
+    monkeypatch.setattr(watch, "GRACE_SECONDS", 60.0)  # then the process would end
+    return bare()
 
 
-def test_the_culprit_alone_shows_its_traceback():
-    for rank, mine in ((1, True), (0, False)):
-        one = object.__new__(member.Member)
-        one.rank, one.error = rank, ValueError("so")
-        report = {"rank": 1, "kind": "exception", "headline": "rank 1 raised", "traceback": "deep"}
-        with pytest.raises(WorkerError) as caught:
-            one.fail(report)
-        assert ("deep" in str(caught.value)) == mine
-        assert (caught.value.__cause__ is one.error) == mine
-        assert ("That rank has printed its traceback" in str(caught.value)) != mine
+def call(one, fn, live=None, device="cpu", **kwargs):
+    how = {"device": device, "backend": "gloo", "live": live, "timeout": 30.0}
+    return one.run(fn, kwargs, state=SimpleNamespace(seen=[]), **how)
 
 
-@pytest.mark.parametrize("made", [True, False])
-def test_only_a_process_group_of_our_own_is_destroyed(monkeypatch, made):
-    """The script's own is still the script's."""
-    ended, one = [], object.__new__(member.Member)
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: ended.append(True))
-    one.failure, one.pid, one.store = "", os.getpid(), dist.HashStore()
-    one.rank, one.world_size, one.made_group = 0, 1, made
-    one.leave()
-    assert ended == [True] * made
+def test_a_call_gathers_the_results_by_rank_and_the_rows_by_time(alone, monkeypatch, capsys):
+    other = encode(("another's", [{"rank": 1, "seconds": 1e-9}, {"rank": 1, "seconds": 1e9}]))
+    monkeypatch.setattr(member, "everyones", lambda packed, group: [packed, other])
+    monkeypatch.setattr(rows, "ROWS_KEPT", 1)
+    monkeypatch.setattr(member, "Watch", lambda *of: watched.append(of[1:]) or Watch(*of))
+    given, watched = torch.zeros(2), []
+
+    def fn(worker, x):
+        x += 1
+        worker.log(loss=0.5)
+        worker.log(loss=0.25)
+        worker.state.seen.append(worker.local_rank)
+        print("printed", end="")
+        return worker.state.seen, x.sum(), str(worker.device), worker.world_size
+
+    runs = call(alone, fn, live="loss", x=given)
+    assert runs[0] == ([4], torch.tensor(2.0), "cpu", 1)
+    assert runs[1] == "another's"
+    assert given.tolist() == [0.0, 0.0]  # the function has a copy
+    assert [row["rank"] for row in runs.records] == [1, 0, 1]
+    assert (runs.device, runs.backend, alone.running) == ("cpu", "gloo", False)
+    assert 0 < runs.seconds < 60
+    assert watched == [(0, 1, 30.0)]
+    said = capsys.readouterr().out
+    assert "loss: rank 0 0.5 (step 0)" in said
+    assert "the last 1 rows are left out" in said
+    assert call(alone, lambda worker: str(worker.device), device="cuda")[0] == "cuda:5"
 
 
-@needs_mpiexec
-def test_a_launch_in_a_rank_starts_its_own_ranks(machine, tmp_path):
-    out = finish(machine.start(*MPIEXEC, sys.executable, SCRIPT, "inside", tmp_path))
-    child, inner = [[0, 2], [1, 2]], [[rank, 3, "inner"] for rank in range(3)]
-    assert read(tmp_path) == [[child, inner]] * 2, out
+def test_a_call_that_fails_after_a_good_one_fails_and_no_other_begins(alone, monkeypatch):
+    monkeypatch.setattr(member, "everyones", lambda packed, group: [packed])
+    told = []
+    monkeypatch.setattr(member, "record_for_torchrun", told.append)
+
+    def fails(worker):
+        raise ValueError("so")
+
+    assert list(call(alone, lambda worker: 3)) == [3]
+    with pytest.raises(WorkerError, match=r"^rank 0 raised ValueError: so") as caught:
+        call(alone, fails)
+    assert told == [caught.value]  # so that torchrun names it too
+    assert "in fails" in caught.value.traceback
+    assert "in answer" not in caught.value.traceback  # a frame of this package
+    with pytest.raises(RuntimeError, match=r"with it \(rank 0 raised ValueError: so\): start"):
+        call(alone, lambda worker: 3)
 
 
-def test_mpiexec_on_several_machines_asks_where_rank_0_is(tmp_path):
-    environ = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}
-    env = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[4]), **environ}
-    command = [sys.executable, str(SCRIPT), "child", str(tmp_path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert "mpiexec -genv MASTER_ADDR node1 -genv MASTER_PORT 29500" in done.stderr
+def test_a_result_that_cannot_travel_is_a_failure_of_its_rank(alone):
+    """It is found before the others hear that all is well."""
+    with pytest.raises(WorkerError, match=r"^rank 0 raised CannotTravel: `result\[0\]` is of type"):
+        call(alone, lambda worker: [print])
 
 
-def test_a_copy_shares_no_memory_and_leaves_no_descriptor():
-    before, large = len(os.listdir("/proc/self/fd")), torch.ones(1 << 20)
-    copy = member.copied({"large": large}, {})["large"]
-    large.zero_()
-    assert copy.all()
-    del copy  # its memory has a descriptor of its own
-    assert len(os.listdir("/proc/self/fd")) == before
+def test_an_interrupt_ends_the_script_and_is_told_to_the_others(alone):
+    def interrupted(worker):
+        raise KeyboardInterrupt
+
+    notes, one = member.Notes(0, None), Watch((alone.store,) * 3, 0, 1, None)
+    with pytest.raises(KeyboardInterrupt):
+        alone.answer(None, interrupted, {}, notes, one)
+    assert json.loads(alone.store.get("outcome"))["headline"] == "rank 0 raised KeyboardInterrupt"
+    assert alone.failure == "rank 0 raised KeyboardInterrupt"
+    assert not alone.running
+
+
+@pytest.mark.parametrize(("kind", "rank"), [("exception", 1), ("died", 0), ("server", None)])
+def test_on_every_rank_an_error_has_the_traceback_and_its_kind(kind, rank):
+    """It prints the traceback of its own exception only."""
+    one = bare(0, 2)
+    report = {"rank": rank, "kind": kind, "headline": "what happened", "traceback": "deep"}
+    with pytest.raises(WorkerError) as caught:
+        one.fail(report)
+    error = caught.value
+    assert (error.rank, error.kind, error.traceback) == (rank, kind, "deep")
+    assert str(error).splitlines()[0] == one.failure == "what happened"
+    assert ("printed its traceback" in str(error)) == (kind == "exception")
+    assert "deep" not in str(error)
+
+
+def test_torchrun_s_report_has_the_error(tmp_path, monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
+    member.record_for_torchrun(ValueError("so"))
+    file = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
+    member.record_for_torchrun(ValueError("so"))
+    assert "ValueError: so" in json.loads(file.read_text())["message"]["message"]
+
+
+def test_rows_and_bars_are_shown_with_their_rank(monkeypatch):
+    monkeypatch.setattr(rows, "ROWS_KEPT", 1)
+    shown = []
+    screen = SimpleNamespace(
+        point=lambda row: shown.append(row),
+        progress=lambda *bar: shown.append(bar),
+        draw=lambda: shown.append("drawn"),
+    )
+    row = {"rank": 2, "loss": 0.5, "seconds": 1.5}
+    for notes in (member.Notes(2, screen), member.Notes(2, None)):
+        notes.post("log", 1.5, {"loss": 0.5})
+        notes.post("log", 2.5, {"loss": 0.4})
+        notes.post("track", "steps", 3, None)
+        assert notes.records == [row]
+    assert shown == [row, "drawn", "drawn", (2, "steps", 3, None), "drawn"]

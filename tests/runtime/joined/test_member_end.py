@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 
 from helpers.runtime.joined import member
-from tests.runtime.joined.test_member_alone import bare
+from tests.runtime.joined.test_member import bare
 
 
 @pytest.fixture

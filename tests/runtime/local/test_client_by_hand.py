@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from helpers.runtime.failure import CannotStart
 from helpers.runtime.local import client
 from helpers.runtime.local.client import Server
 from tests.runtime.local.test_client import no_server
@@ -21,6 +22,8 @@ def by_hand():
     """A server whose ends of the two lines this test has; its process notes what happens to it."""
     one, done = object.__new__(Server), []
     (one.early, early), (one.late, late) = socket.socketpair(), socket.socketpair()
+    for end in (early, late):
+        end.settimeout(20)
     one.lock, one.pid, one.words, one.served = threading.Lock(), os.getpid(), "", False
     one.process = SimpleNamespace(
         kill=lambda: done.append("kill"), wait=lambda: done.append("wait")
@@ -101,3 +104,13 @@ def test_a_server_that_is_not_usable_is_stopped_and_replaced(no_server, monkeypa
     first.alive = False
     second = client.warm()
     assert (made, stopped) == ([first, second], [first])
+    second.alive = False
+
+    def refused():
+        raise CannotStart("no memory")
+
+    monkeypatch.setattr(client, "Server", refused)
+    with pytest.raises(CannotStart):
+        client.warm()
+    assert client._server is None  # the next call tries again
+    assert stopped == [first, second]

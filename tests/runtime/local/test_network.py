@@ -240,6 +240,7 @@ def test_only_errors_of_the_network_get_the_hint_and_only_in_their_own(monkeypat
 
 def test_a_rank_that_stays_closes_nothing_and_one_that_joins_enters_all(monkeypatch):
     joined, before = [], len(os.listdir("/proc/self/fd"))
+    assert network.own() is False  # this process is no rank
     monkeypatch.setattr(network, "_own", False)
     monkeypatch.setattr(network, "join", lambda found: joined.append(len(found)))
     network.take_place(("stay", 3), None)

@@ -61,6 +61,7 @@ def test_killed_ranks_are_gone_and_leave_no_descriptor():
     assert descriptors() <= before
 
 
+@pytest.mark.timeout(100)
 def test_waiting_ends_with_the_time_or_with_the_ranks(processes):
     began = time.monotonic()
     assert not processes.wait(0.2)

@@ -29,6 +29,8 @@ def working(monkeypatch):
 
     worker = SimpleNamespace(_channel=there, rank=2, _began=None)
     monkeypatch.setattr(rank, "join", lambda *of: worker)
+    monkeypatch.setattr(rank, "leave", lambda setup: print("rank", setup.rank, "leaves"))
+    monkeypatch.setattr(rank.ending, "finish", lambda: print("and ends"))
     child = forked(work)
     there.close()
     os.close(stacks_there)
@@ -59,7 +61,12 @@ def result(line):
 
 
 @pytest.mark.timeout(100)
-def test_calls_come_one_after_another_until_the_rank_may_leave(working, monkeypatch):
+def test_calls_come_one_after_another_until_the_rank_may_leave(working, tmp_path):
+    def writes(worker):
+        global kept
+        kept = open(tmp_path / "file", "w")  # noqa: SIM115
+        kept.write("of the function")
+
     line = working.line
     line.send("environ", {"HELPERS_NEW": "1", "RANK": "9"})
     call(line, lambda worker: (os.environ["HELPERS_NEW"], os.environ["RANK"], os.getpid()))
@@ -70,8 +77,12 @@ def test_calls_come_one_after_another_until_the_rank_may_leave(working, monkeypa
     assert "rank.py" not in report["traceback"]
     assert readable(working.out, 30)
     assert os.read(working.out, 100) == b"words\n"
+    call(line, writes)
+    assert result(line) is None
+    assert (tmp_path / "file").read_text() == "of the function"  # before the answer
     line.send("leave")
     assert working.code() == 0
+    assert os.read(working.out, 100) == b"rank 2 leaves\nand ends\n"
 
 
 @pytest.mark.timeout(100)
