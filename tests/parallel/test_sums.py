@@ -21,10 +21,12 @@ class Alike:
 
 def test_every_group_multiplies_the_number_by_its_ranks():
     for sizes, times in (((), 1), ((2,), 2), ((2, 3), 6), ((2, 3, 5), 30)):
-        total = GlobalSum([Alike(size) for size in sizes], "cpu", 7.0)
+        groups = [Alike(size) for size in sizes]
+        total = GlobalSum(groups, "cpu", 7.0)
         total.add(torch.tensor(4.0))
         assert total.send().wait() == 11 * times
         assert total.wait() == 11 * times  # a second wait adds nothing
+        assert [group.size for group in groups] == list(sizes)  # for the next sum
 
 
 def test_it_adds_in_float64():

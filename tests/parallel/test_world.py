@@ -22,6 +22,8 @@ def test_a_norm_in_16_bits_adds_its_squares_in_32():
     assert world.norm(gradients).item() == pytest.approx(32, rel=1e-6)  # of 1024 ones
     assert world.norm(gradients).dtype == torch.float32
     assert world.norm({}) == 0
+    precise = {"a": torch.tensor([1.0, 1e-5], dtype=torch.float64)}
+    assert alone(**precise).norm(precise).item() == pytest.approx((1 + 1e-10) ** 0.5, abs=1e-15)
 
 
 def test_what_it_returns_is_a_copy():
@@ -59,12 +61,15 @@ def sums(worker):
     rows = pending(mesh, cut(mesh, whole(mesh, "rows", (4,)), 0, "tp"), "dp")
     world = World({"shared": shared, "rows": rows}, mesh)
     found = {"everywhere": world.everywhere}
+    summed = World({"none": whole(mesh, "none", (1,))}, mesh)  # a sum that is not pending
+    assert summed.complete({"none": torch.ones(1)}, [tuple(mesh.ranks("dp"))])["none"] == 1
     for name, done in (("all", ()), ("tp", [tuple(mesh.ranks("dp"))])):
         given = {"shared": torch.ones(4), "rows": torch.ones(2)}
         found[name] = {key: g[0].item() for key, g in world.complete(given, done).items()}
     # a rank without a gradient gets the sum of the others
     given = {} if mesh.index("dp") else {"shared": torch.ones(4), "rows": torch.ones(2)}
     found["missing"] = {key: g[0].item() for key, g in world.complete(given, ()).items()}
+    assert world.complete({}, ()) == {}  # no rank has one
     ones = {"shared": torch.ones(4), "rows": torch.ones(2)}
     return found | {"norm": world.norm(ones).item(), "full": world.full_gradients(ones)}
 

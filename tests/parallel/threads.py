@@ -7,10 +7,22 @@ for it, whatever the order of the waits is.
 import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import torch
 
-SECONDS = 60  # a rank that waits so long for the others has missed a message
+SECONDS = 100  # a rank that waits so long for the others has missed a message
+
+
+@contextmanager
+def one_thread():
+    """Let PyTorch compute on the calling thread alone: small products gain nothing from others."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Ranks:
@@ -34,6 +46,7 @@ class Ranks:
         """Call `function(rank)` in a thread for each rank; their results, or the first error."""
 
         def one(rank):
+            torch.set_num_threads(1)  # each thread has its own number
             try:
                 return function(rank)
             except BaseException:
@@ -42,7 +55,7 @@ class Ranks:
                     self.changed.notify_all()
                 raise
 
-        with ThreadPoolExecutor(self.size) as pool:
+        with one_thread(), ThreadPoolExecutor(self.size) as pool:
             futures = [pool.submit(one, rank) for rank in range(self.size)]
         errors = [e for e in (future.exception() for future in futures) if e is not None]
         errors.sort(key=lambda e: isinstance(e, threading.BrokenBarrierError))

@@ -65,6 +65,17 @@ def test_the_scale_is_that_of_the_last_values():
     assert scale.scale == 1  # only zeros: any scale is right
 
 
+@pytest.mark.parametrize("first", [math.inf, -math.inf, math.nan])
+def test_a_first_value_that_is_not_finite_counts_neither(first):
+    scale = DelayedScale(E4M3)
+    made = scale.round(torch.tensor([first, 1.0, -3.0]))
+    assert made[1:].tolist() == [1.0, -3.0]
+    assert made[0].isnan() if math.isnan(first) else made[0] == math.copysign(448, first)
+    assert (scale.scale, list(scale.amax)) == (1.0, [])
+    scale.round(torch.tensor([2.0, -7.0]))
+    assert set(scale.amax) == {7.0}
+
+
 def test_the_layers_of_the_blocks():
     model = build(GPTConfig(vocab=17, context=8, width=16, layers=2, heads=2))
     before = dict(model.named_parameters())

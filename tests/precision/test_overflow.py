@@ -156,3 +156,33 @@ def test_errors_of_the_function():
         raise RuntimeError("later")
 
     assert find_overflow(both).operation == "log"
+
+
+def test_a_product_hides_several_nodes_of_the_graph():
+    """Each is looked at: the sum over the matrices that share a factor, and not only the last."""
+
+    def function():
+        x = torch.ones(1, 1, 1, dtype=HALF, requires_grad=True) * 1.0
+        y = torch.ones(2, 1, 1, 1, dtype=HALF, requires_grad=True) * 1.0
+        z = x @ y
+        (z * 40_000).sum(dtype=torch.float32).backward()
+
+    found = find_overflow(function)
+    assert (found.operation, found.kind, found.backward) == ("matmul", "inf", True)
+    assert found.place.text == "z = x @ y"
+
+
+def test_later_overflows_do_not_hide_the_first():
+    def function():
+        x = torch.full((2,), 300.0, dtype=HALF)
+        y = x * x
+        return y, torch.full((1,), 100.0).exp(), torch.zeros(1) / 0
+
+    found = find_overflow(function)
+    assert (found.operation, found.kind, found.largest) == ("mul", "inf", 300)
+
+
+def test_an_overflow_without_an_input():
+    found = find_overflow(lambda: torch.tensor([1e6, 1.0], dtype=HALF))
+    assert (found.operation, found.kind, found.largest) == ("tensor", "inf", 0)
+    assert found.exponents.total == 0

@@ -1,6 +1,7 @@
 """What counts as equal, in numbers alone: no process trains here."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from helpers.comm.ledger import Entry, Ledger
 from helpers.measure.memory import Memory
 from helpers.training.comparison import Comparison, Side
 from helpers.training.differences import Difference
+from helpers.training.locate import Location
 
 NAN = math.nan
 SAME = {"parameter": 0.0, "parameter_name": "w", "relative": 0.0}
@@ -131,6 +133,10 @@ def test_it_writes_itself():
     assert len(rest) == 7
     assert rest[0].split() == ["one", "process", "a", "rank"]
     assert len({len(line) for line in rest}) == 1
+    where = Location(step=3, rank=1, kind="update", name="w", off=0.25, guess="Why?")
+    located = repr(replace(compared({}), location=where)).split("\n")
+    assert located[0] == first.replace("2 ranks", "1 ranks")
+    assert located[1] == str(where)
 
 
 def test_the_table_has_the_rank_with_the_most():
@@ -151,6 +157,10 @@ def test_the_plot_leaves_out_the_start_and_the_load():
     drawn = compared(*rows).plot()
     lines = {line.get_label(): list(line.get_ydata()) for line in drawn.axes[1].get_lines()}
     assert lines["loss"] == [1.0, 5.0]
+    ranks = (side(losses=(2.0, 1.5)), side(losses=(7.0, 7.0)))
+    drawn = compared({}, {"step": 1}, ranks=ranks).plot().axes[0].get_lines()
+    curves = {line.get_label(): list(line.get_ydata()) for line in drawn}
+    assert curves == {"one process": [2.0, 1.0], "x": [2.0, 1.5]}
     rows = [
         {"step": k, "relative": (k + 1) / 8, "relative_loss": 0.25, "loss": 9.0} for k in range(3)
     ]

@@ -1,6 +1,7 @@
 """The farm runs every task once, retries and names failed tasks, and leaves nothing behind."""
 
 import os
+import queue
 import signal
 import threading
 import time
@@ -11,8 +12,9 @@ import torch
 
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.devices import cores
+from helpers.runtime.failure import WorkerError
 from helpers.runtime.joined import member
-from helpers.training.farm import FarmError, farm, shown
+from helpers.training.farm import FarmError, carry_out, farm, shown, work
 
 
 def square(worker, x):
@@ -145,18 +147,67 @@ def test_an_error_in_done_stops_the_farm(tasks):
 
 def test_workers_are_spread_over_the_gpus(monkeypatch):
     """The GPU counts are made up, so the test needs no GPU."""
-    made = []
+    made, closed = [], []
 
     class Recorded(Cluster):
         def __init__(self, workers, *, first_gpu=0, **options):
             made.append(first_gpu)
             super().__init__(workers, device="cpu", **options)
 
+        def close(self):
+            closed.append(self)
+            super().close()
+
     monkeypatch.setattr("helpers.training.farm.Cluster", Recorded)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     farm(sleeps, [0.0] * 5, workers=5)
     assert made == [0, 1, 0, 1, 0]
+    assert len(set(closed)) == 5
     made.clear()
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     farm(sleeps, [0.0] * 2, workers=2)
     assert made == [0, 0]
+
+
+class Failing:
+    """A process in which the first tries of task a fail."""
+
+    def __init__(self, failures, error):
+        self.left, self.error, self.tries = failures, error, ""
+
+    def run(self, carried, *, task, **settings):
+        assert (carried, settings) == (carry_out, {"fn": square, "threads": 3})
+        self.tries += task
+        if task == "a" and self.left:
+            self.left -= 1
+            raise self.error
+        return [f"done {task}"]
+
+
+LOST = WorkerError("rank 0 died", kind="died", rank=0)
+
+
+@pytest.mark.parametrize(
+    ("failures", "error", "retries", "tries", "told"),
+    [
+        (2, LOST, 2, "abaa", [(1, "done b", None), (0, "done a", None)]),
+        (4, LOST, 2, "abaa", [(1, "done b", None), (0, None, LOST)]),
+        (1, LOST, 0, "ab", [(0, None, LOST), (1, "done b", None)]),
+        (1, KEPT := TypeError("no pickle"), 2, "ab", [(0, None, KEPT), (1, "done b", None)]),
+    ],
+)
+def test_a_lost_task_goes_to_the_end_of_the_queue_a_few_times(
+    failures, error, retries, tries, told
+):
+    waiting, news, over = queue.SimpleQueue(), queue.SimpleQueue(), threading.Event()
+    for place in range(2):
+        waiting.put((place, 1))
+    process = Failing(failures, error)
+    work(process, square, "ab", waiting, news, retries, 3, over)
+    assert process.tries == tries
+    assert [news.get_nowait() for _ in range(2)] == told
+    assert news.empty()
+    over.set()
+    waiting.put((0, 1))
+    work(process, square, "ab", waiting, news, retries, 3, over)
+    assert process.tries == tries  # none after the end

@@ -168,6 +168,7 @@ def test_a_nan_departs():
 def test_how_far_off():
     assert off(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 4.0])) == 0.25
     assert off(torch.zeros(2), torch.zeros(2)) == 0
+    assert off(torch.zeros(0, 3), torch.zeros(0, 3)) == 0  # a rank without sequences
     assert off(torch.ones(2), torch.zeros(2)) == float("inf")
     assert not off(torch.tensor([float("nan")]), torch.ones(1)) <= 1
 
@@ -225,6 +226,25 @@ def test_a_rank_s_rows_are_those_of_its_sequences():
     assert locate(0, Layout(dp=1), twin, [swapped], torch.float64).name == "a"
     other = Witness(torch.tensor([5, 2]))  # the module is on another rank
     assert locate(0, Layout(dp=1), twin, [other], torch.float64) is None
+
+
+def test_ranks_with_other_sequences_or_other_columns_do_not_drift_apart():
+    """Their outputs differ, as they should: only equal sequences and whole tensors are compared."""
+    whole = torch.arange(24.0).view(4, 6) ** 2
+    twin = Witness(torch.arange(4), forward={"a": whole})
+    odd = torch.tensor([[1.0], [2.0]])  # no multiple
+    first = Witness(torch.tensor([0, 1]), forward={"a": whole[:2] * odd})
+    second = Witness(torch.tensor([2, 3]), forward={"a": whole[2:]})
+    found = locate(0, Layout(dp=2), twin, [first, second], torch.float64)
+    assert (found.kind, found.rank, found.guess) == ("forward", 0, "")
+    odd = torch.arange(1.0, 5).view(4, 1)
+    cut = [whole[:, :3] * odd, whole[:, 3:]]
+    ranks = [Witness(torch.arange(4), forward={"a": part}) for part in cut]
+    found = locate(0, Layout(tp=2), twin, ranks, torch.float64)
+    assert (found.kind, found.rank, found.guess) == ("forward", 0, "")
+    ranks = [Witness(torch.arange(4), forward={"a": part}) for part in (whole * odd, whole)]
+    found = locate(0, Layout(tp=2), twin, ranks, torch.float64)
+    assert "ranks 0 and 1 drift apart: along tp" in found.guess
 
 
 def test_moments_that_are_missing_count_as_zeros_and_other_settings_do_not_count():

@@ -102,8 +102,8 @@ class Skipping:
     def step(self, batch, lr):
         self.rates.append(lr)
         self.steps.append(batch.step)
-        zero = torch.zeros(())
-        return Step(loss=zero, grad_norm=zero, tokens=5, skipped=len(self.rates) % 3 == 1)
+        loss, norm = torch.tensor(0.25 + batch.step), torch.tensor(0.5 * len(self.rates))
+        return Step(loss=loss, grad_norm=norm, tokens=5, skipped=len(self.rates) % 3 == 1)
 
     def full_state(self):
         return {}
@@ -113,9 +113,15 @@ class Skipping:
 
 
 def test_a_skipped_update_does_not_move_the_schedule_on():
-    batches, strategy, kept = source()[0], Skipping(), []
-    history = train(strategy, batches, steps=5, schedule=float, save=kept.append)
-    assert strategy.rates == [0, 0, 1, 2, 2]
+    batches, strategy, kept, rows = source()[0], Skipping(), [], []
+    history = train(
+        strategy, batches, steps=5, schedule=float, save=kept.append,
+        log=lambda **row: rows.append(row),
+    )  # fmt: skip
+    assert rows == history.rows  # every step, unless `log_every` is given
+    assert strategy.rates == history.column("lr") == [0, 0, 1, 2, 2]
+    assert history.loss == [0.25, 1.25, 2.25, 3.25, 4.25]
+    assert history.column("grad_norm") == [0.5, 1, 1.5, 2, 2.5]
     assert strategy.steps == [0, 1, 2, 3, 4]
     assert [row["step"] for row in history.rows if "skipped" in row] == [0, 3]
     assert history.column("skipped") == [True, True]
@@ -164,6 +170,8 @@ def test_evaluation_weighs_by_targets():
     )
     assert evaluate(strategy, [a, b]) == pytest.approx(evaluate(strategy, [together]), abs=1e-12)
     assert evaluate(strategy, []) == 0  # no target, and no division by zero
+    one = random_batch(2, 1, 1)
+    assert evaluate(strategy, [one]) == strategy.evaluate(one)[0] > 1  # one target
 
 
 class Diverging:

@@ -10,7 +10,8 @@ from helpers.models.gpt import GPTConfig
 from helpers.parallel.engines.in_turn import InTurn
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.recipe import Recipe
-from helpers.training.witness import watching, witness
+from helpers.parallel.units import Apart
+from helpers.training.witness import named, watching, witness
 
 TINY = GPTConfig(vocab=16, context=4, width=8, layers=1, heads=2)
 BATCH = random_batch(0, 4, 4, 16)
@@ -66,6 +67,29 @@ def test_the_hooks_are_removed_also_after_an_error():
     with pytest.raises(ZeroDivisionError, match=r"[1-9]"):
         fail()
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_what_is_recorded_is_a_copy():
+    """The next module may change an output, and another hook its gradient."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(inplace=True))
+    with torch.no_grad():
+        model[0].weight.copy_(-torch.eye(3))
+        model[0].bias.zero_()
+    with watching(model) as (outputs, gradients):
+        out = model(torch.ones(2, 3))
+        out.register_hook(lambda gradient: gradient.mul_(0))
+        out.backward(torch.ones(2, 3))
+    assert outputs["0"][0].tolist() == [[-1.0] * 3] * 2
+    assert outputs["1"][0].tolist() == [[0.0] * 3] * 2
+    assert gradients["1"][0].tolist() == [[1.0] * 3] * 2
+
+
+def test_the_modules_of_stages_have_their_plain_names():
+    """The stages themselves have none, and so no output of the plain model."""
+    stages = Apart({"0": torch.nn.Sequential(torch.nn.Linear(3, 3)),
+                    "1": torch.nn.Sequential(torch.nn.Tanh(), torch.nn.ReLU())})  # fmt: skip
+    assert [name for name, _ in named(stages)] == ["0", "0", "1"]
+    assert [name for name, _ in named(stages["1"])] == ["", "0", "1"]
 
 
 def test_the_parameters_are_those_before_and_after_the_step():

@@ -58,7 +58,7 @@ def one_pass(pieces, A, h, each) -> tuple[torch.Tensor, torch.Tensor]:
     steps = 0
     for x, delta, B, C in pieces():
         y, h = ssd(x, delta, A, B, C, h0=h, chunk=CHUNK)
-        steps = steps + delta.sum(1)
+        steps = steps + delta.to(h.dtype).sum(1)
         if each is not None:
             each(y)
     return torch.exp(steps * A)[..., None, None], h

@@ -49,13 +49,14 @@ def ssd_over_ranks(
     """
     only_first(h0, peers)
     y, end = ssd(x, delta, A, B, C, D, h0, chunk)
-    log = (delta * A).to(end.dtype)  # (B, t, H)
+    log = delta.to(end.dtype) * A  # (B, t, H)
     decay = torch.exp(log.sum(1))[..., None, None]  # (B, H, 1, 1)
     before = state_before(decay, end, peers)
-    read = C.transpose(1, 2).unsqueeze(2)  # (B, G, 1, t, N)
+    read = C.to(end.dtype).transpose(1, 2).unsqueeze(2)  # (B, G, 1, t, N)
     states = before.unflatten(1, (C.shape[2], -1))  # (B, G, H/G, P, N)
     mended = (read @ states.mT).flatten(1, 2).transpose(1, 2)  # (B, t, H, P)
-    return y + mended * torch.exp(log.cumsum(1)).unsqueeze(-1), torch.addcmul(end, decay, before)
+    mended = mended * torch.exp(log.cumsum(1)).unsqueeze(-1)
+    return y + mended.to(y.dtype), torch.addcmul(end, decay, before)
 
 
 def only_first(h0, peers: Peers):

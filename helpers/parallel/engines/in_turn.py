@@ -102,7 +102,7 @@ class Watched:
     def forward(self, tell):
         if torch._C._current_graph_task_id() == -1:
             tell(self.unit)
-        elif self.missing is None:
+        else:
             self.begin()
 
     def ended(self, module, inputs, output):

@@ -101,12 +101,12 @@ class Sharded(Whole):
         return regions.sum_scattered(partial, self.transport)
 
     def multiply_in(self, x: torch.Tensor, products: Products, keep: bool):
-        if self.chunks == 1 or self.transport.size == 1 or not x.numel():
+        if self.chunks == 1 or self.transport.size == 1:
             return super().multiply_in(x, products, keep)
         return gather_and_multiply(x, self.transport, self.chunks, products, keep)
 
     def multiply_out(self, inputs: list[torch.Tensor], product: Product) -> Ready | Coming:
-        if self.chunks == 1 or self.transport.size == 1 or not inputs[0].numel():
+        if self.chunks == 1 or self.transport.size == 1:
             return super().multiply_out(inputs, product)
         return Ready(multiply_and_scatter(inputs, self.transport, self.chunks, product))
 

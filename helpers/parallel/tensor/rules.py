@@ -240,7 +240,7 @@ RULES: dict = {
     **dict.fromkeys(("add", "sub", "iadd", "radd", "rsub"), added),
     **dict.fromkeys(("mul", "rmul", "neg"), multiplied),
     **dict.fromkeys(("truediv", "div"), divided),
-    **dict.fromkeys(("matmul", "linear", "rmatmul"), product),
+    **dict.fromkeys(("matmul", "linear"), product),
     **dict.fromkeys(("softmax", "log_softmax", "layer_norm", "rms_norm"), along),
     "mean": averaged,
     **dict.fromkeys(("to", "float", "double", "clone", "detach", "contiguous"), same),

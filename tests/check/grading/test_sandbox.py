@@ -3,11 +3,12 @@
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
 
 from helpers.check.grading import inside, sandbox
-from helpers.check.grading.sandbox import Broken, Late, Limits, NotStarted, Sandbox
+from helpers.check.grading.sandbox import COURSE, Broken, Late, Limits, NotStarted, Sandbox
 from tests.check.grading.test_sandbox_walls import pytestmark  # noqa: F401
 
 
@@ -16,6 +17,27 @@ def test_a_sandbox_has_room_for_the_largest_exercise():
     usual = Limits()
     assert (usual.memory_bytes, usual.file_bytes) == (6 << 30, 256 << 20)
     assert (usual.processes, usual.seconds) == (100, 600.0)
+
+
+def test_the_walls_of_a_sandbox(monkeypatch):
+    """`test_sandbox_walls.py` shows what they keep out."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    given = " ".join(sandbox.walls(Limits(file_bytes=77)))
+    helpers = f"{COURSE}/helpers"
+    first, weeks = given.split(f" --ro-bind {helpers} {helpers} ")
+    assert first.startswith("--unshare-all --die-with-parent --new-session --clearenv ")
+    for option in (
+        "--cap-drop ALL", "--proc /proc", "--dev /dev", "--size 77 --tmpfs /tmp",
+        "--size 77 --tmpfs /dev/shm", "--ro-bind-try /usr /usr",
+        f"--ro-bind {sys.prefix} {sys.prefix}",
+    ):  # fmt: skip
+        assert f" {option} " in f" {first} "
+    hidden = "".join(f"--tmpfs {helpers}/check/week{week:02} " for week in range(1, 11))
+    assert weeks == (
+        f"{hidden}--setenv PATH {os.path.dirname(sys.executable)}:/usr/bin:/bin --setenv HOME /tmp "
+        f"--setenv LANG C.UTF-8 --setenv PYTHONPATH {COURSE} --setenv PYTHONDONTWRITEBYTECODE 1 "
+        "--setenv OMP_NUM_THREADS 1 --chdir /tmp"
+    )
 
 
 class Never:

@@ -105,11 +105,16 @@ def test_it_scans_with_one_thread_and_gives_the_others_back():
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16])
-def test_what_is_never_sent_has_the_shape_and_the_format_of_what_comes(kind):
-    """Low-precision inputs have a state in the format of their steps."""
-    x, *others = random_piece(0, 5, heads=3, width=2, state=4)
-    piece = x.to(kind), *(other.to(torch.float32) for other in others)
-    decays = A.new_ones(3).float()
+@pytest.mark.parametrize("others", [torch.float32, torch.bfloat16])
+def test_what_is_never_sent_has_the_shape_and_the_format_of_what_comes(kind, others):
+    """Low-precision inputs have a state and decays in float32."""
+    x, *rest = random_piece(0, 5, heads=3, width=2, state=4)
+    piece = x.to(kind), *(other.to(others) for other in rest)
+    decays = -A.new_ones(3).float()
+    decay, h = one_pass(lambda: [piece] * 3, decays, None, None)
+    steps = piece[1].double().sum(1)
+    torch.testing.assert_close(decay[..., 0, 0].double(), (-3 * steps).exp(), rtol=1e-6, atol=0)
+    assert decay.dtype == h.dtype
     for found, come, number in zip(
         like_a_pass(piece, decays), one_pass(lambda: [piece], decays, None, None), (1, 0),
         strict=True,

@@ -11,6 +11,7 @@ from helpers.parallel.ddp.overlapped import DDP
 from helpers.parallel.ddp.strategy import DataParallel
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.precision import Mixed, Plain
+from helpers.parallel.trainer import Trainer
 from helpers.runtime.launch import launch
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
@@ -57,3 +58,11 @@ def test_its_defaults():
         assert run["rule"] == OptimizerConfig()
         assert (run["micro_batches"], run["dtype"]) == (1, torch.float32)
         assert run["first"] != other["first"]
+
+
+def test_the_device_is_the_trainer_s(monkeypatch):
+    given = []
+    monkeypatch.setattr(Trainer, "__init__", lambda _, *seams, **options: given.append(options))
+    own = {"device": "cuda:1", "dtype": torch.float64, "optimizer": None, "micro_batches": 2}
+    DataParallel(TINY, 0, None, **own, bucket_cap_mb=3)
+    assert given == [own]

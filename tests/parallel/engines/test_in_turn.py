@@ -1,16 +1,20 @@
 """What an owner hears of a step on one process: in order, once, and after a failure as before."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from helpers.data.batch import IGNORED, random_batch
 from helpers.models.gpt import GPTConfig
+from helpers.parallel.engines.in_turn import Watched
 from helpers.parallel.owners.local import Local
 from helpers.parallel.precision import Mixed
 from helpers.parallel.recipe import Recipe, plain
 from helpers.parallel.sums import GlobalSum
+from helpers.parallel.units import units
 from helpers.precision.scaling import LossScale
 
 TINY = GPTConfig(vocab=16, context=4, width=8, layers=2, heads=2)
@@ -142,3 +146,55 @@ def test_the_hooks_end_with_the_engine():
         assert not module._forward_hooks
         assert not module._forward_pre_hooks
     assert not any(p._post_accumulate_grad_hooks for p in trainer.model.parameters())
+
+
+def test_an_owner_that_wants_nothing_hears_nothing():
+    trainer = Recipe()(TINY, 0)
+    assert trainer.engine.watched == trainer.engine.hooks == []
+    assert not any(module._forward_pre_hooks for module in trainer.model.modules())
+
+
+class Threefold:
+    """The transport of three ranks with the same loss; it notes which gradients are there."""
+
+    def __init__(self, parameters):
+        self.parameters, self.there = parameters, []
+
+    def all_reduce(self, buffer):
+        self.there.append(sum(p.grad is not None for p in self.parameters))
+        self.buffer = buffer
+        return self
+
+    def wait(self):
+        self.buffer *= 3
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_the_loss_is_sent_once_after_the_last_forward(micro_batches):
+    trainer = Recipe()(TINY, 0, dtype=torch.float64)
+    group = Threefold(trainer.parameters.values())
+    tokens, loss = GlobalSum([], "cpu", BATCH.counted()), GlobalSum([group], "cpu")
+    trainer.engine.step(BATCH.micro(micro_batches), tokens, loss)
+    alone = trainer.evaluate(BATCH)[0]
+    assert float(loss.wait()) == pytest.approx(3 * alone, rel=1e-12)
+    assert group.there == [0 if micro_batches == 1 else len(trainer.parameters)]
+
+
+def test_units_that_are_recomputed_together_are_there_before_the_first_of_them():
+    """The recomputed forward of the first unit runs in the backward of the second."""
+    model, log = torch.nn.Module(), []
+    model.first, model.second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    owner = SimpleNamespace(
+        before=lambda unit: log.append(("before", unit.name)),
+        after=lambda unit: log.append(("after", unit.name)),
+    )
+    watched = [Watched(unit, owner) for unit in units(model)]
+    y = checkpoint(lambda x: model.second(model.first(x)), torch.ones(1, 2), use_reentrant=False)
+    forward = [(what, name) for name in ("first", "second") for what in ("before", "after")]
+    assert log == forward
+    log.clear()
+    y.sum().backward()
+    ends = [(what, name) for what in ("before", "after") for name in ("second", "first")]
+    assert log == ends
+    for one in watched:
+        one.close()

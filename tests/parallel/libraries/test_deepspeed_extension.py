@@ -1,11 +1,13 @@
 """DeepSpeed's extension is compiled once, by one process; killed compilations leave no trap."""
 
+import fcntl
 import os
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -35,6 +37,94 @@ def test_the_folder_is_of_this_pytorch_and_in_build(monkeypatch):
     assert f"python3.{sys.version_info.minor}" in folder.name
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "/elsewhere")
     assert str(extension.extensions_folder()) == "/elsewhere"
+
+
+@pytest.fixture
+def stub(monkeypatch, tmp_path):
+    """A DeepSpeed without code; its builder's `load` is replaced by each test."""
+
+    class ShareMemCommBuilder:
+        NAME = "shared"
+
+    builders = ModuleType("deepspeed.ops.op_builder.cpu")
+    builders.ShareMemCommBuilder = ShareMemCommBuilder
+    for name in ("deepspeed", "deepspeed.ops", "deepspeed.ops.op_builder"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, builders.__name__, builders)
+    monkeypatch.setenv("CXX", "true")  # a program that is everywhere
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "by variable"))
+    monkeypatch.setattr(extension, "_prepared", set())
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    monkeypatch.setenv("DS_ACCELERATOR", "")
+    monkeypatch.delenv("DS_ACCELERATOR")
+    return ShareMemCommBuilder
+
+
+def test_only_a_cpu_needs_the_extension_and_once(monkeypatch, stub):
+    compiled = []
+    monkeypatch.setattr(extension, "compile_extension", lambda: compiled.append(1))
+    assert extension.deepspeed("cuda:1") is sys.modules["deepspeed"]
+    assert compiled == []
+    assert os.environ["DS_ACCELERATOR"] == "cuda"
+    for _ in range(2):
+        extension.deepspeed()
+        assert compiled == [1]
+    assert os.environ["DS_ACCELERATOR"] == "cuda"  # what is set stays
+
+
+def test_it_compiles_under_the_lock_without_the_mark_of_a_killed_process(stub, tmp_path):
+    seen = []
+
+    def load(self, verbose):
+        own = Path(os.environ["TORCH_EXTENSIONS_DIR"])
+        with (own / "lock").open() as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        seen.append((own, (own / "shared" / "lock").exists()))
+
+    stub.load = load
+    for folder in (tmp_path / "by variable", tmp_path / "a" / "given"):
+        (folder / "shared").mkdir(parents=True)
+        (folder / "shared" / "lock").touch()
+        extension.compile_extension(None if "by" in folder.name else folder)
+        with (folder / "lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # free again
+    assert seen == [(tmp_path / "by variable", False), (tmp_path / "a" / "given", False)]
+
+
+def test_a_compilation_that_fails_names_its_folder(stub, tmp_path):
+    def load(self, verbose):
+        raise OSError("no space")
+
+    stub.load = load
+    words = rf"by `true` into {tmp_path / 'x' / 'shared'}: no space\. Remove that folder"
+    with pytest.raises(RuntimeError, match=words):
+        extension.compile_extension(tmp_path / "x")
+
+
+class Impatient:
+    """An event that sets itself at the fourth wait."""
+
+    def __init__(self, waits):
+        self.waits = waits
+
+    def wait(self, seconds):
+        self.waits.append(seconds)
+        return len(self.waits) > 3
+
+    def set(self):
+        pass
+
+
+def test_a_long_compilation_shows_signs_of_life(monkeypatch, capsys):
+    waits: list[float] = []
+    named = SimpleNamespace(Event=lambda: Impatient(waits), Thread=threading.Thread)
+    monkeypatch.setattr(extension, "threading", named)
+    with extension.signs_of_life():
+        pass
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first.startswith("compiling DeepSpeed's communication extension")
+    assert others == 2 * ["still compiling"]
+    assert waits == [2.0, 20.0, 20.0, 20.0]
 
 
 HOLD = """

@@ -27,12 +27,15 @@ def test_what_is_left_out_is_filled_in():
 
 def test_what_is_there_stays_and_the_caller_s_settings_too():
     given = {"zero_optimization": {"stage": 1, "reduce_bucket_size": 7}, "train_batch_size": 6}
+    given |= {"zero_allow_untested_optimizer": False, "zero_force_ds_cpu_optimizer": True}
     before = copy.deepcopy(given)
     full = completed(given, RULE, 3, 2)
     assert given == before
     assert full["zero_optimization"]["stage"] == 1
     assert full["zero_optimization"]["reduce_bucket_size"] == 7
     assert "train_micro_batch_size_per_gpu" not in full
+    assert not full["zero_allow_untested_optimizer"]
+    assert full["zero_force_ds_cpu_optimizer"]
 
 
 @pytest.mark.parametrize(

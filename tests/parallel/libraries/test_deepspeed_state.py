@@ -121,7 +121,7 @@ def followed(mesh, settings) -> dict:
     found["emptied"], found["again"] = empty["optimizer"], apart(empty, fresh)
     ours.step(own[2])
     found["copies"] += farthest(gradients, given_out)[0]
-    gradients, slots = ours.full_gradients(), ours.full_state()["optimizer"]
+    slots, gradients = ours.full_state()["optimizer"], ours.full_gradients()
     found["new counts"] = {float(own["step"]) for own in slots.values()}
     found["first moments"] = farthest(
         {name: 10 * own["exp_avg"] for name, own in slots.items()}, gradients

@@ -6,9 +6,10 @@ import torch
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.optimizer import OptimizerConfig
-from helpers.parallel.owners.local import by_device
+from helpers.parallel.owners.local import Local, by_device
 from helpers.parallel.precision import Mixed, Plain
-from helpers.parallel.recipe import Recipe
+from helpers.parallel.recipe import Recipe, plain
+from helpers.parallel.world import ALONE
 
 TINY = GPTConfig(vocab=16, context=4, width=8, layers=1, heads=2)
 BATCH = random_batch(0, 4, 4, 16)
@@ -53,12 +54,14 @@ def test_master_copies_are_bytes_only_if_they_are_copies():
 
 def test_bytes_by_device():
     here, there = torch.zeros(3), torch.zeros(5, device="meta")
-    kinds = {"a": [here, there, here[1:]], "b": [{"m": here, "step": 3}], "c": [None]}
+    kinds = {"a": [here, there, here[1:]], "b": [{"m": here, "step": 3}], "c": [None],
+             "d": [torch.zeros(0)]}  # fmt: skip
     assert by_device(kinds) == {("a", "cpu"): 12, ("a", "meta"): 20, ("b", "cpu"): 12}
 
 
 def test_a_new_step_begins_without_any_gradient():
     owner = made(precision=Mixed(), dtype=torch.float32).owner
+    owner.values = {name: p.detach().clone() for name, p in owner.parameters.items()}  # as shards
     every = [*owner.parameters.values(), *owner.values.values(), *owner.masters.values()]
     for tensor in every:
         tensor.grad = torch.ones_like(tensor)
@@ -110,3 +113,31 @@ def test_the_gradients_of_shards_are_held_too():
         tensor.grad = torch.ones_like(tensor)
     count = sum(value.numel() for value in owner.values.values())
     assert owner.held()["gradients", "cpu"] == 4 * count
+
+
+def test_the_optimizer_has_what_is_trained_and_nothing_to_train_is_said():
+    def freezing(names):
+        def transform(*arguments):
+            model, parts = plain(*arguments)
+            for name, p in model.named_parameters():
+                p.requires_grad_(name not in names)
+            return model, parts
+
+        return Recipe(transform=transform)(TINY, 0)
+
+    names = list(made().parameters)
+    groups = freezing(names[:-1]).optimizer.param_groups
+    [[last]] = [group["params"] for group in groups]
+    assert last.shape == made().parameters[names[-1]].shape
+    with pytest.raises(ValueError, match="nothing to train"):
+        freezing(names)
+
+
+def test_master_copies_have_the_training_s_dtype_and_the_model_its_device():
+    owner = made(precision=Mixed(), dtype=torch.float64).owner
+    assert {p.dtype for p in owner.parameters.values()} == {torch.bfloat16}
+    assert {m.dtype for m in owner.masters.values()} == {torch.float64}
+    rule = OptimizerConfig(rule=torch.optim.SGD)
+    seams = {"rule": rule, "precision": Plain(), "dtype": torch.float32, "device": "meta"}
+    owner = Local(*plain(TINY, 0, ALONE, torch.float32), None, **seams)
+    assert {p.device.type for p in owner.parameters.values()} == {"meta"}

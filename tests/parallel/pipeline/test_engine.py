@@ -12,7 +12,8 @@ import torch
 
 from helpers.data.batch import random_batch
 from helpers.models.gpt import build
-from helpers.parallel.pipeline.engine import OneStep
+from helpers.parallel.pipeline import engine
+from helpers.parallel.pipeline.engine import OneStep, Pipeline
 from helpers.plans.schedules import Action, one_f_one_b
 from helpers.plans.schedules.interleaved import interleaved
 from helpers.plans.schedules.zero_bubble import zero_bubble_v
@@ -30,7 +31,7 @@ from tests.parallel.pipeline.doubles import (
     made,
     step,
 )
-from tests.parallel.threads import Ranks
+from tests.parallel.threads import Ranks, one_thread
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 
@@ -38,6 +39,8 @@ every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCH
 @pytest.fixture(autouse=True)
 def _links(monkeypatch):
     links(monkeypatch)
+    with one_thread():
+        yield
 
 
 @every_schedule
@@ -93,6 +96,24 @@ def test_evaluation_is_that_of_the_plain_model(schedule):
         here = rank == schedule.placement[-1]
         wanted = (pytest.approx(total.item(), abs=1e-12), int(count)) if here else (0.0, 0)
         assert found == [wanted] * 2
+
+
+def test_an_evaluation_sends_contiguous_messages(monkeypatch):
+    """Whatever strides a stage's output has. `Link` refuses others."""
+    plain = engine.forward
+
+    def strided(*arguments):
+        return plain(*arguments).transpose(0, 1).contiguous().transpose(0, 1)
+
+    monkeypatch.setattr(engine, "forward", strided)
+    together, schedule, batch = Ranks(3), one_f_one_b(3, 4), batch_of(3)
+    runs = together.run(lambda rank: made(schedule, together, rank).evaluate(batch))
+    wanted = build(CONFIG, dtype=torch.float64).eval().loss(batch)[0].item()
+    assert runs[-1][0].item() == pytest.approx(wanted, abs=1e-12)
+
+
+def test_targets_differ_along_dp_and_losses_along_pp_too():
+    assert (Pipeline.sums, Pipeline.loss_sums) == (("dp",), ("dp", "pp"))
 
 
 def test_a_failed_evaluation_leaves_the_mode_as_it_was():

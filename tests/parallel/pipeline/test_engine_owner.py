@@ -22,12 +22,14 @@ from tests.parallel.pipeline.doubles import (
     made,
     step,
 )
-from tests.parallel.threads import Ranks
+from tests.parallel.threads import Ranks, one_thread
 
 
 @pytest.fixture(autouse=True)
 def _links(monkeypatch):
     links(monkeypatch)
+    with one_thread():
+        yield
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
@@ -95,6 +97,17 @@ def test_a_frozen_parameter_is_not_reported():
     reported = {entry[1] for entry in one.owner.log if entry[0] == "gradient"}
     assert reported == one.owner.parameters.keys() - {"1.norm.weight"}
     assert frozen.grad is None
+
+
+def test_a_unit_with_a_parameter_that_is_not_used_ends_with_its_stage():
+    """No gradient comes of it, and no last one is reported."""
+    model = alone(interleaved(1, 2, chunks=2)).model
+    model["1"].norm.register_parameter("unused", torch.nn.Parameter(torch.ones(1)))
+    one = Pipeline(model, Owner(model, EVERY))
+    step(one, batch_of(2), 2)
+    log = [entry[:2] for entry in one.owner.log]
+    assert log.count(("before", "1.norm")) == log.count(("after", "1.norm")) == 4
+    assert ("gradient", "1.norm.unused") not in log
 
 
 def test_after_close_nothing_is_reported():

@@ -158,6 +158,10 @@ def test_one_rank_and_an_empty_batch_need_no_message():
     def one(transport):
         around = Sharded(transport, chunks=4)
         x = made(0, 2 if transport.size == 1 else 0, 2, D)
+        if transport.size > 1:
+            nothing = made(0, 2, 0, D)
+            kept, (y,) = around.multiply_in(nothing, lambda whole: [2 * whole], keep=True)
+            assert kept.shape == y.shape == around.multiply_out([y], sum).wait().shape == (2, 0, D)
         kept, (y,) = around.multiply_in(x, lambda whole: [2 * whole], keep=True)
         z = around.multiply_out([y], lambda parts: 3 * parts[0]).wait()
         return x, kept, y, z

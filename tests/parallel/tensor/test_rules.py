@@ -127,6 +127,10 @@ WRONG = {
     "a fraction added to a partial sum": (lambda: x(PARTIAL) + 0.5, "and a number: every rank"),
     "a whole tensor taken from a partial sum": (lambda: x(PARTIAL) - x(), "a whole tensor: every"),
     "a cut tensor added to a partial sum": (lambda: x(1) + x(PARTIAL), r"a cut\(1\) tensor: every"),
+    "a product from the right": (
+        lambda: tensor(D, F, at=0).__rmatmul__(x(2)),
+        "rmatmul of .* no rule",
+    ),
     "any number but zero in a partial sum": (
         lambda: x(PARTIAL).masked_fill(torch.ones(D, dtype=torch.bool), value=1.0),
         "each rank's value is added",
@@ -184,6 +188,7 @@ RIGHT = {
     "nothing added to a partial sum": (lambda: x(PARTIAL) + 0, PARTIAL),
     "a mean over another dim": (lambda: x(2).mean(1), 1),
     "a mean that keeps its dim": (lambda: x(2).mean(1, keepdim=True), 2),
+    "a mean that keeps its dim, by place": (lambda: x(2).mean(1, True), 2),
     "a mean over a dim behind": (lambda: x(1).mean(-1), 1),
     "the weight by its name": (lambda: functional.linear(x(), weight=UP()), 2),
     "a scale that is cut alike": (lambda: x(2) * tensor(D, at=0), 2),

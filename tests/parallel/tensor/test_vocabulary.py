@@ -119,6 +119,7 @@ def test_no_tokens_and_no_targets():
         criterion = VocabularyCrossEntropy(own.start, V, transport)
         total, count = criterion(empty, TOKENS[:0])
         total.backward()
+        assert transport.log == []
         ignored, none = criterion(made(4, 1, 2, V)[..., own], torch.full((1, 2), -100))
         assert table.weight.grad.abs().sum() == 0
         assert empty.grad.shape == empty.shape

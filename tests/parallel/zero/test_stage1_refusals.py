@@ -64,20 +64,28 @@ def by_another_storage(trainer):
     p.data = torch.ones_like(p)
 
 
+def unused_later(trainer):
+    trainer.step(random_batch(0, 2, 8, 33))
+    for block in trainer.model.blocks.values():
+        block.forward = lambda x, *_, **__: x
+
+
 def test_steps_that_would_be_wrong_are_refused():
     cases = {}
     for name, owner in {"1": Zero1, "2": Zero2, "3": Zero3}.items():
         recipe = partial(Recipe, owner=owner)
         cases[name, "unused"] = recipe(transform=unused), nothing
+        cases[name, "unused later"] = recipe(), unused_later
         cases[name, "sparse"] = recipe(transform=sparse), nothing
         cases[name, "written"] = recipe(), in_place
         cases[name, "replaced"] = recipe(), by_another_storage
     for rank, run in enumerate(launch(failing, 2, device="cpu", cases=cases)):
         for name in "123":
-            kind, text = run[name, "unused"]
-            assert kind == UnusedParameters.__name__
-            assert f"no gradient on rank {rank} for blocks.0.attention_norm.weight, " in text
-            assert "blocks.0.mlp.up.weight and 1 more. If the loss leaves them" in text
+            for when in ("unused", "unused later"):
+                kind, text = run[name, when]
+                assert kind == UnusedParameters.__name__
+                assert f"no gradient on rank {rank} for blocks.0.attention_norm.weight, " in text
+                assert "blocks.0.mlp.up.weight and 1 more. If the loss leaves them" in text
             kind, text = run[name, "sparse"]
             assert kind == "NotImplementedError"
             assert "embedding.weight is sparse" in text

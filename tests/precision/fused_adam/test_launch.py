@@ -135,6 +135,11 @@ def test_on_a_gpu_the_compiled_kernels_run_on_the_tensors_device(monkeypatch):
     assert (its, found, scale, given) == (table, "found", "scale", constants)
 
 
+def test_a_block_is_two_loads_of_128_bits_for_each_thread():
+    threads = 32 * launch.OPTIONS["num_warps"]
+    assert launch.BLOCK * torch.float32.itemsize == threads * 2 * 128 // 8
+
+
 def test_the_interpreted_kernels_are_made_once():
     assert on_cpu() is on_cpu()
     first, second = on_cpu()

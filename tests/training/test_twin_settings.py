@@ -1,0 +1,126 @@
+"""What `compare` passes on to the twin and to the ranks. No rank is started."""
+
+import itertools
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout
+from helpers.data.batch import random_batch
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.ddp.strategy import DataParallel
+from helpers.parallel.optimizer import OptimizerConfig
+from helpers.parallel.recipe import Recipe
+from helpers.parallel.single import Single
+from helpers.training import twin as twins
+from helpers.training.twin import compare, made_anew, some_batch, typical
+
+TINY = GPTConfig(vocab=32, context=8, width=16, layers=2, heads=2)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The calls of `launch`: (function, ranks, arguments)."""
+    calls = []
+
+    def launched(fn, workers, *, device, **given):
+        calls.append((fn, workers, given))
+        one = {"record": ["kept"], "lossy": "", "bound": 0.0}
+        return [one | {"side": k, "differences": (f"row {k}",)} for k in range(workers)]
+
+    monkeypatch.setattr(twins, "launch", launched)
+    return calls
+
+
+def test_twin_and_ranks_get_the_same_settings(asked):
+    rule, recipe = OptimizerConfig(lr=0.25), Recipe(layout=Layout(dp=3, tp=2))
+    found = compare(
+        recipe, config=TINY, seed=3, sequences=50, steps=7, dtype=torch.float32, optimizer=rule,
+        micro_batches=2, device="cpu", extra="option",
+    )  # fmt: skip
+    (first, alone, twin), (second, many, ranks) = asked
+    assert (first, alone, second, many) == (twins.train_twin, 1, twins.train_beside_twin, 6)
+    batch, expected = twin["batches"](4), random_batch(3_000_013, 50, 8, 32, ignored=0.1)
+    assert torch.equal(batch.tokens, expected.tokens)
+    assert torch.equal(batch.targets, expected.targets)
+    common = {"config": TINY, "seed": 3, "dtype": torch.float32, "optimizer": rule, "steps": 7}
+    assert twin == common | {"batches": twin["batches"]}
+    assert ranks == twin | {
+        "strategy": recipe,
+        "layout": {"dp": 3, "tp": 2},
+        "options": {"micro_batches": 2, "extra": "option"},
+        "twin": ["kept"],
+    }
+    assert (found.name, found.dtype, found.twin) == ("Recipe", torch.float32, 0)
+    assert found.ranks == tuple(range(6))
+    assert found.differences == tuple(f"row {k}" for k in range(6))
+
+
+@pytest.mark.parametrize(
+    ("given", "workers", "layout"),
+    [
+        ({}, 2, {"dp": 2}),
+        ({"workers": 5}, 5, {"dp": 5}),
+        ({"layout": {"dp": 3, "tp": 1}}, 3, {"dp": 3, "tp": 1}),
+    ],
+)
+def test_the_layout_gives_the_number_of_ranks(asked, given, workers, layout):
+    own = [random_batch(k, 2, 8, 32) for k in range(2)]
+    found = compare(DataParallel, config=TINY, device="cpu", batches=own.__getitem__, **given)
+    _, (_, many, ranks) = asked
+    assert (many, ranks["layout"], found.name) == (workers, layout, "DataParallel")
+    assert ranks["batches"](1) is own[1]
+    assert (ranks["optimizer"], ranks["steps"]) == (OptimizerConfig(), 20)
+    assert ranks["options"] == {"micro_batches": 1}
+    assert (ranks["dtype"], ranks["seed"]) == (torch.float64, 0)
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 2])
+def test_twin_and_ranks_run_on_the_same_device(monkeypatch, gpus):
+    """With one GPU, only the twin could have it: so both must use the CPU."""
+    asked = []
+
+    def launched(fn, workers, *, device, **arguments):
+        asked.append(device)
+        return [{"record": []}]
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(twins, "launch", launched)
+    with pytest.raises(KeyError):  # the fake launch returns nothing to compare
+        compare(DataParallel, workers=2)
+    assert asked == ["cuda" if gpus == 2 else "cpu"] * 2
+
+
+def test_seeds_give_other_batches():
+    batches = [some_batch(seed, 2, TINY, k).tokens for seed, k in ((0, 0), (0, 1), (1, 0), (1, 1))]
+    for one, other in itertools.combinations(batches, 2):
+        assert not torch.equal(one, other)
+    assert torch.equal(some_batch(1, 2, TINY, 1).tokens, batches[3])
+
+
+def test_a_strategy_is_closed_before_another_one_is_made():
+    told = []
+
+    class Told(Single):
+        def __init__(self):
+            told.append("made")
+            super().__init__(TINY, 0)
+
+        def close(self):
+            told.append("closed")
+
+        def load(self, state):
+            told.append("loaded")
+            super().load(state)
+
+    first = Told()
+    first.step(some_batch(0, 2, TINY, 0))
+    again = made_anew(first, Told)
+    assert told == ["made", "closed", "made", "loaded"]
+    for name, value in first.full_state()["model"].items():
+        assert torch.equal(again.full_state()["model"][name], value)
+
+
+def test_the_first_steps_time_does_not_count():
+    assert typical([90, 80, 70, 1, 2, 6]) == 2
+    assert typical([90, 80, 70]) == 80
