@@ -2,6 +2,7 @@
 
 import re
 
+from helpers.check import solved
 from helpers.check.verdict import Verdict
 
 
@@ -34,7 +35,7 @@ def test_nothing_stands_for_what_is_not_there():
 
 
 def test_html_says_the_same_in_the_colour_of_its_status():
-    colours = set()
+    colours = {}
     for status, mark in (("passed", "✓"), ("wrong", "✗"), ("not written yet", "…")):
         page = Verdict("<mean>", status, "it is 3", "Look.")._repr_html_()
         assert f"{mark} &lt;mean&gt;: {status}</b>" in page
@@ -42,5 +43,6 @@ def test_html_says_the_same_in_the_colour_of_its_status():
         assert "<b>Hint</b>: Look." in page
         colour, again = re.findall(r"#\w{6}", page)
         assert colour == again
-        colours.add(colour)
-    assert len(colours) == 3
+        colours[status] = colour
+    assert len(set(colours.values())) == 3
+    assert colours["passed"] == solved.GREEN

@@ -71,7 +71,7 @@ def what_broke(found: list[dict | None], folder: Folder) -> NotRight | Verdict |
     if any(one["not written"] for one in errors.values()):
         return Verdict(EXERCISE, "not written yet")
     for rank, one in sorted(errors.items(), key=lambda item: caused(item[1]["error"])):
-        frames = [traceback.FrameSummary(*frame) for frame in theirs(one["frames"])]
+        frames = [traceback.FrameSummary(*frame) for frame in one["frames"]]
         lines = own_frames(with_cell_names("".join(traceback.format_list(frames))))
         finding = f"rank {rank} raised {one['error']}\n{lines}".rstrip()
         return NotRight(finding, hint_error(one["error"]))
@@ -93,11 +93,6 @@ def caused(error: str) -> bool:
     return any(word in error for word in CAUSED_BY_OTHERS)
 
 
-def theirs(frames) -> list:
-    """Without the frames of the program that called the function."""
-    return [frame for frame in frames if not frame[0].endswith("mpi_rank.py")]
-
-
 def hint_error(error: str) -> str:
     if "requires grad" in error or "Can't call numpy" in error:
         return "numpy() needs a tensor without a graph: parameter.detach().numpy() shares memory."
@@ -108,6 +103,3 @@ def hint_error(error: str) -> str:
     if "NoneType" in error:
         return "Is there a gradient before the first backward?"
     return ""
-
-
-# ------------------------------------------------------------------------------ against the twin

@@ -209,11 +209,9 @@ def judge_state(runs):
     for rank, report in enumerate(runs):
         if all(row["kept"] == 0 and row["model"] == 0 for row in report.values()):
             continue
-        shown = runs[0] if any(row["model"] != 0 for row in runs[0].values()) else report
         listing = "\n".join(f"  {name} ({kind_of(row)}): {held_in(row)}"
-                            for name, row in shown.items())  # fmt: skip
-        where = 0 if shown is runs[0] and rank else rank
-        finding = f"afterwards the model of rank {where} holds\n{listing}"
+                            for name, row in report.items())  # fmt: skip
+        finding = f"afterwards the model of rank {rank} holds\n{listing}"
         raise NotRight(finding, hint_state(runs, rank))
 
 

@@ -114,7 +114,7 @@ def test_a_silent_rank_is_asked_where_it_is(tmp_path, monkeypatch):
 
 
 def test_a_rank_that_has_ended_does_not_keep_the_signal_from_the_others(tmp_path):
-    gone, there = subprocess.Popen(["true"]), subprocess.Popen(["sleep", "60"])
+    gone, there = subprocess.Popen(["true"]), subprocess.Popen(["sleep", "30"])
     gone.wait()
     for number, process in enumerate((gone, there)):
         (tmp_path / f"notes-{number}").write_text(f'{{"wrote": "a"}}\n{{"pid": {process.pid}}}')

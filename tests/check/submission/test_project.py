@@ -237,11 +237,11 @@ def test_a_script_is_found_wherever_the_launcher_runs(tmp_path, monkeypatch):
 
     plain, patience = project.run, []
 
-    def run(*given, **options):
+    def noting(*given, **options):
         patience.append(options["patience"])
         return plain(*given, **options)
 
-    monkeypatch.setattr(project, "run", run)
+    monkeypatch.setattr(project, "run", noting)
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text("")
     verdict = project.project("mine.py", start=start, patience=3)

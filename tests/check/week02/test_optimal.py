@@ -2,12 +2,14 @@
 
 import inspect
 import math
+import random
 
 import pytest
 
 from helpers import check
+from helpers.check.hidden import drawn_from
 from helpers.check.oracle import NotRight
-from helpers.check.week02.optimal import hint_optimal, judge_optimal, lowest
+from helpers.check.week02.optimal import drawn, hint_optimal, judge_optimal, lowest
 from notebooks.solutions import week02
 from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew
@@ -122,6 +124,20 @@ def test_the_oracle_finds_the_paper_s_optimum(compute, params, tokens):
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: asked(check.optimal, week02.optimal))
+
+
+def test_grading_draws_laws_of_all_kinds():
+    laws = [drawn(random.Random(secret)) for secret in range(60)]
+    lows, highs = (1e18, 1, 300, 300, 0.25, 0.25), (1e24, 2, 900, 2000, 0.45, 0.45)
+    columns = list(zip(*laws, strict=True))
+    assert set(columns[0]) == {"another law"}
+    for column, low, high in zip(columns[1:], lows, highs, strict=True):
+        assert low <= min(column) < low + (high - low) / 4
+        assert low + (high - low) / 2 < max(column) <= high
+        assert len(set(column)) == 60
+    assert {law[5] < law[6] for law in laws} == {True, False}
+    with drawn_from(3):
+        assert len(asked(check.optimal, week02.optimal)) == 4 + 3
 
 
 def test_a_mistake_in_one_case_alone_is_found():

@@ -201,6 +201,21 @@ def test_a_loss_of_another_kind(twin, of, hint):
     assert hint in error.value.hint
 
 
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_rank_that_used_its_own_gradient_alone(twin, rank):
+    found = reports(twin, 3)
+    rows = found[rank]["calls"][0]["rows"]
+    model = model_of("digits", 0)
+    loss, count = twin.summed(model, torch.tensor(rows))
+    (loss / count).backward()
+    own = torch.cat([p.grad.flatten() for p in model.parameters()])
+    found[rank]["calls"][1]["state"] = (twin.states[0] - RATE * own).tolist()
+    with pytest.raises(NotRight, match="the update is of this rank's rows alone") as error:
+        judge(found, twin)
+    assert error.value.finding.startswith(f"step 1, rank {rank}; targets on the ranks: [4, 4, 3]")
+    assert "not shared their gradients" in error.value.hint
+
+
 def test_parameters_of_another_shape_are_not_the_same():
     right = torch.tensor([1.0, 2.0], dtype=torch.float64)
     assert same([1.0, 2.0 + 1e-12], right)

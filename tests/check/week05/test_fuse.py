@@ -1,10 +1,13 @@
 """Messages posted together: the solution passes, each mistake gets its own hint."""
 
+import random
+
 import pytest
 
 from helpers import check
+from helpers.check.hidden import drawn_from
 from helpers.check.oracle import NotRight
-from helpers.check.week05.fuse import judge_groups, judge_order
+from helpers.check.week05.fuse import drawn, judge_groups, judge_order
 from helpers.plans.schedules import (
     RECEIVE,
     SEND,
@@ -122,6 +125,27 @@ def test_the_order_inside_a_group_is_free():
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: asked(check.fuse_messages, week05.fuse_messages))
+
+
+def test_grading_draws_schedules_of_each_kind():
+    schedules = [drawn(random.Random(secret)) for secret in range(80)]
+    assert {s.name for s in schedules} == {"GPipe", "1F1B", "ZB-H1"}
+    assert {s.ranks for s in schedules} == {2, 3, 4, 5}
+    assert all(s.ranks <= s.micro_batches <= 9 for s in schedules)
+    assert {s.micro_batches - s.ranks for s in schedules} == set(range(8))
+    with drawn_from(3):
+        asked_for = asked(check.fuse_messages, week05.fuse_messages)
+    assert len(asked_for) == 5 + 3
+
+
+def test_a_rank_s_steps_are_a_list_of_its_own():
+    def solve(steps):
+        groups = week05.fuse_messages(steps)
+        steps.clear()
+        return groups
+
+    verdict = check.fuse_messages(solve)
+    assert verdict, verdict
 
 
 def test_a_mistake_in_one_case_alone_is_found():

@@ -1,8 +1,11 @@
 """The order of 1F1B: each case counts, and each hint belongs to its mistake."""
 
+import random
+
 import pytest
 
 from helpers import check
+from helpers.check.hidden import drawn_from
 from helpers.check.oracle import NotRight
 from helpers.check.week05 import order as exercise
 from helpers.plans.schedules import Action, Schedule
@@ -162,6 +165,14 @@ def test_the_solution_passes_and_the_stub_is_told_apart():
 
 def test_grading_draws_other_inputs():
     assert drawn_anew(lambda: asked(check.order_1f1b, week05.order_1f1b))
+
+
+def test_grading_draws_few_and_many_micro_batches():
+    sizes = [exercise.drawn(random.Random(secret)) for secret in range(90)]
+    assert {ranks for ranks, _ in sizes} == {2, 3, 4, 5, 6}
+    assert {micros for _, micros in sizes} == set(range(1, 12))
+    with drawn_from(3):
+        assert len(asked(check.order_1f1b, week05.order_1f1b)) == 5 + 3
 
 
 def told(verdict, hint):
