@@ -6,7 +6,7 @@ import torch
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.models.gpt import GPTConfig
 from helpers.parallel import recipe
-from helpers.parallel.recipe import Recipe
+from helpers.parallel.recipe import Recipe, plain
 from helpers.plans.schedules import gpipe, one_f_one_b
 from helpers.runtime.launch import launch
 from helpers.state.placing import Seat
@@ -67,3 +67,22 @@ def test_micro_batches_are_the_call_s_or_the_schedule_s(monkeypatch):
     function = Recipe(layout=two.layout, schedule=gpipe)
     assert function(TINY, 0, two, micro_batches=3) == {"micro_batches": 3}
     assert Recipe()(TINY) == {}
+
+
+class Line:
+    """A config that records how its model is built."""
+
+    def build(self, *arguments, **options):
+        self.given = arguments, options
+        return torch.nn.Linear(3, 2, device="meta")
+
+
+def test_the_plain_transform_builds_the_whole_model_of_the_seed_without_memory():
+    config = Line()
+    model, parts = plain(config, 5, SEAT, torch.float16)
+    assert config.given == ((torch.float16, "meta"), {"seed": 5})
+    assert isinstance(model, torch.nn.Linear)
+    assert {name: (p.name, p.shape, p.local_shape) for name, p in parts.items()} == {
+        "weight": ("weight", (2, 3), (2, 3)),
+        "bias": ("bias", (2,), (2,)),
+    }

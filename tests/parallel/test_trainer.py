@@ -279,12 +279,6 @@ def test_a_precision_prepares_the_model_before_it_has_memory_and_a_load_reaches_
         assert torch.equal(p, other.parameters[name])
 
 
-def test_the_first_values_are_the_config_s_of_the_seed():
-    for seed in (0, 5):
-        for name, value in Single(TINY, seed, dtype=torch.float64).full_state()["model"].items():
-            assert torch.equal(value, TINY.first_value(name, value.shape, seed).double())
-
-
 def test_dropout_goes_by_the_seed():
     config, batch = replace(TINY, dropout=0.5), random_batch(0, 4, 8, 32)
     first, same, other = (Single(config, seed) for seed in (1, 1, 2))

@@ -236,7 +236,7 @@ def judge_step(report, step, rank, numbers, optimizer):
     if not kind.startswith("right"):
         raise NotRight(f"{where}: the parameters are not one process's", hint_step(kind))
     right = report["norms"]["right"]
-    if isinstance(norm, str) or abs(norm - right) > 1e-9 * right:
+    if isinstance(norm, str) or not abs(norm - right) <= 1e-9 * right:  # NaN is not right
         said = norm if isinstance(norm, str) else f"{norm:.6g}"
         raise NotRight(
             f"{where}: the parameters are right; step returned {said}, the norm is {right:.6g}",

@@ -65,8 +65,7 @@ NORMS = {
 
 def hint_step(kind: str) -> str:
     """The hint for a kind of `stage_1.kind_of`."""
-    base = kind.split(",")[0]
-    return STEPS.get(kind) or STEPS.get(base) or (
+    return STEPS.get(kind.split(",")[0]) or (
         "Go through one step for two ranks on paper: reduce-scatter the gradients, take the mean, "
         "add up the squares, clip, update the shard, gather the shards."
     )  # fmt: skip

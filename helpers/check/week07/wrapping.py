@@ -62,7 +62,7 @@ def run_wrapping(worker, solve, fits):
     report = {"answer": described(answer), "block": block, "budget": budget}
     if isinstance(report["answer"], str) or report["answer"][0] not in divisors():
         return report
-    return report | {"peak": measured(worker, report["answer"][0])}
+    return report | {"peak": measured(worker, int(report["answer"][0]))}  # it may be 2.0
 
 
 def described(answer):

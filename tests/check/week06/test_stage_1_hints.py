@@ -71,6 +71,7 @@ KNOWN = {
         (1.0, "Return the norm before clipping"),
         (25.0, "That is the square of the norm"),
         (8.0, "The norm is the root of the sum of all squares"),
+        (5.0, "The norm is the root of the sum of all squares"),
     ],
 )
 def test_the_hint_for_a_norm(norm, hint):

@@ -202,6 +202,9 @@ def test_the_norm_to_nine_digits(by):
         "7 numbers, SGD, step 3, rank 2: the parameters are right; step returned 2, the norm is 2"
     )
     assert "root of the sum of all squares" in wrong.hint
+    for norm in (float("nan"), by * float("inf")):
+        wrong = refused(runs(reports=[report(norm=norm)] * 3))
+        assert f"step returned {norm}, the norm is 2" in wrong.finding
     assert refused(runs(reports=[report(norm="str")] * 3)).finding.endswith(
         "step returned str, the norm is 2"
     )

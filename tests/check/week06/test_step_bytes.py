@@ -305,6 +305,15 @@ def test_the_formula_by_hand():
     assert formula(1000, 1, 3, 7, 3) == 0
 
 
+def test_two_micro_batches_have_hints_for_several():
+    for stage, units, words in (
+        (0, 4, "Which stages can do that"),
+        (3, 4, "How often are they gathered"),
+        (3, 3, "Which messages are sent again"),
+    ):
+        assert words in step_bytes.hint_traffic(units * 5600, 1000, 5, stage, 7, 2)
+
+
 def test_one_micro_batch_has_no_hint_for_several():
     assert "phases" in step_bytes.hint_traffic(1000 * 4 / 5, 1000, 5, 0, 1, 1)
     for stage in (0, 1, 2, 3):

@@ -213,7 +213,16 @@ def test_each_case_is_asked_for_and_ranks_may_be_silent_for_minutes():
 
 @pytest.mark.parametrize(
     ("answer", "peaks"),
-    [((2, 9.5), [2]), ([3, 7], [3]), ((4, 1.0), []), ((0, 1.0), []), ("two", []), ((2,), [])],
+    [
+        ((2, 9.5), [2]),
+        ((2.0, 9.5), [2]),
+        ((2.5, 9.5), []),
+        ([3, 7], [3]),
+        ((4, 1.0), []),
+        ((0, 1.0), []),
+        ("two", []),
+        ((2,), []),
+    ],
 )
 def test_what_a_rank_is_asked_and_what_it_measures(monkeypatch, answer, peaks):
     """Only a wrapping that can be is measured: the student's, not the one that fits."""
@@ -232,6 +241,7 @@ def test_what_a_rank_is_asked_and_what_it_measures(monkeypatch, answer, peaks):
     budget = budget_of(3, 1, BLOCK)
     assert asked == [(6, BLOCK, 3, budget)]
     assert measured == peaks
+    assert all(type(one) is int for one in measured)
     assert found == {"answer": described(answer), "block": BLOCK, "budget": budget} | (
         {"peak": 77} if peaks else {}
     )

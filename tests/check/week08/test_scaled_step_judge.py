@@ -161,6 +161,18 @@ def test_the_reference_without_a_mistake():
                 assert row == pytest.approx(expected, rel=1e-6)
 
 
+def test_the_last_master_copies_by_hand():
+    """From (1, -2, 0.5), minus half of the sums; (3, 4, 12) is divided by 13, and 120 by 120."""
+    found = [played(steps)[-1]["master"] for _, steps in CASES]
+    assert found == [
+        pytest.approx([0.8125 - 1.5e-7, -2.0, 0.25], abs=1e-9),
+        [0.5625, -2.375, 0.25],
+        pytest.approx([0.625 - 1.5 / 13, -2.125 - 2 / 13, 0.625 - 6 / 13]),
+        pytest.approx([0.75, -2.0, 0.25]),
+        [0.125, -2.0, 0.5],
+    ]
+
+
 def test_mistakes_by_hand():
     """Two ranks with gradients (0.5, 0) and (1, 0): the sum is 1.5, and its norm too."""
     steps = [[[0.5, 0.0, 0.0], [1.0, 0.0, 0.0]]]

@@ -197,6 +197,13 @@ def test_a_finding_names_the_probabilities_and_the_draw():
     assert verdict.finding.endswith("returned the token 2; the guess was 1")
 
 
+def test_the_usual_laws_are_laws():
+    for p, q, guess in LAWS:
+        assert sum(p) == pytest.approx(1) == sum(q)
+        assert len(p) == len(q)
+        assert q[guess] > 0  # the draft has drawn it
+
+
 def test_laws_that_grading_draws_are_laws():
     for secret in range(20):
         p, q, guess = drawn(random.Random(secret))

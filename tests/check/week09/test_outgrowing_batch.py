@@ -134,3 +134,20 @@ def test_the_hint_for_a_batch(said, hint):
 
 def test_the_hint_for_a_batch_of_as_many_bytes():
     assert "both have the same bytes" in exercise.hint(10, 11, *CASES[5][1])
+
+
+def test_the_bytes_of_each_case():
+    """Of the weights, and of one sequence: half a MiB a token for Llama 2 7B in 16 bits."""
+    found = [
+        (params * param_bytes, week09.cache_bytes(*shape, 1, tokens, number_bytes), tokens)
+        for _, (params, param_bytes, *shape, tokens, number_bytes) in CASES
+    ]
+    assert found == [
+        (4_000_012, 14_784, 11),
+        (13_476_831_232, 2**31, 4096),
+        (137_953_296_384, 5 * 2**28, 4096),
+        (6_738_415_616, 2**31, 4096),
+        (13_476_831_232, 2**30, 4096),
+        (38_400, 3840, 20),
+        (2000, 384_000, 2000),
+    ]

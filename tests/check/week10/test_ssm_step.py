@@ -156,3 +156,44 @@ def test_each_mistake_is_another_step_in_some_case():
 def test_a_long_answer_is_shown_in_part():
     assert said([1] * 26) == repr([1] * 26)
     assert said([1] * 27) == repr([1] * 27)[:77] + "…"
+
+
+def by_hand(mistake, t, x, start, h, weight, delta, A, B, C):
+    """The step with a mistake, channel by channel and number by number."""
+    first = 0 if mistake == "sequences mixed" else start
+    ahead = {"future": 2, "centred": 1, "one behind": -1}.get(mistake, 0)
+    y, new = torch.zeros(3, dtype=x.dtype), torch.zeros_like(h)
+    for e in range(3):
+        u = 0.0
+        for back in range(3):
+            row = weight[back if mistake == "flipped" else 2 - back, e]
+            if first <= t - back + ahead <= 8:
+                u += row * x[t - back + ahead, e]
+        if mistake == "no convolution":
+            u = x[t, e]
+        for n in range(4):
+            old = h[e, n] if t > start or mistake == "state kept" else 0.0 * h[e, n]
+            turn = delta[e] * A[e, n]
+            decay = turn.exp()
+            if mistake in ("no exp", "no step in A", "Euler"):
+                decay = {"no exp": turn, "no step in A": A[e, n].exp(), "Euler": 1 + turn}[mistake]
+            write = delta[e] * B[n]
+            if mistake == "hold":
+                write = turn.expm1() / A[e, n] * B[n]
+            if mistake == "exp of B":
+                write = write.exp()
+            if mistake == "no step in B":
+                write = B[n]
+            new[e, n] = decay * old + write * u
+            if mistake == "write, then decay":
+                new[e, n] = decay * old + decay * write * u
+            y[e] += C[n] * (old if mistake == "read before" else new[e, n])
+    return y, new
+
+
+@pytest.mark.parametrize("mistake", ["", *HINTS])
+def test_each_mistake_by_hand(mistake):
+    for _, t, start in CASES:
+        expected = by_hand(mistake, *inputs(t, start))
+        found = step(*inputs(t, start), mistake=mistake)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)

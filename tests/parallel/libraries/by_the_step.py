@@ -18,9 +18,10 @@ def one_without_targets(k):
     return replace(batch, targets=torch.full_like(batch.targets, IGNORED)) if k == 1 else batch
 
 
+CLIPPED = OptimizerConfig(clip=0.05)
 CASES = {
     "two": {"workers": 2},
-    "three": {"workers": 3, "micro_batches": 2, "sequences": 7},
+    "three": {"workers": 3, "micro_batches": 2, "sequences": 7, "optimizer": CLIPPED},
     "an empty rank": {"workers": 4, "sequences": 3},
     "a batch without targets": {"workers": 2, "batches": one_without_targets},
 }

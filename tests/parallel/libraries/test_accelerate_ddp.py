@@ -5,9 +5,12 @@ Absolute tolerance in float64: 1e-12, as for our own strategies.
 
 import pytest
 
+from helpers.comm.mesh import Layout, make_mesh
 from helpers.parallel.libraries.accelerate_ddp import AccelerateDataParallel
+from helpers.parallel.libraries.wrapped import WrongWrapper
 from helpers.runtime.failure import WorkerError
-from tests.parallel.libraries.by_the_step import CASES, SGD, ByTheStep, twin
+from helpers.runtime.launch import launch
+from tests.parallel.libraries.by_the_step import CASES, SGD, TINY, ByTheStep, twin
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
@@ -36,3 +39,19 @@ def test_gradients_are_sent_once_in_a_step():
 def test_it_needs_the_whole_world():
     with pytest.raises(WorkerError, match="whole world"):
         twin(AccelerateDataParallel, workers=2, layout={"dp": 1, "tp": 2})
+
+
+def unwrapped(worker):
+    """The error if `prepare` returns what it was given, as where Accelerate sees no ranks."""
+    from accelerate import Accelerator
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Accelerator, "prepare", lambda _, *given: given)
+        with pytest.raises(WrongWrapper) as error:
+            AccelerateDataParallel(TINY, 0, make_mesh(Layout(dp=1)))
+    return str(error.value)
+
+
+def test_what_accelerate_makes_is_checked():
+    [said] = launch(unwrapped, 1, device="cpu")
+    assert "prepare returned a Loss, not a DistributedDataParallel" in said

@@ -74,7 +74,8 @@ def beside_one_process(worker, mesh=None, **options) -> dict:
         assert evaluated[1] == alone[1]
         assert ours.model.training
     empty = replace(BATCHES[0], targets=torch.full_like(BATCHES[0].targets, IGNORED))
-    found["nothing"] = float(ours.step(empty.shard(ours.data_rank, 2)).loss)
+    step = ours.step(empty.shard(ours.data_rank, 2))
+    found["nothing"] = float(step.loss), float(step.grad_norm)
     calls = Counter(entry.call for entry in log.entries)
     found["sent"] = {call: calls[call] for call in ("all_gather", "reduce_scatter")}
     found["numbers"] = sum(p.numel() for p in ours.parameters.values())
@@ -140,7 +141,7 @@ def test_each_sharding_equals_one_process(runs, case):
         assert found["far"] <= 1e-12
         assert found["copies"] == 0
         assert found["empty"] == found["emptied"] == {}
-        assert found["nothing"] == 0
+        assert found["nothing"] == (0, 0)
         assert found["said"] == ("", 0.0)
         assert found["data"] == (rank, 2)
         assert found["norms over"] == ([] if case == "whole" else [True])

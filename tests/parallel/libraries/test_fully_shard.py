@@ -20,7 +20,7 @@ from torch.distributed.fsdp import (
 
 from helpers.comm.ledger import ledger
 from helpers.comm.mesh import Layout, make_mesh
-from helpers.data.batch import random_batch
+from helpers.data.batch import IGNORED, random_batch
 from helpers.measure.memory import LiveStorages, memory_of
 from helpers.models.gpt import Block, GPTConfig
 from helpers.parallel.libraries.fsdp1 import Fsdp1
@@ -91,6 +91,9 @@ def beside_one_process(worker, cases):
         far.append(apart(ours.full_state()["model"], one.full_state()["model"]))
         loss, count = ours.evaluate(batch.shard(ours.data_rank, ours.data_size))
         far.append(abs(loss - one.evaluate(batch)[0]) / count)
+        nothing = replace(batch, targets=torch.full_like(batch.targets, IGNORED))
+        step = ours.step(nothing.shard(ours.data_rank, ours.data_size))
+        assert (step.loss, step.grad_norm) == (0, 0)
         ours.load(start)
         again = ours.full_state()
         far.append(apart(again["model"], start["model"]))
@@ -112,7 +115,9 @@ def moments_apart(ours, theirs):
 ON_TWO = {
     "each block": case(loads=Recipe(owner=Zero3)),
     "one unit": case(GPT2, wrap=one_unit),
-    "by type, prefetched": case(wrap=of_type(Block), prefetch=2, micro_batches=3),
+    "by type, prefetched": case(
+        wrap=of_type(Block), prefetch=2, micro_batches=3, optimizer=OptimizerConfig(clip=0.05)
+    ),
     "sync each": case(GPT2, sync_each=True, micro_batches=3, sequences=7),
     "offloaded": case(offload_policy=CPUOffloadPolicy(pin_memory=False)),
     "float64 policy": case(mp_policy=EXACT),

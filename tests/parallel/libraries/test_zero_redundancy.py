@@ -25,7 +25,7 @@ def twin(**changes):
 
 
 RULES = [
-    OptimizerConfig(betas=(0.7, 0.8), eps=1e-3, weight_decay=0.3),
+    OptimizerConfig(betas=(0.7, 0.8), eps=1e-3, weight_decay=0.3, clip=0.05),
     OptimizerConfig(rule="sgd", lr=0.1, momentum=0.5, clip=None),
 ]
 

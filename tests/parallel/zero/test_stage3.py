@@ -198,3 +198,14 @@ def test_a_backward_is_noticed():
     y.backward()
     assert seen == [True]
     assert not in_backward()
+
+
+@pytest.mark.parametrize(
+    ("patterns", "m"), [(("attention.", "embedding"), 1), (("attention.",), 2)]
+)
+def test_a_kept_unit_with_frozen_parameters_is_gathered_once_in_each_micro_batch(patterns, m):
+    """The backward before it ended with this unit, or passed it: neither may free it now."""
+    for _, step, _ in launch(told, 3, device="cpu", owner=KEPT, transform=frozen(*patterns),
+                             micro_batches=m):  # fmt: skip
+        rows = [line for line in step if line.startswith("> gather")]
+        assert sorted(rows) == sorted(m * [f"> gather {n}" for n in (396, 576, 1176, 12, 396)])
