@@ -173,7 +173,7 @@ def test_a_bootstrap_takes_the_lowest_of_its_ends(sweep):
     problem, theta, _ = best_of(sweep(0, runs=60))
     without = theta - np.array([1000.0, 0, 0, 0, 0])
     again, _ = chinchilla.resampled(
-        problem, np.stack([without, theta]), np.ones(2), 3, 0, lambda done: None
+        problem, np.stack([without, theta]), np.array([1, 1.4]), 3, 0, lambda done: None
     )
     assert again[:, 0] == pytest.approx([theta[0]] * 3, rel=0.3)
 

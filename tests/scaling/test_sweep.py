@@ -151,6 +151,27 @@ def test_the_command_lists_what_is_left_or_fills_the_table(tmp_path, monkeypatch
     assert [(str(path), options) for (path,), options in asked] == [("x.csv", {"workers": 3})]
 
 
+def test_a_run_trains_on_its_worker_s_device(monkeypatch):
+    asked = []
+
+    class Stop(Exception):
+        pass
+
+    def single(config, seed, **options):
+        asked.append((config, seed, options))
+        raise Stop
+
+    class OnGpu:
+        device = torch.device("cuda", 3)
+
+    monkeypatch.setattr(sweep, "Single", single)
+    run = replace(SMALL[0], seed=4)
+    with pytest.raises(Stop):
+        sweep.carry_out(OnGpu(), run)
+    rule = OptimizerConfig(lr=1e-2)
+    assert asked == [(run.config, 4, {"optimizer": rule, "device": OnGpu.device})]
+
+
 def test_a_curve_is_evaluated_at_halves_of_halves():
     assert sweep.stops(79) == [79]
     assert sweep.stops(80) == [40, 80]

@@ -1,5 +1,7 @@
 """Real ranks complete each pending sum once, along any combination of axes."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -172,6 +174,39 @@ def test_groups_of_the_mesh_are_used_and_the_others_made(cluster):
     outer, inner = cluster.run(groups)[0], cluster.run(groups)[1]
     assert outer == ([(0, 1, 2, 3), (0, 3)], {"norm": 4.0, "tied": 2.0})
     assert inner == ([(0, 1, 2, 3)], {"norm": 4.0})
+
+
+@pytest.mark.parametrize("rank", [0, 6])
+def test_which_groups_are_there_and_which_are_made(monkeypatch, rank):
+    """All ranks make the groups that the mesh lacks, in one order, and keep their own."""
+    made, proved = [], []
+    monkeypatch.setattr(module.dist, "new_group", lambda ranks: made.append(ranks) or str(ranks))
+    monkeypatch.setattr(module, "prove", proved.append)
+    layout = Layout(dp=2, pp=2, tp=2)  # rank = 4 dp + 2 pp + tp
+    together = {("dp", "pp"): None}
+    mesh = SimpleNamespace(layout=layout, together=together, rank=rank, group=lambda *axes: axes)
+
+    def own(r):
+        groups = [layout.group_of(r, *axes) for axes in (["tp"], ["pp"], ["dp"], ["dp", "pp"])]
+        groups += [range(8), [r, 7 - r], layout.group_of(r, "dp", "tp")]
+        return {str(g): SimpleNamespace(pending=[tuple(sorted(g))]) for g in groups}
+
+    found = make_groups(mesh, SimpleNamespace(ranks=[own(r) for r in range(8)]))
+    pairs = [(r, 7 - r) for r in range(4)]
+    squares = [(0, 1, 4, 5), (2, 3, 6, 7)]
+    assert made == [list(group) for group in sorted([*pairs, *squares])]
+    assert proved == [str(ranks) for ranks in made]
+    place = {0: ((0, 1), (0, 2), (0, 4)), 6: ((6, 7), (4, 6), (2, 6))}[rank]
+    new = [group for group in map(tuple, made) if rank in group]
+    assert found == {
+        place[0]: ("tp",),
+        place[1]: ("pp",),
+        place[2]: ("dp",),
+        (0, 2, 4, 6): ("dp", "pp"),
+        tuple(range(8)): ("dp", "pp", "tp"),
+        **{group: str(list(group)) for group in new},
+    }
+    assert len(new) == 2
 
 
 @pytest.mark.parametrize("code", range(4))

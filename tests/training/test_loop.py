@@ -170,6 +170,8 @@ def test_evaluation_weighs_by_targets():
     )
     assert evaluate(strategy, [a, b]) == pytest.approx(evaluate(strategy, [together]), abs=1e-12)
     assert evaluate(strategy, []) == 0  # no target, and no division by zero
+    one = random_batch(2, 1, 1)
+    assert evaluate(strategy, [one]) == strategy.evaluate(one)[0] > 1  # one target
 
 
 class Diverging:

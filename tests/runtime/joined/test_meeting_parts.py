@@ -107,7 +107,7 @@ def test_a_rank_alone_is_told_and_rank_0_takes_the_folder_away(folder, rank):
 def test_the_store_waits_as_long_as_the_caller_and_one_rank_removes_it(folder, monkeypatch, proc):
     ended, isdir = [], os.path.isdir
     monkeypatch.setattr(meeting, "fresh", lambda store, *given: (store, given))
-    monkeypatch.setattr(meeting.atexit, "register", lambda *given, **_: ended.append(given[1]))
+    monkeypatch.setattr(meeting.atexit, "register", lambda *of, **how: ended.append((of[1], how)))
     monkeypatch.setattr(os.path, "isdir", lambda path: isdir(path) and (proc or "/fd" not in path))
     for rank in (1, 0):
         here = place(rank)
@@ -115,7 +115,7 @@ def test_the_store_waits_as_long_as_the_caller_and_one_rank_removes_it(folder, m
         assert given == (here, 12.5)
         assert store.timeout == timedelta(seconds=12.5)
         assert folder.exists() == (rank == 1 or not proc)
-    assert ended == [folder] * (not proc)
+    assert ended == [(folder, {"ignore_errors": True})] * (not proc)
 
 
 def test_the_folder_and_the_file_in_it_are_this_users_alone(folder):

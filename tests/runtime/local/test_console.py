@@ -80,6 +80,8 @@ def test_too_many_characters_are_kept_too(capsys, folders, tmp_path, monkeypatch
     shown = capsys.readouterr().out.splitlines()
     assert shown[:2] == ["[rank 1] " + "x" * 20] * 2
     assert [line.split(" more")[0] for line in shown[2:]] == ["[rank 0] … 3", "[rank 1] … 1"]
+    c.finish()
+    assert capsys.readouterr().out == ""  # each is told once
 
 
 def test_no_room_to_keep_them(capsys, folders, monkeypatch):

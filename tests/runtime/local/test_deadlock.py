@@ -135,6 +135,7 @@ def test_a_rank_that_has_done_nothing_yet_is_known_if_its_record_is_complete():
     assert set(prove({**answers, 1: idle("barrier", group="7")}, {1})) == {0}
     assert prove({**answers, 1: idle("barrier", group="7", complete=False)}, {1}) == {}
     assert prove({**answers, 0: replace(answers[0], wait=None)}, {1}) == {}
+    assert set(prove({**RETURNED, 1: idle("barrier", complete=False)}, {1})) == {0}  # it is enough
     unsettled = waits("barrier", 1, [1], settled=False)
     assert prove({**answers, 0: unsettled}, {1}) == {}
     assert prove({**answers, 0: replace(answers[0], place="running")}, {1}) == {}

@@ -75,6 +75,22 @@ def test_a_sign_of_life_puts_the_look_off(two, monkeypatch):
     assert [asked(there) for there in theirs] == [0, 0]
 
 
+def test_a_rank_that_never_answers_does_not_hold_up_the_proof(two, monkeypatch):
+    """It may be in compiled code that keeps the interpreter's lock."""
+    now = [100.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    processes, theirs = two
+    third = SimpleNamespace(rank=2, status=None, line=SimpleNamespace(post=lambda _: None))
+    processes.ranks = [*processes.ranks, third]
+    looks = Looks(processes)
+    looks.due = now[0]
+    looks.ask()
+    answer(looks, theirs, MISMATCH)
+    for seconds, proved in ((0.9, set()), (1.1, {0, 1})):
+        now[0] = 100.0 + seconds * module.ANSWER_SECONDS
+        assert set(looks.prove(set())) == proved
+
+
 def test_it_counts_which_ranks_have_returned(two):
     processes, theirs = two
     looks = Looks(processes)

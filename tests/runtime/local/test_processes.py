@@ -226,6 +226,8 @@ def test_a_rank_has_four_descriptors_and_none_that_blocks(by_hand):
     gc.collect()
     before = descriptors()
     rank = RankProcess(3)
+    known = rank.rank, rank.pid, rank.status, rank.line, rank.problem, rank.joined
+    assert known == (3, None, None, None, "", False)
     kinds = [os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in rank.theirs()]
     assert kinds == ["socket", "pipe", "pipe", "pipe"]
     for fd, theirs, text in zip(

@@ -102,10 +102,9 @@ def test_a_fork_that_leaves_the_function_too_does_not_answer(fails):
             if fails:
                 raise ValueError("of the fork")
             return "the fork"
-        os.waitpid(child, 0)
-        return "the rank"
+        return "the rank", os.waitpid(child, 0)[1]
 
-    assert list(launch(fork, workers=1)) == ["the rank"]
+    assert list(launch(fork, workers=1)) == [("the rank", 0)]
 
 
 def test_processes_that_a_rank_started_end_with_it():

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import sys
 import time
 from types import SimpleNamespace
 
@@ -71,12 +72,12 @@ def test_calls_come_one_after_another_until_the_rank_may_leave(working, tmp_path
     line.send("environ", {"HELPERS_NEW": "1", "RANK": "9"})
     call(line, lambda worker: (os.environ["HELPERS_NEW"], os.environ["RANK"], os.getpid()))
     assert result(line) == ("1", "2", working.pid)  # its own rank is not the notebook's to set
-    call(line, lambda worker: print("words") or 1 / 0)
+    call(line, lambda worker: print("words") or print("more", file=sys.__stdout__) or 1 / 0)
     kind, report = result(line)
     assert (kind, report["kind"]) == ("error", "ZeroDivisionError")
     assert "rank.py" not in report["traceback"]
     assert readable(working.out, 30)
-    assert os.read(working.out, 100) == b"words\n"
+    assert os.read(working.out, 100) == b"words\nmore\n"
     call(line, writes)
     assert result(line) is None
     assert (tmp_path / "file").read_text() == "of the function"  # before the answer

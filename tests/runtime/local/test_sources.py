@@ -158,7 +158,7 @@ def test_only_files_that_a_person_may_edit_are_watched(tmp_path, monkeypatch):
     assert sources.__file__ in every.seen
     assert not {os.__file__, pytest.__file__} & set(every.seen)
     paths = [tmp_path / "own.py", tmp_path / "dist-packages" / "theirs.py", tmp_path / "gone.py"]
-    for number, path in enumerate([*paths, None]):
+    for number, path in enumerate([None, *paths]):
         module = types.SimpleNamespace(__file__=path and str(path))
         monkeypatch.setitem(sys.modules, f"a_module_{number}", module)
     paths[0].touch()

@@ -1,5 +1,7 @@
 """Streams of messages, written by hand, are aligned by phase, kind and layer."""
 
+import re
+
 import pytest
 
 from helpers.training.traffic.diff import Cell, Row, align
@@ -53,6 +55,16 @@ def test_messages_of_one_layer_add_up():
     twice = align({"ours": [OURS[1], OURS[1]]}, LAYERS)
     (row,) = twice.rows
     assert (row.cells["ours"].messages, row.cells["ours"].sent) == (2, 40)
+
+
+def test_what_has_no_layer_is_before_the_first_one():
+    """So it is first in the forward, and last in the backward."""
+    layers = {"last": 8, "": 8, "first": 8}
+    both = [message(0, phase, "", "parameters", layers) for phase in ("backward", "forward")]
+    rows = [(row.phase, row.layer) for row in align({"x": both}, LAYERS).rows]
+    forward = ["", "first", "last"]
+    assert rows == [*(("forward", layer) for layer in forward),
+                    *(("backward", layer) for layer in forward[::-1])]  # fmt: skip
 
 
 def test_totals():
@@ -122,6 +134,12 @@ def test_it_draws_itself():
     html = DIFF._repr_html_()
     assert "theirs" in html
     assert html.count("<tr") == 7  # head, five rows, the sum
+    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", html)
+    assert cells[:10] == [
+        *("phase", "bytes of", "layer", "ours", "theirs"),
+        *("forward", "parameters", "first", "40", "40"),
+    ]
+    assert cells[-5:] == ["step", "all", "", "148", "180"]
     frame = DIFF.frame()
     assert frame["ours"].tolist() == [40, 20, 20, 20, 40]
     assert frame["theirs"].tolist() == [40, 20, 0, 40, 80]

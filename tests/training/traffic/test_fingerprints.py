@@ -44,6 +44,9 @@ def test_a_few_runs_by_chance_are_not_enough():
     tensors = some(10)
     noise = torch.randn(20, generator=torch.Generator().manual_seed(1))
     assert Fingerprints(tensors).find(torch.cat([tensors["p0"][:3], noise])) == {}
+    for more, found in ((6, {"p0": 2}), (7, {})):  # 2 of 8 runs, and 2 of 9
+        content = torch.cat([tensors["p0"][:3], noise[:more]])
+        assert Fingerprints(tensors).find(content) == found
 
 
 def test_other_numbers_are_not_found():

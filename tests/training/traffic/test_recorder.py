@@ -1,5 +1,6 @@
 """What was running when a message started: the layer, if one calls another, and the phase."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -7,7 +8,7 @@ from helpers.comm.ledger import Entry
 from helpers.parallel.units import units
 from helpers.training.traffic.fingerprints import Fingerprints
 from helpers.training.traffic.record import watch
-from helpers.training.traffic.recorder import Recorder
+from helpers.training.traffic.recorder import Recorder, Seen, name_of
 
 ENTRY = Entry(call="all_reduce", group="world", ranks=2, rank=0, payload=32, wire=32.0)
 
@@ -131,3 +132,83 @@ def test_each_backward_begins_before_its_first_layer():
     assert [(one.where, one.during) for one in recorder.seen] == 2 * [
         ("backward", ""), ("backward", "0"),
     ]  # fmt: skip
+
+
+def entry(call, numbers, ranks=3):
+    return Entry(call=call, group="w", ranks=ranks, rank=0, payload=4 * numbers, wire=1.0)
+
+
+def recorded(model, *calls, ranks=3, backward=()):
+    """The messages of these (entry, numbers) after the backward of some layers."""
+    recorder = Recorder(units(model), dict(model.named_parameters()), ranks=ranks)
+    recorder.model_begins()
+    recorder.model_ends()
+    for layer in backward:
+        recorder.backward_begins(layer)
+    for one, content in calls:
+        recorder.saw(one, [content])
+    return recorder.messages(Fingerprints(dict(model.named_parameters())))
+
+
+def test_a_library_may_pad_each_parameter_by_a_row_for_each_other_rank():
+    """5 rows of 3 numbers on 3 ranks: up to two more rows, and no more."""
+    model = nn.Sequential(nn.Linear(3, 5, bias=False), nn.Linear(2, 2, bias=False))
+    for numbers, kind, layers in (
+        (15, "gradients", ["0"]),
+        (21, "gradients", ["0"]),
+        (22, "other", []),
+    ):
+        call = entry("reduce_scatter", numbers), torch.rand(numbers)
+        (one,) = recorded(model, call, backward=["0"])
+        assert (one.kind, list(one.layers)) == (kind, layers)
+        assert one.phase == ("backward" if layers else "update")
+
+
+def test_what_is_frozen_has_no_gradient_to_send():
+    model = nn.Sequential(nn.Linear(3, 5))
+    model[0].bias.requires_grad_(False)
+    call = entry("all_reduce", 15), torch.rand(15)
+    (one,) = recorded(model, call, ranks=1, backward=["0"])
+    assert (one.kind, one.layers) == ("gradients", {"0": 60})
+
+
+def test_a_gather_of_a_layer_contains_its_biases_of_zeros_too():
+    """Zeros have no fingerprint; so the size of the layer tells. A part alone is a part."""
+    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(4, 4))
+    with torch.no_grad():
+        model[0].bias.zero_()
+    weight, bias = model[0].parameters()
+    whole = torch.cat([weight.detach().flatten(), bias.detach()])
+    one, part = recorded(
+        model, (entry("all_gather", 20), whole), (entry("all_gather", 15), whole[:15]), ranks=1
+    )
+    assert (one.kind, one.layers, part.layers) == ("parameters", {"0": 80}, {"0": 60})
+    both = torch.cat([p.detach().flatten() for p in model.parameters()])
+    (one,) = recorded(model, (entry("all_gather", 40), both), ranks=1)
+    assert one.layers == {"0": 80, "1": 80}  # by their sizes
+
+
+def test_norms_of_ones_are_known_by_their_size_and_the_largest_fits():
+    model = nn.Sequential(nn.LayerNorm(6), nn.LayerNorm(4), nn.LayerNorm(5))
+    (one,) = recorded(model, (entry("all_gather", 12), torch.ones(6)), ranks=2)
+    assert (one.kind, one.layers) == ("parameters", {"0": 48})
+    two = nn.Sequential(nn.LayerNorm(4), nn.LayerNorm(5), nn.LayerNorm(6))
+    (one,) = recorded(two, (entry("all_gather", 12), torch.ones(6)), ranks=3)
+    assert one.layers == {"2": 48}  # the others with their padding are as large
+    (one,) = recorded(two, (entry("all_reduce", 12), torch.ones(6)), ranks=3)
+    assert one.kind != "parameters"  # no sum is a gather
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "name"),
+    [
+        ("all_to_all", "gradients", "reduce_scatter by all_to_all"),
+        ("all_to_all", "parameters", "all_gather by all_to_all"),
+        ("send", "gradients", "reduce_scatter by send"),
+        ("send", "activations", "send"),
+        ("all_reduce", "gradients", "all_reduce"),
+    ],
+)
+def test_the_collective_that_several_calls_make(call, kind, name):
+    seen = Seen(entry(call, 4), "", 1, True, "", None, 4, kind=kind)
+    assert name_of(seen) == name
