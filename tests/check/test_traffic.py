@@ -55,6 +55,13 @@ def test_no_messages_no_steps():
 
 def test_from_any_source():
     assert steps([[send(1)], [recv(None)]]) == 1
+    late = [send(3), send(2)]
+    assert steps([[send(2)], late, [recv(None), send(3), recv(None)], [recv(1), recv(2)]]) == 2
+
+
+def test_a_message_of_another_rank_does_not_count_as_the_one_that_is_awaited():
+    late, waits = [send(3), send(3), send(2)], [recv(1), send(4), recv(0)]
+    assert steps([[send(2)], late, waits, [recv(1), recv(1)], [recv(2)]]) == 4
 
 
 def swap(worker):
