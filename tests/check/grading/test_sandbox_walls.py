@@ -198,7 +198,7 @@ def test_numbers_that_are_none_come_back(inside):
 
 def test_a_program_that_reads_no_more_orders(monkeypatch):
     """It stops itself after an answer. An order larger than a pipe holds must not wait for it."""
-    monkeypatch.setattr(stand_in, "SECONDS", 20.0)
+    monkeypatch.setattr(stand_in, "SECONDS", 45.0)
     with Sandbox(Limits(seconds=4)) as shut:
         ask(
             shut,

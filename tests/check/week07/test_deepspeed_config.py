@@ -95,6 +95,7 @@ def batch_of_a_rank(right, settings, ranks):
         (changed(gpu_bytes=lambda *_: "16 MB"), "one number of bytes"),
         (lambda *_: None, "Return a dict"),
         (lambda *_: {"batch": 1}, "Return a dict"),
+        (changed(ranks=lambda *_: 1), "Return a dict"),
     ],
 )  # fmt: skip
 def test_each_mistake_has_its_hint(mistake, hint):

@@ -63,6 +63,8 @@ def test_the_paper_s_sixteen_bytes():
             "padded",
         ),
         (changed(lambda found, *_: sum(found.values())), "Return a dict"),
+        (changed(lambda found, *_: {"parameters": found["parameters"]}), "Return a dict"),
+        (changed(lambda found, *_: found | {"all": 0}), "Return a dict"),
         (with_kind("moments", lambda *_: None), "one number of bytes"),
         (with_kind("parameters", lambda found, *_: found["parameters"] + 5), "How many numbers"),
     ],
