@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import torch
 
-SECONDS = 100  # a rank that waits so long for the others has missed a message
+SECONDS = 60  # a rank that waits so long for the others has missed a message
 
 
 @contextmanager

@@ -40,16 +40,23 @@ def test_the_lowest_starts_continue(monkeypatch):
     theta, f, _ = minima(Wells(), starts)
     assert theta[0, 0] == pytest.approx(1.03, abs=0.01)
     assert f[0] == f.min()
+    # two points that meet only in the last steps are one minimum, with one steepness
+    for steps in ("FIRST", "MIDDLE"):
+        monkeypatch.setattr(search, steps, 1)
+    theta, f, steepness = minima(Wells(), starts)
+    assert len(theta) == len(f) == len(steepness) == 1
 
 
 def test_the_lowest_minimum_comes_first_and_is_one(sweep):
     objective = Objective.of(*sweep(0, runs=60), 1e-3)
     done = []
-    theta, f, steepness = minima(objective, grid()[::9], done.append)
+    starts = grid()[::9]
+    theta, f, steepness = minima(objective, starts, done.append)
     assert f[0] == f.min()
     assert (np.diff(f) >= 0).all()
     assert steepness[0] < 1e-9
     around = objective.inward(theta[:1]) + 1e-5 * np.vstack([np.eye(5), -np.eye(5)])
     assert (objective.value(around) > f[0]).all()
+    assert len(starts) - 1 in done  # after the first steps; the rest of them follows
     assert done == sorted(done)
-    assert done[-1] == len(grid()[::9])
+    assert done[-1] == len(starts)

@@ -67,6 +67,7 @@ def test_after_a_step_the_parts_are_relative_to_the_twin_s_own():
     start = at_the_start(0, Trained(), {"a": ONE + 1, "b": ONE + 1})
     assert (start.step, start.parameter, start.parameter_name) == (-1, 1.0, "b")
     assert start.relative == pytest.approx((2 / 26) ** 0.5)
+    assert (start.loss, start.gradient, start.relative_loss, start.loaded) == (0, 0, 0, False)
 
 
 def test_a_distance_relative_to_the_way():

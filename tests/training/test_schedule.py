@@ -20,6 +20,8 @@ def test_it_ends_at_a_tenth_unless_another_end_is_given():
     assert Cosine(peak=2.0, steps=50)(49) == pytest.approx(0.2)
     assert [Cosine(peak=2.0, steps=3, final=end)(2) for end in (0.0, 1.0)] == [0, 2]
     assert Cosine(peak=2.0, steps=1)(0) == 2
+    assert Cosine(peak=2.0, steps=2)(1) == pytest.approx(0.2)
+    assert Cosine(peak=2.0, steps=3)(1) == pytest.approx(1.1)  # halfway: there is no warm-up
     assert Cosine(peak=0.0, steps=5, warmup=2)(1) == 0  # a rate of 0 is none too small
 
 

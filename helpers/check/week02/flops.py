@@ -88,7 +88,7 @@ def hint_flops(answer, right, config, tokens) -> str:
         if answer == value != right:
             return hint
     for multiply_adds, hint in differences(config, tokens):
-        if multiply_adds and answer == right + 6 * multiply_adds:  # 2 FLOPs, three times
+        if answer == right + 6 * multiply_adds:  # 2 FLOPs, three times
             return hint
     return (
         "List the products of one layer as (T, in) × (in, out), attention's for each head, and "

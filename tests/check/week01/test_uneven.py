@@ -1,5 +1,7 @@
 """Ranks with different numbers of steps: the solution passes, each mistake gets its own hint."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -178,6 +180,31 @@ def test_the_words_for_an_entry():
     assert uneven.plain(torch.ones(1, 3)) == "a tensor of shape (1, 3)"
     assert uneven.plain(4.0) == "a float"
     assert uneven.sums((2, 0, 1)) == [101.0, 2.0]
+
+
+def reported(solve, rank=1):
+    worker = SimpleNamespace(rank=rank, world_size=3)
+    return uneven.run_uneven(worker, solve, (1, 3, 0))
+
+
+def test_what_a_rank_reports():
+    def right(worker, gradients, size):
+        assert size == 3
+        return tuple(gradient.clone() for gradient in gradients)
+
+    found = reported(right)
+    assert found == {"entries": [10.0, 20.0, 30.0], "changed": False}
+    assert reported(right, rank=2) == {"entries": [], "changed": False}
+
+    def change(number):
+        def solve(worker, gradients, size):
+            (gradients.pop, gradients.clear, lambda: gradients.append(torch.zeros(3)),
+             lambda: gradients[-1].neg_())[number]()  # fmt: skip
+
+        return reported(solve)
+
+    for number in range(4):
+        assert change(number) == {"entries": None, "kind": "NoneType", "changed": True}
 
 
 def judged(*entries, changed=(), counts=(1, 0, 2)):

@@ -67,6 +67,21 @@ def test_mpiexec_runs_in_its_own_network(installed, monkeypatch):
     assert run_on_mpi_ranks(None, 1, {}, 1.0).printed() == "alone 1, kept\n"
 
 
+def test_nothing_that_is_typed_reaches_mpiexec(installed):
+    source, typed = os.pipe()
+    os.write(typed, b"typed")
+    os.close(typed)
+    kept = os.dup(0)
+    os.dup2(source, 0)
+    try:
+        folder = run_on_mpi_ranks(None, 1, {"digits": b""}, 1.0)
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+        os.close(source)
+    assert "typed" not in folder.printed()
+
+
 def test_an_interrupt_ends_mpiexec(installed, monkeypatch):
     ended = []
 

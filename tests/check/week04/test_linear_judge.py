@@ -1,6 +1,7 @@
 """The judge of parallel linear layers, alone, on reports that are written by hand."""
 
 from copy import deepcopy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -77,6 +78,59 @@ def test_the_size_of_the_message_counts():
     ).hint  # fmt: skip
 
 
+def test_one_message_too_many_of_the_right_size():
+    twice = [("all_reduce", 240)] * 2
+    assert (
+        "One all-reduce is enough"
+        in judged(lambda run: run["messages"].update(backward=twice)).hint
+    )
+
+
+def reported(monkeypatch, change, on_all=True):
+    """What rank 1 of 3 reports of a row's layer: the right answers, but for this change."""
+
+    def others(wrong):
+        wrong += not on_all
+
+    monkeypatch.setattr(linear, "dist", SimpleNamespace(all_reduce=others))
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    _, _, found, _ = linear.row(1, 3, 5)
+
+    def solve(worker, *given):
+        def backward(of_y):
+            return change([found[name][RIGHT] for name in linear.NAMES], given, of_y)
+
+        return found["y"][RIGHT], backward
+
+    return linear.run_linear(SimpleNamespace(rank=1, world_size=3), solve, linear.row, 5)
+
+
+def test_what_a_rank_reports(monkeypatch):
+    right = dict.fromkeys(("y", *linear.NAMES), RIGHT) | {
+        "unwaited": {"forward": 0, "backward": 0}, "messages": {"forward": [], "backward": []},
+        "due": {"forward": 240, "backward": 0}, "changed": [],
+    }  # fmt: skip
+    assert reported(monkeypatch, lambda answers, given, of_y: answers) == right
+
+    def writes(answers, given, of_y):
+        given[1][-1, -1] += 1
+        of_y[0] = 0
+        return answers
+
+    assert reported(monkeypatch, writes) == right | {"changed": ["weight", "of_y"]}
+
+    def last_is_wrong(answers, given, of_y):
+        return *answers[:2], 3 * answers[2]
+
+    found = reported(monkeypatch, last_is_wrong)
+    assert found == right | {"of_bias": "N times the right one"}
+    found = reported(monkeypatch, lambda answers, *_: answers[:2])
+    assert found == {"returned": "2 values from backward, not three gradients"}
+    found = reported(monkeypatch, None, on_all=False)  # another rank was wrong
+    assert "of_x" not in found
+    assert found["y"] == RIGHT
+
+
 def test_what_was_written_and_what_was_returned():
     wrong = judged(lambda run: run.update(changed=["weight", "of_y"]))
     assert wrong.finding == "right, but rank 2 wrote into weight, which it was given"
@@ -137,3 +191,39 @@ def test_the_right_values_are_autograd_s(ranks, width):
                 assert due == {"forward": width, "backward": 0}
             for name, value in zip(("y", *linear.NAMES), right, strict=True):
                 torch.testing.assert_close(found[name][RIGHT], value.detach(), msg=name)
+
+
+def test_some_wrong_values_by_hand():
+    x, weight, bias = (linear.numbers(*shape, seed=seed) for shape, seed in
+                       (((2, 3, 12), 1), ((12, 12), 2), ((12,), 3)))  # fmt: skip
+    of_y = linear.numbers(2, 3, 12, seed=4)
+    own, products = slice(3, 6), x @ weight.t()
+    columns, rows = (layer(1, 4, 12)[2] for layer in (linear.column, linear.row))
+    parts = [x[..., 3 * r : 3 * r + 3] @ weight[:, 3 * r : 3 * r + 3].t() for r in range(4)]
+    outputs = [of_y[..., 3 * r : 3 * r + 3] @ weight[3 * r : 3 * r + 3] for r in range(4)]
+    mixed = sum(of_y[..., 3 * r : 3 * r + 3] for r in range(4))
+    for found, value in (
+        (columns["y"]["with W instead of its transpose"], (x @ weight + bias)[..., own]),
+        (columns["y"]["without the bias"], products[..., own]),
+        (columns["y"]["N times the products"], 4 * products[..., own] + bias[own]),
+        (columns["y"]["every N-th output"], (products + bias)[..., 1::4]),
+        (columns["y"]["with rank 3's bias"], products[..., own] + bias[9:]),
+        (columns["of_x"]["this rank's part of the sum"], outputs[1]),
+        (columns["of_x"]["this rank's part, divided by N"], outputs[1] / 4),
+        (columns["of_x"]["the mean over the ranks"], sum(outputs) / 4),
+        (columns["of_x"]["from summed gradients of y"], mixed @ weight[own]),
+        (columns["of_bias"]["the mean over the tokens"], of_y.mean((0, 1))[own]),
+        (columns["of_weight"]["the gradient of rank 2"],
+         of_y[..., 6:9].flatten(0, 1).t() @ x.flatten(0, 1)),
+        (rows["y"]["with W instead of its transpose"], x @ weight + bias),
+        (rows["y"]["the sum, and N times the bias"], products + 4 * bias),
+        (rows["y"]["the sum, without the bias"], products),
+        (rows["y"]["this rank's part of the sum, and the bias"], parts[1] + bias),
+        (rows["y"]["the mean over the ranks, and the bias"], products / 4 + bias),
+        (rows["y"]["the right one, divided by N"], (products + bias) / 4),
+        (rows["of_bias"]["the mean over the tokens"], of_y.mean((0, 1))),
+        (rows["of_x"]["the whole gradient"], of_y @ weight),
+        (rows["of_weight"]["the mean over the ranks"],
+         sum((of_y.flatten(0, 1).t() @ x.flatten(0, 1)).split(3, 1)) / 4),
+    ):  # fmt: skip
+        torch.testing.assert_close(found, value, rtol=1e-12, atol=1e-12)

@@ -74,6 +74,13 @@ def test_the_time_is_told_in_units():
     )
 
 
+def test_a_single_unit_too_many_counts():
+    cells = week05.order_1f1b(4, 8)
+    cells[0][:2] = ["F1", "F0"]
+    with pytest.raises(NotRight, match="the step takes 34 units where 1F1B takes 33"):
+        exercise.judge_order(cells, 4, 8)
+
+
 @pytest.mark.parametrize(
     ("kept", "allowed", "hint"),
     [

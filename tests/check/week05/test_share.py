@@ -103,6 +103,7 @@ def test_the_hint_for_4_ranks_7_micro_batches_and_2_stages(answer, hint):
 def test_the_share_that_was_turned_round_and_one_rank():
     assert "turn it round" in hint_share(2 / 5, 2 / 9, 3, 7, 1)
     assert "The share is the wait" in hint_share(9.0, 2 / 4, 3, 2, 1)  # v m = p - 1
+    assert "turn it round" in hint_share(-3 / 2, 3 / 4, 4, 1, 1)
     assert "One rank alone" in hint_share(0.2, 0.0, 1, 4, 1)
 
 

@@ -108,12 +108,26 @@ def test_a_finished_bucket_has_the_sum_and_waits_for_the_next_backward(message_d
             assert p.grad.tolist() == [2.0 if message_dtype else 2 + 2**-10, 4.0]
 
 
+class Recording(Local):
+    """A transport whose buffers are its own memory."""
+
+    def __init__(self):
+        self.made = []
+
+    def empty(self, numel, dtype, device):
+        self.made.append(torch.empty(numel, dtype=dtype, device=device))
+        return self.made[-1]
+
+
 def test_a_message_has_memory_of_its_own_only_for_another_dtype():
     parameter = torch.nn.Parameter(torch.zeros(2))
-    for dtype, own in ((None, False), (torch.float32, False), (torch.bfloat16, True)):
-        bucket = Bucket({"p": parameter}, Local, dtype)
+    for dtype, own in ((None, False), (torch.float32, False), (torch.float16, True)):
+        transport = Recording()
+        bucket = Bucket({"p": parameter}, transport, dtype)
         assert (bucket.message is not bucket.flat) == own
         assert bucket.message.dtype == (dtype or torch.float32)
+        made = [bucket.flat, bucket.message] if own else [bucket.flat]
+        assert [id(buffer) for buffer in transport.made] == [id(buffer) for buffer in made]
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5])

@@ -26,14 +26,31 @@ CASES = {
     "a batch without targets": {"workers": 2, "batches": one_without_targets},
 }
 PLAIN_SGD = OptimizerConfig(rule="sgd", lr=0.1, momentum=0.0, clip=None)
-SGD = {"workers": 2, "optimizer": PLAIN_SGD, "steps": 3}
+SGD = {"workers": 2, "optimizer": PLAIN_SGD, "steps": 3, "micro_batches": 3}
 
 
 def twin(strategy, **changes):
     return compare(strategy, **{"config": TINY, "steps": 5, "seed": 3, "device": "cpu", **changes})
 
 
-class ByTheStep:
+class Counted:
+    """Before a strategy's class: each step has as many forwards as micro-batches were asked for."""
+
+    def __init__(self, *arguments, micro_batches=1, **options):
+        self.asked = micro_batches
+        super().__init__(*arguments, micro_batches=micro_batches, **options)
+
+    def step(self, batch, lr=None):
+        right, sizes = self.model.loss, []
+        self.model.loss = lambda micro: (sizes.append(len(micro)), right(micro))[1]
+        try:
+            return super().step(batch, lr)
+        finally:
+            self.model.loss = right
+            assert len(sizes) == self.asked, sizes
+
+
+class ByTheStep(Counted):
     """Before a strategy's class: each step gets the twin's learning rate, which no rule has.
 
     A step with a rate of 0 comes before it, and changes nothing.
@@ -48,7 +65,7 @@ class ByTheStep:
         return super().step(batch, lr=self.rate)
 
 
-class Spoiled:
+class Spoiled(Counted):
     """Before a strategy's class: all that is given out or loaded is spoiled, and asked for again.
 
     A state without moments leaves none behind.

@@ -160,6 +160,7 @@ def test_what_a_rank_holds_and_sends(runs):
         assert sent["default"] == sent["one replica"] == (6, 4)
         assert sent["micro-batches"][1] == sent["by name"][1] == 4
         assert sent["by name"][0] <= 4
+        assert sent["micro-batches"][0] > 12  # three forwards
         assert sent["whole"] == (0, 0)
 
 

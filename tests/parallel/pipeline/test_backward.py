@@ -38,8 +38,12 @@ def both_parts(stage, x, gradient, times=1):
     for _ in range(times):
         of_x, kept = both.first(get_gradient_edge(stage(x)), x, gradient)
         later = [share.parameter for share in kept if share.x is not None]
-        done = list(second(kept))
-        assert len(done) == len(set(done))
+        wanted, done = {share.parameter for share in kept}, {}
+        for p in second(kept):
+            assert p not in done
+            done[p] = p.grad.clone()
+        assert done.keys() == wanted
+        assert all(torch.equal(p.grad, complete) for p, complete in done.items())
     return of_x, {name: p.grad for name, p in stage.named_parameters()}, later
 
 

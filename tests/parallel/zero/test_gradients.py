@@ -104,6 +104,8 @@ def test_a_step_that_failed_has_no_message_under_way():
             gradients.send()
             assert gradients.sent
             assert transport.under_way == 1
+            sizes = [buffer.numel() for buffer in gradients.buffers]
+            assert sizes == ([4] if gradients is kept else [4, 2])  # the sum arrives beside the row
         gradients.finish()
         assert gradients.result().tolist() == [7.0, 5.0]  # of the last step alone
         assert not transport.under_way

@@ -54,6 +54,7 @@ def test_a_bucket_may_end_within_a_layer():
     assert found.take(9) == {"last": {"last.w": 7}, "b": {"b.b": 2}}
     assert found.take(8) == {"a": {"a.b": 2, "a.w": 6}}
     assert found.take(6) == {"b": {"b.w": 6}}
+    assert pending("b", "a").take(2) == {"b": {"b.b": 2}}  # the first parameter alone
 
 
 def test_a_second_micro_batch_adds_to_the_gradients_that_wait():
