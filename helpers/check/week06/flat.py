@@ -21,12 +21,13 @@ CASES = [
     (1, [(2, 2), (1,)]),
 ]
 DTYPE = torch.float64
+PATIENCE = 4  # times the usual timeout: on a busy machine, a rank imports for seconds
 
 
 def shard_flat(fn) -> Verdict:
     """Check `fn(worker, tensors) -> (shard, gather)`: equal shards, and the tensors back."""
     cases = [(ranks, {"shapes": shapes}) for ranks, shapes in CASES]
-    return examine("shard_flat", fn, cases, run_flat, judge_flat, hint_failure)
+    return examine("shard_flat", fn, cases, run_flat, judge_flat, hint_failure, PATIENCE)
 
 
 def numbers(shapes) -> list[torch.Tensor]:

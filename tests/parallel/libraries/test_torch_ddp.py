@@ -33,9 +33,17 @@ def test_gradients_are_sent_once_in_a_step():
         assert a.ledger.wire == b.ledger.wire > 0
 
 
+class Viewed(TorchDataParallel):
+    """Its DDP got the option."""
+
+    def close(self):
+        assert self.replica.gradient_as_bucket_view
+        super().close()
+
+
 def test_ours_sends_no_more_bytes_and_holds_no_more_than_torch_s():
     ours = twin(DataParallel, workers=2)
-    theirs = twin(TorchDataParallel, workers=2, gradient_as_bucket_view=True)
+    theirs = twin(Viewed, workers=2, gradient_as_bucket_view=True)
     for a, b in zip(ours.ranks, theirs.ranks, strict=True):
         assert a.ledger.wire <= b.ledger.wire
         assert a.memory.model_states <= b.memory.model_states

@@ -18,6 +18,8 @@ def test_another_type_is_named():
 
 def test_the_ranks_are_counted():
     expect_ranks(2, 2, "prepare")
+    with pytest.raises(WrongWrapper, match=r"prepare sees 0 ranks, and there are 2"):
+        expect_ranks(0, 2, "prepare")
     with pytest.raises(WrongWrapper, match=r"prepare sees 3 ranks, and there are 2"):
         expect_ranks(3, 2, "prepare")
     with pytest.raises(WrongWrapper, match=r"prepare sees 1 rank, and there are 2"):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -209,3 +210,10 @@ def test_a_kept_unit_with_frozen_parameters_is_gathered_once_in_each_micro_batch
                              micro_batches=m):  # fmt: skip
         rows = [line for line in step if line.startswith("> gather")]
         assert sorted(rows) == sorted(m * [f"> gather {n}" for n in (396, 576, 1176, 12, 396)])
+
+
+def test_the_advice_to_use_stage_1_names_stage_3():
+    owner = object.__new__(Zero3)
+    owner.transport = SimpleNamespace(rank=0, size=2)
+    with pytest.warns(UserWarning, match="ZeRO stage 3 sends the gradients of each micro-batch"):
+        owner.warn()

@@ -117,9 +117,9 @@ def test_only_ranks_that_live_are_killed_without_the_server(by_hand, monkeypatch
 
 
 def test_a_server_that_has_started_a_rank_is_known_to_serve(by_hand):
-    ranks = Processes(1, "fork")
-    by_hand.sendall(b'{"rank": 0, "pid": 77}\n')
-    assert (ranks.notices(), ranks.ranks[0].pid, ranks.begun()) == ([], 77, True)
+    ranks = Processes(2, "fork")
+    by_hand.sendall(b'{"rank": 1, "pid": 77}\n')
+    assert (ranks.notices(), ranks.ranks[1].pid, ranks.begun()) == ([], 77, True)
     assert ranks.server.served
     by_hand.close()  # with orders that it has not read: the system calls that a reset
     with pytest.raises(WorkerError, match="lost"):

@@ -110,6 +110,18 @@ def read_all(fd: int, last: str | None) -> str:
     return text
 
 
+def test_a_failure_is_kept_for_a_debugger_and_told_after_its_prints(monkeypatch):
+    said = []
+    monkeypatch.setattr(rank.listener, "remember", lambda error: said.append(type(error)))
+    monkeypatch.setattr(rank, "flush", lambda: said.append("flushed"))
+    monkeypatch.setattr(rank.network, "hint", lambda error: f"a hint about {error}")
+    line = SimpleNamespace(send=lambda kind, report: said.append((kind, report["hint"])))
+    assert rank.answer(line, lambda: {}["x"]) is None
+    assert said == [KeyError, "flushed", ("error", "a hint about 'x'")]
+    assert rank.answer(line, lambda: 3) == 3
+    assert len(said) == 3
+
+
 @pytest.mark.timeout(100)
 def test_without_the_notebook_a_rank_ends(working):
     working.line.close()
