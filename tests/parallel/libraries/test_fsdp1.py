@@ -65,6 +65,8 @@ def beside_one_process(worker, mesh=None, **options) -> dict:
         theirs = one.step(batch, lr=lr)
         assert mine.tokens == theirs.tokens == batch.counted()
         far += [abs(float(mine.loss - theirs.loss)), abs(float(mine.grad_norm - theirs.grad_norm))]
+        for gradient in ours.full_gradients().values():
+            gradient.zero_()  # a copy
         gradients, state = ours.full_gradients(), ours.full_state()
         far += [apart(gradients, one.full_gradients()), *states_apart(state, one.full_state())]
         for kept in (gradients, state["model"], flat(state["optimizer"])):
