@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -96,6 +97,25 @@ def test_memory_can_be_mapped_until_every_rank_has_mapped_it(cluster):
         return tensor.tolist()
 
     assert list(cluster.run(run)) == [[3, 3, 3]] * 3
+
+
+def test_a_rank_that_is_interrupted_tells_the_others(monkeypatch):
+    """They wait for it at the barrier behind the mapping."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    told = []
+    segments = object.__new__(shared_segments.Segments)
+    segments.rank, segments.pids = 0, [os.getpid()]
+    segments.barrier = SimpleNamespace(give_up=lambda: told.append("given up"))
+    segments.agree = lambda what, place: (place,)
+    monkeypatch.setattr(shared_segments, "map_shared", interrupted)
+    before = left()
+    with pytest.raises(KeyboardInterrupt):
+        segments.allocate(8, "empty")
+    assert told == ["given up"]
+    assert left() == before
 
 
 def test_memory_that_is_short_leaves_no_descriptor(monkeypatch):

@@ -38,6 +38,13 @@ def test_parameters_by_what_they_do(config):
     assert count.blocks == count.total - sum(by_part[p] for p in ("embedding", "positions", "head"))
 
 
+def test_each_mixer_counts_as_often_as_it_occurs():
+    mixer = ("mamba2", "attention", "mamba2", "mamba", "mamba2")
+    config = GPTConfig(vocab=11, context=7, width=64, heads=4, layers=5, mixer=mixer, bias=True)
+    model = GPT(config, device="meta")
+    assert parameters(config).total == sum(p.numel() for p in model.parameters())
+
+
 @pytest.mark.parametrize("name", PUBLISHED["exact"])
 def test_parameters_of_released_models(name):
     assert parameters(GPTConfig.preset(name)).total == PUBLISHED["exact"][name]

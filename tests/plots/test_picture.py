@@ -82,6 +82,8 @@ def test_its_axes_can_still_be_used():
     assert Picture(layout="none").get_layout_engine() is None
     assert not Picture(layout="none").add_axes([0, 0, 1, 1]).spines["top"].get_visible()
     assert tuple(Picture().get_size_inches()) == (6.2, 2.8)
+    assert Picture().add_subplot(1, 2, 2, ylabel="loss").get_ylabel() == "loss"
+    assert Picture(layout="none").add_axes([0, 0, 1, 1], xlabel="step").get_xlabel() == "step"
     assert repr(Picture(alt="Mine.")) == "Mine."
     assert Picture(facecolor="#ff0000").get_facecolor() == (1, 0, 0, 1)
     axes.set_title("later")

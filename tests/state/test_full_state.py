@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from helpers.runtime.failure import WorkerError
 from helpers.state.all_parts import AllParts
 from helpers.state.decay import decays
-from helpers.state.full_state import full_optimizer, full_state, is_local
+from helpers.state.full_state import full_optimizer, full_state, is_local, moments_and_counts
 from helpers.state.load import load, load_optimizer
 from helpers.state.part import Part
 from helpers.state.slicing import take
@@ -124,6 +124,19 @@ def test_counts_keep_their_kind(cluster):
     }
     for found in cluster.run(kept_on, kept=[{"w": slots}] * 4):
         assert equal(found, {"w": slots})
+
+
+def under_other_keys(worker):
+    """Each rank has a number of w, under a key of its own."""
+    parts = AllParts(
+        {f"unit {r}": Part(name="w", shape=(4,), flat=(r, r + 1), holders=(r,))} for r in range(4)
+    )
+    return moments_and_counts(parts, {f"unit {worker.rank}": {"step": 3}})
+
+
+def test_counts_are_of_the_plain_name(cluster):
+    for moments, counts in cluster.run(under_other_keys):
+        assert (moments, counts) == ({}, {"w": {"step": [3, None]}})
 
 
 def of_a_group(worker):

@@ -78,6 +78,10 @@ def test_nothing_is_written_unless_all_fits():
         with pytest.raises(ValueError, match=message):
             load(parts, local, plain)
         assert not local["a"].any()
+    local = {"a": torch.zeros(2), "b": torch.zeros(4)}  # its part has 3
+    with pytest.raises(ValueError, match=r"\(4,\)"):
+        load(parts, local, {"a": torch.ones(2), "b": torch.ones(3)})
+    assert not local["a"].any()
     with pytest.raises(ValueError, match="'b' has a part but no tensor"):
         load(parts, {"a": torch.zeros(2)}, {})
     plain = {"a": torch.ones(2), "b": torch.ones(3)}

@@ -247,6 +247,15 @@ def test_ranks_with_other_sequences_or_other_columns_do_not_drift_apart():
     assert "ranks 0 and 1 drift apart: along tp" in found.guess
 
 
+def test_gradients_that_add_up_to_the_twins_are_said_to_whatever_each_is():
+    """A quarter and three quarters: each is a multiple of the twin's too."""
+    gradient = torch.tensor([3.0, -1.0, 5.0], dtype=torch.float64)
+    ranks = [record(gradients={"w": part * gradient}) for part in (0.25, 0.75)]
+    found = locate(0, Layout(dp=2), record(gradients={"w": gradient}), ranks, torch.float64)
+    assert (found.kind, found.name, found.rank) == ("gradient", "w", 0)
+    assert found.guess.startswith("The ranks' numbers add up to the twin's")
+
+
 def test_moments_that_are_missing_count_as_zeros_and_other_settings_do_not_count():
     moments = {"w": {"exp_avg": torch.ones(2), "flag": True}}
     assert locate(0, Layout(dp=1), record(optimizer=moments), [record()], torch.float64).name == (

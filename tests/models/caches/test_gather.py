@@ -10,6 +10,7 @@ from helpers.models.caches.store import Store
 # Tensors that cut a block evenly, and tensors that do not: the widths differ.
 KEPT = {
     "equal": {0: Kept(per_token=((2, 3), (2, 3))), 5: Kept(per_token=((4, 3),))},
+    "twice as wide": {0: Kept(per_token=((2, 3), (2, 3))), 5: Kept(per_token=((2, 6),))},
     "different": {0: Kept(per_token=((1, 5), (2, 3))), 5: Kept(per_token=((3, 2), (1, 1)))},
 }
 every_kept = pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT)

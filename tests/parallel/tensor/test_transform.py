@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from helpers.comm.mesh import Layout
+from helpers.models.attention import FanOut
 from helpers.models.gpt import GPTConfig
 from helpers.models.ssm_settings import Mamba2Settings
 from helpers.parallel.recipe import plain
@@ -105,6 +106,7 @@ def test_the_options_of_sequence_parallelism_reach_every_layer():
     assert all(layer.overlap for layer in (*rows, block.attention.fan_out, block.mlp.fan_out))
     assert isinstance(model.head, Column)
     assert model.head.weight is model.embedding.weight
+    assert type(model.fan_out) is FanOut  # it calls the head, whose hooks run then
     norms = [name for name, part in parts.items() if part.pending == ((0, 1),)]
     assert norms == [name for name in parts if "norm" in name]
     plain_region = made(sequence_parallel)[2]

@@ -49,6 +49,20 @@ def test_the_formula_in_float64(step, sign):
     assert own.step == step + 1
 
 
+@pytest.mark.parametrize("length", [8, 13])  # both paths of the kernel
+def test_each_kind_has_a_format_of_its_own(length):
+    own, _ = numbers(length, torch.float32, 4)
+    own = Tensors(own[0].bfloat16(), own[1].half(), own[2], own[3], own.step)
+    expected = formula(Tensors(own[0].float(), own[1].float(), own[2], own[3], own.step))
+    table = Table(CPU, block=8)
+    table.fill(HYPER, [own])
+    constants = formats(torch.bfloat16, torch.float16, torch.float32)
+    launch_step(table, torch.tensor(0.0), torch.tensor(1.0), constants)
+    assert torch.allclose(own.parameter.float(), expected[0], rtol=2**-8, atol=1e-30)
+    for made, right in zip((own[2], own[3]), expected[1:], strict=True):
+        assert torch.allclose(made, right, rtol=1e-6)
+
+
 @pytest.mark.parametrize("shift", [0, 1])  # both paths of the kernel
 def test_nothing_beyond_the_end_is_written(shift):
     made = torch.full((4, 32), GUARD)

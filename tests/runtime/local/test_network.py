@@ -84,6 +84,15 @@ def test_what_wants_a_network_and_has_none_is_told():
     assert network.HINT not in str(other.value)
 
 
+@START
+def test_the_user_and_the_files_stay_the_same(start):
+    """A user namespace would make root another user there."""
+    for rank in launch(everything, 2, start=start):
+        assert rank["user"] == [os.getuid(), os.getgid()]
+        assert rank["own"] == os.getuid()
+        assert rank["in their own"]
+
+
 def everything(worker):
     shared = SharedMemory()
     tensor = torch.full((4,), worker.rank + 1.0)
