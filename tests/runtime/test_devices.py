@@ -45,6 +45,12 @@ def test_too_few_where_gpus_are_asked_for(two_gpus):
         choose_device(1, "tpu")
 
 
+def test_gpus_that_are_asked_for_where_there_are_none(two_gpus, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ValueError, match="1 ranks need 1 GPUs, and there are 0"):
+        choose_device(1, "cuda")
+
+
 def test_not_from_the_first_gpu_on(two_gpus):
     assert choose_device(1, "cuda", first_gpu=1) == GPUS
     with pytest.raises(ValueError, match="need 3 GPUs"):

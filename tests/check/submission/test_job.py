@@ -64,6 +64,7 @@ def test_what_it_leaves_behind(tmp_path):
 {"step": true, "loss": 4.0}
 {"step": 6, "loss": true}
 {"saved": 8}
+{"saved": 8}
 {"saved": true}
 {"rank": 1, "bytes": {"parameters": 3, "name": "x", "same": true}}
 not JSON
@@ -81,9 +82,14 @@ exit 3""",
         tmp_path,
     )
     assert (found.losses, found.first, found.twice) == ({4: 5.0, 5: 4.25}, 4, 5)
-    assert (found.saved, found.held) == ([8, 9], {1: {"parameters": 3}, 0: {"parameters": 2.5}})
+    assert (found.saved, found.held) == ([8, 8, 9], {1: {"parameters": 3}, 0: {"parameters": 2.5}})
     assert found.writers == {"a": {0, 12}}
     assert (found.code, found.hung, found.errors) == (3, False, "oops\n\ufffd")
+
+
+def test_nothing_is_left_of_a_script_that_does_nothing(tmp_path):
+    found = run("exit 0", tmp_path)
+    assert (found.losses, found.first, found.twice, found.saved) == ({}, None, None, [])
 
 
 def test_silence_is_a_hang_and_no_rank_is_left(tmp_path, monkeypatch):

@@ -44,6 +44,13 @@ def serve(runner, requests, steps, padding=0):
     return tokens
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_cache_has_the_model_s_format(make_model, dtype):
+    runner = Runner(make_model().to(dtype), 3, 4)
+    half = Runner(make_model().half(), 3, 4)
+    assert runner.paged.bytes == half.paged.bytes * dtype.itemsize // 2
+
+
 @pytest.mark.parametrize("padding", [0, 2])
 def test_tokens_are_those_of_generate(model, padding):
     runner, shapes = Runner(model, 20, 4), []

@@ -93,6 +93,8 @@ def test_how_far_a_message_is_from_its_layer():
     assert told["forward", "c", "parameters"] == "before the first layer"
     assert told["forward", "c", "gradients"] == "after the last layer"
     assert told["backward", "a", "gradients"] == "3 layers before it"
+    assert told["backward", "a", "parameters"] == "3 layers before it"
+    assert told["forward", "d", "gradients"] == "3 layers before it"
     assert told["backward", "d", "gradients"] == "1 layer after it"
     assert told["update", "b", "parameters"] == ""
     twice = message(0, "forward", "c", "parameters", {"a": 8})
