@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from helpers.measure.sockets import SentBytes, passed_on, sent_by_connection
+from helpers.measure.sockets import SentBytes, looped, passed_on, sent_by_connection
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="TCP_INFO of Linux")
 
@@ -40,6 +40,19 @@ def test_bytes_sent_since(pair):
     assert count.read() == 1234
     other.sendall(b"x" * 5000)  # received bytes do not count, and no loop serves that end
     assert count.read() == 1234
+
+
+def test_each_loop_of_the_process_counts(pair):
+    """One before and one after it, in the order of their descriptors, watch other things."""
+    one, other, _ = pair
+    count = SentBytes()
+    one.sendall(b"x" * 10)
+    other.sendall(b"x" * 700)
+    assert count.read() == 10
+    with select.epoll() as second:
+        second.register(other, select.EPOLLIN)
+        assert looped() == {one.fileno(), other.fileno()}
+    assert looped() == {one.fileno()}
 
 
 def test_counting_leaves_no_descriptor_open(pair):

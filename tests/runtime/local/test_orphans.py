@@ -62,6 +62,19 @@ def hide(worker):
     return [first, int(os.read(reading, 20))]
 
 
+def test_a_rank_s_session_ends_with_its_children():
+    script = "sleep 300 & echo $!; exec sleep 300"
+    first = subprocess.Popen(
+        ["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True, text=True
+    )
+    second = int(first.stdout.readline())
+    module.kill_group(first.pid)
+    assert first.wait(60) == -signal.SIGKILL
+    assert gone([second])
+    first.stdout.close()
+    module.kill_group(first.pid)  # there is none any more
+
+
 @linux
 def test_after_launch():
     hidden = [pid for pids in launch(hide) for pid in pids]
