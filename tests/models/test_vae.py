@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 from torch.distributions import Bernoulli, Normal, kl_divergence
 
@@ -13,8 +12,7 @@ from helpers.data.pictures import PictureSource, random_pictures
 from helpers.models.dropout import counter
 from helpers.models.initialization import build
 from helpers.models.noise import normal
-from helpers.models.vae import VAE, VAEConfig, divergence, reconstruction_loss
-from helpers.models.vae_config import PRESETS
+from helpers.models.vae import VAEConfig, divergence, reconstruction_loss
 
 TINY = VAEConfig(side=4, width=6, layers=2, latent=3)
 
@@ -117,24 +115,3 @@ def test_it_learns_the_digits():
     assert near < 0.7 * far
     assert torch.equal(model.sample(5, seed=1), model.sample(50, seed=1)[:5])
     assert not torch.equal(model.sample(5, seed=2), model.sample(5, seed=1))
-
-
-@pytest.mark.parametrize("name", ["side", "width", "layers", "latent"])
-@pytest.mark.parametrize("value", [0, 1.5])
-def test_sizes_must_be_positive_whole_numbers(name, value):
-    with pytest.raises(ValueError, match=f"{name} must be a positive whole number"):
-        VAEConfig(**{name: value})
-
-
-def test_presets_have_the_size_of_their_pictures():
-    assert {name: VAEConfig.preset(name).pixels for name in PRESETS} == {"digits": 64, "mnist": 784}
-    assert VAEConfig.preset("digits") == VAEConfig(side=8, width=128, layers=2, latent=8)
-    # Kingma and Welling 2013, section 5 and figure 5
-    assert VAEConfig.preset("mnist") == VAEConfig(side=28, width=500, layers=1, latent=20)
-    changed = VAEConfig.preset("mnist", latent=2)
-    assert (changed.latent, changed.width) == (2, 500)
-    made = VAEConfig.preset("digits").build(torch.float64, "meta", seed=7)
-    assert (made.seed, made.pixels.weight.dtype) == (7, torch.float64)
-    assert isinstance(VAEConfig.preset("digits").build(device="meta"), VAE)
-    with pytest.raises(ValueError, match="no preset 'faces'; choose one of digits, mnist"):
-        VAEConfig.preset("faces")

@@ -48,6 +48,7 @@ def test_hand_written_backwards_are_left_out_where_a_backward_is_split():
         made, _ = composed(recipe, Mesh(pp=2, tp=2), 2)
         return made.transform.keywords["inner"].keywords["overlap"]
 
+    assert composed(Recipe(), Mesh(tp=2), 2)[0].transform.keywords == {"overlap": True}
     assert overlap(one_f_one_b)
     assert not overlap(zero_bubble_v)
 

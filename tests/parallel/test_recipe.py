@@ -54,6 +54,15 @@ def test_a_schedule_needs_a_layout_with_a_pipeline(schedule):
         Recipe(schedule=schedule, layout=SEAT.layout)(TINY, 0, SEAT)
 
 
+def test_a_layout_s_mesh_is_made_for_the_call_s_device(monkeypatch):
+    made, two = [], Seat(Layout(dp=2), 0)
+    monkeypatch.setattr(recipe, "make_mesh", lambda *given: made.append(given) or two)
+    monkeypatch.setattr(recipe, "Trainer", lambda _, config, seed, mesh, **options: mesh)
+    for options in ({}, {"device": "cuda"}):
+        assert Recipe(layout=two.layout)(TINY, **options) is two
+    assert made == [(two.layout, "cpu"), (two.layout, "cuda")]
+
+
 def test_its_name():
     assert Recipe(name="mine").__name__ == "mine"
     assert Recipe().__name__ == "Recipe"

@@ -253,3 +253,26 @@ def test_replicas_in_a_group():
         assert torch.equal(runs[0][name], runs[2][name])
         assert torch.equal(runs[1][name], runs[3][name])
         assert not torch.equal(runs[0][name], runs[1][name])
+
+
+def test_buckets_have_the_sizes_of_torch_s_unless_told():
+    def caps(**options):
+        ddp = DDP(make("plain", 0), Alone(), same=True, **options)
+        ddp.close()
+        return [cap / 2**20 for cap in ddp.caps]
+
+    assert caps() == [25, 1]
+    assert caps(bucket_cap_mb=4) == [4, 4]
+    assert caps(first_bucket_mb=3) == [25, 3]
+    assert caps(bucket_cap_mb=4, first_bucket_mb=0) == [4, 0]
+
+
+def test_a_module_that_is_refused_holds_nothing():
+    """The first layer is free, the last one is in another DDP."""
+    module = make("plain", 0)
+    other = DDP(module.layers[4], Alone(), same=True)
+    with pytest.raises(RuntimeError, match=r"the gradient of layers\.4\.weight, so"):
+        DDP(module, Alone(), same=True)
+    DDP(module.layers[0], Alone(), same=True).close()
+    other.close()
+    DDP(module, Alone(), same=True).close()

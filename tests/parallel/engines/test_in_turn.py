@@ -139,6 +139,15 @@ def test_an_evaluation_leaves_the_mode_as_it_was(training):
     assert trainer.model.training == training
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_an_evaluation_that_failed_leaves_the_mode_as_it_was(training):
+    trainer = made()
+    trainer.model.train(training)
+    with pytest.raises(IndexError):
+        trainer.evaluate(replace(BATCH, targets=BATCH.targets + TINY.vocab))
+    assert all(module.training == training for module in trainer.model.modules())
+
+
 def test_the_hooks_end_with_the_engine():
     trainer = made()
     trainer.close()

@@ -34,6 +34,8 @@ def test_what_is_there_stays_and_the_caller_s_settings_too():
     assert full["zero_optimization"]["stage"] == 1
     assert full["zero_optimization"]["reduce_bucket_size"] == 7
     assert "train_micro_batch_size_per_gpu" not in full
+    rows = {"train_micro_batch_size_per_gpu": 5}
+    assert completed(rows, RULE, 3, 2)["train_micro_batch_size_per_gpu"] == 5
     assert not full["zero_allow_untested_optimizer"]
     assert full["zero_force_ds_cpu_optimizer"]
 

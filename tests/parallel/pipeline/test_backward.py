@@ -162,6 +162,17 @@ def test_a_whole_backward_still_works():
         torch.testing.assert_close(p.grad, whole[name], rtol=0, atol=1e-12)
 
 
+def test_a_first_part_that_failed_leaves_the_next_backward_whole():
+    module, x = nn.Sequential(nn.Linear(4, 3), nn.Tanh()), torch.randn(2, 4, requires_grad=True)
+    both = TwoParts(module)
+    with pytest.raises(RuntimeError, match="shape"):
+        both.first(get_gradient_edge(module(x)), x, torch.ones(2, 5))
+    y = torch.tanh(nn.functional.linear(x, module[0].weight, module[0].bias))
+    wanted = torch.autograd.grad(y.sum(), module[0].weight)[0]
+    module(x).sum().backward()
+    torch.testing.assert_close(module[0].weight.grad, wanted)
+
+
 class Kept:
     """A tensor that autograd saved, so that a weak reference shows whether it still does."""
 

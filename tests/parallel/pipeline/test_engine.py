@@ -98,6 +98,15 @@ def test_evaluation_is_that_of_the_plain_model(schedule):
         assert found == [wanted] * 2
 
 
+def test_an_evaluation_without_sequences_sends_nothing_and_has_no_loss():
+    """A replica may have no part of a batch."""
+    together, schedule, batch = Ranks(3), one_f_one_b(3, 4), batch_of(1).micro(2)[1]
+    assert len(batch) == 0
+    runs = together.run(lambda rank: made(schedule, together, rank).evaluate(batch))
+    assert [(float(total), int(count)) for total, count in runs] == [(0, 0)] * 3
+    assert not any(together.messages.values())
+
+
 def test_an_evaluation_sends_contiguous_messages(monkeypatch):
     """Whatever strides a stage's output has. `Link` refuses others."""
     plain = engine.forward

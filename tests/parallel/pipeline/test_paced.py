@@ -9,7 +9,7 @@ import torch
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.parallel.pipeline import paced as module
 from helpers.parallel.pipeline.paced import Sleeping, merged, paced
-from helpers.plans.schedules import Action, gpipe, one_f_one_b
+from helpers.plans.schedules import Action, Schedule, ScheduleError, gpipe, one_f_one_b
 from helpers.plans.schedules.times import Costs, Span, bubble, timeline
 from helpers.plans.schedules.zero_bubble import zero_bubble_v
 from helpers.runtime.cluster import Cluster
@@ -84,6 +84,18 @@ def test_all_ranks_start_together(four):
     """The first stage needs no message to start. A late rank would make its bubble longer."""
     came, spans = zip(*four.run(late), strict=True)
     assert min(span.start for own in spans for span in own) > max(came)
+
+
+def test_a_schedule_that_cannot_run_is_refused(monkeypatch):
+    """Before any message: a rank would wait for ever."""
+    order = gpipe(1, 2).orders[0]
+    wrong, mesh = (
+        Schedule("edited", (0,), 2, (order[::-1],)),
+        SimpleNamespace(link=Link(Ranks(1), 0)),
+    )
+    monkeypatch.setattr(module, "two_way", lambda mesh, axis: {"pp": mesh.link}[axis])
+    with pytest.raises(ScheduleError, match="before"):
+        paced(mesh, wrong, seconds=0.0)
 
 
 def test_merged_spans_begin_at_zero_in_units():

@@ -109,6 +109,8 @@ def test_layers_are_shared_by_cost_and_the_ends_cost_too():
     assert blocks(TIED, gpipe(2, 2), 2) == [[0, 1], [2, 3]]
     large = GPTConfig(**SIZES | {"vocab": 400}, layers=4)
     assert blocks(large, gpipe(2, 2), 2) == [[0, 1, 2], [3]]
+    tiny = GPTConfig(**SIZES | {"vocab": 1}, layers=3)  # a head that is cheaper than the embedding
+    assert blocks(tiny, gpipe(2, 2), 2) == [[0], [1, 2]]
     six = GPTConfig(**SIZES, layers=6)
     assert blocks(six, interleaved(2, 2, chunks=3), 2) == [[0], [1], [2], [3], [4], [5]]
     mixed = GPTConfig(**SIZES, layers=4, hidden=500)

@@ -70,6 +70,28 @@ def test_tensors_are_found_by_name_and_in_lists():
     ]
 
 
+def test_a_log_shows_its_columns_in_order():
+    log = Log([("linear", "whole, cut(0)", "cut(2)", (2, 4, 8)), ("gelu", "cut(2)", "cut(2)", ())])
+    assert [line.split() for line in repr(log).splitlines()] == [
+        ["linear", "whole,", "cut(0)", "->", "cut(2)", "(2,", "4,", "8)"],
+        ["gelu", "cut(2)", "->", "cut(2)", "()"],
+    ]
+    html = log._repr_html_()
+    words = ["operation", "inputs", "result", "local shape", "linear", "whole, cut(0)", "(2, 4, 8)"]
+    places = [html.index(f">{word}<") for word in words]
+    assert places == sorted(places)
+    assert Log().rows is not Log().rows
+
+
+def test_a_placed_tensor_shares_the_numbers_and_needs_a_gradient_as_before():
+    for wants in (True, False):
+        local = torch.randn(2, 3, requires_grad=wants)
+        made = place(local, 0, LOG)
+        assert made.requires_grad == wants
+        assert made.is_leaf
+        assert made.as_subclass(torch.Tensor).data_ptr() == local.data_ptr()
+
+
 def test_a_size_is_no_operation():
     log = Log()
     x = place(torch.randn(B, T, D), PARTIAL, log)

@@ -105,3 +105,11 @@ def test_sums_are_cut_by_rank_and_a_chunk_is_sent_while_the_next_is_multiplied(c
     each = [word for n in range(1, chunks + 1) for word in ("multiplies", f"sends {n}")]
     waits = [f"waits for {n}" for n in range(1, chunks + 1)]
     assert transport.log == [*each, *waits]
+
+
+def test_outputs_have_the_format_of_their_product_and_the_whole_that_of_the_input():
+    shard = numbers(B, 5, D)
+    products = lambda x: [x.sum(-1, keepdim=True).float(), x.to(torch.float16)]  # noqa: E731
+    kept, outputs = gather_and_multiply(shard, Log(), 2, products, keep=True)
+    assert [one.dtype for one in (kept, *outputs)] == [torch.float64, torch.float32, torch.float16]
+    assert torch.equal(outputs[0], whole(shard).sum(-1, keepdim=True).float())

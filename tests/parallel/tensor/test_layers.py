@@ -1,6 +1,7 @@
 """The hand-written backward of a layer beside autograd's, with parts that are frozen."""
 
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -220,3 +221,53 @@ def test_a_column_parallel_module_of_its_own_has_its_bias_and_its_hooks(bias):
     x = made(0, B, T, D)
     torch.testing.assert_close(column(x), linear(x), rtol=0, atol=1e-12)
     assert ran == [1]
+
+
+def test_without_overlap_each_linear_module_is_called_so_that_its_hooks_run():
+    linears, ran = [nn.Linear(D, F, dtype=torch.float64) for _ in range(2)], []
+    for number, linear in enumerate(linears):
+        linear.register_forward_hook(lambda *_, number=number: ran.append(number))
+    x = made(0, B, T, D)
+    found = ColumnParallel(Whole(Alone), overlap=False)(x, *linears)
+    assert ran == [0, 1]
+    assert all(map(torch.equal, found, [functional.linear(x, o.weight, o.bias) for o in linears]))
+
+
+class Noted:
+    """A region of one rank that gathers again. It notes what begins, and what is waited for."""
+
+    keeps_whole = False
+
+    def __init__(self):
+        self.log, self.kept = [], []
+
+    def begin(self, name, result):
+        self.log.append(f"begins {name}")
+        wait = lambda: (self.log.append(f"waits for {name}"), result)[1]  # noqa: E731
+        return SimpleNamespace(wait=wait)
+
+    def inward(self, x):
+        return self.begin("gather", x)
+
+    def multiply_in(self, x, products, keep):
+        self.kept.append(keep)
+        return (x if keep else None), products(x)
+
+    def multiply_out(self, inputs, product):
+        return self.begin("sum", product(inputs))
+
+
+def test_the_backward_waits_for_its_sum_last():
+    """The input is on its way first. The weights' gradients need it, and no sum."""
+    region, linear = Noted(), nn.Linear(D, F, dtype=torch.float64)
+    x = made(0, B, T, D).requires_grad_()
+    ColumnParallel(region)(x, linear)[0].sum().backward()
+    assert region.log == ["begins gather", "begins sum", "waits for gather", "waits for sum"]
+
+
+def test_a_frozen_row_keeps_no_whole_gradient():
+    for wants in (True, False):
+        region, linear = Noted(), nn.Linear(F, D, bias=False, dtype=torch.float64)
+        linear.weight.requires_grad_(wants)
+        RowParallel(linear, region)(made(0, B, T, F).requires_grad_()).sum().backward()
+        assert region.kept == [wants]

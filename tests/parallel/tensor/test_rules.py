@@ -162,6 +162,11 @@ WRONG = {
     "pow of a partial sum": (lambda: x(PARTIAL) ** 2, "pow of a partial sum"),
     "a logarithm of a softmax over a cut dim": (lambda: x(2).log_softmax(2), "over dim 2"),
     "a root mean square over a cut dim": (lambda: functional.rms_norm(x(2), (D,)), "over dim 2"),
+    "queries, keys and values as partial sums": (
+        lambda: functional.scaled_dot_product_attention(*(tensor(B, 2, T, 3, at=PARTIAL),) * 3),
+        "attention of partial, partial, partial",
+    ),
+    "a number before a partial sum": (lambda: 1 + x(PARTIAL), "and a number: every rank"),
     "a softmax of a partial sum": (lambda: x(PARTIAL).softmax(-1), "softmax of a partial sum"),
 }
 
@@ -252,6 +257,23 @@ RIGHT = {
         for name in ("float", "double", "clone", "detach", "contiguous", "relu", "exp")
     },
     "another format of a partial sum": (lambda: x(PARTIAL).to(torch.float64), PARTIAL),
+    "a number before a tensor": (lambda: 1 + x(2), 2),
+    "partial sums, added in place": (lambda: x(PARTIAL).__iadd__(x(PARTIAL)), PARTIAL),
+    "a function's quotient": (lambda: torch.div(x(PARTIAL), 2), PARTIAL),
+    "a product from the left": (lambda: x(PARTIAL).__rmul__(3), PARTIAL),
+    "a view in another tensor's shape": (lambda: x(PARTIAL).view_as(x(PARTIAL)), PARTIAL),
+    "a mean over a dim by its name": (lambda: x(2).mean(dim=1), 1),
+    "a softmax over a dim by its name": (lambda: x(1).softmax(dim=-1), 1),
+    "a norm's shape by its name": (
+        lambda: functional.layer_norm(x(1), normalized_shape=(D,)),
+        1,
+    ),
+    "heads with a whole mask": (
+        lambda: functional.scaled_dot_product_attention(
+            *(tensor(B, 2, T, 3, at=1),) * 3, torch.ones(T, T, dtype=torch.bool)
+        ),
+        1,
+    ),
     "heads repeated": (lambda: tensor(B, 2, T, 3, at=1).repeat_interleave(2, 1), 1),
 }
 

@@ -41,3 +41,13 @@ def test_an_owner_has_a_film_inside_the_block_alone():
     with pytest.raises(KeyError):
         planted()
     assert owner.film is None
+
+
+def test_a_film_that_could_not_open_is_over():
+    def fail():
+        raise KeyError
+
+    owner = SimpleNamespace(film=None, open_film=fail)
+    with pytest.raises(KeyError), filming(owner):
+        pass
+    assert owner.film is None

@@ -193,3 +193,12 @@ def beside_local(worker, owners):
 def test_a_parameter_that_only_one_micro_batch_uses():
     for worst in launch(beside_local, 2, device="cpu", owners=[Zero1, Zero2, Zero3]):
         assert max(worst) < 1e-12
+
+
+def test_kept_gradients_have_the_parameters_format_and_start_with_all_missing():
+    held = {n: torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16)) for n in ("p", "q")}
+    kept = Kept(Row({"p": 3, "q": 3}, 2), held, Late())
+    assert (kept.whole.dtype, kept.shard.dtype) == (torch.bfloat16, torch.bfloat16)
+    kept.missing.clear()
+    kept.begin()
+    assert kept.missing == {"p", "q"}

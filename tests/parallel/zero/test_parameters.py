@@ -113,3 +113,16 @@ def test_this_rank_s_shard_is_the_second_half_of_the_row():
     found.use()
     assert held["matrix"].tolist() == [[10, 10, 10], [10, 10, 0]]
     assert held["vector"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_all_memory_has_the_parameters_format(dtype):
+    p = torch.nn.Parameter(torch.empty(3, dtype=dtype))
+    whole = Whole({"p": p}, Second())
+    assert {tensor.dtype for tensor in (p, whole.whole, whole.shard)} == {dtype}
+    found = Gathered({"p": p}, {"p": (3,)}, Second())
+    assert {tensor.dtype for tensor in (p, found.whole, found.shard)} == {dtype}
+    found.gather()
+    found.use()
+    assert p.dtype == dtype
+    assert found.nbytes == 4 * dtype.itemsize

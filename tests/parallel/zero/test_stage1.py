@@ -90,27 +90,39 @@ def test_with_none_in_flight_each_row_is_waited_for():
 
 
 def memory(worker, precision):
-    """Bytes that the owner holds after a step, and those of the film at the update."""
+    """Bytes that the owner holds after a step; those of a film at its end, and at its start."""
     torch.set_num_threads(1)
     mesh = make_mesh(Layout(dp=worker.world_size))
     trainer = Recipe(owner=Zero1, precision=precision, transform=frozen("attention."))(
         UNTIED, 0, mesh
     )
     trainer.step(random_batch(worker.rank, 2, 8, 33))
+    with filming(trainer.owner) as opened:
+        pass
+    assert {e["state"] for e in opened.events} == {"held"}
     with filming(trainer.owner) as film:
         trainer.step(random_batch(worker.rank, 2, 8, 33))
     assert all(p.grad is None for p in trainer.parameters.values())  # no sum, or only a part of it
-    filmed = Counter({e["kind"]: 0 for e in film.events})
+    held = {kind: nbytes for (kind, _), nbytes in trainer.held().items()}
+    return held, last_bytes(film), last_bytes(opened)
+
+
+def last_bytes(film) -> dict[str, int]:
+    """The bytes of all units at the end of a film, by kind."""
+    found = Counter({e["kind"]: 0 for e in film.events})
     for (_, kind), nbytes in {(e["unit"], e["kind"]): e["bytes"] for e in film.events}.items():
-        filmed[kind] += nbytes
-    return {kind: nbytes for (kind, _), nbytes in trainer.held().items()}, dict(filmed)
+        found[kind] += nbytes
+    return dict(found)
 
 
 @pytest.mark.parametrize("precision", [Plain(), Mixed()], ids=["fp32", "mixed"])
 def test_what_is_divided_adds_up_over_the_ranks(precision):
     """1980 trained numbers in 8 parameters, and 576 frozen ones, which every rank holds."""
     mixed, ranks = isinstance(precision, Mixed), 3
-    held, filmed = zip(*launch(memory, ranks, device="cpu", precision=precision), strict=True)
+    held, filmed, opened = zip(
+        *launch(memory, ranks, device="cpu", precision=precision), strict=True
+    )
+    assert opened == filmed  # a film opens with what a step leaves
     size = 2 if mixed else 4
     moments = 8 * 1980 + ranks * 8 * 4  # AdamW counts its steps for each parameter, in 4 bytes
     wide = {"master copies": 4 * 1980 + ranks * 4 * 576} if mixed else {}

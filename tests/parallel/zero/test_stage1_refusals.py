@@ -1,6 +1,7 @@
 """What ZeRO refuses, with its reason: before any message, or at the step."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -108,3 +109,15 @@ def test_an_owner_tries_its_rule_before_it_makes_a_group():
     rule = OptimizerConfig(rule=torch.optim.Adafactor)
     with pytest.raises(NotElementWise, match="Adafactor updates a matrix by more than"):
         Recipe(owner=Zero3)(UNTIED, 0, Seat(Layout(dp=2), 0), optimizer=rule)
+
+
+def test_at_most_eight_unused_parameters_are_named():
+    owner, names = object.__new__(Zero1), [f"p{k}" for k in range(10)]
+    owner.transport, owner.trained = SimpleNamespace(rank=2), set(names)
+    owner.row_of = dict.fromkeys([*names, "frozen"], 0)
+    for count, words in ((1, "p0"), (8, ".*, p6, p7"), (10, ".*, p6, p7 and 2 more")):
+        owner.came = set(names[count:])
+        with pytest.raises(UnusedParameters, match=rf"gradient on rank 2 for {words}\. If"):
+            owner.refuse_unused()
+    owner.came = set(names)
+    owner.refuse_unused()

@@ -212,6 +212,23 @@ def test_a_kept_unit_with_frozen_parameters_is_gathered_once_in_each_micro_batch
         assert sorted(rows) == sorted(m * [f"> gather {n}" for n in (396, 576, 1176, 12, 396)])
 
 
+@pytest.mark.parametrize("filled", [True, False])
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("freed_after", [True, False])
+def test_a_unit_with_gradients_has_ended_its_backward(filled, trained, freed_after):
+    """Also where an engine runs it by hand. A forward keeps the unit, if it is asked to."""
+    owner, freed, sent = object.__new__(Zero3), [], []
+    owner.free, owner.send = freed.append, sent.append
+    owner.rows_of, owner.lingering = {"unit": [4]}, set()
+    owner.gradients_of = {4: SimpleNamespace(taken={"p"} if filled else set())}
+    owner.fully_trained, owner.reshard_after_forward = {"unit": trained}, freed_after
+    owner.after(SimpleNamespace(name="unit"))
+    lingers = filled and not trained
+    assert owner.lingering == ({"unit"} if lingers else set())
+    assert freed == (["unit"] if not lingers and (filled or freed_after) else [])
+    assert sent == ([4] if filled else [])
+
+
 def test_the_advice_to_use_stage_1_names_stage_3():
     owner = object.__new__(Zero3)
     owner.transport = SimpleNamespace(rank=0, size=2)
