@@ -156,6 +156,8 @@ def test_the_own_part_of_a_list_is_the_own_tensor():
     """gloo's lists have tensors of one size, those of NCCL need not."""
     parts = [torch.ones(1000), torch.ones(200)]
     assert [own_part(parts, None, 2, rank) for rank in (0, 1)] == [4000, 800]
+    assert own_part([torch.ones(0)], [0, 0], 2, 1) == 0  # a rank that sends nothing
+    assert own_part([torch.ones(6, 5)], [4, 2], 2, 1) == 2 * 5 * 4
 
 
 def test_the_tensors_of_each_entry_can_be_watched():
@@ -184,6 +186,15 @@ def test_a_note_is_in_every_open_ledger_and_each_block_closes_its_own():
     note("shared", payload=10, **about)
     assert [entry.payload for entry in inner.entries] == [7]
     assert [entry.payload for entry in outer.entries] == [7, 8, 9]
+
+
+def test_a_block_that_fails_is_counted_and_closed_too(monkeypatch):
+    counts = lambda **_: SimpleNamespace(read=lambda: 5)  # noqa: E731
+    monkeypatch.setattr("helpers.comm.ledger.SentBytes", counts)
+    with pytest.raises(KeyError), ledger() as log:
+        raise KeyError
+    note("shared", payload=7, group="0", ranks=2, rank=0)
+    assert (log.kernel, log.entries) == (5, [])
 
 
 def test_where_the_system_counts_nothing_equal_ledgers_are_two(monkeypatch):

@@ -115,10 +115,12 @@ def test_what_is_not_there():
     ):
         with pytest.raises(ValueError, match=r"no axis 'pp' in Layout\(dp=2, tp=4\)"):
             call()
-    with pytest.raises(ValueError, match="no rank 8"):
-        layout.coordinates(8)
-    with pytest.raises(ValueError, match="tp=4 is out of range"):
-        layout.rank(tp=4)
+    for rank in (8, -1):
+        with pytest.raises(ValueError, match=f"no rank {rank}"):
+            layout.coordinates(rank)
+    for index in (4, -1):
+        with pytest.raises(ValueError, match=f"tp={index} is out of range"):
+            layout.rank(tp=index)
     with pytest.raises(ValueError, match="needs an axis"):
         Layout()
 

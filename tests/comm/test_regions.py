@@ -1,12 +1,20 @@
 """Pairs of collectives for autograd: each forward, and the backward that undoes it."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from helpers.comm.ledger import ledger
-from helpers.comm.regions import copy_to, gather_from, reduce_from, reduce_scatter_to
+from helpers.comm.regions import (
+    copy_to,
+    gather_from,
+    gathered,
+    reduce_from,
+    reduce_scatter_to,
+    sum_scattered,
+)
 from helpers.comm.transport import GroupTransport
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
@@ -106,6 +114,38 @@ def test_a_subclass_of_tensor_sees_the_call(call):
     Watched.seen = ()
     assert call(x, "the transport") == "the transport"
     assert Watched.seen == (call,)
+
+
+@pytest.mark.parametrize("call", [copy_to, gather_from, reduce_scatter_to])
+def test_a_gradient_of_a_gradient_is_refused(call):
+    """It would leave out the other ranks."""
+    x = torch.ones(1, 2, 3, requires_grad=True)
+    (gradient,) = torch.autograd.grad(
+        (call(x, SimpleNamespace(size=1)) ** 2).sum(), x, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_tokens_of_more_than_one_dimension_are_cut_as_others_are():
+    """(B, T, heads, width): rank 1 of three, two tokens each."""
+    every = torch.arange(2 * 6 * 2 * 5.0).view(2, 6, 2, 5)
+    shards, done = every.chunk(3, 1), SimpleNamespace(wait=lambda: None)
+
+    def all_gather(into, own):
+        assert torch.equal(own, shards[1])
+        assert own.is_contiguous()
+        into.copy_(torch.stack(shards))
+        return done
+
+    def reduce_scatter(own, parts):
+        assert parts.is_contiguous()
+        own.copy_(2 * parts[1])
+        return done
+
+    of_three = SimpleNamespace(size=3, all_gather=all_gather, reduce_scatter=reduce_scatter)
+    assert torch.equal(gathered(shards[1], of_three).wait(), every)
+    assert torch.equal(sum_scattered(every, of_three).wait(), 2 * shards[1])
 
 
 def test_tokens_that_do_not_divide_are_refused():

@@ -2,6 +2,9 @@
 
 import itertools
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -138,6 +141,29 @@ def memory_of_both(worker):
 def test_memory_for_the_other_ranks_lasts_until_the_end():
     expected = (False, True), torch.int64, True
     assert list(launch(memory_of_both, 2, device="cpu")) == [expected] * 2
+
+
+def test_all_calls_through_shared_memory_are_of_one_thread_in_their_order():
+    """Also the allocations: all ranks make them together with the collectives."""
+    made = []
+
+    def note(name):
+        return lambda *given: made.append((name, given, threading.get_ident())) or "memory"
+
+    names = ("empty", "all_reduce", "all_gather", "reduce_scatter")
+    transport = object.__new__(SharedTransport)
+    transport.shared = SimpleNamespace(**{name: note(name) for name in names})
+    with ThreadPoolExecutor(1) as transport.thread:
+        first = transport.all_reduce(1)
+        assert transport.empty(5, torch.int64, torch.device("cpu")) == "memory"
+        works = [first, transport.all_gather(1, 2), transport.reduce_scatter(3, 4)]
+        for work in works:
+            work.wait()
+    expected = [("all_reduce", (1,)), ("empty", (5, torch.int64))]
+    expected += [("all_gather", (1, 2)), ("reduce_scatter", (3, 4))]
+    assert [(name, given) for name, given, _ in made] == expected
+    (thread,) = {ident for *_, ident in made}
+    assert thread != threading.get_ident()
 
 
 def alike(worker, source):

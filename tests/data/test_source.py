@@ -32,5 +32,6 @@ def test_held_out_is_every_block_once(blocks):
     assert [len(batch) for batch in batches] == [3, 3, 1]
     tokens = torch.cat([batch.tokens for batch in batches])
     assert torch.equal(tokens, blocks.batch(range(7)).tokens)
+    assert sum(map(len, held_out(blocks, len(blocks), 3))) == len(blocks)  # all of them
     with pytest.raises(ValueError, match="held-out sequences are too many"):
         held_out(blocks, len(blocks) + 1, 3)

@@ -28,6 +28,7 @@ def test_bytes_come_back_as_the_text(text):
 
 def test_byte_0_ends_a_document_and_is_in_none():
     assert [t.tolist() for t in BYTES.stream(["ab", ""])] == [[97, 98, 0], [0]]
+    assert {tokens.dtype for tokens in BYTES.stream(["ab", ""])} == {np.dtype(np.uint8)}
     assert BYTES.separator < BYTES.vocab == 256
     with pytest.raises(ValueError, match="a NUL character at byte 2 of a text"):
         BYTES.encode("é\0")

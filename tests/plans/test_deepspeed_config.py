@@ -88,6 +88,10 @@ def test_offloaded_states_are_not_on_the_gpu():
     del zero["offload_optimizer"]
     found = read({MICRO: 1, "fp16": {"enabled": True}, "zero_optimization": zero}, 4)
     assert found.on_gpu(1000).by_kind() == {"parameters": 0, "gradients": 500, "optimizer": 3000}
+    turned = {"offload_optimizer": {"device": "nvme"}, "offload_param": {"device": "cpu"}}
+    found = read({MICRO: 1, "zero_optimization": {"stage": 3, **turned}}, 4)
+    assert (found.optimizer_on, found.parameters_on) == ("nvme", "cpu")
+    assert found.on_gpu(1000).total == 0
 
 
 @pytest.mark.parametrize(("stage", "gradients"), [(1, 2000), (2, 0), (3, 0)])
@@ -108,6 +112,7 @@ def test_every_field_is_explained_once():
     assert first["field"] == "offload_optimizer.device"
     assert [first["what it does"], first["needs"]] == [OFFLOAD[0].does, OFFLOAD[0].needs]
     assert last["field"] == "zero_force_ds_cpu_optimizer"  # of no section
+    assert [row["default"] for row in rows] == [field.default for field in OFFLOAD]
 
 
 def test_the_defaults_are_deepspeed_s():

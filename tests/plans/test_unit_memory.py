@@ -25,6 +25,10 @@ def test_unequal_units():
     assert top.total == 51 + 0.5 + 1 + 100 + 150
 
 
+def test_of_equal_moments_the_first_is_the_peak():
+    assert peak([0, 0], 2) == moments([0, 0], 2)[0]
+
+
 def test_every_moment_by_hand():
     """Units of 9, 30 and 3 bytes on 3 ranks, Adam: the shards are 3 times 42/3 = 42 bytes."""
     assert moments([9, 30, 3], 3) == [

@@ -118,6 +118,8 @@ NOTHING = States(parameters=0, gradients=0, optimizer=0)
         (lambda: zero_memory(10, 2, True), "1, 2 and 3, not True"),
         (lambda: zero_memory(10, 0, 1), "at least one rank, not 0"),
         (lambda: zero_memory(-1, 2, 1), "0 or more parameters, not -1"),
+        (lambda: zero_memory(float("nan"), 2, 1), "0 or more parameters, not nan"),
+        (lambda: zero_memory(10, float("nan"), 1), "at least one rank, not nan"),
         (lambda: padded(10, 0), "at least one rank, not 0"),
         (lambda: States(parameters=2, gradients=-2, optimizer=12), "bytes are 0 or more"),
         (lambda: States(parameters=2, gradients=2, optimizer=-1), "bytes are 0 or more"),
@@ -132,3 +134,9 @@ def test_nonsense_is_refused(wrong, why):
 
 def test_a_model_without_parameters_takes_no_bytes():
     assert zero_memory(0, 3, 2) == NOTHING
+
+
+def test_what_is_done_to_the_kinds_changes_no_states():
+    states = States(parameters=1, gradients=2, optimizer=4)
+    states.by_kind().clear()
+    assert states.total == 7

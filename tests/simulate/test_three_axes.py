@@ -62,6 +62,10 @@ def test_gradients_take_the_fastest_way():
     assert found.dp == pytest.approx(gradients / 2 / 1e8)
     half = step(CONFIG, Layout(dp=4, tp=2), cluster=BYTES, **WORK, gradient_bytes=2)
     assert half.dp == pytest.approx(found.dp / 2)
+    many = DGX_H100.of(64)  # eight nodes, and messages that cost their latency: a tree is faster
+    slow = replace(many, rail=replace(many.rail, alpha=1.0))
+    one = step(CONFIG, Layout(dp=8, tp=8), cluster=slow, **WORK)
+    assert 6 <= one.dp < 7  # log2(8) messages up the tree, and as many down; around a ring 14
 
 
 def test_numbers_of_another_width():

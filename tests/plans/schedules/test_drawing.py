@@ -12,12 +12,14 @@ from helpers.plans.schedules import (
     draw,
     draw_spans,
     from_grid,
+    gpipe,
     interleaved,
     one_f_one_b,
     step_through,
     timeline,
     zero_bubble_h1,
 )
+from helpers.plans.schedules.drawing import pieces
 
 
 def test_a_schedule_draws_itself_with_both_bubbles():
@@ -49,6 +51,20 @@ def test_measured_spans_beside_the_ideal():
     titles = [axes.get_title("left") for axes in figure.axes]
     assert titles == [f"{n}: bubble 33.3% of the step, 50.0% of the work"
                       for n in ("ideal", "measured here")]  # fmt: skip
+
+
+def test_time_begins_at_the_first_start_of_any_rank():
+    """Measured spans may be in any order."""
+    spans = [Span(1, 7.5, 9.0, Action("B", 3, 4)), Span(0, 7.0, 7.5, Action("F", 2, 1))]
+    assert pieces(spans) == [(1, 0.5, 2.0, "B", 3, 4), (0, 0.0, 0.5, "F", 2, 1)]
+    assert pieces([]) == []
+
+
+def test_a_step_shows_what_has_begun_by_then_at_the_costs_given():
+    stepper = step_through(gpipe(2, 2), Costs(forward=3, backward=1))
+    third = "rank 0 computes 6 between 0 and 6; rank 1 computes 3 between 3 and 6."
+    assert third in stepper.draw(3).alt
+    assert "rank 0 computes 8 between 0 and 12;" in stepper.draw(8).alt
 
 
 def test_a_student_s_schedule_beside_the_optimum():

@@ -129,3 +129,6 @@ def test_a_known_schedule_is_a_place_to_start():
     assert from_it.makespan == makespan(known, costs)
     assert from_it.schedule.orders == known.orders
     assert optimum(2, 4, 2, costs, known=known, **sizes).makespan > from_it.makespan  # over the cap
+    first, last = in_flight(known)
+    less = optimum(2, 4, (first, last - 1), costs, known=known, **sizes).schedule
+    assert in_flight(less)[1] < last  # so over the cap of one rank is over the cap

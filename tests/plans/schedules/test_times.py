@@ -87,9 +87,10 @@ def test_a_number_for_each_stage():
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), (1, -2)])
-def test_durations_that_are_none(value):
-    with pytest.raises(ValueError, match="0 or more, and finite"):
-        Costs(weight=value)
+@pytest.mark.parametrize("name", ["forward", "input", "weight", "backward", "message"])
+def test_durations_that_are_none(name, value):
+    with pytest.raises(ValueError, match=f"^{name} is .*0 or more, and finite"):
+        Costs(**{name: value})
 
 
 def test_a_bubble_of_measured_spans():

@@ -31,7 +31,7 @@ def changed(schedule, rank, order):
         ([("F", 1, 0), ("X", 1, 0)], "rank 1, place 1: no kind 'X'"),
         ([("F", 2, 0)], "the stages are 0 to 1"),
         ([("F", -1, 0)], "the stages are 0 to 1"),
-        ([("F", 1, 2)], "the micro-batches are 0 to 1"),
+        ([("F", 1, 2)], "rank 1, place 0: F2 of stage 1, but the micro-batches are 0 to 1"),
         ([("F", 1, -1)], "the micro-batches are 0 to 1"),
         ([("F", 0, 0)], "stage 0 is on rank 0"),
         ([("F", 1, 0), ("F", 1, 0)], "computes F0 of stage 1 more than once"),
@@ -42,6 +42,14 @@ def changed(schedule, rank, order):
         (
             [("F", 1, 0), ("B", 1, 0), ("W", 1, 0), ("F", 1, 1), ("B", 1, 1)],
             "also a part of it",
+        ),
+        (
+            [("F", 1, 0), ("I", 1, 0), ("B", 1, 0), ("F", 1, 1), ("B", 1, 1)],
+            "rank 1 has a whole backward B0 of stage 1 and also a part of it",
+        ),
+        (
+            [("F", 1, 0), ("I", 1, 0), ("W", 1, 0), ("F", 1, 1), ("B", 1, 1), ("W", 1, 0)],
+            "computes W0 of stage 1 more than once",
         ),
         (
             [("B", 1, 0), ("F", 1, 0), ("F", 1, 1), ("B", 1, 1)],

@@ -78,6 +78,7 @@ def test_arrays_and_their_numbers_come_back(array):
     assert (type(result["a"]), result["a"].dtype) == (type(array), array.dtype)
     np.testing.assert_array_equal(result["a"], array)
     assert result["after"] == b"xyz"
+    assert type(array) is not np.ndarray or result["a"].flags.writeable
 
 
 def test_a_state_dict_comes_back_as_a_dict():

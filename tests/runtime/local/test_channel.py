@@ -1,6 +1,7 @@
 """Messages over a socket pair."""
 
 import os
+import pickle
 import socket
 import threading
 import time
@@ -8,7 +9,7 @@ import time
 import pytest
 
 from helpers.runtime.local import channel
-from helpers.runtime.local.channel import Channel, readable
+from helpers.runtime.local.channel import Channel, readable, ready
 from helpers.runtime.private import anonymous_file
 
 
@@ -104,6 +105,30 @@ def test_readable(pair):
     assert not readable(there)
     here.send("x")
     assert readable(there, 5)
+
+
+def test_of_many_sources_those_that_can_be_read_are_told():
+    ends = [socket.socketpair() for _ in range(3)]
+    for here, _ in ends[1:]:
+        here.send(b"x")
+    sources = [there for _, there in ends]
+    assert ready(sources, 0) == set(sources[1:])
+    assert ready([], 0) == set()
+    for pair in ends:
+        for end in pair:
+            end.close()
+
+
+def test_all_messages_that_have_arrived_whole_come_at_once(pair):
+    here, there = pair
+    for number in range(3):
+        here.send(number)
+    body = pickle.dumps(("late",))
+    whole = channel.HEADER.pack(len(body), False) + body
+    here.socket.sendall(whole[:-1])
+    assert list(there.messages()) == [((number,), None) for number in range(3)]
+    here.socket.sendall(whole[-1:])
+    assert list(there.messages()) == [(("late",), None)]
 
 
 def test_an_anonymous_file_has_no_name():

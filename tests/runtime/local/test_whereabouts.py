@@ -152,6 +152,31 @@ def entry(number, operation="all_reduce", group="0", **changes):
     }
 
 
+@pytest.mark.parametrize(
+    ("operation", "needs"),
+    [
+        *[(name, {4, 2}) for name in ("all_reduce", "all_gather", "all_to_all", "barrier")],
+        *[(name, {2}) for name in ("broadcast", "scatter")],  # the root
+        *[(name, set()) for name in ("gather", "reduce")],  # another rank is the root
+        ("novel", set()),
+    ],
+)
+def test_ranks_of_a_group_in_any_order(monkeypatch, operation, needs):
+    """Rank 7 of the world waits; the root is the last of the group, rank 2 of the world."""
+    everyone = [4, 7, 2]
+    monkeypatch.setattr(whereabouts, "members", lambda group: tuple(everyone))
+    monkeypatch.setattr(whereabouts, "dist", SimpleNamespace(get_rank=lambda: 7))
+    values = {"work": None, "group": SimpleNamespace(group_name="5")}
+    values |= {"group_src": 2, "group_dst": 2}
+    code = SimpleNamespace(co_name=operation, co_filename="")
+    frame = SimpleNamespace(f_code=code, f_locals=values, f_back=None)
+    entries = [entry(3, operation, "5")]
+    wait = whereabouts.collective_wait(frame, entries)
+    assert (wait.operation, wait.members, set(wait.needs)) == (operation, (4, 7, 2), needs)
+    del everyone[0]  # of two ranks, each waits for the other in every call
+    assert set(whereabouts.collective_wait(frame, entries).needs) == {2}
+
+
 def test_the_last_collectives_of_each_group_are_told(monkeypatch):
     monkeypatch.setattr(whereabouts, "LAST", 3)
     entries = [entry(number) for number in (2, 1, 4, 3, 5)]
