@@ -1,5 +1,7 @@
 """Completion: the text of `generate`, whole characters, beyond the context, interruptible."""
 
+from types import SimpleNamespace
+
 import IPython.display
 import pytest
 
@@ -158,6 +160,21 @@ def test_a_cell_is_not_redrawn_too_often(monkeypatch, byte_model):
     monkeypatch.setattr(completion, "stream", says(*b"abcdef"))
     complete(byte_model, "x", 6)
     assert [one["text/plain"] for one in shown] == ["x", "xabcdef"]
+
+
+def test_a_cell_is_redrawn_once_in_so_many_seconds(monkeypatch, byte_model):
+    """Counted from the last drawing, not from the first."""
+    shown, now = in_a_notebook(monkeypatch), [0.0]
+    monkeypatch.setattr(completion, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def stream(*_, **__):
+        for token in b"abcdefgh":
+            now[0] += 0.02
+            yield token
+
+    monkeypatch.setattr(completion, "stream", stream)
+    complete(byte_model, "", 8)
+    assert [one["text/plain"] for one in shown] == ["", "abc", "abcdef", "abcdefgh"]
 
 
 def test_models_and_texts_that_cannot_be(llama, byte_model):

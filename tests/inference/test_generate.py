@@ -305,6 +305,22 @@ def test_a_full_cache_ends_the_longest_request_and_no_other(llama):
         assert found[number].reason.startswith("error: a sequence would have 11 tokens")
 
 
+def test_a_cache_too_small_for_a_prompt_ends_that_request_and_no_other(llama):
+    """Nothing is read yet: the longest is the one whose next piece ends last."""
+    full = generate(llama, PROMPTS, 3)
+    cache = Preallocated(kept_by(llama), 4, 4, torch.float64)
+    found = generate(llama, PROMPTS, 3, cache=cache)
+    assert [one.tokens for one in found] == [[], full[1].tokens, [], full[3].tokens]
+    for number, length in ((0, 5), (2, 9)):
+        assert found[number].reason.startswith(f"error: a sequence would have {length} tokens")
+
+
+def test_a_vocabulary_of_one_token(make_model):
+    """No second logit: no gap between the two largest."""
+    [one] = generate(make_model(vocab=1), [[0, 0]], 3)
+    assert (one.tokens, one.reason, one.margin) == ([0, 0, 0], "length", math.inf)
+
+
 def test_a_stream_computes_a_token_when_it_is_asked_for_one(llama):
     passes = []
     handle = llama.register_forward_pre_hook(lambda *_: passes.append(1))
@@ -341,13 +357,14 @@ def test_the_cache_has_exactly_the_slots_that_are_read(llama, monkeypatch):
     monkeypatch.setattr(
         "helpers.inference.generate.Preallocated",
         lambda kept, many, capacity, *place: (
-            made.append((many, capacity)) or Preallocated(kept, many, capacity, *place)
+            made.append((many, capacity, *place)) or Preallocated(kept, many, capacity, *place)
         ),
     )
     generate(llama, PROMPTS, 4)
     generate(llama, PROMPTS, [1, 9, 1, 1])
     generate(llama, PROMPTS, 100)
-    assert made == [(4, 12), (4, 9), (4, 24)]
+    place = torch.float64, torch.device("cpu")  # the model's
+    assert made == [(4, 12, *place), (4, 9, *place), (4, 24, *place)]
 
 
 def test_results_hold_no_gradient_and_plain_numbers(llama):

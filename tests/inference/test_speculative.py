@@ -290,12 +290,13 @@ def test_each_cache_has_the_slots_that_its_model_reads(llama, make_model, monkey
         speculative,
         "Preallocated",
         lambda kept, many, capacity, *place: (
-            made.append(capacity) or Preallocated(kept, many, capacity, *place)
+            made.append((capacity, place[0])) or Preallocated(kept, many, capacity, *place)
         ),
     )
     for new_tokens in (2, 6):  # the longest prompt has 9 tokens; the last new one is not read
-        generate_speculatively(llama, make_model(context=12), PROMPTS, new_tokens)
-    assert made == [10, 10, 14, 12]
+        generate_speculatively(llama, make_model(torch.float32, context=12), PROMPTS, new_tokens)
+    double, single = torch.float64, torch.float32  # each cache has its model's numbers
+    assert made == [(10, double), (10, single), (14, double), (12, single)]
 
 
 def test_arguments_that_cannot_be(llama, draft, make_model, monkeypatch):
@@ -311,6 +312,9 @@ def test_arguments_that_cannot_be(llama, draft, make_model, monkeypatch):
         with pytest.raises(ValueError, match=message):
             generate_speculatively(llama, draft, PROMPTS, **{"new_tokens": 3, **options})
     recurrent = {0: Kept(per_sequence=((2,),))}
-    monkeypatch.setattr(speculative, "kept_by", lambda model: recurrent if model is draft else {})
-    with pytest.raises(ValueError, match="the draft has recurrent blocks"):
-        generate_speculatively(llama, draft, PROMPTS, 3)
+    for name, wrong in (("model", llama), ("draft", draft)):
+        monkeypatch.setattr(
+            speculative, "kept_by", lambda one, wrong=wrong: recurrent if one is wrong else {}
+        )
+        with pytest.raises(ValueError, match=f"the {name} has recurrent blocks"):
+            generate_speculatively(llama, draft, PROMPTS, 3)

@@ -346,3 +346,41 @@ def test_it_draws_itself():
     assert "<table>" in found._repr_html_()
     assert found.plot().axes[0].collections
     assert "communication" not in repr(found)
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_gpu_in_use_is_profiled_and_waited_for(monkeypatch, used):
+    done = []
+
+    class Profiler:
+        def __init__(self, activities):
+            done.append([one.name for one in activities])
+            results = SimpleNamespace(events=lambda: [], trace_start_ns=lambda: 3_000_000_000)
+            self.profiler = SimpleNamespace(kineto_results=results)
+
+        def start(self):
+            done.append("start")
+
+        def stop(self):
+            done.append("stop")
+
+    monkeypatch.setattr(torch.profiler, "profile", Profiler)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: used)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("wait"))
+    with trace() as found:
+        done.append("work")
+    wait = ["wait"] * used
+    assert done == [["CPU", "CUDA"] if used else ["CPU"], "start", "work", *wait, "stop"]
+    assert found.began == pytest.approx(3)
+    del done[:]
+    with pytest.raises(ValueError, match="here"), trace():
+        fail()
+    assert done[1:] == ["start", "stop"]
+
+
+@pytest.mark.parametrize("name", ["ncclDevKernel_X", "rcclDevKernel_X", "NCCL_Y"])
+def test_kernels_that_communicate_have_their_own_lane(name):
+    events = [event(name, 1000, 1500, device="CUDA", linked=7), event("gemm", 1, 2, device="CUDA")]
+    spans, _ = spans_of(SimpleNamespace(events=lambda: events, trace_start_ns=lambda: 0))
+    found = [(one.name, one.lane, one.kind) for one in spans]
+    assert found == [("gemm", "compute", "forward"), (name, "communication", "communication")]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional
 
 from helpers.models.attention import Attention, Core, Rotary, rotary_table, rotate
 from helpers.models.caches.kept import Kept, RotaryPart
@@ -89,8 +90,44 @@ def test_what_a_block_keeps():
     grouped = replace(CONFIG, kv_heads=2, rotary_base=500.0)
     rotary = RotaryPart(width=6, base=500.0)
     assert Attention.kept(grouped) == Kept(per_token=((2, 6), (2, 6)), rotary=rotary)
-    learned = replace(CONFIG, positions="learned")
-    assert Attention.kept(learned) == Kept(per_token=((4, 6), (4, 6)))
+    for positions in ("learned", "none"):
+        unrotated = replace(CONFIG, positions=positions)
+        assert Attention.kept(unrotated) == Kept(per_token=((4, 6), (4, 6)))
+    share = replace(CONFIG, rotary_share=1 / 3)  # 2 of a head's 6 numbers
+    assert Attention.kept(share).rotary == RotaryPart(width=2, base=10_000.0)
+
+
+def test_every_linear_layer_has_a_bias_or_none_has():
+    for bias in (True, False):
+        module = Attention(replace(CONFIG, kv_heads=2, bias=bias), dtype=torch.float64)
+        shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
+        rows = {"query": 24, "key": 12, "value": 12, "out": 24}
+        expected = {f"{name}.weight": (n, 24) for name, n in rows.items()}
+        expected |= {f"{name}.bias": (n,) for name, n in rows.items() if bias}
+        assert shapes == expected
+
+
+def test_the_fused_kernel_gets_a_mask_only_if_it_needs_one(monkeypatch):
+    """With a mask, PyTorch reads T S more numbers, and does not skip the hidden half."""
+    calls, plain = [], functional.scaled_dot_product_attention
+
+    def spy(*given, **options):
+        calls.append((options["attn_mask"] is not None, options["is_causal"]))
+        return plain(*given, **options)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", spy)
+    for tokens, keys in ((5, 5), (1, 7), (3, 7)):
+        Core("sdpa")(random(1, 2, tokens, 4), random(1, 2, keys, 4), random(1, 2, keys, 4))
+    assert calls == [(False, True), (False, False), (True, False)]
+
+
+def test_rotation_keeps_the_dtype_of_the_model():
+    cos, sin = (table.float() for table in rotary_table(5, 4, 100.0))
+    for width in (4, 6):  # a whole head, and a share of it
+        x = random(2, 5, 3, width).bfloat16()
+        turned = rotate(x, cos, sin)
+        assert turned.dtype is torch.bfloat16
+        assert torch.equal(turned, rotate(x.float(), cos, sin).bfloat16())
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 23))

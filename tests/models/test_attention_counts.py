@@ -35,10 +35,11 @@ def test_what_it_has(kind, kv_heads, bias):
     assert found.matrices == sum(p.numel() for p in module.parameters() if p.dim() == 2)
     assert found.biases == sum(p.numel() for p in module.parameters() if p.dim() == 1)
     assert (found.norms, found.others) == (0, 0)
+    assert found.last == module.out.weight.numel()
 
 
 @every_kind
-@pytest.mark.parametrize(("tokens", "dtype"), [(1, torch.float32), (7, torch.bfloat16)])
+@pytest.mark.parametrize(("tokens", "dtype"), [(1, torch.float64), (7, torch.bfloat16)])
 def test_what_it_computes_and_saves(kind, kv_heads, bias, tokens, dtype):
     config = config_of(kind, kv_heads, bias)
     module, sequences = Attention(config, dtype=dtype), 3

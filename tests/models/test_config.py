@@ -45,6 +45,10 @@ PUBLISHED = {
 }
 
 
+# the MLPs' inner widths: Llama 2's released config.json; Grattafiori et al. 2024, table 3
+HIDDEN = {"7B": 11_008, "13B": 13_824, "70B": 28_672, "8B": 14_336, "405B": 53_248}
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_have_the_shapes_of_their_papers(name):
     config = GPTConfig.preset(name)
@@ -57,7 +61,8 @@ def test_presets_have_the_shapes_of_their_papers(name):
     gpt = ("layer", "learned", "gelu", True, True)
     llama = ("rms", "rotary", "swiglu", False, False)
     kind = (config.norm, config.positions, config.mlp, config.bias, config.tied)
-    assert kind == (llama if name in ("7B", "13B", "70B", "8B", "405B") else gpt)
+    assert kind == (llama if name in HIDDEN else gpt)
+    assert config.inner == HIDDEN.get(name, 4 * config.width)
 
 
 def test_the_defaults_are_a_small_llama_of_bytes():
@@ -89,7 +94,9 @@ def test_what_stands_in_for_none():
     assert GPTConfig(heads=4, kv_heads=1).key_heads == 1
 
 
-@pytest.mark.parametrize("field", ["vocab", "context", "width", "layers", "heads", "kv_heads"])
+@pytest.mark.parametrize(
+    "field", ["vocab", "context", "width", "layers", "heads", "kv_heads", "hidden"]
+)
 @pytest.mark.parametrize("size", [0, -1, 2.0, "4"])
 def test_sizes_are_positive_whole_numbers(field, size):
     with pytest.raises(ValueError, match=f"{field} must be a positive whole number, not"):
@@ -125,6 +132,8 @@ def test_a_mixer_for_all_blocks_or_one_for_each():
     assert GPTConfig().mixer_of(1) == "attention"
     with pytest.raises(ValueError, match="1 mixers, but 2 layers"):
         GPTConfig(layers=2, mixer=("attention",))
+    with pytest.raises(ValueError, match="3 mixers, but 2 layers"):
+        GPTConfig(layers=2, mixer=("attention",) * 3)
     with pytest.raises(ValueError, match=r"mixer must be one of attention, .*not 'rnn'"):
         GPTConfig(layers=2, mixer=("attention", "rnn"))
 
@@ -177,7 +186,9 @@ def test_a_config_builds_its_model():
     model = GPTConfig().build(torch.float64, "meta", blocks=[1], first=False)
     assert isinstance(model, GPT)
     assert list(model.blocks) == ["1"]
-    assert {p.dtype for p in model.parameters()} == {torch.float64}
+    assert {(p.dtype, p.device.type) for p in model.parameters()} == {(torch.float64, "meta")}
+    assert not model.first
+    assert {p.device.type for p in GPTConfig().build().parameters()} == {"cpu"}
 
 
 def test_first_values_know_the_number_of_layers():

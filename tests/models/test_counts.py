@@ -74,6 +74,31 @@ def test_parts_add_up(name, convention):
     assert switches[0] < min(switches[1:3])
     assert max(switches[1:3]) < switches[3]
     assert switches[3] - switches[2] == switches[1] - switches[0]
+    assert training == switches[0 if convention == "kaplan" else 3]
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+def test_attention_depends_on_the_length_and_the_embedding_on_the_vocabulary(convention):
+    config = GPTConfig(context=32, vocab=11)
+
+    def count(tokens, vocab, **switches):
+        changed = replace(config, vocab=vocab)
+        return flops_per_token(changed, tokens, convention, **switches)
+
+    for attention in (False, True):
+        same = count(8, 11, attention=attention, embedding=False)
+        assert count(8, 22, attention=attention, embedding=False) == same
+        assert (count(16, 11, attention=attention, embedding=False) > same) == attention
+    for embedding in (False, True):
+        same = count(8, 11, attention=False, embedding=embedding)
+        assert count(16, 11, attention=False, embedding=embedding) == same
+        assert (count(8, 22, attention=False, embedding=embedding) > same) == embedding
+
+
+def test_what_is_recomputed_without_the_scores():
+    for recompute, expected in (("selective", 0), ("full", 2 * 2 * (4 * 64 * 64 + 2 * 64 * 176))):
+        config = GPTConfig(recompute=recompute)
+        assert flops_per_token(config, part="recomputed", attention=False) == expected
 
 
 @every_attention

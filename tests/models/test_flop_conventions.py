@@ -78,3 +78,14 @@ def test_no_paper_counts_the_scores_of_other_mixers(convention):
     with pytest.raises(ValueError, match=f"'{convention}' counts scores of mixer 'attention' only"):
         flops_per_token(config, convention=convention, attention=True)
     assert flops_per_token(config, convention=convention, attention=False) > 0
+
+
+def test_palm_counts_all_parameters_or_those_of_the_blocks():
+    """With biases and norms, which the other conventions leave out."""
+    config = GPTConfig(vocab=10, context=4, width=8, layers=3, heads=2, tied=False, **GPT2_LIKE)
+    block = 4 * 8 * 8 + 2 * 8 * 32 + 4 * 8 + 32 + 8 + 4 * 8  # matrices, biases, two norms
+    blocks = 3 * block + 2 * 8  # and the last norm
+    found = flops_per_token(config, convention="palm", attention=False, embedding=False)
+    assert found == 6 * blocks
+    found = flops_per_token(config, 3, convention="palm", part="forward")
+    assert found == 2 * (blocks + 2 * 10 * 8 + 4 * 8) + 4 * 3 * 8 * 3

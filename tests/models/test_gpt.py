@@ -484,3 +484,39 @@ def guard(module, called):
     """Remove the parameters of `module` until it is called."""
     held = {name: module._parameters.pop(name) for name in list(module._parameters)}
     module.register_forward_pre_hook(lambda m, _: m._parameters.update(held))
+
+
+@torch.no_grad()
+def test_stages_with_caches_of_their_own_are_the_whole_model():
+    """A cache has the blocks under their numbers in the whole model."""
+    config = replace(KINDS["llama"], layers=3)
+    whole, parts = build(config, 0, torch.float64), stages(config)
+    assert [list(kept_by(stage)) for stage in parts] == [[0], [1, 2], []]
+    caches = [Growing(kept_by(stage), 2, torch.float64) for stage in parts]
+    tokens, found = some_tokens(config, 2, 7), []
+    for x in tokens.split([4, 1, 0, 2], 1):
+        for stage, cache in zip(parts, caches, strict=True):
+            x = stage(x, cache=cache)
+        found.append(x)
+    torch.testing.assert_close(torch.cat(found, 1), whole(tokens), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_a_model_in_training_reads_its_cache_too(recompute):
+    model = randomised(GPT(replace(KINDS["llama"], recompute=recompute), dtype=torch.float64))
+    cache, tokens = Growing(kept_by(model), 2, torch.float64), some_tokens(model.config, 2, 7)
+    found = [model(part, cache=cache).detach() for part in tokens.split([4, 1, 2], 1)]
+    assert cache.lengths == [7, 7]
+    torch.testing.assert_close(torch.cat(found, 1), model(tokens), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("mlp", ["swiglu", "gelu"])
+def test_linear_layers_and_layer_norms_have_a_bias_or_none_has(mlp, bias):
+    model = GPT(replace(KINDS["gpt2"], layers=1, mlp=mlp, bias=bias), device="meta")
+    names = dict(model.named_parameters())
+    for name in [name for name in names if name.endswith("weight") and "norm" not in name]:
+        linear = not name.startswith(("embedding", "positions", "head"))
+        assert (name.replace("weight", "bias") in names) == (bias and linear), name
+    for norm in ("blocks.0.attention_norm", "blocks.0.mlp_norm", "norm"):
+        assert (f"{norm}.bias" in names) == bias

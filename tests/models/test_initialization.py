@@ -167,3 +167,26 @@ def test_activations_keep_their_size_at_any_width():
         # each layer adds its share of 1/(2 layers): the stream grows to about 1, not to width
         assert 0.2 < sizes[-1] < 2
         assert sizes[0] < sizes[-1]
+
+
+def test_the_seed_is_that_of_dropout_too():
+    """And every part of `build` reaches the model: its dtype, its device, its stage."""
+    model = build(CONFIG, 3, torch.bfloat16, "meta", blocks=[1], last=False)
+    assert (model.seed, list(model.blocks), model.first, model.last) == (3, ["1"], True, False)
+    assert {(p.dtype, p.device.type) for p in model.parameters()} == {(torch.bfloat16, "meta")}
+
+
+def test_state_space_models_begin_with_their_decays_and_steps():
+    decays = first_value("blocks.0.mamba.A_log", (2, 3), 0, 1).exp()
+    torch.testing.assert_close(decays, torch.tensor([[1.0, 2, 3]] * 2, dtype=torch.float64))
+    for kind, shape in (("mamba2.A_log", (5,)), ("mamba.delta.bias", (5,))):
+        drawn = [
+            first_value(f"blocks.{n}.{kind}", shape, seed, 1)
+            for n, seed in ((0, 0), (1, 0), (0, 1))
+        ]
+        assert drawn[0].unique().numel() == 5
+        assert not torch.equal(drawn[0], drawn[1])
+        assert not torch.equal(drawn[0], drawn[2])
+    steps = torch.nn.functional.softplus(first_value("blocks.0.mamba2.delta.bias", (50,), 0, 1))
+    assert ((steps >= 0.001) & (steps <= 0.1 + 1e-12)).all()
+    assert not first_value("blocks.0.mamba.convolution.bias", (5,), 0, 1).any()

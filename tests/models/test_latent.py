@@ -7,6 +7,7 @@ import torch
 
 from helpers.measure.memory import SavedTensors
 from helpers.models import latent
+from helpers.models.caches.kept import RotaryPart
 from helpers.models.caches.preallocated import Growing
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import GPT, build, kept_by, loss_sum
@@ -152,6 +153,27 @@ def test_either_form_with_a_cache_gives_the_logits_without(widths, absorb, monke
     torch.testing.assert_close(torch.cat(found, 1), model(tokens), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("absorb", [True, False])
+@torch.no_grad()
+def test_either_form_sees_only_what_the_mask_allows(absorb, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        latent, "absorbing_is_cheaper", lambda *given: (asked.append(given), absorb)[1]
+    )
+    widths = WIDTHS["plain"]
+    module, q, rows, shared = module_and_inputs(widths, 2, 3, 5)
+    seen = torch.tensor([[1, 0, 0, 1, 0], [1, 1, 0, 0, 1]], dtype=torch.bool)[:, None, None]
+    found = module.cheaper(q, rows, shared, seen)
+    assert asked == [(widths, 3, 5)]  # queries, keys
+    for row in range(2):  # leave out what is not seen; every query sees the rest
+        mine = seen[row, 0, 0]
+        for query in range(3):
+            one = q[row : row + 1, :, query : query + 1]
+            some = [t[row : row + 1, :, mine] for t in (rows, shared)]
+            expected = module.core(one, *module.expand(*some))
+            torch.testing.assert_close(found[row, :, query], expected[0, :, 0], rtol=0, atol=1e-12)
+
+
 def test_the_form_that_needs_fewer_flops():
     v2 = Latent(kv_rank=512, nope=128, rope=64, value=128)
     assert absorbing_is_cheaper(v2, 1, 4096)
@@ -185,6 +207,12 @@ def test_what_is_kept(widths):
     kept = LatentAttention.kept(config_of(widths))
     assert kept.per_token == ((1, widths.kv_rank), (1, widths.rope))
     assert kept.bytes_per_token(torch.bfloat16) == 2 * (widths.kv_rank + widths.rope)
+    # the second tensor is rotated, and of a query the part behind the first `nope` numbers
+    rotary = RotaryPart(tensor=1, key=0, query=widths.nope, width=widths.rope, base=10_000.0)
+    assert kept.rotary == rotary
+    assert LatentAttention.kept(config_of(widths, rotary_base=50.0)).rotary.base == 50
+    for positions in ("learned", "none"):
+        assert LatentAttention.kept(config_of(widths, positions=positions)).rotary is None
 
 
 @every_attention

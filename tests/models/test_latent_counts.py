@@ -18,7 +18,7 @@ WIDTHS = {
     "values as wide": Latent(kv_rank=5, nope=4, rope=2, value=6),
     "queries compressed": Latent(kv_rank=5, query_rank=3, nope=4, rope=2, value=4),
 }
-DTYPES = (torch.float32, torch.bfloat16)
+DTYPES = (torch.float64, torch.bfloat16)
 KINDS = list(product(("sdpa", "explicit"), ("none", "selective"), DTYPES))
 every_width = pytest.mark.parametrize("widths", WIDTHS.values(), ids=WIDTHS)
 
@@ -32,6 +32,7 @@ def test_what_it_has(widths, bias):
     assert found.matrices == sum(p.numel() for p in parameters.values() if p.dim() == 2)
     assert found.biases == sum(p.numel() for n, p in parameters.items() if n.endswith("bias"))
     assert (found.norms, found.others) == (norms, 0)
+    assert found.last == parameters["out.weight"].numel()
 
 
 @every_width

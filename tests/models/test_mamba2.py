@@ -135,6 +135,34 @@ def test_the_state_does_not_grow():
     assert Mamba2.kept(MAMBA2).bytes_per_token(torch.float32) == 0
 
 
+@torch.no_grad()
+def test_a_token_after_others_needs_no_scan():
+    """And a scan has the chunks of the settings, which change the speed alone."""
+    model, chunks = build(MAMBA2), []
+
+    def keep(plain):
+        return lambda *given, chunk: (chunks.append(chunk), plain(*given, chunk=chunk))[1]
+
+    for block in model.blocks.values():
+        block.mamba2.over_tokens = keep(block.mamba2.over_tokens)
+    cache = Growing(kept_by(model), 3)
+    for tokens, expected in ((5, 2), (1, 2), (2, 4)):
+        model(ssm_checks.some_tokens(MAMBA2, tokens=tokens), cache=cache)
+        assert len(chunks) == expected
+    assert chunks == [16] * 4
+
+
+@torch.no_grad()
+def test_a_cache_in_another_dtype():
+    """A cache in bf16 keeps rounded states, of a model in float32."""
+    model, x = ssm_checks.randomised(MAMBA2, torch.float32), ssm_checks.some_tokens(MAMBA2, 2, 8)
+    cache = Growing(kept_by(model), 2, torch.bfloat16)
+    parts = [model(part, cache=cache) for part in x.split([5, 1, 2], 1)]
+    found, expected = torch.cat(parts, 1), model(x)
+    assert found.dtype is torch.float32
+    assert 0 < (found - expected).norm() < 0.05 * expected.norm()
+
+
 def test_recomputing_changes_no_bit():
     x, y = ssm_checks.some_tokens(MAMBA2), ssm_checks.some_tokens(MAMBA2, seed=1)
     results = []

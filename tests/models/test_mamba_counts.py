@@ -59,6 +59,7 @@ def test_what_it_computes_and_saves(sizes, dtype, tokens):
     for part, times in (("forward", 2), ("backward", 4)):
         a_token = times * matrices + mamba_counts.core_flops(config, tokens, part)
         assert getattr(found, part) == sequences * tokens * a_token, part
+    assert mamba_counts.core_flops(config, tokens, "recomputed") == 0
 
 
 def test_states_of_several_pieces(monkeypatch):

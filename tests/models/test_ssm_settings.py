@@ -19,7 +19,7 @@ def test_mamba2s_defaults_are_published():
     """The defaults of `Mamba2` in the authors' code: N = 128, P = 64, one group."""
     settings = Mamba2Settings()
     assert (settings.state, settings.head, settings.groups) == (128, 64, 1)
-    assert (settings.expand, settings.convolution) == (2, 4)
+    assert (settings.expand, settings.convolution, settings.chunk) == (2, 4, 64)
     assert (settings.channels(768), settings.heads(768)) == (1536, 24)
     assert Mamba2Settings(head=8, groups=3).heads(12) == 3
     assert Mamba2Settings(expand=3).channels(64) == 192

@@ -32,6 +32,7 @@ def test_a_model_is_ready_to_generate(name):
     assert model.config.context == 256
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert all(p.isfinite().all() for p in model.parameters())
+    assert {p.device.type for p in trained.load(name, device="meta").parameters()} == {"meta"}
     double = trained.load(name, torch.float64)
     assert {p.dtype for p in double.parameters()} == {torch.float64}
     for one, other in zip(model.parameters(), double.parameters(), strict=True):
@@ -92,6 +93,8 @@ def test_a_written_model_is_read_again(tmp_path, config):
     again = trained.read(tmp_path / "some.npz")
     assert again.config == config
     assert not again.training
+    elsewhere = trained.read(tmp_path / "some.npz", torch.bfloat16, "meta")
+    assert {(p.dtype, p.device.type) for p in elsewhere.parameters()} == {(torch.bfloat16, "meta")}
     ours, theirs = dict(model.named_parameters()), dict(again.named_parameters())
     assert ours.keys() == theirs.keys()
     for name, parameter in ours.items():

@@ -39,6 +39,43 @@ def test_the_loss_is_that_of_pytorch_s_distributions():
     assert reconstruction_loss(logits, white).shape == (7,)
 
 
+def test_the_layers_by_hand():
+    """tanh behind each hidden layer, as in appendix C, and behind no other."""
+    model = build(TINY, seed=1, dtype=torch.float64)
+    p = {name: value.detach() for name, value in model.named_parameters()}
+    images = random_pictures(5, 7, 4).images.double()
+
+    def linear(x, name):
+        return x @ p[f"{name}.weight"].T + p[f"{name}.bias"]
+
+    x = images.reshape(7, 16)
+    for n in range(2):
+        x = linear(x, f"encoder.{n}.linear").tanh()
+    mean, log_variance = model.encode(images)
+    torch.testing.assert_close(torch.cat([mean, log_variance], 1), linear(x, "posterior"))
+    noise = normal(counter(9, torch.arange(4)), 3)
+    for z, made in (
+        (mean, model.reconstruct(images)),  # the mean alone, without noise
+        (noise, model.sample(4, seed=9)),
+        (normal(counter(0, torch.arange(2)), 3), model.sample(2)),
+    ):
+        for n in range(2):
+            z = linear(z, f"decoder.{n}.linear").tanh()
+        expected = 1 / (1 + (-linear(z, "pixels")).exp())
+        torch.testing.assert_close(made, expected.reshape(-1, 4, 4))
+        assert not made.requires_grad
+
+
+def test_both_halves_of_the_loss_are_reduced_in_float32():
+    """300 numbers of 1 in bf16: a sum in bf16 would stop growing at 256."""
+    ones, zeros = torch.ones(2, 300).bfloat16(), torch.zeros(2, 300).bfloat16()
+    far = divergence(ones, zeros)
+    assert (far.dtype, far.tolist()) == (torch.float32, [150, 150])
+    lost = reconstruction_loss(torch.zeros(2, 20, 15).bfloat16(), torch.ones(2, 20, 15))
+    assert lost.dtype is torch.float32
+    torch.testing.assert_close(lost, torch.full((2,), 300 * torch.tensor(2.0).log().item()))
+
+
 def test_gradients_reach_every_parameter_through_the_noise():
     model = build(TINY, seed=0, dtype=torch.float64)
     batch = random_pictures(0, 5, 4)

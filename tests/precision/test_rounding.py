@@ -140,3 +140,11 @@ def test_stochastic_rounding_is_seeded_and_beyond_the_largest_it_is_the_nearest(
     rounded = stochastic(far, FP16, torch.Generator().manual_seed(3))
     assert rounded.tolist() == [65504, 65504, float("inf"), -float("inf"), float("inf")]
     assert stochastic(torch.tensor([float("nan")]), FP16, torch.Generator()).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_result_keeps_the_dtype_of_its_input(dtype):
+    x = torch.tensor([0.3, -500.0, 0.0], dtype=dtype)
+    made = [nearest(x, E4M3), nearest(x, E4M3, saturate=True), *neighbours(x, E4M3)]
+    made.append(stochastic(x, E4M3, torch.Generator().manual_seed(0)))
+    assert [one.dtype for one in made] == [dtype] * 5

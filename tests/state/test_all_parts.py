@@ -93,3 +93,18 @@ def test_a_tensor_without_numbers():
     parts = AllParts([{"none": whole(seat, "none", (0, 4))}])
     assert parts.regions == {"none": []}
     assert "none (0, 4) is empty" in repr(parts)
+
+
+def test_a_rank_with_two_parts_of_one_tensor_and_one_of_another():
+    """Each key has pieces of its own, and a plain name may have several keys."""
+
+    def rows(start, stop, name="w"):
+        return Part(name=name, shape=(6,), flat=(start, stop), holders=(start // 3,))
+
+    given = {"low": rows(0, 1), "bias": rows(0, 6, "b"), "high": rows(1, 3)}
+    parts = AllParts([given, {"rest": rows(3, 6)}])
+    given.clear()  # the caller's own dict
+    assert parts.keys == [{"w": ["low", "high"], "b": ["bias"]}, {"w": ["rest"]}]
+    boxes = {key: [piece.box for piece in parts.pieces(0, key)] for key in ("low", "bias", "high")}
+    assert boxes == {"low": [((0, 1),)], "bias": [((0, 6),)], "high": [((1, 3),)]}
+    assert [piece.box for piece in parts.pieces(1, "rest")] == [((3, 6),)]

@@ -103,3 +103,25 @@ def test_a_missing_or_doubled_part_raises(drawn, data):
     ranks[rank] |= {key: lost, key + " again": lost}
     with pytest.raises(ValueError, match="twice"):
         AllParts(ranks)
+
+
+def block(rows, columns) -> Part:
+    cuts = [Cut(dim=dim, axes=("tp",), ranges=[held]) for dim, held in enumerate((rows, columns))]
+    return Part(name="w", shape=(4, 2), cuts=cuts, holders=(0,))
+
+
+def test_an_overlap_and_a_gap_of_one_size():
+    """The ranks hold eight numbers of eight: (2, 0) twice, (3, 1) never."""
+    held = block((0, 3), (0, 1)), block((0, 3), (1, 2)), block((2, 4), (0, 1))
+    with pytest.raises(ValueError, match=r"\(\(2, 3\), \(0, 1\)\) is in two parts that differ"):
+        check([dict(zip("abc", held, strict=True))], {"w": (4, 2)})
+
+
+def test_sums_of_rows_in_another_order():
+    """Both ranks hold rows 0, 2 and 3, but one of them stores row 0 last."""
+    sums = {"holders": (0, 1), "pending": [(0, 1)]}
+    orders = [[(0, 1), (2, 4)], [(2, 4), (0, 1)]]
+    ranks = [part(cuts=[Cut(dim=0, axes=("tp",), ranges=r)], **sums) for r in orders]
+    with pytest.raises(ValueError, match=r"w: ranks 0 and 1 store .* in different orders"):
+        of(*ranks, part((1, 2), holders=[2]))
+    assert of(ranks[1], ranks[1], part((1, 2), holders=[2]))

@@ -171,6 +171,25 @@ def test_another_model(cluster, tmp_path):
         )
 
 
+def test_keys_of_a_rank_s_own(cluster, tmp_path):
+    """Files have plain names; each rank gets its state back under its keys."""
+
+    def both(worker, path):
+        mesh, key = make_mesh(Layout(dp=4)), f"unit {worker.rank}"
+        part = flat(mesh, whole(mesh, "w", (3, 3)), "dp")
+        parts = AllParts.exchanged({key: part})
+        local = {key: take(part, numbers((3, 3)))}
+        checkpoint.save(path, mesh, parts, local, {key: {"exp_avg": -local[key], "step": STEP}})
+        zeros = {key: torch.zeros_like(local[key])}
+        kept = checkpoint.load(path, mesh, parts, zeros)
+        assert torch.equal(zeros[key], local[key])
+        assert kept.keys() == {key}
+        assert torch.equal(kept[key]["exp_avg"], -local[key])
+        return kept[key]["step"].item()
+
+    assert list(cluster.run(both, path=tmp_path / "c")) == [STEP.item()] * 4
+
+
 def test_a_rank_is_killed_while_it_writes(tmp_path):
     """Then there is no checkpoint under this name; the next try writes a whole one."""
 

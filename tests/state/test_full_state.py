@@ -131,10 +131,13 @@ def under_other_keys(worker):
     parts = AllParts(
         {f"unit {r}": Part(name="w", shape=(4,), flat=(r, r + 1), holders=(r,))} for r in range(4)
     )
+    kept = {f"unit {worker.rank}": {"step": 3, "exp_avg": torch.tensor([worker.rank + 1.0])}}
+    whole = full_optimizer(parts, kept)["w"]
+    assert (whole["step"], whole["exp_avg"].tolist()) == (3, [1, 2, 3, 4])
     return moments_and_counts(parts, {f"unit {worker.rank}": {"step": 3}})
 
 
-def test_counts_are_of_the_plain_name(cluster):
+def test_counts_and_moments_are_of_the_plain_name(cluster):
     for moments, counts in cluster.run(under_other_keys):
         assert (moments, counts) == ({}, {"w": {"step": [3, None]}})
 

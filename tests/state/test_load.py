@@ -44,6 +44,14 @@ def test_copies():
     assert state["w"]["step"] == 1.0
 
 
+def test_a_part_s_plain_name_counts_and_not_its_key():
+    seat = Seat(Layout(tp=2), 1)
+    parts = {key: cut(seat, whole(seat, name, (4,)), 0, "tp") for key, name in ("ab", "ba")}
+    local = {key: torch.zeros(2) for key in parts}
+    load(parts, local, {"a": torch.arange(4.0), "b": -torch.arange(4.0)})
+    assert {key: own.tolist() for key, own in local.items()} == {"a": [-2, -3], "b": [2, 3]}
+
+
 def test_where_the_state_is_loaded_to():
     seat = Seat(Layout(tp=2), 1)
     part = cut(seat, whole(seat, "w", (3, 2)), 0, "tp")

@@ -162,3 +162,18 @@ def test_the_norm_of_partial_sums_is_refused(cluster):
 
     with pytest.raises(WorkerError, match="call `complete` first"):
         cluster.run(norm)
+
+
+def test_each_rank_has_keys_of_its_own():
+    """And the norms are on the device of its gradients."""
+    ranks = [
+        {f"{name} {r}": Part(name=name, shape=(4,), flat=(2 * r, 2 * r + 2), holders=(r,))}
+        | {f"v {r}": Part(name="v", shape=(1,), holders=(0, 1))}
+        for r, name in enumerate("ww")
+    ]
+    parts = AllParts(ranks)
+    own = [{f"w {r}": torch.tensor([3.0, 4.0]) * (r + 1), f"v {r}": torch.ones(1)} for r in (0, 1)]
+    rows = torch.stack([norms(parts, local, rank) for rank, local in enumerate(own)])
+    assert rows.sum(0).tolist() == [5, 10, 1]
+    there = norms(parts, {"w 1": None, "v 1": torch.ones(1, device="meta")}, 1)
+    assert (there.device.type, tuple(there.shape)) == ("meta", (3,))

@@ -48,6 +48,12 @@ def test_equal_descriptions_are_equal():
         one.name = "v"
 
 
+def test_ranks_are_sorted_and_each_is_named_once():
+    given = part(holders=[2, 0, 1, 2], pending=[(1, 0, 1), [2, 0]])
+    assert (given.holders, given.pending) == ((0, 1, 2), ((0, 1), (0, 2)))
+    assert part(flat=(48, 48)).numel == 0  # at the end of the block
+
+
 @pytest.mark.parametrize(
     ("ranges", "message"),
     [
@@ -84,6 +90,8 @@ def test_ranges_keep_the_order_of_storage():
         ({"holders": (0, 1), "pending": [(0,)]}, "cannot be pending"),
         ({"holders": (0, 1, 2), "pending": [(0, 1, 2), (0, 1)]}, "count ranks twice"),
         ({"holders": (0, 1, 2, 3), "pending": [(0, 1), (2, 3)]}, "count ranks twice"),
+        ({"holders": range(4), "pending": [(0, 1), (0, 2), (1, 0)]}, "count ranks twice"),
+        ({"flat": (-1, 2)}, "exceeds the block"),
     ],
 )
 def test_invalid_parts(changes, message):
@@ -95,6 +103,7 @@ def test_a_pending_sum_is_completed_once():
     tied = part(holders=range(4), pending=[(0, 1), (0, 2)])
     assert tied.completed((2, 0)).pending == ((0, 1),)
     assert tied.completed().pending == ()
+    assert tied.completed((0, 1), [2, 0]).pending == ()
     assert tied.completed((0, 1)).completed((0, 2)) == tied.completed()
     with pytest.raises(ValueError, match="no sum over ranks"):
         tied.completed((0, 1)).completed((0, 1))

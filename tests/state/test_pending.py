@@ -273,3 +273,54 @@ def test_invalid_gradients(cluster, local, message):
 
     with pytest.raises(WorkerError, match=message):
         cluster.run(sums, local=local)
+
+
+def test_several_gradients_of_which_each_rank_lacks_another(monkeypatch):
+    """The other rank has a and b: one in float32, like ours, and one in float64."""
+    parts = {name: Part(name=name, shape=(2,), holders=range(2)) for name in "abc"}
+
+    def with_the_other(row, op, group):
+        row.copy_(torch.maximum(row, torch.tensor([2, 1, 0, -2, -1, -5])))
+
+    monkeypatch.setattr(module, "carrier", lambda group: torch.device("cpu"))
+    monkeypatch.setattr(module, "recursive_doubling_all_reduce", with_the_other)
+    one, low = torch.ones(2), torch.ones(2).bfloat16()
+    module.fill_up(parts, list("abc"), found := {"a": one, "b": None, "c": low}, "group", "cpu")
+    assert found["a"] is one
+    assert found["c"] is low
+    assert (found["b"].dtype, found["b"].tolist()) == (torch.float64, [0, 0])
+    with pytest.raises(ValueError, match="gradients of b have different dtypes"):
+        module.fill_up(parts, list("abc"), {"a": one, "b": one, "c": None}, "group", "cpu")
+
+
+def test_gradients_that_are_views_are_summed_in_place(monkeypatch):
+    """A column of a matrix and a transposed one: their memory is not one row."""
+
+    class WithTheOther:
+        def __init__(self, group):
+            assert group == "a group"
+
+        def all_reduce(self, row):
+            row += torch.arange(row.numel())
+            return SimpleNamespace(wait=lambda: None)
+
+    monkeypatch.setattr(module, "GroupTransport", WithTheOther)
+    monkeypatch.setattr(module, "carrier", lambda group, device: device)
+    column, turned = torch.zeros(3, 2), torch.zeros(2, 3)
+    module.sum_over("a group", [column[:, 1], turned.t()])
+    assert column.tolist() == [[0, 0], [0, 1], [0, 2]]
+    assert turned.t().tolist() == [[3, 4], [5, 6], [7, 8]]
+
+
+def test_the_caller_s_own_dict_stays_as_it_was(monkeypatch):
+    def fill(parts, keys, gradients, group, device):
+        assert (keys, group, device) == (["w"], "a group", "a device")
+        gradients["w"] = torch.ones(2)
+
+    monkeypatch.setattr(module, "fill_up", fill)
+    monkeypatch.setattr(module, "sum_over", lambda group, tensors: tensors[0].mul_(3))
+    part = Part(name="w", shape=(2,), holders=range(2), pending=[(0, 1)])
+    given = {"w": None}
+    done, found = complete({"w": part}, given, {(0, 1): "a group"}, "a device")
+    assert (given, found["w"].tolist()) == ({"w": None}, [3, 3])
+    assert done == {"w": part.completed()}

@@ -42,6 +42,18 @@ def test_a_tied_embedding_is_on_the_first_and_the_last_stage():
     assert tied.pending == ((4, 7), (3, 7))
 
 
+def test_a_stage_of_what_is_cut_already():
+    parts = on_every_rank(GRID, lambda s, p: only(s, cut(s, p, 0, "tp"), "pp", [1]))
+    assert [p and p.holders for p in parts] == [None, None, (2, 6), (3, 7)] * 2
+    assert parts[7].ranges(0) == ((4, 8),)
+
+
+def test_ranks_with_the_same_flat_range_are_holders():
+    where = [(0, 0), (0, 48), (0, 0), (0, 48)]
+    parts = on_every_rank(Layout(dp=4), lambda s, p: flat(s, p, "dp", where=where))
+    assert [p.holders for p in parts] == [(0, 2), (1, 3)] * 2
+
+
 def test_fused_query_key_value_is_several_ranges():
     """The rows are q0 q1 k0 k1 v0 v1. Each rank holds its head of q, k and v."""
     where = [[(0, 1), (2, 3), (4, 5)], [(1, 2), (3, 4), (5, 6)]]

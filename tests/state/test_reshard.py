@@ -90,6 +90,22 @@ def test_the_holders_take_turns_as_senders():
         assert seen == sends[rank]
 
 
+def test_moves_name_the_keys_of_both_sides():
+    """Rank 0 has both halves, under two keys; then each rank has one, under a third key."""
+
+    def half(which, holder):
+        return Part(name="w", shape=(4,), flat=(2 * which, 2 * which + 2), holders=(holder,))
+
+    source = AllParts([{"low": half(0, 0), "high": half(1, 0)}, {}])
+    target = AllParts([{"own": half(0, 0)}, {"own": half(1, 1)}])
+    seen = [(m.sender, m.source[0], m.receiver, m.target[0]) for m in moves(source, target, "w", 0)]
+    assert seen == [(0, "low", 0, "own"), (0, "high", 1, "own")]
+    told = [{"low": "torch.int64", "high": "torch.int64"}, {}]
+    assert agreed(source, told) == {"w": torch.int64}
+    with pytest.raises(ValueError, match=r"w: .* no tensor: \['None', 'torch.int64'\]"):
+        agreed(source, [{"low": "torch.int64"}, {}])
+
+
 def on_ranks(worker, cases):
     """Reshard each (source, target, plain), and compare with slices of the plain tensors."""
     for source, target, plain in cases:
@@ -153,11 +169,12 @@ def in_a_group(worker):
         return None
     seats = [Seat(Layout(tp=2), rank) for rank in range(2)]
     source, target = (
-        AllParts({"w": cut(s, whole(s, "w", (4, 6)), dim, "tp")} for s in seats) for dim in (0, 1)
+        AllParts({key: cut(s, whole(s, "w", (4, 6)), dim, "tp")} for s in seats)
+        for dim, key in enumerate(("rows", "columns"))  # keys of their own
     )
-    mine = {"w": take(source.ranks[worker.rank // 2]["w"], numbers((4, 6)))}
-    found = reshard(source, mine, target, group)["w"]
-    there = reshard(source, mine, source, group, "meta")["w"]
+    mine = {"rows": take(source.ranks[worker.rank // 2]["rows"], numbers((4, 6)))}
+    found = reshard(source, mine, target, group)["columns"]
+    there = reshard(source, mine, source, group, "meta")["rows"]
     return found.tolist(), there.device.type, tuple(there.shape)
 
 

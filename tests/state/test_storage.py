@@ -58,6 +58,33 @@ def test_representable_parts_are_not_copied(cluster):
     assert list(cluster.run(pointers)) == [[2, 2], [2, 2], [1, 2], [0, 2]]
 
 
+def test_a_rank_s_own_keys_and_tensors_that_are_left_out(cluster):
+    """Frozen tensors have no moments: neither is one stored for them, nor one returned."""
+
+    def some(worker):
+        mesh = make_mesh(Layout(dp=2, tp=2))
+        own = {
+            f"rows {worker.rank}": cut(mesh, whole(mesh, "a", (4, 4)), 0, "tp"),
+            f"range {worker.rank}": flat(mesh, whole(mesh, "b", (5, 2)), "dp"),
+        }
+        storage = Storage(mesh, AllParts.exchanged(own))
+        for key, name in zip(own, "ab", strict=True):
+            local = {key: torch.full(own[key].local_shape, worker.rank % 2 + 1.0)}
+            stored = storage.stored(local)
+            room = storage.empty({name: torch.int64})
+            assert stored.keys() == room.keys() == {name}
+            assert room[name].dtype == torch.int64
+            assert room[name].to_local().shape == stored[name].to_local().shape
+            found = storage.local(stored)
+            assert found.keys() == {key}
+            assert found[key].shape == own[key].local_shape
+            if name == "a":
+                assert torch.equal(found[key], local[key])
+        return True
+
+    assert all(cluster.run(some))
+
+
 def test_replicas_of_several_dtypes_are_refused(cluster):
     """A DTensor could be made of them, and a checkpoint would have the bytes of either."""
 

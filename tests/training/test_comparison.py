@@ -72,6 +72,19 @@ def test_a_relative_bound_holds_loss_and_parameters_and_finds_a_missing_gradient
     assert not compared({"relative": 0.51}, dtype=torch.bfloat16)
 
 
+def test_an_exact_strategy_is_held_to_relative_bounds_too():
+    """Where the twin hardly moves, an absolute difference is tiny, whatever the strategy does."""
+    for row, same in (
+        ({"relative": 0.5}, True),
+        ({"relative": 0.51}, False),
+        ({"relative_loss": 0.5}, True),
+        ({"relative_loss": 0.51}, False),
+        ({"step": -1, "relative": 2**-8}, True),
+        ({"step": -1, "relative": 2**-7}, False),
+    ):
+        assert bool(compared(row)) == same, row
+
+
 def test_the_first_wrong_is_the_earliest_step_then_the_lowest_rank_then_the_cause():
     late, early = {"step": 1, "loss": 1.0}, {"step": 0, "gradient": 1.0, "parameter": 1.0}
     kind, row = compared(late, early | {"rank": 1}, early).first_wrong()
@@ -169,3 +182,5 @@ def test_the_plot_leaves_out_the_start_and_the_load():
     assert [0.125, 0.25, 0.375] in values
     assert [0.25] * 3 in values
     assert not any(9.0 in own for own in values)
+    for plot, bound in ((compared(*rows).plot(), 1e-12), (drawn, 0.5)):
+        assert {bound} in [set(line.get_ydata()) for line in plot.axes[1].get_lines()]

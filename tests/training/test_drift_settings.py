@@ -1,5 +1,8 @@
 """What `drift` passes on to the ranks, and what it compares. No rank is started."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -57,3 +60,31 @@ def test_of_two_groups_both_are_compared_and_the_earlier_pass_counts():
     ranks = [of(1.0), late, of(1.0), of(2.0)]  # ranks 0 and 1 differ in their losses alone
     found = first_drift(ranks, {}, layout, "tp", 1e-12)
     assert (found.ranks, found.kind, found.off) == ((2, 3), "start", 1.0)
+
+
+def test_a_rank_trains_step_after_step_and_closes(monkeypatch):
+    seen = []
+
+    class Told(Single):
+        def __init__(self, *given, **options):
+            super().__init__(*given, **options)
+            self.data_rank, self.data_size = 1, 2
+
+        def step(self, batch, lr=None):
+            seen.append((batch.step, batch.numbers.tolist()))
+            return super().step(batch, lr)
+
+        def close(self):
+            seen.append("closed")
+
+    monkeypatch.setattr(drifts, "make_mesh", lambda layout, device: layout)
+    rule, batches = OptimizerConfig(lr=0.1), partial(some_batch, 0, 4, TINY)
+    worker = SimpleNamespace(rank=1, device=torch.device("cpu"))
+    made = lambda config, seed, mesh, **options: Told(config, seed, **options)  # noqa: E731
+    records = drifts.watch(
+        worker, made, {"dp": 2}, {}, TINY, 0, torch.float64, rule, batches, steps=2
+    )
+    assert seen == [(0, [2, 3]), (1, [2, 3]), "closed"]
+    assert [record.numbers.tolist() for record in records] == [[2, 3]] * 2
+    for name, value in records[0].parameters.items():
+        assert torch.equal(records[1].before[name], value)

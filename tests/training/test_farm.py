@@ -211,3 +211,15 @@ def test_a_lost_task_goes_to_the_end_of_the_queue_a_few_times(
     waiting.put((0, 1))
     work(process, square, "ab", waiting, news, retries, 3, over)
     assert process.tries == tries  # none after the end
+
+
+def test_failed_tasks_are_listed_in_their_order():
+    """Not in the order in which they failed."""
+    failed = {2: ValueError("late"), 0: OSError("early")}
+    error = FarmError([{"a": 1}, "b", "c"], failed, [None, 7, None])
+    assert str(error).splitlines() == [
+        "2 of 3 tasks failed:",
+        "task 0, {'a': 1}: early",
+        "task 2, 'c': late",
+    ]
+    assert (error.failed, error.results) == (failed, [None, 7, None])

@@ -83,3 +83,8 @@ def test_sequences_that_no_rank_has():
     assert "0, 1, 2, 3, 4, 5, 6, 7 … of the batch" in unseen(numbers, [numbers[9:]])
     assert "0, 1, 2, 3, 4, 5, 6, 7 of the batch" in unseen(numbers, [numbers[8:]])
     assert "divided by all targets" in unseen(numbers, [numbers[6:], numbers[:6]])
+
+
+def test_an_axis_of_one_rank_has_no_sum_to_forget():
+    found = guess(THEIRS * (1 + 1e-7), THEIRS, Layout(dp=1, tp=4), "backward")
+    assert found.startswith("It is 1 times the twin's. Is it divided by another count")

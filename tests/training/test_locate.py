@@ -282,3 +282,26 @@ def test_a_location_in_words(kind, said):
     where = Location(step=3, rank=1, kind=kind, name="n", off=0.25, guess="Why?")
     assert str(where) == f"step 3, rank 1: {said}, by 0.25 of its size. Why?"
     assert str(replace(where, guess="")).endswith("of its size")
+
+
+@pytest.mark.parametrize("kind", ["forward", "backward"])
+def test_of_several_hints_the_more_specific_one_counts(kind):
+    """A multiple before a missing sum, and a missing sum before a drift."""
+    whole = torch.arange(12.0, dtype=torch.float64).view(2, 6) ** 2
+    numbers, odd = torch.arange(2), torch.tensor([[1.0], [3.0]])
+
+    def look(*parts):
+        twin, *seen = (Witness(numbers, **{kind: {"a": part}}) for part in (whole, *parts))
+        return locate(0, Layout(tp=2), twin, seen, torch.float64).guess
+
+    assert look(0.25 * whole, 0.75 * whole).startswith("It is 0.25 times the twin's")
+    assert look(whole - odd, odd + 0 * whole).startswith("The ranks' numbers add up to the twin's")
+    assert look(whole - odd, whole).startswith("The ranks 0 and 1 drift apart")
+
+
+def test_a_gradient_that_a_rank_lacks_is_zero():
+    gradients = {"v": torch.ones(2), "w": torch.ones(3)}
+    seen = record(gradients={"v": torch.ones(2)})
+    found = locate(0, Layout(dp=1), record(gradients=gradients), [seen], torch.float64)
+    assert (found.kind, found.name, found.off) == ("gradient", "w", 1.0)
+    assert found.guess.startswith("It is zero")

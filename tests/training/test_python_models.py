@@ -34,6 +34,8 @@ def test_the_command_trains_and_writes(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert said.startswith("step 0, loss 5.5")
     assert "step 3, loss " in said
+    assert "'split': 'train'" in said
+    assert f"'steps': 4, 'tokens': {4 * 2 * CONTEXT}," in said  # batches as in the plan
     model = trained.read(tmp_path / "tiny.npz")
     assert model.config == TINY.config
 

@@ -235,3 +235,29 @@ def test_the_committed_run_says_who_learns():
     assert all(
         math.isclose(curve[0][1], 1 / 16, abs_tol=0.08) for c in runs.values() for curve in c
     )
+
+
+def test_a_seed_decides_the_first_values():
+    for kind in KINDS:
+        models = [make(kind, Task(), width=8, seed=seed) for seed in (1, 1, 2)]
+        one, again, other = ([p.detach() for p in model.parameters()] for model in models)
+        assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
+        assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True)), kind
+
+
+def test_each_kind_and_seed_learns_at_its_own_rate(tmp_path, monkeypatch):
+    asked, path = [], tmp_path / "run.csv"
+
+    def learned(model, task, steps, *, lr, seed):
+        asked.append((model, steps, lr, seed))
+        yield from ((0, 0.25), (steps, 0.5 + seed / 4))
+
+    monkeypatch.setattr(selective_copying, "learn", learned)
+    monkeypatch.setattr(selective_copying, "make", lambda kind, task, seed: (kind, seed))
+    monkeypatch.setattr(selective_copying, "right", lambda model, task: task.places / 1000)
+    monkeypatch.setattr(selective_copying, "COMMITTED", path)
+    main(["--to", str(path), "--seeds", "2"])
+    assert asked == [((k, seed), 1200, RATES[k], seed) for k in KINDS for seed in range(2)]
+    assert longer_run() == {k: [[(0, 0.25), (1200, 0.5)], [(0, 0.25), (1200, 0.75)]] for k in KINDS}
+    assert with_more_noise() == {k: {32: [0.5, 0.75], 64: [0.064] * 2, 128: [0.128] * 2}
+                                 for k in KINDS}  # fmt: skip

@@ -1,6 +1,8 @@
 """What `compare` passes on to the twin and to the ranks. No rank is started."""
 
 import itertools
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -124,3 +126,46 @@ def test_a_strategy_is_closed_before_another_one_is_made():
 def test_the_first_steps_time_does_not_count():
     assert typical([90, 80, 70, 1, 2, 6]) == 2
     assert typical([90, 80, 70]) == 80
+
+
+def test_a_launcher_chooses_the_device_itself(monkeypatch):
+    asked = []
+
+    def launched(fn, workers, *, device, **arguments):
+        asked.append(device)
+        return [{"record": []}]
+
+    monkeypatch.setattr(twins.member, "here", lambda: object())
+    monkeypatch.setattr(twins, "choose_device", lambda *given: asked.append(given))
+    monkeypatch.setattr(twins, "launch", launched)
+    for device in (None, "cpu"):
+        with pytest.raises(KeyError):  # the fake launch returns nothing to compare
+            compare(DataParallel, workers=2, device=device)
+    assert asked == [None, None, "cpu", "cpu"]
+
+
+@pytest.mark.parametrize(("layout", "told"), [(None, "0123c"), ({"dp": 1}, "01c01c")])
+def test_the_step_that_is_looked_at_follows_the_same_steps(monkeypatch, layout, told):
+    """The twin takes all steps; what is compared is built again after its own. All are closed."""
+    seen = []
+
+    class Told(Single):
+        def step(self, batch, lr=None):
+            seen.append(str(batch.step % 2 if layout else batch.step))
+            return super().step(batch, lr)
+
+        def close(self):
+            seen.append("c")
+
+    monkeypatch.setattr(twins, "make_mesh", lambda given, device: None)
+    rule = OptimizerConfig(lr=0.1)
+    worker = SimpleNamespace(rank=0, device=torch.device("cpu"))
+    settings = {"config": TINY, "seed": 1, "dtype": torch.float64, "optimizer": rule, "steps": 2}
+    batches = partial(some_batch, 1, 3, TINY)
+    record = twins.see(worker, Told, layout, {}, until=3, batches=batches, **settings)
+    assert "".join(seen) == told
+    twin = twins.train_twin(worker, batches=batches, **settings)["record"]
+    loss, _, parameters = twin[4]
+    assert record.loss == loss
+    for name, value in record.parameters.items():
+        assert torch.equal(value, parameters[name])

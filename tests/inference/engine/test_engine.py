@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.inference.decoder.fused import Fused
 from helpers.inference.engine.clock import RealTime, StepCost, Virtual
 from helpers.inference.engine.engine import Engine
 from helpers.inference.engine.plan import Plan
@@ -379,6 +380,13 @@ class TestEngine:
         requests = [Request(n, range(1, 2 + 3 * n), 5, arrival=n / 2) for n in range(5)]
         served = engine.run(requests, Virtual(COST))
         assert [one.tokens for one in served.requests] == [alone(llama, r)[0] for r in requests]
+        assert isinstance(engine.runner.forward, Fused)
+
+    def test_the_defaults_are_the_plain_model_and_blocks_of_16(self, llama):
+        engine = Engine(llama, Continuous(3), 12)
+        assert engine.runner.forward is llama
+        assert (engine.runner.block_size, engine.runner.share_prefixes) == (16, False)
+        assert Engine(llama, Continuous(3), 12, share_prefixes=True).runner.share_prefixes
 
     def test_in_real_time(self, llama):
         requests = [Request(n, [n + 1, 2], 3, arrival=0.01 * n) for n in range(3)]

@@ -98,6 +98,7 @@ def test_a_piece_of_a_prompt_gives_no_token(llama):
 def test_blocks_are_held_and_given_back(llama):
     runner = Runner(llama, 20, 4)
     assert (runner.blocks, runner.free, runner.block_size) == (20, 20, 4)
+    assert runner.paged.store.memory.dtype is torch.float64  # as the model's numbers
     serve(runner, REQUESTS, 1)
     assert [runner.held(n) for n in (4, 9, 2)] == [2, 1, 2]
     assert runner.free == 15
@@ -143,3 +144,29 @@ def test_dropout_is_off_and_the_model_is_left_as_it_was(make_model):
     expected = expected_of(model, REQUESTS[0])
     assert serve(Runner(model, 20, 4), REQUESTS[:1], 6)[4] == expected
     assert model.training
+
+
+def test_single_tokens_come_first_and_the_shortest_sequence_before_longer_ones(llama):
+    """Neighbours of about one length are one group of the packed row."""
+    runner, rows = Runner(llama, 40, 4), []
+    prompts = {0: [1] * 9, 1: [2] * 3, 2: [3] * 6, 3: [4, 5]}
+    for number in (0, 1, 2):
+        runner.start(number, prompts[number])
+        runner.step([Piece(number=number, tokens=prompts[number])])
+    runner.start(3, prompts[3])
+    handle = llama.register_forward_pre_hook(lambda _, inputs: rows.append(inputs[0].tolist()))
+    pieces = [(3, prompts[3]), (0, [10]), (2, [12]), (1, [11])]
+    runner.step([Piece(number=number, tokens=tokens) for number, tokens in pieces])
+    handle.remove()
+    assert rows == [[[11, 12, 10, 4, 5]]]
+
+
+def test_rows_that_pad_a_batch_are_freed_if_the_model_fails(make_model):
+    model = make_model(mixer=("mamba2", "attention"), mamba2=Mamba2Settings(head=8, state=5))
+    runner, request = Runner(model, 20, 4), REQUESTS[1]
+    runner.start(request.number, request.prompt)
+    handle = model.norm.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        runner.step([piece(request, request.prompt, 1)], padding=2)
+    handle.remove()
+    assert list(runner.paged.sequences) == list(runner.sequences.values())

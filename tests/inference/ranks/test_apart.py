@@ -8,8 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.inference.ranks.apart import Rank, read_all, serve_apart, serve_together, start
-from helpers.inference.ranks.handover import Sender
+from helpers.inference.ranks.apart import (
+    Rank,
+    continue_all,
+    read_all,
+    serve_apart,
+    serve_together,
+    start,
+)
+from helpers.inference.ranks.handover import Prefilled, Sender
 from helpers.inference.ranks.streams import Arrival, Streams
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import build
@@ -134,6 +141,43 @@ def test_the_prefill_rank_waits_for_each_arrival(model, monkeypatch):
     assert slept == pytest.approx([0, 0, 0, 0.005, 0.015])
     assert rank.result.handed == dict.fromkeys(range(5), 7)
     assert rank.paged.free_blocks == 40
+
+
+class Scripted:
+    """An inbox of prompts that arrive one after the other; it keeps whether it was to wait."""
+
+    def __init__(self, *arrivals):
+        self.arrivals, self.waits, self.ended = list(arrivals), [], False
+
+    def take(self, wait):
+        self.waits.append(wait)
+        yield from self.arrivals.pop(0) if self.arrivals else ()
+        self.ended = not self.arrivals
+
+
+def test_the_decoding_rank_waits_for_prompts_only_if_it_has_nothing_to_do(model):
+    requests = [Arrival(prompt=(1, 2, 3), new_tokens=4), Arrival(prompt=(4, 5), new_tokens=3)]
+    source, arrived = Rank(model, requests, 8, 4), []
+    for number in (0, 1):
+        sequence, token = source.read(number)
+        blocks = source.paged.store.memory[sequence.table].clone()
+        arrived.append(Prefilled(number=number, length=sequence.length, token=token, blocks=blocks))
+    rank = Rank(model, requests, 2, 4)  # room for one of them at a time
+    inbox, times = Scripted([], arrived[:1], [], arrived[1:]), iter(range(100))
+    continue_all(rank, inbox, lambda: next(times))
+    # nothing; the first arrives; then it is decoded in three steps, in which the second arrives
+    assert inbox.waits == [True, True, False, False, False, False]
+    assert {n: s.tokens for n, s in rank.result.streams.items()} == {
+        n: alone(model, request) for n, request in enumerate(requests)
+    }
+    assert rank.result.streams[0].times[-1] < rank.result.streams[1].times[0]
+    assert rank.paged.free_blocks == 2
+
+
+def test_dropout_is_off_on_each_rank():
+    model = build(replace(CONFIG, dropout=0.5), 0, torch.float64).train()
+    assert not Rank(model, REQUESTS, 40, 4).model.training
+    assert Rank(model, REQUESTS, 40, 4).paged.store.memory.dtype is torch.float64
 
 
 def test_all_clocks_begin_when_the_last_rank_is_ready(cluster):

@@ -49,8 +49,10 @@ def test_quantiles_are_over_all_gaps():
 
 def test_ranks_are_joined_in_the_requests_order():
     other = Streams({0: Stream(0.0)}, [7], {0: 20})
-    every = Streams.of_all([some(), other])
+    first = some()
+    every = Streams.of_all([first, other])
     assert list(every.streams) == [0, 1, 2, 3]
     assert every.interrupted == [0, 4, 7]
     assert every.handed == {1: 10, 0: 20}
     assert list(other.streams) == [0]  # what is joined does not change
+    assert first == some()

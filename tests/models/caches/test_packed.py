@@ -142,6 +142,18 @@ def test_long_and_short_sequences_in_groups(model):
     step(model, paged, [sequences[n] for n in order], texts[order], [1, 1, 1, 1])
 
 
+@torch.no_grad()
+def test_a_narrow_cache_keeps_narrow_numbers(model):
+    paged, texts = Paged(kept_by(model), 20, 4, torch.bfloat16), some_texts(2)
+    sequences, expected = [paged.sequence() for _ in range(2)], model(texts)
+    model(torch.cat([texts[0, :5], texts[1, :3]])[None], cache=Packed(paged, sequences, [5, 3]))
+    row = torch.cat([texts[0, 5:6], texts[1, 3:5]])[None]
+    [found] = model(row, cache=Packed(paged, sequences, [1, 2]))
+    exact = torch.cat([expected[0, 5:6], expected[1, 3:5]])
+    assert found.dtype is torch.float64
+    assert 1e-6 < (found - exact).abs().max() < 0.1  # bfloat16 has 8 bits
+
+
 def test_what_is_refused(model):
     paged = paged_of(model)
     one, two = paged.sequence(), paged.sequence()

@@ -86,8 +86,26 @@ def test_forgotten_tokens_are_as_never_read(model):
     for row, start in enumerate([4, 6]):
         expected = model(tokens[row : row + 1, : start + 2])[0, start:]
         torch.testing.assert_close(found[row], expected, rtol=0, atol=1e-12)
-    with pytest.raises(ValueError, match="cannot rewind a sequence of 6 tokens to 7"):
-        cache.rewind([7, 8])
+    for wrong, message in (([7, 8], "6 tokens to 7"), ([2, 9], "8 tokens to 9"), ([-1, 8], "-1")):
+        with pytest.raises(ValueError, match=f"cannot rewind a sequence of .*{message}"):
+            cache.rewind(wrong)
+    assert cache.lengths == [6, 8]
+
+
+@pytest.mark.parametrize("kind", [Preallocated, Growing])
+@torch.no_grad()
+def test_a_narrow_cache_keeps_narrow_numbers(model, kind):
+    """Of steps in which all sequences get the same number of tokens, and of ragged ones."""
+    sizes = (2, 24) if kind is Preallocated else (2,)
+    cache, tokens = kind(kept_by(model), *sizes, torch.bfloat16), some_tokens(2, 9)
+    expected = model(tokens)
+    found = model(tokens[:, :5], cache=cache)
+    ragged = model(tokens[:, 5:], cache=cache, counts=[4, 3])
+    assert found.dtype is ragged.dtype is torch.float64
+    for ours, exact in ((found, expected[:, :5]), (ragged[0], expected[0, 5:])):
+        assert 1e-6 < (ours - exact).abs().max() < 0.1  # bfloat16 has 8 bits
+    rows = [rows for block in cache.blocks.values() for rows in block.rows]
+    assert {t.dtype for t in rows} == {torch.bfloat16}
 
 
 @torch.no_grad()

@@ -159,8 +159,9 @@ def test_rewinding_as_far_as_tokens_are_kept(model):
     model(text[:, 7:12], cache=cache)
     with pytest.raises(ValueError, match=r"12 tokens to 10: its window would start at token 6"):
         cache.rewind([10])
-    with pytest.raises(ValueError, match="cannot rewind a sequence of 12 tokens to 13"):
-        cache.rewind([13])
+    for wrong in (13, -1):
+        with pytest.raises(ValueError, match=f"cannot rewind a sequence of 12 tokens to {wrong}"):
+            cache.rewind([wrong])
     assert cache.lengths == [12]
     cache.rewind([11])
     torch.testing.assert_close(model(text[:, 11:], cache=cache), expected[:, 11:], **EXACT)

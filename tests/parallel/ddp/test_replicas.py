@@ -117,6 +117,22 @@ def test_gradients_are_averaged_unless_told(replica):
         ddp.close()
 
 
+class Asked(nn.Linear):
+    """Notes what it is called with."""
+
+    def forward(self, *inputs, **kwargs):
+        self.given = inputs, kwargs
+        return "its result"
+
+
+@every_kind
+def test_a_call_is_the_module_s_with_all_arguments(replica):
+    ddp = replica(Asked(2, 1), Alone(), same=True)
+    assert ddp(1, 2, mask=3, scale=4) == "its result"
+    assert ddp.module.given == ((1, 2), {"mask": 3, "scale": 4})
+    ddp.close()
+
+
 class Counting(Alone):
     """Count the messages from rank 0."""
 

@@ -122,3 +122,19 @@ def test_other_layers_are_refused_before_any_message():
         DTensorParallel(replace(BYTES, mlp="none"), 0, seat)
     with pytest.raises(ValueError, match="block 0 has mixer 'mamba2'"):
         DTensorParallel(replace(BYTES, mixer="mamba2"), 0, seat)
+
+
+class Broken(torch.nn.Module):
+    """Its loss fails, and only in evaluation."""
+
+    def loss(self, batch):
+        assert not self.training
+        raise KeyError
+
+
+def test_an_evaluation_that_failed_leaves_training_on():
+    trained = object.__new__(DTensorParallel)
+    trained.model, trained.device = Broken(), torch.device("cpu")
+    with pytest.raises(KeyError):
+        trained.evaluate(random_batch(0, 3, 12, 32))
+    assert trained.model.training
