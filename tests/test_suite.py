@@ -1,5 +1,6 @@
 """`make test` and `make quick`: what they run, how they add up results, and their exit codes."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -120,6 +121,21 @@ def test_a_test_that_fails_once_is_named(project):
     assert process.returncode == 0
 
 
+@contextlib.contextmanager
+def plain():
+    """Take turns as a program usually does: this test itself may run in the first run."""
+    if not hasattr(os, "SCHED_OTHER"):
+        yield
+        return
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    try:
+        yield
+        assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    finally:
+        os.sched_setscheduler(0, *before)
+
+
 @pytest.mark.parametrize(
     ("runs", "code", "last"),
     [
@@ -142,9 +158,10 @@ def test_a_test_that_fails_once_is_named(project):
 )
 def test_what_the_runs_come_to(suite, monkeypatch, capsys, runs, code, last):
     kinds = {"p": "passed", "f": "failed", "s": "skipped"}
-    given, environs, left = [], [], list(runs)
+    given, environs, left, turns = [], [], list(runs), []
 
     def pytest(*options, **environ):
+        turns.append(hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_BATCH)
         found, tests = left.pop(0)
         failed = [f"t.py::{len(given)}{k}" for k in range(tests.count("f"))]
         given.append(options)
@@ -152,13 +169,16 @@ def test_what_the_runs_come_to(suite, monkeypatch, capsys, runs, code, last):
         return suite.Run(found, Counter(kinds[letter] for letter in tests), failed)
 
     monkeypatch.setattr(suite, "pytest", pytest)
-    assert suite.main(["tests/comm", "-x"]) == code
+    with plain():
+        assert suite.main(["tests/comm", "-x"]) == code
     *unsteady, total = capsys.readouterr().out.splitlines()
     assert total == last
     assert not left
     # only tests that run beside others must not spin: some of the others measure time
     polite = {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
     assert environs == [polite, {}, {}][: len(runs)]
+    # and only they must not interrupt each other
+    assert turns == [hasattr(os, "SCHED_BATCH"), False, False][: len(runs)]
     assert [options[-2:] for options in given[:2]] == [("tests/comm", "-x")] * 2
     failed = [f"t.py::{i}{k}" for i in range(2) for k in range(runs[i][1].count("f"))]
     assert given[2:] == ([("-n", "0", *failed)] if len(runs) == 3 else [])
