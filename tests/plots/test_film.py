@@ -51,6 +51,9 @@ def test_totals():
     assert kinds["gathered"] == [0, 0, 400, 1600, 1200, 1200, 1200, 0, 0, 0, 0, 0]
     assert kinds["gradient shard"][-3:] == [600, 600, 0]
     assert (begin(a_step()), fullest(a_step())) == (2, 7)
+    sizes = [4, 2, 5, 0]
+    again = [event(time, "a", "gathered", "ready", size) for time, size in enumerate(sizes)]
+    assert totals(again) == {"gathered": sizes}
 
 
 def bars(axes):

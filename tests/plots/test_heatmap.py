@@ -31,6 +31,7 @@ def test_limits_are_the_first_and_the_last_colour():
     for limits, expected in (((0, 10), (0, 10)), ((None, 5), (1, 5)), ((None, None), (1, 2))):
         image = plots.heat([[1.0, 2.0]], limits=limits).axes[0].images[0]
         assert image.get_clim() == expected
+    assert plots.heat([[1.0, 2.0]]).axes[0].images[0].get_clim() == (1, 2)
 
 
 def test_cuts_lie_between_rows():

@@ -9,6 +9,7 @@ from matplotlib.transforms import IdentityTransform
 
 from helpers import plots
 from helpers.plots.labels import along, darker, inside, label_box, label_ends, overlap
+from helpers.plots.style import SMALL
 
 
 def test_a_crowd_of_points():
@@ -44,6 +45,7 @@ def test_names_at_the_ends_stand_below_each_other_in_the_order_of_the_ends():
     assert names == list(data)
     for above, below in itertools.pairwise(lines):
         assert above.y0 >= below.y1
+        assert above.y0 - below.y0 > 1.2 * SMALL * picture.dpi / 72  # pixels; SMALL is in points
     far = plots.curves({"low": [5.0, 1.0], "high": [1.0, 5.0]}, key="ends").axes[0]
     assert [text.xyann[1] for text in far.texts] == [0, 0]  # room enough: none is moved
     assert [text.xy for text in far.texts] == [(1, 1.0), (1, 5.0)]

@@ -41,6 +41,8 @@ def test_a_box_shows_its_owners_and_how_full_it_is():
     assert texts == [str(block) for block in range(7)]
     key = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert key == ["a, 10 tokens", "b, 7 tokens", "c, 0 tokens"]
+    alone = blocks({"a": ([0], 3)}, 2, 4).axes[0].get_legend().get_texts()
+    assert [text.get_text() for text in alone] == ["a, 3 tokens"]
 
 
 def test_a_free_block_of_a_known_prefix_has_a_dotted_frame():

@@ -97,6 +97,8 @@ def test_blocks_without_a_capacity():
     assert 4 < blocks.get_ylim()[1] < 6
     assert "Blocks used: at most 4." in picture.alt
     assert blocks.get_xlim() == (0, 5)
+    assert serving(ROWS, until=2.0).axes[0].get_xlim() == (0, 2)  # only the beginning
+    assert serving(ROWS, BLOCKS, capacity=20).axes[1].get_ylim()[1] > 20
     assert serving(ROWS, BLOCKS, capacity=3).axes[1].get_ylim()[1] > 6
     assert serving({}, {"used": []}).axes[1].get_ylim() == (0, 1)
     assert serving({}).axes[0].get_xlim() == (0, 1)

@@ -91,6 +91,7 @@ def test_the_critical_batch_is_found_from_steps_at_several_batches():
         steps = 700 * (1 + kaplan.B_CRIT(loss) / batches)
         least, critical = kaplan.fit_trade_off(batches, steps)
         assert (least, critical) == (pytest.approx(700), pytest.approx(kaplan.B_CRIT(loss)))
+        assert kaplan.fit_trade_off(batches[::-1], steps[::-1]) == pytest.approx((least, critical))
         noisy = kaplan.fit_trade_off(batches, steps * np.exp(0.02 * rng.normal(size=9)))
         assert noisy == pytest.approx((least, critical), rel=0.1)
         found.append(critical)
@@ -120,6 +121,8 @@ def test_wrong_input_is_refused():
         kaplan.fit_trade_off([8, 8], [10, 11])
     with pytest.raises(ValueError, match="steps do not fall"):
         kaplan.fit_trade_off([8, 16], [10, 11])
+    with pytest.raises(ValueError, match="steps do not fall"):  # all runs count
+        kaplan.fit_trade_off([8, 16, 32, 64], [10, 20, 30, 9.9])
     with pytest.raises(ValueError, match="row 1: critical"):
         kaplan.fit_critical_batch([2, 3], [10, 0])
     with pytest.raises(ValueError, match="does not grow"):

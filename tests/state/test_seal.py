@@ -149,3 +149,13 @@ def test_any_folder_can_be_sealed(tmp_path):
     seal(tmp_path, {"weights": [1, hashlib.sha256(b"1").hexdigest()]})  # known: not read again
     (tmp_path / "notes").unlink()
     verify(tmp_path)
+
+
+def test_checksums_that_are_known_are_sealed_as_they_are(tmp_path):
+    """They are of the bytes that were meant: what the disk has lost since then is found."""
+    (tmp_path / "a.bin").write_bytes(b"torn")
+    meant = hashlib.sha256(b"what was meant").hexdigest()
+    seal(tmp_path, {"a.bin": [14, meant]})
+    assert json.loads((tmp_path / SEAL).read_text()) == {"a.bin": [14, meant]}
+    with pytest.raises(BrokenCheckpoint, match="has 4 bytes, but 14 were saved"):
+        verify(tmp_path)

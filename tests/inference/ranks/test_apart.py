@@ -1,13 +1,17 @@
 """Prefill and decode apart, and together: each request gets the tokens of one process."""
 
+import itertools
 import os
 import signal
 import time
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from helpers.inference.ranks import apart
 from helpers.inference.ranks.apart import (
     Rank,
     continue_all,
@@ -99,6 +103,15 @@ def test_a_first_prompt_interrupts_nobody(model):
     rank.step(lambda: 3.0)
     assert rank.result.interrupted == [0, 40, 0]
     assert rank.result.streams[0].times == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_first_token_is_there_when_its_prompt_has_been_read(model, monkeypatch):
+    """Every look at the clock takes a second: first to see the arrival, then after the prompt."""
+    monkeypatch.setattr(apart, "start", lambda worker: partial(next, itertools.count(1.0)))
+    requests = [Arrival(prompt=(1, 2, 3), new_tokens=3, at=0.5)]
+    worker = SimpleNamespace(rank=0, world_size=1)
+    streams = serve_together(worker, model=model, requests=requests, blocks=4).streams
+    assert streams[0].times == [2.0, 4.0, 6.0]
 
 
 def test_blocks_come_back(model):

@@ -146,6 +146,17 @@ def test_a_prompt_that_is_there_waits_for_no_other():
     assert inbox.ended
 
 
+def test_prompts_that_arrived_before_the_end_are_taken_after_it():
+    slow = Slow()
+    slow.headers = iter([[5, 0, 0, 7], [6, 0, 0, 8], [END, 0, 0, 0]])
+    slow.allowed.set()
+    inbox = Inbox(slow, 0, paged_of(build(CONFIG, 0, torch.float64), 4))
+    inbox.thread.join(10)
+    assert not inbox.ended
+    assert [one.number for one in inbox.take(wait=True)] == [5, 6]
+    assert inbox.ended
+
+
 class Broken:
     def receive(self, *_):
         raise RuntimeError("connection closed by peer")

@@ -201,3 +201,23 @@ def test_the_old_names_exist():
     assert (table["FULL_SHARD"], table["SHARD_GRAD_OP"]) == (f"{kept}True", f"{kept}False")
     assert table["HYBRID_SHARD"] == "a mesh with two axes"
     assert table["NO_SHARD"] == "DistributedDataParallel"
+
+
+def hybrid_of_four(worker) -> list:
+    """Two replicas of two shards, beside one process: each rank has its own share of a batch."""
+    torch.set_num_threads(1)
+    mesh = make_mesh(Layout(replicate=2, shard=2))
+    ours = Fsdp1(TINY, 3, mesh, dtype=torch.float64, sharding="HYBRID_SHARD")
+    one, far = Single(TINY, 3, dtype=torch.float64), []
+    for batch in BATCHES[:2]:
+        mine = ours.step(batch.shard(ours.data_rank, ours.data_size))
+        theirs = one.step(batch)
+        far += [abs(float(mine.loss - theirs.loss)), abs(float(mine.grad_norm - theirs.grad_norm))]
+    far.append(apart(ours.full_state()["model"], one.full_state()["model"]))
+    return [ours.data_rank, ours.data_size, max(far)]
+
+
+def test_replicas_of_shards_equal_one_process():
+    for rank, (data_rank, data_size, far) in enumerate(launch(hybrid_of_four, 4, device="cpu")):
+        assert (data_rank, data_size) == (rank, 4)
+        assert far <= 1e-12

@@ -176,6 +176,22 @@ def test_what_a_call_imports_is_watched_before_it_answers(tmp_path, monkeypatch)
     assert str(tmp_path / "students_module.py") in watched
 
 
+def test_an_edited_file_is_told_before_each_call_not_only_the_first(tmp_path, monkeypatch, capsys):
+    (tmp_path / "students_other.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def look(worker):
+        import students_other
+
+        return students_other.x
+
+    with Cluster(1, device="cpu") as cluster:
+        cluster.run(look)
+        (tmp_path / "students_other.py").write_text("x = 2000\n")
+        assert list(cluster.run(look)) == [1]
+    assert "students_other.py changed" in capsys.readouterr().out
+
+
 def test_a_large_result_leaves_no_descriptor_in_its_rank():
     def large(worker):
         return len(os.listdir("/proc/self/fd")), torch.ones(1 << 20)
