@@ -54,6 +54,8 @@ def test_totals():
     sizes = [4, 2, 5, 0]
     again = [event(time, "a", "gathered", "ready", size) for time, size in enumerate(sizes)]
     assert totals(again) == {"gathered": sizes}
+    twice = [event(time, "a", "gathered", "ready", size) for time, size in enumerate([2, 9, 4, 9])]
+    assert fullest(twice) == 2  # the first of equal moments
 
 
 def bars(axes):
@@ -79,6 +81,8 @@ def test_a_frame_shows_messages_and_use():
         (1, gathered, True): 1200,
     }
     assert edged == {(0, gathered): 400}
+    full, _ = bars(frame(a_step(), 5).axes[0])
+    assert (0, gathered, False) not in full  # freed
 
 
 def test_kinds_have_one_place_in_every_row_and_never_overlap():
@@ -110,12 +114,16 @@ def test_stacked():
     tops = [c.get_paths()[0].vertices[:, 1].max() for c in axes.collections]
     assert max(tops) == 3.2  # kB: 800 + 1200 + 1200
     assert axes.get_xlim() == (2, 13)
+    assert axes.get_title() == "a step"
     assert "800 bytes before the step, 3.2 kB at most, 800 bytes at the end" in repr(picture)
 
 
 def test_the_film_begins_with_what_the_rank_has():
     shown = film(a_step(), rank=3)
     assert (shown.start, shown.last) == (5, 10)
+    assert film(iter(a_step())).last == 10
+    assert repr(film(a_step())).startswith("rank 0, event 7 of 12")
+    assert repr(frame(a_step(), 1)).startswith("rank 0, event 1 of 12")
     assert "rank 3, event 7 of 12" in repr(shown)
     assert "event 2 of 12" in repr(shown.draw(0))
     assert "event 12 of 12" in repr(shown.draw(shown.last))
@@ -159,7 +167,10 @@ def test_the_frame_marks_its_moment_and_names_the_looks():
     assert key == [
         *("parameters", "gathered", "gradients", "gradient shard"), "in a message", "in use"
     ]  # fmt: skip
+    looks = [(p.get_hatch(), p.get_linewidth() > 1.2) for p in rows.get_legend().get_patches()[-2:]]
+    assert looks == [("////", False), (None, True)]
     assert below.get_legend() is None
+    assert below.get_xlim() == (2, 13)  # the whole step
     assert repr(frame(a_step(), 1, alt="Mine.")) == "Mine."
     assert picture.get_size_inches()[1] < frame([*a_step(), event(1, "c", "logits", "held", 1)], 1
                                                 ).get_size_inches()[1]  # fmt: skip
@@ -185,6 +196,10 @@ def test_an_empty_place_is_an_outline_as_wide_as_the_most_bytes():
     ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
     assert left < min(ends)[0] == 0
     assert max(end for _, end in ends) < right
+    assert right == pytest.approx(1.08 * (600 + 1200 + 1200 + 600))  # the kinds, and four gaps
+    grows = [event(time, "a", "gathered", "ready", size) for time, size in enumerate([2, 6, 4])]
+    (outline, _) = frame(grows, 1).axes[0].patches
+    assert outline.get_width() == 6
 
 
 def test_what_is_filled_updated_or_used_has_a_dark_edge():
@@ -209,6 +224,7 @@ def test_stacked_marks_the_most_bytes():
     # Each state lasts until the next event: after the last one, too.
     edges = axes.collections[0].get_paths()[0].vertices
     assert edges[:, 0].max() == 13
+    assert [2, 0.2] in edges.tolist()  # 200 bytes until event 2, not until event 1
 
 
 def test_a_film_without_a_list_at_the_start():
