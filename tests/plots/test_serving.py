@@ -4,6 +4,7 @@ import matplotlib.colors
 import pytest
 
 from helpers.plots.serving import KINDS, serving, stairs
+from helpers.plots.style import GREY
 
 ROWS = {
     "request 0": [("waiting", 0.0, 1.0), ("prefill", 1.0, 2.0), ("decode", 2.0, 5.0)],
@@ -29,11 +30,13 @@ def test_spans_are_where_and_when_they_should_be():
     expected = [(n, *span) for n, spans in enumerate(ROWS.values()) for span in spans]
     assert sorted(boxes(axes)) == sorted(expected)
     bottom, top = axes.get_ylim()
-    assert bottom > top  # the first request is the highest
+    assert (bottom, top) == (2.5, -0.5)  # the first request is the highest
     assert (axes.get_title(), axes.get_ylabel()) == ("a run", "3 requests")
     assert axes.get_xlim() == (0, 5)
     assert [text.get_text() for text in picture.legends[0].get_texts()] == list(KINDS)
     assert axes.get_xlabel() == "seconds"
+    assert serving(ROWS, xlabel="steps").axes[0].get_xlabel() == "steps"
+    assert serving({"a": [("decode", 3, 4)]}).axes[0].get_xlim() == (0, 4)
     assert repr(picture) == (
         "a run. 3 requests over 5 seconds, one row each: waiting, prefill, decode, preempted."
     )
@@ -83,6 +86,7 @@ def test_blocks_below():
     assert [(text.get_text(), text.xy) for text in blocks.texts] == [("all 8 blocks", (1, 8))]
     assert [text.get_text() for text in blocks.get_legend().get_texts()] == ["reserved", "used"]
     assert used.get_facecolor()[:3] == matplotlib.colors.to_rgb(KINDS["decode"])
+    assert matplotlib.colors.to_hex(reserved.get_facecolor()) == GREY
     assert "Blocks reserved: at most 6 of 8." in picture.alt
     assert "Blocks used: at most 4 of 8." in picture.alt
     assert "3 requests over 5 seconds" in picture.alt
