@@ -72,6 +72,8 @@ def test_all_boxes_and_the_key_are_on_the_picture():
         for number, frame in enumerate(frames):
             x, y = frame.get_xy()
             assert numbers[str(number)] == pytest.approx((x + BOX / 2, y + BOX / 2))
+        styles = {frame.get_linestyle() for frame in frames}
+        assert styles == {"-"}  # by default no block is known
     assert figure.get_size_inches()[0] < 5 * (BOX + GAP) + 0.5  # no column of room, and no key
     assert axes.get_legend() is None
 
@@ -136,3 +138,25 @@ def test_only_slots_with_a_token_are_filled():
 
 def test_blocks_of_one_slot():
     assert "1 blocks of 1 slots, 0 of them free." in repr(blocks({"a": ([0], 1)}, 1, 1))
+
+
+def test_owners_keep_the_order_of_the_sequences():
+    """Neither the order of their names nor that of their blocks."""
+    figure = blocks({"b": ([5, 1], 6), "a": ([5, 1], 8), "c": ([5], 4)}, 6, 4)
+    colors = [color for color, pale, *_ in boxes(figure)[5, 0] if pale]
+    assert colors == list(SERIES_COLORS[:3])
+    assert "Shared: blocks 1, 5. 0 reserved slots are empty." in repr(figure)
+    assert "a, 0 tokens: blocks none." in repr(blocks({"a": ([], 0)}, 1, 4))
+
+
+def test_twelve_boxes_in_a_row_the_title_above_and_the_key_beside():
+    figure = blocks({"a": ([12], 1)}, 13, 4, title="t")
+    (axes,) = figure.axes
+    tops = [patch.get_y() for patch in axes.patches if not patch.get_fill()]
+    assert tops == pytest.approx([0] * 12 + [BOX + GAP])
+    (title,) = [text for text in axes.texts if text.get_text() == "t"]
+    assert axes.get_ylim()[1] < title.get_position()[1] < 0
+    figure.draw_without_rendering()
+    key = axes.get_legend().get_window_extent()
+    assert all(patch.get_window_extent().x1 < key.x0 for patch in axes.patches)
+    assert key.y1 < title.get_window_extent().y0
