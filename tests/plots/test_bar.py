@@ -26,6 +26,9 @@ def test_points_on_a_logarithmic_axis():
     assert "logarithmic" not in repr(picture)
     assert repr(picture).startswith("Points")
     picture._repr_png_()
+    (axes,) = plots.bars({"a": 1, "b": 4}, log=True, numbers="{:.0f} s", xlim=(0.5, 8)).axes
+    assert [(text.get_text(), text.xy) for text in axes.texts] == [("1 s", (1, 0)), ("4 s", (4, 1))]
+    assert axes.get_xlim() == (0.5, 8)
 
 
 def test_groups_have_a_key_and_colours_with_a_meaning():
@@ -37,6 +40,8 @@ def test_groups_have_a_key_and_colours_with_a_meaning():
     assert colors == [PROGRAM_COLORS[name] for name in ("ours", "ours", "PyTorch")]
     places = [bar.get_y() for bar in axes.patches]
     assert len(set(places)) == 3
+    axes.figure.draw_without_rendering()
+    assert axes.get_legend().get_window_extent().x0 >= axes.get_window_extent().x1
 
 
 def test_stacked_bars_begin_where_the_part_before_ends():
@@ -87,12 +92,17 @@ def test_bars_of_a_group_stand_side_by_side_from_the_top():
     assert bottom == 1.5
     assert top < -0.9  # room for the guide's label
     assert plots.bars(values).axes[0].get_ylim() == (1.5, -0.5)
+    (axes,) = plots.bars({"a": -2}, numbers="{}", vlines={"low": -1, "high": 3}).axes
+    assert [(text.get_text(), text.xy[0]) for text in axes.texts] == [
+        ("-2", -2), ("low", -1), ("high", 3)
+    ]  # fmt: skip
 
 
 def test_groups_of_points_keep_apart_too():
     axes = plots.bars({"a": {"x": 1, "y": 10}, "b": {"y": 100}}, log=True).axes[0]
     places = [p for points in axes.collections for p in points.get_offsets().ravel()]
     assert places == pytest.approx([1, -0.2, 10, 0.2, 100, 1.2])
+    assert axes.get_xscale() == "log"
     assert [t.get_text() for t in axes.get_legend().get_texts()] == ["x", "y"]
     assert axes.yaxis.get_gridlines()[0].get_visible()  # it leads from the name to the point
     assert not plots.bars({"a": 1}).axes[0].yaxis.get_gridlines()[0].get_visible()
