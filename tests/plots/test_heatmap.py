@@ -24,11 +24,19 @@ def test_cells_numbers_and_cuts():
     assert [found[c, r][0] for r in range(2) for c in range(4)] == list("01234567")
     assert len(picture.axes) == 2  # with the colour bar
     assert picture.axes[1].get_ylabel() == "row"
+    assert axes.get_ylim() == (1.5, -0.5)  # the first row is the highest
+    assert axes.images[0].get_interpolation() in ("auto", "nearest")  # each cell has one colour
+    assert axes.get_aspect() == "auto"  # the cells fill the picture
     assert repr(picture) == "A heat map of 2 rows and 4 columns, colours from 0 to 7 (row)."
 
 
 def test_limits_are_the_first_and_the_last_colour():
-    for limits, expected in (((0, 10), (0, 10)), ((None, 5), (1, 5)), ((None, None), (1, 2))):
+    for limits, expected in (
+        ((0, 10), (0, 10)),
+        ((None, 5), (1, 5)),
+        ((-2, 0), (-2, 0)),
+        ((None, None), (1, 2)),
+    ):
         image = plots.heat([[1.0, 2.0]], limits=limits).axes[0].images[0]
         assert image.get_clim() == expected
     assert plots.heat([[1.0, 2.0]]).axes[0].images[0].get_clim() == (1, 2)
@@ -46,6 +54,8 @@ def test_a_grey_that_is_light_has_a_black_number():
     values = [[0.0, 0.4, 0.5, 0.6, 1.0]]
     axes = plots.heat(values, numbers="{:.1f}", cmap="gray", limits=(0, 1)).axes[0]
     assert [t.get_color() for t in axes.texts] == ["white"] * 3 + ["black"] * 2
+    dark = plots.heat([[5, 10]], numbers="{}", limits=(0, 100)).axes[0]
+    assert [text.get_color() for text in dark.texts] == ["white"] * 2  # by colours, not by rows
     # Of pure colours, green is the lightest and blue is the darkest.
     for low, color in (("red", "white"), ("lime", "black"), ("blue", "white")):
         cmap = ListedColormap([low, "black"])
@@ -64,6 +74,10 @@ def test_names_of_axes_and_the_callers_choices():
     assert plots.heat([[1, 2]], on=two.axes[1], scale="s", alt="Mine.") is two
     assert two.axes[1].words == "Mine."
     assert not two.axes[0].images
+    two.draw_without_rendering()
+    ends = [axes.get_position().x0 for axes in two.axes]
+    assert ends == sorted(ends)  # the colour bar is beside its own heat map
+    assert "colours from 0.12 to 8.8." in repr(plots.heat([[0.125, 8.75]]))
 
 
 @pytest.mark.parametrize("rows", [[], [1, 2], [[]]])
