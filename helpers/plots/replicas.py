@@ -71,8 +71,9 @@ def replicas(shards, *, noun: str = "rows"):
     said = "; ".join(f"rank {r}: {', '.join(map(str, s)) or 'none'}" for r, s in enumerate(shards))
     figure.alt = (
         f"A step of data parallel. A global batch of {sum(map(len, shards))} {noun} is cut into "
-        f"shards. {said.capitalize()}. Every rank has the same model and computes the gradient of "
-        "its own shard. An all-reduce gives every rank the mean. Every rank makes the same update."
+        f"shards. {said[0].upper()}{said[1:]}. Every rank has the same model and computes the "
+        "gradient of its own shard. An all-reduce gives every rank the mean. Every rank makes "
+        "the same update."
     )
     box("mean", 0.1, height - 0.2, r"$\bar g = \frac{1}{N}\sum_r g_r$", RANK_COLORS[4], 1.4, 0.2)
     return figure

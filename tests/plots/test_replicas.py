@@ -72,6 +72,7 @@ def test_boxes_stand_in_the_columns_of_their_titles():
 def test_the_words():
     said = repr(replicas([["a", 2], [], [3]], noun="tokens"))
     assert "A global batch of 3 tokens is cut into shards. Rank 0: a, 2; rank 1: none; " in said
+    assert "Rank 0: A b; rank 1: C. " in repr(replicas([["A b"], ["C"]]))  # rows keep their case
     assert "rank 2: 3. Every rank has the same model" in said
     low, high = (replicas([[1]] * ranks).get_size_inches()[1] for ranks in (1, 4))
     assert high - low == pytest.approx(3 * 2.6 * 0.34)
