@@ -35,6 +35,7 @@ def shares(
     tall, wide = shape if len(shape) > 1 else (1, *shape)
     scale = SIDE / max(tall, wide)
     width, height = max(wide * scale, 0.12), max(tall * scale, 0.12)
+    tall, wide = max(tall, 1), max(wide, 1)  # an empty tensor has boxes of no size
     across = min(columns, len(boxes))
     down = -(-len(boxes) // across)
     step = (max(width, 0.55) + GAP, height + GAP + 0.1)
@@ -55,7 +56,7 @@ def shares(
         )
         for box in own:
             rows, cells = (box[0], box[1]) if len(shape) > 1 else ((0, 1), box[0])
-            corner = left + width * cells[0] / max(wide, 1), top - height * rows[1] / max(tall, 1)
+            corner = left + width * cells[0] / wide, top - height * rows[1] / tall
             part = width * (cells[1] - cells[0]) / wide, height * (rows[1] - rows[0]) / tall
             color = RANK_COLORS[rank % len(RANK_COLORS)]
             axes.add_patch(Rectangle(corner, *part, facecolor=color, edgecolor=GREY, lw=0.6))
@@ -63,5 +64,6 @@ def shares(
         f"{name}: {' and '.join(map(str, own)) or 'nothing'}"
         for name, own in zip(names, boxes, strict=True)
     )
-    figure.alt = f"{title}. The part of the tensor that each rank holds. {held}."
+    head = f"{title}. " if title else ""
+    figure.alt = f"{head}The part of the tensor that each rank holds. {held}."
     return figure

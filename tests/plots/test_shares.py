@@ -73,6 +73,12 @@ def test_a_rank_with_two_boxes_and_an_empty_tensor():
     assert (top[3], low[1]) == pytest.approx((outline[3], outline[1]))
     assert top[3] - top[1] == pytest.approx((outline[3] - outline[1]) / 4)
     assert none[2] - none[0] == none[3] - none[1] == 0
+    for shape, box in (((0,), ((0, 0),)), ((0, 3), ((0, 0), (0, 3)))):
+        _, (none, _) = rectangles(shares(shape, [[box]]))
+        assert 0 in (none[2] - none[0], none[3] - none[1])
+    assert repr(shares((2,), [[((0, 2),)]])) == (
+        "The part of the tensor that each rank holds. rank 0: ((0, 2),)."
+    )
     assert "rank 0: ((0, 1), (0, 2)) and ((3, 4), (0, 2)); rank 1" in figure.alt
     many = shares((4, 4), [[]] * 9)  # eight outlines side by side
     lefts = [round(box[0], 6) for box, _ in rectangles(many)]
