@@ -34,6 +34,7 @@ def test_one_output_has_both_forms(explorer):
     data, metadata = explorer._repr_mimebundle_()
     assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
     assert metadata["image/png"]["alt"] == data["text/plain"] == "2 GB"
+    assert metadata["image/png"]["width"] == 496
     assert "model_id" in data[WIDGET]
 
 
@@ -44,6 +45,7 @@ def test_a_slider_redraws(explorer):
     assert [slider.description for slider in (size, unit)] == ["size", "unit"]
     assert 'width="496"' in widget.children[-1].value  # 6.2 inches of 80 dots
     assert (size.value, unit.value, alt) == (2, "GB", "2 GB")
+    assert unit._options_labels == ("gigabytes", "bytes")  # what the page shows
     size.value = 3
     assert shown(widget)[1] == "3 GB"
     unit.index = 1
