@@ -2,6 +2,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 
 from helpers.plots.scaling import fit_quality, frontier
 from helpers.scaling.chinchilla import fit_chinchilla
@@ -36,6 +37,8 @@ def test_a_frontier_draws_itself_with_its_parabolas():
     colors = [[line.get_color() for line in left.lines[kind::3]] for kind in (0, 1)]
     assert colors[0] == colors[1] == [star.get_color() for star in stars]
     assert len(set(colors[0])) == 3
+    assert sum(to_rgb(colors[0][0])) < sum(to_rgb(colors[0][2]))  # dark: the small budget
+    assert {line.get_marker() for line in [*stars, *left.lines[2::3]]} == {"*"}
     scales = [(axes.get_xscale(), axes.get_yscale()) for axes in (left, right)]
     assert scales == [("log", "linear"), ("log", "log")]
     labels = [(axes.get_xlabel(), axes.get_ylabel()) for axes in (left, right)]
@@ -43,6 +46,7 @@ def test_a_frontier_draws_itself_with_its_parabolas():
     assert right.get_title() == f"N ~ C^{found.a:.3f}"
     key = frontier(found).legends[0]
     assert [text.get_text() for text in key.get_texts()] == ["1e+18", "1e+19", "1e+20"]
+    assert key.get_title().get_text() == "FLOPs"
     assert left.words == (
         "Loss over parameters, one parabola for each of 3 budgets from 1e+18 to 1e+20 FLOPs."
     )
@@ -52,12 +56,25 @@ def test_a_frontier_draws_itself_with_its_parabolas():
     np.testing.assert_allclose(line.get_ydata()[[0, -1]], found.optimal(found.compute[[0, -1]])[0])
 
 
+def test_runs_belong_to_the_nearest_budget():
+    compute = np.array([1.25e18, 2e18])
+    runs = np.tile([1e8, 2e8, 4e8], 2), 1.01 * np.repeat(compute, 3), np.arange(6.0)
+    picture = frontier(SimpleNamespace(
+        parabolas=[(1, 0, 0)] * 2, compute=compute, params=[2e8] * 2, loss=[1, 1], runs=runs,
+        a=0.5, optimal=lambda c: (c, None),
+    ))  # fmt: skip
+    dots = picture.axes[0].lines[0::3]
+    assert [list(line.get_ydata()) for line in dots] == [[0, 1, 2], [3, 4, 5]]
+    assert [text.get_text() for text in picture.legends[0].get_texts()] == ["1.25e+18", "2e+18"]
+
+
 def test_a_frontier_without_parabolas_is_one_plot():
     found = SimpleNamespace(
         parabolas=(), compute=np.array([1e20, 1e18]), params=[2e9, 2e8], a=0.5,
         optimal=lambda c: (0.2 * np.sqrt(c), None),
     )  # fmt: skip
     (axes,) = frontier(found).axes
+    assert "for 2 budgets from 1e+18 to 1e+20 FLOPs" in axes.words
     *dots, line = axes.lines
     assert [dot.get_data() for dot in dots] == [([1e20], [2e9]), ([1e18], [2e8])]
     assert {dot.get_marker() for dot in dots} == {"."}
@@ -81,6 +98,11 @@ def test_colours_are_magnitudes_and_nine_in_ten_are_named():
     assert dots.get_array().tolist() == [6, 8]
     assert dots.get_offsets().tolist() == [[3.0, 3.1], [2.0, 2.0]]
     assert [list(values) for values in lines[0].get_data()] == [[2.0, 3.1]] * 2
+    assert sum(dots.cmap(0.0)[:3]) < sum(dots.cmap(1.0)[:3])  # darker: smaller, as the words say
+    (line,) = fit_quality([1e6, 1e8], [3.0, 1.9], [2.8, 2.0]).axes[0].lines
+    assert list(line.get_xdata()) == list(line.get_ydata()) == [1.9, 3.0]
+    (half,) = fit_quality([1], [1], [1], [0.4, 0.4, 0.45]).axes[1].lines
+    assert list(half.get_xdata()) == [0.5, 0.5]
     left, right = picture.axes[:2]
     assert right.words == (
         "A histogram of the exponent a over 201 bootstraps; nine in ten lie between 0.32 and 0.68. "
