@@ -1,9 +1,11 @@
 """A histogram over exponents, with the ranges of formats."""
 
 import pytest
+from matplotlib.colors import to_hex
 
 from helpers.plots.exponents import histogram
 from helpers.plots.panel import panels
+from helpers.plots.style import SERIES_COLORS
 
 
 def test_histogram():
@@ -54,6 +56,11 @@ def test_ranges_stand_above_each_other():
     low, high = axes.containers[1][0], axes.containers[3][0]
     assert low.get_y() + low.get_height() < high.get_y()
     assert high.get_y() + high.get_height() < axes.get_ylim()[1]
+    assert [(text.get_text(), text.xy[1]) for text in axes.texts] == [
+        (name, pytest.approx(bar.get_y() + bar.get_height() / 2))
+        for name, bar in (("f", low), ("g", high))
+    ]
+    assert [text.get_verticalalignment() for text in axes.texts] == ["center"] * 2
 
 
 def test_a_series_without_numbers_and_the_callers_choices():
@@ -70,6 +77,13 @@ def test_a_series_without_numbers_and_the_callers_choices():
 
 def test_limits():
     assert histogram({"": {-3: 1, 4: 1}}).axes[0].get_xlim() == (-5, 7)
+    axes = histogram({"a": {0: 1}, "b": {0: 1, 9: 1}}).axes[0]
+    first = histogram({"b": {0: 1}, "a": {0: 1}}).axes[0].containers[0][0]
+    assert to_hex(first.get_facecolor()) == SERIES_COLORS[0]
+    assert axes.get_xlim() == (-2, 12)  # around the numbers of all series
+    assert axes.get_ylim()[1] > 100
+    assert axes.get_xlabel() == "exponent: the number is at least 2 to this power"
+    assert axes.get_ylabel() == "share of the numbers, %"
     assert histogram({"": {-3: 1}}, xlim=(-9, 18)).axes[0].get_xlim() == (-9, 18)
 
 
