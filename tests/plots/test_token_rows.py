@@ -1,8 +1,9 @@
 """Each token is a mark at its time; the longest gap is in the title."""
 
 import pytest
+from matplotlib.colors import to_hex
 
-from helpers.plots.token_rows import longest, token_rows
+from helpers.plots.token_rows import MARK, longest, token_rows
 
 RUNS = {
     "together": {"stream 0": [0.1, 0.2, 1.5, 1.6], "stream 1": [0.3]},
@@ -51,6 +52,16 @@ def test_the_first_stream_is_on_top_and_the_axis_of_time_is_shared():
     assert bottom > top
     assert first.get_xlim() == second.get_xlim()
     assert first.get_xlim()[0] == 0
+    assert first.get_xlim()[1] > 1.6
+    assert all(0 < row.get_linelength() < 1 for row in first.collections)  # rows keep apart
+    assert {to_hex(row.get_color()) for row in first.collections} == {MARK}
+
+
+def test_two_arrivals_are_two_guides():
+    first, second = token_rows(RUNS, arrivals={"a": 0.1, "b": 0.3}).axes
+    for axes in (first, second):
+        assert [line.get_xdata()[0] for line in axes.lines] == [0.1, 0.3]
+    assert [(text.get_text(), text.xy[0]) for text in first.texts] == [("a", 0.1), ("b", 0.3)]
 
 
 def test_the_longest_gap_is_within_a_stream():
