@@ -29,6 +29,9 @@ def test_each_rank_has_a_replica_and_a_gradient_even_without_rows():
         assert labels.count(f"rank {rank}") == 1
         assert (f"$g_{{{rank}}}$", RANK_COLORS[rank]) in boxes
     assert labels.count(r"$\bar g$") == 3
+    assert labels.count(r"$\bar g = \frac{1}{N}\sum_r g_r$") == 1
+    assert len({color for label, color in boxes if label.startswith("rank")}) == 1  # equal models
+    assert len({color for label, color in boxes if label == r"$\bar g$"}) == 1  # equal updates
 
 
 def test_boxes_stand_in_the_columns_of_their_titles():
@@ -59,6 +62,12 @@ def test_boxes_stand_in_the_columns_of_their_titles():
     for column in ("the same model", "gradient of", "the same"):
         found = [y for name, _, y in labels if name == column]
         assert found == pytest.approx([half, lane + half, 2 * lane + half])
+    arrows = [a.arrowprops["arrowstyle"] for a in axes.texts if hasattr(a, "arrow_patch")]
+    assert set(arrows) == {"->"}
+    mean = axes.patches[-1]  # over all ranks
+    assert mean.get_y() < half < 2 * lane + half < mean.get_y() + mean.get_height() < 3 * lane
+    left, right = axes.get_xlim()
+    assert all(left < b.get_x() < b.get_x() + b.get_width() < right for b in axes.patches)
     bottom, top = axes.get_ylim()
     assert top < -1 < 3 * lane < bottom
     starts = [a.xyann for a in axes.texts if hasattr(a, "arrow_patch")]
@@ -76,6 +85,8 @@ def test_the_words():
     assert "rank 2: 3. Every rank has the same model" in said
     low, high = (replicas([[1]] * ranks).get_size_inches()[1] for ranks in (1, 4))
     assert high - low == pytest.approx(3 * 2.6 * 0.34)
+    heights = {replicas(s).get_size_inches()[1] for s in ([[1], [2, 3, 4]], [[2, 3, 4], [1]])}
+    assert len(heights) == 1  # the longest shard counts
 
 
 def test_colours_start_again_after_the_last():
