@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.plots.shares import shares
-from helpers.plots.style import RANK_COLORS
+from helpers.plots.style import FAINT, RANK_COLORS
 
 
 def rectangles(figure):
@@ -22,6 +22,8 @@ def test_a_box_has_its_place_within_the_outline():
     figure = shares((4, 3), [[((0, 2), (0, 1))], [((2, 4), (1, 3))]], title="w")
     (first, _), (low, one), (second, _), (high, other) = rectangles(figure)
     assert (one, other) == RANK_COLORS[:2]
+    assert {color for _, color in rectangles(figure)[::2]} == {FAINT}  # not held
+    assert min(box[1] for box, _ in rectangles(figure)) > 0.1  # inches, below a title, too
     wide, tall = first[2] - first[0], first[3] - first[1]
     middle = first[1] + tall / 2
     assert low == pytest.approx((first[0], middle, first[0] + wide / 3, first[3]))
