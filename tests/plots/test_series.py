@@ -19,6 +19,14 @@ def test_a_frame_of_columns_over_its_index():
     table = pd.DataFrame({"weak": [1.0, 0.5], "strong": [1.0, 0.2]}, index=[8, 64])
     assert named_series(table) == {"weak": ([8, 64], [1.0, 0.5]), "strong": ([8, 64], [1.0, 0.2])}
     assert list(named_series(FRAME, x="step")) == ["rank", "loss"]
+    gaps = pd.DataFrame({"x": [3, 1], "y": [float("nan"), 2.0], "rank": [0, 0]})
+    assert list(map(str, named_series(gaps, x="x", y="y", by="rank")["rank 0"])) == (
+        ["[3, 1]", "[nan, 2.0]"]  # each point is kept, in its order
+    )
+    plain = pd.DataFrame([[7, 5], [8, 6]])  # its columns are 0 and 1
+    assert named_series(plain, x=0, y=1) == {"": ([7, 8], [5, 6])}
+    assert named_series(plain, x=1, y=0) == {"": ([5, 6], [7, 8])}
+    assert named_series(plain, x=1, y=1, by=0) == {"0 7": ([5], [5]), "0 8": ([6], [6])}
 
 
 def test_a_mapping_of_all_sorts():
