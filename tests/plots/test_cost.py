@@ -34,5 +34,16 @@ def test_axes_and_dots_that_explain_full_and_hollow():
     assert len({line.get_color() for line in axes.lines}) == 3  # two calls and the explanation
 
 
+def test_a_call_may_have_full_and_hollow_dots_in_the_order_of_the_calls():
+    names = ["b, 2 ranks", "a, 2 ranks"]
+    axes = costs({name: [(1, 2), (9, 3)] for name in names}, {names[1]: [(1, 4)]},
+                 {names[1]: [(1, 5)]}).axes[0]  # fmt: skip
+    assert [text.get_text() for text in axes.get_legend().get_texts()][:2] == names
+    dots = [line for line in axes.lines if line.get_marker() == "o"]
+    full, hollow = (dot for dot in dots if len(dot.get_xdata()))
+    assert [list(full.get_ydata()), list(hollow.get_ydata())] == [[4], [5]]
+    assert (full.get_markerfacecolor(), hollow.get_markerfacecolor()) == (full.get_color(), PAPER)
+
+
 def test_no_word_of_hollow_dots_where_there_are_none():
     assert drawn({})[2] == [*LINE, "measured, fitted"]
