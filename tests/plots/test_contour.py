@@ -18,10 +18,12 @@ def test_lines_and_labels():
     assert min(text.get_fontsize() for text in axes.texts) >= 9
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     assert repr(picture) == "Lines of equal value, 1, 2, over C and N."
+    exact = plots.contours(X, Y, VALUES, levels=[1.25], log="xy").axes[0]
+    assert {text.get_text() for text in exact.texts} == {"1.25"}
 
 
 def test_each_axis_has_its_own_scale():
-    for log, scales in (("x", ("log", "linear")), ("y", ("linear", "log"))):
+    for log, scales in (("x", ("log", "linear")), ("y", ("linear", "log")), ("yx", ("log", "log"))):
         axes = plots.contours(X, Y, VALUES, levels=[1], log=log).axes[0]
         assert (axes.get_xscale(), axes.get_yscale()) == scales
 
@@ -60,6 +62,7 @@ def test_the_lines_lie_where_the_values_are():
     assert repr(picture).startswith("t. Lines of equal value, 0.5, 1.0, 2.0, over")
     colors = [tuple(color) for color in axes.collections[0].get_edgecolor()]
     assert len(set(colors)) == 3
+    assert sum(colors[0][:3]) < sum(colors[2][:3])  # dark: the lowest level
 
 
 def test_on_the_axes_of_another_picture():
