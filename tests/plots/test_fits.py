@@ -32,6 +32,13 @@ def test_curves_and_guides():
 def test_a_guide_above_all_curves_is_on_the_picture():
     axes = plots.what_fits(SIZES, models={"1T": 1e12}).axes[0]
     assert axes.get_ylim()[1] > 1e12
+    axes = plots.what_fits({"a": {1: 2e14}}, models={"small": 1e6}).axes[0]
+    assert axes.get_ylim()[0] < 1e6
+    labels = [text.get_text() for text in axes.get_yticklabels()]
+    assert labels == ["100M", "1B", "10B", "100B", "1T", "10T", "100T"]
+    assert axes.get_title() == ""
+    axes = plots.what_fits({"a": {1: 2e9, 2: 5e10}}).axes[0]  # the axis ends at 1B and 100B
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["1B", "10B", "100B"]
 
 
 def test_ways_have_colours_of_their_own():
