@@ -20,6 +20,10 @@ def test_each_picture_has_its_place():
     for gap in (sheet[2], sheet[:, 4], sheet[3:, 10:]):
         assert np.isnan(gap).all()
     assert axes.images[0].get_clim() == (0, 1)  # grey values keep their meaning
+    bottom, top = axes.get_ylim()
+    assert bottom > top  # the first row is the highest, and no picture is upside down
+    assert axes.images[0].get_interpolation() in ("auto", "nearest")
+    assert axes.get_aspect() in ("equal", 1)
     white, black = axes.images[0].cmap([0.0, 1.0])[:, :3]
     assert white.min() > 0.99
     assert black.max() < 0.01
@@ -49,5 +53,6 @@ def test_the_callers_words_and_the_shape_of_the_page():
     assert tuple(low.get_size_inches()) == pytest.approx((5, 0.8 * 5 * 2 / 11))
     assert tuple(high.get_size_inches()) == pytest.approx((5, 0.8 * 5 * 19 / 5 + 0.4))
     assert not low.axes[0].xaxis.get_gridlines()
+    assert len(low.axes[0].get_xticks()) == 0
     assert list(high.axes[0].get_yticks()) == [1, 5, 9, 13, 17]
     assert repr(high).endswith("pictures of 3 by 2 pixels. 0: 2; 1: 2; 2: 2; 3: 2; 4: 2.")
