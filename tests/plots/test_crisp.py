@@ -24,6 +24,11 @@ def test_twice_the_pixels_of_its_size():
     png, size = crisp(plot())
     assert size == {"width": 320, "height": 160}
     assert image_of(png).size == (640, 320)
+    other = Figure(figsize=(4, 2), dpi=50)
+    other.subplots()
+    png, size = crisp(other)
+    assert size == {"width": 200, "height": 100}
+    assert image_of(png).size == (400, 200)
 
 
 @pytest.mark.parametrize("face", ["none", "#111111"])
