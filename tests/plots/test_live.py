@@ -21,6 +21,14 @@ def test_bars():
     assert ranks == sorted(ranks)  # by label, then by rank
 
 
+def test_ranks_are_numbers_and_shares_are_rounded():
+    bars = {("", 10): (1, 3), ("", 2): (2, 3)}
+    page = bars_html(bars)
+    assert page.index("rank 2") < page.index("rank 10")
+    assert page.index("width:67%") < page.index("width:33%")
+    assert bars_text(bars) == "rank 2: 2/3, rank 10: 1/3"
+
+
 def test_an_empty_loop_has_a_full_bar_of_nothing():
     assert "0/0" in bars_html({("", 0): (0, 0)})
     assert "width:0%" in bars_html({("", 0): (0, 0)})
@@ -47,6 +55,8 @@ def test_a_curve_for_each_rank():
     assert list(axes.lines[0].get_ydata()) == [4.0, 1.0]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "loss")
     assert [line.get_color() for line in axes.lines] == list(RANK_COLORS[:2])
+    many = curve_figure("loss", {10: ([0], [1]), 2: ([0], [2])}).axes[0]
+    assert [line.get_label() for line in many.lines] == ["rank 2", "rank 10"]
     assert curve_figure("loss", {0: ([0], [1])}, xlabel="s").axes[0].get_xlabel() == "s"
 
 
