@@ -19,6 +19,9 @@ def test_plots_side_by_side():
     assert tuple(panels(2).get_size_inches()) == (7.8, 2.8)
     picture.axes[0].set_ylim(0, 7)
     assert picture.axes[1].get_ylim() == (0, 7)
+    apart = panels(2, 2)  # by default each plot has its own limits
+    apart.axes[0].set(xlim=(0, 7), ylim=(0, 7))
+    assert {(axes.get_xlim(), axes.get_ylim()) for axes in apart.axes[1:]} == {((0, 1), (0, 1))}
 
 
 def test_a_canvas_is_new_or_that_of_another_picture():
