@@ -32,3 +32,4 @@ def test_no_rows_and_uneven_rows():
         "<table><tr><td style='text-align:right'>a</td><td>b</td></tr></table>"
     )
     assert "colspan='2'" in table([["a"], ["b", "c"]], title="t")
+    assert table([], head=["x"]) == "<table><tr><th>x</th></tr></table>"
