@@ -69,6 +69,7 @@ def test_the_animation_moves_the_slider(slider, monkeypatch):
     assert (moved, name, other) == (slider[0], "value", "value")
     assert boxes == [[play, moved]]
     assert (play.value, play.min, play.max, play.interval) == (2, 0, 5, INTERVAL)
+    assert not play.repeat  # it stops at the last step
 
 
 def test_the_slider_updates_the_picture(slider):
@@ -91,6 +92,8 @@ def test_outside_a_notebook():
     assert repr(stepper) == "step 3"
     assert stepper._repr_png_()[0].startswith(b"\x89PNG")
     assert repr(plots.Stepper(draw, 3)) == "step 0"
+    with pytest.raises(ValueError, match="start is 2; the steps are 0 to 1"):
+        plots.Stepper(draw, 1, start=2)
     for start in (4, -1):
         with pytest.raises(ValueError, match=f"start is {start}; the steps are 0 to 3"):
             plots.Stepper(draw, 3, start=start)
