@@ -39,6 +39,7 @@ def test_the_caller_chooses_scale_size_limits_and_words():
     assert repr(picture) == "t. Values with intervals. rank 1: 2, 1 to 4; x: 1, 1 to 1."
     two = plots.panels(2)
     assert plots.intervals({"a": (1, 2, 4)}, on=two.axes[1], alt="Mine.") is two
+    assert repr(plots.intervals({"a": (1, 2, 4)}, title="GPT-2")).startswith("GPT-2. Values")
     assert two.axes[1].words == "Mine."
     assert not two.axes[0].lines
     heights = [
