@@ -23,7 +23,7 @@ def test_a_box_has_its_place_within_the_outline():
     (first, _), (low, one), (second, _), (high, other) = rectangles(figure)
     assert (one, other) == RANK_COLORS[:2]
     assert {color for _, color in rectangles(figure)[::2]} == {FAINT}  # not held
-    assert min(box[1] for box, _ in rectangles(figure)) > 0.1  # inches, below a title, too
+    assert min(box[1] for box, _ in rectangles(figure)) > 0.2  # inches, below a title, too
     wide, tall = first[2] - first[0], first[3] - first[1]
     middle = first[1] + tall / 2
     assert low == pytest.approx((first[0], middle, first[0] + wide / 3, first[3]))
