@@ -97,7 +97,7 @@ def test_an_arrow_leads_from_state_to_state_and_the_picture_ends_with_the_last()
 
 def test_no_box_covers_another_and_later_states_may_have_more():
     """More ranks than the first state, and a rank with more values than rank 0."""
-    figure = holdings({"a": [[1]], "b": [[2], [1234, 0.125, 1 / 3]], "c": [[], [], [4]]})
+    figure = holdings({"a": [[1]], "b": [[2], [1234, 0.125, 1 / 3, 6, 7]], "c": [[8], [9], [4]]})
     assert {"rank 0", "rank 1", "rank 2", "1234", "0.125", "0.333333"} <= set(texts(figure))
     assert "rank 3" not in texts(figure)
     bounds = [box.get_bbox() for box in boxes(figure)]

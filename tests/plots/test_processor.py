@@ -46,6 +46,8 @@ def test_levels_need_no_order():
     """The slowest may be the nearest, and the widest the farthest: the words stay outside."""
     axes = hierarchy([("disk", 1e12, 1e9), ("far", 1e9, 1e13), ("slow", 1e6, 1e8)]).axes[0]
     assert [step.get_width() for step in axes.patches] == pytest.approx([2, 6, 1])
+    (slow, fast) = hierarchy([("slow", 1, 1e8), ("fast", 1, 1e9)]).axes[0].patches
+    assert (slow.get_width(), fast.get_width()) == pytest.approx((1, 2))
     for name, held in zip(axes.texts[1::3], axes.texts[2::3], strict=True):
         left, right = axes.get_xlim()
         assert left < name.get_position()[0] < -3 < 3 < held.get_position()[0] < right
