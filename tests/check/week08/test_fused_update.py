@@ -17,6 +17,7 @@ from helpers.check.week08.fused_update import TYPES, judge, right
 from notebooks.solutions import week08
 from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew
+from tests.check.told import told
 
 
 def rule(
@@ -72,11 +73,6 @@ def rule(
         return answer(p if kept else rounded.to(tl.float32), m, v, rounded)
 
     return solve
-
-
-def told(verdict, hint):
-    assert verdict.status == "wrong", verdict
-    assert hint in verdict.hint, verdict
 
 
 def test_the_solution_passes():
