@@ -107,5 +107,5 @@ def words(rows, totals, title) -> str:
     for name, kinds in rows.items():
         scale, _ = unit_of(totals[name])
         parts = ", ".join(f"{kind} {two_digits(b / scale)}" for kind, b in kinds.items())
-        said.append(f"{name}, {bytes_text(totals[name])}: {parts}")
+        said.append(f"{name}, {bytes_text(totals[name])}{f': {parts}' if parts else ''}")
     return f"{f'{title}. ' if title else ''}Bars of bytes by kind. {'; '.join(said)}."

@@ -85,6 +85,13 @@ def test_lines_without_names_are_counted():
     for _ in range(3):
         axes.plot([1, 2], [3, 4], label="_")
     assert describe(figure).endswith("It has 3 lines.")
+    for mark, end in (("-", "It has 2 lines."), ("o ", "(0 to 9).")):
+        figure = Figure()
+        axes = axes_of(figure)
+        for _ in range(2):
+            axes.plot([1, 2], [3, 4], mark.strip(), label="_")
+        axes.set(xlim=(0, 9), ylim=(0, 9))
+        assert describe(figure).endswith(end)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +106,8 @@ def test_numbers_can_be_read_aloud(value, text):
 @pytest.mark.parametrize(
     ("value", "text"),
     [(9999, "9999"), (10_000, "10000"), (-20_000, "-20000"), (123_456, "1.2×10^5"),
-     (0.0001, "0.0001"), (9.4e-5, "9.4×10^-5"), (-3.2e7, "-3.2×10^7"), (float("-inf"), "nothing")],
+     (100_000, "1×10^5"), (0.0001, "0.0001"), (9.4e-5, "9.4×10^-5"), (-3.2e7, "-3.2×10^7"),
+     (float("-inf"), "nothing")],
 )  # fmt: skip
 def test_a_power_is_written_where_the_zeros_are_many(value, text):
     assert two_digits(value) == text
@@ -128,6 +136,12 @@ def test_ticks_with_numbers_in_them_are_a_range():
     figure = Figure()
     axes_of(figure, xlim=(0, 1), ylim=(-0.5, 1.5)).set_yticks([0, 1], ["1 MB", "none"])
     assert "the y axis (-0.5 to 1.5)" in describe(figure)
+    figure = Figure()
+    axes_of(figure, ylim=(-0.5, 2.5)).set_yticks([0, 1, 2], ["all", "none", "rank 7"])
+    assert "the y axis (-0.5 to 2.5)" in describe(figure)
+    figure = Figure()
+    axes_of(figure).set_yticks([0, 1, 2], ["all", "some", "none"])
+    assert "the y axis (all, some, none)" in describe(figure)
 
 
 def test_the_title_of_all_axes_comes_first():
@@ -178,3 +192,9 @@ def test_a_series_begins_and_ends_with_a_number():
     figure = Figure()
     axes_of(figure).plot([1, 2], [gap, gap], label="nothing yet")
     assert describe(figure).endswith("Series: nothing yet.")
+    figure = Figure()
+    axes_of(figure).plot([1 / 3, 20_000.5], [1, 2], label="a")
+    assert describe(figure).endswith("Series: a, 1 at 0.33 to 2 at 20000.")
+    figure = Figure()
+    axes_of(figure).plot([1, 2], ["low", "high"], label="words")
+    assert describe(figure).endswith("Series: words.")

@@ -6,7 +6,7 @@ import pytest
 
 from helpers import plots
 from helpers.plots.curve import number_text
-from helpers.plots.style import RANK_COLORS
+from helpers.plots.style import RANK_COLORS, SERIES_COLORS
 
 DATA = {"rank 1, measured": ([1, 10], [2.0, 3.0]), "rank 1, formula": ([1, 10], [2.0, 3.1])}
 
@@ -52,6 +52,11 @@ def test_a_title_is_above_a_key_above():
     assert axes.title.get_window_extent().y0 >= axes.get_legend().get_window_extent().y0
     overlap = axes.get_legend().get_window_extent().overlaps(axes.title.get_window_extent())
     assert not overlap
+    four = plots.curves({f"{n}": [n, n] for n in range(4)}, key="above").axes[0]
+    four.figure.draw_without_rendering()
+    names = [text.get_window_extent() for text in four.get_legend().get_texts()]
+    assert len({round(box.y0) for box in names}) == 1  # in one row
+    assert [box.x0 for box in names] == sorted(box.x0 for box in names)
 
 
 def test_names_at_the_ends_do_not_cover_each_other():
@@ -102,6 +107,7 @@ def test_ticks_and_guides():
     assert [30, 30] in [list(line.get_xdata()) for line in axes.lines]
     assert [60, 60] in [list(line.get_ydata()) for line in axes.lines]
     assert axes.get_xlim() == (1, 2000)
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     axes.figure.draw_without_rendering()
     frame = axes.get_window_extent()
     for label in axes.texts:  # inside, at the top; or at the right, above its line
@@ -128,6 +134,8 @@ def test_columns_and_the_index_name_the_axes():
     assert legend(axes) == ["loss"]
     axes = plots.curves(frame, x="step", y="loss", xlabel="s", ylabel="l").axes[0]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("s", "l")
+    two = frame.set_index(pd.Index([7, 8], name="epoch"))
+    assert plots.curves(two, x="step", y="loss").axes[0].get_xlabel() == "step"
     axes = plots.curves({"a": [1, 2]}, x=[3, 4]).axes[0]
     assert axes.get_xlabel() == ""
 
@@ -150,6 +158,46 @@ def test_a_curve_on_a_plot_keeps_its_title_and_sets_its_scales():
     plots.curves({"b": ([1, 2], [2, 3])}, on=axes, log="y")
     assert (axes.get_title(), axes.get_xscale(), axes.get_yscale()) == ("first", "linear", "log")
     assert legend(axes) == ["a", "b"]
+    plots.curves([1], on=axes, points={"here": (1.5, 1.5)})
+    assert [text.get_text() for text in axes.texts] == ["here"]
+
+
+def test_the_limits_are_those_of_the_data_unless_they_are_given():
+    series = {"a": ([100, 110], [-5.0, -4.0])}
+    axes = plots.curves(series).axes[0]
+    for (low, high), (least, most) in ((axes.get_xlim(), (100, 110)), (axes.get_ylim(), (-5, -4))):
+        assert least - 1 < low < least < most < high < most + 1
+    both = plots.curves(series, xlim=(0, 200), ylim=(-9, 0)).axes[0]
+    assert (both.get_xlim(), both.get_ylim()) == ((0, 200), (-9, 0))
+    assert tuple(axes.figure.get_size_inches()) == (6.2, 2.8)
+
+
+def test_many_points_have_no_marks_and_no_ticks_can_be_chosen():
+    axes = plots.curves({"a": range(100), "b": range(3)}, xticks=[], yticks=[0, 50]).axes[0]
+    assert [line.get_marker() for line in axes.lines] == ["", "o"]
+    assert [line.get_linewidth() for line in axes.lines] == [1.8, 1.8]
+    assert list(axes.get_xticks()) == []
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "50"]
+
+
+def test_series_keep_their_order_and_their_colours():
+    axes = plots.curves({"z": [1, 2], "a": [3, 4]}).axes[0]
+    assert [line.get_color() for line in axes.lines] == list(SERIES_COLORS[:2])
+    assert legend(axes) == ["z", "a"]
+
+
+def test_a_guide_is_dashed_and_its_label_beside_it():
+    series = {"a": ([0, 10], [0, 10])}
+    axes = plots.curves(series, key="", vlines={"v": 5}, hlines={"h": 5}).axes[0]
+    axes.figure.draw_without_rendering()
+    x, y = axes.transData.transform((5, 5))
+    v, h = (text.get_window_extent() for text in axes.texts)
+    assert x < v.x0 < x + 10
+    assert v.y0 > (y + axes.get_window_extent().y1) / 2  # at the top
+    assert y - 2 < h.y0 < y + 10
+    assert h.x1 > axes.get_window_extent().x1 - 10  # at the right
+    assert [line.get_linestyle() for line in axes.lines[1:]] == ["--", "--"]
+    assert repr(axes.figure).count("Series") == 0
 
 
 def test_panels():
@@ -161,6 +209,8 @@ def test_panels():
     assert repr(picture).startswith("a. A line chart")
     assert " b. A line chart" in repr(picture)
     plots.curves({"c": [1, 2]}, on=right, alt="Mine.")
+    assert repr(picture).endswith("Mine.")
+    plots.curves({"d": [1, 2]}, on=right)  # one more curve on the same plot
     assert repr(picture).endswith("Mine.")
 
 

@@ -85,6 +85,24 @@ def test_an_arrow_leads_from_state_to_state_and_the_picture_ends_with_the_last()
     (arrow,) = [text for text in axes.texts if hasattr(text, "arrow_patch")]
     assert arrow.xyann[1] == arrow.xy[1] == 1  # between the ranks
     assert arrow.xyann[0] < arrow.xy[0]
+    assert arrow.arrowprops["arrowstyle"] == "->"  # its head is at xy
+    left, right = (boxes(figure)[n].get_x() for n in (0, 3))
+    assert left + 0.86 < arrow.xyann[0] < arrow.xy[0] < right
+    three = holdings({"a": [[1]], "b": [[2]], "c": [[3]]}).axes[0]
+    assert len([text for text in three.texts if hasattr(text, "arrow_patch")]) == 2
     last = max(box.get_x() + box.get_width() for box in boxes(figure))
     assert last < axes.get_xlim()[1] < last + 0.3
     assert axes.get_position().bounds == (0, 0, 1, 1)
+
+
+def test_no_box_covers_another_and_later_states_may_have_more():
+    """More ranks than the first state, and a rank with more values than rank 0."""
+    figure = holdings({"a": [[1]], "b": [[2], [1234, 0.125, 1 / 3, 6, 7]], "c": [[8], [9], [4]]})
+    assert {"rank 0", "rank 1", "rank 2", "1234", "0.125", "0.333333"} <= set(texts(figure))
+    assert "rank 3" not in texts(figure)
+    bounds = [box.get_bbox() for box in boxes(figure)]
+    for number, one in enumerate(bounds):
+        assert not any(one.overlaps(other) for other in bounds[:number])
+        for text in figure.axes[0].texts:
+            inside = one.contains(*text.get_position())
+            assert not inside or text.get_position()[1] == (one.y0 + one.y1) / 2

@@ -8,7 +8,15 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import IdentityTransform
 
 from helpers import plots
-from helpers.plots.labels import along, darker, inside, label_box, label_ends, overlap
+from helpers.plots.labels import (
+    along,
+    darker,
+    inside,
+    label_box,
+    label_ends,
+    label_points,
+    overlap,
+)
 from helpers.plots.style import SMALL
 
 
@@ -79,6 +87,8 @@ def test_a_label_stands_at_the_right_if_there_is_room():
     assert found["corner"] == ((-6, -8), "right")
     assert found["foot"] == ((6, 8), "left")
     assert {text.get_va() for text in axes.texts} == {"center"}
+    long = "x" * 50  # more than half of the axes
+    assert crowd({long: (5, 5)})[0][long] == ((0, pytest.approx(9 * 2.4)), "center")
     dots = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 1]
     assert len(dots) == 4
     assert {line.get_linestyle() for line in dots} == {"None"}
@@ -87,6 +97,9 @@ def test_a_label_stands_at_the_right_if_there_is_room():
 
 def test_a_label_leaves_a_curve_free():
     assert crowd({"point": (5, 5)}, ([0, 10], [5, 5]))[0]["point"] == ((6, 8), "left")
+    two = {"a": [1, 2], "b": ([0, 10], [5, 5])}
+    axes = plots.curves(two, ylim=(0, 10), points={"point": (5, 5)}).axes[0]
+    assert axes.texts[0].xyann == (6, 8)  # the second curve counts, too
     assert crowd({"point": (5, 5)}, ([5, 5], [0, 10]))[0]["point"] == ((6, 0), "left")
 
 
@@ -131,3 +144,28 @@ def test_the_area_that_boxes_share():
 def test_points_are_drawn_where_they_are():
     axes = plots.curves({"a": [1, 2]}, points={"here": (0.5, 1.5)}).axes[0]
     assert [(0.5,), (1.5,)] in [[tuple(v) for v in line.get_data()] for line in axes.lines]
+
+
+def test_distances_are_points_at_any_number_of_dots_an_inch():
+    places = []
+    for dpi in (80, 240):
+        axes = Figure(dpi=dpi).subplots()
+        axes.set(xlim=(0, 10), ylim=(0, 10))
+        label_points(axes, {f"point {n}": (8.4 + 0.2 * n, 1 + n) for n in range(8)})
+        places.append([text.xyann for text in axes.texts])
+    assert places[0] == places[1]
+    assert {dx for dx, _ in places[0]} == {6, -6}  # some have no room at the right
+    for dpi in (72, 240):
+        axes = Figure(dpi=dpi).subplots()
+        for name in "abc":
+            axes.plot([0, 1], [2, 3], label=name)
+        axes.set_ylim(0, 1)  # the names are written, even if the ends are outside
+        label_ends(axes)
+        assert [text.xyann for text in axes.texts] == [(6, 0), (6, 11.25), (6, 22.5)]
+        assert {text.get_annotation_clip() for text in axes.texts} == {False}
+
+
+def test_marks_can_be_chosen():
+    axes = Figure().subplots()
+    label_points(axes, {"a": (1, 2)}, marker="x", color="red")
+    assert (axes.lines[0].get_marker(), axes.lines[0].get_color()) == ("x", "red")

@@ -2,9 +2,10 @@
 
 import matplotlib.colors
 import pytest
+from matplotlib.lines import Line2D
 
 from helpers import plots
-from helpers.plots.memory import bytes_text, kind_colors
+from helpers.plots.memory import bytes_text, kind_colors, kind_key
 from helpers.plots.style import MEMORY_COLORS, SERIES_COLORS
 
 ROWS = {
@@ -61,6 +62,28 @@ def test_the_words():
     assert said.startswith("a model. Bars of bytes by kind. stage 0, 120 GB: parameters 15, ")
     assert "stage 3, 4 GB: parameters 1, gradients 1, optimizer 2" in said
     assert repr(plots.memory_bars(ROWS, alt="mine")) == "mine"
+
+
+def test_each_row_has_its_total_in_its_own_unit():
+    rows = {"large": {"parameters": 3e9}, "small": {"parameters": 2e6, "x": 5e5}, "empty": {}}
+    picture = plots.memory_bars(rows)
+    axes = picture.axes[0]
+    assert [text.get_text() for text in axes.texts] == ["3 GB", "2.5 MB", "0 bytes"]
+    assert repr(picture) == (
+        "Bars of bytes by kind. large, 3 GB: parameters 3; small, 2.5 MB: parameters 2, x 0.5; "
+        "empty, 0 bytes."
+    )
+    assert picture.get_size_inches()[0] == 6.2
+
+
+def test_the_key_is_beside_the_plot_and_has_room_for_more():
+    axes = plots.memory_bars(ROWS).axes[0]
+    axes.figure.draw_without_rendering()
+    key, frame = axes.get_legend().get_window_extent(), axes.get_window_extent()
+    assert key.x0 >= frame.x1
+    assert key.y1 == pytest.approx(frame.y1, abs=9)  # at its top
+    kind_key(axes, {"a": "red"}, Line2D([], [], label="peak"))
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "peak"]
 
 
 def test_two_pictures_on_one():

@@ -74,6 +74,8 @@ def test_a_rank_s_further_stages_are_paler():
     colors = [color for *_, color in drawn(plots.pipelines({"x": pieces}).axes[0])]
     assert colors == [KINDS["F"][1], paler(KINDS["F"][1], 1)]
     assert colors[0] != colors[1]
+    swapped = plots.pipelines({"x": [(0, 0, 1, "F", 3, 0), (0, 1, 2, "F", 0, 0)]})
+    assert [color for *_, color in sorted(drawn(swapped.axes[0]))] == colors[::-1]
     assert [paler("#000000", chunk) for chunk in range(3)] == ["#000000", "#595959", "#939393"]
 
 
@@ -110,10 +112,18 @@ def test_a_part_of_the_pieces_with_counts():
     assert axes.get_xlim() == (0, 6)
     (frame,) = axes.patches
     assert (frame.get_x(), frame.get_width(), round(frame.get_y() + 0.4)) == (2, 2, 1)
+    assert not frame.get_fill()
     assert [text.get_text() for text in axes.texts][-2:] == [" 1", " 0"]
     assert "held, by rank: 1, 0" in figure.alt
     assert [text.xy for text in axes.texts[-2:]] == [(1.0, 0), (1.0, 1)]
     assert "rank 0 computes 1 between 0 and 1; rank 1 computes 3" in figure.alt  # as shown
+    late = plots.pipelines({"x": PIECES}, shown=2, counts=(0, 0, 0)[:2])
+    assert late.axes[0].patches[0].get_width() == 1
+    assert late.alt.endswith("Activations held, by rank: 0, 0.")
+    whole = plots.pipelines({"x": PIECES}, counts=(4, 3))
+    assert [text.get_text() for text in whole.axes[0].texts][-2:] == [" 4", " 3"]
+    assert whole.alt.endswith("Activations held, by rank: 4, 3.")
+    assert "held" not in plots.pipelines({"x": PIECES}).alt
     nothing = plots.pipelines({"x": PIECES}, shown=0)
     assert not list(drawn(nothing.axes[0]))
     assert not nothing.axes[0].patches
@@ -126,6 +136,8 @@ def test_odd_input():
         plots.pipelines({"x": []})
     with pytest.raises(KeyError, match="there are F, B, I, W"):
         plots.pipelines({"x": [(0, 0, 1, "Q", 0, 0)]})
+    with pytest.raises(KeyError, match="Q"):
+        plots.pipelines({"x": [*PIECES, (0, 0, 1, "Q", 0, 0)]}, shown=1)
     assert plots.pipelines({"x": [(0, 2, 2, "F", 0, 0)]})._repr_png_()[0].startswith(b"\x89PNG")
 
 
@@ -138,3 +150,27 @@ def test_a_timeline_that_does_not_begin_at_zero_has_its_numbers():
     (axes,) = plots.pipelines({"late": [(0, 1000, 1001, "W", 0, 5)]}).axes
     assert [text.get_text() for text in axes.texts] == ["5"]
     assert axes.get_xlim() == (1000, 1001)
+
+
+def test_the_key_has_the_kinds_of_all_rows_in_one_order():
+    rows = {"a": [(0, 0, 1, "W", 0, 0)], "b": [(0, 0, 1, "I", 0, 0), (0, 1, 2, "F", 0, 0)]}
+    figure = plots.pipelines(rows)
+    (key,) = figure.legends
+    names = ["forward", "gradient of the input (I)", "gradient of the weights (W)"]
+    assert [text.get_text() for text in key.get_texts()] == names
+    assert len({color for _, color in KINDS.values()}) == 4
+    assert [color for *_, color in drawn(figure.axes[0])] == [KINDS["W"][1]]
+    assert figure.axes[0].get_xlabel() == "time"
+
+
+def test_pieces_need_no_order_and_a_rank_may_have_none():
+    """A row may begin with a later rank and end with a piece that ends before another."""
+    pieces = [(2, 5, 9, "F", 2, 0), (0, 1, 4, "F", 0, 0), (0, 0, 1, "F", 0, 1)]
+    figure = plots.pipelines({"x": pieces})
+    (axes,) = figure.axes
+    assert axes.get_xlim() == (0, 9)
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["rank 0", "rank 1", "rank 2"]
+    assert [lane for _, _, lane, _ in sorted(drawn(axes))] == [0, 0, 2]
+    assert figure.get_size_inches()[1] == pytest.approx(3 * 0.32 + 0.85 + 0.35)
+    assert "rank 0 computes 4 between 0 and 4; rank 2 computes 4 between 5 and 9." in figure.alt
+    assert not axes.xaxis.get_gridlines()[0].get_visible()  # grey lanes mean idle time

@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.plots.roofline import roofline
-from helpers.plots.style import FAINT
+from helpers.plots.style import FAINT, INK
 
 ROOFS = {"small": (100.0, 10.0), "large": (4000.0, 20.0)}  # ridges at 10 and 200
 
@@ -29,6 +29,7 @@ def test_a_roof_rises_then_is_level():
 def test_a_ridge_outside_is_not_drawn_into_the_line(intensities, ys):
     figure = roofline({"small": ROOFS["small"]}, intensities=intensities)
     assert list(lines(figure)["small: ridge at 10"].get_ydata()) == ys
+    assert figure.axes[0].get_xlim() == intensities
 
 
 def test_operations_and_measurements():
@@ -42,6 +43,13 @@ def test_operations_and_measurements():
         assert ((ridge[0],), (ridge[1],)) in points
     names = {text.get_text(): text.xy[0] for text in axes.texts}
     assert names == {"add": 0.25, "n = 8": 2.0}
+    (cross,) = [line for line in axes.lines if list(line.get_xdata()) == [2.0]]
+    assert cross.get_marker() == "x"
+    figure.draw_without_rendering()
+    (add,) = [text for text in axes.texts if text.get_text() == "add"]
+    frame, box = axes.get_window_extent(), add.get_window_extent()
+    assert frame.y0 < box.y0 < box.y1 < (frame.y0 + frame.y1) / 2  # at the foot of its line
+    assert add.get_color() == INK
     assert repr(figure) == (
         "Rooflines on logarithmic axes: small, peak 100 FLOP/s, ridge at 10 FLOP per byte; large, "
         "peak 4000 FLOP/s, ridge at 200 FLOP per byte. Operations: add at 0.25. Measured: n = 8, "
@@ -52,6 +60,9 @@ def test_operations_and_measurements():
 def test_everything_is_on_the_axes():
     axes = roofline(ROOFS, intensities=(1, 1000)).axes[0]
     assert axes.get_xlim() == (1, 1000)
+    usual = roofline(ROOFS).axes[0]
+    assert usual.get_xlim() == (0.05, 1e4)
+    assert usual.get_ylim()[0] < 0.5  # where the lower roof begins
     low, high = axes.get_ylim()
     assert 5 < low < 10 < 4000 < high
     assert (axes.get_xlabel(), axes.get_ylabel()) == (
@@ -71,6 +82,22 @@ def test_the_key_of_roofs_in_one_plot():
         "small: ridge at 10", "large: ridge at 200"
     ]  # fmt: skip
     assert repr(roofline(ROOFS, alt="Mine.")) == "Mine."
+    (one,) = roofline({"small": ROOFS["small"]}).legends
+    assert [text.get_text() for text in one.get_texts()] == ["small: ridge at 10"]
+
+
+def test_a_dot_of_the_roof_s_colour_marks_its_ridge():
+    axes = roofline(ROOFS).axes[0]
+    roofs, dots = axes.lines[::2], axes.lines[1::2]
+    assert [dot.get_xdata()[0] for dot in dots] == [10, 200]
+    assert [dot.get_color() for dot in dots] == [roof.get_color() for roof in roofs]
+
+
+def test_letters_are_in_the_order_of_the_operations():
+    figure = roofline(MANY, operations={"dot": 300.0, "add": 0.25})
+    assert [text.xy[0] for text in figure.axes[1].texts] == [300.0, 0.25]
+    key = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert key == ["a  dot", "b  add"]
 
 
 MANY = {f"chip {n}": (100.0 * n, 10.0) for n in range(1, 6)}  # ridges at 10, 20, …
@@ -123,6 +150,7 @@ def test_the_labels_of_a_grid():
 def test_titles_and_a_picture():
     figure = roofline(ROOFS, title="two machines")
     assert figure.axes[0].get_title() == "two machines"
+    assert repr(figure).startswith("two machines. Rooflines on logarithmic axes: small, ")
     assert 1000 < len(figure._repr_png_()[0]) < 60_000
 
 

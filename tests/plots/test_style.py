@@ -7,6 +7,7 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 
 from helpers.plots import style
 
@@ -69,7 +70,8 @@ def test_a_name_means_a_colour():
     assert style.meaning("formula 2(N−1)S") == style.SOURCE_COLORS["formula"]
     assert style.meaning("all-reduce, 25 MiB") == style.WORK_COLORS["communication"]
     assert style.meaning("Waiting") == style.meaning("wait") == style.WORK_COLORS["idle"]
-    assert style.meaning("one process") == style.PROGRAM_COLORS["one process"]
+    for program in ("one process", "PyTorch", "Accelerate", "DeepSpeed", "MPI", "ours"):
+        assert style.meaning(program) == style.PROGRAM_COLORS[program]
     assert style.meaning("ours, measured") == style.PROGRAM_COLORS["ours"]
     assert style.meaning("two sockets, Measured") == style.SOURCE_COLORS["measured"]
     assert (style.rank_color(7), style.rank_color(8)) == (
@@ -138,3 +140,27 @@ def test_the_callers_settings_come_back():
             assert tuple(cycle) == style.SERIES_COLORS
             raise KeyError
         assert dict(matplotlib.rcParams) == before
+
+
+def test_the_same_work_has_the_same_colour_and_other_work_another():
+    work = dict(style.WORK_COLORS)
+    assert work.pop("compute") == work["forward"]
+    assert len(set(work.values())) == len(work)
+    assert style.MEMORY_COLORS["optimizer"] == work["optimizer"]
+
+
+def test_a_figure_of_the_style():
+    with style.course_style():
+        figure = Figure()
+        axes = figure.subplots()
+        settings = dict(matplotlib.rcParams)
+    assert (figure.dpi, tuple(figure.get_size_inches())) == (80, (6.2, 2.8))
+    for color in (figure.get_facecolor(), axes.get_facecolor()):
+        assert color == (1, 1, 1, 1)  # white and opaque, on a dark page too
+    assert settings["savefig.facecolor"] == "#ffffff"
+    assert settings["savefig.transparent"] is False
+    assert figure.get_layout_engine() is not None  # no label is cut off
+    assert axes.xaxis.get_gridlines()[0].get_visible()
+    assert axes.get_axisbelow() is True  # the grid is behind the data
+    assert settings["image.cmap"] == "viridis"
+    assert settings["font.family"] == ["DejaVu Sans"]

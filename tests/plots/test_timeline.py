@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.plots.style import RANK_COLORS, SERIES_COLORS
+from helpers.plots.style import PAPER, RANK_COLORS, SERIES_COLORS
 from helpers.plots.timeline import KIND_COLORS, Box, readable_on, stack, timeline
 
 
@@ -38,6 +38,7 @@ def test_boxes_stand_where_and_when_they_should():
         for left, right, bottom, top, _ in rectangles(figure)
     ]
     assert sorted(drawn) == [(0, 1, 0), (1, 2, 0), (1, 2, 1), (2, 3, 1)]
+    assert repr(timeline(iter(schedule()))) == repr(timeline(schedule()))
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["stage 0", "stage 1"]
     assert (axes.get_xlim(), axes.get_xlabel(), axes.get_title()) == ((0, 3), "slots", "a schedule")
@@ -61,6 +62,8 @@ def test_labels_stand_in_their_boxes_and_only_where_they_fit():
         boxes = [Box(lane="a", start=0, duration=1, label="x" * letters),
                  Box(lane="a", start=7, duration=1)]  # fmt: skip
         assert bool(labels(timeline(boxes))) == fits
+    late = [Box(lane="a", start=1000, duration=1, label="x")]
+    assert set(labels(timeline(late))) == {"x"}
 
 
 def test_kinds_have_colours_and_a_legend():
@@ -80,6 +83,55 @@ def test_kinds_have_colours_and_a_legend():
     keys = [matplotlib.colors.to_hex(p.get_facecolor()) for p in figure.legends[0].get_patches()]
     assert keys == colors[:3]
     assert not timeline([Box(lane="a", start=0, duration=1)]).legends
+    one = timeline([Box(lane="a", start=0, duration=1, kind="idle")])
+    assert [text.get_text() for text in one.legends[0].get_texts()] == ["idle"]
+
+
+def test_a_chosen_colour_comes_before_the_meaning_and_the_key_is_in_order_of_appearance():
+    chosen = {"idle": "#123456", "rank 2": "#654321", "backward": "#abcdef"}
+    boxes = [Box(lane="a", start=n, duration=1, kind=kind) for n, kind in enumerate(chosen)]
+    figure = timeline(boxes, colors=chosen)
+    assert [color for *_, color in sorted(rectangles(figure))] == list(chosen.values())
+    (key,) = figure.legends
+    assert [text.get_text() for text in key.get_texts()] == list(chosen)
+    assert [matplotlib.colors.to_hex(p.get_facecolor()) for p in key.get_patches()] == list(
+        chosen.values()
+    )
+    figure.draw_without_rendering()
+    assert key.get_window_extent().y0 >= figure.axes[0].get_window_extent().y1
+
+
+def test_boxes_need_no_order():
+    times = ((5, 4, "late"), (0, 1, "early"), (6, 1, "late"))
+    figure = timeline([Box(lane=lane, start=t, duration=d) for t, d, lane in times])
+    assert figure.axes[0].get_xlim() == (0, 9)
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["late", "early"]
+    assert "late, 2 boxes from 5 to 9; early, 1 boxes from 0 to 1" in repr(figure)
+    boxes = [Box(lane="a", start=t, duration=1) for t in (5, 2)]
+    assert "a, 2 boxes from 2 to 6" in repr(timeline(boxes))
+    boxes = [Box(lane=f"lane {n}", start=n, duration=1) for n in range(12)]
+    assert "lane 11, 1 boxes from 11 to 12." in repr(timeline(boxes))
+
+
+def test_no_label_is_wider_than_its_box():
+    boxes = [Box(lane=f"{n}", start=0, duration=2, label="8" * n) for n in range(1, 25)]
+    figure = timeline([*boxes, Box(lane="long", start=0, duration=20)])
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    left, right = (axes.transData.transform((x, 0))[0] for x in (0, 2))
+    assert len(axes.texts) > 3
+    for text in axes.texts:
+        box = text.get_window_extent()
+        assert box.width < 1.1 * (right - left)
+        assert (box.x0 + box.x1) / 2 == pytest.approx((left + right) / 2, abs=1)
+
+
+def test_only_boxes_with_labels_have_a_light_edge():
+    """Thousands of thin boxes with such an edge would be white."""
+    for label, color in (("", KIND_COLORS["idle"]), ("x", PAPER)):
+        figure = timeline([Box(lane="a", start=0, duration=1, label=label, kind="idle")])
+        edge = figure.axes[0].collections[0].get_edgecolor()[0]
+        assert matplotlib.colors.to_hex(edge) == color
 
 
 def test_a_kind_means_its_colour_and_free_colours_start_again():
@@ -135,6 +187,8 @@ def test_the_order_of_lanes_can_be_chosen_and_lanes_may_be_empty():
     assert middles == {0, 2}
     with pytest.raises(ValueError, match="stage 1"):
         timeline(schedule(), lanes=["stage 0"])
+    with pytest.raises(ValueError, match="stage 1"):
+        timeline(schedule(), lanes=[])
 
 
 def test_lines_divide_groups_of_lanes():

@@ -36,7 +36,7 @@ def test_bars_and_labels():
     assert [round(width / longest * 60) for *_, width in bars] == [40, 20, 20, 8, 60, 40, 60]
     assert [column for column, *_ in bars] == [0, 0, 0, 0, 1, 1, 1]
     rows = [y for _, y, _ in bars[:4]]
-    assert rows == sorted(rows)
+    assert rows == sorted(set(rows))  # no bar covers another
     assert bars[4][1] < rows[0]  # before the first layer
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert names == [
@@ -152,11 +152,34 @@ def test_the_moments_before_and_after_the_layers():
     (axes,) = picture.axes
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels == ["forward", "backward begins", "backward ends"]
+    assert axes.get_xlim()[1] == 1
     assert picture.get_size_inches()[0] == 5
     assert not [line for line in axes.lines if list(line.get_ydata()) == [0, 1]]  # one column
     wide = traffic_diff({"a": sent, "b": sent, "c": sent}, ["a"]).axes[0]
     columns = [line.get_xdata()[0] for line in wide.lines if list(line.get_ydata()) == [0, 1]]
     assert [round(x) for x in columns] == [1, 2]
+
+
+def test_each_strategy_has_its_name_above_its_bars():
+    other = message("forward", "", "other", {}, 8.0)
+    several = [message("forward", "", kind, {}, 8.0) for kind in ("other", "gradients", "other")]
+    picture = traffic_diff({"zero": [other, other], "all": several, "b": [other]}, ["a"])
+    (axes,) = picture.axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["zero", "all", "b"]
+    assert picture.get_size_inches()[0] == 8
+    left, right = axes.get_xlim()
+    assert left > -0.1
+    assert right == 3  # the last column is as wide as the others
+    for bar in axes.patches:
+        assert bar.get_x() + bar.get_width() < int(bar.get_x()) + 0.5  # room for the label
+    assert axes.texts[0].get_text() == " all_reduce ×2"
+    assert axes.get_ylim() == (3.5, 0)  # a row for each bar of the longest list
+    picture.draw_without_rendering()
+    frame = axes.get_window_extent()
+    for column, label in enumerate(axes.get_xticklabels()):
+        assert label.get_window_extent().y0 >= frame.y1
+        assert column + 0.2 < label.get_position()[0] < column + 0.7
+    assert axes.get_legend().get_window_extent().y1 <= frame.y0
 
 
 def test_nothing_to_draw():

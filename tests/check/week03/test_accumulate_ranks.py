@@ -11,17 +11,13 @@ from helpers.check.week03 import accumulate
 from helpers.models.gpt import loss_sum
 from notebooks.solutions import week03
 from tests.check.alone import found_alone
+from tests.check.told import told
 
 
 @pytest.mark.usefixtures("shared_ranks")
 def test_the_solution_passes():
     verdict = check.accumulate(week03.accumulate)
     assert verdict, verdict
-
-
-def told(verdict, hint):
-    assert verdict.status == "wrong", verdict
-    assert hint in verdict.hint, verdict
 
 
 def steps(*, send="last", weight="tokens", scale=True, zero="first", step="last"):

@@ -9,17 +9,13 @@ from helpers.check.week03.buckets import Net, loss_of
 from notebooks.solutions import week03
 from tests.check.alone import found_alone
 from tests.check.asked import drawn_anew
+from tests.check.told import told
 
 
 @pytest.mark.usefixtures("shared_ranks")
 def test_the_solution_passes():
     verdict = check.reduce_in_buckets(week03.reduce_in_buckets)
     assert verdict, verdict
-
-
-def told(verdict, hint):
-    assert verdict.status == "wrong", verdict
-    assert hint in verdict.hint, verdict
 
 
 def buckets(

@@ -8,6 +8,7 @@ from helpers import check
 from helpers.check.week03 import replicas
 from notebooks.solutions import week03
 from tests.check.asked import drawn_anew
+from tests.check.told import told
 
 
 @pytest.mark.usefixtures("shared_ranks")
@@ -15,11 +16,6 @@ from tests.check.asked import drawn_anew
 def test_the_solution_passes(name):
     verdict = getattr(check, name)(getattr(week03, name))
     assert verdict, verdict
-
-
-def told(verdict, hint):
-    assert verdict.status == "wrong", verdict
-    assert hint in verdict.hint, verdict
 
 
 # ----------------------------------------------------------------------------- shard

@@ -11,6 +11,7 @@ from helpers.check.week04 import activations, measured
 from helpers.plans.activation_memory import block_activations, korthikanti
 from notebooks.solutions import week04
 from tests.check.asked import drawn_anew
+from tests.check.told import told
 
 
 @pytest.fixture
@@ -38,11 +39,6 @@ def test_the_stub_is_told_apart_without_a_launch(monkeypatch):
         raise NotImplementedError
 
     assert check.activation_bytes(stub).status == "not written yet"
-
-
-def told(verdict, hint):
-    assert verdict.status == "wrong", verdict
-    assert hint in verdict.hint, verdict
 
 
 def times(factor):

@@ -10,6 +10,7 @@ from helpers.comm.regions import copy_to
 from helpers.comm.transport import GroupTransport
 from notebooks.solutions import week04
 from tests.check.asked import drawn_anew
+from tests.check.told import told
 
 NAMES = ["column_linear", "row_linear"]
 
@@ -191,11 +192,6 @@ COLUMN = [
 @pytest.mark.parametrize(("mistake", "hint"), COLUMN)
 def test_column_linear(mistake, hint):
     told(check.column_linear(mistake), hint)
-
-
-def told(verdict, hint):
-    assert verdict.status == "wrong", verdict
-    assert hint in verdict.hint, verdict
 
 
 def row(

@@ -7,6 +7,7 @@ from helpers.check.hidden import drawn_from
 from helpers.check.week04 import measured, messages
 from notebooks.solutions import week04
 from tests.check.asked import drawn_anew
+from tests.check.told import told
 
 
 @pytest.fixture
@@ -34,11 +35,6 @@ def test_the_stub_is_told_apart_without_a_launch(monkeypatch):
         raise NotImplementedError
 
     assert check.message_bytes(stub).status == "not written yet"
-
-
-def told(verdict, hint):
-    assert verdict.status == "wrong", verdict
-    assert hint in verdict.hint, verdict
 
 
 def halves(count, ring=True, size=None):

@@ -12,6 +12,7 @@ from helpers.plans.schedules import Action, Schedule
 from notebooks.solutions import week05
 from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew
+from tests.check.told import said
 
 
 def test_a_mistake_in_one_case_alone_is_found():
@@ -182,11 +183,6 @@ def test_grading_draws_few_and_many_micro_batches():
         assert len(asked(check.order_1f1b, week05.order_1f1b)) == 5 + 3
 
 
-def told(verdict, hint):
-    assert verdict.status == "wrong", verdict
-    assert hint in f"{verdict.finding} {verdict.hint}", verdict
-
-
 def order(*, warm=lambda p, m, r: min(p - 1 - r, m), backward_first=False, rest=True, limit=True):
     """The solution, with one part of it changed."""
 
@@ -255,7 +251,7 @@ def changed(change):
     ],
 )
 def test_order_1f1b(mistake, hint):
-    told(check.order_1f1b(mistake), hint)
+    said(check.order_1f1b(mistake), hint)
 
 
 def test_another_order_that_is_as_good_passes():

@@ -8,6 +8,7 @@ from helpers import check
 from helpers.check.week06.flat import numbers, row
 from notebooks.solutions import week06
 from tests.check.asked import drawn_anew
+from tests.check.told import told
 
 pytestmark = pytest.mark.usefixtures("shared_ranks")
 
@@ -113,11 +114,6 @@ def only_the_first(worker, tensors):
 def as_one(worker, tensors):
     shard, gather = week06.shard_flat(worker, tensors)
     return shard, lambda shard: torch.cat([t.flatten() for t in gather(shard)])
-
-
-def told(verdict, hint):
-    assert verdict.status == "wrong", verdict
-    assert hint in verdict.hint, verdict
 
 
 def test_the_solution_passes():

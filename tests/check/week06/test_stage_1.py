@@ -9,6 +9,7 @@ from helpers.check.week06.stage_1 import draw
 from helpers.comm.collectives import ring_reduce_scatter
 from notebooks.solutions import week06
 from tests.check.asked import drawn_anew
+from tests.check.told import told
 
 pytestmark = pytest.mark.usefixtures("shared_ranks")
 
@@ -183,11 +184,6 @@ def added_up(worker, params, numbers, make_optimizer, max_norm):
         return norm
 
     return step
-
-
-def told(verdict, hint):
-    assert verdict.status == "wrong", verdict
-    assert hint in verdict.hint, verdict
 
 
 def with_torch(worker, params, numbers, make_optimizer, max_norm):

@@ -12,11 +12,7 @@ from helpers.check.week06.step_bytes import formula, large
 from notebooks.solutions import week06
 from tests.check.alone import found_alone
 from tests.check.asked import drawn_anew
-
-
-def told(verdict, hint):
-    assert verdict.status == "wrong", verdict
-    assert hint in verdict.hint, verdict
+from tests.check.told import told
 
 
 @pytest.mark.usefixtures("shared_ranks")

@@ -17,6 +17,7 @@ from helpers.check.week08.fused_update import TYPES, judge, right
 from notebooks.solutions import week08
 from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew
+from tests.check.told import told
 
 
 def rule(
@@ -72,11 +73,6 @@ def rule(
         return answer(p if kept else rounded.to(tl.float32), m, v, rounded)
 
     return solve
-
-
-def told(verdict, hint):
-    assert verdict.status == "wrong", verdict
-    assert hint in verdict.hint, verdict
 
 
 def test_the_solution_passes():
@@ -169,7 +165,8 @@ def test_a_mistake_in_one_case_alone_is_found(place):
     assert all("it should be" in finding and "; " in finding for finding in found)
 
 
-def test_the_numbers_of_each_case():
+def cases_of(checked) -> list:
+    """The arguments of each call that a check makes of the solution."""
     cases = []
 
     class Listening(elsewhere.Here):
@@ -178,7 +175,12 @@ def test_the_numbers_of_each_case():
             return super().call(fn, arguments)
 
     with elsewhere.at(Listening()):
-        assert check.fused_update(week08.fused_update)
+        assert checked(week08.fused_update)
+    return cases
+
+
+def test_the_numbers_of_each_case():
+    cases = cases_of(check.fused_update)
     assert [(overflow, n["weight_decay"]) for _, overflow, n in cases] == [
         (False, 0.0), (False, 0.0), (False, 0.5), (True, 0.5),
     ]  # fmt: skip
@@ -207,15 +209,7 @@ def test_a_block_of_another_type_is_told_by_name():
 
 
 def test_the_first_wrong_number_of_each_block_is_told():
-    cases = []
-
-    class Listening(elsewhere.Here):
-        def call(self, fn, arguments):
-            cases.append(copy.deepcopy(arguments))
-            return super().call(fn, arguments)
-
-    with elsewhere.at(Listening()):
-        assert check.fused_update(week08.fused_update)
+    cases = cases_of(check.fused_update)
     exact = {kind: torch.from_numpy(rows) for kind, rows in right(*cases[2]).items()}
     found = {"misfit": "", "types": dict(TYPES), **exact}
     judge(found, *cases[2])
