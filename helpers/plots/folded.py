@@ -21,7 +21,7 @@ def markup(shown: object) -> str:
     """The HTML of whatever a cell can show: a table, a figure, a text.
 
     An object with `_repr_html_` gives its own HTML. A figure becomes an image inside the HTML, with
-    its alternative text. Any other object becomes its `str`.
+    its alternative text. Any other object becomes the text that Jupyter would show.
     """
     if isinstance(shown, str):
         return f"<pre>{html.escape(shown)}</pre>"

@@ -67,7 +67,7 @@ def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
                 axes.text(left + column + 0.5, rank, text, ha="center", va="center", fontsize=10)
         start += spans[title] + GAP
     figure.alt = " ".join(
-        f"{title.capitalize()}. {ranks_text(held)}." for title, held in rows.items()
+        f"{title[:1].upper()}{title[1:]}. {ranks_text(held)}." for title, held in rows.items()
     )
     return figure
 

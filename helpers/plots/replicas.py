@@ -71,7 +71,7 @@ def replicas(shards, *, noun: str = "rows"):
     said = "; ".join(f"rank {r}: {', '.join(map(str, s)) or 'none'}" for r, s in enumerate(shards))
     figure.alt = (
         f"A step of data parallel. A global batch of {sum(map(len, shards))} {noun} is cut into "
-        f"shards. {said[0].upper()}{said[1:]}. Every rank has the same model and computes the "
+        f"shards. {said[:1].upper()}{said[1:]}. Every rank has the same model and computes the "
         "gradient of its own shard. An all-reduce gives every rank the mean. Every rank makes "
         "the same update."
     )

@@ -106,3 +106,7 @@ def test_no_box_covers_another_and_later_states_may_have_more():
         for text in figure.axes[0].texts:
             inside = one.contains(*text.get_position())
             assert not inside or text.get_position()[1] == (one.y0 + one.y1) / 2
+
+
+def test_a_name_keeps_its_capitals():
+    assert repr(holdings({"a part by FSDP2": [[1]]})) == "A part by FSDP2. rank 0: 1."
