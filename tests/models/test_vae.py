@@ -152,3 +152,9 @@ def test_it_learns_the_digits():
     assert near < 0.7 * far
     assert torch.equal(model.sample(5, seed=1), model.sample(50, seed=1)[:5])
     assert not torch.equal(model.sample(5, seed=2), model.sample(5, seed=1))
+
+
+def test_a_pixel_that_is_surely_wrong_costs_its_logit():
+    """The probability rounds to 1, and its loss is still exact."""
+    loss = reconstruction_loss(torch.full((1, 1, 1), 300.0), torch.zeros(1, 1, 1))
+    assert loss.tolist() == [300.0]

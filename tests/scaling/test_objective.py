@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from helpers.scaling import objective
 from helpers.scaling.objective import Objective
 
 DELTA = 1e-3
@@ -28,6 +29,16 @@ def test_value_is_the_sum_of_huber_terms(sweep):
     np.testing.assert_allclose(problem.value(points), ones, rtol=1e-12)
     np.testing.assert_allclose(problem.value(points, weights), some, rtol=1e-12)
     np.testing.assert_allclose(problem.outward(points), THETA, rtol=1e-12, atol=1e-12)
+
+
+def test_points_are_computed_in_parts(sweep, monkeypatch):
+    problem = Objective.of(*sweep(0, runs=30), DELTA)
+    points = problem.inward(THETA)
+    whole, derivatives = problem.value(points), problem.derivatives(points)
+    monkeypatch.setattr(objective, "CHUNK", 60)  # numbers: two points at a time
+    np.testing.assert_allclose(problem.value(points), whole, rtol=1e-12)
+    for ours, expected in zip(problem.derivatives(points), derivatives, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-12)
 
 
 def test_one_size_alone_has_no_spread_to_divide_by():

@@ -29,6 +29,7 @@ def write(path, text=b"0123456789"):
 def test_whole(tmp_path):
     path = write(tmp_path / "step_1")
     verify(path)
+    verify(str(path))
     assert sorted(file.name for file in tmp_path.iterdir()) == ["step_1"]
     assert sorted(file.name for file in path.iterdir()) == ["a.bin", "b.bin", SEAL]
 

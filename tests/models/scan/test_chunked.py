@@ -47,3 +47,8 @@ def test_inputs_stay_as_they_are():
 def test_a_chunk_without_tokens():
     with pytest.raises(ValueError, match=r"chunk is 0"):
         scan(torch.ones(1, 2), torch.ones(1, 2), chunk=0)
+
+
+def test_the_last_chunk_is_filled_up_in_the_inputs_own_format():
+    a, b = torch.rand(2, 2, 7, 3, dtype=torch.bfloat16)
+    assert {part.dtype for part in scan(a, b, chunk=4)} == {torch.bfloat16}
