@@ -38,7 +38,7 @@ def test_points_are_computed_in_parts(sweep, monkeypatch):
     monkeypatch.setattr(objective, "CHUNK", 60)  # numbers: two points at a time
     np.testing.assert_allclose(problem.value(points), whole, rtol=1e-12)
     for ours, expected in zip(problem.derivatives(points), derivatives, strict=True):
-        np.testing.assert_allclose(ours, expected, rtol=1e-12)
+        np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-15)
 
 
 def test_one_size_alone_has_no_spread_to_divide_by():
