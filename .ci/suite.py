@@ -50,22 +50,24 @@ def workers() -> int:
 
 
 @contextlib.contextmanager
-def batch():
-    """Let processes that start meanwhile take turns without interrupting each other (Linux only).
+def turns(policy: str):
+    """Let processes that start meanwhile take turns by a policy of Linux, where it is allowed.
 
-    With more ranks than cores, a thread that wakes up often interrupts one that holds a lock which
-    it needs. Then gloo's thread tries again and again: tests of tensor and pipeline parallelism
-    took a sixth longer on two cores.
+    By SCHED_BATCH they do not interrupt each other. With more ranks than cores, a thread that wakes
+    up often interrupts one that holds a lock which it needs. Then gloo's thread tries again and
+    again: tests of tensor and pipeline parallelism took a sixth longer on two cores.
     """
-    if not hasattr(os, "SCHED_BATCH"):
+    if not hasattr(os, policy):
         yield
         return
     before = os.sched_getscheduler(0), os.sched_getparam(0)
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with contextlib.suppress(OSError):  # a container may forbid it
+        os.sched_setscheduler(0, getattr(os, policy), os.sched_param(0))
     try:
         yield
     finally:
-        os.sched_setscheduler(0, *before)
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, *before)
 
 
 def marked(arguments: list[str]) -> list[str]:
@@ -143,7 +145,7 @@ def main(arguments: list[str]) -> int:
     # A script's background job ignores interrupts, but some tests raise interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     many = ("-n", str(workers()), "--dist", "loadgroup", "-m", "not alone")
-    with batch():
+    with turns("SCHED_BATCH"):
         together = pytest(*many, *arguments, **POLITE)
     alone = pytest("-n", "0", "-m", "alone", *marked(arguments), *arguments)
     total, codes = together.counts + alone.counts, {together.code, alone.code}

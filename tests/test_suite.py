@@ -1,6 +1,5 @@
 """`make test` and `make quick`: what they run, how they add up results, and their exit codes."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -121,21 +120,6 @@ def test_a_test_that_fails_once_is_named(project):
     assert process.returncode == 0
 
 
-@contextlib.contextmanager
-def plain():
-    """Take turns as a program usually does: this test itself may run in the first run."""
-    if not hasattr(os, "SCHED_OTHER"):
-        yield
-        return
-    before = os.sched_getscheduler(0), os.sched_getparam(0)
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    try:
-        yield
-        assert os.sched_getscheduler(0) == os.SCHED_OTHER
-    finally:
-        os.sched_setscheduler(0, *before)
-
-
 @pytest.mark.parametrize(
     ("runs", "code", "last"),
     [
@@ -169,7 +153,7 @@ def test_what_the_runs_come_to(suite, monkeypatch, capsys, runs, code, last):
         return suite.Run(found, Counter(kinds[letter] for letter in tests), failed)
 
     monkeypatch.setattr(suite, "pytest", pytest)
-    with plain():
+    with suite.turns("SCHED_OTHER"):  # this test itself may run in the first run
         assert suite.main(["tests/comm", "-x"]) == code
     *unsteady, total = capsys.readouterr().out.splitlines()
     assert total == last
@@ -184,6 +168,17 @@ def test_what_the_runs_come_to(suite, monkeypatch, capsys, runs, code, last):
     assert given[2:] == ([("-n", "0", *failed)] if len(runs) == 3 else [])
     passed = len(runs) == 3 and runs[2][0] == 0
     assert unsteady == [f"unsteady: {t} failed, and passed alone" for t in failed if passed]
+
+
+def test_where_a_policy_is_forbidden_the_tests_run_as_usual(suite, monkeypatch):
+    def forbidden(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", forbidden, raising=False)
+    with suite.turns("SCHED_BATCH"):
+        pass
+    with suite.turns("SCHED_OF_NO_SYSTEM"):
+        pass
 
 
 def test_the_second_run_collects_the_files_with_the_mark(suite, project, monkeypatch):
