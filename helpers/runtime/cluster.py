@@ -11,11 +11,11 @@ from helpers.runtime.blame import pack_or_name
 from helpers.runtime.devices import choose_device
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.joined import member
-from helpers.runtime.local import kept, session
+from helpers.runtime.local import session
 from helpers.runtime.local.call import Call
-from helpers.runtime.local.client import start_method
+from helpers.runtime.local.forkserver.client import start_method
+from helpers.runtime.local.forkserver.processes import RELEASE_SECONDS, Processes
 from helpers.runtime.local.interrupt import Interrupts
-from helpers.runtime.local.processes import RELEASE_SECONDS, Processes
 from helpers.runtime.local.sources import HERE
 from helpers.runtime.local.start import start_ranks
 from helpers.runtime.payload import Parcel
@@ -120,7 +120,7 @@ class Cluster:
         parcel = pack_or_name((fn, kwargs, cell_sources()), names, "to the ranks")
         with Interrupts() as interrupts:
             try:
-                kept.drop(wait=END_SECONDS)
+                session.drop(wait=END_SECONDS)
                 call = self.send(parcel, live)
                 try:
                     with interrupts.allowed():
@@ -173,9 +173,7 @@ class Cluster:
     def stop(self, error: BaseException):
         """Kill the ranks and wait for their end; or keep the ranks for a debugger."""
         processes, self.processes = self.processes, None
-        if processes and kept.keep(processes, error):
-            session.offer(error)
-        elif processes:
+        if processes and not session.keep(processes, error):
             processes.kill(wait=END_SECONDS)
 
     def close(self):

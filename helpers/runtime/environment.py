@@ -5,8 +5,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 from helpers.runtime.course import ROOT
-from helpers.runtime.own import cache_folder
-from helpers.runtime.private import private_folder
+from helpers.runtime.private import cache_folder, private_folder
 
 COMPILER = "TORCHINDUCTOR_CACHE_DIR"
 INSTALLED = ("site-packages", "dist-packages")  # where every program of this Python looks

@@ -13,10 +13,11 @@ CONSEQUENCE = re.compile(
     r"remote process exited|timed out waiting|NCCL communicator was aborted|store.*(wait|timeout)",
     re.IGNORECASE,
 )
-START_FAILED = 70  # exit code of a rank that never reached the function; server.py has it too
-CHANNEL_LOST = 71  # exit code of a rank that cannot answer any more; rank.py has it too
+START_FAILED = 70  # exit code of a rank that never reached the function
+CHANNEL_LOST = 71  # exit code of a rank that cannot answer any more
 LONGEST_LINE = 1_000  # characters of a headline; the traceback has more
 LONGER = "Longer work between two signs of life? worker.log, a print or launch(timeout=…)."
+NEVER_KEPT = "Ranks are kept for a debugger only after a failure in a notebook or at a prompt."
 MISMATCH = "Different collectives, or shapes, on the ranks? launch(debug=True) names them."
 
 
@@ -56,9 +57,10 @@ class WorkerError(RuntimeError):
         Args:
             rank: the rank to enter; by default the rank that failed.
         """
-        from helpers.runtime.local.session import debug
-
-        debug(self, rank)
+        if self.kept is None:
+            print(NEVER_KEPT)
+        else:
+            self.kept.debug(rank)
 
     def _render_traceback_(self):
         """In a notebook, show the rank's traceback and not this process's own."""

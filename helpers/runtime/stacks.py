@@ -8,7 +8,9 @@ from itertools import takewhile
 from pathlib import Path
 
 HERE = str(Path(__file__).parent)
-BEGIN = str(Path(__file__).parent / "local" / "rank.py")  # the frames below it start the process
+BEGIN = str(
+    Path(__file__).parent / "local" / "rank" / "program.py"
+)  # frames below start the process
 
 
 @dataclass

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-from helpers.runtime.local.channel import Channel
-
 TRACK_SECONDS = 0.05  # between two updates of a bar
 RESERVED = {"rank", "seconds"}
 DEBUG = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "NCCL_DEBUG": "INFO"}
@@ -21,9 +19,11 @@ class Worker:
         rank, local_rank, world_size: as in PyTorch.
         device: for this rank's tensors.
         state: yours; on a Cluster it lives on from call to call.
+
+    Its rows and bars go to the `channel`, by `channel.post`.
     """
 
-    def __init__(self, rank: int, world_size: int, device: torch.device, channel: Channel):
+    def __init__(self, rank: int, world_size: int, device: torch.device, channel):
         self.rank = self.local_rank = rank
         self.world_size = world_size
         self.device = device

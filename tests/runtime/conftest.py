@@ -246,7 +246,7 @@ def grown(before: dict, after: dict) -> dict:
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared_kernel(tmp_path_factory):
     kernel = Kernel(tmp_path_factory.mktemp("kernel"))
     kernel.settle()
@@ -259,7 +259,7 @@ def shared_kernel(tmp_path_factory):
 
 @pytest.fixture
 def kernel(shared_kernel):
-    """The module's kernel. Afterwards the next call must work, and nothing may be left."""
+    """The kernel of all tests. Afterwards the next call must work, and nothing may be left."""
     before = shared_kernel.holdings()
     yield shared_kernel
     shared_kernel.settle()

@@ -21,108 +21,87 @@ def complaint(value, **names) -> str:
     return str(caught.value)
 
 
-def test_an_argument():
-    with open("/dev/null") as file:
-        assert complaint(len, log=file).startswith("`log` is a _io.TextIOWrapper")
-    assert complaint(len, numbers=(i for i in range(3))).startswith("`numbers` is a generator")
-    assert complaint(len, lock=LOCK).startswith("`lock` is a _thread.lock")
+class Guard:
+    def __init__(self):
+        self.lock = LOCK
+
+    def train(self, worker):
+        return 1
 
 
-def test_a_closure():
-    lock = threading.Lock()
-
-    def train(worker):
-        return lock
-
-    assert complaint(train).startswith("`lock`, which `train` uses, is a _thread.lock")
+class Child:
+    def __reduce__(self):
+        raise TypeError("not this one")
 
 
-def test_a_global():
-    def train(worker):
-        return LOCK
-
-    assert complaint(train).startswith("`LOCK`, which `train` uses, is a _thread.lock")
-
-
-def test_a_default():
-    def train(worker, lock=LOCK):
-        return lock
-
-    assert complaint(train).startswith("`lock`, which `train` uses, is a _thread.lock")
-
-
-def test_a_function_that_a_function_uses():
-    def helper():
-        return LOCK
-
-    def train(worker):
-        return helper()
-
-    assert complaint(train).startswith("`LOCK`, which `helper` uses")
-
-
-def test_something_nested():
-    config = SimpleNamespace(data=[1, {"guard": LOCK}])
-    assert complaint(len, config=config).startswith("`config.data[1]['guard']` is a _thread.lock")
-
-
-def test_a_method_of_something():
-    class Trainer:
-        def __init__(self):
-            self.lock = threading.Lock()
-
-        def train(self, worker):
-            return 1
-
-    assert complaint(Trainer().train).startswith("`train.__self__.lock` is a _thread.lock")
-
-
-def test_something_that_leads_back_to_itself():
+def loop() -> dict:
     """The lock is to blame, also where the way back comes first."""
     loop = {"in": [0]}
     loop["in"].append(loop)
-    loop["lock"] = LOCK
-    assert complaint(len, loop=loop).startswith("`loop['lock']` is a _thread.lock")
+    return {**loop, "lock": LOCK}
+
+
+def family() -> list:
+    child = Child()
+    child.parent = SimpleNamespace(child=child)
+    return [3, child.parent]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: (i for i in range(3)), "`x` is a generator"),
+        (lambda: LOCK, "`x` is a _thread.lock"),
+        (lambda: SimpleNamespace(a=[1, {"b": LOCK}]), "`x.a[1]['b']` is a _thread.lock"),
+        (lambda: {Guard()}, "`x[0].lock` is a _thread.lock"),
+        (lambda: [[[[[[[[[LOCK]]]]]]]]], f"`x{'[0]' * 6}` is a list"),  # too deep to look on
+        (lambda: (0, LOCK, [LOCK]), "`x[1]` is a _thread.lock"),
+        (lambda: {"a": 1, "b": LOCK, "c": LOCK}, "`x['b']` is a _thread.lock"),
+        (loop, "`x['lock']` is a _thread.lock"),
+        (family, "`x[1].child` is a"),
+    ],
+)
+def test_the_innermost_part_of_an_argument(make, said):
+    assert complaint(len, good=1, x=make(), other=LOCK).startswith(said)
+
+
+def test_the_reason_is_python_s_own():
+    assert "(TypeError: not this one)" in complaint(len, family=family())
+
+
+def test_what_a_function_uses():
+    lock = threading.Lock()
+
+    def closure(worker):
+        return lock
+
+    def of_module(worker):
+        return LOCK
+
+    def default(worker, guard=LOCK):
+        return guard
+
+    def through(worker):
+        return of_module(worker)
 
     def repeat(worker):
         return repeat, LOCK
 
-    assert complaint(repeat).startswith("`LOCK`, which `repeat` uses, is")
-
-
-def test_something_that_leads_back_and_cannot_travel_itself():
-    class Child:
-        def __reduce__(self):
-            raise TypeError("not this one")
-
-    child = Child()
-    child.parent = SimpleNamespace(child=child)
-    said = complaint(len, family=[3, child.parent])
-    assert said.startswith("`family[1].child` is a")
-    assert "(TypeError: not this one)" in said
-
-
-def test_something_in_a_set_and_something_behind_a_way_too_long():
-    class Guard:
-        def __init__(self):
-            self.lock = LOCK
-
-    assert complaint(len, guards={Guard()}).startswith("`guards[0].lock` is a _thread.lock")
-    deep = LOCK
-    for _ in range(9):
-        deep = [deep]
-    assert complaint(len, deep=deep).startswith(f"`deep{'[0]' * 6}` is a list")
-
-
-def test_of_several_the_first_is_named():
-    assert complaint(len, good=1, first=LOCK, second=LOCK).startswith("`first` is a _thread.lock")
-    assert complaint(len, both=(0, LOCK, [LOCK])).startswith("`both[1]` is a _thread.lock")
-    assert complaint(len, both={"x": 1, "y": LOCK, "z": LOCK}).startswith("`both['y']` is a")
+    for function, said in (
+        (closure, "`lock`, which `closure` uses, is a _thread.lock"),
+        (of_module, "`LOCK`, which `of_module` uses, is a _thread.lock"),
+        (default, "`guard`, which `default` uses, is a _thread.lock"),
+        (through, "`LOCK`, which `of_module` uses, is a _thread.lock"),
+        (repeat, "`LOCK`, which `repeat` uses, is a _thread.lock"),
+        (Guard().train, "`train.__self__.lock` is a _thread.lock"),
+    ):
+        assert complaint(function).startswith(said)
 
 
 def test_a_value_of_which_no_part_is_to_blame():
     with pytest.raises(CannotTravel, match=r"^`the value` is a _thread.lock and"):
         pack_or_name(LOCK, {"x": 1}, "there")
+    pack_or_name((len, {"x": 1}), {"len": len, "x": 1}, "there").close()
 
 
 def test_searching_leaves_no_descriptor_open():
@@ -133,12 +112,7 @@ def test_searching_leaves_no_descriptor_open():
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_the_innocent_pass():
-    pack_or_name((len, {"x": 1}), {"len": len, "x": 1}, "there").close()
-
-
 def test_article():
-    assert article(int) == "an int"
-    assert article(dict) == "a dict"
-    assert article(SimpleNamespace) == "a types.SimpleNamespace"
-    assert article(type("Item", (), {"__module__": "abc"})) == "an abc.Item"
+    kinds = int, dict, SimpleNamespace, type("Item", (), {"__module__": "abc"})
+    found = [article(kind) for kind in kinds]
+    assert found == ["an int", "a dict", "a types.SimpleNamespace", "an abc.Item"]

@@ -5,7 +5,6 @@ import os
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -102,39 +101,11 @@ def test_what_cannot_travel_costs_nothing():
         assert len(cluster.run(step)) == 2
 
 
-def test_closing_ends_the_ranks():
-    cluster = Cluster(2)
-    pids = list(cluster.run(lambda worker: os.getpid()))
-    cluster.close()
-    cluster.close()
-    _, alive = psutil.wait_procs([psutil.Process(p) for p in pids if psutil.pid_exists(p)], 10)
-    assert not alive
-
-
-def test_no_ranks_before_the_first_call():
-    cluster = Cluster(2)
-    assert cluster.processes is None
-    cluster.close()
-
-
-def test_two_clusters_at_once():
-    with Cluster(2) as one, Cluster(3) as two:
-        for cluster in (one, two):
-            cluster.run(build)
-        assert (len(one.run(step)), len(two.run(step))) == (2, 3)
-
-
 def test_a_timeout_for_one_call():
     with Cluster(2) as cluster:
         with pytest.raises(WorkerError, match="no sign of life"):
             cluster.run(lambda worker: time.sleep(100), timeout=0.5)
         assert len(cluster.run(build)) == 2
-
-
-def test_a_call_may_have_no_timeout():
-    """The cluster's own would end it."""
-    with Cluster(1, timeout=0.5) as cluster:
-        assert cluster.run(lambda worker: time.sleep(1.5) or "done", timeout=None)[0] == "done"
 
 
 @pytest.mark.alone

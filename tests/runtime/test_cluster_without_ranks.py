@@ -1,8 +1,6 @@
 """What a cluster decides and says itself: no rank is started here."""
 
 import os
-import time
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -65,34 +63,17 @@ def test_every_option_reaches_the_start(monkeypatch):
     }  # fmt: skip
 
 
-def test_calls_of_several_threads_come_one_after_another(monkeypatch):
-    at_once, most = [], []
-
-    def call(fn, kwargs, live, timeout):
-        at_once.append(1)
-        most.append(len(at_once))
-        time.sleep(0.02)
-        at_once.pop()
-
-    cluster = Cluster(1)
-    cluster.call = call
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: cluster.run(len), range(4)))
-    assert most == [1] * 4
-
-
 @pytest.mark.parametrize("kept", [True, False])
 def test_ranks_of_a_failed_call_are_kept_or_killed(monkeypatch, kept):
     done, error = [], ValueError()
     processes = SimpleNamespace(kill=lambda wait: done.append(("killed", wait)))
-    monkeypatch.setattr(module.kept, "keep", lambda *given: given == (processes, error) and kept)
-    monkeypatch.setattr(module.session, "offer", lambda given: done.append(("offered", given)))
+    monkeypatch.setattr(module.session, "keep", lambda *given: given == (processes, error) and kept)
     cluster = Cluster(1)
     cluster.processes = processes
     for _ in range(2):  # the second time, there are none
         cluster.stop(error)
         assert cluster.processes is None
-    assert done == [("offered", error) if kept else ("killed", module.END_SECONDS)]
+    assert done == ([] if kept else [("killed", module.END_SECONDS)])
 
 
 @pytest.mark.parametrize(
@@ -119,26 +100,6 @@ def test_the_end_is_waited_for_where_it_has_effects(monkeypatch, device, later, 
     cluster.close()
     assert done == expected
     assert (cluster.processes, cluster.calls) == (None, 0)
-
-
-def test_a_farewell_has_an_end_and_is_closed(monkeypatch):
-    told = []
-
-    class Call:
-        def __init__(self, processes, screen):
-            self.processes = processes
-
-        def farewell(self, seconds):
-            told.append((self.processes, seconds))
-            raise KeyboardInterrupt
-
-        def close(self):
-            told.append("closed")
-
-    monkeypatch.setattr(module, "Call", Call)
-    with pytest.raises(KeyboardInterrupt):
-        module.show_farewell("ranks")
-    assert told == [("ranks", 5.0), "closed"]
 
 
 def test_changed_files_are_told_from_here(tmp_path, monkeypatch, capsys):
@@ -179,102 +140,3 @@ def test_which_starts_there_are(monkeypatch):
 def test_a_number_of_ranks_that_is_none_is_refused_here(workers, words):
     with pytest.raises(ValueError, match=f"workers must be a positive whole number, {words}$"):
         Cluster(workers)
-
-
-@pytest.fixture
-def noted(monkeypatch):
-    """A cluster of two ranks whose calls are made up, and what it does in order."""
-    done, cluster = [], Cluster(2)
-    call = SimpleNamespace(
-        results={1: "b", 0: "a"},
-        rows=SimpleNamespace(kept=[{"rank": 1}]),
-        changed={"x.py": None},
-        wait=lambda timeout: done.append(("wait", timeout)),
-        close=lambda: done.append("closed"),
-    )
-    parcel = SimpleNamespace(close=lambda: done.append("parcel closed"))
-    monkeypatch.setattr(module.HERE, "look", lambda: done.append("look"))
-    monkeypatch.setattr(module.HERE, "changed", lambda: ["y.py"])
-    for name in ("tell_edited", "tell_changed"):
-        monkeypatch.setattr(module, name, lambda files, name=name: done.append((name, [*files])))
-    monkeypatch.setattr(module.kept, "drop", lambda wait: done.append(("drop", wait)))
-    monkeypatch.setattr(module, "pack_or_name", lambda *of: done.append(of[1:]) or parcel)
-    cluster.send = lambda *of: done.append(("send", of[0] is parcel, of[1])) or call
-    cluster.stop = lambda error: done.append(("stop", error))
-    return cluster, call, done
-
-
-BEGIN = [
-    "look", ("tell_edited", ["y.py"]), ({"print": print, "sep": ""}, "to the ranks"),
-    ("drop", 3.0), ("send", True, "loss"), ("wait", 7.0), "closed", ("tell_changed", ["x.py"]),
-]  # fmt: skip
-
-
-def test_a_call_from_its_first_step_to_its_last(noted):
-    """The ranks of the last error end first; results come in order of rank."""
-    cluster, _, done = noted
-    cluster.device, cluster.backend = "cuda", "nccl"
-    runs = cluster.run(print, live="loss", timeout=7.0, sep="")
-    assert done == [*BEGIN, "parcel closed"]
-    assert (list(runs), runs.records) == (["a", "b"], [{"rank": 1}])
-    assert (runs.device, runs.backend, cluster.calls) == ("cuda", "nccl", 1)
-    assert 0 < runs.seconds < 60
-
-
-@pytest.mark.parametrize("calls", [0, 3])
-def test_a_call_that_fails_stops_the_ranks_and_leaves_nothing(noted, calls):
-    cluster, call, done = noted
-    cluster.calls, error = calls, WorkerError("no", kind="exception")
-
-    def fails(timeout):
-        done.append(("wait", timeout))
-        raise error
-
-    call.wait = fails
-    with pytest.raises(WorkerError) as caught:
-        cluster.run(print, live="loss", timeout=7.0, sep="")
-    assert caught.value is error
-    assert done == [*BEGIN, ("stop", error), "parcel closed"]
-    assert cluster.calls == 0
-    assert ("worker.state are lost" in str(error)) == bool(calls)
-
-
-class Rank:
-    """A rank that notes what it is sent; it may have ended."""
-
-    def __init__(self, ended=False):
-        self.told, self.ended, self.channel = [], ended, self
-
-    def listen(self):
-        self.told.append("listen")
-
-    def send(self, *message, fd=None):
-        if self.ended:
-            raise BrokenPipeError
-        self.told.append((*message, fd))
-
-
-def test_what_ranks_are_sent(monkeypatch):
-    """Variables only if they have changed since the last call; a rank that has ended is passed."""
-    monkeypatch.setattr(module, "Call", lambda *of: of)
-    monkeypatch.setattr(module, "Screen", lambda live: f"a screen for {live}")
-    ranks, started = [Rank(), Rank(ended=True), Rank()], []
-    cluster, parcel = Cluster(3), module.Parcel(b"bytes", [5], 7)
-
-    def start():
-        started.append(True)
-        cluster.environ = dict(os.environ)
-        cluster.processes = SimpleNamespace(ranks=ranks, pid=os.getpid())
-
-    cluster.start = start
-    assert cluster.send(parcel, "loss") == (cluster.processes, "a screen for loss")
-    monkeypatch.setenv("HELPERS_NEW", "3")
-    for _ in range(2):
-        cluster.send(parcel, None)
-    call = ("call", b"bytes", [5], 7)
-    environ = ("environ", {"HELPERS_NEW": "3"}, None)
-    assert ranks[0].told == ranks[2].told == ["listen", call, environ, call, call]
-    assert ranks[1].told == ["listen"]
-    cluster.processes.pid += 1  # in a fork of the notebook
-    cluster.send(parcel, None)
-    assert started == [True, True]

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
-from helpers.runtime.local import client
+from helpers.runtime.local.forkserver import client
 
 pytestmark = [
     pytest.mark.gpu,
@@ -57,28 +57,12 @@ def test_launches_in_a_row_across_the_generations(fresh_server):
     assert launch(step, workers=1, device="cuda")[0][1] > 0
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_nccl_on_one_rank(start):
-    (run,) = launch(sum_ranks, workers=1, x=3.0, start=start)
-    assert run == {"sum": 3.0, "device": "cuda:0"}
-
-
 def test_nccl_on_all_there_are():
     gpus = torch.cuda.device_count()
     runs = launch(sum_ranks, workers=gpus)
     assert runs.column("sum") == [gpus * (gpus - 1) / 2] * gpus
     assert runs.column("device") == [f"cuda:{rank}" for rank in range(gpus)]
     assert runs.backend == "cpu:gloo,cuda:nccl"
-
-
-def test_tensors_on_the_cpu_go_over_gloo_beside_it():
-    def both(worker):
-        there, here = torch.ones(3, device=worker.device), torch.ones(3)
-        dist.all_reduce(there)
-        dist.all_reduce(here)
-        return there.tolist(), here.tolist()
-
-    assert launch(both, workers=1)[0] == ([1.0] * 3, [1.0] * 3)
 
 
 def test_more_ranks_than_gpus_run_on_the_cpu_and_see_none(capsys):
@@ -100,25 +84,6 @@ def test_ranks_on_the_cpu_make_no_context():
         assert before - torch.cuda.mem_get_info()[0] < 100e6
 
 
-def test_results_come_back_on_the_cpu():
-    def make(worker):
-        x = torch.arange(1_000_000.0, device=worker.device)
-        return {"large": x, "small": x[:3].bfloat16(), "parameter": torch.nn.Parameter(x[:2])}
-
-    result = launch(make, workers=1)[0]
-    assert {tensor.device.type for tensor in result.values()} == {"cpu"}
-    assert torch.equal(result["large"], torch.arange(1_000_000.0))
-
-
-def test_arguments_arrive_from_the_gpu():
-    def add(worker, x):
-        assert x.device.type == "cpu"
-        return x.to(worker.device) + 1
-
-    x = torch.ones(4, device="cuda")
-    assert torch.equal(launch(add, workers=1, x=x)[0], torch.full((4,), 2.0))
-
-
 def test_an_error_of_cuda_is_told_and_the_next_call_works():
     def out_of_range(worker):
         table = torch.zeros(4, device=worker.device)
@@ -127,14 +92,6 @@ def test_an_error_of_cuda_is_told_and_the_next_call_works():
     with pytest.raises(WorkerError, match="rank 0"):
         launch(out_of_range, workers=1, device="cuda")
     assert launch(sum_ranks, workers=1)[0]["sum"] == 0.0
-
-
-def test_no_memory_left_is_told():
-    def much(worker):
-        torch.empty(1 << 50, dtype=torch.uint8, device=worker.device)
-
-    with pytest.raises(WorkerError, match="OutOfMemoryError"):
-        launch(much, workers=1, device="cuda")
 
 
 def test_the_memory_is_given_back_when_launch_returns():

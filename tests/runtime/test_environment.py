@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.runtime.course import NOTEBOOKS, course_file
 from helpers.runtime.environment import set_defaults, share_package
 
 COMPILER = "TORCHINDUCTOR_CACHE_DIR"
@@ -47,10 +48,10 @@ def run(tmp_path, start="fork", look="by_name", **environ):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_ranks_and_notebook_keep_the_compilers_cache_to_themselves(tmp_path, start):
+@pytest.mark.parametrize(("start", "look"), [("fork", "by_the_libraries"), ("spawn", "by_name")])
+def test_ranks_and_notebook_keep_the_compilers_cache_to_themselves(tmp_path, start, look):
     (tmp_path / "home").mkdir()
-    of_ranks, here, set_to = run(tmp_path, start, "by_the_libraries")
+    of_ranks, here, set_to = run(tmp_path, start, look)
     expected = tmp_path / "home" / ".cache" / "training-at-scale" / "torchinductor"
     assert of_ranks == [[str(expected), True]]
     assert here == [str(expected), True]
@@ -123,3 +124,41 @@ def test_a_user_without_a_home_has_a_folder_until_the_end(monkeypatch, tmp_path,
     environ = {}
     set_defaults(environ)
     assert environ == {TELEMETRY: "1", COMPILER: str(tmp_path / "torchinductor")}
+
+
+NAME = "project/distributed.py"
+
+
+def put(folder):
+    path = folder / NAME
+    path.parent.mkdir(parents=True)
+    path.touch()
+    return path
+
+
+@pytest.mark.parametrize("below", ["", "project"])
+def test_the_student_s_own_copy_comes_first(tmp_path, monkeypatch, below):
+    mine = put(tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work" / below)
+    assert course_file(NAME) == mine
+
+
+def test_the_nearest_copy_comes_first(tmp_path, monkeypatch):
+    put(tmp_path)
+    mine = put(tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    assert course_file(NAME) == mine
+
+
+def test_a_notebook_alone_finds_it_in_the_clone(tmp_path, monkeypatch):
+    (tmp_path / "project" / "distributed.py").mkdir(parents=True)  # a folder is no program
+    monkeypatch.chdir(tmp_path)
+    found = course_file(NAME)
+    assert found == NOTEBOOKS / NAME
+    assert "def " in found.read_text()
+
+
+def test_a_file_that_nobody_has(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"^project/mine.py is neither .* into /"):
+        course_file("project/mine.py")

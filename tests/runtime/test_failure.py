@@ -1,9 +1,13 @@
 """Which of several failures is the cause, and how it is told."""
 
+import os
 import pickle
+import threading
+from types import SimpleNamespace
 
 import pytest
 
+from helpers.runtime import report
 from helpers.runtime.failure import (
     CannotStart,
     Failure,
@@ -13,6 +17,7 @@ from helpers.runtime.failure import (
     blame_hang,
     culprit,
 )
+from helpers.runtime.report import LONGEST, describe, shortened
 
 CONSEQUENCES = [
     "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
@@ -113,6 +118,27 @@ def test_the_same_failure_everywhere_is_told_once():
     assert error.rank == 0
     assert not error.others
     assert str(error).endswith("ranks 1, 2, 3 failed the same way")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ({"kind": "A", "message": "x"}, {"kind": "A", "message": "x"}, True),
+        ({"kind": "A", "message": "x"}, {"kind": "B", "message": "x"}, False),
+        ({"kind": "A", "message": "x"}, {"kind": "A", "message": "y"}, False),
+        ({"kind": "A", "message": "x", "verb": "did"}, {"kind": "A", "message": "x"}, True),
+        ({"status": -9}, {"status": -11}, False),
+        ({"status": -9}, {"status": -9}, False),
+        ({"status": 1}, {"status": 2}, False),
+    ],
+)
+def test_which_failures_are_the_same(first, second, same):
+    """Exceptions of one kind and one message; each death is told on its own."""
+    failures = [Failure(rank=r, when=r, **how) for r, how in enumerate((first, second))]
+    error = blame(failures, {0: "", 1: "", 2: "done"}, {})
+    told = failures[1].headline().removeprefix("rank 1 ")
+    assert error.others == {2: "done"} | ({} if same else {1: f"failing too: {told}"})
+    assert str(error).endswith("rank 1 failed the same way") == same
 
 
 def test_another_message_is_another_failure():
@@ -227,10 +253,69 @@ def test_an_error_is_told_in_this_order_and_in_a_notebook_alone():
     assert str(CannotStart("so")) == "rank 0 could not start: so"
 
 
-def test_an_error_enters_its_own_ranks(monkeypatch):
+def test_an_error_enters_its_own_ranks():
     entered = []
-    monkeypatch.setattr("helpers.runtime.local.session.debug", lambda *to: entered.append(to))
     error = WorkerError("x", kind="hang")
+    error.kept = SimpleNamespace(debug=entered.append)
     error.debug()
     error.debug(2)
-    assert entered == [(error, None), (error, 2)]
+    assert entered == [None, 2]
+
+
+def fails(error):
+    raise error
+
+
+def caught(error) -> BaseException:
+    try:
+        fails(error)
+    except BaseException as raised:
+        return raised
+
+
+def test_a_plain_error():
+    error = caught(KeyError("missing"))
+    found = describe(error)
+    assert (found["kind"], found["message"]) == ("KeyError", "'missing'")
+    assert "in caught" in found["traceback"]
+    assert "in fails" in found["traceback"]
+    back = pickle.loads(found["exception"])
+    assert (type(back), back.args) == (KeyError, ("missing",))
+    assert found["when"] <= describe(error)["when"]
+
+
+def test_the_first_frames_of_the_caller_are_left_out():
+    """All of them, and no later frame: here every frame is of this file."""
+    assert "File" not in describe(caught(KeyError()), skip=__file__)["traceback"]
+    assert "in fails" in describe(caught(KeyError()), skip="another.py")["traceback"]
+
+
+def test_a_long_text_keeps_its_beginning_and_its_end():
+    text = "begin" + "x" * 3 * LONGEST + "end"
+    short = shortened(text)
+    assert short.startswith("beginx")
+    assert short.endswith("xend")
+    assert f"[… {len(text) - LONGEST:,} more characters …]" in short
+    assert shortened("y" * LONGEST) == "y" * LONGEST
+
+
+class Odd(Exception):
+    """Pickles, but cannot be rebuilt from its arguments; and has no text."""
+
+    def __init__(self, one, two):
+        super().__init__(one)
+
+    def __str__(self):
+        raise ValueError
+
+
+def test_an_error_that_cannot_travel_is_described_all_the_same():
+    before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc") else 0
+    for error in (Odd(1, 2), KeyError(threading.Lock()), ValueError("x" * 200_000)):
+        assert describe(caught(error))["exception"] is None
+    assert "__str__ fails" in report.text(Odd(1, 2))
+    for error in (ValueError("x" * 200_000), ExceptionGroup("many", [KeyError("k" * 20_000)])):
+        found = describe(caught(error))
+        assert max(len(found["message"]), len(found["traceback"])) < LONGEST + 100
+    if before:
+        assert len(os.listdir("/proc/self/fd")) == before

@@ -105,6 +105,9 @@ def test_a_shell_that_srun_opened_is_no_rank(monkeypatch):
     environ = {**SRUN, "SLURM_PTY_PORT": "4000"}
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     assert place(environ) is None
+    assert told(SRUN)[:2] == ("srun", 6)  # srun without --pty, in a terminal
+    monkeypatch.setattr(sys, "stdin", None)  # closed
+    assert told(environ)[:2] == ("srun", 6)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: False))
     assert told(environ)[:2] == ("srun", 6)
 

@@ -4,7 +4,6 @@ import pytest
 
 from helpers.runtime import rows
 from helpers.runtime.joined.member import Notes
-from helpers.runtime.launch import launch
 from helpers.runtime.rows import Rows
 
 
@@ -39,17 +38,6 @@ def test_when_all_are_kept_nothing_is_said(few, capsys):
     kept.finish()
     assert all(added)
     assert capsys.readouterr().out == ""
-
-
-def log_for_long(worker):
-    for step in range(5):
-        worker.log(loss=float(step))
-
-
-def test_a_call_keeps_the_first_and_says_so(few, capsys):
-    runs = launch(log_for_long, workers=2, live="loss")
-    assert len(runs.records) == 3
-    assert capsys.readouterr().out.count("the last 7 rows are left out") == 1
 
 
 def test_a_rank_of_a_launcher_keeps_as_many(few):

@@ -1,33 +1,14 @@
 """Progress outside a notebook: plain lines. Inside: test_launch_in_a_notebook."""
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from helpers.runtime import screen
 from helpers.runtime.screen import Screen
-
-
-def test_bars_as_lines(capsys):
-    s = Screen()
-    for done in range(11):
-        for rank in range(2):
-            s.progress(rank, "train", done, 10)
-        s.draw()
-    s.finish()
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "train rank 0: 10/10, train rank 1: 10/10"
-    assert len(lines) < 5  # not one for each step
-
-
-def test_a_curve_as_lines(capsys):
-    s = Screen("loss")
-    for step in range(5):
-        s.point({"rank": 0, "step": step, "loss": 1.0 / (step + 1)})
-        s.point({"rank": 1, "other": 3})
-    s.finish()
-    assert capsys.readouterr().out.splitlines()[-1] == "loss: rank 0 0.2 (step 4)"
+from helpers.runtime.terminal import put
 
 
 def test_a_curve_of_what_was_never_logged(capsys):
@@ -94,45 +75,6 @@ def test_only_a_kernel_shows_pictures(monkeypatch, shell, pictures):
     assert type(Screen().panel) is kind
 
 
-def test_a_notebook_has_one_place_for_the_bars_and_one_for_the_curves(monkeypatch):
-    import IPython.display
-
-    from helpers.plots import live
-
-    shown = []
-
-    class Place:
-        def __init__(self, name):
-            self.name = name
-
-        def update(self, data, **how):
-            shown.append(("update", self.name, data, how))
-
-    def display(data, *, display_id, **how):
-        assert display_id is True
-        shown.append(("new", data["text/plain"], data, how))
-        return Place(data["text/plain"])
-
-    monkeypatch.setattr(IPython.display, "display", display)
-    monkeypatch.setattr(live, "bars_text", lambda bars: f"text {bars}")
-    monkeypatch.setattr(live, "bars_html", lambda bars: f"html {bars}")
-    monkeypatch.setattr(
-        live, "curve_output", lambda *of: ({"text/plain": f"curve {of}"}, {"width": 3})
-    )
-    panel = screen.JupyterPanel()
-    for last in (False, True):
-        panel.bars(1, last)
-        panel.curve("loss", 2, last)
-    bars = {"text/html": "html 1", "text/plain": "text 1"}
-    curve = {"text/plain": "curve ('loss', 2)"}
-    how = {"metadata": None, "raw": True}, {"metadata": {"width": 3}, "raw": True}
-    assert shown == [
-        (kind, content["text/plain"], content, options)
-        for kind in ("new", "update")
-        for content, options in ((bars, how[0]), (curve, how[1]))
-    ]
-
-
 def test_only_what_is_new_is_drawn_and_each_last_state():
     drawn = []
     s = Screen("loss")
@@ -156,3 +98,15 @@ def test_only_what_is_new_is_drawn_and_each_last_state():
 def test_ranks_of_a_curve_are_named_in_order(capsys):
     screen.LinePanel().curve("loss", {10: ([0, 5], [1.0, 0.123456]), 2: ([7], [3.0])}, True)
     assert capsys.readouterr().out == "loss: rank 2 3 (step 7), rank 10 0.1235 (step 5)\n"
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "expected"), [("ascii", b"\\u2026 \\xd7"), ("utf-8", "… ×".encode())]
+)
+def test_put(tmp_path, encoding, expected):
+    with open(tmp_path / "out", "w", encoding=encoding) as stream:
+        put("… ×", stream)
+        assert (tmp_path / "out").read_bytes() == expected

@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,10 @@ import torch.distributed as dist
 
 from helpers.check.week03 import mpi_rank
 from helpers.runtime.cluster import Cluster
-from helpers.runtime.local import client
+from helpers.runtime.local.forkserver import client
 from tests.runtime.strangers import sockets, tcp
 
-HELPERS = Path(client.__file__).parents[2]
+HELPERS = Path(client.__file__).parents[3]
 RUNTIME = HELPERS / "runtime"
 LOOPBACK = {"0100007F", "00000000000000000000000001000000"}  # as /proc/net/tcp and tcp6 write it
 
@@ -58,9 +59,14 @@ UNPICKLES |= {("cloudpickle", "load"), ("cloudpickle", "loads"), ("torch", "load
 OBJECTS = re.compile(r"(all_gather|gather|scatter|broadcast|send|recv)_object(_list)?$")
 
 
-def dangerous(source: str):
+@cache
+def programs() -> list[tuple[Path, ast.Module]]:
+    return [(path, ast.parse(path.read_text())) for path in HELPERS.rglob("*.py")]
+
+
+def dangerous(program: ast.Module):
     """The names in this program that read pickles, or send objects as pickles over a group."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(program):
         if isinstance(node, ast.Attribute):
             owner = getattr(node.value, "id", "")
             if (owner, node.attr) in UNPICKLES or OBJECTS.match(node.attr):
@@ -76,11 +82,7 @@ def test_only_what_comes_from_the_own_parent_or_child_is_unpickled():
 
     mpiexec passes no descriptor on, so an exercise's function travels in a private folder.
     """
-    found = {
-        str(path.relative_to(HELPERS))
-        for path in HELPERS.rglob("*.py")
-        if any(dangerous(path.read_text()))
-    }
+    found = {str(path.relative_to(HELPERS)) for path, tree in programs() if any(dangerous(tree))}
     assert found == {
         "runtime/local/channel.py",
         "runtime/payload.py",
@@ -104,12 +106,12 @@ def test_a_function_for_mpi_ranks_is_read_from_a_private_folder_alone(tmp_path):
 
 def test_parcels_are_unpacked_where_they_come_from_the_own_process_parent_or_child():
     places = set()
-    for path in HELPERS.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in programs():
+        for node in ast.walk(tree):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "unpack":
                 places.add(str(path.relative_to(HELPERS)))
     assert places == {
-        "runtime/local/rank.py",  # a call, from the notebook
+        "runtime/local/rank/program.py",  # a call, from the notebook
         "runtime/local/call.py",  # a result, from a rank
         "runtime/report.py",  # an exception, packed in the line above
         "runtime/joined/member.py",  # function and arguments, packed in the line above
@@ -128,7 +130,7 @@ def test_parcels_are_unpacked_where_they_come_from_the_own_process_parent_or_chi
     ],
 )
 def test_the_look_for_pickles_finds_them(source):
-    assert list(dangerous(source))
+    assert list(dangerous(ast.parse(source)))
 
 
 def test_channels_are_made_of_socket_pairs_alone():
@@ -136,7 +138,7 @@ def test_channels_are_made_of_socket_pairs_alone():
     words = re.compile(
         r"(?<!signature)\.bind\(|(?<!process)(?<!listener)\.listen\(|AF_INET|create_server|TCPStore\(|\.connect\(\("
     )
-    for path in [*(RUNTIME / "local").glob("*.py"), *RUNTIME.glob("*.py")]:
+    for path in [*(RUNTIME / "local").rglob("*.py"), *RUNTIME.glob("*.py")]:
         # They ask about addresses, or start a loopback, and send nothing.
         if path.name not in ("launcher.py", "quiet.py", "network.py"):
             assert not words.search(path.read_text()), path.name

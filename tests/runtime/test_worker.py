@@ -33,12 +33,6 @@ def test_its_place(cluster):
     assert cluster.run(lambda worker: [os.environ[n] for n in names])[1] == ["1", "1", "2", "2"]
 
 
-def test_threads_are_shared_out(cluster):
-    cores = len(os.sched_getaffinity(0))
-    threads = list(cluster.run(lambda worker: torch.get_num_threads()))
-    assert threads == [max(1, cores // 2)] * 2
-
-
 def test_log_comes_back_as_a_frame(cluster):
     def train(worker):
         for step in range(3):
@@ -82,41 +76,6 @@ def test_log_is_no_place_for_nothing_or_much():
     for many in (torch.empty(0), np.empty(0), np.ones(2)):
         with pytest.raises(TypeError, match="takes numbers and words"):
             plain("loss", many)
-
-
-@pytest.mark.alone
-def test_log_is_cheap(cluster, record_property):
-    """Microseconds a call, while the notebook listens; 20 is the aim, 60 fails."""
-
-    def measure(worker):
-        times = []
-        for step in range(5_000):
-            began = time.perf_counter()
-            worker.log(step=step, loss=0.5)
-            times.append(time.perf_counter() - began)
-        return 1e6 * sorted(times)[len(times) // 2]
-
-    runs = cluster.run(measure)
-    record_property("median microseconds", list(runs))
-    print("worker.log, median µs by rank:", [round(us, 1) for us in runs])
-    assert len(runs.records) == 10_000
-    assert max(runs) < 60
-
-
-def test_track(cluster, capsys):
-    def train(worker):
-        total = 0
-        for x in worker.track(range(10), label="train"):
-            total += x
-        for _ in worker.track(iter("abc"), total=3):
-            pass
-        for _ in worker.track(x for x in range(4)):
-            break
-        return total
-
-    assert list(cluster.run(train)) == [45, 45]
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert "train rank 1: 10/10" in last
 
 
 def line_and_worker():
@@ -164,38 +123,12 @@ def test_a_bar_s_total(make, given, total):
 
 def test_seeds_differ_between_ranks_and_between_calls():
     def draw(worker):
-        import random
 
         return torch.rand(1).item(), np.random.rand(), random.random()
 
     drawn = [values for _ in range(2) for values in launch(draw)]
     for generator in zip(*drawn, strict=True):
         assert len(set(generator)) == 4
-
-
-def test_state_lives_on(cluster):
-    def count(worker):
-        worker.state.calls = getattr(worker.state, "calls", 0) + 1
-        return worker.state.calls
-
-    assert [cluster.run(count)[1] for _ in range(3)] == [1, 2, 3]
-
-
-def test_a_closed_stdout_is_no_failure():
-    def quiet(worker):
-        import sys
-
-        sys.stdout.close()
-        return worker.rank
-
-    assert list(launch(quiet)) == [0, 1]
-
-
-def test_every_rank_draws_its_own_numbers(cluster):
-    """A fork inherits the states of all generators: the server has imported numpy."""
-    drawn = cluster.run(lambda worker: (np.random.rand(), torch.rand(()).item(), random.random()))
-    for one, other in zip(*drawn, strict=True):
-        assert one != other
 
 
 def test_all_generators_are_seeded_anew():

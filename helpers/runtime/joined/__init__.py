@@ -1,8 +1,8 @@
-"""Join the ranks that a launcher started.
+"""Join the ranks that an elastic launcher started: torchrun, accelerate, srun, mpiexec.
 
 member      this process as one of those ranks
-meeting     the store where the ranks meet; key: the secret that proves them; gpus: a GPU per rank
-results     the ranks' results, as plain data
-watch       how each rank learns of the others' failures
+rendezvous  the key-value store where the ranks meet; key: the secret that proves them
+gpus        a GPU for each rank
+heartbeat   how each rank learns of the others' failures (watchdog)
 job         a call as a folder: saved in a notebook, run on a cluster, read back
 """

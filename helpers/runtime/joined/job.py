@@ -102,7 +102,7 @@ def load_job(folder: str | os.PathLike):
 
 
 def check_own(status: os.stat_result, name: str):
-    """Refuse what `own.check_own` refuses, and root's files too: a pickle runs as code."""
+    """Refuse what `private.check_own` refuses, and root's files too: a pickle runs as code."""
     if status.st_uid != os.geteuid():
         raise PermissionError(
             f"{name} belongs to another user, and a job in it could run that user's code. "

@@ -13,12 +13,12 @@ from helpers.runtime.blame import pack_or_name
 from helpers.runtime.devices import cores
 from helpers.runtime.failure import Failure, WorkerError
 from helpers.runtime.joined.gpus import GPUs
+from helpers.runtime.joined.heartbeat import OK, Watch
 from helpers.runtime.joined.key import share_key
-from helpers.runtime.joined.meeting import choose_interfaces, meet
-from helpers.runtime.joined.results import decode, encode, everyones
-from helpers.runtime.joined.watch import OK, Watch
+from helpers.runtime.joined.rendezvous import choose_interfaces, meet
 from helpers.runtime.launcher import INSIDE, Place, place
 from helpers.runtime.payload import unpack
+from helpers.runtime.plain import decode, encode, everyones
 from helpers.runtime.proof import keep, prove
 from helpers.runtime.report import describe
 from helpers.runtime.rows import Rows
@@ -137,7 +137,7 @@ class Member:
         Function and arguments are copied, just as for ranks that `launch` itself starts.
 
         Raises:
-            CannotTravel: as in `launch`; or the result is no plain data, see `results`.
+            CannotTravel: as in `launch`; or the result is no plain data, see `plain`.
             WorkerError: some rank failed; every rank names the same one.
         """
         __tracebackhide__ = True
@@ -176,7 +176,7 @@ class Member:
         seed_differently()
         try:
             result = fn(worker, **kwargs)
-            packed = encode((result, notes.records), "result")
+            packed = encode({"result": result, "the log": notes.records})
             watch.finished()
             return packed
         except BaseException as error:

@@ -1,16 +1,15 @@
-"""Start ranks on this machine.
+"""Start ranks on this machine, run calls on them, end them.
 
-server      the clean process that forks itself for each rank
-client      the notebook's side of the server; processes: its side of one cluster's ranks
-channel     messages between the notebook and a rank
-rank        the program of a rank; network: a network for the ranks alone
-call        one call, on the notebook's side; console: the output of the ranks
-interrupt   an interrupt ends a call once
+start       the ranks of a cluster; call: one call, on the notebook's side
+channel     messages between the notebook and a rank (IPC over a socket pair)
+network     a network namespace for the ranks alone
+console     the output of the ranks; interrupt: an interrupt ends a call once
+sources     notices edited files
+session     ranks of a failed call, kept for a debugger; %debug
 
-While a call runs, and after it has failed:
+forkserver/ starts, signals and cleans up processes
+rank/       the program of a rank
+hangs/      watches silent ranks, and proves a deadlock
 
-listener    a thread in each rank that answers; whereabouts: where the rank is; quiet: does it move
-looks       asks silent ranks where they are; deadlock: proves that they can never go on
-kept        the ranks of a failed call, stopped; debugger: the rank's side of a debugging session
-session     the notebook's side of it, and %debug
+Imports go from this folder to `forkserver`, then to `rank`, `hangs`, `network` and `channel`.
 """

@@ -8,10 +8,10 @@ from functools import partial
 from helpers.runtime.failure import START_FAILED, Failure, blame, blame_hang
 from helpers.runtime.local.channel import readable
 from helpers.runtime.local.console import Console
-from helpers.runtime.local.deadlock import explain
-from helpers.runtime.local.looks import Looks
-from helpers.runtime.local.processes import Processes, RankProcess
-from helpers.runtime.local.rank import STACK_SIGNAL
+from helpers.runtime.local.forkserver.processes import Processes, RankProcess
+from helpers.runtime.local.hangs.deadlock import explain
+from helpers.runtime.local.hangs.looks import Looks
+from helpers.runtime.local.rank.program import STACK_SIGNAL
 from helpers.runtime.payload import Parcel, unpack
 from helpers.runtime.rows import Rows
 from helpers.runtime.screen import Screen

@@ -6,9 +6,10 @@ with the last rank.
 
 Root may do so directly. An ordinary user needs a user namespace around it. There the user, the
 groups and the rights to files stay the same. A change to another user (`sudo`) fails, and the files
-of root and of all other users seem to belong to `nobody`: see `own.check_own`.
+of root and of all other users seem to belong to `nobody`: see `private.check_own`.
 """
 
+import ctypes
 import fcntl
 import os
 import re
@@ -16,8 +17,7 @@ import socket
 import struct
 import traceback
 
-from helpers.runtime.local.orphans import C
-
+C = ctypes.CDLL(None)
 POSSIBLE = "HELPERS_OWN_NETWORK"  # environment of the server, for the ranks that it starts
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 SET_FLAGS, UP = 0x8914, 0x1  # SIOCSIFFLAGS, IFF_UP

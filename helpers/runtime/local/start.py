@@ -8,8 +8,8 @@ import sys
 from helpers.runtime.devices import cores
 from helpers.runtime.failure import ServerLost
 from helpers.runtime.launcher import INSIDE, mark
-from helpers.runtime.local.processes import Processes, RankProcess
-from helpers.runtime.local.rank import Setup
+from helpers.runtime.local.forkserver.processes import Processes, RankProcess
+from helpers.runtime.local.rank.program import Setup
 from helpers.runtime.private import anonymous_file, private_folder
 from helpers.runtime.proof import new_key
 

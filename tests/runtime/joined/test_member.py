@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -11,10 +12,12 @@ import torch.distributed as dist
 
 from helpers.runtime import rows
 from helpers.runtime.failure import WorkerError
-from helpers.runtime.joined import member, watch
-from helpers.runtime.joined.results import encode
-from helpers.runtime.joined.watch import Watch
+from helpers.runtime.joined import gpus, member
+from helpers.runtime.joined import heartbeat as watch
+from helpers.runtime.joined.gpus import GPUs
+from helpers.runtime.joined.heartbeat import Watch
 from helpers.runtime.launcher import Place
+from helpers.runtime.plain import encode
 
 
 def place(rank=0, **changes) -> Place:
@@ -52,74 +55,6 @@ def test_a_process_joins_once_and_a_launch_inside_a_call_starts_its_own_ranks(mo
     other = member.here()
     assert other is not one
     assert other.given == ("the place", False)
-
-
-@pytest.fixture
-def joins(monkeypatch):
-    """Join as a rank of this place; return the rank, and all that it did in order."""
-    done = []
-    store = SimpleNamespace(clone=lambda: f"clone {len(done)}")
-    gpus = SimpleNamespace(device="cuda", backend="nccl", index=3, local_size=3, too_few="")
-
-    def note(owner, name, answer=None):
-        def told(*given):
-            done.append((name, *given))
-            return answer
-
-        monkeypatch.setattr(owner, name, told)
-
-    note(member, "choose_interfaces")
-    note(member, "meet", store)
-    note(member, "GPUs", gpus)
-    note(member, "share_key", b"key")
-    note(member, "keep")
-    note(member.Member, "form_group", "the group")
-    note(member.atexit, "register")
-    note(dist, "set_debug_level_from_env")
-    note(torch, "set_num_threads")
-    monkeypatch.setattr(member, "cores", lambda: 8)
-
-    def join(where, debug=False, environ=(), too_few=""):
-        done.clear()
-        monkeypatch.setattr(os, "environ", dict(environ))
-        gpus.too_few = too_few
-        return member.Member(where, debug), done
-
-    return join
-
-
-def test_a_rank_joins_in_this_order(joins, capsys):
-    """The cores of a machine are shared by its own ranks, and not by all."""
-    where = place(3)
-    one, done = joins(where, environ={"RANK": "9"})
-    store = one.store
-    assert done == [
-        ("choose_interfaces", where),
-        ("meet", where, 600.0),
-        ("GPUs", where, store),
-        ("set_num_threads", 2),
-        ("share_key", where, store, 600.0),
-        ("keep", b"key"),
-        ("form_group", one),
-        ("register", one.leave),
-    ]
-    assert dict(os.environ) == {
-        "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "6", "HELPERS_INSIDE": "srun 7.0",
-    }  # fmt: skip
-    assert (one.rank, one.world_size, one.group) == (3, 6, "the group")
-    assert (one.device, one.backend, one.gpu) == ("cuda", "nccl", 3)
-    assert one.connections == [store, "clone 2", "clone 2"]  # before any thread uses it
-    assert capsys.readouterr().out == ""
-
-
-def test_threads_that_are_set_stay_and_debug_is_told_to_pytorch(joins, capsys):
-    for rank in (0, 1):
-        _, done = joins(place(rank), True, {"OMP_NUM_THREADS": "5"}, "too few")
-        names = [name for name, *_ in done]
-        assert names[:2] == ["set_debug_level_from_env", "choose_interfaces"]
-        assert "set_num_threads" not in names
-        assert os.environ["TORCH_DISTRIBUTED_DEBUG"] == "DETAIL"
-    assert capsys.readouterr().out == "launch: too few\n"  # by rank 0 alone
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -179,7 +114,8 @@ def call(one, fn, live=None, device="cpu", **kwargs):
 
 
 def test_a_call_gathers_the_results_by_rank_and_the_rows_by_time(alone, monkeypatch, capsys):
-    other = encode(("another's", [{"rank": 1, "seconds": 1e-9}, {"rank": 1, "seconds": 1e9}]))
+    log = [{"rank": 1, "seconds": 1e-9}, {"rank": 1, "seconds": 1e9}]
+    other = encode({"result": "another's", "the log": log})
     monkeypatch.setattr(member, "everyones", lambda packed, group: [packed, other])
     monkeypatch.setattr(rows, "ROWS_KEPT", 1)
     monkeypatch.setattr(member, "Watch", lambda *of: watched.append(of[1:]) or Watch(*of))
@@ -281,3 +217,116 @@ def test_rows_and_bars_are_shown_with_their_rank(monkeypatch):
         notes.post("track", "steps", 3, None)
         assert notes.records == [row]
     assert shown == [row, "drawn", "drawn", (2, "steps", 3, None), "drawn"]
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    """How often the process group was destroyed."""
+    destroyed = []
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: destroyed.append(True))
+    return destroyed
+
+
+@pytest.mark.parametrize("changes", [{"failure": "so"}, {"pid": 1}])
+def test_after_a_failure_and_in_a_fork_nothing_is_agreed(ended, changes):
+    one = bare(1, 2, **changes)
+    one.leave()
+    assert ended == []
+    assert not one.store.check(["leaving"])
+
+
+def test_rank_0_leaves_last_and_the_others_at_once(ended):
+    store = dist.HashStore()
+    first = threading.Thread(target=bare(0, 3, store=store).leave)
+    first.start()
+    bare(2, 3, store=store).leave()
+    assert ended == [True]
+    first.join(0.1)
+    assert first.is_alive()
+    bare(1, 3, store=store).leave()
+    first.join(60)
+    assert ended == [True] * 3
+
+
+@pytest.mark.timeout(60)
+def test_rank_0_waits_no_longer_than_a_while_and_for_no_store_that_is_gone(ended, monkeypatch):
+    monkeypatch.setattr(member, "FAREWELL_SECONDS", 0.02)
+    bare(0, 2).leave()
+    assert ended == [True]
+
+    def gone(*_):
+        raise RuntimeError("Connection reset by peer")
+
+    bare(0, 2, store=SimpleNamespace(add=gone)).leave()
+    assert ended == [True, True]
+
+
+class Given(dist.HashStore):
+    """What the other ranks have said is there already."""
+
+    def __init__(self, everyone: list[dict]):
+        super().__init__()
+        for rank, said in enumerate(everyone):
+            self.set(f"gpus/{rank}", json.dumps(said))
+
+    def multi_get(self, keys):
+        return [self.get(key) for key in keys]
+
+
+def choose(monkeypatch, everyone, local_ranks, rank):
+    said = everyone[rank]
+    properties = SimpleNamespace(uuid=said["only"])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: said["count"])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(gpus.socket, "gethostname", lambda: said["host"])
+    where = SimpleNamespace(
+        rank=rank, world_size=len(everyone), local_rank=local_ranks[rank], local_size=said["size"]
+    )
+    return GPUs(where, Given(everyone))
+
+
+def said(host, count, size=None, only=None):
+    return {"host": host, "size": size, "count": count, "only": only}
+
+
+@pytest.mark.parametrize(
+    ("everyone", "local_ranks", "device", "indices", "too_few"),
+    [
+        # a GPU for each local rank, on two machines
+        ([said("a", 2, 2)] * 2 + [said("b", 2, 2)] * 2, [0, 1, 0, 1], "cuda", [0, 1, 0, 1], ""),
+        # Slurm does not say how many ranks a machine has: counted by name
+        ([said("a", 2)] * 2 + [said("b", 2)], [0, 1, 0], "cuda", [0, 1, 0], ""),
+        # one for each task, each its own
+        ([said("a", 1, 2, "x"), said("a", 1, 2, "y")], [0, 1], "cuda", [0, 0], ""),
+        # the same one shown to both
+        ([said("a", 1, 2, "x")] * 2, [0, 1], "cpu", None, "2 ranks and 1 GPU on a: running on"),
+        # enough here, too few there: no rank uses one
+        (
+            [said("a", 2, 2)] * 2 + [said("b", 1, 2, "x")] * 2,
+            [0, 1, 0, 1],
+            "cpu",
+            None,
+            "1 GPU on b",
+        ),
+        ([said("a", 0, 2)] * 2, [0, 1], "cpu", None, ""),
+        # a machine without any is named, as one that has too few
+        (
+            [said("a", 1, 1, "x"), said("b", 0, 1)],
+            [0, 0],
+            "cpu",
+            None,
+            "1 rank and 0 GPUs on b: running on the CPU, with gloo",
+        ),
+    ],
+)
+def test_all_ranks_come_to_one_answer(monkeypatch, everyone, local_ranks, device, indices, too_few):
+    found = [choose(monkeypatch, everyone, local_ranks, rank) for rank in range(len(everyone))]
+    assert {gpu.device for gpu in found} == {device}
+    assert {gpu.backend for gpu in found} == {"gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"}
+    if indices:
+        assert [gpu.index for gpu in found] == indices
+    assert all(too_few in gpu.too_few for gpu in found)
+    assert bool(found[0].too_few) == bool(too_few)
+    hosts = [rank["host"] for rank in everyone]
+    assert [gpu.local_size for gpu in found] == [hosts.count(host) for host in hosts]

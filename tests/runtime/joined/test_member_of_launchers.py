@@ -17,7 +17,7 @@ import torch.distributed as dist
 from helpers.runtime.devices import cores
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.joined import member
-from helpers.runtime.joined.watch import Watch
+from helpers.runtime.joined.heartbeat import Watch
 from tests.runtime.joined.machines import (
     BIN,
     SCRIPT,

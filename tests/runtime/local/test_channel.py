@@ -9,7 +9,7 @@ import time
 import pytest
 
 from helpers.runtime.local import channel
-from helpers.runtime.local.channel import Channel, readable, ready
+from helpers.runtime.local.channel import Channel, ready
 from helpers.runtime.private import anonymous_file
 
 
@@ -28,14 +28,6 @@ def test_messages_arrive_whole_and_in_order(pair):
     here.send("three", "y" * 1000)
     got = [there.receive()[0] for _ in range(3)]
     assert got == [("one", 1), ("two", {"x": 2}), ("three", "y" * 1000)]
-
-
-def test_a_message_larger_than_the_socket(pair):
-    here, there = pair
-    thread = threading.Thread(target=here.send, args=("x" * 3_000_000,))
-    thread.start()
-    assert there.receive() == (("x" * 3_000_000,), None)
-    thread.join()
 
 
 def test_a_descriptor_comes_with_its_own_message(pair):
@@ -100,13 +92,6 @@ def test_a_side_that_ends_with_unread_messages_is_gone_too(pair):
         here.fill()
 
 
-def test_readable(pair):
-    here, there = pair
-    assert not readable(there)
-    here.send("x")
-    assert readable(there, 5)
-
-
 def test_of_many_sources_those_that_can_be_read_are_told():
     ends = [socket.socketpair() for _ in range(3)]
     for here, _ in ends[1:]:
@@ -129,12 +114,6 @@ def test_all_messages_that_have_arrived_whole_come_at_once(pair):
     assert list(there.messages()) == [((number,), None) for number in range(3)]
     here.socket.sendall(whole[-1:])
     assert list(there.messages()) == [(("late",), None)]
-
-
-def test_an_anonymous_file_has_no_name():
-    fd = anonymous_file()
-    assert "memfd" in os.readlink(f"/proc/self/fd/{fd}")
-    os.close(fd)
 
 
 def test_posts_that_nobody_takes_do_not_fill_memory(pair, monkeypatch):

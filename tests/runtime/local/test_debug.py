@@ -1,6 +1,5 @@
 """`%debug` after a failure on ranks, in a real kernel: a person types, ranks answer."""
 
-import re
 import time
 
 import pytest
@@ -94,13 +93,6 @@ def test_nothing_goes_on_and_nothing_is_run_by_an_empty_line(failed):
     assert "\n7\n" in out.stdout
 
 
-def test_kept_ranks_use_no_time(failed):
-    ranks = [p for p in failed.children() if p.status() == "stopped"]
-    assert len(ranks) == 3
-    talk(failed, ["p n", "rank 0", "q"])
-    assert gone(lambda: [p for p in ranks if p.status() != "stopped"], 5)
-
-
 def test_the_next_call_ends_them(failed):
     assert len(failed.children()) > 3
     failed.do("assert list(launch(sum_ranks)) == [1.0, 1.0]")
@@ -108,30 +100,6 @@ def test_the_next_call_ends_them(failed):
     out = failed.do("%debug")
     assert "are gone" in out.stdout
     assert "Run the cell again" in out.stdout
-
-
-def test_they_end_after_a_while(kernel):
-    kernel.do("import helpers.runtime.local.kept as kept; kept.KEEP_SECONDS, before = 2, 300.0")
-    kernel.run(FAILS)
-    ident = kernel.start("%debug")
-    for _ in range(4):  # each command gives them as long again
-        kernel.client.get_stdin_msg(timeout=20)
-        time.sleep(1)
-        kernel.client.input("p n")
-    kernel.client.get_stdin_msg(timeout=20)
-    assert gone(lambda: kernel.children()[1:], 8)
-    kernel.client.input("p n")
-    out = kernel.result(ident)
-    assert out.stdout.split().count("7") == 4
-    assert re.search(r"Rank \d (is gone|has ended)|ranks of this error are gone", out.stdout)
-    kernel.do("kept.KEEP_SECONDS = before")
-
-
-def test_they_end_after_a_while_if_nobody_enters(kernel):
-    kernel.do("import helpers.runtime.local.kept as kept; kept.KEEP_SECONDS, before = 1, 300.0")
-    kernel.run(FAILS)
-    assert gone(lambda: kernel.children()[1:], 8)
-    kernel.do("kept.KEEP_SECONDS = before")
 
 
 def test_a_hang_can_be_entered(kernel):
@@ -159,15 +127,6 @@ def test_a_rank_that_dies_under_the_debugger(failed):
     # Its peer's end wakes it from the barrier, sooner or later.
     assert "-> dist.barrier()" in out.stdout or "not in your function" in out.stdout
     assert "Rank 1 has ended" in talk(failed, ["rank 1"], "sys.last_value.debug(0)")[0].stdout
-
-
-def test_interrupted_at_the_prompt(failed):
-    ident = failed.start("%debug")
-    failed.client.get_stdin_msg(timeout=20)
-    failed.interrupt()
-    assert failed.result(ident).error is None
-    out, _ = talk(failed, ["p n", "q"])
-    assert "\n7\n" in out.stdout
 
 
 def test_interrupted_while_a_rank_answers(failed):
@@ -199,32 +158,3 @@ assert "%debug" not in text
 """
     )
     assert gone(lambda: kernel.children()[1:], 5)
-
-
-def test_an_error_in_a_thread_keeps_nothing(kernel):
-    kernel.do(
-        """
-caught = []
-def fail():
-    try:
-        launch(lambda worker: 1 / 0)
-    except WorkerError as error:
-        caught.append(error)
-thread = threading.Thread(target=fail)
-thread.start(); thread.join()
-assert caught[0].kept is None
-caught[0].debug()
-"""
-    )
-    assert gone(lambda: kernel.children()[1:], 5)
-
-
-def test_the_kernel_ends_with_ranks_kept(own_kernel):
-    kernel = own_kernel()
-    kernel.do("launch(sum_ranks)")
-    kernel.run(FAILS)
-    assert len(kernel.children()) >= 4
-    process = kernel.manager.provisioner.process
-    kernel.client.shutdown()
-    process.wait(timeout=20)
-    assert gone(kernel.processes, 5)

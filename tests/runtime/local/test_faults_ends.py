@@ -1,10 +1,8 @@
 """Hangs, interrupts, and the end of the kernel or of its server, each within its time."""
 
 import os
-import secrets
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
@@ -102,7 +100,7 @@ def test_interrupts_in_a_row(kernel):
 
 def test_interrupts_at_any_moment_of_short_calls(kernel):
     """A call either returns or is interrupted; the next one always works."""
-    for tenth in range(25):
+    for tenth in range(0, 25, 3):
         ident = kernel.start(
             "with Cluster() as c:\n"
             "    c.run(sum_ranks)\n"
@@ -115,16 +113,6 @@ def test_interrupts_at_any_moment_of_short_calls(kernel):
         kernel.interrupt()
         out = kernel.result(ident, seconds=20)
         assert interrupted(out), out
-
-
-def test_interrupted_cluster_says_what_was_lost(kernel):
-    kernel.do("cluster = Cluster(); cluster.run(sum_ranks)")
-    ident = start_busy(kernel, "cluster.run(busy)")
-    kernel.interrupt()
-    out = kernel.result(ident, seconds=20)
-    assert out.error.startswith("KeyboardInterrupt")
-    assert "worker.state" in out.stdout
-    kernel.do("assert list(cluster.run(sum_ranks)) == [1.0, 1.0]; cluster.close()")
 
 
 @pytest.mark.parametrize("fork", [False, True], ids=["", "with a fork of it alive"])
@@ -145,19 +133,13 @@ def test_kernel_killed_while_ranks_run(own_kernel, fork):
         child.kill()
 
 
-def test_kept_lines_are_removed_though_the_kernel_was_killed(own_kernel):
-    kernel = own_kernel()
-    kernel.do("launch(lambda worker: print('line\\n' * 5000), workers=1)")
-    assert list(kernel.temp.rglob("printed-*"))
-    os.kill(kernel.pid, signal.SIGKILL)
-    assert gone(kernel.processes, 10)
-    assert not list(kernel.temp.rglob("helpers-*"))
-
-
-@pytest.mark.parametrize("restart", [False, True], ids=["shut down", "restarted"])
-def test_kernel_ends_with_a_cluster_open(own_kernel, restart):
+@pytest.mark.parametrize("restart", [False, True], ids=["ranks kept", "restarted"])
+def test_kernel_ends_with_ranks_alive(own_kernel, restart):
+    """Ranks of an open cluster; or ranks that are stopped, for a debugger."""
     kernel = own_kernel()
     kernel.do("cluster = Cluster(); cluster.run(sum_ranks)")
+    if not restart:
+        assert "ZeroDivisionError" in kernel.run("cluster.run(lambda worker: 1 / 0)").error
     before = kernel.processes()
     assert len(before) >= 4
     process = kernel.manager.provisioner.process
@@ -186,44 +168,8 @@ def test_server_killed_while_ranks_run(kernel):
     assert gone(lambda: kernel.children()[1:], 5)
 
 
-def test_server_killed_between_calls(kernel):
-    kernel.do("cluster = Cluster(); cluster.run(sum_ranks)")
-    (server,) = [p for p in kernel.children() if p.ppid() == kernel.pid]
-    server.send_signal(signal.SIGKILL)
-    assert gone(lambda: alive(server), 5)
-    kernel.do("assert list(launch(sum_ranks)) == [1.0, 1.0]")  # nothing of it was in use
-    out = kernel.run("cluster.run(sum_ranks)")
-    assert "the process that starts the ranks is gone" in out.error
-    kernel.do("assert list(cluster.run(sum_ranks)) == [1.0, 1.0]; cluster.close()")
-
-
-def test_first_generation_killed(own_kernel):
-    """Its ranks end; the second takes over."""
-    kernel = own_kernel()
-    kernel.do("launch(sum_ranks)")
-    first = [p for p in kernel.children() if p.ppid() != kernel.pid]
-    for process in first:
-        process.kill()
-    assert gone(lambda: [p for p in first if alive(p)], 5)
-    out = kernel.run("launch(sum_ranks)")
-    assert out.error is None, out
-
-
 def test_nested_ranks_end_when_the_outer_is_interrupted(kernel):
     ident = kernel.start(BUSY + "launch(lambda worker: launch(busy, workers=2), workers=1)")
     kernel.result(ident, until="busy")
     kernel.interrupt()
     assert kernel.result(ident, seconds=20).error.startswith("KeyboardInterrupt")
-
-
-def test_only_memory_that_nobody_else_uses_counts_as_left_behind(kernel):
-    theirs, nobodys = (Path("/dev/shm", secrets.token_hex(8)) for _ in range(2))
-    with theirs.open("w"):
-        nobodys.touch()
-        try:
-            found = kernel.holdings()["shm"]
-        finally:
-            theirs.unlink()
-            nobodys.unlink()
-    assert nobodys.name in found
-    assert theirs.name not in found

@@ -1,5 +1,6 @@
 """What a notebook does around its ranks: floods, nesting, threads, forks, folders, a full disk."""
 
+import base64
 import shutil
 import subprocess
 import time
@@ -13,7 +14,7 @@ def test_flood(kernel):
     out = kernel.do(
         """
 def flood(worker):
-    for i in range(100_000):
+    for i in range(20_000):
         print("line", i)
 launch(flood)
 """
@@ -28,7 +29,7 @@ text = {out.stdout[-600:]!r}
 files = re.findall(r"are in (\\S+) until", text)
 assert len(files) == 2, text
 kept = sum(len(open(f).readlines()) for f in files)
-assert kept + 2000 == 200_000, kept
+assert kept + 2000 == 40_000, kept
 folder = os.path.dirname(files[0])
 assert os.stat(folder).st_mode & 0o777 == 0o700
 for f in files:
@@ -36,19 +37,6 @@ for f in files:
 os.rmdir(folder)
 """
     )
-
-
-def test_bytes_that_are_not_text(kernel):
-    out = kernel.do(
-        """
-def noise(worker):
-    os.write(1, bytes(range(256)) + b"\\nafter\\n")
-    os.write(2, b"\\xff\\xfe no newline")
-launch(noise, workers=1)
-"""
-    )
-    assert "[rank 0] after" in out.stdout
-    assert "no newline" in out.stderr
 
 
 def test_nested_launch(kernel):
@@ -72,7 +60,17 @@ def test_nested_error_names_both(kernel):
 
 
 def test_two_notebooks_at_once(kernel, own_kernel):
+    """The other's first call is from a thread that ends."""
     other = own_kernel()
+    other.do(
+        """
+cluster = Cluster()
+thread = threading.Thread(target=cluster.run, args=(sum_ranks,))
+thread.start(); thread.join()
+time.sleep(0.5)
+assert list(cluster.run(sum_ranks)) == [1.0, 1.0]
+"""
+    )
     cell = "for _ in range(5): assert list(launch(sum_ranks, workers=3)) == [3.0] * 3"
     idents = [(k, k.start(cell)) for k in (kernel, other)]
     for k, ident in idents:
@@ -100,41 +98,6 @@ with ThreadPoolExecutor(4) as pool:
 assert results == [2.0 * x + 1 for x in range(8)], results
 del done, pool, thread
 """
-    )
-
-
-def test_first_call_from_a_thread_that_ends(own_kernel):
-    kernel = own_kernel()
-    kernel.do(
-        """
-cluster = Cluster()
-thread = threading.Thread(target=cluster.run, args=(sum_ranks,))
-thread.start(); thread.join()
-time.sleep(0.5)
-assert list(cluster.run(sum_ranks)) == [1.0, 1.0]
-"""
-    )
-
-
-def test_a_fork_of_the_kernel(kernel):
-    """It starts ranks of its own, and takes nothing of the kernel's along when it ends."""
-    kernel.do(
-        """
-with Cluster() as cluster:
-    cluster.run(sum_ranks)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = int(list(cluster.run(sum_ranks)) != [1.0, 1.0])
-            code += int(list(launch(sum_ranks)) != [1.0, 1.0])
-            cluster.close()
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
-    assert list(cluster.run(sum_ranks)) == [1.0, 1.0]
-""",
-        seconds=120,
     )
 
 
@@ -199,12 +162,64 @@ launch(sum_ranks)
         subprocess.run(["umount", str(kernel.temp)], check=True)
 
 
-def test_a_hundred_calls(kernel):
+def test_many_calls(kernel):
     """Nothing grows: files, threads, shared memory (the fixture looks), and the memory of both."""
     call = "for _ in range({}): launch(sum_ranks, workers=1)"
     kernel.do(call.format(20))
     both = [psutil.Process(kernel.pid), kernel.server()]
     before = [p.memory_info().rss for p in both]
-    kernel.do(call.format(100), seconds=120)
+    kernel.do(call.format(50), seconds=120)
     for process, rss in zip(both, before, strict=True):
-        assert process.memory_info().rss - rss < 8e6  # 80 kB a call
+        assert process.memory_info().rss - rss < 4e6  # 80 kB a call
+
+
+def test_cells_edited_and_run_again(kernel):
+    kernel.do("factor = 2\nclass Point:\n    def __init__(self, x):\n        self.x = x")
+    kernel.do("def f(worker):\n    return Point(factor * worker.rank)")
+    kernel.do("runs = launch(f)\nassert isinstance(runs[1], Point) and runs[1].x == 2")
+    kernel.do("factor = 5")
+    kernel.do("assert launch(f)[1].x == 5")
+    kernel.do("def f(worker):\n    return 'edited'")
+    kernel.do("assert launch(f)[1] == 'edited'")
+
+
+def test_a_live_curve_grows_in_one_place(kernel):
+    out = kernel.do(
+        """
+def train(worker):
+    for step in range(8):
+        worker.log(step=step, loss=1 / (step + 1) + worker.rank)
+        time.sleep(0.2)
+runs = launch(train, live="loss")
+assert len(runs.frame()) == 16
+"""
+    )
+    pictures = [d["image/png"] for d in out.displays if "image/png" in d]
+    assert len(set(pictures)) >= 2  # drawn, and drawn again
+    assert base64.b64decode(pictures[-1]).startswith(b"\x89PNG")
+    assert not out.stderr
+
+
+def test_one_bar_for_all_ranks(kernel):
+    out = kernel.do(
+        """
+def train(worker):
+    for _ in worker.track(range(20), label="train"):
+        time.sleep(0.02)
+launch(train, workers=3);
+"""
+    )
+    last = out.displays[-1]
+    assert last["text/html"].count("20/20") == 3
+    assert "train rank 2: 20/20" in last["text/plain"]
+
+
+def test_functions_of_a_cell_are_shown_by_inspect_on_the_rank(kernel):
+    kernel.do(
+        """
+def f(worker):
+    import inspect
+    return inspect.getsource(f)
+assert launch(f)[0].startswith("def f(worker):")
+"""
+    )

@@ -66,13 +66,6 @@ def test_an_error_on_its_way_out_goes_first():
     assert seen == [ValueError]
 
 
-def test_the_handler_is_as_before():
-    before = signal.getsignal(signal.SIGINT)
-    with Interrupts():
-        assert signal.getsignal(signal.SIGINT) != before
-    assert signal.getsignal(signal.SIGINT) is before
-
-
 def test_ignored_interrupts_stay_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.comm.shared_collectives import SharedMemory
+from helpers.comm.shared_memory.collectives import SharedMemory
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
@@ -22,7 +22,6 @@ ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or not network.possible(), reason="no networks can be made here"
 )
-START = pytest.mark.parametrize("start", ["fork", "spawn"])
 
 
 def where(worker):
@@ -35,7 +34,7 @@ def outside():
     return os.readlink("/proc/self/ns/net")
 
 
-@START
+@pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_the_ranks_of_a_call_share_one_that_is_nobody_elses(start):
     first = launch(where, 3, start=start)
     assert {tuple(sums) for _, sums in first} == {(3.0, 3.0)}
@@ -48,9 +47,8 @@ def test_the_ranks_of_a_call_share_one_that_is_nobody_elses(start):
     assert nets[0] != nets[1]
 
 
-@START
-def test_a_call_that_wants_the_machines_network_has_it(start):
-    assert {net for net, _ in launch(where, 2, start=start, network=True)} == {outside()}
+def test_a_call_that_wants_the_machines_network_has_it():
+    assert {net for net, _ in launch(where, 2, network=True)} == {outside()}
 
 
 def test_a_launch_in_a_rank_has_another():
@@ -84,10 +82,9 @@ def test_what_wants_a_network_and_has_none_is_told():
     assert network.HINT not in str(other.value)
 
 
-@START
-def test_the_user_and_the_files_stay_the_same(start):
+def test_the_user_and_the_files_stay_the_same():
     """A user namespace would make root another user there."""
-    for rank in launch(everything, 2, start=start):
+    for rank in launch(everything, 2):
         assert rank["user"] == [os.getuid(), os.getgid()]
         assert rank["own"] == os.getuid()
         assert rank["in their own"]

@@ -12,7 +12,7 @@ import torch
 from helpers.runtime.failure import ServerLost, WorkerError
 from helpers.runtime.launch import launch
 from helpers.runtime.local import start
-from helpers.runtime.local.processes import Processes
+from helpers.runtime.local.forkserver.processes import Processes
 
 
 def test_a_rank_that_ends_before_it_hears_its_place(monkeypatch):

@@ -1,0 +1,109 @@
+"""Prove, from the ranks' answers to "where are you?", that some ranks can never go on.
+
+Slowness is no proof: a rank that computes, or all ranks in the same operation, may need any time.
+A rank is stuck if it waits for another rank that
+
+- called something else as the group's collective of this number; or
+- has not reached this number, and never will: it has returned, or is stuck itself.
+
+So the stuck ranks are the largest set in which each rank waits for a rank that is in the set, has
+returned, or called something else. Each of these facts stays true once it is true. So the ranks may
+answer at slightly different moments.
+"""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+from helpers.runtime.local.hangs.whereabouts import FOR_ALL, FROM_ROOT, TO_ROOT, Answer, Wait
+
+KNOWN = FOR_ALL | FROM_ROOT | TO_ROOT
+PATIENT_SECONDS = 600.0  # a wait with a shorter timeout of its own may end by itself
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """Why a rank can never go on."""
+
+    rank: int
+    wait: Wait
+    other: int  # the rank that it waits for
+    instead: str = ""  # the collective that the other rank called instead
+
+
+def prove(answers: Mapping[int, Answer], returned: Set[int]) -> dict[int, Stuck]:
+    """Return the ranks that can never go on, with the reasons; empty if nothing is proved.
+
+    Args:
+        answers: of the ranks that answered.
+        returned: ranks whose result has arrived.
+    """
+    over = {r for r in returned if is_over(answers.get(r))}
+    stuck = {r for r, answer in answers.items() if may_be_stuck(answer) and r not in returned}
+    while True:
+        why = {r: found for r in stuck if (found := reason(r, answers, stuck, over))}
+        if len(why) == len(stuck):
+            return why
+        stuck = set(why)
+
+
+def is_over(answer: Answer | None) -> bool:
+    """Has a rank returned for good, so that it can send nothing any more?"""
+    return answer is not None and answer.place == "idle" and answer.settled and answer.alone
+
+
+def may_be_stuck(answer: Answer) -> bool:
+    wait = answer.wait
+    return (
+        answer.place == "waiting"
+        and answer.settled
+        and answer.alone
+        and wait is not None
+        and wait.seconds >= PATIENT_SECONDS
+        and (wait.number is None or wait.operation in KNOWN)
+    )
+
+
+def reason(rank: int, answers, stuck: set[int], over: set[int]) -> Stuck | None:
+    wait = answers[rank].wait
+    for other in sorted(wait.needs & set(answers)):
+        answer = answers[other]
+        silent = other in stuck or other in over
+        if wait.number is None:
+            # No message is on its way: no thread of the two ranks has moved since the last look.
+            if silent and answers[rank].quiet and answer.quiet:
+                return Stuck(rank, wait, other)
+            continue
+        numbers = answer.issued.get(wait.group, {})
+        instead = numbers.get(wait.number)
+        if instead in KNOWN and instead != wait.operation:
+            return Stuck(rank, wait, other, instead)
+        if not numbers and not answer.complete:
+            continue  # its last recorded collective in this group is too long ago
+        if silent and max(numbers, default=0) < wait.number:
+            return Stuck(rank, wait, other)
+    return None
+
+
+def explain(stuck: Mapping[int, Stuck], returned: Set[int]) -> str:
+    """Describe in one sentence which ranks wait, where, and for which rank."""
+    same: dict[tuple, list[int]] = {}
+    for rank, why in sorted(stuck.items()):
+        same.setdefault((why.wait.function, reached(why, stuck, returned)), []).append(rank)
+    said = [f"{ranks_wait(ranks)} in {function}{rest}" for (function, rest), ranks in same.items()]
+    return f"a hang: {'; '.join(said)}"
+
+
+def reached(why: Stuck, stuck, returned) -> str:
+    if not why.instead:
+        tail = ", which has returned" if why.other in returned else ""
+        return f" for rank {why.other}{tail}"
+    other = stuck.get(why.other)
+    same_call = other and (other.wait.group, other.wait.number) == (why.wait.group, why.wait.number)
+    instead = other.wait.function if same_call else why.instead
+    return f", but rank {why.other} called {instead} instead"
+
+
+def ranks_wait(ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} waits"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]} wait"

@@ -1,0 +1,329 @@
+"""What a rank knows of its own wait, asked while it waits."""
+
+import socket
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from helpers.runtime.cluster import Cluster
+from helpers.runtime.launch import launch
+from helpers.runtime.local import channel
+from helpers.runtime.local.hangs import whereabouts
+from helpers.runtime.local.hangs.whereabouts import Observer, Unchanged
+
+
+def all_gather(worker, late):
+    dist.all_gather([torch.ones(2) for _ in range(3)], torch.ones(2))
+
+
+def from_the_root(worker, late):
+    dist.broadcast(torch.ones(2), late)
+
+
+def objects_from_the_root(worker, late):
+    dist.scatter_object_list([None], [1, 2, 3] if worker.rank == late else None, src=late)
+
+
+def to_the_root(worker, late):
+    dist.reduce(torch.ones(2), dst=1)
+
+
+def message(worker, late):
+    if worker.rank == 1:
+        dist.recv(torch.ones(2), late)
+    elif worker.rank == late:
+        dist.send(torch.ones(2), 1)
+
+
+def asked(worker, call, late):
+    """What rank 1 answers while rank `late` keeps it waiting."""
+    dist.barrier()
+    answers, observer, group = [], Observer(), dist.group.WORLD
+
+    def ask():
+        for _ in range(2):
+            time.sleep(1)
+            answers.append(observer.look(group))
+
+    if worker.rank == 1:
+        thread = threading.Thread(target=ask)
+        thread.start()
+    if worker.rank == late:
+        time.sleep(3)
+    call(worker, late)
+    if worker.rank != 1:
+        return None
+    thread.join()
+    return answers
+
+
+WAITS = [
+    (all_gather, "all_gather", "all_gather", 2, {0, 2}),
+    (from_the_root, "broadcast", "broadcast", 2, {2}),
+    (objects_from_the_root, "scatter_object_list", "broadcast", 2, {2}),
+    (to_the_root, "reduce", "reduce", 2, {0, 2}),
+    (message, "recv", "recv", None, {2}),
+]
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """Of all waits at once: they only wait."""
+    with ThreadPoolExecutor(len(WAITS)) as pool:
+        calls = {
+            call: pool.submit(launch, asked, workers=3, call=call, late=2) for call, *_ in WAITS
+        }
+    return {call: runs.result()[1] for call, runs in calls.items()}
+
+
+@pytest.mark.parametrize(("call", "function", "operation", "number", "needs"), WAITS)
+def test_a_wait(answers, call, function, operation, number, needs):
+    first, second = answers[call]
+    assert first.place == second.place == "waiting"
+    assert not first.settled
+    assert second.settled
+    wait = second.wait
+    assert (wait.function, wait.operation, wait.number) == (function, operation, number)
+    assert wait.needs == needs
+    assert wait.members == (0, 1, 2)
+    assert second.issued["0"][1] == "barrier"
+    assert second.complete
+    assert not second.alone  # the thread that asks is beside the listener
+
+
+def test_a_rank_that_computes():
+    def computes(worker):
+        observer, answers = Observer(), []
+        thread = threading.Thread(target=lambda: answers.append(observer.look(dist.group.WORLD)))
+        thread.start()
+        while thread.is_alive():
+            pass
+        return answers[0].place
+
+    assert launch(computes, workers=1)[0] == "running"
+
+
+def test_nothing_known_is_never_the_same(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(whereabouts.time, "monotonic", lambda: now[0])
+    one = Unchanged()
+    told = []
+    for value in (None, None, 1, 1, 1, 2, 2, None, None):
+        told.append(one.since(value))
+        now[0] += 0.6 * whereabouts.SETTLED_SECONDS
+    assert told == [False, False, False, False, True, False, False, False, False]
+
+
+def test_for_whom_a_root_and_the_others_wait():
+    """A root waits for nobody in a broadcast; in a reduction it is the only one that waits."""
+
+    def needs(worker, kind, side):
+        group = dist.group.WORLD
+        frame = SimpleNamespace(
+            f_code=SimpleNamespace(co_name=kind),
+            f_locals={"work": None, side: 1, "group": group},
+            f_back=None,
+        )
+        entry = {
+            "thread_id": str(threading.main_thread().ident),
+            "retired": False,
+            "profiling_name": f"gloo:{kind}",
+            "process_group": [group.group_name, ""],
+            "collective_seq_id": 5,
+            "timeout_ms": 2000,
+        }
+        wait = whereabouts.collective_wait(frame, [entry])
+        return set(wait.needs), wait.number, wait.seconds
+
+    with Cluster(3) as cluster:
+        for kind in whereabouts.FROM_ROOT:
+            found = cluster.run(needs, kind=kind, side="group_src")
+            assert list(found) == [({1}, 5, 2.0), (set(), 5, 2.0), ({1}, 5, 2.0)]
+        for kind in whereabouts.TO_ROOT:
+            found = cluster.run(needs, kind=kind, side="group_dst")
+            assert [ranks for ranks, _, _ in found] == [set(), {0, 2}, set()]
+
+
+def entry(number, operation="all_reduce", group="0", **changes):
+    """As the flight recorder writes it."""
+    return {
+        "thread_id": str(threading.main_thread().ident),
+        "retired": False,
+        "profiling_name": f"gloo:{operation}",
+        "process_group": [group, "a description"],
+        "collective_seq_id": number,
+        "timeout_ms": 2000,
+        **changes,
+    }
+
+
+@pytest.mark.parametrize(
+    ("operation", "needs"),
+    [
+        *[(name, {4, 2}) for name in ("all_reduce", "all_gather", "all_to_all", "barrier")],
+        *[(name, {2}) for name in ("broadcast", "scatter")],  # the root
+        *[(name, set()) for name in ("gather", "reduce")],  # another rank is the root
+        ("novel", set()),
+    ],
+)
+def test_ranks_of_a_group_in_any_order(monkeypatch, operation, needs):
+    """Rank 7 of the world waits; the root is the last of the group, rank 2 of the world."""
+    everyone = [4, 7, 2]
+    monkeypatch.setattr(whereabouts, "members", lambda group: tuple(everyone))
+    monkeypatch.setattr(whereabouts, "dist", SimpleNamespace(get_rank=lambda: 7))
+    values = {"work": None, "group": SimpleNamespace(group_name="5")}
+    values |= {"group_src": 2, "group_dst": 2}
+    code = SimpleNamespace(co_name=operation, co_filename="")
+    frame = SimpleNamespace(f_code=code, f_locals=values, f_back=None)
+    entries = [entry(3, operation, "5")]
+    wait = whereabouts.collective_wait(frame, entries)
+    assert (wait.operation, wait.members, set(wait.needs)) == (operation, (4, 7, 2), needs)
+    del everyone[0]  # of two ranks, each waits for the other in every call
+    assert set(whereabouts.collective_wait(frame, entries).needs) == {2}
+
+
+def test_the_last_collectives_of_each_group_are_told(monkeypatch):
+    monkeypatch.setattr(whereabouts, "LAST", 3)
+    entries = [entry(number) for number in (2, 1, 4, 3, 5)]
+    entries[2:2] = [entry(9, "barrier", "7"), entry(1, "nccl:x", "7", profiling_name="nccl:x")]
+    last = dict.fromkeys((3, 4, 5), "all_reduce")
+    assert whereabouts.issued(entries) == {"0": last, "7": {1: "nccl:x", 9: "barrier"}}
+
+
+def test_messages_name_their_peer_by_its_global_rank():
+    """Also where the student gives its rank in the group; not if any rank may send."""
+
+    def peers(worker):
+        group, found = dist.new_group([0, 2]), []
+        if worker.rank == 1:
+            return None
+        for kind, given in (
+            ("send", {"dst": 2, "group_dst": None}),
+            ("recv", {"src": None, "group_src": 1}),
+            ("recv", {"src": None, "group_src": None}),
+            ("recv", {"src": None, "group_src": 0, "tensor": torch.ones(1, device="meta")}),
+            ("all_reduce", {"src": 2}),
+        ):
+            values = {"work": None, "tensor": torch.ones(1), "group": group, **given}
+            code = SimpleNamespace(co_name=kind, co_filename="")
+            frame = SimpleNamespace(f_code=code, f_locals=values, f_back=None)
+            wait = whereabouts.message_wait(frame)
+            found.append(wait and (wait.operation, sorted(wait.needs), wait.number, wait.members))
+        return found
+
+    assert launch(peers, 3)[0] == [
+        *[(kind, [2], None, (0, 2)) for kind in ("send", "recv")],
+        *[None] * 3,
+    ]
+
+
+def test_when_a_collective_is_no_wait():
+    """It is over, or another thread's, or of another group, or of NCCL; or it has not begun."""
+
+    def waits(worker):
+        name = dist.group.WORLD.group_name
+        values = {"work": None, "group": None}
+        own, other = entry(4, group=name), SimpleNamespace(group_name="of its members")
+        cases = [
+            ([own], values),
+            ([], values),
+            ([own], {"group": None}),
+            ([entry(4, group=name, retired=True)], values),
+            ([own, entry(5, group="8")], values),
+            ([entry(4, group=name, thread_id="1")], values),
+            ([own, entry(9, group="8", thread_id="1")], values),
+            ([entry(4, group=name, profiling_name="nccl:all_reduce")], values),
+            ([entry(4, group="of its members")], {"work": None, "group": other}),
+        ]
+        found = []
+        for entries, given in cases:
+            code = SimpleNamespace(co_name="all_reduce", co_filename="")
+            frame = SimpleNamespace(f_code=code, f_locals=given, f_back=None)
+            wait = whereabouts.collective_wait(frame, entries)
+            found.append(wait and (wait.number, sorted(wait.needs), wait.group == name))
+        return found
+
+    found = launch(waits, 3)[1]
+    assert found == [(4, [0, 2], True), *5 * [None], (4, [0, 2], True), None, None]
+
+
+def test_another_default_group_or_a_private_part_that_is_missing_proves_nothing(monkeypatch):
+    observer = Observer()
+    monkeypatch.setattr(observer.sign, "since", lambda value: True)
+    monkeypatch.setattr(whereabouts, "place_of", lambda frame: "idle")
+    monkeypatch.setattr(whereabouts, "sequence_numbers", tuple)
+    monkeypatch.setattr(whereabouts, "recorded", lambda: [entry(7, record_id=3)])
+    group = object()
+    here = SimpleNamespace(group=SimpleNamespace(WORLD=group))
+    monkeypatch.setattr(whereabouts, "dist", here)
+    answer = observer.look(group)
+    assert (answer.place, answer.settled, answer.complete) == ("idle", True, False)
+    assert (answer.wait, answer.issued) == (None, {"0": {7: "all_reduce"}})
+    for other in (None, object()):
+        assert not observer.look(other).settled
+    monkeypatch.setattr(whereabouts, "recorded", lambda: [])
+    assert observer.look(group).complete
+    monkeypatch.setattr(whereabouts, "place_of", lambda frame: 1 / 0)
+    assert observer.look(group).place == "running"
+
+
+def stack(*frames):
+    """The innermost of these (file, function) frames."""
+    frame = None
+    for file, name in reversed(frames):
+        code = SimpleNamespace(co_filename=file, co_name=name)
+        frame = SimpleNamespace(f_code=code, f_back=frame)
+    return frame
+
+
+C10D, CELL = distributed_c10d.__file__, ("/x/cell.py", "train")
+LOGGER = (C10D.replace("distributed_c10d", "c10d_logger"), "wrapper")
+
+
+@pytest.mark.parametrize(
+    ("frames", "place"),
+    [
+        ([(C10D, "all_reduce"), LOGGER, CELL], "waiting"),
+        ([(channel.__file__, "fill"), CELL], "idle"),
+        ([(socket.__file__, "recv_fds"), (channel.__file__, "fill")], "idle"),
+        ([(socket.__file__, "recv"), CELL], "running"),  # the student's own connection
+        ([CELL, (C10D, "run")], "running"),
+    ],
+)
+def test_where_the_innermost_frame_is(frames, place):
+    assert whereabouts.place_of(stack(*frames)) == place
+
+
+def test_the_outermost_function_that_the_student_called_is_named():
+    """Not one that called the student's function."""
+    frames = [(C10D, "all_gather"), LOGGER, (C10D, "all_gather_object"), LOGGER, CELL]
+    assert whereabouts.called(stack(*frames, (C10D, "run"))) == "all_gather_object"
+    assert whereabouts.called(stack((C10D, "recv"))) == "recv"
+
+
+def test_a_second_thread_may_still_send():
+    """This test's thread and the one that asks are two already."""
+    found, release = [], threading.Event()
+
+    def asks():
+        thread = threading.Thread(target=lambda: found.append(whereabouts.alone()))
+        thread.start()
+        thread.join()
+
+    known = {threading.main_thread().ident}
+    if set(sys._current_frames()) == known:  # no other test has left a thread
+        asks()
+        assert found.pop()
+    beside = threading.Thread(target=release.wait)
+    beside.start()
+    asks()
+    release.set()
+    beside.join()
+    assert found == [False]
