@@ -1,14 +1,18 @@
-"""Move tensors between ranks.
+"""Collective communication: device mesh and process groups, ring all-reduce, traffic ledger.
 
-mesh         named axes: which ranks share an axis, and their process groups
-messages     the parts of a collective: a buffer as one row, its chunks, an exchange with peers
-collectives  broadcast, all-reduce, all-gather, reduce-scatter and all-to-all, from such messages
-shared_*     the same collectives through memory that the ranks of a machine share
-transport    collectives that a strategy starts now and waits for later
-paced        the same over a link that is as slow as you choose
-regions      pairs of collectives for autograd: what a forward sends, its backward undoes
-exclusive_scan   what all earlier ranks hold, combined in their order
-halo         the last tokens of the rank before, for autograd
-ledger       the bytes of every call: payload, by formula, by the kernel's count
-cost         seconds by size: alpha and beta, fitted
+mesh            a device mesh with named axes: which ranks share an axis, and their process groups
+messages        the parts of a collective: a buffer as one row, its chunks, an exchange with peers
+collectives     ring and tree algorithms: broadcast, all-reduce, all-gather, reduce-scatter, …
+shared_memory/  the same collectives through memory that the ranks of a machine share
+transport       asynchronous collectives: a strategy starts them now and waits for them later
+paced           the same over a link that is as slow as you choose
+mpi             all-reduce and broadcast by mpi4py
+point_to_point  send and receive between pipeline stages, while they compute
+regions         autograd pairs (Megatron's f and g): what a forward sends, its backward undoes
+exclusive_scan  a prefix scan over ranks: what all earlier ranks hold, combined in their order
+halo            halo exchange: the last tokens of the rank before, for autograd
+ledger          the ledger of traffic: bytes of every call by payload, formula and kernel counter
+operators       PyTorch's communication operators, for the ledger
+volume          bytes and messages of a call by formula
+cost            seconds by size: alpha and beta (Hockney, latency and bandwidth), fitted
 """

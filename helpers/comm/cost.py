@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from helpers.comm.transport import all_gather_single, reduce_scatter_single
 from helpers.comm.volume import path
 from helpers.measure.clock import time_of
 from helpers.measure.draw import seconds_text, table, text
@@ -87,8 +88,6 @@ def torch_call(call: str, payload: int, device) -> Callable[[], object]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     whole = torch.zeros(payload // 4, device=device)
     part = torch.zeros(payload // 4 // ranks, device=device)
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
     def there_and_back():
         for source in (0, 1):
@@ -99,8 +98,8 @@ def torch_call(call: str, payload: int, device) -> Callable[[], object]:
 
     return {
         "all_reduce": lambda: dist.all_reduce(whole),
-        "all_gather": lambda: gather(whole, part),
-        "reduce_scatter": lambda: scatter(part, whole),
+        "all_gather": lambda: all_gather_single(whole, part),
+        "reduce_scatter": lambda: reduce_scatter_single(part, whole),
         "broadcast": lambda: dist.broadcast(whole, 0),
         "reduce": lambda: dist.reduce(whole, 0),
         "all_to_all": lambda: dist.all_to_all_single(torch.empty_like(whole), whole),

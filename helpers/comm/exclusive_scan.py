@@ -40,7 +40,7 @@ def exclusive_scan(
     size = peers.size
     place = size - 1 - peers.rank if reverse else peers.rank
     so_far, before = tuple(own), None
-    for distance in distances(size):
+    for distance in (2**k for k in range((size - 1).bit_length())):
         later, earlier = place + distance, place - distance
         send = packed(so_far) if later < size else None
         received = torch.empty_like(packed(so_far)) if earlier >= 0 else None
@@ -52,11 +52,6 @@ def exclusive_scan(
             before = came if before is None else combine(came, before)
             so_far = combine(came, so_far)
     return before
-
-
-def distances(size: int) -> list[int]:
-    """List 1, 2, 4, … below the number of ranks."""
-    return [2**k for k in range(max(0, (size - 1).bit_length()))]
 
 
 def packed(element: Element) -> torch.Tensor:

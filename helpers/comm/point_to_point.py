@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 
 from helpers.comm.mesh import Mesh
+from helpers.comm.messages import Peers
 
 
-class PointToPoint:
+class PointToPoint(Peers):
     """Sends and receives within a group. Ranks count within the group, from 0.
 
     Messages from one rank to another arrive in the order of their sends. So post the receives in
@@ -29,9 +30,8 @@ class PointToPoint:
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None, back=None):
-        self.group = dist.group.WORLD if group is None else group
+        super().__init__(group)
         self.back = back or self.group
-        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.leaving: list[tuple[dist.Work, torch.Tensor]] = []
 
     def send(self, tensor: torch.Tensor, to: int):

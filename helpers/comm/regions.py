@@ -27,23 +27,17 @@ TOKENS = 1  # the dim of (B, T, D) that sequence parallelism cuts
 
 def copy_to(x: torch.Tensor, transport: GroupTransport) -> torch.Tensor:
     """f: every rank uses the whole x; its gradient is the sum of all ranks' gradients."""
-    if has_torch_function_unary(x):  # a subclass may want to see the call
-        return handle_torch_function(copy_to, (x,), x, transport)
-    return _CopyTo.apply(x, transport)
+    return pair(copy_to, x, transport, same, sum_of_copy)
 
 
 def reduce_from(x: torch.Tensor, transport: GroupTransport) -> torch.Tensor:
     """g: the sum of all ranks' x; each rank's gradient is the gradient of the sum."""
-    if has_torch_function_unary(x):  # a subclass may want to see the call
-        return handle_torch_function(reduce_from, (x,), x, transport)
-    return _ReduceFrom.apply(x, transport)
+    return pair(reduce_from, x, transport, sum_of_copy, same)
 
 
 def gather_from(x: torch.Tensor, transport: GroupTransport) -> torch.Tensor:
     """Gather the shards (B, t, D) into the whole (B, T, D); gradients are summed and cut."""
-    if has_torch_function_unary(x):  # a subclass may want to see the call
-        return handle_torch_function(gather_from, (x,), x, transport)
-    return _GatherFrom.apply(x, transport)
+    return pair(gather_from, x, transport, gather, scatter_sum)
 
 
 def reduce_scatter_to(x: torch.Tensor, transport: GroupTransport) -> torch.Tensor:
@@ -52,55 +46,42 @@ def reduce_scatter_to(x: torch.Tensor, transport: GroupTransport) -> torch.Tenso
     Raises:
         ValueError: the tokens do not divide over the ranks.
     """
+    return pair(reduce_scatter_to, x, transport, scatter_sum, gather)
+
+
+def pair(call, x: torch.Tensor, transport: GroupTransport, forward, backward) -> torch.Tensor:
+    """Apply `forward` to x, and `backward` to the gradient of its result."""
     if has_torch_function_unary(x):  # a subclass may want to see the call
-        return handle_torch_function(reduce_scatter_to, (x,), x, transport)
-    return _ReduceScatterTo.apply(x, transport)
+        return handle_torch_function(call, (x,), x, transport)
+    return _Pair.apply(x, transport, forward, backward)
 
 
-class _CopyTo(torch.autograd.Function):
+class _Pair(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, transport):
-        ctx.transport = transport
-        return x.view_as(x)
+    def forward(ctx, x, transport, forward, backward):
+        ctx.undo = lambda gradient: backward(gradient, transport)
+        return forward(x, transport)
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable  # a gradient of this gradient would leave out the other ranks
     def backward(ctx, gradient):
-        return sum_over(gradient.clone(memory_format=torch.contiguous_format), ctx.transport), None
+        return ctx.undo(gradient), None, None, None
 
 
-class _ReduceFrom(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, transport):
-        return sum_over(x.clone(memory_format=torch.contiguous_format), transport)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient, None
+def same(x: torch.Tensor, transport: GroupTransport) -> torch.Tensor:
+    return x.view_as(x)
 
 
-class _GatherFrom(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, transport):
-        ctx.transport = transport
-        return gathered(x, transport).wait()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient):
-        return sum_scattered(gradient, ctx.transport).wait(), None
+def sum_of_copy(x: torch.Tensor, transport: GroupTransport) -> torch.Tensor:
+    return sum_over(x.clone(memory_format=torch.contiguous_format), transport)
 
 
-class _ReduceScatterTo(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, transport):
-        ctx.transport = transport
-        return sum_scattered(x, transport).wait()
+def gather(x: torch.Tensor, transport: GroupTransport) -> torch.Tensor:
+    return gathered(x, transport).wait()
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient):
-        return gathered(gradient, ctx.transport).wait(), None
+
+def scatter_sum(x: torch.Tensor, transport: GroupTransport) -> torch.Tensor:
+    return sum_scattered(x, transport).wait()
 
 
 class Ready:

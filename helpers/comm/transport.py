@@ -4,19 +4,21 @@ Strategies never spell `torch.distributed` themselves. They start a collective o
 computing, and wait for the `Work` that the transport returned.
 
     GroupTransport     gloo or NCCL
+    DirectTransport    the same, but on gloo shards go straight to the ranks that need them
     SharedTransport    memory that the ranks of one machine share
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
-from helpers.comm.messages import in_a_row, written_in_a_row
-from helpers.comm.shared_collectives import SharedMemory
+from helpers.comm.messages import Peers, in_a_row, written_in_a_row
+from helpers.comm.shared_memory.collectives import SharedMemory
 
 # PyTorch 2.13 renames these two, and warns about the old names.
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -31,21 +33,14 @@ class Work(Protocol):
         """Return when the buffer has the result (on CUDA: when later kernels will see it)."""
 
 
-class GroupTransport:
+class GroupTransport(Peers):
     """The collectives of a process group.
 
     Attributes:
-        rank, size: this rank's place in the group, and the number of its ranks.
         lasting: whether the memory of `empty` lasts until `close`.
     """
 
     lasting = False
-
-    def __init__(self, group: dist.ProcessGroup | None = None):
-        self.group = dist.group.WORLD if group is None else group
-        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
-        if self.rank < 0:
-            raise ValueError(f"rank {dist.get_rank()} is not in this group")
 
     def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Return a buffer that suits this transport: (numel,), with arbitrary content."""
@@ -75,7 +70,7 @@ class GroupTransport:
             return reduce_scatter_single(*rows, group=self.group, async_op=True)
         parts = torch.empty_like(every)
         work = dist.all_to_all_single(parts, every, group=self.group, async_op=True)
-        return Summed(work, parts, own)
+        return Messages([work], partial(torch.sum, parts, 0, out=own))
 
     def broadcast(self, tensor: torch.Tensor, source: int = 0):
         """Copy the tensor of the group's rank `source` to all ranks, in place."""
@@ -84,6 +79,51 @@ class GroupTransport:
 
     def close(self):
         """Free the memory of `empty`."""
+
+
+class DirectTransport(GroupTransport):
+    """On gloo, each rank sends shards directly to the ranks that need them.
+
+    The bytes on the wire are those of a ring: (N-1)/N of the row, S. But nothing is copied on the
+    way: a gathered shard arrives in its place. gloo's all-gather receives into a buffer of its own
+    first, and its all-to-all has room for the rank's own shard too. Other backends use their own
+    calls.
+
+    The ledger counts these messages as "send" and "recv".
+    """
+
+    def all_gather(self, every: torch.Tensor, own: torch.Tensor) -> Work:
+        if dist.get_backend(self.group) != "gloo":
+            return super().all_gather(every, own)
+        copy_unless_same(every[self.rank], own)
+        return Messages(self.swap(lambda other: own, lambda other: every[other]))
+
+    def reduce_scatter(self, own: torch.Tensor, every: torch.Tensor) -> Work:
+        if dist.get_backend(self.group) != "gloo":
+            return super().reduce_scatter(own, every)
+        mine = every[self.rank]
+        if self.size == 2 and own.data_ptr() != mine.data_ptr():
+            parts = own.view(1, *mine.shape)  # the only part arrives where the sum will be
+        else:
+            parts = every.new_empty((self.size - 1, *mine.shape))
+
+        def add_up():
+            if len(parts):
+                torch.add(mine, parts[0] if len(parts) == 1 else parts.sum(0), out=own)
+            else:
+                copy_unless_same(own, mine)
+
+        row = lambda other: parts[other - (other > self.rank)]  # noqa: E731
+        return Messages(self.swap(lambda other: every[other], row), add_up)
+
+    def swap(self, sent, received) -> list[Work]:
+        """Start to send `sent(rank)` to every other rank, and to receive `received(rank)`."""
+        works = []
+        for step in range(1, self.size):  # in each step, no two ranks send to the same rank
+            to, source = (self.rank + step) % self.size, (self.rank - step) % self.size
+            works.append(dist.irecv(received(source), group=self.group, group_src=source))
+            works.append(dist.isend(sent(to), group=self.group, group_dst=to))
+        return works
 
 
 class SharedTransport(GroupTransport):
@@ -132,15 +172,22 @@ class Answer:
         self.future.result()
 
 
-class Summed:
-    """The Work of an all-to-all whose parts, (N, …), are summed on arrival."""
+class Messages:
+    """The Work of several messages; when all have arrived, `finish` makes the result of them."""
 
-    def __init__(self, work: Work, parts: torch.Tensor, own: torch.Tensor):
-        self.work, self.parts, self.own = work, parts, own
+    def __init__(self, works: list[Work], finish: Callable[[], object] = lambda: None):
+        self.works, self.finish = works, finish
 
     def wait(self):
-        self.work.wait()
-        torch.sum(self.parts, 0, out=self.own)
+        for work in self.works:
+            work.wait()
+        self.finish()
+
+
+def copy_unless_same(to: torch.Tensor, source: torch.Tensor):
+    """Copy between tensors of one size, unless they share their memory."""
+    if to.data_ptr() != source.data_ptr():
+        to.copy_(source)
 
 
 def replicate(tensors: Iterable[torch.Tensor], transport: GroupTransport, source: int = 0):

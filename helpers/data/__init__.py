@@ -1,10 +1,10 @@
-"""Training data: real text and digits, tokens, and each rank's share of them.
+"""Data loading: tokenizers, sequence packing, data loader order, distributed sampler, corpora.
 
-batch     tokens and their targets; a rank's part of them, micro-batches
+batch     tokens and their targets, or pictures; a rank's part of them, micro-batches
 corpus    text as a `datasets.Dataset`: the text in every Python, or WikiText from the Hub
 tokens    bytes as tokens; byte-pair encoding
 blocks    documents packed into a stream of tokens on disk, cut into blocks of equal length
-source    blocks in an order: batches for a training loop
+source    blocks or pictures in an order: batches for a training loop
 order     which samples are in global batch k, the same on any number of ranks
 sampler   each rank's samples of an epoch, as in PyTorch's DistributedSampler
 digits    pictures of digits: scikit-learn's, or MNIST from the Hub

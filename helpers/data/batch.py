@@ -165,6 +165,15 @@ def random_batch(
     return Batch(tokens=stream[:, :-1].clone(), targets=targets)
 
 
+def random_pictures(seed: int, count: int, side: int = 8) -> Pictures:
+    """Make a batch of random grey values: (count, side, side). A seed always gives the same.
+
+    A model cannot learn from them; use them for tests and measurements.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    return Pictures(images=torch.rand(count, side, side, generator=generator))
+
+
 def copying_batch(seed: int, sequences: int, length: int, vocab: int = 256) -> Batch:
     """Make sequences that repeat a random word. The loss counts only the second copy.
 

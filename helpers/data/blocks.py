@@ -17,7 +17,7 @@ from helpers.data.cache import kept
 from helpers.data.corpus import describe, documents, fingerprint, provenance
 from helpers.data.licences import identifier
 from helpers.data.tokens import BYTES, BPETokens, ByteTokens, texts_of
-from helpers.runtime.own import check_own
+from helpers.runtime.private import check_own
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from helpers.runtime.own import OTHERS_WRITE, VARIABLE, below, cache_folder, check_own
+from helpers.runtime.private import OTHERS_WRITE, VARIABLE, below, cache_folder, check_own
 
 
 def kept(name: str, write: Callable[[Path], None] | None = None) -> Path | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.runtime.own import OTHERS_WRITE, below, check_own
+from helpers.runtime.private import OTHERS_WRITE, below, check_own
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -1,23 +1,23 @@
-"""Describe how each rank's local tensors map to the plain model, and use that description.
+"""Sharding metadata and sharded state: checkpoints, resharding, global norm, DTensor placements.
 
-part          a Part: plain name and shape, cuts, flat range, holders, pending sums
+A Part says how a rank's local tensor maps to the plain model. The rest follows from parts alone.
+
+part          a Part: plain name and shape, cuts, flat range, holders, pending sums; weight decay
 placing       make parts: whole, only on some stages, cut, flat, pending
 pieces        index arithmetic: a part as boxes of the plain tensor
-slicing       copy between a whole tensor and a part, on one rank
-first_values  initialize parts with the plain model's values, one whole tensor at a time
-decay         which parts get weight decay
+slicing       whole tensors into parts on one rank: take, put, first values, load
 all_parts     the parts of every rank
 check         check that the parts of all ranks make up the plain model
 facts         exchange small facts between ranks, as JSON
-pending       complete pending sums, each once
-norm          the global norm, and clipping
+pending       gradient synchronization: complete pending sums, each once
+norm          the global norm, and gradient clipping
 reshard       convert one layout to any other
-gather        gather every tensor, or every gradient, whole on every rank
-full_state    gather parameters and optimizer state whole
-load          copy whole tensors into parts
+full_state    gather tensors, gradients and optimizer state whole on every rank
+shares        a picture of which rank holds what
 dtensor       parts as DTensors, where DTensor can represent them
 storage       how parts are stored in a checkpoint
-checkpoint    save and load with `torch.distributed.checkpoint`
+checkpoint    distributed checkpoint: save and load with `torch.distributed.checkpoint`
+seal          atomic writing, checksums, and the newest whole checkpoint
 
 A strategy uses them in this order:
 

@@ -1,29 +1,28 @@
-"""Exchange small facts between ranks (parts, dtypes, counts), as JSON. Nothing is unpickled."""
-
-import json
+"""Exchange small facts between ranks (parts, dtypes, counts). Nothing is unpickled."""
 
 import torch
 import torch.distributed as dist
 
 from helpers.comm.collectives import pairwise_all_to_all
 from helpers.comm.messages import Peers
+from helpers.runtime.plain import decode, encode
 
 
 def exchange(fact, group: dist.ProcessGroup | None = None) -> list:
     """Gather the facts of all ranks, in the group's order. Every rank of the group calls it.
 
     Args:
-        fact: anything that JSON can encode. JSON turns tuples into lists.
+        fact: plain data, as `runtime.plain` encodes it.
     """
     peers, device = Peers(group), carrier(group)
-    data = bytearray(json.dumps(fact).encode())
+    data = bytearray(encode({"the fact": fact}))
     own = torch.frombuffer(data, dtype=torch.uint8).to(device)
     size = torch.tensor([own.numel()], device=device)
     sizes = [torch.empty_like(size) for _ in range(peers.size)]
     pairwise_all_to_all(sizes, [size] * peers.size, group)
     found = [torch.empty(int(n), dtype=torch.uint8, device=device) for n in sizes]
     pairwise_all_to_all(found, [own] * peers.size, group)
-    return [json.loads(bytes(row.tolist())) for row in found]
+    return [decode(bytes(row.tolist()))[0] for row in found]
 
 
 def carrier(

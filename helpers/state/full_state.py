@@ -1,7 +1,7 @@
-"""Gather parameters and optimizer state whole, by plain names: what training resumes from.
+"""Gather the parts of all ranks whole, by plain names: tensors, gradients, and training state.
 
-An optimizer's moments have their parameter's layout, so they share its part. An optimizer's counts
-("step") are the same on all ranks.
+Training resumes from parameters and optimizer state. An optimizer's moments have their parameter's
+layout, so they share its part. An optimizer's counts ("step") are the same on all ranks.
 """
 
 from collections.abc import Mapping
@@ -11,10 +11,58 @@ import torch.distributed as dist
 
 from helpers.state.all_parts import AllParts
 from helpers.state.facts import exchange
-from helpers.state.gather import full
 from helpers.state.part import Part
+from helpers.state.reshard import reshard
 
 Kept = Mapping[str, Mapping[str, object]]  # key -> slot ("exp_avg", "step", …) -> value
+
+
+def full(
+    parts: AllParts,
+    local: Mapping[str, torch.Tensor | None],
+    group: dist.ProcessGroup | None = None,
+    device: torch.device | str = "cpu",
+) -> dict[str, torch.Tensor]:
+    """Gather every tensor whole. Every rank of the world calls it and gets a copy of each.
+
+    It reshards to the layout in which every rank holds everything. Each rank keeps the numbers that
+    it already has, so the result shows whether a replica has drifted.
+
+    Args, raises: as `reshard`.
+    """
+    return reshard(parts, local, parts.whole, group, device)
+
+
+def full_gradients(
+    parts: AllParts,
+    gradients: Mapping[str, torch.Tensor | None],
+    group: dist.ProcessGroup | None = None,
+    device: torch.device | str = "cpu",
+) -> dict[str, torch.Tensor]:
+    """Gather every gradient whole, by plain name. Every rank of the world calls it.
+
+    Returns:
+        Copies, of the tensors that have a gradient.
+
+    Raises:
+        ValueError: a sum is pending; and as `reshard` raises.
+    """
+    refuse_pending(parts)
+    return full(parts, gradients, group, device)
+
+
+def refuse_pending(parts: AllParts):
+    """Check that no sum is pending.
+
+    Raises:
+        ValueError: a sum is pending. All ranks know all parts, so all ranks raise together.
+    """
+    for own in parts.ranks:
+        for part in own.values():
+            if part.pending:
+                raise ValueError(
+                    f"the gradient of {part} is still a partial sum; call `complete` first"
+                )
 
 
 def full_optimizer(

@@ -9,7 +9,7 @@ from helpers.comm.messages import Peers
 from helpers.comm.transport import GroupTransport
 from helpers.state.all_parts import AllParts
 from helpers.state.facts import carrier
-from helpers.state.gather import refuse_pending
+from helpers.state.full_state import refuse_pending
 
 
 @torch.no_grad()

@@ -188,3 +188,12 @@ def listed(ranks: tuple[int, ...]) -> str:
     """Ranks as text for a person, at most eight of them."""
     more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:8]))}{more}"
+
+
+def decays(part: Part) -> bool:
+    """Whether weight decay applies: the plain tensor is a matrix, and not a state's decays.
+
+    The plain model's rule; the local shape cannot decide, as a flat range of a matrix has one dim.
+    The decays of a state space model are not decayed, as in the code of Mamba's authors.
+    """
+    return len(part.shape) >= 2 and not part.name.endswith("A_log")

@@ -15,7 +15,7 @@ from helpers.state.all_parts import AllParts
 from helpers.state.facts import carrier
 from helpers.state.part import Part
 from helpers.state.pieces import pieces
-from helpers.state.slicing import fits
+from helpers.state.slicing import fits, same_keys
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # dtypes of gradients
 
@@ -74,8 +74,7 @@ def complete(
             FLOATS, or differs between ranks.
         KeyError: `make_groups` did not get these parts, so a group is missing.
     """
-    if odd := parts.keys() ^ gradients.keys():
-        raise ValueError(f"{min(odd)!r} has a part but no gradient, or a gradient but no part")
+    same_keys(parts, gradients, "gradient")
     for key, gradient in gradients.items():
         if gradient is None:
             continue

@@ -44,7 +44,7 @@ class Shares:
 
     def plot(self, **options):
         """Draw the tensor once for each rank, with the rank's boxes filled. Returns a Picture."""
-        from helpers.plots.shares import shares as draw
+        from helpers.plots.holdings import shares as draw
 
         return draw(self.shape, self.boxes, title=f"{self.name} {self.shape}", **options)
 

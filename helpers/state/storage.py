@@ -7,7 +7,8 @@ import torch
 from helpers.comm.mesh import Layout, Mesh, make_mesh
 from helpers.state.all_parts import AllParts
 from helpers.state.dtensor import as_dtensor, even, placements
-from helpers.state.part import Cut, Part
+from helpers.state.part import Part
+from helpers.state.placing import Seat, cut, whole
 from helpers.state.reshard import existing, reshard
 
 
@@ -89,16 +90,14 @@ def in_rows(parts: AllParts) -> AllParts:
     A tensor without dims is whole on all ranks.
     """
     world = Layout(rows=len(parts.ranks))
-    ranks = []
-    for rank in range(world.world_size):
-        own = {}
-        for name, shape in parts.shapes.items():
-            if shape:
-                ranges = even(world, rank, ("rows",), shape[0])
-                cut = Cut(dim=0, axes=("rows",), ranges=ranges)
-                own[name] = Part(name=name, shape=shape, cuts=[cut], holders=(rank,))
-            else:
-                everyone = tuple(range(world.world_size))
-                own[name] = Part(name=name, shape=shape, holders=everyone)
-        ranks.append(own)
-    return AllParts(ranks)
+    everyone = range(world.world_size)
+
+    def rows(rank: int, name: str, shape: tuple[int, ...]) -> Part:
+        seat = Seat(world, rank)
+        part = whole(seat, name, shape)
+        where = [even(world, other, ("rows",), shape[0]) for other in everyone] if shape else None
+        return cut(seat, part, 0, "rows", where) if shape else part
+
+    return AllParts(
+        {name: rows(rank, name, shape) for name, shape in parts.shapes.items()} for rank in everyone
+    )

@@ -7,6 +7,8 @@ import torch.distributed as dist
 from hypothesis import strategies as st
 from torch.distributed import ReduceOp
 
+from helpers.comm.transport import reduce_scatter_single
+
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 COMPLEX = (torch.complex64, torch.complex128)
 WHOLE = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool)
@@ -24,8 +26,6 @@ COMBINE = {
     "BOR": torch.bitwise_or,
     "BXOR": torch.bitwise_xor,
 }
-# PyTorch 2.13 renamed this function.
-REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @dataclass(frozen=True)
@@ -77,15 +77,15 @@ class Case:
 
 
 @st.composite
-def cases(draw, world: int):
-    what = draw(st.sampled_from(COPIES + REDUCTIONS))
+def cases(draw, world: int, calls=COPIES + REDUCTIONS, most: int = 300):
+    what = draw(st.sampled_from(calls))
     dtypes = FLOATS + COMPLEX + WHOLE + (NO_ARITHMETIC if what in COPIES else ())
     dtype = draw(st.sampled_from(dtypes))
     ops = OPS[:2] if dtype.is_complex else OPS[:4] if dtype.is_floating_point else OPS
     some = st.sets(st.integers(0, world - 1), min_size=1).map(sorted).map(tuple)
     return Case(
         what=what,
-        numel=draw(st.integers(0, 2 * world) | st.integers(0, 300)),
+        numel=draw(st.integers(0, 2 * world) | st.integers(0, most)),
         dtype=dtype,
         ranks=draw(st.just(tuple(range(world))) | some),
         op=draw(st.sampled_from(ops)),
@@ -167,7 +167,38 @@ def pytorchs(case: Case, rank: int, group) -> torch.Tensor | None:
             return result
         case "ring_reduce_scatter" if case.numel and len(set(sizes)) == 1:
             result = torch.empty(sizes[place], dtype=case.dtype)
-            REDUCE_SCATTER(result, given, op, group)
+            reduce_scatter_single(result, given, op, group)
             return result
     dist.all_reduce(given, op, group)
     return given.split(sizes)[place] if case.what == "ring_reduce_scatter" else given
+
+
+def wrong(case: Case, rank: int, group, result: torch.Tensor, read) -> list[str]:
+    """What is wrong with this rank's result, beside one process's and PyTorch's.
+
+    Args:
+        read: (what the call has only read, its numbers before the call).
+    """
+    right, allowed = one_process(case, rank), tolerance(case, rank)
+    found = []
+    if result.dtype != case.dtype or far(result, right, allowed):
+        found.append(f"{case}: {result} for {right}")
+    if any(far(after, before) for after, before in read):
+        found.append(f"{case}: changed an input")
+    theirs = pytorchs(case, rank, group)
+    if theirs is not None and far(result, theirs, 2 * allowed):  # both results are rounded
+        found.append(f"{case}: {result}, PyTorch has {theirs}")
+    return found
+
+
+def far(a: torch.Tensor, b: torch.Tensor, allowed=0.0) -> bool:
+    if a.shape != b.shape:
+        return True
+    if not torch.as_tensor(allowed).any():
+        return bits_of(a.to(b.dtype)) != bits_of(b)
+    wide = torch.promote_types(b.dtype, torch.float64)
+    return not bool(((a.to(wide) - b.to(wide)).abs() <= allowed).all())
+
+
+def bits_of(tensor: torch.Tensor) -> bytes:
+    return tensor.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy().tobytes()

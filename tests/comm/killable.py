@@ -11,7 +11,7 @@ import torch.distributed as dist
 PATIENCE = 30  # seconds of silence after which a rank counts as hanging
 
 context = multiprocessing.get_context("forkserver")  # a clean process that imports torch only once
-context.set_forkserver_preload(["tests.comm.killable", "helpers.comm.shared_collectives"])
+context.set_forkserver_preload(["tests.comm.killable", "helpers.comm.shared_memory.collectives"])
 
 
 class Killable:

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from helpers.comm.exclusive_scan import distances, exclusive_scan
-from helpers.comm.ledger import ledger
+from helpers.comm.exclusive_scan import exclusive_scan
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.messages import Peers
 from helpers.runtime.launch import launch
@@ -13,49 +12,8 @@ from tests.comm.threads import on_threads
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
 
-def products(worker, reverse):
-    """2 x 2 matrices do not commute; a count says how many ranks were combined."""
-    matrix = torch.tensor([[1.0, worker.rank + 1.0], [0.5, 2.0]], dtype=torch.float64)
-    own = (matrix, torch.ones(1, dtype=torch.float64))
-
-    def combine(earlier, later):
-        return earlier[0] @ later[0], earlier[1] + later[1]
-
-    with ledger() as log:
-        before = exclusive_scan(own, combine, Peers(), reverse)
-    kept = [part.tolist() for part in before] if before is not None else None
-    return {"own": matrix.tolist(), "before": kept, "sent": log.of("send").payload}
-
-
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_earlier_ranks_are_combined_in_order(ranks, reverse):
-    runs = launch(products, ranks, device="cpu", reverse=reverse)
-    order = list(reversed(range(ranks))) if reverse else list(range(ranks))
-    wanted = None
-    for place, rank in enumerate(order):
-        found = runs[rank]["before"]
-        if wanted is None:
-            assert found is None
-        else:
-            assert found == [wanted.tolist(), [place]]
-        own = torch.tensor(runs[rank]["own"], dtype=torch.float64)
-        wanted = own if wanted is None else wanted @ own
-        later = ranks - 1 - place
-        messages = sum(distance <= later for distance in (1, 2, 4))
-        assert runs[rank]["sent"] == messages * 5 * 8
-
-
-@pytest.mark.parametrize(
-    ("size", "wanted"),
-    [(1, []), (2, [1]), (3, [1, 2]), (4, [1, 2]), (5, [1, 2, 4]), (8, [1, 2, 4])],
-)
-def test_the_distances_are_powers_of_two(size, wanted):
-    assert distances(size) == wanted
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("size", range(1, 8))
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 9])
 def test_who_sends_what_to_whom(size, reverse):
     """In threads. The element of rank r is the number r + 1; combined, they are digits in a row."""
 
@@ -76,7 +34,7 @@ def test_who_sends_what_to_whom(size, reverse):
         before, sent = found[rank]
         text = "".join(str(r + 1) for r in order[:place])
         assert before == ([int(text)] if text else None)
-        assert sent == [(order[place + d], 2) for d in (1, 2, 4) if place + d < size]
+        assert sent == [(order[place + d], 2) for d in (1, 2, 4, 8) if place + d < size]
 
 
 def strided(worker):

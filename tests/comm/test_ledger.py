@@ -31,7 +31,6 @@ from helpers.runtime.launch import launch
 S = 983_040  # bytes; 2, 3 and 4 ranks divide it
 FLOATS = S // 4
 OVERHEAD = 0.01
-linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts bytes sent")
 
 
 def every_call(worker):
@@ -107,31 +106,6 @@ def test_every_call_by_formula_and_by_kernel(workers):
             assert log.wire == pytest.approx(wire, rel=1e-12), where
             if log.kernel is not None:
                 assert wire <= log.kernel <= wire + OVERHEAD * S, where
-
-
-@linux
-def test_the_kernel_is_asked_on_linux():
-    def one(worker):
-        with ledger() as log:
-            dist.all_reduce(torch.ones(100_000))
-        return log.kernel
-
-    assert all(kernel > 400_000 for kernel in launch(one, workers=2))
-
-
-def test_a_payload_that_the_ranks_do_not_divide():
-    def odd(worker):
-        dist.barrier()
-        with ledger() as log:
-            dist.all_reduce(torch.ones(100_001, dtype=torch.bfloat16))
-        return log
-
-    logs = list(launch(odd, workers=3))
-    assert [log.payload for log in logs] == [200_002] * 3
-    wire, kernel = sum(log.wire for log in logs), [log.kernel for log in logs]
-    assert wire == pytest.approx(4 * 200_002)  # 2 (N-1)/N of S on each of N ranks
-    if None not in kernel:
-        assert wire <= sum(kernel) <= 1.01 * wire
 
 
 def test_uneven_all_to_all():
@@ -238,29 +212,21 @@ def test_another_thread_is_in_the_kernels_column_only():
         assert log.kernel is None or 400_000 <= log.kernel <= 404_000
 
 
-def test_nested_blocks_and_errors():
-    def nested(worker):
+def test_the_first_ledger_of_a_rank_imports_nothing_slow():
+    def first(worker):
         before = "torch._dynamo" in sys.modules
         with ledger() as outer:
             dist.all_reduce(torch.ones(10))
             with ledger() as inner:
                 dist.all_reduce(torch.ones(100))
-            note("shared", group="0", ranks=2, rank=worker.rank, payload=7)
-        try:
-            with ledger() as broken:
-                raise KeyError
-        except KeyError:
-            pass
         dist.all_reduce(torch.ones(1000))
-        note("shared", group="0", ranks=2, rank=worker.rank, payload=7)
-        return outer, inner, broken, ("torch._dynamo" in sys.modules) > before
+        payloads = [[entry.payload for entry in log.entries] for log in (outer, inner)]
+        return payloads, outer.kernel, ("torch._dynamo" in sys.modules) > before
 
-    for outer, inner, broken, slow in launch(nested, workers=2):
+    for payloads, kernel, slow in launch(first, workers=2):
+        assert payloads == [[40, 400], [400]]
+        assert kernel is None if sys.platform != "linux" else kernel > 440
         assert not slow  # its import takes a second
-        assert [e.payload for e in outer.entries] == [40, 400, 7]
-        assert [e.payload for e in inner.entries] == [400]
-        assert outer.wire == 440
-        assert broken.entries == []
 
 
 def test_a_store_is_none_of_gloos(monkeypatch):
@@ -294,23 +260,15 @@ def test_a_ledger_as_a_table():
         {"call": "all_reduce", "axes": "", "ranks": 2, "calls": 2, "payload": 3000, "wire": 3000.0},
         {"call": "c10d::new", "axes": "", "ranks": 2, "calls": 1, "payload": 5, "wire": None},
     ]
-    assert "axes" not in log.frame().columns
+    assert log.frame().columns.tolist() == ["call", "ranks", "calls", "payload", "wire"]
     assert log.frame()["payload"].tolist() == [3000, 5]
     assert log.of("all_reduce").payload == 3000
-    for shown in (repr(log), log._repr_html_()):
-        assert "3,456" in shown
-        assert "unknown" in shown
-    assert [bar.get_width() for bar in log.plot().axes[0].patches] == [3000, 0]
     assert [line.split() for line in repr(log).splitlines()[2:]] == [
         ["all_reduce", "2", "2", "3,000", "3,000"],
         ["c10d::new", "2", "1", "5", "unknown"],
         ["all", "3", "3,005", "3,000", "3,456"],
     ]
-    bar = log.plot().axes[0]
-    assert (bar.get_xlabel(), bar.get_title()) == (
-        "bytes",
-        "bytes that this rank sends, by formula",
-    )
+    assert "<td>3,456</td>" in log._repr_html_()
     log.entries.append(replace(log.entries[0], axes="dp", wire=500.0))
     assert repr(log).splitlines()[-1].split() == ["all", "4", "4,005", "3,500", "3,456"]
     assert repr(log).splitlines()[3].split()[:3] == ["c10d::new", "2", "1"]
@@ -414,79 +372,6 @@ def test_ddp_all_reduces_its_gradients_once():
             assert len(log.of("all_reduce").entries) > 1
             assert log.of("all_reduce").payload == gradients
             assert log.of("all_reduce").wire == gradients  # 2 (N-1)/N with two ranks
-
-
-def zero(worker):
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    model = torch.nn.Linear(30, 40)
-    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
-    model(torch.randn(3, 30)).sum().backward()
-    with ledger() as log:
-        optimizer.step()
-    return log
-
-
-def test_zero_broadcasts_its_parameters():
-    logs = list(launch(zero, workers=2))
-    assert [log.of("broadcast").payload for log in logs] == [4 * 31 * 40] * 2
-    assert [log.payload for log in logs] == [4 * 31 * 40] * 2
-    # each parameter goes from one rank to the other
-    assert sum(log.wire for log in logs) == 4 * 31 * 40
-
-
-def fsdp(worker):
-    from torch.distributed.fsdp import fully_shard
-
-    block = torch.nn.Linear(30, 40)
-    model = fully_shard(torch.nn.Sequential(fully_shard(block), torch.nn.ReLU()))
-    with ledger() as log:
-        model(torch.randn(3, 30)).sum().backward()
-    return log
-
-
-def test_fsdp_gathers_twice_and_scatters_once():
-    parameters = 4 * 31 * 40
-    for log in launch(fsdp, workers=2):
-        assert log.of("all_gather").payload == 2 * parameters  # ZeRO-3: forward and backward
-        assert log.of("reduce_scatter").payload == parameters
-        assert {e.call for e in log.entries} == {"all_gather", "reduce_scatter"}
-
-
-def dtensor(worker):
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
-
-    mesh = init_device_mesh("cpu", (worker.world_size,))
-    split = distribute_tensor(torch.ones(8, 16), mesh, [Shard(0)])
-    with ledger() as gathered:
-        split.redistribute(mesh, [Replicate()])
-    other = distribute_tensor(torch.ones(8, 16), mesh, [Shard(1)])
-    with ledger() as implied:
-        split + other  # they are sharded differently: one must move
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8))
-    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-    model = parallelize_module(model, mesh, plan)
-    x = torch.randn(4, 8, requires_grad=True)
-    with ledger() as forward:
-        loss = model(x).sum()
-    with ledger() as backward:
-        loss.backward()
-    return gathered, implied, forward, backward
-
-
-def test_dtensor_and_tensor_parallel():
-    activations = 4 * 4 * 8
-    for gathered, implied, *passes in launch(dtensor, workers=2):
-        assert [(e.call, e.payload) for e in gathered.entries] == [("all_gather", 4 * 8 * 16)]
-        # It should be an all-to-all; some releases use an all-gather on the CPU.
-        assert [e.call for e in implied.entries] in (["all_gather"], ["all_to_all"])
-        for log in passes:  # f and g of Megatron-LM: one all-reduce each way
-            assert [(e.call, e.payload) for e in log.entries] == [("all_reduce", activations)]
 
 
 def pipeline(worker):

@@ -1,6 +1,5 @@
 """Named axes: the ranks that share an axis, with and without processes."""
 
-import math
 import pickle
 import re
 
@@ -53,18 +52,7 @@ def test_the_last_axis_are_neighbours():
     assert layout.groups("tp", "dp") == [[0, 1, 4, 5], [2, 3, 6, 7]]
     assert layout.groups() == [[rank] for rank in range(8)]
     assert layout.rank(dp=1, tp=1) == 5
-
-
-def test_the_grid():
-    assert repr(Layout(dp=3, tp=4)) == (
-        "Layout(dp=3, tp=4): 12 ranks\n"
-        "      tp=0  tp=1  tp=2  tp=3\n"
-        "dp=0     0     1     2     3\n"
-        "dp=1     4     5     6     7\n"
-        "dp=2     8     9    10    11"
-    )
-    assert repr(Layout(tp=2)) == "Layout(tp=2): 2 ranks\n  tp=0  tp=1\n     0     1"
-    assert Layout(dp=2, pp=2, tp=2).grid().splitlines()[3] == "dp=1 pp=0     4     5"
+    assert (layout.world_size, layout.size("dp", "tp"), layout.size()) == (8, 4, 1)
 
 
 @given(layouts)
@@ -84,6 +72,8 @@ def test_the_grid_shows_every_rank_under_its_heads(layout):
 
 
 def test_a_large_layout_is_cut_short():
+    assert repr(Layout(tp=2)) == "Layout(tp=2): 2 ranks\n  tp=0  tp=1\n     0     1"
+    assert repr(Layout(tp=1)).startswith("Layout(tp=1): 1 rank\n")
     layout = Layout(dp=2048, tp=8)
     assert layout.grid().endswith("… 1984 rows more")
     assert len(layout.grid().splitlines()) == 66
@@ -146,22 +136,10 @@ def sums(worker, sizes, axes, together=()):
     return found, repr(mesh)
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [{"dp": 1}, {"dp": 3}, {"dp": 2, "tp": 2}, {"dp": 1, "tp": 3, "pp": 1}],
-    ids=str,
-)
-def test_groups_along_an_axis(sizes):
-    layout = Layout(**sizes)
-    axes = [*((axis,) for axis in sizes), tuple(sizes)]
-    runs = launch(sums, workers=layout.world_size, sizes=sizes, axes=axes)
-    for rank, (found, _) in enumerate(runs):
-        assert found == [sum(layout.group_of(rank, *some)) for some in axes]
-
-
 def test_groups_along_several_axes():
-    sizes, axes = {"dp": 2, "pp": 1, "cp": 2, "tp": 2}, [("cp", "dp"), ("dp", "tp"), ("tp",)]
-    runs = launch(sums, workers=8, sizes=sizes, axes=axes, together=axes[:2])
+    sizes, together = {"dp": 2, "pp": 1, "cp": 2, "tp": 2}, [("cp", "dp"), ("dp", "tp")]
+    axes = [*together, *((axis,) for axis in sizes), tuple(sizes)]
+    runs = launch(sums, workers=8, sizes=sizes, axes=axes, together=together)
     layout = Layout(**sizes)
     for rank, (found, _) in enumerate(runs):
         assert found == [sum(layout.group_of(rank, *some)) for some in axes]
@@ -203,13 +181,6 @@ def test_pytorch_builds_on_the_same_mesh():
 
     runs = launch(shard, workers=4)
     assert list(runs) == [[0, 1, 2, 3], [4, 5, 6, 7]] * 2
-
-
-def test_sizes_multiply():
-    layout = Layout(dp=2, pp=3, tp=4)
-    assert layout.world_size == math.prod((2, 3, 4)) == layout.size("dp", "pp", "tp")
-    assert layout.size("pp", "tp") == 12
-    assert layout.size() == 1
 
 
 def test_groups_are_made_for_the_device_of_the_tensors():

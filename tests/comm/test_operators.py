@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives  # registers the operators of _c10d_functional
 
-from helpers.comm.ledger import calls, ledger
+from helpers.comm.ledger import calls
 from helpers.comm.operators import OPERATORS, SILENT
 from helpers.runtime.launch import launch
 
@@ -96,24 +96,3 @@ def test_operators_that_send_nothing_are_few():
         if schema.name.startswith(spaces):
             silent = schema.name.endswith(SILENT)
             assert silent == (schema.name.split("::")[1] in names), schema.name
-
-
-def past_c10d(worker):
-    """Operators of DTensor and of symmetric memory, on tensors without data."""
-    import torch.distributed._symmetric_memory
-    import torch.distributed.tensor
-
-    name, x = dist.group.WORLD.group_name, torch.empty(6, device="meta")
-    with ledger() as log:
-        torch.ops.symm_mem.one_shot_all_reduce(x, "sum", name)
-        torch.ops._dtensor.shard_dim_alltoall(x, 0, 0, name)
-        torch.ops._c10d_functional.wait_tensor(
-            torch.ops._c10d_functional.all_reduce(x, "sum", name)
-        )
-        torch.ops.aten.sin(x)
-    return [entry.call for entry in log.entries]
-
-
-def test_other_namespaces_communicate_too():
-    expected = ["symm_mem::one_shot_all_reduce", "_dtensor::shard_dim_alltoall", "all_reduce"]
-    assert list(launch(past_c10d, 2, device="cpu")) == [expected] * 2

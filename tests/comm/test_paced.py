@@ -15,13 +15,12 @@ from helpers.parallel.tensor.chunks import gather_and_multiply, multiply_and_sca
 from helpers.runtime.launch import launch
 
 
-def calls(worker, alpha, bandwidth):
-    transport = PacedTransport(alpha=alpha, bytes_per_second=bandwidth)
+def calls(worker):
+    transport = PacedTransport()
     total = torch.full((100,), worker.rank + 1.0)
     largest = torch.full((10,), float(worker.rank))
     every, own = torch.empty(2, 5), torch.full((5,), float(worker.rank))
     part, parts = torch.empty(5), torch.arange(10.0).view(2, 5)
-    began = time.perf_counter()
     works = [
         transport.all_reduce(total),
         transport.maximum(largest),
@@ -31,7 +30,6 @@ def calls(worker, alpha, bandwidth):
     for work in works:
         work.wait()
     return {
-        "seconds": time.perf_counter() - began,
         "busy": transport.busy,
         "exposed": transport.exposed,
         "results": (total[0].item(), largest[0].item(), every[:, 0].tolist(), part.tolist()),
@@ -39,21 +37,10 @@ def calls(worker, alpha, bandwidth):
     }
 
 
-@pytest.mark.alone
-def test_calls_follow_each_other_on_the_link():
-    """400 + 40 + 20 + 20 bytes sent by each of 2 ranks, at 4,800 bytes a second, and 4 alphas."""
-    for run in launch(calls, 2, device="cpu", alpha=0.05, bandwidth=4800):
-        assert run["busy"] == pytest.approx(4 * 0.05 + 480 / 4800)
-        assert run["busy"] <= run["seconds"] < run["busy"] + 0.5
-        assert 0.7 * run["busy"] < run["exposed"] <= run["busy"]  # it did nothing else
-        total, largest, every, part = run["results"]
-        assert (total, largest, every, part) == (3.0, 1.0, [0.0, 1.0], run["own"])
-
-
 def test_a_link_without_limits_waits_for_the_messages_alone():
-    for run in launch(calls, 2, device="cpu", alpha=0.0, bandwidth=float("inf")):
+    for run in launch(calls, 2, device="cpu"):
         assert run["busy"] == run["exposed"] == 0
-        assert run["results"][0] == 3.0
+        assert run["results"] == (3.0, 1.0, [0.0, 1.0], run["own"])
 
 
 @pytest.fixture
@@ -160,7 +147,7 @@ def overlapped(worker, chunks):
         return 2 * x
 
     shard = torch.full((1, 8, 8), float(worker.rank))
-    with trace() as found:
+    with trace():
         began = time.perf_counter()
         if chunks == 1:
             whole = gathered(shard, transport).wait()
@@ -172,13 +159,11 @@ def overlapped(worker, chunks):
             )
             own = multiply_and_scatter([once], transport, chunks, lambda parts: product(parts[0]))
         seconds = time.perf_counter() - began
-    spans = transport.on(found).of("communication")
     return {
         "seconds": seconds,
         "own": own,
         "busy": transport.busy,
         "exposed": transport.exposed,
-        "drawn": [(span.name, span.start, span.seconds) for span in spans],
     }
 
 
@@ -198,15 +183,3 @@ def test_chunks_hide_most_of_a_link_s_time():
         assert fast["seconds"] < 0.8 * slow["seconds"]
         assert 1 - slow["exposed"] / slow["busy"] < 0.05
         assert 1 - fast["exposed"] / fast["busy"] > 0.3
-
-
-@pytest.mark.alone
-def test_the_link_is_drawn_as_it_was_planned():
-    for run in launch(overlapped, 2, device="cpu", chunks=2):
-        names, starts, seconds = zip(*run["drawn"], strict=True)
-        assert names == ("link:all_gather",) * 2 + ("link:reduce_scatter",) * 2
-        assert sum(seconds) == pytest.approx(run["busy"])
-        assert starts[1] == pytest.approx(starts[0] + LINK / 2, abs=1e-3)
-        assert 0 <= starts[0] < 0.1
-        # the first scatter begins after the gathers, and after half of the second product
-        assert starts[2] > starts[0] + LINK + LINK / 2

@@ -2,7 +2,6 @@
 
 import ctypes
 import errno
-import signal
 import threading
 import time
 from types import SimpleNamespace
@@ -10,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from helpers.comm import shared_semaphores
-from helpers.comm.shared_semaphores import NBYTES, Semaphore, available
+from helpers.comm.shared_memory import semaphores as shared_semaphores
+from helpers.comm.shared_memory.semaphores import NBYTES, Semaphore, available
 
 pytestmark = pytest.mark.skipif(not available(), reason="needs Linux with glibc 2.30")
 
@@ -94,15 +93,3 @@ def test_it_waits_until_the_time_is_over(two, monkeypatch):
     monkeypatch.setattr(time, "monotonic_ns", lambda: 7_500_000_000)
     assert two[1].wait(2.75)
     assert asked == [(two[1].at, time.CLOCK_MONOTONIC, 10, 250_000_000)]
-
-
-def test_a_signal_with_a_handler_is_no_error(two):
-    """A profiler's, for example; the barrier looks at the other ranks, and waits again."""
-    seen = []
-    before = signal.signal(signal.SIGALRM, lambda *_: seen.append(True))
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
-        assert not two[0].wait(0.3)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert seen

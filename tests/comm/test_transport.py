@@ -1,4 +1,4 @@
-"""Transports: the same sums by a process group and through shared memory; replicas made alike."""
+"""Transports: the same sums and shards over a group, directly, and through shared memory."""
 
 import itertools
 import sys
@@ -13,10 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.comm.ledger import ledger
-from helpers.comm.transport import GroupTransport, SharedTransport, coalesced, replicate
+from helpers.comm.transport import (
+    DirectTransport,
+    GroupTransport,
+    Messages,
+    SharedTransport,
+    coalesced,
+    replicate,
+)
 from helpers.runtime.launch import launch
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="shared memory needs Linux")
+KINDS = [GroupTransport, DirectTransport, pytest.param(SharedTransport, marks=linux)]
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
 
@@ -39,82 +47,127 @@ def test_small_tensors_travel_together_up_to_16_mib():
     assert [len(group) for group in coalesced([four_mib, torch.empty(1), four_mib])] == [1, 1, 1]
 
 
-def sums(worker, kind):
-    transport = kind()
-    buffers = [transport.empty(n, torch.float64, torch.device("cpu")) for n in (5, 1000, 3)]
-    for i, buffer in enumerate(buffers):
-        buffer.copy_(torch.arange(len(buffer)) + 100 * worker.rank + i)
-    works = [transport.all_reduce(buffer) for buffer in buffers]  # all under way at once
-    plain = torch.full((7,), float(worker.rank))  # not the transport's own
-    works.append(transport.all_reduce(plain))
+def numbers(rank, size):
+    """(N, 2, 5): what a rank has for every rank."""
+    return torch.arange(10.0 * size, dtype=torch.float64).view(size, 2, 5) + 1000 * rank
+
+
+def every_call(worker, kind, group=None):
+    """All calls, all under way at once, in the transport's own buffers and in others."""
+    transport, results, works = kind(group), [], []
+    rank, size = transport.rank, transport.size
+    for of_transport in (True, False):
+
+        def room(*shape, own=of_transport):
+            numel = torch.Size(shape).numel()
+            row = transport.empty(numel, torch.float64, torch.device("cpu")) if own else None
+            return (torch.empty(numel, dtype=torch.float64) if row is None else row).view(shape)
+
+        given = numbers(rank, size)
+        total, parts, in_place = (room(size, 2, 5).copy_(given) for _ in range(3))
+        part, mine, every = room(2, 5), room(2, 5).copy_(given[0]), room(size, 2, 5)
+        again = room(size, 2, 5)
+        again[rank] = given[0]
+        works += [
+            transport.all_reduce(total.view(-1)),
+            transport.reduce_scatter(part, parts),
+            transport.all_gather(every, mine),
+            transport.reduce_scatter(in_place[rank], in_place),
+            transport.all_gather(again, again[rank]),
+        ]
+        results.append((total, part, every, in_place[rank], again))
     for work in works:
         work.wait()
-    copied = [buffer.clone() for buffer in (*buffers, plain)]
+    copied = [[result.clone() for result in some] for some in results]
     transport.close()
     return copied
 
 
-@linux
+def check_calls(found, rank, size):
+    given = [numbers(r, size) for r in range(size)]
+    total, every = sum(given), torch.stack([own[0] for own in given])
+    for some in found:
+        wanted = total, total[rank], every, total[rank], every
+        for result, expected in zip(some, wanted, strict=True):
+            assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_shared_memory_gives_the_group_s_sums(workers):
-    group = launch(sums, workers, device="cpu", kind=GroupTransport)
-    shared = launch(sums, workers, device="cpu", kind=SharedTransport)
-    for ours, theirs in zip(shared, group, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-    ranks = sum(range(workers))
-    assert shared[0][0].tolist() == [workers * i + 100 * ranks for i in range(5)]
+def test_sums_and_shards(workers, kind):
+    for rank, found in enumerate(launch(every_call, workers, device="cpu", kind=kind)):
+        check_calls(found, rank, workers)
 
 
-def shards(worker, kind):
-    """Gather and reduce-scatter, all under way at once, in buffers of both kinds."""
-    transport, results, works = kind(), [], []
-    sizes = [6, 6 * worker.world_size, 6 * worker.world_size, 6]
-    of_transport = [transport.empty(n, torch.float64, torch.device("cpu")) for n in sizes]
-    plain = [torch.empty(n, dtype=torch.float64) for n in sizes]
-    for buffers in (plain, of_transport):
-        own, every, parts, total = (buffer.view(-1, 2, 3) for buffer in buffers)
-        own.copy_(torch.arange(6).view(1, 2, 3) + 100 * worker.rank)
-        parts.copy_(torch.arange(parts.numel()).view_as(parts) * (worker.rank + 1))
-        works.append(transport.all_gather(every, own[0]))
-        works.append(transport.reduce_scatter(total[0], parts))
-        results += [every, total[0]]
-    for work in works:
-        work.wait()
-    copied = [result.clone() for result in results]
+def in_a_group(worker, kind):
+    """The last three of four ranks; the group's rank 0 is the world's rank 1."""
+    group = dist.new_group([1, 2, 3])
+    if worker.rank == 0:
+        with pytest.raises(ValueError, match="rank 0 is not in this group"):
+            kind(group)
+        return None
+    found, transport = every_call(worker, kind, group), kind(group)
+    largest, mine = torch.tensor([1.0, -1.0]) * worker.rank, torch.full((2,), float(worker.rank))
+    transport.maximum(largest).wait()
+    transport.broadcast(mine, 1)
+    if kind is SharedTransport:
+        failed = transport.all_gather(torch.empty(3, 3), torch.empty(2))
+        with pytest.raises(ValueError, match="input must have 3 numbers"):
+            failed.wait()
     transport.close()
-    return copied
+    return found, largest.tolist(), mine.tolist()
 
 
-@linux
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_shared_memory_gives_the_group_s_shards(workers):
-    group = launch(shards, workers, device="cpu", kind=GroupTransport)
-    shared = launch(shards, workers, device="cpu", kind=SharedTransport)
-    for rank, (ours, theirs) in enumerate(zip(shared, group, strict=True)):
-        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-        every, total = ours[:2]
-        assert every[:, 0, 0].tolist() == [100.0 * k for k in range(workers)]
-        assert total[0, 0] == 6 * rank * sum(range(workers + 1))
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_count_within_the_group(kind):
+    nothing, *runs = launch(in_a_group, 4, device="cpu", kind=kind)
+    assert nothing is None
+    for rank, (found, largest, mine) in enumerate(runs):
+        check_calls(found, rank, 3)
+        assert (largest, mine) == ([3.0, -1.0], [2.0, 2.0])
 
 
-def scattered(worker, backend):
+def recorded(worker, kind, backend):
+    """NCCL has calls of its own; here gloo makes them."""
     real = dist.get_backend
     dist.get_backend = lambda group: backend
     try:
-        own, every = torch.empty(2, 3), torch.arange(18.0).view(3, 2, 3) * (worker.rank + 1)
         with ledger() as log:
-            GroupTransport().reduce_scatter(own, every).wait()
+            found = every_call(worker, kind)
     finally:
         dist.get_backend = real
-    return own.tolist(), [(entry.call, entry.payload) for entry in log.entries]
+    return found, [(row["call"], row["calls"], row["payload"], row["wire"]) for row in log.rows()]
 
 
-@pytest.mark.parametrize(("backend", "call"), [("gloo", "all_to_all"), ("nccl", "reduce_scatter")])
-def test_gloo_scatters_by_an_all_to_all(backend, call):
-    """Its own reduce-scatter sends twice as much."""
-    sums = (6 * torch.arange(18.0).view(3, 2, 3)).tolist()  # 1 + 2 + 3 times
-    runs = launch(scattered, 3, device="cpu", backend=backend)
-    assert list(runs) == [(own, [(call, 72)]) for own in sums]
+@pytest.mark.parametrize(
+    ("kind", "backend", "scatter"),
+    [
+        (GroupTransport, "gloo", "all_to_all"),  # its own reduce-scatter sends twice as much
+        (GroupTransport, "nccl", "reduce_scatter"),
+        (DirectTransport, "nccl", "reduce_scatter"),
+        (DirectTransport, "gloo", "send"),
+    ],
+)
+def test_calls_and_bytes_of_each_backend(kind, backend, scatter):
+    row = 10 * 8  # bytes of one rank's part
+    runs = launch(recorded, 3, device="cpu", kind=kind, backend=backend)
+    for rank, (found, rows) in enumerate(runs):
+        check_calls(found, rank, 3)
+        calls = {call: rest for call, *rest in rows}
+        assert calls.pop("all_reduce") == [2, 2 * 3 * row, 2 * 2 * 2 * row]
+        if scatter == "send":  # the bytes of a ring, for four calls in each of two turns
+            assert calls == {"send": [16, 16 * row, 16 * row], "recv": [16, 16 * row, 0]}
+        else:
+            assert calls["all_gather"] == [4, 4 * 3 * row, 4 * 2 * row]
+            assert calls[scatter][:2] == [4, 4 * 3 * row]
+
+
+def test_every_message_is_waited_for():
+    """Also what this rank sends: its buffer may change afterwards."""
+    waited = []
+    works = [SimpleNamespace(wait=lambda n=n: waited.append(n)) for n in range(4)]
+    Messages(works, lambda: waited.append("the end")).wait()
+    assert waited == [0, 1, 2, 3, "the end"]
 
 
 def memory_of_both(worker):
@@ -156,8 +209,7 @@ def test_all_calls_through_shared_memory_are_of_one_thread_in_their_order():
     with ThreadPoolExecutor(1) as transport.thread:
         first = transport.all_reduce(1)
         assert transport.empty(5, torch.int64, torch.device("cpu")) == "memory"
-        works = [first, transport.all_gather(1, 2), transport.reduce_scatter(3, 4)]
-        for work in works:
+        for work in (first, transport.all_gather(1, 2), transport.reduce_scatter(3, 4)):
             work.wait()
     expected = [("all_reduce", (1,)), ("empty", (5, torch.int64))]
     expected += [("all_gather", (1, 2)), ("reduce_scatter", (3, 4))]
@@ -176,45 +228,13 @@ def alike(worker, source):
         torch.randn((), generator=drawn, requires_grad=True),
         torch.randn(3, generator=drawn),
     ]
+    before = [tensor.detach().clone() for tensor in tensors]
     replicate(tensors, GroupTransport(), source)
-    return [tensor.detach() for tensor in tensors]
-
-
-def in_a_group(worker, kind):
-    """Calls of two of three ranks; the group's rank 0 is the world's rank 1."""
-    group = dist.new_group([1, 2])
-    if worker.rank == 0:
-        with pytest.raises(ValueError, match="rank 0 is not in this group"):
-            kind(group)
-        return None
-    transport = kind(group)
-    largest, mine = torch.tensor([1.0, -1.0]) * worker.rank, torch.full((2,), float(worker.rank))
-    transport.maximum(largest).wait()
-    transport.broadcast(mine, 1)
-    failed = (
-        transport.all_gather(torch.empty(2, 3), torch.empty(2)) if kind is SharedTransport else None
-    )
-    if failed:
-        with pytest.raises(ValueError, match="input must have 3 numbers"):
-            failed.wait()
-    transport.close()
-    return largest.tolist(), mine.tolist()
-
-
-@linux
-@pytest.mark.parametrize("kind", [GroupTransport, SharedTransport])
-def test_ranks_count_within_the_group(kind):
-    expected = ([2.0, -1.0], [2.0, 2.0])
-    assert list(launch(in_a_group, 3, device="cpu", kind=kind)) == [None, expected, expected]
+    return [tensor.detach() for tensor in tensors], before
 
 
 @pytest.mark.parametrize("source", [0, 2])
 def test_replicas_are_those_of_the_source(source):
     runs = launch(alike, 3, device="cpu", source=source)
-    own = launch(alike, 1, device="cpu", source=0)[0] if source == 0 else None
-    for tensors in runs:
-        assert all(torch.equal(a, b) for a, b in zip(tensors, runs[source], strict=True))
-        if own:
-            assert all(torch.equal(a, b) for a, b in zip(tensors, own, strict=True))
-    drawn = torch.Generator().manual_seed(source)
-    assert torch.equal(runs[1][0], torch.randn(3, 4, generator=drawn, dtype=torch.float64).t())
+    for tensors, _ in runs:
+        assert all(torch.equal(a, b) for a, b in zip(tensors, runs[source][1], strict=True))

@@ -1,4 +1,3 @@
-import dataclasses
 from dataclasses import replace
 
 import pytest
@@ -6,7 +5,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.data.batch import IGNORED, Batch, Pictures, copying_batch, part, random_batch
+from helpers.data.batch import (
+    IGNORED,
+    Batch,
+    Pictures,
+    copying_batch,
+    part,
+    random_batch,
+    random_pictures,
+)
 
 
 @given(st.integers(0, 100), st.integers(1, 12))
@@ -42,23 +49,11 @@ def test_a_rank_with_no_data_has_an_empty_batch():
     assert [len(micro) for micro in empty.micro(2)] == [0, 0]
 
 
-def test_ignored_targets_are_not_counted():
-    targets = torch.tensor([[1, IGNORED], [IGNORED, IGNORED]])
-    batch = Batch(tokens=torch.zeros(2, 2, dtype=torch.int64), targets=targets)
-    assert batch.counted() == 1
-    assert batch.shard(1, 2).counted() == 0
-
-
 @pytest.mark.parametrize("shapes", [((2, 3), (2, 4)), ((3,), (3,)), ((2, 3, 1), (2, 3, 1))])
 def test_other_shapes_are_refused(shapes):
     tokens, targets = (torch.zeros(shape, dtype=torch.int64) for shape in shapes)
     with pytest.raises(ValueError, match=r"must both be \(B, T\)"):
         Batch(tokens=tokens, targets=targets)
-
-
-def test_a_batch_is_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        random_batch(0, 1, 2).tokens = None
 
 
 def test_random_targets_are_the_next_tokens():
@@ -162,3 +157,13 @@ def test_a_copy_to_a_device_need_not_be_waited_for(monkeypatch):
     random_batch(0, 2, 3).to("cpu")
     expected = [(("cpu",), {"non_blocking": wait}) for wait in (True, False)]
     assert asked == [expected[0]] * 3 + [expected[1]] * 3
+
+
+def test_random_pictures_are_grey_and_always_the_same():
+    batch = random_pictures(3, 6, side=4)
+    assert batch.images.shape == (6, 4, 4)
+    assert 0 <= batch.images.min() < 0.2
+    assert 0.8 < batch.images.max() <= 1
+    assert torch.equal(batch.images, random_pictures(3, 6, side=4).images)
+    assert not torch.equal(batch.images, random_pictures(4, 6, side=4).images)
+    assert random_pictures(0, 2).images.shape == (2, 8, 8)

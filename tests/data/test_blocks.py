@@ -3,7 +3,6 @@ import pickle
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 
@@ -57,10 +56,6 @@ def test_a_block_that_is_not_there_is_refused(index):
         blocks.batch([0, index])
 
 
-def test_iterating_ends():
-    assert len(list(pack(TEXTS, 4))) == 7
-
-
 def test_by_name_and_by_dataset_are_the_same_file(own_cache):
     named, given = pack("python", 64, split="validation"), pack(corpus("python", "validation"), 32)
     assert named.path == given.path
@@ -76,28 +71,12 @@ def test_by_name_and_by_dataset_are_the_same_file(own_cache):
     assert pack("python", 64).about["sha256"] != named.about["sha256"]
 
 
-def test_other_texts_or_tokens_are_other_files():
-    paths = {pack(texts, 2).path for texts in (TEXTS, TEXTS[:3], TEXTS[::-1], ["".join(TEXTS)])}
-    paths |= {pack(TEXTS, 2, train_bpe(TEXTS, vocab)).path for vocab in (257, 258)}
-    assert len(paths) == 6
-
-
 def test_a_dataset_changed_after_it_was_made_is_packed_as_it_is():
     part = corpus("python", "validation").select(range(3))
     blocks = pack(part, 8)
     assert blocks.about["name"] == "texts"
     assert blocks.about["documents"] == 3
     assert blocks.about["bytes"] == sum(len(text.encode()) for text in part["text"])
-
-
-def test_pairs_are_packed_too():
-    tokenizer = train_bpe(TEXTS, 258)
-    blocks = pack(TEXTS, 3, tokenizer)
-    assert blocks.about["vocab"] == 258
-    assert np.dtype(blocks.about["dtype"]) == np.uint16
-    ids = torch.cat([blocks[i][0] for i in range(len(blocks))])
-    whole = "".join(text + tokenizer.END for text in TEXTS)
-    assert whole.startswith(tokenizer.decode(ids))
 
 
 def test_too_few_tokens_are_refused():
@@ -184,7 +163,7 @@ def shards_of(worker, blocks, k):
     return blocks.batch(mine).tokens
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", [3])
 def test_ranks_see_together_what_one_process_sees(workers):
     blocks = pack("python", 16, split="validation")
     whole = blocks.batch(Order(len(blocks), 10, seed=1).global_batch(3)).tokens

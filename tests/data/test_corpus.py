@@ -3,7 +3,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -17,7 +16,6 @@ from helpers.data.corpus import (
     held_out,
     provenance,
 )
-from helpers.data.hub import CannotReach
 
 
 @pytest.fixture(scope="module")
@@ -164,16 +162,7 @@ def test_provenance_of_another_dataset_is_refused():
         provenance(datasets.Dataset.from_dict({"text": ["a"]}))
 
 
-@pytest.mark.parametrize(
-    "unreachable",
-    [
-        {"HF_HUB_OFFLINE": "1"},
-        {"HF_ENDPOINT": "http://127.0.0.1:9"},  # nobody listens there
-        {"HF_ENDPOINT": "http://hub.invalid"},  # no such name, ever (RFC 2606)
-    ],
-    ids=lambda env: next(iter(env.values())),
-)
-def test_without_the_hub_wikitext_says_what_to_do(unreachable, tmp_path):
+def test_without_the_hub_wikitext_says_what_to_do(tmp_path):
     code = (
         "from helpers.data.corpus import corpus\n"
         "from helpers.data.hub import CannotReach\n"
@@ -181,35 +170,16 @@ def test_without_the_hub_wikitext_says_what_to_do(unreachable, tmp_path):
         "except CannotReach as error:\n    print(error)"
     )
     env = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "XDG_"))}
-    env |= {"HF_HOME": str(tmp_path), **unreachable}
-    started = time.monotonic()
+    env |= {"HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9"}  # nobody listens there
     out = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60
     )
-    print(f"after {time.monotonic() - started:.1f} s: {out.stdout}")
     assert out.returncode == 0, out.stderr
     assert out.stdout.startswith(
         "could not load Salesforce/wikitext (wikitext-2-raw-v1) from the Hugging Face Hub: "
     )
     assert 'Without a network there is corpus("python")' in out.stdout
     assert "HF_HUB_OFFLINE must not be set" in out.stdout
-
-
-def test_wikitext_errors_are_not_hidden_and_nothing_takes_its_place(monkeypatch):
-    import datasets
-
-    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *args, **kwargs: None)
-    cause = OSError("disk full")
-
-    def load_dataset(*args, split, revision):
-        assert args == ("Salesforce/wikitext", "wikitext-2-raw-v1")
-        assert (split, revision) == ("train", REVISION)
-        raise cause
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(CannotReach, match="OSError: disk full") as caught:
-        corpus("wikitext")
-    assert caught.value.__cause__ is cause
 
 
 LINES = [
@@ -229,11 +199,13 @@ def test_lines_of_wikitext_become_articles(monkeypatch):
     import datasets
 
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *args, **kwargs: None)
-    monkeypatch.setattr(
-        datasets,
-        "load_dataset",
-        lambda *args, split, revision: datasets.Dataset.from_dict({"text": LINES}),
-    )
+
+    def load_dataset(*args, **options):
+        assert args == ("Salesforce/wikitext", "wikitext-2-raw-v1")
+        assert options == {"split": "validation", "revision": REVISION}
+        return datasets.Dataset.from_dict({"text": LINES})
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     dataset = corpus("wikitext", "validation")
     assert dataset["name"] == ["Robert", "A"]
     assert dataset["text"] == ["".join(LINES[1:7]), "".join(LINES[7:])]

@@ -29,20 +29,6 @@ def test_every_index_is_torchs(samples, world, shuffle, seed, drop_last, epochs)
             assert list(ours) == list(torchs)
 
 
-def test_padding_sees_the_first_again_and_drop_last_leaves_the_last_out():
-    padded = [list(ShardSampler(5, 3, rank, shuffle=False)) for rank in range(3)]
-    assert padded == [[0, 3], [1, 4], [2, 0]]
-    dropped = [list(ShardSampler(5, 3, r, shuffle=False, drop_last=True)) for r in range(3)]
-    assert dropped == [[0], [1], [2]]
-    assert [list(ShardSampler(2, 5, r, shuffle=False)) for r in range(5)] == [
-        [0],
-        [1],
-        [0],
-        [1],
-        [0],
-    ]
-
-
 def test_it_shuffles_and_pads_unless_you_choose():
     for rank in range(3):
         assert list(ShardSampler(10, 3, rank)) == list(DistributedSampler(range(10), 3, rank))

@@ -1,11 +1,14 @@
-"""A Source gives each rank its shard of each batch. Held-out batches are not shuffled."""
+"""Each rank's shard of each batch, of text or of pictures. Held-out batches are not shuffled."""
 
 import pytest
 import torch
 
+from helpers.data.batch import random_pictures
 from helpers.data.blocks import pack
 from helpers.data.order import Order
-from helpers.data.source import Source, held_out
+from helpers.data.source import PictureSource, Source, held_out
+
+IMAGES = random_pictures(0, 10, side=3).images
 
 
 @pytest.fixture(scope="module")
@@ -13,18 +16,28 @@ def blocks():
     return pack(["a story of bytes, " * 40, "and another one; " * 40], length=16)
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4, 7])
-def test_shards_put_together_are_the_global_batch(blocks, world):
-    source = Source(blocks, Order(len(blocks), batch=5, seed=3))
-    assert torch.equal(source.shard(4).tokens, source.shard(4, 0, 1).tokens)
+@pytest.mark.parametrize("kind", ["text", "pictures"])
+@pytest.mark.parametrize("world", [1, 2, 3, 7])
+def test_shards_put_together_are_the_global_batch(blocks, world, kind):
+    text = kind == "text"
+    order = Order(len(blocks) if text else len(IMAGES), batch=5, seed=3)
+    source = Source(blocks, order) if text else PictureSource(IMAGES, order)
     for k in (0, 1, 20):
+        wanted = order.global_batch(k)
+        whole = blocks.batch(wanted) if text else source.shard(k)
+        assert text or torch.equal(whole.images, IMAGES[wanted])
         parts = [source.shard(k, rank, world) for rank in range(world)]
-        together = torch.cat([part.tokens for part in parts])
-        expected = blocks.batch(source.order.global_batch(k))
-        assert torch.equal(together, expected.tokens)
-        assert torch.equal(torch.cat([part.targets for part in parts]), expected.targets)
+        for name in whole.TENSORS:
+            together = torch.cat([getattr(part, name) for part in parts])
+            assert torch.equal(together, getattr(whole, name))
+            assert torch.equal(getattr(source.shard(k), name), together)  # of one rank
         assert torch.cat([part.numbers for part in parts]).tolist() == list(range(5))
         assert {part.step for part in parts} == {k}
+
+
+def test_an_order_for_another_number_of_pictures_is_refused():
+    with pytest.raises(ValueError, match="10 pictures, but the order is for 11"):
+        PictureSource(IMAGES, Order(11, batch=5))
 
 
 def test_held_out_is_every_block_once(blocks):

@@ -34,10 +34,13 @@ class Recipe:
 
 
 def everyone(layout: Layout, recipes, world: int | None = None) -> AllParts:
-    """The parts of every rank of a layout. Further ranks, up to `world`, have no parts."""
+    """The parts of every rank of a layout, under keys of its own: "t0 of rank 2".
+
+    Further ranks, up to `world`, have no parts.
+    """
     ranks = []
     for rank in range(layout.world_size):
-        parts = {recipe.name: recipe.part(Seat(layout, rank)) for recipe in recipes}
+        parts = {f"{r.name} of rank {rank}": r.part(Seat(layout, rank)) for r in recipes}
         ranks.append({name: part for name, part in parts.items() if part is not None})
     return AllParts(ranks + [{}] * ((world or layout.world_size) - layout.world_size))
 

@@ -1,25 +1,10 @@
 """The parts of every rank can be exchanged and looked up."""
 
-from dataclasses import asdict
-from json import dumps, loads
-
-from hypothesis import given, settings
-
 from helpers.comm.mesh import Layout, make_mesh
-from helpers.state.all_parts import AllParts, decoded
+from helpers.state.all_parts import AllParts
 from helpers.state.part import Part
 from helpers.state.pieces import pieces
 from helpers.state.placing import Seat, cut, only, pending, whole
-from tests.state.cases import spread
-
-
-@settings(deadline=None)
-@given(spread())
-def test_parts_survive_json(drawn):
-    _, _, parts = drawn
-    for own in parts.ranks:
-        for part in own.values():
-            assert decoded(loads(dumps(asdict(part)))) == part
 
 
 def place(seat) -> dict:

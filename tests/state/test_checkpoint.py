@@ -37,7 +37,7 @@ def saves(worker, sizes, recipes, path, frozen="", dtype=torch.float64):
     kept = {
         key: {"exp_avg": tensor.float() * 2, "exp_avg_sq": tensor * 3, "step": STEP}
         for key, tensor in local.items()
-        if key != frozen
+        if parts.ranks[worker.rank][key].name != frozen
     }
     checkpoint.save(path, mesh, parts, local, kept)
 
@@ -50,8 +50,8 @@ def loads(worker, sizes, recipes, path, frozen="", dtype=torch.float64):
         key: torch.nn.Parameter(torch.zeros(p.local_shape, dtype=dtype)) for key, p in own.items()
     }
     kept = checkpoint.load(path, mesh, parts, local)
-    assert kept.keys() >= {key for key, part in own.items() if key != frozen and part.numel}
-    assert kept.keys() <= own.keys() - {frozen}
+    trained = {key: part for key, part in own.items() if part.name != frozen}
+    assert {key for key, part in trained.items() if part.numel} <= kept.keys() <= trained.keys()
     for key, part in own.items():
         assert torch.equal(local[key], take(part, plain[part.name]).to(dtype))
         if key in kept:
@@ -66,7 +66,7 @@ def sizes_of(layout: Layout) -> dict[str, int]:
     return dict(zip(layout.axes, layout.shape, strict=True))
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=10)
 @given(data=st.data())
 def test_from_any_layout_to_any_other(cluster, data):
     one, other = data.draw(layouts(4)), data.draw(layouts(4))
@@ -169,25 +169,6 @@ def test_another_model(cluster, tmp_path):
         cluster.run(
             loads, sizes={"dp": 4}, recipes=[Recipe("matrix", (6, 10), ())], path=tmp_path / "c"
         )
-
-
-def test_keys_of_a_rank_s_own(cluster, tmp_path):
-    """Files have plain names; each rank gets its state back under its keys."""
-
-    def both(worker, path):
-        mesh, key = make_mesh(Layout(dp=4)), f"unit {worker.rank}"
-        part = flat(mesh, whole(mesh, "w", (3, 3)), "dp")
-        parts = AllParts.exchanged({key: part})
-        local = {key: take(part, numbers((3, 3)))}
-        checkpoint.save(path, mesh, parts, local, {key: {"exp_avg": -local[key], "step": STEP}})
-        zeros = {key: torch.zeros_like(local[key])}
-        kept = checkpoint.load(path, mesh, parts, zeros)
-        assert torch.equal(zeros[key], local[key])
-        assert kept.keys() == {key}
-        assert torch.equal(kept[key]["exp_avg"], -local[key])
-        return kept[key]["step"].item()
-
-    assert list(cluster.run(both, path=tmp_path / "c")) == [STEP.item()] * 4
 
 
 def test_a_rank_is_killed_while_it_writes(tmp_path):

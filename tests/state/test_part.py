@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from helpers.state.part import Cut, Part, joined
+from helpers.state.part import Cut, Part, decays, joined
 
 
 def part(**changes) -> Part:
@@ -68,12 +68,6 @@ def test_invalid_ranges(ranges, message):
         Cut(dim=0, axes=("tp",), ranges=ranges)
 
 
-def test_ranges_keep_the_order_of_storage():
-    """A rank may store the second half of its indices first."""
-    cut = Cut(dim=0, axes=("tp",), ranges=[(4, 7), (0, 2)])
-    assert (cut.ranges, cut.size) == (((4, 7), (0, 2)), 5)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -117,3 +111,14 @@ def test_it_describes_itself():
         "pending ranks 0, 1 and ranks 0, 2"
     )
     assert "[:, none]" in str(part(cuts=[Cut(dim=1, axes=("tp",), ranges=())]))
+
+
+def test_a_states_decays_are_kept():
+    """Gu and Dao's code trains A_log without weight decay; it is a matrix in Mamba."""
+    for name, shape, expected in (
+        ("blocks.0.mamba.A_log", (8, 4), False),
+        ("blocks.0.mamba2.A_log", (8,), False),
+        ("blocks.0.mamba.convolution.weight", (8, 4), True),
+        ("blocks.0.mamba.delta.bias", (8,), False),
+    ):
+        assert decays(Part(name=name, shape=shape, holders=(0,))) is expected, name

@@ -36,18 +36,19 @@ def summed(worker, sizes, recipes, dtypes):
     done, found = complete(own, local, make_groups(mesh, parts))
     assert done == parts.completed.ranks[worker.rank]
     for recipe in recipes:
-        if recipe.name not in own:
+        key = f"{recipe.name} of rank {worker.rank}"
+        if key not in own:
             continue
-        part = own[recipe.name]
+        part = own[key]
         axes = {axis for step in recipe.steps if step[0] == "pending" for axis in step[1:]}
         ranks = [r for r in layout.group_of(worker.rank, *axes) if r in part.holders]
         expected = torch.stack([of(part, rank) for rank in ranks]).sum(0, dtype=dtypes[recipe.name])
-        assert torch.equal(found[recipe.name], expected), part
-        assert found[recipe.name] is local[recipe.name]  # in place
+        assert torch.equal(found[key], expected), part
+        assert found[key] is local[key]  # in place
     global_norm(parts.completed, found)  # does not raise now
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(data=st.data())
 def test_any_combination_of_axes(cluster, data):
     layout = data.draw(layouts(4))
@@ -69,7 +70,7 @@ def tied_parts(seat) -> dict[str, Part]:
     return {"embedding": embedding, "matrix": matrix}
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_ranks_without_data(cluster, dtype):
     """Only rank 3 has gradients. No rank has a gradient of the first stage's matrix."""
 
@@ -85,7 +86,7 @@ def test_ranks_without_data(cluster, dtype):
         with ledger() as log:
             _, found = complete(own, local, groups)
         if worker.rank == 0:  # only the embedding's gradient travels, and only over dp
-            assert log.of("all_reduce").payload == 6 * 2
+            assert log.of("all_reduce").payload == 6 * dtype.itemsize
         assert {g.dtype for g in found.values() if g is not None} == {dtype}
         return {key: None if g is None else g.tolist() for key, g in found.items()}
 
@@ -110,23 +111,6 @@ def test_completed_once(cluster):
         return [found["embedding"][0, 0].item(), found["matrix"][0].item()]
 
     assert list(cluster.run(twice)) == [[4.0, 2.0]] * 4
-
-
-def test_an_owner_that_sums_over_dp_itself(cluster):
-    """It marks its own sum with `completed`; only the tie's sum is left."""
-
-    def left(worker):
-        mesh = make_mesh(TIED)
-        own = tied_parts(mesh)
-        dp = mesh.ranks("dp")
-        rest = {key: part.completed(dp) for key, part in own.items()}
-        parts = AllParts.exchanged(rest)
-        _, found = complete(
-            rest, {k: torch.ones(p.shape) for k, p in own.items()}, make_groups(mesh, parts)
-        )
-        return [found["embedding"][0, 0].item(), found["matrix"][0].item()]
-
-    assert list(cluster.run(left)) == [[2.0, 1.0]] * 4
 
 
 def test_ranks_that_name_their_parts_in_another_order(cluster):
@@ -154,26 +138,6 @@ def test_small_ones_travel_together(cluster):
         return [entry.payload for entry in log.of("all_reduce").entries]
 
     assert list(cluster.run(messages)) == [[4 * sum(range(1, 30))]] * 4
-
-
-def test_groups_of_the_mesh_are_used_and_the_others_made(cluster):
-    def groups(worker):
-        mesh = make_mesh(Layout(dp=1, pp=4), together=[("dp", "pp")])
-        tied = only(mesh, whole(mesh, "t0", (2,)), "pp", [0, 3])
-        norm = pending(mesh, whole(mesh, "t1", (2,)), "dp", "pp")
-        own = {"norm": norm} | ({"tied": pending(mesh, tied, "pp")} if tied else {})
-        proved, prove = [], module.prove
-        module.prove = lambda group: proved.append(group) or prove(group)
-        made = make_groups(mesh, AllParts.exchanged(own))
-        module.prove = prove
-        assert len(proved) == 1  # the mesh has proved its own
-        values = {key: torch.ones(2) for key in own}
-        _, found = complete(own, values, made)
-        return sorted(made), {key: value[0].item() for key, value in found.items()}
-
-    outer, inner = cluster.run(groups)[0], cluster.run(groups)[1]
-    assert outer == ([(0, 1, 2, 3), (0, 3)], {"norm": 4.0, "tied": 2.0})
-    assert inner == ([(0, 1, 2, 3)], {"norm": 4.0})
 
 
 @pytest.mark.parametrize("rank", [0, 6])
@@ -207,27 +171,6 @@ def test_which_groups_are_there_and_which_are_made(monkeypatch, rank):
         **{group: str(list(group)) for group in new},
     }
     assert len(new) == 2
-
-
-@pytest.mark.parametrize("code", range(4))
-def test_a_sum_of_others_gets_zeros_where_they_are_asked_for(monkeypatch, code):
-    """This rank has no gradient, another rank has one of each dtype in turn."""
-    parts = {"w": Part(name="w", shape=(2, 3), holders=range(2), pending=[(0, 1)])}
-
-    def with_the_other(row, op, group):
-        assert (op, group) == (torch.distributed.ReduceOp.MAX, "a group")
-        row.copy_(torch.maximum(row, torch.tensor([code + 1, -code - 1])))
-
-    monkeypatch.setattr(module, "carrier", lambda group: torch.device("cpu"))
-    monkeypatch.setattr(module, "recursive_doubling_all_reduce", with_the_other)
-    dtype = (torch.float64, torch.float32, torch.bfloat16, torch.float16)[code]
-    module.fill_up(parts, ["w"], found := {"w": None}, "a group", "meta")
-    assert (found["w"].is_meta, found["w"].dtype, found["w"].shape) == (True, dtype, (2, 3))
-    module.fill_up(parts, ["w"], own := {"w": torch.ones(2, 3, dtype=dtype)}, "a group", "meta")
-    assert own["w"].tolist() == [[1.0] * 3] * 2
-    other = torch.float32 if code == 0 else torch.float64
-    with pytest.raises(ValueError, match="gradients of w have different dtypes"):
-        module.fill_up(parts, ["w"], {"w": torch.ones(1, dtype=other)}, "a group", 0)
 
 
 def test_first_sums_come_before_second_ones():
@@ -285,10 +228,10 @@ def test_several_gradients_of_which_each_rank_lacks_another(monkeypatch):
     monkeypatch.setattr(module, "carrier", lambda group: torch.device("cpu"))
     monkeypatch.setattr(module, "recursive_doubling_all_reduce", with_the_other)
     one, low = torch.ones(2), torch.ones(2).bfloat16()
-    module.fill_up(parts, list("abc"), found := {"a": one, "b": None, "c": low}, "group", "cpu")
+    module.fill_up(parts, list("abc"), found := {"a": one, "b": None, "c": low}, "group", "meta")
     assert found["a"] is one
     assert found["c"] is low
-    assert (found["b"].dtype, found["b"].tolist()) == (torch.float64, [0, 0])
+    assert (found["b"].dtype, found["b"].shape, found["b"].is_meta) == (torch.float64, (2,), True)
     with pytest.raises(ValueError, match="gradients of b have different dtypes"):
         module.fill_up(parts, list("abc"), {"a": one, "b": one, "c": None}, "group", "cpu")
 
@@ -310,17 +253,3 @@ def test_gradients_that_are_views_are_summed_in_place(monkeypatch):
     module.sum_over("a group", [column[:, 1], turned.t()])
     assert column.tolist() == [[0, 0], [0, 1], [0, 2]]
     assert turned.t().tolist() == [[3, 4], [5, 6], [7, 8]]
-
-
-def test_the_caller_s_own_dict_stays_as_it_was(monkeypatch):
-    def fill(parts, keys, gradients, group, device):
-        assert (keys, group, device) == (["w"], "a group", "a device")
-        gradients["w"] = torch.ones(2)
-
-    monkeypatch.setattr(module, "fill_up", fill)
-    monkeypatch.setattr(module, "sum_over", lambda group, tensors: tensors[0].mul_(3))
-    part = Part(name="w", shape=(2,), holders=range(2), pending=[(0, 1)])
-    given = {"w": None}
-    done, found = complete({"w": part}, given, {(0, 1): "a group"}, "a device")
-    assert (given, found["w"].tolist()) == ({"w": None}, [3, 3])
-    assert done == {"w": part.completed()}

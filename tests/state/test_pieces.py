@@ -4,12 +4,11 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.state.part import Cut, Part
 from helpers.state.pieces import common, flat_boxes, inside, pieces, slices, volume
-from tests.state.cases import spread
 
 
 @given(st.lists(st.integers(0, 5), max_size=4).map(tuple), st.data())
@@ -24,37 +23,6 @@ def test_a_flat_range_in_boxes(shape, data):
     assert row.tolist() == list(range(start, stop))  # in order, each number once
     assert len(boxes) <= max(1, 2 * len(shape) - 1)
     assert all(volume(box) for box in boxes)
-
-
-def test_a_range_of_rows():
-    assert flat_boxes((3, 4), 2, 9) == [((0, 1), (2, 4)), ((1, 2), (0, 4)), ((2, 3), (0, 1))]
-    assert flat_boxes((3, 4), 0, 12) == [((0, 3), (0, 4))]
-    assert flat_boxes((), 0, 1) == [()]
-
-
-def enumerated(part: Part) -> torch.Tensor:
-    """The plain position of each number of the local tensor, computed index by index."""
-    numbered = torch.arange(math.prod(part.shape)).view(part.shape)
-    for cut in part.cuts:
-        chosen = [i for start, stop in cut.ranges for i in range(start, stop)]
-        numbered = numbered.index_select(cut.dim, torch.tensor(chosen, dtype=torch.int64))
-    return numbered if part.flat is None else numbered.flatten()[slice(*part.flat)]
-
-
-@settings(deadline=None)
-@given(spread())
-def test_pieces_are_all_of_a_part(drawn):
-    _, _, parts = drawn
-    for own in parts.ranks:
-        for part in own.values():
-            local = enumerated(part)
-            assert tuple(local.shape) == part.local_shape
-            plain = torch.arange(math.prod(part.shape)).view(part.shape)
-            seen = []
-            for piece in pieces(part):
-                assert torch.equal(piece.of(local), plain[slices(piece.box)])
-                seen += piece.of(local).flatten().tolist()
-            assert sorted(seen) == sorted(local.flatten().tolist())
 
 
 def test_a_piece_is_a_view():

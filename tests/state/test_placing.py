@@ -1,12 +1,12 @@
 """Strategies make parts step by step: stages, cuts, flat ranges, pending sums."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from helpers.comm.mesh import Layout
 from helpers.state.part import Cut
-from helpers.state.placing import Seat, cut, flat, index, only, pending, whole, within
-from tests.state.cases import layouts, spread
+from helpers.state.placing import Seat, cut, flat, index, only, pending, whole
+from tests.state.cases import layouts
 
 GRID = Layout(dp=2, pp=2, tp=2)  # rank = 4 dp + 2 pp + tp
 
@@ -40,12 +40,6 @@ def test_a_tied_embedding_is_on_the_first_and_the_last_stage():
     seat = Seat(layout, 7)
     tied = pending(seat, pending(seat, parts[7], "pp"), "dp")
     assert tied.pending == ((4, 7), (3, 7))
-
-
-def test_a_stage_of_what_is_cut_already():
-    parts = on_every_rank(GRID, lambda s, p: only(s, cut(s, p, 0, "tp"), "pp", [1]))
-    assert [p and p.holders for p in parts] == [None, None, (2, 6), (3, 7)] * 2
-    assert parts[7].ranges(0) == ((4, 8),)
 
 
 def test_ranks_with_the_same_flat_range_are_holders():
@@ -91,11 +85,6 @@ def test_zero():
     assert [p.numel for p in chosen] == [0, 48]
 
 
-def test_a_group_of_one_is_no_sum():
-    parts = on_every_rank(Layout(dp=1, tp=2), lambda s, p: pending(s, cut(s, p, 0, "tp"), "dp"))
-    assert [p.pending for p in parts] == [(), ()]
-
-
 @pytest.mark.parametrize(
     ("place", "message"),
     [
@@ -123,22 +112,8 @@ def test_an_invalid_seat():
         Seat(GRID, 8)
 
 
-def test_within():
-    assert within([(0, 4), (8, 12)], [(2, 6)]) == [(2, 4), (8, 10)]
-    assert within([(8, 12), (0, 4)], [(5, 6), (0, 1)]) == [(1, 2), (8, 9)]
-    assert within([(3, 5)], []) == []
-
-
 @given(layouts())
 def test_index_is_the_place_in_the_group(layout):
     for axes in ((), layout.axes[:1], layout.axes[-1:], layout.axes[::-1]):
         for rank in range(layout.world_size):
             assert index(layout, rank, axes) == layout.group_of(rank, *axes).index(rank)
-
-
-@settings(deadline=None)
-@given(spread())
-def test_every_placing_makes_up_the_model(drawn):
-    """`AllParts` checks that every number is held, and that holders and sums agree."""
-    _, recipes, parts = drawn
-    assert set(parts.shapes) == {recipe.name for recipe in recipes}

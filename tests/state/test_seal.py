@@ -79,18 +79,6 @@ def test_damage_is_named(tmp_path, damage, message):
         verify(path)
 
 
-def test_every_character_of_a_checksum_counts(tmp_path):
-    path = write(tmp_path / "step_1")
-    text = (path / SEAL).read_text()
-    sealed = json.loads(text)
-    for name, (_, checksum) in sealed.items():
-        for place in (0, 31, 63):
-            other = checksum[:place] + "01"[checksum[place] == "0"] + checksum[place + 1 :]
-            (path / SEAL).write_text(text.replace(checksum, other))
-            with pytest.raises(BrokenCheckpoint, match=f"{name} does not match"):
-                verify(path)
-
-
 def test_ranks_share_the_reading(tmp_path):
     """Each rank reads its files; together they read all."""
     path = write(tmp_path / "step_1")
@@ -104,20 +92,13 @@ def test_an_interrupted_writing_is_no_checkpoint(tmp_path):
     write(tmp_path / "step_1")
     folder = begin(tmp_path / "step_2")
     (folder / "a.bin").write_bytes(b"01")  # and here the process is killed
+    (tmp_path / "step_3").write_text("a file")
     with pytest.raises(BrokenCheckpoint, match=r"step_2\.writing was never finished"):
         verify(tmp_path / "step_2")
     assert newest(tmp_path) == tmp_path / "step_1"
-    assert list(begin(tmp_path / "step_2").iterdir()) == []  # the next try starts anew
-
-
-def test_what_was_sealed_and_not_yet_named_is_no_checkpoint(tmp_path):
-    """Killed between the seal and the new name: the next try begins anew."""
-    write(tmp_path / "step_1")
-    folder = begin(tmp_path / "step_2")
-    (folder / "a.bin").write_bytes(b"01")
-    seal(folder)
-    (tmp_path / "step_3").write_text("a file")
+    seal(folder)  # or it is killed here, before the new name
     assert newest(tmp_path) == tmp_path / "step_1"
+    assert list(begin(tmp_path / "step_2").iterdir()) == []  # the next try starts anew
     assert begin(tmp_path / "deep" / "step_2").is_dir()  # the folder above is made, too
 
 

@@ -5,12 +5,11 @@ import torch
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.state import checkpoint
 from helpers.state.all_parts import AllParts
-from helpers.state.first_values import first_values
 from helpers.state.full_state import full_state
-from helpers.state.load import load, load_optimizer
 from helpers.state.norm import clip
 from helpers.state.part import Part
 from helpers.state.pending import complete, make_groups
+from helpers.state.slicing import first_values, load, load_optimizer
 from tests.state.cases import numbers
 
 LAYOUT, PLAIN = Layout(dp=2, pp=2), numbers((5, 4))

@@ -1,31 +1,21 @@
-"""Scatter, then gather, is the identity: tested without processes."""
+"""Whole tensors and this rank's parts of them: copies, first values, loading, refusals."""
+
+import weakref
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from helpers.comm.mesh import Layout
+from helpers.measure.memory import memory_of
+from helpers.models.config import GPTConfig
+from helpers.models.gpt import build
+from helpers.models.initialization import first_value
 from helpers.state.part import Cut, Part
-from helpers.state.slicing import fill, put, take
-from tests.state.cases import DTYPES, numbers, spread
+from helpers.state.placing import Seat, cut, flat, only, whole
+from helpers.state.slicing import fill, first_values, load, load_optimizer, put, take
+from tests.state.cases import numbers
 
-
-@settings(deadline=None)
-@given(spread(), st.sampled_from(DTYPES))
-def test_scatter_then_gather_is_the_identity(drawn, dtype):
-    _, _, parts = drawn
-    for name, shape in parts.shapes.items():
-        plain = numbers(shape, dtype)
-        found = torch.zeros_like(plain)
-        for own in parts.ranks:
-            for part in own.values():
-                if part.name == name:
-                    local = take(part, plain)
-                    assert (local.shape, local.dtype) == (part.local_shape, dtype)
-                    put(part, local, found)
-        assert torch.equal(found, plain)
-
-
+CONFIG = GPTConfig(vocab=30, context=8, width=12, layers=2, heads=3)
 PART = Part(name="w", shape=(4, 6), cuts=[Cut(dim=1, axes=("tp",), ranges=[(4, 6)])], holders=(0,))
 
 
@@ -53,12 +43,6 @@ def test_put_copies_values_alone():
     assert not plain.requires_grad
 
 
-def test_another_layout_in_memory():
-    local = torch.zeros(2, 4, dtype=torch.float64).t()
-    fill(PART, local, numbers((4, 6)))
-    assert torch.equal(local, numbers((4, 6))[:, 4:6])
-
-
 @pytest.mark.parametrize("function", [fill, put])
 def test_shapes_that_do_not_fit(function):
     with pytest.raises(ValueError, match=r"w \(4, 6\)\[:, 4:6\] on rank 0 has shape .* \(4, 2\)"):
@@ -68,3 +52,124 @@ def test_shapes_that_do_not_fit(function):
             function(PART, torch.zeros(shape), torch.zeros(4, 6))
     with pytest.raises(ValueError, match=r"of w has shape \(6, 4\), not \(4, 6\)"):
         function(PART, torch.zeros(4, 2), torch.zeros(6, 4))
+
+
+def gpts_parts(seat: Seat) -> dict[str, Part]:
+    """Tensor parallel with an odd number of rows, stages, and a flat range over dp."""
+    parts = {}
+    for name, tensor in build(CONFIG).named_parameters():
+        part = whole(seat, name, tensor.shape)
+        if name.startswith("embedding"):
+            part = only(seat, part, "pp", [0, 1])  # tied: on the first and the last stage
+        else:
+            part = only(seat, part, "pp", [name.startswith(("blocks.1", "norm"))])
+        if part and tensor.dim() == 2:
+            part = cut(seat, part, 1 if name.endswith(("out.weight", "down.weight")) else 0, "tp")
+        if part:
+            parts[name] = flat(seat, part, "dp")
+    return parts
+
+
+def test_first_values_are_those_of_the_plain_model():
+    dtype = torch.bfloat16
+    layout = Layout(dp=2, pp=2, tp=2)
+    plain = dict(build(CONFIG, seed=3, dtype=dtype).named_parameters())
+    make = lambda name, shape: first_value(name, shape, 3, CONFIG.layers)  # noqa: E731
+    for rank in range(layout.world_size):
+        parts = gpts_parts(Seat(layout, rank))
+        local = {key: torch.empty(part.local_shape, dtype=dtype) for key, part in parts.items()}
+        first_values(parts, local, make)
+        for key, part in parts.items():
+            assert torch.equal(local[key], take(part, plain[part.name].detach())), part
+
+
+def test_one_whole_tensor_at_a_time():
+    """The rank holds 1 % of each of ten tensors. Each tensor is freed before the next is made."""
+    seats = Seat(Layout(tp=100), 7)
+    names, alive = [f"t{i}" for i in range(10)], weakref.WeakSet()
+    parts = {name: cut(seats, whole(seats, name, (100, 1000)), 0, "tp") for name in names}
+    local = {name: torch.empty(1, 1000) for name in names}
+
+    def make(name, shape):
+        assert not alive
+        plain = torch.ones(shape, dtype=torch.float64)
+        alive.add(plain)
+        return plain
+
+    peak = memory_of(lambda: first_values(parts, local, make), torch.nn.Module()).peak
+    own = sum(tensor.nbytes for tensor in local.values())
+    assert 100 * 1000 * 8 <= peak <= 100 * 1000 * 8 + own
+
+
+def test_a_tensor_held_twice_is_made_once():
+    """A rank holds the first half of a tensor under one key and the second under another."""
+    seats = [Seat(Layout(pp=2), rank) for rank in range(2)]
+    one, two = (cut(seat, whole(seat, "w", (4, 3)), 0, "pp") for seat in seats)
+    made = []
+
+    def make(name, shape):
+        made.append(name)
+        return torch.arange(12.0).view(shape)
+
+    local = {"a.w": torch.empty(2, 3), "b.w": torch.empty(2, 3)}
+    first_values({"a.w": one, "b.w": two}, local, make)
+    assert made == ["w"]
+    assert torch.equal(torch.cat([*local.values()]), make("w", (4, 3)))
+
+
+def test_parts_and_tensors_that_do_not_fit():
+    seat = Seat(Layout(dp=1), 0)
+    parts = {"w": whole(seat, "w", (2,))}
+    make = lambda name, shape: torch.ones(shape)  # noqa: E731
+    with pytest.raises(ValueError, match="'v' has a part but no tensor, or a tensor but no part"):
+        first_values(parts, {"w": torch.zeros(2), "v": torch.zeros(2)}, make)
+    with pytest.raises(ValueError, match=r"shape \(3,\), not \(2,\)"):
+        first_values(parts, {"w": torch.zeros(3)}, make)
+    with pytest.raises(ValueError, match=r"whole tensor of w has shape \(1,\)"):
+        first_values(parts, {"w": torch.zeros(2)}, lambda name, shape: torch.ones(1))
+
+
+def test_where_the_state_is_loaded_to():
+    seat = Seat(Layout(tp=2), 1)
+    part = cut(seat, whole(seat, "w", (3, 2)), 0, "tp")
+    plain = {"w": {"exp_avg": torch.ones(3, 2), "step": torch.tensor(1.0), "n": 2}}
+    copied = load_optimizer({"w": part}, plain)["w"]
+    copied["step"].zero_()
+    copied["exp_avg"].zero_()
+    assert plain["w"]["exp_avg"].all()
+    assert plain["w"]["step"] == 1.0
+    assert load_optimizer({"w": part}, {}) == {}  # a frozen tensor has no state
+    kept = load_optimizer({"w": part}, plain, "meta")["w"]
+    assert (kept["exp_avg"].device.type, kept["step"].device.type) == ("meta", "meta")
+    assert (tuple(kept["exp_avg"].shape), tuple(kept["step"].shape), kept["n"]) == ((1, 2), (), 2)
+
+
+def test_the_count_of_a_parameter_without_dims():
+    """It has the part's own shape, but is a count, also on a rank that holds no numbers."""
+    part = Part(name="w", shape=(), flat=(1, 1), holders=[1])
+    plain = {"w": {"step": torch.tensor(5.0), "exp": torch.tensor(2.0)}}
+    found = load_optimizer({"w": part}, plain)["w"]
+    assert found["step"].item() == 5.0
+    assert found["exp"].shape == (0,)
+
+
+def test_nothing_is_written_unless_all_fits():
+    seat = Seat(Layout(dp=1), 0)
+    parts = {"a": whole(seat, "a", (2,)), "b": whole(seat, "b", (3,))}
+    for plain, message in [
+        ({"a": torch.ones(2)}, r"b \(3,\) is missing"),
+        ({"a": torch.ones(2), "b": torch.ones(2)}, r"b \(3,\) is of shape \(2,\) in the tensors"),
+    ]:
+        local = {"a": torch.zeros(2), "b": torch.zeros(3)}
+        with pytest.raises(ValueError, match=message):
+            load(parts, local, plain)
+        assert not local["a"].any()
+    local = {"a": torch.zeros(2), "b": torch.zeros(4)}  # its part has 3
+    with pytest.raises(ValueError, match=r"\(4,\)"):
+        load(parts, local, {"a": torch.ones(2), "b": torch.ones(3)})
+    assert not local["a"].any()
+    with pytest.raises(ValueError, match="'b' has a part but no tensor"):
+        load(parts, {"a": torch.zeros(2)}, {})
+    plain = {"a": torch.ones(2), "b": torch.ones(3)}
+    with pytest.raises(ValueError, match=r"'c' has .* a tensor but no part"):
+        load(parts, {**plain, "c": torch.zeros(1)}, plain)

@@ -33,8 +33,7 @@ from torch.distributed import ProcessGroup, ReduceOp
 
 from helpers.comm.collectives import fits, reduction
 from helpers.comm.messages import in_a_row, split, written_in_a_row
-from helpers.comm.shared_calls import ELSEWHERE, Call, Room
-from helpers.comm.shared_combine import combined, in_blocks
+from helpers.comm.shared_memory.calls import Call, Room, combined, in_blocks
 
 HALF = 1 << 21  # bytes of an ordinary tensor that a rank shows to the others at a time
 TIMEOUT = 1800.0  # seconds, as in PyTorch
@@ -92,21 +91,6 @@ class SharedMemory:
         what = f"empty({tuple(like.shape)}, {dtype})"
         part = self.room.segments.allocate(like.nbytes, what)[self.rank]
         return part[: like.nbytes].view(dtype).view(like.shape)
-
-    def peers(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """Return views of every rank's numbers at the place of `tensor`, in the group's order.
-
-        With these views an all-gather needs no copy: `barrier`, read, `barrier`. Not a collective
-        call.
-
-        Raises:
-            ValueError: `tensor` is not a contiguous part of a tensor made by `empty`.
-        """
-        place = self.room.place(tensor)
-        if place == ELSEWHERE:
-            raise ValueError("the tensor is not in this shared memory: allocate it with empty()")
-        rows = self.room.rows((place,) * self.size, (tensor.numel(),) * self.size, tensor.dtype)
-        return [row.view(tensor.shape) for row in rows]
 
     def barrier(self):
         """Wait for every rank. Afterwards this rank sees what the others wrote before."""

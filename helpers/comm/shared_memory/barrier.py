@@ -18,7 +18,7 @@ from enum import IntEnum
 
 import torch
 
-from helpers.comm.shared_semaphores import NBYTES, Semaphore, available
+from helpers.comm.shared_memory.semaphores import NBYTES, Semaphore, available
 
 SPIN = 200e-6  # seconds to poll before going to sleep: waking up takes long
 TICK = 0.05  # seconds of sleep after which a rank checks that the others are alive
@@ -176,6 +176,7 @@ class Barrier:
             return TimeoutError(f"rank {self.names[blamed]} was too late, {missed}")
         if reason == Left.LATE:
             blamed, how = witness, "has waited too long for this rank"
+            missed = f"and did not reach {doing}"
         elif reason == Left.ENDED:
             how = f"has ended (process {self.pids[blamed]})"
         else:

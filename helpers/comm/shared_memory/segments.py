@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.comm.messages import Peers
-from helpers.comm.shared_barrier import Barrier
+from helpers.comm.shared_memory.barrier import Barrier
 
 SLOT = 256  # bytes for the name of a rank's call
 WORDS = struct.Struct("<qqH")  # the place of its buffer (segment, offset); length of the text

@@ -14,9 +14,9 @@ from torch.distributed import ProcessGroup
 
 from helpers.comm.ledger import note
 from helpers.comm.messages import split
-from helpers.comm.shared_combine import in_blocks
-from helpers.comm.shared_segments import Segments
+from helpers.comm.shared_memory.segments import Segments
 
+BLOCK = 1 << 19  # bytes to combine at a time: partial results stay in the processor's cache
 VIEWS = 128  # lists of views to keep for later calls of the same kind
 EMPTY = (-1, 0)  # the place of a tensor without numbers
 ELSEWHERE = (-2, 0)  # the place of a tensor that is not in shared memory
@@ -188,3 +188,37 @@ def words(name: str, nbytes: int, dtype: torch.dtype, how: Hashable) -> str:
     """Describe the call in words: the same on all ranks, and readable in an error."""
     how = f", {getattr(how, 'name', how)}" if how != "" else ""
     return f"{name} of {nbytes} bytes, {dtype}{how}"
+
+
+def in_blocks(row: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Return the row as views of at most `BLOCK` bytes."""
+    step = max(1, BLOCK // row.element_size())
+    return (row,) if row.numel() <= step else row.split(step)
+
+
+def combined(
+    combine: Callable,
+    sources: Sequence[Sequence[torch.Tensor]],
+    targets: Sequence[Sequence[torch.Tensor]],
+):
+    """Combine `sources` in their order, and write the result to every target.
+
+    A target may also be a source.
+
+    Args:
+        combine: a function of two tensors, with `out=`.
+        sources, targets: rows of equal length, each as returned by `in_blocks`.
+    """
+    partial = torch.empty_like(sources[0][0]) if len(sources) > 2 else None
+    for (so_far, *blocks), (result, *more) in zip(
+        zip(*sources, strict=True), zip(*targets, strict=True), strict=True
+    ):
+        for block in blocks[:-1]:
+            so_far = combine(so_far, block, out=partial[: block.numel()])
+        # Write to a target only at the end: until then it may be a source.
+        if blocks:
+            combine(so_far, blocks[-1], out=result)
+        elif result.data_ptr() != so_far.data_ptr():
+            result.copy_(so_far)
+        for target in more:
+            target.copy_(result)
