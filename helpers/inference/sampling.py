@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from helpers.inference.draws import uniform
+from helpers.models.dropout import counter
+
+BITS = 53  # of a float64's fraction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,3 +164,18 @@ def pick(weights: torch.Tensor, draws: Sequence[float]) -> torch.Tensor:
     token = torch.searchsorted(cumulated, at, right=True)  # the first token beyond `at`
     last = torch.searchsorted(cumulated, total)  # rounding can bring `at` up to the total
     return token.minimum(last)[:, 0]
+
+
+def uniform(seed: int, position: int, use: int = 0) -> float:
+    """Draw a number, uniform in [0, 1), with 53 bits: a function of its arguments alone.
+
+    A generator's numbers would depend on the order of the draws, and so on the other requests of a
+    batch. So a request gets the same tokens alone and in any batch.
+
+    Args:
+        seed: the request's.
+        position: the place in the sequence of the token that the number decides on.
+        use: tells apart several numbers for one place.
+    """
+    high, low = (counter(seed, position, use, half) for half in (0, 1))  # 32 bits each
+    return (high << BITS - 32 | low >> 64 - BITS) / 2**BITS

@@ -12,9 +12,15 @@ from dataclasses import dataclass
 import torch
 
 from helpers.inference.accept import decide
-from helpers.inference.draws import uniform
 from helpers.inference.reading import check_prompt, device_of, one_each, read
-from helpers.inference.sampling import NotANumber, Sampling, are_numbers, pick, probabilities
+from helpers.inference.sampling import (
+    NotANumber,
+    Sampling,
+    are_numbers,
+    pick,
+    probabilities,
+    uniform,
+)
 from helpers.models.caches.cache import Cache
 from helpers.models.caches.preallocated import Preallocated
 from helpers.models.gpt import GPT, kept_by

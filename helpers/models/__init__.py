@@ -1,1 +1,11 @@
-"""The models of the course: short to read, with exact counts, and without any distribution."""
+"""GPT, Llama, Mamba, VAE: language models short to read, with exact counts, not distributed.
+
+shape, gpt             the configuration and the Transformer: decoder-only, RMSNorm, SwiGLU
+attention, latent      grouped-query attention with rotary positions; multi-head latent attention
+mamba, mamba2, bamba   state space models, and a hybrid with attention; `scan/` has their scans
+caches/                KV caches, and the recurrent states
+parameter_counts, counts, cache_counts   parameters, FLOPs per token, bytes of a cache
+initialization, dropout, noise           random numbers that no layout of ranks changes
+vae                    a variational autoencoder
+trained/, published    models that the course trained; shapes of published ones
+"""

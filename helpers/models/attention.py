@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from helpers.models.caches.cache import BlockCache
 from helpers.models.caches.kept import Kept, RotaryPart
-from helpers.models.config import GPTConfig
+from helpers.models.shape import GPTShape
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,7 +43,7 @@ class FanOut(nn.Module):
 class Attention(nn.Module):
     """Causal self-attention; H/K query heads share a key/value head (Ainslie et al. 2023)."""
 
-    def __init__(self, config: GPTConfig, **place):
+    def __init__(self, config: GPTShape, **place):
         super().__init__()
         self.config, d = config, config.head_width
         place["bias"] = config.bias
@@ -55,7 +55,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.heads * d, config.width, **place)
 
     @staticmethod
-    def kept(config: GPTConfig) -> Kept:
+    def kept(config: GPTShape) -> Kept:
         """Say what the block keeps of each token: its keys, rotated, and its values."""
         rotary = None
         if config.positions == "rotary":
@@ -127,7 +127,7 @@ class Rotary(nn.Module):
     It is recomputed whenever the model is moved or cast, and is not part of a checkpoint.
     """
 
-    def __init__(self, config: GPTConfig, dtype: torch.dtype, device):
+    def __init__(self, config: GPTShape, dtype: torch.dtype, device):
         super().__init__()
         self.config = config
         for name in ("cos", "sin"):

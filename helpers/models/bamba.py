@@ -10,7 +10,7 @@ the places of the attention blocks and the rotary width of 64 of a head's 128.
 
 from collections.abc import Iterable
 
-from helpers.models.config import GPTConfig
+from helpers.models.gpt import GPTConfig
 
 BAMBA_9B = {
     "vocab": 128_256,

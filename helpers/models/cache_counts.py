@@ -1,12 +1,11 @@
-"""Count the bytes that a model's cache needs, from its configuration alone.
+"""Memory of the KV cache and of recurrent states: the bytes that a configuration needs.
 
 A block with attention keeps a row for each token. A recurrent block keeps a state of fixed size.
 """
 
 import torch
 
-from helpers.models.config import GPTConfig
-from helpers.models.gpt import MIXERS
+from helpers.models.gpt import MIXERS, GPTConfig
 
 
 def bytes_per_token(config: GPTConfig, dtype: torch.dtype = torch.bfloat16) -> int:

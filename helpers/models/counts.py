@@ -1,20 +1,19 @@
-"""Count a GPT's FLOPs per token, without building it.
+"""FLOPs per token of a GPT: exact, and as the papers' conventions count them (6 N, PaLM's MFU).
 
-The exact counts are of `helpers.models.gpt`. Each paper's own convention has the paper's name.
-What a block's mixer adds is counted in a module of its own: see `parameter_counts.MIXERS`.
-Letters as in gpt.py and attention.py: T, V, D, H, d.
+Exact: 2 FLOPs for each number of a matrix, and `CORES`: the products of a mixer that are not of its
+matrices. Letters as in gpt.py and attention.py: T, V, D, H, d.
 """
 
 from collections import Counter
+from fractions import Fraction
 
-from helpers.models.config import GPTConfig
-from helpers.models.flop_conventions import FORWARD, forward_flops
-from helpers.models.parameter_counts import MIXERS, parameters
+from helpers.models.gpt import GPTConfig
+from helpers.models.parameter_counts import block_parameters, parameters
 
 # With `parameters`: notebooks import both from here.
 __all__ = ["CONVENTIONS", "PARTS", "flops_per_token", "parameters"]
 
-CONVENTIONS = ("exact", *FORWARD)
+CONVENTIONS = ("exact", "kaplan", "palm", "chinchilla")
 PARTS = ("training", "forward", "backward", "recomputed")
 
 
@@ -76,15 +75,39 @@ def flops_per_token(
             forward += _core(config, length, "forward")
             backward += _core(config, length, "backward")
     else:
-        forward = forward_flops(config, length, convention, attention, embedding)
+        forward = _by_a_paper(config, length, convention, attention, embedding)
         backward = 2 * forward
     return {"forward": forward, "backward": backward, "training": forward + backward}[part]
 
 
-def _core(config: GPTConfig, length: int, part: str) -> int:
-    """The FLOPs of all mixers that are not of their matrices: scores and values."""
+def _by_a_paper(
+    config: GPTConfig, length: int, convention: str, attention: bool, embedding: bool
+) -> int:
+    """A forward's FLOPs by a paper's convention: 2 N, and on request attention and embedding.
+
+    Raises:
+        ValueError: `attention` is on, but a block has another mixer, which no paper counts.
+    """
+    if attention and set(config.mixers) != {"attention"}:
+        raise ValueError(
+            f"convention {convention!r} counts scores of mixer 'attention' only, not of "
+            f"{config.mixer!r}; use convention 'exact', or attention=False"
+        )
+    count, table = parameters(config), config.vocab * config.width
+    scores = config.layers * config.width * length  # multiply-adds; the values need as many
+    if convention == "palm":  # every parameter is one of a matrix
+        return 2 * (count.total if embedding else count.blocks) + attention * 4 * scores
+    if convention == "kaplan":  # half of the scores and values
+        seen, table = 2 * scores, 4 * config.width + 2 * table
+    else:  # the softmax too, and two embeddings
+        seen, table = 4 * scores + 3 * config.layers * config.heads * length, 4 * table
+    return 2 * count.non_embedding + attention * seen + embedding * table
+
+
+def _core(config: GPTConfig, length: int, part: str) -> int | Fraction:
+    """The FLOPs of all mixers that are not of their matrices."""
     kinds = Counter(config.mixers).items()
-    return sum(n * MIXERS[kind].core_flops(config, length, part) for kind, n in kinds)
+    return sum(blocks * CORES[kind](config, length)[part] for kind, blocks in kinds)
 
 
 def _recomputed(config: GPTConfig, length: int, attention: bool) -> int:
@@ -99,8 +122,65 @@ def _recomputed(config: GPTConfig, length: int, attention: bool) -> int:
     if config.recompute == "full":
         last = 0 if config.dropout else config.layers * config.width * config.inner
         if config.mlp == "none" and not config.dropout:  # the mixers' output matrices
-            kinds = Counter(config.mixers).items()
-            last = sum(n * MIXERS[kind].parameters(config).last for kind, n in kinds)
+            last = sum(block_parameters(config, kind)["last"] for kind in config.mixers)
         core = _core(config, length, "forward") if attention else 0
         return 2 * (parameters(config).non_embedding - last) + core
     return _core(config, length, "recomputed") if attention else 0
+
+
+def products(heads: int, tokens: int, key: int, value: int, fused: bool) -> dict[str, int]:
+    """The FLOPs of scores and values by part, for T keys, and keys and values of these widths.
+
+    The fused kernel's backward computes the scores again: five products instead of four. If the
+    core is recomputed, the explicit form repeats the scores only: nothing needs its result.
+    """
+    scores, values = (2 * heads * tokens * width for width in (key, value))
+    return {
+        "forward": scores + values,
+        "backward": 2 * (scores + values) + fused * scores,
+        "recomputed": scores + fused * values,
+    }
+
+
+def attention(config: GPTConfig, tokens: int) -> dict[str, int]:
+    """Scores and values: 2 D T each in a forward, all T keys for each query."""
+    d = config.head_width
+    return products(config.heads, tokens, d, d, config.attention == "sdpa")
+
+
+def latent(config: GPTConfig, tokens: int) -> dict[str, int]:
+    """Scores and values without a cache. The fused kernel gets values as wide as the keys."""
+    w, fused = config.latent_widths, config.attention == "sdpa"
+    key = w.nope + w.rope
+    return products(config.heads, tokens, key, key if fused else w.value, fused)
+
+
+def mamba(config: GPTConfig, tokens: int) -> dict[str, int]:
+    """C h in a forward, and three products as large in a backward.
+
+    The state's recurrence is no matrix product, so by convention it does not count. It costs about
+    as much.
+    """
+    one = 2 * config.mamba.channels(config.width) * config.mamba.state
+    return {"forward": one, "backward": 3 * one, "recomputed": 0}
+
+
+def mamba2(config: GPTConfig, tokens: int) -> dict[str, int | Fraction]:
+    """The scan's products, for one token of T: a fraction if the chunks are not all alike.
+
+    A chunk of q tokens has the products of `scan.fused_ssd`: C Bᵀ of q² N for each group; its
+    product with x' of q² P, and two with the state of q N P, for each head. The backward repeats
+    C Bᵀ and C Sᵀ, and has two products for each of the forward's.
+    """
+    sizes = config.mamba2
+    channels, chunk = sizes.channels(config.width), min(sizes.chunk, tokens)
+    squares = tokens // chunk * chunk**2 + (tokens % chunk) ** 2  # the sum of q² over the chunks
+    scores, mixed = squares * sizes.groups * sizes.state, squares * channels
+    one = tokens * channels * sizes.state
+    forward = Fraction(2 * (scores + mixed + 2 * one), tokens)
+    backward = Fraction(2 * (3 * scores + 2 * mixed + 5 * one), tokens)
+    whole = [int(n) if n.denominator == 1 else n for n in (forward, backward)]
+    return {"forward": whole[0], "backward": whole[1], "recomputed": 0}
+
+
+CORES = {"attention": attention, "latent": latent, "mamba": mamba, "mamba2": mamba2}

@@ -1,4 +1,4 @@
-"""Dropout whose masks are the same on any number of ranks.
+"""Dropout and normal noise that are the same on any number of ranks: counter-based random numbers.
 
 PyTorch's dropout draws from a generator, so its masks depend on the order of the draws: on ranks,
 micro-batches and recomputation. Here each number of a mask is a hash of a counter: the seed, the
@@ -11,6 +11,8 @@ operations, which tensors support on every device.
 
 B  sequences in a batch        T  tokens in a sequence        D  channels, the width of a vector
 """
+
+import math
 
 import torch
 
@@ -57,3 +59,20 @@ def dropout(x: torch.Tensor, rate: float, key: torch.Tensor) -> torch.Tensor:
     channels = mix(torch.arange(x.shape[-1], device=x.device) + START & LOW)  # (D,)
     keep = mix(key[..., None] ^ channels) >= round(rate * 2**32)  # (B, T, D) bool
     return x * keep / (1 - rate)
+
+
+def normal(key: torch.Tensor, channels: int) -> torch.Tensor:
+    """Make standard normal numbers: (B, channels) float64.
+
+    Two hashes make two uniform numbers u and v, and √(-2 ln u) cos(2π v) is normal.
+
+    Args:
+        key: (B,) int64: `counter` of everything that determines the numbers, except the channel.
+
+    Source: Box and Muller 1958, "A note on the generation of random normal deviates", Annals of
+    Mathematical Statistics 29(2).
+    """
+    pairs = torch.arange(2 * channels, device=key.device).view(2, channels)
+    u, v = (mix(key[:, None] ^ mix(row + START & LOW)).double() for row in pairs)
+    u, v = (u + 1) / 2**32, v / 2**32  # u is in (0, 1]: its logarithm is finite
+    return torch.sqrt(-2 * torch.log(u)) * torch.cos(2 * math.pi * v)

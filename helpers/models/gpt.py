@@ -13,14 +13,22 @@ from torch.nn import functional
 from helpers.models.attention import Attention, FanOut, Positions, Rotary, again
 from helpers.models.caches.cache import BlockCache, Cache
 from helpers.models.caches.kept import Kept
-from helpers.models.config import GPTConfig
 from helpers.models.dropout import counter, dropout
 from helpers.models.initialization import build
 from helpers.models.latent import LatentAttention
 from helpers.models.mamba import Mamba
 from helpers.models.mamba2 import Mamba2
+from helpers.models.shape import GPTShape
 
 __all__ = ["GPT", "GPTConfig", "build", "kept_by", "loss_sum"]
+
+
+class GPTConfig(GPTShape):
+    """The configuration of a GPT: its shape, and how to build it. See `GPTShape` for the values."""
+
+    def build(self, dtype: torch.dtype = torch.float32, device="cpu", **stage) -> "GPT":
+        """Make the model, or a stage of it (as for GPT), without filling its parameters."""
+        return GPT(self, dtype, device, **stage)
 
 
 class GPT(nn.Module):
@@ -39,7 +47,7 @@ class GPT(nn.Module):
 
     def __init__(
         self,
-        config: GPTConfig,
+        config: GPTShape,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         *,
@@ -190,7 +198,7 @@ class Block(nn.Module):
         number: the block's number in the whole model.
     """
 
-    def __init__(self, config: GPTConfig, number: int, **place):
+    def __init__(self, config: GPTShape, number: int, **place):
         super().__init__()
         self.config, self.number, self.kind = config, number, config.mixer_of(number)
         self.add_module(f"{self.kind}_norm", make_norm(config, **place))
@@ -212,7 +220,7 @@ class Block(nn.Module):
 class SwiGLU(nn.Module):
     """An MLP with three matrices: the gate multiplies the up projection (Shazeer 2020)."""
 
-    def __init__(self, config: GPTConfig, **place):
+    def __init__(self, config: GPTShape, **place):
         super().__init__()
         self.fan_out = FanOut()
         self.gate = nn.Linear(config.width, config.inner, bias=config.bias, **place)
@@ -227,7 +235,7 @@ class SwiGLU(nn.Module):
 class GELU(nn.Module):
     """An MLP with two matrices, as in GPT-2."""
 
-    def __init__(self, config: GPTConfig, **place):
+    def __init__(self, config: GPTShape, **place):
         super().__init__()
         self.fan_out = FanOut()
         self.up = nn.Linear(config.width, config.inner, bias=config.bias, **place)
@@ -275,13 +283,13 @@ def kept_by(model: GPT) -> dict[int, Kept]:
     return {block.number: MIXERS[block.kind].kept(model.config) for block in model.blocks.values()}
 
 
-def make_norm(config: GPTConfig, **place) -> nn.Module:
+def make_norm(config: GPTShape, **place) -> nn.Module:
     if config.norm == "rms":
         return nn.RMSNorm(config.width, eps=config.norm_eps, **place)
     return nn.LayerNorm(config.width, eps=config.norm_eps, bias=config.bias, **place)
 
 
-def drop(x: torch.Tensor, config: GPTConfig, positions: Positions, site: int) -> torch.Tensor:
+def drop(x: torch.Tensor, config: GPTShape, positions: Positions, site: int) -> torch.Tensor:
     """Apply dropout to (B, T, D), if it is on. `site` is its number in the whole model."""
     if positions.key is None:
         return x

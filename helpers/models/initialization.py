@@ -6,9 +6,9 @@ import math
 import torch
 from torch import nn
 
-from helpers.models.ssm_values import log_decays, step_bias
-
 EMBEDDING_STD = 0.02  # GPT-2's
+DECAYS = (1.0, 16.0)  # |A| of Mamba-2's heads, uniform
+STEPS = (0.001, 0.1)  # the step sizes of state space models, log-uniform
 MIXERS = ("attention", "latent", "mamba", "mamba2")
 RESIDUAL = (*(f"{mixer}.out.weight" for mixer in MIXERS), "mlp.down.weight")
 
@@ -44,7 +44,7 @@ def initialize(model: nn.Module, seed: int):
     Matrices are normal with a standard deviation of 1/√(inputs), so that activations keep their
     size at any width. Matrices that write into the residual stream are also divided by √(2 layers)
     (Radford et al. 2019, section 2.3). Embeddings and the head have 0.02. Biases are 0, the norms'
-    scales 1. State space models begin with the decays and steps of `ssm_values`.
+    scales 1. State space models begin with `log_decays` and `step_bias`.
 
     Args:
         model: a whole model or a stage. Its `config` makes first values, and its `plain_name` gives
@@ -78,3 +78,29 @@ def generator_of(name: str, seed: int) -> torch.Generator:
     """Make the generator of the parameter with this name."""
     digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+
+
+def log_decays(shape, generator: torch.Generator) -> torch.Tensor:
+    """Make log |A|.
+
+    Mamba's channels all have |A| = 1 … N (Gu and Dao 2023, section 3.6, "S4D-Real"). Mamba-2's
+    heads have one number each, uniform from 1 to 16, as in the authors' code.
+
+    Args:
+        shape: (E, N) for Mamba's E channels of N numbers, (H,) for Mamba-2's H heads.
+    """
+    if len(shape) == 2:
+        return torch.arange(1, shape[1] + 1, dtype=torch.float64).log().repeat(shape[0], 1)
+    low, high = DECAYS
+    return (low + (high - low) * uniform(shape, generator)).log()
+
+
+def step_bias(shape, generator: torch.Generator) -> torch.Tensor:
+    """Make the bias b for which softplus(b) is log-uniform from 0.001 to 0.1 (section 3.6)."""
+    low, high = (math.log(step) for step in STEPS)
+    steps = (low + (high - low) * uniform(shape, generator)).exp()
+    return steps + (-torch.expm1(-steps)).log()  # the inverse of softplus
+
+
+def uniform(shape, generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(shape, generator=generator, dtype=torch.float64)

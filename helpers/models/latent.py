@@ -15,7 +15,7 @@ from torch.nn import functional
 from helpers.models.attention import Core, FanOut, Positions, again, rotate
 from helpers.models.caches.cache import BlockCache
 from helpers.models.caches.kept import Kept, RotaryPart
-from helpers.models.config import GPTConfig
+from helpers.models.shape import GPTShape
 
 
 class LatentAttention(nn.Module):
@@ -25,7 +25,7 @@ class LatentAttention(nn.Module):
     latents, or it reads the latents themselves: whichever costs fewer FLOPs.
     """
 
-    def __init__(self, config: GPTConfig, **place):
+    def __init__(self, config: GPTShape, **place):
         super().__init__()
         self.config, self.widths = config, config.latent_widths
         w, heads, eps = self.widths, config.heads, config.norm_eps
@@ -46,7 +46,7 @@ class LatentAttention(nn.Module):
         self.out = nn.Linear(heads * w.value, config.width, **bias)  # W^O
 
     @staticmethod
-    def kept(config: GPTConfig) -> Kept:
+    def kept(config: GPTShape) -> Kept:
         """Say what the block keeps of each token: its latent, and the rotated key of all heads."""
         w, rotary = config.latent_widths, None
         if config.positions == "rotary":

@@ -1,7 +1,9 @@
 """The widths of multi-head latent attention."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Self
+
+from helpers.models.ssm_settings import check_sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +33,7 @@ class Latent:
     value: int
 
     def __post_init__(self):
-        for one in fields(self):
-            width = getattr(self, one.name)
-            optional = width is None and one.name == "query_rank"
-            if not optional and (not isinstance(width, int) or width < 1):
-                raise ValueError(f"{one.name} must be a positive whole number, not {width!r}")
+        check_sizes(self)
         if self.rope % 2:
             raise ValueError(f"rotary positions turn pairs, so rope must be even, not {self.rope}")
         if self.value > self.nope + self.rope:

@@ -16,10 +16,10 @@ from torch.nn import functional
 from helpers.models.attention import FanOut, Positions
 from helpers.models.caches.cache import BlockCache
 from helpers.models.caches.kept import Kept
-from helpers.models.config import GPTConfig
 from helpers.models.convolution import Convolution, real_tokens
 from helpers.models.scan.selective import selective_scan
 from helpers.models.scan.step import selective_step
+from helpers.models.shape import GPTShape
 
 
 class Mamba(nn.Module):
@@ -29,7 +29,7 @@ class Mamba(nn.Module):
     states of its own accord.
     """
 
-    def __init__(self, config: GPTConfig, **place):
+    def __init__(self, config: GPTShape, **place):
         super().__init__()
         settings, bias = config.mamba, config.bias
         channels, rank = settings.channels(config.width), settings.rank_of(config.width)
@@ -47,7 +47,7 @@ class Mamba(nn.Module):
         self.over_tokens = selective_scan  # others may replace it
 
     @staticmethod
-    def kept(config: GPTConfig) -> Kept:
+    def kept(config: GPTShape) -> Kept:
         """Say what the block keeps of a sequence: the convolution's inputs, and the state."""
         settings = config.mamba
         channels = settings.channels(config.width)

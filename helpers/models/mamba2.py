@@ -17,11 +17,11 @@ from torch.nn import functional
 from helpers.models.attention import FanOut, Positions
 from helpers.models.caches.cache import BlockCache
 from helpers.models.caches.kept import Kept
-from helpers.models.config import GPTConfig
 from helpers.models.convolution import Convolution, real_tokens
 from helpers.models.mamba import wide
 from helpers.models.scan.ssd import ssd
 from helpers.models.scan.step import ssd_step
+from helpers.models.shape import GPTShape
 
 
 class Mamba2(nn.Module):
@@ -30,7 +30,7 @@ class Mamba2(nn.Module):
     The sizes of a forward come from the parameters, so that a rank may have some of the heads.
     """
 
-    def __init__(self, config: GPTConfig, **place):
+    def __init__(self, config: GPTShape, **place):
         super().__init__()
         self.settings, bias = config.mamba2, config.bias
         settings, width = config.mamba2, config.width
@@ -52,7 +52,7 @@ class Mamba2(nn.Module):
         self.over_tokens = ssd  # others may replace it
 
     @staticmethod
-    def kept(config: GPTConfig) -> Kept:
+    def kept(config: GPTShape) -> Kept:
         """Say what the block keeps of a sequence: the convolutions' inputs, and the state."""
         settings, width = config.mamba2, config.width
         before, shared = settings.convolution - 1, settings.groups * settings.state

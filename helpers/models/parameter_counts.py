@@ -1,22 +1,18 @@
-"""Count a GPT's parameters, without building it. The counts are of `helpers.models.gpt`.
+"""Parameter count of a GPT by purpose, from the model's own modules, without memory for them.
 
-What a block's mixer adds is counted in a module of its own: see `MIXERS` and `mixer_counts.py`.
-Letters as in gpt.py and attention.py: V, D, F, H, K, d.
+One block of each kind is built on PyTorch's meta device. Letters as in gpt.py: V, D.
 """
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 
-from helpers.models import attention_counts, latent_counts, mamba2_counts, mamba_counts
-from helpers.models.config import GPTConfig
-from helpers.models.mixer_counts import MixerCounts
+from torch import nn
 
-MIXERS: dict[str, MixerCounts] = {
-    "attention": attention_counts,
-    "latent": latent_counts,
-    "mamba": mamba_counts,
-    "mamba2": mamba2_counts,
-}
+from helpers.models.gpt import Block, GPTConfig, make_norm
+from helpers.models.mamba2 import GatedNorm
+
+NORMS = (nn.RMSNorm, nn.LayerNorm, GatedNorm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +22,7 @@ class Parameters:
     Attributes:
         embedding: V D.
         positions: learned positions; 0 for rotary.
-        mixers, mlp: the matrices of all blocks.
+        mixers, mlp: the matrices of all blocks: those that multiply each token.
         biases: of the blocks' linear layers.
         norms: scales, and LayerNorm's biases, of the blocks and before the head.
         others: the mixers' parameters that are neither of these; 0 for attention.
@@ -61,25 +57,39 @@ class Parameters:
         return self.mixers + self.mlp
 
 
+@cache
 def parameters(config: GPTConfig) -> Parameters:
     """Count the parameters of `build(config)` without building it."""
-    c = config
-    mixers = [(n, MIXERS[kind].parameters(c)) for kind, n in Counter(c.mixers).items()]
-    matrices = 3 if c.mlp == "swiglu" else 2
-    mlp_bias = (matrices - 1) * c.inner + c.width if c.bias and c.inner else 0
-    a_norm = c.width * (2 if c.norm == "layer" and c.bias else 1)
+    c, every = config, Counter()
+    for kind, blocks in Counter(c.mixers).items():
+        for purpose, numbers in block_parameters(c, kind).items():
+            every[purpose] += blocks * numbers
+    every["norms"] += sum(p.numel() for p in make_norm(c, device="meta").parameters())
     return Parameters(
         embedding=c.vocab * c.width,
         positions=c.context * c.width if c.positions == "learned" else 0,
-        mixers=sum(n * one.matrices for n, one in mixers),
-        mlp=c.layers * matrices * c.width * c.inner,
-        biases=sum(n * one.biases for n, one in mixers) + c.layers * mlp_bias,
-        norms=sum(n * one.norms for n, one in mixers) + (norms_of(c) * c.layers + 1) * a_norm,
-        others=sum(n * one.others for n, one in mixers),
         head=0 if c.tied else c.vocab * c.width,
+        **{name: every[name] for name in ("mixers", "mlp", "biases", "norms", "others")},
     )
 
 
-def norms_of(config: GPTConfig) -> int:
-    """How many norms a block has: before its mixer, and before its MLP."""
-    return 1 if config.mlp == "none" else 2
+@cache
+def block_parameters(config: GPTConfig, kind: str) -> Counter:
+    """Count the parameters of a block with this kind of mixer, by the names of `Parameters`.
+
+    "last" counts the mixer's last matrix once more: that which writes into the residual stream.
+    """
+    block, found = Block(config, config.mixers.index(kind), device="meta"), Counter()
+    for path, module in block.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if isinstance(module, NORMS):
+                purpose = "norms"
+            elif name == "bias":
+                purpose = "biases"
+            elif isinstance(module, nn.Linear):
+                purpose = "mlp" if path.startswith("mlp.") else "mixers"
+            else:
+                purpose = "others"
+            found[purpose] += parameter.numel()
+    found["last"] = getattr(block, kind).out.weight.numel()
+    return found

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from helpers.models.config import GPTConfig
+from helpers.models.gpt import GPTConfig
 from helpers.models.latent_config import Latent
 from helpers.models.parameter_counts import parameters
 

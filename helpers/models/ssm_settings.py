@@ -5,6 +5,7 @@ P  width of a head, Mamba-2      R  rank of Mamba's step sizes
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 
@@ -90,11 +91,17 @@ class Mamba2Settings:
         return heads
 
 
-def check_sizes(settings: MambaSettings | Mamba2Settings):
-    """Check that each size is a positive whole number."""
+def check_sizes(settings, names: Iterable[str] | None = None):
+    """Check that each size is a positive whole number, or None where that is the default.
+
+    Args:
+        settings: a dataclass.
+        names: of the fields that are sizes; None: all.
+    """
     for field in fields(settings):
         size = getattr(settings, field.name)
-        if size is None and field.default is None:
+        optional = size is None and field.default is None
+        if optional or (names is not None and field.name not in names):
             continue
         if not isinstance(size, int) or size < 1:
             raise ValueError(

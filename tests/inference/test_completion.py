@@ -154,14 +154,6 @@ def test_a_cell_is_redrawn_as_the_text_grows(monkeypatch, byte_model, capsys):
     assert "<b>a &amp; b</b>&lt;b&gt;" in shown[-1]["text/html"]
 
 
-def test_a_cell_is_not_redrawn_too_often(monkeypatch, byte_model):
-    shown = in_a_notebook(monkeypatch)
-    monkeypatch.setattr(completion, "DRAW_SECONDS", 1000)
-    monkeypatch.setattr(completion, "stream", says(*b"abcdef"))
-    complete(byte_model, "x", 6)
-    assert [one["text/plain"] for one in shown] == ["x", "xabcdef"]
-
-
 def test_a_cell_is_redrawn_once_in_so_many_seconds(monkeypatch, byte_model):
     """Counted from the last drawing, not from the first."""
     shown, now = in_a_notebook(monkeypatch), [0.0]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helpers.inference import speculative
-from helpers.inference.accept import acceptance, decide, tokens_per_round
+from helpers.inference.accept import decide
 from helpers.inference.generate import generate
 from helpers.inference.sampling import NotANumber, Sampling, choose, probabilities
 from helpers.inference.speculative import Speculated, generate_speculatively
@@ -193,21 +193,6 @@ def forgetful(make_model, seed):
             if name.endswith(("out.weight", "down.weight")):
                 parameter.zero_()
     return model
-
-
-@torch.no_grad()
-def test_tokens_per_round_are_those_of_equation_1(make_model):
-    target, guesser = forgetful(make_model, 1), forgetful(make_model, 2)
-    p, q = (probabilities(m(torch.tensor([[0]]))[0], WARM) for m in (target, guesser))
-    a = float(acceptance(p, q))
-    assert 0.3 < a < 0.95
-    found = generate_speculatively(target, guesser, [[0]] * 8, 300, guesses=3, sampling=WARM)
-    rounds, tested = sum(one.rounds for one in found), sum(one.tested for one in found)
-    # four standard errors, for fixed seeds; a round gives 1 to 4 tokens
-    error = 4 * math.sqrt(a * (1 - a) / tested)
-    assert sum(one.accepted for one in found) / tested == pytest.approx(a, abs=error)
-    per_round = sum(len(one.tokens) for one in found) / rounds
-    assert per_round == pytest.approx(tokens_per_round(a, 3), abs=4 * 1.5 / math.sqrt(rounds))
 
 
 def test_stop_tokens_end_a_request_in_the_middle_of_a_round(llama, draft):

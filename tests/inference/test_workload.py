@@ -53,17 +53,6 @@ def test_prompts():
     assert [r.seed for r in requests] == list(range(300))
 
 
-def test_prompts_of_16_to_64_bytes_unless_told():
-    requests = poisson(1.0, 600, seed=0)
-    lengths = [len(r.prompt) for r in requests]
-    assert (min(lengths), max(lengths)) == (16, 64)
-    tokens = {token for r in requests for token in r.prompt}
-    assert tokens == set(range(256))
-    assert {r.sampling for r in requests} == {Sampling()}
-    assert max(r.new_tokens for r in poisson(1.0, 99, seed=0, new_tokens=30, most=7)) == 7
-    assert {r.new_tokens for r in poisson(1.0, 9, seed=0, new_tokens=1.0)} == {1}
-
-
 def test_given_texts_and_sampling():
     warm = Sampling(temperature=1.0)
     requests = poisson(1.0, 40, seed=0, texts=[b"ab", b"cde"], sampling=warm)

@@ -10,9 +10,8 @@ from torch.nn import functional
 
 from helpers.models.attention import Attention, Core, Rotary, rotary_table, rotate
 from helpers.models.caches.kept import Kept, RotaryPart
-from helpers.models.caches.preallocated import Growing
 from helpers.models.config import CHOICES, GPTConfig
-from helpers.models.gpt import build, kept_by
+from helpers.models.gpt import build
 
 CONFIG = GPTConfig(vocab=31, context=16, width=24, layers=1, heads=4)
 every_attention = pytest.mark.parametrize("kind", CHOICES["attention"])
@@ -62,30 +61,6 @@ def test_large_scores_do_not_overflow():
         assert Core(kind)(q, k, v).isfinite().all()
 
 
-@every_attention
-@pytest.mark.parametrize("kv_heads", [None, 2])
-def test_chunks_with_a_cache_give_the_whole(kind, kv_heads):
-    model = build(replace(CONFIG, attention=kind, kv_heads=kv_heads), 0, torch.float64)
-    tokens = (torch.arange(20) * 7 % 31).view(2, 10)
-    with torch.no_grad():
-        whole, cache = model(tokens), Growing(kept_by(model), 2, torch.float64)
-        chunks = [model(part, cache=cache) for part in tokens.split([4, 1, 3, 1, 1], dim=1)]
-    torch.testing.assert_close(torch.cat(chunks, 1), whole, rtol=0, atol=1e-13)
-
-
-def test_the_core_runs_again_in_training_alone():
-    x = random(2, 5, 24).requires_grad_()
-    for recompute, runs in (("none", 1), ("selective", 2)):
-        model = build(replace(CONFIG, recompute=recompute), 0, torch.float64)
-        attention, positions = model.blocks["0"].attention, model.locate(x)
-        calls = []
-        attention.core.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
-        attention(x, positions).sum().backward()
-        assert len(calls) == runs
-        attention.eval()(x, positions).sum().backward()
-        assert len(calls) == runs + 1
-
-
 def test_what_a_block_keeps():
     grouped = replace(CONFIG, kv_heads=2, rotary_base=500.0)
     rotary = RotaryPart(width=6, base=500.0)
@@ -95,16 +70,6 @@ def test_what_a_block_keeps():
         assert Attention.kept(unrotated) == Kept(per_token=((4, 6), (4, 6)))
     share = replace(CONFIG, rotary_share=1 / 3)  # 2 of a head's 6 numbers
     assert Attention.kept(share).rotary == RotaryPart(width=2, base=10_000.0)
-
-
-def test_every_linear_layer_has_a_bias_or_none_has():
-    for bias in (True, False):
-        module = Attention(replace(CONFIG, kv_heads=2, bias=bias), dtype=torch.float64)
-        shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
-        rows = {"query": 24, "key": 12, "value": 12, "out": 24}
-        expected = {f"{name}.weight": (n, 24) for name, n in rows.items()}
-        expected |= {f"{name}.bias": (n,) for name, n in rows.items() if bias}
-        assert shapes == expected
 
 
 def test_the_fused_kernel_gets_a_mask_only_if_it_needs_one(monkeypatch):

@@ -9,6 +9,9 @@ from helpers.models.config import CHOICES, PRESETS, GPTConfig
 from helpers.models.gpt import GPT
 from helpers.models.initialization import first_value
 from helpers.models.latent_config import Latent
+from helpers.models.ssm_settings import MAMBA, MAMBA2, Mamba2Settings, MambaSettings
+from helpers.models.vae import PRESETS as VAES
+from helpers.models.vae import VAE, VAEConfig
 
 UNITS = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
@@ -94,37 +97,10 @@ def test_what_stands_in_for_none():
     assert GPTConfig(heads=4, kv_heads=1).key_heads == 1
 
 
-@pytest.mark.parametrize(
-    "field", ["vocab", "context", "width", "layers", "heads", "kv_heads", "hidden"]
-)
-@pytest.mark.parametrize("size", [0, -1, 2.0, "4"])
-def test_sizes_are_positive_whole_numbers(field, size):
-    with pytest.raises(ValueError, match=f"{field} must be a positive whole number, not"):
-        GPTConfig(**{field: size})
-
-
-@pytest.mark.parametrize("field", ["vocab", "context", "width", "layers", "heads"])
-def test_only_two_sizes_may_be_left_out(field):
-    with pytest.raises(ValueError, match=f"{field} must be a positive whole number, not None"):
-        GPTConfig(**{field: None})
-
-
 @pytest.mark.parametrize("field", CHOICES)
 def test_choices_are_named(field):
     with pytest.raises(ValueError, match=f"{field} must be one of {CHOICES[field][0]}, .*'other'"):
         GPTConfig(**{field: "other"})
-
-
-def test_sizes_divide_each_other():
-    with pytest.raises(ValueError, match="5 heads do not divide a width of 64"):
-        GPTConfig(heads=5)
-    with pytest.raises(ValueError, match="3 kv_heads do not divide 4 heads"):
-        GPTConfig(kv_heads=3)
-    with pytest.raises(ValueError, match="8 kv_heads do not divide 4 heads"):
-        GPTConfig(kv_heads=8)
-    with pytest.raises(ValueError, match=r"rotary positions need an even head width .*, not 3"):
-        GPTConfig(width=12, heads=4)
-    GPTConfig(width=12, heads=4, positions="learned")
 
 
 def test_a_mixer_for_all_blocks_or_one_for_each():
@@ -145,11 +121,8 @@ def test_each_mixer_rotates_its_own_width():
     assert GPTConfig(mixer="latent", heads=4).latent_widths == Latent.of(16)
     assert GPTConfig(mixer=("attention", "attention"), latent=latent).rotary_width == 16
     assert GPTConfig(width=12, heads=4, mixer="latent").rotary_width == 2  # its heads may be odd
-    with pytest.raises(ValueError, match="rotate widths of 6 and 16, but a model has one table"):
-        GPTConfig(mixer=("attention", "latent"), latent=latent)
     both = GPTConfig(mixer=("attention", "latent"), latent=latent, width=24)
     assert both.rotary_width == 6
-    GPTConfig(mixer=("attention", "latent"), latent=latent, positions="learned")
 
 
 def test_blocks_without_mlps_have_no_inner_width():
@@ -163,17 +136,6 @@ def test_rotary_positions_turn_a_share_of_a_head():
     assert GPTConfig(width=32, heads=4).rotary_width == 8
     assert GPTConfig(mixer="mamba").rotary_width == 0  # no head to turn
     assert GPTConfig(width=32, heads=4, layers=2, mixer=("mamba", "attention")).rotary_width == 8
-    for share in (0, -0.5, 1.5, float("nan")):
-        with pytest.raises(ValueError, match="rotary_share must be above 0 and at most 1"):
-            GPTConfig(rotary_share=share)
-    with pytest.raises(ValueError, match=r"an even part of a head, but 0.375 of 8 is 3.0"):
-        GPTConfig(width=32, heads=4, rotary_share=0.375)
-
-
-def test_sizes_of_state_space_mixers_count_where_they_are_used():
-    with pytest.raises(ValueError, match="mamba2 heads of 64 channels do not divide 48"):
-        GPTConfig(width=24, layers=2, mixer=("attention", "mamba2"))
-    GPTConfig(width=24, mixer="mamba")
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1, 1.5, float("nan")])
@@ -209,14 +171,118 @@ def test_frozen_and_by_keyword_alone():
     assert hash(GPTConfig()) == hash(GPTConfig())
 
 
-def test_the_smallest():
-    tiny = GPTConfig(vocab=1, context=1, width=2, layers=1, heads=1)
-    assert GPT(tiny)(torch.zeros(1, 1, dtype=torch.long)).shape == (1, 1, 1)
-
-
 def test_a_length_is_from_1_to_the_context():
     config = GPTConfig(context=7)
     assert [config.length(tokens) for tokens in (None, 1, 7)] == [7, 1, 7]
     for tokens in (0, 8):
         with pytest.raises(ValueError, match=f"{tokens} tokens; the context allows 1 to 7"):
             config.length(tokens)
+
+
+WHOLE = {  # each configuration, with its fields that are sizes; True: the field may be None
+    GPTConfig: dict.fromkeys(("vocab", "context", "width", "layers", "heads"), False)
+    | dict.fromkeys(("kv_heads", "hidden"), True),
+    VAEConfig: dict.fromkeys(("side", "width", "layers", "latent"), False),
+    MambaSettings: dict.fromkeys(("state", "expand", "convolution"), False) | {"rank": True},
+    Mamba2Settings: dict.fromkeys(
+        ("state", "expand", "convolution", "head", "groups", "chunk"), False
+    ),
+    Latent: dict.fromkeys(("kv_rank", "nope", "rope", "value"), False) | {"query_rank": True},
+}
+GIVEN = {Latent: {"kv_rank": 8, "nope": 4, "rope": 2, "value": 4}}
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.0, "4", None])
+@pytest.mark.parametrize(
+    ("kind", "field"), [(kind, field) for kind, fields in WHOLE.items() for field in fields]
+)
+def test_sizes_are_positive_whole_numbers(kind, field, size):
+    given = GIVEN.get(kind, {}) | {field: size}
+    if size is None and WHOLE[kind][field]:
+        assert getattr(kind(**given), field) is None
+        return
+    with pytest.raises(ValueError, match=f"{field} must be a positive whole number, not {size!r}"):
+        kind(**given)
+
+
+BAD_SHARES = (0, -0.5, 1.5, float("nan"))
+LATENT = Latent(kv_rank=8, nope=4, rope=6, value=4)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"heads": 5}, "5 heads do not divide a width of 64"),
+        ({"kv_heads": 3}, "3 kv_heads do not divide 4 heads"),
+        ({"kv_heads": 8}, "8 kv_heads do not divide 4 heads"),
+        ({"width": 12}, r"rotary positions need an even head width .*, not 3"),
+        ({"width": 12, "positions": "learned"}, None),
+        ({"width": 12, "positions": "none"}, None),
+        ({"width": 12, "mixer": "mamba"}, None),  # no head to turn
+        ({"rotary_share": 0.375, "width": 32}, r"an even part of a head, but 0.375 of 8 is 3.0"),
+        ({"rotary_share": 0.25, "width": 32}, None),
+        ({"rotary_share": 1.0, "width": 12, "positions": "none"}, None),  # odd, but whole
+        *(
+            ({"rotary_share": s}, "rotary_share must be above 0 and at most 1")
+            for s in (0, -1, 1.5)
+        ),
+        ({"rotary_share": float("nan")}, "rotary_share must be above 0 and at most 1"),
+        ({"mixer": ("attention", "latent"), "latent": LATENT}, "rotate widths of 6 and 16, but a"),
+        ({"mixer": ("attention", "latent"), "latent": LATENT, "positions": "learned"}, None),
+        ({"mixer": ("latent", "mamba"), "latent": LATENT}, None),
+        ({"width": 24, "mixer": ("attention", "mamba2")}, "heads of 64 channels do not divide 48"),
+        ({"width": 24, "mamba2": Mamba2Settings(head=5)}, None),  # unused
+    ],
+    ids=str,
+)
+def test_conditions_of_several_parts(given, why):
+    if why is None:
+        GPTConfig(**given)
+        return
+    with pytest.raises(ValueError, match=why):
+        GPTConfig(**given)
+
+
+def test_the_widths_of_latent_attention():
+    v2 = Latent(kv_rank=512, nope=128, rope=64, value=128)  # DeepSeek-V2, section 3.1.2
+    assert Latent.of(128) == v2
+    for d, rope in ((1, 2), (2, 2), (3, 2), (6, 2), (7, 2), (8, 4), (10, 4)):
+        assert Latent.of(d) == Latent(kv_rank=4 * d, nope=d, rope=rope, value=d)
+    with pytest.raises(ValueError, match="rope must be even, not 3"):
+        dataclasses.replace(v2, rope=3)
+    with pytest.raises(ValueError, match="values of width 193, but queries and keys have 128"):
+        dataclasses.replace(v2, value=193)
+    dataclasses.replace(v2, value=192)
+
+
+def test_state_space_sizes_are_published():
+    """Gu and Dao 2023, section 3.4 and appendix E; `Mamba2` in the authors' code."""
+    assert (MambaSettings(), Mamba2Settings()) == (MAMBA, MAMBA2)
+    assert (MAMBA.state, MAMBA.expand, MAMBA.convolution) == (16, 2, 4)
+    assert (MAMBA.channels(768), MAMBA.rank_of(768)) == (1536, 48)
+    assert MAMBA.rank_of(100) == 7  # 6.25, rounded up
+    assert MambaSettings(rank=5).rank_of(768) == 5
+    assert (MAMBA2.state, MAMBA2.head, MAMBA2.groups) == (128, 64, 1)
+    assert (MAMBA2.expand, MAMBA2.convolution, MAMBA2.chunk) == (2, 4, 64)
+    assert (MAMBA2.channels(768), MAMBA2.heads(768)) == (1536, 24)
+    assert Mamba2Settings(head=8, groups=3).heads(12) == 3
+    with pytest.raises(ValueError, match=r"heads of 64 channels do not divide 96 .*width of 48"):
+        MAMBA2.heads(48)
+    with pytest.raises(ValueError, match="4 mamba2 groups do not divide 6 heads"):
+        Mamba2Settings(head=8, groups=4).heads(24)
+
+
+def test_autoencoders():
+    """Kingma and Welling 2013, section 5 and figure 5."""
+    assert {name: VAEConfig.preset(name).pixels for name in VAES} == {"digits": 64, "mnist": 784}
+    assert VAEConfig.preset("digits") == VAEConfig(side=8, width=128, layers=2, latent=8)
+    changed = VAEConfig.preset("mnist", latent=2)
+    assert changed == VAEConfig(side=28, width=500, layers=1, latent=2)
+    assert VAEConfig.preset("mnist").latent == 20
+    made = VAEConfig.preset("digits").build(torch.float64, "meta", seed=7)
+    assert isinstance(made, VAE)
+    assert (made.seed, made.pixels.weight.dtype) == (7, torch.float64)
+    with pytest.raises(ValueError, match="no preset 'faces'; choose one of digits, mnist"):
+        VAEConfig.preset("faces")
+    first = VAEConfig(layers=3).first_value("encoder.0.weight", (400, 100), 5)
+    assert torch.equal(first, first_value("encoder.0.weight", (400, 100), 5, 3))

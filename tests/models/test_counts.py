@@ -1,4 +1,4 @@
-"""FLOPs per token agree with measured runs, with published figures, and with each other."""
+"""Parameters and FLOPs agree with the model, with measured runs and with published figures."""
 
 import json
 from dataclasses import replace
@@ -9,15 +9,70 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.measure.flops import flops_of
-from helpers.models.config import CHOICES, PRESETS, GPTConfig
+from helpers.models.bamba import bamba
+from helpers.models.config import CHOICES, GPTConfig
 from helpers.models.counts import CONVENTIONS, flops_per_token
+from helpers.models.gpt import GPT
 from helpers.models.parameter_counts import parameters
+from helpers.models.ssm_settings import Mamba2Settings
 from tests.models.random_configs import configs
 from tests.models.steps import step_of
 
-PUBLISHED = json.loads(Path(__file__).with_name("published_counts.json").read_text())["megatron"]
+PUBLISHED = json.loads(Path(__file__).with_name("published_counts.json").read_text())
+MEGATRON, RELEASED = PUBLISHED["megatron"], PUBLISHED["parameters"]
+GPT2_LIKE = {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True}
+SSM = {"width": 768, "layers": 24, "heads": 1, "mlp": "none", "positions": "none"}
 every_attention = pytest.mark.parametrize("attention", CHOICES["attention"])
 every_recompute = pytest.mark.parametrize("recompute", CHOICES["recompute"])
+
+
+@given(configs())
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_parameters_by_what_they_do(config):
+    count = parameters(config)
+    model = GPT(config, device="meta")
+    by_part = dict.fromkeys(("embedding", "positions", "head", "norms"), 0)
+    by_part |= dict.fromkeys(("mixers", "mlp", "biases", "others"), 0)
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            part = "norms"
+        elif name.endswith("bias"):
+            part = "biases"
+        elif "convolution" in name or name.endswith("A_log"):
+            part = "others"
+        elif name.startswith("blocks") and ".mlp." not in name:
+            part = "mixers" if parameter.dim() == 2 else "others"
+        else:
+            part = next(p for p in ("mlp", "embedding", "positions", "head") if p in name)
+        by_part[part] += parameter.numel()
+    assert {part: getattr(count, part) for part in by_part} == by_part
+    assert count.total == sum(by_part.values())
+    assert count.blocks == count.total - sum(by_part[p] for p in ("embedding", "positions", "head"))
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "total"),
+    [
+        *((name, GPTConfig.preset(name), total) for name, total in RELEASED["exact"].items()),
+        # the authors' checkpoints: vocabularies padded to 50 280 and 50 288
+        ("mamba", GPTConfig(vocab=50_280, mixer="mamba", **SSM), 129_135_360),
+        ("mamba2", GPTConfig(vocab=50_288, mixer="mamba2", **SSM), 128_989_632),
+    ],
+)
+def test_parameters_of_released_models(name, config, total):
+    assert parameters(config).total == total
+
+
+def test_parameters_in_tables():
+    printed = RELEASED["printed_billions"]
+    found = {name: parameters(GPTConfig.preset(name)).total / 1e9 for name in printed}
+    assert {name: round(billions, 1) for name, billions in found.items()} == printed
+    assert round(parameters(bamba()).total / 1e9, 2) == 9.78  # the model card
+    for name in ("124M", "1.5B", "175B"):
+        config = GPTConfig.preset(name)
+        assert parameters(config).non_embedding == 12 * config.layers * config.width**2
+        kaplan = flops_per_token(config, convention="kaplan")
+        assert kaplan == 6 * parameters(config).non_embedding
 
 
 @every_recompute
@@ -32,6 +87,30 @@ def test_flops_are_what_runs(attention, recompute, config, sequences, tokens):
     assert found.model == places * flops_per_token(config, tokens)
 
 
+@given(
+    mixer=st.lists(st.sampled_from(CHOICES["mixer"]), min_size=1, max_size=4),
+    mlp=st.sampled_from(CHOICES["mlp"]),
+    recompute=st.sampled_from(CHOICES["recompute"]),
+    dropout=st.sampled_from([0.0, 0.2]),
+    tokens=st.integers(1, 9),
+)
+@settings(max_examples=12, deadline=None, derandomize=True)
+def test_flops_of_hybrids_are_what_runs(mixer, mlp, recompute, dropout, tokens):
+    """Each mixer counts as often as it occurs; the last matrix is not recomputed."""
+    sizes = Mamba2Settings(state=5, head=8, chunk=3)
+    config = GPTConfig(
+        **{"width": 12, "heads": 3, "context": 9, "positions": "none", "mamba2": sizes},
+        **{"mixer": tuple(mixer), "layers": len(mixer), "mlp": mlp},
+        **{"recompute": recompute, "dropout": dropout},
+    )
+    model, step = step_of(config, 2, tokens)
+    found = flops_of(step)
+    for part in ("forward", "backward", "recomputed"):
+        expected = 2 * tokens * flops_per_token(config, tokens, part=part)
+        assert getattr(found, part) == expected, part
+    assert parameters(config).total == sum(p.numel() for p in model.parameters())
+
+
 @pytest.mark.parametrize("kv_heads", [None, 1])
 def test_rotary_heads_of_width_2_run_the_fused_kernel(kv_heads):
     config = GPTConfig(vocab=11, context=8, width=8, layers=1, heads=4, kv_heads=kv_heads)
@@ -41,15 +120,14 @@ def test_rotary_heads_of_width_2_run_the_fused_kernel(kv_heads):
     assert found.backward == 16 * flops_per_token(config, part="backward")
 
 
-@pytest.mark.parametrize("row", PUBLISHED["rows"], ids=lambda row: row["name"])
+@pytest.mark.parametrize("row", MEGATRON["rows"], ids=lambda row: row["name"])
 def test_exact_flops_give_megatrons_utilization(row):
     """Korthikanti et al. count like "exact": explicit attention, and the head."""
     shape = {name: row[name] for name in ("width", "layers", "heads")}
-    shape |= {name: PUBLISHED[name] for name in ("context", "vocab")}
-    gpt2_like = {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True}
-    config = GPTConfig(**shape, **gpt2_like, attention="explicit")
-    tokens = row["batch"] * PUBLISHED["context"]
-    percent = 100 * tokens * flops_per_token(config) / row["gpus"] / PUBLISHED["peak_flops"]
+    shape |= {name: MEGATRON[name] for name in ("context", "vocab")}
+    config = GPTConfig(**shape, **GPT2_LIKE, attention="explicit")
+    tokens = row["batch"] * MEGATRON["context"]
+    percent = 100 * tokens * flops_per_token(config) / row["gpus"] / MEGATRON["peak_flops"]
     off = 0.05 + percent / row["seconds"] * 0.005 / row["seconds"]  # both are printed rounded
     assert percent / row["seconds"] == pytest.approx(row["utilization_percent"], abs=off)
 
@@ -101,19 +179,75 @@ def test_what_is_recomputed_without_the_scores():
         assert flops_per_token(config, part="recomputed", attention=False) == expected
 
 
-@every_attention
-def test_recomputing_more_costs_more(attention):
-    flops = [
-        flops_per_token(GPTConfig(attention=attention, recompute=recompute), part="recomputed")
-        for recompute in CHOICES["recompute"]
-    ]
-    assert flops[0] == 0 < flops[1] < flops[2]
+def test_kaplan_forward_with_its_context():
+    config = GPTConfig.preset("124M")
+    longer = flops_per_token(config, 512, "kaplan", part="forward", attention=True)
+    scores = 2 * config.layers * 512 * config.width
+    assert longer == 2 * parameters(config).non_embedding + scores
+    # table 1's rows "embed" and "de-embed"
+    rows = flops_per_token(config, convention="kaplan", part="forward", embedding=True)
+    rows -= flops_per_token(config, convention="kaplan", part="forward")
+    assert rows == 4 * config.width + 2 * config.width * config.vocab
+    # the exact count includes the half that the mask hides: twice as much
+    without = flops_per_token(config, 512, part="forward", attention=False)
+    assert flops_per_token(config, 512, part="forward") - without == 2 * scores
+    head = 2 * config.vocab * config.width
+    assert without - flops_per_token(config, 512, "kaplan", part="forward") == head
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_need_no_model(name):
-    config = GPTConfig.preset(name)
-    assert flops_per_token(config) > 6 * parameters(config).non_embedding
+def test_gpt3_training_flops():
+    facts = PUBLISHED["gpt3_training"]
+    a_token = flops_per_token(GPTConfig.preset("175B"), convention="palm", attention=False)
+    assert f"{a_token * facts['tokens']:.2e}" == f"{facts['flops']:.2e}"
+
+
+def test_palm_utilization_of_mt_nlg():
+    facts = PUBLISHED["mt_nlg"]
+    shape = {name: facts[name] for name in ("width", "layers", "heads", "context", "vocab")}
+    config = GPTConfig(**shape, **GPT2_LIKE)
+    rate = 100 * facts["tokens_per_second"] / (facts["gpus"] * facts["peak_flops"])
+    for attention, printed in ((False, ""), (True, "_with_attention")):
+        found = rate * flops_per_token(config, convention="palm", attention=attention)
+        # the throughput has four digits, so the percentage has one decimal place
+        assert found == pytest.approx(facts[f"utilization{printed}_percent"], abs=0.06)
+
+
+@pytest.mark.parametrize("row", PUBLISHED["chinchilla"]["rows"], ids=lambda row: row["millions"])
+def test_chinchilla_ratios(row):
+    shape = {name: row[name] for name in ("width", "layers", "heads", "hidden")}
+    config = GPTConfig(**shape, context=PUBLISHED["chinchilla"]["context"], **GPT2_LIKE)
+    flops = flops_per_token(config, convention="chinchilla", embedding=False)
+    ratio = flops / (6 * row["millions"] * 1e6)
+    assert ratio == pytest.approx(row["ratio"], abs=0.005 + ratio * 0.5 / row["millions"])
+
+
+def test_chinchilla_by_hand():
+    config = GPTConfig(vocab=10, context=4, width=8, layers=3, heads=2, **GPT2_LIKE)
+    # a sequence of 4: projections, scores, softmax, values, last linear; dense; two embeddings
+    attention = 2 * 3 * 4 * 8 * 8 + 2 * 4 * 4 * 8 + 3 * 2 * 4 * 4 + 2 * 4 * 4 * 8 + 2 * 4 * 8 * 8
+    dense = 2 * 4 * (8 * 32 + 8 * 32)
+    forward = 3 * (attention + dense) + 2 * (2 * 4 * 10 * 8)
+    assert 4 * flops_per_token(config, convention="chinchilla", part="forward") == forward
+    assert 4 * flops_per_token(config, convention="chinchilla") == 3 * forward
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS[1:])
+def test_no_paper_counts_the_scores_of_other_mixers(convention):
+    config = GPTConfig(mixer=("attention", "mamba"))
+    with pytest.raises(ValueError, match=f"'{convention}' counts scores of mixer 'attention' only"):
+        flops_per_token(config, convention=convention, attention=True)
+    assert flops_per_token(config, convention=convention, attention=False) > 0
+
+
+def test_palm_counts_all_parameters_or_those_of_the_blocks():
+    """With biases and norms, which the other conventions leave out."""
+    config = GPTConfig(vocab=10, context=4, width=8, layers=3, heads=2, tied=False, **GPT2_LIKE)
+    block = 4 * 8 * 8 + 2 * 8 * 32 + 4 * 8 + 32 + 8 + 4 * 8  # matrices, biases, two norms
+    blocks = 3 * block + 2 * 8  # and the last norm
+    found = flops_per_token(config, convention="palm", attention=False, embedding=False)
+    assert found == 6 * blocks
+    found = flops_per_token(config, 3, convention="palm", part="forward")
+    assert found == 2 * (blocks + 2 * 10 * 8 + 4 * 8) + 4 * 3 * 8 * 3
 
 
 def test_errors_say_what_is_wrong():

@@ -8,7 +8,6 @@ from torch import nn
 
 from helpers.data.batch import Batch, random_batch
 from helpers.models import gpt
-from helpers.models.activation_counts import activation_bytes
 from helpers.models.caches.preallocated import Growing
 from helpers.models.config import CHOICES, GPTConfig
 from helpers.models.dropout import counter
@@ -173,47 +172,11 @@ def test_explicit_attention_is_the_fused_one(config, dtype):
         torch.testing.assert_close(found[name], expected[name], rtol=0, atol=CLOSE[dtype] * size)
 
 
-@every_attention
-@pytest.mark.parametrize("kv_heads", [1, 2])
-def test_grouped_queries_are_repeated_heads(attention, kv_heads):
-    config = replace(KINDS["llama"], attention=attention)
-    grouped = randomised(GPT(replace(config, kv_heads=kv_heads), dtype=torch.float64))
-    whole = GPT(config, dtype=torch.float64)
-    state = dict(grouped.state_dict())
-    for name in state:
-        if name.endswith(("key.weight", "value.weight")):
-            heads = state[name].unflatten(0, (kv_heads, -1))
-            state[name] = heads.repeat_interleave(4 // kv_heads, dim=0).flatten(0, 1)
-    whole.load_state_dict(state)
-    tokens = some_tokens(config)
-    torch.testing.assert_close(grouped(tokens), whole(tokens), rtol=0, atol=1e-13)
-
-
-def test_blocks_of_a_mixer_alone():
-    """x + attention(norm(x)), and nothing more."""
-    model = randomised(GPT(replace(KINDS["llama"], mlp="none", layers=1), dtype=torch.float64))
-    assert not any("mlp" in name for name, _ in model.named_parameters())
-    tokens = some_tokens(model.config)
-    block, positions = model.blocks["0"], model.locate(tokens)
-    x = model.embedding(tokens)
-    expected = x + block.attention(block.attention_norm(x), positions)
-    assert torch.equal(model(tokens), model.head(model.norm(expected)))
-
-
 def test_without_positions_earlier_tokens_are_a_set():
     model = randomised(GPT(replace(KINDS["llama"], positions="none", layers=1)).double())
     assert not any("positions" in name for name, _ in model.named_parameters())
     first, other = model(torch.tensor([[1, 2, 3, 5], [3, 1, 2, 5]]))[:, -1]
     torch.testing.assert_close(first, other, rtol=0, atol=1e-13)
-
-
-def test_order_matters_with_either_kind_of_positions():
-    for config in (KINDS["llama"], KINDS["gpt2"]):
-        model = randomised(GPT(config, dtype=torch.float64))
-        tokens = torch.tensor([[1, 2, 3], [2, 1, 3]])
-        with torch.no_grad():
-            one, other = model(tokens)[:, -1]
-        assert (one - other).abs().max() > 1e-3
 
 
 # recomputation
@@ -234,14 +197,13 @@ def test_recomputing_changes_no_bit(config, attention, recompute, dtype):
 
 @every_kind
 @every_attention
-def test_recomputing_keeps_fewer_bytes_as_counted(config, attention):
+def test_recomputing_keeps_fewer_bytes(config, attention):
     x, y = some_tokens(config), some_tokens(config, seed=1)
     kept = []
     for recompute in CHOICES["recompute"]:
         changed = replace(config, attention=attention, recompute=recompute)
         model = build(changed)
         kept.append(bytes_saved(lambda model=model: loss_sum(model(x), y)[0].backward(), model))
-        assert kept[-1] == activation_bytes(changed, 3)
     assert kept == sorted(kept, reverse=True)
     assert len(set(kept)) == 3
 
@@ -307,13 +269,6 @@ def test_the_loss_is_the_sum_of_cross_entropies():
     assert count == 3
 
 
-def test_ignored_targets_send_no_gradient():
-    logits = torch.randn(2, 3, 5, requires_grad=True)
-    loss_sum(logits, torch.tensor([[0, -100, 4], [-100, -100, 2]]))[0].backward()
-    silent = (logits.grad == 0).all(-1)
-    assert silent.tolist() == [[False, True, False], [True, True, False]]
-
-
 def test_nothing_but_ignored_targets():
     model = build(KINDS["llama"])
     x = some_tokens(model.config)
@@ -329,23 +284,6 @@ def test_the_loss_is_reduced_in_float32_at_least():
     assert loss.dtype is torch.float32  # in bf16 a sum of 300 would stop growing
     assert loss.item() == pytest.approx(300 * torch.tensor(7.0).log().item(), rel=1e-6)
     assert count == 300
-
-
-def test_batches_may_be_split_anywhere():
-    config = KINDS["grouped"]
-    model = randomised(GPT(config, dtype=torch.float64))
-    x, y = some_tokens(config, 5), some_tokens(config, 5, seed=1)
-    y[1:3, 4:] = -100
-    whole = gradients(model, x, y)
-    model.zero_grad()
-    counts = []
-    for part in (slice(0, 1), slice(1, 1), slice(1, 5)):
-        loss, count = loss_sum(model(x[part]), y[part])
-        loss.backward()
-        counts.append(count.item())
-    assert counts == [16, 0, 40]
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.grad, whole[name], rtol=0, atol=1e-11)
 
 
 @every_kind
@@ -371,49 +309,11 @@ def test_more_tokens_than_the_context(config):
         build(config)(torch.zeros(1, 17, dtype=torch.long))
 
 
-def test_a_tied_head_gets_both_gradients():
-    config = KINDS["llama"]
-    tied = build(config, dtype=torch.float64)
-    untied = GPT(replace(config, tied=False), dtype=torch.float64)
-    untied.load_state_dict(tied.state_dict())  # the tied model has two names for its matrix
-    x, y = some_tokens(config), some_tokens(config, seed=1)
-    apart = gradients(untied, x, y)
-    both = apart["embedding.weight"] + apart["head.weight"]
-    together = gradients(tied, x, y)["embedding.weight"]
-    torch.testing.assert_close(together, both, rtol=0, atol=1e-12)
-
-
 def test_the_state_names_parameters_alone():
     """A checkpoint does not contain the tables of angles."""
     model = build(KINDS["grouped"])
     assert model.state_dict().keys() == dict(model.named_parameters()).keys()
     assert {name.rsplit(".")[-1] for name, _ in model.named_buffers()} == {"cos", "sin"}
-
-
-@every_kind
-def test_it_learns(config):
-    """In a few steps on one batch, the loss falls from about ln 31."""
-    model = build(config, seed=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    x, y = some_tokens(config, 2), some_tokens(config, 2, seed=1)
-    losses = []
-    for _ in range(20):
-        loss, count = loss_sum(model(x), y)
-        optimizer.zero_grad()
-        (loss / count).backward()
-        optimizer.step()
-        losses.append(loss.item() / count.item())
-    assert losses[0] == pytest.approx(torch.tensor(31.0).log().item(), abs=0.3)
-    assert losses[-1] < losses[0] - 0.5
-
-
-def test_a_model_is_nothing_but_modules():
-    """Linear layers, embeddings and norms: FSDP and tensor parallelism shard them by name."""
-    model = build(KINDS["llama"])
-    leaves = {
-        type(m) for m in model.modules() if next(m.parameters(recurse=False), None) is not None
-    }
-    assert leaves == {nn.Embedding, nn.Linear, nn.RMSNorm}
 
 
 # stages, casts, caches

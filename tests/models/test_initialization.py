@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional
 
 from helpers.models.config import CHOICES, GPTConfig
 from helpers.models.gpt import GPT, build
-from helpers.models.initialization import first_value, initialize
+from helpers.models.initialization import first_value, initialize, log_decays, step_bias
 from helpers.models.ssm_settings import Mamba2Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,14 +116,6 @@ def test_every_parameter_and_every_seed_has_its_own():
                 assert not torch.equal(one[name], one[other])
 
 
-def test_tied_is_one_parameter_with_the_embeddings_numbers():
-    tied, untied = build(CONFIG), build(replace(CONFIG, tied=False))
-    assert tied.head.weight is tied.embedding.weight
-    assert "head.weight" not in dict(tied.named_parameters())
-    assert torch.equal(tied.embedding.weight, untied.embedding.weight)
-    assert not torch.equal(untied.head.weight, untied.embedding.weight)
-
-
 @pytest.mark.parametrize("changes", [{}, GPT2_LIKE], ids=["llama", "gpt2"])
 def test_standard_deviations(changes):
     config = GPTConfig(width=128, layers=4, vocab=256, tied=False, **changes)
@@ -154,21 +147,6 @@ def test_what_writes_into_the_residual_stream_is_smaller_in_a_deep_model():
             torch.testing.assert_close(one[name] / 8**0.5, deep[name], rtol=1e-12, atol=0)
 
 
-def test_activations_keep_their_size_at_any_width():
-    for width in (64, 256):
-        config = GPTConfig(width=width, layers=8, context=16)
-        model, sizes = build(config), []
-        tokens = torch.arange(16)[None]
-        positions = model.locate(tokens)
-        x = model.embed(tokens, positions)
-        for block in model.blocks.values():
-            x = block(x, positions)
-            sizes.append(x.std().item())
-        # each layer adds its share of 1/(2 layers): the stream grows to about 1, not to width
-        assert 0.2 < sizes[-1] < 2
-        assert sizes[0] < sizes[-1]
-
-
 def test_the_seed_is_that_of_dropout_too():
     """And every part of `build` reaches the model: its dtype, its device, its stage."""
     model = build(CONFIG, 3, torch.bfloat16, "meta", blocks=[1], last=False)
@@ -176,17 +154,22 @@ def test_the_seed_is_that_of_dropout_too():
     assert {(p.dtype, p.device.type) for p in model.parameters()} == {(torch.bfloat16, "meta")}
 
 
-def test_state_space_models_begin_with_their_decays_and_steps():
-    decays = first_value("blocks.0.mamba.A_log", (2, 3), 0, 1).exp()
-    torch.testing.assert_close(decays, torch.tensor([[1.0, 2, 3]] * 2, dtype=torch.float64))
-    for kind, shape in (("mamba2.A_log", (5,)), ("mamba.delta.bias", (5,))):
-        drawn = [
-            first_value(f"blocks.{n}.{kind}", shape, seed, 1)
-            for n, seed in ((0, 0), (1, 0), (0, 1))
-        ]
-        assert drawn[0].unique().numel() == 5
-        assert not torch.equal(drawn[0], drawn[1])
-        assert not torch.equal(drawn[0], drawn[2])
-    steps = torch.nn.functional.softplus(first_value("blocks.0.mamba2.delta.bias", (50,), 0, 1))
-    assert ((steps >= 0.001) & (steps <= 0.1 + 1e-12)).all()
-    assert not first_value("blocks.0.mamba.convolution.bias", (5,), 0, 1).any()
+def test_mamba2s_heads_decay_by_1_to_16():
+    decays = log_decays((4000,), torch.Generator()).exp()
+    assert 1 <= decays.min() < 1.1
+    assert 15.9 < decays.max() <= 16
+    assert abs(decays.mean() - 8.5) < 0.3  # uniform: the mean of 4000 is within 0.07
+    assert not torch.equal(
+        log_decays((8,), torch.Generator()), log_decays((8,), torch.Generator().manual_seed(1))
+    )
+
+
+def test_steps_are_log_uniform():
+    steps = functional.softplus(step_bias((4000,), torch.Generator()))
+    assert 0.001 <= steps.min() < 0.00102
+    assert 0.098 < steps.max() <= 0.1 + 1e-12
+    assert abs(steps.log().mean() - math.log(0.01)) < 0.1  # the middle of the logarithms
+    assert torch.equal(step_bias((5,), torch.Generator()), step_bias((5,), torch.Generator()))
+    assert not torch.equal(
+        step_bias((5,), torch.Generator()), step_bias((5,), torch.Generator().manual_seed(1))
+    )

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from helpers.models.dropout import START, counter, mix
-from helpers.models.noise import normal
+from helpers.models.dropout import START, counter, mix, normal
 
 SIGMAS = 5  # the allowed distance of a statistic from its mean, for the fixed counters below
 

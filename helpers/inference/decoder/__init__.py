@@ -1,10 +1,7 @@
-"""Decode with the same weights in fewer operators, and without copies of the cache.
+"""Fast decoding: fused weights, and a compiled step, with the cache of any model.
 
 weights   a model's matrices, fused and arranged for products with few rows
 rows      a block's arithmetic without attention, in shared buffers
-slots     keys and values of all blocks, without gaps
-attend    attention of one token per sequence
-compiled  a whole step as one function in C, for one thread of a CPU
-decoder   a batch of sequences that start together, greedily
 fused     the model's forward on these weights, with any cache
+compiled  a step of one token as one function in C, for one thread of a CPU
 """

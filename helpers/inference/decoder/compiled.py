@@ -1,7 +1,7 @@
-"""One step of the decoder as one function in C: no operator to start, each weight read in a stream.
+"""A compiled decoding step: one function in C, no operator to start, each weight read in a stream.
 
-The lesson of a compiled step without a GPU: it computes what `Decoder.step` computes with
-PyTorch's operators, on one thread of a CPU.
+It computes what `Fused` computes with PyTorch's operators for one new token, on one thread of a
+CPU. It reads and writes the rows of a preallocated cache, so either can continue the other's.
 
 D  width of a token's vector    H  query heads            d  width of a head
 F  inner width of the MLP       K  key/value heads        V  different tokens
@@ -18,8 +18,9 @@ from pathlib import Path
 
 import torch
 
-from helpers.inference.decoder.slots import Slots
-from helpers.inference.decoder.weights import Weights
+from helpers.inference.decoder.fused import Fused
+from helpers.models.caches.preallocated import Preallocated
+from helpers.models.gpt import GPT
 
 SOURCE = Path(__file__).with_name("step.c")
 # Sums in any order, so that the compiler can use vectors. NaN and infinity keep their meaning.
@@ -69,87 +70,71 @@ class Shape(ctypes.Structure):
     )
 
 
-class CompiledStep:
-    """A step on a second copy of the weights, in strips.
-
-    Args:
-        weights: of a model on the CPU.
-        sequences: B.
+class Compiled(Fused):
+    """`Fused`, whose steps of one token are one function in C. It reads a copy of the weights.
 
     Raises:
         RuntimeError: there is no C compiler, or it fails.
-        ValueError: the weights are not on the CPU.
+        ValueError: the decoder cannot run this model, or it is not on the CPU.
     """
 
-    def __init__(self, weights: Weights, sequences: int):
-        embedding, config = weights.embedding, weights.config
-        if embedding.device.type != "cpu":
-            raise ValueError(f"the compiled step runs on the CPU, not on {embedding.device}")
-        self._library = library(embedding.dtype, config.head_width)
-        self._weights, columns = weights, self._library.strip()
-        blocks = weights.blocks
-        self._strips = [
-            [in_strips(matrix, columns) for matrix in (b.qkv, b.out, b.gate_up, b.down)]
-            for b in blocks
-        ]
+    def __init__(self, model: GPT):
+        super().__init__(model)
+        weights, c = self.weights, self.config
+        if weights.embedding.device.type != "cpu":
+            raise ValueError(
+                f"the compiled step runs on the CPU, not on {weights.embedding.device}"
+            )
+        self._library = library(weights.embedding.dtype, c.head_width)
+        self._columns = columns = self._library.strip()
+        self._strips = [in_strips(m, columns) for b in weights.blocks for m in vars(b).values()]
         self._head = in_strips(weights.head, columns)
-        self._matrices = pointers([t for block in self._strips for t in block])
         self._angles = torch.view_as_real(weights.angles).contiguous()  # (context, 1, d/2, 2)
-        heads = config.heads + 2 * config.key_heads
-        # hidden, normed, attended, qkv, gate and up; each row has room for a whole last strip
-        numbers = 3 * config.width + heads * config.head_width + 2 * config.inner
-        scores = config.context
-        self._work = embedding.new_empty(sequences * (numbers + 5 * columns) + scores + columns)
-        self._shape = Shape(
-            config.layers,
-            sequences,
-            config.width,
-            config.heads,
-            config.key_heads,
-            config.head_width,
-            config.inner,
-            config.vocab,
-            config.width * config.norm_eps,
-        )
+        self._work = weights.embedding.new_empty(0)
 
-    @property
-    def bytes(self) -> int:
-        """The bytes of the strips and of the working memory."""
-        every = [t for block in self._strips for t in block]
-        return sum(t.nbytes for t in (self._head, self._angles, self._work, *every))
-
+    @torch.inference_mode()
     def __call__(
-        self, tokens: torch.Tensor, slots: Slots, slot: int, start: torch.Tensor | None
+        self, tokens: torch.Tensor, cache: Preallocated, counts: Sequence[int] | None = None
     ) -> torch.Tensor:
-        """Read tokens (B,), int64, into this slot. Returns the logits (B, V).
-
-        Args:
-            start: (B,), int64: each sequence's first slot; None: all 0.
+        """Compute logits (B, T, V) from tokens (B, T); in C, if T is 1 and all are real.
 
         Raises:
-            ValueError: a token is not in the vocabulary.
+            ValueError: the step is in C, but the cache's rows are not of the weights' numbers, or a
+                token is not in the vocabulary; or as for `Fused`.
         """
-        embedding, config = self._weights.embedding, self._weights.config
+        if tokens.shape[1] != 1 or counts is not None:
+            return super().__call__(tokens, cache, counts)
+        c, embedding = self.config, self.weights.embedding
         low, high = (int(t) for t in tokens.aminmax())
-        if low < 0 or high >= config.vocab:
-            raise ValueError(f"tokens from {low} to {high}, but the vocabulary has {config.vocab}")
-        tokens = tokens.contiguous()
-        logits = embedding.new_empty(len(tokens), config.vocab)
+        if low < 0 or high >= c.vocab:
+            raise ValueError(f"tokens from {low} to {high}, but the vocabulary has {c.vocab}")
+        places = self.begin(tokens, cache, None).expand(len(tokens), -1).contiguous()
+        rows = [one for number in range(c.layers) for one in cache.blocks[number].rows]
+        if rows[0].dtype != embedding.dtype:
+            raise ValueError(f"weights in {embedding.dtype}, but a cache in {rows[0].dtype}")
+        # hidden, normed, attended, qkv, gate and up; each row has room for a whole last strip
+        numbers = 3 * c.width + (c.heads + 2 * c.key_heads) * c.head_width + 2 * c.inner
+        numbers = len(tokens) * (numbers + 5 * self._columns) + c.context + self._columns
+        if len(self._work) < numbers:
+            self._work = embedding.new_empty(numbers)
+        sizes = (c.width, c.heads, c.key_heads, c.head_width, c.inner, c.vocab)
+        shape = Shape(c.layers, len(tokens), *sizes, c.width * c.norm_eps)
+        tokens, logits = tokens.contiguous(), embedding.new_empty(len(tokens), c.vocab)
         self._library.step(
-            ctypes.byref(self._shape),
+            ctypes.byref(shape),
             pointer(tokens),
-            None if start is None else pointer(start),
-            ctypes.c_long(slot),
-            ctypes.c_long(slots.width),
+            pointer(places),
+            ctypes.c_long(rows[0].shape[2]),
             pointer(self._angles),
             pointer(embedding),
-            self._matrices,
+            pointers(self._strips),
             pointer(self._head),
-            pointers(slots.rows),
+            pointers(rows),
             pointer(self._work),
             pointer(logits),
         )
-        return logits
+        cache.end()
+        return logits[:, None]
 
 
 def in_strips(matrix: torch.Tensor, columns: int) -> torch.Tensor:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from helpers.inference.decoder.attend import attend_one
 from helpers.inference.decoder.rows import Rows
 from helpers.inference.decoder.weights import Weights
 from helpers.models.caches.cache import Cache
@@ -37,14 +36,7 @@ class Fused:
         self, tokens: torch.Tensor, cache: Cache, counts: Sequence[int] | None = None
     ) -> torch.Tensor:
         """Compute logits (B, T, V) from tokens (B, T). Arguments and errors are those of `GPT`."""
-        sequences, length = tokens.shape
-        places = cache.begin(length, counts)
-        last = int(places.max()) if places.numel() else 0
-        if last >= self.config.context:
-            raise ValueError(
-                f"a sequence would have {last + 1} tokens with those in the cache, but the "
-                f"context allows {self.config.context}"
-            )
+        (sequences, length), places = tokens.shape, self.begin(tokens, cache, counts)
         angles = self.weights.angles[places]  # ((B,) T, 1, d/2)
         angles = angles.expand(sequences, length, 1, -1).flatten(0, 1)
         rows, core = self._buffers(sequences * length), Core()
@@ -57,6 +49,17 @@ class Fused:
             rows.finish(block, y.transpose(1, 2).flatten(2).flatten(0, 1))
         cache.end()
         return rows.logits().unflatten(0, tokens.shape)
+
+    def begin(self, tokens, cache: Cache, counts: Sequence[int] | None) -> torch.Tensor:
+        """Make room for the tokens, and return their places."""
+        places = cache.begin(tokens.shape[1], counts)
+        last = int(places.max()) if places.numel() else 0
+        if last >= self.config.context:
+            raise ValueError(
+                f"a sequence would have {last + 1} tokens with those in the cache, but the "
+                f"context allows {self.config.context}"
+            )
+        return places
 
     def _buffers(self, rows: int) -> Rows:
         """Keep the last buffers: steps in a row often have the same size."""
@@ -105,3 +108,16 @@ class Core:
             bias = bias.expand(len(k), k.shape[1], 1, -1).flatten(0, 1)
             self._seen, self._bias = seen, bias
         return self._bias
+
+
+def attend_one(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None = None):
+    """Compute softmax(q kᵀ + bias) v for one new token: two products, without tiles of keys.
+
+    Args:
+        q: (B K, H/K, d).
+        k, v: (B K, S, d); views of a longer cache are fine.
+        bias: (B K, 1, S), -inf for a key that is not seen; None: all are seen.
+    """
+    k = k.transpose(1, 2)
+    scores = torch.bmm(q, k) if bias is None else torch.baddbmm(bias, q, k)  # (B K, H/K, S)
+    return torch.bmm(torch.softmax(scores, -1), v)

@@ -20,7 +20,6 @@ class Rows:
     Attributes:
         queries: (R, K, H/K, d), a view of what `project` computed; pairs are neighbours.
         keys, values: (R, K, d) each, likewise.
-        keys_values: (R, 2, K, d), both in one view.
     """
 
     def __init__(self, weights: Weights, rows: int):
@@ -37,8 +36,7 @@ class Rows:
         rotated = self._qkv[:, : (heads + key_heads) * d].unflatten(1, (-1, d // 2, 2))
         self._pairs = torch.view_as_complex(rotated)  # (R, H + K, d/2)
         self.queries = self._qkv[:, : heads * d].unflatten(1, (key_heads, -1, d))
-        self.keys_values = self._qkv[:, heads * d :].unflatten(1, (2, key_heads, d))
-        self.keys, self.values = self.keys_values.unbind(1)
+        self.keys, self.values = self._qkv[:, heads * d :].unflatten(1, (2, key_heads, d)).unbind(1)
         self._gate_up = new(rows, 2 * inner)
         self._gate, self._up = self._gate_up[:, :inner], self._gate_up[:, inner:]
 
@@ -67,6 +65,6 @@ class Rows:
         torch.nn.functional.silu(self._gate, inplace=True).mul_(self._up)
         self.hidden.addmm_(self._gate, block.down)
 
-    def logits(self, which: slice = slice(None)) -> torch.Tensor:
-        """Compute the logits, (R, V) or for some of the rows."""
-        return self.norm()[which] @ self.weights.head
+    def logits(self) -> torch.Tensor:
+        """Compute the logits, (R, V)."""
+        return self.norm() @ self.weights.head

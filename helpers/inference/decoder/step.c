@@ -125,9 +125,9 @@ static void attend(const REAL *restrict q, const REAL *restrict k, const REAL *r
     for (long i = 0; i < HEAD; i++) y[i] = read[i] / sum;
 }
 
-/* start: each sequence's first slot, or NULL. matrices: qkv, out, gate and up, down of each block.
-   rows: (2, B, K, slots, d) of each block. */
-void step(const struct shape *c, const long *tokens, const long *start, long slot, long slots,
+/* places: each sequence's slot for the new token; it sees the slots up to this one. matrices: qkv,
+   out, gate and up, down of each block. rows: (B, K, slots, d), keys and values of each block. */
+void step(const struct shape *c, const long *tokens, const long *places, long slots,
           const REAL *angles, const REAL *embedding, const REAL **matrices, const REAL *head,
           REAL **rows, REAL *work, REAL *logits)
 {
@@ -145,17 +145,16 @@ void step(const struct shape *c, const long *tokens, const long *start, long slo
             norm(hidden + b * hidden_next, normed + b * hidden_next, D, c->epsilon);
         product(w[0], D, heads * d, normed, hidden_next, qkv, qkv_next, B, 0);
         for (long b = 0; b < B; b++) {
-            const long first = start ? start[b] : 0;
+            const long slot = places[b];
             REAL *q = qkv + b * qkv_next, *new = q + H * d; /* K keys, then K values */
-            for (long h = 0; h < H + K; h++) rotate(q + h * d, angles + (slot - first) * d, d);
+            for (long h = 0; h < H + K; h++) rotate(q + h * d, angles + slot * d, d);
             for (long h = 0; h < K; h++) {
-                REAL *k = rows[layer] + (b * K + h) * slots * d;
-                REAL *v = k + B * K * slots * d;
+                REAL *k = rows[2 * layer] + (b * K + h) * slots * d;
+                REAL *v = rows[2 * layer + 1] + (b * K + h) * slots * d;
                 memcpy(k + slot * d, new + h * d, d * sizeof(REAL));
                 memcpy(v + slot * d, new + (K + h) * d, d * sizeof(REAL));
                 for (long g = h * (H / K); g < (h + 1) * (H / K); g++)
-                    attend(q + g * d, k + first * d, v + first * d, slot + 1 - first, scores,
-                           attended + b * hidden_next + g * d);
+                    attend(q + g * d, k, v, slot + 1, scores, attended + b * hidden_next + g * d);
             }
         }
         product(w[1], H * d, D, attended, hidden_next, hidden, hidden_next, B, 1);

@@ -79,20 +79,20 @@ class Weights:
             angles[:, None],
         )
 
-    @property
-    def bytes(self) -> int:
-        """The bytes of all matrices. The embedding counts also if it is the head's matrix."""
-        every = [t for block in self.blocks for t in vars(block).values()]
-        return sum(t.nbytes for t in (self.embedding, self.head, *every))
-
 
 def refusal(model: GPT) -> str | None:
     """Say why the decoder cannot run this model. None: it can."""
     config = model.config
     if not (model.first and model.last and len(model.blocks) == config.layers):
         return "it is a stage of a pipeline"
-    wanted = {"norm": "rms", "positions": "rotary", "mlp": "swiglu", "bias": False}
-    for name, value in wanted.items():
+    wanted = {
+        "norm": "rms",
+        "positions": "rotary",
+        "rotary_share": 1,
+        "mlp": "swiglu",
+        "bias": False,
+    }
+    for name, value in {**wanted, "bias": False}.items():
         if getattr(config, name) != value:
             return f"{name} is {getattr(config, name)!r}, not {value!r}"
     for number in range(config.layers):

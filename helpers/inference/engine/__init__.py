@@ -1,4 +1,4 @@
-"""An engine that serves: requests arrive, share the model's steps and the cache's blocks, and end.
+"""Serving engine: continuous batching, chunked prefill, preemption, prefix caching, TTFT and TPOT.
 
 The division of work is the usual one. `policies.py` is the **scheduler**: data in, a plan out.
 `helpers.models.caches.paged` is the **block manager**. `runner.py` is the **model runner**: it

@@ -13,8 +13,8 @@ from helpers.inference.engine.request import Request
 from helpers.inference.reading import device_of, evaluating
 from helpers.inference.sampling import NotANumber, are_numbers, choose
 from helpers.models.caches.packed import Packed
-from helpers.models.caches.paged import Paged
-from helpers.models.caches.sequence import PagedSequence
+from helpers.models.caches.paged import Paged, PagedSequence
+from helpers.models.caches.paged_batch import PagedBatch
 from helpers.models.gpt import GPT, kept_by
 
 
@@ -132,7 +132,9 @@ class Runner:
             longest = max(counts)
             rows = [[*piece.tokens, *[0] * (longest - len(piece.tokens))] for piece in pieces]
             rows += [[0] * longest] * padding
-            cache = self.paged.batch([*(self.sequences[piece.number] for piece in pieces), *none])
+            cache = PagedBatch(
+                self.paged, [*(self.sequences[piece.number] for piece in pieces), *none]
+            )
             x = torch.tensor(rows, device=self.device)  # (B, T)
             logits = self.forward(x, cache=cache, counts=counts)  # (B, T, V)
         finally:

@@ -1,4 +1,4 @@
-"""Decode on several ranks.
+"""Distributed inference: tensor-parallel decoding, disaggregated prefill and decode, KV transfer.
 
 split    one rank's part of a model: heads, MLP columns and vocabulary rows, with its cache
 choice   the best token of logits that are cut by vocabulary

@@ -25,8 +25,8 @@ from helpers.comm.point_to_point import PointToPoint
 from helpers.comm.transport import GroupTransport
 from helpers.inference.ranks.handover import Inbox, Prefilled, Sender
 from helpers.inference.ranks.streams import Arrival, Stream, Streams
-from helpers.models.caches.paged import Paged
-from helpers.models.caches.sequence import PagedSequence
+from helpers.models.caches.paged import Paged, PagedSequence
+from helpers.models.caches.paged_batch import PagedBatch
 from helpers.models.gpt import GPT, kept_by
 
 PREFILL, DECODE = 0, 1  # ranks
@@ -170,7 +170,7 @@ class Rank:
         prompt = self.requests[number].prompt
         sequence = self.paged.sequence()
         tokens = torch.tensor([prompt], device=self.paged.device)
-        logits = self.model(tokens, cache=self.paged.batch([sequence]))
+        logits = self.model(tokens, cache=PagedBatch(self.paged, [sequence]))
         if self.running:
             self.read_since += len(prompt)
         return sequence, int(logits[0, -1].argmax())
@@ -186,7 +186,7 @@ class Rank:
         """Compute the next token of every running request."""
         last = [[self.result.streams[number].tokens[-1]] for number in self.running]
         tokens = torch.tensor(last, device=self.paged.device)  # (B, 1)
-        cache = self.paged.batch(list(self.running.values()))
+        cache = PagedBatch(self.paged, list(self.running.values()))
         chosen = self.model(tokens, cache=cache)[:, -1].argmax(-1).tolist()
         self.result.interrupted.append(self.read_since)
         self.read_since = 0

@@ -10,7 +10,6 @@ decoding on ranks is bound by latency: more ranks shorten the computation, and m
 from dataclasses import dataclass
 
 from helpers.comm.cost import Fit
-from helpers.comm.volume import path
 from helpers.models.config import GPTConfig
 from helpers.plans.decode_traffic import decode_messages
 
@@ -60,7 +59,6 @@ def token_time(
         **sizes, ranks=ranks, sequences=sequences, number_bytes=number_bytes, head=head
     ):
         fit = fits[one.call] if isinstance(fits, dict) else fits
-        steps, size = path(one.call, one.payload, ranks)
-        latency += one.times * steps * fit.alpha
-        bandwidth += one.times * size * fit.beta
+        latency += one.steps * fit.alpha
+        bandwidth += one.sent * fit.beta
     return TokenTime(computation=computation, latency=latency, bandwidth=bandwidth)

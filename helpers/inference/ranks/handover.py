@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from helpers.comm.point_to_point import PointToPoint
-from helpers.models.caches.paged import Paged
-from helpers.models.caches.sequence import PagedSequence
+from helpers.models.caches.paged import Paged, PagedSequence
 
 END = -1  # in place of a request's number: no more prompts
 

@@ -21,7 +21,7 @@ from helpers.models.caches.cache import Cache
 from helpers.models.caches.kept import Kept
 from helpers.models.config import GPTConfig
 from helpers.parallel.tensor.transform import AXIS, tensor_parallel
-from helpers.state.load import load
+from helpers.state.slicing import load
 
 HEADS = ("best", "logits")
 

@@ -1,4 +1,6 @@
-"""Caches: what a model keeps of the tokens that it has read, so that the next token costs little.
+"""KV cache: preallocated, paged attention, prefix caching, sliding window, int8; recurrent states.
+
+A cache is what a model keeps of the tokens that it has read, so that the next token costs little.
 
 `kept.py` says what a block keeps. `cache.py` says what a cache promises to a model. Each other file
 is one way to store it.

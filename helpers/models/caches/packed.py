@@ -11,18 +11,15 @@ computed for each sequence, or for a group of sequences with one new token each 
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from helpers.models.caches.gather import Gather
-from helpers.models.caches.sequence import PagedSequence
-
-if TYPE_CHECKING:
-    from helpers.models.caches.paged import Paged
+from helpers.models.caches.paged import Paged, PagedSequence
+from helpers.models.caches.paged_batch import PagedBatch
 
 
-class Packed:
+class Packed(PagedBatch):
     """Obey `Cache` for a model's forward on one row, (1, N).
 
     The row may be longer than the sequences' tokens. The rest is padding: its results mean nothing.
@@ -37,30 +34,21 @@ class Packed:
             more, for each sequence.
     """
 
-    def __init__(self, paged: "Paged", sequences: Sequence[PagedSequence], counts: Sequence[int]):
+    def __init__(self, paged: Paged, sequences: Sequence[PagedSequence], counts: Sequence[int]):
         if paged.states:
             raise ValueError(
                 "tokens of several sequences cannot share a row: the model has a recurrent block; "
-                "use paged.batch(sequences)"
+                "use PagedBatch(paged, sequences)"
             )
         if len(counts) != len(sequences) or any(count < 1 for count in counts):
             raise ValueError(
                 f"counts {list(counts)} of {len(sequences)} sequences; give 1 or more for each"
             )
-        self.paged, self.added = paged, list(counts)
-        self.sequences = paged.batch(sequences).sequences  # checked
+        super().__init__(paged, sequences)
+        self.added = list(counts)
         self.blocks = {
             number: PackedBlock(number, rows) for number, rows in paged.store.rows.items()
         }
-
-    @property
-    def lengths(self) -> list[int]:
-        return [sequence.length for sequence in self.sequences]
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of the whole paged cache."""
-        return self.paged.bytes
 
     def begin(self, tokens: int, counts: Sequence[int] | None = None) -> torch.Tensor:
         """Make room, and return the places of the row's tokens, (1, N).
@@ -92,12 +80,6 @@ class Packed:
         for sequence, more in zip(self.sequences, self.added, strict=True):
             sequence.length += more
         self.added = [0] * len(self.sequences)
-
-    def rewind(self, lengths: Sequence[int]):
-        for sequence, length in zip(self.sequences, lengths, strict=True):
-            sequence.check_rewind(length)
-        for sequence, length in zip(self.sequences, lengths, strict=True):
-            sequence.rewind(length)
 
 
 def runs(counts: Sequence[int], blocks: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -137,7 +119,7 @@ class Group:
         seen: the mask, as for `BlockCache.attend`.
     """
 
-    def __init__(self, paged: "Paged", sequences: Sequence[PagedSequence], tokens: int, start: int):
+    def __init__(self, paged: Paged, sequences: Sequence[PagedSequence], tokens: int, start: int):
         self.sequences, self.tokens = len(sequences), tokens
         self.row = slice(start, start + len(sequences) * tokens)
         self.length = max(sequence.length for sequence in sequences) + tokens

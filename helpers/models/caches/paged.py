@@ -15,16 +15,14 @@ import torch
 from helpers.models.caches.allocator import BlockAllocator, OutOfBlocks
 from helpers.models.caches.gather import Workspace
 from helpers.models.caches.kept import Kept
-from helpers.models.caches.paged_batch import PagedBatch
 from helpers.models.caches.prefixes import Prefixes
-from helpers.models.caches.sequence import PagedSequence
 from helpers.models.caches.states import States
 from helpers.models.caches.store import Store
 from helpers.models.caches.usage import Usage
 
 
 class Paged:
-    """The blocks of all sequences. A step runs on a `batch` of some of them.
+    """The blocks of all sequences. A step runs on a `PagedBatch` of some of them.
 
     Args:
         kept: what each block of the model keeps, by its number; `kept_by(model)` makes it.
@@ -74,7 +72,7 @@ class Paged:
         """The bytes of all blocks and states, used or not. `workspace.bytes` is not part of it."""
         return self.store.bytes + self.states.bytes
 
-    def sequence(self, tokens: Sequence[int] = ()) -> PagedSequence:
+    def sequence(self, tokens: Sequence[int] = ()) -> "PagedSequence":
         """Make a new sequence without tokens.
 
         If prefixes are shared, it starts with the longest known prefix of `tokens` in whole blocks.
@@ -89,21 +87,26 @@ class Paged:
                 self.allocator.reclaim(block)
         return self.adopt(table, len(table) * self.block_size, self.states.take())
 
-    def adopt(self, table: list[int], length: int, line: int) -> PagedSequence:
+    def adopt(self, table: list[int], length: int, line: int) -> "PagedSequence":
         """Make a sequence of blocks to which it has references."""
         sequence = PagedSequence(self, table, length, line)
         self.sequences.append(sequence)
         return sequence
 
-    def batch(self, sequences: Sequence[PagedSequence]) -> PagedBatch:
-        """Make the Cache of a step: of these sequences, in this order.
+    def check(self, sequences: Sequence["PagedSequence"]) -> None:
+        """Check that a step can have these sequences.
 
         Raises:
             ValueError: a sequence is freed, of another cache, or there twice.
         """
-        return PagedBatch(self, sequences)
+        for sequence in sequences:
+            sequence.check()
+            if sequence.paged is not self:
+                raise ValueError("a sequence is of another cache; a batch is of one cache")
+        if len({id(sequence) for sequence in sequences}) < len(sequences):
+            raise ValueError("a sequence is in the batch twice; fork it to continue it twice")
 
-    def register(self, sequence: PagedSequence, tokens: Sequence[int]) -> None:
+    def register(self, sequence: "PagedSequence", tokens: Sequence[int]) -> None:
         """Let new sequences start with the full blocks of this one.
 
         The blocks stay known after the sequence is freed, until they are allocated again.
@@ -125,11 +128,11 @@ class Paged:
         """How many blocks this number of tokens needs."""
         return -(-tokens // self.block_size) if self.store.block_bytes else 0
 
-    def blocks_needed(self, sequence: PagedSequence, tokens: int) -> int:
+    def blocks_needed(self, sequence: "PagedSequence", tokens: int) -> int:
         """How many free blocks a step of this sequence alone needs, for this many new tokens."""
         return self.count([sequence], [tokens])
 
-    def count(self, sequences: Sequence[PagedSequence], added: Sequence[int]) -> int:
+    def count(self, sequences: Sequence["PagedSequence"], added: Sequence[int]) -> int:
         """How many free blocks a step needs: new ones, and copies of shared ones."""
         new, writers = 0, Counter()
         for sequence, more in zip(sequences, added, strict=True):
@@ -139,14 +142,14 @@ class Paged:
         shared = {block: self.allocator.references(block) - 1 for block in writers}
         return new + sum(min(count, shared[block]) for block, count in writers.items())
 
-    def written(self, sequence: PagedSequence, more: int) -> range:
+    def written(self, sequence: "PagedSequence", more: int) -> range:
         """Which places in the table have blocks that the new tokens are written into."""
         if not more:
             return range(0)
         last = min(self.blocks_of(sequence.length + more), len(sequence.table))
         return range(sequence.length // self.block_size, last)
 
-    def reserve(self, sequences: Sequence[PagedSequence], added: Sequence[int]) -> None:
+    def reserve(self, sequences: Sequence["PagedSequence"], added: Sequence[int]) -> None:
         """Give each sequence the blocks for its new tokens, each block its own.
 
         Raises:
@@ -209,3 +212,85 @@ class Paged:
 
     def _repr_png_(self):
         return self.plot()._repr_png_()
+
+
+class PagedSequence:
+    """The tokens of one sequence: a table of block numbers, and its length.
+
+    `Paged.sequence` makes it.
+
+    Token n is in slot n % P of block `table[n // P]`, with P slots in a block.
+
+    Attributes:
+        table: the numbers of its blocks. After a forward that failed, the table may have more
+            blocks than the length needs; the next step uses them.
+        length: its tokens so far.
+        line: the number of its line of states.
+        live: False after `free`.
+    """
+
+    def __init__(self, paged: Paged, table: list[int], length: int, line: int):
+        self.paged, self.table, self.length, self.line = paged, table, length, line
+        self.live = True
+
+    def __repr__(self):
+        freed = "" if self.live else ", freed"
+        return f"PagedSequence({self.length} tokens, blocks {self.table}{freed})"
+
+    def check(self) -> None:
+        """Raise a ValueError if the sequence is freed."""
+        if not self.live:
+            raise ValueError("the sequence is freed already; make a new one")
+
+    def fork(self) -> "PagedSequence":
+        """Make a second sequence with the same tokens. The two share all blocks.
+
+        The first sequence that writes into a shared block gets a copy of it.
+
+        Raises:
+            ValueError: the sequence is freed.
+        """
+        self.check()
+        paged = self.paged
+        table = self.table[: paged.blocks_of(self.length)]
+        for block in table:
+            paged.allocator.share(block)
+        return paged.adopt(table, self.length, paged.states.copy(self.line))
+
+    def rewind(self, length: int) -> None:
+        """Forget the tokens from this length on. Blocks without tokens are released.
+
+        Raises:
+            ValueError: the sequence is freed or has fewer tokens, or the model's states cannot be
+                rewound.
+        """
+        self.check_rewind(length)
+        self.length = length
+        self.cut(self.paged.blocks_of(length))
+
+    def check_rewind(self, length: int) -> None:
+        """Raise the errors of `rewind`, and change nothing."""
+        self.check()
+        if not 0 <= length <= self.length:
+            raise ValueError(f"cannot rewind a sequence of {self.length} tokens to {length}")
+        if length != self.length and self.paged.states:
+            raise ValueError(
+                "a recurrent block's state cannot be rewound; fork the sequence before"
+            )
+
+    def free(self) -> None:
+        """Release all blocks. The sequence cannot be used any more.
+
+        Raises:
+            ValueError: the sequence is freed already.
+        """
+        self.check()
+        self.cut(0)
+        self.length, self.live = 0, False
+        self.paged.states.give_back(self.line)
+        self.paged.sequences.remove(self)
+
+    def cut(self, blocks: int) -> None:
+        """Release the last blocks, so that this many are left."""
+        while len(self.table) > blocks:  # the last first: a prefix is useful for longer
+            self.paged.allocator.release(self.table.pop())

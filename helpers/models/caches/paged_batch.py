@@ -5,33 +5,27 @@ T  new tokens per sequence      S  keys per sequence that the new tokens may see
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from helpers.models.caches.gather import Gather
+from helpers.models.caches.paged import Paged, PagedSequence
 from helpers.models.caches.preallocated import Step, check_counts
-from helpers.models.caches.sequence import PagedSequence
-
-if TYPE_CHECKING:
-    from helpers.models.caches.paged import Paged
 
 
 class PagedBatch:
-    """Obey `Cache` over these sequences. `Paged.batch` makes it; it costs next to nothing.
+    """Obey `Cache` over these sequences, in this order. It costs next to nothing.
 
     Attributes:
         bytes: those of the whole paged cache.
+
+    Raises:
+        ValueError: a sequence is freed, of another cache, or there twice.
     """
 
-    def __init__(self, paged: "Paged", sequences: Sequence[PagedSequence]):
+    def __init__(self, paged: Paged, sequences: Sequence[PagedSequence]):
         self.paged, self.sequences = paged, list(sequences)
-        for sequence in self.sequences:
-            sequence.check()
-            if sequence.paged is not paged:
-                raise ValueError("a sequence is of another cache; a batch is of one cache")
-        if len({id(sequence) for sequence in self.sequences}) < len(self.sequences):
-            raise ValueError("a sequence is in the batch twice; fork it to continue it twice")
+        paged.check(self.sequences)
         self.blocks = {number: PagedBlock(paged, number) for number in paged.store.rows}
         self._added = [0] * len(self.sequences)
 
@@ -81,7 +75,7 @@ class Pages:
         lines: (B,) the sequences' lines of states.
     """
 
-    def __init__(self, paged: "Paged", sequences: Sequence[PagedSequence], step: Step):
+    def __init__(self, paged: Paged, sequences: Sequence[PagedSequence], step: Step):
         self.step, size = step, paged.block_size
         most = paged.blocks_of(step.length)
         # A short table is filled with the sequence's own blocks: no other sequence's NaN is read.
@@ -102,7 +96,7 @@ class Pages:
 class PagedBlock:
     """One block of the model in a step."""
 
-    def __init__(self, paged: "Paged", number: int):
+    def __init__(self, paged: Paged, number: int):
         self.paged, self.number, self.rows = paged, number, paged.store.rows[number]
         self.counts: Sequence[int] | None = None
         self.pages: Pages | None = None

@@ -20,11 +20,6 @@ def combine(earlier: Pair, later: Pair) -> Pair:
     return a2 * a1, torch.addcmul(b2, a2, b1)
 
 
-def identity(like: Pair) -> Pair:
-    """Return the pair of no step: (1, 0), in the shapes of `like`."""
-    return torch.ones_like(like[0]), torch.zeros_like(like[1])
-
-
 def apply(pair: Pair, state: torch.Tensor) -> torch.Tensor:
     """Return the state after the steps of a pair: a h + b."""
     return torch.addcmul(pair[1], pair[0], state)

@@ -19,12 +19,9 @@ Structured State Space Duality", arXiv:2405.21060, section 6.
 """
 
 import torch
-from torch.nn import functional
 
-from helpers.models.scan import fused_ssd, recurrence
+from helpers.models.scan import fused_ssd
 from helpers.models.scan.selective import fits
-
-FORMS = ("fused", "plain")  # "plain" is `in_chunks`, with PyTorch's backward
 
 
 def ssd(
@@ -36,7 +33,6 @@ def ssd(
     D: torch.Tensor | None = None,
     h0: torch.Tensor | None = None,
     chunk: int = 64,
-    form: str = "fused",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute y (B, L, H, P) and the last state (B, H, P, N). All arguments are differentiable.
 
@@ -50,58 +46,16 @@ def ssd(
         D: (H,); None: no skip connection.
         h0: the state before the first token (B, H, P, N); None: zeros.
         chunk: Q. It need not divide L.
-        form: one of FORMS. Both give the same numbers, up to rounding.
 
     Raises:
-        ValueError: an unknown form, shapes that do not fit, or a chunk without tokens.
+        ValueError: shapes that do not fit, or a chunk without tokens.
     """
     check(x, delta, A, B, C, D, h0, chunk)
-    if form not in FORMS:
-        raise ValueError(f"form is {form!r}: choose one of {', '.join(FORMS)}")
     sequences, length, heads, width = x.shape
     if h0 is None:
         h0 = x.new_zeros(sequences, heads, width, B.shape[-1])
-    compute = fused_ssd.scan if form == "fused" else in_chunks
-    y, last = compute(x, delta, A, B, C, h0, min(chunk, max(1, length)))
+    y, last = fused_ssd.scan(x, delta, A, B, C, h0, min(chunk, max(1, length)))
     return (y if D is None else y + D.unsqueeze(-1) * x), last
-
-
-def in_chunks(x, delta, A, B, C, h0, chunk):
-    """Scan without the skip connection, from the state h0."""
-    groups, length = B.shape[2], x.shape[1]
-    inputs = cut(x * delta.unsqueeze(-1), chunk, groups)  # (B, K, G, R, Q, P)
-    B, C = (cut(t, chunk, groups) for t in (B, C))  # (B, K, G, 1, Q, N)
-    log = cut((delta * A).unsqueeze(-1), chunk, groups)[..., 0].cumsum(-1)  # (B, K, G, R, Q)
-
-    # 1. within a chunk: the masked matrix of the duality
-    scores = (C @ B.mT) * decays(log)  # (B, K, G, R, Q, Q)
-    y = scores @ inputs
-    # 2. what each chunk adds to the state, and the state before each chunk
-    to_end = torch.exp(log[..., -1:] - log).unsqueeze(-1)  # (B, K, G, R, Q, 1)
-    own = (inputs * to_end).mT @ B  # (B, K, G, R, P, N)
-    decay = torch.exp(log[..., -1]).flatten(2)[..., None, None]  # (B, K, H, 1, 1)
-    states, last = recurrence.scan(decay, own.flatten(2, 3), h0)
-    before = torch.cat((h0.unsqueeze(1), states[:, :-1]), 1).unflatten(2, (groups, -1))
-    # 3. what the state before the chunk adds to each token
-    y = y + (C @ before.mT) * torch.exp(log).unsqueeze(-1)
-    return y.movedim(4, 2).flatten(1, 2).flatten(2, 3)[:, :length], last
-
-
-def cut(x: torch.Tensor, chunk: int, groups: int) -> torch.Tensor:
-    """Cut (B, L, H or G, …) into (B, K, G, R or 1, Q, …), the last filled up with 0; K is not 0."""
-    missing = -x.shape[1] % chunk if x.shape[1] else chunk
-    if missing:
-        x = functional.pad(x, (0, 0) * (x.dim() - 2) + (0, missing))
-    x = x.unflatten(1, (-1, chunk))
-    return x.unflatten(3, (groups, -1)).movedim(2, 4)
-
-
-def decays(log: torch.Tensor) -> torch.Tensor:
-    """Return exp(log_t - log_s) where s ≤ t, else 0: (…, Q) to (…, Q, Q)."""
-    difference = log.unsqueeze(-1) - log.unsqueeze(-2)
-    later = torch.ones(difference.shape[-2:], dtype=torch.bool, device=log.device).triu(1)
-    # masked before exp: above the diagonal exp could overflow, and its gradient be NaN
-    return difference.masked_fill(later, float("-inf")).exp()
 
 
 def check(x, delta, A, B, C, D, h0, chunk):

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from helpers.models.config import GPTConfig
-from helpers.models.gpt import GPT
+from helpers.models.gpt import GPT, GPTConfig
 
 FOLDER = Path(__file__).parent
 NAMES = ("python-300k", "python-draft")

@@ -112,14 +112,6 @@ def test_models_with_states_of_fixed_size(make_model, shape, policy):
     ]
 
 
-def test_a_hybrid_is_computed_again_from_its_first_token(make_model):
-    model = make_model(**STATES["hybrid"])
-    requests = [Request(n, [n + 1] * 4, 9) for n in range(3)]
-    served = serve(model, Continuous(3), requests, blocks=6)
-    assert served.requests[2].preempted
-    assert [one.tokens for one in served.requests] == [alone(model, r)[0] for r in requests]
-
-
 @pytest.mark.parametrize("policy", [Continuous(3), Chunked(3, 6)], ids=str)
 def test_few_blocks_preempt_the_latest(llama, policy):
     requests = [Request(n, [n + 1] * 4, 9) for n in range(3)]

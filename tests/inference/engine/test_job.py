@@ -1,10 +1,17 @@
-"""A job knows its next tokens, ends for the right reason, and accounts for all of its time."""
+"""A request, the job that serves it, and the clocks: what is computed when, and why it ends."""
+
+import time
 
 import pytest
 
+from helpers.inference.engine.clock import RealTime, StepCost, Virtual
 from helpers.inference.engine.job import Job
 from helpers.inference.engine.metrics import Span
+from helpers.inference.engine.plan import Work
 from helpers.inference.engine.request import Request
+from helpers.inference.sampling import Sampling
+
+WORK = Work(prefilled=10, decoded=3, padding=2, read=100)
 
 
 def job(prompt=(5, 6, 7), new_tokens=4, context=100, **options):
@@ -23,15 +30,6 @@ def test_the_next_tokens_are_the_prompts_and_then_its_own():
     assert (one.known, one.cached, one.next_tokens(1)) == (4, 3, [9])
     one.give_back(3.0)
     assert (one.cached, one.next_tokens(10)) == (0, [5, 6, 7, 9])
-
-
-def test_progress():
-    one = job()
-    one.computed(3, "prefill", 2.0, 3.0)
-    one.add(9, 3.0)
-    seen = one.progress(blocks=2)
-    assert (seen.number, seen.prompt, seen.known, seen.cached, seen.blocks) == (3, 3, 4, 3, 2)
-    assert seen.limit == 6  # the last token is not read
 
 
 @pytest.mark.parametrize(
@@ -56,23 +54,16 @@ def test_the_most_that_can_be_cached(new_tokens, context, limit):
 )
 def test_why_it_ends(options, tokens, reason):
     one = job(**options)
-    for time, token in enumerate(tokens):
+    for number, token in enumerate(tokens):
         assert not one.reason
-        one.add(token, 3.0 + time)
+        one.add(token, 3.0 + number)
     assert one.reason == reason
     assert one.tokens == tokens
     if reason:
         found = one.outcome()
         assert (found.reason, found.tokens, found.prompt) == (reason, tuple(tokens), 3)
-        assert found.times == tuple(3.0 + time for time in range(len(tokens)))
+        assert found.times == tuple(3.0 + number for number in range(len(tokens)))
         assert found.ended == 2.0 + len(tokens)
-
-
-def test_the_first_reason_counts():
-    one = job()
-    one.end("cancelled", 4.0)
-    one.end("length", 5.0)
-    assert (one.reason, one.ended) == ("cancelled", 4.0)
 
 
 def test_all_of_its_time_is_accounted_for():
@@ -99,14 +90,60 @@ def test_all_of_its_time_is_accounted_for():
     assert one.outcome().preempted == 1
 
 
-def test_a_request_that_never_runs():
-    one = job()
-    one.end("cancelled", 2.0)
-    assert spans(one) == []
-    assert one.outcome().latency == 0
+def test_virtual_time():
+    clock = Virtual(StepCost(step=2.0))
+    clock.start()
+    assert clock.now == 0
+    clock.spend(WORK)
+    clock.wait(1.5)  # it is over
+    assert clock.now == 2
+    clock.wait(3.5)
+    assert clock.now == 3.5
+    clock.start()
+    assert clock.now == 0
 
 
-def test_jobs_are_ordered_by_arrival_then_by_number():
-    early = Job(Request(9, [1], 1, arrival=1.0), 10)
-    assert sorted([job(), early], key=lambda one: one.order)[0] is early
-    assert job().order == (2.0, 3)
+def test_any_function_is_a_cost():
+    assert StepCost(step=2.0, token=0.5, read=0.01)(WORK) == 2 + 7.5 + 1
+    clock = Virtual(lambda work: work.read / 10)
+    clock.spend(WORK)
+    clock.spend(WORK)
+    assert clock.now == 20
+    plain = Virtual()
+    plain.spend(WORK)
+    assert plain.now == 1
+
+
+def test_real_time_waits_and_begins_again(monkeypatch):
+    slept, times = [], iter([10.0, 12.0, 12.5, 13.0, 20.0, 21.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(time, "sleep", slept.append)
+    clock = RealTime()
+    assert clock.now == 2
+    clock.wait(4.0)  # at 2.5
+    clock.wait(1.0)  # it is over
+    clock.start()
+    assert clock.now == 1
+    clock.spend(WORK)
+    assert slept == [1.5, 0.0]
+
+
+def test_what_a_request_is_given_stays_and_the_rest_is_filled_in():
+    request = Request(7, [1, 2], 5)
+    assert (request.number, request.prompt, request.new_tokens) == (7, (1, 2), 5)
+    assert (request.arrival, request.sampling, request.seed) == (0.0, Sampling(), 7)
+    assert request.stop == frozenset()
+    request = Request(7, b"ab", 0, arrival=2.5, seed=0, stop=[3, 3])
+    assert (request.prompt, request.seed, request.stop) == ((97, 98), 0, {3})
+    assert request.arrival == 2.5
+
+
+@pytest.mark.parametrize("arrival", [-1.0, float("inf"), float("nan")])
+def test_an_impossible_arrival(arrival):
+    with pytest.raises(ValueError, match=r"request 7 arrives at .* the run begins at 0"):
+        Request(7, [1], 5, arrival=arrival)
+
+
+def test_a_negative_number_of_tokens():
+    with pytest.raises(ValueError, match="request 7 asks for -1 new tokens"):
+        Request(7, [1], -1)

@@ -34,17 +34,9 @@ def queues(waiting=(), running=(), free=100, **others):
 
 
 class TestStatic:
-    def test_a_batch_starts_with_those_that_wait(self):
-        waiting = [fresh(n, prompt=3 + n) for n in range(3)]
-        assert Static(2).plan(queues(waiting)).tokens == {0: 3, 1: 4}
-        assert Static(5).plan(queues(waiting)).tokens == {0: 3, 1: 4, 2: 5}
-
     def test_nobody_joins_a_batch(self):
         plan = Static(5).plan(queues([fresh(9)], [decoding(0), decoding(1)], ended=2, reserved=12))
         assert plan == Plan(tokens={0: 1, 1: 1}, padding=2, reserved=12)
-
-    def test_padding_can_be_spared(self):
-        assert Static(5, padding=False).plan(queues(running=[decoding(0)], ended=2)).padding == 0
 
     def test_each_row_reserves_as_much_as_the_longest(self):
         short, long = fresh(0, prompt=2, new=3), fresh(1, prompt=5, new=8)  # 1 and 3 blocks
@@ -53,19 +45,11 @@ class TestStatic:
         plan = Static(2).plan(queues([short, long], free=5))
         assert (plan.tokens, plan.reserved) == ({0: 2}, 1)
 
-    def test_nothing_to_do(self):
-        assert Static(3).plan(queues()) == Plan()
-
 
 class TestContinuous:
     def test_a_prompt_is_prefilled_whole_while_others_decode(self):
         plan = Continuous(4).plan(queues([fresh(3, prompt=50)], [decoding(0), decoding(1)]))
         assert plan == Plan(tokens={0: 1, 1: 1, 3: 50})
-
-    def test_at_most_so_many_run(self):
-        plan = Continuous(2).plan(queues([fresh(3), fresh(4)], [decoding(0)]))
-        assert plan.tokens == {0: 1, 3: 5}
-        assert Continuous(1).plan(queues([fresh(3)], [decoding(0)])).tokens == {0: 1}
 
     def test_a_prompt_starts_if_it_leaves_a_block_for_each_that_runs(self):
         running = [decoding(0, known=6), decoding(1, known=6)]  # their blocks have room
@@ -74,12 +58,6 @@ class TestContinuous:
         full = [decoding(0, known=5), decoding(1, known=5)]  # each takes a block in this step
         assert Continuous(4).plan(queues([fresh(3)], full, free=5)).tokens == {0: 1, 1: 1}
         assert Continuous(4).plan(queues([fresh(3)], full, free=6)).tokens == {0: 1, 1: 1, 3: 5}
-
-    def test_a_prompt_that_is_alone_starts_if_it_fits(self):
-        assert Continuous(4).plan(queues([fresh(3)], free=2)).tokens == {3: 5}
-        # The second one would need 2 of 3 free blocks, and leave none for the first.
-        assert Continuous(4).plan(queues([fresh(3), fresh(4)], free=4)).tokens == {3: 5}
-        assert Continuous(4).plan(queues([fresh(3), fresh(4)], free=5)).tokens == {3: 5, 4: 5}
 
     def test_a_short_prompt_does_not_overtake_a_long_one(self):
         waiting = [fresh(3, prompt=40), fresh(4, prompt=2)]
@@ -102,10 +80,6 @@ class TestContinuous:
         assert Continuous(4).plan(queues(running=running, free=0)) == Plan(
             tokens={0: 1}, preempted=(1,)
         )
-
-    def test_a_preempted_request_is_computed_again_whole(self):
-        again = Progress(number=3, prompt=5, known=9, cached=0, limit=20)
-        assert Continuous(4).plan(queues([again])).tokens == {3: 9}
 
 
 class TestChunked:

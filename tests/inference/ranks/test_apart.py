@@ -93,18 +93,6 @@ def test_together_a_prompt_interrupts_the_streams_of_its_rank(cluster, model):
     assert [rank.interrupted for rank in ranks] == [[15, 0, 0], []]
 
 
-def test_a_first_prompt_interrupts_nobody(model):
-    rank = Rank(model, REQUESTS, 40, 4)
-    sequence, token = rank.read(0)
-    rank.admit(0, sequence, token, 0.0)
-    rank.step(lambda: 1.0)
-    rank.read(2)
-    rank.step(lambda: 2.0)
-    rank.step(lambda: 3.0)
-    assert rank.result.interrupted == [0, 40, 0]
-    assert rank.result.streams[0].times == [0.0, 1.0, 2.0, 3.0]
-
-
 def test_a_first_token_is_there_when_its_prompt_has_been_read(model, monkeypatch):
     """Every look at the clock takes a second: first to see the arrival, then after the prompt."""
     monkeypatch.setattr(apart, "start", lambda worker: partial(next, itertools.count(1.0)))
@@ -125,15 +113,6 @@ def test_blocks_come_back(model):
         rank.step(lambda: 1.0)
     assert not rank.running
     assert rank.paged.free_blocks == 4
-
-
-def test_the_last_place_of_the_context_is_used(model):
-    request = Arrival(prompt=(1, 2) * 30, new_tokens=5)  # the last new token is not read
-    rank = Rank(model, [request], 16, 4)
-    rank.admit(0, *rank.read(0), 0.0)
-    while rank.running:
-        rank.step(lambda: 1.0)
-    assert rank.result.streams[0].tokens == alone(model, request)
 
 
 def test_the_prefill_rank_waits_for_each_arrival(model, monkeypatch):

@@ -129,14 +129,6 @@ def test_without_messages_no_rank_waits(pair):
     assert len(only_one[1].seconds) == 2
 
 
-def test_nothing_to_do(pair):
-    load(pair, model_of(LLAMA))
-    assert pair.run(decode, prompts=[], new_tokens=3)[1].tokens == []
-    found = pair.run(decode, prompts=PROMPTS, new_tokens=0)[0]
-    assert found.tokens == [[], [], [], []]
-    assert found.seconds == []
-
-
 def test_the_last_place_of_the_context_is_used(pair):
     model = model_of(LLAMA)
     load(pair, model)

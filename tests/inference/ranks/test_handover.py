@@ -12,6 +12,7 @@ from helpers.inference.ranks.handover import END, Inbox, Prefilled, Sender
 from helpers.models.caches.allocator import OutOfBlocks
 from helpers.models.caches.kept import Kept
 from helpers.models.caches.paged import Paged
+from helpers.models.caches.paged_batch import PagedBatch
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import build, kept_by
 from helpers.plans.handover import handover_bytes
@@ -30,7 +31,7 @@ def paged_of(model, blocks):
 @torch.no_grad()
 def read(model, paged, prompt):
     sequence = paged.sequence()
-    return sequence, model(torch.tensor([prompt]), cache=paged.batch([sequence]))[0, -1]
+    return sequence, model(torch.tensor([prompt]), cache=PagedBatch(paged, [sequence]))[0, -1]
 
 
 @torch.no_grad()
@@ -58,7 +59,7 @@ def hand_over(worker, prompts):
         for one in inbox.take(wait=True):
             sequence = one.place_in(paged)
             token = torch.tensor([[one.token]])
-            logits = model(token, cache=paged.batch([sequence]))[0, -1]
+            logits = model(token, cache=PagedBatch(paged, [sequence]))[0, -1]
             found[one.number] = (one.length, one.token, len(sequence.table), logits)
     return found, paged.free_blocks, inbox.thread.is_alive()
 

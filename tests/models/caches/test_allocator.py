@@ -21,17 +21,6 @@ def test_every_block_is_given_out_once():
     assert allocator.allocate() == 1
 
 
-def test_a_shared_block_is_free_after_the_last_release():
-    allocator = BlockAllocator(2)
-    block = allocator.allocate()
-    assert allocator.share(block) == block
-    assert allocator.references(block) == 2
-    allocator.release(block)
-    assert (allocator.references(block), allocator.free) == (1, 1)
-    allocator.release(block)
-    assert (allocator.references(block), allocator.free) == (0, 2)
-
-
 def test_the_block_that_was_released_first_is_used_again_first():
     allocator = BlockAllocator(3)
     for _ in range(3):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from helpers.models.caches.gather import Workspace
 from helpers.models.caches.paged import Paged
+from helpers.models.caches.paged_batch import PagedBatch
 from helpers.models.caches.preallocated import Growing, Preallocated
 from helpers.models.caches.quantised import Quantised
 from helpers.models.caches.window import Window
@@ -26,7 +27,7 @@ EXACT = {"rtol": 0, "atol": 1e-12}
 
 def paged(kept, share):
     store = Paged(kept, ROWS * 8, 4, WIDE, share_prefixes=share)
-    return store.batch([store.sequence() for _ in range(ROWS)])
+    return PagedBatch(store, [store.sequence() for _ in range(ROWS)])
 
 
 MAKE = {

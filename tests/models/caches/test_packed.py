@@ -7,6 +7,7 @@ from helpers.models.caches.allocator import OutOfBlocks
 from helpers.models.caches.kept import Kept
 from helpers.models.caches.packed import Packed, runs
 from helpers.models.caches.paged import Paged
+from helpers.models.caches.paged_batch import PagedBatch
 from helpers.models.gpt import kept_by
 
 EXACT = {"rtol": 0, "atol": 1e-12}
@@ -51,20 +52,14 @@ def test_prompts_pieces_and_single_tokens_in_one_row(model, padding):
 
 
 @torch.no_grad()
-def test_a_row_may_be_longer_than_the_context(model):
-    paged, texts = paged_of(model), some_texts()
-    step(model, paged, [paged.sequence() for _ in range(5)], texts, [12] * 5)
-
-
-@torch.no_grad()
 def test_packed_and_padded_steps_follow_each_other(model):
     paged, texts = paged_of(model), some_texts(2)
     sequences = [paged.sequence() for _ in range(2)]
-    model(texts[:, :5], cache=paged.batch(sequences), counts=[5, 3])
+    model(texts[:, :5], cache=PagedBatch(paged, sequences), counts=[5, 3])
     step(model, paged, sequences, texts, [1, 2])
     fork = sequences[0].fork()
     step(model, paged, [sequences[0], fork], texts[[0, 0]], [2, 1])
-    logits = model(texts[:1, 7:9], cache=paged.batch([fork]))
+    logits = model(texts[:1, 7:9], cache=PagedBatch(paged, [fork]))
     torch.testing.assert_close(logits, model(texts[:1, :9])[:, 7:], **EXACT)
 
 

@@ -8,7 +8,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from helpers.models.caches.allocator import OutOfBlocks
 from helpers.models.caches.kept import Kept
-from helpers.models.caches.paged import Paged, Usage
+from helpers.models.caches.paged import Paged
+from helpers.models.caches.paged_batch import PagedBatch
+from helpers.models.caches.preallocated import Growing, Preallocated
+from helpers.models.caches.usage import Usage
 
 ATTENTION = {0: Kept(per_token=((1, 1),))}
 
@@ -16,7 +19,7 @@ ATTENTION = {0: Kept(per_token=((1, 1),))}
 def append(sequences, *texts):
     """Write each sequence's new tokens, as numbers, into the cache. Return all that it reads."""
     paged, counts = sequences[0].paged, [len(text) for text in texts]
-    batch, tokens = paged.batch(sequences), max(counts)
+    batch, tokens = PagedBatch(paged, sequences), max(counts)
     batch.begin(tokens, counts)
     new = torch.tensor([list(text) + [-7] * (tokens - len(text)) for text in texts])
     seen = []
@@ -60,15 +63,6 @@ def test_a_shared_block_is_copied_before_it_is_written():
     ]
     assert paged.usage() == Usage(slots=32, reserved=12, used=4 + 3 + 4, tokens=15)
     assert paged.usage().saved == 4
-
-
-def test_a_fork_at_a_block_s_end_copies_nothing():
-    paged = Paged(ATTENTION, 8, 4)
-    sequence = paged.sequence()
-    append([sequence], range(4))
-    twin = sequence.fork()
-    append([twin], [60])
-    assert (sequence.table, twin.table) == ([0], [0, 1])
 
 
 def test_the_last_of_all_owners_needs_no_copy():
@@ -179,17 +173,12 @@ def test_a_model_of_states_alone_needs_no_blocks():
     paged = Paged({0: Kept(per_sequence=((3,),))}, 0)
     sequence = paged.sequence()
     assert paged.blocks_needed(sequence, 1000) == 0
-    batch = paged.batch([sequence])
+    batch = PagedBatch(paged, [sequence])
     batch.begin(1000)
     batch.end()
     assert (sequence.length, sequence.table) == (1000, [])
     assert paged.bytes == 3 * 4
     assert paged.usage() == Usage(slots=0, reserved=0, used=0, tokens=1000)
-
-
-def test_bytes_are_those_of_the_storage():
-    paged = Paged({n: Kept(per_token=((2, 3), (2, 3))) for n in range(2)}, 5, 4, torch.bfloat16)
-    assert paged.bytes == 5 * 4 * 2 * 2 * 6 * 2 == paged.store.memory.untyped_storage().nbytes()
 
 
 def test_it_draws_itself():
@@ -206,6 +195,118 @@ def test_it_draws_itself():
     frames = [p.get_linestyle() for p in paged.plot().axes[0].patches if not p.get_fill()]
     assert frames == ["-", "-", ":", "-"]
     assert paged._repr_png_()[1]["alt"] == repr(paged.plot())
+
+
+RECURRENT = {0: Kept(per_sequence=((3,),)), 1: Kept(per_token=((1, 2),))}
+
+
+def grown(paged, length):
+    sequence = paged.sequence()
+    batch = PagedBatch(paged, [sequence])
+    batch.begin(length)
+    batch.end()
+    return sequence
+
+
+def references(paged):
+    return [paged.allocator.references(block) for block in range(paged.allocator.blocks)]
+
+
+def test_a_fork_shares_every_block_with_a_token():
+    paged = Paged(ATTENTION, 6, 4)
+    sequence = grown(paged, 6)
+    twin = sequence.fork()
+    assert twin.table == sequence.table == [0, 1]
+    assert twin.table is not sequence.table
+    assert twin.length == 6
+    assert references(paged) == [2, 2, 0, 0, 0, 0]
+    assert repr(twin) == "PagedSequence(6 tokens, blocks [0, 1])"
+    sequence.free()
+    assert references(paged) == [1, 1, 0, 0, 0, 0]
+    twin.free()
+    assert references(paged) == [0] * 6
+    assert paged.sequences == []
+
+
+def test_a_fork_leaves_out_blocks_of_a_step_that_failed():
+    paged = Paged(ATTENTION, 6, 4)
+    sequence = grown(paged, 4)
+    PagedBatch(paged, [sequence]).begin(9)  # never ends
+    assert len(sequence.table) == 4
+    assert sequence.fork().table == [0]
+    sequence.rewind(4)
+    assert sequence.table == [0]
+
+
+@pytest.mark.parametrize(("length", "blocks"), [(9, 3), (8, 2), (5, 2), (1, 1), (0, 0)])
+def test_rewinding_releases_blocks_without_tokens(length, blocks):
+    paged = Paged(ATTENTION, 6, 4)
+    sequence = grown(paged, 9)
+    sequence.rewind(length)
+    assert sequence.length == length
+    assert sequence.table == [0, 1, 2][:blocks]
+    assert paged.free_blocks == 6 - blocks
+
+
+def test_the_last_block_is_used_again_first():
+    paged = Paged(ATTENTION, 3, 1)
+    grown(paged, 3).free()
+    assert grown(paged, 3).table == [2, 1, 0]
+
+
+def test_what_a_sequence_refuses():
+    paged = Paged(ATTENTION, 6, 4)
+    sequence = grown(paged, 6)
+    for wrong in (7, -1):
+        with pytest.raises(ValueError, match=f"cannot rewind a sequence of 6 tokens to {wrong}"):
+            sequence.rewind(wrong)
+    sequence.free()
+    assert repr(sequence) == "PagedSequence(0 tokens, blocks [], freed)"
+    for call in (sequence.free, sequence.fork, lambda: sequence.rewind(0)):
+        with pytest.raises(ValueError, match="freed already"):
+            call()
+    assert paged.free_blocks == 6
+
+
+def test_states_are_forked_and_not_rewound():
+    paged = Paged(RECURRENT, 6, 4)
+    sequence = paged.sequence()
+    batch = PagedBatch(paged, [sequence])
+    for value in (1.0, 2.0):
+        batch.begin(1)
+        batch.blocks[0].write(torch.full((1, 3), value))
+        batch.end()
+        if value == 1:
+            twin = sequence.fork()
+    both = PagedBatch(paged, [twin, sequence])
+    both.begin(0)
+    assert both.blocks[0].read()[0][:, 0].tolist() == [1, 2]
+    with pytest.raises(ValueError, match="cannot be rewound; fork the sequence before"):
+        sequence.rewind(1)
+    sequence.rewind(2)
+    sequence.free()
+    assert paged.sequence().line == sequence.line
+
+
+LENGTHS = [3, 17, 64]
+
+
+def filled(cache):
+    cache.begin(max(LENGTHS), LENGTHS)
+    cache.end()
+    return cache
+
+
+def test_paging_wastes_less_than_a_block_for_each_sequence():
+    slots = filled(Preallocated(ATTENTION, 3, 64)).usage()
+    assert slots == Usage(slots=192, reserved=192, used=84, tokens=84)
+    assert filled(Growing(ATTENTION, 3)).usage() == slots
+    paged = Paged(ATTENTION, 12, 16)
+    filled(PagedBatch(paged, [paged.sequence() for _ in LENGTHS]))
+    usage = paged.usage()
+    assert usage == Usage(slots=192, reserved=(1 + 2 + 4) * 16, used=84, tokens=84)
+    assert usage.wasted == 13 + 15 + 0
+    assert slots.wasted == 61 + 47 + 0
 
 
 class Texts(RuleBasedStateMachine):
@@ -251,7 +352,7 @@ class Texts(RuleBasedStateMachine):
     def fail_halfway(self, data):
         one = self.pick(data)
         if self.paged.blocks_needed(one, 3) <= self.paged.free_blocks:
-            self.paged.batch([one]).begin(3)
+            PagedBatch(self.paged, [one]).begin(3)
 
     @precondition(lambda self: 0 < len(self.texts) < 5)
     @rule(data=st.data())

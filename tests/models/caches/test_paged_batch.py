@@ -5,7 +5,7 @@ import torch
 
 from helpers.models.caches.kept import Kept
 from helpers.models.caches.paged import Paged
-from helpers.models.caches.preallocated import Preallocated
+from helpers.models.caches.paged_batch import PagedBatch
 from helpers.models.gpt import kept_by
 
 EXACT = {"rtol": 0, "atol": 1e-12}
@@ -24,27 +24,13 @@ def alone(model, tokens, last):
     return model(tokens[None])[0, len(tokens) - last :]
 
 
-@pytest.mark.parametrize("chunks", [[1] * 9, [4, 1, 3, 1], [9], [1, 8]], ids=str)
-@torch.no_grad()
-def test_any_split_of_a_prompt(model, chunks):
-    tokens, paged = some_tokens(3, 9), paged_of(model)
-    sequences = [paged.sequence() for _ in range(3)]
-    slots = Preallocated(kept_by(model), 3, 24, torch.float64)
-    found = []
-    for part in tokens.split(chunks, 1):
-        found.append(model(part, cache=paged.batch(sequences)))
-        torch.testing.assert_close(found[-1], model(part, cache=slots), **EXACT)
-    assert [one.length for one in sequences] == [9, 9, 9]
-    torch.testing.assert_close(torch.cat(found, 1), model(tokens), **EXACT)
-
-
 @torch.no_grad()
 def test_sequences_come_and_go_in_any_order(model):
     texts = some_tokens(4, 20)
     paged = paged_of(model, 14)
     sequences = [paged.sequence() for _ in range(4)]
     for step in ({2: 5}, {0: 3, 2: 1}, {3: 7, 0: 1, 1: 2}, {1: 0, 2: 1}, {2: 2, 1: 2, 0: 2, 3: 2}):
-        batch = paged.batch([sequences[n] for n in step])
+        batch = PagedBatch(paged, [sequences[n] for n in step])
         counts, lengths = list(step.values()), batch.lengths
         x = torch.full((len(step), max(counts)), 7)
         for row, (n, count) in enumerate(step.items()):
@@ -56,7 +42,7 @@ def test_sequences_come_and_go_in_any_order(model):
             torch.testing.assert_close(logits[row, :count], expected, **EXACT)
     sequences[2].free()
     late = paged.sequence()  # in the blocks of the one that is freed
-    found = model(texts[:1, :14], cache=paged.batch([late]))
+    found = model(texts[:1, :14], cache=PagedBatch(paged, [late]))
     torch.testing.assert_close(found[0], alone(model, texts[0, :14], 14), **EXACT)
 
 
@@ -65,10 +51,10 @@ def test_forks_go_their_own_ways(model):
     text, ends = some_tokens(1, 6)[0], some_tokens(3, 5, seed=1)
     paged = paged_of(model)
     first = paged.sequence()
-    model(text[None], cache=paged.batch([first]))
+    model(text[None], cache=PagedBatch(paged, [first]))
     family = [first, first.fork(), first.fork()]
     for n in range(5):
-        logits = model(ends[:, n : n + 1], cache=paged.batch(family))
+        logits = model(ends[:, n : n + 1], cache=PagedBatch(paged, family))
     for row, end in enumerate(ends):
         expected = alone(model, torch.cat([text, end]), 1)
         torch.testing.assert_close(logits[row], expected, **EXACT)
@@ -79,12 +65,12 @@ def test_a_shared_prefix_gives_the_same_logits(model):
     text, ends = some_tokens(1, 9)[0], some_tokens(2, 4, seed=1)
     paged = paged_of(model, share_prefixes=True)
     first = paged.sequence()
-    model(text[None], cache=paged.batch([first]))
+    model(text[None], cache=PagedBatch(paged, [first]))
     paged.register(first, text.tolist())
     texts = [torch.cat([text, end]) for end in ends]
     sequences = [paged.sequence(one.tolist()) for one in texts]
     assert [one.length for one in sequences] == [8, 8]
-    logits = model(torch.stack([one[8:] for one in texts]), cache=paged.batch(sequences))
+    logits = model(torch.stack([one[8:] for one in texts]), cache=PagedBatch(paged, sequences))
     for row, one in enumerate(texts):
         torch.testing.assert_close(logits[row], alone(model, one, 5), **EXACT)
 
@@ -94,63 +80,29 @@ def test_another_sequence_s_nan_is_not_read(model):
     paged = paged_of(model, 8)
     texts = some_tokens(2, 10)
     short, bad = paged.sequence(), paged.sequence()
-    model(texts[:, :5], cache=paged.batch([bad, short]), counts=[5, 2])
+    model(texts[:, :5], cache=PagedBatch(paged, [bad, short]), counts=[5, 2])
     for block in {*range(len(paged.store.memory))} - {*short.table}:  # unused ones too
         paged.store.memory[block] = float("nan")
-    logits = model(texts[:, 5:6], cache=paged.batch([bad, short]))
+    logits = model(texts[:, 5:6], cache=PagedBatch(paged, [bad, short]))
     assert logits[0].isnan().any()
     expected = alone(model, torch.cat([texts[1, :2], texts[1, 5:6]]), 1)
     torch.testing.assert_close(logits[1], expected, **EXACT)
-
-
-@torch.no_grad()
-def test_a_forward_that_fails_halfway_leaves_the_cache_as_before(model):
-    tokens, paged = some_tokens(2, 12), paged_of(model, 7)
-    sequences = [paged.sequence() for _ in range(2)]
-    model(tokens[:, :3], cache=paged.batch(sequences))
-
-    def fail(*_):
-        raise KeyboardInterrupt
-
-    handle = model.blocks["1"].register_forward_pre_hook(fail)
-    with pytest.raises(KeyboardInterrupt):
-        model(tokens[:, 4:11], cache=paged.batch(sequences))
-    handle.remove()
-    assert [one.length for one in sequences] == [3, 3]
-    found = model(tokens[:, 3:12], cache=paged.batch(sequences))
-    torch.testing.assert_close(found, model(tokens)[:, 3:], **EXACT)
-    assert paged.free_blocks == 1
-
-
-@torch.no_grad()
-def test_rewinding_a_batch(model):
-    tokens, paged = some_tokens(2, 9), paged_of(model)
-    batch = paged.batch([paged.sequence() for _ in range(2)])
-    model(tokens, cache=batch)
-    with pytest.raises(ValueError, match="cannot rewind a sequence of 9 tokens to 10"):
-        batch.rewind([4, 10])
-    assert batch.lengths == [9, 9]
-    batch.rewind([4, 6])
-    x = torch.stack([tokens[0, 4:6], tokens[1, 6:8]])
-    found = model(x, cache=batch)
-    for row, start in enumerate([4, 6]):
-        torch.testing.assert_close(found[row], alone(model, tokens[row, : start + 2], 2), **EXACT)
 
 
 def test_what_a_batch_refuses(model):
     paged, other = paged_of(model), paged_of(model)
     one, freed = paged.sequence(), paged.sequence()
     with pytest.raises(ValueError, match="in the batch twice; fork it"):
-        paged.batch([one, one])
+        PagedBatch(paged, [one, one])
     with pytest.raises(ValueError, match="of another cache"):
-        other.batch([one])
-    batch = paged.batch([one, freed])
+        PagedBatch(other, [one])
+    batch = PagedBatch(paged, [one, freed])
     freed.free()
     with pytest.raises(ValueError, match="freed already"):
-        paged.batch([freed])
+        PagedBatch(paged, [freed])
     with pytest.raises(ValueError, match="freed already"):
         batch.begin(1)
-    batch = paged.batch([one])
+    batch = PagedBatch(paged, [one])
     with pytest.raises(ValueError, match="2 counts, but the cache is of 1 sequences"):
         batch.begin(3, [1, 1])
     with pytest.raises(ValueError, match="a count of 4"):
@@ -163,7 +115,7 @@ def test_what_a_batch_refuses(model):
 def test_a_narrow_cache_keeps_narrow_numbers(model):
     paged = Paged(kept_by(model), 4, 4, torch.bfloat16)
     tokens = some_tokens(1, 5)
-    found = model(tokens, cache=paged.batch([paged.sequence()]))
+    found = model(tokens, cache=PagedBatch(paged, [paged.sequence()]))
     error = (found - model(tokens)).abs().max()
     assert found.dtype == torch.float64
     assert 1e-6 < error < 0.1  # bfloat16 has 8 bits: 0.4 % of each key and value
@@ -172,7 +124,7 @@ def test_a_narrow_cache_keeps_narrow_numbers(model):
 def test_states_are_those_of_the_sequences_after_the_step_ends():
     paged = Paged({5: Kept(per_sequence=((2,),))}, 0)
     a, b, c = (paged.sequence() for _ in range(3))
-    batch = paged.batch([c, a])
+    batch = PagedBatch(paged, [c, a])
     batch.begin(1, [1, 1])
     assert batch.blocks[5].counts == [1, 1]
     assert batch.blocks[5].read()[0].tolist() == [[0, 0], [0, 0]]
@@ -186,7 +138,7 @@ def test_states_are_those_of_the_sequences_after_the_step_ends():
     batch.end()
     batch.end()
     assert (a.length, b.length, c.length) == (2, 0, 2)
-    batch = paged.batch([a, b, c])
+    batch = PagedBatch(paged, [a, b, c])
     batch.begin(1)
     assert batch.blocks[5].read()[0][:, 1].tolist() == [2, 0, 4]
 
@@ -195,10 +147,10 @@ def test_states_are_those_of_the_sequences_after_the_step_ends():
 def test_steps_without_tokens(model):
     paged = paged_of(model)
     sequences = [paged.sequence(), paged.sequence()]
-    model(torch.zeros(2, 3, dtype=torch.int64), cache=paged.batch(sequences), counts=[0, 0])
+    model(torch.zeros(2, 3, dtype=torch.int64), cache=PagedBatch(paged, sequences), counts=[0, 0])
     assert [one.table for one in sequences] == [[], []]
     tokens = some_tokens(1, 4)
-    found = model(tokens.expand(2, 4), cache=paged.batch(sequences), counts=[0, 4])
+    found = model(tokens.expand(2, 4), cache=PagedBatch(paged, sequences), counts=[0, 4])
     torch.testing.assert_close(found[1], model(tokens)[0], **EXACT)
     assert [one.length for one in sequences] == [0, 4]
 
@@ -207,6 +159,6 @@ def test_what_is_kept_is_not_part_of_a_graph(model):
     """A forward outside of no_grad works, step after step."""
     paged, tokens = paged_of(model), some_tokens(2, 6)
     sequences = [paged.sequence(), paged.sequence()]
-    found = [model(part, cache=paged.batch(sequences)) for part in tokens.split(2, 1)]
+    found = [model(part, cache=PagedBatch(paged, sequences)) for part in tokens.split(2, 1)]
     assert not paged.store.memory.requires_grad
     torch.testing.assert_close(torch.cat(found, 1), model(tokens), **EXACT)

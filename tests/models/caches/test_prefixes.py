@@ -19,14 +19,6 @@ def test_the_longest_known_prefix_in_whole_blocks():
     assert 9 not in known
 
 
-def test_the_same_tokens_after_another_text_are_another_block():
-    known = Prefixes(2)
-    known.add([1, 2, 5, 6], [0, 1])
-    known.add([3, 4, 5, 6], [2, 3])
-    assert known.find([1, 2, 5, 6]) == [0, 1]
-    assert known.find([3, 4, 5, 6]) == [2, 3]
-
-
 def test_the_first_block_of_a_text_stays():
     known = Prefixes(2)
     known.add([1, 2], [0])
@@ -56,14 +48,6 @@ def test_a_parent_s_number_is_used_again_for_another_text():
     assert known.find([5, 2]) == [0, 1]
     assert known.find([1, 2]) == []
     assert len(known) == 2
-
-
-def test_a_block_has_one_text():
-    known = Prefixes(1)
-    known.add([1], [3])
-    known.add([2], [3])
-    assert known.find([2]) == [3]
-    assert known.find([1]) == []
 
 
 texts = st.lists(st.integers(0, 1), max_size=6)

@@ -18,11 +18,11 @@ def some_tokens(sequences, tokens, seed=0):
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 1000), power=st.integers(-30, 30))
+@given(seed=st.integers(0, 1000), power=st.integers(-28, 30))
 def test_a_number_is_off_by_half_a_step_of_its_own_row(seed, power):
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(2, 3, 5, 7, generator=generator, dtype=torch.float64) * 10.0**power
-    rows[0, 1] *= 1e-6  # a head's scale is its own
+    rows[0, 1] *= 1e-6  # a head's scale is its own; 1e-36 is not subnormal in float32
     numbers, scale = quantise(rows)
     assert (numbers.dtype, scale.dtype) == (torch.int8, torch.float32)
     assert (numbers.shape, scale.shape) == (rows.shape, (2, 3, 5, 1))

@@ -59,13 +59,6 @@ def test_any_split_gives_the_same_logits(model, chunks, window, sinks):
     assert cache.lengths == [13, 13]
 
 
-@torch.no_grad()
-def test_a_text_within_the_window_is_read_whole(model):
-    text = some_tokens(2, 12)
-    found = model(text, cache=window_of(model, 2, 9, 3))
-    torch.testing.assert_close(found, model(text), **EXACT)
-
-
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
 @torch.no_grad()
 def test_all_blocks_see_the_window_only(positions):
@@ -167,15 +160,6 @@ def test_rewinding_as_far_as_tokens_are_kept(model):
     torch.testing.assert_close(model(text[:, 11:], cache=cache), expected[:, 11:], **EXACT)
     cache.rewind([2])  # the sinks alone
     torch.testing.assert_close(model(text[:, 2:], cache=cache), expected[:, 2:], **EXACT)
-
-
-def test_bytes_do_not_grow(model):
-    cache, config = window_of(model, 3), model.config
-    per_token = kept_by(model)[0].bytes_per_token(torch.float64)
-    assert cache.bytes == config.layers * 3 * 7 * per_token
-    with torch.no_grad():
-        model(some_tokens(3, 20), cache=cache)
-    assert cache.bytes == config.layers * 3 * 7 * per_token
 
 
 @torch.no_grad()
