@@ -1,4 +1,4 @@
-"""Messages of one forward of tensor-parallel decoding, and the bytes that a rank sends for them.
+"""Messages of one forward of tensor-parallel decoding, as data, and their bytes.
 
 L  layers                       B  sequences           N  ranks
 D  width of a token's vector    T  new tokens of each  V  vocabulary        e  bytes of a number
@@ -8,43 +8,16 @@ D  width of a token's vector    T  new tokens of each  V  vocabulary        e  b
     the head, cut by rows          "best": an all-gather of each rank's best logit and its token
                                    "logits": an all-gather of all logits of the last token
 
-A ring all-reduce sends 2 (N-1)/N of its payload from each rank, a ring all-gather (N-1)/N.
-
 Decoding has T = 1, so a payload is a few kilobytes, but there are 2 L + 2 messages for each token.
 
 Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3, for the two sums of a block and the cut
 vocabulary. Pope et al. 2022, arXiv:2211.05102, section 3.2.1, for the same cut in inference.
 """
 
-from dataclasses import dataclass
+from helpers.plans.messages import Message, together, wire
 
 HEADS = ("best", "logits")
 BEST_BYTES = 16  # a logit and its token, in float64 both: exact for every dtype of the model
-
-
-@dataclass(frozen=True, kw_only=True)
-class Messages:
-    """Collectives of one kind in a forward.
-
-    Attributes:
-        place: "embedding", "blocks" or "head".
-        call: "all_reduce" or "all_gather".
-        times: how many of them, one after another.
-        payload: of each, in bytes; for the all-gather, the gathered result.
-        ranks: N.
-    """
-
-    place: str
-    call: str
-    times: int
-    payload: int
-    ranks: int
-
-    @property
-    def sent(self) -> float:
-        """Bytes that one rank sends for all of them, in rings."""
-        around = 2 if self.call == "all_reduce" else 1
-        return self.times * around * (self.ranks - 1) / self.ranks * self.payload
 
 
 def decode_messages(
@@ -57,8 +30,8 @@ def decode_messages(
     tokens: int = 1,
     number_bytes: int = 4,
     head: str = "best",
-) -> list[Messages]:
-    """List the messages of one forward and of the choice of the next tokens.
+) -> list[Message]:
+    """List the messages of one forward and of the choice of the next tokens; none on one rank.
 
     Args:
         layers, width, vocab, ranks: L, D, V, N.
@@ -80,20 +53,16 @@ def decode_messages(
         if size < 1:
             raise ValueError(f"{name} must be at least 1, not {size}")
     activations = sequences * tokens * width * number_bytes
-    if head == "best":
-        gathered = ranks * sequences * BEST_BYTES
-    else:
-        gathered = ranks * sequences * -(-vocab // ranks) * number_bytes
+    row = BEST_BYTES if head == "best" else -(-vocab // ranks) * number_bytes
     kinds = [
         ("embedding", "all_reduce", 1, activations),
         ("blocks", "all_reduce", 2 * layers, activations),
-        ("head", "all_gather", 1, gathered),
+        ("head", "all_gather", 1, ranks * sequences * row),
     ]
-    return [
-        Messages(place=place, call=call, times=times, payload=payload, ranks=ranks)
+    return together(
+        Message(axis="tp", call=call, payload=payload, times=times, ranks=ranks, what=place)
         for place, call, times, payload in kinds
-        if ranks > 1
-    ]
+    )
 
 
 def decode_traffic(**sizes) -> dict[str, float]:
@@ -102,4 +71,4 @@ def decode_traffic(**sizes) -> dict[str, float]:
     Args:
         sizes: as for `decode_messages`. On one rank the result is empty.
     """
-    return {one.place: one.sent for one in decode_messages(**sizes)}
+    return wire(decode_messages(**sizes), "what")

@@ -127,119 +127,84 @@ def batch_of(settings: Mapping, ranks: int) -> tuple[int, int]:
     return micro, steps
 
 
-@dataclass(frozen=True, kw_only=True)
-class Field:
-    """A field of the configuration.
-
-    Attributes:
-        section, name: where it is.
-        does: what it changes.
-        needs: what must be there; "" for nothing.
-        default: DeepSpeed's own.
-    """
-
-    section: str
-    name: str
-    does: str
-    needs: str = ""
-    default: str = ""
-
-
+COLUMNS = ("field", "what it does", "needs", "default")
+# section.field; what it changes; what must be there; DeepSpeed's own value
 OFFLOAD = (
-    Field(
-        section="offload_optimizer",
-        name="device",
-        does="the optimizer's states and its update move to the CPU, or the states to an SSD",
-        needs="cpu: stage 1, 2 or 3; nvme: stage 3",
-        default="none",
+    (
+        "offload_optimizer.device",
+        "the optimizer's states and its update move to the CPU, or the states to an SSD",
+        "cpu: stage 1, 2 or 3; nvme: stage 3",
+        "none",
     ),
-    Field(
-        section="offload_optimizer",
-        name="nvme_path",
-        does="the folder of the swap files",
-        needs="device nvme; a fast local SSD",
+    (
+        "offload_optimizer.nvme_path",
+        "the folder of the swap files",
+        "device nvme; a fast local SSD",
+        "",
     ),
-    Field(
-        section="offload_optimizer",
-        name="pin_memory",
-        does="copies go to page-locked memory, so they can run beside the computation",
-        needs="a GPU, and RAM that the system cannot use for anything else",
-        default="true",
+    (
+        "offload_optimizer.pin_memory",
+        "copies go to page-locked memory, so they can run beside the computation",
+        "a GPU, and RAM that the system cannot use for anything else",
+        "true",
     ),
-    Field(
-        section="offload_optimizer",
-        name="ratio",
-        does="the share of the optimizer's update that runs on the CPU; the rest on the GPU",
-        needs="stage 3, device cpu",
-        default="1.0",
+    (
+        "offload_optimizer.ratio",
+        "the share of the optimizer's update that runs on the CPU; the rest on the GPU",
+        "stage 3, device cpu",
+        "1.0",
     ),
-    Field(
-        section="offload_optimizer",
-        name="buffer_count",
-        does="the number of buffers in RAM for states on their way from and to the SSD",
-        needs="device nvme; at least the optimizer's tensors per parameter (AdamW: 4)",
-        default="4",
+    (
+        "offload_optimizer.buffer_count",
+        "the number of buffers in RAM for states on their way from and to the SSD",
+        "device nvme; at least the optimizer's tensors per parameter (AdamW: 4)",
+        "4",
     ),
-    Field(
-        section="offload_param",
-        name="device",
-        does="parameters wait on the CPU or on an SSD until a layer gathers them",
-        needs="stage 3",
-        default="none",
+    (
+        "offload_param.device",
+        "parameters wait on the CPU or on an SSD until a layer gathers them",
+        "stage 3",
+        "none",
     ),
-    Field(
-        section="offload_param",
-        name="buffer_count",
-        does="the number of buffers in RAM for parameters on their way from the SSD",
-        needs="device nvme",
-        default="5",
+    (
+        "offload_param.buffer_count",
+        "the number of buffers in RAM for parameters on their way from the SSD",
+        "device nvme",
+        "5",
     ),
-    Field(
-        section="offload_param",
-        name="buffer_size",
-        does="the size of one such buffer, in parameters; the largest parameter must fit",
-        needs="device nvme",
-        default="1e8",
+    (
+        "offload_param.buffer_size",
+        "the size of one such buffer, in parameters; the largest parameter must fit",
+        "device nvme",
+        "1e8",
     ),
-    Field(
-        section="offload_param",
-        name="max_in_cpu",
-        does="the number of parameters that stay in RAM, so that they need not be read again",
-        needs="device nvme",
-        default="1e9",
+    (
+        "offload_param.max_in_cpu",
+        "the number of parameters that stay in RAM, so that they need not be read again",
+        "device nvme",
+        "1e9",
     ),
-    Field(
-        section="aio",
-        name="block_size",
-        does="bytes of one read or write of the SSD",
-        needs="device nvme; the library libaio",
-        default="1048576",
+    (
+        "aio.block_size",
+        "bytes of one read or write of the SSD",
+        "device nvme; the library libaio",
+        "1048576",
     ),
-    Field(
-        section="aio",
-        name="queue_depth",
-        does="reads and writes that wait for the SSD at one time",
-        needs="device nvme",
-        default="8",
+    (
+        "aio.queue_depth",
+        "reads and writes that wait for the SSD at one time",
+        "device nvme",
+        "8",
     ),
-    Field(
-        section="(top)",
-        name="zero_force_ds_cpu_optimizer",
-        does="offloading insists on DeepSpeed's own CPU Adam, which it compiles; false allows any",
-        needs="a C++ compiler, if true",
-        default="true",
+    (
+        "zero_force_ds_cpu_optimizer",
+        "offloading insists on DeepSpeed's own CPU Adam, which it compiles; false allows any",
+        "a C++ compiler, if true",
+        "true",
     ),
 )
 
 
 def offload_rows() -> list[dict[str, str]]:
     """The table of OFFLOAD: one row per field."""
-    return [
-        {
-            "field": f"{field.section}.{field.name}" if field.section != "(top)" else field.name,
-            "what it does": field.does,
-            "needs": field.needs,
-            "default": field.default,
-        }
-        for field in OFFLOAD
-    ]
+    return [dict(zip(COLUMNS, row, strict=True)) for row in OFFLOAD]

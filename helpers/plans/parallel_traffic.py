@@ -23,7 +23,7 @@ Sources: Rajbhandari et al. 2020, arXiv:1910.02054, section 7.2.2 (stage 3); Nar
 sections 3.2 (tensor and pipeline parallelism) and 5.2 (beside ZeRO stage 3).
 """
 
-from helpers.plans.zero_memory import ranks_of
+from helpers.plans.messages import Message
 from helpers.plans.zero_traffic import zero_traffic
 
 WAYS = ("stage 3", "tensor parallel", "pipeline parallel")
@@ -56,13 +56,10 @@ def parallel_traffic(
     """
     options = {"parameter_bytes": number_bytes, "gradient_bytes": number_bytes}
     sharded = zero_traffic(params, world, 3, micro_batches=micro_batches, **options)
-    ring = (ranks_of(world) - 1) / world
-    activations = tokens * width * number_bytes
-    return {
-        "stage 3": sum(sharded.values()),
-        "tensor parallel": 8 * layers * activations * ring,
-        "pipeline parallel": 2 * activations if world > 1 else 0.0,
-    }
+    of = {"payload": tokens * width * number_bytes, "ranks": world, "what": "activations"}
+    tensor = Message(axis="tp", call="all_reduce", times=4 * layers, **of)
+    pipeline = Message(axis="pp", call="send", times=2 * (world > 1), **of)
+    return dict(zip(WAYS, (sum(sharded.values()), tensor.sent, pipeline.sent), strict=True))
 
 
 def tokens_of_equal_traffic(

@@ -1,4 +1,4 @@
-"""Bytes that one rank sends in a training step, by ZeRO stage.
+"""Messages of data parallelism by ZeRO stage, as data: gradients and parameters over the axis dp.
 
 P  parameters        N  ranks        m  micro-batches in a step
 
@@ -9,18 +9,24 @@ P  parameters        N  ranks        m  micro-batches in a step
     stage 3    for each micro-batch: an all-gather for the forward, an
                all-gather for the backward, a reduce-scatter              3 m P (N-1)/N
 
-Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 7: 2 P for data parallel and for
-stages 1 and 2, 3 P for stage 3. The paper drops (N-1)/N, and counts one micro-batch.
-
 Recomputation changes none of these: after the forward a block is gathered exactly once more, and
 its recomputed forward and its backward share that gather.
+
+Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 7: 2 P for data parallel and for
+stages 1 and 2, 3 P for stage 3. The paper drops (N-1)/N, and counts one micro-batch.
 """
 
-from helpers.plans.zero_memory import ranks_of, stage_of
+from collections.abc import Iterable, Sequence
+
+from helpers.plans.messages import Message, wire
+from helpers.plans.zero_memory import padded, ranks_of, stage_of
+
+MIB = 2**20
+BUCKET, FIRST_BUCKET = 25 * MIB, MIB  # the caps of PyTorch's DistributedDataParallel
 
 
-def zero_traffic(
-    params: float,
+def zero_messages(
+    rows: Iterable[float],
     world: int,
     stage: int,
     *,
@@ -28,14 +34,13 @@ def zero_traffic(
     gradient_bytes: float = 2,
     micro_batches: int = 1,
     reshard: bool = True,
-) -> dict[str, float]:
-    """Bytes that one rank sends in a step, by collective: {"all_gather": bytes, …}.
-
-    Every collective is a ring, which sends the least bytes. gloo's own reduce-scatter sends twice
-    as many.
+    kept: bool = False,
+    axis: str = "dp",
+) -> list[Message]:
+    """The messages of rows of parameters, each of which is gathered and reduced as one.
 
     Args:
-        params: P; with a padded layout, the padded number.
+        rows: numbers of each row on this rank, with padding; for stage 0 of each bucket.
         world: N.
         stage: 0, 1, 2 or 3.
         parameter_bytes, gradient_bytes: of one number in the messages; 4 for fp32.
@@ -43,22 +48,63 @@ def zero_traffic(
             Stages 2 and 3 cannot: no rank has room for the whole sum.
         reshard: stage 3 frees the parameters after the forward. If not, the backward uses those
             of the forward, and gathers nothing.
+        kept: stage 3 keeps these rows gathered until the step ends, like a tied embedding.
 
     Raises:
         ValueError: no such stage, no rank, or no micro-batch.
     """
     if micro_batches < 1:
         raise ValueError(f"a step has at least one micro-batch, not {micro_batches}")
-    around = params * (ranks_of(world) - 1) / world  # numbers that one rank passes on in a ring
-    gradients, parameters = around * gradient_bytes, around * parameter_bytes
-    if stage_of(stage) == 0:
-        return {"all_reduce": 2 * gradients}
-    if stage == 1:
-        return {"reduce_scatter": gradients, "all_gather": parameters}
-    if stage == 2:
-        return {"reduce_scatter": micro_batches * gradients, "all_gather": parameters}
-    gathers = 2 if reshard else 1
-    return {
-        "all_gather": micro_batches * gathers * parameters,
-        "reduce_scatter": micro_batches * gradients,
-    }
+    of = {"axis": axis, "ranks": ranks_of(world)}
+    scatters = micro_batches if stage_of(stage) >= 2 else 1
+    gathers = micro_batches * (2 if reshard else 1) if stage == 3 and not kept else 1
+    found = []
+    for row in rows:
+        gradients, parameters = row * gradient_bytes, row * parameter_bytes
+        if stage == 0:
+            found.append(Message(call="all_reduce", payload=gradients, what="gradients", **of))
+            continue
+        found += [
+            Message(call=call, payload=payload, times=times, what=what, **of)
+            for call, payload, times, what in (
+                ("reduce_scatter", gradients, scatters, "gradients"),
+                ("all_gather", parameters, gathers, "parameters"),
+            )
+        ]
+    return found
+
+
+def zero_traffic(params: float, world: int, stage: int, **options) -> dict[str, float]:
+    """Bytes that one rank sends in a step, by collective: {"all_gather": bytes, …}.
+
+    Args:
+        params: P; with a padded layout, the padded number.
+        world, stage, options: as for `zero_messages`.
+    """
+    return wire(zero_messages([params], world, stage, **options), "call")
+
+
+def padded_rows(rows: Iterable[int], world: int) -> list[int]:
+    """Pad each row so that all ranks' shards have the same size."""
+    return [padded(row, world) for row in rows]
+
+
+def buckets(
+    numbers: Sequence[int], number_bytes: float, cap: float = BUCKET, first: float = FIRST_BUCKET
+) -> list[int]:
+    """Numbers in each bucket of data parallelism: a bucket closes with the tensor that fills it.
+
+    Args:
+        numbers: of the gradients, in the order of the backward.
+        cap, first: bytes that fill a bucket, and the first bucket.
+
+    Source: Li et al. 2020, "PyTorch Distributed", arXiv:2006.15704, section 4.2.
+    """
+    found: list[int] = []
+    limit = 0.0
+    for one in numbers:
+        if not found or found[-1] * number_bytes >= limit:
+            limit = cap if found else first
+            found.append(0)
+        found[-1] += one
+    return found

@@ -1,4 +1,4 @@
-"""Clusters that you do not have: hardware, topology, time of collectives, time of a step.
+"""Performance model, roofline, network topology, alpha-beta: clusters that you do not have.
 
 `hardware.Processor` and its constants: A100, H100, H200, TPU_V4, TPU_V5P.
 `topology.Topology` and its constants: DGX_2H, DGX_A100, DGX_H100.

@@ -16,8 +16,10 @@ Sources: Thakur, Rabenseifner and Gropp 2005 for rings and trees; Sanders, Speck
 cost model, src/graph/tuning.cc, for the number of a ring's steps that leave the node.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from helpers.plans.messages import Message, ring_factor
 from helpers.simulate.topology import Link, Topology
 
 ALGORITHMS = ("flat", "rails", "tree")
@@ -168,6 +170,22 @@ def fastest(call: str, size: float, topology: Topology) -> str:
     return min(names, key=lambda name: seconds(call, size, topology, name))
 
 
+def message_seconds(
+    messages: Iterable[Message], topology: Topology, algorithm: str | None = None
+) -> float:
+    """Seconds of a step's messages over one process group, one after another.
+
+    Args:
+        topology: of the group: `Topology.group` gives it.
+        algorithm: None: the fastest for each payload.
+    """
+    total = 0.0
+    for one in messages:
+        way = algorithm or fastest(one.call, one.payload, topology)
+        total += one.times * seconds(one.call, one.payload, topology, way)
+    return total
+
+
 def bus_factor(call: str, ranks: int) -> float:
     """Bytes that a link of a ring carries per byte of payload, as nccl-tests defines them.
 
@@ -178,9 +196,7 @@ def bus_factor(call: str, ranks: int) -> float:
     """
     if call not in CALLS:
         raise ValueError(f"{call!r} is none of {', '.join(CALLS)}")
-    if call in ("broadcast", "send"):
-        return 1.0
-    return (2 if call == "all_reduce" else 1) * (ranks - 1) / ranks
+    return ring_factor("all_gather" if call == "all_to_all" else call, ranks)
 
 
 def bus_bandwidth(call: str, size: float, ranks: int, seconds: float) -> float:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from helpers.plans.messages import ring_factor
 from helpers.simulate.collective_time import fastest, seconds
 from helpers.simulate.topology import Topology
 
@@ -138,7 +139,8 @@ def hiding_tokens(
     """
     require_positive(flops_per_second=flops_per_second, bus_bandwidth=bus_bandwidth, ranks=ranks)
     require_positive(gradient_bytes=gradient_bytes)
-    return gradient_bytes / 2 * (1 - 1 / ranks) * flops_per_second / bus_bandwidth
+    sent = ring_factor("all_reduce", ranks) * gradient_bytes  # for each parameter
+    return sent / 4 * flops_per_second / bus_bandwidth
 
 
 def require_positive(**numbers: float) -> None:

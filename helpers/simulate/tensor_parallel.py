@@ -19,7 +19,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from helpers.models.config import GPTConfig
-from helpers.simulate.collective_time import fastest, seconds
+from helpers.plans.step_messages import Stage, StepPlan, tensor_messages
+from helpers.simulate.collective_time import message_seconds
 from helpers.simulate.topology import Topology
 
 
@@ -107,24 +108,19 @@ def step(
     numbers = sequences * tokens * config.width  # B T D
     forward, backward = moved(config, number_bytes)
     between = layers * numbers * (forward * (2 if full else 1) + backward)
-
-    def message(call: str) -> float:
-        size = numbers * number_bytes
-        return seconds(call, size, topology, algorithm or fastest(call, size, topology))
-
-    # the blocks' messages; and one of the embedding's forward, one of the head's backward
-    pairs = layers * (6 if full else 4) + 2
-    if sequence:
-        communication = pairs * (message("reduce_scatter") + message("all_gather"))
-        communication += again * (2 * layers + 1) * message("all_gather")
-    else:
-        communication = pairs * message("all_reduce")
+    model = [Stage(blocks=layers)]
+    plan = StepPlan(
+        sizes={"tp": ranks}, width=config.width, sequences=sequences, tokens=tokens,
+        stages=[model], rows=[{}], recompute=config.recompute, number_bytes=number_bytes,
+        sequence=sequence, again=again,
+    )  # fmt: skip
+    sent = [one for one in tensor_messages(plan, model) if one.what == "activations"]
     return Step(
         gpus=ranks,
         flops=flops,
         products=(flops + repeated[config.recompute]) / ranks / flops_per_second,
         between=between / (ranks if sequence else 1) / memory_bytes_per_second,
-        communication=communication,
+        communication=message_seconds(sent, topology, algorithm),
     )
 
 

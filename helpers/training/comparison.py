@@ -18,6 +18,7 @@ from helpers.training.locate import Location
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-4}
 # The bound of a dtype without a tolerance: AdamW turns the last bits of bf16 into whole steps.
 ROUNDED = 0.5
+KINDS = ("parameters", "master copies", "gradients", "optimizer")  # of `Strategy.held`
 START = 2**-8  # a lossy strategy may start from the twin's parameters rounded to 8 bits
 
 
@@ -30,7 +31,8 @@ class Side:
         seconds: of the median step.
         memory: of one step, by kind, in bytes.
         ledger: what one step communicated, in bytes.
-        held: bytes between steps, by (kind, device), as the strategy reports them.
+        held: bytes between steps, by (kind, device), as the strategy reports them; by (kind,
+            "measured") of a strategy that reports none.
     """
 
     losses: tuple[float, ...]
@@ -38,6 +40,12 @@ class Side:
     memory: Memory
     ledger: Ledger
     held: Mapping[tuple[str, str], int]
+
+    def bytes_of(self, kind: str) -> int:
+        """Bytes of one kind: held between steps, or activations within a step."""
+        if kind == "activations":
+            return self.memory.activations
+        return sum(size for (name, _), size in self.held.items() if name == kind)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -151,9 +159,10 @@ class Comparison:
     def table(self) -> list[tuple[str, str, str]]:
         """(what, one process, each rank): memory and bytes of the rank with the most."""
         rows = []
-        for kind in ("parameters", "gradients", "optimizer", "activations"):
-            most = max(getattr(side.memory, kind) for side in self.ranks)
-            rows.append((f"{kind} (bytes)", f"{getattr(self.twin.memory, kind):,}", f"{most:,}"))
+        for kind in (*KINDS, "activations"):
+            own, most = self.twin.bytes_of(kind), max(side.bytes_of(kind) for side in self.ranks)
+            if own or most or kind != "master copies":
+                rows.append((f"{kind} (bytes)", f"{own:,}", f"{most:,}"))
         sent = max(side.ledger.wire for side in self.ranks)
         rows.append(("sent per step (bytes)", "0", f"{sent:,.0f}"))
         slowest = max(side.seconds for side in self.ranks)

@@ -207,12 +207,14 @@ def side(trained: Strategy, part: Batch, losses, seconds) -> Side:
     with ledger() as log:
         trained.step(part)
     memory = memory_of(lambda: trained.step(part), trained.model, trained.optimizer)
+    kinds = ("parameters", "gradients", "optimizer")  # of a strategy that cannot count by itself
+    measured = {(kind, "measured"): getattr(memory, kind) for kind in kinds}
     return Side(
         losses=tuple(losses),
         seconds=typical(seconds),
         memory=memory,
         ledger=log,
-        held=dict(trained.held()),
+        held=dict(trained.held()) or measured,
     )
 
 

@@ -92,28 +92,3 @@ def rails_all_reduce(topology, size):
     for machine in machines:
         cluster.ring(machine, range(topology.gpus), gather=True)
     return cluster
-
-
-def binary_tree(count):
-    """Parent of each place in 0 … count - 1, of a tree in order; the root's is None.
-
-    Odd places are leaves; a place whose lowest bit is 2^k has its children 2^(k-1) away on either
-    side, where there are places. Place 0 is the root, above the highest power of two.
-    """
-    parents = {0: None}
-    for place in range(1, count):
-        bit = place & -place
-        up = (place ^ bit) | (bit << 1)
-        parents[place] = up if up < count else place ^ bit
-    return parents
-
-
-def two_trees(count):
-    """Two trees of `count` places in which no place has children in both."""
-    first = binary_tree(count)
-    if count % 2:  # shifted by one place, else mirrored
-        move = {place: (place + 1) % count for place in range(count)}
-    else:
-        move = {place: count - 1 - place for place in range(count)}
-    second = {move[p]: None if up is None else move[up] for p, up in first.items()}
-    return first, second

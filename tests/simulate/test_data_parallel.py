@@ -60,14 +60,6 @@ def test_pytorch_s_buckets_unless_you_choose():
     assert found.communication == pytest.approx(count * message)
 
 
-def test_one_bucket_never_hides():
-    cluster = DGX_H100.of(64)
-    got = step(tokens=1e9, topology=cluster, bucket_bytes=math.inf, algorithm="rails", **MODEL)
-    message = seconds("all_reduce", 3e9, cluster, "rails")
-    assert got.exposed == pytest.approx(message)
-    assert got.communication == pytest.approx(message)
-
-
 @given(
     st.floats(1, 1e5),
     st.sampled_from(GPUS),
@@ -136,16 +128,6 @@ def test_weak_keeps_strong_shares():
         assert each.computing == pytest.approx(steps[8].computing * 8 / gpus)
         assert steps[gpus].communication == each.communication
     assert shared[1024].efficiency < shared[8].efficiency
-
-
-def test_rails_and_trees_keep_weak_scaling_up():
-    """One card's ring loses most of 1,024 GPUs; what a library does loses hardly any."""
-    options = {"tokens": 8192, "topology": DGX_H100, **MODEL}
-    flat = weak([1024], algorithm="flat", **options)[1024]
-    best = weak([1024], **options)[1024]
-    assert (flat.algorithm, best.algorithm) == ("flat", "tree")
-    assert flat.efficiency < 0.2
-    assert best.efficiency > 0.99
 
 
 @pytest.mark.parametrize(

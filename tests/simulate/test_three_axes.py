@@ -75,14 +75,6 @@ def test_numbers_of_another_width():
     assert (four.dp, four.computing) == (two.dp, two.computing)
 
 
-def test_what_is_assumed_unless_you_choose():
-    layout = Layout(pp=2, dp=2, tp=2)
-    chosen = {"micro": 1, "chunks": 1, "number_bytes": 2, "gradient_bytes": 4, "sequence": False}
-    plain = step(CONFIG, layout, cluster=BYTES, **WORK)
-    assert plain == step(CONFIG, layout, cluster=BYTES, **WORK, **chosen)
-    assert list(plain.parts) == ["computing", "tp", "pp", "bubble", "dp"]
-
-
 def test_an_axis_of_one_gpu_costs_nothing():
     alone = step(CONFIG, Layout(tp=8), cluster=BYTES, **WORK)
     assert (alone.pp, alone.bubble, alone.dp) == (0, 0, 0)
@@ -91,14 +83,6 @@ def test_an_axis_of_one_gpu_costs_nothing():
     replicas = step(CONFIG, Layout(dp=8), cluster=BYTES, **WORK)
     assert (replicas.pp, replicas.bubble, replicas.tp) == (0, 0, 0)
     assert replicas.dp > 0
-
-
-def test_the_order_of_the_axes_chooses_the_links():
-    inside = step(CONFIG, Layout(pp=2, tp=4), cluster=BYTES, **WORK)
-    across = step(CONFIG, Layout(tp=4, pp=2), cluster=BYTES, **WORK)
-    assert across.tp > 2 * inside.tp
-    assert across.pp == pytest.approx(inside.pp / 10)
-    assert across.computing == inside.computing
 
 
 @settings(deadline=None)
@@ -111,14 +95,6 @@ def test_the_bubble_is_that_of_the_schedule(pipeline, m):
     schedule = interleaved(p, m, v) if v > 1 else one_f_one_b(p, m)
     per_rank = found.computing + found.tp + found.pp
     assert found.bubble / per_rank == pytest.approx(bubble(timeline(schedule)).over_ideal)
-
-
-def test_larger_micro_batches_are_fewer_and_the_bubble_grows():
-    small = step(CONFIG, Layout(pp=4, dp=2), cluster=BYTES, **WORK)
-    large = step(CONFIG, Layout(pp=4, dp=2), cluster=BYTES, **WORK, micro=2)
-    assert (small.micro_batches, large.micro_batches) == (4, 2)
-    assert large.computing == pytest.approx(small.computing)
-    assert large.bubble == pytest.approx(2 * small.bubble)
 
 
 def test_chunks_and_sequence_parallelism_change_the_messages():

@@ -20,7 +20,9 @@ def side(size=1, wire=0.0, seconds=0.001, losses=(2.0, 1.0)):
     kinds = ("parameters", "gradients", "optimizer", "buffers", "activations", "peak")
     entry = Entry(call="all_reduce", group="dp", ranks=2, rank=0, payload=size, wire=wire)
     memory = Memory(**dict.fromkeys(kinds, size))
-    return Side(losses=losses, seconds=seconds, memory=memory, ledger=Ledger([entry]), held={})
+    held = {("parameters", "cpu"): size, ("gradients", "cpu"): 2 * size, ("optimizer", "cpu"): size}
+    held[("optimizer", "disk")] = 2 * size
+    return Side(losses=losses, seconds=seconds, memory=memory, ledger=Ledger([entry]), held=held)
 
 
 def compared(*rows, dtype=torch.float64, lossy="", bound=0.0, ranks=None):
@@ -155,10 +157,13 @@ def test_it_writes_itself():
 def test_the_table_has_the_rank_with_the_most():
     ranks = (side(10, 5.0, 0.002), side(20, 7.0, 0.001), side(15, 6.0, 0.004))
     table = {what: each for what, _, each in compared({}, ranks=ranks).table()}
-    for kind in ("parameters", "gradients", "optimizer", "activations"):
-        assert table[f"{kind} (bytes)"] == "20"
+    sizes = {"parameters": "20", "gradients": "40", "optimizer": "60", "activations": "20"}
+    assert {kind: table[f"{kind} (bytes)"] for kind in sizes} == sizes
+    assert len(table) == 6  # no row of master copies
     mine = {what: own for what, own, _ in compared({}, ranks=ranks).table()}
-    assert mine["optimizer (bytes)"] == "1"
+    assert mine["optimizer (bytes)"] == "3"
+    mixed = replace(side(), held={("master copies", "cpu"): 7})
+    assert ("master copies (bytes)", "0", "7") in compared({}, ranks=(side(), mixed)).table()
     assert (mine["sent per step (bytes)"], mine["step (ms)"]) == ("0", "1.0")
     assert table["sent per step (bytes)"] == "7"
     assert table["step (ms)"] == "4.0"

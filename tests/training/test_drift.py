@@ -9,11 +9,14 @@ import torch
 from helpers.comm.mesh import Layout
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.ddp.owner import Replicated
-from helpers.parallel.recipe import Recipe
+from helpers.parallel.optimizer import OptimizerConfig
+from helpers.parallel.single import Single
 from helpers.parallel.tensor import transform as transforms
 from helpers.parallel.tensor.regions import Whole
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
+from helpers.parallel.trainer import Recipe
 from helpers.runtime.failure import WorkerError
+from helpers.training import drift as drifts
 from helpers.training.drift import Drift, drift, first_drift, plain_shapes, replicas
 from helpers.training.twin import compare, some_batch
 from helpers.training.witness import Witness
@@ -66,14 +69,15 @@ def test_key_heads_that_ranks_share_get_partial_gradients():
 
 def own_dropout(config, seed, mesh, dtype):
     """After the second block's attention, each rank draws its own mask."""
-    model, parts = tensor_parallel(replace(config, dropout=0.0), seed, mesh, dtype)
+    placed = tensor_parallel(replace(config, dropout=0.0), seed, mesh, dtype)
+    model = placed.model
 
     def drop(_module, _inputs, output):
         drawn = torch.Generator().manual_seed(mesh.rank)
         return output * (torch.rand(output.shape, generator=drawn) > 0.5)
 
     model.blocks["1"].attention.register_forward_hook(drop)
-    return model, parts
+    return placed
 
 
 class NoSum(Whole):
@@ -91,7 +95,8 @@ class NoSumBack(Whole):
 
 
 def without(region, where, config, seed, mesh, dtype):
-    model, parts = tensor_parallel(config, seed, mesh, dtype, overlap=False)
+    placed = tensor_parallel(config, seed, mesh, dtype, overlap=False)
+    model = placed.model
     module = model.get_submodule(where)
     if isinstance(module, transforms.ColumnParallel):  # shared by all blocks: a new one for this
         parent, _, leaf = where.rpartition(".")
@@ -99,19 +104,20 @@ def without(region, where, config, seed, mesh, dtype):
         setattr(model.get_submodule(parent), leaf, changed)
     else:
         module.region = region(module.region.transport)
-    return model, parts
+    return placed
 
 
 def norm_not_summed(config, seed, mesh, dtype):
     """Sequence parallel, but the last norm's gradient stays this rank's own."""
-    model, parts = sequence_parallel(config, seed, mesh, dtype)
-    _, whole = tensor_parallel(config, seed, mesh, dtype)
-    return model, parts | {"norm.weight": whole["norm.weight"]}
+    placed = sequence_parallel(config, seed, mesh, dtype)
+    whole = tensor_parallel(config, seed, mesh, dtype).parts
+    return replace(placed, parts=placed.parts | {"norm.weight": whole["norm.weight"]})
 
 
 def own_gradient(config, seed, mesh, dtype):
     """On rank 1 a norm doubles its gradient."""
-    model, parts = tensor_parallel(config, seed, mesh, dtype)
+    placed = tensor_parallel(config, seed, mesh, dtype)
+    model = placed.model
     norm = model.blocks["0"].mlp_norm
 
     def prepare(module, _inputs):
@@ -123,7 +129,7 @@ def own_gradient(config, seed, mesh, dtype):
 
     if mesh.rank == 1:
         norm.register_forward_pre_hook(prepare)
-    return model, parts
+    return placed
 
 
 MISTAKES = {
@@ -139,10 +145,11 @@ MISTAKES = {
 
 def last_digits(config, seed, mesh, dtype):
     """On rank 1 the output of a norm is off by 1e-10 of its size."""
-    model, parts = tensor_parallel(config, seed, mesh, dtype)
+    placed = tensor_parallel(config, seed, mesh, dtype)
+    model = placed.model
     if mesh.rank == 1:
         model.norm.register_forward_hook(lambda _module, _inputs, output: output * (1 + 1e-10))
-    return model, parts
+    return placed
 
 
 def test_digits_beyond_rounding_are_a_drift():
@@ -153,7 +160,8 @@ def test_digits_beyond_rounding_are_a_drift():
 
 def from_the_second_step(config, seed, mesh, dtype):
     """On rank 1 the output of a norm grows with each call, from the second on."""
-    model, parts = tensor_parallel(config, seed, mesh, dtype)
+    placed = tensor_parallel(config, seed, mesh, dtype)
+    model = placed.model
     calls = []
 
     def grow(_module, _inputs, output):
@@ -161,7 +169,7 @@ def from_the_second_step(config, seed, mesh, dtype):
         return output * (1 + 0.1 * mesh.rank * (len(calls) - 1))
 
     model.norm.register_forward_hook(grow)
-    return model, parts
+    return placed
 
 
 def test_the_step_is_named_too():
@@ -273,3 +281,39 @@ def test_the_first_pass_and_module_count():
     cut = [of(forward={"a": k * torch.ones(2, 2, 6)}) for k in range(2)]
     assert look(cut) is None
     assert list(replicas("forward", *cut, shapes)) == []
+
+
+def before(value):
+    return Witness(torch.arange(2), before={"w": torch.full((3,), value, dtype=torch.float64)})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "near"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 0.01)]
+)
+def test_settings_reach_the_ranks_and_a_dtype_has_its_own_bound(monkeypatch, dtype, near):
+    asked, off = [], 0.9
+
+    def launched(fn, workers, *, device, **given):
+        asked.append((fn, workers, device, given))
+        last = [before(1.0), before(1.0 + off * near)]  # the last rank departs, in the last step
+        return [*[[before(1.0)] * 2] * 3, last]
+
+    monkeypatch.setattr(drifts, "launch", launched)
+    rule, layout = OptimizerConfig(lr=0.25), {"dp": 2, "tp": 2}
+    settings = {
+        "layout": layout, "steps": 2, "config": CONFIG, "sequences": 5, "dtype": dtype,
+        "optimizer": rule, "seed": 3, "device": "cpu",
+    }  # fmt: skip
+    assert drift(Single, extra=1, **settings) is None
+    off = 1.1
+    found = drift(Single, **settings)
+    assert (found.step, found.ranks, found.kind, found.name) == (1, (2, 3), "start", "w")
+    assert drift(Single, axis="dp", **settings).ranks == (1, 3)
+    fn, workers, device, given = asked[0]
+    assert (fn, workers, device) == (drifts.watch, 4, "cpu")
+    batches = given.pop("batches")
+    assert torch.equal(batches(1).tokens, some_batch(3, 5, CONFIG, 1).tokens)
+    assert given == {
+        "strategy": Single, "layout": layout, "options": {"extra": 1}, "config": CONFIG, "seed": 3,
+        "dtype": dtype, "rule": rule, "steps": 2,
+    }  # fmt: skip

@@ -75,6 +75,9 @@ def test_who_is_apart():
     assert "ranks 0 and 2 drift apart: along dp" in apart([one, one, 2 * one, one], 0, layout)
     assert apart([one, None, None, None], 0, layout) == ""
     assert apart([one, one + 1e-3, one, one], 0, layout) != ""
+    for size in (1e-9, 1e9):  # relative to the tensor
+        assert apart([size * one, size * (one + 1e-3), None, None], 0, layout) != ""
+        assert apart([size * one, size * (one + 1e-9), None, None], 0, layout) == ""
 
 
 def test_sequences_that_no_rank_has():

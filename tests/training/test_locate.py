@@ -11,21 +11,12 @@ from helpers.models.gpt import GPTConfig
 from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.pipeline.engine import Pipeline
 from helpers.parallel.pipeline.stages import pipeline
-from helpers.parallel.recipe import Recipe, plain
+from helpers.parallel.trainer import Recipe
+from helpers.parallel.transform import plain
 from helpers.plans.schedules.zero_bubble import zero_bubble_v
 from helpers.training.locate import Location, locate, off, part_of
 from helpers.training.twin import compare
 from helpers.training.witness import Witness
-from tests.training.test_twin import (
-    ForgetsMoments,
-    Forgotten,
-    MeanOfMeans,
-    NotReplicated,
-    OwnUpdate,
-    SameShard,
-    Still,
-    TwiceAveraged,
-)
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
@@ -42,10 +33,11 @@ def located(strategy, **changes):
 
 def bent(config, seed, seat, dtype, name, hook, rank):
     """The plain transform; on one rank a hook changes the output of one module."""
-    model, parts = plain(config, seed, seat, dtype)
+    placed = plain(config, seed, seat, dtype)
+    model = placed.model
     if seat.rank == rank:
         model.get_submodule(name).register_forward_hook(hook)
-    return model, parts
+    return placed
 
 
 def half(module, inputs, output):
@@ -79,12 +71,13 @@ def test_the_gradient_of_a_module_s_output(micro_batches):
 
 def bent_stages(config, seed, mesh, dtype, name, hook):
     """The stages of ZB-V on this rank; a hook changes the output of one module."""
-    model, parts = pipeline(config, seed, mesh, dtype, schedule=zero_bubble_v(2, 4))
+    placed = pipeline(config, seed, mesh, dtype, schedule=zero_bubble_v(2, 4))
+    model = placed.model
     for stage in model.values():
         for own, module in stage.named_modules():
             if own == name:
                 module.register_forward_hook(hook)
-    return model, parts
+    return placed
 
 
 @pytest.mark.parametrize(
@@ -101,43 +94,6 @@ def test_the_module_of_a_pipeline(name, hook, kind, rank):
     config = replace(TINY, layers=4)
     where = located(recipe, config=config, layout={"pp": 2}, micro_batches=4, steps=1)
     assert (where.kind, where.name, where.rank) == (kind, name, rank)
-
-
-@pytest.mark.parametrize(
-    ("mistake", "kind", "rank", "name", "said"),
-    [
-        (NotReplicated, "start", 1, "blocks.0.attention.query.weight", ""),
-        (SameShard, "loss", 0, "", "No rank has the sequences 3, 4 of the batch"),
-        (MeanOfMeans, "backward", 0, "head", "Is it divided by another count"),
-        (
-            Forgotten,
-            "gradient",
-            0,
-            "norm.weight",
-            "add up to the twin's. Is a sum over dp missing?",
-        ),
-        (TwiceAveraged, "gradient", 0, "norm.weight", "half the twin's"),
-        (
-            OwnUpdate,
-            "update",
-            1,
-            "embedding.weight",
-            "Does the learning rate or the clipping differ",
-        ),
-        (Still, "update", 0, "embedding.weight", "Does the optimizer have these parameters"),
-        (ForgetsMoments, "moments", 0, "embedding.weight (step)", "Does `load` restore"),
-    ],
-)
-def test_classic_mistakes_and_what_they_look_like(mistake, kind, rank, name, said):
-    where = located(mistake)
-    assert (where.kind, where.rank, where.name) == (kind, rank, name), where
-    assert said in where.guess
-    assert where.step == (3 if mistake is ForgetsMoments else 0)
-
-
-def test_nothing_is_located_where_nothing_departs():
-    recipe = Recipe(owner=Replicated)
-    assert compare(recipe, config=TINY, steps=2, device="cpu", locate=True).location is None
 
 
 def test_a_cut_tensor_is_held_against_its_part():

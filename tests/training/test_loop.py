@@ -59,17 +59,6 @@ def test_it_learns_and_logs_every_step():
     assert all(r["mfu"] == pytest.approx(r["tokens_per_second"] * 1e-7) for r in history.rows)
 
 
-def test_it_goes_on_where_it_was_bit_by_bit():
-    batches, _ = source()
-    whole, first, second = single(), single(), single()
-    train(whole, batches, steps=8)
-    train(first, batches, steps=5)
-    second.load(first.full_state())
-    train(second, batches, steps=8, first=5)
-    for name, value in whole.full_state()["model"].items():
-        assert torch.equal(value, second.full_state()["model"][name])
-
-
 def test_it_saves_and_goes_on_with_the_same_count_of_tokens_and_rate():
     batches, _ = source()
     schedule = Cosine(peak=2e-2, steps=9, warmup=3)
@@ -188,11 +177,6 @@ class Diverging:
 def test_a_loss_that_is_not_finite_stops_the_run(loss):
     with pytest.raises(FloatingPointError, match="step 3"):
         train(Diverging(loss), source()[0], steps=9, first=3)
-
-
-def test_micro_batches_change_nothing():
-    one, four = (train(single(micro_batches=m), source()[0], steps=3).loss for m in (1, 4))
-    assert four == pytest.approx(one, abs=1e-12)
 
 
 def test_rates_are_of_one_step_and_of_all_processors(monkeypatch):

@@ -2,19 +2,14 @@
 
 import ast
 
-import numpy as np
-
 from helpers.data.blocks import pack
-from helpers.data.order import Order
 from helpers.inference.generate import generate
 from helpers.inference.sampling import Sampling
 from helpers.models import trained
 from helpers.models.config import GPTConfig
-from helpers.parallel.optimizer import OptimizerConfig
 from helpers.training import python_models
-from helpers.training.loop import History, evaluate
+from helpers.training.loop import evaluate
 from helpers.training.python_models import CONTEXT, HELD_OUT, PLANS, Plan, main, train_one
-from helpers.training.schedule import Cosine
 
 TINY = Plan(
     config=GPTConfig(context=CONTEXT, width=8, layers=1, heads=2), steps=6, batch=2, lr=0.02
@@ -78,27 +73,3 @@ def test_a_training_learns_and_says_what_it_did():
     assert about["training loss"] > rows[-1]["loss"] + 0.01  # a mean, not the last one
     batches = python_models.held_out(validation, min(HELD_OUT, len(validation)), TINY.batch)
     assert evaluate(strategy, batches) == about["validation loss"]
-
-
-def test_a_plan_reaches_the_training(monkeypatch):
-    """The loss that is kept is the mean of the last 100 steps."""
-    asked = []
-
-    def train(strategy, source, **settings):
-        asked.append((strategy, source, settings))
-        return History(rows=[{"loss": float(k), "tokens": 10 * k} for k in range(250)])
-
-    monkeypatch.setattr(python_models, "train", train)
-    blocks = pack(["to be or not to be. " * 300], CONTEXT)
-    blocks.about.update({key: key for key in ("name", "split", "sha256", "python")})
-    plan = Plan(config=TINY.config, steps=250, batch=3, lr=0.02)
-    _, about = train_one(plan, blocks, blocks, print)
-    assert about["training loss"] == np.mean(range(150, 250))
-    assert about["tokens"] == 2490
-    ((strategy, source, settings),) = asked
-    assert settings == {
-        "steps": 250, "schedule": Cosine(peak=0.02, steps=250, warmup=100, final=0.02),
-        "log": print, "log_every": 50,
-    }  # fmt: skip
-    assert source.order == Order(len(blocks), 3, 0)
-    assert strategy.rule == OptimizerConfig(weight_decay=0.05)

@@ -17,7 +17,6 @@ from helpers.training.selective_copying import (
     RATES,
     Fixed,
     Task,
-    convolve,
     learn,
     longer_run,
     main,
@@ -39,22 +38,6 @@ def test_the_markers_ask_for_the_letters_in_their_order(sizes):
         letters = [token for token in shown if token != task.noise]
         assert wanted == [-100] * task.places + letters
         assert all(0 <= letter < task.letters for letter in letters)
-
-
-def test_letters_and_places_are_uniform():
-    task = Task(letters=4, copied=2, places=6)
-    tokens, targets = task.batch(4000, torch.Generator().manual_seed(2))
-    shares = (tokens[:, :6] != task.noise).double().mean(0)
-    assert (shares - 1 / 3).abs().max() < 0.04
-    used = torch.bincount(targets[:, 6:].flatten(), minlength=4) / 8000
-    assert (used - 1 / 4).abs().max() < 0.03
-
-
-def test_the_generator_decides_the_batch():
-    task = Task()
-    first, again, other = (task.batch(5, torch.Generator().manual_seed(s))[0] for s in (3, 3, 4))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
 
 
 @pytest.mark.parametrize("copied", [0, 5])
@@ -94,13 +77,6 @@ def test_the_convolution_is_the_recurrence(tokens):
     assert (mixer(x, None) - wanted).abs().max() < 1e-12
 
 
-def test_a_convolution_by_hand():
-    u = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])[None]
-    kernel = torch.tensor([[1.0, 0.0], [0.0, 1.0], [5.0, 0.0]])
-    wanted = torch.tensor([[1.0, 0.0], [2.0, 10.0], [3.0 + 5.0, 20.0]])
-    assert (convolve(u, kernel)[0] - wanted).abs().max() < 1e-5
-
-
 def test_every_parameter_of_the_fixed_mixer_learns():
     mixer = fixed()
     mixer(torch.randn(2, 4, 6, dtype=torch.float64), None).square().sum().backward()
@@ -110,22 +86,6 @@ def test_every_parameter_of_the_fixed_mixer_learns():
         "out.weight", "steps", "B", "C",
     }  # fmt: skip
     assert all(p.grad.abs().sum() > 0 for p in mixer.parameters())
-
-
-def test_b_begins_as_1_and_c_as_a_normal_of_1():
-    model = make("fixed", Task(), width=64)
-    mixer = model.blocks["1"].mamba
-    assert mixer.B.shape == mixer.C.shape == (128, 16)
-    assert (mixer.B == 1).all()
-    assert abs(mixer.C.std().item() - 1) < 0.1
-
-
-def test_an_input_of_the_fixed_mixer_acts_by_distance_alone():
-    mixer = fixed()
-    u = torch.zeros(1, 9, 12, dtype=torch.float64)
-    u[0, 2] = 1
-    kernel = mixer.kernel(9)
-    assert (convolve(u, kernel)[0, 2:] - kernel[:7]).abs().max() < 1e-12
 
 
 def test_the_fixed_mixer_has_no_cache():
@@ -235,29 +195,3 @@ def test_the_committed_run_says_who_learns():
     assert all(
         math.isclose(curve[0][1], 1 / 16, abs_tol=0.08) for c in runs.values() for curve in c
     )
-
-
-def test_a_seed_decides_the_first_values():
-    for kind in KINDS:
-        models = [make(kind, Task(), width=8, seed=seed) for seed in (1, 1, 2)]
-        one, again, other = ([p.detach() for p in model.parameters()] for model in models)
-        assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
-        assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True)), kind
-
-
-def test_each_kind_and_seed_learns_at_its_own_rate(tmp_path, monkeypatch):
-    asked, path = [], tmp_path / "run.csv"
-
-    def learned(model, task, steps, *, lr, seed):
-        asked.append((model, steps, lr, seed))
-        yield from ((0, 0.25), (steps, 0.5 + seed / 4))
-
-    monkeypatch.setattr(selective_copying, "learn", learned)
-    monkeypatch.setattr(selective_copying, "make", lambda kind, task, seed: (kind, seed))
-    monkeypatch.setattr(selective_copying, "right", lambda model, task: task.places / 1000)
-    monkeypatch.setattr(selective_copying, "COMMITTED", path)
-    main(["--to", str(path), "--seeds", "2"])
-    assert asked == [((k, seed), 1200, RATES[k], seed) for k in KINDS for seed in range(2)]
-    assert longer_run() == {k: [[(0, 0.25), (1200, 0.5)], [(0, 0.25), (1200, 0.75)]] for k in KINDS}
-    assert with_more_noise() == {k: {32: [0.5, 0.75], 64: [0.064] * 2, 128: [0.128] * 2}
-                                 for k in KINDS}  # fmt: skip

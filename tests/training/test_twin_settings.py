@@ -1,6 +1,5 @@
-"""What `compare` passes on to the twin and to the ranks. No rank is started."""
+"""What `compare` passes on to the twin and to the ranks, and what it measures. No rank starts."""
 
-import itertools
 from functools import partial
 from types import SimpleNamespace
 
@@ -12,10 +11,10 @@ from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.ddp.strategy import DataParallel
 from helpers.parallel.optimizer import OptimizerConfig
-from helpers.parallel.recipe import Recipe
 from helpers.parallel.single import Single
+from helpers.parallel.trainer import Recipe
 from helpers.training import twin as twins
-from helpers.training.twin import compare, made_anew, some_batch, typical
+from helpers.training.twin import compare, some_batch, typical
 
 TINY = GPTConfig(vocab=32, context=8, width=16, layers=2, heads=2)
 
@@ -93,55 +92,9 @@ def test_twin_and_ranks_run_on_the_same_device(monkeypatch, gpus):
     assert asked == ["cuda" if gpus == 2 else "cpu"] * 2
 
 
-def test_seeds_give_other_batches():
-    batches = [some_batch(seed, 2, TINY, k).tokens for seed, k in ((0, 0), (0, 1), (1, 0), (1, 1))]
-    for one, other in itertools.combinations(batches, 2):
-        assert not torch.equal(one, other)
-    assert torch.equal(some_batch(1, 2, TINY, 1).tokens, batches[3])
-
-
-def test_a_strategy_is_closed_before_another_one_is_made():
-    told = []
-
-    class Told(Single):
-        def __init__(self):
-            told.append("made")
-            super().__init__(TINY, 0)
-
-        def close(self):
-            told.append("closed")
-
-        def load(self, state):
-            told.append("loaded")
-            super().load(state)
-
-    first = Told()
-    first.step(some_batch(0, 2, TINY, 0))
-    again = made_anew(first, Told)
-    assert told == ["made", "closed", "made", "loaded"]
-    for name, value in first.full_state()["model"].items():
-        assert torch.equal(again.full_state()["model"][name], value)
-
-
 def test_the_first_steps_time_does_not_count():
     assert typical([90, 80, 70, 1, 2, 6]) == 2
     assert typical([90, 80, 70]) == 80
-
-
-def test_a_launcher_chooses_the_device_itself(monkeypatch):
-    asked = []
-
-    def launched(fn, workers, *, device, **arguments):
-        asked.append(device)
-        return [{"record": []}]
-
-    monkeypatch.setattr(twins.member, "here", lambda: object())
-    monkeypatch.setattr(twins, "choose_device", lambda *given: asked.append(given))
-    monkeypatch.setattr(twins, "launch", launched)
-    for device in (None, "cpu"):
-        with pytest.raises(KeyError):  # the fake launch returns nothing to compare
-            compare(DataParallel, workers=2, device=device)
-    assert asked == [None, None, "cpu", "cpu"]
 
 
 @pytest.mark.parametrize(("layout", "told"), [(None, "0123c"), ({"dp": 1}, "01c01c")])
@@ -169,3 +122,50 @@ def test_the_step_that_is_looked_at_follows_the_same_steps(monkeypatch, layout, 
     assert record.loss == loss
     for name, value in record.parameters.items():
         assert torch.equal(value, parameters[name])
+
+
+class Here:
+    """What a rank's function asks of its worker, in this process."""
+
+    rank, device = 0, torch.device("cpu")
+
+    def __init__(self):
+        self.rows = []
+
+    def log(self, **row):
+        self.rows.append(row)
+
+
+def test_what_follows_the_load_is_compared_but_not_measured(monkeypatch):
+    """On a clock that only steps move: 1 second before the load, and 100 after it."""
+    clock, closed = [0.0], []
+
+    class Slow(Single):
+        def step(self, batch, lr=None):
+            clock[0] += 1 if batch.step < 2 else 100
+            return super().step(batch, lr)
+
+        def close(self):
+            closed.append(self)
+
+    monkeypatch.setattr(twins.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(twins, "Single", Slow)
+    common = {
+        "config": TINY, "seed": 0, "dtype": torch.float64, "optimizer": OptimizerConfig(),
+        "batches": lambda k: some_batch(0, 2, TINY, k), "steps": 2,
+    }  # fmt: skip
+    twin, here = twins.train_twin(Here(), **common), Here()
+    made = twins.train_beside_twin(
+        here, lambda config, seed, mesh, **options: Slow(config, seed, **options), None, {},
+        twin["record"], **common,
+    )  # fmt: skip
+    for side in (twin["side"], made["side"]):
+        assert side.seconds == 1
+        assert len(side.losses) == 2
+    assert made["side"].losses == twin["side"].losses
+    assert [(row.step, row.loaded) for row in made["differences"]] == [
+        (-1, False), (0, False), (1, False), (2, True), (3, True),
+    ]  # fmt: skip
+    assert [(row["step"], row["loss"]) for row in here.rows] == [*enumerate(twin["side"].losses)]
+    assert all(row["loss"] == row["twin"] for row in here.rows)
+    assert len(set(closed)) == 2  # the first one, and the one that has loaded

@@ -9,7 +9,7 @@ from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.engines.in_turn import InTurn
 from helpers.parallel.optimizer import OptimizerConfig
-from helpers.parallel.recipe import Recipe
+from helpers.parallel.trainer import Recipe
 from helpers.parallel.units import Apart
 from helpers.training.witness import named, watching, witness
 

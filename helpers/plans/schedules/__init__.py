@@ -1,7 +1,7 @@
 """Pipeline schedules as data: made, checked, timed, counted and drawn by pure functions.
 
 action        what a schedule is: Actions in an order for each rank
-plain         naive, GPipe, 1F1B                 interleaved   v smaller stages on each rank
+plain         naive, GPipe, 1F1B, interleaved 1F1B
 zero_bubble   ZB-H1 and ZB-V
 validity      can it run: each computation once, no deadlock
 messages      the sends and the receives between the computations
@@ -13,74 +13,40 @@ optimum       the shortest schedule within a memory cap, proved by HiGHS
 drawing       the picture: ideal and measured, and step by step
 """
 
-from helpers.plans.schedules.action import (
-    BACKWARD,
-    FORWARD,
-    INPUT,
-    RECEIVE,
-    SEND,
-    WEIGHT,
-    Action,
-    Message,
-    Schedule,
-    ScheduleError,
-)
-from helpers.plans.schedules.drawing import beside_optimum, draw, draw_spans, step_through
-from helpers.plans.schedules.grid import from_grid, to_grid
-from helpers.plans.schedules.interleaved import interleaved
-from helpers.plans.schedules.memory import held, in_flight, in_flight_share
-from helpers.plans.schedules.messages import with_messages
-from helpers.plans.schedules.optimum import Optimum, optimum
-from helpers.plans.schedules.plain import gpipe, naive, one_f_one_b
-from helpers.plans.schedules.rendezvous import stuck
-from helpers.plans.schedules.times import (
-    Bubble,
-    Costs,
-    Span,
-    bubble,
-    over_ideal,
-    over_total,
-    timeline,
-)
-from helpers.plans.schedules.validity import check
-from helpers.plans.schedules.zero_bubble import zero_bubble_h1, zero_bubble_v
-
-__all__ = [
-    "BACKWARD",
-    "FORWARD",
-    "INPUT",
-    "RECEIVE",
-    "SEND",
-    "WEIGHT",
-    "Action",
-    "Bubble",
-    "Costs",
-    "Message",
-    "Optimum",
-    "Schedule",
-    "ScheduleError",
-    "Span",
-    "beside_optimum",
-    "bubble",
-    "check",
-    "draw",
-    "draw_spans",
-    "from_grid",
-    "gpipe",
-    "held",
-    "in_flight",
-    "in_flight_share",
-    "interleaved",
-    "naive",
-    "one_f_one_b",
-    "optimum",
-    "over_ideal",
-    "over_total",
-    "step_through",
-    "stuck",
-    "timeline",
-    "to_grid",
-    "with_messages",
-    "zero_bubble_h1",
-    "zero_bubble_v",
-]
+from helpers.plans.schedules.action import BACKWARD as BACKWARD
+from helpers.plans.schedules.action import FORWARD as FORWARD
+from helpers.plans.schedules.action import INPUT as INPUT
+from helpers.plans.schedules.action import RECEIVE as RECEIVE
+from helpers.plans.schedules.action import SEND as SEND
+from helpers.plans.schedules.action import WEIGHT as WEIGHT
+from helpers.plans.schedules.action import Action as Action
+from helpers.plans.schedules.action import Message as Message
+from helpers.plans.schedules.action import Schedule as Schedule
+from helpers.plans.schedules.action import ScheduleError as ScheduleError
+from helpers.plans.schedules.drawing import beside_optimum as beside_optimum
+from helpers.plans.schedules.drawing import draw as draw
+from helpers.plans.schedules.drawing import draw_spans as draw_spans
+from helpers.plans.schedules.drawing import step_through as step_through
+from helpers.plans.schedules.grid import from_grid as from_grid
+from helpers.plans.schedules.grid import to_grid as to_grid
+from helpers.plans.schedules.memory import held as held
+from helpers.plans.schedules.memory import in_flight as in_flight
+from helpers.plans.schedules.memory import in_flight_share as in_flight_share
+from helpers.plans.schedules.messages import with_messages as with_messages
+from helpers.plans.schedules.optimum import Optimum as Optimum
+from helpers.plans.schedules.optimum import optimum as optimum
+from helpers.plans.schedules.plain import gpipe as gpipe
+from helpers.plans.schedules.plain import interleaved as interleaved
+from helpers.plans.schedules.plain import naive as naive
+from helpers.plans.schedules.plain import one_f_one_b as one_f_one_b
+from helpers.plans.schedules.rendezvous import stuck as stuck
+from helpers.plans.schedules.times import Bubble as Bubble
+from helpers.plans.schedules.times import Costs as Costs
+from helpers.plans.schedules.times import Span as Span
+from helpers.plans.schedules.times import bubble as bubble
+from helpers.plans.schedules.times import over_ideal as over_ideal
+from helpers.plans.schedules.times import over_total as over_total
+from helpers.plans.schedules.times import timeline as timeline
+from helpers.plans.schedules.validity import check as check
+from helpers.plans.schedules.zero_bubble import zero_bubble_h1 as zero_bubble_h1
+from helpers.plans.schedules.zero_bubble import zero_bubble_v as zero_bubble_v

@@ -116,15 +116,6 @@ class Schedule:
         """Whether some backward has two parts, I and W."""
         return any(action.kind == INPUT for order in self.orders for action in order)
 
-    def _repr_png_(self):
-        """The ideal timeline, with F, I and W of one unit each; none if the schedule cannot run."""
-        from helpers.plans.schedules.drawing import draw
-
-        try:
-            return draw(self)._repr_png_()
-        except ScheduleError:
-            return None
-
 
 def enough(**sizes: int):
     """Raise ScheduleError for the first size below 1."""

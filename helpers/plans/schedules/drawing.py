@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from helpers.plans.schedules.action import Schedule
+from helpers.plans.schedules.action import Schedule, ScheduleError
 from helpers.plans.schedules.memory import held, in_flight
 from helpers.plans.schedules.optimum import WHOLE, optimum
 from helpers.plans.schedules.times import UNIT, Costs, Span, bubble, timeline
@@ -47,6 +47,17 @@ def draw(schedule: Schedule, costs: Costs = UNIT):
     """
     unit = "time (a forward is 1)" if costs is UNIT else "time"
     return draw_spans({schedule.name: timeline(schedule, costs)}, xlabel=unit)
+
+
+def png(schedule: Schedule):
+    """A schedule's picture in a notebook; none if the schedule cannot run."""
+    try:
+        return draw(schedule)._repr_png_()
+    except ScheduleError:
+        return None
+
+
+Schedule._repr_png_ = png  # here: a timeline needs Schedule, so Schedule cannot need a timeline
 
 
 def beside_optimum(

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from helpers.plots.table import table
 from helpers.training.traffic.message import KINDS, PHASES, Message
 
 CONTENT = ("parameters", "gradients", "activations")  # what has a layer
@@ -15,13 +14,11 @@ class Cell:
 
     Attributes:
         sent: bytes that this rank sends.
-        payload: bytes of the collectives' buffers.
         messages: how many messages contain a part of the layer.
         during: the layers that were running when they started, in order; "" for none.
     """
 
     sent: float = 0.0
-    payload: float = 0.0
     messages: int = 0
     during: tuple[str, ...] = ()
 
@@ -39,11 +36,6 @@ class Row:
     kind: str
     layer: str
     cells: Mapping[str, Cell]
-
-    def agrees(self, near: float) -> bool:
-        """Whether all strategies send the same number of bytes, up to this share of it."""
-        sent = [cell.sent for cell in self.cells.values()]
-        return max(sent) - min(sent) <= near * max(sent)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -80,80 +72,6 @@ class Diff:
             ]
         )
 
-    def summary(self, near: float = 0.05) -> list[str]:
-        """Sentences: the totals, where the bytes differ, and where the time differs.
-
-        Args:
-            near: bytes that differ by less than this share count as equal; padding for example.
-        """
-        return [*self.totals(), *self.bytes_apart(near), *self.times_apart()]
-
-    def totals(self) -> list[str]:
-        """One sentence for each strategy: its bytes and messages in a step."""
-        found = []
-        for name, stream in self.streams.items():
-            parts = ", ".join(
-                f"{self.total(name, kind=kind):,.0f} of {kind}"
-                for kind in KINDS
-                if any(message.kind == kind for message in stream)
-            )
-            found.append(
-                f"{name} sends {self.total(name):,.0f} bytes in {len(stream)} messages: {parts}."
-            )
-        return found
-
-    def bytes_apart(self, near: float = 0.05) -> list[str]:
-        """Where strategies send different numbers of bytes; neighbours share a sentence."""
-        found: dict[tuple, list[str]] = {}
-        for row in self.rows:
-            if not row.agrees(near):
-                sent = tuple(f"{name} {said(row, cell)}" for name, cell in row.cells.items())
-                found.setdefault((row.phase, row.kind, sent), []).append(row.layer)
-        return [
-            f"{phase.capitalize()}, {kind} of {', '.join(layers)}: {'; '.join(sent)}."
-            for (phase, kind, sent), layers in found.items()
-        ]
-
-    def times_apart(self) -> list[str]:
-        """Where strategies send the same content at different times."""
-        found: dict[tuple, list[str]] = {}
-        for row in self.rows:
-            moments = {name: self.moment(row, cell) for name, cell in row.cells.items()}
-            if len({moment for moment in moments.values() if moment}) > 1:
-                told = tuple(f"{name} {moment}" for name, moment in moments.items() if moment)
-                found.setdefault((row.phase, row.kind, told), []).append(row.layer)
-        return [
-            f"{phase.capitalize()}, {kind} of {', '.join(layers)}: {'; '.join(told)}."
-            for (phase, kind, told), layers in found.items()
-        ]
-
-    def moment(self, row: Row, cell: Cell) -> str:
-        """When a strategy sends, relative to the layer's own forward or backward."""
-        if not cell.messages or row.phase == "update":
-            return ""
-        order = self.layers if row.phase == "forward" else self.layers[::-1]
-        during = cell.during[0]
-        if not during or row.layer not in order or during not in order:
-            return "before the first layer" if row.kind == "parameters" else "after the last layer"
-        ahead = order.index(row.layer) - order.index(during)
-        if ahead == 0:
-            return "while the layer itself runs"
-        side = "before" if ahead > 0 else "after"
-        return f"{abs(ahead)} layer{'s' * (abs(ahead) > 1)} {side} it"
-
-    def __repr__(self):
-        return "\n".join(self.summary())
-
-    def _repr_html_(self):
-        names = list(self.streams)
-        rows = [
-            [row.phase, row.kind, row.layer, *(f"{row.cells[n].sent:,.0f}" for n in names)]
-            for row in self.rows
-        ]
-        sums = [f"{self.total(name):,.0f}" for name in names]
-        head = ["phase", "bytes of", "layer", *names]
-        return table([*rows, ["step", "all", "", *sums]], head=head)
-
     def plot(self, **options):
         """Draw the strategies side by side. Returns a Picture. Options: see `traffic_diff`."""
         from helpers.plots.traffic_diff import traffic_diff
@@ -186,7 +104,6 @@ def align(streams: Mapping[str, Sequence[Message]], layers: Sequence[str]) -> Di
                 old = own.get(name, Cell())
                 own[name] = Cell(
                     sent=old.sent + sent,
-                    payload=old.payload + message.layers[layer],
                     messages=old.messages + 1,
                     during=(*old.during, message.during),
                 )
@@ -208,11 +125,3 @@ def align(streams: Mapping[str, Sequence[Message]], layers: Sequence[str]) -> Di
         for phase, kind, layer in sorted(cells, key=order)
     ]
     return Diff(streams=dict(streams), layers=tuple(layers), rows=tuple(rows))
-
-
-def said(row: Row, cell: Cell) -> str:
-    """The bytes of a cell in words."""
-    if not cell.messages:
-        return "sends none"
-    times = "" if cell.messages == 1 else f" in {cell.messages} messages"
-    return f"sends {cell.sent:,.0f} bytes{times}"

@@ -12,7 +12,7 @@ from helpers.plans.schedules import (
     gpipe,
     zero_bubble_h1,
 )
-from helpers.plans.schedules.action import by_action, enough, folded, inputs, straight
+from helpers.plans.schedules.action import folded, inputs, straight
 
 
 @pytest.mark.parametrize("placement", [(0, 2), (0, 1), (0, 1, 2, 3)])
@@ -55,21 +55,3 @@ def test_computations_and_messages_in_words():
     assert str(Message(RECEIVE, 2, 1, 5, 3)) == "receives the gradient of micro-batch 5 from rank 3"
     assert str(Message(SEND, 1, 2, 0, 4)) == "sends the activation of micro-batch 0 to rank 4"
     assert str(Action("I", 3, 7)) == "I7 of stage 3"
-
-
-def test_the_first_size_below_one_is_named():
-    enough(ranks=1, micro_batches=1)
-    with pytest.raises(ScheduleError, match=r"^micro_batches is 0; there must be one or more$"):
-        enough(ranks=1, micro_batches=0, chunks=-1)
-
-
-def test_a_notebook_shows_a_schedule_that_can_run_and_no_other():
-    forward, backward = Action("F", 0, 0), Action("B", 0, 0)
-    png, _ = Schedule("mine", (0,), 1, ((forward, backward),))._repr_png_()
-    assert png.startswith(b"\x89PNG")
-    assert Schedule("mine", (0,), 1, ((backward, forward),))._repr_png_() is None
-
-
-def test_how_often_each_computation_occurs():
-    one, other = Action("F", 0, 0), Action("B", 0, 0)
-    assert by_action([(one, other), (one,)]) == {one: 2, other: 1}

@@ -13,7 +13,6 @@ from helpers.plans.schedules import (
     draw_spans,
     from_grid,
     gpipe,
-    interleaved,
     one_f_one_b,
     step_through,
     timeline,
@@ -89,13 +88,6 @@ def test_a_student_s_schedule_beside_the_optimum():
     split = beside_optimum(zero_bubble_h1(2, 2))
     assert "optimum, 7 units (proved)" in split.axes[1].get_title("left")
     assert "gradient of the weights" in split.legends[0].get_texts()[-1].get_text()
-
-
-def test_the_search_begins_at_the_schedule_and_ends_in_time():
-    figure = beside_optimum(interleaved(2, 2, 2), seconds=0)
-    first, second = (axes.get_title("left") for axes in figure.axes)
-    assert first.startswith("interleaved 1F1B, 15 units: ")
-    assert second.startswith("optimum, 15 units (not proved: 12 may be possible): ")
 
 
 def test_every_step_of_a_stepper():

@@ -49,25 +49,6 @@ def test_two_ranks_by_hand():
     )
 
 
-def test_the_middle_of_three_ranks_by_hand():
-    """Each receive one computation ahead; of two at one place, the lower sender's is first."""
-
-    def steps(rank, **options):
-        return [
-            f"{step.kind}{step.micro}"
-            if isinstance(step, Action)
-            else f"{step.kind} {step.source}>{step.target}:{step.micro}"
-            for step in with_messages(one_f_one_b(3, 3), **options)[rank]
-        ]
-
-    assert steps(1) == [
-        "RECV 0>1:0", "RECV 0>1:1", "F0", "SEND 1>2:0", "RECV 2>1:0", "F1", "SEND 1>2:1",
-        "RECV 0>1:2", "B0", "SEND 1>0:0", "RECV 2>1:1", "F2", "SEND 1>2:2", "RECV 2>1:2",
-        "B1", "SEND 1>0:1", "B2", "SEND 1>0:2",
-    ]  # fmt: skip
-    assert steps(1, ahead=2)[:4] == ["RECV 0>1:0", "RECV 0>1:1", "RECV 2>1:0", "F0"]
-
-
 @settings(max_examples=80, deadline=None)
 @given(name=st.sampled_from(sorted(MAKE)), ahead=st.integers(0, 3), **sizes)
 def test_messages(name, ahead, p, m):

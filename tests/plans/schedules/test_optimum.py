@@ -68,12 +68,6 @@ def test_1f1b_is_the_best_with_whole_backwards_and_h1_with_split_ones():
     assert apart.schedule.split
 
 
-def test_a_smaller_cap_makes_a_longer_schedule():
-    times = [optimum(3, 3, cap).makespan for cap in (1, 2, 3)]
-    assert times[0] == 3 * 3 * 3  # one micro-batch at a time: the naive schedule
-    assert times[0] > times[1] > times[2]
-
-
 def test_a_rank_with_less_memory_than_the_ranks_after_it():
     found = optimum(3, 2, (1, 3, 3))
     assert found.proved

@@ -4,28 +4,27 @@ One launch on two ranks records every strategy, one after the other. P is a laye
 parameters; two ranks divide every parameter of this model evenly, so nothing is padded.
 """
 
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from helpers.comm.ledger import Entry, ledger
+from helpers.comm.ledger import ledger
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.libraries.fully_shard import FullyShard
 from helpers.parallel.libraries.torch_ddp import TorchDataParallel
 from helpers.parallel.precision import Mixed
-from helpers.parallel.recipe import Recipe
+from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.plans.parallel_traffic import parallel_traffic
 from helpers.plans.schedules.plain import one_f_one_b
 from helpers.runtime.launch import launch
-from helpers.training.traffic import record as records
 from helpers.training.traffic.record import layers_of, record, watching
 
 CONFIG = GPTConfig(vocab=34, context=8, width=12, layers=3, heads=2, hidden=24, tied=False)
@@ -197,45 +196,6 @@ def test_model_parallelism_sends_what_the_formula_says(runs):
         for run in runs
     ]
     assert sum(ends) == formula["pipeline parallel"]  # an inner stage sends what both ends send
-
-
-def test_the_last_of_three_steps_is_recorded():
-    """Unless fewer are asked for. What it sends is named by the values before and after it."""
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False))
-    entry = Entry(call="all_gather", group="w", ranks=1, rank=0, payload=64, wire=8.0)
-    taken = []
-
-    class Counting:
-        world_size = 1
-
-        def __init__(self):
-            self.model = model
-
-        def step(self, batch):
-            taken.append(batch)
-            with torch.no_grad():
-                model[0].weight.normal_()
-            for seen in watchers:
-                seen(entry, [model[0].weight])
-
-        def full_state(self):
-            return {"model": {"0.weight": model[0].weight.detach().clone()}}
-
-    watchers = []
-
-    @contextmanager
-    def watched(saw):
-        watchers.append(saw)
-        yield
-        watchers.remove(saw)
-
-    for options, steps in (({}, 3), ({"warm_up": 0}, 1)):
-        taken.clear()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(records, "ledger", watched)
-            (one,) = record(Counting(), "batch", **options)
-        assert taken == ["batch"] * steps
-        assert (one.kind, one.layers) == ("parameters", {"0": 64})
 
 
 @pytest.mark.parametrize("failing", [False, True])

@@ -164,14 +164,6 @@ def test_a_library_may_pad_each_parameter_by_a_row_for_each_other_rank():
         assert one.phase == ("backward" if layers else "update")
 
 
-def test_what_is_frozen_has_no_gradient_to_send():
-    model = nn.Sequential(nn.Linear(3, 5))
-    model[0].bias.requires_grad_(False)
-    call = entry("all_reduce", 15), torch.rand(15)
-    (one,) = recorded(model, call, ranks=1, backward=["0"])
-    assert (one.kind, one.layers) == ("gradients", {"0": 60})
-
-
 def test_a_gather_of_a_layer_contains_its_biases_of_zeros_too():
     """Zeros have no fingerprint; so the size of the layer tells. A part alone is a part."""
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(4, 4))

@@ -1,0 +1,241 @@
+"""All messages of a training step of a Transformer on one rank, by recipe: dp with ZeRO, tp, pp.
+
+B  sequences of a micro-batch on a rank        T  tokens        D  width        e  bytes of a number
+m  micro-batches        N  ranks of the axis tp
+
+    tp    a block has two layers that are cut by columns, then by rows. Each sends B T D e bytes:
+          an all-reduce in the forward, and one in the backward. So does the embedding in the
+          forward, and the head in the backward. The loss sends B T maxima and 2 B T sums.
+          Sequence parallelism replaces each all-reduce by a reduce-scatter and an all-gather.
+    pp    B T D e bytes for each Message of the schedule: activations forward, gradients backward
+    dp    gradients and parameters, as in `zero_traffic`
+    sums  the count of targets, the loss, the gradients that are partial sums, the global norm
+
+Sources: Shoeybi et al. 2019, arXiv:1909.08053, section 3 (tp); Korthikanti et al. 2022,
+arXiv:2205.05198, section 4.2.2 (sequence parallelism); Narayanan et al. 2021, arXiv:2104.04473,
+section 3 (pp).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from helpers.plans.messages import Message, together
+from helpers.plans.schedules import Schedule
+from helpers.plans.schedules.messages import sent as sent_by
+from helpers.plans.zero_memory import padded, stage_of
+from helpers.plans.zero_traffic import buckets, zero_messages
+
+SCALAR = 8  # bytes of a loss, a count or a norm: float64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """A parameter on a rank, before ZeRO cuts it.
+
+    Attributes:
+        numbers: on this rank.
+        cut: whether the ranks along tp have different parts of it.
+    """
+
+    numbers: int
+    cut: bool = False
+
+
+Rows = Mapping[str, Mapping[str, Tensor]]  # row of ZeRO (unit) -> parameter -> Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Consecutive blocks of the model on one rank, with the embedding or the head perhaps."""
+
+    blocks: int
+    first: bool = True
+    last: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlan:
+    """What the messages of a step depend on: the recipe, and sizes.
+
+    Attributes:
+        sizes: axis -> ranks, in the layout's order: {"pp": 2, "dp": 2, "tp": 2}.
+        width: D.
+        sequences, tokens: B and T of a micro-batch.
+        stages: of each rank of the pipeline, those on this rank.
+        rows: of each rank of the pipeline; in the order of definition.
+        micro_batches: m.
+        schedule: of the pipeline.
+        layers: pairs of cut layers in a block: 2, or 1 without an MLP.
+        recompute: "none", "selective" or "full".
+        number_bytes: e, also of parameters in the messages.
+        gradient_bytes: of a gradient over dp.
+        loss_bytes: of a logit in the loss: 8 in float64, else 4.
+        zero, reshard, kept: as for `zero_messages`; `kept` names rows.
+        bucket: bytes that fill a bucket, and the first bucket.
+        sequence, again: sequence parallelism; the backward gathers the layers' inputs again.
+        shared: names of the parameters on the first and on the last stage: a tied embedding.
+    """
+
+    sizes: Mapping[str, int]
+    width: int
+    sequences: int
+    tokens: int
+    stages: Sequence[Sequence[Stage]]
+    rows: Sequence[Rows]
+    micro_batches: int = 1
+    schedule: Schedule | None = None
+    layers: int = 2
+    recompute: str = "none"
+    number_bytes: float = 2
+    gradient_bytes: float = 2
+    loss_bytes: int = 4
+    zero: int = 0
+    reshard: bool = True
+    kept: frozenset[str] = frozenset()
+    bucket: tuple[float, float] = (25 * 2**20, 2**20)
+    sequence: bool = False
+    again: bool = True
+    shared: frozenset[str] = field(default_factory=frozenset)
+
+    def __post_init__(self):
+        stage_of(self.zero)
+        if not len(self.stages) == len(self.rows) == self.ranks("pp"):
+            raise ValueError(f"name the stages and the rows of {self.ranks('pp')} pipeline ranks")
+
+    def ranks(self, axis: str) -> int:
+        """How many ranks the axis has; 1 if the layout does not name it."""
+        return self.sizes.get(axis, 1)
+
+    @property
+    def world(self) -> tuple[str, int]:
+        """(axis, ranks) of a message over all ranks. A layout of one axis has no other name."""
+        ranks = 1
+        for size in self.sizes.values():
+            ranks *= size
+        return (next(iter(self.sizes)) if len(self.sizes) == 1 else "world"), ranks
+
+    @property
+    def activations(self) -> float:
+        """Bytes of B T D numbers."""
+        return self.sequences * self.tokens * self.width * self.number_bytes
+
+
+def step_messages(plan: StepPlan, stage: int = 0) -> list[Message]:
+    """List the messages of one step on the ranks of the pipeline's place `stage`."""
+    return together(
+        [
+            *tensor_messages(plan, plan.stages[stage]),
+            *pipeline_messages(plan, stage),
+            *data_messages(plan, plan.rows[stage]),
+            *partial_sums(plan, stage),
+            *scalars(plan),
+        ]
+    )
+
+
+def tensor_messages(plan: StepPlan, stages: Sequence[Stage]) -> list[Message]:
+    """Activations over tp, and the loss of logits that are cut by vocabulary."""
+    of, m = {"axis": "tp", "ranks": plan.ranks("tp")}, plan.micro_batches
+    forwards = 2 if plan.recompute == "full" else 1
+    found = []
+    for one in stages:
+        pairs = one.blocks * plan.layers * (forwards + 1) + one.first + one.last
+        again = one.blocks * plan.layers + one.last  # layers that are cut by columns
+        times = {"all_reduce": pairs}
+        if plan.sequence:
+            gathers = pairs + again * plan.again
+            times = {"reduce_scatter": pairs, "all_gather": gathers}
+        act = {"payload": plan.activations, "what": "activations", **of}
+        found += [Message(call=call, times=m * n, **act) for call, n in times.items()]
+        row = plan.sequences * plan.tokens * plan.loss_bytes
+        found += [
+            Message(call="all_reduce", payload=size, times=m * one.last, what="loss", **of)
+            for size in (row, 2 * row)
+        ]
+    return found
+
+
+def pipeline_messages(plan: StepPlan, stage: int) -> list[Message]:
+    """Activations and their gradients between stages, as the schedule sends them."""
+    if plan.schedule is None:
+        return []
+    order = plan.schedule.orders[stage]
+    sends = sum(sent_by(plan.schedule, action) is not None for action in order)
+    size = plan.activations / (plan.ranks("tp") if plan.sequence else 1)
+    of = {"axis": "pp", "ranks": plan.ranks("pp"), "what": "activations"}
+    return [Message(call="send", payload=size, times=sends, **of)]
+
+
+def data_messages(plan: StepPlan, rows: Rows) -> list[Message]:
+    """Gradients and parameters over dp."""
+    n = plan.ranks("dp")
+    sizes = {"parameter_bytes": plan.number_bytes, "gradient_bytes": plan.gradient_bytes}
+    if plan.zero == 0:
+        backward = [t.numbers for row in reversed(rows.values()) for t in reversed(row.values())]
+        full = buckets(backward, plan.gradient_bytes, *plan.bucket)
+        return zero_messages(full, n, 0, **sizes)
+    options = sizes | {"micro_batches": plan.micro_batches, "reshard": plan.reshard}
+    found = []
+    for name, row in rows.items():
+        size = padded(sum(tensor.numbers for tensor in row.values()), n)
+        found += zero_messages([size], n, plan.zero, kept=name in plan.kept, **options)
+    return found
+
+
+def partial_sums(plan: StepPlan, stage: int) -> list[Message]:
+    """Gradients that are partial sums over tp (sequence parallelism) or over a pipeline's ends.
+
+    Before each sum the ranks compare the dtypes of its gradients: 16 bytes for each, sent log2 N
+    times if N is a power of 2. Under ZeRO a rank sums its shards, so a gradient that another rank
+    has alone is not listed here: shards count as equal.
+    """
+    share = plan.ranks("dp") if plan.zero else 1
+    tensors = {name: tensor for row in plan.rows[stage].values() for name, tensor in row.items()}
+    replicated = {name: t for name, t in tensors.items() if not t.cut} if plan.sequence else {}
+    places = {place for place, rows in enumerate(plan.rows) for r in rows.values() for n in r
+              if n in plan.shared}  # fmt: skip
+    tied = {n: t for n, t in tensors.items() if n in plan.shared} if len(places) > 1 else {}
+    found = []
+    for axis, ranks, summed in (
+        ("tp", plan.ranks("tp"), replicated),
+        ("pp" if plan.ranks("pp") == 2 else "ends", 2, tied),
+    ):
+        of = {"axis": axis, "ranks": ranks, "what": "gradients"}
+        numbers = sum(tensor.numbers for tensor in summed.values()) / share
+        check = {"payload": 2 * SCALAR * len(summed), "times": (ranks - 1).bit_length()}
+        found += [
+            Message(call="send", **check, **of | {"what": "dtypes"}),
+            Message(call="all_reduce", payload=numbers * plan.gradient_bytes, **of),
+        ]
+    return found
+
+
+def scalars(plan: StepPlan) -> list[Message]:
+    """The count of targets over dp, the loss over dp and pp, the norm over all ranks."""
+    found = [
+        Message(axis=axis, call="all_reduce", payload=SCALAR, ranks=plan.ranks(axis), what=what)
+        for axis, what in (("dp", "count"), ("dp", "loss"), ("pp", "loss"))
+    ]
+    if plan.zero or plan.ranks("tp") > 1 or plan.ranks("pp") > 1:
+        axis, ranks = plan.world
+        norms = {"payload": SCALAR * regions(plan), "ranks": ranks, "what": "norm"}
+        found.append(Message(axis=axis, call="all_reduce", **norms))
+    return found
+
+
+def regions(plan: StepPlan) -> int:
+    """Pieces of the plain parameters that different ranks hold: one number each in the norm."""
+    shards = plan.ranks("dp") if plan.zero else 1
+    count, seen = 0, set()
+    for rows in plan.rows:
+        for row in rows.values():
+            size = padded(sum(tensor.numbers for tensor in row.values()), shards) // shards
+            start = 0
+            for name, tensor in row.items():
+                stop = start + tensor.numbers
+                pieces = (stop - 1) // size - start // size + 1
+                start = stop
+                if name not in plan.shared or name not in seen:
+                    count += pieces * (plan.ranks("tp") if tensor.cut else 1)
+                seen.add(name)
+    return count

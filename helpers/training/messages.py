@@ -1,0 +1,112 @@
+"""Communication volume of a recipe: its planned messages, and the ledger's beside them."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from helpers.comm.ledger import Entry, Ledger
+from helpers.comm.mesh import Layout
+from helpers.parallel.pipeline.stages import Stages, pipeline
+from helpers.parallel.tensor.transform import AXIS, cut_parameters
+from helpers.parallel.transform import plain
+from helpers.parallel.zero.stage1 import sharded_together
+from helpers.plans.messages import Message
+from helpers.plans.schedules import Schedule
+from helpers.plans.step_messages import Stage, StepPlan, Tensor
+from helpers.state.placing import Seat
+
+STANDS_FOR = {"all_to_all": "reduce_scatter"}  # GroupTransport on gloo: see its `reduce_scatter`
+SILENT = ("recv", "barrier")  # the sender's entry has the bytes
+
+
+def step_plan(
+    config, layout: Layout, *, schedule: Schedule | None = None, dtype=torch.float32, **options
+) -> StepPlan:
+    """Describe a recipe's step from the model and the layout alone, without processes.
+
+    Args:
+        config: of the model.
+        layout: of the axes pp, dp and tp.
+        schedule: of the pipeline; needed if the layout has an axis pp.
+        dtype: of the numbers in messages.
+        options: of `StepPlan`: sequences, tokens, micro_batches, zero, sequence, again, ….
+    """
+    places = layout.size("pp") if "pp" in layout.axes else 1
+    inner = cut_on_paper if AXIS in layout.axes else plain
+    transform = partial(pipeline, schedule=schedule, inner=inner) if schedule else inner
+    stages, rows, kept = [], [], set()
+    for place in range(places):
+        seat = Seat(layout, layout.rank(**({"pp": place} if places > 1 else {})))
+        model, parts = transform(config, 0, seat, dtype)
+        modules = list(model.values()) if isinstance(model, Stages) else [model]
+        stages.append(
+            [Stage(blocks=len(one.blocks), first=one.first, last=one.last) for one in modules]
+        )
+        own, numbers = {}, dict(model.named_parameters())
+        for unit, names, _ in sharded_together(model, parts, dict.fromkeys(parts, ())):
+            cut = {name: bool(parts[name].cuts) for name in names}
+            row = {parts[n].name: Tensor(numbers=numbers[n].numel(), cut=cut[n]) for n in names}
+            own[f"{unit} {len(own)}"] = row
+            ends = any(one.first for one in modules) and any(one.last for one in modules)
+            if config.tied and ends and "embedding.weight" in row:
+                kept.add(f"{unit} {len(own) - 1}")
+        rows.append(own)
+    size = torch.empty((), dtype=dtype).itemsize
+    return StepPlan(
+        sizes=dict(zip(layout.axes, layout.shape, strict=True)),
+        width=config.width,
+        stages=stages,
+        rows=rows,
+        schedule=schedule,
+        layers=1 if config.mlp == "none" else 2,
+        recompute=config.recompute,
+        kept=frozenset(kept),
+        shared=frozenset(["embedding.weight"] if config.tied else []),
+        **{"number_bytes": size, "gradient_bytes": size, "loss_bytes": max(4, size)} | options,
+    )
+
+
+def cut_on_paper(config, seed: int, seat: Seat, dtype: torch.dtype):
+    """The parameters of tensor parallelism in their local shapes, without process groups."""
+    placed = plain(config, seed, seat, dtype)
+    return replace(placed, parts=cut_parameters(placed.model, seat, AXIS))
+
+
+@dataclass(frozen=True, order=True)
+class Line:
+    """Equal messages of one rank: how many the plan has, and how many the ledger has."""
+
+    axis: str
+    call: str
+    payload: float
+    planned: int
+    counted: int
+
+
+def beside(messages: Iterable[Message], ledger: Ledger, layout: Layout) -> list[Line]:
+    """Lay a rank's planned messages beside its ledger; they agree if each line does.
+
+    The receiving half of a message is left out. The all-to-all by which gloo's reduce-scatter is
+    made counts as a reduce-scatter.
+    """
+    planned, counted = Counter(), Counter()
+    for one in messages:
+        planned[one.axis, one.call, one.payload] += one.times
+    for entry in ledger.entries:
+        if entry.call not in SILENT:
+            call = STANDS_FOR.get(entry.call, entry.call)
+            counted[axis_of(entry, layout), call, entry.payload] += 1
+    keys = sorted(planned.keys() | counted.keys())
+    return [Line(*key, planned[key], counted[key]) for key in keys]
+
+
+def axis_of(entry: Entry, layout: Layout) -> str:
+    """The axis of an entry, in a Message's words."""
+    if entry.axes:
+        return entry.axes
+    if entry.ranks < layout.world_size:
+        return "ends"  # a group that is no axis of the mesh
+    return layout.axes[0] if len(layout.axes) == 1 else "world"

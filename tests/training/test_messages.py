@@ -1,0 +1,107 @@
+"""A step's planned messages are those that the ledger counts: every call, axis and payload."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from helpers.comm.ledger import ledger
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.comm.transport import GroupTransport
+from helpers.data.batch import random_batch
+from helpers.models.config import GPTConfig
+from helpers.parallel.ddp.owner import Replicated
+from helpers.parallel.tensor.transform import sequence_parallel
+from helpers.parallel.trainer import Recipe
+from helpers.parallel.zero.stage1 import Zero1
+from helpers.parallel.zero.stage2 import Zero2
+from helpers.parallel.zero.stage3 import Zero3
+from helpers.plans.messages import wire
+from helpers.plans.schedules import gpipe, interleaved, naive, one_f_one_b
+from helpers.plans.schedules import zero_bubble_h1 as h1
+from helpers.plans.schedules import zero_bubble_v as v
+from helpers.plans.step_messages import step_messages
+from helpers.runtime.launch import launch
+from helpers.training.messages import beside, step_plan
+
+GPT = GPTConfig(vocab=64, context=8, width=12, layers=4, heads=2, tied=False)
+TIED, FULL = replace(GPT, tied=True), replace(GPT, recompute="full")
+ODD = replace(  # LayerNorms, biases and positions; odd sizes, which ZeRO pads
+    TIED, vocab=34, width=14, norm="layer", mlp="gelu", bias=True, positions="learned"
+)
+SELECTIVE = replace(TIED, recompute="selective", attention="explicit")
+OWNERS = {1: Zero1, 2: Zero2, 3: Zero3}
+# layout, config, micro-batches, schedule, options of the plan
+TWO = [
+    (Layout(dp=2), GPT, 2, None, {}),
+    (Layout(dp=2), ODD, 1, None, {"bucket": (0.01 * 2**20, 0.005 * 2**20)}),
+    *((Layout(dp=2), ODD, 2, None, {"zero": zero}) for zero in (1, 2, 3)),
+    *((Layout(dp=2), c, 1, None, {"zero": 3}) for c in (GPT, FULL)),
+    (Layout(dp=2), GPT, 2, None, {"zero": 3, "reshard": False}),
+    *((Layout(tp=2), c, 2, None, {}) for c in (GPT, ODD, FULL, SELECTIVE)),
+    *((Layout(tp=2), c, 2, None, {"sequence": True}) for c in (GPT, ODD, FULL)),
+    (Layout(tp=2), TIED, 1, None, {"sequence": True, "again": False}),
+    *((Layout(pp=2), c, 4, s, {}) for c in (GPT, TIED) for s in (naive, gpipe, one_f_one_b, h1, v)),
+    (Layout(pp=2), ODD, 4, partial(interleaved, chunks=2), {}),
+]
+FOUR = [
+    (Layout(pp=4), TIED, 4, one_f_one_b, {}),
+    (Layout(tp=4), replace(GPT, width=16, heads=4), 1, None, {"sequence": True}),
+    *((Layout(pp=2, dp=2), TIED, 2, one_f_one_b, {"zero": zero}) for zero in (0, 1, 2, 3)),
+    (Layout(dp=2, tp=2), TIED, 2, None, {"zero": 3}),
+    (Layout(dp=2, tp=2), ODD, 1, None, {}),
+    (Layout(pp=2, tp=2), TIED, 2, v, {}),
+    (Layout(pp=2, tp=2), TIED, 2, one_f_one_b, {"sequence": True}),
+]
+pytestmark = pytest.mark.filterwarnings("ignore:ZeRO stage")
+
+
+def recipe_of(layout, schedule, options) -> Recipe:
+    seams = {"layout": layout, "schedule": schedule}
+    if zero := options.get("zero"):
+        how = {"reshard_after_forward": False} if options.get("reshard") is False else {}
+        seams["owner"] = partial(OWNERS[zero], transport=GroupTransport, **how)
+    if "bucket" in options:
+        cap, first = (size / 2**20 for size in options["bucket"])
+        seams["owner"] = partial(Replicated, bucket_cap_mb=cap, first_bucket_mb=first)
+    if options.get("sequence"):
+        seams["transform"] = partial(sequence_parallel, again=options.get("again", True))
+    return Recipe(**seams)
+
+
+def counted(worker, cases):
+    """For each case, the ledger of one step."""
+    torch.set_num_threads(1)
+    found = []
+    for layout, config, m, schedule, options in cases:
+        trainer = recipe_of(layout, schedule, options)(
+            config, 0, make_mesh(layout), micro_batches=m, dtype=torch.float64
+        )
+        batch = random_batch(trainer.data_rank, 4, config.context, config.vocab)
+        for _ in range(2):  # the second step: ZeRO 3 gathers ahead, DDP has seen the order
+            with ledger() as log:
+                trainer.step(batch)
+        found.append(log)
+        trainer.close()
+    return found
+
+
+@pytest.mark.parametrize(("ranks", "cases"), [(2, TWO), (4, FOUR)])
+def test_the_plan_is_the_ledger(ranks, cases):
+    runs = launch(counted, ranks, device="cpu", cases=cases)
+    for number, (layout, config, m, make, options) in enumerate(cases):
+        schedule = make(layout.size("pp"), m) if make else None
+        plan = step_plan(
+            config, layout, sequences=4 // m, tokens=8, micro_batches=m, schedule=schedule,
+            dtype=torch.float64, **options,
+        )  # fmt: skip
+        for rank, run in enumerate(runs):
+            messages = step_messages(plan, layout.coordinates(rank).get("pp", 0))
+            lines = beside(messages, run[number], layout)
+            wrong = [line for line in lines if line.planned != line.counted]
+            assert not wrong, (layout.title(), rank, options, wrong)
+            sent = sum(wire(messages).values())
+            assert sent == pytest.approx(run[number].wire, rel=1e-12)
+            assert math.isfinite(sent)
