@@ -1,16 +1,20 @@
-"""Training strategies: the Strategy protocol, and one Trainer that implements it with four seams.
+"""Parallelism: data (DDP, ZeRO, FSDP), tensor, sequence, context, pipeline; mixed precision.
+
+One Strategy protocol, and one Trainer that implements it with four seams.
 
 strategy   the protocol of every strategy
-trainer    a step: count, engine, pending sums, norm, update, publish
-recipe     names the seams; the empty recipe is the single process
-composed   fills the seams by a layout: tensor, then pipeline, then data parallel
+trainer    a step: count, engine, pending sums, norm, update, publish; and the Recipe of its seams
+transform  the transform that changes nothing; the empty recipe is the single process (`single`)
+composed   fills the seams by a layout (3D parallelism): tensor, then pipeline, then data parallel
 tensor/    transforms: layers cut over the axis "tp"
-cut_sequence/  state space models on a sequence cut over ranks
+cut_sequence/  context parallelism of state space models: a sequence cut over ranks
 pipeline/  a transform that cuts the model into stages, and the engine that runs their schedule
-engines/   order forward and backward
-owners/    hold parameters, gradients and optimizer state; ddp/ has the replicated owners
-precision  the format in which a model computes, and the format of its updates
-optimizer  the update rule
+engines/   order forward and backward; gradient accumulation
+owners/    hold parameters, gradients and optimizer state; ddp/ replicates them, zero/ shards them
+units      pieces of a model that an owner gathers, frees, loads or stores together
+precision  the format in which a model computes, and the format of its updates: bf16, fp16, fp8
+optimizer  the update rule, clipping
+world, sums  operations over all ranks' parts; a number summed over ranks
 libraries/ strategies of other libraries, behind the same protocol
 
     trainer = Recipe(owner=Replicated, precision=Mixed())(config, seed=0, mesh=mesh)

@@ -1,59 +1,65 @@
-"""Fill a recipe's seams by its layout: tensor, then pipeline, then data parallel."""
+"""Fill a recipe's seams by its layout: tensor or context, then pipeline, then data parallel."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from helpers.comm.mesh import Mesh
+from helpers.parallel.cut_sequence.model import context_parallel
 from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.engines.in_turn import InTurn
 from helpers.parallel.owners.local import Local
 from helpers.parallel.pipeline.engine import Pipeline
 from helpers.parallel.pipeline.stages import pipeline
 from helpers.parallel.tensor.transform import tensor_parallel
+from helpers.parallel.transform import plain
 from helpers.plans.schedules import Schedule, one_f_one_b
 
-if TYPE_CHECKING:
-    from helpers.parallel.recipe import Recipe
 
-
-def composed(recipe: "Recipe", mesh: Mesh, micro_batches: int | None) -> tuple["Recipe", int]:
-    """Fill the seams that the layout asks for. A seam that the recipe names already stays.
+def composed(
+    mesh: Mesh,
+    schedule: Schedule | Callable[[int, int], Schedule] | None,
+    micro_batches: int | None,
+    *,
+    transform: Callable,
+    engine: Callable,
+    owner: Callable,
+) -> tuple[dict[str, Callable], int]:
+    """Fill the seams that the mesh's layout asks for. A seam that is named already stays.
 
     An axis of size 1 changes nothing.
 
     Args:
+        schedule: of the pipeline, as for Recipe.
         micro_batches: m of the schedule; None for 1, or for the m of a schedule that is given as
             data.
+        transform, engine, owner: as for Recipe; the defaults are not named.
 
     Returns:
-        The recipe, and the number of micro-batches.
+        The three seams by name, and the number of micro-batches.
 
     Raises:
         ValueError: a schedule without an axis "pp" of at least 2 ranks.
     """
-    from helpers.parallel.recipe import plain  # imports this module
-
     wide = {axis for axis in mesh.layout.axes if mesh.layout.size(axis) > 1}
-    m = micro_batches or getattr(recipe.schedule, "micro_batches", 1)
-    transform, engine, owner = recipe.transform, recipe.engine, recipe.owner
-    if recipe.schedule is not None and "pp" not in wide:
+    m = micro_batches or getattr(schedule, "micro_batches", 1)
+    if schedule is not None and "pp" not in wide:
         raise ValueError(
             f"{mesh.layout.title()} has no pipeline for a schedule: name an axis pp of 2 or more "
             "ranks, or leave the schedule out"
         )
     if "pp" in wide:
-        order = made(recipe.schedule or one_f_one_b, mesh.layout.size("pp"), m)
+        order = made(schedule or one_f_one_b, mesh.layout.size("pp"), m)
         engine = Pipeline if engine is InTurn else engine
     if "tp" in wide and transform is plain:
         # Hand-written backwards compute both gradients at once: only plain ones can be split.
         transform = partial(tensor_parallel, overlap="pp" not in wide or not order.split)
+    elif "cp" in wide and transform is plain:
+        transform = context_parallel
     if "pp" in wide:
         transform = partial(pipeline, schedule=order, inner=transform)
-    if "dp" in wide and owner is Local:
+    if wide & {"dp", "cp"} and owner is Local:
         owner = Replicated
-    return replace(recipe, transform=transform, engine=engine, owner=owner), m
+    return {"transform": transform, "engine": engine, "owner": owner}, m
 
 
 def made(schedule: Schedule | Callable[[int, int], Schedule], ranks: int, m: int) -> Schedule:

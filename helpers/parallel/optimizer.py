@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from helpers.state.decay import decays
-from helpers.state.part import Part
+from helpers.state.part import Part, decays
 
 RULES = ("adamw", "sgd")
 
@@ -21,7 +20,7 @@ class OptimizerConfig:
             `partial(torch.optim.Adam, betas=(0.9, 0.99))`.
         lr: the learning rate if `step` gets none.
         betas, eps: AdamW's. The defaults are common for large models: GPT-3's, appendix B.
-        weight_decay: decoupled in AdamW. Only matrices get it (see `helpers.state.decay`).
+        weight_decay: decoupled in AdamW. Only matrices get it (see `helpers.state.part`).
         clip: the maximum of the global gradient norm; None for no clipping.
 
     Raises:

@@ -1,7 +1,6 @@
 """One process, the whole model, the whole batch: the twin for comparing every strategy."""
 
-from helpers.parallel.recipe import Recipe
-from helpers.parallel.trainer import Trainer
+from helpers.parallel.trainer import Recipe, Trainer
 
 
 class Single(Trainer):

@@ -1,23 +1,80 @@
 """The training step of all our strategies. A recipe fills its four seams."""
 
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import torch
 
-from helpers.comm.mesh import Mesh
+from helpers.comm.mesh import Layout, Mesh, make_mesh
 from helpers.comm.transport import GroupTransport
 from helpers.data.batch import Batch
+from helpers.parallel.composed import composed
+from helpers.parallel.engines.in_turn import InTurn
 from helpers.parallel.optimizer import OptimizerConfig
+from helpers.parallel.owners.local import Local
+from helpers.parallel.precision import Plain
 from helpers.parallel.strategy import Step, Strategy
 from helpers.parallel.sums import GlobalSum
+from helpers.parallel.transform import plain
 from helpers.parallel.world import ALONE
-from helpers.state.first_values import first_values
-from helpers.state.placing import pending
+from helpers.plans.schedules import Schedule
+from helpers.state.placing import index, pending
+from helpers.state.slicing import first_values
 
-if TYPE_CHECKING:
-    from helpers.parallel.recipe import Recipe
+PLAIN = Plain()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The seams of a Trainer. The defaults make a single process.
+
+    Call it like a strategy: `Recipe(…)(config, seed, mesh, dtype=…)` makes a Trainer. With a
+    layout, the seams that are not named follow from it:
+
+        Recipe(layout=Layout(pp=2, dp=2, tp=2), schedule=one_f_one_b)(config, micro_batches=4)
+
+    Attributes:
+        transform: `transform(config, seed, seat, dtype)` returns a Placed, like `plain`.
+        engine: `engine(model, owner)`, like `InTurn`.
+        owner: `owner(model, parts, mesh, *, sums, rule, precision, dtype, device)`, like `Local`.
+        precision: an object like `Plain`.
+        layout: fills the seams that are not named, as in `composed`; and makes the mesh, if the
+            call has none. None leaves the seams as they are.
+        schedule: of the layout's pipeline: a Schedule, or a function of (ranks, micro_batches) that
+            makes one. Default: 1F1B.
+        name: for tables and figures.
+
+    Raises:
+        ValueError: from the call, if the mesh has another layout.
+    """
+
+    transform: Callable = plain
+    engine: Callable = InTurn
+    owner: Callable = Local
+    precision: Plain = PLAIN
+    layout: Layout | None = None
+    schedule: Schedule | Callable[[int, int], Schedule] | None = None
+    name: str = "Recipe"
+
+    def __post_init__(self):
+        if self.schedule is not None and self.layout is None:
+            raise ValueError("a schedule needs a layout with an axis pp: Layout(pp=2)")
+
+    def __call__(self, config, seed: int = 0, mesh=None, **options) -> "Trainer":
+        if self.layout is None:
+            return Trainer(self, config, seed, mesh, **options)
+        mesh = mesh or make_mesh(self.layout, options.get("device", "cpu"))
+        if mesh.layout != self.layout:
+            raise ValueError(f"the recipe is for {self.layout.title()}, not {mesh.layout.title()}")
+        own = {seam: getattr(self, seam) for seam in ("transform", "engine", "owner")}
+        m = options.pop("micro_batches", None)
+        seams, m = composed(mesh, self.schedule, m, **own)
+        return Trainer(replace(self, **seams), config, seed, mesh, micro_batches=m, **options)
+
+    @property
+    def __name__(self) -> str:
+        return self.name
 
 
 class Trainer(Strategy):
@@ -28,8 +85,8 @@ class Trainer(Strategy):
         config: `config.build(dtype, device, …)` builds the model, whose `loss(batch)` returns a sum
             and a count; `config.first_value(name, shape, seed)` makes the initial parameters.
         seed: of the initial parameters, and of dropout.
-        mesh: the ranks; None for a single process. Ranks along the axis "dp" have different
-            sequences.
+        mesh: the ranks; None for a single process. The transform knows along which axes they have
+            different sequences: "dp", by default.
         dtype: of training; the recipe's precision may compute in another dtype.
         device: of the parameters.
         optimizer: the update rule.
@@ -42,7 +99,7 @@ class Trainer(Strategy):
 
     def __init__(
         self,
-        recipe: "Recipe",
+        recipe: Recipe,
         config,
         seed: int = 0,
         mesh: Mesh | None = None,
@@ -59,21 +116,23 @@ class Trainer(Strategy):
         self.precision, self.micro_batches = recipe.precision.start(), micro_batches
         seat = mesh or ALONE
         self.world_size = seat.layout.world_size
-        if "dp" in seat.layout.axes:
-            self.data_rank = seat.layout.coordinates(seat.rank)["dp"]
-            self.data_size = seat.layout.size("dp")
-        self.model, parts = recipe.transform(config, seed, seat, self.precision.computes_in(dtype))
+        placed = recipe.transform(config, seed, seat, self.precision.computes_in(dtype))
+        self.data_rank = index(seat.layout, seat.rank, placed.data)
+        self.data_size = math.prod(seat.layout.size(axis) for axis in placed.data)
+        self.model, self.take = placed.model, placed.take
         self.precision.prepare(self.model)
-        if self.data_size > 1:
-            parts = {name: pending(seat, part, "dp") for name, part in parts.items()}
+        parts = placed.parts
+        if placed.sums:
+            parts = {name: pending(seat, part, *placed.sums) for name, part in parts.items()}
         seams = {"rule": self.rule, "precision": self.precision, "dtype": dtype, "device": device}
+        seams["sums"] = placed.sums
         self.owner = recipe.owner(self.model, parts, mesh, **seams)
         make = lambda name, shape: config.first_value(name, shape, seed)  # noqa: E731
         first_values(self.owner.world.own, self.owner.masters, make)
         self.spread()
         self.engine = recipe.engine(self.model, self.owner)
-        self.groups = groups_along(mesh, self.engine.sums)
-        self.loss_groups = groups_along(mesh, self.engine.loss_sums)
+        self.groups = groups_along(mesh, placed.sums)
+        self.loss_groups = groups_along(mesh, placed.loss_sums)
         lossy = [seam for seam in (self.precision, self.owner) if seam.lossy]
         self.lossy = ", and ".join(seam.lossy for seam in lossy)
         self.bound = max((seam.bound for seam in lossy), default=0.0)
@@ -88,6 +147,7 @@ class Trainer(Strategy):
         return self.owner.optimizer
 
     def step(self, batch: Batch, lr: float | None = None) -> Step:
+        batch = self.take(batch)
         tokens = GlobalSum(self.groups, self.device, batch.counted()).send()
         loss = GlobalSum(self.loss_groups, self.device)
         self.owner.begin()
@@ -105,7 +165,7 @@ class Trainer(Strategy):
         return Step(loss=mean, grad_norm=norm, tokens=count, skipped=skipped)
 
     def evaluate(self, batch: Batch) -> tuple[float, int]:
-        values = self.engine.evaluate(batch.to(self.device))
+        values = self.engine.evaluate(self.take(batch).to(self.device))
         self.owner.rest()
         loss, count = (GlobalSum(self.loss_groups, self.device, float(v)).send() for v in values)
         return float(loss.wait()), int(count.wait())
@@ -136,6 +196,5 @@ class Trainer(Strategy):
 
 
 def groups_along(mesh: Mesh | None, axes: Iterable[str]) -> list[GroupTransport]:
-    """This rank's group along each of these axes, if the mesh has the axis."""
-    there = () if mesh is None else [axis for axis in axes if axis in mesh.layout.axes]
-    return [GroupTransport(mesh.group(axis)) for axis in there]
+    """This rank's group along each of these axes; none for a single process."""
+    return [GroupTransport(mesh.group(axis)) for axis in axes if mesh is not None]

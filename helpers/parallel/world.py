@@ -7,10 +7,9 @@ import torch
 from helpers.comm.mesh import Layout, Mesh
 from helpers.state import norm
 from helpers.state.all_parts import AllParts
-from helpers.state.full_state import full_state
-from helpers.state.gather import full_gradients
+from helpers.state.full_state import full_gradients, full_state
 from helpers.state.part import Part
-from helpers.state.pending import complete, make_groups
+from helpers.state.pending import Groups, complete, make_groups
 from helpers.state.placing import Seat
 
 Tensors = Mapping[str, torch.Tensor]
@@ -26,6 +25,7 @@ class World:
     Args:
         parts: this rank's parts, by its own names, with the sums that are pending after a backward.
         mesh: None for a single process. Every rank makes a World, with the same mesh.
+        groups: of the pending sums, by their ranks; None: made here.
 
     Attributes:
         own: this rank's parts, with their pending sums.
@@ -33,11 +33,12 @@ class World:
         everywhere: whether every rank holds the whole model.
     """
 
-    def __init__(self, parts: Mapping[str, Part], mesh: Mesh | None):
+    def __init__(self, parts: Mapping[str, Part], mesh: Mesh | None, groups: Groups | None = None):
         self.own = dict(parts)
         before = AllParts([parts]) if mesh is None else AllParts.exchanged(parts)
-        self.groups = {} if mesh is None else make_groups(mesh, before)
-        self.parts = before.completed
+        if groups is None:
+            groups = {} if mesh is None else make_groups(mesh, before)
+        self.groups, self.parts = groups, before.completed
         shapes = before.shapes
         self.everywhere = all(
             {part.name for part in held.values() if part.local_shape == part.shape} == shapes.keys()

@@ -1,4 +1,4 @@
-"""Number formats: what each bit is for, and what training needs of them.
+"""Mixed precision, loss scaling, fp8, bf16, fp16, rounding, autocast, fused AdamW.
 
 formats    floating-point formats as data: bits, ranges, spacing, all their numbers
 rounding   to the nearest number of a format, or to a neighbour at random

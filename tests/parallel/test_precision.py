@@ -12,10 +12,11 @@ from helpers.data.batch import random_batch
 from helpers.measure.memory import bytes_of
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.ddp.owner import Replicated
+from helpers.parallel.on_host import OnHost
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.precision import EmulatedFp8, Mixed, Plain
-from helpers.parallel.recipe import Recipe
 from helpers.parallel.single import Single
+from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
@@ -49,6 +50,7 @@ PRECISIONS = {
     "fp64": (Mixed(torch.float64, scale=TWO), torch.float64),
     "bf16": (Mixed(torch.bfloat16), torch.float32),
     "fp16": (Mixed(torch.float16, scale=HIGH), torch.float32),
+    "bf16 on the host": (OnHost(Mixed(torch.bfloat16)), torch.float32),
 }
 
 
@@ -121,7 +123,7 @@ def test_every_rank_skips_the_same_steps(runs, layout):
     assert not any(runs[0][layout, "bf16"]["skipped"])
 
 
-@pytest.mark.parametrize("name", ["bf16", "fp16"])
+@pytest.mark.parametrize("name", ["bf16", "fp16", "bf16 on the host"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_in_16_bits_every_strategy_stays_within_its_bound(runs, layout, name):
     """The distance from one process in fp32, over that process's movement."""
@@ -239,12 +241,17 @@ def test_what_each_precision_says_of_itself():
         (Mixed(), "it computes in torch.bfloat16", 0.1, 1.0, torch.bfloat16),
         (scaled, "it computes in torch.float16", 0.033, 8.0, torch.float16),
         (EmulatedFp8(), FP8, 0.5, 1.0, torch.bfloat16),
+        (OnHost(), "", 0.0, 1.0, torch.float32),
+        (OnHost(Mixed()), "it computes in torch.bfloat16", 0.1, 1.0, torch.bfloat16),
     ]
     for one, lossy, bound, scale, dtype in said:
         assert (one.lossy, one.bound, one.loss_scale) == (lossy, bound, scale)
         assert one.computes_in(torch.float32) == dtype
         assert one.state() == (scaled.scale.state() if one is scaled else {})
     assert scaled.start().scale is not scaled.scale
+    hosted = OnHost(scaled).start()
+    assert hosted.inner.scale is not scaled.scale
+    assert hosted.state() == scaled.state()
 
 
 def test_float16_without_a_scale_is_refused():

@@ -8,58 +8,27 @@ import pytest
 import torch
 
 from helpers.comm.mesh import Layout, make_mesh
-from helpers.data.batch import IGNORED, random_batch
+from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.ddp.strategy import DataParallel
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.owners.local import Local
 from helpers.parallel.precision import EmulatedFp8, Mixed
-from helpers.parallel.recipe import Recipe
 from helpers.parallel.single import Single
+from helpers.parallel.trainer import Recipe
 from helpers.precision.scaling import LossScale
 from helpers.runtime.launch import launch
 from helpers.training.twin import compare
-from tests.parallel.sample_owners import ByHand, Diary, Sharded
+from tests.parallel.sample_owners import Diary
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
 TINY = GPTConfig(vocab=32, context=8, width=16, layers=2, heads=2)
-BUCKETS = {"bucket_cap_mb": 2000 / 2**20, "first_bucket_mb": 500 / 2**20}
 EXACT = Mixed(low=torch.float64)  # no rounding, so any difference is an error in bookkeeping
 
 
 def twin(recipe, **changes):
     return compare(recipe, **{"config": TINY, "steps": 4, "seed": 3, "device": "cpu", **changes})
-
-
-@pytest.mark.parametrize("precision", [None, EXACT], ids=["plain", "master copies"])
-@pytest.mark.parametrize(
-    "seams",
-    [
-        {},
-        {"owner": partial(Replicated, **BUCKETS)},
-        {"owner": partial(Replicated, **BUCKETS), "engine": ByHand},
-        {"owner": Sharded},
-        {"owner": Sharded, "engine": ByHand},
-        {"owner": Diary},
-    ],
-    ids=["local", "replicated", "by hand", "sharded", "sharded by hand", "watched"],
-)
-def test_any_engine_with_any_owner_and_precision_is_exact(seams, precision):
-    recipe = Recipe(**seams, **({"precision": precision} if precision else {}))
-    for changes in ({}, {"workers": 3, "micro_batches": 2, "sequences": 7}):
-        comparison = twin(recipe, **changes)
-        assert comparison, comparison
-        assert comparison.lossy == ""
-
-
-def test_a_mesh_of_other_axes_too_shares_the_batches():
-    """Ranks that differ only in another axis compute the same, and sum nothing there."""
-    for owner in (Recipe(), Recipe(owner=Replicated)):
-        comparison = twin(owner, workers=4, layout={"dp": 2, "tp": 2})
-        assert comparison, comparison
-    assert twin(Recipe(), workers=2, layout={"tp": 2})
 
 
 def diary(worker, micro_batches):
@@ -139,24 +108,6 @@ def test_one_format_skips_nothing_so_that_the_loss_shows_it():
     assert not any(value.isfinite().all() for value in run["state"]["model"].values())
 
 
-def test_bf16_with_master_copies_stays_within_its_bound():
-    for owner in (Replicated, Sharded):
-        comparison = twin(
-            Recipe(owner=owner, precision=Mixed()),
-            steps=20,
-            dtype=torch.float32,
-            sequences=6,
-            optimizer=OptimizerConfig(eps=1e-4),
-        )
-        assert comparison, comparison
-        assert "bfloat16" in comparison.lossy
-        assert 1e-3 < comparison.worst("relative") < comparison.bound
-        for side in comparison.ranks:
-            low, wide = side.held["parameters", "cpu"], side.held["master copies", "cpu"]
-            shards = 2 if owner is Sharded else 1
-            assert wide * shards == pytest.approx(2 * low, rel=1e-3)
-
-
 def test_master_copies_collect_what_bf16_loses():
     """Each step is so small that a bf16 parameter would lose it."""
     rule = OptimizerConfig(lr=1e-5, weight_decay=0.0)
@@ -176,11 +127,6 @@ def test_master_copies_collect_what_bf16_loses():
     assert moved["masters"] == pytest.approx(20e-5, rel=0.2)
 
 
-def test_float16_is_refused_without_a_loss_scale():
-    with pytest.raises(ValueError, match="without a loss scale"):
-        Mixed(low=torch.float16)
-
-
 def test_evaluation_drops_nothing_and_leaves_training_on():
     config = GPTConfig(vocab=32, context=8, width=16, layers=2, heads=2, dropout=0.5)
     batch = random_batch(0, 4, 8, 32, ignored=0.2)
@@ -188,20 +134,6 @@ def test_evaluation_drops_nothing_and_leaves_training_on():
     assert trainer.evaluate(batch) == plain.evaluate(batch)
     assert trainer.model.training
     assert trainer.step(batch).loss != plain.step(batch).loss
-
-
-def shared_evaluation(worker):
-    mesh = make_mesh(Layout(dp=worker.world_size))
-    trainer = DataParallel(TINY, 0, mesh, dtype=torch.float64)
-    batch = random_batch(0, 5, 8, 32, ignored=0.3)
-    return trainer.evaluate(batch.shard(trainer.data_rank, trainer.data_size))
-
-
-def test_evaluation_is_of_the_global_batch():
-    alone = Single(TINY, dtype=torch.float64).evaluate(random_batch(0, 5, 8, 32, ignored=0.3))
-    for loss, count in launch(shared_evaluation, 3, device="cpu"):
-        assert loss == pytest.approx(alone[0], abs=1e-11)
-        assert count == alone[1]
 
 
 def test_the_rate_of_a_step_is_of_that_step_alone():
@@ -304,24 +236,3 @@ def test_an_evaluation_ends_with_a_rest_and_the_bound_is_the_largest():
     assert trainer.bound == 0.3
     assert trainer.lossy == "it computes in torch.bfloat16, and on purpose"
     assert Recipe(precision=EmulatedFp8())(TINY, 0).bound > 0.3
-
-
-def test_a_batch_without_targets_has_a_loss_of_nothing():
-    trainer, batch = Single(TINY), random_batch(0, 2, 8, 32)
-    step = trainer.step(replace(batch, targets=torch.full_like(batch.targets, IGNORED)))
-    assert (step.loss, step.tokens, step.grad_norm) == (0, 0, 0)
-
-
-class Hooked(Local):
-    wants, closed = frozenset({"gradients"}), 0
-
-    def close(self):
-        self.closed += 1
-
-
-def test_a_closed_trainer_has_no_hooks():
-    trainer = Recipe(owner=Hooked)(TINY, 0)
-    assert all(p._post_accumulate_grad_hooks for p in trainer.parameters.values())
-    trainer.close()
-    assert not any(p._post_accumulate_grad_hooks for p in trainer.parameters.values())
-    assert trainer.owner.closed == 1

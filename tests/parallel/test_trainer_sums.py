@@ -1,5 +1,6 @@
-"""A trainer sums targets and losses along the axes that its engine names."""
+"""A trainer sums targets and losses along the axes that its transform names."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -8,40 +9,57 @@ import torch
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.engines.in_turn import InTurn
-from helpers.parallel.recipe import Recipe
+from helpers.parallel.single import Single
+from helpers.parallel.trainer import Recipe
+from helpers.parallel.transform import plain
 from helpers.runtime.launch import launch
 
 TINY = GPTConfig(vocab=32, context=8, width=16, layers=2, heads=2)
 
 
-class Counted(InTurn):
+def summed(sums, loss_sums, take, *arguments):
     """Ranks of tp count as having other targets, other losses, or both."""
-
-    def __init__(self, sums, loss_sums, *seams):
-        self.sums, self.loss_sums = sums, loss_sums
-        super().__init__(*seams)
+    return replace(plain(*arguments), sums=sums, loss_sums=loss_sums, take=take)
 
 
-def summed_by(worker, along):
-    """(loss, tokens, gradient norm) of a step, and an evaluation, with sums along these axes."""
-    mesh, batch = make_mesh(Layout(tp=worker.world_size)), random_batch(0, 3, 8, 32)
-    found = []
-    for axes in along:
-        recipe = Recipe(engine=partial(Counted, *axes))
+def twice(batch):
+    return batch.rows([0, 1, 2, 0, 1, 2])
+
+
+def same(batch):
+    return batch
+
+
+def summed_by(worker, cases):
+    """(loss, tokens, gradient norm) of a step, and an evaluation, of each case."""
+    mesh, batch, found = (
+        make_mesh(Layout(tp=worker.world_size)),
+        random_batch(0, 3, 8, 32),
+        [],
+    )
+    for case in cases:
+        recipe = Recipe(transform=partial(summed, *case))
         trainer = recipe(TINY, 0, mesh, dtype=torch.float64)
         evaluation, step = trainer.evaluate(batch), trainer.step(batch)
         found.append((float(step.loss), step.tokens, float(step.grad_norm), *evaluation))
     return found
 
 
-def test_targets_and_losses_are_summed_along_the_engine_s_own_axes():
+def test_targets_losses_and_gradients_are_summed_along_the_transform_s_own_axes():
     """Three ranks with the same batch: so a sum over them is three times as much."""
-    none, here = (), ("dp", "tp")  # the mesh has no dp
-    along = [(none, none), (none, here), (here, none)]
-    for plain, losses, targets in launch(summed_by, 3, device="cpu", along=along):
-        loss, tokens, norm, total, count = plain
-        exact = partial(pytest.approx, rel=1e-12)
-        assert plain == (exact(total / count), count, norm, total, count)
-        assert losses == (exact(3 * loss), tokens, exact(norm), exact(3 * total), 3 * count)
-        assert targets == (exact(loss / 3), 3 * tokens, exact(norm / 3), total, count)
+    tp = ("tp",)
+    cases = [((), (), same), ((), tp, same), (tp, tp, same), ((), (), twice)]
+    batch = random_batch(0, 3, 8, 32)
+    alone = Single(TINY, dtype=torch.float64)
+    total, count = alone.evaluate(batch)
+    step = alone.step(batch)
+    loss, norm = float(step.loss), float(step.grad_norm)
+    expected = [
+        (loss, count, norm, total, count),
+        (3 * loss, count, norm, 3 * total, 3 * count),
+        (loss, 3 * count, norm, 3 * total, 3 * count),
+        (loss, 2 * count, norm, 2 * total, 2 * count),  # what `take` takes
+    ]
+    for found in launch(summed_by, 3, device="cpu", cases=cases):
+        for ours, theirs in zip(found, expected, strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-12)

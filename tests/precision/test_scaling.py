@@ -42,25 +42,6 @@ def test_decisions_of_gradscaler(options):
     assert skips > 3
 
 
-def test_it_grows_after_good_steps_in_a_row():
-    scale = LossScale(scale=4.0, interval=2)
-    seen = []
-    for skipped in (False, False, False, True, False, False):
-        scale.update(skipped=skipped)
-        seen.append(scale.scale)
-    assert seen == [4, 8, 8, 4, 4, 8]  # the good step before the skipped one does not count
-
-
-def test_state_continues_the_decisions():
-    first = LossScale(scale=4.0, interval=3)
-    first.update(skipped=False)
-    first.update(skipped=False)
-    second = LossScale(scale=1.0, interval=3)
-    second.load(first.state())
-    second.update(skipped=False)
-    assert second.scale == 8
-
-
 def test_a_static_scale_never_changes():
     scale = static(128.0)
     for skipped in (True, False) * 1500:

@@ -1,4 +1,4 @@
-"""State space models on a sequence that is cut over ranks.
+"""Context parallelism of state space models: a sequence that is cut over ranks.
 
 handing_on   from each rank's decay and own last state to the state before each rank
 scans        the selective scan and Mamba-2's scan

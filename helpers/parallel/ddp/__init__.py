@@ -1,4 +1,6 @@
-"""Data parallel from scratch, in three steps. Each step removes one cost of the step before.
+"""Data parallelism (DDP): gradient all-reduce, bucketing, overlap, unused parameters, no_sync.
+
+From scratch, in three steps. Each step removes one cost of the step before:
 
     naive       an all-reduce for every gradient, after the backward
     bucketed    a few large all-reduces, after the backward

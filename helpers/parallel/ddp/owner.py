@@ -5,16 +5,19 @@ from collections.abc import Callable
 from helpers.comm.transport import GroupTransport
 from helpers.parallel.ddp.overlapped import DDP
 from helpers.parallel.ddp.replicas import Replica
-from helpers.parallel.owners.local import Local
+from helpers.parallel.owners.local import Local, said_by
 
 
 class Replicated(Local):
-    """Local, with a replica (naive, bucketed or overlapped) that sums over the axis "dp".
+    """Local, with replicas (naive, bucketed or overlapped) that sum over the ranks along `sums`.
+
+    Parameters that are on the same ranks share a replica: a parameter that only some ranks hold (an
+    expert) is summed over those. A transport may be lossy: see `said_by`.
 
     Args:
-        model, parts, mesh, rule, precision, dtype, device: as for Local. The mesh has an axis "dp".
+        model, parts, mesh, sums, rule, precision, dtype, device: as for Local.
         replica: NaiveDDP, BucketedDDP or DDP.
-        transport: makes the transport of the messages from the axis's process group.
+        transport: makes the transport of the messages from a process group.
         options: for `replica`.
     """
 
@@ -26,32 +29,50 @@ class Replicated(Local):
         parts,
         mesh,
         *,
+        replica: type[Replica] = DDP,
+        transport: Callable[..., GroupTransport] = GroupTransport,
+        sums=(),
         rule,
         precision,
         dtype,
         device="cpu",
-        replica: type[Replica] = DDP,
-        transport: Callable[..., GroupTransport] = GroupTransport,
         **options,
     ):
-        seams = {"rule": rule, "precision": precision, "dtype": dtype, "device": device}
-        super().__init__(model, parts, mesh, **seams)
-        self.ranks = tuple(mesh.ranks("dp"))
-        self.transport = transport(mesh.group("dp"))
+        seams = {"sums": sums, "rule": rule, "precision": precision, "dtype": dtype}
+        super().__init__(model, parts, mesh, device=device, **seams)
         if replica is DDP:
             options["hooks"] = False  # the engine reports gradients
-        self.replica = replica(model, self.transport, average=False, same=True, **options)
+        trained = {name for name, p in self.parameters.items() if p.requires_grad}
+        self.replicas: dict[tuple[int, ...], Replica] = {}
+        for ranks in sorted({self.replicas_of[name] for name in trained} - {()}):
+            self.replicas[ranks] = replica(
+                model,
+                transport(self.groups[ranks]),
+                average=False,
+                same=True,
+                only={name for name in trained if self.replicas_of[name] == ranks},
+                **options,
+            )
+        self.lossy, self.bound = said_by(one.transport for one in self.replicas.values())
         if options.get("message_dtype") not in (None, next(iter(self.parameters.values())).dtype):
             self.lossy, self.bound = f"gradients are sent as {options['message_dtype']}", 0.1
 
+    @property
+    def replica(self) -> Replica:
+        """The replica of the parameters that all ranks along `sums` hold."""
+        return self.replicas[max(self.replicas, key=len)]
+
     def gradient(self, name: str, last: bool):
-        self.replica.gradient(name, last)
+        if ranks := self.replicas_of[name]:
+            self.replicas[ranks].gradient(name, last)
 
     def complete(self):
-        self.replica.synchronize()
-        self.sum_what_is_left(done=[self.ranks])
+        for replica in self.replicas.values():
+            replica.synchronize()
+        self.sum_what_is_left(done=self.replicas)
         self.precision.collect(self.values, self.masters)
 
     def close(self):
-        self.replica.close()
-        self.transport.close()
+        for replica in self.replicas.values():
+            replica.close()
+            replica.transport.close()

@@ -1,6 +1,6 @@
 """The base of all data parallel replicas: the same start on all ranks, and `no_sync`."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import contextmanager
 
 import torch
@@ -30,6 +30,7 @@ class Replica(torch.nn.Module):
             `no_sync`. PyTorch's DDP does so by default. It costs a message per forward, if the
             module has buffers.
         same: whether all ranks have the same values already, so that none are sent.
+        only: the names of the parameters that these ranks replicate; None for all.
 
     Attributes:
         syncing: False inside `no_sync`.
@@ -46,9 +47,10 @@ class Replica(torch.nn.Module):
         average: bool = True,
         broadcast_buffers: bool = False,
         same: bool = False,
+        only: Collection[str] | None = None,
     ):
         super().__init__()
-        self.module = module
+        self.module, self.only = module, only
         if not self.trained():
             raise ValueError(
                 "nothing to train: no parameter of the module requires a gradient. "
@@ -69,7 +71,9 @@ class Replica(torch.nn.Module):
 
     def trained(self) -> dict[str, torch.nn.Parameter]:
         """The parameters that get gradients, by name. A tied parameter counts once."""
-        return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        named = self.module.named_parameters()
+        every = {name: p for name, p in named if p.requires_grad}
+        return every if self.only is None else {n: p for n, p in every.items() if n in self.only}
 
     def take_hold(self):
         """Raise if another DDP has the module, before any message."""

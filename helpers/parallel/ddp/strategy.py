@@ -8,8 +8,7 @@ from helpers.parallel.ddp.overlapped import DDP
 from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.ddp.replicas import Replica
 from helpers.parallel.precision import Plain
-from helpers.parallel.recipe import Recipe
-from helpers.parallel.trainer import Trainer
+from helpers.parallel.trainer import Recipe, Trainer
 
 
 class DataParallel(Trainer):

@@ -1,4 +1,4 @@
-"""Engines: they order forward and backward.
+"""Engines order forward and backward: gradient accumulation, micro-batches.
 
 in_turn    forward and backward of one micro-batch after the other
 """

@@ -20,14 +20,7 @@ class InTurn:
     Args:
         model: has `loss(batch) -> (sum, count)`.
         owner: of the model's parameters.
-
-    Attributes:
-        sums: the mesh axes along which ranks have different targets.
-        loss_sums: the mesh axes along which ranks have different losses.
     """
-
-    sums = ("dp",)
-    loss_sums = ("dp",)
 
     def __init__(self, model: torch.nn.Module, owner: Local):
         self.model, self.owner = model, owner

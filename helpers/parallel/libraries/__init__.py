@@ -1,15 +1,20 @@
-"""Strategies of other libraries behind our protocol: oracles for tests, and tools for your work.
+"""DDP, FSDP1, FSDP2, DTensor, DeepSpeed, Accelerate, Transformers: other libraries' strategies.
 
+They implement our protocol: oracles for tests, and tools for your work.
+
+strategy               the base: one step, and what each library does in it
 torch_ddp              PyTorch's DistributedDataParallel
-zero_redundancy        and its ZeroRedundancyOptimizer
-fully_shard            FSDP2
-dtensor                tensor parallelism by DTensor
+zero_redundancy        and its ZeroRedundancyOptimizer (ZeRO stage 1)
+fully_shard            FSDP2, also hybrid sharding (HSDP); wrapping chooses its units
+fsdp1                  FSDP1, FullyShardedDataParallel: the names in papers and old code
+dtensor                tensor and sequence parallelism by DTensor
 pipelining             torch.distributed.pipelining
 accelerate_ddp         PyTorch's DDP, behind Hugging Face's Accelerator
 deepspeed_zero         DeepSpeed's ZeRO, stages 0 to 3; deepspeed_settings completes its JSON,
-                       and deepspeed_state moves what it trains out and in
+                       deepspeed_state moves what it trains out and in, and deepspeed_extension
+                       compiles what it needs
 accelerate_deepspeed   the same, behind Hugging Face's Accelerator
 transformers_trainer   the same, in the Trainer of Transformers, which owns the loop
-
-`wrapped` checks that a library made what it was asked for.
+loss                   a model's loss as a module's forward, which most libraries wrap
+wrapped                check that a library made what it was asked for
 """

@@ -5,31 +5,24 @@ from collections.abc import Mapping
 
 import torch
 
-from helpers.comm.mesh import Mesh
-from helpers.comm.transport import GroupTransport
-from helpers.data.batch import Batch
+from helpers.models.initialization import build
 from helpers.parallel.libraries.deepspeed_extension import deepspeed
 from helpers.parallel.libraries.deepspeed_settings import completed
 from helpers.parallel.libraries.deepspeed_state import DeepSpeedState
-from helpers.parallel.libraries.loss import Loss, global_loss
+from helpers.parallel.libraries.loss import Loss
+from helpers.parallel.libraries.strategy import Library
 from helpers.parallel.libraries.wrapped import expect
-from helpers.parallel.optimizer import OptimizerConfig, set_lr
 from helpers.parallel.owners.local import by_device
-from helpers.parallel.strategy import Step, Strategy
-from helpers.parallel.sums import GlobalSum
 from helpers.plans.deepspeed_config import read
-from helpers.state.first_values import first_values
 from helpers.state.placing import whole
 
 BOUND = 0.5  # in bf16, 8 steps of AdamW on a small model: measured 0.35
 
 
-class DeepSpeedZero(Strategy):
+class DeepSpeedZero(Library):
     """The plain model under `deepspeed.initialize`.
 
-    DeepSpeed averages gradients over ranks, but a Strategy needs the gradient of the global mean
-    over targets. So each rank multiplies its summed loss by N and divides it by the targets of all
-    ranks; `scale_wrt_gas=False` stops DeepSpeed's own division by the number of micro-batches.
+    `scale_wrt_gas=False` stops DeepSpeed's own division by the number of micro-batches.
 
     DeepSpeed trains in float32 or below: its reductions refuse float64, and stages 1 to 3 keep
     master copies in float32. With "bf16" in the settings the strategy is lossy.
@@ -43,49 +36,27 @@ class DeepSpeedZero(Strategy):
         stage: for settings without one; default 1.
 
     Raises:
-        ValueError: the mesh has other axes; another dtype; or the settings contradict an argument.
+        ValueError: another dtype; or the settings contradict an argument.
         RuntimeError: DeepSpeed is not ready: see `deepspeed_extension`.
     """
 
-    def __init__(
-        self,
-        config,
-        seed: int,
-        mesh: Mesh,
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-        optimizer: OptimizerConfig | None = None,
-        micro_batches: int = 1,
-        settings: Mapping | None = None,
-        stage: int = 1,
-    ):
-        if mesh.layout.axes != ("dp",):
-            raise ValueError(f"make the mesh with the axis dp only, not {mesh.layout!r}")
+    def make(self, config, seed, dtype, *, settings: Mapping | None = None, stage: int = 1):
         if dtype != torch.float32:
             raise ValueError(
                 f"DeepSpeed cannot train in {dtype}: its reductions refuse float64, and its "
                 "settings choose 16 bits. Use dtype=torch.float32"
             )
-        self.rule, self.micro_batches = optimizer or OptimizerConfig(), micro_batches
-        self.world_size = self.data_size = mesh.layout.world_size
-        self.data_rank, self.device = mesh.index("dp"), torch.device(device)
-        self.group = GroupTransport(mesh.group("dp"))
-        self.settings = completed(settings or {}, self.rule, micro_batches, stage)
+        self.settings = completed(settings or {}, self.rule, self.micro_batches, stage)
         reading = read(self.settings, self.data_size)
         self.stage = reading.stage
         if reading.sixteen_bit:
             self.lossy, self.bound = "DeepSpeed computes in 16 bits, also the first values", BOUND
-        self.library = deepspeed(device)
-        self.model = config.build(dtype, device, seed=seed)
+        self.library = deepspeed(self.device)
+        self.model = build(config, seed, dtype, self.device)
         self.parameters = dict(self.model.named_parameters())
-        parts = {name: whole(mesh, name, p.shape) for name, p in self.parameters.items()}
-        make = lambda name, shape: config.first_value(name, shape, seed)  # noqa: E731
-        with torch.no_grad():
-            first_values(parts, self.parameters, make)
+        parts = {name: whole(self.mesh, name, p.shape) for name, p in self.parameters.items()}
         trained = {name: p for name, p in self.parameters.items() if p.requires_grad}
-        plain = self.rule.make(trained, parts)
-        self.engine = self.initialize(Loss(self.model), plain)
+        self.engine = self.initialize(Loss(self.model), self.rule.make(trained, parts))
         if self.engine.zero_optimization_stage() != self.stage:
             raise ValueError(
                 f"DeepSpeed runs stage {self.engine.zero_optimization_stage()}, not {self.stage}"
@@ -122,17 +93,12 @@ class DeepSpeedZero(Strategy):
                 if p.grad is not None:
                     self.clipped[id(p)] = p.grad.detach().clone()
 
-    def step(self, batch: Batch, lr: float | None = None) -> Step:
-        tokens = GlobalSum([self.group], self.device, batch.counted()).send().wait()
-        loss, self.clipped = GlobalSum([self.group], self.device), {}
-        set_lr(self.engine.optimizer, self.rule.lr if lr is None else lr)
-        for micro in batch.to(self.device).micro(self.micro_batches):
-            total, _ = self.engine(micro)
-            loss.add(total.detach())
-            weight = (self.data_size / tokens.clamp(min=1)).to(total.dtype)
-            self.backward(total * weight)
-        mean = loss.send().wait() / tokens.clamp(min=1)
-        return Step(loss=mean, grad_norm=self.norm(), tokens=int(tokens))
+    def begin(self):
+        """Forget the clipped gradients. DeepSpeed clears its own buffers itself."""
+        self.clipped = {}
+
+    def loss(self, micro):
+        return self.engine(micro)
 
     def backward(self, loss: torch.Tensor):
         """Run a micro-batch's backward. DeepSpeed counts them, and updates after the last."""
@@ -142,14 +108,13 @@ class DeepSpeedZero(Strategy):
             self.unclipped = torch.nn.utils.get_total_norm(own)
         self.engine.step()
 
-    def norm(self) -> torch.Tensor:
-        """The norm of all gradients of the last step, before clipping."""
+    def norm(self):
         if self.stage == 0:
             return self.unclipped
         return torch.as_tensor(self.engine.get_global_grad_norm(), device=self.device)
 
-    def evaluate(self, batch: Batch) -> tuple[float, int]:
-        return global_loss(self.engine, self.engine, batch.to(self.device), self.group)
+    def apply(self):
+        """Do nothing: the last backward has updated the parameters."""
 
     def full_gradients(self):
         return self.state.full_gradients(self.clipped)

@@ -5,6 +5,7 @@ sections 3 and 4; PyTorch's documentation of `torch.distributed.fsdp`. For new c
 (`fully_shard`).
 """
 
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -18,15 +19,12 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
-from helpers.comm.mesh import Mesh
 from helpers.comm.transport import GroupTransport
-from helpers.data.batch import Batch
-from helpers.models.initialization import initialize
+from helpers.models.initialization import build
 from helpers.parallel.libraries.fully_shard import AXES, rounding
-from helpers.parallel.libraries.loss import Loss, global_loss
+from helpers.parallel.libraries.loss import Loss
+from helpers.parallel.libraries.strategy import Library
 from helpers.parallel.libraries.wrapping import each_block
-from helpers.parallel.optimizer import OptimizerConfig, set_lr
-from helpers.parallel.strategy import Step, Strategy
 from helpers.parallel.sums import GlobalSum
 from helpers.state.placing import whole
 
@@ -70,12 +68,11 @@ NAMES = (
 )  # fmt: skip
 
 
-class Fsdp1(Strategy):
+class Fsdp1(Library):
     """The single process's model in `FullyShardedDataParallel`.
 
-    FSDP averages gradients over ranks, so each rank weights its loss as in `FullyShard`. The module
-    has its own `clip_grad_norm_`, but that one computes norms in float32 and refuses float64
-    gradients. So this strategy clips by itself.
+    The module has its own `clip_grad_norm_`, but that one computes norms in float32 and refuses
+    float64 gradients. So this strategy clips by itself.
 
     Args:
         config, seed, mesh, dtype, device, optimizer, micro_batches: as for Trainer; the mesh as for
@@ -90,49 +87,42 @@ class Fsdp1(Strategy):
             ranks along "shard"), or nothing was wrapped.
     """
 
-    def __init__(
+    meshes = tuple(AXES)
+
+    def make(
         self,
         config,
-        seed: int,
-        mesh: Mesh,
+        seed,
+        dtype,
         *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-        optimizer: OptimizerConfig | None = None,
-        micro_batches: int = 1,
         sharding: ShardingStrategy | str = ShardingStrategy.FULL_SHARD,
         layers: set[type[torch.nn.Module]] | None = None,
         **options,
     ):
         self.sharding = ShardingStrategy[sharding] if isinstance(sharding, str) else sharding
-        axis = AXES.get(mesh.layout.axes)
+        layout, axis = self.mesh.layout, AXES[self.mesh.layout.axes]
         hybrid = self.sharding is ShardingStrategy.HYBRID_SHARD
         if axis != ("shard" if hybrid else "dp"):
             raise ValueError(
                 f"{self.sharding.name} needs a mesh with the axes "
-                f"{'replicate and shard' if hybrid else 'dp only'}, not {mesh.layout!r}"
+                f"{'replicate and shard' if hybrid else 'dp only'}, not {layout!r}"
             )
-        if hybrid and mesh.layout.size(axis) == 1 < mesh.layout.world_size:
+        if hybrid and layout.size(axis) == 1 < layout.world_size:
             raise ValueError(
                 "HYBRID_SHARD with one rank along shard would train without summing gradients: "
                 "FSDP1 takes it for NO_SHARD within that rank. Use NO_SHARD with the axis dp"
             )
-        self.rule, self.micro_batches = optimizer or OptimizerConfig(), micro_batches
-        self.world_size = self.data_size = mesh.layout.world_size
-        self.data_rank, self.device = mesh.rank, torch.device(device)
-        self.group = GroupTransport(mesh.group(*mesh.layout.axes))
-        self.shards = [] if self.sharding is ShardingStrategy.NO_SHARD else [mesh.group(axis)]
+        whole_here = self.sharding is ShardingStrategy.NO_SHARD
+        self.shards = [] if whole_here else [self.mesh.group(axis)]
         self.lossy, self.bound = rounding(options.get("mixed_precision"), dtype)
-        plain = config.build(dtype, device, seed=seed)
-        initialize(plain, seed)
-        shapes = {name: p.shape for name, p in plain.named_parameters()}
+        plain = build(config, seed, dtype, self.device)
+        parts = {name: whole(self.mesh, name, p.shape) for name, p in plain.named_parameters()}
         layers = layers or {type(block) for block in each_block(plain)}
-        policy = partial(transformer_auto_wrap_policy, transformer_layer_cls=layers)
         self.model = FullyShardedDataParallel(
             Loss(plain),
-            device_mesh=mesh.device_mesh,
+            device_mesh=self.mesh.device_mesh,
             sharding_strategy=self.sharding,
-            auto_wrap_policy=policy,
+            auto_wrap_policy=partial(transformer_auto_wrap_policy, transformer_layer_cls=layers),
             use_orig_params=True,
             device_id=self.device,
             **options,
@@ -141,33 +131,16 @@ class Fsdp1(Strategy):
         if len(self.units) < 2:
             raise ValueError("FSDP1 wrapped no block: which classes do the blocks have?")
         self.parameters = {plain_name(name): p for name, p in self.model.named_parameters()}
-        parts = {name: whole(mesh, name, shape) for name, shape in shapes.items()}
         self.optimizer = self.rule.make(self.parameters, parts)
 
-    def step(self, batch: Batch, lr: float | None = None) -> Step:
-        self.optimizer.zero_grad()
-        tokens = GlobalSum([self.group], self.device, batch.counted()).send().wait()
-        loss = GlobalSum([self.group], self.device)
-        weight = self.data_size / tokens.clamp(min=1)
-        *first, last = batch.to(self.device).micro(self.micro_batches)
-        with self.model.no_sync():
-            for micro in first:
-                loss.add(self.backward(micro, weight))
-        loss.add(self.backward(last, weight))
-        norm = self.clip()
-        set_lr(self.optimizer, self.rule.lr if lr is None else lr)
-        self.optimizer.step()
-        mean = loss.send().wait() / tokens.clamp(min=1)
-        return Step(loss=mean, grad_norm=norm, tokens=int(tokens))
+    def loss(self, micro):
+        return self.model(micro)
 
-    def backward(self, micro: Batch, weight: torch.Tensor) -> torch.Tensor:
-        """Run forward and backward of one micro-batch, and return its summed loss."""
-        loss, _ = self.model(micro)
-        (loss * weight).backward()
-        return loss.detach()
+    def turn(self, last):
+        return nullcontext() if last else self.model.no_sync()
 
     @torch.no_grad()
-    def clip(self) -> torch.Tensor:
+    def norm(self) -> torch.Tensor:
         """Clip by the norm of all shards, and return the norm before."""
         gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
         groups = [GroupTransport(group) for group in self.shards]
@@ -180,9 +153,6 @@ class Fsdp1(Strategy):
             for gradient in gradients:
                 gradient.mul_(factor)
         return norm
-
-    def evaluate(self, batch: Batch) -> tuple[float, int]:
-        return global_loss(self.model, self.model, batch.to(self.device), self.group)
 
     def full_gradients(self):
         with FullyShardedDataParallel.summon_full_params(self.model, with_grads=True):
@@ -214,7 +184,10 @@ class Fsdp1(Strategy):
             self.optimizer.state.clear()
             return
         kept = get_optimizer_state_dict(self.model, self.optimizer, options=WHOLE)
-        kept["state"] = {f"model.{name}": slots for name, slots in state["optimizer"].items()}
+        kept["state"] = {  # copies: PyTorch keeps what it gets
+            f"model.{name}": {slot: value.clone() for slot, value in slots.items()}
+            for name, slots in state["optimizer"].items()
+        }
         set_optimizer_state_dict(self.model, self.optimizer, kept, options=WHOLE)
 
 

@@ -5,6 +5,7 @@ Started with Fully Sharded Data Parallel (FSDP2)".
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -14,37 +15,27 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from helpers.comm.mesh import Mesh
-from helpers.comm.transport import GroupTransport
-from helpers.data.batch import Batch
-from helpers.measure.memory import bytes_of
-from helpers.parallel.libraries.loss import global_loss
+from helpers.parallel.libraries.strategy import Library, local
 from helpers.parallel.libraries.wrapping import Policy, each_block
-from helpers.parallel.optimizer import OptimizerConfig, set_lr
+from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.precision import BOUNDS
-from helpers.parallel.strategy import Step, Strategy
-from helpers.parallel.sums import GlobalSum
 from helpers.parallel.world import World
 from helpers.state import checkpoint
 from helpers.state.dtensor import even
-from helpers.state.first_values import first_values
 from helpers.state.full_state import is_local
-from helpers.state.load import load, load_optimizer
 from helpers.state.part import Part
 from helpers.state.placing import cut, whole
+from helpers.state.slicing import first_values, load, load_optimizer
 
 AXES = {("dp",): "dp", ("replicate", "shard"): "shard"}  # a mesh's axes -> the axis that shards
 
 
-class FullyShard(Strategy):
+class FullyShard(Library):
     """The plain model, with `fully_shard` on each unit and on the model.
 
     The model is built on the device "meta", where tensors have no memory. After the sharding, each
     rank allocates its shards only. It fills them with the first values, one whole tensor at a time.
     So no rank ever holds the whole model.
-
-    FSDP averages gradients over ranks, but a Strategy needs the gradient of the global mean over
-    targets. So each rank multiplies its summed loss by N and divides it by the targets of all
-    ranks.
 
     Args:
         config, seed, mesh, dtype, device, optimizer, micro_batches: as for Trainer. The mesh has
@@ -63,36 +54,24 @@ class FullyShard(Strategy):
         units: the modules that became units, in the order of their forward, the root first.
 
     Raises:
-        ValueError: the mesh has other axes; pinned memory is asked for, but there is no GPU; or
-            `fully_shard` did not wrap a unit.
+        ValueError: pinned memory is asked for, but there is no GPU; or `fully_shard` did not wrap a
+            unit.
     """
 
-    def __init__(
+    meshes = tuple(AXES)
+
+    def make(
         self,
         config,
-        seed: int,
-        mesh: Mesh,
+        seed,
+        dtype,
         *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-        optimizer: OptimizerConfig | None = None,
-        micro_batches: int = 1,
         wrap: Policy = each_block,
         prefetch: int = 0,
         sync_each: bool = False,
         **options,
     ):
-        axis = AXES.get(mesh.layout.axes)
-        if axis is None:
-            raise ValueError(
-                "make the mesh with the axis dp only, or with the axes replicate and shard in this "
-                f"order, not {mesh.layout!r}"
-            )
-        self.rule, self.micro_batches = optimizer or OptimizerConfig(), micro_batches
-        self.mesh, self.device, self.sync_each = mesh, torch.device(device), sync_each
-        self.world_size = self.data_size = mesh.layout.world_size
-        self.data_rank = mesh.rank
-        self.group = GroupTransport(mesh.group(*mesh.layout.axes))
+        self.sync_each = sync_each
         offload = isinstance(options.get("offload_policy"), CPUOffloadPolicy)
         if offload and options["offload_policy"].pin_memory and not torch.cuda.is_available():
             raise ValueError(
@@ -102,47 +81,23 @@ class FullyShard(Strategy):
         self.lossy, self.bound = rounding(options.get("mp_policy"), dtype)
         self.model = config.build(dtype, "meta", seed=seed)
         shapes = {name: p.shape for name, p in self.model.named_parameters()}
-        self.units = shard(self.model, wrap, mesh.device_mesh, options)
-        self.model.to_empty(device="cpu" if offload else device)
+        self.units = shard(self.model, wrap, self.mesh.device_mesh, options)
+        self.model.to_empty(device="cpu" if offload else self.device)
         if offload:
             move_buffers(self.model, self.device)
         fetch_ahead(self.units, prefetch)
         self.parameters = dict(self.model.named_parameters())
-        parts = {name: part_of(mesh, name, shape, axis) for name, shape in shapes.items()}
-        self.world = World(parts, mesh)
+        parts = {name: part_of(self.mesh, name, shape) for name, shape in shapes.items()}
+        self.world = World(parts, self.mesh)
         make = lambda name, shape: config.first_value(name, shape, seed)  # noqa: E731
         with torch.no_grad():
             first_values(parts, self.local(), make)
         trained = {name: p for name, p in self.parameters.items() if p.requires_grad}
         self.optimizer = for_dtensors(self.rule).make(trained, parts)
 
-    def step(self, batch: Batch, lr: float | None = None) -> Step:
-        self.optimizer.zero_grad()
-        tokens = GlobalSum([self.group], self.device, batch.counted()).send().wait()
-        loss = GlobalSum([self.group], self.device)
-        weight = self.data_size / tokens.clamp(min=1)
-        parts = batch.to(self.device).micro(self.micro_batches)
-        for left, micro in zip(reversed(range(len(parts))), parts, strict=True):
-            self.model.set_requires_gradient_sync(self.sync_each or left == 0)
-            total, _ = self.model.loss(micro)
-            loss.add(total.detach())
-            (total * weight).backward()
-        norm = self.clip()
-        set_lr(self.optimizer, self.rule.lr if lr is None else lr)
-        self.optimizer.step()
-        mean = loss.send().wait() / tokens.clamp(min=1)
-        return Step(loss=mean, grad_norm=norm, tokens=int(tokens))
-
-    def clip(self) -> torch.Tensor:
-        """Clip all gradients by their global norm, and return the norm before.
-
-        Each gradient is a DTensor, so PyTorch's own function adds up the shards of all ranks.
-        """
-        most = float("inf") if self.rule.clip is None else self.rule.clip
-        return plain(torch.nn.utils.clip_grad_norm_(self.parameters.values(), most))
-
-    def evaluate(self, batch: Batch) -> tuple[float, int]:
-        return global_loss(self.model, self.model.loss, batch.to(self.device), self.group)
+    def turn(self, last):
+        self.model.set_requires_gradient_sync(self.sync_each or last)
+        return nullcontext()
 
     def local(self) -> dict[str, torch.Tensor]:
         """This rank's shards of the parameters, by plain name; they share memory."""
@@ -188,17 +143,7 @@ class FullyShard(Strategy):
         self.optimizer.state.clear()
         for name, slots in kept.items():
             p, part = self.parameters[name], self.world.own[name]
-            self.optimizer.state[p] = {s: like(s, value, p, part) for s, value in slots.items()}
-
-    def held(self):
-        gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
-        kinds = {
-            "parameters": list(self.parameters.values()),
-            "gradients": gradients,
-            "optimizer": list(self.optimizer.state.values()),
-        }
-        place = next(iter(self.local().values())).device.type
-        return {(kind, place): bytes_of(things) for kind, things in kinds.items() if things}
+            self.optimizer.state[p] = {s: placed(s, value, p, part) for s, value in slots.items()}
 
 
 def shard(model, wrap: Policy, mesh, options) -> list[FSDPModule]:
@@ -231,8 +176,9 @@ def fetch_ahead(units: list[FSDPModule], ahead: int):
             unit.set_modules_to_backward_prefetch(units[max(at - ahead, 1) : at][::-1])
 
 
-def part_of(mesh: Mesh, name: str, shape, axis: str) -> Part:
+def part_of(mesh: Mesh, name: str, shape) -> Part:
     """Describe a parameter's shard: FSDP2 cuts the first dim in even pieces, as DTensor does."""
+    axis = AXES[mesh.layout.axes]
     ranks = mesh.layout.group_of(mesh.rank, axis)
     where = [even(mesh.layout, rank, (axis,), shape[0]) for rank in ranks]
     return cut(mesh, whole(mesh, name, shape), 0, axis, where)
@@ -261,17 +207,7 @@ def move_buffers(model: torch.nn.Module, device: torch.device):
             setattr(module, name, buffer.to(device))
 
 
-def local(value):
-    """This rank's tensor of a DTensor; anything else as it is."""
-    return value.to_local() if isinstance(value, DTensor) else value
-
-
-def plain(value: torch.Tensor) -> torch.Tensor:
-    """The whole tensor of a DTensor; every rank calls it."""
-    return value.full_tensor() if isinstance(value, DTensor) else value
-
-
-def like(slot: str, value, parameter: DTensor, part: Part):
+def placed(slot: str, value, parameter: DTensor, part: Part):
     """Make a DTensor of a moment, placed as its parameter is; a count stays as it is."""
     if not isinstance(value, torch.Tensor) or not is_local(slot, value, part):
         return value

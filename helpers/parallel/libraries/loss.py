@@ -1,12 +1,8 @@
-"""The loss of models that a library has wrapped: as a module's forward, and summed over ranks."""
-
-from collections.abc import Callable
+"""The loss of a model as a module's forward: most libraries wrap a module, and call it."""
 
 import torch
 
-from helpers.comm.transport import GroupTransport
 from helpers.data.batch import Batch
-from helpers.parallel.sums import GlobalSum
 
 
 class Loss(torch.nn.Module):
@@ -18,23 +14,3 @@ class Loss(torch.nn.Module):
 
     def forward(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         return self.model.loss(batch)
-
-
-@torch.no_grad()
-def global_loss(
-    module: torch.nn.Module, loss: Callable, batch: Batch, group: GroupTransport
-) -> tuple[float, int]:
-    """Compute the loss of all ranks' batches in evaluation mode: see `Strategy.evaluate`.
-
-    Args:
-        module: its mode is evaluation for this call, then training.
-        loss: `loss(batch)` returns this rank's sum and count.
-    """
-    module.eval()
-    try:
-        values = loss(batch)
-    finally:
-        module.train()
-    device = values[0].device
-    total, count = (GlobalSum([group], device, float(value)).send() for value in values)
-    return float(total.wait()), int(count.wait())

@@ -11,8 +11,8 @@ from helpers.data.batch import Batch
 from helpers.parallel.libraries.deepspeed_extension import deepspeed
 from helpers.parallel.libraries.wrapped import expect, expect_ranks
 from helpers.parallel.optimizer import OptimizerConfig
-from helpers.state.first_values import first_values
 from helpers.state.placing import HasSeat, whole
+from helpers.state.slicing import first_values
 
 
 class ForTrainer(torch.nn.Module):

@@ -5,7 +5,6 @@ import inspect
 import torch
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from helpers.comm.mesh import Mesh
 from helpers.comm.transport import GroupTransport
 from helpers.parallel.libraries.torch_ddp import TorchDataParallel
 from helpers.state.facts import exchange
@@ -17,23 +16,18 @@ class TorchZeroRedundancy(TorchDataParallel):
     Each rank updates its parameters, and broadcasts them.
 
     Args:
-        config, seed, mesh, options: as for TorchDataParallel; the mesh has one axis, "dp".
-
-    Raises:
-        ValueError: the mesh has other axes.
+        config, seed, mesh, options: as for TorchDataParallel.
     """
 
-    def __init__(self, config, seed: int, mesh: Mesh, **options):
-        if mesh.layout.axes != ("dp",):
-            raise ValueError(f"make the mesh with the axis dp only, not {mesh.layout!r}")
-        super().__init__(config, seed, mesh, **options)
-        self.transport = GroupTransport(mesh.group("dp"))
-        plain = self.owner.optimizer
+    def make(self, config, seed, dtype, **options):
+        super().make(config, seed, dtype, **options)
+        self.transport = GroupTransport(self.mesh.group("dp"))
+        plain = self.optimizer
         known = inspect.signature(type(plain)).parameters
         given = {key: value for key, value in plain.defaults.items() if key in known}
         groups = [{k: g[k] for k in ("params", "weight_decay")} for g in plain.param_groups]
-        self.owner.optimizer = ZeroRedundancyOptimizer(
-            groups, type(plain), mesh.group("dp"), parameters_as_bucket_view=True, **given
+        self.optimizer = ZeroRedundancyOptimizer(
+            groups, type(plain), self.mesh.group("dp"), parameters_as_bucket_view=True, **given
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Owners: they hold parameters, gradients and optimizer state, and update them.
+"""Owners hold parameters, gradients and optimizer state (master copies), and update them.
 
 local    this rank holds everything; pending sums are made after the backward
 `helpers.parallel.ddp` has the replicated owners.

@@ -1,17 +1,20 @@
 """The plain owner: this rank holds parameters, gradients and optimizer state, and updates them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
 from helpers.comm.mesh import Mesh
+from helpers.comm.transport import GroupTransport
 from helpers.measure.memory import bytes_of
 from helpers.parallel.optimizer import OptimizerConfig, set_lr
 from helpers.parallel.precision import Plain
 from helpers.parallel.units import Unit
 from helpers.parallel.world import World
-from helpers.state.load import load, load_optimizer
+from helpers.state.all_parts import AllParts
 from helpers.state.part import Part
+from helpers.state.pending import make_groups
+from helpers.state.slicing import load, load_optimizer
 
 
 class Local:
@@ -24,6 +27,8 @@ class Local:
         model: this rank's model, on the device "meta": its tensors have no memory yet.
         parts: of the model's parameters, by name, with the sums that are pending after a backward.
         mesh: None for a single process.
+        sums: the mesh axes along which ranks have different targets. These ranks run the same
+            program, so an owner may share the state of a parameter among those that hold it.
         rule, precision: of the update.
         dtype: of the tensors that the optimizer updates.
         device: of all tensors.
@@ -35,6 +40,8 @@ class Local:
         values: the tensors that this rank updates: the parameters, or shards of them.
         masters: the tensors that the optimizer updates: the values, or master copies of them.
         world: the parts of the values, over all ranks.
+        groups: the process groups of pending sums, by their ranks.
+        replicas_of: name of a parameter -> the ranks along `sums` that hold it too; () if none do.
         lossy, bound: as for Strategy.
     """
 
@@ -48,6 +55,7 @@ class Local:
         parts: Mapping[str, Part],
         mesh: Mesh | None,
         *,
+        sums: tuple[str, ...] = (),
         rule: OptimizerConfig,
         precision: Plain,
         dtype: torch.dtype,
@@ -56,9 +64,12 @@ class Local:
         self.allocate(model, device)
         self.parameters = dict(model.named_parameters())
         self.precision = precision
+        self.groups = {} if mesh is None else make_groups(mesh, AllParts.exchanged(parts))
+        along = set(mesh.ranks(*sums)) if mesh and sums else set()
+        self.replicas_of = {name: replicas(part, along) for name, part in parts.items()}
         self.values, held = self.hold(parts, mesh)
         self.masters = precision.masters(self.values, dtype)
-        self.world = World(held, mesh)
+        self.world = World(held, mesh, self.groups)
         trained = {name: p for name, p in self.masters.items() if p.requires_grad}
         self.optimizer = rule.make(trained, held)
 
@@ -155,6 +166,20 @@ class Local:
 
     def close(self):
         """Release hooks and system resources."""
+
+
+def replicas(part: Part, along: set[int]) -> tuple[int, ...]:
+    """The group of a part's pending sum among these ranks; () if this rank alone has its numbers.
+
+    An expert is on some of the ranks. What each rank has alone, no other rank has a gradient for.
+    """
+    return next((group for group in part.pending if along.issuperset(group)), ())
+
+
+def said_by(transports: Iterable[GroupTransport]) -> tuple[str, float]:
+    """Why results of an owner with these transports are lossy, and their bound."""
+    lossy = [one for one in transports if getattr(one, "lossy", "")]
+    return (lossy[0].lossy, max(one.bound for one in lossy)) if lossy else ("", 0.0)
 
 
 def by_device(kinds: Mapping[str, list]) -> dict[tuple[str, str], int]:

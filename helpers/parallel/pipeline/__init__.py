@@ -1,4 +1,6 @@
-"""Pipeline parallelism: this rank's stages of a model, and an engine that runs any schedule.
+"""Pipeline parallelism: GPipe, 1F1B, interleaved, zero bubble, PipeDream; stages, micro-batches.
+
+This rank's stages of a model, and an engine that runs any schedule.
 
 split      cut the layers into stages by cost
 stages     the transform: this rank's stages, and the parts of their parameters

@@ -29,16 +29,10 @@ class Pipeline:
         model: from `pipeline`.
         owner: of the model's parameters.
 
-    Attributes:
-        sums, loss_sums: as for InTurn. The last stage alone has a loss.
-
     Raises:
         ValueError: from `step`, if the number of micro-batches is not the schedule's, or if a batch
             does not fit the buffers of the first step.
     """
-
-    sums = ("dp",)
-    loss_sums = ("dp", AXIS)
 
     def __init__(self, model: Stages, owner: Local):
         self.model, self.owner, self.schedule = model, owner, model.schedule

@@ -54,7 +54,7 @@ def pipedream(
     if len({batch.tokens.shape for batch in batches}) != 1:
         raise ValueError("PipeDream here needs batches of one shape")
     schedule = one_f_one_b(mesh.size(AXIS), len(batches))
-    model, _ = pipeline(config, seed, mesh, dtype, schedule=schedule)
+    model = pipeline(config, seed, mesh, dtype, schedule=schedule).model
     (stage,) = model.to_empty(device="cpu").values()
     weights = {
         name: config.first_value(stage.plain_name(name), p.shape, seed).to(dtype).requires_grad_()

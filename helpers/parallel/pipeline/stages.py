@@ -8,10 +8,9 @@ from torch import nn
 
 from helpers.comm.mesh import Mesh
 from helpers.parallel.pipeline.split import layer_costs, split
-from helpers.parallel.recipe import plain
+from helpers.parallel.transform import Placed, plain
 from helpers.parallel.units import Apart
 from helpers.plans.schedules import Schedule, check
-from helpers.state.part import Part
 from helpers.state.placing import only, pending
 
 AXIS = "pp"
@@ -25,7 +24,7 @@ def pipeline(
     *,
     schedule: Schedule,
     inner: Callable = plain,
-) -> tuple["Stages", dict[str, Part]]:
+) -> Placed:
     """Build this rank's stages of a model, cut by cost over the axis "pp".
 
     Recipe(transform=partial(pipeline, schedule=one_f_one_b(2, 4)), engine=Pipeline)
@@ -37,9 +36,9 @@ def pipeline(
         inner: the transform of each stage, such as `tensor_parallel`.
 
     Returns:
-        This rank's stages on the device "meta", and the parts of their parameters by name:
-        "2.blocks.5.mlp.up.weight" for stage 2. A tied embedding is on the first and on the last
-        stage, and its gradient is a sum over both. A rank with both stages has it once.
+        This rank's stages, and the parts of their parameters by name: "2.blocks.5.mlp.up.weight"
+        for stage 2. A tied embedding is on the first and on the last stage, and its gradient is a
+        sum over both. A rank with both stages has it once. The last stage alone has a loss.
 
     Raises:
         ValueError: the schedule is for another number of ranks; there are fewer layers than stages.
@@ -53,20 +52,31 @@ def pipeline(
         )
     first, blocks, last = layer_costs(config)
     shares = split(blocks, schedule.stages, first=first, last=last)
-    model, parts = Stages(schedule, mesh), {}
+    model, parts, placed = Stages(schedule, mesh), {}, []
     for stage in schedule.stages_of(mesh.layout.coordinates(mesh.rank)[AXIS]):
         ends = {"first": stage == 0, "last": stage == schedule.stages - 1}
-        module, own = inner(Stage(config, shares[stage], ends), seed, mesh, dtype)
-        model.add_module(str(stage), module)
-        for name, part in own.items():
-            plain_name = module.plain_name(name)
+        one = inner(Stage(config, shares[stage], ends), seed, mesh, dtype)
+        placed.append(one)
+        model.add_module(str(stage), one.model)
+        for name, part in one.parts.items():
+            plain_name = one.model.plain_name(name)
             homes = {schedule.placement[stage]}
             if plain_name == "embedding.weight" and config.tied:
                 homes = {schedule.placement[0], schedule.placement[-1]}
             here = only(mesh, replace(part, name=plain_name), AXIS, homes)
             parts[f"{stage}.{name}"] = pending(mesh, here, AXIS)
     model.tie()
-    return model, {name: parts[name] for name, _ in model.named_parameters()}
+
+    def take(batch):
+        return [one.take(batch) for one in placed][-1]  # each stage sees the batch
+
+    return replace(
+        placed[-1],
+        model=model,
+        parts={name: parts[name] for name, _ in model.named_parameters()},
+        loss_sums=(*placed[-1].loss_sums, AXIS),
+        take=take,
+    )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from torch import nn
 
 from helpers.comm.transport import GroupTransport
 from helpers.models.attention import FanOut, Positions
-from helpers.parallel.recipe import plain
 from helpers.parallel.tensor.layers import (
     Column,
     ColumnParallel,
@@ -23,6 +22,7 @@ from helpers.parallel.tensor.mamba2 import join_norm
 from helpers.parallel.tensor.placement import placed
 from helpers.parallel.tensor.regions import Sharded, Whole
 from helpers.parallel.tensor.vocabulary import VocabularyCrossEntropy, VocabularyEmbedding
+from helpers.parallel.transform import DATA, Placed, plain
 from helpers.state.part import Part
 from helpers.state.placing import pending
 
@@ -35,9 +35,6 @@ def tensor_parallel(config, seed, mesh, dtype, **options):
     Args:
         config, seed, mesh, dtype: as for any transform of a Recipe.
         options: as for `cut_over`.
-
-    Returns:
-        This rank's model on the device "meta", and the parts of its parameters by name.
 
     Raises:
         ValueError: the heads do not divide over the ranks, or a mixer cannot be cut.
@@ -70,17 +67,20 @@ def cut_over(
     *,
     transport: Callable[..., GroupTransport] = GroupTransport,
     overlap: bool = True,
-) -> tuple[nn.Module, dict[str, Part]]:
+    data: tuple[str, ...] = DATA,
+) -> Placed:
     """Build the plain model on "meta", cut its parameters, and replace the modules that send.
 
     Args:
         region: Whole or Sharded.
         transport: sends the activations; called with the process group of the axis.
         overlap: send gradients while weights' gradients are computed.
+        data: as for `plain`.
     """
+    whole = plain(config, seed, mesh, dtype, data=data)
     if axis not in mesh.layout.axes or mesh.layout.size(axis) == 1:
-        return plain(config, seed, mesh, dtype)
-    model, _ = plain(config, seed, mesh, dtype)
+        return whole
+    model = whole.model
     parts = cut_parameters(model, mesh, axis)
     around = region(transport(mesh.group(axis)))
     # each replacement keeps the parameters' names, so the parts fit afterwards too
@@ -108,7 +108,7 @@ def cut_over(
     if around.partial:
         model.locate = partial(locate, model.locate, around)
         parts = {name: share_of_tokens(mesh, part, axis) for name, part in parts.items()}
-    return model, parts
+    return replace(whole, parts=parts)
 
 
 def cut_parameters(model: nn.Module, mesh, axis: str) -> dict[str, Part]:

@@ -1,4 +1,6 @@
-"""ZeRO from scratch: data parallel without copies of the same state, in three stages.
+"""ZeRO, stages 1 to 3: sharded optimizer state, gradients, parameters (FSDP); prefetching.
+
+Data parallel without copies of the same state, from scratch, in three stages.
 
 Each stage is an owner for a Recipe. Each rank keeps 1/N of more of the training state:
 

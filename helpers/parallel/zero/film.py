@@ -3,10 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from helpers.parallel.zero.stage1 import Zero1
+from typing import Protocol
 
 
 class Film:
@@ -41,8 +38,17 @@ class Film:
         )
 
 
+class Filmed(Protocol):
+    """An owner that tells its `film`, while it has one, what happens with its rows."""
+
+    film: Film | None
+
+    def open_film(self):
+        """Add the bytes of every row to the film."""
+
+
 @contextmanager
-def filming(owner: "Zero1") -> Iterator[Film]:
+def filming(owner: Filmed) -> Iterator[Film]:
     """Record the steps of this block on this rank. The film opens with the bytes held before.
 
     with filming(trainer.owner) as film:

@@ -1,26 +1,27 @@
 """ZeRO stage 1: each rank has 1/N of the optimizer's state, and updates 1/N of the parameters."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
 
-from helpers.comm.direct import DirectTransport
-from helpers.comm.mesh import Layout
-from helpers.comm.transport import GroupTransport
+from helpers.comm.mesh import Mesh
+from helpers.comm.transport import DirectTransport, GroupTransport
 from helpers.measure.memory import bytes_of, storages
 from helpers.parallel.ddp.replicas import UnusedParameters, refuse_odd
-from helpers.parallel.owners.local import Local, by_device
+from helpers.parallel.owners.alone import Alone
+from helpers.parallel.owners.local import Local, by_device, said_by
 from helpers.parallel.units import units
 from helpers.parallel.zero.elementwise import refuse_mixing
 from helpers.parallel.zero.film import Film
 from helpers.parallel.zero.gradients import Kept
 from helpers.parallel.zero.marks import Marks
 from helpers.parallel.zero.parameters import Whole
-from helpers.state.part import Part
-from helpers.state.placing import flat
+from helpers.state.part import Part, Range
+from helpers.state.placing import flat, index
 
-AXIS = "dp"
+Together = tuple[str, list[str], tuple[int, ...]]  # a unit, names in one row, ranks that shard it
 
 
 class Zero1(Local):
@@ -31,15 +32,16 @@ class Zero1(Local):
     sends 2 (N-1)/N bytes per byte of parameters and step, like an all-reduce of the gradients.
 
     Args:
-        model, parts, mesh, precision, dtype, device: as for Local. The mesh has an axis "dp", with
-            N ranks.
+        model, parts, mesh, sums, precision, dtype, device: as for Local. N ranks along `sums` hold
+            a parameter, and shard it; an expert has its own N. What one rank holds is not cut.
         rule: of the update; element-wise.
         transport: DirectTransport, GroupTransport or SharedTransport: makes the transport of the
-            messages from the axis's process group.
+            messages from a process group. It may be lossy: see `said_by`.
         in_flight: how many rows may still be sent while the next row is filled. More rows hide more
             of the messages behind the backward, and need more memory for the parts that arrive.
 
     Attributes:
+        transports: the ranks that share rows -> the transport of their messages.
         rows: of the sharded parameters, in the order of definition.
         unit_of: the units of these rows.
         row_of: name of a sharded parameter -> its row's number.
@@ -48,7 +50,7 @@ class Zero1(Local):
         film: records what happens with each row's bytes; None for no record.
 
     Raises:
-        ValueError: the mesh has no axis "dp".
+        ValueError: there is no mesh.
         NotElementWise: the rule cannot update shards.
         UnusedParameters: from a step, if a parameter got no gradient on this rank.
         NotImplementedError: from a step, if a gradient is sparse.
@@ -61,12 +63,10 @@ class Zero1(Local):
     def __init__(
         self, model, parts, mesh, *, rule, transport=DirectTransport, in_flight: int = 2, **seams
     ):
-        if mesh is None or AXIS not in mesh.layout.axes:
-            raise ValueError(f"ZeRO shards over the axis {AXIS}: make a mesh with this axis")
+        if mesh is None:
+            raise ValueError("ZeRO shards over ranks: make a mesh")
         refuse_mixing(rule)
-        self.model, self.mesh, self.ranks = model, mesh, tuple(mesh.ranks(AXIS))
-        self.in_flight = in_flight
-        self.transport: GroupTransport = transport(mesh.group(AXIS))
+        self.model, self.in_flight, self.made_by = model, in_flight, transport
         super().__init__(model, parts, mesh, rule=rule, **seams)
         self.trained = {name for name, p in self.parameters.items() if p.requires_grad}
         self.row_of = {name: i for i, row in enumerate(self.rows) for name in row.parameters}
@@ -84,35 +84,40 @@ class Zero1(Local):
     def hold(self, parts, mesh):
         """Make the rows. The optimizer updates views into their shards."""
         self.rows, self.unit_of = [], []
-        values = dict(self.parameters)
-        held = {name: self.summed(part) for name, part in parts.items()}
-        for unit, names in sharded_together(self.model, parts, mesh.layout):
+        values, held = dict(self.parameters), dict(parts)
+        together = list(sharded_together(self.model, parts, self.replicas_of))
+        groups = sorted({ranks for *_, ranks in together} - {()})
+        self.transports = {ranks: self.made_by(self.groups[ranks]) for ranks in groups}
+        self.transports[()] = Alone()
+        self.lossy, self.bound = said_by(self.transports.values())
+        for unit, names, ranks in together:
             own = {name: self.parameters[name] for name in names}
             if not self.shards(own):
                 continue
-            row = self.parameter_memory(unit, own, held)
+            row = self.parameter_memory(unit, own, self.transports[ranks])
             self.rows.append(row)
             self.unit_of.append(unit)
             for name, p in own.items():
-                where = [row.row.held(name, rank) for rank in range(self.transport.size)]
-                held[name] = flat(mesh, held[name], AXIS, where=where)
-                place = row.row.inside(name, self.transport.rank)
+                where = [row.row.held(name, rank) for rank in range(row.transport.size)]
+                held[name] = sharded(mesh, parts[name], ranks, where)
+                place = row.row.inside(name, row.transport.rank)
                 values[name] = row.shard[place].requires_grad_(p.requires_grad)
         return values, held
 
-    def summed(self, part: Part) -> Part:
-        """The part after the reduce-scatter over the axis."""
-        return part.completed(self.ranks) if self.ranks in part.pending else part
+    @property
+    def transport(self) -> GroupTransport:
+        """Of the parameters that the most ranks share."""
+        return self.transports[max(self.transports, key=len)]
 
     def shards(self, parameters: Mapping[str, torch.nn.Parameter]) -> bool:
         """Whether to shard these parameters. Frozen parameters have no state to shard."""
         return all(p.requires_grad for p in parameters.values())
 
-    def parameter_memory(self, unit: str, parameters, parts: Mapping[str, Part]):
-        return Whole(parameters, self.transport)
+    def parameter_memory(self, unit: str, parameters, transport: GroupTransport):
+        return Whole(parameters, transport)
 
     def gradient_memory(self, row):
-        return Kept(row.row, row.parameters, self.transport)
+        return Kept(row.row, row.parameters, row.transport)
 
     # a step
 
@@ -172,7 +177,7 @@ class Zero1(Local):
         for i, gradients in self.gradients_of.items():
             shard, row = gradients.result(), self.rows[i].row
             for name in gradients.parameters:
-                own[name] = shard[row.inside(name, self.transport.rank)]
+                own[name] = shard[row.inside(name, gradients.transport.rank)]
         for p in self.parameters.values():
             p.grad = None
         self.collect(self.world.complete(own, done=()))
@@ -258,22 +263,40 @@ class Zero1(Local):
             self.film.note(self.unit_of[i], i, kind, state, bytes_of(list(things)))
 
     def close(self):
-        self.transport.close()
+        for transport in self.transports.values():
+            transport.close()
 
 
 def sharded_together(
-    model: torch.nn.Module, parts: Mapping[str, Part], layout: Layout
-) -> Iterator[tuple[str, list[str]]]:
-    """Yield (unit, names of its parameters) that lie in one row.
+    model: torch.nn.Module, parts: Mapping[str, Part], replicas_of: Mapping[str, tuple[int, ...]]
+) -> Iterator[Together]:
+    """Yield the parameters of each unit that lie in one row: all of its ranks have the same row.
 
-    Frozen parameters have a row of their own, and so has each dtype. A parameter that several
-    stages of a pipeline share is alone in its row, so that the row is the same on all stages.
+    Frozen parameters have a row of their own, and so has each dtype. So have parameters that are on
+    other ranks than the rest of their unit: on two stages of a pipeline, or on some ranks (an
+    expert).
     """
     for unit in units(model):
         together: dict[tuple, list[str]] = {}
         for name, p in unit.parameters.items():
-            places = {layout.coordinates(rank).get("pp") for rank in parts[name].holders}
-            alone = name if len(places) > 1 else ""
-            together.setdefault((alone, p.requires_grad, p.dtype), []).append(name)
-        for names in together.values():
-            yield unit.name, names
+            key = replicas_of[name], parts[name].holders, p.requires_grad, p.dtype
+            together.setdefault(key, []).append(name)
+        for (ranks, *_), names in together.items():
+            yield unit.name, names, ranks
+
+
+def sharded(mesh: Mesh, part: Part, ranks: tuple[int, ...], where: Sequence[Range]) -> Part:
+    """The part of one rank's flat range, after the sum over the ranks that share it.
+
+    Args:
+        where: the range of each of these ranks, in their order.
+    """
+    if not ranks:
+        return replace(part, flat=where[0])
+    layout = mesh.layout
+    places = [layout.coordinates(rank) for rank in ranks]
+    axes = tuple(axis for axis in layout.axes if len({place[axis] for place in places}) > 1)
+    at = {index(layout, rank, axes): own for rank, own in zip(ranks, where, strict=True)}
+    # other ranks along these axes do not hold it: they have no range of their own
+    every = [at.get(place, where[0]) for place in range(layout.size(*axes))]
+    return flat(mesh, part.completed(ranks), *axes, where=every)

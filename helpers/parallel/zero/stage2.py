@@ -2,6 +2,7 @@
 
 import warnings
 
+from helpers.comm.transport import GroupTransport
 from helpers.parallel.zero.gradients import Freed
 from helpers.parallel.zero.pool import Pool
 from helpers.parallel.zero.stage1 import Zero1
@@ -28,7 +29,7 @@ class Zero2(Zero1):
     stage = 2
 
     def __init__(self, model, parts, mesh, *, in_flight: int = 0, **options):
-        self.pool: Pool | None = None
+        self.pools: dict[GroupTransport, Pool] = {}
         self.warned = False
         super().__init__(model, parts, mesh, in_flight=in_flight, **options)
         self.rows_of: dict[str, list[int]] = {}
@@ -36,10 +37,11 @@ class Zero2(Zero1):
             self.rows_of.setdefault(unit, []).append(i)
 
     def gradient_memory(self, row):
-        if self.pool is None:
-            self.pool = Pool(self.transport, max(row.row.size for row in self.rows))
+        if row.transport not in self.pools:
+            sizes = [one.row.size for one in self.rows if one.transport is row.transport]
+            self.pools[row.transport] = Pool(row.transport, max(sizes))
         wide = self.masters[next(iter(row.parameters))].dtype
-        return Freed(row.row, row.parameters, self.transport, self.pool, wide)
+        return Freed(row.row, row.parameters, row.transport, self.pools[row.transport], wide)
 
     def make_room(self, i):
         if i in self.sending:

@@ -1,13 +1,12 @@
 """ZeRO stage 3: also of the parameters, each rank has only 1/N between their uses."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import torch
 
 from helpers.parallel.units import Unit, units
 from helpers.parallel.zero.parameters import Gathered
 from helpers.parallel.zero.stage2 import Zero2
-from helpers.state.part import Part
 
 
 class Zero3(Zero2):
@@ -75,9 +74,9 @@ class Zero3(Zero2):
     def shards(self, parameters):
         return True
 
-    def parameter_memory(self, unit, parameters, parts: Mapping[str, Part]):
+    def parameter_memory(self, unit, parameters, transport):
         shapes = {name: self.shapes[name] for name in parameters}
-        return Gathered(parameters, shapes, self.transport, kept=self.used_outside(unit))
+        return Gathered(parameters, shapes, transport, kept=self.used_outside(unit))
 
     def used_outside(self, unit: str) -> bool:
         """Whether modules outside of a unit use its parameters."""

@@ -25,7 +25,7 @@ SCANS = {
     "duality": (dual_inputs, ssd, ssd_over_ranks),
 }
 ALONG = {0, 1, 3, 4}  # x, delta, B and C have tokens; A, D and h0 have none
-PARTS = [[7], [4, 3], [1, 6, 2], [5, 0, 1, 3], [0, 2, 2, 0]]
+PARTS = [[7], [1, 6, 2], [5, 0, 1, 3], [0, 2, 2, 0]]
 
 
 def on_ranks(worker, kind, parts, initial):

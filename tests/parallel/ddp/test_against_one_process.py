@@ -17,15 +17,20 @@ pytestmark = pytest.mark.usefixtures("kept_ranks")
 TOLERANCE = 1e-12
 ROWS = 12
 TINY = {"bucket_cap_mb": 200 / 2**20}  # several buckets; the last bucket is not full
-KINDS = [
-    (NaiveDDP, {}),
-    (BucketedDDP, TINY),
-    (BucketedDDP, {}),
-    (DDP, TINY | {"first_bucket_mb": 50 / 2**20}),
-    (DDP, {}),
-    (DDP, TINY | {"find_unused_parameters": True}),
-]
-IDS = ["naive", "bucketed", "one bucket", "overlapped", "one bucket overlapped", "searching"]
+SMALL = TINY | {"first_bucket_mb": 50 / 2**20}
+SEARCHING = TINY | {"find_unused_parameters": True}
+CASES = [  # replica, options, module, ranks, micro-batches, whether gradients are set to None
+    *((replica, options, "plain", 2, m, none)
+      for replica, options in ((NaiveDDP, {}), (BucketedDDP, TINY), (DDP, SMALL), (DDP, SEARCHING))
+      for m, none in ((1, True), (3, True), (2, False))),
+    (NaiveDDP, {}, "tied", 3, 1, True),
+    (BucketedDDP, {}, "tied", 3, 1, False),
+    (DDP, {}, "tied", 3, 1, True),
+    (DDP, TINY, "tied", 1, 2, True),
+    (DDP, TINY, "tied", 4, 2, True),
+    (DDP, SEARCHING, "branching", 2, 1, True),
+    (DDP, SEARCHING, "branching", 3, 1, True),
+]  # fmt: skip
 
 
 def train(worker, kind, replica, options, micro_batches, steps=4, to_none=True):
@@ -68,53 +73,12 @@ def far(ours, theirs) -> float:
     return max((ours[n] - theirs[n]).abs().max().item() for n in ours if ours[n] is not None)
 
 
-@pytest.mark.parametrize(("replica", "options"), KINDS, ids=IDS)
-@pytest.mark.parametrize("kind", ["plain", "tied"])
-@pytest.mark.parametrize("workers", [2, 3])
-def test_the_same_as_one_process(replica, options, kind, workers):
-    runs = launch(
-        train, workers, device="cpu", kind=kind, replica=replica, options=options, micro_batches=1
-    )
+@pytest.mark.parametrize(("replica", "options", "kind", "workers", "micro_batches", "none"), CASES)
+def test_the_same_as_one_process(replica, options, kind, workers, micro_batches, none):
+    """With zeros instead of None, the next backward adds to the bucket itself."""
+    case = {"kind": kind, "replica": replica, "options": options, "micro_batches": micro_batches}
+    runs = launch(train, workers, device="cpu", to_none=none, **case)
     for run in runs:
         assert max(run["worst"]) < TOLERANCE
         for name, value in run["state"].items():  # the replicas have the same bits
             assert torch.equal(value, runs[0]["state"][name])
-
-
-@pytest.mark.parametrize(("replica", "options"), KINDS, ids=IDS)
-def test_micro_batches_are_sent_once(replica, options):
-    runs = launch(
-        train, 2, device="cpu", kind="plain", replica=replica, options=options, micro_batches=3
-    )
-    assert max(runs[0]["worst"] + runs[1]["worst"]) < TOLERANCE
-
-
-@pytest.mark.parametrize(("replica", "options"), KINDS, ids=IDS)
-@pytest.mark.parametrize("micro_batches", [1, 2])
-def test_gradients_may_be_zeroed_where_they_lie(replica, options, micro_batches):
-    """With zeros instead of None, the next backward adds to the bucket itself."""
-    case = {"replica": replica, "options": options, "micro_batches": micro_batches}
-    runs = launch(train, 2, device="cpu", kind="plain", to_none=False, **case)
-    assert max(runs[0]["worst"] + runs[1]["worst"]) < TOLERANCE
-
-
-def test_a_world_of_one_and_of_four():
-    for workers in (1, 4):
-        runs = launch(
-            train, workers, device="cpu", kind="tied", replica=DDP, options=TINY, micro_batches=2
-        )
-        assert max(run["worst"] and max(run["worst"]) for run in runs) < TOLERANCE
-
-
-@pytest.mark.parametrize("workers", [2, 3])
-def test_branches_that_only_some_ranks_use(workers):
-    runs = launch(
-        train,
-        workers,
-        device="cpu",
-        kind="branching",
-        replica=DDP,
-        options=TINY | {"find_unused_parameters": True},
-        micro_batches=1,
-    )
-    assert max(max(run["worst"]) for run in runs) < TOLERANCE

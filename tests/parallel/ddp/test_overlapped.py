@@ -4,16 +4,13 @@ import time
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from helpers.comm.ledger import ledger
 from helpers.comm.transport import GroupTransport
-from helpers.parallel.ddp.bucketed import BucketedDDP
-from helpers.parallel.ddp.naive import NaiveDDP
 from helpers.parallel.ddp.overlapped import DDP
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
-from tests.parallel.ddp.modules import Alone, Third, added_in_two_steps, data, gradients, make
+from tests.parallel.ddp.modules import Alone, Third, data, gradients, make
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
@@ -64,27 +61,6 @@ def test_buckets_set_out_in_the_backward_in_reverse_order_of_use():
     assert sent[0] < log.index(("came", "layers.0.weight"))
 
 
-def test_the_plain_ones_send_after_the_backward():
-    for replica, count in ((NaiveDDP, 5), (BucketedDDP, 1)):
-        if replica is NaiveDDP:
-            runs = launch(naive_log, 2, device="cpu")
-        else:
-            runs = launch(what_happens_when, 2, device="cpu", replica=replica, options={})
-        log = runs[0]["log"]
-        sent = [i for i, (what, _) in enumerate(log) if what == "sent"]
-        assert len(sent) == count
-        assert min(sent) > log.index(("backward", "over"))
-
-
-def naive_log(worker):
-    log = []
-    ddp = NaiveDDP(make("plain", 0), Watched(log))
-    backward(ddp)
-    log.append(("backward", "over"))
-    ddp.synchronize()
-    return {"log": log}
-
-
 def unused(worker):
     ddp = DDP(make("branching", 0))
     backward(ddp, 0, worker.rank, worker.world_size)
@@ -107,6 +83,10 @@ def test_a_second_backward_without_no_sync_is_refused():
     backward(ddp)
     with pytest.raises(RuntimeError, match="except the last inside no_sync"):
         backward(ddp)
+    ddp = DDP(make("plain", 0), Alone(), same=True)
+    backward(ddp)
+    with pytest.raises(RuntimeError, match=r"a second gradient for layers\.4\.weight before"):
+        backward(ddp)  # of the first step
 
 
 def test_a_backward_after_the_sending_backward_raises():
@@ -121,23 +101,6 @@ def test_a_backward_after_the_sending_backward_raises():
     with ddp.no_sync(), pytest.raises(RuntimeError, match=r"after a backward that sends"):
         backward(ddp)  # in a later step too, when there are buckets
     ddp.close()
-
-
-def test_a_second_backward_of_the_first_step_is_refused():
-    ddp = DDP(make("plain", 0), Alone(), same=True)
-    backward(ddp)
-    with pytest.raises(RuntimeError, match=r"a second gradient for layers\.4\.weight before"):
-        backward(ddp)
-
-
-@pytest.mark.parametrize("average", [True, False])
-def test_each_bucket_is_sent_once_in_a_step_in_reverse_order(average):
-    """The last 15 numbers fill the first bucket; 5 and 65, then 13 and 91 fill the others."""
-    first, second = added_in_two_steps(DDP, average, **SMALL)
-    assert list(first.values()) == [{k} for k in (3, 3, 2, 2, 1)]
-    assert list(second.values()) == [{k} for k in (6, 6, 5, 5, 4)]
-    first, second = added_in_two_steps(DDP, average)
-    assert [*first.values(), *second.values()] == 5 * [{1}] + 5 * [{2}]
 
 
 def test_without_hooks_the_caller_reports_each_gradient():
@@ -235,24 +198,6 @@ def test_buckets_follow_the_backward_and_unused_parameters_are_last_reversed():
     assert list(bucket.parameters) == [f"{k}.weight" for k in (3, 0, 2, 4, 1)]
     assert [k for k in range(5) if layers[k].weight.grad is None] == [1, 4]
     ddp.close()
-
-
-def group_of_two(worker):
-    """Only the ranks of a group are replicas of each other."""
-    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
-    mine = groups[worker.rank % 2]
-    ddp = DDP(make("plain", seed=worker.rank), GroupTransport(mine))
-    backward(ddp, step=worker.rank)
-    ddp.synchronize()
-    return gradients(ddp.module)
-
-
-def test_replicas_in_a_group():
-    runs = launch(group_of_two, 4, device="cpu")
-    for name in runs[0]:
-        assert torch.equal(runs[0][name], runs[2][name])
-        assert torch.equal(runs[1][name], runs[3][name])
-        assert not torch.equal(runs[0][name], runs[1][name])
 
 
 def test_buckets_have_the_sizes_of_torch_s_unless_told():

@@ -14,11 +14,8 @@ from helpers.parallel.ddp.bucketed import BucketedDDP
 from helpers.parallel.ddp.naive import NaiveDDP
 from helpers.parallel.ddp.overlapped import DDP
 from helpers.parallel.ddp.owner import Replicated
-from helpers.parallel.precision import Mixed
-from helpers.parallel.recipe import Recipe
-from helpers.parallel.tensor.transform import sequence_parallel
+from helpers.parallel.trainer import Recipe
 from helpers.runtime.launch import launch
-from tests.parallel.zero.beside import Case, far
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 TINY = GPTConfig(vocab=16, context=4, width=8, layers=1, heads=2)
@@ -40,18 +37,6 @@ def trained(worker, **options):
 def test_a_closed_strategy_leaves_nothing_behind(replica, transport):
     options = {"replica": replica, "transport": transport}
     assert list(launch(trained, 2, device="cpu", **options)) == [("", 0.0)] * 2
-
-
-def test_gradients_are_summed_over_replicas_and_over_other_axes_once():
-    """With parameters of which each rank of tp has a part of the gradient, and master copies."""
-    recipe = Recipe(
-        owner=partial(Replicated, bucket_cap_mb=0.005, transport=SharedTransport),
-        transform=sequence_parallel,
-        precision=Mixed(torch.float64),
-    )
-    case = Case(recipe, layout={"dp": 2, "tp": 2}, micro_batches=2)
-    for run in launch(far, 4, device="cpu", cases={"sequence": case}):
-        assert run["sequence"] <= 1e-12
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from helpers.parallel.ddp.naive import NaiveDDP
 from helpers.parallel.ddp.overlapped import DDP
 from helpers.parallel.ddp.replicas import UnusedParameters
 from helpers.runtime.launch import launch
-from tests.parallel.ddp.modules import Alone, Third, data, make
+from tests.parallel.ddp.modules import Alone, Third, added_in_two_steps, data, make
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 every_kind = pytest.mark.parametrize(
@@ -107,14 +107,72 @@ def test_no_sync_lasts_to_the_end_of_the_outer_block(replica):
     ddp.close()
 
 
+TINY = {"bucket_cap_mb": 200 / 2**20}  # 25 numbers in float64
+SMALL = TINY | {"first_bucket_mb": 50 / 2**20}
+SENT = [  # which message added to each gradient: of 91, 13, 65, 5 and 15 numbers
+    (NaiveDDP, {}, (1, 2, 3, 4, 5)),
+    (BucketedDDP, TINY, (1, 2, 2, 3, 3)),
+    (BucketedDDP, {}, (1, 1, 1, 1, 1)),
+    (DDP, SMALL, (3, 3, 2, 2, 1)),
+    (DDP, {}, (1, 1, 1, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize(("replica", "options", "messages"), SENT)
+def test_each_gradient_is_sent_once_in_a_step(replica, options, messages, average):
+    """Of two micro-batches. Gradients are averaged, unless told."""
+    first, second = added_in_two_steps(replica, average, **options)
+    assert list(first.values()) == [{k} for k in messages]
+    assert list(second.values()) == [{k + max(messages)} for k in messages]
+
+
 @every_kind
-def test_gradients_are_averaged_unless_told(replica):
-    for options, values in (({}, [2, 3]), ({"average": False}, [4, 7])):  # each message adds 1
-        ddp = replica(nn.Linear(2, 1, bias=False), Third(), same=True, **options)
-        ddp(torch.tensor([[3.0, 6.0]])).sum().backward()
+def test_a_gradient_is_divided_before_it_is_sent(replica):
+    """After the sum, a low-precision gradient might be infinite already."""
+    for average, sent in ((True, {1, 2, 3}), (False, {3, 6, 9})):
+        transport = Third()
+        ddp = replica(nn.Linear(2, 1), transport, same=True, average=average)
+        ddp.module.weight.grad, ddp.module.bias.grad = (
+            torch.tensor([[3.0, 6.0]]),
+            torch.tensor([9.0]),
+        )
         ddp.synchronize()
-        assert ddp.module.weight.grad.tolist() == [values]
+        assert {
+            number for message in transport.sent for number in message.flatten().tolist()
+        } == sent
         ddp.close()
+
+
+@every_kind
+def test_frozen_parameters_are_left_out_and_unused_ones_are_named_before_any_message(replica):
+    transport = Third()
+    module = make("branching", 0)
+    module.stem.requires_grad_(False)
+    ddp = replica(module, transport, same=True)
+    for name, p in module.named_parameters():
+        p.grad = None if name in ("left.bias", "head.weight") else torch.ones_like(p)
+    with pytest.raises(UnusedParameters, match=r"rank 1 for head\.weight, left\.bias\. If"):
+        ddp.synchronize()
+    assert transport.sent == []
+    for p in ddp.trained().values():
+        p.grad = torch.ones_like(p)
+    ddp.synchronize()
+    gradients = [message for message in transport.sent if message.is_floating_point()]
+    assert sum(message.numel() for message in gradients) == 15 + 3 + 3 * (25 + 5)
+    assert module.stem.bias.grad.tolist() == [1] * 5
+    ddp.close()
+
+
+def test_a_bucket_has_25_mib_unless_told():
+    module = nn.ParameterList(torch.empty(mib * 2**18) for mib in (24, 1, 1))
+    for options, sizes in (
+        ({}, [2, 1]),
+        ({"bucket_cap_mb": 24}, [1, 2]),
+        ({"bucket_cap_mb": 26}, [3]),
+    ):
+        ddp = BucketedDDP(module, Alone(), same=True, **options)
+        assert [len(bucket.parameters) for bucket in ddp.buckets] == sizes
 
 
 class Asked(nn.Linear):
@@ -162,3 +220,43 @@ def test_at_most_eight_unused_parameters_are_named():
     ddp.close()
     with pytest.raises(UnusedParameters, match=r"on rank 1 for p9\. If"):
         NaiveDDP(nn.Linear(2, 1), Third(), same=True).refuse_unused(names[9:])
+
+
+class Strided(nn.Module):
+    """Parameters with the strides of channels-last images or transposed matrices."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        self.matrix = nn.Parameter(torch.randn(5, 16).T / 4)
+
+    def forward(self, x):
+        return torch.tanh(self.conv(x)).flatten(1) @ self.matrix
+
+
+def trains_strided(worker, replica):
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    twin = Strided().double()
+    torch.manual_seed(0)
+    ddp = replica(Strided().double())
+    assert not ddp.module.matrix.is_contiguous()
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-2, fused=True) for m in (twin, ddp)]
+    for step in range(5):
+        generator = torch.Generator().manual_seed(step)
+        x = torch.randn(2 * worker.world_size, 3, 4, 4, generator=generator, dtype=torch.float64)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        twin(x).square().mean().backward()
+        ddp(x.chunk(worker.world_size)[worker.rank]).square().mean().backward()
+        ddp.synchronize()
+        for optimizer in optimizers:
+            optimizer.step()
+    pairs = zip(ddp.module.parameters(), twin.parameters(), strict=True)
+    return max((a - b).abs().max().item() for a, b in pairs)
+
+
+@every_kind
+def test_strides_are_kept_for_fused_optimizers(replica):
+    for far in launch(trains_strided, 2, device="cpu", replica=replica):
+        assert far < 1e-12

@@ -4,14 +4,12 @@ import pytest
 import torch
 
 from helpers.comm.mesh import Layout, make_mesh
-from helpers.comm.transport import GroupTransport, SharedTransport
+from helpers.comm.transport import SharedTransport
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.ddp.bucketed import BucketedDDP
-from helpers.parallel.ddp.overlapped import DDP
 from helpers.parallel.ddp.strategy import DataParallel
 from helpers.parallel.optimizer import OptimizerConfig
-from helpers.parallel.precision import Mixed, Plain
-from helpers.parallel.trainer import Trainer
+from helpers.parallel.precision import Mixed
 from helpers.runtime.launch import launch
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
@@ -24,7 +22,7 @@ def seams(worker, seed, **options):
     trainer = DataParallel(TINY, seed, mesh, device="cpu", **options)
     owner = trainer.owner
     found = {
-        "types": (type(owner.replica), type(owner.transport)),
+        "types": (type(owner.replica), type(owner.replica.transport)),
         "buckets": len(getattr(owner.replica, "buckets", ())),
         "precision": trainer.precision,
         "rule": trainer.rule,
@@ -48,21 +46,3 @@ def test_it_passes_its_arguments_on():
         assert run["rule"] is not None
         assert (run["rule"].lr, run["micro_batches"]) == (0.5, 3)
         assert run["dtype"] == torch.float64
-
-
-def test_its_defaults():
-    for run, other in zip(*(launch(seams, 2, device="cpu", seed=k) for k in (0, 1)), strict=True):
-        assert run["types"] == (DDP, GroupTransport)
-        assert isinstance(run["precision"], Plain)
-        assert not isinstance(run["precision"], Mixed)
-        assert run["rule"] == OptimizerConfig()
-        assert (run["micro_batches"], run["dtype"]) == (1, torch.float32)
-        assert run["first"] != other["first"]
-
-
-def test_the_device_is_the_trainer_s(monkeypatch):
-    given = []
-    monkeypatch.setattr(Trainer, "__init__", lambda _, *seams, **options: given.append(options))
-    own = {"device": "cuda:1", "dtype": torch.float64, "optimizer": None, "micro_batches": 2}
-    DataParallel(TINY, 0, None, **own, bucket_cap_mb=3)
-    assert given == [own]

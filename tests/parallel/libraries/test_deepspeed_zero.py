@@ -235,4 +235,4 @@ def test_what_it_refuses():
     assert "gradient_accumulation_steps = 3" in messages["micro-batches"]
     assert "gradient_clipping = 0.5" in messages["clip"]
     assert "0 (none), 1, 2 and 3" in messages["stage"]
-    assert "axis dp only" in messages["axes"]
+    assert "with the axes dp only" in messages["axes"]

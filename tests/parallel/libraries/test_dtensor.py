@@ -1,7 +1,4 @@
-"""DTensor's tensor and sequence parallelism behind the protocol train like one process.
-
-Absolute tolerance in float64: 1e-12, as for our own strategies.
-"""
+"""DTensor's tensor and sequence parallelism: evaluations, bytes beside ours, refusals."""
 
 from dataclasses import replace
 from functools import partial
@@ -14,13 +11,12 @@ from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import IGNORED, random_batch
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.libraries.dtensor import DTensorParallel
-from helpers.parallel.recipe import Recipe
 from helpers.parallel.single import Single
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
+from helpers.parallel.trainer import Recipe
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 from helpers.training.twin import compare
-from tests.parallel.libraries.by_the_step import CLIPPED, PLAIN_SGD, ByTheStep, Spoiled
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
@@ -32,32 +28,6 @@ GPT2 = GPTConfig(**SIZES, norm="layer", positions="learned", mlp="gelu", bias=Tr
 def twin(strategy, config=BYTES, **changes):
     options = {"workers": 2, "layout": {"tp": 2}, "steps": 3, "seed": 3, "device": "cpu", **changes}
     return compare(strategy, config=config, **options)
-
-
-class Careful(Spoiled, DTensorParallel):
-    pass
-
-
-@pytest.mark.parametrize("sequence", [False, True])
-def test_the_same_as_one_process(sequence):
-    """A rank drops those numbers of its tokens that one process drops."""
-    config = replace(BYTES, dropout=0.2)
-    comparison = twin(Careful, config, micro_batches=2, sequence=sequence)
-    assert comparison, comparison
-
-
-def test_the_same_as_one_process_as_gpt_2():
-    comparison = twin(DTensorParallel, GPT2, optimizer=CLIPPED)
-    assert comparison, comparison
-
-
-class OneRate(ByTheStep, DTensorParallel):
-    pass
-
-
-def test_a_step_s_own_rate_without_clipping():
-    comparison = twin(OneRate, optimizer=PLAIN_SGD)
-    assert comparison, comparison
 
 
 def evaluated(worker):
@@ -106,7 +76,7 @@ def test_ours_sends_what_dtensor_sends_and_less_with_sequences():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"layout": {"dp": 2}}, "needs a mesh with the axis tp alone"),
+        ({"layout": {"dp": 2}}, "needs a mesh with the axes tp only"),
         ({"config": GPT2, "sequence": True}, "learned positions to whole sequences: use rotary"),
     ],
     ids=["axes", "positions"],
@@ -122,19 +92,3 @@ def test_other_layers_are_refused_before_any_message():
         DTensorParallel(replace(BYTES, mlp="none"), 0, seat)
     with pytest.raises(ValueError, match="block 0 has mixer 'mamba2'"):
         DTensorParallel(replace(BYTES, mixer="mamba2"), 0, seat)
-
-
-class Broken(torch.nn.Module):
-    """Its loss fails, and only in evaluation."""
-
-    def loss(self, batch):
-        assert not self.training
-        raise KeyError
-
-
-def test_an_evaluation_that_failed_leaves_training_on():
-    trained = object.__new__(DTensorParallel)
-    trained.model, trained.device = Broken(), torch.device("cpu")
-    with pytest.raises(KeyError):
-        trained.evaluate(random_batch(0, 3, 12, 32))
-    assert trained.model.training

@@ -1,11 +1,8 @@
-"""FSDP2 and FSDP1 equal one process in every mode, and do what their options say.
+"""FSDP2 and FSDP1 do what their options say: memory, messages, precision, checkpoints, refusals.
 
-Tolerance: 1e-12 absolute in float64; the sums over ranks add in another order. Few launches: each
-measures many things on 4 ranks, and the tests judge them.
+Few launches: each measures many things on 4 ranks, and the tests judge them.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pytest
@@ -20,128 +17,27 @@ from torch.distributed.fsdp import (
 
 from helpers.comm.ledger import ledger
 from helpers.comm.mesh import Layout, make_mesh
-from helpers.data.batch import IGNORED, random_batch
+from helpers.data.batch import random_batch
 from helpers.measure.memory import LiveStorages, memory_of
-from helpers.models.gpt import Block, GPTConfig
+from helpers.models.gpt import GPTConfig
 from helpers.parallel.libraries.fsdp1 import Fsdp1
 from helpers.parallel.libraries.fully_shard import FullyShard, rounding
 from helpers.parallel.libraries.wrapping import groups_of, of_type, one_unit
-from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.precision import BOUNDS
-from helpers.parallel.recipe import Recipe
 from helpers.parallel.single import Single
+from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.plans.unit_memory import peak
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 from helpers.state import checkpoint
 from helpers.training.differences import distance
-from tests.parallel.zero.beside import GPT2, ODD, apart
+from tests.parallel.beside import ODD, apart
 
 HYBRID = {"replicate": 2, "shard": 2}
 EXACT = MixedPrecisionPolicy(param_dtype=torch.float64, reduce_dtype=torch.float64)
 LOW = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 LOW1 = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-
-
-@dataclass
-class Case:
-    """A strategy in one mode. `loads` continues from its state, by default the same mode."""
-
-    strategy: Callable = FullyShard
-    config: GPTConfig = ODD
-    layout: dict | None = None
-    sequences: int = 5
-    micro_batches: int = 1
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    loads: Callable | None = None
-
-
-def case(config=ODD, strategy=FullyShard, **options):
-    own = {name: options.pop(name) for name in Case.__annotations__ if name in options}
-    return Case(partial(strategy, **options), config, **own)
-
-
-def beside_one_process(worker, cases):
-    """The largest difference of each case, over two steps, and one step after a load."""
-    torch.set_num_threads(1)
-    found = {}
-    for name, each in cases.items():
-        mesh = make_mesh(Layout(**(each.layout or {"dp": worker.world_size})))
-        given = {"dtype": torch.float64, "optimizer": each.optimizer}
-        one = Single(each.config, 3, **given)
-        given["micro_batches"] = each.micro_batches
-        ours = each.strategy(each.config, 3, mesh, **given)
-        start, far = ours.full_state(), []
-        assert start["optimizer"] == {}
-        for k in range(3):
-            if k == 2:
-                state = ours.full_state()
-                far.append(apart(state["model"], one.full_state()["model"]))
-                far += moments_apart(state["optimizer"], one.full_state()["optimizer"])
-                ours = (each.loads or each.strategy)(each.config, 3, mesh, **given)
-                ours.load(state)
-            batch = random_batch(k, each.sequences, each.config.context, 33, ignored=0.1)
-            batch = replace(batch, step=k)
-            lr = 2e-3 if k == 1 else None  # the more, the more of AdamW's rounding
-            a = ours.step(batch.shard(ours.data_rank, ours.data_size), lr=lr)
-            b = one.step(batch, lr=lr)
-            far += [abs(float(a.loss - b.loss)), abs(float(a.grad_norm - b.grad_norm))]
-        far.append(apart(ours.full_gradients(), one.full_gradients()))
-        far.append(apart(ours.full_state()["model"], one.full_state()["model"]))
-        loss, count = ours.evaluate(batch.shard(ours.data_rank, ours.data_size))
-        far.append(abs(loss - one.evaluate(batch)[0]) / count)
-        nothing = replace(batch, targets=torch.full_like(batch.targets, IGNORED))
-        step = ours.step(nothing.shard(ours.data_rank, ours.data_size))
-        assert (step.loss, step.grad_norm) == (0, 0)
-        ours.load(start)
-        again = ours.full_state()
-        far.append(apart(again["model"], start["model"]))
-        assert again["optimizer"] == {}
-        found[name] = max(far)
-        worker.log(case=name)  # a sign of life on a busy machine
-    return found
-
-
-def moments_apart(ours, theirs):
-    """The differences of the optimizer's state, of every slot."""
-    assert ours.keys() == theirs.keys()
-    for name in theirs:
-        assert ours[name].keys() == theirs[name].keys()
-        for slot, value in theirs[name].items():
-            yield apart({slot: ours[name][slot]}, {slot: value})
-
-
-ON_TWO = {
-    "each block": case(loads=Recipe(owner=Zero3)),
-    "one unit": case(GPT2, wrap=one_unit),
-    "by type, prefetched": case(
-        wrap=of_type(Block), prefetch=2, micro_batches=3, optimizer=OptimizerConfig(clip=0.05)
-    ),
-    "sync each": case(GPT2, sync_each=True, micro_batches=3, sequences=7),
-    "offloaded": case(offload_policy=CPUOffloadPolicy(pin_memory=False)),
-    "float64 policy": case(mp_policy=EXACT),
-    "sgd, not clipped": case(optimizer=OptimizerConfig(rule="sgd", clip=None)),
-    "FSDP1": case(strategy=Fsdp1, micro_batches=2, loads=FullyShard),
-    "FSDP1, whole": case(strategy=Fsdp1, sharding="NO_SHARD", layers={Block}),
-}
-ON_FOUR = {
-    "pairs, kept, a rank without data": case(
-        GPT2, wrap=groups_of(2), reshard_after_forward=False, sequences=3
-    ),
-    "to two ranks": case(reshard_after_forward=2),
-    "hybrid": case(layout=HYBRID, micro_batches=2),
-    "FSDP1, grad op": case(GPT2, strategy=Fsdp1, sharding="SHARD_GRAD_OP", sequences=3),
-    "FSDP1, hybrid": case(strategy=Fsdp1, sharding="HYBRID_SHARD", layout=HYBRID),
-}
-
-
-@pytest.mark.parametrize(("workers", "cases"), [(2, ON_TWO), (4, ON_FOUR)])
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*NO_SHARD")
-def test_each_mode_equals_one_process(workers, cases):
-    for run in launch(beside_one_process, workers, device="cpu", timeout=600, cases=cases):
-        assert run.keys() == cases.keys()
-        assert {name: value for name, value in run.items() if not value <= 1e-12} == {}
 
 
 WIDE = GPTConfig(vocab=8, context=2, width=64, layers=4, heads=4)  # small activations
@@ -387,7 +283,7 @@ def test_wrong_requests_are_refused_kindly():
     if torch.cuda.is_available():
         pytest.skip("here pinned memory works")
     found = launch(refused, 1, device="cpu")[0]
-    assert "axis dp only" in found["axes"]
+    assert "with the axes dp or replicate and shard only" in found["axes"]
     assert "CPUOffloadPolicy(pin_memory=False)" in found["pinned"]
     assert "contains no Conv2d" in found["not there"]
     assert "replicate and shard" in found["FSDP1 axes"]

@@ -8,7 +8,8 @@ from helpers.models.gpt import GPTConfig
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.owners.local import Local, by_device
 from helpers.parallel.precision import Mixed, Plain
-from helpers.parallel.recipe import Recipe, plain
+from helpers.parallel.trainer import Recipe
+from helpers.parallel.transform import plain
 from helpers.parallel.world import ALONE
 
 TINY = GPTConfig(vocab=16, context=4, width=8, layers=1, heads=2)
@@ -79,49 +80,14 @@ def test_gradients_that_are_missing_are_left_out():
     assert gradient is first.grad
 
 
-class Doubling:
-    """A world that doubles all gradients that are there, and makes one that is not."""
-
-    def __init__(self):
-        self.asked = []
-
-    def complete(self, own, done):
-        self.asked.append((sorted(own), done))
-        return {name: 2 * g for name, g in own.items()} | {
-            "norm.weight": torch.full((8,), 7.0, dtype=torch.float64)
-        }
-
-
-@pytest.mark.parametrize("precision", [Plain(), Mixed(torch.float64)], ids=["plain", "mixed"])
-def test_all_pending_sums_are_made_before_the_gradients_are_used(precision):
-    owner = made(precision=precision).owner
-    owner.world = Doubling()
-    for name, p in owner.parameters.items():
-        p.grad = None if name == "norm.weight" else torch.full_like(p, 3.0)
-    owner.complete()
-    assert owner.world.asked == [(sorted(set(owner.parameters) - {"norm.weight"}), ())]
-    for name, gradient in owner.gradients().items():
-        assert gradient.unique().tolist() == [7.0 if name == "norm.weight" else 6.0]
-    assert owner.gradients().keys() == owner.masters.keys()
-
-
-def test_the_gradients_of_shards_are_held_too():
-    owner = made(dtype=torch.float32).owner
-    owner.values = {name: torch.nn.Parameter(p[:2]) for name, p in owner.parameters.items()}
-    owner.masters = owner.values
-    for tensor in owner.values.values():
-        tensor.grad = torch.ones_like(tensor)
-    count = sum(value.numel() for value in owner.values.values())
-    assert owner.held()["gradients", "cpu"] == 4 * count
-
-
 def test_the_optimizer_has_what_is_trained_and_nothing_to_train_is_said():
     def freezing(names):
         def transform(*arguments):
-            model, parts = plain(*arguments)
+            placed = plain(*arguments)
+            model = placed.model
             for name, p in model.named_parameters():
                 p.requires_grad_(name not in names)
-            return model, parts
+            return placed
 
         return Recipe(transform=transform)(TINY, 0)
 

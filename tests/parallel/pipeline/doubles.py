@@ -13,7 +13,7 @@ from helpers.parallel.pipeline.engine import Pipeline
 from helpers.parallel.pipeline.stages import pipeline
 from helpers.parallel.sums import GlobalSum
 from helpers.plans.schedules import gpipe, one_f_one_b
-from helpers.plans.schedules.interleaved import interleaved
+from helpers.plans.schedules.plain import interleaved
 from helpers.plans.schedules.zero_bubble import zero_bubble_h1, zero_bubble_v
 from tests.parallel.threads import Link, Ranks
 
@@ -60,7 +60,7 @@ class Loss(GlobalSum):
 
 def made(schedule, together, rank, config=CONFIG, wants=frozenset()):
     mesh = Mesh(Layout(pp=schedule.ranks), rank, Link(together, rank))
-    model, _ = pipeline(config, 0, mesh, torch.float64, schedule=schedule)
+    model = pipeline(config, 0, mesh, torch.float64, schedule=schedule).model
     model.to_empty(device="cpu")
     plain = dict(build(config, dtype=torch.float64).named_parameters())
     with torch.no_grad():

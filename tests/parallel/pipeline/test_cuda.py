@@ -7,7 +7,7 @@ import torch
 
 from helpers.comm.mesh import Layout
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.recipe import Recipe
+from helpers.parallel.trainer import Recipe
 from helpers.plans import schedules
 from helpers.training.twin import compare
 

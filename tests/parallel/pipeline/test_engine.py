@@ -1,9 +1,5 @@
-"""Steps and evaluations of a pipeline beside the plain model; its ranks are threads.
+"""Evaluations, buffers and messages of a pipeline; its ranks are threads."""
 
-Tolerance: 1e-12 absolute in float64; sums over micro-batches and ranks add in another order.
-"""
-
-from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,19 +9,17 @@ import torch
 from helpers.data.batch import random_batch
 from helpers.models.gpt import build
 from helpers.parallel.pipeline import engine
-from helpers.parallel.pipeline.engine import OneStep, Pipeline
+from helpers.parallel.pipeline.engine import OneStep
 from helpers.plans.schedules import Action, one_f_one_b
-from helpers.plans.schedules.interleaved import interleaved
+from helpers.plans.schedules.plain import interleaved
 from helpers.plans.schedules.zero_bubble import zero_bubble_v
 from tests.parallel.pipeline.doubles import (
     CONFIG,
-    SCHEDULES,
     VOCAB,
     D,
     T,
     alone,
     batch_of,
-    expected,
     gradients,
     links,
     made,
@@ -33,69 +27,12 @@ from tests.parallel.pipeline.doubles import (
 )
 from tests.parallel.threads import Ranks, one_thread
 
-every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
-
 
 @pytest.fixture(autouse=True)
 def _links(monkeypatch):
     links(monkeypatch)
     with one_thread():
         yield
-
-
-@every_schedule
-def test_two_steps_are_those_of_the_plain_model(schedule):
-    """Five sequences in four micro-batches; then three, so that the last is empty."""
-    together, m = Ranks(schedule.ranks), schedule.micro_batches
-    first, second = batch_of(5), batch_of(3, seed=1)
-
-    def run(rank):
-        one = made(schedule, together, rank)
-        found = []
-        for batch in (first, second):
-            losses = step(one, batch, m), Counter(name for name, *_ in one.owner.log)["sent"]
-            found.append((losses, gradients(one)))
-            one.model.zero_grad()
-        spans = tuple(span.action for span in one.spans)
-        assert spans == schedule.orders[rank]
-        return found, one.buffers.made
-
-    runs = together.run(run)
-    for number, batch in enumerate((first, second)):
-        total, wanted = expected(batch)
-        here = [losses for (losses, _) in (found[number] for found, _ in runs)]
-        last = schedule.placement[-1]
-        for rank, (loss, sends) in enumerate(here):
-            assert loss == pytest.approx(total if rank == last else 0.0, abs=1e-12)
-            assert sends == number + 1
-        every = [found[number][1] for found, _ in runs]
-        assert set().union(*every) == wanted.keys()
-        for name, right in wanted.items():
-            parts = [own[name] for own in every if name in own]
-            torch.testing.assert_close(sum(parts), right, rtol=0, atol=1e-12)
-
-
-@every_schedule
-def test_evaluation_is_that_of_the_plain_model(schedule):
-    together, batch = Ranks(schedule.ranks), batch_of(3, ignored=0.3)
-
-    def run(rank):
-        one, found = made(schedule, together, rank), []
-        for training in (True, False):
-            one.model.train(training)
-            found.append(one.evaluate(batch))
-            assert all(module.training == training for module in one.model.modules())
-            assert one.link.leaving == []
-        assert not gradients(one)
-        assert not found[0][0].requires_grad
-        return [(total.item(), int(count)) for total, count in found]
-
-    plain = build(CONFIG, dtype=torch.float64).eval()
-    total, count = plain.loss(batch)
-    for rank, found in enumerate(together.run(run)):
-        here = rank == schedule.placement[-1]
-        wanted = (pytest.approx(total.item(), abs=1e-12), int(count)) if here else (0.0, 0)
-        assert found == [wanted] * 2
 
 
 def test_an_evaluation_without_sequences_sends_nothing_and_has_no_loss():
@@ -121,10 +58,6 @@ def test_an_evaluation_sends_contiguous_messages(monkeypatch):
     assert runs[-1][0].item() == pytest.approx(wanted, abs=1e-12)
 
 
-def test_targets_differ_along_dp_and_losses_along_pp_too():
-    assert (Pipeline.sums, Pipeline.loss_sums) == (("dp",), ("dp", "pp"))
-
-
 def test_a_failed_evaluation_leaves_the_mode_as_it_was():
     one = alone(interleaved(1, 2, chunks=2))
     batch = batch_of(2)
@@ -145,24 +78,6 @@ def test_which_backwards_are_divided():
         some = replace(CONFIG, recompute="selective")
         assert list(made(schedule, Ranks(2), rank, some).two_parts) == divided
     assert alone(interleaved(1, 2, chunks=2)).two_parts == {}
-
-
-@pytest.mark.parametrize("recompute", ["selective", "full"])
-def test_recomputed_stages_have_the_same_gradients(recompute):
-    config = replace(CONFIG, recompute=recompute, attention="explicit")
-    schedule, batch = zero_bubble_v(2, 2), batch_of(3)
-    together = Ranks(2)
-
-    def run(rank):
-        one = made(schedule, together, rank, config)
-        step(one, batch, 2)
-        return gradients(one)
-
-    first, second = together.run(run)
-    wanted = expected(batch, config)[1]
-    assert first.keys() | second.keys() == wanted.keys()
-    for name, found in (first | second).items():
-        torch.testing.assert_close(found, wanted[name], rtol=0, atol=1e-12)
 
 
 class Counted(torch.nn.Module):

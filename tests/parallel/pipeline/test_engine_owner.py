@@ -8,7 +8,7 @@ import torch
 from helpers.parallel.pipeline.engine import Pipeline
 from helpers.parallel.units import units
 from helpers.plans.schedules import Action, one_f_one_b
-from helpers.plans.schedules.interleaved import interleaved
+from helpers.plans.schedules.plain import interleaved
 from helpers.plans.schedules.zero_bubble import zero_bubble_v
 from tests.parallel.pipeline.doubles import (
     EVERY,

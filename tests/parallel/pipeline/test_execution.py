@@ -1,7 +1,6 @@
 """One rank's order of messages and computations, and runs of several ranks as threads."""
 
 import weakref
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,7 @@ from helpers.parallel.pipeline import execution
 from helpers.parallel.pipeline.execution import Execution
 from helpers.parallel.pipeline.paced import Sleeping
 from helpers.plans.schedules import gpipe, naive, one_f_one_b
-from helpers.plans.schedules.interleaved import interleaved
+from helpers.plans.schedules.plain import interleaved
 from helpers.plans.schedules.times import UNIT
 from helpers.plans.schedules.zero_bubble import zero_bubble_h1, zero_bubble_v
 from tests.parallel.threads import Link, Ranks
@@ -162,26 +161,3 @@ def test_each_computation_gets_its_message_and_buffers_are_used_again(schedule):
                if pair[0] != pair[1]]  # fmt: skip
     both = [*borders, *(pair[::-1] for pair in borders)]
     assert sent == {pair: 2 * schedule.micro_batches * both.count(pair) for pair in both}
-
-
-def test_a_failed_computation_is_raised():
-    def fail(action, given):
-        raise RuntimeError("no")
-
-    script = Script(0, 2)
-    script.compute = fail
-    with pytest.raises(RuntimeError, match="no"):
-        Execution(gpipe(2, 2), script).run(script, script)
-    assert "finish" not in script.log
-
-
-def test_two_runs_are_apart():
-    script = Script(0, 1)
-    run = Execution(one_f_one_b(1, 3), script)
-    assert run.spans == []
-    again = partial(run.run, script, script)
-    again()
-    first = run.spans
-    again()
-    assert len(first) == len(run.spans) == 6
-    assert run.spans is not first

@@ -4,7 +4,6 @@ import time
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.parallel.pipeline import paced as module
@@ -103,20 +102,3 @@ def test_merged_spans_begin_at_zero_in_units():
     first, second = merged(ours, seconds=0.5)
     assert (first.rank, first.start, first.stop) == (0, 0.0, 2.0)
     assert (second.rank, second.start, second.stop) == (1, 4.0, 6.0)
-
-
-def test_messages_have_as_many_numbers_as_asked_for(monkeypatch):
-    """On threads. Each message leaves twice: the first run makes buffers and connections."""
-    together, schedule = Ranks(3), one_f_one_b(3, 2)
-    monkeypatch.setattr(module, "two_way", lambda mesh, axis: {"pp": mesh.link}[axis])
-
-    def run(rank):
-        return paced(SimpleNamespace(link=Link(together, rank)), schedule, seconds=0.0, numbers=7)
-
-    for spans, order in zip(together.run(run), schedule.orders, strict=True):
-        assert tuple(span.action for span in spans) == order
-    sent = {ends: tensors for ends, tensors in together.messages.items() if tensors}
-    assert {ends: len(tensors) for ends, tensors in sent.items()} == dict.fromkeys(
-        [(0, 1), (1, 2), (2, 1), (1, 0)], 2 * 2
-    )
-    assert {(len(t), t.dtype) for tensors in sent.values() for t in tensors} == {(7, torch.float32)}

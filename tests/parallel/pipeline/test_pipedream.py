@@ -130,12 +130,3 @@ def test_one_stage_is_plain_sgd(monkeypatch, dtype):
     for name, p in model.named_parameters():
         assert run["weights"][name].dtype == dtype
         torch.testing.assert_close(run["weights"][name], p.detach())
-
-
-def test_several_stages_on_threads_send_what_their_dtype_says(monkeypatch):
-    for dtype in (torch.float32, torch.float64):
-        runs = on_threads(monkeypatch, 3, CONFIG, batches()[:4], lr=LR, dtype=dtype)
-        assert [run["staleness"] for run in runs] == [[0, 1, 2, 2], [0, 1, 1, 1], [0] * 4]
-        assert [len(run["losses"]) for run in runs] == [0, 0, 4]
-        assert {w.dtype for run in runs for w in run["weights"].values()} == {dtype}
-        assert not any(w.requires_grad for run in runs for w in run["weights"].values())

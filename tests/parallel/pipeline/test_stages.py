@@ -5,11 +5,11 @@ import torch
 
 from helpers.comm.mesh import Layout
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.pipeline.stages import Stage, pipeline
-from helpers.parallel.recipe import plain
+from helpers.parallel.pipeline.stages import pipeline
 from helpers.parallel.tensor.transform import sequence_parallel
+from helpers.parallel.transform import plain
 from helpers.plans.schedules import Schedule, ScheduleError, gpipe, one_f_one_b
-from helpers.plans.schedules.interleaved import interleaved
+from helpers.plans.schedules.plain import interleaved
 from helpers.plans.schedules.zero_bubble import zero_bubble_v
 from helpers.state.placing import Seat
 
@@ -19,7 +19,8 @@ UNTIED = GPTConfig(**SIZES, layers=4, tied=False)
 
 
 def made(layout, rank, schedule, config=TIED, dtype=torch.float32, **options):
-    return pipeline(config, 0, Seat(layout, rank), dtype, schedule=schedule, **options)
+    placed = pipeline(config, 0, Seat(layout, rank), dtype, schedule=schedule, **options)
+    return placed.model, placed.parts
 
 
 def test_each_rank_has_its_stages_of_the_plain_model():
@@ -42,7 +43,7 @@ def test_each_rank_has_its_stages_of_the_plain_model():
             if rank < 3:
                 assert part.name not in seen
                 seen[part.name] = part.shape
-    whole, _ = plain(UNTIED, 0, Seat(Layout(dp=1), 0), torch.float64)
+    whole = plain(UNTIED, 0, Seat(Layout(dp=1), 0), torch.float64).model
     assert seen == {name: tuple(p.shape) for name, p in whole.named_parameters()}
 
 
@@ -117,33 +118,6 @@ def test_layers_are_shared_by_cost_and_the_ends_cost_too():
     assert blocks(mixed, gpipe(4, 2), 4) == [[0], [1], [2], [3]]
 
 
-def test_the_inner_transform_gets_what_a_transform_gets():
-    seen = []
-
-    def inner(config, seed, mesh, dtype):
-        seen.append((config, seed, mesh, dtype))
-        return plain(config, seed, mesh, dtype)
-
-    seat = Seat(Layout(pp=2), 1)
-    model, _ = pipeline(UNTIED, 7, seat, torch.float16, schedule=gpipe(2, 3), inner=inner)
-    assert (model.schedule, model.mesh) == (gpipe(2, 3), seat)
-    [(stage, *rest)] = seen
-    assert rest == [7, seat, torch.float16]
-    assert stage == Stage(UNTIED, range(2, 4), {"first": False, "last": True})
-
-
-def test_a_stage_builds_its_blocks_with_any_options():
-    class Config:
-        def build(self, *args, **options):
-            return args, options
-
-    ends = {"first": True, "last": False}
-    assert Stage(Config(), range(1, 3), ends).build("dtype", "device", seed=5) == (
-        ("dtype", "device"),
-        {"blocks": range(1, 3), "first": True, "last": False, "seed": 5},
-    )
-
-
 def test_pending_sums_of_the_stages_transform_stay():
     """A norm sees some of the tokens on each rank of tp; a tied embedding has both ends, too."""
     layout = Layout(pp=2, tp=2)
@@ -158,9 +132,9 @@ def test_pending_sums_of_the_stages_transform_stay():
     def inner(*arguments):
         return sequence_parallel(*arguments, transport=lambda group: Alone())
 
-    _, parts = pipeline(
+    parts = pipeline(
         TIED, 0, Mesh(layout, 3), torch.float32, schedule=one_f_one_b(2, 2), inner=inner
-    )
+    ).parts
     for name, part in parts.items():
         wanted = ((2, 3),) if "norm" in name else ((1, 3),) if "head" in name else ()
         assert part.pending == wanted, name

@@ -11,7 +11,7 @@ from helpers.comm.ledger import ledger
 from helpers.comm.mesh import Layout
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.recipe import Recipe
+from helpers.parallel.trainer import Recipe
 from helpers.plans.schedules import one_f_one_b
 from helpers.plans.schedules.zero_bubble import zero_bubble_h1, zero_bubble_v
 from helpers.runtime.cluster import Cluster

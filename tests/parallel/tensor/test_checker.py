@@ -11,10 +11,10 @@ from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.regions import reduce_from
 from helpers.comm.transport import GroupTransport
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.recipe import Recipe
 from helpers.parallel.tensor.call import PARTIAL, WHOLE
 from helpers.parallel.tensor.checker import Log, check_placements, place, placement_from
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
+from helpers.parallel.trainer import Recipe
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 from helpers.state.placing import Seat, cut, whole

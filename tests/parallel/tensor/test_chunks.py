@@ -8,8 +8,8 @@ from helpers.parallel.tensor.chunks import (
     gather_and_multiply,
     multiply_and_scatter,
     pieces,
-    spread,
 )
+from helpers.parallel.tensor.regions import Sharded
 
 RANKS, B, D = 3, 2, 4
 
@@ -71,27 +71,6 @@ def test_all_chunks_are_on_their_way_before_the_first_is_used():
     assert number == 2
 
 
-def test_a_chunk_goes_to_its_tokens_of_each_rank():
-    every = torch.zeros(1, 6, 1)
-    spread(torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1), every, slice(1, 2), RANKS)
-    assert every.flatten().tolist() == [0, 1, 0, 2, 0, 3]
-
-
-@pytest.mark.parametrize("chunks", [1, 2, 5])
-def test_products_of_chunks_are_those_of_the_whole(chunks):
-    shard, weights = numbers(B, 5, D), (numbers(D, 3), numbers(D, 6))
-
-    def products(x):
-        return [x @ weight for weight in weights]
-
-    right = whole(shard)
-    kept, outputs = gather_and_multiply(shard, Log(), chunks, products, keep=True)
-    assert torch.equal(kept, right)
-    assert all(map(torch.equal, outputs, products(right)))
-    kept, _ = gather_and_multiply(shard, Log(), chunks, products, keep=False)
-    assert kept is None
-
-
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_sums_are_cut_by_rank_and_a_chunk_is_sent_while_the_next_is_multiplied(chunks):
     transport, x, weight = Log(), numbers(B, 3 * 4, D), numbers(D, 2)
@@ -113,3 +92,8 @@ def test_outputs_have_the_format_of_their_product_and_the_whole_that_of_the_inpu
     kept, outputs = gather_and_multiply(shard, Log(), 2, products, keep=True)
     assert [one.dtype for one in (kept, *outputs)] == [torch.float64, torch.float32, torch.float16]
     assert torch.equal(outputs[0], whole(shard).sum(-1, keepdim=True).float())
+
+
+def test_at_least_one_chunk():
+    with pytest.raises(ValueError, match="chunks must be at least 1, not 0"):
+        Sharded(None, chunks=0)

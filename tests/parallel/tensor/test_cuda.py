@@ -14,8 +14,8 @@ from helpers.measure.trace import trace
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.libraries.dtensor import DTensorParallel
-from helpers.parallel.recipe import Recipe
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
+from helpers.parallel.trainer import Recipe
 from helpers.runtime.launch import launch
 from helpers.training.twin import compare
 

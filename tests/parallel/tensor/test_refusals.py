@@ -1,19 +1,15 @@
 """What tensor and sequence parallelism cannot cut, they refuse with a reason."""
 
 import pytest
-import torch
 
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
-from helpers.models.latent_config import Latent
-from helpers.parallel.recipe import Recipe
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
+from helpers.parallel.trainer import Recipe
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
-from helpers.state.placing import Seat
 
-SMALL = Latent(kv_rank=8, nope=4, rope=6, value=5)
 SIZES = {"vocab": 32, "context": 12, "width": 24, "layers": 1}
 
 
@@ -21,33 +17,6 @@ def step(worker, transform, config, tokens):
     mesh = make_mesh(Layout(tp=worker.world_size))
     trainer = Recipe(transform=transform)(config, 0, mesh)
     return trainer.step(random_batch(0, 2, tokens, config.vocab)).loss.item()
-
-
-SEAT = Seat(Layout(tp=2), 0)  # a transform refuses before its first message: no rank is needed
-
-
-@pytest.mark.parametrize(
-    ("heads", "key_heads", "words"),
-    [
-        (3, 3, "3 query heads do not divide over 2 ranks"),
-        (6, 3, "3 key heads on 2 ranks: one number must divide the other"),
-    ],
-)
-@pytest.mark.parametrize("transform", [tensor_parallel, sequence_parallel])
-def test_heads_that_do_not_divide(transform, heads, key_heads, words):
-    config = GPTConfig(**SIZES, heads=heads, kv_heads=key_heads)
-    with pytest.raises(ValueError, match=words):
-        transform(config, 0, SEAT, torch.float32)
-
-
-@pytest.mark.parametrize("transform", [tensor_parallel, sequence_parallel])
-def test_mixers_that_are_not_cut(transform):
-    config = GPTConfig(
-        **SIZES | {"layers": 2}, heads=4, mixer=("attention", "latent"), latent=SMALL
-    )
-    words = "block 1 has mixer 'latent', which is not cut .* cuts attention, mamba2. Use data"
-    with pytest.raises(ValueError, match=words):
-        transform(config, 0, SEAT, torch.float32)
 
 
 def odd_batch(worker, transform, token, target):
@@ -59,20 +28,17 @@ def odd_batch(worker, transform, token, target):
     return trainer.step(batch).loss.item()
 
 
-@pytest.mark.parametrize("transform", [tensor_parallel, sequence_parallel])
 @pytest.mark.parametrize(
     ("token", "target", "words"),
     [
         (32, 0, "a token is outside the vocabulary of 32"),
-        (-1, 0, "a token is outside the vocabulary of 32"),
-        (31, -1, "a target is outside the vocabulary of 32"),
         (31, 32, "a target is outside the vocabulary of 32"),
     ],
 )
-def test_tokens_that_no_rank_has(transform, token, target, words):
+def test_tokens_that_no_rank_has(token, target, words):
     """One process raises an IndexError. On ranks, a sum of zeros would go on in silence."""
     with pytest.raises(WorkerError, match=words):
-        launch(odd_batch, 2, device="cpu", transform=transform, token=token, target=target)
+        launch(odd_batch, 2, device="cpu", transform=tensor_parallel, token=token, target=target)
 
 
 def test_the_last_token_and_an_ignored_target_are_fine():

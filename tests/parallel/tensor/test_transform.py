@@ -9,7 +9,6 @@ from helpers.comm.mesh import Layout
 from helpers.models.attention import FanOut
 from helpers.models.gpt import GPTConfig
 from helpers.models.ssm_settings import Mamba2Settings
-from helpers.parallel.recipe import plain
 from helpers.parallel.tensor.layers import Column, RowParallel
 from helpers.parallel.tensor.mamba2 import SumOverRanks
 from helpers.parallel.tensor.regions import Sharded, Whole
@@ -21,6 +20,7 @@ from helpers.parallel.tensor.transform import (
     share_of_tokens,
     tensor_parallel,
 )
+from helpers.parallel.transform import plain
 from helpers.state.placing import Seat
 
 SEAT = Seat(Layout(tp=2), 1)
@@ -30,7 +30,7 @@ TINY = GPTConfig(vocab=33, context=8, width=16, layers=1, heads=2, dropout=0.1)
 @pytest.mark.parametrize("tied", [True, False])
 def test_cut_parameters_stay_tied_and_frozen(tied):
     config = GPTConfig(vocab=33, context=8, width=16, layers=1, heads=2, tied=tied)
-    model, _ = plain(config, 0, SEAT, torch.float64)
+    model = plain(config, 0, SEAT, torch.float64).model
     query = model.blocks["0"].attention.query
     query.weight.requires_grad_(False)
     parts = cut_parameters(model, SEAT, "tp")
@@ -45,7 +45,7 @@ def test_cut_parameters_stay_tied_and_frozen(tied):
 
 
 def test_only_replicated_parameters_get_a_share_of_the_tokens():
-    model, _ = plain(TINY, 0, SEAT, torch.float64)
+    model = plain(TINY, 0, SEAT, torch.float64).model
     for name, part in cut_parameters(model, SEAT, "tp").items():
         pending = share_of_tokens(SEAT, part, "tp").pending
         assert list(pending) == ([(0, 1)] if "norm" in name else list(part.pending)), name
@@ -74,9 +74,9 @@ def test_a_rank_s_positions_are_those_of_its_tokens():
 
 @pytest.mark.parametrize("layout", [Layout(dp=2), Layout(dp=2, tp=1)], ids=str)
 def test_without_ranks_on_the_axis_the_model_is_whole(layout):
-    model, parts = tensor_parallel(TINY, 0, Seat(layout, 1), torch.float32)
-    assert not any(part.cuts for part in parts.values())
-    assert model.embedding.weight.shape == (33, 16)
+    placed = tensor_parallel(TINY, 0, Seat(layout, 1), torch.float32)
+    assert not any(part.cuts for part in placed.parts.values())
+    assert placed.model.embedding.weight.shape == (33, 16)
 
 
 class Placeless:
@@ -89,10 +89,10 @@ class Placeless:
 
 
 def made(transform, config=TINY, **options):
-    model, parts = transform(
+    placed = transform(
         config, 0, Placeless(), torch.float32, transport=lambda axis: Alone(), **options
     )
-    return model, parts, model.embedding.region
+    return placed.model, placed.parts, placed.model.embedding.region
 
 
 def test_the_options_of_sequence_parallelism_reach_every_layer():
@@ -150,8 +150,8 @@ def test_a_stage_in_the_middle_has_neither_embedding_nor_head():
         def build(self, dtype, device, **options):
             return TINY.build(dtype, device, first=False, last=False, **options)
 
-    model, parts = sequence_parallel(
+    placed = sequence_parallel(
         Middle(), 0, Placeless(), torch.float32, transport=lambda axis: Alone()
     )
-    assert not any("embedding" in name or "head" in name for name in parts)
-    assert isinstance(model.blocks["0"].attention.out, RowParallel)
+    assert not any("embedding" in name or "head" in name for name in placed.parts)
+    assert isinstance(placed.model.blocks["0"].attention.out, RowParallel)

@@ -11,8 +11,8 @@ from helpers.comm.ledger import ledger
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.recipe import Recipe
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
+from helpers.parallel.trainer import Recipe
 from helpers.runtime.launch import launch
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")

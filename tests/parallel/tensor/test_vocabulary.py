@@ -5,12 +5,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from helpers.parallel.tensor.regions import Sharded, Whole
+from helpers.parallel.tensor.regions import Whole
 from helpers.parallel.tensor.vocabulary import (
     VocabularyCrossEntropy,
     VocabularyEmbedding,
     check_range,
-    local,
 )
 from tests.parallel.threads import Ranks, Transport
 
@@ -32,31 +31,6 @@ def on_threads(cut, function):
         return function(Transport(together, rank), slice(cut[rank], cut[rank + 1]))
 
     return together.run(one)
-
-
-@pytest.mark.parametrize("region", [Whole, Sharded])
-@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
-def test_vectors_and_their_gradients_are_those_of_the_whole_table(cut, region):
-    table, weight = made(0, V, D), made(1, 2, 6, D)
-
-    def run(transport, own):
-        plain = nn.Embedding(V, D, dtype=torch.float64)
-        plain.weight = nn.Parameter(table[own].clone())
-        around = region(transport)
-        embedding = VocabularyEmbedding(plain, own.start, around)
-        assert embedding.weight is plain.weight
-        vectors = embedding(TOKENS)
-        (vectors * weight[:, around.own(6)]).sum().backward()
-        return vectors.detach(), around.own(6), plain.weight.grad
-
-    whole = table.clone().requires_grad_()
-    wanted = functional.embedding(TOKENS, whole)
-    (wanted * weight).sum().backward()
-    runs = on_threads(cut, run)
-    for vectors, own, _ in runs:
-        assert torch.equal(vectors, wanted[:, own].detach())
-    gradients = torch.cat([gradient for *_, gradient in runs])
-    torch.testing.assert_close(gradients, whole.grad, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e4])
@@ -127,14 +101,6 @@ def test_no_tokens_and_no_targets():
 
     for cut in CUTS.values():
         assert on_threads(cut, run) == [((0, 6, D), 0.0, 0, 0.0, 0)] * 3
-
-
-def test_the_rows_of_a_rank():
-    tokens = torch.tensor([2, 3, 4, 5, 6, -100])
-    rows, here = local(tokens, 3, 3)
-    assert rows.tolist() == [0, 0, 1, 2, 0, 0]
-    assert here.tolist() == [False, True, True, True, False, False]
-    assert not local(tokens, 3, 0)[1].any()
 
 
 @pytest.mark.parametrize("token", [-1, 7, -100])

@@ -8,14 +8,14 @@ import torch
 
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
-from helpers.parallel.recipe import Recipe
 from helpers.parallel.single import Single
+from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.runtime.launch import launch
 from helpers.state import checkpoint
-from tests.parallel.zero.beside import ODD, apart
+from tests.parallel.beside import ODD, apart
 
 
 def trainer_of(worker, owner):

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from helpers.comm.direct import DirectTransport
 from helpers.comm.mesh import Layout, make_mesh
+from helpers.comm.transport import DirectTransport
 from helpers.data.batch import random_batch
-from helpers.parallel.recipe import Recipe, plain
+from helpers.parallel.trainer import Recipe
+from helpers.parallel.transform import plain
 from helpers.parallel.zero.gradients import Freed, Kept
 from helpers.parallel.zero.pool import Pool
 from helpers.parallel.zero.row import Row
@@ -14,7 +15,7 @@ from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.runtime.launch import launch
-from tests.parallel.zero.beside import ODD, apart
+from tests.parallel.beside import ODD, apart
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
@@ -164,7 +165,8 @@ def test_a_row_is_given_back_when_it_has_arrived_and_after_a_step_that_failed():
 
 def sometimes(config, seed, seat, dtype):
     """`up` gets a gradient only from micro-batches of two sequences."""
-    model, parts = plain(config, seed, seat, dtype)
+    placed = plain(config, seed, seat, dtype)
+    model = placed.model
     mlp = model.blocks["0"].mlp
 
     def forward(x):
@@ -172,7 +174,7 @@ def sometimes(config, seed, seat, dtype):
         return mlp.down(y * mlp.up(x) if len(x) == 2 else y)
 
     mlp.forward = forward
-    return model, parts
+    return placed
 
 
 def beside_local(worker, owners):
@@ -193,12 +195,3 @@ def beside_local(worker, owners):
 def test_a_parameter_that_only_one_micro_batch_uses():
     for worst in launch(beside_local, 2, device="cpu", owners=[Zero1, Zero2, Zero3]):
         assert max(worst) < 1e-12
-
-
-def test_kept_gradients_have_the_parameters_format_and_start_with_all_missing():
-    held = {n: torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16)) for n in ("p", "q")}
-    kept = Kept(Row({"p": 3, "q": 3}, 2), held, Late())
-    assert (kept.whole.dtype, kept.shard.dtype) == (torch.bfloat16, torch.bfloat16)
-    kept.missing.clear()
-    kept.begin()
-    assert kept.missing == {"p", "q"}

@@ -4,8 +4,6 @@ P parameters, N ranks. fp32: 4 P for parameters, 4 P for gradients, 8 P for Adam
 precision: 2 P, 2 P and 12 P (fp32 copies and moments). A stage divides its kinds by N.
 """
 
-from functools import partial
-
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
@@ -16,13 +14,12 @@ from helpers.measure.memory import LiveStorages
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.precision import Mixed, Plain
-from helpers.parallel.recipe import Recipe
+from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.film import filming
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.runtime.launch import launch
-from tests.parallel.zero.beside import frozen
 
 EVEN = GPTConfig(vocab=64, context=8, width=16, layers=3, heads=2, tied=False)  # no padding
 DIVIDED = {  # the kinds that a stage divides by N
@@ -115,95 +112,3 @@ def test_a_model_that_does_not_fit_is_never_whole_on_any_rank():
     whole = sum(p.nbytes for p in config.build(device="meta").parameters())
     for bytes_at_once in launch(peak, 4, device="cpu", config=config):
         assert whole / 2 < bytes_at_once < 0.75 * whole
-
-
-def filmed(worker, owner, precision):
-    torch.set_num_threads(1)
-    mesh = make_mesh(Layout(dp=worker.world_size))
-    trainer = Recipe(owner=owner, precision=precision)(EVEN, 0, mesh, micro_batches=2)
-    batch = random_batch(worker.rank, 2, 8, EVEN.vocab)
-    trainer.step(batch)
-    with filming(trainer.owner) as film:
-        trainer.step(batch)
-    trainer.step(batch)
-    return film.events
-
-
-@pytest.mark.filterwarnings("ignore:ZeRO stage")
-def test_a_film_of_a_step_shows_one_unit_ahead_and_gradients_freed():
-    blocks = ["blocks.0", "blocks.1", "blocks.2"]
-    for events in launch(filmed, 2, device="cpu", owner=Zero3, precision=Mixed()):
-        times = [e["time"] for e in events]
-        assert times == sorted(times)
-        now, most, full, added = {}, 0, set(), {}
-        for e in events:
-            now[e["unit"], e["kind"]] = e
-            gathered = {u for (u, k), e in now.items() if k == "gathered" and e["bytes"]}
-            most, full = max(most, len(gathered)), full | gathered
-            assert (e["bytes"] == 0) == (e["state"] == "freed" or (e["kind"] == "gradients"
-                                         and e["state"] == "held"))  # fmt: skip
-            if e["kind"] == "gathered" and e["state"] == "in use":
-                assert now[e["unit"], "gathered"]["bytes"]
-            filling = [u for (u, k), e in now.items() if k == "gradients" and e["bytes"]]
-            assert len(filling) <= 1  # the full gradients of one unit at a time
-            if e["state"] == "updating":
-                continue
-            if e["kind"] == "gradient shard" and e["bytes"]:
-                added[e["unit"]] = e["bytes"]  # of the last micro-batch before the update
-        assert most == 2
-        # micro-batches are added in fp32, like the master copies; one alone stays in bf16
-        assert added == {u: e["bytes"] for (u, k), e in now.items() if k == "master copies"}
-        assert full >= {*blocks, "head", "norm", "embedding"}
-        uses = [e["unit"] for e in events if e["kind"] == "gathered" and e["state"] == "in use"]
-        order = ["embedding", *blocks, "norm", "head"]
-        assert uses == 2 * (order + order[::-1])
-        assert {k for _, k in now} == {"parameters", "gathered", "gradients", "gradient shard",
-                                       "master copies", "optimizer"}  # fmt: skip
-
-
-def half_frozen(worker):
-    """The film of a step in which each block has frozen parameters, and the bytes after it."""
-    torch.set_num_threads(1)
-    mesh = make_mesh(Layout(dp=worker.world_size))
-    trainer = Recipe(owner=Zero3, transform=frozen("attention"))(EVEN, 0, mesh)
-    batch = random_batch(worker.rank, 2, 8, EVEN.vocab)
-    trainer.step(batch)
-    with filming(trainer.owner) as film:
-        trainer.step(batch)
-    return film.events, trainer.held()["parameters", "cpu"]
-
-
-def test_a_unit_with_frozen_parameters_is_freed_too():
-    """No gradient ends its backward: it stays until the next unit's backward begins."""
-    for events, parameters in launch(half_frozen, 2, device="cpu"):
-        now, most = {}, 0
-        for e in events:
-            now[e["unit"], e["kind"]] = e["bytes"]
-            gathered = [u for (u, k), nbytes in now.items() if k == "gathered" and nbytes]
-            most = max(most, len(gathered))
-        assert most == 2  # one in use, one ahead
-        assert not gathered
-        # a unit has a row of trained and a row of frozen parameters: the film adds them up
-        assert sum(b for (_, k), b in now.items() if k == "parameters") == parameters
-
-
-def evaluated(worker):
-    torch.set_num_threads(1)
-    mesh = make_mesh(Layout(dp=worker.world_size))
-    trainer = Recipe(owner=partial(Zero3, reshard_after_forward=False))(EVEN, 0, mesh)
-    batch = random_batch(worker.rank, 2, 8, EVEN.vocab)
-    trainer.step(batch)
-    with filming(trainer.owner) as film:
-        trainer.evaluate(batch)
-    return film.events
-
-
-def test_an_evaluation_keeps_nothing_for_a_backward():
-    for events in launch(evaluated, 2, device="cpu"):
-        now, most = {}, 0
-        for e in events:
-            if e["kind"] == "gathered":
-                now[e["unit"]] = e["bytes"]
-                most = max(most, sum(1 for nbytes in now.values() if nbytes))
-        assert most == 2
-        assert not any(now.values())

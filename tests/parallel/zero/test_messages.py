@@ -15,7 +15,7 @@ from helpers.comm.transport import GroupTransport, SharedTransport
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.precision import Mixed, Plain
-from helpers.parallel.recipe import Recipe
+from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3

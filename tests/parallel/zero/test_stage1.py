@@ -11,59 +11,21 @@ import torch
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.transport import SharedTransport
 from helpers.data.batch import random_batch
-from helpers.parallel.precision import Mixed, Plain
-from helpers.parallel.recipe import Recipe, plain
+from helpers.parallel.trainer import Recipe
+from helpers.parallel.transform import plain
 from helpers.parallel.zero.film import filming
 from helpers.parallel.zero.stage1 import Zero1, sharded_together
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
-from helpers.plans.schedules import one_f_one_b
 from helpers.runtime.launch import launch
 from helpers.state.part import Part
-from tests.parallel.zero.beside import (
-    BEGUN,
-    GPT2,
-    ODD,
-    PADDED,
-    PUBLISHED,
-    UNTIED,
-    UPDATED,
-    Case,
-    apart,
-    far,
-    frozen,
-    lines,
-    told,
-)
+from tests.parallel.beside import ODD, apart
+from tests.parallel.zero.beside import BEGUN, PUBLISHED, UPDATED, lines, told
 
 pytestmark = [
     pytest.mark.usefixtures("kept_ranks"),
     pytest.mark.filterwarnings("ignore:ZeRO stage"),
 ]
-EXACT = Mixed(low=torch.float64)  # no rounding, so any difference is an error in bookkeeping
-
-
-def test_it_equals_one_process():
-    """Rows with padding; frozen parameters, master copies and a rank without data."""
-    part, recipe = frozen("attention", "norm"), partial(Recipe, owner=Zero1)
-    cases = {
-        "padding": Case(recipe(), PADDED, micro_batches=2, sequences=7),
-        "frozen": Case(
-            recipe(transform=part, precision=EXACT), GPT2, alone=Recipe(transform=part), sequences=2
-        ),
-    }
-    for run in launch(far, 3, device="cpu", cases=cases):
-        assert {name: value for name, value in run.items() if not value <= 1e-12} == {}
-
-
-def test_a_pipeline_s_stages_sum_what_they_share():
-    """A tied embedding is on both stages: its gradient is a sum over dp here, and over pp there."""
-    layout = {"pp": 2, "dp": 2}
-    recipe = Recipe(owner=Zero1, layout=Layout(**layout), schedule=one_f_one_b)
-    case = Case(recipe, ODD, layout=layout, micro_batches=2)
-    for run in launch(far, 4, device="cpu", cases={"tied": case}):
-        assert run["tied"] <= 1e-12
-
 
 BACKWARD = """
     head gradients filling; norm gradients filling; blocks.0 gradients filling
@@ -89,61 +51,6 @@ def test_with_none_in_flight_each_row_is_waited_for():
         assert [line for line in step if "scatter" in line] == lines(sent)
 
 
-def memory(worker, precision):
-    """Bytes that the owner holds after a step; those of a film at its end, and at its start."""
-    torch.set_num_threads(1)
-    mesh = make_mesh(Layout(dp=worker.world_size))
-    trainer = Recipe(owner=Zero1, precision=precision, transform=frozen("attention."))(
-        UNTIED, 0, mesh
-    )
-    trainer.step(random_batch(worker.rank, 2, 8, 33))
-    with filming(trainer.owner) as opened:
-        pass
-    assert {e["state"] for e in opened.events} == {"held"}
-    with filming(trainer.owner) as film:
-        trainer.step(random_batch(worker.rank, 2, 8, 33))
-    assert all(p.grad is None for p in trainer.parameters.values())  # no sum, or only a part of it
-    held = {kind: nbytes for (kind, _), nbytes in trainer.held().items()}
-    return held, last_bytes(film), last_bytes(opened)
-
-
-def last_bytes(film) -> dict[str, int]:
-    """The bytes of all units at the end of a film, by kind."""
-    found = Counter({e["kind"]: 0 for e in film.events})
-    for (_, kind), nbytes in {(e["unit"], e["kind"]): e["bytes"] for e in film.events}.items():
-        found[kind] += nbytes
-    return dict(found)
-
-
-@pytest.mark.parametrize("precision", [Plain(), Mixed()], ids=["fp32", "mixed"])
-def test_what_is_divided_adds_up_over_the_ranks(precision):
-    """1980 trained numbers in 8 parameters, and 576 frozen ones, which every rank holds."""
-    mixed, ranks = isinstance(precision, Mixed), 3
-    held, filmed, opened = zip(
-        *launch(memory, ranks, device="cpu", precision=precision), strict=True
-    )
-    assert opened == filmed  # a film opens with what a step leaves
-    size = 2 if mixed else 4
-    moments = 8 * 1980 + ranks * 8 * 4  # AdamW counts its steps for each parameter, in 4 bytes
-    wide = {"master copies": 4 * 1980 + ranks * 4 * 576} if mixed else {}
-    assert added(held) == wide | {
-        "parameters": ranks * size * 2556,
-        "gradients": ranks * size * 1980 + 4 * 1980 * mixed,
-        "optimizer": moments,
-    }
-    wide = {"master copies": 4 * 1980} if mixed else {}  # the film is of the rows
-    assert added(filmed) == wide | {
-        "parameters": ranks * size * 1980,
-        "gradients": ranks * size * 1980,
-        "gradient shard": 4 * 1980 * mixed,  # else it is a part of the gradients
-        "optimizer": moments,
-    }
-
-
-def added(ranks) -> dict[str, int]:
-    return {kind: sum(run.get(kind, 0) for run in ranks) for kind in ranks[0]}
-
-
 def rows_of(dtype=torch.float32, **stages) -> list[list[str]]:
     """The rows of one unit with these parameters, each on so many stages of a pipeline."""
     model = torch.nn.Module()
@@ -154,9 +61,9 @@ def rows_of(dtype=torch.float32, **stages) -> list[list[str]]:
         f"ends.{name}": Part(name=name, shape=(3,), holders=range(2 * several))
         for name, several in stages.items()
     }
-    found = list(sharded_together(model, parts, Layout(pp=2, dp=2)))
-    assert {unit for unit, _ in found} == {"ends"}
-    return sorted(sorted(name.removeprefix("ends.") for name in names) for _, names in found)
+    found = list(sharded_together(model, parts, dict.fromkeys(parts, (0, 1))))
+    assert {(unit, ranks) for unit, _, ranks in found} == {("ends", (0, 1))}
+    return sorted(sorted(name.removeprefix("ends.") for name in names) for _, names, _ in found)
 
 
 def test_a_tensor_that_stages_share_is_alone_in_its_row():
@@ -173,7 +80,8 @@ class Planted(RuntimeError):
 
 def fragile(config, seed, seat, dtype):
     """`model.fails` names where a step fails: in a block's forward, or inside its backward."""
-    model, parts = plain(config, seed, seat, dtype)
+    placed = plain(config, seed, seat, dtype)
+    model = placed.model
     mlp, model.fails = model.blocks["0"].mlp, ""
     forward = mlp.forward
 
@@ -189,7 +97,7 @@ def fragile(config, seed, seat, dtype):
         return y
 
     mlp.forward = sometimes
-    return model, parts
+    return placed
 
 
 def after_failures(worker, owners):

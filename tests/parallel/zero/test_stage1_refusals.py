@@ -1,7 +1,6 @@
 """What ZeRO refuses, with its reason: before any message, or at the step."""
 
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +9,8 @@ from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.parallel.ddp.replicas import UnusedParameters
 from helpers.parallel.optimizer import OptimizerConfig
-from helpers.parallel.recipe import Recipe, plain
+from helpers.parallel.trainer import Recipe
+from helpers.parallel.transform import plain
 from helpers.parallel.zero.elementwise import NotElementWise
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
@@ -23,16 +23,18 @@ pytestmark = pytest.mark.usefixtures("kept_ranks")
 
 
 def unused(config, seed, seat, dtype):
-    model, parts = plain(config, seed, seat, dtype)
+    placed = plain(config, seed, seat, dtype)
+    model = placed.model
     for block in model.blocks.values():
         block.forward = lambda x, *_, **__: x
-    return model, parts
+    return placed
 
 
 def sparse(config, seed, seat, dtype):
-    model, parts = plain(config, seed, seat, dtype)
+    placed = plain(config, seed, seat, dtype)
+    model = placed.model
     model.embedding.sparse = True
-    return model, parts
+    return placed
 
 
 def failing(worker, cases):
@@ -99,25 +101,12 @@ def test_steps_that_would_be_wrong_are_refused():
             assert refused in text
 
 
-def test_it_needs_the_axis_of_data_parallelism():
-    for mesh in (None, Seat(Layout(tp=2), 0)):
-        with pytest.raises(ValueError, match="ZeRO shards over the axis dp"):
-            Zero1(UNTIED.build(device="meta"), {}, mesh, rule=OptimizerConfig())
+def test_it_needs_ranks():
+    with pytest.raises(ValueError, match="ZeRO shards over ranks: make a mesh"):
+        Zero1(UNTIED.build(device="meta"), {}, None, rule=OptimizerConfig())
 
 
 def test_an_owner_tries_its_rule_before_it_makes_a_group():
     rule = OptimizerConfig(rule=torch.optim.Adafactor)
     with pytest.raises(NotElementWise, match="Adafactor updates a matrix by more than"):
         Recipe(owner=Zero3)(UNTIED, 0, Seat(Layout(dp=2), 0), optimizer=rule)
-
-
-def test_at_most_eight_unused_parameters_are_named():
-    owner, names = object.__new__(Zero1), [f"p{k}" for k in range(10)]
-    owner.transport, owner.trained = SimpleNamespace(rank=2), set(names)
-    owner.row_of = dict.fromkeys([*names, "frozen"], 0)
-    for count, words in ((1, "p0"), (8, ".*, p6, p7"), (10, ".*, p6, p7 and 2 more")):
-        owner.came = set(names[count:])
-        with pytest.raises(UnusedParameters, match=rf"gradient on rank 2 for {words}\. If"):
-            owner.refuse_unused()
-    owner.came = set(names)
-    owner.refuse_unused()

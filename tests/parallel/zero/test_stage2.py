@@ -11,41 +11,16 @@ from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.transport import SharedTransport
 from helpers.data.batch import random_batch
 from helpers.parallel.precision import Mixed
-from helpers.parallel.recipe import Recipe
+from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.film import filming
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.runtime.launch import launch
-from tests.parallel.sample_owners import ByHand
-from tests.parallel.zero.beside import (
-    BEGUN,
-    GPT2,
-    PADDED,
-    PUBLISHED,
-    UNTIED,
-    UPDATED,
-    Case,
-    far,
-    frozen,
-    lines,
-    told,
-)
+from tests.parallel.zero.beside import BEGUN, PUBLISHED, UNTIED, UPDATED, lines, told
 
 pytestmark = [
     pytest.mark.usefixtures("kept_ranks"),
     pytest.mark.filterwarnings("ignore:ZeRO stage"),
 ]
-
-
-def test_it_equals_one_process():
-    """With an engine that reports gradients in its own order, and with frozen parameters."""
-    part, recipe = frozen("attention", "norm"), partial(Recipe, owner=Zero2)
-    cases = {
-        "padding": Case(recipe(), PADDED, micro_batches=2, sequences=7),
-        "by hand": Case(recipe(engine=ByHand), PADDED, micro_batches=2),
-        "frozen": Case(recipe(transform=part), GPT2, alone=Recipe(transform=part), sequences=2),
-    }
-    for run in launch(far, 3, device="cpu", cases=cases):
-        assert {name: value for name, value in run.items() if not value <= 1e-12} == {}
 
 
 BACKWARD = """
@@ -89,7 +64,7 @@ def buffers(worker):
     trainer = Recipe(owner=owner)(UNTIED, 0, mesh, micro_batches=2)
     for _ in range(2):
         trainer.step(random_batch(worker.rank, 2, 8, 33))
-    found = [buffer.numel() for buffer in trainer.owner.pool.buffers]
+    found = [buffer.numel() for buffer in next(iter(trainer.owner.pools.values())).buffers]
     trainer.close()
     return found
 

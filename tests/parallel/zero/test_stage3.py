@@ -9,39 +9,17 @@ import torch
 
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.models.gpt import GPT, GPTConfig
-from helpers.parallel.recipe import Recipe
-from helpers.parallel.zero.stage3 import Zero3, in_backward
+from helpers.parallel.trainer import Recipe
+from helpers.parallel.zero.stage3 import Zero3
 from helpers.runtime.launch import launch
-from tests.parallel.zero.beside import (
-    BEGUN,
-    GPT2,
-    PADDED,
-    UNTIED,
-    UPDATED,
-    Case,
-    far,
-    frozen,
-    lines,
-    told,
-)
+from tests.parallel.beside import frozen
+from tests.parallel.zero.beside import BEGUN, UNTIED, UPDATED, lines, told
 
 pytestmark = [
     pytest.mark.usefixtures("kept_ranks"),
     pytest.mark.filterwarnings("ignore:ZeRO stage"),
 ]
 KEPT = partial(Zero3, reshard_after_forward=False)
-
-
-def test_it_equals_one_process():
-    """Tied with padding, and kept; frozen parameters, and units that are frozen as a whole."""
-    part, recipe = frozen("attention", "norm"), partial(Recipe, owner=Zero3)
-    cases = {
-        "padding": Case(recipe(), PADDED, micro_batches=2, sequences=7),
-        "kept": Case(recipe(owner=KEPT), PADDED, micro_batches=2),
-        "frozen": Case(recipe(transform=part), GPT2, alone=Recipe(transform=part), sequences=2),
-    }
-    for run in launch(far, 3, device="cpu", cases=cases):
-        assert {name: value for name, value in run.items() if not value <= 1e-12} == {}
 
 
 FORWARD = """
@@ -191,16 +169,6 @@ def test_parameters_have_no_memory_of_their_own_and_stay_tied():
     assert (model.counts.shape, model.counts.device.type) == ((3,), "cpu")
 
 
-def test_a_backward_is_noticed():
-    x, seen = torch.ones(1, requires_grad=True), []
-    y = 2 * x
-    y.register_hook(lambda _: seen.append(in_backward()))
-    assert not in_backward()
-    y.backward()
-    assert seen == [True]
-    assert not in_backward()
-
-
 @pytest.mark.parametrize(
     ("patterns", "m"), [(("attention.", "embedding"), 1), (("attention.",), 2)]
 )
@@ -212,25 +180,8 @@ def test_a_kept_unit_with_frozen_parameters_is_gathered_once_in_each_micro_batch
         assert sorted(rows) == sorted(m * [f"> gather {n}" for n in (396, 576, 1176, 12, 396)])
 
 
-@pytest.mark.parametrize("filled", [True, False])
-@pytest.mark.parametrize("trained", [True, False])
-@pytest.mark.parametrize("freed_after", [True, False])
-def test_a_unit_with_gradients_has_ended_its_backward(filled, trained, freed_after):
-    """Also where an engine runs it by hand. A forward keeps the unit, if it is asked to."""
-    owner, freed, sent = object.__new__(Zero3), [], []
-    owner.free, owner.send = freed.append, sent.append
-    owner.rows_of, owner.lingering = {"unit": [4]}, set()
-    owner.gradients_of = {4: SimpleNamespace(taken={"p"} if filled else set())}
-    owner.fully_trained, owner.reshard_after_forward = {"unit": trained}, freed_after
-    owner.after(SimpleNamespace(name="unit"))
-    lingers = filled and not trained
-    assert owner.lingering == ({"unit"} if lingers else set())
-    assert freed == (["unit"] if not lingers and (filled or freed_after) else [])
-    assert sent == ([4] if filled else [])
-
-
 def test_the_advice_to_use_stage_1_names_stage_3():
     owner = object.__new__(Zero3)
-    owner.transport = SimpleNamespace(rank=0, size=2)
+    owner.transports = {(): SimpleNamespace(rank=0, size=2)}
     with pytest.warns(UserWarning, match="ZeRO stage 3 sends the gradients of each micro-batch"):
         owner.warn()

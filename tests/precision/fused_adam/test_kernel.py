@@ -37,32 +37,6 @@ def formula(own, scale=1.0, decay=DECAY):
     return p - LR * (m_hat / (v_hat.sqrt() + EPS) + decay * p), m, v
 
 
-@pytest.mark.parametrize(("step", "sign"), [(0, 1.0), (1, -1.0), (5000, 1.0)])
-def test_the_formula_in_float64(step, sign):
-    own, _ = numbers(5, torch.float64, step)
-    expected = formula(own, scale=sign * 8.0)  # to maximize, the gradient has the other sign
-    table = Table(CPU, block=8)
-    table.fill([*HYPER[:5], sign, *HYPER[6:]], [own])
-    launched(table, torch.float64, scale=8.0)
-    for made, right in zip((own[0], own[2], own[3]), expected, strict=True):
-        assert torch.allclose(made, right, rtol=1e-13, atol=0)
-    assert own.step == step + 1
-
-
-@pytest.mark.parametrize("length", [8, 13])  # both paths of the kernel
-def test_each_kind_has_a_format_of_its_own(length):
-    own, _ = numbers(length, torch.float32, 4)
-    own = Tensors(own[0].bfloat16(), own[1].half(), own[2], own[3], own.step)
-    expected = formula(Tensors(own[0].float(), own[1].float(), own[2], own[3], own.step))
-    table = Table(CPU, block=8)
-    table.fill(HYPER, [own])
-    constants = formats(torch.bfloat16, torch.float16, torch.float32)
-    launch_step(table, torch.tensor(0.0), torch.tensor(1.0), constants)
-    assert torch.allclose(own.parameter.float(), expected[0], rtol=2**-8, atol=1e-30)
-    for made, right in zip((own[2], own[3]), expected[1:], strict=True):
-        assert torch.allclose(made, right, rtol=1e-6)
-
-
 @pytest.mark.parametrize("shift", [0, 1])  # both paths of the kernel
 def test_nothing_beyond_the_end_is_written(shift):
     made = torch.full((4, 32), GUARD)
@@ -99,17 +73,6 @@ def test_places_beyond_two_to_the_31():
         launched(table)
         assert torch.allclose(own.parameter, expected[0], rtol=1e-6)
         assert (made[:, length:] == GUARD).all()
-
-
-def test_an_overflow_changes_nothing():
-    own, made = numbers(5, torch.float32, 3)
-    own.gradient[2] = math.inf
-    before = made.clone()
-    table = Table(CPU, block=8)
-    table.fill(HYPER, [own])
-    launched(table, found=1.0)
-    assert torch.equal(made, before)
-    assert own.step == 3
 
 
 def test_more_tensors_than_one_program_counts(monkeypatch):

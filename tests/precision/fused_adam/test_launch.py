@@ -144,22 +144,3 @@ def test_the_interpreted_kernels_are_made_once():
     assert on_cpu() is on_cpu()
     first, second = on_cpu()
     assert (first.fn.__name__, second.fn.__name__) == ("advance", "update")
-
-
-def test_one_step():
-    """Two tensors with steps of their own, a scale, and no overflow; then one."""
-    mine = [own(3), own(11)]
-    mine[1].step.fill_(4)
-    right = []
-    for t, (p, g, m, v, *_) in zip((1, 5), mine, strict=True):
-        m, v = 0.9 * m + 0.1 * g / 4, 0.999 * v + 0.001 * (g / 4) ** 2
-        m_hat, v_hat = m / (1 - 0.9**t), v / (1 - 0.999**t)
-        right.append(p - 0.01 * (m_hat / (v_hat.sqrt() + 1e-8) + 0.1 * p))
-    table = Table(torch.device("cpu"), 8)
-    table.fill(HYPER, mine)
-    constants = formats(torch.float32, torch.float32, torch.float32)
-    for found in (0.0, 1.0):
-        launch_step(table, torch.tensor(found), torch.tensor(4.0), constants)
-        assert [tensors.step.item() for tensors in mine] == [1, 5]
-        for tensors, wanted in zip(mine, right, strict=True):
-            torch.testing.assert_close(tensors.parameter, wanted, rtol=1e-5, atol=1e-7)

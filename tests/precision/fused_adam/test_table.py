@@ -36,13 +36,6 @@ def test_the_blocks_cover_each_number_once(lengths, block):
     assert all(number * block < lengths[index] for index, number in blocks(lengths, block).tolist())
 
 
-def test_a_row():
-    low = torch.zeros(8, dtype=torch.bfloat16)
-    own = tensors(low=low)
-    assert row(own) == [*(tensor.data_ptr() for tensor in own), 8, 1]
-    assert row(tensors())[5] == 0
-
-
 def test_each_pointer_decides_the_alignment_but_the_steps():
     own = tensors()
     flat = torch.zeros(9)

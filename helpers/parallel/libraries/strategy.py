@@ -1,0 +1,190 @@
+"""The base of the libraries' strategies: one step, around what each library does itself.
+
+A library divides the gradients by the number of ranks, but a Strategy needs the gradient of the
+global mean over targets. So each rank multiplies its summed loss by N and divides it by the targets
+of all ranks.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from helpers.comm.mesh import Mesh
+from helpers.comm.transport import GroupTransport
+from helpers.data.batch import Batch
+from helpers.parallel.optimizer import OptimizerConfig, set_lr
+from helpers.parallel.owners.local import by_device
+from helpers.parallel.strategy import Step, Strategy
+from helpers.parallel.sums import GlobalSum
+
+Total = tuple[torch.Tensor, torch.Tensor]  # a summed loss, and its number of targets
+
+
+class Library(Strategy):
+    """A model that a library trains.
+
+    A subclass makes it in `make`, and changes the parts of a step that the library does in its own
+    way: `begin`, `loss`, `turn`, `backward`, `norm`, `apply`.
+
+    Args:
+        config, seed, dtype, device, optimizer, micro_batches: as for Trainer.
+        mesh: with one of the tuples of axes in `meshes`. All ranks have different sequences, unless
+            `divides` is False.
+        options: for `make`.
+
+    Attributes:
+        parameters: this rank's, by plain name. `make` sets it, `model` and `optimizer`.
+
+    Raises:
+        ValueError: the mesh has other axes.
+    """
+
+    meshes: tuple[tuple[str, ...], ...] = (("dp",),)
+    divides = True
+
+    parameters: Mapping[str, torch.nn.Parameter]
+
+    def __init__(
+        self,
+        config,
+        seed: int,
+        mesh: Mesh,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        optimizer: OptimizerConfig | None = None,
+        micro_batches: int = 1,
+        **options,
+    ):
+        if mesh.layout.axes not in self.meshes:
+            known = " or ".join(" and ".join(axes) for axes in self.meshes)
+            raise ValueError(
+                f"{type(self).__name__} needs a mesh with the axes {known} only, in this order, "
+                f"not {mesh.layout!r}"
+            )
+        self.mesh, self.device = mesh, torch.device(device)
+        self.rule, self.micro_batches = optimizer or OptimizerConfig(), micro_batches
+        self.world_size, self.groups = mesh.layout.world_size, []
+        if self.divides:
+            self.data_rank, self.data_size = getattr(mesh, "rank", 0), self.world_size
+        self.make(config, seed, dtype, **options)
+        if self.divides:
+            self.groups = [GroupTransport(mesh.group(*mesh.layout.axes))]
+
+    @abstractmethod
+    def make(self, config, seed: int, dtype: torch.dtype, **options):
+        """Build the model, with the first values of the seed, and hand it to the library."""
+
+    # a step
+
+    def begin(self):
+        """Clear the last step's gradients."""
+        self.optimizer.zero_grad()
+
+    def loss(self, micro: Batch) -> Total:
+        """Run the forward of a micro-batch."""
+        return self.model.loss(micro)
+
+    def turn(self, last: bool) -> AbstractContextManager:
+        """The context of a micro-batch's forward and backward; `last`: gradients may be sent."""
+        return nullcontext()
+
+    def backward(self, loss: torch.Tensor):
+        loss.backward()
+
+    @property
+    def most(self) -> float:
+        """The maximum of the global norm; infinite for no clipping."""
+        return float("inf") if self.rule.clip is None else self.rule.clip
+
+    def norm(self) -> torch.Tensor:
+        """Clip all gradients by their global norm, and return the norm before."""
+        return whole(torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.most))
+
+    def apply(self):
+        """Update the parameters."""
+        self.optimizer.step()
+
+    def step(self, batch: Batch, lr: float | None = None) -> Step:
+        self.begin()
+        set_lr(self.optimizer, self.rule.lr if lr is None else lr)
+        tokens = GlobalSum(self.groups, self.device, batch.counted()).send().wait()
+        mean = GlobalSum(self.groups, self.device)
+        weight = self.data_size / tokens.clamp(min=1)
+        parts = batch.to(self.device).micro(self.micro_batches)
+        for left, micro in zip(reversed(range(len(parts))), parts, strict=True):
+            with self.turn(left == 0):
+                total, _ = self.loss(micro)
+                mean.add(whole(total.detach()))
+                self.backward(total * weight.to(total.dtype))
+        norm = self.norm()
+        self.apply()
+        loss = mean.send().wait() / tokens.clamp(min=1)
+        return Step(loss=loss, grad_norm=norm, tokens=int(tokens))
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> tuple[float, int]:
+        self.model.eval()
+        try:
+            with self.turn(True):
+                values = self.loss(batch.to(self.device))
+        finally:
+            self.model.train()
+        sums = [GlobalSum(self.groups, self.device, float(whole(v))).send() for v in values]
+        loss, count = (each.wait() for each in sums)
+        return float(loss), int(count)
+
+    # what is trained, whole
+
+    def full_gradients(self):
+        return {n: whole(p.grad).clone() for n, p in self.parameters.items() if p.grad is not None}
+
+    def full_state(self):
+        state = self.optimizer.state
+        return {
+            "model": {name: whole(p.detach()).clone() for name, p in self.parameters.items()},
+            "optimizer": {
+                name: {slot: whole(value).clone() for slot, value in state[p].items()}
+                for name, p in self.parameters.items()
+                if state.get(p)
+            },
+        }
+
+    @torch.no_grad()
+    def load(self, state: Mapping):
+        self.optimizer.state.clear()
+        for name, p in self.parameters.items():
+            p.copy_(like(state["model"][name].to(p.dtype), p))
+            if slots := state["optimizer"].get(name):
+                self.optimizer.state[p] = {slot: like(value, p) for slot, value in slots.items()}
+
+    def held(self):
+        kinds = {
+            "parameters": [local(p) for p in self.parameters.values()],
+            "gradients": [local(p.grad) for p in self.parameters.values()],
+            "optimizer": [
+                local(value) for slots in self.optimizer.state.values() for value in slots.values()
+            ],
+        }
+        return by_device(kinds)
+
+
+def whole(value: torch.Tensor) -> torch.Tensor:
+    """The whole tensor of a DTensor; every rank calls it. Any other tensor as it is."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def local(value):
+    """This rank's tensor of a DTensor; anything else as it is."""
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """A copy of a whole tensor, placed as the parameter is, if it has its shape."""
+    if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
+        return value.clone()
+    # a copy: where all ranks hold all of it, the result would share its memory
+    return distribute_tensor(value.clone(), parameter.device_mesh, parameter.placements)
