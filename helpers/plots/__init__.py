@@ -1,7 +1,8 @@
-"""Plain data in, pictures out: `from helpers import plots`, then `plots.curves(…)`.
+"""Roofline, timeline and trace, Gantt chart, pipeline, memory bars, heat map, curves, explorers.
 
-Each function draws in the course's style and returns a `Picture`, a Matplotlib figure whose axes
-can still be changed. Nothing here is imported before it is used.
+Plain data in, pictures out: `from helpers import plots`, then `plots.curves(…)`. Each function
+draws in the course's style and returns a `Picture`, a Matplotlib figure whose axes can still be
+changed. Nothing here is imported before it is used.
 """
 
 import importlib
@@ -21,7 +22,6 @@ _PLACE = {
     "blocks": "paging",
     "pipelines": "pipeline",
     "Stepper": "stepper",
-    "use": "pyplot",
 }
 
 __all__ = sorted(_PLACE)

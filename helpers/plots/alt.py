@@ -97,6 +97,11 @@ def finite(value) -> bool:
         return False
 
 
+def headed(title: str, words: str) -> str:
+    """The words after the picture's title, if it has one."""
+    return f"{title}. {words}" if title else words
+
+
 def two_digits(value) -> str:
     """A number as it can be read from a picture, in a form that can be read aloud."""
     value = float(value)

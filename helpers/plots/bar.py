@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 
+from helpers.plots.alt import headed, two_digits
 from helpers.plots.curve import draw_key, guides
+from helpers.plots.labels import name_rows, note
 from helpers.plots.panel import canvas
-from helpers.plots.style import FAINT, SMALL, WIDTH, colors_of, course_style, meaning
+from helpers.plots.style import FAINT, WIDTH, colors_of, course_style, meaning
 
 ROW = 0.36  # inches
 
@@ -36,9 +38,6 @@ def bars(
             beside its stacked bar.
         on: the axes of another picture to draw on, of `panels` for example.
         alt: the alternative text; by default a description.
-
-    Returns:
-        The Picture.
 
     Raises:
         ValueError: there is nothing to draw; a value on a logarithmic axis is not positive; a
@@ -80,10 +79,8 @@ def bars(
                 write(axes, numbers, lengths, places)
         if stacked and numbers:
             write(axes, numbers, ends, range(len(grouped)))
-        axes.set_yticks(range(len(grouped)), list(map(str, grouped)))
+        name_rows(axes, list(grouped))
         axes.set(ylim=(len(grouped) - 0.5, -0.5 - 0.55 * bool(vlines)), xlabel=xlabel, title=title)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(visible=False, axis="y")
         if log:
             axes.grid(axis="y", color=FAINT)
         axes.margins(x=0.14 if numbers else 0.06)
@@ -98,14 +95,7 @@ def bars(
 def write(axes, numbers: str, values, places):
     """Each value beside the end of its bar."""
     for value, place in zip(values, places, strict=True):
-        axes.annotate(
-            numbers.format(value),
-            (value, place),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=SMALL,
-        )
+        note(axes, numbers.format(value), (value, place))
 
 
 def row_color(name) -> str:
@@ -114,12 +104,10 @@ def row_color(name) -> str:
 
 def words(grouped, xlabel, title, log) -> str:
     """What is drawn, in words."""
-    from helpers.plots.alt import two_digits
-
     rows = "; ".join(
         f"{name} " + ", ".join(f"{series} {two_digits(v)}".strip() for series, v in group.items())
         for name, group in grouped.items()
     )
     kind = "Points" if log else "Bars"
     axis = f" of {xlabel}{', logarithmic' if log else ''}" if xlabel else ""
-    return f"{f'{title}. ' if title else ''}{kind}{axis}: {rows}."
+    return headed(title, f"{kind}{axis}: {rows}.")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from helpers.plots.alt import headed
 from helpers.plots.panel import canvas
 from helpers.plots.style import HEIGHT, INK, PAPER, SMALL, WIDTH, course_style, shades
 
@@ -32,9 +33,6 @@ def contours(
         log: the logarithmic axes: "", "x", "y" or "xy".
         on, alt: as in `helpers.plots.curve.curves`.
 
-    Returns:
-        The Picture.
-
     Raises:
         ValueError: no level lies within the values.
     """
@@ -55,6 +53,6 @@ def contours(
             label.set_path_effects([withStroke(linewidth=3, foreground=PAPER)])
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
     said = ", ".join(form % level for level in crossed)
-    head = f"{title}. " if title else ""
-    axes.words = alt or f"{head}Lines of equal value, {said}, over {xlabel} and {ylabel}."
+    own = f"Lines of equal value, {said}, over {xlabel} and {ylabel}."
+    axes.words = alt or headed(title, own)
     return picture

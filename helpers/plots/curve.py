@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from helpers.plots.labels import label_ends, label_points
+from helpers.plots.labels import label_points, note
 from helpers.plots.panel import canvas
 from helpers.plots.series import named_series
-from helpers.plots.style import GREY, HEIGHT, INK, SMALL, WIDTH, colors_of, course_style, look
+from helpers.plots.style import GREY, HEIGHT, WIDTH, colors_of, course_style, look
 
 
 def curves(
@@ -48,13 +48,9 @@ def curves(
         nested: make each curve thinner than the one before, so that equal curves stay visible.
         vlines, hlines: label -> a place on the axis: a dashed guide with its label.
         points: label -> (x, y): single points with their labels beside them.
-        key: "auto"; "inside", "right", "above" for a legend there; "ends" for names at the
-            right ends of the curves; "" for none.
+        key: "auto"; "inside", "right", "above" for a legend there; "" for none.
         on: the axes of another picture to draw on, of `panels` for example.
         alt: the alternative text; by default a description.
-
-    Returns:
-        The Picture.
 
     Raises:
         ValueError: there is nothing to draw; see `named_series`.
@@ -104,7 +100,7 @@ def ticks(place, chosen, axis):
         return
     labels = chosen.values() if isinstance(chosen, Mapping) else map(number_text, chosen)
     place(list(chosen), list(labels))
-    axis.set_minor_locator(__import__("matplotlib.ticker").ticker.NullLocator())
+    place([], minor=True)
 
 
 def number_text(value) -> str:
@@ -114,24 +110,21 @@ def number_text(value) -> str:
 def guides(axes, vlines, hlines):
     """Dashed lines across the plot, each with its label."""
     line = {"color": GREY, "lw": 1, "ls": "--", "zorder": 1}
-    words = {"fontsize": SMALL, "color": INK, "textcoords": "offset points", "zorder": 5}
     for label, place in vlines.items():
         axes.axvline(place, **line)
-        where = {"xycoords": ("data", "axes fraction"), "va": "top"}
-        axes.annotate(label, (place, 1), xytext=(3, -1), **where, **words)
+        across = {"of": ("data", "axes fraction"), "va": "top", "zorder": 5}
+        note(axes, label, (place, 1), (3, -1), **across)
     for label, place in hlines.items():
         axes.axhline(place, **line)
-        where = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
-        axes.annotate(label, (1, place), xytext=(-2, 1), **where, **words)
+        up = {"of": ("axes fraction", "data"), "ha": "right", "va": "bottom", "zorder": 5}
+        note(axes, label, (1, place), (-2, 1), **up)
 
 
 def draw_key(axes, names, key):
     """Say which curve is which. Up to three names fit inside, more go to the right."""
     if key == "auto":
         key = "" if not names else "inside" if len(names) <= 3 else "right"
-    if key == "ends":
-        label_ends(axes)
-    elif key:
+    if key:
         beside = {
             "inside": {"loc": "best"},
             "right": {"loc": "upper left", "bbox_to_anchor": (1, 1)},

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 
+from helpers.plots.alt import headed
+from helpers.plots.labels import note
 from helpers.plots.panel import canvas
-from helpers.plots.style import FAINT, GREY, SMALL, WIDTH, colors_of, course_style
+from helpers.plots.style import FAINT, GREY, WIDTH, colors_of, course_style
 
 
 def histogram(
@@ -30,9 +32,6 @@ def histogram(
         on: the axes of another picture to draw on.
         alt: the alternative text; by default a description.
 
-    Returns:
-        The Picture.
-
     Raises:
         ValueError: there are no numbers.
     """
@@ -54,10 +53,7 @@ def histogram(
             height_of = top + row * (number + 0.7)
             axes.barh(height_of, normal - least, 0.5 * row, left=least, color=FAINT)
             axes.barh(height_of, most + 1 - normal, 0.5 * row, left=normal, color=GREY)
-            place = (1.01, height_of)
-            axes.annotate(
-                name, place, xycoords=("axes fraction", "data"), va="center", fontsize=SMALL
-            )
+            note(axes, name, (1.01, height_of), (0, 0), of=("axes fraction", "data"))
         seen = [e for group in counts.values() for e in group]
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
         axes.set_xlim(*(xlim or (min(seen) - 2, max(seen) + 3)))
@@ -80,4 +76,4 @@ def words(counts, totals, ranges, title) -> str:
             )
     spans = [f"{name} from {least} to {most}" for name, (least, _, most) in ranges.items()]
     ending = f" Formats: {'; '.join(spans)}." if spans else ""
-    return f"{f'{title}. ' if title else ''}Histogram of exponents. {'; '.join(rows)}.{ending}"
+    return headed(title, f"Histogram of exponents. {'; '.join(rows)}.{ending}")

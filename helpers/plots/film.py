@@ -7,10 +7,13 @@ state. `film` plays the events, `frame` draws one moment, `stacked` all of them.
 
 from collections.abc import Mapping, Sequence
 
+from helpers.plots.alt import headed
+from helpers.plots.boxes import Box, boxes
+from helpers.plots.labels import note
 from helpers.plots.memory import bytes_text, kind_colors, kind_key, unit_of
 from helpers.plots.panel import canvas, panels
 from helpers.plots.stepper import Stepper
-from helpers.plots.style import FAINT, GREY, INK, PAPER, SMALL, course_style
+from helpers.plots.style import FAINT, GREY, INK, PAPER, course_style
 
 SENT = {"gathering": "////", "sending": "\\\\\\\\"}  # a message writes or reads the bytes
 USED = ("in use", "filling", "updating")  # a forward, a backward or the optimizer
@@ -96,9 +99,6 @@ def frame(events: Sequence[Event], number: int, *, rank: int = 0, alt: str = "")
     Each kind has its own place in the row of a unit. The place is outlined while it is empty,
     hatched while a message writes or reads the bytes, and has a dark edge while they are in use.
 
-    Returns:
-        The Picture.
-
     Raises:
         ValueError: as `totals`; or there is no such event.
     """
@@ -135,32 +135,25 @@ def draw_rows(axes, events, units, now):
         most[place] = max(most.get(place, 0), event["bytes"])
     wide = {kind: max(b for (_, k), b in most.items() if k == kind) for kind in colors}
     gap = 0.02 * sum(wide.values())
+    found = []
     for row, unit in enumerate(units):
         left = 0.0
         for kind, color in colors.items():
-            at = {"y": row, "left": left, "height": 0.66}
-            axes.barh(width=most.get((unit, kind), 0), color="none", edgecolor=FAINT, lw=0.8, **at)
+            at = left, row - 0.33
+            found.append(Box(*at, most.get((unit, kind), 0), 0.66, edge=FAINT, line=0.8))
             if event := now.get((unit, kind)):
-                state, look = event["state"], {"color": color, "lw": 0}
+                state, look = event["state"], {"color": color, "line": 0}
                 if state in SENT:
-                    look = {"color": PAPER, "edgecolor": color, "lw": 0, "hatch": SENT[state]}
+                    look = {"color": PAPER, "edge": color, "line": 0, "hatch": SENT[state]}
                 elif state in USED:
-                    look |= {"edgecolor": INK, "lw": 1.6}
-                axes.barh(width=event["bytes"], **look, **at)
+                    look |= {"edge": INK, "line": 1.6}
+                found.append(Box(*at, event["bytes"], 0.66, **look))
             left += wide[kind] + gap
-    with course_style():
-        axes.set_yticks(range(len(units)), units)
-        axes.set(ylim=(len(units) - 0.5, -0.5), xlim=(-gap / 2, left))
-        axes.set_xticks([])
-        axes.tick_params(axis="y", length=0)
-        axes.grid(visible=False)
-        axes.spines[["bottom", "left"]].set_visible(False)
-        kind_key(
-            axes,
-            colors,
-            Patch(facecolor=PAPER, edgecolor=GREY, hatch="////", label="in a message"),
-            Patch(facecolor=PAPER, edgecolor=INK, lw=1.6, label="in use"),
-        )
+    limits = {"xlim": (-gap / 2, left), "ylim": (-0.5, len(units) - 0.5)}
+    boxes(found, on=axes, rows=dict(enumerate(units)), **limits)
+    hatched = Patch(facecolor=PAPER, edgecolor=GREY, hatch="////", label="in a message")
+    edged = Patch(facecolor=PAPER, edgecolor=INK, lw=1.6, label="in use")
+    kind_key(axes, colors, hatched, edged)
 
 
 def stacked(events: Sequence[Event], *, title: str = "", on=None, alt: str = ""):
@@ -168,9 +161,6 @@ def stacked(events: Sequence[Event], *, title: str = "", on=None, alt: str = "")
 
     Args:
         on: the axes of another picture to draw on.
-
-    Returns:
-        The Picture.
 
     Raises:
         ValueError: as `totals`.
@@ -185,16 +175,14 @@ def stacked(events: Sequence[Event], *, title: str = "", on=None, alt: str = "")
         axes, picture = canvas(on, width=8.4, height=2.4)
         axes.stackplot(places, *rows, colors=list(colors.values()), step="post", lw=0)
         axes.axvline(peak, color=GREY, lw=0.8, ls=":")
-        place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "top"}
-        axes.annotate("most bytes", (peak, 1), xytext=(3, -1), fontsize=SMALL, color=INK, **place)
+        note(axes, "most bytes", (peak, 1), (3, -1), of=("data", "axes fraction"), va="top")
         axes.set(xlim=(start, len(events) + 1), xlabel="events of the step", ylabel=unit)
         axes.set(title=title)
         axes.margins(y=0.16)
         if on is None:
             kind_key(axes, colors)
     before, most, after = (bytes_text(sums[k]) for k in (start - 1, peak - 1, -1))
-    axes.words = alt or (
-        f"{f'{title}. ' if title else ''}The bytes of a rank over {len(events)} events, stacked "
-        f"by kind: {before} before the step, {most} at most, {after} at the end."
-    )
+    own = f"{before} before the step, {most} at most, {after} at the end."
+    said = f"The bytes of a rank over {len(events)} events, stacked by kind: {own}"
+    axes.words = alt or headed(title, said)
     return picture

@@ -25,9 +25,6 @@ def what_fits(
         models: name -> parameters: dashed guides, such as {"GPT-3": 175e9}.
         on, alt: as `curves` has them.
 
-    Returns:
-        The Picture.
-
     Raises:
         ValueError: there is nothing to draw, or a size of 0 has no place on a logarithmic axis.
     """

@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 
-from helpers.plots.style import WIDTH
+from helpers.plots.alt import headed
+from helpers.plots.labels import name_rows
+from helpers.plots.panel import canvas
+from helpers.plots.style import WIDTH, course_style
 
 GAP = 1  # pixels between two pictures
 
@@ -15,16 +18,10 @@ def pictures(rows: Mapping, *, title: str = "", width: float = WIDTH, alt: str =
             pictures, and any number of them.
         alt: the alternative text; by default it names and counts the rows.
 
-    Returns:
-        The Picture.
-
     Raises:
         ValueError: there is nothing to draw, or the pictures differ in size.
     """
     import numpy as np
-
-    from helpers.plots.panel import canvas
-    from helpers.plots.style import course_style
 
     found = {name: np.asarray(row, dtype=float) for name, row in rows.items()}
     sizes = {row.shape[1:] for row in found.values()}
@@ -45,11 +42,9 @@ def pictures(rows: Mapping, *, title: str = "", width: float = WIDTH, alt: str =
         axes.grid(visible=False)
         axes.spines[:].set_visible(False)
         middles = [place * (high + GAP) + (high - 1) / 2 for place in range(len(found))]
-        axes.set_yticks(middles, list(found))
+        name_rows(axes, dict(zip(middles, found, strict=True)))
         axes.set_xticks([])
-        axes.tick_params(length=0)
         axes.set_title(title)
     told = "; ".join(f"{name}: {len(row)}" for name, row in found.items())
-    own = f"{f'{title}. ' if title else ''}Rows of pictures of {high} by {wide} pixels. {told}."
-    axes.words = alt or own
+    axes.words = alt or headed(title, f"Rows of pictures of {high} by {wide} pixels. {told}.")
     return figure

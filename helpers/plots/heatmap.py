@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from helpers.plots.alt import headed
 from helpers.plots.panel import canvas
-from helpers.plots.style import HEIGHT, PAPER, SMALL, WIDTH, course_style
+from helpers.plots.style import HEIGHT, PAPER, SMALL, WIDTH, course_style, readable_on
 
 
 def heat(
@@ -36,9 +37,6 @@ def heat(
         limits: the numbers of the first and the last colour.
         on, alt: as in `helpers.plots.curve.curves`.
 
-    Returns:
-        The Picture.
-
     Raises:
         ValueError: there is nothing to draw, or the rows differ in length.
     """
@@ -66,8 +64,7 @@ def heat(
     rows, cells = values.shape
     size = f"A heat map of {rows} rows and {cells} columns"
     told = f", colours from {values.min():.2g} to {values.max():.2g}"
-    own = f"{f'{title}. ' if title else ''}{size}{told}{f' ({scale})' if scale else ''}."
-    axes.words = alt or own
+    axes.words = alt or headed(title, f"{size}{told}{f' ({scale})' if scale else ''}.")
     return picture
 
 
@@ -82,12 +79,8 @@ def ticks(place, labels):
 
 def write_numbers(axes, shown, values, form):
     """Each number in its cell, in black or white: whichever stands out more."""
-    for (row, column), value in zip(
-        ((r, c) for r in range(values.shape[0]) for c in range(values.shape[1])),
-        values.flat,
-        strict=True,
-    ):
-        red, green, blue, _ = shown.cmap(shown.norm(value))
-        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
-        style = {"ha": "center", "va": "center", "fontsize": SMALL}
-        axes.text(column, row, form.format(value), color="white" if dark else "black", **style)
+    style = {"ha": "center", "va": "center", "fontsize": SMALL}
+    for row, numbers in enumerate(values):
+        for column, value in enumerate(numbers):
+            color = readable_on(shown.cmap(shown.norm(value)))
+            axes.text(column, row, form.format(value), color=color, **style)

@@ -1,12 +1,17 @@
-"""The same tensor on every rank, drawn, before and after a collective."""
+"""Who holds what: values before and after a collective, parts of a tensor, shards of a batch."""
 
 from collections.abc import Mapping, Sequence
 
-from helpers.plots.style import RANK_COLORS
+from helpers.plots.alt import headed
+from helpers.plots.boxes import Box, Text, boxes
+from helpers.plots.style import FAINT, GREY, RANK_COLORS, rank_color
 
-BOX = 0.56  # inches; lengths below are in boxes
-GAP = 1.2  # between two states
+CELL = 0.56  # inches; the lengths of `holdings` are in cells
+APART = 1.2  # between two states
 LETTER = 0.17  # of a title
+SIDE, GAP = 1.0, 0.35  # inches: a matrix's longer side, and between two matrices
+ROW = 0.34  # inches; a rank's lane in `replicas` is as high as its rows, or a box
+COLUMNS = {"batch": 0.0, "shard": 1.5, "replica": 3.0, "gradient": 5.0, "mean": 6.8, "update": 8.4}
 
 
 def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
@@ -18,64 +23,48 @@ def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
         owners: title -> for each rank the source rank of each value, which gives the colour; None
             for a value made from several ranks. Without owners, the values of the first state have
             their rank's colour, and the values of later states are grey.
-
-    Returns:
-        The Picture.
     """
-    from matplotlib.patches import FancyBboxPatch
-
-    from helpers.plots.picture import Picture
-
     rows = {title: [as_list(values) for values in held] for title, held in states.items()}
     ranks = max(len(held) for held in rows.values())
-    widths = {title: max(1, *(len(v) for v in held)) for title, held in rows.items()}
-    spans = {title: max(width, LETTER * len(title)) for title, width in widths.items()}
-    total = sum(spans.values()) + GAP * (len(rows) - 1)
-    figure = Picture(figsize=(BOX * (total + 1.75), BOX * (ranks + 0.9)), layout="none")
-    axes = figure.add_axes([0, 0, 1, 1])
-    axes.set(xlim=(-1.6, total + 0.15), ylim=(ranks - 0.4, -1.3))
-    axes.axis("off")
-    for rank in range(ranks):
-        axes.text(-0.25, rank, f"rank {rank}", ha="right", va="center", fontsize=10)
-    start = 0.0
+    found, arrows, start = [], [], 0.0
+    texts = [Text(-0.25, rank, f"rank {rank}", "right", 10) for rank in range(ranks)]
     for number, (title, held) in enumerate(rows.items()):
-        left = start + (spans[title] - widths[title]) / 2  # the boxes stand below their title
-        axes.text(left + widths[title] / 2, -0.85, title, ha="center", va="center", fontsize=11)
+        width = max(1, *(len(values) for values in held))
+        span = max(width, LETTER * len(title))
+        left = start + (span - width) / 2  # the boxes stand below their title
+        texts.append(Text(left + width / 2, -0.85, title, size=11))
         if number:
             middle = (ranks - 1) / 2
-            arrow = {"arrowstyle": "->", "lw": 1.5, "color": "#666666"}
-            axes.annotate("", (start - 0.2, middle), (start - 1.0, middle), arrowprops=arrow)
+            arrows.append(((start - 1.0, middle), (start - 0.2, middle)))
         for rank, values in enumerate(held):
             for column, value in enumerate(values):
                 owner = rank if number == 0 else None
                 if owners and title in owners:
                     owner = owners[title][rank][column]
-                color = "#dddddd" if owner is None else RANK_COLORS[owner % len(RANK_COLORS)]
-                axes.add_patch(
-                    FancyBboxPatch(
-                        (left + column + 0.07, rank - 0.38),
-                        0.86,
-                        0.76,
-                        boxstyle="round,pad=0,rounding_size=0.1",
-                        facecolor=color,
-                        alpha=0.9 if owner is None else 0.35,
-                        edgecolor="#444444",
-                        linewidth=0.8,
-                    )
-                )
-                text = number_text(value)
-                axes.text(left + column + 0.5, rank, text, ha="center", va="center", fontsize=10)
-        start += spans[title] + GAP
-    figure.alt = " ".join(
-        f"{title[:1].upper()}{title[1:]}. {ranks_text(held)}." for title, held in rows.items()
+                color, alpha = ("#dddddd", 0.9) if owner is None else (rank_color(owner), 0.35)
+                place = (left + column + 0.07, rank - 0.38, 0.86, 0.76)
+                found.append(Box(*place, color, number_text(value), line=0.8, alpha=alpha))
+        start += span + APART
+    total = start - APART
+    return boxes(
+        found,
+        size=(CELL * (total + 1.75), CELL * (ranks + 0.9)),
+        xlim=(-1.6, total + 0.15),
+        ylim=(-1.3, ranks - 0.4),
+        texts=texts,
+        arrows=arrows,
+        corner=0.1,
+        fontsize=10,
+        alt=" ".join(
+            f"{title[:1].upper()}{title[1:]}. {ranks_text(held)}." for title, held in rows.items()
+        ),
     )
-    return figure
 
 
-def ranks_text(held) -> str:
+def ranks_text(held, nothing: str = "nothing") -> str:
     """The values of each rank, in words."""
     return "; ".join(
-        f"rank {rank}: {', '.join(map(number_text, values)) or 'nothing'}"
+        f"rank {rank}: {', '.join(map(number_text, values)) or nothing}"
         for rank, values in enumerate(held)
     )
 
@@ -87,4 +76,106 @@ def as_list(values) -> list:
 
 
 def number_text(value) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def shares(
+    shape: Sequence[int],
+    held: Sequence[Sequence[Sequence[tuple[int, int]]]],
+    *,
+    columns: int = 8,
+    title: str = "",
+):
+    """Draw a tensor's outline for each rank, and fill the boxes that the rank holds.
+
+    Args:
+        shape: (rows, columns), or (n,), which is drawn as one row.
+        held: for each rank its boxes: a (start, stop) for each dim.
+        columns: outlines side by side.
+    """
+    tall, wide = shape if len(shape) > 1 else (1, *shape)
+    scale = SIDE / max(tall, wide)
+    width, height = max(wide * scale, 0.12), max(tall * scale, 0.12)
+    across_one, down_one = width / max(wide, 1), height / max(tall, 1)  # an empty tensor: any
+    across = min(columns, len(held))
+    step = (max(width, 0.55) + GAP, height + GAP + 0.1)
+    above = 0.3 * bool(title)
+    size = (across * step[0] + GAP, -(-len(held) // across) * step[1] + 0.3 + above)
+    texts = [Text(size[0] / 2, 0.2, title, size=10)] if title else []
+    found = []
+    for rank, own in enumerate(held):
+        left, top = GAP + rank % across * step[0], above + 0.35 + rank // across * step[1]
+        texts.append(Text(left, top - 0.11, f"rank {rank}", "left", 8))
+        found.append(Box(left, top, width, height, FAINT, edge=GREY))
+        for box in own:
+            (first, last), (start, stop) = box if len(shape) > 1 else ((0, 1), box[0])
+            corner = left + start * across_one, top + first * down_one
+            part = (stop - start) * across_one, (last - first) * down_one
+            found.append(Box(*corner, *part, rank_color(rank), edge=GREY))
+    said = "; ".join(
+        f"rank {rank}: {' and '.join(map(str, own)) or 'nothing'}" for rank, own in enumerate(held)
+    )
+    alt = headed(title, f"The part of the tensor that each rank holds. {said}.")
+    return boxes(found, size=size, xlim=(0, size[0]), ylim=(0, size[1]), texts=texts, alt=alt)
+
+
+def replicas(shards, *, noun: str = "rows"):
+    """Draw a step of data parallel: shards, equal replicas, and one mean of their gradients.
+
+    Args:
+        shards: for each rank the numbers of its rows, in rank order, drawn in the rank's colour.
+        noun: the name of a batch's parts, in the plural.
+
+    Raises:
+        ValueError: there are no ranks.
+    """
+    shards = [list(shard) for shard in shards]
+    if not shards:
+        raise ValueError("no ranks to draw")
+    lane = max(2, *map(len, shards)) + 0.6  # in rows
+    height, rows = lane * len(shards), sum(map(len, shards))
+    titles = {
+        "batch": f"global batch\nof {rows} {noun}",
+        "shard": "shard",
+        "replica": "the same model\non every rank",
+        "gradient": "gradient of\nits own shard",
+        "mean": "all-reduce",
+        "update": "the same\nupdate",
+    }
+    found, arrows = [], []
+
+    def box(column, top, tall, label, color, width=0.9, alpha=0.35):
+        left = COLUMNS[column] - width / 2
+        found.append(Box(left, top, width, tall, color, label, line=1, alpha=alpha))
+
+    place = (height - rows) / 2  # the batch stands in the middle
+    for rank, shard in enumerate(shards):
+        color, middle = rank_color(rank), lane * (rank + 0.5)
+        top = middle - len(shard) / 2
+        arrows.append(((0.5, place + len(shard) / 2), (0.95, middle)))
+        for row in shard:
+            box("batch", place + 0.05, 0.9, str(row), color)
+            box("shard", top + 0.05, 0.9, str(row), color)
+            place, top = place + 1, top + 1
+        box("replica", middle - 0.8, 1.6, f"rank {rank}", "#bbbbbb", 1.2)
+        box("gradient", middle - 0.6, 1.2, f"$g_{{{rank}}}$", color)
+        box("update", middle - 0.6, 1.2, r"$\bar g$", "#bbbbbb")
+        for start, end in ((2.05, 2.35), (3.7, 4.45), (5.55, 6.0), (7.5, 7.85)):
+            arrows.append(((start, middle), (end, middle)))
+    box("mean", 0.1, height - 0.2, r"$\bar g = \frac{1}{N}\sum_r g_r$", RANK_COLORS[4], 1.4, 0.2)
+    said = ranks_text(shards, "none")
+    return boxes(
+        found,
+        size=(7.6, ROW * (height + 2.0)),
+        xlim=(-0.7, 9.1),
+        ylim=(-1.7, height + 0.3),
+        texts=[Text(COLUMNS[column], -0.9, title) for column, title in titles.items()],
+        arrows=arrows,
+        corner=0.08,
+        alt=(
+            f"A step of data parallel. A global batch of {rows} {noun} is cut into shards. "
+            f"{said[:1].upper()}{said[1:]}. Every rank has the same model and computes the "
+            "gradient of its own shard. An all-reduce gives every rank the mean. Every rank makes "
+            "the same update."
+        ),
+    )

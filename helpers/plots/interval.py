@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from helpers.plots.alt import headed, two_digits
 from helpers.plots.curve import guides
 from helpers.plots.panel import canvas
 from helpers.plots.style import WIDTH, course_style, meaning
@@ -27,14 +28,9 @@ def intervals(
         vlines: label -> value: a dashed guide with its label, a published value for example.
         log, on, alt: as in `helpers.plots.bar.bars`.
 
-    Returns:
-        The Picture.
-
     Raises:
         ValueError: there is nothing to draw, or a value lies outside its interval.
     """
-    from helpers.plots.alt import two_digits
-
     if not rows:
         raise ValueError("no rows to draw")
     for name, (low, value, high) in rows.items():
@@ -56,8 +52,6 @@ def intervals(
     said = (
         f"{n}: {two_digits(v)}, {two_digits(a)} to {two_digits(b)}" for n, (a, v, b) in rows.items()
     )
-    head = ". ".join(
-        filter(None, (title, f"Values with intervals{f', {xlabel}' if xlabel else ''}"))
-    )
-    axes.words = alt or f"{head}. {'; '.join(said)}."
+    head = f"Values with intervals{f', {xlabel}' if xlabel else ''}"
+    axes.words = alt or headed(title, f"{head}. {'; '.join(said)}.")
     return picture

@@ -1,6 +1,6 @@
-"""Labels beside what they name, placed so that they do not cover each other."""
+"""Words beside what they name: notes, keys, names of rows, labels that do not cover each other."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,39 +12,27 @@ PLACES = [(6, 0), (-6, 0), (0, 9), (0, -9), (6, 8), (-6, 8), (6, -8), (-6, -8)]
 PLACES += [(3 * dx, 2.4 * dy) for dx, dy in PLACES[2:]]
 
 
-def label_ends(axes):
-    """Write each curve's name to the right of its last point, in its colour, below each other.
-
-    The axes must have their final limits and scales.
-    """
-    lines = [line for line in axes.lines if not str(line.get_label()).startswith("_")]
-    lines = [line for line in lines if len(line.get_xdata())]
-    ends = [
-        (line, axes.transData.transform((line.get_xdata()[-1], line.get_ydata()[-1])))
-        for line in lines
-    ]
-    step, free = LINE * SMALL * axes.figure.dpi / 72, float("-inf")
-    for line, (_, y) in sorted(ends, key=lambda end: end[1][1]):
-        free = max(y, free + step)
-        axes.annotate(
-            line.get_label(),
-            (line.get_xdata()[-1], line.get_ydata()[-1]),
-            xytext=(6, (free - y) * 72 / axes.figure.dpi),
-            textcoords="offset points",
-            va="center",
-            fontsize=SMALL,
-            color=darker(line.get_color()),
-            annotation_clip=False,
-        )
+def note(axes, words, at, shift=(6, 0), *, of=("data", "data"), **style):
+    """Write words `shift` points from a place; `of` says in what each of its numbers counts."""
+    style = {"textcoords": "offset points", "va": "center", "fontsize": SMALL, "color": INK} | style
+    return axes.annotate(words, at, xytext=shift, xycoords=of, **style)
 
 
-def darker(color) -> tuple[float, ...]:
-    """The colour for text: the light ones of a line can hardly be read on paper."""
-    from matplotlib.colors import to_rgb
+def name_rows(axes, names: Sequence[str] | Mapping[float, str]):
+    """Names to the left of rows, without tick marks and lines: one for each, or place -> name."""
+    rows = names if isinstance(names, Mapping) else dict(enumerate(names))
+    axes.set_yticks(list(rows), list(map(str, rows.values())))
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
 
-    red, green, blue = to_rgb(color)
-    light = 0.299 * red + 0.587 * green + 0.114 * blue
-    return tuple(part * min(1.0, 0.42 / max(light, 1e-9)) for part in (red, green, blue))
+
+def color_key(target, colors: Mapping[str, str], *more, **place):
+    """Say which colour means what, on axes or below a figure; `more` are Matplotlib's handles."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=color, label=name) for name, color in colors.items()]
+    with course_style():
+        target.legend(handles=[*handles, *more], **place)
 
 
 def label_points(axes, points: Mapping[str, tuple[float, float]], **marks):
@@ -81,19 +69,10 @@ def label_points(axes, points: Mapping[str, tuple[float, float]], **marks):
         taken.append(box)
         clear = [withStroke(linewidth=2.5, foreground=PAPER)]  # from the lines behind
         far = abs(dx) > 8 or abs(dy) > 12
-        axes.annotate(
-            label,
-            point,
-            xytext=(dx, dy),
-            textcoords="offset points",
-            ha="left" if dx > 0 else "right" if dx < 0 else "center",
-            va="center",
-            fontsize=SMALL,
-            color=INK,
-            zorder=5,
-            path_effects=clear,
-            arrowprops={"arrowstyle": "-", "color": GREY, "lw": 0.7} if far else None,
-        )
+        style = {"ha": "left" if dx > 0 else "right" if dx < 0 else "center", "zorder": 5}
+        if far:
+            style["arrowprops"] = {"arrowstyle": "-", "color": GREY, "lw": 0.7}
+        note(axes, label, point, (dx, dy), path_effects=clear, **style)
 
 
 def label_box(label, x, y, dx, dy, scale):

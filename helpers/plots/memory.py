@@ -2,17 +2,11 @@
 
 from collections.abc import Mapping
 
-from helpers.plots.alt import two_digits
+from helpers.plots.alt import headed, two_digits
 from helpers.plots.curve import guides
+from helpers.plots.labels import color_key, name_rows, note
 from helpers.plots.panel import canvas
-from helpers.plots.style import (
-    MEMORY_COLORS,
-    PAPER,
-    SERIES_COLORS,
-    SMALL,
-    WIDTH,
-    course_style,
-)
+from helpers.plots.style import MEMORY_COLORS, PAPER, SERIES_COLORS, WIDTH, course_style
 
 ROW = 0.42  # inches
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
@@ -58,14 +52,10 @@ def memory_bars(
             for kind, nbytes in kinds.items():
                 axes.barh(place, nbytes / scale, 0.7, start, color=colors[kind], lw=0)
                 start += nbytes / scale
-            beside = {"textcoords": "offset points", "va": "center", "fontsize": SMALL}
             clear = [withStroke(linewidth=2.5, foreground=PAPER)]  # from a guide behind it
-            label = bytes_text(totals[name])
-            axes.annotate(label, (start, place), xytext=(6, 0), path_effects=clear, **beside)
-        axes.set_yticks(range(len(rows)), list(map(str, rows)))
+            note(axes, bytes_text(totals[name]), (start, place), path_effects=clear)
+        name_rows(axes, list(rows))
         axes.set(ylim=(len(rows) - 0.5, -0.5 - 0.45 * bool(vlines)), xlabel=unit, title=title)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(visible=False, axis="y")
         axes.margins(x=0.2)
         guides(axes, {label: place / scale for label, place in (vlines or {}).items()}, {})
         kind_key(axes, colors)
@@ -83,11 +73,7 @@ def kind_colors(kinds) -> dict[str, str]:
 
 def kind_key(axes, colors: Mapping[str, str], *more):
     """Say which colour is which kind, to the right of the plot; `more` are Matplotlib's handles."""
-    from matplotlib.patches import Patch
-
-    handles = [Patch(color=color, label=kind) for kind, color in colors.items()]
-    handles += more
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), handlelength=1.2)
+    color_key(axes, colors, *more, loc="upper left", bbox_to_anchor=(1, 1), handlelength=1.2)
 
 
 def unit_of(nbytes: float) -> tuple[float, str]:
@@ -108,4 +94,4 @@ def words(rows, totals, title) -> str:
         scale, _ = unit_of(totals[name])
         parts = ", ".join(f"{kind} {two_digits(b / scale)}" for kind, b in kinds.items())
         said.append(f"{name}, {bytes_text(totals[name])}{f': {parts}' if parts else ''}")
-    return f"{f'{title}. ' if title else ''}Bars of bytes by kind. {'; '.join(said)}."
+    return headed(title, f"Bars of bytes by kind. {'; '.join(said)}.")

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from helpers.plots.alt import headed
+from helpers.plots.boxes import Box, Text, boxes
 from helpers.plots.style import FAINT, GREY, INK, SERIES_COLORS, SMALL
 
-BOX, GAP = 0.5, 0.12  # inches: a block's width, and between two blocks
+SIDE, GAP = 0.5, 0.12  # inches: a block's width, and between two blocks
+KEY = 0.19  # inches: a line of the key
 MOST_NAMES = 14  # in the key; more would not fit beside the blocks
 
 
@@ -16,7 +19,6 @@ def blocks(
     known: Iterable[int] = (),
     columns: int = 12,
     title: str = "",
-    alt: str = "",
 ):
     """Draw each block as a box, in the order of memory, in the colours of its sequences.
 
@@ -30,64 +32,46 @@ def blocks(
         known: blocks whose tokens are known as a prefix: a dotted frame if they are free.
         columns: boxes in a row.
         title: above the boxes.
-        alt: the alternative text; by default a description.
-
-    Returns:
-        The Picture.
 
     Raises:
         ValueError: there is no block to draw, or a table is wrong: a block that is not there, one
             that is there twice, or too few for the length.
     """
-    from matplotlib.patches import Patch, Rectangle
-
-    from helpers.plots.picture import Picture
-
     check(sequences, count, block_size)
     colors = {n: SERIES_COLORS[i % len(SERIES_COLORS)] for i, n in enumerate(sequences)}
-    owners = owners_of(sequences, block_size)
-    columns, known = min(columns, count), set(known)
-    rows = -(-count // columns)
-    step = BOX + GAP
-    named = list(sequences)[:MOST_NAMES]
-    size = (
-        columns * step + 2 * GAP + (1.9 if named else 0),
-        max(rows * step, 0.21 * (len(named) + 1)) + GAP + 0.3 * bool(title),
-    )
-    figure = Picture(figsize=size, layout="none")
-    figure.set_layout_engine("none")  # the boxes have their places
-    axes = figure.add_axes([0, 0, 1, 1])
-    above = GAP + 0.3 * bool(title)
-    axes.set(xlim=(-GAP, size[0] - GAP), ylim=(size[1] - above, -above))
-    axes.axis("off")
+    owners, known = owners_of(sequences, block_size), set(known)
+    columns, step, found = min(columns, count), SIDE + GAP, []
     for block in range(count):
-        left, top = block % columns * step, block // columns * step
-        own = owners.get(block, [])
+        left, top, own = block % columns * step, block // columns * step, owners.get(block, [])
         for stripe, (name, filled) in enumerate(own):
-            tall, y = BOX / len(own), top + BOX * stripe / len(own)
-            pale = Rectangle((left, y), BOX, tall, color=colors[name], alpha=0.2, lw=0)
-            axes.add_patch(pale)
-            width = BOX * filled / block_size
-            axes.add_patch(Rectangle((left, y), width, tall, color=colors[name], lw=0))
-        dotted = block in known and not own
-        edge = GREY if dotted else INK if own else FAINT
-        frame = {"ls": ":" if dotted else "-", "lw": 1.4 if dotted else 0.8}
-        axes.add_patch(Rectangle((left, top), BOX, BOX, fill=False, ec=edge, **frame))
-        box = {"boxstyle": "round,pad=0.12", "fc": "white", "ec": "none", "alpha": 0.85}
-        middle = (left + BOX / 2, top + BOX / 2)
-        axes.text(*middle, str(block), ha="center", va="center", fontsize=SMALL, bbox=box)
-    if title:
-        axes.text(0, -GAP - 0.12, title, va="center", fontsize=10.5)
-    if named:
-        handles = [Patch(color=colors[name], label=label(name, sequences)) for name in named]
-        if len(sequences) > len(named):
-            handles.append(Patch(color="none", label=f"and {len(sequences) - len(named)} more"))
-        place = (columns * step, 0)
-        style = {"loc": "upper left", "fontsize": SMALL, "handlelength": 1.0}
-        style |= {"borderaxespad": 0, "borderpad": 0, "frameon": False}
-        axes.legend(handles=handles, bbox_to_anchor=place, bbox_transform=axes.transData, **style)
-    figure.alt = alt or words(sequences, owners, count, block_size, title)
-    return figure
+            tall, y = SIDE / len(own), top + SIDE * stripe / len(own)
+            found.append(Box(left, y, SIDE, tall, colors[name], line=0, alpha=0.2))
+            found.append(Box(left, y, SIDE * filled / block_size, tall, colors[name], line=0))
+        frame = {"edge": INK if own else FAINT, "line": 0.8}
+        if block in known and not own:
+            frame = {"edge": GREY, "line": 1.4, "dash": ":"}
+        found.append(Box(left, top, SIDE, SIDE, label=str(block), **frame))
+    named, above = list(sequences)[:MOST_NAMES], GAP + 0.3 * bool(title)
+    texts = [Text(0, -GAP - 0.12, title, "left", 10.5)] if title else []
+    for line, name in enumerate(named):
+        found.append(Box(columns * step, KEY * line, 0.12, 0.1, colors[name], line=0))
+        words = label(name, sequences)
+        texts.append(Text(columns * step + 0.2, KEY * line + 0.05, words, "left", SMALL))
+    if more := len(sequences) - len(named):
+        place = (columns * step + 0.2, KEY * len(named) + 0.05)
+        texts.append(Text(*place, f"and {more} more", "left", SMALL))
+    wide = columns * step + 2 * GAP + (1.9 if named else 0)
+    tall = max(-(-count // columns) * step, KEY * (len(named) + 1)) + above
+    return boxes(
+        found,
+        size=(wide, tall),
+        xlim=(-GAP, wide - GAP),
+        ylim=(-above, tall - above),
+        texts=texts,
+        fontsize=SMALL,
+        clear=True,
+        alt=headed(title, words_of(sequences, owners, count, block_size)),
+    )
 
 
 def check(sequences, count: int, block_size: int):
@@ -118,7 +102,7 @@ def label(name: str, sequences) -> str:
     return f"{name}, {length} token{'s' * (length != 1)}"
 
 
-def words(sequences, owners, count: int, block_size: int, title: str) -> str:
+def words_of(sequences, owners, count: int, block_size: int) -> str:
     """What is drawn, in words."""
     empty = sum(block_size - max(filled for _, filled in own) for own in owners.values())
     shared = sorted(block for block, own in owners.items() if len(own) > 1)
@@ -129,5 +113,4 @@ def words(sequences, owners, count: int, block_size: int, title: str) -> str:
     ]
     if shared:
         said.append(f"Shared: blocks {', '.join(map(str, shared))}.")
-    said.append(f"{empty} reserved slots are empty.")
-    return " ".join([f"{title}."] * bool(title) + said)
+    return " ".join([*said, f"{empty} reserved slots are empty."])

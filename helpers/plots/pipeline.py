@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from helpers.plots.alt import two_digits
+from helpers.plots.labels import color_key, name_rows, note
+from helpers.plots.panel import panels
 from helpers.plots.style import FAINT, GREY, INK, PAPER, WORK_COLORS, course_style
 from helpers.plots.timeline import LETTER, Box, draw_kind
 
@@ -41,26 +43,19 @@ def pipelines(
         counts: for each rank, a number to the right of its lane: activations held, for example.
         width: of the picture in inches.
 
-    Returns:
-        The Picture.
-
     Raises:
         ValueError: there is no row, or a row has no piece.
         KeyError: there is no such kind.
     """
-    from matplotlib.patches import Patch
-
-    from helpers.plots.picture import Picture
-
     if not rows or not all(rows.values()):
         raise ValueError("each row of the picture needs at least one piece")
     together = isinstance(xlabel, str)
     labels = [xlabel] * len(rows) if together else list(xlabel)
     lanes = [1 + max(piece[0] for piece in pieces) for pieces in rows.values()]
     heights = [LANE * lane + SPACE for lane in lanes]
-    figure = Picture(figsize=(width, sum(heights) + 0.35))
-    plots = figure.subplots(len(rows), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, label, (title, pieces) in zip(plots, labels, rows.items(), strict=True):
+    tall = sum(heights) + 0.35
+    figure = panels(1, len(rows), width=width, height=tall, height_ratios=heights)
+    for axes, label, (title, pieces) in zip(figure.axes, labels, rows.items(), strict=True):
         left, right = ends([p for each in rows.values() for p in each] if together else pieces)
         axes.set_xlim(left, right)
         draw_row(axes, pieces, width, shown, counts)
@@ -68,9 +63,8 @@ def pipelines(
         with course_style():
             axes.set_title(title, loc="left")
     found = {piece[3] for pieces in rows.values() for piece in pieces}
-    keys = [Patch(color=color, label=name) for k, (name, color) in KINDS.items() if k in found]
-    with course_style():
-        figure.legend(handles=keys, loc="outside lower right", ncols=len(keys))
+    key = dict(look for kind, look in KINDS.items() if kind in found)
+    color_key(figure, key, loc="outside lower right", ncols=len(key))
     figure.alt = words({title: p[:shown] for title, p in rows.items()}, labels, counts)
     return figure
 
@@ -101,13 +95,11 @@ def draw_row(axes, pieces: Sequence[Piece], width: float, shown, counts):
         frame = Rectangle((start, rank - 0.4), stop - start, 0.752, fill=False, ec=INK, lw=2)
         axes.add_patch(frame)
     for rank, count in enumerate(counts):
-        place = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": 9}
-        axes.annotate(f" {count}", (1.0, rank), color=GREY, **place)
+        note(axes, f" {count}", (1.0, rank), (0, 0), of=("axes fraction", "data"), color=GREY)
     if unknown := {piece[3] for piece in pieces} - set(KINDS):
         raise KeyError(f"no kinds {sorted(unknown)}; there are {', '.join(KINDS)}")
     axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_yticks(range(len(names)), names)
-    axes.tick_params(axis="y", length=0)
+    name_rows(axes, names)
     axes.spines["left"].set_visible(False)
     axes.grid(visible=False)
 

@@ -3,49 +3,41 @@
 import math
 from collections.abc import Sequence
 
+from helpers.plots.alt import headed
+from helpers.plots.boxes import Box, Text, boxes
+from helpers.plots.labels import color_key
+from helpers.plots.memory import bytes_text
+from helpers.plots.panel import canvas, panels
+from helpers.plots.style import shades
+
 COLORS = {
     "control": "#e69f00",
     "arithmetic": "#009e73",
     "memory on the chip": "#56b4e9",
     "memory beside it": "#bbbbbb",
 }
-EDGE = "#444444"
 
 
 def chips():
-    """Draw a CPU, a GPU and a TPU side by side. The drawing is schematic, the areas are rough.
-
-    Returns:
-        The Picture.
-    """
-    from matplotlib.patches import Patch, Rectangle
-
-    from helpers.plots.picture import Picture
-
-    figure = Picture(figsize=(8.4, 3.5))
-    figure.alt = (
-        "Three schematic chips. A CPU has few cores; control and caches take most of its area. "
-        "A GPU has about a hundred plain cores, mostly arithmetic, and an L2 cache. A TPU has a "
-        "few huge matrix units of 128 × 128 multipliers. Below each lies its main memory: large, "
-        "slow DRAM for the CPU, small, fast HBM for GPU and TPU."
-    )
+    """Draw a CPU, a GPU and a TPU side by side. The drawing is schematic, the areas are rough."""
+    picture = panels(3, width=8.4, height=3.5)
     drawings = {
         "CPU: few cores, each clever": _cpu(),
         "GPU: a hundred plain cores": _gpu(),
         "TPU: a few huge matrix units": _tpu(),
     }
-    for axes, (title, blocks) in zip(figure.subplots(1, 3), drawings.items(), strict=True):
-        for kind, x, y, width, height, label in blocks:
-            box = Rectangle((x, y), width, height, fc=COLORS[kind], ec=EDGE, lw=0.6)
-            axes.add_patch(box)
-            middle = (x + width / 2, y + height / 2)
-            axes.text(*middle, label, ha="center", va="center", fontsize=8)
-        axes.set(xlim=(-0.1, 12.1), ylim=(12.6, -0.1), aspect="equal")
-        axes.set_title(title, fontsize=10)
-        axes.axis("off")
-    keys = [Patch(fc=color, ec=EDGE, lw=0.6, label=kind) for kind, color in COLORS.items()]
-    figure.legend(handles=keys, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
-    return figure
+    for axes, (title, blocks) in zip(picture.axes, drawings.items(), strict=True):
+        found = [Box(*place, COLORS[kind], label) for kind, *place, label in blocks]
+        boxes(found, on=axes, xlim=(-0.1, 12.1), ylim=(-0.1, 12.6), fontsize=8, title=title)
+        axes.set_aspect("equal")
+    color_key(picture, COLORS, loc="outside lower center", ncols=4, fontsize=9)
+    picture.alt = (
+        "Three schematic chips. A CPU has few cores; control and caches take most of its area. "
+        "A GPU has about a hundred plain cores, mostly arithmetic, and an L2 cache. A TPU has a "
+        "few huge matrix units of 128 × 128 multipliers. Below each lies its main memory: large, "
+        "slow DRAM for the CPU, small, fast HBM for GPU and TPU."
+    )
+    return picture
 
 
 def _cpu():
@@ -89,48 +81,29 @@ def hierarchy(levels: Sequence[tuple[str, float | None, float]], *, title: str =
     Args:
         levels: (name, capacity in bytes or None, bandwidth in bytes/s), the nearest first.
 
-    Returns:
-        The Picture.
-
     Raises:
         ValueError: there is no level, or a bandwidth is not positive.
     """
-    from matplotlib.patches import Rectangle
-
-    from helpers.plots.picture import Picture
-    from helpers.plots.style import shades
-
     if not levels or min(bandwidth for *_, bandwidth in levels) <= 0:
         raise ValueError("give at least one level, each with a positive bandwidth")
     slowest = min(bandwidth for *_, bandwidth in levels)
-    figure = Picture(figsize=(7.6, 0.6 + 0.46 * len(levels)))
-    axes = figure.subplots()
-    colors = shades(len(levels))
     widths = [1 + math.log10(bandwidth / slowest) for *_, bandwidth in levels]
-    for row, ((name, held, bandwidth), width) in enumerate(zip(levels, widths, strict=True)):
-        color = colors[row]
-        axes.add_patch(Rectangle((-width / 2, row - 0.42), width, 0.84, fc=color, alpha=0.4))
-        axes.text(0, row, f"{quantity(bandwidth)}/s", ha="center", va="center", fontsize=10)
-        left = -max(widths) / 2 - 0.1
-        axes.text(left, row, name, ha="right", va="center", fontsize=9)
+    found, texts, said, reach = [], [], [], max(widths) / 2
+    for row, ((name, held, bandwidth), color) in enumerate(
+        zip(levels, shades(len(levels)), strict=True)
+    ):
+        place, speed = (
+            (-widths[row] / 2, row - 0.42, widths[row], 0.84),
+            f"{bytes_text(bandwidth)}/s",
+        )
+        found.append(Box(*place, color, speed, line=0, alpha=0.4))
+        texts.append(Text(-reach - 0.1, row, name, "right"))
+        said.append(f"{name}, {speed}")
         if held is not None:
-            axes.text(-left, row, quantity(held), ha="left", va="center", fontsize=9)
-    reach = max(widths) / 2
-    axes.set(xlim=(-reach - 2.6, reach + 1.1), ylim=(len(levels) - 0.5, -0.6))
-    axes.axis("off")
-    if title:
-        axes.set_title(title, fontsize=10)
-    said = (
-        f"{name}, {quantity(bandwidth)}/s{f', holds {quantity(held)}' if held is not None else ''}"
-        for name, held, bandwidth in levels
-    )
-    figure.alt = f"{f'{title}. ' if title else ''}Memories from near to far: {'; '.join(said)}."
-    return figure
-
-
-def quantity(count: float) -> str:
-    """Bytes in the unit that is easiest to read: decimal, three digits."""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:.3g} bytes"
+            texts.append(Text(reach + 0.1, row, bytes_text(held), "left"))
+            said[-1] += f", holds {bytes_text(held)}"
+    axes, picture = canvas(width=7.6, height=0.6 + 0.46 * len(levels))
+    xlim, ylim = (-reach - 2.6, reach + 1.1), (-0.6, len(levels) - 0.5)
+    alt = headed(title, f"Memories from near to far: {'; '.join(said)}.")
+    boxes(found, on=axes, xlim=xlim, ylim=ylim, texts=texts, fontsize=10, title=title, alt=alt)
+    return picture

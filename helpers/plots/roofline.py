@@ -7,13 +7,14 @@ Multicore Architectures", section 3.
 from collections.abc import Mapping
 
 from helpers.plots.alt import two_digits
-from helpers.plots.labels import label_points
+from helpers.plots.labels import label_points, note
 from helpers.plots.panel import panels
 from helpers.plots.style import FAINT, GREY, INK, PAPER, SMALL, colors_of, course_style
 
 TOGETHER = 2  # more roofs than these get a plot each
 COLUMNS = 3
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+CLEAR = {"fc": PAPER, "ec": "none", "pad": 0.5}  # below a name that crosses lines
 BELOW = 4  # an axis begins so many times below what it shows
 
 
@@ -38,9 +39,6 @@ def roofline(
         measured: name -> (intensity, FLOP/s): a cross with its name, in the first plot.
         intensities: the range of the horizontal axis, in FLOP per byte.
         alt: the alternative text; by default a description.
-
-    Returns:
-        The Picture.
 
     Raises:
         ValueError: there is no roof, or a number is not positive.
@@ -118,35 +116,16 @@ def name_operations(axes, operations):
     """A dotted line for each operation, with its name along the line's foot."""
     for name, intensity in operations.items():
         axes.axvline(intensity, color=GREY, lw=1, ls=":")
-        axes.annotate(
-            name,
-            (intensity, 0.02),
-            xycoords=("data", "axes fraction"),
-            xytext=(-2, 0),
-            textcoords="offset points",
-            rotation=90,
-            ha="right",
-            va="bottom",
-            fontsize=SMALL,
-            color=INK,
-            bbox={"fc": PAPER, "ec": "none", "alpha": 0.8, "pad": 0.5},
-        )
+        up = {"rotation": 90, "ha": "right", "va": "bottom", "bbox": CLEAR | {"alpha": 0.8}}
+        note(axes, name, (intensity, 0.02), (-2, 0), of=("data", "axes fraction"), **up)
 
 
 def letter_operations(axes, operations):
     """A dotted line for each operation, with a letter: a small plot has no room for names."""
     for number, (letter, intensity) in enumerate(zip(LETTERS, operations.values(), strict=False)):
         axes.axvline(intensity, color=GREY, lw=1, ls=":")
-        axes.annotate(
-            letter,
-            (intensity, 0.08 + 0.14 * (number % 2)),  # in two rows: neighbours keep apart
-            xycoords=("data", "axes fraction"),
-            ha="center",
-            va="center",
-            fontsize=SMALL,
-            color=INK,
-            bbox={"fc": PAPER, "ec": "none", "pad": 0.5},
-        )
+        place = (intensity, 0.08 + 0.14 * (number % 2))  # in two rows: neighbours keep apart
+        note(axes, letter, place, (0, 0), of=("data", "axes fraction"), ha="center", bbox=CLEAR)
 
 
 def spell_letters(picture, operations):

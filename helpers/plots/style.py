@@ -197,3 +197,16 @@ def shades(count: int) -> list[str]:
     from matplotlib.colors import to_hex
 
     return [to_hex(colormaps["viridis"](0.82 * k / max(count - 1, 1))) for k in range(count)]
+
+
+def lightness(color) -> float:
+    """How light a colour is to the eye, from 0 (black) to 1 (white)."""
+    from matplotlib.colors import to_rgb
+
+    red, green, blue = to_rgb(color)
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+def readable_on(color) -> str:
+    """Black or white: whichever is easier to read on this colour."""
+    return "black" if lightness(color) > 0.5 else "white"

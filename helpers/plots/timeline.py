@@ -3,8 +3,17 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from helpers.plots.alt import two_digits
-from helpers.plots.style import PAPER, SERIES_COLORS, WORK_COLORS, course_style, meaning
+from helpers.plots.alt import headed, two_digits
+from helpers.plots.labels import color_key, name_rows
+from helpers.plots.panel import canvas
+from helpers.plots.style import (
+    PAPER,
+    SERIES_COLORS,
+    WORK_COLORS,
+    course_style,
+    meaning,
+    readable_on,
+)
 
 # The colour of each kind of work. Other kinds get a colour in order of appearance.
 KIND_COLORS = {**WORK_COLORS, "": "#999999"}
@@ -60,14 +69,9 @@ def timeline(
         xlabel: the axis of time, with its unit.
         width: of the picture in inches, at 80 dots each.
 
-    Returns:
-        The Picture.
-
     Raises:
         ValueError: a box is on a lane that is not in `lanes`.
     """
-    from helpers.plots.picture import Picture
-
     boxes = list(boxes)
     lanes = list(dict.fromkeys(box.lane for box in boxes) if lanes is None else lanes)
     if missing := {box.lane for box in boxes} - set(lanes):
@@ -75,8 +79,7 @@ def timeline(
     colors = colors_of([box.kind for box in boxes], colors or {})
     kinds = [kind for kind in colors if kind]
     height = LANE * max(len(lanes), 1) + 0.6 + 0.3 * bool(title) + 0.3 * bool(kinds)
-    figure = Picture(figsize=(width, height))
-    axes = figure.subplots()
+    axes, figure = canvas(width=width, height=height)
     figure.alt = words(boxes, lanes, kinds, xlabel, title)
     left = min((box.start for box in boxes), default=0.0)
     right = max((box.end for box in boxes), default=1.0)
@@ -92,16 +95,11 @@ def timeline(
     axes.set(xlim=(left, right), ylim=(max(len(lanes), 1) - 0.5, -0.5), xlabel=xlabel)
     with course_style():
         axes.set_title(title)
-    axes.set_yticks(range(len(lanes)), lanes)
-    axes.tick_params(axis="y", length=0)
+    name_rows(axes, lanes)
     axes.spines["left"].set_visible(False)
-    axes.grid(visible=False, axis="y")
     if kinds:
-        from matplotlib.patches import Patch
-
-        handles = [Patch(color=colors[kind], label=kind) for kind in kinds]
-        with course_style():
-            figure.legend(handles=handles, loc="outside upper right", ncols=len(kinds))
+        key = {kind: colors[kind] for kind in kinds}
+        color_key(figure, key, loc="outside upper right", ncols=len(kinds))
     return figure
 
 
@@ -115,9 +113,8 @@ def words(boxes, lanes, kinds, xlabel, title) -> str:
             said.append(f"{lane}, {len(own)} boxes from {two_digits(first)} to {two_digits(last)}")
         else:
             said.append(f"{lane}, empty")
-    head = f"{title}. " if title else ""
     sorts = f" of {', '.join(kinds)}" if kinds else ""
-    return f"{head}A timeline{sorts} over {xlabel}. From the top: {'; '.join(said)}."
+    return headed(title, f"A timeline{sorts} over {xlabel}. From the top: {'; '.join(said)}.")
 
 
 def colors_of(kinds: Iterable[str], chosen: Mapping[str, str]) -> dict[str, str]:
@@ -126,14 +123,6 @@ def colors_of(kinds: Iterable[str], chosen: Mapping[str, str]) -> dict[str, str]
     known = {kind: meaning(kind) for kind in kinds if meaning(kind)} | {**KIND_COLORS, **chosen}
     free = iter(SERIES_COLORS * (1 + len(kinds) // len(SERIES_COLORS)))
     return {kind: known[kind] if kind in known else next(free) for kind in kinds}
-
-
-def readable_on(color) -> str:
-    """Black or white: whichever is easier to read on this colour."""
-    from matplotlib.colors import to_rgb
-
-    red, green, blue = to_rgb(color)
-    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
 
 
 def stack(boxes: Sequence[Box]) -> tuple[list[int], int]:
@@ -170,12 +159,6 @@ def draw_kind(axes, lane, boxes, rows, count, kind, color, letters):
         )
         for box in own:
             if box.label and len(box.label) * letters <= box.duration:
-                axes.text(
-                    box.start + box.duration / 2,
-                    bottom + step * 0.47,
-                    box.label,
-                    ha="center",
-                    va="center",
-                    fontsize=9 if count == 1 else 7,
-                    color=readable_on(color),
-                )
+                middle = box.start + box.duration / 2, bottom + step * 0.47
+                style = {"fontsize": 9 if count == 1 else 7, "color": readable_on(color)}
+                axes.text(*middle, box.label, ha="center", va="center", **style)

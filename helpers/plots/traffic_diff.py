@@ -1,8 +1,12 @@
-"""Who sends what when: the messages of several strategies side by side, in the order of a step."""
+"""The messages of several strategies side by side, in the order of a step: what each one sends."""
 
 from collections.abc import Mapping, Sequence
 
-from helpers.plots.style import PAPER, SERIES_COLORS, SMALL
+from helpers.plots.alt import headed
+from helpers.plots.boxes import Box, Text, boxes
+from helpers.plots.labels import color_key
+from helpers.plots.panel import canvas
+from helpers.plots.style import SERIES_COLORS, SMALL, course_style
 
 COLORS = dict(zip(("parameters", "gradients", "activations", "other"), SERIES_COLORS, strict=False))
 LINE = 0.17  # inches of a message
@@ -23,65 +27,51 @@ def traffic_diff(
         streams: strategy -> its messages, as `helpers.training.traffic.message.Message`.
         layers: in the order of the forward.
 
-    Returns:
-        The Picture.
-
     Raises:
         ValueError: no strategy sends a message.
     """
-    from matplotlib.patches import Patch, Rectangle
-
-    from helpers.plots.panel import canvas
-    from helpers.plots.style import course_style
-
     places = moments(streams, layers)
     if not places:
         raise ValueError("no strategy sends a message")
+    bars = {
+        (column, moment): at(stream, moment)
+        for column, stream in enumerate(streams.values())
+        for moment in places
+    }
+    longest = max(sum(map(bytes_of, bar)) for own in bars.values() for bar in own)
     top, tops = 0.0, {}
     for moment in places:
-        most = max(len(at(stream, moment)) for stream in streams.values())  # bars
         tops[moment] = top
-        top += max(most, 1) + 0.5
-    bars = [bar for stream in streams.values() for moment in places for bar in at(stream, moment)]
-    longest = max(sum(map(bytes_of, bar)) for bar in bars)
-    with course_style():
-        axes, picture = canvas(width=width, height=LINE * top + 0.9)
-        for column, stream in enumerate(streams.values()):
-            for moment in places:
-                for line, together in enumerate(at(stream, moment)):
-                    y = tops[moment] + line
-                    long = max(BAR * sum(map(bytes_of, together)) / longest, MARK)
-                    color = COLORS[together[0].kind]
-                    axes.add_patch(Rectangle((column, y + 0.1), long, 0.8, fc=color, lw=0))
-                    text = f" {label(together, layers)}"
-                    axes.text(column + long, y + 0.5, text, va="center", fontsize=SMALL - 2)
-        for moment in places[1:]:
-            axes.axhline(tops[moment] - 0.25, color="#dddddd", lw=0.6)
-        for column in range(1, len(streams)):
-            axes.axvline(column - 0.03, color="#bbbbbb", lw=0.8)
-        axes.grid(visible=False)
-        axes.set(xlim=(-0.03, len(streams)), ylim=(top, 0), title=title)
-        axes.set_xticks([column + 0.45 for column in range(len(streams))], list(streams))
-        axes.xaxis.tick_top()
-        axes.set_yticks([tops[m] + 0.5 for m in places], places)
-        axes.tick_params(length=0, labelsize=SMALL - 1)
-        axes.spines[:].set_visible(False)
-        kinds = [k for k in COLORS if any(m.kind == k for s in streams.values() for m in s)]
-        axes.legend(
-            handles=[Patch(fc=COLORS[kind], ec=PAPER, label=kind) for kind in kinds],
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.01),
-            ncols=len(kinds),
-            fontsize=SMALL - 1,
-        )
+        top += max(len(bars[column, moment]) for column in range(len(streams))) + 0.5
+    found, texts = [], []
+    for (column, moment), own in bars.items():
+        for line, together in enumerate(own):
+            y, long = tops[moment] + line, sum(map(bytes_of, together)) / longest
+            color, long = COLORS[together[0].kind], max(BAR * long, MARK)
+            found.append(Box(column, y + 0.1, long, 0.8, color, line=0))
+            words = f" {label(together, layers)}"
+            texts.append(Text(column + long, y + 0.5, words, "left", SMALL - 2))
+    axes, picture = canvas(width=width, height=LINE * top + 0.9)
+    rows = {tops[moment] + 0.5: moment for moment in places}
+    limits = {"xlim": (-0.03, len(streams)), "ylim": (0, top)}
+    kinds = [k for k in COLORS if any(m.kind == k for s in streams.values() for m in s)]
     told = "; ".join(
         f"{name}: {sum(map(bytes_of, stream)):,.0f} bytes in {len(stream)} messages"
         for name, stream in streams.items()
     )
-    axes.words = (
-        f"{f'{title}. ' if title else ''}The messages of a step in {len(places)} moments, from "
-        f"{places[0]} to {places[-1]}. {told}."
-    )
+    told = f"moments, from {places[0]} to {places[-1]}. {told}."
+    alt = headed(title, f"The messages of a step in {len(places)} {told}")
+    boxes(found, on=axes, rows=rows, texts=texts, title=title, alt=alt, **limits)
+    with course_style():
+        for moment in places[1:]:
+            axes.axhline(tops[moment] - 0.25, color="#dddddd", lw=0.6)
+        for column in range(1, len(streams)):
+            axes.axvline(column - 0.03, color="#bbbbbb", lw=0.8)
+        axes.set_xticks([column + 0.45 for column in range(len(streams))], list(streams))
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0, labelsize=SMALL - 1)
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01), "fontsize": SMALL - 1}
+    color_key(axes, {kind: COLORS[kind] for kind in kinds}, ncols=len(kinds), **place)
     return picture
 
 

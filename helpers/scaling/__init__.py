@@ -1,1 +1,1 @@
-"""Scaling laws: published constants, fits, our own sweep, and plans for a budget."""
+"""Scaling laws (Kaplan, Chinchilla): isoFLOP, fits, compute-optimal plans, our own sweep."""

@@ -16,7 +16,6 @@ from helpers.scaling.descent import descend
 from helpers.scaling.law import ChinchillaLaw
 from helpers.scaling.objective import Objective
 from helpers.scaling.observations import distinct, observations
-from helpers.scaling.progress import shown
 from helpers.scaling.search import grid, minima
 
 NAMES = ("E", "A", "B", "alpha", "beta", "a", "b")
@@ -91,7 +90,6 @@ def fit_chinchilla(
     seed: int = 0,
     confidence: float = 0.95,
     starts: np.ndarray | None = None,
-    progress: bool = False,
 ) -> ChinchillaFit:
     """Fit L = E + A/N^alpha + B/D^beta: minimise the summed Huber loss on log L, globally.
 
@@ -104,7 +102,6 @@ def fit_chinchilla(
         confidence: of `intervals`, which are percentiles of the bootstraps.
         starts: (S, 5) starting points (log A, log B, log E, alpha, beta); None: the paper's grid of
             4,500.
-        progress: whether to show a line of progress.
 
     Raises:
         ValueError: a value that is not positive and finite (the message names the row), columns of
@@ -121,15 +118,13 @@ def fit_chinchilla(
         raise ValueError(f"bootstrap {bootstrap!r} or confidence {confidence!r} is out of range")
     problem = Objective.of(params, tokens, loss, delta)
     starts = grid() if starts is None else np.atleast_2d(np.asarray(starts, dtype=np.float64))
-    with shown("starts", len(starts), progress) as tick:
-        theta, f, steepness = minima(problem, starts, tick)
+    theta, f, steepness = minima(problem, starts)
     doubts = tuple(find_doubts(problem, params, tokens, theta, f, steepness))
     for doubt in doubts:
         warnings.warn(f"the fit is not identified: {doubt}", NotIdentified, stacklevel=2)
     samples, draws = {}, None
     if bootstrap:
-        with shown("bootstraps", bootstrap, progress) as tick:
-            again, draws = resampled(problem, theta, f, bootstrap, seed, tick)
+        again, draws = resampled(problem, theta, f, bootstrap, seed)
         samples = numbers(again)
     tails = [50 * (1 - confidence), 50 * (1 + confidence)]
     intervals = {
@@ -157,7 +152,7 @@ def numbers(theta: np.ndarray) -> dict[str, np.ndarray]:
     return dict(zip(NAMES, values, strict=True))
 
 
-def resampled(problem, theta, f, count, seed, tick) -> tuple[np.ndarray, np.ndarray]:
+def resampled(problem, theta, f, count, seed) -> tuple[np.ndarray, np.ndarray]:
     """Fit again to runs drawn with replacement.
 
     Returns:
@@ -181,7 +176,6 @@ def resampled(problem, theta, f, count, seed, tick) -> tuple[np.ndarray, np.ndar
         )
         lowest = value.reshape(draws, -1).argmin(-1)
         found.append(points.reshape(draws, -1, 5)[np.arange(draws), lowest])
-        tick(done + draws)
     return problem.outward(np.concatenate(found)), np.concatenate(drawn)
 
 

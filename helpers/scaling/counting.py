@@ -1,4 +1,4 @@
-"""Count parameters and compute as each paper does, and see how counting bends the exponent.
+"""How leaving the embeddings out of the count bends the exponent.
 
 Kaplan et al. 2020 (arXiv:2001.08361) leave the embeddings out of N, and so out of C = 6 N D.
 Hoffmann et al. 2022 (arXiv:2203.15556) count the embeddings. In a small model most parameters are
@@ -11,42 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
-from helpers.models.config import GPTConfig
-from helpers.models.counts import flops_per_token
-from helpers.models.parameter_counts import parameters
 from helpers.scaling.law import FLOPS, ChinchillaLaw, plain, positive
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counts:
-    """One model, counted as each paper does. FLOPs are for training, per token.
-
-    Attributes:
-        total, non_embedding: parameters; Hoffmann's N and Kaplan's N.
-        six_total, six_non_embedding: 6 N of each.
-        exact: FLOPs of every matrix product of the model.
-        chinchilla: FLOPs by Hoffmann et al., appendix F, embedding and softmax included.
-    """
-
-    total: int
-    non_embedding: int
-    six_total: int
-    six_non_embedding: int
-    exact: int
-    chinchilla: int
-
-
-def counts(config: GPTConfig, tokens: int | None = None) -> Counts:
-    """Count parameters, and training FLOPs per token in a sequence of `tokens` (None: context)."""
-    found = parameters(config)
-    return Counts(
-        total=found.total,
-        non_embedding=found.non_embedding,
-        six_total=FLOPS * found.total,
-        six_non_embedding=FLOPS * found.non_embedding,
-        exact=flops_per_token(config, tokens),
-        chinchilla=flops_per_token(config, tokens, "chinchilla"),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

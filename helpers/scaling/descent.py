@@ -1,7 +1,5 @@
 """Damped Newton steps from many starting points at once; each point has its own damping."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from helpers.scaling.objective import Objective
@@ -18,7 +16,6 @@ def descend(
     steps: int,
     weights: np.ndarray | None = None,
     tolerance: float = STEEP,
-    progress: Callable[[int], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Minimise by Levenberg-Marquardt: each step solves (M + mu I) step = -gradient.
 
@@ -32,7 +29,6 @@ def descend(
         steps: the most steps for each point.
         weights: (S, n) of the observations.
         tolerance: a point whose gradient is smaller has converged.
-        progress: called with the number of points that are finished.
 
     Returns:
         (points (S, Z), f (S,), the largest component of the gradient (S,)).
@@ -52,8 +48,6 @@ def descend(
             live, here, value, gradient = live[going], here[going], value[going], gradient[going]
             hessian, bound = hessian[going], bound[going]
             w = None if weights is None else weights[live]
-            if progress is not None:
-                progress(len(points) - len(live))
         if not len(live):
             break
         values, vectors = np.linalg.eigh(hessian if newton else bound)

@@ -16,6 +16,7 @@ import numpy as np
 
 from helpers.models.config import GPTConfig
 from helpers.models.parameter_counts import parameters
+from helpers.models.ssm_settings import Mamba2Settings
 from helpers.scaling.law import FLOPS
 
 LENGTH = 64  # T, tokens in a sequence; a token is a byte of text
@@ -41,6 +42,8 @@ TUNED = ((16, 1, 2), (32, 3, 2), (64, 4, 4))
 TUNING_STEPS = 600
 RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
 REPEATS = 4  # seeds of one run, to measure the spread from seed to seed
+FAMILIES = ("transformer", "mamba2", "hybrid")
+SSM = Mamba2Settings(state=16, head=16, chunk=16)  # small, as the models are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +51,17 @@ class Run:
     """One training run.
 
     Attributes:
-        phase: "tuning" of the learning rate, "sweep", or "repeat" with another seed.
-        width, layers, heads: of the model.
+        phase: "tuning" of the learning rate, "sweep", "repeat" with another seed, "equal compute".
+        family: one of FAMILIES; "" in a study of transformers alone.
+        width, layers, heads: of the model, or of the transformer of its size.
         steps: of BATCH × LENGTH tokens each.
         rate: the peak of the learning rate.
         seed: of the parameters and of the order of the text.
-        budget: FLOPs, as 6 N D; 0 for a run whose steps were chosen otherwise.
+        budget: FLOPs; 0 for a run whose steps were chosen otherwise.
     """
 
     phase: str
+    family: str = ""
     width: int
     layers: int
     heads: int
@@ -66,23 +71,42 @@ class Run:
     budget: float = 0.0
 
     @property
+    def settings(self) -> dict:
+        """All settings that the study chooses, by name: columns of its table."""
+        return {name: value for name, value in asdict(self).items() if name != "family" or value}
+
+    @property
     def name(self) -> str:
         """A unique name: a hash of all settings."""
-        return unique_name(self)
+        text = json.dumps(self.settings, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
     def config(self) -> GPTConfig:
-        return model_of(self.width, self.layers, self.heads)
+        return model_of(self.width, self.layers, self.heads, self.family or "transformer")
 
 
-def unique_name(run) -> str:
-    """Return a hash of all settings of a run, a dataclass."""
-    return hashlib.sha256(json.dumps(asdict(run), sort_keys=True).encode()).hexdigest()[:12]
+def model_of(width: int, layers: int, heads: int, family: str = "transformer") -> GPTConfig:
+    """Return the configuration of a GPT on bytes, or the family's model of about its size.
 
+    - **transformer**: blocks of attention and an MLP.
+    - **mamba2**: twice as many blocks, each a Mamba-2 mixer alone (Dao and Gu 2024, section 7).
+    - **hybrid**: the transformer's blocks, with Mamba-2 mixers in all blocks but one (as Bamba).
 
-def model_of(width: int, layers: int, heads: int) -> GPTConfig:
-    """Return the configuration of a GPT on bytes."""
-    return GPTConfig(vocab=256, context=LENGTH, width=width, layers=layers, heads=heads)
+    Raises:
+        ValueError: no such family.
+    """
+    shape = {"vocab": 256, "context": LENGTH, "width": width, "heads": heads}
+    if family == "transformer":
+        return GPTConfig(**shape, layers=layers)
+    if family == "mamba2":
+        alone = {"mixer": "mamba2", "mlp": "none", "positions": "none", "mamba2": SSM}
+        return GPTConfig(**shape, **alone, layers=2 * layers)
+    if family == "hybrid":
+        mixers = ["mamba2"] * layers
+        mixers[layers // 2] = "attention"
+        return GPTConfig(**shape, layers=layers, mixer=tuple(mixers), mamba2=SSM)
+    raise ValueError(f"no family {family!r}; choose one of {', '.join(FAMILIES)}")
 
 
 def tuning_runs() -> list[Run]:
@@ -132,21 +156,19 @@ def run_for(budget: float, shape: tuple[int, int, int], scale: float, power: flo
     width, layers, heads = shape
     rate = float(f"{scale * width**power:.3g}")
     steps = round(budget / (FLOPS * parameters(model_of(*shape)).total * BATCH * LENGTH))
-    return Run(
-        phase="sweep",
-        width=width,
-        layers=layers,
-        heads=heads,
-        steps=steps,
-        rate=rate,
-        budget=budget,
-    )
+    size = {"width": width, "layers": layers, "heads": heads}
+    return Run(phase="sweep", **size, steps=steps, rate=rate, budget=budget)
 
 
-def sweep_runs(scale: float, power: float) -> list[Run]:
-    """List the runs: six sizes for each budget, and one run repeated with other seeds."""
+def sweep_runs(rows: Iterable[dict]) -> list[Run]:
+    """List the runs: six sizes for each budget, and one run repeated with other seeds.
+
+    Args:
+        rows: of the tuning runs, which give the learning rates.
+    """
+    law = rate_for(rows)
     runs = [
-        run_for(budget, shape, scale, power)
+        run_for(budget, shape, *law)
         for budget, first in zip(BUDGETS, FIRST_SHAPE, strict=True)
         for shape in SHAPES[first : first + SIZES_A_BUDGET]
     ]

@@ -1,11 +1,11 @@
-"""Plan a training run: for a budget, for a demand of inference, or for data that repeat."""
+"""Plan a training run: for a budget, or for a demand of inference."""
 
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
+from scipy.optimize import brentq
 
-from helpers.scaling.law import FLOPS, ChinchillaLaw, plain, positive
+from helpers.scaling.law import FLOPS, ChinchillaLaw, positive
 
 DAY = 86_400  # seconds
 
@@ -90,61 +90,3 @@ def with_inference(law: ChinchillaLaw, loss: float, inference_tokens: float):
 
     t = brentq(slope, -30, 30, xtol=1e-13)
     return pair(1 / (1 + np.exp(-t)))
-
-
-# Muennighoff et al. 2023, arXiv:2305.16264, appendix A; alpha = beta there.
-MUENNIGHOFF = ChinchillaLaw(
-    E=float(np.exp(0.6254804)),
-    A=float(np.exp(6.255414)),
-    B=float(np.exp(7.3049974)),
-    alpha=0.3526596,
-    beta=0.3526596,
-)
-R_D = 15.387756  # how soon repeated tokens stop counting
-R_N = 5.309743  # the same for parameters beyond the best number for the unique tokens
-
-
-def effective(unique, total, constant: float = R_D):
-    """Return how many new tokens are worth as much as `total` tokens that repeat `unique` ones.
-
-    The formula is U + U R* (1 - exp(-R/R*)) with R = total/unique - 1 repetitions: Muennighoff et
-    al. 2023, arXiv:2305.16264, equation 5. The result never exceeds U (1 + R*). Tokens that do not
-    repeat count in full.
-    """
-    unique, total = positive("unique", unique), positive("total", total)
-    repeats = np.maximum(total / unique - 1, 0)
-    seen = np.minimum(unique, total)
-    return plain(seen + unique * constant * -np.expm1(-repeats / constant))
-
-
-def repeated_loss(params, tokens, unique, *, law: ChinchillaLaw = MUENNIGHOFF):
-    """Return the loss when `tokens` repeat `unique` tokens, from effective data and parameters.
-
-    Parameters beyond the best number for the unique tokens also count for less: equation 6.
-    """
-    best = best_params(law, unique)
-    params = positive("params", params)
-    return law.loss(effective(best, params, R_N), effective(unique, tokens, R_D))
-
-
-def best_params(law: ChinchillaLaw, tokens):
-    """Return the N for which `tokens` is the compute-optimal number of tokens."""
-    _, b = law.exponents
-    return law.optimal(FLOPS * (law.G * positive("tokens", tokens)) ** (1 / b))[0]
-
-
-def best_epochs(compute: float, unique: float, *, law: ChinchillaLaw = MUENNIGHOFF):
-    """Return (params, tokens) of the lowest loss for `compute` FLOPs and only `unique` tokens."""
-    positive("compute", compute)
-    middle = np.log(law.optimal(compute)[0])
-
-    def loss(log_params):
-        params = np.exp(log_params)
-        return repeated_loss(params, compute / (FLOPS * params), unique, law=law)
-
-    grid = middle + np.linspace(-8, 4, 241)
-    near = grid[int(np.argmin([loss(x) for x in grid]))]
-    span = (near - 0.1, near + 0.1)
-    found = minimize_scalar(loss, bounds=span, method="bounded", options={"xatol": 1e-10})
-    params = float(np.exp(found.x))
-    return params, compute / (FLOPS * params)

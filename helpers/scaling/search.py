@@ -5,7 +5,6 @@ continue, and the distinct points among those converge.
 """
 
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 
@@ -28,14 +27,11 @@ def grid() -> np.ndarray:
     )
 
 
-def minima(
-    objective: Objective, starts: np.ndarray, progress: Callable[[int], None] | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def minima(objective: Objective, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the distinct minima found from `starts`, the lowest first.
 
     Args:
         starts: (S, 5) points (a, b, e, alpha, beta).
-        progress: called with the number of starts that are finished.
 
     Returns:
         (theta (M, 5), f (M,), the largest component of the gradient in scaled coordinates (M,)).
@@ -43,17 +39,13 @@ def minima(
     points = objective.inward(starts)
     halves = np.array_split(np.arange(len(points)), max(1, len(points) // 500))
     f = np.empty(len(points))
-    for number, half in enumerate(halves):
+    for half in halves:
         points[half], f[half], _ = descend(objective, points[half], newton=False, steps=FIRST)
-        if progress is not None:
-            progress(int(half[-1]) + 1 if number + 1 < len(halves) else len(points) - 1)
     points = points[lowest_apart(points, f, KEPT)]
     points, f, _ = descend(objective, points, newton=False, steps=MIDDLE)
     points = points[lowest_apart(points, f, ENDING)]
     points, f, steepness = descend(objective, points, newton=True, steps=LAST)
     chosen = lowest_apart(points, f, ENDING)
-    if progress is not None:
-        progress(len(starts))
     return objective.outward(points[chosen]), f[chosen], steepness[chosen]
 
 

@@ -10,7 +10,8 @@ import argparse
 import json
 import math
 import time
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,15 +27,7 @@ from helpers.models.parameter_counts import parameters
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.single import Single
 from helpers.runtime.devices import cores
-from helpers.scaling.design import (
-    BATCH,
-    LENGTH,
-    WARM_UP,
-    Run,
-    rate_for,
-    sweep_runs,
-    tuning_runs,
-)
+from helpers.scaling.design import BATCH, LENGTH, WARM_UP, Run, sweep_runs, tuning_runs
 from helpers.scaling.law import FLOPS
 from helpers.scaling.table import TABLE, append, read
 from helpers.training.farm import farm
@@ -71,7 +64,7 @@ def carry_out(worker, run: Run, sequences: int = HELD_OUT) -> dict:
     count, tokens = parameters(run.config), run.steps * BATCH * LENGTH
     return {
         "name": run.name,
-        **asdict(run),
+        **run.settings,
         "params": count.total,
         "non_embedding": count.non_embedding,
         "tokens": tokens,
@@ -117,62 +110,87 @@ def sequence_losses(strategy: Single, batches: list[Batch]) -> np.ndarray:
     return torch.cat(found).cpu().numpy()
 
 
-def sweep(
-    path: Path = TABLE,
-    *,
-    workers: int | None = None,
-    runs: list[Run] | None = None,
-    sequences: int = HELD_OUT,
-):
-    """Carry out the runs that the table lacks, and write each row at once. Returns all rows.
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A table of runs, and the command that fills it.
+
+    Attributes:
+        command: what a person types; the table's head has it, too.
+        about: one line.
+        table: the file for the rows.
+        tuning: lists the runs that tune the learning rate.
+        runs: lists the other runs, from the rows of the tuning.
+        sequences: how many held-out sequences each final loss averages over.
+    """
+
+    command: str
+    about: str
+    table: Path
+    tuning: Callable[[], list[Run]]
+    runs: Callable[[list[dict]], list[Run]]
+    sequences: int
+
+    def fill(self, path: Path, runs: list[Run], workers: int | None, sequences: int):
+        """Carry out the runs that the table lacks, and write each row at once."""
+        tasks = [{"run": run, "sequences": sequences} for run in missing(path, runs)]
+        rows = {"done": lambda _, row: append(row, path, self.command)}
+        farm(carry_out, tasks, workers=workers or cores(), **rows)
+
+    def carry_out(self, path: Path | None = None, *, workers: int | None = None) -> list[dict]:
+        """Tune, and carry out all runs that the table lacks. Returns all rows."""
+        path = path or self.table
+        self.fill(path, self.tuning(), workers, self.sequences)
+        self.fill(path, self.runs(read(path)), workers, self.sequences)
+        return read(path)
+
+    def main(self):
+        """The command: fill the table, or say how many runs are left."""
+        parser = argparse.ArgumentParser(prog=self.command, description=self.about)
+        parser.add_argument("--dry", action="store_true", help="list how many runs are left")
+        parser.add_argument(
+            "--workers", type=int, help="processes at the same time; by default one per core"
+        )
+        parser.add_argument("--table", type=Path, default=self.table, help="the file for the rows")
+        options = parser.parse_args()
+        if not options.dry:
+            self.carry_out(options.table, workers=options.workers)
+            return
+        rows, tuning = read(options.table), missing(options.table, self.tuning())
+        print(f"{len(rows)} rows in the table; {len(tuning)} tuning runs left")
+        if not tuning:
+            runs = self.runs(rows)
+            print(f"{len(missing(options.table, runs))} of {len(runs)} runs left")
+
+
+def missing(path: Path, runs: list[Run]) -> list[Run]:
+    """List the runs that the table lacks."""
+    there = {row["name"] for row in read(path)}
+    return [run for run in runs if run.name not in there]
+
+
+SWEEP = Study(
+    command="python -m helpers.scaling.sweep (make sweep)",
+    about="The IsoFLOP sweep: models of several sizes, each with several budgets of compute.",
+    table=TABLE,
+    tuning=tuning_runs,
+    runs=sweep_runs,
+    sequences=HELD_OUT,
+)
+
+
+def sweep(path: Path, *, runs: list[Run], workers: int | None = None, sequences: int = HELD_OUT):
+    """Carry out your own small sweep: the runs that the table lacks. Returns all rows.
 
     Args:
         workers: processes at the same time, one thread each; by default one per core.
-        runs: only these runs, without tuning: for your own small sweep.
         sequences: how many sequences each final loss averages over; fewer are faster and noisier.
 
     Raises:
         FarmError: some runs failed twice; the table has the others.
     """
-    workers = workers or cores()
-
-    def fill(wanted: list[Run]):
-        there = {row["name"] for row in read(path)}
-        left = [{"run": run, "sequences": sequences} for run in wanted if run.name not in there]
-        farm(carry_out, left, workers=workers, done=lambda _, row: append(row, path))
-
-    if runs is None:
-        fill(tuning_runs())
-        runs = sweep_runs(*rate_for(read(path)))
-    fill(runs)
+    SWEEP.fill(path, runs, workers, sequences)
     return read(path)
 
 
-def main():
-    parser = argparse.ArgumentParser(
-        prog="python -m helpers.scaling.sweep", description=__doc__.split("\n")[0]
-    )
-    parser.add_argument("--dry", action="store_true", help="list how many runs are left, and stop")
-    parser.add_argument(
-        "--workers", type=int, help="processes at the same time; by default one per core"
-    )
-    parser.add_argument("--table", type=Path, default=TABLE, help="the file for the rows")
-    options = parser.parse_args()
-    if not options.dry:
-        sweep(options.table, workers=options.workers)
-        return
-    rows = read(options.table)
-    there = {row["name"] for row in rows}
-    tuning = [run for run in tuning_runs() if run.name not in there]
-    print(f"{len(rows)} rows in the table; {len(tuning)} tuning runs left")
-    if not tuning:
-        scale, power = rate_for(rows)
-        runs = sweep_runs(scale, power)
-        left = [run for run in runs if run.name not in there]
-        print(
-            f"learning rate {scale:.3g} · width^{power:.2f}; {len(left)} of {len(runs)} runs left"
-        )
-
-
 if __name__ == "__main__":
-    main()
+    SWEEP.main()

@@ -38,7 +38,7 @@ def read(path: Path = TABLE) -> list[dict]:
     return rows
 
 
-def append(row: dict, path: Path, made_by: str = "python -m helpers.scaling.sweep (make sweep)"):
+def append(row: dict, path: Path, made_by: str):
     """Add a row and flush it to disk; before the first row write the provenance and the heading.
 
     Args:

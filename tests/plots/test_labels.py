@@ -1,7 +1,5 @@
 """Labels of points cover neither each other nor other points."""
 
-import itertools
-
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -10,14 +8,11 @@ from matplotlib.transforms import IdentityTransform
 from helpers import plots
 from helpers.plots.labels import (
     along,
-    darker,
     inside,
     label_box,
-    label_ends,
     label_points,
     overlap,
 )
-from helpers.plots.style import SMALL
 
 
 def test_a_crowd_of_points():
@@ -42,36 +37,6 @@ def test_points_that_almost_coincide():
     boxes = [text.get_window_extent() for text in picture.axes[0].texts]
     for number, box in enumerate(boxes):
         assert not any(box.overlaps(other) for other in boxes[:number])
-
-
-def test_names_at_the_ends_stand_below_each_other_in_the_order_of_the_ends():
-    data = {f"cut {n}": [5.0, 1.0 - n / 1000] for n in range(5)}
-    picture = plots.curves(data, key="ends")
-    picture.draw_without_rendering()
-    lines = [text.get_window_extent() for text in reversed(picture.axes[0].texts)]
-    names = [text.get_text() for text in reversed(picture.axes[0].texts)]
-    assert names == list(data)
-    for above, below in itertools.pairwise(lines):
-        assert above.y0 >= below.y1
-        assert above.y0 - below.y0 > 1.2 * SMALL * picture.dpi / 72  # pixels; SMALL is in points
-    far = plots.curves({"low": [5.0, 1.0], "high": [1.0, 5.0]}, key="ends").axes[0]
-    assert [text.xyann[1] for text in far.texts] == [0, 0]  # room enough: none is moved
-    assert [text.xy for text in far.texts] == [(1, 1.0), (1, 5.0)]
-
-
-def test_a_name_at_the_end_has_the_colour_of_its_curve_but_not_lighter_than_text():
-    (figure := Figure()).subplots()
-    axes = figure.axes[0]
-    axes.plot([0, 1], [0, 1], color="#ffffff", label="light")
-    axes.plot([0, 1], [2, 3], color="#200000", label="dark")
-    axes.plot([0, 1], [4, 5], label="_nameless")
-    axes.plot([], [], label="empty")
-    label_ends(axes)
-    assert [text.get_text() for text in axes.texts] == ["light", "dark"]
-    assert axes.texts[0].get_color() == pytest.approx((0.42, 0.42, 0.42))
-    assert axes.texts[1].get_color() == pytest.approx((0x20 / 255, 0, 0))
-    green = darker("#00ff00")
-    assert green == pytest.approx((0, 0.42 / 0.587, 0))
 
 
 def crowd(points, line=()):
@@ -155,14 +120,6 @@ def test_distances_are_points_at_any_number_of_dots_an_inch():
         places.append([text.xyann for text in axes.texts])
     assert places[0] == places[1]
     assert {dx for dx, _ in places[0]} == {6, -6}  # some have no room at the right
-    for dpi in (72, 240):
-        axes = Figure(dpi=dpi).subplots()
-        for name in "abc":
-            axes.plot([0, 1], [2, 3], label=name)
-        axes.set_ylim(0, 1)  # the names are written, even if the ends are outside
-        label_ends(axes)
-        assert [text.xyann for text in axes.texts] == [(6, 0), (6, 11.25), (6, 22.5)]
-        assert {text.get_annotation_clip() for text in axes.texts} == {False}
 
 
 def test_marks_can_be_chosen():

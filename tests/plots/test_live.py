@@ -2,7 +2,7 @@
 
 import base64
 
-from helpers.plots.live import bars_html, bars_text, curve_figure, curve_output, printable
+from helpers.plots.live import bars_html, bars_text, curve_output, printable
 from helpers.plots.style import RANK_COLORS
 
 
@@ -48,27 +48,6 @@ def test_a_label_is_text_whatever_is_in_it():
     assert printable(7) == "7"
 
 
-def test_a_curve_for_each_rank():
-    figure = curve_figure("loss", {1: ([0, 1], [3.0, 2.0]), 0: ([0, 1], [4.0, 1.0])})
-    axes = figure.axes[0]
-    assert [line.get_label() for line in axes.lines] == ["rank 0", "rank 1"]
-    assert list(axes.lines[0].get_ydata()) == [4.0, 1.0]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "loss")
-    assert [line.get_color() for line in axes.lines] == list(RANK_COLORS[:2])
-    many = curve_figure("loss", {10: ([0], [1]), 2: ([0], [2])}).axes[0]
-    assert [line.get_label() for line in many.lines] == ["rank 2", "rank 10"]
-    assert curve_figure("loss", {0: ([0], [1])}, xlabel="s").axes[0].get_xlabel() == "s"
-
-
-def test_up_to_four_names_are_inside():
-    for count, outside in ((4, False), (5, True)):
-        curves = {rank: ([0, 1], [rank, rank]) for rank in range(count)}
-        axes = curve_figure("loss", curves).axes[0]
-        axes.figure.draw_without_rendering()
-        left = axes.get_legend().get_window_extent().x0
-        assert (left >= axes.get_window_extent().x1) == outside
-
-
 def test_png_is_small():
     steps = list(range(500))
     data, metadata = curve_output("loss", dict.fromkeys(range(4), (steps, steps)))
@@ -78,7 +57,3 @@ def test_png_is_small():
     data = base64.b64decode(data["image/png"])
     assert data.startswith(b"\x89PNG")
     assert len(data) < 60_000
-
-
-def test_a_loop_of_one_step():
-    assert "width:100%" in bars_html({("", 0): (1, 1)})

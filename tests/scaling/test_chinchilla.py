@@ -40,7 +40,7 @@ def test_without_noise_the_coefficients_come_back(sweep, law):
     assert fit.doubts == ()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0])
 def test_no_lower_minimum_is_found_by_scipy_from_many_starts(sweep, seed):
     """The plain method: L-BFGS from many starts, with tight tolerances."""
     params, tokens, loss = sweep(seed, runs=60)
@@ -172,9 +172,7 @@ def test_a_bootstrap_takes_the_lowest_of_its_ends(sweep):
     """The first start has no term of A, and never gets one."""
     problem, theta, _ = best_of(sweep(0, runs=60))
     without = theta - np.array([1000.0, 0, 0, 0, 0])
-    again, _ = chinchilla.resampled(
-        problem, np.stack([without, theta]), np.array([1, 1.4]), 3, 0, lambda done: None
-    )
+    again, _ = chinchilla.resampled(problem, np.stack([without, theta]), np.array([1, 1.4]), 3, 0)
     assert again[:, 0] == pytest.approx([theta[0]] * 3, rel=0.3)
 
 
@@ -188,13 +186,9 @@ def test_a_fit_without_an_optimum_says_so():
                 fit.optimal(1e20)
 
 
-def test_an_interval_leaves_out_as_much_below_as_above(sweep, capsys, monkeypatch):
-    monkeypatch.setattr("helpers.scaling.progress.DRAW_SECONDS", 0.0)
+def test_an_interval_leaves_out_as_much_below_as_above(sweep):
     runs = sweep(0, runs=60)
-    fit = fit_chinchilla(*runs, starts=FEW, bootstrap=60, confidence=0.8, progress=True)
-    shown = capsys.readouterr().err
-    assert "75 of 75 starts" in shown
-    assert "60 of 60 bootstraps" in shown
+    fit = fit_chinchilla(*runs, starts=FEW, bootstrap=60, confidence=0.8)
     assert [column.tolist() for column in fit.runs] == [column.tolist() for column in runs]
     samples = fit.samples
     a = samples["beta"] / (samples["alpha"] + samples["beta"])
@@ -223,3 +217,15 @@ def test_a_standard_error_is_the_spread_of_repeated_fits(sweep):
         errors.append(chinchilla.standard_errors(problem, theta, r[0]))
     ratio = np.median(errors, axis=0) / np.std(found, axis=0)
     assert ((ratio > 0.65) & (ratio < 1.5)).all(), ratio
+
+
+def test_a_fit_is_printed_without_its_runs_and_bootstraps(sweep):
+    """The five numbers, the objective, the intervals and the doubts: what a reader can read."""
+    right = {"E": 1.5, "A": 400.0, "B": 900.0, "alpha": 0.3, "beta": 0.4, "objective": 0.25}
+    arrays = {"runs": sweep(0, runs=10), "samples": {"a": np.ones(3)}, "draws": np.ones((3, 10))}
+    fit = ChinchillaFit(**right, intervals={"a": (0.4, 0.6)}, doubts=("why",), **arrays)
+    assert repr(fit) == (
+        "ChinchillaFit(E=1.5, A=400.0, B=900.0, alpha=0.3, beta=0.4, objective=0.25, "
+        "intervals={'a': (0.4, 0.6)}, doubts=('why',))"
+    )
+    assert fit == ChinchillaFit(**right, intervals={"a": (0.4, 0.6)}, doubts=("why",))

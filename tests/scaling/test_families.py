@@ -1,7 +1,6 @@
 """Three families at equal compute: the runs, the table, and the paired differences."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,40 +8,31 @@ import pytest
 from helpers.models.counts import flops_per_token
 from helpers.models.parameter_counts import parameters
 from helpers.scaling import families
-from helpers.scaling.design import BATCH, LENGTH, rate_for
-from helpers.scaling.families import FAMILIES, SIZES, differences, family_model, interval
+from helpers.scaling.design import BATCH, FAMILIES, LENGTH, Run, model_of, rate_for
+from helpers.scaling.families import SIZES, differences, interval
 from helpers.scaling.sweep import carry_out
-from helpers.scaling.table import append, read
-
-RUN = families.FamilyRun(
-    phase="tuning", family="hybrid", width=16, layers=2, heads=2, steps=4, rate=1e-2
-)
-
-
-def tuned(path, best):
-    """A table of tuning runs whose best rate at each width is `best(family, width)`."""
-    for run in families.family_tuning():
-        far = math.log(run.rate / best(run.family, run.width))
-        append({"name": run.name, **vars(run), "loss": 2 + far**2}, path)
-    return read(path)
+from helpers.scaling.table import read
 
 
 def test_the_models_of_one_size_are_alike():
     for size, _ in SIZES:
-        count = {f: parameters(family_model(f, *size)).total for f in FAMILIES}
+        count = {f: parameters(model_of(*size, f)).total for f in FAMILIES}
         assert max(count.values()) < 1.3 * min(count.values()), (size, count)
-    small, hybrid = family_model("mamba2", *SIZES[2][0]), family_model("hybrid", *SIZES[2][0])
+    small, hybrid = model_of(*SIZES[2][0], "mamba2"), model_of(*SIZES[2][0], "hybrid")
     assert small.layers == 2 * hybrid.layers
     assert set(small.mixers) == {"mamba2"}
     assert (small.mlp, small.positions) == ("none", "none")
     assert hybrid.mixers == ("mamba2", "attention", "mamba2")
     with pytest.raises(ValueError, match="no family 'rnn'; choose one of transformer"):
-        family_model("rnn", 8, 1, 1)
+        model_of(8, 1, 1, "rnn")
 
 
-def test_each_run_spends_its_budget_on_equally_tuned_rates(tmp_path):
+def test_each_run_spends_its_budget_on_equally_tuned_rates():
     best = {"transformer": 0.3, "mamba2": 0.2, "hybrid": 0.4}
-    rows = tuned(tmp_path / "t.csv", lambda family, width: best[family] / width)
+    rows = [
+        run.settings | {"loss": 2 + math.log(run.rate * run.width / best[run.family]) ** 2}
+        for run in families.family_tuning()
+    ]
     runs = families.family_runs(rows)
     assert len(runs) == len(FAMILIES) * len(SIZES) * families.SEEDS
     assert len({run.name for run in runs}) == len(runs)
@@ -52,34 +42,6 @@ def test_each_run_spends_its_budget_on_equally_tuned_rates(tmp_path):
         assert spent == pytest.approx(run.budget, rel=2e-3)
         assert run.rate == pytest.approx(best[run.family] / run.width, rel=1e-2)
     assert [run.budget for run in runs] == sorted((run.budget for run in runs), reverse=True)
-
-
-def test_a_row_says_what_was_trained_and_how_the_table_was_made(tmp_path, monkeypatch):
-    run = RUN
-    monkeypatch.setattr(families, "family_tuning", lambda: [run])
-    monkeypatch.setattr(families, "family_runs", lambda rows: [replace(run, seed=1, budget=1e8)])
-    rows = families.compare_families(tmp_path / "t.csv", workers=2, sequences=256)
-    assert [(row["family"], row["seed"]) for row in rows] == [("hybrid", 0), ("hybrid", 1)]
-    for row in rows:
-        assert row["params"] == parameters(run.config).total
-        assert row["exact_flops"] == flops_per_token(run.config, LENGTH) * row["tokens"]
-        assert 3 < row["loss"] < math.log(256)
-    assert "made by: python -m helpers.scaling.families" in (tmp_path / "t.csv").read_text()
-    assert families.compare_families(tmp_path / "t.csv", sequences=256) == rows  # none again
-
-
-def test_the_settings_reach_the_farm(tmp_path, monkeypatch):
-    asked = []
-
-    def farm(fn, tasks, *, workers, done):
-        asked.append((fn, [task["sequences"] for task in tasks], workers))
-
-    monkeypatch.setattr(families, "farm", farm)
-    monkeypatch.setattr(families, "family_tuning", lambda: [])
-    monkeypatch.setattr(families, "family_runs", lambda rows: [RUN, replace(RUN, seed=1)])
-    families.compare_families(tmp_path / "t.csv", workers=3, sequences=17)
-    families.compare_families(tmp_path / "t.csv", workers=3)
-    assert asked[1::2] == [(carry_out, [17, 17], 3), (carry_out, [2048, 2048], 3)]
 
 
 def rows_of(losses):
@@ -153,38 +115,10 @@ def test_the_loss_falls_with_size_in_every_family():
         assert means == sorted(means, reverse=True)
 
 
-def test_the_command_lists_what_is_left_or_fills_the_table(tmp_path, monkeypatch, capsys):
-    rows = read(families.TABLE)
-    few = tmp_path / "few.csv"
-    for row in rows[1:-1]:  # a tuning run is missing
-        append(row, few)
-    some = tmp_path / "some.csv"
-    for row in rows[:-2]:  # two of the last runs are missing
-        append(row, some)
-    for options, said in (
-        ([], [f"{len(rows)} rows in the table; 0 tuning runs left", "0 of 36 runs left"]),
-        (["--table", str(few)], [f"{len(rows) - 2} rows in the table; 1 tuning runs left"]),
-        (["--table", str(some)], [f"{len(rows) - 2} rows in the table; 0 tuning runs left",
-                                  "2 of 36 runs left"]),
-    ):  # fmt: skip
-        monkeypatch.setattr("sys.argv", ["families", "--dry", *options])
-        families.main()
-        assert capsys.readouterr().out.splitlines() == said
-    asked = []
-    monkeypatch.setattr(
-        families, "compare_families", lambda *a, **options: asked.append((a, options))
-    )
-    monkeypatch.setattr("sys.argv", ["families", "--table", "x.csv", "--workers", "3"])
-    families.main()
-    assert [(str(path), options) for (path,), options in asked] == [("x.csv", {"workers": 3})]
-
-
 def test_carry_out_takes_a_run_of_a_family():
     class Place:
         device = "cpu"
 
-    run = families.FamilyRun(
-        phase="tuning", family="mamba2", width=16, layers=1, heads=1, steps=2, rate=1e-2
-    )
+    run = Run(phase="tuning", family="mamba2", width=16, layers=1, heads=1, steps=2, rate=1e-2)
     row = carry_out(Place(), run, sequences=16)
     assert (row["family"], row["name"]) == ("mamba2", run.name)

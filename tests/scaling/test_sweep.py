@@ -1,7 +1,6 @@
 """The sweep continues after it was killed, and a row describes its run."""
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -28,16 +27,6 @@ SMALL = [
     Run(phase="sweep", width=8, layers=1, heads=1, steps=steps, rate=1e-2, seed=seed)
     for steps, seed in ((4, 0), (5, 0), (4, 1))
 ]
-
-
-def test_a_row_says_what_was_trained(tmp_path):
-    rows = sweep.sweep(tmp_path / "s.csv", workers=2, runs=SMALL)
-    assert {row["name"] for row in rows} == {run.name for run in SMALL}
-    for row in rows:
-        assert row["tokens"] == row["steps"] * BATCH * LENGTH
-        assert row["flops"] == 6 * row["params"] * row["tokens"]
-        assert 0 < row["loss_error"] < 0.1
-        assert 3 < row["loss"] < math.log(256)  # only a few steps of training
 
 
 def test_it_goes_on_where_it_was_killed(tmp_path):
@@ -99,56 +88,6 @@ def test_a_run_is_one_training_from_its_seed_on_the_text_for_training(monkeypatc
     assert row["non_embedding"] == sum(p.numel() for p in matrices)
     assert row["exact_flops"] == flops_per_token(run.config, 64) * row["tokens"]
     assert (row["steps"], row["seed"], row["phase"]) == (80, 3, "sweep")
-
-
-def test_without_runs_it_tunes_first_and_then_sweeps(tmp_path, monkeypatch):
-    tuning = [replace(SMALL[0], phase="tuning", seed=seed) for seed in (5, 6)]
-    fitted, fans = [], []
-
-    def farm(fn, tasks, *, workers, done):
-        """In this process."""
-        fans.append((len(tasks), workers))
-        assert {task["sequences"] for task in tasks} == {16}
-        for place, task in enumerate(tasks):
-            done(place, fn(Place(), **task))
-
-    def sweep_runs(scale, power):
-        fitted.append((scale, power))
-        return SMALL[:1]
-
-    monkeypatch.setattr(sweep, "farm", farm)
-    monkeypatch.setattr(sweep, "tuning_runs", lambda: tuning)
-    monkeypatch.setattr(sweep, "sweep_runs", sweep_runs)
-    monkeypatch.setattr(sweep, "rate_for", lambda rows: (len(rows), rows[0]["seed"]))
-    rows = sweep.sweep(tmp_path / "s.csv", workers=3, sequences=16)
-    assert [row["name"] for row in rows] == [run.name for run in (*tuning, SMALL[0])]
-    assert (fitted, fans) == ([(2, 5)], [(2, 3), (1, 3)])
-
-
-def test_the_command_lists_what_is_left_or_fills_the_table(tmp_path, monkeypatch, capsys):
-    rows, some, few = read(), tmp_path / "some.csv", tmp_path / "few.csv"
-    own = [row for row in rows if row["phase"] != "sweep"]
-    scale, power = sweep.rate_for(rows)
-    law = f"learning rate {scale:.3g} · width^{power:.2f}; "
-    for row in own:
-        sweep.append(row, some)
-    for row in own[1:]:
-        sweep.append(row, few)
-    assert rows[0]["phase"] == "tuning"
-    for options, said in (
-        ([], [f"{len(rows)} rows in the table; 0 tuning runs left", law + "0 of 33 runs left"]),
-        (["--table", str(some)], [f"{len(own)} rows in the table; 0 tuning runs left",
-                                  law + "30 of 33 runs left"]),
-        (["--table", str(few)], [f"{len(own) - 1} rows in the table; 1 tuning runs left"]),
-    ):  # fmt: skip
-        monkeypatch.setattr("sys.argv", ["sweep", "--dry", *options])
-        sweep.main()
-        assert capsys.readouterr().out.splitlines() == said
-    asked = []
-    monkeypatch.setattr(sweep, "sweep", lambda *a, **options: asked.append((a, options)))
-    monkeypatch.setattr("sys.argv", ["sweep", "--table", "x.csv", "--workers", "3"])
-    sweep.main()
-    assert [(str(path), options) for (path,), options in asked] == [("x.csv", {"workers": 3})]
 
 
 def test_a_run_trains_on_its_worker_s_device(monkeypatch):

@@ -3,28 +3,28 @@
 import math
 import os
 
-from helpers.scaling.design import rate_for, sweep_runs, tuning_runs
+from helpers.scaling.design import sweep_runs, tuning_runs
 from helpers.scaling.table import append, read
 
 
 def test_rows_come_back_as_numbers(tmp_path):
     path = tmp_path / "t.csv"
     row = {"name": "a", "width": 8, "loss": 2.5, "curve": "[[64,3.5]]"}
-    append(row, path)
+    append(row, path, "me")
     with path.open("a") as file:
         file.write("b,8,2.")  # the process was killed while it wrote
     whole = [{"name": "a", "width": 8, "loss": 2.5, "curve": [[64, 3.5]]}]
     assert read(path) == whole
-    append(row | {"name": "c"}, path)
+    append(row | {"name": "c"}, path, "me")
     assert [r["name"] for r in read(path)] == ["a", "c"]
     text = path.read_text().splitlines()
     assert sum(line.startswith("#") for line in text) == 4
     assert sum(line.startswith("name,") for line in text) == 1
-    assert text[0] == "# made by: python -m helpers.scaling.sweep (make sweep)"
+    assert text[0] == "# made by: me"
     assert "sha256" in text[1]
     assert read(tmp_path / "none.csv") == []
     (tmp_path / "empty.csv").touch()
-    append(row, tmp_path / "empty.csv")
+    append(row, tmp_path / "empty.csv", "me")
     assert (tmp_path / "empty.csv").read_text().splitlines() == text[:-1]
 
 
@@ -45,7 +45,7 @@ def test_the_committed_table_is_whole_and_lies_on_its_budgets():
     for row in rows:
         assert {type(row[name]) for name in whole} == {int}
         assert {type(row[name]) for name in real} == {float}
-    runs = {run.name: run for run in sweep_runs(*rate_for(rows))}
+    runs = {run.name: run for run in sweep_runs(rows)}
     there = {row["name"] for row in rows}
     assert runs.keys() <= there
     assert {run.name for run in tuning_runs()} <= there
