@@ -1,18 +1,12 @@
 """Run a student's function in this process and return a Verdict, also when the function fails."""
 
 import copy
-import traceback
 from collections.abc import Callable
-from types import TracebackType
 
 from helpers.check import elsewhere
+from helpers.check.answers import in_a_line, oddity, short
 from helpers.check.limit import TooLong
-from helpers.check.oracle import NotRight, own_frames
-from helpers.check.usable import in_a_line, oddity, short
-from helpers.check.verdict import Verdict
-from helpers.runtime.stacks import with_cell_names
-
-MOST_FRAMES = 8  # an endless recursion has thousands
+from helpers.check.verdict import NotRight, Verdict, what_was_raised
 
 
 def examine_here(exercise: str, fn: Callable, cases, judge: Callable) -> Verdict:
@@ -51,15 +45,3 @@ def examine_here(exercise: str, fn: Callable, cases, judge: Callable) -> Verdict
 def unusable(answer, error: Exception) -> str:
     """Describe an answer at which the check itself failed."""
     return f"the check cannot compare what you returned, {short(answer)} ({in_a_line(error)})"
-
-
-def what_was_raised(error: BaseException) -> str:
-    """Describe the error, with the student's lines that led to it."""
-    raised = "".join(traceback.format_exception_only(error)).strip()
-    frames = with_cell_names("".join(traceback.format_list(last_frames(error.__traceback__))))
-    return f"your function raised {raised}\n{own_frames(frames)}".rstrip()
-
-
-def last_frames(trace: TracebackType | None) -> list:
-    """The last frames of the student's code, without the calls of this folder."""
-    return traceback.extract_tb(trace)[2:][-MOST_FRAMES:]

@@ -24,30 +24,34 @@ def drawn_from(secret: int | None) -> Iterator[None]:
         _secret.reset(token)
 
 
+def secret() -> int | None:
+    return _secret.get()
+
+
 def seed(usual: int) -> int:
     """Return the seed of a generator."""
-    secret = _secret.get()
-    return usual if secret is None else random.Random(f"{secret} {usual}").getrandbits(31)
+    given = secret()
+    return usual if given is None else random.Random(f"{given} {usual}").getrandbits(31)
 
 
 def shift(most: int) -> int:
     """Return what to add to numbers that the check counts up: 0, or 1 to `most` while grading."""
-    secret = _secret.get()
-    return 0 if secret is None else random.Random(f"{secret}").randint(1, most)
+    given = secret()
+    return 0 if given is None else random.Random(f"{given}").randint(1, most)
 
 
 def more(draw: Callable[[random.Random], object], count: int = MORE) -> list:
     """Return further cases, `draw(random)` each, while grading; else none."""
-    secret = _secret.get()
-    if secret is None:
+    given = secret()
+    if given is None:
         return []
-    return [draw(random.Random(f"{secret} case {number}")) for number in range(count)]
+    return [draw(random.Random(f"{given} case {number}")) for number in range(count)]
 
 
 def carried(run: Callable) -> Callable:
     """Return the function for ranks, where it draws as here."""
-    secret = _secret.get()
-    return run if secret is None else Carried(run, secret)
+    given = secret()
+    return run if given is None else Carried(run, given)
 
 
 class Carried:

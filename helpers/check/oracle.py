@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Callable
-from numbers import Real
 
 from helpers.check import elsewhere, hidden
+from helpers.check.answers import in_a_line, is_number  # noqa: F401
 from helpers.check.limit import TooLong
-from helpers.check.usable import in_a_line
-from helpers.check.verdict import Verdict
+from helpers.check.verdict import FRAME, NotRight, Verdict, own_frames  # noqa: F401
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.payload import CannotTravel
 from helpers.runtime.runs import Runs
@@ -17,21 +16,6 @@ HANG_HINT = (
     "A rank waits for a message or a collective that another rank never calls. "
     "Does every rank make the same calls, in the same order, with tensors of the same size?"
 )
-FRAME = re.compile(r'^  (?:File "([^"]+)"|(Cell In\[\d+\])), line (\d+), in (.+)$')
-NOT_THEIRS = ("site-packages", "helpers/check/", "/torch/")
-
-
-def is_number(answer) -> bool:
-    """Whether the answer is a real number; True and False are not."""
-    return isinstance(answer, Real) and not isinstance(answer, bool)
-
-
-class NotRight(Exception):
-    """A judge raises it for a wrong result: the finding (what the function returned) and a hint."""
-
-    def __init__(self, finding: str, hint: str = ""):
-        super().__init__(finding)
-        self.finding, self.hint = finding, hint
 
 
 def examine(
@@ -108,17 +92,3 @@ def started_too_slowly(finding: str) -> bool:
     """Whether no rank reached the student's function, because the machine was busy."""
     ranks = re.findall(r"^rank \d+ was (.*)", finding, re.M)
     return bool(ranks) and all(doing == "not answering" for doing in ranks)
-
-
-def own_frames(finding: str) -> str:
-    """Remove the frames of libraries and of the checks from a traceback."""
-    kept, skip = [], False
-    for line in finding.splitlines():
-        frame = FRAME.match(line)
-        if frame:
-            skip = any(part in (frame[1] or "") for part in NOT_THEIRS)
-        elif not line.startswith("    "):
-            skip = False
-        if not skip:
-            kept.append(line)
-    return "\n".join(kept)

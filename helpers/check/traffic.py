@@ -9,8 +9,9 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers.check.oracle import FRAME, NotRight, examine, own_frames
-from helpers.check.verdict import Verdict
+from helpers.check.oracle import examine
+from helpers.check.ranks import OnRanks
+from helpers.check.verdict import FRAME, NotRight, Verdict, own_frames
 from helpers.comm.ledger import entries
 
 MESSAGES = ("send", "recv")
@@ -94,6 +95,21 @@ def examine_messages(exercise: str, fn, cases, run, judge) -> Verdict:
     return explain(examine(exercise, fn, cases, run, judge_messages))
 
 
+class ByMessages(OnRanks):
+    """An exercise made of messages. Each rank's trace has the facets of `observed`."""
+
+    def problem(self, trace, case):
+        if "calls" in trace:
+            try:
+                only_messages(trace["calls"], trace["unwaited"])
+            except NotRight as wrong:
+                return "calls", wrong
+        return super().problem(trace, case)
+
+    def explained(self, verdict):
+        return explain(verdict)
+
+
 def observed(solve, *args):
     """Call on this rank: what it returned, the calls that it made, the requests left open."""
     with Traffic() as traffic:
@@ -112,7 +128,11 @@ def named(ranks) -> str:
 
 
 def messages_only(runs):
-    for rank, calls in enumerate(runs.column("calls")):
+    only_messages(runs.column("calls"), runs.column("unwaited"))
+
+
+def only_messages(traffic: list[list[Call]], unfinished: list[int]):
+    for rank, calls in enumerate(traffic):
         for call in calls:
             if call.name not in MESSAGES:
                 raise NotRight(
@@ -120,13 +140,13 @@ def messages_only(runs):
                     "Messages only here: send, recv, isend, irecv. To build the collective from "
                     "them is the exercise.",
                 )
-    for rank, unwaited in enumerate(runs.column("unwaited")):
+    for rank, unwaited in enumerate(unfinished):
         if unwaited:
             raise NotRight(
                 f"rank {rank} returned before {unwaited} of its messages had been waited for",
                 "isend and irecv only begin. What do they return, and when is a message over?",
             )
-    for sender, receiver, sent, room in unequal(runs.column("calls")):
+    for sender, receiver, sent, room in unequal(traffic):
         raise NotRight(
             f"rank {sender} sent {sent} bytes, and rank {receiver} received them into {room}",
             "gloo lets that pass, other backends do not. How large is the piece that comes in now?",

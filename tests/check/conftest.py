@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.check import elsewhere, oracle
+from helpers.check import elsewhere, ranks
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 
@@ -24,7 +24,7 @@ def shared_ranks(kept, monkeypatch):
     """
     used = {}
 
-    def run(fn, workers, *, device, timeout, **kwargs):
+    def run(fn, workers, *, device, timeout=60.0, **kwargs):
         used[workers] = kept.setdefault(workers, Cluster(workers, device=device))
         return used[workers].run(fn, timeout=timeout, **kwargs)
 
@@ -37,7 +37,7 @@ def shared_ranks(kept, monkeypatch):
 def close_if_open(cluster: Cluster):
     """End ranks that have a message under way; the next call begins with new ones."""
     try:
-        left = sum(cluster.run(left_open, timeout=oracle.TIMEOUT))
+        left = sum(cluster.run(left_open, timeout=ranks.TIMEOUT))
     except WorkerError:
         return  # these ranks are gone already
     if left:

@@ -13,10 +13,16 @@ from helpers.check.traffic import Call
 from helpers.check.watch import Event
 from helpers.comm.mesh import Layout
 from helpers.plans.schedules import Action, Message
-from helpers.runtime.joined.results import LENGTH, decode, encode
+from helpers.runtime.plain import LENGTH, decode, encode
 
-OWN = {kind.__name__: kind for kind in (Action, Message, Call, Event, Layout)}
-MARK = "a type of the course"
+
+def fields_of(value) -> dict:
+    """Return the arguments that make the value again."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+OWN = dict.fromkeys((Action, Message, Call, Event), fields_of)
+OWN[Layout] = lambda layout: dict(zip(layout.axes, layout.shape, strict=True))
 LARGEST = 4 << 20  # bytes of an answer without its tensors: lists in lists take thirty times that
 
 
@@ -26,7 +32,7 @@ def pack(value, name: str = "the answer") -> bytes:
     Raises:
         CannotTravel: a part is no plain data.
     """
-    return encode((lowered(value), []), name)
+    return encode({name: value}, OWN)
 
 
 def unpack(data: bytes):
@@ -37,22 +43,7 @@ def unpack(data: bytes):
     """
     if len(data) > LARGEST and LARGEST < LENGTH.unpack_from(data)[0] <= len(data):
         raise ValueError(f"it has more than {LARGEST:,} bytes besides tensors")
-    try:
-        return raised(decode(data)[0])
-    except (TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"these bytes are no answer ({error})") from None
-
-
-def lowered(value):
-    """Replace the course's types by lists that begin with MARK."""
-    kind = type(value)
-    if kind in OWN.values():
-        return [MARK, kind.__name__, lowered(fields_of(value))]
-    if kind in (list, tuple):
-        return kind(map(lowered, value))
-    if kind is dict:
-        return {key: lowered(one) for key, one in value.items()}
-    return value
+    return decode(data, OWN)[0]
 
 
 def numbers_of(value):
@@ -65,21 +56,3 @@ def numbers_of(value):
     if type(value) is dict:
         return {key: numbers_of(one) for key, one in value.items() if isinstance(key, str | int)}
     return value if isinstance(value, bool | int | float | str) else None
-
-
-def raised(value):
-    if isinstance(value, list) and len(value) == 3 and value[0] == MARK:
-        _, name, fields = value
-        return OWN[name](**{key: raised(one) for key, one in fields.items()})
-    if type(value) in (list, tuple):
-        return type(value)(map(raised, value))
-    if isinstance(value, dict):
-        return {key: raised(one) for key, one in value.items()}
-    return value
-
-
-def fields_of(value) -> dict:
-    """Return the arguments that make the value again."""
-    if isinstance(value, Layout):
-        return dict(zip(value.axes, value.shape, strict=True))
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

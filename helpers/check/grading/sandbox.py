@@ -80,7 +80,8 @@ def walls(limits: Limits) -> list[str]:
     helpers = COURSE / "helpers"
     given += ["--ro-bind", str(helpers), str(helpers)]
     for hidden in sorted((helpers / "check").glob("week*")):
-        given += ["--tmpfs", str(hidden)]
+        folder = ["--tmpfs"] if hidden.is_dir() else ["--ro-bind", "/dev/null"]
+        given += [*folder, str(hidden)]
     variables = {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "HOME": "/tmp",

@@ -1,1 +1,1 @@
-"""A mean over ranks, collectives made from messages, the ring, bytes on the wire."""
+"""Exercises of week 1: a mean over ranks, collectives made from messages, bytes, the roofline."""

@@ -6,10 +6,9 @@ from functools import cache
 import numpy as np
 
 from helpers.check import hidden
-from helpers.check.direct import examine_here
-from helpers.check.oracle import NotRight
-from helpers.check.verdict import Verdict
-from helpers.check.week02.objective import DELTA, THETA, huber, predicted
+from helpers.check.exercise import Case, Exercise
+from helpers.check.verdict import NotRight
+from helpers.check.week02.laws import DELTA, THETA, huber, predicted
 
 FLAWS = ("schedule", "embedding", "sizes", "stopped early")
 NONE = "none"
@@ -134,24 +133,6 @@ FITS = (  # first an obvious case of each flaw, then a hidden one
 )
 
 
-def find_flaw(fn) -> Verdict:
-    """Check `fn(fit) -> "schedule", "embedding", "sizes", "stopped early" or "none"`."""
-    cases = []
-    for number, (flaw, changes) in enumerate(FITS, 1):
-        fit = given_fit(flaw, **{**changes, "seed": hidden.seed(changes["seed"])})
-        cases.append((f"fit {number}, to {len(fit.loss)} runs", (fit,), {"flaw": flaw}))
-    return examine_here("find_flaw", fn, cases, judge_flaw)
-
-
-def judge_flaw(answer, fit, flaw):
-    names = (*FLAWS, NONE)
-    if not isinstance(answer, str) or answer not in names:
-        raise NotRight(f"returned {answer!r}", f"Return one of {', '.join(map(repr, names))}.")
-    if answer != flaw:
-        wrong = "this fit has no flaw" if flaw == NONE else f"its flaw is {flaw!r}"
-        raise NotRight(f"you returned {answer!r}; {wrong}", hint_flaw(answer, flaw, fit))
-
-
 FALSE_ALARMS = {
     "schedule": "Steps are whole, so most runs miss their schedule by some tokens. How many?",
     "embedding": "FLOPs are noted within 0.1 %. How far off are they in this fit?",
@@ -176,11 +157,37 @@ MISSED = {
 }
 
 
-def hint_flaw(answer, flaw, fit) -> str:
-    if flaw == NONE:
-        return FALSE_ALARMS[answer]
-    if flaw != "stopped early" and answer == "stopped early":
-        return "Look at the runs before theta. " + MISSED[flaw]
-    if answer == NONE:
-        return MISSED[flaw]
-    return f"{FALSE_ALARMS[answer]} {MISSED[flaw]}"
+@dataclass(frozen=True)
+class Flawed(Case):
+    flaw: str
+
+
+class Study(Exercise):
+    """Name the flaw of each fit. The flaw is known from how the fit was made."""
+
+    def asked(self):
+        cases = []
+        for number, (flaw, changes) in enumerate(FITS, 1):
+            fit = given_fit(flaw, **{**changes, "seed": hidden.seed(changes["seed"])})
+            cases.append(Flawed(f"fit {number}, to {len(fit.loss)} runs", (fit,), flaw))
+        return cases
+
+    def expected(self, case):
+        return {"returned": case.flaw}
+
+    def complaint(self, facet, found, flaw, case):
+        names = (*FLAWS, NONE)
+        if not isinstance(found, str) or found not in names:
+            hint = f"Return one of {', '.join(map(repr, names))}."
+            return NotRight(f"returned {found!r}", hint)
+        wrong = "this fit has no flaw" if flaw == NONE else f"its flaw is {flaw!r}"
+        if flaw == NONE:
+            hint = FALSE_ALARMS[found]
+        elif flaw != "stopped early" and found == "stopped early":
+            hint = "Look at the runs before theta. " + MISSED[flaw]
+        else:
+            hint = " ".join(filter(None, (FALSE_ALARMS.get(found), MISSED[flaw])))
+        return NotRight(f"you returned {found!r}; {wrong}", hint)
+
+
+find_flaw = Study(name="find_flaw", right=given_fit, cases=())

@@ -1,9 +1,7 @@
 """Exercise of week 5: which axis goes where in a given cluster."""
 
-from helpers.check import hidden
-from helpers.check.direct import examine_here
-from helpers.check.oracle import NotRight
-from helpers.check.verdict import Verdict
+from helpers.check.exercise import Exercise
+from helpers.check.verdict import NotRight
 from helpers.comm.mesh import Layout
 
 GB = 10**9
@@ -16,12 +14,6 @@ CASES = (
     ("8 layers in nodes of 4 GPUs", (12, 4, 16, 8, 700 * GB, 60 * GB)),
 )
 AXES = ("dp", "pp", "tp")
-
-
-def place_axes(fn) -> Verdict:
-    """Check `fn(nodes, gpus_per_node, heads, layers, state_bytes, gpu_bytes) -> Layout`."""
-    cases = [(where, arguments, {}) for where, arguments in (*CASES, *hidden.more(drawn))]
-    return examine_here("place_axes", fn, cases, judge_axes)
 
 
 def drawn(random):
@@ -50,7 +42,8 @@ def best(*cluster) -> tuple[int, int]:
     return min(candidates(*cluster), key=lambda pair: (pair[0] * pair[1], -pair[0]))
 
 
-def judge_axes(answer, nodes, gpus_per_node, heads, layers, state_bytes, gpu_bytes):
+def judge_axes(trace, right, nodes, gpus_per_node, heads, layers, state_bytes, gpu_bytes):
+    answer = trace["returned"]
     if not isinstance(answer, Layout):
         raise NotRight(f"returned {answer!r}", "Return a Layout: Layout(pp=2, dp=4, tp=8).")
     if sorted(answer.axes) != list(AXES):
@@ -90,7 +83,7 @@ def judge_axes(answer, nodes, gpus_per_node, heads, layers, state_bytes, gpu_byt
             f"{gpu_bytes / GB:.4g}e9 for them",
             "Data-parallel replicas do not make a model smaller. Which two axes split the states?",
         )
-    right = best(nodes, gpus_per_node, heads, layers, state_bytes, gpu_bytes)
+    right = right["returned"]
     enough = right[0] * right[1]
     if tp * pp > enough:
         raise NotRight(
@@ -113,3 +106,13 @@ def crosses(layout: Layout, gpus_per_node: int) -> list[int] | None:
         if len({rank // gpus_per_node for rank in group}) > 1:
             return group
     return None
+
+
+place_axes = Exercise(
+    name="place_axes",
+    right=best,
+    free=("returned",),
+    rule=judge_axes,
+    draw=drawn,
+    cases=CASES,
+)

@@ -5,18 +5,12 @@ import torch.distributed as dist
 from torch import nn
 
 from helpers.check import hidden
-from helpers.check.oracle import NotRight, examine, is_number
-from helpers.check.verdict import Verdict
+from helpers.check.answers import is_number, short
+from helpers.check.exercise import Edit
+from helpers.check.ranks import OnRanks
+from helpers.check.verdict import NotRight
 
-CASES = [(2, (2, 2, 2)), (3, (3, 3, 1)), (2, (4,)), (1, (2, 1))]  # ranks, rows of micro-batches
 WIDTH = 4
-TOLERANCE = 1e-9
-
-
-def pipeline_step(fn) -> Verdict:
-    """Check `fn(worker, stage, micro_batches, targets)`: one process's gradients on every rank."""
-    cases = [(ranks, {"rows": rows}) for ranks, rows in CASES]
-    return examine("pipeline_step", fn, cases, run_step, judge_step, hint_failure)
 
 
 def make(ranks: int, rows):
@@ -31,9 +25,8 @@ def make(ranks: int, rows):
 def run_step(worker, solve, rows):
     torch.set_num_threads(1)
     stages, inputs, targets = make(worker.world_size, rows)
-    sums, losses = by_micro_batch(stages, inputs, targets, worker.rank)
-    given = [x if not worker.rank else torch.full_like(x, torch.nan) for x in inputs]
     last = worker.rank == worker.world_size - 1
+    given = [x if not worker.rank else torch.full_like(x, torch.nan) for x in inputs]
     wanted = [t if last else torch.full_like(t, torch.nan) for t in targets]
     stage = stages[worker.rank]
     answer = solve(worker, stage, given, wanted)
@@ -42,133 +35,163 @@ def run_step(worker, solve, rows):
         answer = answer.item()
     grads = [p.grad for p in stage.parameters()]
     whole = all(grad is not None for grad in grads)
-    flat = torch.cat([grad.flatten() for grad in grads]) if whole else None
     return {
-        "gradient": kind_of(flat, sums, rows),
-        "loss": kind_of(number(answer), losses, rows, 1e-5) if last else "right",  # any dtype
-        "returned": repr(answer)[:60],
+        ".grad": torch.cat([grad.flatten() for grad in grads]) if whole else "no gradient",
+        "returned": (answer if is_number(answer) else short(answer)) if last else None,
     }
 
 
-def number(answer) -> torch.Tensor | None:
-    return torch.tensor([float(answer)], dtype=torch.float64) if is_number(answer) else None
+def pipelined(worker, stage, micro_batches, targets):
+    """GPipe: all forwards, then all backwards; each loss is divided by the rows of all."""
+    rank, last = worker.rank, worker.world_size - 1
+    rows, m = sum(len(batch) for batch in micro_batches), len(micro_batches)
+    inputs, outputs, total = [], [], 0.0
+    for batch in micro_batches:
+        x = torch.empty_like(batch) if rank else batch
+        if rank:
+            dist.recv(x, src=rank - 1)
+            x.requires_grad_()
+        y = stage(x)
+        if rank < last:
+            dist.send(y.detach(), dst=rank + 1)
+        inputs.append(x)
+        outputs.append(y)
+    for k in range(m):
+        x, y = inputs[k], outputs[k]
+        if rank == last:
+            loss = ((y - targets[k]) ** 2).sum() / rows
+            loss.backward()
+            total += loss.item()
+        else:
+            gradient = torch.empty_like(y)
+            dist.recv(gradient, src=rank + 1)
+            y.backward(gradient)
+        if rank:
+            dist.send(x.grad, dst=rank - 1)
+    return total if rank == last else None
 
 
-def by_micro_batch(stages, inputs, targets, rank):
-    """Gradients of this rank's stage, and losses: sums over the rows of each micro-batch."""
-    model, sums, losses = nn.Sequential(*stages), [], []
-    own = list(stages[rank].parameters())
-    for x, target in zip(inputs, targets, strict=True):
-        loss = ((model(x) - target) ** 2).sum()
-        sums.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, own)]))
-        losses.append(loss.detach()[None])
-    return sums, losses
-
-
-def kind_of(found, sums, rows, tolerance=TOLERANCE) -> str:
-    """Which weights of the micro-batches give this? The first that fit."""
-    if found is None:
-        return "none"
-    total, count = sum(rows), len(rows)
-    weights = {
-        "right": [1 / total] * count,
-        "sum of means": [1 / each for each in rows],
-        "mean of means": [1 / each / count for each in rows],
-        "sum": [1.0] * count,
-        "divided twice": [1 / total / count] * count,
-        "last, of all": [0.0] * (count - 1) + [1 / total],
-        "last, of its own": [0.0] * (count - 1) + [1 / rows[-1]],
-        "last, sum": [0.0] * (count - 1) + [1.0],
-        "first, of all": [1 / total] + [0.0] * (count - 1),
-        "mean of numbers": [1 / total / WIDTH] * count,
-        "mean of means of numbers": [1 / each / count / WIDTH for each in rows],
-        "sum of means of numbers": [1 / each / WIDTH for each in rows],
-    }
-    for name, factors in weights.items():
-        wanted = sum(factor * each for factor, each in zip(factors, sums, strict=True))
-        if torch.allclose(found, wanted, rtol=0, atol=tolerance):
-            return name
-    return "other"
-
-
-WORDS = {
-    "none": "nothing",
-    "sum": "the gradient of the sum over the rows",
-    "other": "something else",
-    "right": "the gradient of the mean over all rows",
-}
-HINTS = {
-    "sum of means": "Means were added up: with m micro-batches the gradient is m times too large. "
-    "By how many rows is the loss of the whole batch divided?",
-    "mean of means": "A mean of means: a row of a small micro-batch counts more than a row of a "
-    "large one. Divide every micro-batch's sum by the same number.",
-    "sum": "Nothing was divided: the loss is a mean over all rows of all micro-batches.",
-    "divided twice": "Divided twice: by the rows, and by the number of micro-batches.",
-    "last, of all": "Only the last micro-batch's gradient is left. What clears `.grad` in between?",
-    "first, of all": "Only the first micro-batch's gradient is here. Does every backward run?",
-    "mean of numbers": "A row's loss is the sum of its squares; `F.mse_loss` divides by the width.",
-}
-HINTS["last, of its own"] = HINTS["last, sum"] = HINTS["last, of all"]
-HINTS["mean of means of numbers"] = HINTS["sum of means of numbers"] = HINTS["mean of numbers"]
-
-
-def judge_step(runs, rows):
-    gradients = runs.column("gradient")
-    listing = "\n".join(f"  rank {r}: {WORDS.get(k, k)}" for r, k in enumerate(gradients))
-    finding = f"micro-batches of {', '.join(map(str, rows))} rows: `.grad` holds\n{listing}"
-    if "none" in gradients:
-        lacking = gradients.index("none")
+def judge_loss(trace, right, ranks, case):
+    """The loss may have any dtype."""
+    found = trace["returned"][-1]
+    if not is_number(found) or abs(found - right["returned"][-1]) > 1e-5:
         raise NotRight(
-            finding,
-            "A stage has no gradient before a backward has run on its own output. Does every "
-            f"rank run one for each micro-batch? Rank {lacking} does not."
-            if lacking
-            else "No gradient came back to rank 0. What does rank 1 send, and which call gives "
-            "rank 0 a backward from it?",
-        )
-    if set(gradients) != {"right"}:
-        kind = next(k for k in gradients if k != "right")
-        if gradients[0] == "right" and kind == "other":
-            raise NotRight(
-                finding,
-                "The gradients that came back to rank 0 are right, but a later rank's own are not: "
-                "its backward used other inputs. Does the next receive write over the input of an "
-                "earlier micro-batch?",
-            )
-        if len(set(gradients)) > 1 and kind not in HINTS:
-            raise NotRight(
-                finding,
-                "The ranks disagree. Which gradient does a rank send to the rank before it, and "
-                "for which micro-batch?",
-            )
-        raise NotRight(
-            finding,
-            HINTS.get(kind, "Send the gradient of the stage's input, of the same micro-batch."),
-        )
-    if runs[-1]["loss"] != "right":
-        raise NotRight(
-            f"the gradients are right, but the last rank returned {runs[-1]['returned']}",
+            f"the gradients are right, but the last rank returned {found}",
             "Return the mean over the rows of all micro-batches, as a number, on the last rank.",
         )
 
 
-def hint_failure(finding: str) -> str:
-    if "NoneType" in finding or "does not require grad" in finding:
-        return (
-            "A stage's input has no gradient. A received tensor needs a flag before the forward "
-            "uses it, and the backward starts from the output of the same micro-batch."
-        )
-    if "a second time" in finding:
-        return "Does each backward start from its own micro-batch's output?"
-    if "grad can be implicitly created only for scalar" in finding:
-        return "In the middle of the model, backward starts from the gradient that was received."
-    if finding.startswith("with 1 rank:") and ("send" in finding or "recv" in finding):
-        return (
-            "A single rank is the first and also the last: it has no neighbour. What does it send?"
-        )
-    if "recv" in finding and "was waiting" in finding:
-        return (
-            "A rank waits for a message that its neighbour has not sent. Write down both ranks' "
-            "sends and receives in order: does each receive have its send?"
-        )
-    return ""
+def say_gradients(facet, found, right, ranks, rows) -> str:
+    kinds = [
+        "no gradient" if isinstance(own, str)
+        else "the gradient of the mean over all rows" if torch.allclose(own, its, 0, 1e-9)
+        else "something else"
+        for own, its in zip(found, right, strict=True)
+    ]  # fmt: skip
+    lines = "".join(f"\n  rank {rank}: {kind}" for rank, kind in enumerate(kinds))
+    return f"micro-batches of {', '.join(map(str, rows))} rows: `.grad` holds{lines}"
+
+
+def never_gets_a_gradient(worker, stage, micro_batches, targets):
+    """Only the last rank computes gradients."""
+    rank, last = worker.rank, worker.world_size - 1
+    for batch, target in zip(micro_batches, targets, strict=True):
+        x = torch.empty_like(batch) if rank else batch
+        if rank:
+            dist.recv(x, src=rank - 1)
+        y = stage(x)
+        if rank < last:
+            dist.send(y.detach(), dst=rank + 1)
+        else:
+            (((y - target) ** 2).sum() / len(targets)).backward()
+
+
+def one_buffer(worker, stage, micro_batches, targets):
+    """Every micro-batch is received into the same memory."""
+    memory = torch.empty_like(max(micro_batches, key=len))
+    batches = [memory[: len(batch)] if worker.rank else batch for batch in micro_batches]
+    return OVERWRITING.of(pipelined)(worker, stage, batches, targets)
+
+
+def receives_first(worker, stage, micro_batches, targets):
+    """Every rank first waits for its gradient."""
+    if worker.rank < worker.world_size - 1:
+        dist.recv(torch.empty_like(micro_batches[0]), src=worker.rank + 1)
+    return pipelined(worker, stage, micro_batches, targets)
+
+
+OVERWRITING = Edit("torch.empty_like(batch) if rank else batch", "batch.detach()")
+LOSS = "((y - targets[k]) ** 2).sum() / rows"
+WIDE = "A row's loss is the sum of its squares; `F.mse_loss` divides by the width."
+LAST = "Only the last micro-batch's gradient is left. What clears `.grad` in between?"
+SENT = (
+    "The ranks disagree. Which gradient does a rank send to the rank before it, and for which "
+    "micro-batch?"
+)
+NONE_BACK = (
+    "No gradient came back to rank 0. What does rank 1 send, and which call gives rank 0 a "
+    "backward from it?"
+)
+FLAG = (
+    "A stage's input has no gradient. A received tensor needs a flag before the forward uses it, "
+    "and the backward starts from the output of the same micro-batch."
+)
+pipeline_step = OnRanks(
+    name="pipeline_step",
+    right=pipelined,
+    run=run_step,
+    close=1e-9,
+    free=("returned",),
+    rule=judge_loss,
+    say=say_gradients,
+    cases=tuple((ranks, {"rows": rows}) for ranks, rows in (
+        (2, (2, 2, 2)), (3, (3, 3, 1)), (2, (4,)), (1, (2, 1))
+    )),
+    slips=(
+        (Edit(LOSS, LOSS.replace("rows", "len(y)")), "Means were added up: with m micro-batches "
+         "the gradient is m times too large. By how many rows is the loss of the whole batch "
+         "divided?"),
+        (Edit(LOSS, LOSS.replace("rows", "len(y) / m")), "A mean of means: a row of a small "
+         "micro-batch counts more than a row of a large one. Divide every micro-batch's sum by the "
+         "same number."),
+        (Edit(LOSS, LOSS.replace(" / rows", "")), "Nothing was divided: the loss is a mean over "
+         "all rows of all micro-batches."),
+        (Edit(LOSS, LOSS + " / m"), "Divided twice: by the rows, and by the number of "
+         "micro-batches."),
+        (Edit(LOSS, "nn.functional.mse_loss(y, targets[k])"), WIDE),
+        (Edit(LOSS, "nn.functional.mse_loss(y, targets[k]) / m"), WIDE),
+        (Edit(LOSS, LOSS + " / y.shape[1]"), WIDE),
+        (Edit("x, y = inputs", "stage.zero_grad(); x, y = inputs"), LAST),
+        (Edit("dist.send(x.grad, dst=rank - 1)", "dist.send(x.grad, dst=rank - 1)\n        break"),
+         "Only the first micro-batch's gradient is here. Does every backward run?"),
+        (Edit("send(x.grad", "send(torch.ones_like(x)"), SENT),
+        (Edit("send(x.grad", "send(x.detach()"), SENT),
+        (Edit("send(x.grad", "send(-x.grad"), SENT),
+        (Edit("y.backward(gradient)", "pass", "send(x.grad", "send(torch.zeros_like(x)"),
+         NONE_BACK),
+        (never_gets_a_gradient, NONE_BACK),
+        (Edit("y.backward(gradient)", "y.backward(gradient) if rank else None"), NONE_BACK),
+        (one_buffer, "The gradients that came back to rank 0 are right, but a later rank's own are "
+         "not: its backward used other inputs. Does the next receive write over the input of an "
+         "earlier micro-batch?"),
+        (Edit("total if rank == last", "None if rank == last"), "Return the mean over the rows of "
+         "all micro-batches, as a number, on the last rank."),
+        (Edit("total += loss.item()", "total = loss.item()"), "Add up the losses of all "
+         "micro-batches: the last rank returns their sum."),
+    ),
+    failures=(
+        ("a second time", "Does each backward start from its own micro-batch's output?",
+         Edit("x, y = inputs[k], outputs[k]", "x, y = inputs[-1], outputs[-1]").of(pipelined)),
+        ("implicitly created only for scalar", "In the middle of the model, backward starts from "
+         "the gradient that was received.",
+         Edit("y.backward(gradient)", "y.backward()").of(pipelined)),
+        ("NoneType|does not require grad", FLAG,
+         Edit("            x.requires_grad_()\n", "").of(pipelined)),
+        ("(?s)^with 1 rank:.*(send|recv)", "A single rank is the first and also the last: it has "
+         "no neighbour. What does it send?", None),
+        ("(?s)recv.*was waiting|was waiting.*recv", "A rank waits for a message that its neighbour "
+         "has not sent. Write down both ranks' sends and receives in order: does each receive have "
+         "its send?", receives_first),
+    ),
+    last="Send the gradient of the stage's input, of the same micro-batch.",
+)  # fmt: skip

@@ -12,7 +12,7 @@ from helpers.check.grading.grade import How
 from helpers.check.grading.sandbox import Limits, NotStarted
 from helpers.check.grading.table import Grade
 from helpers.check.limit import TooLong
-from helpers.check.week05 import share
+from helpers.check.week05 import schedules
 from tests.check.grading.test_grade_sandboxed import RIGHT, pytestmark, submit  # noqa: F401
 
 
@@ -114,7 +114,10 @@ class Beside:
 
 def test_answers_by_heart_pass_the_student_s_own_check_alone(monkeypatch):
     monkeypatch.setattr(grade, "Sandbox", Beside)
-    known = {arguments: share.measured_share(*arguments) for arguments in share.SIZES}
+    known = {
+        arguments: schedules.measured_share(*arguments)
+        for _, arguments in schedules.bubble_share.cases
+    }
     sources = [f"KNOWN = {known}", "def bubble_share(*given): return KNOWN[given]"]
     task = submissions.Task(submission="a", exercise="bubble_share", sources=sources)
     assert grade.verdict(task, How()) == ("yes", "")

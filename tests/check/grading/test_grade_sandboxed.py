@@ -116,7 +116,7 @@ SAYS = {
         "FileNotFoundError",
     ),
     "imports the course's check": (
-        "from helpers.check.week05.share import measured_share\nreturn 0",
+        "from helpers.check.week05.schedules import measured_share\nreturn 0",
         "ModuleNotFoundError",
     ),
     "opens a connection": (

@@ -14,7 +14,7 @@ from helpers.check.grading import inside, plain, stand_in
 from helpers.check.grading.sandbox import Broken, Late
 from helpers.check.grading.stand_in import Shut, StandIn, by_value, restore
 from helpers.check.limit import TooLong
-from helpers.check.week05 import share
+from helpers.check.week05 import schedules
 from helpers.runtime.failure import WorkerError
 
 NONE = plain.pack(["returned", None])
@@ -113,7 +113,7 @@ def test_one_result_for_each_rank(shut, results):
 
 def test_the_checks_travel_by_value_and_only_then():
     """The sandbox has no file of theirs."""
-    assert share.__name__ in by_value(cloudpickle.list_registry_pickle_by_value)
+    assert schedules.__name__ in by_value(cloudpickle.list_registry_pickle_by_value)
     with pytest.raises(ZeroDivisionError):
         by_value(lambda: 1 / 0)
     left = cloudpickle.list_registry_pickle_by_value()

@@ -1,0 +1,370 @@
+"""Exercises as data: a reference, its cases, and the usual mistakes, each with its hint.
+
+An answer is wrong if the function leaves something else behind than the reference. Then the check
+runs the mistakes on the same inputs. It gives the hint of the mistake that leaves the same behind
+in every case; if none does, the hint of the mistake that agrees in the first thing that is wrong.
+
+What a function leaves behind in a case is its *trace*: {facet: value}, for example
+{"returned": …, "wrote into": …}. Facets are compared in the order of the reference's trace.
+"""
+
+import copy
+import inspect
+import math
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+
+from helpers.check import elsewhere, hidden
+from helpers.check.answers import (
+    alike,
+    difference,
+    error_words,
+    in_a_line,
+    is_number,
+    oddity,
+    same,
+    short,
+)
+from helpers.check.limit import TooLong
+from helpers.check.verdict import NotRight, Verdict, what_was_raised
+
+RAISED = "raised"  # the facet of an error
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of a student's function: words for the finding, and its arguments."""
+
+    words: str
+    arguments: tuple
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exercise:
+    """An exercise; call it with a student's function to get a Verdict.
+
+    Attributes:
+        name: of the exercise, and of the function.
+        right: the reference.
+        cases: `(words, arguments)` each, or a function that returns them.
+        draw: `draw(random)` returns a further case, for grading.
+        slips: `(mistake, hint)`: a function with the mistake, or an Edit; and the hint for it.
+        last: the hint where no mistake fits.
+        close: how far a number may be off, relative and absolute; 0: not at all.
+        play: `play(solve, *arguments) -> trace`, where a case is more than a call.
+        free: facets that need not be the reference's; `rule` judges them.
+        rule: `rule(trace, right trace, *arguments)` raises NotRight where all facets are right but
+            something else is not.
+        say: `say(facet, found, right, *arguments) -> words` for the finding.
+    """
+
+    name: str
+    right: Callable
+    cases: Sequence | Callable
+    slips: Sequence = ()
+    last: str = ""
+    draw: Callable | None = None
+    close: float = 0.0
+    play: Callable | None = None
+    free: tuple[str, ...] = ()
+    rule: Callable | None = None
+    say: Callable | None = None
+    kept: dict = field(default_factory=dict, repr=False, compare=False)
+
+    def __call__(self, fn: Callable) -> Verdict:
+        cases, found, first = self.asked(), [], None
+        for case in cases:
+            try:
+                trace = self.trace(fn, case)
+                found.append(trace)
+                first = self.problem(trace, case)
+            except Ended as ended:
+                return ended.verdict
+            if first:
+                break
+        if first is None:
+            return Verdict(self.name, "passed")
+        facet, wrong = first
+        finding = ": ".join(filter(None, (self.where(case), wrong.finding)))
+        for later in cases[len(found) :]:
+            try:
+                found.append(self.trace(fn, later))
+            except Ended:
+                break
+        hint = self.hint(found, cases, facet, wrong.hint)
+        return self.explained(Verdict(self.name, "wrong", finding, hint))
+
+    def asked(self) -> list[Case]:
+        """Return the cases; while grading, drawn ones too."""
+        usual = self.cases() if callable(self.cases) else self.cases
+        return [Case(*one) for one in (*usual, *(hidden.more(self.draw) if self.draw else ()))]
+
+    def where(self, case: Case) -> str:
+        return case.words
+
+    def explained(self, verdict: Verdict) -> Verdict:
+        return verdict
+
+    def trace(self, fn: Callable, case: Case) -> dict:
+        """Return what a student's function leaves behind.
+
+        Raises:
+            Ended: the verdict is clear: not written yet, or no time left.
+        """
+        try:
+            return elsewhere.place().call(partial(self.play or call, fn), copied(case.arguments))
+        except NotImplementedError:
+            raise Ended(Verdict(self.name, "not written yet")) from None
+        except TooLong:
+            late = f"your function has not returned after {elsewhere.SECONDS:.0f} s"
+            hint = "Is there a loop that does not end?"
+            raise Ended(Verdict(self.name, "wrong", f"{case.words}: {late}", hint)) from None
+        except elsewhere.Failed as failed:
+            return {RAISED: (str(failed), str(failed))}
+        except (Exception, SystemExit) as error:
+            return {RAISED: (in_a_line(error), what_was_raised(error))}
+
+    def wrongs(self, cases: Sequence[Case]) -> list[tuple[list[dict], str]]:
+        """Return each mistake's traces in these cases, and its hint. They are kept."""
+        key = (hidden.secret(), *(case.words for case in cases))
+        if key not in self.kept:
+            self.kept[key] = [
+                ([self.left(mistake, case) for case in cases], hint)
+                for mistake, hint in (*self.mistakes(), *self.fixed(cases))
+            ]
+        return self.kept[key]
+
+    def fixed(self, cases: Sequence[Case]) -> Iterator[tuple[Callable, str]]:
+        """Yield mistakes that fit every exercise of a kind."""
+        yield from ()
+
+    def mistakes(self) -> list[tuple[Callable, str]]:
+        """Return the functions with a mistake, as a student would write them, and the hints."""
+        return [
+            (one.of(self.right) if isinstance(one, Edit) else one, hint) for one, hint in self.slips
+        ]
+
+    def left(self, mistake: Callable, case: Case) -> dict:
+        """Return what a function of the course leaves behind."""
+        try:
+            return (self.play or call)(mistake, *copied(case.arguments))
+        except Exception as error:
+            return {RAISED: (in_a_line(error), "")}
+
+    def expected(self, case: Case) -> dict:
+        return self.left(self.right, case)
+
+    def problem(self, trace: dict, case: Case) -> tuple[str, NotRight] | None:
+        """Return the first facet that is wrong, and what is wrong with it."""
+        if RAISED in trace:
+            return RAISED, NotRight(trace[RAISED][1])
+        right = self.expected(case)
+        for facet, value in right.items():
+            found = trace.get(facet)
+            try:
+                if odd := oddity(found):
+                    return facet, NotRight(f"returned {odd}")
+                if facet not in self.free and not same(found, value, self.close):
+                    return facet, self.complaint(facet, found, value, case)
+            except NotRight as wrong:
+                return facet, wrong
+            except Exception as error:  # an answer that nobody thought of
+                return facet, NotRight(
+                    f"the check cannot compare what you returned, {short(found)} "
+                    f"({in_a_line(error)})"
+                )
+        try:
+            if self.rule:
+                self.rule(trace, right, *case.arguments)
+        except NotRight as wrong:
+            return next(iter(self.free), facet), wrong
+        return None
+
+    def complaint(self, facet: str, found, right, case: Case) -> NotRight:
+        words, hint = difference(found, right)
+        if self.say:
+            words = self.say(facet, found, right, *case.arguments) or f"{facet} {words}"
+            return NotRight(words, hint)
+        return NotRight(f"{facet} {words}", hint)
+
+    def hint(self, found: list[dict], cases: Sequence[Case], facet: str, general: str) -> str:
+        """Return the hint of the mistake that leaves these traces.
+
+        The best agrees in all facets; the next in all but the free ones; the last up to the first
+        facet that is wrong. A mistake that leaves what the reference leaves explains nothing.
+        """
+        cases = cases[: len(found)]
+        rights = [self.expected(case) for case in cases]
+        every = [list(right) for right in rights]
+        bound = [[name for name in names if name not in self.free] for names in every]
+        start = [self.start(*three, facet) for three in zip(found, rights, bound, strict=True)]
+        mistakes = list(self.wrongs(cases))
+        for facets in (every, bound, start):
+            for traces, hint in mistakes:
+                fits = all(map(self.fits, found, traces, facets))
+                if fits and not all(map(self.agrees, traces, rights, facets)):
+                    return hint
+        return general or self.last
+
+    def start(self, found: dict, right: dict, names: list[str], facet: str) -> list[str]:
+        """Return the facets up to the first that is wrong; those that have to be right, if none."""
+        for place, name in enumerate(names):
+            if not same(found.get(name), right[name], self.close):
+                return names[: place + 1]
+        return [*names, facet] if facet in self.free else names
+
+    def fits(self, found: dict, wrong: dict, facets: Sequence[str]) -> bool:
+        if RAISED in found or RAISED in wrong:
+            both = RAISED in found and RAISED in wrong
+            return both and len({error_words(one[RAISED][0]) for one in (found, wrong)}) == 1
+        try:
+            return all(alike(found.get(name), wrong.get(name), self.close) for name in facets)
+        except Exception:  # an answer that nobody thought of
+            return False
+
+    def agrees(self, wrong: dict, right: dict, facets: Sequence[str]) -> bool:
+        if RAISED in wrong:
+            return False
+        return all(same(wrong.get(name), right.get(name), self.close) for name in facets)
+
+
+class Edit:
+    """A mistake as a change of the reference's source: `Edit("free.pop(0)", "free[0]")`.
+
+    Args:
+        texts: an old text, that stands in the source once, and the new text; more such pairs.
+    """
+
+    def __init__(self, *texts: str):
+        self.pairs = list(zip(texts[::2], texts[1::2], strict=True))
+
+    def of(self, right: Callable) -> Callable:
+        """Return the reference with this mistake."""
+        return edited(right, tuple(self.pairs))
+
+
+@cache
+def edited(right: Callable, pairs: tuple[tuple[str, str], ...]) -> Callable:
+    source = textwrap.dedent(source_of(right))
+    for old, new in pairs:
+        if source.count(old) != 1:
+            raise ValueError(f"{old!r} stands {source.count(old)} times in {right.__name__}")
+        source = source.replace(old, new)
+    names = {**right.__globals__, "__name__": "a mistake"}
+    exec(compile(source, f"<{right.__name__} with a mistake>", "exec"), names)
+    return names[right.__name__]
+
+
+source_of = cache(inspect.getsource)
+
+
+class Ended(Exception):
+    """No further case is needed: the verdict is clear."""
+
+    def __init__(self, verdict: Verdict):
+        super().__init__(verdict.finding)
+        self.verdict = verdict
+
+
+def call(solve: Callable, *arguments) -> dict:
+    return {"returned": solve(*arguments)}
+
+
+def call_and_keep(solve: Callable, *arguments) -> dict:
+    """Also note the arguments afterwards: a function of values leaves them as they were."""
+    return {"returned": solve(*arguments), "left its arguments as": arguments}
+
+
+def copied(arguments: tuple) -> tuple:
+    return copy.deepcopy(arguments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number(Exercise):
+    """An exercise whose answer is one number.
+
+    Each mistake is `change(b, g)`: from the right answer b and the arguments by name, `g.layers`,
+    to the wrong answer. `g(layers=1)` is the right answer with other arguments. It may also be a
+    function with the arguments of the reference, if it does not have two.
+
+    Attributes:
+        unit: of the answer, "bytes".
+        say: words for the finding, `say(found, right, *arguments)`.
+    """
+
+    unit: str = ""
+
+    def mistakes(self):
+        return [(self.solved_with(change), hint) for change, hint in self.slips]
+
+    def solved_with(self, change: Callable) -> Callable:
+        """Return the function with this mistake."""
+        if len(inspect.signature(change).parameters) != 2:
+            return change
+        return lambda *given: change(self.right(*given), Given(self.right, given))
+
+    def fixed(self, cases):
+        """Yield mistakes with an argument that is always the same number."""
+        for place, name in enumerate(inspect.signature(self.right).parameters):
+            given = [case.arguments[place] for case in cases if place < len(case.arguments)]
+            values = set(filter(is_number, given))
+            for value in sorted({*values, *SIZES} if values & SIZES else values):
+                yield (
+                    self.solved_with(lambda b, g, name=name, value=value: g(**{name: value})),
+                    f"This is right where `{name}` is {value}, and for each `{name}` you return "
+                    "the same. It is an argument.",
+                )
+
+    def complaint(self, facet, found, right, case):
+        if not is_number(found):
+            return NotRight(f"returned {short(found)}", f"Return one number of {self.unit}.")
+        if self.say:
+            return NotRight(self.say(found, right, *case.arguments))
+        return NotRight(f"you said {found:,.15g} {self.unit}; it is {right:,}")
+
+    def hint(self, found, cases, facet, general):
+        return super().hint(found, cases, facet, general or self.factor(found, cases))
+
+    def factor(self, found: list[dict], cases: Sequence[Case]) -> str:
+        """Name a factor that is too much, or missing, in every case: a number or an argument."""
+        names = list(inspect.signature(self.right).parameters)
+        pairs = [
+            (trace["returned"] / right, case)
+            for trace, case in zip(found, cases, strict=False)
+            if is_number(trace.get("returned"))
+            and not oddity(trace["returned"])
+            and (right := self.expected(case)["returned"])
+        ]
+        if len(pairs) < 2 or not all(0 < abs(ratio) < math.inf for ratio, _ in pairs):
+            return ""
+        if all(math.isclose(ratio, pairs[0][0], rel_tol=1e-9) for ratio, _ in pairs):
+            return f"In every case that is {pairs[0][0]:.4g} times the answer."
+        for power, words in ((1, "too much"), (-1, "missing")):
+            for place, name in enumerate(names):
+                given = [case.arguments[place : place + 1] for _, case in pairs]
+                if not all(one and is_number(one[0]) for one in given):
+                    continue
+                rests = [
+                    ratio / float(one[0] or 1) ** power
+                    for (ratio, _), one in zip(pairs, given, strict=True)
+                ]
+                if all(math.isclose(rest, rests[0], rel_tol=1e-9) for rest in rests):
+                    return f"In every case, a factor `{name}` is {words}. Why is it there?"
+        return ""
+
+
+SIZES = {1, 2, 4, 8}  # bytes of a number
+
+
+class Given:
+    """The arguments of a case by name; a call returns the right answer with other arguments."""
+
+    def __init__(self, right: Callable, given: tuple):
+        self.__dict__.update(zip(inspect.signature(right).parameters, given, strict=False))
+        self._right = right
+
+    def __call__(self, **changes):
+        given = {name: value for name, value in vars(self).items() if name != "_right"}
+        return self._right(**{**given, **changes})

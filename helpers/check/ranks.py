@@ -1,0 +1,241 @@
+"""Exercises on ranks: the student's function runs on each rank, the reference beside it.
+
+A rank's trace is what `run(worker, solve, **case)` returns; the exercise's trace has for each facet
+the ranks' values in order. Where the function is wrong, all mistakes run one after another on the
+same ranks, in one launch for each number of ranks. Their traces are kept for the next wrong answer.
+
+A mistake that hangs, or fails on one rank alone, cannot run beside others. It stands in `failures`,
+known by words of the finding.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from helpers.check import elsewhere, hidden
+from helpers.check.answers import difference, in_a_line, same
+from helpers.check.exercise import RAISED, Case, Ended, Exercise
+from helpers.check.limit import TooLong
+from helpers.check.verdict import NotRight, Verdict, own_frames
+from helpers.check.watch import Watch
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.payload import CannotTravel
+from helpers.runtime.runs import Runs
+
+TIMEOUT = 10.0  # seconds without a sign of life; an exercise needs far less
+HANG_HINT = (
+    "A rank waits for a message or a collective that another rank never calls. "
+    "Does every rank make the same calls, in the same order, with tensors of the same size?"
+)
+UNWAITED = (
+    "An all-reduce with async_op=True, an isend and an irecv only start. What do they return, and "
+    "when may you read the result?"
+)
+CHANGED = "Which line works in place? The caller may still need the old numbers."
+OF_ANOTHER = "That is what another rank should have. On which number does the part depend?"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnRanks(Exercise):
+    """An exercise whose function runs on ranks.
+
+    Attributes:
+        cases: `(ranks, {name: argument of run})` each.
+        run: `run(worker, solve, **case) -> trace of this rank`: plain data and tensors.
+        rule: `rule(trace, right trace, ranks, case)`.
+        failures: `(words, hint, mistake)`: the hint where the finding of a failed or hanging rank
+            matches the words, a regular expression; and a function that fails so, for the tests.
+        patience: how many times TIMEOUT a rank may be silent. On a busy machine, the first model on
+            the device "meta" makes PyTorch import for seconds.
+    """
+
+    run: Callable
+    failures: Sequence = ()
+    patience: float = 1.0
+
+    def asked(self) -> list[Case]:
+        usual = self.cases() if callable(self.cases) else self.cases
+        return [Case(f"with {n} rank{'s' * (n > 1)}", (n, kwargs)) for n, kwargs in usual]
+
+    def key(self, case: Case) -> str:
+        return f"{hidden.secret()} {case.arguments}"
+
+    def trace(self, fn, case):
+        ranks, kwargs = case.arguments
+        place, timeout = elsewhere.place(), self.patience * TIMEOUT
+        beside = getattr(place, "beside", False) and self.key(case) not in self.kept
+        run = hidden.carried(Both(self.run, self.right) if beside else self.run)
+        try:
+            runs = attempt(place, run, ranks, fn, kwargs, timeout)
+            if beside:
+                self.kept[self.key(case)] = by_facet([rights for rights, _ in runs])
+                return by_facet([found for _, found in runs])
+            return by_facet(runs)
+        except CannotTravel as error:
+            raise Ended(Verdict(self.name, "wrong", str(error))) from None
+        except NotImplementedError:  # raised elsewhere
+            raise Ended(Verdict(self.name, "not written yet")) from None
+        except (elsewhere.Failed, TooLong) as failed:
+            finding = str(failed) or "your function has not returned in time"
+            raise Ended(Verdict(self.name, "wrong", f"{case.words}: {finding}")) from None
+        except WorkerError as error:
+            if isinstance(error.__cause__, NotImplementedError):
+                raise Ended(Verdict(self.name, "not written yet")) from None
+            said = str(error)
+            if error.kind == "hang":  # a student calls no launch here
+                said = said.removesuffix(error.note).rstrip()
+            finding = f"{case.words}: {own_frames(said)}"
+            raised = re.search(r"\b(\w*(?:Error|Exception): .*)", said)
+            if error.kind != "exception" or not raised:  # the ranks are gone: no case follows
+                verdict = Verdict(self.name, "wrong", finding, self.failure(finding, error.kind))
+                raise Ended(self.explained(verdict)) from None
+            return {RAISED: (raised[1], own_frames(said))}
+
+    def failure(self, finding: str, kind: str) -> str:
+        """Return the hint for a failed or hanging rank; "" if its error has none of its own."""
+        for words, hint, _ in self.failures:
+            if re.search(words, finding):
+                return hint
+        return HANG_HINT if kind == "hang" or "SIGABRT" in finding else ""
+
+    def problem(self, trace, case):
+        if RAISED in trace:
+            finding = trace[RAISED][1]
+            return RAISED, NotRight(finding, self.failure(finding, "exception"))
+        return super().problem(trace, case)
+
+    def expected(self, case):
+        key = self.key(case)
+        if key not in self.kept:
+            ranks, kwargs = case.arguments
+            run = hidden.carried(self.run)
+            self.kept[key] = by_facet(elsewhere.here(run, ranks, self.right, kwargs))
+        return self.kept[key]
+
+    def wrongs(self, cases):
+        missing: dict[int, list[Case]] = {}
+        for case in cases:
+            if f"wrong {self.key(case)}" not in self.kept:
+                missing.setdefault(case.arguments[0], []).append(case)
+        for ranks, together in missing.items():
+            run = hidden.carried(Many(self.run, [mistake for mistake, _ in self.mistakes()]))
+            every = elsewhere.here(run, ranks, None, {"cases": [c.arguments[1] for c in together]})
+            for case, traces in zip(together, zip(*every, strict=True), strict=True):
+                kept = [by_facet(one) for one in zip(*traces, strict=True)]
+                self.kept[f"wrong {self.key(case)}"] = kept
+        return [
+            ([self.kept[f"wrong {self.key(case)}"][number] for case in cases], hint)
+            for number, (_, hint) in enumerate(self.slips)
+        ]
+
+    def complaint(self, facet, found, right, case):
+        ranks, kwargs = case.arguments
+        told = self.say(facet, found, right, ranks, **kwargs) if self.say else ""
+        rank = next(r for r in range(ranks) if not same(found[r], right[r], self.close))
+        whose = ""
+        if facet.startswith("unwaited"):
+            words, hint = f"rank {rank} returned before {found[rank]} messages were over", UNWAITED
+        elif facet == "changed" and isinstance(found[rank], tuple):
+            words = f"rank {rank} wrote into {', '.join(found[rank])}, which it was given"
+            hint = CHANGED
+        elif facet.startswith("messages"):
+            words = (
+                f"the numbers are right, but rank {rank} sent {sent(found[rank])}; "
+                f"{ranks} ranks need {sent(right[rank])}"
+            )
+            hint = "Which message is too much, which is missing, and how large must it be?"
+        else:
+            words, hint = difference(found[rank], right[rank])
+            words = f"{facet} of rank {rank}: {words}"
+            for other in range(ranks):
+                if other != rank and same(found[rank], right[other], self.close):
+                    whose, hint = f"; it is what rank {other} should have", OF_ANOTHER
+        return NotRight(f"{told}\n{words}{whose}" if told else words + whose, hint)
+
+
+@dataclass(frozen=True)
+class Both:
+    """On a rank: the trace of the reference, then that of the student's function."""
+
+    run: Callable
+    right: Callable
+
+    def __call__(self, worker, solve, **case):
+        rights = self.run(worker, self.right, **case)
+        return rights, self.run(worker, solve, **case)
+
+
+@dataclass(frozen=True)
+class Many:
+    """On a rank: for each case, the traces of all mistakes."""
+
+    run: Callable
+    mistakes: Sequence[Callable]
+
+    def __call__(self, worker, solve, cases):
+        return [[self.one(worker, mistake, case) for mistake in self.mistakes] for case in cases]
+
+    def one(self, worker, mistake, case):
+        try:
+            return self.run(worker, mistake, **case)
+        except Exception as error:  # on all ranks alike; else it belongs into `failures`
+            return {RAISED: (in_a_line(error), "")}
+
+
+def by_facet(runs: Sequence[dict]) -> dict:
+    """{facet: the ranks' values in order}; of a mistake that fails, its error."""
+    if any(RAISED in run for run in runs):
+        return {RAISED: next(run[RAISED] for run in runs if RAISED in run)}
+    names = dict.fromkeys(name for run in runs for name in run)
+    return {name: tuple(run.get(name) for run in runs) for name in names}
+
+
+def attempt(place, run, workers: int, fn: Callable, kwargs, timeout: float) -> Runs:
+    """Run one case. Run it once more if the machine was too busy to start it in time."""
+    try:
+        return place.launch(run, workers, fn, kwargs, timeout)
+    except WorkerError as error:
+        if not started_too_slowly(str(error)):
+            raise
+    return place.launch(run, workers, fn, kwargs, timeout)
+
+
+def started_too_slowly(finding: str) -> bool:
+    """Whether no rank reached the student's function, because the machine was busy."""
+    ranks = re.findall(r"^rank \d+ was (.*)", finding, re.M)
+    return bool(ranks) and all(doing == "not answering" for doing in ranks)
+
+
+def observed(solve: Callable, *arguments, names: Sequence[str] = ()) -> tuple[object, dict]:
+    """Call on this rank: the answer, and the facets "unwaited", "changed" and "messages".
+
+    Args:
+        names: of the tensors among the arguments that must stay as they are.
+    """
+    tensors = [one for one in arguments if isinstance(one, torch.Tensor)]
+    before = [one.clone() for one in tensors]
+    watch = Watch()
+    with watch:
+        answer = solve(*arguments)
+    pairs = zip(names, tensors, before, strict=False)
+    return answer, {
+        "unwaited": watch.unwaited(),
+        "changed": tuple(name for name, now, old in pairs if not torch.equal(now, old)),
+        "messages": tuple((e.name, e.nbytes) for e in watch.events if e.kind == "message"),
+    }
+
+
+def everywhere(flag: bool) -> bool:
+    """Whether it holds on all ranks. Else no rank goes on, and none waits for another."""
+    wrong = torch.tensor([int(not flag)])
+    dist.all_reduce(wrong)
+    return not wrong
+
+
+def sent(messages) -> str:
+    if not messages:
+        return "no message"
+    return ", ".join(f"{name} of {nbytes:,} bytes" for name, nbytes in messages)

@@ -1,0 +1,366 @@
+"""Exercises of week 5 on schedules: the order of 1F1B, its bubble, messages posted together."""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from helpers.check.answers import short
+from helpers.check.exercise import Exercise, Number
+from helpers.check.verdict import NotRight
+from helpers.plans.schedules import (
+    BACKWARD,
+    FORWARD,
+    INPUT,
+    SEND,
+    Action,
+    Costs,
+    Message,
+    Schedule,
+    ScheduleError,
+    bubble,
+    check,
+    gpipe,
+    in_flight,
+    interleaved,
+    one_f_one_b,
+    timeline,
+    with_messages,
+    zero_bubble_h1,
+)
+from helpers.plans.schedules.rendezvous import waiting
+
+# order_1f1b
+
+CELL = re.compile(r"[FB]-?[0-9]+")
+SHAPE = 'Return a list for each rank, in rank order, of cells: ["F0", "F1", "B0", …].'
+CELLS = (
+    "A cell is a text: F or B, and the number of the micro-batch. Only the order counts: a rank "
+    "that waits has no cell."
+)
+
+
+def sizes(p: int, m: int):
+    return f"{p} ranks, {m} micro-batches", (p, m)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """1F1B in pieces: the warm-up of rank r, then pairs, then the backwards that are left."""
+
+    warm: Callable = lambda p, r, m: min(p - 1 - r, m)
+    forward: Callable = lambda warm, k: warm + k  # the micro-batches of pair k
+    backward: Callable = lambda warm, k, m: k
+    pairs: Callable = lambda warm, m: range(m - warm)
+    turned: bool = False  # whether a pair begins with its backward
+    rest: Callable = lambda warm, m: range(m - warm, m)
+    cell: Callable = lambda kind, micro: f"{kind}{micro}"
+    rows: Callable = lambda rows: rows
+
+    def __call__(self, p, m):
+        return self.rows([self.row(p, r, m) for r in range(p)])
+
+    def row(self, p, r, m):
+        warm = self.warm(p, r, m)
+        row = [self.cell("F", k) for k in range(warm)]
+        for k in self.pairs(warm, m):
+            pair = [self.cell("F", self.forward(warm, k))]
+            pair.append(self.cell("B", self.backward(warm, k, m)))
+            row += pair[::-1] if self.turned else pair
+        return row + [self.cell("B", self.backward(warm, k, m)) for k in self.rest(warm, m)]
+
+
+def run_order(solve, ranks, micro_batches) -> dict:
+    """What the order does: a rank may keep fewer micro-batches, and may not take longer."""
+    answer = solve(ranks, micro_batches)
+    try:
+        schedule = read(answer, ranks, micro_batches)
+        check(schedule)
+    except (NotRight, ScheduleError) as error:
+        return {"cells": answer, "runs": str(error), "kept": (), "makespan": 0.0}
+    span = bubble(timeline(schedule, Costs(forward=1.0, backward=2.0))).makespan
+    return {"cells": answer, "runs": "", "kept": in_flight(schedule), "makespan": span}
+
+
+def read(answer, ranks: int, micro_batches: int) -> Schedule:
+    """Return the answer as a Schedule; NotRight if it has another shape."""
+    if not isinstance(answer, list | tuple) or len(answer) != ranks:
+        raise NotRight(f"it is {short(answer)}, and not {ranks} lists")
+    orders = []
+    for rank, row in enumerate(answer):
+        if not isinstance(row, list | tuple):
+            raise NotRight(f"rank {rank} has no list: {short(row)}")
+        for cell in row:
+            if not isinstance(cell, str) or not CELL.fullmatch(cell):
+                raise NotRight(f"rank {rank} has the cell {short(cell)}")
+            if not 0 <= int(cell[1:]) < micro_batches:
+                last = micro_batches - 1
+                words = f"rank {rank} has the cell {cell!r}; the micro-batches are 0 to {last}"
+                raise NotRight(words)
+        orders.append(tuple(Action(cell[0], rank, int(cell[1:])) for cell in row))
+    return Schedule("yours", tuple(range(ranks)), micro_batches, tuple(orders))
+
+
+def listing(answer) -> str:
+    if not isinstance(answer, list | tuple) or not all(isinstance(r, list | tuple) for r in answer):
+        return ""
+    return "".join(f"\n  rank {r}: {' '.join(map(str, row))}" for r, row in enumerate(answer))
+
+
+class Orders(Exercise):
+    def problem(self, trace, case):
+        found = super().problem(trace, case)
+        if found or trace["runs"]:
+            return found
+        right, cells = self.expected(case), listing(trace["cells"])
+        for rank, (kept, enough) in enumerate(zip(trace["kept"], right["kept"], strict=True)):
+            if kept > enough:
+                words = f"it runs, but rank {rank} keeps {kept} micro-batches, and {enough} "
+                words += f"{'are' if enough > 1 else 'is'} enough{cells}"
+                return "kept", NotRight(words)
+        if trace["makespan"] > right["makespan"] + 1e-9:
+            words = f"it runs, but the step takes {trace['makespan']:g} units where 1F1B takes "
+            words += f"{right['makespan']:g} (a forward takes 1, a backward 2){cells}"
+            return "makespan", NotRight(words)
+        return None
+
+    def complaint(self, facet, found, right, case):
+        return NotRight(found)
+
+
+SHORT = (
+    "The warm-up is too short. Until the first gradient is back on rank r, the micro-batch goes "
+    "through all later ranks. How many are they?"
+)
+LONG = (
+    "The warm-up is too long. In the phase of pairs a rank computes one more forward before its "
+    "first backward: count it, too."
+)
+TWICE = "Does a phase begin with a micro-batch that the phase before has computed already?"
+PLACES = "At which number does each phase begin, and how many cells has it?"
+order_1f1b = Orders(
+    name="order_1f1b",
+    right=Order(),
+    play=run_order,
+    free=("cells", "kept", "makespan"),
+    say=lambda facet, found, right, p, m: found,
+    draw=lambda random: sizes(random.randint(2, 6), random.randint(1, 11)),
+    cases=tuple(sizes(*size) for size in ((4, 8), (2, 3), (3, 3), (1, 2), (4, 2))),
+    slips=(
+        (Order(warm=lambda p, r, m: min(r, m)), "The first micro-batch's gradient reaches rank 0 "
+         "last. Which rank needs the most forwards before its first backward, and which rank needs "
+         "none?"),
+        (Order(warm=lambda p, r, m: min(p - 1, m)), "Every rank has the same warm-up. A rank near "
+         "the end gets its first gradient sooner: on which number must the warm-up depend?"),
+        (Order(warm=lambda p, r, m: min(p - r, m)), LONG),
+        (Order(warm=lambda p, r, m: min(2 * (p - 1 - r), m)), LONG),
+        (Order(warm=lambda p, r, m: m), "That is GPipe: all forwards first. When may a rank "
+         "compute its first backward, and what does it free?"),
+        (Order(warm=lambda p, r, m: min(max(p - 2 - r, 0), m)), "The warm-up is one forward short: "
+         "a rank waits for a gradient although it could compute another forward. How many ranks "
+         "are after rank r?"),
+        (Order(warm=lambda p, r, m: 0), "One micro-batch at a time: while it is on another rank, "
+         "this rank idles."),
+        (Order(warm=lambda p, r, m: min((p - 1 - r) // 2, m)), SHORT),
+        (Order(warm=lambda p, r, m: min((p - 1 - r), 1, m)), SHORT),
+        (Order(turned=True), "After the warm-up: one forward, one backward, in turn. Which comes "
+         "first in a pair?"),
+        (Order(rest=lambda warm, m: ()), "Are the backwards of the warm-up's micro-batches left "
+         "over at the end?"),
+        (Order(forward=lambda warm, k: k), TWICE),
+        (Order(forward=lambda warm, k: max(warm - 1, 0) + k), TWICE),
+        (Order(backward=lambda warm, k, m: m - 1 - k), "A backward needs the activations that its "
+         "own forward has kept. Which micro-batch's are there first?"),
+        (Order(warm=lambda p, r, m: p - 1 - r), "How many warm-up forwards are possible with so "
+         "few micro-batches?"),
+        (Order(pairs=lambda warm, m: range(m - warm - 1)), "Count the forwards of the warm-up and "
+         "of the phase of pairs: together they are m."),
+        (Order(pairs=lambda warm, m: range(m)), PLACES),
+        (Order(cell=lambda kind, micro: f"{kind}{micro + 1}"), PLACES),
+        (Order(cell=lambda kind, micro: (kind, micro)), CELLS),
+        (Order(rows=lambda rows: [[None] * r + row for r, row in enumerate(rows)]), CELLS),
+        (Order(rows=lambda rows: dict(enumerate(rows))), SHAPE),
+        (Order(rows=lambda rows: [" ".join(row) for row in rows]), SHAPE),
+        (Order(rows=lambda rows: [*rows, []]), SHAPE),
+    ),
+    last="First a warm-up of forwards, as many as ranks come after this one; then pairs of a "
+    "forward and a backward; then the backwards that are left. Which phase differs?",
+)  # fmt: skip
+
+# bubble_share
+
+
+def measured_share(ranks: int, micro_batches: int, chunks: int) -> float:
+    """Counted on the schedule's own timeline."""
+    plain = chunks == 1
+    schedule = one_f_one_b if plain else interleaved
+    sizes = (ranks, micro_batches) if plain else (ranks, micro_batches, chunks)
+    return bubble(timeline(schedule(*sizes))).over_total
+
+
+def share_case(p: int, m: int, v: int):
+    return f"{p} ranks, {m} micro-batches, {v} stage{'s' * (v > 1)} a rank", (p, m, v)
+
+
+def drawn_share(random):
+    ranks = random.randint(2, 7)
+    return share_case(ranks, ranks * random.randint(1, 6), random.randint(1, 4))
+
+
+BUSY = "That is the busy share. How large is the rest?"
+FEWER = "How many micro-batches' time does rank 0 wait? Draw 2 ranks."
+bubble_share = Number(
+    name="bubble_share",
+    right=measured_share,
+    unit="the step, between 0 and 1",
+    say=lambda found, right, *_: (
+        f"you said {found:.6g}; the timeline idles {right:.6g} of the step"
+    ),
+    close=1e-9,
+    draw=drawn_share,
+    cases=tuple(share_case(*size) for size in (
+        (4, 8, 1), (8, 32, 1), (4, 8, 2), (3, 6, 4), (2, 1, 1), (1, 4, 1), (5, 7, 1)
+    )),
+    slips=tuple((lambda p, m, v, wrong=wrong: wrong(p, m, v), hint) for wrong, hint in (
+        (lambda p, m, v: (p - 1) / (v * m), "That is idle time over *work*. The question is over "
+         "the whole step."),
+        (lambda p, m, v: 1 - measured_share(p, m, v), BUSY),
+        (lambda p, m, v: m / (m + p - 1), BUSY),
+        (lambda p, m, v: 100 * measured_share(p, m, v), "Return a share between 0 and 1, not a "
+         "percentage."),
+        (lambda p, m, v: p / (m + p), FEWER),
+        (lambda p, m, v: p / v / (m + p / v), FEWER),
+        (lambda p, m, v: (p - 1) / (m + p), "The numerator is right. The whole step is work and "
+         "idle time: add."),
+        (lambda p, m, v: (p - 1) / m / p, "The whole step: m units of work, and which idle units?"),
+        (lambda p, m, v: (p - 1) / (m + p - 1), "With v stages a rank, each wait is for a stage v "
+         "times smaller."),
+        (lambda p, m, v: (p - 1) / (m + p - 1) / v, "The idle time is v times smaller, but then "
+         "the whole step is shorter, too. Divide first, then form the share."),
+        (lambda p, m, v: (p - 1) / m, "Over work, and v is missing. Begin with the idle time of "
+         "one rank."),
+        (lambda p, m, v: v * (p - 1) / (m + v * (p - 1)), "Upside down: do smaller stages wait "
+         "longer?"),
+        (lambda p, m, v: (p - 1) / v, "That is the idle time, in units of a micro-batch. What "
+         "share is it?"),
+        (lambda p, m, v: (p - 1) / ((v * m - p + 1) or 1), "You went from the share of the step to "
+         "the share of the work: turn it round."),
+    )),
+    last="Take F + B of one micro-batch on one rank as the unit. How many units does a rank work? "
+    "How many does rank 0 wait? The share is the wait over their sum.",
+)  # fmt: skip
+
+# fuse_messages
+
+GROUPS = "Return a list of lists: each holds one Action, or Messages that are posted together."
+
+
+def programs(schedule: Schedule):
+    words = f"{schedule.name} of {schedule.ranks} ranks, m = {schedule.micro_batches}"
+    return words, (with_messages(schedule, ahead=0),)
+
+
+def drawn_programs(random):
+    ranks = random.randint(2, 5)  # ZB-H1 needs a micro-batch for each rank
+    schedule = random.choice((gpipe, one_f_one_b, zero_bubble_h1))
+    return programs(schedule(ranks, random.randint(ranks, 9)))
+
+
+def fused(steps):
+    """The reference: all messages between two computations are one group."""
+    groups = []
+    for step in steps:
+        if isinstance(step, Message) and groups and isinstance(groups[-1][0], Message):
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+    return groups
+
+
+def judge_groups(trace, right, programs):
+    """With rendezvous sends, no group may wait for ever."""
+    answer = trace["returned"]
+    for rank, (groups, steps) in enumerate(zip(answer, programs, strict=True)):
+        judge_shape(groups, rank)
+        judge_order([step for group in groups for step in group], steps, rank)
+    messages = [[g for g in groups if isinstance(g[0], Message)] for groups in answer]
+    stuck = waiting(messages)
+    if stuck:
+        listing = "\n".join(
+            f"  rank {rank} {' and '.join(map(str, own))}" for rank, own in stuck.items()
+        )
+        alone = all(len(group) == 1 for program in messages for group in program)
+        raise NotRight(
+            f"these messages wait for each other for ever\n{listing}",
+            "One message at a time, in any order, leaves two neighbours waiting. Which messages of "
+            "a rank lie between two of its computations, and could wait together?"
+            if alone
+            else "Some messages are together, but not those. Look between two computations: which "
+            "messages does a rank have there?",
+        )
+
+
+def judge_shape(groups, rank: int):
+    if not isinstance(groups, list | tuple):
+        raise NotRight(f"rank {rank}: returned {type(groups).__name__}", GROUPS)
+    for group in groups:
+        if not isinstance(group, list | tuple) or not group:
+            raise NotRight(f"rank {rank}: a group is {group!r}", GROUPS)
+        if not all(isinstance(step, Action | Message) for step in group):
+            raise NotRight(f"rank {rank}: a group holds other things than steps", GROUPS)
+        if len(group) > 1 and any(isinstance(step, Action) for step in group):
+            raise NotRight(
+                f"rank {rank}: '{next(s for s in group if isinstance(s, Action))}' shares a group",
+                "A computation is alone in its group: only messages are posted together.",
+            )
+
+
+def judge_order(found, steps, rank: int):
+    """Every step once, computations in their order, messages when they can be posted."""
+    if Counter(found) != Counter(steps):
+        lost = Counter(steps) - Counter(found)
+        which = next(iter(lost or Counter(found) - Counter(steps)))
+        raise NotRight(
+            f"rank {rank}: the step '{which}' is {'missing' if lost else 'there twice'}",
+            "Every step is in one group. Does your loop keep the last group?"
+            if lost
+            else "Every step is in one group.",
+        )
+    place = {step: number for number, step in enumerate(found)}
+    computations = [step for step in steps if isinstance(step, Action)]
+    if computations != [step for step in found if isinstance(step, Action)]:
+        raise NotRight(
+            f"rank {rank}: the computations are in another order",
+            "The schedule stays as it is. Only messages move together.",
+        )
+    for message in found:
+        if not isinstance(message, Message):
+            continue
+        made = message.kind == SEND
+        stage = message.source if made else message.target
+        kinds = (FORWARD,) if message.forward else (BACKWARD, INPUT)
+        action = next(a for a in computations if (a.stage, a.micro) == (stage, message.micro)
+                      and a.kind in kinds)  # fmt: skip
+        if made and place[message] < place[action]:
+            raise NotRight(
+                f"rank {rank}: '{message}' is before {action}",
+                "A rank sends what it has computed. Between which computations may a send move?",
+            )
+        if not made and place[message] > place[action]:
+            raise NotRight(
+                f"rank {rank}: '{message}' is after {action}",
+                "A rank computes with what it has received. How late may a receive be?",
+            )
+
+
+fuse_messages = Exercise(
+    name="fuse_messages",
+    right=fused,
+    play=lambda solve, programs: {"returned": [solve(list(steps)) for steps in programs]},
+    free=("returned",),
+    rule=judge_groups,
+    draw=drawn_programs,
+    cases=tuple(map(programs, (
+        gpipe(2, 2), one_f_one_b(4, 8), one_f_one_b(2, 3), one_f_one_b(3, 2), zero_bubble_h1(3, 5)
+    ))),
+)  # fmt: skip

@@ -1,0 +1,167 @@
+"""The references of the exercises against one process, torch's own, and what is measured."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from helpers.check.week01 import messages, sums
+from helpers.check.week03 import gradients, shards
+from helpers.check.week04 import layers
+from helpers.check.week09 import cache, serving
+from helpers.models.gpt import build, loss_sum
+
+pytestmark = pytest.mark.usefixtures("shared_ranks")
+
+
+def cases_of(exercise):
+    """(ranks, arguments, the reference's trace) of each case."""
+    return [(*case.arguments, exercise.expected(case)) for case in exercise.asked()]
+
+
+def close(found, right):
+    torch.testing.assert_close(found, right, rtol=1e-11, atol=1e-11)
+
+
+def test_column_linear_is_one_layer():
+    for n, kwargs, trace in cases_of(layers.column_linear):
+        x, weight, bias, _ = layers.column_given(0, n, **kwargs)
+        of_y = torch.cat([layers.column_given(rank, n, **kwargs)[-1] for rank in range(n)], -1)
+        leaves = [tensor.requires_grad_() for tensor in (x, weight, bias)]
+        y = torch.nn.functional.linear(*leaves)
+        of_x, of_weight, of_bias = torch.autograd.grad(y, leaves, of_y)
+        close(torch.cat(trace["y"], -1), y.detach())
+        close(torch.cat(trace["of_weight"]), of_weight)
+        close(torch.cat(trace["of_bias"]), of_bias)
+        for rank in range(n):
+            close(trace["of_x"][rank], of_x)
+
+
+def test_row_linear_is_one_layer():
+    for n, kwargs, trace in cases_of(layers.row_linear):
+        parts = [layers.row_given(rank, n, **kwargs) for rank in range(n)]
+        x, (_, weight, bias, of_y) = torch.cat([part[0] for part in parts], -1), parts[0]
+        leaves = [tensor.requires_grad_() for tensor in (x, weight, bias)]
+        y = torch.nn.functional.linear(*leaves)
+        of_x, of_weight, of_bias = torch.autograd.grad(y, leaves, of_y)
+        close(torch.cat(trace["of_x"], -1), of_x)
+        close(torch.cat(trace["of_weight"], -1), of_weight)
+        for rank in range(n):
+            close(trace["y"][rank], y.detach())
+            close(trace["of_bias"][rank], of_bias)
+
+
+def test_the_cross_entropy_is_torch_s():
+    for n, kwargs, trace in cases_of(layers.vocabulary_cross_entropy):
+        logits, targets = layers.logits_and_targets(**kwargs)
+        logits.requires_grad_()
+        right = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        (of_logits,) = torch.autograd.grad(right, logits)
+        close(torch.cat(trace["the gradient"], -1), of_logits)
+        for rank in range(n):
+            close(trace["the loss"][rank], right.detach())
+
+
+def test_partial_sums_make_the_gradients_of_one_process():
+    batch, twin = layers.whole_model()
+    layers.backward_of(twin, batch)
+    whole = {name: p.grad for name, p in twin.named_parameters()}
+    for n, _, trace in cases_of(layers.sum_partial_gradients):
+        for rank in range(n):
+            found = trace["gradients of whole parameters"][rank]
+            assert len(found) > 5
+            for name, gradient in found.items():
+                close(gradient, whole[name])
+
+
+def test_sums_and_exchanges():
+    for n, kwargs, trace in cases_of(messages.ring_all_reduce):
+        numbers = [messages.contribution(rank, **kwargs) for rank in range(n)]
+        total = torch.tensor([sum(row) for row in zip(*numbers, strict=True)]).double()
+        assert all(torch.equal(found, total) for found in trace["the tensor"])
+    for n, kwargs, trace in cases_of(messages.tree_broadcast):
+        right = torch.tensor([10.0 * kwargs["source"] + k for k in range(3)])
+        assert all(torch.equal(found, right) for found in trace["the tensor"])
+        assert sum(len(calls) for calls in trace["calls"]) == 2 * (n - 1)
+    for n, kwargs, trace in cases_of(messages.all_to_all):
+        for rank in range(n):
+            for source, found in enumerate(trace["entries"][rank]):
+                assert torch.equal(found, messages.part(source, rank, **kwargs))
+
+
+def test_means_and_uneven_sums():
+    for _, kwargs, trace in cases_of(sums.global_mean):
+        every = [value for shard in kwargs["shards"] for value in shard]
+        assert trace["the mean"] == pytest.approx(
+            [math.fsum(every) / len(every)] * len(trace["the mean"])
+        )
+    for n, kwargs, trace in cases_of(sums.sum_uneven):
+        counts = kwargs["counts"]
+        right = [
+            sum(sums.value(rank, step) for rank in range(n) if step < counts[rank])
+            for step in range(max(counts))
+        ]
+        for found in trace["the sums"]:
+            assert [each.tolist() for each in found] == [[value] * sums.SIZE for value in right]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_bytes_are_those_that_the_kernel_counts(ranks):
+    """gloo's headers are 48 bytes a message, and the barriers send some."""
+    for collective, counted in sums.kernel_counts(ranks).items():
+        if counted is not None:
+            assert 0 <= counted - sums.wire(collective, ranks, sums.BUFFER) <= 4096
+
+
+def test_shards_and_states():
+    for _, kwargs, trace in cases_of(shards.shard):
+        assert [row for rows in trace["rows"] for row in rows] == list(range(kwargs["rows"]))
+    for _, _, trace in cases_of(shards.broadcast_state):
+        for found in trace["the model"]:
+            assert found["steps"].item() == 100 + 10 * list(found).index("steps") + 2**24 + 1
+            assert found["layer.weight"].flatten()[:2].tolist() == [100.0, 101.0]
+
+
+def test_accumulated_steps_are_those_of_one_process():
+    for n, kwargs, trace in cases_of(gradients.accumulate):
+        model = build(gradients.CONFIG, seed=3, dtype=torch.float64)
+        batches = [one for r in range(n) for one in gradients.micro_batches(r, kwargs["micros"], 0)]
+        loss = sum(loss_sum(model(one.tokens), one.targets)[0] for one in batches)
+        (loss / sum(one.counted() for one in batches)).backward()
+        right = torch.cat([p.grad.flatten() for p in model.parameters()])
+        for rank in range(n):
+            close(trace["the gradient of step 1"][rank], right)
+
+
+def test_buckets_bring_the_means():
+    for n, _, trace in cases_of(gradients.reduce_in_buckets):
+        torch.manual_seed(7)
+        model = gradients.Net().double()
+        for rank in range(n):
+            gradients.loss_of(model, rank, 1).backward()
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                for rank in range(n):
+                    close(trace["`.grad` after step 2"][rank][name], parameter.grad / n)
+
+
+def test_a_cache_changes_no_number():
+    ((_, (xs, weights)),) = cache.prompt_and_more()
+    found = [
+        v for k, v in cache.call_all(cache.Attention(), xs, weights).items() if k != cache.KEPT
+    ]
+    (whole, _) = cache.call_all(cache.Attention(), [torch.cat(xs, 1)], weights).values()
+    close(torch.cat(found, 1), whole)
+
+
+def test_blocks_are_counted_and_free_once():
+    for _, (blocks, script) in serving.SCRIPTS:
+        for state in serving.operate(serving.right_allocator, blocks, script).values():
+            owned = [block for table in state["tables"].values() for block in table]
+            free = [block for block in state["free blocks"] if block >= 0]
+            assert state["references"] == {b: owned.count(b) for b in state["references"]}
+            assert sorted({*owned, *free}) == sorted(state["references"])
+            assert not {*owned} & {*free}
+            for name, length in state["lengths"].items():
+                assert len(state["tables"][name]) == -(-length // serving.SIZE)
