@@ -29,7 +29,7 @@ from helpers.data.source import Source
 from helpers.models.config import GPTConfig
 from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.optimizer import OptimizerConfig
-from helpers.parallel.recipe import Recipe
+from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3

@@ -58,7 +58,8 @@ def test_images_of_text_cells_have_an_alternative_text():
     texts = {
         n: [c.source for c in cells if c.cell_type == "markdown"] for n, cells in texts.items()
     }
-    texts["README"] = [(ROOT / "README.md").read_text(encoding="utf-8")]
+    for page in (ROOT / "README.md", *(ROOT / "notebooks" / "guide").glob("*.md")):
+        texts[page.stem] = [page.read_text(encoding="utf-8")]
     found = [
         (name, hit[0])
         for name, sources in texts.items()

@@ -8,6 +8,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from tests.conftest import ci
 
+NEW = "week01_a.new.ipynb"
+
 
 @pytest.fixture(scope="module")
 def student():
@@ -24,10 +26,17 @@ def root(tmp_path):
     return tmp_path
 
 
-def course(root, name, source):
+@pytest.fixture
+def work(student, root):
+    """A student's folder, made once."""
+    assert student.offer(root, root / "work") == ["new files: 2"]
+    return root / "work"
+
+
+def course(root, name, source, output="2\n"):
     """A notebook of the course, with an output, and a note for the speaker."""
     cell = new_code_cell(source, execution_count=3, id="one")
-    cell.outputs = [new_output("stream", text="2\n")]
+    cell.outputs = [new_output("stream", text=output)]
     notes = new_markdown_cell("In class. Ask.", id="note")
     notes.metadata.slideshow = {"slide_type": "notes"}
     nb = new_notebook(cells=[cell, notes])
@@ -39,95 +48,90 @@ def source(path):
     return nbformat.read(path, as_version=4).cells[0].source
 
 
-def names(folder):
-    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+def files(folder):
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
+    }
 
 
-def test_notebooks_without_outputs_and_the_scripts_beside_them(student, root):
-    lines = student.offer(root, root / "work")
-    assert lines == ["new files: 2"]
-    assert names(root / "work") == [student.HANDED, "project/train.py", "week01_a.ipynb"]
-    nb = nbformat.read(root / "work" / "week01_a.ipynb", as_version=4)
+def test_notebooks_without_outputs_and_the_scripts_beside_them(student, root, work):
+    before = files(work)
+    assert set(before) == {student.HANDED, "project/train.py", "week01_a.ipynb"}
+    nb = nbformat.read(work / "week01_a.ipynb", as_version=4)
     assert [cell.id for cell in nb.cells] == ["one"]
-    assert nb.cells[0].outputs == []
-    assert nb.cells[0].execution_count is None
+    assert (nb.cells[0].outputs, nb.cells[0].execution_count) == ([], None)
     assert "executed" not in nb.metadata
     assert nbformat.read(root / "notebooks" / "week01_a.ipynb", as_version=4).cells[0].outputs
-
-
-def test_the_second_time_changes_nothing(student, root):
-    work = root / "work"
-    student.offer(root, work)
-    before = {name: (work / name).read_bytes() for name in names(work)}
+    # neither a second time nor a new output alone changes anything
+    course(root, "week01_a", "1 + 1", "3\n")
     assert student.offer(root, work) == []
-    assert {name: (work / name).read_bytes() for name in names(work)} == before
+    assert files(work) == before
 
 
-def test_what_the_student_wrote_stays_and_the_new_version_comes_beside(student, root):
-    work = root / "work"
-    student.offer(root, work)
-    mine = work / "week01_a.ipynb"
-    mine.write_text(mine.read_text().replace("1 + 1", "my answer"))
-    course(root, "week01_a", "1 + 2")
-    (line,) = student.offer(root, work)
-    assert "week01_a.new.ipynb" in line
-    assert source(mine) == "my answer"
-    assert source(work / "week01_a.new.ipynb") == "1 + 2"
-    assert student.offer(root, work) == []  # offered once
-    course(root, "week01_a", "1 + 3")  # and once more, beside both
-    student.offer(root, work)
-    assert source(mine) == "my answer"
-    assert source(work / "week01_a.new.ipynb") == "1 + 2"
-    assert source(work / "week01_a.new-2.ipynb") == "1 + 3"
-
-
-def test_an_unchanged_file_follows_the_course(student, root):
-    work = root / "work"
-    student.offer(root, work)
-    course(root, "week01_a", "1 + 2")
-    course(root, "week02_b", "new week")
-    lines = student.offer(root, work)
-    assert lines[0] == "new files: 1"
-    assert "you had not changed it" in lines[1]
-    assert source(work / "week01_a.ipynb") == "1 + 2"
-    assert source(work / "week02_b.ipynb") == "new week"
-    mine = work / "week01_a.ipynb"
-    mine.write_text(mine.read_text().replace("1 + 2", "my answer"))
-    course(root, "week01_a", "1 + 3")
-    student.offer(root, work)
-    assert source(mine) == "my answer"
-
-
-def test_a_new_output_alone_is_no_new_version(student, root):
-    student.offer(root, root / "work")
-    nb = nbformat.read(path := root / "notebooks" / "week01_a.ipynb", as_version=4)
-    nb.cells[0].outputs[0].text = "3\n"
-    nbformat.write(nb, path)
-    assert student.offer(root, root / "work") == []
-
-
-def test_a_file_of_the_student_s_that_has_the_name_of_a_new_one_stays(student, root):
-    work = root / "work"
-    work.mkdir()
-    nbformat.write(new_notebook(cells=[new_code_cell("mine")]), work / "week01_a.ipynb")
-    student.offer(root, work)
-    assert source(work / "week01_a.ipynb") == "mine"
-    assert source(work / "week01_a.new.ipynb") == "1 + 1"
-
-
-def test_a_student_who_goes_back_to_the_course_s_version_follows_again(student, root):
-    work = root / "work"
-    student.offer(root, work)
+def test_what_the_student_wrote_stays_and_the_new_version_comes_beside(student, root, work):
     mine = work / "week01_a.ipynb"
     given = mine.read_text()
     mine.write_text(given.replace("1 + 1", "my answer"))
     course(root, "week01_a", "1 + 2")
+    (line,) = student.offer(root, work)
+    assert NEW in line
+    assert (source(mine), source(work / NEW)) == ("my answer", "1 + 2")
+    assert student.offer(root, work) == []  # offered once
+    course(root, "week01_a", "1 + 3")  # and once more, beside both
     student.offer(root, work)
-    mine.write_text(given)
-    course(root, "week01_a", "1 + 3")
+    assert (source(mine), source(work / NEW)) == ("my answer", "1 + 2")
+    assert source(work / "week01_a.new-2.ipynb") == "1 + 3"
+    mine.write_text(given)  # whoever goes back to what was given follows the course again
+    course(root, "week01_a", "1 + 4")
     (line,) = student.offer(root, work)
     assert "you had not changed it" in line
-    assert source(mine) == "1 + 3"
+    assert source(mine) == "1 + 4"
+
+
+def test_an_unchanged_file_follows_the_course(student, root, work):
+    course(root, "week01_a", "1 + 2")
+    course(root, "week02_b", "new week")
+    first, second = student.offer(root, work)
+    assert first == "new files: 1"
+    assert "you had not changed it" in second
+    assert source(work / "week01_a.ipynb") == "1 + 2"
+    assert source(work / "week02_b.ipynb") == "new week"
+    (work / "week01_a.ipynb").unlink()  # a deleted notebook comes back
+    assert student.offer(root, work) == ["new files: 1"]
+    assert source(work / "week01_a.ipynb") == "1 + 2"
+
+
+def ends(mine):
+    mine.write_bytes(mine.read_bytes().replace(b"\n", b"\r\n"))  # other ends of lines
+
+
+def other(mine):
+    nbformat.write(new_notebook(cells=[new_code_cell("mine")]), mine)
+
+
+def link(mine):
+    mine.unlink()
+    mine.symlink_to(mine.parents[1] / "elsewhere.ipynb")
+
+
+def folder(mine):
+    mine.unlink()
+    mine.mkdir()
+
+
+@pytest.mark.parametrize("change", [ends, other, link, folder])
+@pytest.mark.parametrize("known", [True, False], ids=["handed out", "of the student's own"])
+def test_whatever_has_the_name_of_a_notebook_stays(student, root, work, change, known):
+    mine = work / "week01_a.ipynb"
+    change(mine)
+    if not known:
+        (work / student.HANDED).unlink()
+    before = mine.read_bytes() if mine.is_file() else mine.is_symlink()
+    course(root, "week01_a", "1 + 2")
+    student.offer(root, work)
+    assert (mine.read_bytes() if mine.is_file() else mine.is_symlink()) == before
+    assert source(work / NEW) == "1 + 2"
+    assert not (root / "elsewhere.ipynb").exists()
 
 
 def test_an_interrupted_offer_goes_on_where_it_was(student, root, monkeypatch):
@@ -146,29 +150,14 @@ def test_an_interrupted_offer_goes_on_where_it_was(student, root, monkeypatch):
     assert student.offer(root, root / "work") == ["new files: 1"]
 
 
-def test_a_deleted_notebook_comes_back_fresh(student, root):
-    work = root / "work"
-    student.offer(root, work)
-    (work / "week01_a.ipynb").unlink()
-    assert student.offer(root, work) == ["new files: 1"]
-    assert source(work / "week01_a.ipynb") == "1 + 1"
-    assert len(json.loads((work / student.HANDED).read_text())) == 2
-
-
-def test_the_course_s_own_folder_is_refused(student, root):
-    with pytest.raises(SystemExit, match="the course's own folder"):
-        student.main([str(root / "notebooks")], root)
-
-
-def test_a_damaged_record_makes_no_copies_of_what_is_unchanged(student, root):
-    work = root / "work"
-    student.offer(root, work)
+def test_a_damaged_record_makes_no_copies_of_what_is_unchanged(student, root, work):
     (work / "project" / "train.py").write_text("mine")
     for damage in ("<<<<<<< HEAD", "[1]", '{"week01_a.ipynb": 3}', '{"week01_a.ipynb": ["x"]}'):
         (work / student.HANDED).write_text(damage)
         student.offer(root, work)
-    assert not (work / "week01_a.new.ipynb").exists()
+    assert not (work / NEW).exists()
     assert (work / "project" / "train.py").read_text() == "mine"
+    assert len(json.loads((work / student.HANDED).read_text())) == 2
     course(root, "week01_a", "1 + 2")
     student.offer(root, work)
     assert source(work / "week01_a.ipynb") == "1 + 2"
@@ -176,43 +165,14 @@ def test_a_damaged_record_makes_no_copies_of_what_is_unchanged(student, root):
 
 def test_a_damaged_notebook_of_the_course_stops_no_other(student, root):
     (root / "notebooks" / "week00.ipynb").write_text("<<<<<<< HEAD\n{}")
-    lines = student.offer(root, root / "work")
-    assert lines[0] == "new files: 2"
-    assert lines[1].startswith("week00.ipynb is left out: ")
+    first, second = student.offer(root, root / "work")
+    assert first == "new files: 2"
+    assert second.startswith("week00.ipynb is left out: ")
     assert (root / "work" / "week01_a.ipynb").exists()
 
 
-def test_links_of_the_student_stay_and_lead_nowhere_else(student, root):
-    work, elsewhere = root / "work", root / "elsewhere.ipynb"
-    work.mkdir()
-    (work / "week01_a.ipynb").symlink_to(elsewhere)
-    (line,) = [line for line in student.offer(root, work) if "yours" in line]
-    assert "week01_a.new.ipynb" in line
-    assert not elsewhere.exists()
-    assert (work / "week01_a.ipynb").is_symlink()
-
-
-def test_other_ends_of_lines_are_a_change_of_the_student_s(student, root):
-    work = root / "work"
-    student.offer(root, work)
-    mine = work / "week01_a.ipynb"
-    mine.write_bytes(before := mine.read_bytes().replace(b"\n", b"\r\n"))
-    course(root, "week01_a", "1 + 2")
-    student.offer(root, work)
-    assert mine.read_bytes() == before
-    assert source(work / "week01_a.new.ipynb") == "1 + 2"
-
-
-def test_a_folder_in_the_place_of_a_notebook(student, root):
-    (root / "work" / "week01_a.ipynb").mkdir(parents=True)
-    student.offer(root, root / "work")
-    assert source(root / "work" / "week01_a.new.ipynb") == "1 + 1"
-
-
-def test_half_a_file_is_never_left(student, root, monkeypatch):
-    work = root / "work"
-    student.offer(root, work)
-    before = {name: (work / name).read_bytes() for name in names(work)}
+def test_half_a_file_is_never_left(student, root, work, monkeypatch):
+    before = files(work)
     course(root, "week01_a", "1 + 2")
 
     def full(*_):
@@ -221,13 +181,7 @@ def test_half_a_file_is_never_left(student, root, monkeypatch):
     monkeypatch.setattr(student.os, "replace", full)
     (line,) = student.offer(root, work)
     assert "left out: [Errno 28]" in line
-    assert {name: (work / name).read_bytes() for name in names(work)} == before
-
-
-def test_a_folder_that_cannot_be_made(student, root):
-    (root / "work").write_text("a file")
-    with pytest.raises(SystemExit, match=f"cannot write to {root}/work: File exists"):
-        student.main([], root)
+    assert files(work) == before
 
 
 @pytest.mark.parametrize("folder", ["work", "mine"])
@@ -239,14 +193,21 @@ def test_what_make_student_prints(student, root, capsys, folder):
     assert (root / folder / "week01_a.ipynb").exists()
 
 
+def test_folders_that_are_refused(student, root):
+    with pytest.raises(SystemExit, match="the course's own folder"):
+        student.main([str(root / "notebooks")], root)
+    (root / "work").write_text("a file")
+    with pytest.raises(SystemExit, match=f"cannot write to {root}/work: File exists"):
+        student.main([], root)
+
+
 def test_which_files_a_student_needs(student, root):
     """What notebooks link or run; nothing that an editor or Python has left behind."""
     folder = root / "notebooks"
     (folder / "project" / "__pycache__").mkdir()
     (folder / "data.json").mkdir()
     kept = ["a.csv", "b.json", "c.png", "d.yaml", "project/e.py"]
-    left = ["rise.css", "notes.txt", "project/__pycache__/train.py"]
-    for name in kept + left:
+    for name in [*kept, "rise.css", "notes.txt", "project/__pycache__/train.py"]:
         (folder / name).write_text("{}")
     found = [p.relative_to(folder).as_posix() for p in student.course_files(root)]
     assert found == [*kept, "project/train.py", "week01_a.ipynb"]

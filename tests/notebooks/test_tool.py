@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, ci
 
 
 @pytest.fixture
@@ -106,6 +106,9 @@ def test_a_failing_cell_is_named_and_the_file_left_alone(tool, root):
     assert "ZeroDivisionError" in str(stop.value)
     assert "\x1b" not in str(stop.value)  # no terminal, no colours
     assert path.read_bytes() == before
+    path = write(root, "import os", "os._exit(1)", "2")  # the kernel dies
+    with pytest.raises(SystemExit, match=r"In \[2\], failed"):
+        tool.main(["course"], root)
 
 
 def test_a_cell_that_is_meant_to_fail_may(tool, root):
@@ -113,12 +116,6 @@ def test_a_cell_that_is_meant_to_fail_may(tool, root):
     tool.main(["execute"], root)
     assert "before" in text(path)
     assert "ZeroDivisionError" in text(path)
-
-
-def test_a_dying_kernel_is_named(tool, root):
-    write(root, "import os", "os._exit(1)", "2")
-    with pytest.raises(SystemExit, match=r"In \[2\], failed"):
-        tool.main(["course"], root)
 
 
 def test_what_a_machine_adds_is_stripped(tool, root):
@@ -205,9 +202,11 @@ def test_pictures_keep_their_size_and_words_and_answers_stay_folded(tool, root):
     nb.cells[1].outputs = [
         new_output("display_data", {"image/png": png}, metadata=about),
         new_output("display_data", {"text/html": folded}),
+        new_output("display_data", {"image/png": png}),
     ]
     tool.strip(nb, root)
-    picture, answer = nb.cells[1].outputs
+    picture, answer, plain = nb.cells[1].outputs
+    assert plain.metadata == {}
     kept = {"width": 300, "height": 200, "alt": "A curve of './data' & <b>more</b>"}
     assert picture.metadata == {"image/png": kept}
     assert answer.data["text/html"] == folded
@@ -261,9 +260,25 @@ def test_a_digest_is_of_the_code_alone(tool):
     assert len(found) == 16
 
 
-def test_a_picture_without_words_stays_as_it_is(tool, root):
-    nb = new_notebook(cells=[new_code_cell("plot()")])
-    png = base64.b64encode(b"\x89PNG").decode()
-    nb.cells[0].outputs = [new_output("display_data", {"image/png": png})]
-    tool.strip(nb, root)
-    assert nb.cells[0].outputs[0].metadata == {}
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ((), ["week01_b", "week02_a", "project"]),
+        (("week01",), ["week01_b"]),
+        (("project", "week01"), ["week01_b", "project"]),
+    ],
+)
+def test_notebooks_in_order(tmp_path, words, found):
+    folder = tmp_path / "notebooks"
+    (folder / "project").mkdir(parents=True)
+    for name in ("week02_a", "project/project", "week01_b", "mine"):
+        (folder / f"{name}.ipynb").touch()
+    assert [path.stem for path in ci("course").find(tmp_path, words)] == found
+
+
+def test_what_a_cell_is_for():
+    kinds, course = ("slide", "notes", "skip"), ci("course")
+    cells = [{"metadata": {"slideshow": {"slide_type": kind}}} for kind in kinds]
+    cells += [{"metadata": {}}, {"metadata": {"slideshow": {}}}]
+    assert [course.slide_type(cell) for cell in cells] == [*kinds, "-", "-"]
+    assert [course.is_note(cell) for cell in cells] == [False, True, False, False, False]

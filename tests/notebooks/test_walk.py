@@ -1,7 +1,8 @@
-"""The walker finds each fault on a small made notebook, and none on a good one."""
+"""No notebook shows an answer before its prediction; the walker that tells finds each fault."""
 
 import ast
 
+import nbformat
 import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
@@ -11,6 +12,7 @@ from helpers.check.prediction import reveal, side_by_side
 from helpers.check.sheet import prediction_sheet
 from helpers.plots.picture import Picture
 from tests.notebooks.rendered import render
+from tests.notebooks.test_format import NOTEBOOKS
 from tests.notebooks.walk import faults
 
 QUESTION = "**How many bytes does each rank send?**"
@@ -92,6 +94,12 @@ def good(**changed):
         "sheet": SHEET,
     }
     return [part for part in (parts | changed).values() if part is not None]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_no_notebook_shows_an_answer_before_its_prediction(path):
+    found = faults(nbformat.read(path, as_version=4))
+    assert found == [], "\n".join(["", *found])
 
 
 def test_a_good_notebook_has_no_fault():
@@ -220,12 +228,17 @@ def test_three_digits_agree_by_chance_far_from_a_measurement():
     assert any("cell 1: tells 41.7" in line for line in faults(told))
 
 
-def test_a_tag_allows_a_picture_that_shows_no_answer():
-    assert faults(run(*good(below="picture()"), tags=["no-answer"])) == []
-
-
-def test_a_picture_may_stand_below_the_first_text():
-    assert faults(run(*good()[:-1], "picture()", SHEET)) == []
+@pytest.mark.parametrize(
+    ("parts", "tags"),
+    [
+        (good(below="picture()"), ["no-answer"]),
+        ([*good()[:-1], "picture()", SHEET], []),  # below the first text
+        (good(below=None, remember=None), []),  # the sheet may follow the last answer
+        (good(below="x = 1"), []),
+    ],
+)
+def test_what_may_stand_below_an_answer(parts, tags):
+    assert faults(run(*parts, tags=tags)) == []
 
 
 def test_the_next_prediction_ends_what_belongs_to_an_answer():
@@ -245,10 +258,6 @@ def test_a_printed_number_is_found():
         assert faults(nb) == found
     nb.cells[2].outputs[-1].text = "four ranks"
     assert faults(nb) == []
-
-
-def test_the_sheet_may_follow_the_last_answer():
-    assert faults(run(*good(below=None, remember=None))) == []
 
 
 def test_no_test_compares_the_bytes_of_a_picture():
@@ -279,22 +288,15 @@ def test_an_answer_with_open_details_is_found():
     assert any("open" in line for line in faults(nb))
 
 
-def test_a_number_in_plain_text_is_found():
+def test_what_was_committed_wrongly_is_found():
     nb = run(*good())
     nb.cells[2].outputs[0].data["text/plain"] = "sent (B): formula 5"
     assert any("the plain text is not folded" in line for line in faults(nb))
-
-
-def test_a_committed_prediction_is_found():
+    nb.cells[2].outputs = []
+    assert "cell 2: 1 answers, 0 of them folded" in faults(nb)
     nb = run(*good(ask=ASK.replace("None", "7")))
     assert any("commit the notebook without" in line for line in faults(nb))
     assert any("committed without predictions" in line for line in faults(nb))
-
-
-def test_missing_outputs_are_found():
-    nb = run(*good())
-    nb.cells[2].outputs = []
-    assert "cell 2: 1 answers, 0 of them folded" in faults(nb)
 
 
 def test_magics_are_code():
