@@ -11,7 +11,8 @@
 #
 # `course` and `notebooks` run all weeks, or the weeks in ONLY: make course ONLY="week01 week02".
 # `slides` takes ONLY too.
-# `test` runs all tests, or ONLY's, with pytest's own options: make test ONLY="tests/comm -x".
+# `test` runs what decides whether an installation works, ALL=1 every test and notebook, and ONLY
+# all tests of some paths, with pytest's own options: make test ONLY="tests/comm -x".
 # `quick` tests the changes since the last commit, or since another: make quick SINCE=main.
 # `mutants` takes SINCE too, or files: make mutants ONLY=helpers/comm/mesh.py MOST=100.
 # `lab` opens notebooks/, or the folder AT: make lab AT=work. LAB passes on JupyterLab's own options:
@@ -34,7 +35,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX PIP_TARGET PIP_USER
 export JUPYTER_PREFER_ENV_PATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup course test quick lab slides student handout grade bench sweep figures notebooks lint mutants lock licences FORCE
+.PHONY: help setup course test quick seeds durations lab slides student handout grade bench sweep figures notebooks lint mutants lock licences FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1#/p' Makefile | column -t -s '#'
@@ -47,8 +48,15 @@ course: setup ## execute every notebook, make the site: build/site/index.html
 	@$(RUN) .ci/site.py build/executed
 	@echo "Read the course in build/site/index.html, or open JupyterLab to work on it: make lab"
 
-test: setup ## run the tests, and every notebook under nbval, on all cores
-	@$(RUN) .ci/suite.py $(ONLY)
+test: setup ## run the quicker tests, and a notebook of each week; ALL=1: everything
+	@$(RUN) .ci/suite.py $(if $(ALL),--all) $(ONLY)
+
+seeds: setup ## run the tests of properties with random examples; in `test` they are the same ones
+	@HYPOTHESIS_SEEDS=random $(RUN) .ci/suite.py \
+	    $(or $(ONLY),$$(grep -rl --include='test_*.py' 'import hypothesis\|from hypothesis' tests))
+
+durations: setup ## run everything, and choose what `make test` runs: .ci/durations.json
+	@$(RUN) .ci/suite.py --durations
 
 quick: setup ## run lint, and the tests of the files that changed
 	@$(RUN) .ci/quick.py $(SINCE)

@@ -13,7 +13,13 @@ from pathlib import Path
 from student import without_outputs
 
 ROOT = Path(__file__).resolve().parent.parent
-LEFT_OUT = ("notebooks/solutions/week", "notebooks/guide/", "tests/", "helpers/check/grading/")
+LEFT_OUT = (
+    "notebooks/solutions/week",
+    "notebooks/guide/README.md",
+    "notebooks/guide/week",
+    "tests/",
+    "helpers/check/grading/",
+)
 
 
 def hand_out(root: Path, folder: Path) -> list[Path]:

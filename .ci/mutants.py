@@ -7,8 +7,9 @@ Args:
     --most: how many mistakes in each file, chosen at random; 0 for all. Default: 30.
 
 Cosmic Ray, a maintained tool, makes the mistakes: `<` for `<=`, `+` for `-`, 2 for 1, no `not`, a
-loop that never runs. This program adds one: a statement is left out. For each mistake, the tests
-run that mirror the file (see quick.py), in a copy of the project. A mistake survives if they pass.
+loop that never runs. This program adds one: a statement is left out. A mistake in helpers/P/… is
+judged by all tests of the package, tests/P, in a copy of the project: first those that `make quick`
+runs for the file, then the others. A mistake survives if all pass.
 
 .ci/equivalent.toml lists the mistakes that change nothing, each with its reason. They are skipped.
 
@@ -194,24 +195,33 @@ def end(process: subprocess.Popen):
     process.wait()
 
 
+def judges(path: str) -> list[list[str]]:
+    """The tests of the file's package: those nearest to the file, then all others."""
+    near = quick.find_tests(path, ROOT)
+    below = (ROOT / "tests" / Path(path).parts[1]).rglob("test_*.py")
+    others = set(quick.names(below, ROOT)) - set(near)
+    return [tests for tests in (near, sorted(others)) if tests]
+
+
 def judge(path: str, most: int, seed: int, known: set, tree: Path) -> list[Mutant]:
     """Plant mistakes in one file, and return those that survive."""
-    tests = quick.find_tests(path, ROOT)
-    if not tests:
-        print(f"{path}: no test mirrors it")
+    stages = judges(path)
+    if not stages:
+        print(f"{path}: its package has no tests")
         return []
-    passed, seconds = run(tests, tree)
-    if not passed:
-        sys.exit(f"{path}: its tests fail without any mistake: {' '.join(tests)}")
+    limits = []
+    for tests in stages:
+        passed, seconds = run(tests, tree)
+        if not passed:
+            sys.exit(f"{path}: a test fails without any mistake: {' '.join(tests)}")
+        limits.append(PATIENCE * seconds + START)
     planted = chosen(path, most, seed, known)
-    print(
-        f"{path}: {len(planted)} mistakes, {seconds:.0f} s each, by {' '.join(tests)}", flush=True
-    )
+    print(f"{path}: {len(planted)} mistakes, first tried by {' '.join(stages[0])}", flush=True)
     survived = []
     for mutant in planted:
         (tree / path).write_text(mutant.source, "utf-8")
-        passed, _ = run(tests, tree, PATIENCE * seconds + START)
-        if passed:
+        runs = zip(stages, limits, strict=True)
+        if all(run(tests, tree, limit)[0] for tests, limit in runs):
             survived.append(mutant)
             print(mutant, flush=True)
     shutil.copy2(ROOT / path, tree / path)

@@ -3,9 +3,9 @@
     quick.py [COMMIT]
 
 Changed files differ from COMMIT (by default the last commit), or are new to git. A file of helpers/
-is tested by the file of tests/ that mirrors it. If there is none, the tests of its package run that
-name something that it defines; if there are none either, all tests that import it; else all of its
-package. `make test` runs everything.
+is tested by the file of tests/ that has its name, and by the tests of its package that import it or
+name something that it defines; if there are none, by all tests that import it; else by all of its
+package. `make test` runs more.
 """
 
 import re
@@ -24,13 +24,15 @@ OTHERS = {
         "tests/notebooks/project/test_distributed.py",
         "tests/check/submission/test_project_scripts.py",
     ],
+    "README.md": ["tests/test_readme.py", "tests/notebooks/test_site.py"],
+    "notebooks/guide/": ["tests/notebooks/test_guide.py", "tests/test_readme.py"],
     "notebooks/rise.css": ["tests/notebooks/test_slides.py"],
     "notebooks/": ["tests/notebooks/test_scripts.py"],
     ".ci/loading.py": ["tests/notebooks/test_slides.py"],
     ".ci/slides": ["tests/notebooks/test_slides.py", "tests/browser/test_slides.py"],
     ".ci/notebooks.py": ["tests/notebooks/test_tool.py"],
     ".ci/course.py": [
-        "tests/notebooks/test_course.py",
+        "tests/notebooks/test_tool.py",
         "tests/notebooks/test_student.py",
         "tests/notebooks/test_slides.py",
     ],
@@ -45,7 +47,7 @@ OTHERS = {
     ".ci/": ["tests/test_suite.py"],
     "Makefile": ["tests/test_suite.py"],
 }
-FOR_ALL = re.compile(r"tests/(conftest|groups)\.py|pyproject\.toml")
+FOR_ALL = re.compile(r"tests/(conftest|share)\.py|pyproject\.toml")
 
 
 def changed(since: str, root: Path = ROOT) -> list[str]:
@@ -70,19 +72,11 @@ def find_tests(path: str, root: Path = ROOT) -> list[str]:
     for start, tests in OTHERS.items():
         if path.startswith(start):
             return tests
-    if file.parts[0] == "helpers" and file.name == "__init__.py":
-        as_module = file.parent.with_suffix(".py")
-        own = mirrored(as_module, root) if len(file.parts) > 2 else []
-        return ["tests/test_import.py", *own]
+    if file.parts[0] == "helpers":
+        own = ["tests/test_import.py"] if file.name == "__init__.py" else []
+        return [*own, *near(file, root)] or importing(file, root) or package(file, root)
     if file.parts[0] == "tests":
         return of_test(file, root)
-    if file.parts[0] == "helpers":
-        return (
-            mirrored(file, root)
-            or naming(file, root)
-            or importing(file, root)
-            or package(file, root)
-        )
     return []
 
 
@@ -95,15 +89,22 @@ def of_test(file: Path, root: Path) -> list[str]:
     return importing(file, root) or package(file, root)
 
 
+def near(file: Path, root: Path) -> list[str]:
+    """Return the tests of the package with the file's name, that import it, or that name a part."""
+    module = file.parent.with_suffix(".py") if file.name == "__init__.py" else file
+    if len(module.parts) < 3:
+        return []
+    below = f"tests/{module.parts[1]}/"
+    imports = [test for test in importing(module, root) if test.startswith(below)]
+    return sorted({*mirrored(module, root), *naming(file, root), *imports})
+
+
 def mirrored(file: Path, root: Path) -> list[str]:
-    """Return tests/a/test_b*.py for helpers/a/b.py; for b_c.py also those, if there is no other."""
-    folder, stem = root / "tests" / file.relative_to("helpers").parent, file.stem
-    while stem:
-        found = [*folder.glob(f"test_{stem}.py"), *folder.glob(f"test_{stem}_*.py")]
-        if found:
-            return names(found, root)
-        stem = stem.rpartition("_")[0]
-    return []
+    """Return tests/a/test_b*.py for helpers/a/b.py."""
+    folder = root / "tests" / file.relative_to("helpers").parent
+    return names(
+        [*folder.glob(f"test_{file.stem}.py"), *folder.glob(f"test_{file.stem}_*.py")], root
+    )
 
 
 def naming(file: Path, root: Path) -> list[str]:
@@ -120,7 +121,10 @@ def importing(file: Path, root: Path) -> list[str]:
     """Return the tests that import the module by name."""
     *parents, name = file.with_suffix("").parts
     parent = re.escape(".".join(parents))
-    pattern = rf"^\s*(?:from|import) {parent}(?:\.{name}\b| import [^\n]*\b{name}\b)"
+    pattern = (
+        rf"^\s*(?:from|import) {parent}"
+        rf"(?:\.{name}\b| import (?:[^\n(]*|\([^)]*)(?<![\w.]){name}\b)"
+    )
     imports = re.compile(pattern, re.MULTILINE)
     tests = (root / "tests").rglob("test_*.py")
     return names([test for test in tests if imports.search(test.read_text("utf-8"))], root)

@@ -51,19 +51,28 @@ def gather(root: Path, executed: Path, source: Path) -> Path:
         place.parent.mkdir(exist_ok=True)
         place.write_text(page(newer if newer.exists() else path), encoding="utf-8")
         pages[name.with_suffix("").as_posix()] = place
-    guide = root / "notebooks" / "guide"
-    if guide.exists():
-        shutil.copytree(guide, source / "guide")
-        weeks = "\n".join(path.stem for path in sorted(guide.glob("week*.md")))
-        with (source / "guide" / "README.md").open("a", encoding="utf-8") as file:
-            file.write(f"\n```{{toctree}}\n:hidden:\n\n{weeks}\n```\n")
+    more = guide(root, source)
     readme = (root / "README.md").read_text(encoding="utf-8")
-    front = front_page(readme, pages, guide=guide.exists())
+    front = front_page(readme, pages, more)
     (source / "index.md").write_text(front, encoding="utf-8")
     (source / "replays.md").write_text(replays(), encoding="utf-8")
     (source / "reference.md").write_text(reference(root, source), encoding="utf-8")
     check_links(root, source)
     return source
+
+
+def guide(root: Path, source: Path) -> list[str]:
+    """Copy the guide, with a hidden list of its weeks. Returns its other pages, the index last."""
+    place = source / "notebooks" / "guide"
+    if not (root / "notebooks" / "guide").exists():
+        return []
+    shutil.copytree(root / "notebooks" / "guide", place)
+    names = sorted(path.stem for path in place.glob("*.md"))
+    weeks = [name for name in names if name.startswith("week")]
+    with (place / "README.md").open("a", encoding="utf-8") as file:
+        file.write("\n```{toctree}\n:hidden:\n\n" + "\n".join(weeks) + "\n```\n")
+    others = [name for name in names if name not in ("README", *weeks)]
+    return [f"notebooks/guide/{name}" for name in (*others, "README")]
 
 
 def page(path: Path) -> str:
@@ -91,16 +100,15 @@ def picture(png: str | list[str], about: dict) -> str:
     return f'<img alt="{words}"{size} src="data:image/png;base64,{encoded}">'
 
 
-def front_page(readme: str, pages, guide: bool) -> str:
+def front_page(readme: str, pages, more: list[str]) -> str:
     """Return the README with the contents of the site: weeks in the order of its table."""
     order = [name for name in ROW.findall(readme) if name in pages]
     order += sorted(set(pages) - set(order))
-    readme = re.sub(r"\(notebooks/guide/README\.md\)", "(guide/README.md)", readme)
-    weeks = "\n".join(f"notebooks/{name}" for name in order)
-    return (
-        f"{readme}\n\n```{{toctree}}\n:hidden:\n:caption: Weeks\n\n{weeks}\n```\n\n"
-        "```{toctree}\n:hidden:\n:caption: More\n\nreplays\nreference\n"
-        + ("guide/README\n```\n" if guide else "```\n")
+    weeks = [f"notebooks/{name}" for name in order]
+    lists = {"Weeks": weeks, "More": ["replays", "reference", *more]}
+    return f"{readme}\n\n" + "\n".join(
+        "\n".join(["```{toctree}", ":hidden:", f":caption: {name}", "", *entries, "```", ""])
+        for name, entries in lists.items()
     )
 
 

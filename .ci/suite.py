@@ -1,38 +1,40 @@
 """Run the tests: most of them in parallel, then, one by one, those that need the machine alone.
 
-    suite.py [paths and options for pytest]
+    suite.py [--all | --durations] [paths and options for pytest]
 
-The second run is for tests with the mark `alone`. They measure time, or break things on purpose.
-It collects only the files with that mark: to collect all tests takes 20 seconds.
+Without a path, it runs the tests that decide whether an installation works, in a few minutes: all
+but those that .ci/durations.json leaves out (see choose.py). `--all` runs every test and notebook,
+and `--durations` also writes that file anew. With a path, all tests below the path run.
+
+Each process takes one file after another, the longest first (tests/share.py). The second run is for
+tests with the mark `alone`. They measure time, or break things on purpose.
 
 Tests start real processes, so a busy machine makes a sound test fail now and then. If at most three
-tests failed, they run once more, alone. A test that passes then is named as unsteady: mend it.
+tests failed, they run once more, alone. A test that passes then is named as unsteady: mend it. Here
+it counts as passed, and under CI (the variable CI) as failed.
 
 On Linux, a skipped test of DeepSpeed counts as failed: it would hide that DeepSpeed is not ready.
 
-The program exits with an error if a test failed that did not pass alone. Its last line is the sum.
+The program exits with an error if a test failed. Its last line is the sum.
 """
 
+import argparse
 import contextlib
 import os
 import signal
-import subprocess
 import sys
-import tempfile
-import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 
+import choose
+from shares import Run, run
+
 ROOT = Path(__file__).resolve().parent.parent
-NOTEBOOKS = ("--nbval-lax", "--nbval-current-env")
-REPORT = ("-o", "junit_family=xunit1", "--junitxml")
 NOTHING_FOUND = 5  # pytest's exit code; the other run may have found tests
 # With more threads than cores, a thread that spins while it waits blocks the core for the thread
 # that it waits for: a training step of two threads then needs ten times as long.
 POLITE = {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
-KINDS = {"failure": "failed", "error": "failed", "skipped": "skipped"}
 MUST_RUN = "test_deepspeed"  # files of tests that may not be skipped, on Linux
 AGAIN = 3  # failed tests that are worth a second run; more than these are no accident
 
@@ -70,100 +72,77 @@ def turns(policy: str):
             os.sched_setscheduler(0, *before)
 
 
-def marked(arguments: list[str]) -> list[str]:
-    """Return the files with a test that needs the machine alone; none if paths are given."""
-    if any((ROOT / argument.split("::")[0]).exists() for argument in arguments):
-        return []
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
-    return [str(file) for file in files if "mark.alone" in file.read_text(encoding="utf-8")]
+def files(arguments: Iterable[str] = ("tests", "notebooks")) -> list[str]:
+    """Return the files of tests and the notebooks below these paths; names of tests stay."""
+    found = []
+    for argument in arguments:
+        path = ROOT / argument
+        inside = [*path.rglob("test_*.py"), *path.rglob("*.ipynb")] if path.is_dir() else []
+        found += sorted(str(file.relative_to(ROOT)) for file in inside) if inside else [argument]
+    return [file for file in found if ".ipynb_checkpoints" not in file]
 
 
-@dataclass
-class Run:
-    """A run of pytest.
-
-    Attributes:
-        code: its exit code.
-        counts: the tests by their result.
-        failed: pytest's names of the failed tests; of a failed cell, its notebook.
-        refused: names of the tests that were skipped and must run.
-    """
-
-    code: int
-    counts: Counter
-    failed: list[str]
-    refused: list[str] = field(default_factory=list)
+def marked(names: list[str]) -> list[str]:
+    """Return those whose file has a test that needs the machine alone."""
+    return [name for name in names if "mark.alone" in text_of(name)]
 
 
-def pytest(*options: str, **environ: str) -> Run:
-    """Run pytest in its own process."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder, "report.xml")
-        command = [sys.executable, "-m", "pytest", *NOTEBOOKS, *REPORT, report, *options]
-        process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environ})
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:  # pytest was interrupted too, and cleans up
-            process.wait()
-            raise
-        finally:
-            process.terminate()  # no effect if it has ended; else this process itself is ending
-        counts, failed, refused = read(report) if report.exists() else (Counter(), [], [])
-    if code not in (0, NOTHING_FOUND) and not counts["failed"]:
-        counts["failed"] += 1  # pytest itself failed
-    # a shell counts signals in this way
-    return Run(code if code >= 0 else 128 - code, counts, failed, refused)
+def text_of(name: str) -> str:
+    file = ROOT / name.split("::")[0]
+    return file.read_text("utf-8") if file.suffix == ".py" and file.is_file() else ""
 
 
-def read(report: Path) -> tuple[Counter, list[str], list[str]]:
-    """Read a report in JUnit's format: tests by result, names of the failed and of the refused."""
-    counts, failed, refused = Counter(), [], []
-    for case in ElementTree.parse(report).iter("testcase"):
-        found = [KINDS[part.tag] for part in case if part.tag in KINDS]
-        result = "failed" if "failed" in found else found[0] if found else "passed"
-        counts[result] += 1
-        if result == "failed":
-            failed.append(name(case.attrib))
-        if result == "skipped" and must_run(case.get("file", "")):
-            refused.append(name(case.attrib))
-    return counts, list(dict.fromkeys(failed)), refused
+def must_run(test: str) -> bool:
+    """Whether this test may not be skipped on this system."""
+    return sys.platform == "linux" and Path(test.split("::")[0]).name.startswith(MUST_RUN)
 
 
-def must_run(file: str) -> bool:
-    """Whether a test of this file may not be skipped on this system."""
-    return sys.platform == "linux" and Path(file).name.startswith(MUST_RUN)
-
-
-def name(case: Mapping[str, str]) -> str:
-    """Pytest's name of a test. A cell needs the cells above it, so its name is the notebook's."""
-    file, test = case.get("file", ""), case.get("name", "")
-    return file if file.endswith(".ipynb") else f"{file}::{test}"
+def judge(together: Run, alone: Run) -> tuple[Counter, int]:
+    """Return the sum of both runs, and the exit code. Print what is unsteady, and what must run."""
+    tests, codes = together.tests | alone.tests, {together.code, alone.code}
+    total = Counter(tests.values())
+    failed = [*together.failed(), *alone.failed()]
+    accident = 0 < len(failed) <= AGAIN and codes <= {0, 1, NOTHING_FOUND}
+    if accident and run(failed).code == 0:
+        print(*(f"unsteady: {test} failed, and passed alone" for test in failed), sep="\n")
+        if not os.environ.get("CI"):
+            total["passed"] += total.pop("failed")
+            codes = {0}
+    refused = [test for test, found in tests.items() if found == "skipped" and must_run(test)]
+    if refused:
+        print(*(f"skipped, and must run: {test}" for test in refused), sep="\n")
+        total["skipped"] -= len(refused)
+        total["failed"] += len(refused)
+        codes.add(1)
+    return total, max(codes - {NOTHING_FOUND}, default=NOTHING_FOUND)
 
 
 def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     # A script's background job ignores interrupts, but some tests raise interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    many = ("-n", str(workers()), "--dist", "loadgroup", "-m", "not alone")
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--durations", action="store_true")
+    given, rest = parser.parse_known_args(arguments)
+    paths = [one for one in rest if (ROOT / one.split("::")[0]).exists()]
+    options = [one for one in rest if one not in paths]
+    names = files(paths) if paths else files()
+    short = not (paths or given.all or given.durations)
+    left_out = choose.left_out() if short else []
+    names = sorted(set(names) - set(left_out), key=choose.longest_first)
     with turns("SCHED_BATCH"):
-        together = pytest(*many, *arguments, **POLITE)
-    alone = pytest("-n", "0", "-m", "alone", *marked(arguments), *arguments)
-    total, codes = together.counts + alone.counts, {together.code, alone.code}
-    failed = [*together.failed, *alone.failed]
-    if 0 < len(failed) <= AGAIN and codes <= {0, 1, NOTHING_FOUND}:
-        again = pytest("-n", "0", *failed)
-        if again.code == 0:
-            print(*(f"unsteady: {test} failed, and passed alone" for test in failed), sep="\n")
-            total["passed"] += total.pop("failed")
-            codes = {0}
-    refused = [*together.refused, *alone.refused]
-    if refused:
-        print(*(f"skipped, and must run: {test}" for test in refused), sep="\n")
-        total["skipped"] -= len(refused)
-        total["failed"] += len(refused)
-        codes.add(1)
+        together = run(
+            names, "-m", "not alone", *options, processes=workers(), left_out=left_out, **POLITE
+        )
+    alone = run(marked(names), "-m", "alone", *options, left_out=left_out)
+    total, code = judge(together, alone)
+    for why, count in (together.reasons + alone.reasons).items():
+        print(f"{count} × {why}")
+    if given.durations and code in (0, 1):
+        choose.write(together, alone, workers())
     print(", ".join(f"{total[kind]} {kind}" for kind in ("passed", "failed", "skipped")))
-    return max(codes - {NOTHING_FOUND}, default=NOTHING_FOUND)
+    return code
 
 
 if __name__ == "__main__":

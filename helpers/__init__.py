@@ -45,7 +45,7 @@ def __getattr__(name):
 
 def _warm():
     """In a session with a person waiting, start the server of ranks while the cell goes on."""
-    importlib.import_module("helpers.runtime.local.processes").warm()
+    importlib.import_module("helpers.runtime.local.forkserver.processes").warm()
     sources = importlib.import_module("helpers.runtime.local.sources")
     if shell := getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)():
         shell.events.register("post_run_cell", sources.HERE.look)  # files that the cell imported

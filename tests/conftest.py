@@ -1,6 +1,7 @@
 """Fixtures that several folders of tests share."""
 
 import importlib.util
+import os
 import signal
 import sys
 from pathlib import Path
@@ -11,8 +12,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# No timing decides a test: an example may take long while other tests run.
-hypothesis.settings.register_profile("unhurried", deadline=None)
+# No timing decides a test: an example may take long while other tests run. The examples of a test
+# are the same in each run; `make seeds` draws others.
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None, derandomize=os.environ.get("HYPOTHESIS_SEEDS") != "random"
+)
 hypothesis.settings.load_profile("unhurried")
 
 # A shell starts a background job with interrupts ignored, and all that the job starts inherits

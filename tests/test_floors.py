@@ -1,8 +1,8 @@
 """A package of helpers/ imports only from lower floors, and never from `helpers` itself.
 
-`helpers/__init__.py` is the **face**: the names for notebooks. Every import counts, also inside
-functions, in any spelling: absolute, relative, or `importlib.import_module("helpers.…")` with a
-literal name.
+Inside a package, too, no modules import each other in a circle. `helpers/__init__.py` is the
+**face**: the names for notebooks. Every import counts, also inside functions and for types alone,
+in any spelling: absolute, relative, or `importlib.import_module("helpers.…")` with a literal name.
 """
 
 import ast
@@ -79,8 +79,40 @@ def violations(house, floor):
     return found
 
 
+def circles(house):
+    """List the modules below `house` that import each other in a circle, circle by circle.
+
+    A package's `__init__.py` is a module of its own: who imports helpers.a.b does not import a.
+    """
+    files = {path.relative_to(house).with_suffix(""): path for path in house.rglob("*.py")}
+    files = {path.parent if path.name == "__init__" else path: f for path, f in files.items()}
+    modules = {".".join(("helpers", *path.parts)): file for path, file in files.items()}
+    edges = {module: set() for module in modules}
+    for module, file in modules.items():
+        for _, name in imports(file, house):
+            while name and name not in modules:
+                name = name.rpartition(".")[0]
+            edges[module] |= {name} - {"", module}
+
+    def reached(module):
+        found, todo = set(), [module]
+        while todo:
+            new = edges[todo.pop()] - found
+            found |= new
+            todo += new
+        return found
+
+    reach = {module: reached(module) for module in modules}
+    found = {frozenset(m for m in reach[a] if a in reach[m]) for a in modules if a in reach[a]}
+    return sorted(sorted(circle) for circle in found)
+
+
 def test_the_house_stands():
     assert violations(HELPERS, FLOOR) == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert circles(HELPERS) == []
 
 
 def test_the_readme_has_every_package_on_its_floor():
@@ -134,24 +166,23 @@ def test_an_import_upward_is_found(tmp_path, source):
     assert "imports high, on a higher floor" in found
 
 
-@pytest.mark.parametrize("source", ["import helpers.right", "from ..right import x"])
-def test_an_import_across_a_floor_is_found(tmp_path, source):
-    [found] = violations(*house(tmp_path, left=source))
-    assert found == "left/code.py:1: imports right, on the same floor"
-
-
 @pytest.mark.parametrize(
-    "source",
+    ("place", "source", "found"),
     [
-        "import helpers",
-        "from helpers import launch",
-        "from .. import launch",
-        "import helpers as h",
+        ("left/code.py", "import helpers.right", "imports right, on the same floor"),
+        ("left/code.py", "from ..right import x", "imports right, on the same floor"),
+        ("low/deep/code.py", "from ...high import x", "imports high, on a higher floor"),
+        ("high/code.py", "import helpers", "imports the face, helpers"),
+        ("high/code.py", "import helpers as h", "imports the face, helpers"),
+        ("high/code.py", "from helpers import launch", "imports the face, helpers.launch"),
+        ("high/code.py", "from .. import launch", "imports the face, helpers.launch"),
     ],
 )
-def test_an_import_of_the_face_is_found(tmp_path, source):
-    [found] = violations(*house(tmp_path, high=source))
-    assert "high/code.py:1: imports the face" in found
+def test_an_import_across_a_floor_or_of_the_face_is_found(tmp_path, place, source, found):
+    tree, floor = house(tmp_path)
+    tree.joinpath(place).parent.mkdir(exist_ok=True)
+    tree.joinpath(place).write_text(source)
+    assert violations(tree, floor) == [f"{place}:1: {found}"]
 
 
 def test_a_package_on_no_floor_is_found(tmp_path):
@@ -161,13 +192,23 @@ def test_a_package_on_no_floor_is_found(tmp_path):
     assert violations(tree, floor) == ["attic/: has no floor, add it to FLOOR"]
 
 
-def test_a_package_in_a_package_is_held_too(tmp_path):
-    tree, floor = house(tmp_path)
-    tree.joinpath("low", "deep").mkdir()
-    tree.joinpath("low", "deep", "code.py").write_text(
-        "from ...high import x\nfrom ..code import y"
-    )
-    assert violations(tree, floor) == ["low/deep/code.py:1: imports high, on a higher floor"]
+@pytest.mark.parametrize(
+    ("one", "two", "circle"),
+    [
+        ("from .two import x", "from . import one", ["a.one", "a.two"]),
+        ("from .two import x", "def f():\n    from .one import y", ["a.one", "a.two"]),
+        ("import helpers.a.two", "if TYPE_CHECKING:\n    import helpers.a.one", ["a.one", "a.two"]),
+        ("from . import x", "", ["a", "a.one"]),
+        ("from .two import x", "from torch import one", []),
+        ("from ..high import x", "from helpers.a import one", []),
+    ],
+)
+def test_a_circle_inside_a_package_is_found(tmp_path, one, two, circle):
+    tree, _ = house(tmp_path)
+    (tree / "a").mkdir()
+    for name, text in (("__init__", "from .one import x"), ("one", one), ("two", two)):
+        (tree / "a" / f"{name}.py").write_text(text)
+    assert circles(tree) == [[f"helpers.{name}" for name in circle]] * bool(circle)
 
 
 def test_no_folder_of_tests_has_the_name_of_a_module_beside_it():

@@ -105,16 +105,15 @@ def test_what_comes_after_torch_is_at_its_pin():
             assert pins()["triton"] in need.specifier
 
 
-def test_the_systems_of_students_are_covered():
-    """The version that conda is told to give, on Linux and on a Mac."""
+def test_the_systems_of_students_are_covered_and_the_build_of_torch_is_theirs():
+    """The version that conda is told to give, on Linux and on a Mac; else a build for the CPU would
+    bring NVIDIA's libraries."""
     covered = {(system, machine): pythons.split() for system, machine, pythons in COVERED}
     for place in (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64")):
         assert "3.11" in covered[place]
-
-
-def test_the_build_of_torch_is_left_to_the_student():
-    """Else a build for the CPU would bring NVIDIA's libraries."""
     assert [r.name for r, _ in entries() if OF_A_BUILD.fullmatch(r.name)] == []
+    # JupyterLab and pytest would parse a grammar at each import, for 1.7 s
+    assert "rfc3987-syntax" not in {canonicalize_name(r.name) for r, _ in entries()}
 
 
 def test_what_the_libraries_require_is_in_it():
@@ -138,11 +137,6 @@ def test_what_the_libraries_require_is_in_it():
             if not need.marker or any(need.marker.evaluate({"extra": one}) for one in extras):
                 todo.append(need)
     assert len(seen) > 100
-
-
-def test_no_program_that_reads_a_notebook_parses_a_grammar_first():
-    """It would take 1.7 s of JupyterLab and of each process of pytest."""
-    assert "rfc3987-syntax" not in {canonicalize_name(r.name) for r, _ in entries()}
 
 
 def place_of_this_python():
@@ -170,48 +164,50 @@ left==1
 """
 
 
-@pytest.mark.parametrize(
-    ("system", "machine", "minor", "why"),
-    [
-        ("linux", "x86_64", 11, ""),
-        ("linux", "x86_64", 13, "Python 3.13 on linux-x86_64"),
-        ("linux", "riscv64", 11, "Python 3.11 on linux-riscv64"),
-        ("darwin", "arm64", 12, ""),
-        ("darwin", "arm64", 11, "Python 3.11 on darwin-arm64"),
-        ("linux", "x86_64", 1, "Python 3.1 on linux-x86_64"),  # and not as the start of 3.11
-    ],
-)
-def test_where_it_has_files(lock, monkeypatch, system, machine, minor, why):
-    class Version(tuple):
-        major = property(lambda self: self[0])
-        minor = property(lambda self: self[1])
-
-    monkeypatch.setattr(lock.sys, "platform", system)
-    monkeypatch.setattr(lock.platform, "machine", lambda: machine)
-    monkeypatch.setattr(lock.platform, "libc_ver", lambda: ("glibc", "2.36"))
-    monkeypatch.setattr(lock.sys, "version_info", Version((3, minor)))
-    assert lock.uncovered(LOCK) == why
+HERE = {"system": "linux", "machine": "x86_64", "minor": 11, "libc": ("glibc", "2.36")}
+HERE |= {"no_gil": 0, "implementation": "CPython"}
 
 
 @pytest.mark.parametrize(
-    ("libc", "why"),
+    ("changed", "why"),
     [
-        (("glibc", "2.28"), ""),
-        (("glibc", "3.1"), ""),
-        (("glibc", "2.27"), "this system's C library: glibc 2.27"),
-        (("glibc", "2.4"), "this system's C library: glibc 2.4"),
-        (("", ""), "this system's C library: not glibc"),
+        ({}, ""),
+        ({"minor": 13}, "Python 3.13 on linux-x86_64"),
+        ({"minor": 1}, "Python 3.1 on linux-x86_64"),  # and not as the start of 3.11
+        ({"machine": "riscv64"}, "Python 3.11 on linux-riscv64"),
+        ({"system": "darwin", "machine": "arm64", "minor": 12, "libc": ("", "")}, ""),
+        ({"system": "darwin", "machine": "arm64"}, "Python 3.11 on darwin-arm64"),
+        ({"libc": ("glibc", "2.28")}, ""),
+        ({"libc": ("glibc", "3.1")}, ""),
+        ({"libc": ("glibc", "2.27")}, "this system's C library: glibc 2.27"),
+        ({"libc": ("glibc", "2.4")}, "this system's C library: glibc 2.4"),
+        ({"libc": ("", "")}, "this system's C library: not glibc"),
+        ({"no_gil": 1}, f"this build of Python: CPython {sys.abiflags}".strip()),
+        ({"implementation": "PyPy"}, f"this build of Python: PyPy {sys.abiflags}".strip()),
     ],
 )
-def test_an_old_or_other_c_library_has_no_files(lock, monkeypatch, libc, why):
-    monkeypatch.setattr(lock.sys, "platform", "linux")
-    monkeypatch.setattr(lock.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(lock.platform, "libc_ver", lambda: libc)
-    text = LOCK.replace("3.11", f"3.{sys.version_info.minor}")
-    assert lock.uncovered(text) == why
+def test_where_it_has_files(lock, monkeypatch, changed, why):
+    given = HERE | changed
+    monkeypatch.setattr(lock.sys, "platform", given["system"])
+    monkeypatch.setattr(lock.platform, "machine", lambda: given["machine"])
+    monkeypatch.setattr(lock.platform, "libc_ver", lambda: given["libc"])
+    version = SimpleNamespace(major=3, minor=given["minor"])
+    monkeypatch.setattr(lock.sys, "version_info", version)
+    monkeypatch.setattr(lock.sysconfig, "get_config_var", {"Py_GIL_DISABLED": given["no_gil"]}.get)
+    name = given["implementation"]
+    monkeypatch.setattr(lock.platform, "python_implementation", lambda: name)
+    implementation = SimpleNamespace(name=name.lower(), cache_tag=sys.implementation.cache_tag)
+    monkeypatch.setattr(lock.sys, "implementation", implementation)
+    found = lock.uncovered(LOCK)
+    monkeypatch.undo()  # pytest itself asks for the version
+    assert found == why
 
 
 def test_what_is_wanted_has_no_build_and_none_that_comes_after_it(lock):
+    names = ("a", "cuda-bindings", "nvidia-nccl-cu13", "torch", "torchmetrics", "triton", "z")
+    text = "".join(f"{name}==1 \\\n    --hash=sha256:0\n" for name in names)
+    left = re.findall(r"^[a-z]+", lock.without_build(text), re.MULTILINE)
+    assert left == ["a", "torchmetrics", "z"]
     names = {lock.name_of(line) for line in lock.wanted()}
     assert {"hatchling", "editables", "torch", "numpy"} <= names
     assert not names & set(AFTER_TORCH)
@@ -227,19 +223,6 @@ def test_a_system_s_pythons_end_where_a_library_has_no_file(lock, monkeypatch, t
     monkeypatch.setattr(lock, "uv", uv)
     systems = list(lock.SYSTEMS)[:3]
     assert lock.supported(tmp_path) == "".join(f"#   {name}: 3.11 3.12\n" for name in systems)
-
-
-@pytest.mark.parametrize(("kind", "value"), [("Py_GIL_DISABLED", 1), ("", "PyPy")])
-def test_another_build_of_python_has_no_files(lock, monkeypatch, kind, value):
-    monkeypatch.setattr(lock.platform, "libc_ver", lambda: ("glibc", "2.36"))
-    monkeypatch.setattr(lock.sysconfig, "get_config_var", {kind: value}.get)
-    name = value if kind == "" else "CPython"
-    monkeypatch.setattr(lock.platform, "python_implementation", lambda: name)
-    implementation = SimpleNamespace(name=name.lower(), cache_tag=sys.implementation.cache_tag)
-    monkeypatch.setattr(lock.sys, "implementation", implementation)
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    text = f"#   {sys.platform}-{platform.machine()}: 3.9 {version}\n"
-    assert lock.uncovered(text) == f"this build of Python: {name} {sys.abiflags}".strip()
 
 
 @pytest.mark.parametrize("why", ["", "Python 3.99 on a toaster"])
@@ -317,16 +300,6 @@ def test_when_uv_fails_the_lock_stays(lock, monkeypatch, tmp_path):
     (tmp_path / "lock.txt").write_text(LOCK)
     assert lock.main([]) == 3
     assert (tmp_path / "lock.txt").read_text() == LOCK
-
-
-def test_what_a_build_of_torch_requires_is_taken_out(lock):
-    names = ("a", "cuda-bindings", "nvidia-nccl-cu13", "torch", "torchmetrics", "triton", "z")
-    text = "".join(f"{name}==1 \\\n    --hash=sha256:0\n" for name in names)
-    assert re.findall(r"^[a-z]+", lock.without_build(text), re.MULTILINE) == [
-        "a",
-        "torchmetrics",
-        "z",
-    ]
 
 
 PIP = """\

@@ -3,7 +3,6 @@
 Cosmic Ray, which makes most mistakes, is installed by `make mutants` only, so it does not run here.
 """
 
-import importlib.util
 import subprocess
 import sys
 import time
@@ -13,21 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.conftest import ci
+
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def mutants():
-    sys.path.insert(0, str(ROOT / ".ci"))
-    try:
-        spec = importlib.util.spec_from_file_location("mutants", ROOT / ".ci" / "mutants.py")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["mutants"] = module
-        spec.loader.exec_module(module)
-        yield module
-    finally:
-        sys.path.remove(str(ROOT / ".ci"))
-        del sys.modules["mutants"]
+    return ci("mutants")
 
 
 SOURCE = """
@@ -86,12 +78,7 @@ def test_a_file_lists_what_changes_nothing(mutants, tmp_path):
 def test_some_are_chosen_at_random_and_stay_in_the_order_of_lines(mutants, monkeypatch, tmp_path):
     (tmp_path / "a.py").write_text("text")
     every = [mutants.Mutant("a.py", 30 - k // 2, "x", f"y{k}", "") for k in range(40)]
-
-    def made(path, source):
-        assert (path, source) == ("a.py", "text")
-        return every
-
-    monkeypatch.setattr(mutants, "mutants", made)
+    monkeypatch.setattr(mutants, "mutants", lambda path, source: every)
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
     known = {("a.py", "x", "y0")}
     found = mutants.chosen("a.py", 0, 0, known)
@@ -99,7 +86,6 @@ def test_some_are_chosen_at_random_and_stay_in_the_order_of_lines(mutants, monke
     assert mutants.chosen("a.py", 39, 0, known) == found
     some, same, others = (mutants.chosen("a.py", 7, seed, known) for seed in (1, 1, 2))
     assert some == same != others
-    assert len({m.after for m in some}) == 7
     for chosen in (some, others):
         assert set(chosen) < set(found)
         assert [m.line for m in chosen] == sorted(m.line for m in chosen)
@@ -119,10 +105,19 @@ def test_a_copy_has_what_git_knows_or_would_add(mutants, tmp_path):
     assert copied == {**known, ".gitignore": "*.log\n"}
 
 
-def test_a_file_without_tests_is_named(mutants, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(mutants.quick, "find_tests", lambda path, root: [])
-    assert mutants.judge("helpers/a.py", 0, 0, set(), tmp_path) == []
-    assert capsys.readouterr().out == "helpers/a.py: no test mirrors it\n"
+def test_a_package_without_tests_is_named(mutants, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(mutants, "ROOT", tmp_path)
+    assert mutants.judge("helpers/a/b.py", 0, 0, set(), tmp_path) == []
+    assert capsys.readouterr().out == "helpers/a/b.py: its package has no tests\n"
+
+
+def test_all_tests_of_the_package_judge_and_the_nearest_come_first(mutants, tmp_path, monkeypatch):
+    monkeypatch.setattr(mutants, "ROOT", tmp_path)
+    for name in ("a/deep/test_b.py", "a/deep/test_c.py", "a/test_d.py", "e/test_b.py"):
+        (tmp_path / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tests" / name).touch()
+    others = ["tests/a/deep/test_c.py", "tests/a/test_d.py"]
+    assert mutants.judges("helpers/a/deep/b.py") == [["tests/a/deep/test_b.py"], others]
 
 
 def test_files_by_name_or_by_commit(mutants, monkeypatch):
@@ -149,15 +144,18 @@ def test_files_by_name_or_by_commit(mutants, monkeypatch):
 
 
 def test_a_mistake_in_a_copy_is_found_and_another_survives(mutants, tmp_path, monkeypatch, capsys):
-    """A small project of its own: the test sees the sign, but not the limit."""
-    root = tmp_path / "root"
-    (root / "helpers").mkdir(parents=True)
-    (root / "tests").mkdir()
+    """A small project: one test sees the sign, another of the package a value, none the limit."""
+    root, path = tmp_path / "root", "helpers/a/clip.py"
+    (root / "helpers" / "a").mkdir(parents=True)
+    (root / "tests" / "a").mkdir(parents=True)
     source = "def clip(x):\n    if x > 9:\n        return 9\n    return -x\n"
-    (root / "helpers" / "clip.py").write_text(source)
+    (root / path).write_text(source)
     (root / "helpers" / "__init__.py").touch()  # a namespace would lose against the course's own
-    test = "from helpers.clip import clip\n\ndef test():\n    assert clip(1) == -1\n"
-    (root / "tests" / "test_clip.py").write_text(test)
+    (root / "helpers" / "a" / "__init__.py").write_text("from .clip import clip as cut\n")
+    test = "from helpers.a.clip import clip\n\ndef test():\n    assert clip(1) == -1\n"
+    (root / "tests" / "a" / "test_clip.py").write_text(test)
+    test = "from helpers.a import cut\n\ndef test():\n    assert cut(12) == 9\n"
+    (root / "tests" / "a" / "test_whole.py").write_text(test)
     for line in (["init", "-q"], ["add", "."]):
         subprocess.run(["git", *line], cwd=root, check=True)
     monkeypatch.setattr(mutants, "ROOT", root)
@@ -167,27 +165,30 @@ def test_a_mistake_in_a_copy_is_found_and_another_survives(mutants, tmp_path, mo
 
     hangs = []
 
-    def two(path, source):
-        changes = [*(hangs or [("return -x", "return x")]), ("x > 9", "x >= 9")]
+    def made(path, source):
+        changes = [
+            *(hangs or [("return -x", "return x"), ("9\n    r", "8\n    r")]),
+            ("x > 9", "x >= 9"),
+        ]
         return [mutants.compared(path, source, source.replace(*change)) for change in changes]
 
-    monkeypatch.setattr(mutants, "mutants", two)
+    monkeypatch.setattr(mutants, "mutants", made)
     tree = tmp_path / "tree"
     mutants.copy_of(root, tree)
-    survived = mutants.judge("helpers/clip.py", 0, 0, set(), tree)
+    survived = mutants.judge(path, 0, 0, set(), tree)
     assert [m.after for m in survived] == ["if x >= 9:"]
-    assert "1 of 2 found" in capsys.readouterr().out
-    assert (tree / "helpers" / "clip.py").read_text() == source  # the copy is mended again
+    assert "2 of 3 found" in capsys.readouterr().out
+    assert (tree / path).read_text() == source  # the copy is mended again
     # one that is known to change nothing, and one that makes the test hang: found, too
-    known = {("helpers/clip.py", "if x > 9:", "if x >= 9:")}
+    known = {(path, "if x > 9:", "if x >= 9:")}
     hangs[:] = [("return -x", "return [-x, __import__('time').sleep(30)][0]")]
     monkeypatch.setattr(mutants, "PATIENCE", 0)
     monkeypatch.setattr(mutants, "START", 0.5)
-    assert mutants.judge("helpers/clip.py", 0, 0, known, tree) == []
+    assert mutants.judge(path, 0, 0, known, tree) == []
     assert not list(tree.rglob("*.pyc"))  # one of the same second and size would hide a mistake
-    (tree / "tests" / "test_clip.py").write_text("def test():\n    assert False\n")
-    with pytest.raises(SystemExit, match="fail without any mistake"):
-        mutants.judge("helpers/clip.py", 0, 0, known, tree)
+    (tree / "tests" / "a" / "test_whole.py").write_text("def test():\n    assert False\n")
+    with pytest.raises(SystemExit, match="fails without any mistake"):
+        mutants.judge(path, 0, 0, known, tree)
 
 
 def test_tests_that_hang_are_ended_with_all_that_they_started(mutants, tmp_path, monkeypatch):
@@ -205,7 +206,9 @@ def test_tests_that_hang_are_ended_with_all_that_they_started(mutants, tmp_path,
 
 
 @pytest.mark.parametrize("survive", [0, 1])
-def test_a_survivor_is_an_error(mutants, monkeypatch, capsys, survive):
+def test_a_survivor_is_an_error_and_no_change_is_nothing_to_judge(
+    mutants, monkeypatch, capsys, survive
+):
     asked = []
 
     def judge(path, most, seed, known, tree):
@@ -214,23 +217,17 @@ def test_a_survivor_is_an_error(mutants, monkeypatch, capsys, survive):
 
     monkeypatch.setattr(mutants, "judge", judge)
     monkeypatch.setattr(mutants, "copy_of", lambda root, to: None)
+    monkeypatch.setattr(mutants.quick, "changed", lambda since, root: ["README.md"])
     files = ["helpers/comm/mesh.py", "helpers/comm/__init__.py", "helpers/comm/ledger.py"]
     monkeypatch.setattr(sys, "argv", ["mutants.py", "--most", "3", "--seed", "5", *files])
     assert mutants.main() == survive
     assert asked == [(files[0], 3, 5), (files[2], 3, 5)]
-    listed = "helpers/comm/ledger.py:3\n    - a > b\n    + a >= b"
     said = capsys.readouterr().out
-    assert (listed in said) == survive
+    assert ("helpers/comm/ledger.py:3\n    - a > b\n    + a >= b" in said) == survive
     assert f"{2 * survive} survived\n" in said
-    asked.clear()
     monkeypatch.setattr(sys, "argv", ["mutants.py", files[0]])
     assert mutants.main() == survive
-    assert asked == [(files[0], 30, 0)]
-
-
-def test_without_a_change_there_is_nothing_to_judge(mutants, monkeypatch, capsys):
-    monkeypatch.setattr(mutants.quick, "changed", lambda since, root: ["README.md"])
-    monkeypatch.setattr(mutants, "copy_of", lambda root, to: None)
+    assert asked[2:] == [(files[0], 30, 0)]
     monkeypatch.setattr(sys, "argv", ["mutants.py"])
     assert mutants.main() == 0
-    assert capsys.readouterr().out.startswith("no file of helpers/ has changed; name one\n")
+    assert "no file of helpers/ has changed; name one\n" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The README's links and pictures lead to files of this repository."""
+"""The README and the pages of the guide: short enough, and their links lead somewhere."""
 
 import re
 from pathlib import Path
@@ -6,20 +6,37 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-LINKS = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"<!--.*?-->", "", README, flags=re.S))
-HEADINGS = re.findall(r"^#+ (.*)$", README, flags=re.M)
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "notebooks" / "guide").glob("*.md"))]
 
 
-@pytest.mark.parametrize("link", sorted({link for link in LINKS if "://" not in link}))
-def test_a_link_leads_somewhere(link):
-    path, _, place = link.partition("#")
-    assert (ROOT / path).exists()
-    if place and not path:
-        words = [re.sub(r"[^\w\- ]", "", h).strip().lower().replace(" ", "-") for h in HEADINGS]
-        assert place in words
+def links(page: Path) -> list[str]:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    return re.findall(r"\]\(([^)\s]+)\)", text)
 
 
-def test_every_notebook_is_in_the_table():
+def anchors(page: Path) -> set[str]:
+    """The names of a page's headings, as the web makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", h).strip().lower().replace(" ", "-") for h in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_link_leads_somewhere(page):
+    for link in (link for link in links(page) if "://" not in link):
+        path, _, place = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not place or place in anchors(target), link
+
+
+def test_every_notebook_and_every_page_is_in_a_table():
+    named = set(links(README))
     for notebook in (ROOT / "notebooks").glob("*.ipynb"):
-        assert f"notebooks/{notebook.name}" in LINKS
+        assert f"notebooks/{notebook.name}" in named
+    for page in PAGES[1:]:
+        assert page.stem.startswith("week") or f"notebooks/guide/{page.name}" in named
+
+
+def test_the_readme_stays_short():
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 160

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import nbformat
@@ -13,38 +12,43 @@ import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from tests.groups import stays_together
+from tests.conftest import ci
 
 ROOT = Path(__file__).resolve().parent.parent
 MIXED = """
 import os, pytest, signal
-WORKER = os.environ.get("PYTEST_XDIST_WORKER")
-with open(f"collected-{WORKER}", "a") as file: file.write("mixed ")
+open(f"collected-{os.getpid()}", "a").write("mixed ")
 @pytest.fixture
 def broken():
     yield
     raise RuntimeError("while tidying up")
-def test_passes(): assert WORKER
+def test_passes(): assert "SUITE_SHARE" not in os.environ
 def test_can_be_interrupted():
     with pytest.raises(KeyboardInterrupt): signal.raise_signal(signal.SIGINT)
-def test_fails(): assert not WORKER
+def test_fails(): assert "polite" == os.environ["OMP_WAIT_POLICY"]
 def test_skips(): pytest.skip("here")
 @pytest.mark.alone
-def test_alone(): assert WORKER is None
+def test_alone(): assert "OMP_WAIT_POLICY" not in os.environ
 @pytest.mark.alone
 def test_ends_badly(broken): pass
 """
 COSTLY = """
-import os, pathlib, pytest, time
-WORKER = os.environ.get("PYTEST_XDIST_WORKER")
-with open(f"collected-{WORKER}", "a") as file: file.write("costly ")
+import os, pytest, time
+open(f"collected-{os.getpid()}", "a").write("costly ")
 @pytest.fixture(scope="module")
-def shared():
+def shared(beside):
     with open("made", "a") as file: file.write("once ")
 @pytest.mark.parametrize("k", range(10))
 def test_with_it(shared, k): time.sleep(0.02)
 @pytest.mark.parametrize("k", range(10))
-def test_without(k): time.sleep(0.02)
+def test_without(k, above): time.sleep(0.02)
+"""
+ABOVE = """
+import pytest
+@pytest.fixture(scope="module")
+def beside(): pass
+@pytest.fixture(scope="session")
+def above(): pass
 """
 UNSTEADY = """
 import pathlib
@@ -53,6 +57,12 @@ def test_fails_once():
     first = not seen.exists()
     seen.touch()
     assert not first
+"""
+DIES = """
+import os, signal
+def test_before(): pass
+def test_dies(): os.kill(os.getpid(), signal.SIGKILL)
+def test_after(): pass
 """
 LONG = """
 import os, pathlib, time
@@ -65,24 +75,23 @@ def test_long():
 @pytest.fixture
 def project(tmp_path):
     """A folder with this project's tools and settings, but without tests."""
-    for name in (".ci/suite.py", "tests/groups.py", "pyproject.toml"):
-        path = tmp_path / name
+    for name in ("suite.py", "shares.py", "choose.py", "../tests/share.py", "../pyproject.toml"):
+        path = tmp_path / ".ci" / name
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes((ROOT / name).read_bytes())
+        path.write_bytes((ROOT / ".ci" / name).read_bytes())
     tmp_path.joinpath("notebooks").mkdir()
     return tmp_path
 
 
-def start(project, *arguments):
+def start(project, *arguments, **environ):
     """Start the program. Its processes load only the plugins that it needs: each costs time."""
-    names = [name for name in os.environ if name.startswith("PYTEST_")]
-    environ = {name: value for name, value in os.environ.items() if name not in names}
-    environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    environ["PYTEST_PLUGINS"] = "nbval.plugin,pytest_timeout,xdist.plugin"
-    command = [sys.executable, project / ".ci" / "suite.py", "-p", "no:cacheprovider", *arguments]
+    names = [name for name in os.environ if name.startswith(("PYTEST_", "OMP_")) or name == "CI"]
+    given = {name: value for name, value in os.environ.items() if name not in names}
+    given["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    given["PYTEST_PLUGINS"] = "nbval.plugin,pytest_timeout"
     return subprocess.Popen(
-        command,
-        env={**environ, "PYTHONPATH": str(project)},
+        [sys.executable, project / ".ci" / "suite.py", *arguments],
+        env={**given, "PYTHONPATH": str(project), **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -90,84 +99,232 @@ def start(project, *arguments):
     )
 
 
-def test_two_runs_and_their_sum(project):
-    """Groups too: a costly fixture runs once, and a notebook's cells keep their order.
+def finish(process, code, *last):
+    """Wait for the program; compare its exit code and its last lines."""
+    out, _ = process.communicate(timeout=200)
+    assert out.splitlines()[-len(last) :] == list(last), out
+    assert process.returncode == code
+    return out
 
-    Not all processes begin to collect with the same file.
-    """
+
+def test_two_runs_and_their_sum(project):
+    """A file runs in one process, so a costly fixture runs once, and cells keep their order."""
+    (project / "tests" / "deep").mkdir()
+    (project / "tests" / "conftest.py").write_text(ABOVE)
     (project / "tests" / "test_mixed.py").write_text(MIXED)
-    (project / "tests" / "test_costly.py").write_text(COSTLY)
+    (project / "tests" / "deep" / "test_costly.py").write_text(COSTLY)
     for name in ("one", "two", "three"):
         cells = [new_code_cell("x = 0"), *(new_code_cell(f"assert x == {k}; x += 1")
                                            for k in range(5))]  # fmt: skip
         nbformat.write(new_notebook(cells=cells), project / "notebooks" / f"{name}.ipynb")
-    process = start(project)
-    out, _ = process.communicate(timeout=200)
-    assert out.splitlines()[-1] == "41 passed, 2 failed, 1 skipped", out
-    assert process.returncode == 1
+    out = finish(start(project), 1, "1 × Skipped: here", "41 passed, 2 failed, 1 skipped")
+    assert "tests/deep/test_costly.py: 20 passed, " in out
+    assert "AssertionError: assert 'polite' == 'passive'" in out
     assert (project / "made").read_text() == "once "
-    begun = {path.read_text().split()[0] for path in project.glob("collected-gw*")}
-    assert begun == {"costly", "mixed"}
+    begun = "".join(path.read_text() for path in project.glob("collected-*")).split()
+    assert sorted(begun) == ["costly", "mixed", "mixed", "mixed"]  # together, alone and again
 
 
-def test_a_test_that_fails_once_is_named(project):
+@pytest.mark.parametrize("where", ["here", "CI"])
+def test_a_test_that_fails_once_is_named_and_fails_in_ci(project, where):
     (project / "tests" / "test_unsteady.py").write_text(UNSTEADY)
-    process = start(project)
-    out, _ = process.communicate(timeout=200)
-    name = "tests/test_unsteady.py::test_fails_once"
-    assert out.splitlines()[-2] == f"unsteady: {name} failed, and passed alone", out
-    assert out.splitlines()[-1] == "1 passed, 0 failed, 0 skipped", out
-    assert process.returncode == 0
+    failed = int(where == "CI")
+    finish(
+        start(project, "tests", **({"CI": "1"} if failed else {})),
+        failed,
+        "unsteady: tests/test_unsteady.py::test_fails_once failed, and passed alone",
+        f"{1 - failed} passed, {failed} failed, 0 skipped",
+    )
+
+
+def test_a_process_that_dies_leaves_the_results_before(project):
+    (project / "tests" / "test_dies.py").write_text(DIES)
+    (project / "tests" / "test_x.py").write_text("def test_x(): pass\ndef test_y(): assert 0")
+    out = finish(start(project, "tests"), 137, "2 passed, 2 failed, 0 skipped")
+    assert "pytest ended with code -9 at tests/test_dies.py::test_dies" in out
+
+
+def test_pytest_s_own_options_and_what_it_refuses(project):
+    for name in "abc":
+        text = "def test_one(): assert 0\ndef test_two(): pass\n"
+        (project / "tests" / f"test_{name}.py").write_text(text)
+    finish(start(project, "tests", "-k", "two"), 0, "3 passed, 0 failed, 0 skipped")
+    names = ["tests/test_a.py::test_two", "tests/test_b.py"]
+    finish(start(project, *names, "-k", "two"), 0, "2 passed, 0 failed, 0 skipped")
+    finish(start(project, "tests", "-k", "none"), 5, "0 passed, 0 failed, 0 skipped")
+    # of three processes, each may have begun with a file
+    out, _ = (process := start(project, "tests", "-x")).communicate(timeout=200)
+    assert "passed, 0 failed" not in out.splitlines()[-1]
+    assert process.returncode == 1
+    out, _ = (process := start(project, "tests/test_a.py", "--no-such")).communicate(timeout=200)
+    assert "unrecognized arguments: --no-such" in out
+    assert process.returncode == 4
+
+
+@pytest.fixture
+def runs(suite, monkeypatch):
+    """Runs the program with the given results in the place of pytest's."""
+
+    def main(results, *arguments, **options):
+        given, left = [], list(results)
+
+        def run(files, *options, **more):
+            batch = hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_BATCH
+            given.append((files, options, more, batch))
+            code, tests = left.pop(0)
+            kinds = {"p": "passed", "f": "failed", "s": "skipped"}
+            tests = [one if ":" in one else f"t{len(given)}.py::{one}{k}:{one}"
+                     for k, one in enumerate(tests)]  # fmt: skip
+            pairs = (one.rpartition(":") for one in tests)
+            return suite.Run(code, {name: kinds[kind] for name, _, kind in pairs})
+
+        monkeypatch.setattr(suite, "run", run)
+        for name, value in options.items():
+            monkeypatch.setattr(suite.choose, name, value)
+        with suite.turns("SCHED_OTHER"):  # this test itself may run in the first run
+            code = suite.main(list(arguments))
+        assert not left
+        return code, given
+
+    monkeypatch.delenv("CI", raising=False)
+    return main
 
 
 @pytest.mark.parametrize(
-    ("runs", "code", "last"),
+    ("results", "code", "last"),
     [
         ([(0, "ps"), (0, "p")], 0, "2 passed, 0 failed, 1 skipped"),
         ([(1, "pf"), (0, "p"), (1, "f")], 1, "2 passed, 1 failed, 0 skipped"),
         ([(0, "p"), (1, "f"), (1, "f")], 1, "1 passed, 1 failed, 0 skipped"),
         ([(5, ""), (0, "p")], 0, "1 passed, 0 failed, 0 skipped"),
         ([(0, "p"), (5, "")], 0, "1 passed, 0 failed, 0 skipped"),
-        ([(5, ""), (1, "f"), (1, "f")], 1, "0 passed, 1 failed, 0 skipped"),
         ([(5, ""), (5, "")], 5, "0 passed, 0 failed, 0 skipped"),
         ([(137, "f"), (0, "p")], 137, "1 passed, 1 failed, 0 skipped"),
         # what failed once passes alone, or only a part of it does, or too much failed
         ([(1, "pf"), (0, "p"), (0, "p")], 0, "3 passed, 0 failed, 0 skipped"),
         ([(1, "ff"), (1, "f"), (0, "ppp")], 0, "3 passed, 0 failed, 0 skipped"),
-        ([(1, "ff"), (0, "p"), (1, "pf")], 1, "1 passed, 2 failed, 0 skipped"),
-        ([(1, "ff"), (0, "p"), (4, "")], 1, "1 passed, 2 failed, 0 skipped"),
-        ([(1, "fff"), (1, "f")], 1, "0 passed, 4 failed, 0 skipped"),
-        ([(2, "f"), (0, "p")], 2, "1 passed, 1 failed, 0 skipped"),
+        ([(1, "ff"), (1, "f"), (1, "pf")], 1, "0 passed, 3 failed, 0 skipped"),
+        ([(1, "ffff"), (0, "p")], 1, "1 passed, 4 failed, 0 skipped"),
     ],
 )
-def test_what_the_runs_come_to(suite, monkeypatch, capsys, runs, code, last):
-    kinds = {"p": "passed", "f": "failed", "s": "skipped"}
-    given, environs, left, turns = [], [], list(runs), []
-
-    def pytest(*options, **environ):
-        turns.append(hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_BATCH)
-        found, tests = left.pop(0)
-        failed = [f"t.py::{len(given)}{k}" for k in range(tests.count("f"))]
-        given.append(options)
-        environs.append(environ)
-        return suite.Run(found, Counter(kinds[letter] for letter in tests), failed)
-
-    monkeypatch.setattr(suite, "pytest", pytest)
-    with suite.turns("SCHED_OTHER"):  # this test itself may run in the first run
-        assert suite.main(["tests/comm", "-x"]) == code
+def test_what_the_runs_come_to(runs, capsys, results, code, last):
+    found, given = runs(results, "tests/comm", "-x")
     *unsteady, total = capsys.readouterr().out.splitlines()
-    assert total == last
-    assert not left
-    # only tests that run beside others must not spin: some of the others measure time
+    assert (found, total) == (code, last)
+    # only tests that run beside others must not spin or interrupt: some of the others measure time
     polite = {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
-    assert environs == [polite, {}, {}][: len(runs)]
-    # and only they must not interrupt each other
-    assert turns == [hasattr(os, "SCHED_BATCH"), False, False][: len(runs)]
-    assert [options[-2:] for options in given[:2]] == [("tests/comm", "-x")] * 2
-    failed = [f"t.py::{i}{k}" for i in range(2) for k in range(runs[i][1].count("f"))]
-    assert given[2:] == ([("-n", "0", *failed)] if len(runs) == 3 else [])
-    passed = len(runs) == 3 and runs[2][0] == 0
-    assert unsteady == [f"unsteady: {t} failed, and passed alone" for t in failed if passed]
+    (files, first, more, batch), (few, second, fewer, alone), *third = given
+    assert polite.items() <= more.items()
+    assert not polite.keys() & fewer.keys()
+    assert (batch, alone) == (hasattr(os, "SCHED_BATCH"), False)
+    assert first == ("-m", "not alone", "-x")
+    assert second == ("-m", "alone", "-x")
+    assert "tests/comm/test_mesh.py" in files
+    assert few == ["tests/comm/test_paced.py"]
+    names = [f"t{i}.py::f{k}" for i, (_, tests) in enumerate(results[:2], 1)
+             for k, kind in enumerate(tests) if kind == "f"]  # fmt: skip
+    assert [again[0] for again in third] == [names] * (len(results) - 2)
+    passed = len(results) == 3 and results[2][0] == 0
+    assert unsteady == [f"unsteady: {t} failed, and passed alone" for t in names if passed]
+
+
+@pytest.mark.parametrize("run", [0, 1])
+@pytest.mark.parametrize(
+    ("system", "file", "failed"),
+    [
+        ("linux", "tests/parallel/libraries/test_deepspeed_zero.py", 1),
+        ("linux", "tests/parallel/test_on_gpus.py", 0),
+        ("darwin", "tests/parallel/libraries/test_deepspeed_zero.py", 0),  # it is for Linux
+    ],
+)
+def test_a_skipped_test_of_deepspeed_is_a_failure(
+    suite, runs, monkeypatch, capsys, system, file, failed, run
+):
+    monkeypatch.setattr(suite.sys, "platform", system)
+    results = [(0, [f"{file}::test_it:s", "ok:p"]), (5, "")]
+    code, _ = runs(results[:: 1 - 2 * run], "tests/comm")
+    *named, last = capsys.readouterr().out.splitlines()
+    assert code == failed
+    assert named == [f"skipped, and must run: {file}::test_it"] * failed
+    assert last == f"1 passed, {failed} failed, {1 - failed} skipped"
+
+
+def test_a_short_run_leaves_out_what_the_file_of_durations_names(suite, runs, monkeypatch):
+    out = ["notebooks/week02_scaling_laws.ipynb", "tests/comm/test_mesh.py::test_slow[1]"]
+    known = {"left out": out, "files": {"tests/test_lock.py": 9.0, "tests/test_import.py": 30.0}}
+    done = [(0, "p"), (5, "")]
+    wanted = {"known": lambda: known}
+    _, [(short, _, options, _), (marked, *_)] = runs(done, **wanted)
+    assert options["left_out"] == out
+    assert short[-2:] == ["tests/test_import.py", "tests/test_lock.py"]  # unknown ones begin
+    assert set(suite.files()) - set(short) == {out[0]}
+    assert {"tests/comm/test_mesh.py", "notebooks/project/project_distributed_training.ipynb"} < {
+        *short
+    }
+    assert marked == [name for name in short if name in suite.marked(short)] != []
+    for arguments in (["--all"], ["tests", "notebooks"]):
+        _, [(every, _, options, _), _] = runs(done, *arguments, **wanted)
+        assert sorted(every) == sorted(suite.files())
+        assert options["left_out"] == []
+    written = []
+    wanted["write"] = lambda together, alone, processes: written.append(processes)
+    assert runs(done, "--durations", **wanted)[0] == 0
+    assert runs([(1, "ffff"), (5, "")], "--durations", **wanted)[0] == 1
+    assert runs([(137, "f"), (5, "")], "--durations", **wanted)[0] == 137
+    assert written == [suite.workers()] * 2  # a process that died has left out tests
+
+
+def test_which_tests_stay(tmp_path, monkeypatch, capsys):
+    """By hand: with two processes at once in the first run."""
+    choose = ci("choose")
+    for name, text in (("a", ""), ("twin", "from helpers.training.twin import compare")):
+        (tmp_path / f"test_{name}.py").write_text(text)
+    for name in ("test_faults.py", "test_site.py"):
+        (tmp_path / name).touch()
+    together, alone = choose.Run(), choose.Run()
+
+    def ran(run, file, seconds, setup=0, **tests):
+        """Only the first test's set-up takes time."""
+        run.seconds[file] = seconds
+        for name, its in tests.items():
+            run.tests[f"{file}::{name}"], run.seconds[f"{file}::{name}"] = "passed", its + setup
+            run.setups[f"{file}::{name}"], setup = setup, 0
+
+    ran(together, "notebooks/week01_a.ipynb", 50, one=20, two=29)
+    ran(together, "notebooks/week01b_b.ipynb", 40, one=20, two=19)
+    ran(together, "notebooks/week02_c.ipynb", 30, one=20, two=9)
+    ran(together, "test_a.py", 48, quick=2, slow=40)  # 6 s for imports
+    ran(together, "test_twin.py", 62, **{"x[1]": 12, "x[2]": 11, "y[1]": 17, "z[1]": 22})
+    ran(together, "test_site.py", 73, 70, one=1, two=1, three=1)  # a build that all share
+    ran(alone, "test_faults.py", 24, **{f"f{k}": k for k in range(1, 7)}, f7=3)
+    cost = choose.costs(together, alone, 2)
+    assert cost.own["notebooks/week01_a.ipynb"] == 25
+    assert (cost.own["test_a.py::quick"], cost.first["test_a.py"]) == (1, 3)
+    assert (cost.own["test_site.py::one"], cost.first["test_site.py"]) == (0.5, 35)
+    assert cost.own["test_faults.py::f3"] == 3
+    rules = {"notebooks/week01b_b.ipynb", "notebooks/week02_c.ipynb", "test_a.py::quick",
+             "test_twin.py::x[2]", "test_twin.py::y[1]",
+             *(f"test_faults.py::f{k}" for k in (1, 2, 3, 7, 4, 5))}  # fmt: skip
+    assert choose.stay(cost, 0, tmp_path) == rules  # z and the site take more than ten seconds
+    spent = cost.total(rules)
+    assert spent == 20 + 15 + (1 + 3) + 5.5 + 8.5 + (1 + 2 + 3 + 3 + 4 + 5)
+    assert choose.stay(cost, (spent + 6) / 60, tmp_path) == {*rules, "test_faults.py::f6"}
+    assert choose.stay(cost, (spent + 5.9) / 60, tmp_path) == rules
+    assert choose.stay(cost, 9, tmp_path) == {*cost.own} - {"notebooks/week01_a.ipynb"}
+    monkeypatch.setattr(choose, "FILE", tmp_path / "durations.json")
+    monkeypatch.setattr(choose, "stay", lambda cost: rules)
+    assert choose.left_out() == []
+    choose.write(together, alone, 2)
+    choose.known.cache_clear()
+    assert set(choose.left_out()) == {*cost.own} - rules
+    assert choose.longest_first("test_a.py::quick") < choose.longest_first("test_faults.py")
+    said = f"durations.json: {len(rules)} of {len(cost.own)} tests, {spent / 60:.1f} minutes\n"
+    assert capsys.readouterr().out == said
+
+
+def test_the_committed_durations_are_of_files_that_exist(suite):
+    for name in [*suite.choose.known()["files"], *suite.choose.left_out()]:
+        assert name.split("::")[0].startswith(("tests/", "notebooks/"))
 
 
 def test_where_a_policy_is_forbidden_the_tests_run_as_usual(suite, monkeypatch):
@@ -179,18 +336,6 @@ def test_where_a_policy_is_forbidden_the_tests_run_as_usual(suite, monkeypatch):
         pass
     with suite.turns("SCHED_OF_NO_SYSTEM"):
         pass
-
-
-def test_the_second_run_collects_the_files_with_the_mark(suite, project, monkeypatch):
-    """All of them, if the caller names no path: a file that is left out would never run."""
-    (project / "tests" / "deep").mkdir()
-    (project / "tests" / "deep" / "test_mixed.py").write_text(MIXED)
-    (project / "tests" / "test_other.py").write_text(UNSTEADY)
-    monkeypatch.setattr(suite, "ROOT", project)
-    mixed = [str(project / "tests" / "deep" / "test_mixed.py")]
-    assert suite.marked([]) == suite.marked(["-x", "-k", "alone"]) == mixed
-    assert suite.marked(["tests"]) == []
-    assert suite.marked(["-x", "tests/test_other.py::test_fails_once"]) == []
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 2), (2, 3), (3, 5), (8, 12)])
@@ -205,94 +350,6 @@ def test_the_cores_of_this_process_count(suite, monkeypatch):
     assert suite.cores() == 3
     monkeypatch.delattr(suite.os, "sched_getaffinity")  # as on a Mac
     assert suite.cores() == 9
-
-
-ABOVE = """
-import pytest
-@pytest.fixture(scope="module")
-def made(): pass
-@pytest.fixture
-def used(made): pass
-@pytest.fixture
-def fresh(): pass
-@pytest.fixture(autouse=True, scope="module")
-def always(): pass
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "together"),
-    [
-        ("def test(made): pass", True),
-        ("def test(used): pass", True),
-        ("pytestmark = pytest.mark.usefixtures('used')\ndef test(): pass", True),
-        ("@pytest.fixture(scope='module')\ndef own(): pass\ndef test(own): pass", True),
-        ("def test(fresh): made = used = 1", False),
-        ("@pytest.fixture\ndef own(): pass\ndef test(own): pass", False),
-    ],
-)
-def test_a_file_whose_tests_share_a_fixture_stays_in_one_process(tmp_path, text, together):
-    (tmp_path / "conftest.py").write_text(ABOVE)
-    (tmp_path / "deep").mkdir()
-    file = tmp_path / "deep" / "test_one.py"
-    file.write_text(text)
-    assert stays_together(file) == together
-
-
-def test_what_pytest_cannot_run_has_failed(suite, monkeypatch, tmp_path, capfd):
-    """pytest refuses its options, or is killed: there is no report."""
-    fake = tmp_path / "python"
-    fake.write_text("#!/bin/sh\n$DEED\n")
-    fake.chmod(0o755)
-    monkeypatch.setattr(suite.sys, "executable", str(fake))
-    for code in (1, 4):
-        assert suite.pytest(DEED=f"exit {code}") == suite.Run(code, {"failed": 1}, [])
-    assert suite.pytest(DEED="eval kill -9 $$") == suite.Run(137, {"failed": 1}, [])
-    assert suite.pytest(DEED="exit 5") == suite.Run(5, {}, [])
-
-
-def test_a_report_is_counted(suite, tmp_path):
-    """An error in a fixture's teardown makes a passed test fail; both count as one test."""
-    cases = ("", "<failure/>", "<error/>", "<skipped/>", "<properties/><system-out/>",
-             "<skipped/><error/>")  # fmt: skip
-    cells = '<testcase file="a.ipynb" name="Cell 0"><failure/></testcase>' * 2
-    text = cells + "".join(
-        f'<testcase file="a.py" name="{k}">{case}</testcase>' for k, case in enumerate(cases)
-    )
-    report = tmp_path / "report.xml"
-    report.write_text(f"<testsuites><testsuite>{text}</testsuite></testsuites>")
-    assert suite.read(report) == (
-        {"passed": 2, "failed": 5, "skipped": 1},
-        ["a.ipynb", "a.py::1", "a.py::2", "a.py::5"],
-        [],
-    )
-
-
-@pytest.mark.parametrize("run", [0, 1])
-@pytest.mark.parametrize(
-    ("system", "file", "expected"),
-    [
-        ("linux", "tests/parallel/libraries/test_deepspeed_zero.py", ["test_it"]),
-        ("linux", "tests/parallel/test_on_gpus.py", []),
-        ("darwin", "tests/parallel/libraries/test_deepspeed_zero.py", []),  # it is for Linux
-    ],
-)
-def test_a_skipped_test_of_deepspeed_is_a_failure(
-    suite, monkeypatch, tmp_path, capsys, system, file, expected, run
-):
-    """From the report to the last line, with one passed test beside it."""
-    cases = f'<testcase file="{file}" name="test_it"><skipped/></testcase><testcase name="ok"/>'
-    report = tmp_path / "report.xml"
-    report.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
-    monkeypatch.setattr(suite.sys, "platform", system)
-    first, none = suite.Run(0, *suite.read(report)), suite.Run(5, Counter(), [])
-    runs = [first, none] if run == 0 else [none, first]
-    monkeypatch.setattr(suite, "pytest", lambda *_, **__: runs.pop(0))
-    code = suite.main([])
-    *named, last = capsys.readouterr().out.splitlines()
-    assert code == len(expected)
-    assert named == [f"skipped, and must run: {file}::{test}" for test in expected]
-    assert last == f"1 passed, {len(expected)} failed, {1 - len(expected)} skipped"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -350,62 +407,41 @@ def test_quick_sees_what_changed(quick, tmp_path):
 @pytest.mark.parametrize(
     ("path", "tests"),
     [
-        ("helpers/comm/mesh.py", ["tests/comm/test_mesh.py"]),
-        (
-            "helpers/runtime/local/server.py",
-            [
-                "tests/runtime/local/test_server.py",
-                "tests/runtime/local/test_server_lines.py",
-            ],
-        ),
-        ("helpers/scaling/sweep.csv", ["tests/scaling/test_sweep.py"]),
-        ("helpers/comm/__init__.py", ["tests/test_import.py"]),
-        ("helpers/__init__.py", ["tests/test_import.py"]),
-        (
-            "helpers/models/trained/__init__.py",
-            ["tests/test_import.py", "tests/models/test_trained.py"],
-        ),
-        ("tests/comm/test_mesh.py", ["tests/comm/test_mesh.py"]),
-        ("tests/comm/test_none.py", []),
-        ("tests/comm/killable.py", ["tests/comm/test_shared_barrier.py"]),
-        ("notebooks/solutions/week01.py", ["tests/notebooks/test_exercises.py"]),
-        ("notebooks/solutions/mpi/train_gpt.py", ["tests/notebooks/test_scripts.py"]),
-        ("notebooks/week99.ipynb", []),
-        (
-            ".ci/slides/fit.js",
-            ["tests/notebooks/test_slides.py", "tests/browser/test_slides.py"],
-        ),
-        ("notebooks/rise.css", ["tests/notebooks/test_slides.py"]),
-        (".ci/notebooks.py", ["tests/notebooks/test_tool.py"]),
-        (".ci/licences.md", ["tests/test_licences.py"]),
-        (".ci/lock.txt", ["tests/test_lock.py"]),
-        (".ci/lock-late.txt", ["tests/test_lock.py"]),
-        (".ci/suite.py", ["tests/test_suite.py"]),
-        (".ci/student.py", ["tests/notebooks/test_student.py"]),
-        (".ci/handout.py", ["tests/notebooks/test_handout.py"]),
-        (".ci/mutants.py", ["tests/test_mutants.py"]),
-        ("Makefile", ["tests/test_suite.py"]),
-        ("README.md", []),
-        # they concern all tests, and the tool prints that
-        ("tests/conftest.py", []),
-        ("tests/groups.py", []),
-        ("pyproject.toml", []),
-        ("environment.yml", ["tests/test_lock.py", "tests/test_licences.py"]),
-        (".ci/install", ["tests/test_lock.py"]),
-        (".ci/loading.py", ["tests/notebooks/test_slides.py"]),
-        (".ci/site/conf.py", ["tests/notebooks/test_site.py", "tests/browser/test_site.py"]),
-        (".ci/run", ["tests/test_suite.py"]),
-        ("notebooks/table.csv", ["tests/notebooks/test_scripts.py"]),
+        ("helpers/__init__.py", "import"),
+        ("notebooks/solutions/mpi/train_gpt.py", "notebooks/test_scripts"),
+        ("notebooks/solutions/week01.py", "notebooks/test_exercises"),
+        ("notebooks/guide/faults.md", "notebooks/test_guide readme"),
+        ("README.md", "readme notebooks/test_site"),
+        (".ci/slides/fit.js", "notebooks/test_slides browser/test_slides"),
+        (".ci/site/conf.py", "notebooks/test_site browser/test_site"),
+        (".ci/lock-late.txt", "lock"),
+        ("environment.yml", "lock licences"),
+        (".ci/shares.py", "suite"),
+        # nothing to test, or it concerns all tests and the tool prints that
+        ("notebooks/week99.ipynb", ""),
+        ("tests/conftest.py", ""),
+        ("tests/share.py", ""),
+        ("pyproject.toml", ""),
     ],
 )
 def test_quick_maps_a_file_to_its_tests(quick, path, tests):
-    assert quick.find_tests(path) == tests
+    found = [str(Path(folder, f"test_{name}.py")) for folder, name in named(tests)]
+    assert quick.find_tests(path) == found
+    assert all((ROOT / file).is_file() for file in found)
+
+
+def named(tests: str):
+    """Read 'suite browser/test_lab' as pairs of a folder and a name."""
+    for test in tests.split():
+        folder, _, name = test.rpartition("/")
+        yield Path("tests", folder), name.removeprefix("test_")
 
 
 @pytest.mark.parametrize("codes", [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 5)])
 def test_quick_runs_lint_and_the_tests_of_what_changed(quick, monkeypatch, capsys, codes):
     left, lines, paths = list(codes), [], ["helpers/comm/mesh.py", "tests/conftest.py"]
     monkeypatch.setattr(quick, "changed", {"abc": paths, "HEAD": []}.get)
+    monkeypatch.setattr(quick, "near", lambda file, root: [f"tests/comm/test_{file.stem}.py"])
     monkeypatch.setattr(
         quick.subprocess, "call", lambda line, cwd: lines.append(line[1:]) or left.pop(0)
     )
@@ -426,6 +462,7 @@ def test_quick_runs_lint_and_the_tests_of_what_changed(quick, monkeypatch, capsy
 
 
 TREE = {
+    "helpers/a/__init__.py": "",
     "helpers/a/mesh.py": "def cut(): ...",
     "helpers/a/tool.py": "class Saw:\n    def inner(self): ...\n\ndef _own(): ...",
     "helpers/b/deep/used.py": "",
@@ -439,6 +476,7 @@ TREE = {
     "tests/a/test_mesh_by_hand.py": "def test_it(saws): saw = 1",
     "tests/a/test_meshes.py": "assert Saw()",
     "tests/a/test_none.py": "Sawn, inner, _own",
+    "tests/a/deep/test_tools.py": "from helpers.a import (\n    mesh,\n    tool,\n)",
     "tests/b/test_b.py": "import helpers.b.deep.used_up",
     "tests/c/test_c.py": "if True:\n    from helpers.b.deep import others, used",
     "tests/c/test_d.py": "from helpers.b.deep.used import x\nimport tests.c.shared",
@@ -449,11 +487,11 @@ TREE = {
 @pytest.mark.parametrize(
     ("path", "tests"),
     [
-        ("helpers/a/mesh.py", "a/test_mesh a/test_mesh_by_hand"),
-        ("helpers/a/mesh_of_two.py", "a/test_mesh a/test_mesh_by_hand"),
+        ("helpers/a/mesh.py", "a/deep/test_tools a/test_mesh a/test_mesh_by_hand"),
         ("helpers/a/mesh_by_hand.py", "a/test_mesh_by_hand"),
-        ("helpers/a/tool.py", "a/test_meshes"),
-        ("helpers/a/none_left.py", "a/test_none"),
+        ("helpers/a/tool.py", "a/deep/test_tools a/test_meshes"),
+        ("helpers/a/none.csv", "a/test_none"),
+        ("helpers/b/__init__.py", "import"),
         ("helpers/a/gone.py", "a/test_mesh a/test_mesh_by_hand a/test_meshes a/test_none"),
         ("helpers/b/deep/used.py", "c/test_c c/test_d"),
         ("helpers/b/deep/unused.py", "b/test_b"),
@@ -470,22 +508,10 @@ def test_quick_finds_the_nearest_tests(quick, tmp_path, path, tests):
     for name, text in TREE.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert quick.find_tests(path, tmp_path) == [f"tests/{name}.py" for name in tests.split()]
+    found = [str(Path(folder, f"test_{name}.py")) for folder, name in named(tests)]
+    assert quick.find_tests(path, tmp_path) == found
     own = ["notebooks/week01.ipynb", "tests/notebooks/test_format.py"]
     assert quick.find_tests(own[0], tmp_path) == own
-
-
-def test_quick_asks_who_takes_a_fixture(quick):
-    found = quick.find_tests("tests/scaling/conftest.py")
-    assert "tests/scaling/test_chinchilla.py" in found
-    assert "tests/scaling/test_table.py" not in found
-
-
-def test_quick_falls_back_on_the_folder(quick):
-    assert quick.find_tests("tests/models/conftest.py") == quick.find_tests("tests/models/x.json")
-    # a file below all tests belongs to the tests above it
-    found = quick.find_tests("tests/runtime/joined/scripts/joins.py")
-    assert "tests/runtime/joined/test_member.py" in found
 
 
 def test_quick_finds_tests_for_every_file_of_helpers(quick):

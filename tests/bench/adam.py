@@ -1,15 +1,12 @@
 """Time AdamW's update: PyTorch's three forms, and ours as one loop. On a GPU: our Triton kernel."""
 
-import time
-from functools import partial
-
 import torch
 
 from helpers.measure.moved import moved_by
 from helpers.measure.peak import copy_rate, matmul_rate
 from helpers.precision.fused_adam.loop import BYTES, FLOPS, compiled_loop
-from tests.bench.compare import duration, in_turn, median, ratio
-from tests.bench.report import Report
+from tests.bench.compare import beside, duration, in_turn, median, one_thread, timed, timed_on_gpu
+from tests.bench.report import Report, share_of
 
 NAME = "adam"
 NUMBERS = 2**23  # 32 MiB for each of the four tensors: more than most caches
@@ -30,13 +27,8 @@ LR, BETAS, EPS, DECAY = 1e-3, (0.9, 0.999), 1e-8, 0.01
 
 def measure(quick: bool = False) -> Report:
     rows = []
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        numbers = NUMBERS // 64 if quick else NUMBERS
-        rows += on_cpu(numbers, 2 if quick else ROUNDS)
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread():
+        rows += on_cpu(NUMBERS // 64 if quick else NUMBERS, 2 if quick else ROUNDS)
     if torch.cuda.is_available():
         numbers = 10**6 if quick else GPU_NUMBERS
         for tensors in GPU_TENSORS:
@@ -54,7 +46,7 @@ def on_cpu(numbers: int, rounds: int) -> list[dict]:
     bytes_each[OURS] = BYTES
     source, target = torch.ones(2, numbers)
     calls[YARDSTICK] = lambda: target.add_(source)
-    times = in_turn({name: partial(timed, call) for name, call in calls.items()}, rounds)
+    times = in_turn({name: timed(call) for name, call in calls.items()}, rounds)
     # 12 bytes: two numbers are read, and one is written. (A copy would read its target, uncounted.)
     bandwidth = 12 * numbers / median(times.pop(YARDSTICK))
     limits = {"peak": matmul_rate(1024), "bandwidth": bandwidth}
@@ -106,26 +98,10 @@ def our_loop(numbers: int):
     return step
 
 
-def timed(call) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
-
-
-def timed_on_gpu(call) -> float:
-    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    began.record()
-    call()
-    ended.record()
-    ended.synchronize()
-    return began.elapsed_time(ended) / 1e3
-
-
 def rows_of(times, bytes_each, limits, device, tensors, numbers) -> list[dict]:
     rows = []
     for name, samples in times.items():
-        share, seconds = ratio(times[PEER], samples), median(samples)  # our time over the peer's
-        moved = bytes_each[name]
+        seconds, moved = median(samples), bytes_each[name]
         rows.append(
             {
                 "device": device,
@@ -133,9 +109,7 @@ def rows_of(times, bytes_each, limits, device, tensors, numbers) -> list[dict]:
                 "numbers": numbers,
                 "contender": name,
                 "median": seconds,
-                "ratio": share.median,
-                "low": share.low,
-                "high": share.high,
+                **beside(samples, times[PEER]),
                 "bytes": moved or "",  # of one parameter
                 # of the bandwidth: as counted, and if each number moved only once
                 "busy": moved * numbers / seconds / limits["bandwidth"] if moved else "",
@@ -151,15 +125,12 @@ def rows_of(times, bytes_each, limits, device, tensors, numbers) -> list[dict]:
 def report(rows) -> Report:
     table = [["", "", "median", f"over {PEER}", "bytes a parameter", "bandwidth", "useful"]]
     for r in rows:
-        share = (
-            "" if r["contender"] == PEER else f"{r['ratio']:.2f} ({r['low']:.2f}–{r['high']:.2f})"
-        )
         table.append(
             [
                 f"{r['device']}, {r['tensors']} tensor{'s' * (r['tensors'] > 1)}",
                 r["contender"],
                 duration(r["median"]),
-                "" if r["contender"] == PEER else share,
+                "" if r["contender"] == PEER else share_of(r),
                 f"{r['bytes']:.0f}" if r["bytes"] else "",
                 f"{r['busy']:.0%}" if r["bytes"] else "",
                 f"{r['useful']:.0%}",

@@ -1,16 +1,14 @@
 """Time collectives on one machine: by messages, and through shared memory."""
 
-import functools
-import time
-
 import torch
 import torch.distributed as dist
 
 from helpers.comm.collectives import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from helpers.comm.shared_collectives import SharedMemory
+from helpers.comm.shared_memory.collectives import SharedMemory
 from helpers.runtime.cluster import Cluster
-from tests.bench.compare import in_turn, median, ratio, short
+from tests.bench.compare import in_turn, median, ratio, short, timed
 from tests.bench.report import Report
+from tests.bench.steps import slowest
 
 NAME = "collectives"
 PEER, RING, COPIES, IN_PLACE = "gloo", "ring", "shared, copied", "shared, in place"
@@ -36,16 +34,10 @@ def measure(quick: bool = False) -> Report:
                 rounds = 2 if quick else ROUNDS[nbytes]
                 runs = cluster.run(blocks, nbytes=nbytes, calls=CALLS[nbytes], rounds=rounds)
                 for name in COLLECTIVES:
-                    samples[name, nbytes, ranks] = slowest([of_rank[name] for of_rank in runs])
+                    samples[name, nbytes, ranks] = slowest(
+                        [of_rank[name] for of_rank in runs], CONTENDERS
+                    )
     return report(samples)
-
-
-def slowest(by_rank: list[dict[str, list[float]]]) -> dict[str, list[float]]:
-    """The time of each block on the slowest rank."""
-    return {
-        name: [max(times) for times in zip(*(run[name] for run in by_rank), strict=True)]
-        for name in CONTENDERS
-    }
 
 
 def blocks(worker, nbytes: int, calls: int, rounds: int) -> dict[str, dict[str, list[float]]]:
@@ -90,21 +82,13 @@ def blocks(worker, nbytes: int, calls: int, rounds: int) -> dict[str, dict[str, 
                 after = part if name == "reduce_scatter" else summed
                 assert torch.equal(after, torch.full_like(after, n * (n + 1) / 2)), contender
 
-        def block(name: str, contender: str) -> float:
-            call = every[name][contender]
-            shared.barrier()
-            began = time.perf_counter()
-            for _ in range(calls):
-                call()
-            return (time.perf_counter() - began) / calls
-
         seconds = {}
         for name in every:
             for contender in CONTENDERS:
                 prove(name, contender)
             for buffer in (plain, common):
                 buffer.zero_()  # sums of sums stay 0
-            turns = {c: functools.partial(block, name, c) for c in CONTENDERS}
+            turns = {c: timed(call, calls, shared.barrier) for c, call in every[name].items()}
             seconds[name] = in_turn(turns, rounds)
         return seconds
 
@@ -136,7 +120,7 @@ def report(samples: Samples) -> Report:
         "Time per call on the slowest rank, float32, one thread per rank. A MB is 2^20 bytes of "
         "the whole buffer. In brackets: gloo's time over this time (median of the pairs, 95 % "
         "interval). `gloo` is PyTorch's own collective. `ring` is `helpers.comm.collectives`: "
-        "messages over gloo. `shared` is `helpers.comm.shared_collectives`: `copied` copies "
+        "messages over gloo. `shared` is `helpers.comm.shared_memory.collectives`: `copied` copies "
         "ordinary tensors; `in place` has its input in shared memory already."
     )
     return Report(NAME, table, notes, rows)

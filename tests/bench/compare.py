@@ -1,10 +1,13 @@
 """Compare our code with a peer: blocks in turn, ratios of pairs, confidence intervals."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 RESAMPLES = 4000
 CONFIDENCE = 0.95
@@ -42,6 +45,44 @@ def in_turn(
     return samples
 
 
+def timed(call: Callable[[], object], times: int = 1, before=lambda: None) -> Callable[[], float]:
+    """Return a function that makes some calls and returns the seconds of each.
+
+    Args:
+        before: is called first, outside the time; for ranks, a barrier.
+    """
+
+    def block() -> float:
+        before()
+        began = time.perf_counter()
+        for _ in range(times):
+            call()
+        return (time.perf_counter() - began) / times
+
+    return block
+
+
+def timed_on_gpu(call: Callable[[], object]) -> float:
+    """Return the seconds of a call by the GPU's own clock."""
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    began.record()
+    call()
+    ended.record()
+    ended.synchronize()
+    return began.elapsed_time(ended) / 1e3
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread in this block."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def median(samples: Sequence[float | None]) -> float | None:
     """The median of the samples that ended; None if no sample ended."""
     ended = [s for s in samples if s is not None]
@@ -71,6 +112,12 @@ def ratio(
     medians = np.median(ratios[picks], axis=1)
     low, high = np.quantile(medians, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Ratio(float(np.median(ratios)), float(low), float(high), len(pairs))
+
+
+def beside(ours: Sequence[float], peer: Sequence[float]) -> dict[str, float]:
+    """Return our time over the peer's, as columns of a table's row: ratio, low and high."""
+    share = ratio(peer, ours)
+    return {"ratio": share.median, "low": share.low, "high": share.high}
 
 
 def short(value: float) -> str:

@@ -1,17 +1,18 @@
 """Time greedy decoding: ours beside transformers with its two caches, and over the context."""
 
-import time
 from functools import partial
 
 import numpy as np
 import torch
 
-from helpers.inference.decoder.decoder import Decoder
-from helpers.models.config import GPTConfig
-from helpers.models.decoding_counts import decode_cost
-from helpers.models.gpt import GPT, build
-from tests.bench.compare import duration, in_turn, median, ratio
-from tests.bench.report import Report
+from helpers.inference.decoder.compiled import Compiled
+from helpers.inference.decoder.fused import Fused
+from helpers.models.cache_counts import bytes_per_token
+from helpers.models.caches.preallocated import Preallocated
+from helpers.models.counts import parameters
+from helpers.models.gpt import GPT, GPTConfig, build, kept_by
+from tests.bench.compare import beside, duration, in_turn, median, one_thread, timed
+from tests.bench.report import Report, goal_of, share_of
 
 NAME = "decoding"
 LLAMA = GPTConfig(vocab=256, context=4352, width=256, layers=8, heads=8, hidden=688)
@@ -26,20 +27,16 @@ CONTEXT_ROUNDS = 7
 
 
 def measure(quick: bool = False) -> Report:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         model = varied(LLAMA)
         theirs = transformers_model(model)
         rows = []
         for sequences, rounds in BATCHES.items():
             for new_tokens in (8,) if quick else NEW_TOKENS:
-                rows += beside(model, theirs, sequences, new_tokens, 2 if quick else rounds)
+                rows += sized(model, theirs, sequences, new_tokens, 2 if quick else rounds)
         contexts = CONTEXTS[:3] if quick else CONTEXTS
         for sequences in (1, 8):
             rows += over_context(model, sequences, contexts, 2 if quick else CONTEXT_ROUNDS)
-    finally:
-        torch.set_num_threads(threads)
     return report(rows)
 
 
@@ -90,20 +87,18 @@ def transformers_model(model: GPT):
     return theirs
 
 
-def beside(model: GPT, theirs, sequences: int, new_tokens: int, rounds: int) -> list[dict]:
+def sized(model: GPT, theirs, sequences: int, new_tokens: int, rounds: int) -> list[dict]:
     """The rows of one size: prefill and greedy decoding, all tokens equal."""
     from transformers import StaticCache
 
     generator = torch.Generator().manual_seed(sequences)
     prompts = torch.randint(model.config.vocab, (sequences, PROMPT), generator=generator)
     capacity = PROMPT + new_tokens
-    compiled, operators = (
-        Decoder(model, sequences, capacity, compiled=on).generate for on in (True, False)
-    )
+    compiled, operators = (partial(decode_ours, kind(model)) for kind in (Compiled, Fused))
     static = StaticCache(config=theirs.config, max_cache_len=capacity)
     calls = {
-        OURS: partial(compiled, prompts.tolist(), new_tokens),
-        OPERATORS: partial(operators, prompts.tolist(), new_tokens),
+        OURS: partial(compiled, kept_by(model), prompts, new_tokens),
+        OPERATORS: partial(operators, kept_by(model), prompts, new_tokens),
         DYNAMIC: partial(decode_theirs, theirs, prompts, new_tokens),
         STATIC: partial(decode_theirs, theirs, prompts, new_tokens, static),
     }
@@ -114,8 +109,19 @@ def beside(model: GPT, theirs, sequences: int, new_tokens: int, rounds: int) -> 
                 f"{name} decodes other tokens than {OURS}, so their times do not compare. Did "
                 "rounding decide between two equally likely tokens? Then take other prompts."
             )
-    times = in_turn({name: partial(timed, call) for name, call in calls.items()}, rounds)
+    times = in_turn({name: timed(call) for name, call in calls.items()}, rounds)
     return rows_of(times, sequences, new_tokens)
+
+
+@torch.inference_mode()
+def decode_ours(forward, kept, prompts: torch.Tensor, new_tokens: int) -> list[list[int]]:
+    """Decode greedily, with a cache of exactly the size that is needed."""
+    cache = Preallocated(kept, len(prompts), prompts.shape[1] + new_tokens - 1)
+    x, found = prompts, []
+    for _ in range(new_tokens):
+        x = forward(x, cache=cache)[:, -1].argmax(-1, keepdim=True)
+        found.append(x)
+    return torch.cat(found, 1).tolist()
 
 
 @torch.inference_mode()
@@ -134,18 +140,11 @@ def decode_theirs(theirs, prompts: torch.Tensor, new_tokens: int, static=None) -
     return torch.cat(found, 1).tolist()
 
 
-def timed(call) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
-
-
 def rows_of(times, sequences: int, new_tokens: int) -> list[dict]:
     """One row per contender. Its ratio is its time over that of transformers' faster cache."""
     peer = min((DYNAMIC, STATIC), key=lambda name: median(times[name]))
     rows = []
     for name, samples in times.items():
-        share = ratio(times[peer], samples)  # its time over the peer's
         rows.append(
             {
                 "kind": "beside",
@@ -154,9 +153,7 @@ def rows_of(times, sequences: int, new_tokens: int) -> list[dict]:
                 "contender": name,
                 "peer": peer,
                 "median": median(samples),
-                "ratio": share.median,
-                "low": share.low,
-                "high": share.high,
+                **beside(samples, times[peer]),
                 "goal": GOALS.get((sequences, new_tokens), "") if name == OURS else "",
                 "bytes": "",
                 "weights": "",
@@ -171,20 +168,25 @@ def over_context(model: GPT, sequences: int, contexts, rounds: int) -> list[dict
     config = model.config
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(config.vocab, (sequences, max(contexts)), generator=generator)
-    decoder = Decoder(model, sequences, max(contexts) + STEPS, compiled=True)
+    decoder, token = Compiled(model), prompts[:, :1]
+    cache = Preallocated(kept_by(model), sequences, max(contexts) + STEPS)
 
     def steps() -> float:
-        seconds = timed(lambda: [decoder.step(prompts[:, 0]) for _ in range(STEPS)]) / STEPS
-        decoder.rewind(STEPS)
+        read = cache.lengths
+        seconds = timed(lambda: decoder(token, cache=cache), STEPS)()
+        cache.rewind(read)
         return seconds
 
     rows, samples = [], {}
     for context in contexts:
-        decoder.prefill(prompts[:, :context])
+        cache.rewind([0] * sequences)
+        decoder(prompts[:, :context], cache=cache)
         steps()  # the first steps also make room
         samples[context] = [steps() for _ in range(rounds)]
     for context in contexts:
-        cost = decode_cost(config, sequences, context + STEPS // 2)
+        table, one = config.vocab * config.width, bytes_per_token(config, torch.float32)
+        weights = 4 * (parameters(config).blocks + table + sequences * config.width)
+        every = weights + sequences * one * (context + STEPS // 2 + 2)  # read, and the new row
         rows.append(
             {
                 "kind": "context",
@@ -197,8 +199,8 @@ def over_context(model: GPT, sequences: int, contexts, rounds: int) -> list[dict
                 "low": min(samples[context]),
                 "high": max(samples[context]),
                 "goal": "",
-                "bytes": cost.bytes,
-                "weights": cost.weights / cost.bytes,
+                "bytes": every,
+                "weights": weights / every,
             }
         )
     return rows
@@ -226,7 +228,7 @@ def report(rows) -> Report:
                 *map(str, size),
                 *(duration(by_name[name]["median"]) for name in (OURS, OPERATORS, DYNAMIC, STATIC)),
                 share_of(ours),
-                f"≤ {ours['goal']:.2f}" if ours["goal"] else "",
+                goal_of(ours),
                 share_of(by_name[OPERATORS]),
             ]
         )
@@ -240,10 +242,6 @@ def report(rows) -> Report:
         "is the median over pairs, with a 95 % bootstrap interval.\n\n" + context_notes(rows)
     )
     return Report(NAME, table, notes, rows)
-
-
-def share_of(row) -> str:
-    return f"{row['ratio']:.2f} ({row['low']:.2f}–{row['high']:.2f})"
 
 
 def context_notes(rows) -> str:

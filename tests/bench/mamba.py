@@ -1,6 +1,5 @@
 """Time Mamba-2's forward and Mamba's decoding beside transformers' PyTorch code."""
 
-import time
 from functools import partial
 
 import torch
@@ -10,8 +9,8 @@ from helpers.models.caches.preallocated import Preallocated
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import GPT, build, kept_by
 from helpers.models.ssm_settings import Mamba2Settings
-from tests.bench.compare import duration, in_turn, median, ratio
-from tests.bench.report import Report
+from tests.bench.compare import beside, duration, in_turn, median, one_thread, timed
+from tests.bench.report import Report, goal_of, share_of
 
 NAME = "mamba"
 SIZES = {"vocab": 256, "context": 2048, "width": 256, "layers": 2}
@@ -24,19 +23,12 @@ OURS, PEER = "ours", "transformers"
 
 
 def measure(quick: bool = False) -> Report:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        length, new, rounds = (LENGTH // 16, 4, 2) if quick else (LENGTH, NEW, ROUNDS)
-        rows = []
-        for work, contenders in (
-            (FORWARD, forwards(length)),
-            (DECODING, decodings(new)),
-        ):
+    length, new, rounds = (LENGTH // 16, 4, 2) if quick else (LENGTH, NEW, ROUNDS)
+    rows = []
+    with one_thread():
+        for work, contenders in ((FORWARD, forwards(length)), (DECODING, decodings(new))):
             print(f"mamba: {work}", flush=True)
-            rows += compared(work, contenders, rounds)
-    finally:
-        torch.set_num_threads(threads)
+            rows.append(compared(work, contenders, rounds))
     return report(rows)
 
 
@@ -89,38 +81,20 @@ def their_tokens(model, tokens: torch.Tensor, new: int) -> torch.Tensor:
     return torch.cat(found, 1)
 
 
-def compared(work: str, contenders: dict, rounds: int) -> list[dict]:
+def compared(work: str, contenders: dict, rounds: int) -> dict:
     with torch.no_grad():
         for call in contenders.values():  # the first call allocates
             call()
-        timers = {name: partial(timed, call) for name, call in contenders.items()}
-        times = in_turn(timers, rounds)
-    share = ratio(times[PEER], times[OURS])  # our time over the peer's
-    return [
-        {
-            "work": work,
-            "ours": median(times[OURS]),
-            "peer": median(times[PEER]),
-            "ratio": share.median,
-            "low": share.low,
-            "high": share.high,
-            "goal": GOALS[work],
-        }
-    ]
-
-
-def timed(call) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
+        times = in_turn({name: timed(call) for name, call in contenders.items()}, rounds)
+    medians = {"ours": median(times[OURS]), "peer": median(times[PEER])}
+    return {"work": work, **medians, **beside(times[OURS], times[PEER]), "goal": GOALS[work]}
 
 
 def report(rows) -> Report:
     table = [["", "ours", "transformers", "ours over theirs", "goal"]]
     for r in rows:
-        share = f"{r['ratio']:.2f} ({r['low']:.2f}–{r['high']:.2f})"
-        cells = [r["work"], duration(r["ours"]), duration(r["peer"]), share, f"≤ {r['goal']:.2f}"]
-        table.append(cells)
+        times = (duration(r[key]) for key in ("ours", "peer"))
+        table.append([r["work"], *times, share_of(r), goal_of(r)])
     notes = (
         f"Float32, one thread, width {SIZES['width']}, {SIZES['layers']} blocks, the same sizes on "
         f"both sides. Forward: {SEQUENCES} sequences of {LENGTH:,} tokens, with the logits, "

@@ -10,11 +10,12 @@ from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.paced import PacedTransport
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.recipe import Recipe
 from helpers.parallel.tensor.transform import sequence_parallel
+from helpers.parallel.trainer import Recipe
 from helpers.runtime.launch import launch
 from tests.bench.compare import duration, in_turn, median
 from tests.bench.report import Report
+from tests.bench.steps import slowest
 
 NAME = "overlap"
 RANKS = 2
@@ -38,22 +39,18 @@ WAYS = {
 def measure(quick: bool = False) -> Report:
     print("overlap: paced links", flush=True)
     runs = launch(blocks, RANKS, device="cpu", timeout=None, rounds=2 if quick else ROUNDS)
-    seconds = {
-        name: [max(pair) for pair in zip(*(run["times"][name] for run in runs), strict=True)]
-        for name in WAYS
-    }
+    # the rank that hides less decides
+    seconds, waited = (slowest([run[key] for run in runs], WAYS) for key in ("times", "exposed"))
     rows = []
     for name in list(WAYS)[1:]:
         busy = runs[0]["busy"][name]
-        # the rank that hides less decides
-        exposed = [max(pair) for pair in zip(*(run["exposed"][name] for run in runs), strict=True)]
         rows.append(
             {
                 "way": name,
                 "step": median(seconds[name]),
                 "without_link": median(seconds["no link"]),
                 "link": busy,
-                "hidden": 1 - median(exposed) / busy,
+                "hidden": 1 - median(waited[name]) / busy,
             }
         )
     return report(rows)

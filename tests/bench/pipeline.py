@@ -2,23 +2,16 @@
 
 from functools import partial
 
-import torch
-
-from helpers.comm.mesh import Layout, make_mesh
-from helpers.data.batch import random_batch
-from helpers.measure.memory import memory_of
-from helpers.models.gpt import GPTConfig
+from helpers.comm.mesh import Layout
 from helpers.parallel.libraries.pipelining import KINDS, TorchPipelining
-from helpers.parallel.recipe import Recipe
-from helpers.runtime.launch import launch
-from tests.bench.compare import duration, in_turn, median, ratio
-from tests.bench.data_parallel import timed
-from tests.bench.report import Report
-from tests.bench.steps import WARM_UP, slowest
+from helpers.parallel.trainer import Recipe
+from tests.bench.compare import duration
+from tests.bench.report import Report, goal_of, mib, share_of
+from tests.bench.steps import NOTES, RANKS, measured
+from tests.bench.steps import row as row_of
 
 NAME = "pipeline"
 PRESET = "3M"
-RANKS = 2
 TOKENS = 128
 MICRO_BATCHES = 8
 SEQUENCES = 8  # one for each micro-batch
@@ -30,70 +23,40 @@ OURS, THEIRS = "ours", "PyTorch"
 
 def measure(quick: bool = False) -> Report:
     rows = []
+    work = {"preset": PRESET, "axis": "pp", "tokens": TOKENS, "sequences": SEQUENCES, "layers": 8}
     for kind in KINDS:
         print(f"pipeline: {kind}", flush=True)
-        rounds = 2 if quick else ROUNDS
-        runs = launch(blocks, RANKS, device="cpu", timeout=None, kind=kind, rounds=rounds)
-        times = slowest(runs, (OURS, THEIRS))
-        peak = {name: max(run["peak"][name] for run in runs) for name in (OURS, THEIRS)}
-        rows.append(row(kind, times, peak))
+        ours = Recipe(layout=Layout(pp=RANKS), schedule=KINDS[kind].ours)
+        contenders = {OURS: ours, THEIRS: partial(TorchPipelining, schedule=kind)}
+        contenders = {n: partial(one, micro_batches=MICRO_BATCHES) for n, one in contenders.items()}
+        times, costs = measured(contenders, 2 if quick else ROUNDS, **work)
+        rows.append(row(kind, times, costs))
     return report(rows)
 
 
-def row(kind: str, times: dict, peak: dict) -> dict:
-    share = ratio(times[THEIRS], times[OURS])  # our time over PyTorch's
+def row(kind: str, times: dict, costs: dict) -> dict:
+    ours, theirs = (row_of(name, THEIRS, GOAL, times, costs[name]) for name in (OURS, THEIRS))
     return {
         "schedule": kind,
-        "ours": median(times[OURS]),
-        "theirs": median(times[THEIRS]),
-        "ratio": share.median,
-        "low": share.low,
-        "high": share.high,
-        "goal": GOAL,
-        "rounds": share.pairs,
-        "our_peak": peak[OURS],
-        "their_peak": peak[THEIRS],
+        "ours": ours["median"],
+        "theirs": theirs["median"],
+        **{key: ours[key] for key in ("ratio", "low", "high", "goal", "rounds")},
+        "our_peak": ours["peak"],
+        "their_peak": theirs["peak"],
     }
-
-
-def blocks(worker, kind: str, rounds: int) -> dict:
-    """Measure both on this rank: seconds per step in each round, bytes of the peak of one step."""
-    torch.set_num_threads(1)
-    config = GPTConfig.preset(PRESET, context=TOKENS, layers=8)
-    batch = random_batch(0, SEQUENCES, TOKENS, config.vocab)
-    mesh, m = make_mesh(Layout(pp=worker.world_size)), MICRO_BATCHES
-    ours = Recipe(layout=mesh.layout, schedule=KINDS[kind].ours)
-    contenders = {OURS: ours, THEIRS: partial(TorchPipelining, schedule=kind)}
-    steps, peak = {}, {}
-    for name, strategy in contenders.items():
-        trained = strategy(config, 0, mesh, micro_batches=m)
-        step = steps[name] = partial(trained.step, batch)
-        for _ in range(WARM_UP):
-            step()
-        peak[name] = memory_of(step, trained.model, trained.optimizer).peak
-    times = in_turn({name: timed(step) for name, step in steps.items()}, rounds)
-    return {"times": times, "peak": peak}
 
 
 def report(rows) -> Report:
     table = [["schedule", "ours", "PyTorch", "ratio", "goal", "our peak", "PyTorch's peak"]]
     for r in rows:
-        table.append(
-            [
-                r["schedule"],
-                duration(r["ours"]),
-                duration(r["theirs"]),
-                f"{r['ratio']:.2f} ({r['low']:.2f}–{r['high']:.2f})",
-                f"≤ {r['goal']:.2f}",
-                *(f"{r[key] / 2**20:.1f} MiB" for key in ("our_peak", "their_peak")),
-            ]
-        )
+        times = (duration(r[key]) for key in ("ours", "theirs"))
+        peaks = (mib(r[key]) for key in ("our_peak", "their_peak"))
+        table.append([r["schedule"], *times, share_of(r), goal_of(r), *peaks])
     notes = (
         f"GPT of {PRESET} parameters with 8 layers, float32, {RANKS} ranks, one thread each, "
         f"{SEQUENCES} sequences of {TOKENS} tokens in {MICRO_BATCHES} micro-batches, fused AdamW. "
-        "Both run the same stages in the same processes, in turn, in blocks of 2 steps; both use "
-        "our sums of tied gradients, clipping and update. A ratio is the median over pairs, with "
-        "a 95 % bootstrap interval. The peak is of the rank with the most, counted from the "
-        "storages of all tensors that a step uses."
+        f"{NOTES}Both run the same stages, and use our sums of tied gradients, clipping and "
+        "update. The peak is of the rank with the most, counted from the storages of all tensors "
+        "that a step uses."
     )
     return Report(NAME, table, notes, rows)

@@ -4,7 +4,7 @@ import csv
 import datetime
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +41,21 @@ class Report:
             writer = csv.DictWriter(file, list(self.rows[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(self.rows)
+
+
+def share_of(row: Mapping) -> str:
+    """Format these columns: 0.82 (0.80–0.85)."""
+    return f"{row['ratio']:.2f} ({row['low']:.2f}–{row['high']:.2f})"
+
+
+def goal_of(row: Mapping, key: str = "goal") -> str:
+    """Format a row's goal: ≤ 0.90; empty for no goal."""
+    return f"≤ {row[key]:.2f}" if row[key] else ""
+
+
+def mib(nbytes: float | None) -> str:
+    """Format bytes: 1.5 MiB."""
+    return "unknown" if nbytes is None else f"{nbytes / 2**20:.1f} MiB"
 
 
 def markdown(table: Sequence[Sequence[str]]) -> str:

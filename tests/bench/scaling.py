@@ -1,16 +1,17 @@
 """Measure tokens per second by the number of ranks: when data parallel helps on one machine."""
 
-import time
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
 from helpers.comm.transport import SharedTransport
 from helpers.data.batch import random_batch
-from helpers.models.gpt import GPTConfig, build, loss_sum
+from helpers.models.gpt import GPTConfig
 from helpers.parallel.ddp.overlapped import DDP
 from helpers.runtime.cluster import Cluster
-from tests.bench.compare import in_turn, median, ratio
+from tests.bench.compare import in_turn, median, ratio, timed
+from tests.bench.data_parallel import plain_loop
 from tests.bench.report import Report
 
 NAME = "scaling"
@@ -48,33 +49,20 @@ def measure(quick: bool = False) -> Report:
 def prepare(worker, threads: int, sequences: int, shared: bool):
     torch.set_num_threads(threads)
     config = GPTConfig.preset(PRESET, context=LENGTH)
-    model = build(config)
-    replica = model
-    if worker.world_size > 1:
-        replica = DDP(model, SharedTransport() if shared else None)
+
+    def wrap(model):
+        several = worker.world_size > 1
+        return DDP(model, SharedTransport() if shared else None) if several else model
+
     batch = random_batch(worker.rank, sequences, LENGTH, config.vocab)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-
-    def step():
-        optimizer.zero_grad()
-        loss, count = loss_sum(replica(batch.tokens), batch.targets)
-        (loss / count).backward()
-        if replica is not model:
-            replica.synchronize()
-        optimizer.step()
-
+    worker.state.step = partial(plain_loop(config, 0, None, wrap).step, batch)
     for _ in range(3):
-        step()
-    worker.state.step = step
+        worker.state.step()
 
 
 def steps(worker) -> float:
     """Measure the seconds per step on this rank."""
-    dist.barrier()
-    began = time.perf_counter()
-    for _ in range(STEPS):
-        worker.state.step()
-    return (time.perf_counter() - began) / STEPS
+    return timed(worker.state.step, STEPS, before=dist.barrier)()
 
 
 def report(samples) -> Report:

@@ -1,6 +1,5 @@
 """Time the selective scan and Mamba-2's scan, forward and backward, beside plain PyTorch."""
 
-import time
 from functools import partial
 
 import torch
@@ -9,8 +8,8 @@ from helpers.measure.memory import memory_of
 from helpers.models.scan.selective import FORMS, selective_scan
 from helpers.models.scan.ssd import ssd
 from tests.bench import scan_peers
-from tests.bench.compare import duration, in_turn, median, ratio
-from tests.bench.report import Report
+from tests.bench.compare import beside, duration, in_turn, median, one_thread, timed, timed_on_gpu
+from tests.bench.report import Report, goal_of, share_of
 
 NAME = "scan"
 LENGTHS = (1024, 2048)
@@ -31,9 +30,8 @@ PEAK_GOALS = {(OURS["fused"], length): 0.1 for length in LENGTHS}
 
 
 def measure(quick: bool = False) -> Report:
-    rows, threads = [], torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    rows = []
+    with one_thread():
         for length in LENGTHS:
             print(f"scan: {length} tokens", flush=True)
             length_now, rounds = (length // 16, 2) if quick else (length, ROUNDS)
@@ -45,37 +43,20 @@ def measure(quick: bool = False) -> Report:
             rows += compared(length, both, dual_inputs(length_now), rounds)
         if torch.cuda.is_available():
             rows += on_gpu(quick)
-    finally:
-        torch.set_num_threads(threads)
     return report(rows)
 
 
 def on_gpu(quick: bool) -> list[dict]:
     """The rows of the kernel, forward only, beside the same peer on the GPU."""
-    from helpers.models.scan.kernel.launch import selective_forward
+    from helpers.models.scan.kernel import selective_forward
 
     rows = []
     contenders = {f"{PARALLEL}, GPU": scan_peers.parallel, KERNEL: selective_forward}
     for length in LENGTHS:
         inputs = [t.detach().cuda() for t in selective_inputs(length // 16 if quick else length)]
         calls = {name: partial(run, *inputs) for name, run in contenders.items()}
-        peaks = {name: memory_of(call, []).peak for name, call in calls.items()}
-        times = in_turn({name: partial(timed_on_gpu, call) for name, call in calls.items()}, ROUNDS)
-        peer = next(iter(contenders))
-        rows += [
-            row(length, name, peer, times[name], times[peer], peaks[name], peaks[peer])
-            for name in contenders
-        ]
+        rows += rows_of(length, calls, lambda call: partial(timed_on_gpu, call), ROUNDS)
     return rows
-
-
-def timed_on_gpu(call) -> float:
-    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    began.record()
-    call()
-    ended.record()
-    ended.synchronize()
-    return began.elapsed_time(ended) / 1e3
 
 
 def own(*inputs, form):
@@ -107,42 +88,34 @@ def dual_inputs(length: int) -> list[torch.Tensor]:
 
 
 def compared(length: int, contenders: dict, inputs, rounds: int) -> list[dict]:
-    """The rows of these contenders; the first is the peer of all others."""
+    """The rows of these contenders, forward and backward."""
     calls = {name: partial(forward_backward, run, inputs) for name, run in contenders.items()}
-    peaks = {name: memory_of(call, []).peak for name, call in calls.items()}
-    times = in_turn({name: partial(timed, call) for name, call in calls.items()}, rounds)
-    peer = next(iter(contenders))
-    return [
-        row(length, name, peer, times[name], times[peer], peaks[name], peaks[peer])
-        for name in contenders
-    ]
+    return rows_of(length, calls, timed, rounds)
 
 
 def forward_backward(run, inputs):
     torch.autograd.grad(run(*inputs).sum(), inputs)
 
 
-def timed(call) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
-
-
-def row(length, name, peer, times, peer_times, peak, peer_peak) -> dict:
-    share = ratio(peer_times, times)  # our time over the peer's
-    return {
-        "length": length,
-        "contender": name,
-        "peer": peer,
-        "median": median(times),
-        "ratio": share.median,
-        "low": share.low,
-        "high": share.high,
-        "goal": TIME_GOALS.get((name, length), ""),
-        "peak": peak,
-        "peak_ratio": peak / peer_peak,
-        "peak_goal": PEAK_GOALS.get((name, length), ""),
-    }
+def rows_of(length: int, calls: dict, timer, rounds: int) -> list[dict]:
+    """The rows of these calls; the first is the peer of all others."""
+    peaks = {name: memory_of(call, []).peak for name, call in calls.items()}
+    times = in_turn({name: timer(call) for name, call in calls.items()}, rounds)
+    peer = next(iter(calls))
+    return [
+        {
+            "length": length,
+            "contender": name,
+            "peer": peer,
+            "median": median(times[name]),
+            **beside(times[name], times[peer]),
+            "goal": TIME_GOALS.get((name, length), ""),
+            "peak": peaks[name],
+            "peak_ratio": peaks[name] / peaks[peer],
+            "peak_goal": PEAK_GOALS.get((name, length), ""),
+        }
+        for name in calls
+    ]
 
 
 def report(rows) -> Report:
@@ -154,11 +127,11 @@ def report(rows) -> Report:
                 str(r["length"]),
                 r["contender"],
                 duration(r["median"]),
-                "" if peer else f"{r['ratio']:.2f} ({r['low']:.2f}–{r['high']:.2f})",
-                f"≤ {r['goal']:.2f}" if r["goal"] else "",
+                "" if peer else share_of(r),
+                goal_of(r),
                 f"{r['peak'] / 2**20:.0f} MiB",
                 "" if peer else f"{r['peak_ratio']:.2f}",
-                f"≤ {r['peak_goal']:.2f}" if r["peak_goal"] else "",
+                goal_of(r, "peak_goal"),
             ]
         )
     notes = (

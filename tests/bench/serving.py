@@ -5,15 +5,13 @@ The engine, its runner, its weights and its blocks are the same for all. Only th
 
 import math
 
-import torch
-
 from helpers.inference.engine.engine import Engine
 from helpers.inference.engine.metrics import Served
 from helpers.inference.engine.policies import Chunked, Continuous, Policy, Static
 from helpers.inference.workload import poisson
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import GPT, build
-from tests.bench.compare import duration, median
+from tests.bench.compare import duration, median, one_thread
 from tests.bench.report import Report
 
 NAME = "serving"
@@ -38,15 +36,10 @@ def policies(most: int = MOST, budget: int = BUDGET) -> dict[str, Policy]:
 
 
 def measure(quick: bool = False) -> Report:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    seeds, requests = (SEEDS[:1], 6) if quick else (SEEDS, REQUESTS)
+    with one_thread():
         model = build(LLAMA, 0).eval()
-        seeds, requests = (SEEDS[:1], 6) if quick else (SEEDS, REQUESTS)
-        rows = [row for seed in seeds for row in serve(model, seed, requests)]
-    finally:
-        torch.set_num_threads(threads)
-    return report(rows)
+        return report([row for seed in seeds for row in serve(model, seed, requests)])
 
 
 def serve(model: GPT, seed: int, requests: int, blocks: int = BLOCKS, **shape) -> list[dict]:

@@ -1,14 +1,12 @@
 """The benchmark of AdamW's updates: its rows, its table and its chart. No timing decides."""
 
-import csv
-import runpy
 import shutil
 
 import pytest
 import torch
 
 from tests.bench import adam
-from tests.bench.report import FIGURES
+from tests.bench.charts import drawn, written
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
@@ -24,15 +22,8 @@ def test_a_small_run_its_table_and_its_chart(tmp_path, monkeypatch):
         assert row["busy"] == pytest.approx(row["bytes"] * 1000 / row["median"] / row["bandwidth"])
         assert row["useful"] == pytest.approx(28 * 1000 / row["median"] / row["bandwidth"])
     report = adam.report(rows)
-    report.write(tmp_path)
-    with (tmp_path / "adam.csv").open() as file:
-        assert file.readline().startswith("# ")
-        assert len(list(csv.DictReader(file))) == 4
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(FIGURES)
-        draw = runpy.run_path(str(FIGURES / "adam_drawing.py"))["draw"]
-    assert draw(tmp_path / "nothing.csv") is None
-    words = [text.get_text() for text in draw(tmp_path / "adam.csv").axes[0].texts]
+    assert len(written(report, tmp_path)) == 4
+    words = [text.get_text() for text in drawn("adam", tmp_path).axes[0].texts]
     assert sum("ours, one loop in C" in word for word in words) == 1
 
 

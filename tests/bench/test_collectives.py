@@ -1,19 +1,18 @@
 """The benchmark of collectives runs: two rounds of small buffers. No timing decides a test."""
 
-import csv
-
 import pytest
 
-from figures.collectives_drawing import draw
 from helpers.runtime.cluster import Cluster
 from tests.bench import collectives
+from tests.bench.charts import drawn, written
+from tests.bench.steps import slowest
 
 
 @pytest.fixture(scope="module")
 def samples():
     with Cluster(2) as cluster:
         runs = list(cluster.run(collectives.blocks, nbytes=4096, calls=2, rounds=2))
-    every = {name: collectives.slowest([run[name] for run in runs]) for name in runs[0]}
+    every = {name: slowest([run[name] for run in runs], collectives.CONTENDERS) for name in runs[0]}
     return runs, every
 
 
@@ -31,10 +30,5 @@ def test_the_report_and_its_drawing(samples, tmp_path):
     _, every = samples
     report = collectives.report({(name, 2**20, 2): times for name, times in every.items()})
     assert len(report.table) == 1 + len(every)
-    report.write(tmp_path)
-    with (tmp_path / "collectives.csv").open(encoding="utf-8") as file:
-        assert file.readline().startswith("# ")
-        rows = list(csv.DictReader(file))
-    assert len(rows) == len(every) * len(collectives.CONTENDERS)
-    assert draw(tmp_path / "collectives.csv").axes
-    assert draw(tmp_path / "missing.csv") is None
+    assert len(written(report, tmp_path)) == len(every) * len(collectives.CONTENDERS)
+    assert drawn("collectives", tmp_path).axes

@@ -1,16 +1,15 @@
 """The benchmark of decoding: its contenders do the same work; its rows, table and chart."""
 
-import csv
-import runpy
 import shutil
 from dataclasses import replace
 
 import pytest
 import torch
 
-from helpers.inference.decoder.decoder import Decoder
+from helpers.inference.decoder.fused import Fused
+from helpers.models.gpt import kept_by
 from tests.bench import decoding
-from tests.bench.report import FIGURES
+from tests.bench.charts import drawn, written
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 SMALL = replace(decoding.LLAMA, layers=2, width=32, heads=4, kv_heads=2, hidden=24, context=64)
@@ -20,30 +19,24 @@ SMALL = replace(decoding.LLAMA, layers=2, width=32, heads=4, kv_heads=2, hidden=
 def test_all_contenders_decode_the_same_tokens_and_a_table_is_made(tmp_path):
     model = decoding.varied(SMALL)
     theirs = decoding.transformers_model(model)
-    rows = decoding.beside(model, theirs, 3, 6, rounds=2)
+    rows = decoding.sized(model, theirs, 3, 6, rounds=2)
     ours = [decoding.OURS, decoding.OPERATORS]
     assert [row["contender"] for row in rows] == [*ours, decoding.DYNAMIC, decoding.STATIC]
     assert {row["peer"] for row in rows} < {decoding.DYNAMIC, decoding.STATIC}
     rows += decoding.over_context(model, 2, (8, 16, 24), rounds=2)
     report = decoding.report(rows)
-    report.write(tmp_path)
     assert report.table[1][:2] == ["3", "6"]
     assert "One step of batch 2 takes" in report.notes
-    with (tmp_path / "decoding.csv").open() as file:
-        assert file.readline().startswith("# ")
-        assert len(list(csv.DictReader(file))) == 7
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(FIGURES)
-        draw = runpy.run_path(str(FIGURES / "decoding_drawing.py"))["draw"]
-    assert draw(tmp_path / "nothing.csv") is None
-    left, right = draw(tmp_path / "decoding.csv").axes
+    assert len(written(report, tmp_path)) == 7
+    left, right = drawn("decoding", tmp_path).axes
     assert [text.get_text() for text in left.get_yticklabels()] == ["batch 3, 6 tokens"]
     assert right.lines[0].get_xdata().tolist() == [8, 16, 24]
 
 
 def test_the_tokens_vary():
-    decoder = Decoder(decoding.varied(decoding.LLAMA), 1, 32)
-    [tokens] = decoder.generate([[1, 2, 3]], 24)
+    model = decoding.varied(decoding.LLAMA)
+    prompts = torch.tensor([[1, 2, 3]])
+    [tokens] = decoding.decode_ours(Fused(model), kept_by(model), prompts, 24)
     assert len(set(tokens)) > 12
 
 
@@ -54,7 +47,7 @@ def test_other_tokens_are_not_compared(monkeypatch):
     with torch.no_grad():
         theirs.model.norm.weight.neg_()  # the least likely token comes first
     with pytest.raises(AssertionError, match="dynamic cache decodes other tokens than ours"):
-        decoding.beside(model, theirs, 1, 3, rounds=1)
+        decoding.sized(model, theirs, 1, 3, rounds=1)
 
 
 def test_the_peer_is_the_faster_cache():

@@ -1,22 +1,21 @@
 """A part of each benchmark runs, with few repeats. No timing decides a test."""
 
-import csv
 import itertools
-import runpy
-from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.bench import faults, pipeline, starting, tensor_parallel, zero
+from tests.bench import data_parallel, faults, pipeline, starting, tensor_parallel, zero
 from tests.bench.__main__ import main
+from tests.bench.charts import drawn, written
 from tests.bench.contenders import LAUNCH, SPAWN
 from tests.bench.faults import FAULTS, Fault, Outcome
 from tests.bench.kernel import Cell, Kernel
 from tests.bench.leftovers import Around, around
-from tests.bench.report import FIGURES, markdown
+from tests.bench.report import markdown
 
 MiB = 2**20
+COSTS = {"wire": MiB, "kernel": None, "peak": 3 * MiB}
 MEASURED = {
     (case, ranks): {c.name: [0.1, 0.2, None] for c in starting.CONTENDERS}
     for case, ranks in itertools.product(starting.LATER.values(), (2, 4))
@@ -89,14 +88,10 @@ def test_leftovers_are_counted_in_words():
 
 
 def test_the_table_of_starting(tmp_path):
-    report = starting.report(MEASURED)
-    report.write(tmp_path)
+    rows = written(starting.report(MEASURED), tmp_path)
     text = (tmp_path / "starting.md").read_text()
     assert "150 ms (goal 60 ms), hung or crashed 1 of 3 times" in text
     assert "[1.0× (1.0 to 1.0)]" in text
-    with (tmp_path / "starting.csv").open() as file:
-        assert file.readline().startswith("# ")
-        rows = list(csv.DictReader(file))
     assert len(rows) == 2 * 2 * len(starting.CONTENDERS)
     assert {row["seconds"] for row in rows} == {"0.10000 0.20000"}
 
@@ -108,7 +103,7 @@ def test_the_table_of_faults(tmp_path):
         ("kernel killed", LAUNCH.name): Outcome(0.31, "", None, "none"),
     }
     report = faults.report(outcomes)
-    report.write(tmp_path)
+    assert len(written(report, tmp_path)) == 3
     assert [row[1] for row in report.table[1:]] == [
         "0.3 s, names rank and cause",
         "all gone after 0.3 s",
@@ -117,16 +112,12 @@ def test_the_table_of_faults(tmp_path):
 
 
 def test_the_table_and_chart_of_tensor_parallel(tmp_path):
-    costs = {"wire": 2**20, "kernel": None, "peak": 3 * 2**20}
-    rows = []
-    for tokens in tensor_parallel.ROUNDS:
-        for kind, peer in tensor_parallel.DTENSOR.items():
-            for name in (peer, *tensor_parallel.OURS[kind]):
-                times = [0.2] * 4 if name == peer else [0.1] * 4
-                rows.append(tensor_parallel.row(tokens, name, times, [0.2] * 4, costs))
-                rows[-1]["peak_ratio"] = 1.0
+    peers = tensor_parallel.DTENSOR.values()
+    times = {name: [0.1 + 0.1 * (name in peers)] * 4 for name in tensor_parallel.CONTENDERS}
+    costs = dict.fromkeys(times, COSTS)
+    rows = [row for n in tensor_parallel.ROUNDS for row in tensor_parallel.rows_of(n, times, costs)]
     report = tensor_parallel.report(rows)
-    report.write(tmp_path)
+    assert len(written(report, tmp_path)) == 16
     first, second = report.table[1:3]
     assert first[:5] == ["128", "DTensor", "200 ms", "", ""]
     assert second[:4] == ["128", "tensor", "100 ms", "0.50 (0.50–0.50)"]
@@ -136,20 +127,11 @@ def test_the_table_and_chart_of_tensor_parallel(tmp_path):
     assert "0.50×" in [text.get_text() for text in figure.axes[0].texts]
 
 
-def drawn(name: str, folder: Path):
-    """The chart of the table in this folder; None for a table that is not there."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(FIGURES)
-        draw = runpy.run_path(str(FIGURES / f"{name}_drawing.py"))["draw"]
-    assert draw(folder / "nothing.csv") is None
-    return draw(folder / f"{name}.csv")
-
-
 def test_the_table_and_the_chart_of_pipelines(tmp_path):
-    slowest = {pipeline.OURS: [0.1] * 4, pipeline.THEIRS: [0.2] * 4}
-    peak = {pipeline.OURS: 2 * MiB, pipeline.THEIRS: 3 * MiB}
-    report = pipeline.report([pipeline.row(kind, slowest, peak) for kind in pipeline.KINDS])
-    report.write(tmp_path)
+    times = {pipeline.OURS: [0.1] * 4, pipeline.THEIRS: [0.2] * 4}
+    costs = {pipeline.OURS: COSTS | {"peak": 2 * MiB}, pipeline.THEIRS: COSTS}
+    report = pipeline.report([pipeline.row(kind, times, costs) for kind in pipeline.KINDS])
+    assert len(written(report, tmp_path)) == 4
     assert report.table[1][1:4] == ["100 ms", "200 ms", "0.50 (0.50–0.50)"]
     assert report.table[1][4:] == ["≤ 0.95", "2.0 MiB", "3.0 MiB"]
     figure = drawn("pipeline", tmp_path)
@@ -157,18 +139,26 @@ def test_the_table_and_the_chart_of_pipelines(tmp_path):
 
 
 def test_the_table_and_the_chart_of_zero(tmp_path):
-    costs = {"wire": MiB, "kernel": None, "peak": 3 * MiB}
-    rows = []
-    for peer, ours in zero.PEERS.items():
-        slowest = {name: [0.1] * 4 for name in ours} | {peer: [0.2] * 4}
-        for name, goal in {peer: None, **ours}.items():
-            rows.append(zero.row(name, peer, goal, slowest, costs))
-    report = zero.report(rows)
-    report.write(tmp_path)
+    times = {name: [0.1 + 0.1 * (name in zero.PEERS)] * 4 for name in zero.CONTENDERS}
+    report = zero.report(zero.rows_of(times, dict.fromkeys(times, COSTS)))
+    assert len(written(report, tmp_path)) == 9
     assert report.table[2][:4] == ["stage 1", "100 ms", "0.50 (0.50–0.50)", "≤ 1.00"]
-    figure = drawn("zero", tmp_path)
-    texts = [text.get_text() for text in figure.axes[0].texts]
+    texts = [text.get_text() for text in drawn("zero", tmp_path).axes[0].texts]
     assert texts == ["200 ms", "0.50×", "0.50×"] * 3
+
+
+@pytest.mark.parametrize("name", [data_parallel.SHARED, "naive"])
+def test_contenders_train_the_same_model_and_their_bytes_are_counted(tmp_path, monkeypatch, name):
+    """A small run of the engine that times training steps, on real ranks."""
+    monkeypatch.setattr(data_parallel, "PRESET", "1M")
+    monkeypatch.setattr(data_parallel, "TOKENS", {"an eighth of the tokens": 8})
+    wraps = {one: data_parallel.WRAPS[one] for one in (data_parallel.PEER, name)}
+    monkeypatch.setattr(data_parallel, "WRAPS", wraps)
+    peer, ours = data_parallel.measure(quick=True).rows
+    assert (peer["contender"], ours["contender"]) == (data_parallel.PEER, name)
+    assert ours["median"] > 0
+    assert ours["model_states"] == pytest.approx(peer["model_states"], rel=0.01)
+    assert (ours["wire"] == 0) == (name == data_parallel.SHARED)
 
 
 def test_a_table_is_markdown():

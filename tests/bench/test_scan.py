@@ -1,13 +1,12 @@
 """The benchmark of the scans: all contenders do the same work. No timing decides."""
 
-import csv
-
 import pytest
 import torch
 
 from helpers.models.scan.selective import selective_scan
 from helpers.models.scan.ssd import ssd
 from tests.bench import scan, scan_peers
+from tests.bench.charts import written
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 8, 37])
@@ -36,10 +35,7 @@ def test_a_small_run_and_its_table(tmp_path, monkeypatch):
     names = [scan.PARALLEL, *scan.OURS.values(), scan.DUAL, scan.CHUNKS]
     assert [row["contender"] for row in report.rows] == names
     assert all(row["median"] > 0 and row["peak"] > 0 for row in report.rows)
-    report.write(tmp_path)
-    with (tmp_path / "scan.csv").open() as file:
-        assert file.readline().startswith("# ")
-        assert len(list(csv.DictReader(file))) == len(names)
+    assert len(written(report, tmp_path)) == len(names)
     cells = {line[1]: line for line in report.table[1:]}
     assert cells[scan.PARALLEL][3:5] == ["", ""]
     assert cells[scan.OURS["fused"]][4] == "≤ 0.35"

@@ -1,7 +1,5 @@
 """The benchmark of serving: its policies do the same work; its rows, table and chart."""
 
-import csv
-import runpy
 from dataclasses import replace
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from helpers.inference.engine.metrics import Outcome, Served
 from helpers.models.gpt import build
 from tests.bench import serving
-from tests.bench.report import FIGURES
+from tests.bench.charts import drawn, written
 
 SMALL = replace(serving.LLAMA, layers=1, width=16, heads=2, hidden=8, context=32)
 NAMES = [serving.STATIC, serving.SPARING, serving.CONTINUOUS, serving.CHUNKED]
@@ -26,20 +24,13 @@ def test_all_policies_serve_the_same_and_a_table_is_made(tmp_path):
         assert row["ratio"] == 1 or row["policy"] != serving.STATIC
         assert 0 < row["ttft p50"] <= row["ttft p99"]
     report = serving.report(rows)
-    report.write(tmp_path)
     assert [line[:2] for line in report.table[1:]] == [
         [load, name] for load in ("1.2 × capacity", "all at once") for name in NAMES
     ]
     assert report.table[3][3].count(",") == 1  # a ratio for each seed
     assert "each of 2 seeds" in report.notes
-    with (tmp_path / "serving.csv").open() as file:
-        assert file.readline().startswith("# ")
-        assert len(list(csv.DictReader(file))) == 16
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(FIGURES)
-        draw = runpy.run_path(str(FIGURES / "serving_drawing.py"))["draw"]
-    assert draw(tmp_path / "nothing.csv") is None
-    first, second, last = draw(tmp_path / "serving.csv").axes
+    assert len(written(report, tmp_path)) == 16
+    first, second, last = drawn("serving", tmp_path).axes
     assert [axes.get_title("left") for axes in (first, second)] == ["1.2 × capacity", "all at once"]
     assert [text.get_text() for text in first.get_yticklabels()] == NAMES
     assert last.get_xscale() == "log"

@@ -5,17 +5,15 @@ from functools import partial
 from helpers.comm.transport import SharedTransport
 from helpers.parallel.libraries.fully_shard import FullyShard
 from helpers.parallel.libraries.zero_redundancy import TorchZeroRedundancy
-from helpers.parallel.recipe import Recipe
+from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage3 import Zero3
-from helpers.runtime.launch import launch
-from tests.bench.compare import duration, median, ratio
-from tests.bench.report import Report
-from tests.bench.steps import blocks, slowest
+from tests.bench.compare import duration
+from tests.bench.report import Report, goal_of, mib, share_of
+from tests.bench.steps import NOTES, RANKS, measured, row
 
 NAME = "zero"
 PRESET = "10M"
-RANKS = 2
 TOKENS = 128  # per rank and step
 BUCKET_MB = 25  # of DDP, under ZeroRedundancyOptimizer
 ROUNDS = 24
@@ -44,57 +42,37 @@ PEERS = {
 
 
 def measure(quick: bool = False) -> Report:
-    rounds = 2 if quick else ROUNDS
-    work = {"contenders": CONTENDERS, "preset": PRESET, "axis": "dp", "tokens": TOKENS}
-    runs = launch(blocks, RANKS, device="cpu", timeout=None, rounds=rounds, **work)
-    times = slowest(runs, CONTENDERS)
-    highest = {name: max(run["costs"][name]["peak"] for run in runs) for name in CONTENDERS}
-    rows = []
-    for peer, ours in PEERS.items():
-        for name, goal in {peer: None, **ours}.items():
-            costs = runs[0]["costs"][name] | {"peak": highest[name]}
-            rows.append(row(name, peer, goal, times, costs))
-    return report(rows)
+    work = {"preset": PRESET, "axis": "dp", "tokens": TOKENS}
+    times, costs = measured(CONTENDERS, 2 if quick else ROUNDS, **work)
+    return report(rows_of(times, costs))
 
 
-def row(name: str, peer: str, goal: float | None, times: dict, costs: dict) -> dict:
-    share = ratio(times[peer], times[name])  # our time over the peer's
-    return {
-        "contender": name,
-        "peer": peer,
-        "median": median(times[name]),
-        "ratio": share.median,
-        "low": share.low,
-        "high": share.high,
-        "goal": goal or "",
-        "rounds": share.pairs,
-        **costs,
-    }
+def rows_of(times: dict, costs: dict) -> list[dict]:
+    return [
+        {"peer": peer, **row(name, peer, goal, times, costs[name])}
+        for peer, ours in PEERS.items()
+        for name, goal in {peer: None, **ours}.items()
+    ]
 
 
 def report(rows) -> Report:
     table = [["", "median", "over the peer", "goal", "peak", "formula", "sent, counted"]]
     for r in rows:
-        peer = r["contender"] == r["peer"]
-        share = "" if peer else f"{r['ratio']:.2f} ({r['low']:.2f}–{r['high']:.2f})"
-        kernel = "unknown" if r["kernel"] is None else f"{r['kernel'] / 2**20:.1f} MiB"
         table.append(
             [
                 r["contender"],
                 duration(r["median"]),
-                share,
-                f"≤ {r['goal']:.2f}" if r["goal"] else "",
-                *(f"{r[key] / 2**20:.1f} MiB" for key in ("peak", "wire")),
-                kernel,
+                "" if r["contender"] == r["peer"] else share_of(r),
+                goal_of(r),
+                *(mib(r[key]) for key in ("peak", "wire", "kernel")),
             ]
         )
     notes = (
         f"GPT of {PRESET} parameters, float32, {RANKS} ranks, one thread each, one sequence of "
-        f"{TOKENS} tokens per rank, fused AdamW, clipping. All contenders run in the same "
-        "processes, in turn, in blocks of 2 steps. A ratio is the median over pairs, with a 95 % "
-        "bootstrap interval. The peer of stage 1 is ZeroRedundancyOptimizer (DDP with bucket "
-        "views), of stage 3 fully_shard; kept: reshard_after_forward=False. Peak: all living "
-        "tensors at one time in a step, on the rank with the most. The formula counts each call's "
-        "bytes on the wire; the kernel counts what gloo really sent."
+        f"{TOKENS} tokens per rank, fused AdamW, clipping. {NOTES}The peer of stage 1 is "
+        "ZeroRedundancyOptimizer (DDP with bucket views), of stage 3 fully_shard; kept: "
+        "reshard_after_forward=False. Peak: all living tensors at one time in a step, on the rank "
+        "with the most. The formula counts each call's bytes on the wire; the kernel counts what "
+        "gloo really sent."
     )
     return Report(NAME, table, notes, rows)
