@@ -104,3 +104,19 @@ def kept_ranks(kept_by_file, request, monkeypatch):
     for module in (request.module, twin, drift):
         if hasattr(module, "launch"):
             monkeypatch.setattr(module, "launch", run)
+    yield
+    for cluster in clusters.values():
+        if cluster.processes:
+            cluster.run(leave_groups)
+
+
+def leave_groups(worker):
+    """Destroy all process groups but the world's: each has a thread of gloo that wakes up often.
+
+    With the groups of a hundred tests, these threads took half of the machine's time.
+    """
+    import torch.distributed as dist
+
+    world = dist.group.WORLD
+    for group in [group for group in dist.distributed_c10d._world.pg_map if group is not world]:
+        dist.destroy_process_group(group)
