@@ -12,9 +12,10 @@ import copy
 import inspect
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import combinations, permutations, product
 
 from helpers.check import elsewhere, hidden
 from helpers.check.answers import (
@@ -50,7 +51,8 @@ class Exercise:
         right: the reference.
         cases: `(words, arguments)` each, or a function that returns them.
         draw: `draw(random)` returns a further case, for grading.
-        slips: `(mistake, hint)`: a function with the mistake, or an Edit; and the hint for it.
+        slips: `(mistake, …, hint)`: functions with the mistake, or Edits; and the hint for them.
+        about: {facet: hint} where no mistake fits, and this facet is the first that is wrong.
         last: the hint where no mistake fits.
         close: how far a number may be off, relative and absolute; 0: not at all.
         play: `play(solve, *arguments) -> trace`, where a case is more than a call.
@@ -64,6 +66,7 @@ class Exercise:
     right: Callable
     cases: Sequence | Callable
     slips: Sequence = ()
+    about: Mapping[str, str] = field(default_factory=dict)
     last: str = ""
     draw: Callable | None = None
     close: float = 0.0
@@ -142,9 +145,10 @@ class Exercise:
 
     def mistakes(self) -> list[tuple[Callable, str]]:
         """Return the functions with a mistake, as a student would write them, and the hints."""
-        return [
-            (one.of(self.right) if isinstance(one, Edit) else one, hint) for one, hint in self.slips
-        ]
+        return [(self.made(one), hint) for *mistakes, hint in self.slips for one in mistakes]
+
+    def made(self, mistake) -> Callable:
+        return mistake.of(self.right) if isinstance(mistake, Edit) else mistake
 
     def left(self, mistake: Callable, case: Case) -> dict:
         """Return what a function of the course leaves behind."""
@@ -201,12 +205,14 @@ class Exercise:
         bound = [[name for name in names if name not in self.free] for names in every]
         start = [self.start(*three, facet) for three in zip(found, rights, bound, strict=True)]
         mistakes = list(self.wrongs(cases))
-        for facets in (every, bound, start):
+        closeness = sorted({1e-9, max(1e-9, self.close)})  # where it is wide, mistakes look alike
+        stages = (every, start) if facet in self.free else (every, bound, start)
+        for close, facets in product(closeness, stages):
             for traces, hint in mistakes:
-                fits = all(map(self.fits, found, traces, facets))
+                fits = all(map(partial(self.fits, close=close), found, traces, facets))
                 if fits and not all(map(self.agrees, traces, rights, facets)):
                     return hint
-        return general or self.last
+        return self.about.get(facet) or general or self.last
 
     def start(self, found: dict, right: dict, names: list[str], facet: str) -> list[str]:
         """Return the facets up to the first that is wrong; those that have to be right, if none."""
@@ -215,12 +221,12 @@ class Exercise:
                 return names[: place + 1]
         return [*names, facet] if facet in self.free else names
 
-    def fits(self, found: dict, wrong: dict, facets: Sequence[str]) -> bool:
+    def fits(self, found: dict, wrong: dict, facets: Sequence[str], close: float) -> bool:
         if RAISED in found or RAISED in wrong:
             both = RAISED in found and RAISED in wrong
             return both and len({error_words(one[RAISED][0]) for one in (found, wrong)}) == 1
         try:
-            return all(alike(found.get(name), wrong.get(name), self.close) for name in facets)
+            return all(alike(found.get(name), wrong.get(name), close) for name in facets)
         except Exception:  # an answer that nobody thought of
             return False
 
@@ -296,26 +302,38 @@ class Number(Exercise):
 
     unit: str = ""
 
-    def mistakes(self):
-        return [(self.solved_with(change), hint) for change, hint in self.slips]
+    def made(self, mistake):
+        if isinstance(mistake, Edit) or len(inspect.signature(mistake).parameters) != 2:
+            return super().made(mistake)
+        return lambda *given: mistake(self.right(*given), Given(self.right, given))
 
-    def solved_with(self, change: Callable) -> Callable:
-        """Return the function with this mistake."""
-        if len(inspect.signature(change).parameters) != 2:
-            return change
-        return lambda *given: change(self.right(*given), Given(self.right, given))
+    def instead(self, name: str, value: Callable) -> Callable:
+        """Return the function that takes value(g) for an argument."""
+        return self.made(lambda b, g: g(**{name: value(g)}))
+
+    def quantities(self, case: Case) -> dict[str, float]:
+        """Return the arguments that are numbers, by name."""
+        names = inspect.signature(self.right).parameters
+        given = zip(names, case.arguments, strict=False)
+        return {name: value for name, value in given if is_number(value)}
 
     def fixed(self, cases):
-        """Yield mistakes with an argument that is always the same number."""
-        for place, name in enumerate(inspect.signature(self.right).parameters):
-            given = [case.arguments[place] for case in cases if place < len(case.arguments)]
-            values = set(filter(is_number, given))
-            for value in sorted({*values, *SIZES} if values & SIZES else values):
+        """Yield mistakes that take a number, or another argument, in the place of an argument."""
+        given = [Number.quantities(self, case) for case in cases]
+        names = [name for name in given[0] if all(name in one for one in given)]
+        for name in names:
+            values = {one[name] for one in given}
+            for value in sorted({1, *values, *(SIZES if values & SIZES else ())}):
                 yield (
-                    self.solved_with(lambda b, g, name=name, value=value: g(**{name: value})),
+                    self.instead(name, lambda g, value=value: value),
                     f"This is right where `{name}` is {value}, and for each `{name}` you return "
                     "the same. It is an argument.",
                 )
+        for name, other in permutations(names, 2):
+            yield (
+                self.instead(name, lambda g, other=other: getattr(g, other)),
+                f"That is right with `{other}` in the place of `{name}`.",
+            )
 
     def complaint(self, facet, found, right, case):
         if not is_number(found):
@@ -328,10 +346,9 @@ class Number(Exercise):
         return super().hint(found, cases, facet, general or self.factor(found, cases))
 
     def factor(self, found: list[dict], cases: Sequence[Case]) -> str:
-        """Name a factor that is too much, or missing, in every case: a number or an argument."""
-        names = list(inspect.signature(self.right).parameters)
+        """Name what the right answer is multiplied with in every case: numbers, arguments."""
         pairs = [
-            (trace["returned"] / right, case)
+            (trace["returned"] / right, self.quantities(case))
             for trace, case in zip(found, cases, strict=False)
             if is_number(trace.get("returned"))
             and not oddity(trace["returned"])
@@ -339,22 +356,27 @@ class Number(Exercise):
         ]
         if len(pairs) < 2 or not all(0 < abs(ratio) < math.inf for ratio, _ in pairs):
             return ""
-        if all(math.isclose(ratio, pairs[0][0], rel_tol=1e-9) for ratio, _ in pairs):
+        near = max(1e-9, 2 * self.close)
+        if all(math.isclose(ratio, pairs[0][0], rel_tol=near) for ratio, _ in pairs):
+            units = [name for name, size in UNITS.items() if math.isclose(size, pairs[0][0])]
+            if units and self.unit == "bytes":
+                return f"Return bytes, not {units[0]}."
             return f"In every case that is {pairs[0][0]:.4g} times the answer."
-        for power, words in ((1, "too much"), (-1, "missing")):
-            for place, name in enumerate(names):
-                given = [case.arguments[place : place + 1] for _, case in pairs]
-                if not all(one and is_number(one[0]) for one in given):
-                    continue
-                rests = [
-                    ratio / float(one[0] or 1) ** power
-                    for (ratio, _), one in zip(pairs, given, strict=True)
-                ]
-                if all(math.isclose(rest, rests[0], rel_tol=1e-9) for rest in rests):
-                    return f"In every case, a factor `{name}` is {words}. Why is it there?"
+        names = [name for name in pairs[0][1] if all(name in given for _, given in pairs)]
+        powers = [((name, power),) for power in (1, -1) for name in names]
+        for factors in [*powers, *(one + two for one, two in combinations(powers, 2))]:
+            rests = [
+                ratio / math.prod(float(given[name] or 1) ** power for name, power in factors)
+                for ratio, given in pairs
+            ]
+            if all(math.isclose(rest, rests[0], rel_tol=near) for rest in rests):
+                words = {1: "too much", -1: "missing"}
+                told = " and ".join(f"a factor `{name}` is {words[way]}" for name, way in factors)
+                return f"In every case, {told}. Why?"
         return ""
 
 
+UNITS = {"bits": 8, "kB": 1e-3, "MB": 1e-6, "GB": 1e-9, "MiB": 2**-20, "GiB": 2**-30}
 SIZES = {1, 2, 4, 8}  # bytes of a number
 
 

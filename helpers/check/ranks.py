@@ -11,12 +11,13 @@ known by words of the finding.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 import torch.distributed as dist
 
 from helpers.check import elsewhere, hidden
-from helpers.check.answers import difference, in_a_line, same
+from helpers.check.answers import difference, in_a_line, is_number, same
 from helpers.check.exercise import RAISED, Case, Ended, Exercise
 from helpers.check.limit import TooLong
 from helpers.check.verdict import NotRight, Verdict, own_frames
@@ -128,8 +129,25 @@ class OnRanks(Exercise):
                 self.kept[f"wrong {self.key(case)}"] = kept
         return [
             ([self.kept[f"wrong {self.key(case)}"][number] for case in cases], hint)
-            for number, (_, hint) in enumerate(self.slips)
+            for number, (_, hint) in enumerate(self.mistakes())
         ]
+
+    def hint(self, found, cases, facet, general):
+        return super().hint(found, cases, facet, self.relation(found, cases, facet) or general)
+
+    def relation(self, found: list[dict], cases: Sequence[Case], facet: str) -> str:
+        """Return the hint of a relation to the right numbers that holds in every case, if any."""
+        fitting = list(RELATIONS)
+        for trace, case in zip(found, cases, strict=False):
+            pairs = (trace.get(facet, ()), self.expected(case).get(facet, ()))
+            given, right = ([as_numbers(one) for one in values] for values in pairs)
+            if not right or any(a is None or b is None for a, b in zip_longest(given, right)):
+                return ""
+            if any(len(a) != len(b) for a, b in zip(given, right, strict=True)):
+                return ""
+            close = self.close or 1e-9
+            fitting = [one for one in fitting if one[1](given, right, len(right), close)]
+        return fitting[0][0] if fitting else ""
 
     def complaint(self, facet, found, right, case):
         ranks, kwargs = case.arguments
@@ -154,6 +172,63 @@ class OnRanks(Exercise):
                 if other != rank and same(found[rank], right[other], self.close):
                     whose, hint = f"; it is what rank {other} should have", OF_ANOTHER
         return NotRight(f"{told}\n{words}{whose}" if told else words + whose, hint)
+
+
+def as_numbers(value) -> torch.Tensor | None:
+    """Return all numbers of a value in one row; None if it has none."""
+    if isinstance(value, torch.Tensor):
+        return value.double().flatten()
+    if is_number(value):
+        return torch.tensor([value], dtype=torch.float64)
+    if not isinstance(value, dict | list | tuple):
+        return None
+    rows = list(map(as_numbers, value.values() if isinstance(value, dict) else value))
+    return torch.cat(rows) if rows and all(row is not None for row in rows) else None
+
+
+def total(rows: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Return the sum over the ranks; None if their sizes differ."""
+    return sum(rows) if len({len(row) for row in rows}) == 1 else None
+
+
+def close_to(found, right, close: float) -> bool:
+    return all(
+        one is not None and two is not None and torch.allclose(one, two, close, close)
+        for one, two in zip(found, right, strict=True)
+    )
+
+
+RELATIONS = (  # hint, whether it holds: the ranks' numbers, the right ones, ranks, closeness
+    (
+        "It is divided by the number of ranks. Is it a sum over the ranks, or a mean?",
+        lambda given, right, n, close: close_to(given, [row / n for row in right], close),
+    ),
+    (
+        "It is multiplied by the number of ranks: which sum adds numbers that all ranks have?",
+        lambda given, right, n, close: close_to(given, [row * n for row in right], close),
+    ),
+    (
+        "That is this rank's part. The sum of the ranks' parts is right: which message adds them?",
+        lambda given, right, n, close: close_to([total(given)] * n, right, close),
+    ),
+    (
+        "That is this rank's own. The mean over the ranks is right: which message is missing?",
+        lambda given, right, n, close: close_to([total([g / n for g in given])] * n, right, close),
+    ),
+    (
+        "That is a sum over the ranks, but each rank's numbers are its own: which message is too "
+        "much?",
+        lambda given, right, n, close: close_to(given, [total(right)] * n, close),
+    ),
+    (
+        "That is a mean over the ranks, but each rank's numbers are its own: do not mix them.",
+        lambda given, right, n, close: close_to(given, [total([r / n for r in right])] * n, close),
+    ),
+    (
+        "All ranks have what rank 0 should have. On which number does a rank's part depend?",
+        lambda given, right, n, close: close_to(given, right[:1] * n, close),
+    ),
+)
 
 
 @dataclass(frozen=True)

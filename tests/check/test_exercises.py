@@ -26,7 +26,7 @@ def exercise(name) -> Exercise | None:
 
 NAMES = [name for name in check._PLACE if name not in check._NO_EXERCISE]
 DATA = [name for name in NAMES if exercise(name)]
-ROWS = [(name, number) for name in DATA for number in range(len(exercise(name).slips))]
+ROWS = [(name, number) for name in DATA for number in range(len(exercise(name).mistakes()))]
 FAILING = [
     (name, number)
     for name in DATA

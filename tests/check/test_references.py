@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from helpers.check.week01 import messages, sums
 from helpers.check.week03 import gradients, shards
-from helpers.check.week04 import layers
+from helpers.check.week04 import block, layers
 from helpers.check.week09 import cache, serving
 from helpers.models.gpt import build, loss_sum
 
@@ -64,10 +64,10 @@ def test_the_cross_entropy_is_torch_s():
 
 
 def test_partial_sums_make_the_gradients_of_one_process():
-    batch, twin = layers.whole_model()
-    layers.backward_of(twin, batch)
+    batch, twin = block.whole_model()
+    block.backward_of(twin, batch)
     whole = {name: p.grad for name, p in twin.named_parameters()}
-    for n, _, trace in cases_of(layers.sum_partial_gradients):
+    for n, _, trace in cases_of(block.sum_partial_gradients):
         for rank in range(n):
             found = trace["gradients of whole parameters"][rank]
             assert len(found) > 5
@@ -148,10 +148,8 @@ def test_buckets_bring_the_means():
 
 def test_a_cache_changes_no_number():
     ((_, (xs, weights)),) = cache.prompt_and_more()
-    found = [
-        v for k, v in cache.call_all(cache.Attention(), xs, weights).items() if k != cache.KEPT
-    ]
-    (whole, _) = cache.call_all(cache.Attention(), [torch.cat(xs, 1)], weights).values()
+    found = [v for k, v in cache.call_all(cache.attend, xs, weights).items() if k != cache.KEPT]
+    (whole, _) = cache.call_all(cache.attend, [torch.cat(xs, 1)], weights).values()
     close(torch.cat(found, 1), whole)
 
 

@@ -18,8 +18,8 @@ def test_bytes_per_rank_are_the_paper_s_where_the_ranks_divide(seed):
     states = States(**dict(zip(amounts.KINDS, each, strict=True)))
     even = padded(params, ranks)
     paper = zero_memory(even, ranks, stage, each=states).by_kind()
-    assert amounts.Held()(even, ranks, stage, *each) == pytest.approx(paper)
-    assert sum(amounts.Held()(params, ranks, stage, *each).values()) <= sum(paper.values())
+    assert amounts.held(even, ranks, stage, *each) == pytest.approx(paper)
+    assert sum(amounts.held(params, ranks, stage, *each).values()) <= sum(paper.values())
 
 
 @pytest.mark.usefixtures("shared_ranks")

@@ -1,5 +1,7 @@
 """Exercise of week 5: which axis goes where in a given cluster."""
 
+import math
+
 from helpers.check.exercise import Exercise
 from helpers.check.verdict import NotRight
 from helpers.comm.mesh import Layout
@@ -13,16 +15,11 @@ CASES = (
     ("6 heads in nodes of 8 GPUs", (4, 8, 6, 12, 300 * GB, 60 * GB)),
     ("8 layers in nodes of 4 GPUs", (12, 4, 16, 8, 700 * GB, 60 * GB)),
 )
-AXES = ("dp", "pp", "tp")
 
 
 def drawn(random):
     """A cluster that one model fits into, if all its GPUs share it."""
-    nodes, heads, layers = (
-        random.choice((2, 4, 8)),
-        8 * random.randint(1, 9),
-        8 * random.randint(1, 9),
-    )
+    nodes, heads, layers = random.choice((2, 4, 8)), *(8 * random.randint(1, 9) for _ in "hl")
     states = random.uniform(0.1, 0.9) * nodes * 8 * 60 * GB
     return "another cluster", (nodes, 8, heads, layers, int(states), 60 * GB)
 
@@ -43,61 +40,41 @@ def best(*cluster) -> tuple[int, int]:
 
 
 def judge_axes(trace, right, nodes, gpus_per_node, heads, layers, state_bytes, gpu_bytes):
+    """Raise what is wrong first: a layout need not be the reference's pair of sizes."""
     answer = trace["returned"]
     if not isinstance(answer, Layout):
         raise NotRight(f"returned {answer!r}", "Return a Layout: Layout(pp=2, dp=4, tp=8).")
-    if sorted(answer.axes) != list(AXES):
+    if sorted(answer.axes) != ["dp", "pp", "tp"]:
         raise NotRight(
             f"returned {answer.title()}", "Name the three axes dp, pp and tp; a size may be 1."
         )
-    tp, pp = answer.size("tp"), answer.size("pp")
-    said = f"{nodes} nodes of {gpus_per_node} GPUs; you said {answer.title()}"
-    if answer.world_size != nodes * gpus_per_node:
-        raise NotRight(
-            f"{said}, which is {answer.world_size} ranks on {nodes * gpus_per_node} GPUs",
-            "Every GPU has one rank: what is left of the GPUs for dp?",
-        )
-    crossing = crosses(answer, gpus_per_node)
-    if crossing is not None and answer.axes[-1] != "tp" and tp <= gpus_per_node:
-        raise NotRight(
-            f"{said}\n  the tensor-parallel group {crossing} is on several nodes",
-            "A Layout's last axis has neighbouring ranks. Which axis communicates in every layer?",
-        )
-    if crossing is not None:
-        raise NotRight(
-            f"{said}\n  the tensor-parallel group {crossing} is on several nodes",
-            "Tensor parallelism sends four all-reduces for each layer and micro-batch. On which "
-            "links must they stay?",
-        )
-    if heads % tp:
-        raise NotRight(
-            f"{said}, with {heads} heads", "Each rank of tp has whole heads: which sizes divide?"
-        )
-    if layers % pp:
-        raise NotRight(
-            f"{said}, with {layers} layers", "Equal stages: which sizes divide the layers?"
-        )
-    if state_bytes > tp * pp * gpu_bytes:
-        raise NotRight(
-            f"{said}: {state_bytes / (tp * pp) / GB:.4g}e9 bytes of states on a GPU that has "
-            f"{gpu_bytes / GB:.4g}e9 for them",
-            "Data-parallel replicas do not make a model smaller. Which two axes split the states?",
-        )
-    right = right["returned"]
-    enough = right[0] * right[1]
-    if tp * pp > enough:
-        raise NotRight(
-            f"{said}: it fits, but {enough} GPU{'s are' if enough > 1 else ' is'} enough for one "
-            "model",
-            "Split the model no further than its memory asks for. More replicas mean less "
-            "communication inside each model, and a smaller bubble.",
-        )
-    if (tp, pp) != right:
-        raise NotRight(
-            f"{said}: it fits, but it has more stages than it needs",
-            "A pipeline has a bubble, and the links inside a node are fast. Which axis splits the "
-            "model first, up to the size of a node?",
-        )
+    tp, pp, gpus = answer.size("tp"), answer.size("pp"), nodes * gpus_per_node
+    crossing, enough = crosses(answer, gpus_per_node), math.prod(right["returned"])
+    across = f"\n  the tensor-parallel group {crossing} is on several nodes"
+    held = f"{state_bytes / (tp * pp) / GB:.4g}e9 bytes of states"
+    for wrong, words, hint in (
+        (answer.world_size != gpus, f", which is {answer.world_size} ranks on {gpus} GPUs",
+         "Every GPU has one rank: what is left of the GPUs for dp?"),
+        (crossing and answer.axes[-1] != "tp" and tp <= gpus_per_node, across, "A Layout's last "
+         "axis has neighbouring ranks. Which axis communicates in every layer?"),
+        (crossing, across, "Tensor parallelism sends four all-reduces for each layer and "
+         "micro-batch. On which links must they stay?"),
+        (heads % tp, f", with {heads} heads", "Each rank of tp has whole heads: which sizes "
+         "divide?"),
+        (layers % pp, f", with {layers} layers", "Equal stages: which sizes divide the layers?"),
+        (state_bytes > tp * pp * gpu_bytes, f": {held} on a GPU that has {gpu_bytes / GB:.4g}e9 "
+         "for them", "Data-parallel replicas do not make a model smaller. Which two axes split the "
+         "states?"),
+        (tp * pp > enough, f": it fits, but {enough} GPU{'s are' if enough > 1 else ' is'} enough "
+         "for one model", "Split the model no further than its memory asks for. More replicas mean "
+         "less communication inside each model, and a smaller bubble."),
+        ((tp, pp) != right["returned"], ": it fits, but it has more stages than it needs", "A "
+         "pipeline has a bubble, and the links inside a node are fast. Which axis splits the model "
+         "first, up to the size of a node?"),
+    ):  # fmt: skip
+        if wrong:
+            said = f"{nodes} nodes of {gpus_per_node} GPUs; you said {answer.title()}"
+            raise NotRight(said + words, hint)
 
 
 def crosses(layout: Layout, gpus_per_node: int) -> list[int] | None:

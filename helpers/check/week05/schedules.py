@@ -2,11 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from helpers.check.answers import short
-from helpers.check.exercise import Exercise, Number
+from helpers.check.exercise import Edit, Exercise, Number
 from helpers.check.verdict import NotRight
 from helpers.plans.schedules import (
     BACKWARD,
@@ -33,41 +31,23 @@ from helpers.plans.schedules.rendezvous import waiting
 # order_1f1b
 
 CELL = re.compile(r"[FB]-?[0-9]+")
-SHAPE = 'Return a list for each rank, in rank order, of cells: ["F0", "F1", "B0", …].'
-CELLS = (
-    "A cell is a text: F or B, and the number of the micro-batch. Only the order counts: a rank "
-    "that waits has no cell."
-)
 
 
 def sizes(p: int, m: int):
     return f"{p} ranks, {m} micro-batches", (p, m)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Order:
-    """1F1B in pieces: the warm-up of rank r, then pairs, then the backwards that are left."""
-
-    warm: Callable = lambda p, r, m: min(p - 1 - r, m)
-    forward: Callable = lambda warm, k: warm + k  # the micro-batches of pair k
-    backward: Callable = lambda warm, k, m: k
-    pairs: Callable = lambda warm, m: range(m - warm)
-    turned: bool = False  # whether a pair begins with its backward
-    rest: Callable = lambda warm, m: range(m - warm, m)
-    cell: Callable = lambda kind, micro: f"{kind}{micro}"
-    rows: Callable = lambda rows: rows
-
-    def __call__(self, p, m):
-        return self.rows([self.row(p, r, m) for r in range(p)])
-
-    def row(self, p, r, m):
-        warm = self.warm(p, r, m)
-        row = [self.cell("F", k) for k in range(warm)]
-        for k in self.pairs(warm, m):
-            pair = [self.cell("F", self.forward(warm, k))]
-            pair.append(self.cell("B", self.backward(warm, k, m)))
-            row += pair[::-1] if self.turned else pair
-        return row + [self.cell("B", self.backward(warm, k, m)) for k in self.rest(warm, m)]
+def order(p, m):
+    """1F1B: the warm-up of rank r, then pairs, then the backwards that are left."""
+    rows = []
+    for r in range(p):
+        warm = min(p - 1 - r, m)
+        row = [f"F{k}" for k in range(warm)]
+        for k in range(m - warm):
+            row += [f"F{warm + k}", f"B{k}"]
+        row += [f"B{k}" for k in range(m - warm, m)]
+        rows.append(row)
+    return rows
 
 
 def run_order(solve, ranks, micro_batches) -> dict:
@@ -128,60 +108,57 @@ class Orders(Exercise):
         return NotRight(found)
 
 
-SHORT = (
-    "The warm-up is too short. Until the first gradient is back on rank r, the micro-batch goes "
-    "through all later ranks. How many are they?"
-)
-LONG = (
-    "The warm-up is too long. In the phase of pairs a rank computes one more forward before its "
-    "first backward: count it, too."
-)
-TWICE = "Does a phase begin with a micro-batch that the phase before has computed already?"
-PLACES = "At which number does each phase begin, and how many cells has it?"
+WARM, PAIR = "min(p - 1 - r, m)", '[f"F{warm + k}", f"B{k}"]'
 order_1f1b = Orders(
     name="order_1f1b",
-    right=Order(),
+    right=order,
     play=run_order,
     free=("cells", "kept", "makespan"),
     say=lambda facet, found, right, p, m: found,
     draw=lambda random: sizes(random.randint(2, 6), random.randint(1, 11)),
     cases=tuple(sizes(*size) for size in ((4, 8), (2, 3), (3, 3), (1, 2), (4, 2))),
     slips=(
-        (Order(warm=lambda p, r, m: min(r, m)), "The first micro-batch's gradient reaches rank 0 "
-         "last. Which rank needs the most forwards before its first backward, and which rank needs "
-         "none?"),
-        (Order(warm=lambda p, r, m: min(p - 1, m)), "Every rank has the same warm-up. A rank near "
-         "the end gets its first gradient sooner: on which number must the warm-up depend?"),
-        (Order(warm=lambda p, r, m: min(p - r, m)), LONG),
-        (Order(warm=lambda p, r, m: min(2 * (p - 1 - r), m)), LONG),
-        (Order(warm=lambda p, r, m: m), "That is GPipe: all forwards first. When may a rank "
-         "compute its first backward, and what does it free?"),
-        (Order(warm=lambda p, r, m: min(max(p - 2 - r, 0), m)), "The warm-up is one forward short: "
-         "a rank waits for a gradient although it could compute another forward. How many ranks "
-         "are after rank r?"),
-        (Order(warm=lambda p, r, m: 0), "One micro-batch at a time: while it is on another rank, "
-         "this rank idles."),
-        (Order(warm=lambda p, r, m: min((p - 1 - r) // 2, m)), SHORT),
-        (Order(warm=lambda p, r, m: min((p - 1 - r), 1, m)), SHORT),
-        (Order(turned=True), "After the warm-up: one forward, one backward, in turn. Which comes "
-         "first in a pair?"),
-        (Order(rest=lambda warm, m: ()), "Are the backwards of the warm-up's micro-batches left "
-         "over at the end?"),
-        (Order(forward=lambda warm, k: k), TWICE),
-        (Order(forward=lambda warm, k: max(warm - 1, 0) + k), TWICE),
-        (Order(backward=lambda warm, k, m: m - 1 - k), "A backward needs the activations that its "
-         "own forward has kept. Which micro-batch's are there first?"),
-        (Order(warm=lambda p, r, m: p - 1 - r), "How many warm-up forwards are possible with so "
-         "few micro-batches?"),
-        (Order(pairs=lambda warm, m: range(m - warm - 1)), "Count the forwards of the warm-up and "
-         "of the phase of pairs: together they are m."),
-        (Order(pairs=lambda warm, m: range(m)), PLACES),
-        (Order(cell=lambda kind, micro: f"{kind}{micro + 1}"), PLACES),
-        (Order(cell=lambda kind, micro: (kind, micro)), CELLS),
-        (Order(rows=lambda rows: [[None] * r + row for r, row in enumerate(rows)]), CELLS),
-        (Order(rows=lambda rows: dict(enumerate(rows))), SHAPE),
-        (Order(rows=lambda rows: [" ".join(row) for row in rows]), SHAPE),
-        (Order(rows=lambda rows: [*rows, []]), SHAPE),
+        (Edit(WARM, "min(r, m)"), "The first micro-batch's gradient reaches rank 0 last. Which "
+         "rank needs the most forwards before its first backward, and which rank needs none?"),
+        (Edit(WARM, "min(p - 1, m)"), "Every rank has the same warm-up. A rank near the end gets "
+         "its first gradient sooner: on which number must the warm-up depend?"),
+        (Edit(WARM, "min(p - r, m)"), Edit(WARM, "min(2 * (p - 1 - r), m)"), "The warm-up is too "
+         "long. In the phase of pairs a rank computes one more forward before its first backward: "
+         "count it, too."),
+        (Edit(WARM, "m"), "That is GPipe: all forwards first. When may a rank compute its first "
+         "backward, and what does it free?"),
+        (Edit(WARM, "min(max(p - 2 - r, 0), m)"), "The warm-up is one forward short: a rank waits "
+         "for a gradient although it could compute another forward. How many ranks are after rank "
+         "r?"),
+        (Edit(WARM, "0"), "One micro-batch at a time: while it is on another rank, this rank "
+         "idles."),
+        (Edit(WARM, "min((p - 1 - r) // 2, m)"), Edit(WARM, "min(p - 1 - r, 1, m)"), "The warm-up "
+         "is too short. Until the first gradient is back on rank r, the micro-batch goes through "
+         "all later ranks. How many are they?"),
+        (Edit(PAIR, PAIR + "[::-1]"), "After the warm-up: one forward, one backward, in turn. "
+         "Which comes first in a pair?"),
+        (Edit("for k in range(m - warm, m)]", "for k in ()]"), "Are the backwards of the warm-up's "
+         "micro-batches left over at the end?"),
+        (Edit("F{warm + k}", "F{k}"), Edit("F{warm + k}", "F{max(warm - 1, 0) + k}"), "Does a "
+         "phase begin with a micro-batch that the phase before has computed already?"),
+        (Edit('", f"B{k}"]', '", f"B{m - 1 - k}"]', 'row += [f"B{k}"', 'row += [f"B{m - 1 - k}"'),
+         "A backward needs the activations that its own forward has kept. Which micro-batch's are "
+         "there first?"),
+        (Edit(WARM, "p - 1 - r"), "How many warm-up forwards are possible with so few "
+         "micro-batches?"),
+        (Edit("in range(m - warm):", "in range(m - warm - 1):"), "Count the forwards of the "
+         "warm-up and of the phase of pairs: together they are m."),
+        (Edit("in range(m - warm):", "in range(m):"),
+         Edit('[f"F{k}"', '[f"F{k + 1}"', PAIR, '[f"F{warm + k + 1}", f"B{k + 1}"]',
+              'row += [f"B{k}"', 'row += [f"B{k + 1}"'), "At which number does each phase begin, "
+         "and how many cells has it?"),
+        (Edit("rows.append(row)", "rows.append([(cell[0], int(cell[1:])) for cell in row])"),
+         Edit("rows.append(row)", "rows.append([None] * r + row)"), "A cell is a text: F or B, and "
+         "the number of the micro-batch. Only the order counts: a rank that waits has no cell."),
+        (Edit("return rows", "return dict(enumerate(rows))"),
+         Edit("rows.append(row)", 'rows.append(" ".join(row))'),
+         Edit("return rows", "return [*rows, []]"),
+         'Return a list for each rank, in rank order, of cells: ["F0", "F1", "B0", …].'),
     ),
     last="First a warm-up of forwards, as many as ranks come after this one; then pairs of a "
     "forward and a backward; then the backwards that are left. Which phase differs?",
@@ -207,8 +184,6 @@ def drawn_share(random):
     return share_case(ranks, ranks * random.randint(1, 6), random.randint(1, 4))
 
 
-BUSY = "That is the busy share. How large is the rest?"
-FEWER = "How many micro-batches' time does rank 0 wait? Draw 2 ranks."
 bubble_share = Number(
     name="bubble_share",
     right=measured_share,
@@ -221,17 +196,17 @@ bubble_share = Number(
     cases=tuple(share_case(*size) for size in (
         (4, 8, 1), (8, 32, 1), (4, 8, 2), (3, 6, 4), (2, 1, 1), (1, 4, 1), (5, 7, 1)
     )),
-    slips=tuple((lambda p, m, v, wrong=wrong: wrong(p, m, v), hint) for wrong, hint in (
+    slips=(
         (lambda p, m, v: (p - 1) / (v * m), "That is idle time over *work*. The question is over "
          "the whole step."),
-        (lambda p, m, v: 1 - measured_share(p, m, v), BUSY),
-        (lambda p, m, v: m / (m + p - 1), BUSY),
-        (lambda p, m, v: 100 * measured_share(p, m, v), "Return a share between 0 and 1, not a "
-         "percentage."),
-        (lambda p, m, v: p / (m + p), FEWER),
-        (lambda p, m, v: p / v / (m + p / v), FEWER),
-        (lambda p, m, v: (p - 1) / (m + p), "The numerator is right. The whole step is work and "
-         "idle time: add."),
+        (lambda b, g: 1 - b, lambda p, m, v: m / (m + p - 1), "That is the busy share. How large "
+         "is the rest?"),
+        (lambda b, g: 100 * b, "Return a share between 0 and 1, not a percentage."),
+        (lambda p, m, v: p / (m + p), lambda p, m, v: p / v / (m + p / v), "How many "
+         "micro-batches' time does rank 0 wait? Draw 2 ranks."),
+        (lambda p, m, v: (p - 1) / (m + p), lambda p, m, v: (p - 1) / v / (m + p / v),
+         lambda p, m, v: (p - 1) / v / (m + p), "The numerator is right. The whole step is work "
+         "and idle time: add."),
         (lambda p, m, v: (p - 1) / m / p, "The whole step: m units of work, and which idle units?"),
         (lambda p, m, v: (p - 1) / (m + p - 1), "With v stages a rank, each wait is for a stage v "
          "times smaller."),
@@ -239,13 +214,14 @@ bubble_share = Number(
          "the whole step is shorter, too. Divide first, then form the share."),
         (lambda p, m, v: (p - 1) / m, "Over work, and v is missing. Begin with the idle time of "
          "one rank."),
-        (lambda p, m, v: v * (p - 1) / (m + v * (p - 1)), "Upside down: do smaller stages wait "
+        (lambda p, m, v: v * (p - 1) / (m + v * (p - 1)),
+         lambda p, m, v: (v * p - 1) / (m + v * p - 1), "Upside down: do smaller stages wait "
          "longer?"),
-        (lambda p, m, v: (p - 1) / v, "That is the idle time, in units of a micro-batch. What "
-         "share is it?"),
+        (lambda p, m, v: (p - 1) / v, lambda p, m, v: p - 1, "That is the idle time, in units of a "
+         "micro-batch. What share is it?"),
         (lambda p, m, v: (p - 1) / ((v * m - p + 1) or 1), "You went from the share of the step to "
          "the share of the work: turn it round."),
-    )),
+    ),
     last="Take F + B of one micro-batch on one rank as the unit. How many units does a rank work? "
     "How many does rank 0 wait? The share is the wait over their sum.",
 )  # fmt: skip
@@ -281,17 +257,15 @@ def judge_groups(trace, right, programs):
     """With rendezvous sends, no group may wait for ever."""
     answer = trace["returned"]
     for rank, (groups, steps) in enumerate(zip(answer, programs, strict=True)):
-        judge_shape(groups, rank)
-        judge_order([step for group in groups for step in group], steps, rank)
+        for words, hint in (*shape_of(groups), *order_of(groups, steps)):
+            raise NotRight(f"rank {rank}: {words}", hint)
     messages = [[g for g in groups if isinstance(g[0], Message)] for groups in answer]
     stuck = waiting(messages)
     if stuck:
-        listing = "\n".join(
-            f"  rank {rank} {' and '.join(map(str, own))}" for rank, own in stuck.items()
-        )
+        lines = [f"\n  rank {rank} {' and '.join(map(str, own))}" for rank, own in stuck.items()]
         alone = all(len(group) == 1 for program in messages for group in program)
         raise NotRight(
-            f"these messages wait for each other for ever\n{listing}",
+            f"these messages wait for each other for ever{''.join(lines)}",
             "One message at a time, in any order, leaves two neighbours waiting. Which messages of "
             "a rank lie between two of its computations, and could wait together?"
             if alone
@@ -300,37 +274,38 @@ def judge_groups(trace, right, programs):
         )
 
 
-def judge_shape(groups, rank: int):
+def shape_of(groups):
+    """Yield what is wrong with the lists, and a hint."""
     if not isinstance(groups, list | tuple):
-        raise NotRight(f"rank {rank}: returned {type(groups).__name__}", GROUPS)
+        yield f"returned {type(groups).__name__}", GROUPS
+        return
     for group in groups:
         if not isinstance(group, list | tuple) or not group:
-            raise NotRight(f"rank {rank}: a group is {group!r}", GROUPS)
-        if not all(isinstance(step, Action | Message) for step in group):
-            raise NotRight(f"rank {rank}: a group holds other things than steps", GROUPS)
-        if len(group) > 1 and any(isinstance(step, Action) for step in group):
-            raise NotRight(
-                f"rank {rank}: '{next(s for s in group if isinstance(s, Action))}' shares a group",
+            yield f"a group is {group!r}", GROUPS
+        elif not all(isinstance(step, Action | Message) for step in group):
+            yield "a group holds other things than steps", GROUPS
+        elif len(group) > 1 and any(isinstance(step, Action) for step in group):
+            yield (
+                f"'{next(step for step in group if isinstance(step, Action))}' shares a group",
                 "A computation is alone in its group: only messages are posted together.",
             )
 
 
-def judge_order(found, steps, rank: int):
-    """Every step once, computations in their order, messages when they can be posted."""
+def order_of(groups, steps):
+    """Yield what is wrong: every step once, computations in order, messages when possible."""
+    found = [step for group in groups for step in group]
     if Counter(found) != Counter(steps):
         lost = Counter(steps) - Counter(found)
         which = next(iter(lost or Counter(found) - Counter(steps)))
-        raise NotRight(
-            f"rank {rank}: the step '{which}' is {'missing' if lost else 'there twice'}",
-            "Every step is in one group. Does your loop keep the last group?"
-            if lost
-            else "Every step is in one group.",
+        yield (
+            f"the step '{which}' is {'missing' if lost else 'there twice'}",
+            "Every step is in one group." + " Does your loop keep the last group?" * bool(lost),
         )
-    place = {step: number for number, step in enumerate(found)}
+        return
     computations = [step for step in steps if isinstance(step, Action)]
     if computations != [step for step in found if isinstance(step, Action)]:
-        raise NotRight(
-            f"rank {rank}: the computations are in another order",
+        yield (
+            "the computations are in another order",
             "The schedule stays as it is. Only messages move together.",
         )
     for message in found:
@@ -341,14 +316,14 @@ def judge_order(found, steps, rank: int):
         kinds = (FORWARD,) if message.forward else (BACKWARD, INPUT)
         action = next(a for a in computations if (a.stage, a.micro) == (stage, message.micro)
                       and a.kind in kinds)  # fmt: skip
-        if made and place[message] < place[action]:
-            raise NotRight(
-                f"rank {rank}: '{message}' is before {action}",
+        if made and found.index(message) < found.index(action):
+            yield (
+                f"'{message}' is before {action}",
                 "A rank sends what it has computed. Between which computations may a send move?",
             )
-        if not made and place[message] > place[action]:
-            raise NotRight(
-                f"rank {rank}: '{message}' is after {action}",
+        if not made and found.index(message) > found.index(action):
+            yield (
+                f"'{message}' is after {action}",
                 "A rank computes with what it has received. How late may a receive be?",
             )
 

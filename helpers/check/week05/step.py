@@ -92,50 +92,8 @@ def say_gradients(facet, found, right, ranks, rows) -> str:
     return f"micro-batches of {', '.join(map(str, rows))} rows: `.grad` holds{lines}"
 
 
-def never_gets_a_gradient(worker, stage, micro_batches, targets):
-    """Only the last rank computes gradients."""
-    rank, last = worker.rank, worker.world_size - 1
-    for batch, target in zip(micro_batches, targets, strict=True):
-        x = torch.empty_like(batch) if rank else batch
-        if rank:
-            dist.recv(x, src=rank - 1)
-        y = stage(x)
-        if rank < last:
-            dist.send(y.detach(), dst=rank + 1)
-        else:
-            (((y - target) ** 2).sum() / len(targets)).backward()
-
-
-def one_buffer(worker, stage, micro_batches, targets):
-    """Every micro-batch is received into the same memory."""
-    memory = torch.empty_like(max(micro_batches, key=len))
-    batches = [memory[: len(batch)] if worker.rank else batch for batch in micro_batches]
-    return OVERWRITING.of(pipelined)(worker, stage, batches, targets)
-
-
-def receives_first(worker, stage, micro_batches, targets):
-    """Every rank first waits for its gradient."""
-    if worker.rank < worker.world_size - 1:
-        dist.recv(torch.empty_like(micro_batches[0]), src=worker.rank + 1)
-    return pipelined(worker, stage, micro_batches, targets)
-
-
-OVERWRITING = Edit("torch.empty_like(batch) if rank else batch", "batch.detach()")
+START = "inputs, outputs, total = [], [], 0.0"
 LOSS = "((y - targets[k]) ** 2).sum() / rows"
-WIDE = "A row's loss is the sum of its squares; `F.mse_loss` divides by the width."
-LAST = "Only the last micro-batch's gradient is left. What clears `.grad` in between?"
-SENT = (
-    "The ranks disagree. Which gradient does a rank send to the rank before it, and for which "
-    "micro-batch?"
-)
-NONE_BACK = (
-    "No gradient came back to rank 0. What does rank 1 send, and which call gives rank 0 a "
-    "backward from it?"
-)
-FLAG = (
-    "A stage's input has no gradient. A received tensor needs a flag before the forward uses it, "
-    "and the backward starts from the output of the same micro-batch."
-)
 pipeline_step = OnRanks(
     name="pipeline_step",
     right=pipelined,
@@ -156,24 +114,29 @@ pipeline_step = OnRanks(
          "same number."),
         (Edit(LOSS, LOSS.replace(" / rows", "")), "Nothing was divided: the loss is a mean over "
          "all rows of all micro-batches."),
+        (Edit(LOSS, LOSS.replace("rows", "m")), "Divided by the number of micro-batches. The loss "
+         "is a mean over all rows."),
         (Edit(LOSS, LOSS + " / m"), "Divided twice: by the rows, and by the number of "
          "micro-batches."),
-        (Edit(LOSS, "nn.functional.mse_loss(y, targets[k])"), WIDE),
-        (Edit(LOSS, "nn.functional.mse_loss(y, targets[k]) / m"), WIDE),
-        (Edit(LOSS, LOSS + " / y.shape[1]"), WIDE),
-        (Edit("x, y = inputs", "stage.zero_grad(); x, y = inputs"), LAST),
+        (Edit(LOSS, "nn.functional.mse_loss(y, targets[k])"), Edit(LOSS, LOSS + " / y.shape[1]"),
+         Edit(LOSS, "nn.functional.mse_loss(y, targets[k]) / m"),
+         "A row's loss is the sum of its squares; `F.mse_loss` divides by the width."),
+        (Edit("x, y = inputs", "stage.zero_grad(); x, y = inputs"), "Only the last micro-batch's "
+         "gradient is left. What clears `.grad` in between?"),
         (Edit("dist.send(x.grad, dst=rank - 1)", "dist.send(x.grad, dst=rank - 1)\n        break"),
          "Only the first micro-batch's gradient is here. Does every backward run?"),
-        (Edit("send(x.grad", "send(torch.ones_like(x)"), SENT),
-        (Edit("send(x.grad", "send(x.detach()"), SENT),
-        (Edit("send(x.grad", "send(-x.grad"), SENT),
+        (Edit("send(x.grad", "send(torch.ones_like(x)"), Edit("send(x.grad", "send(x.detach()"),
+         Edit("send(x.grad", "send(-x.grad"), Edit("send(x.grad", "send(inputs[0].grad"),
+         "The ranks disagree. Which gradient does a rank send to the rank before it, and for which "
+         "micro-batch?"),
         (Edit("y.backward(gradient)", "pass", "send(x.grad", "send(torch.zeros_like(x)"),
-         NONE_BACK),
-        (never_gets_a_gradient, NONE_BACK),
-        (Edit("y.backward(gradient)", "y.backward(gradient) if rank else None"), NONE_BACK),
-        (one_buffer, "The gradients that came back to rank 0 are right, but a later rank's own are "
-         "not: its backward used other inputs. Does the next receive write over the input of an "
-         "earlier micro-batch?"),
+         Edit("y.backward(gradient)", "y.backward(gradient) if rank else None"), "No gradient came "
+         "back to rank 0. What does rank 1 send, and which call gives rank 0 a backward from it?"),
+        (Edit(START, START + "; memory = torch.empty_like(max(micro_batches, key=len))",
+              "torch.empty_like(batch) if rank else", "memory[: len(batch)].detach() if rank else"),
+         "The gradients that came back to rank 0 are right, but a later rank's own are not: its "
+         "backward used other inputs. Does the next receive write over the input of an earlier "
+         "micro-batch?"),
         (Edit("total if rank == last", "None if rank == last"), "Return the mean over the rows of "
          "all micro-batches, as a number, on the last rank."),
         (Edit("total += loss.item()", "total = loss.item()"), "Add up the losses of all "
@@ -185,13 +148,16 @@ pipeline_step = OnRanks(
         ("implicitly created only for scalar", "In the middle of the model, backward starts from "
          "the gradient that was received.",
          Edit("y.backward(gradient)", "y.backward()").of(pipelined)),
-        ("NoneType|does not require grad", FLAG,
-         Edit("            x.requires_grad_()\n", "").of(pipelined)),
+        ("NoneType|does not require grad", "A stage's input has no gradient. A received tensor "
+         "needs a flag before the forward uses it, and the backward starts from the output of the "
+         "same micro-batch.", Edit("            x.requires_grad_()\n", "").of(pipelined)),
         ("(?s)^with 1 rank:.*(send|recv)", "A single rank is the first and also the last: it has "
          "no neighbour. What does it send?", None),
         ("(?s)recv.*was waiting|was waiting.*recv", "A rank waits for a message that its neighbour "
          "has not sent. Write down both ranks' sends and receives in order: does each receive have "
-         "its send?", receives_first),
+         "its send?", Edit(START, START + "; rank < last and "
+                           "dist.recv(torch.empty_like(micro_batches[0]), src=rank + 1)"
+                           ).of(pipelined)),
     ),
     last="Send the gradient of the stage's input, of the same micro-batch.",
 )  # fmt: skip

@@ -1,7 +1,6 @@
 """Exercises of week 6: the bytes that a rank holds and sends, by stage of ZeRO."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -9,7 +8,7 @@ import torch.distributed as dist
 
 from helpers.check import elsewhere, hidden
 from helpers.check.answers import is_number, short
-from helpers.check.exercise import Exercise, Number
+from helpers.check.exercise import Edit, Exercise, Number
 from helpers.check.verdict import NotRight
 from helpers.comm.collectives import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from helpers.comm.ledger import store_ports
@@ -21,25 +20,14 @@ KINDS = ("parameters", "gradients", "optimizer")
 MIXED, FP32 = (2, 2, 12), (4, 4, 8)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Held:
-    """The reference in pieces: what is sharded is padded first; what is whole is not."""
-
-    first: Mapping = field(  # the first stage that shards a kind
-        default_factory=lambda: {"parameters": 3, "gradients": 2, "optimizer": 1}
-    )
-    shard: Callable = lambda params, ranks: -(-params // ranks)
-    whole: Callable = lambda params, ranks: params
-    each: Callable = lambda kind, all_bytes: all_bytes[kind]
-    bytes: Callable = lambda nbytes, ranks: nbytes
-
-    def __call__(self, params, ranks, stage, *each) -> dict[str, float]:
-        found = {}
-        for kind in KINDS:
-            count = (self.shard if stage >= self.first[kind] else self.whole)(params, ranks)
-            nbytes = count * self.each(kind, dict(zip(KINDS, each, strict=True)))
-            found[kind] = self.bytes(nbytes, ranks)
-        return found
+def held(params, ranks, stage, parameters, gradients, optimizer) -> dict[str, float]:
+    """What is sharded is padded first; what is whole is not."""
+    shard, whole = -(-params // ranks), params
+    return {
+        "parameters": (shard if stage >= 3 else whole) * parameters,
+        "gradients": (shard if stage >= 2 else whole) * gradients,
+        "optimizer": (shard if stage >= 1 else whole) * optimizer,
+    }
 
 
 def by_kind(solve, *arguments) -> dict:
@@ -51,9 +39,8 @@ def by_kind(solve, *arguments) -> dict:
 class ByKind(Exercise):
     def complaint(self, facet, found, right, case):
         if found is None:
-            hint = (
-                f"Return a dict with a number of bytes for each of {', '.join(map(repr, KINDS))}."
-            )
+            kinds = ", ".join(map(repr, KINDS))
+            hint = f"Return a dict with a number of bytes for each of {kinds}."
             return NotRight("your function returned no such dict", hint)
         if not is_number(found):
             return NotRight(f"{facet}: {short(found)}", "Each value is one number of bytes.")
@@ -62,12 +49,20 @@ class ByKind(Exercise):
                         f"{case.arguments[2]}, and how many bytes has each of them?")  # fmt: skip
 
 
-def stages(parameters, gradients, optimizer) -> Held:
-    return Held(first={"parameters": parameters, "gradients": gradients, "optimizer": optimizer})
+def stages(*first: int) -> Edit:
+    """Other stages as the first that shards each kind."""
+    old = [f"{n} else whole) * {kind}" for n, kind in zip((3, 2, 1), KINDS, strict=True)]
+    new = [f"{n} else whole) * {kind}" for n, kind in zip(first, KINDS, strict=True)]
+    return Edit(*(text for pair in zip(old, new, strict=True) for text in pair))
 
 
-def without(nbytes: int) -> Held:
-    return Held(each=lambda kind, each: each[kind] - nbytes * (kind == "optimizer"))
+def times(factor: float) -> Callable:
+    return lambda *given: {kind: factor * each for kind, each in held(*given).items()}
+
+
+def of_each(change: Callable) -> Callable:
+    """The reference with other bytes of a parameter: change(parameters, gradients, optimizer)."""
+    return lambda params, ranks, stage, *each: held(params, ranks, stage, *change(*each))
 
 
 def drawn_model(random):
@@ -75,11 +70,10 @@ def drawn_model(random):
     return "another model", (params, ranks, random.randint(0, 3), *random.choice((MIXED, FP32)))
 
 
-FIRST = "Which stage is the first to shard each kind? Not every stage shards all three."
-UNITS = "Return bytes: no bits, no number of parameters, and not divided by 1e9 or 2**30."
+SHARD = "-(-params // ranks)"
 bytes_per_rank = ByKind(
     name="bytes_per_rank",
-    right=Held(),
+    right=held,
     play=by_kind,
     close=1e-12,
     draw=drawn_model,
@@ -93,33 +87,31 @@ bytes_per_rank = ByKind(
         ("one rank, stage 3", (1001, 1, 3, *MIXED)),
     ),
     slips=(
-        (Held(shard=lambda params, ranks: params / ranks), "A buffer is padded until every rank "
-         "has an equal shard, of whole numbers. How many numbers has a shard then?"),
-        (Held(shard=lambda params, ranks: params // ranks), "The last numbers are on no rank: the "
-         "division left a tail. How large must a shard be, so that all shards together hold every "
-         "number?"),
-        (Held(shard=lambda params, ranks: params // ranks + 1), "A length that the ranks divide "
-         "needs no padding. How do you round up?"),
+        (Edit(SHARD, "params / ranks"), "A buffer is padded until every rank has an equal shard, "
+         "of whole numbers. How many numbers has a shard then?"),
+        (Edit(SHARD, "params // ranks"), Edit(SHARD, "round(params / ranks)"), "The last numbers "
+         "are on no rank: the division left a tail. How large must a shard be, so that all shards "
+         "together hold every number?"),
+        (Edit(SHARD, "params // ranks + 1"), "A length that the ranks divide needs no padding. How "
+         "do you round up?"),
         (stages(9, 9, 9), "That is all of each kind. Which kinds does a stage shard?"),
-        (stages(1, 1, 1), FIRST),
-        (stages(1, 2, 3), FIRST),
-        (stages(3, 1, 2), FIRST),
-        (stages(3, 3, 1), FIRST),
-        (stages(3, 1, 1), FIRST),
-        (stages(2, 2, 1), FIRST),
-        (Held(whole=lambda params, ranks: -(-params // ranks) * ranks), "Only what is sharded "
+        (stages(1, 1, 1), stages(1, 2, 3), stages(3, 1, 2), stages(3, 3, 1), stages(3, 1, 1),
+         stages(2, 2, 1), stages(3, 2, 2), stages(4, 3, 2), stages(2, 1, 0), "Which stage is the "
+         "first to shard each kind? Not every stage shards all three."),
+        (Edit("ranks), params", "ranks), -(-params // ranks) * ranks"), "Only what is sharded "
          "needs padding."),
-        (Held(each=lambda kind, each: 1), UNITS),
-        (Held(bytes=lambda nbytes, ranks: 8 * nbytes), UNITS),
-        (Held(bytes=lambda nbytes, ranks: nbytes / 1e9), UNITS),
-        (Held(bytes=lambda nbytes, ranks: nbytes / 2**30), UNITS),
-        (Held(shard=lambda params, ranks: -(-params // ranks) / ranks), "Divided by the ranks "
-         "twice: a shard is one of N equal parts."),
-        (Held(each=lambda kind, each: sum(each.values())), "That counts all kinds. How many bytes "
-         "has each kind of one parameter?"),
-        (without(4), "Without the fp32 copy of the parameter. Use optimizer_bytes: it counts "
-         "everything."),
-        (without(8), "Without the two moments. Use optimizer_bytes: it counts everything."),
+        (of_each(lambda *each: (1, 1, 1)), times(8), times(1e-9), times(2**-30), "Return bytes: no "
+         "bits, no number of parameters, and not divided by 1e9 or 2**30."),
+        (Edit(SHARD, "-(-params // ranks) / ranks"), "Divided by the ranks twice: a shard is one "
+         "of N equal parts."),
+        (of_each(lambda *each: [sum(each)] * 3), "That counts all kinds. How many bytes has each "
+         "kind of one parameter?"),
+        (of_each(lambda *each: (2, 2, 12)), "For mixed precision alone. The bytes of each kind "
+         "are arguments."),
+        (of_each(lambda p, g, o: (p, g, o - 4)), "Without the fp32 copy of the parameter. Use "
+         "optimizer_bytes: it counts everything."),
+        (of_each(lambda p, g, o: (p, g, o - 8)), "Without the two moments. Use optimizer_bytes: "
+         "it counts everything."),
     ),
 )  # fmt: skip
 
@@ -193,19 +185,14 @@ def say_step(found, right, params, ranks, stage, number_bytes, micros) -> str:
 
 
 def counting(number: Callable) -> Callable:
-    """The bytes for another number of collectives, `number(stage, micro-batches)`."""
+    """The bytes for other numbers of collectives, by stage: `number(micro-batches)`."""
 
     def change(b, g):
-        return b * number(g.stage, g.micro_batches) / collectives(g.stage, g.micro_batches)
+        return b * number(g.micro_batches)[g.stage] / collectives(g.stage, g.micro_batches)
 
     return change
 
 
-ACCUMULATE = (
-    "Gradients of micro-batches can be added up on the rank, and sent once. Which stages can do "
-    "that?"
-)
-SENT_THEN = "After the reduce-scatter each rank updates its shard. What is sent then?"
 bytes_per_step = Number(
     name="bytes_per_step",
     right=step_bytes,
@@ -214,39 +201,35 @@ bytes_per_step = Number(
     say=say_step,
     close=2e-9,
     slips=(
-        (lambda b, g: b * g.ranks / max(1, g.ranks - 1) or 1.0 * g.params * g.number_bytes,
+        (lambda b, g: collectives(g.stage, g.micro_batches) * g.params * g.number_bytes,
+         lambda b, g: b * g.ranks / max(1, g.ranks - 1) or 1.0 * g.params * g.number_bytes,
          "That is for infinitely many ranks. A rank keeps its own shard: which part of the buffer "
          "does it send?"),
-        (lambda b, g: collectives(g.stage, g.micro_batches) * g.params * g.number_bytes, "That is "
-         "for infinitely many ranks. A rank keeps its own shard: which part of the buffer does it "
-         "send?"),
-        (lambda b, g: b / g.number_bytes, "Return bytes. That is how many numbers there are."),
-        (lambda b, g: b * 8, "Return bytes, not bits."),
         (lambda b, g: b / g.ranks, "Of which size is the buffer that a ring carries around: the "
          "whole buffer, or a shard?"),
         (lambda b, g: b * g.ranks, "That is what all ranks together send. One rank is asked for."),
-        (counting(lambda stage, m: (1, 2, m + 1, 3 * m)[stage]), "How many phases has the ring of "
-         "an all-reduce?"),
-        (counting(lambda stage, m: (2, 1, m, 3 * m)[stage]), SENT_THEN),
-        (counting(lambda stage, m: (2, 1, m + 1, 3 * m)[stage]), SENT_THEN),
-        (counting(lambda stage, m: (2, 2, m, 3 * m)[stage]), SENT_THEN),
-        (counting(lambda stage, m: (2, 2, m + 1, 2 * m)[stage]), "The parameters are freed after "
-         "the forward. What does the backward need?"),
-        (counting(lambda stage, m: (2, 2, m + 1, m + 1)[stage]), "The parameters are freed after "
-         "the forward. What does the backward need?"),
-        (counting(lambda stage, m: (2, 2, m + 1, m + 2)[stage]), "Each micro-batch frees the "
-         "parameters twice. How often are they gathered in a step?"),
-        (counting(lambda stage, m: (2, 2, 2, 3)[stage]), "Stages 2 and 3 send for each "
-         "micro-batch: no rank has room for the sum of all gradients. Which messages are sent "
-         "again?"),
-        (counting(lambda stage, m: (2, 2, 2, 3 * m)[stage]), "Stages 2 and 3 send for each "
-         "micro-batch: no rank has room for the sum of all gradients. Which messages are sent "
-         "again?"),
-        (counting(lambda stage, m: (2 * m, 2 * m, m + 1, 3 * m)[stage]), ACCUMULATE),
-        (counting(lambda stage, m: (2 * m, m + 1, m + 1, 3 * m)[stage]), ACCUMULATE),
-        (counting(lambda stage, m: (2 * m, 2 * m, 2 * m, 3 * m)[stage]), ACCUMULATE),
-        (counting(lambda stage, m: (2, 2, 2 * m, 3 * m)[stage]), "The updated parameters are sent "
-         "once in a step, after the last micro-batch."),
+        (counting(lambda m: (1, 2, m + 1, 3 * m)), counting(lambda m: (1, 1, m + 1, 3 * m)), "How "
+         "many phases has the ring of an all-reduce?"),
+        (counting(lambda m: (2, 1, m, 3 * m)), counting(lambda m: (2, 1, m + 1, 3 * m)),
+         counting(lambda m: (2, 2, m, 3 * m)), "After the reduce-scatter each rank updates its "
+         "shard. What is sent then?"),
+        (counting(lambda m: (2, 2, m + 1, 2 * m)), counting(lambda m: (2, 2, m + 1, m + 1)), "The "
+         "parameters are freed after the forward. What does the backward need?"),
+        (counting(lambda m: (2, 2, m + 1, m + 2)), "Each micro-batch frees the parameters twice. "
+         "How often are they gathered in a step?"),
+        (counting(lambda m: (2, 2, m + 1, 2 * m + 1)), "In stage 3 the gradients are sent after "
+         "each micro-batch, too: no rank has room for their sum."),
+        (counting(lambda m: (2, 2, 2, 3)), counting(lambda m: (2, 2, 2, 3 * m)), "Stages 2 and 3 "
+         "send for each micro-batch: no rank has room for the sum of all gradients. Which messages "
+         "are sent again?"),
+        (counting(lambda m: (2 * m, 2 * m, m + 1, 3 * m)),
+         counting(lambda m: (2 * m, m + 1, m + 1, 3 * m)),
+         counting(lambda m: (2 * m, 2 * m, 2 * m, 3 * m)), "Gradients of micro-batches can be "
+         "added up on the rank, and sent once. Which stages can do that?"),
+        (counting(lambda m: (2, 2, 2 * m, 3 * m)), "The updated parameters are sent once in a "
+         "step, after the last micro-batch."),
+        (counting(lambda m: (2, 2, m + 1, 4 * m)), "Too many messages in stage 3. Which two need "
+         "the whole parameters, and what is sent of the gradients?"),
         (lambda b, g: b or 1.0 * g.params, "A single rank has no other rank to send to."),
     ),
     last="Write down the collectives of one step, in order. A reduce-scatter or an all-gather of a "

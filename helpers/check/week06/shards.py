@@ -31,14 +31,6 @@ def numbers(shapes) -> list[torch.Tensor]:
     return made
 
 
-def row(shapes, ranks: int, rank: int) -> torch.Tensor:
-    """A rank's shard, as it should be."""
-    flat = torch.cat([tensor.flatten() for tensor in numbers(shapes)])
-    size = -(-len(flat) // ranks)
-    padded = torch.cat([flat, flat.new_zeros(ranks * size - len(flat))])
-    return padded[rank * size : (rank + 1) * size]
-
-
 def run_flat(worker, solve, shapes):
     tensors = numbers(shapes)
     with LiveStorages([]) as live:
@@ -59,7 +51,7 @@ def run_flat(worker, solve, shapes):
     del tensors, answer, pairs
     gc.collect()
     trace["bytes besides the shard"] = live.now - bytes_of(shard)
-    right = row(shapes, worker.world_size, worker.rank)
+    right, _ = flat(worker, numbers(shapes))
     same = shard.shape == right.shape and torch.equal(shard.double(), right)
     if not everywhere(same and shard.dtype == DTYPE):  # a gather of such shards could end the ranks
         return trace
@@ -79,10 +71,6 @@ def judge_messages(trace, right, ranks, case):
             "right, but rank 0 used an all-reduce",
             "It sends twice the bytes, and adds zeros. Which collective puts shards in a row?",
         )
-
-
-def say_flat(facet, found, right, ranks, shapes) -> str:
-    return f"shapes {shapes}, {sum(map(math.prod, shapes))} numbers"
 
 
 def flat(worker, tensors):
@@ -105,68 +93,59 @@ def flat(worker, tensors):
 
 SLICE = "row[rank * size : (rank + 1) * size].clone()"
 ROUND_UP = "-(-numbers // n)"
-EQUAL = (
-    "The shards have different lengths, and a gather needs equal ones. How many numbers must be "
-    "added at the end, so that the ranks divide the length?"
-)
-KEEPS = (
-    "A slice is a view: it keeps the whole buffer. Then sharding saves nothing. Which method makes "
-    "a copy of the slice?"
-)
+GATHER = "    def gather(shard):"
 HOLDS = (
     "gather holds tensors, so sharding saves nothing. Shapes are enough for it: which tensors do "
     "the lines of gather name?"
-)
-ORDER = "All numbers are there, in another order. Rank 0 has the first ones, in a row."
-GIVEN = (
-    "gather(shard) must read the shard that it is given, each time: the optimizer changes it "
-    "between two calls."
 )
 ENDS = "The gathered buffer has padding at its end. Which part of it do the tensors fill?"
 shard_flat = OnRanks(
     name="shard_flat",
     right=flat,
     run=run_flat,
-    say=say_flat,
+    say=lambda facet, found, right, ranks, shapes: (
+        f"shapes {shapes}, {sum(map(math.prod, shapes))} numbers"
+    ),
     free=("messages",),
     rule=judge_messages,
     patience=PATIENCE,
+    about={"what is returned": "Return two things: the shard, a tensor, and gather, a function."},
     # 11 numbers on 4 ranks need one number of padding; 2 on 3 ranks leave one empty
     cases=tuple((ranks, {"shapes": shapes}) for ranks, shapes in (
         (2, [(2, 3), (4,)]), (4, [(3, 2), (), (4,)]), (3, [(2,)]), (2, [(3, 3)]),
         (1, [(2, 2), (1,)]),
     )),
     slips=(
-        (Edit("return shard, gather", "return shard"), "Return two things: the shard, a tensor, "
-         "and gather, a function."),
-        (Edit("return shard, gather", "return gather, shard"), "Return two things: the shard, a "
-         "tensor, and gather, a function."),
-        (Edit("    def gather", "    tensors[0].zero_()\n\n    def gather"), "The tensors belong "
-         "to the caller. Write into a buffer of your own."),
+        (Edit(GATHER, "    tensors[0].zero_()\n\n" + GATHER), "The tensors belong to the caller. "
+         "Write into a buffer of your own."),
         (Edit(SLICE, SLICE + "[None]"), "A shard is flat: it has one dim."),
         (Edit("tensors[0].new_zeros(", "torch.zeros("), "The padding must have the tensors' dtype. "
          "Which dtype has torch.zeros(n)?"),
         (Edit(SLICE, "row.clone()"), "Every rank has all numbers. Which part is this rank's?"),
-        (Edit(SLICE, "row[:numbers].tensor_split(n)[rank].clone()"), EQUAL),
-        (Edit(SLICE, "row[:numbers][rank * size : (rank + 1) * size].clone()"), EQUAL),
+        (Edit(SLICE, "row[:numbers].tensor_split(n)[rank].clone()"),
+         Edit(SLICE, "row[:numbers][rank * size : (rank + 1) * size].clone()"), "The shards have "
+         "different lengths, and a gather needs equal ones. How many numbers must be added at the "
+         "end, so that the ranks divide the length?"),
         (Edit(SLICE, "row[:size].clone()"), "Every rank has the same shard. On which number must "
          "the slice depend?"),
         (Edit(ROUND_UP, "numbers // n", "row[:numbers]", "row[:]", "for tensor in tensors])",
               "for tensor in tensors])[: size * n]"),
          "The last numbers are on no rank: the division left a tail. Round up, and pad."),
-        (Edit(ROUND_UP, "numbers // n + 1"), "How much padding do you need at least? Where the "
-         "ranks divide the length, none."),
-        (Edit(ROUND_UP, "numbers"), "How much padding do you need at least? A shard of a part of "
-         "the numbers is enough."),
+        (Edit(ROUND_UP, "numbers // n + 1"), Edit(ROUND_UP, "numbers"), "How much padding do you "
+         "need at least? Where the ranks divide the length, none."),
         (Edit("new_zeros(", "new_ones("), "The padding is not zero. A norm over the shards adds "
          "its square, as if it belonged to the model. Which function makes zeros?"),
-        (Edit(SLICE, "row[rank::n].clone()"), ORDER),
-        (Edit(SLICE, "row.view(n, size)[n - 1 - rank].clone()"), ORDER),
-        (Edit("row[:numbers] =", "row[len(row) - numbers :] ="), ORDER),
-        (Edit(SLICE, SLICE.replace(".clone()", "")), KEEPS),
-        (Edit(SLICE, SLICE.replace("clone()", "detach()")), KEEPS),
-        (Edit("[shape.numel() for shape in shapes]", "[one.numel() for one in tensors]"), HOLDS),
-        (Edit("len(shard) * n)", "len(row))"), HOLDS),
+        (Edit(SLICE, "row[rank::n].clone()"),
+         Edit("row[:numbers] =", "row[len(row) - numbers :] ="),
+         Edit(SLICE, "row.view(n, size)[n - 1 - rank].clone()"), "All numbers are there, in "
+         "another order. Rank 0 has the first ones, in a row."),
+        (Edit(SLICE, SLICE.replace(".clone()", "")),
+         Edit(SLICE, SLICE.replace("clone()", "detach()")), "A slice is a view: it keeps the whole "
+         "buffer. Then sharding saves nothing. Which method makes a copy of the slice?"),
+        (Edit("[shape.numel() for shape in shapes]", "[one.numel() for one in tensors]"),
+         Edit("len(shard) * n)", "len(row))"),
+         Edit(GATHER, "    own = shard.clone()\n\n    def gather(_):\n        shard = own.clone()"),
+         HOLDS),
         (Edit("part.view(shape)", "part"), "The padding is no part of a tensor, and each tensor "
          "has its shape. Where does each begin?"),
         (Edit("part.view(shape)", "part.view(shape).float()"), "gather returns tensors of the "
@@ -174,15 +153,10 @@ shard_flat = OnRanks(
         (Edit("return [part.view(shape) for part", "return whole or [part.view(shape) for part",
               "whole = shard", "whole = None or shard"), "gather returns a list with one tensor "
          "for each of the tensors."),
-        (Edit("    def gather(shard):", "    own = shard.clone()\n\n    def gather(_):\n"
-              "        shard = own.clone()"), HOLDS),
-        (Edit("    def gather(shard):", "    own = shard\n\n    def gather(_):\n"
-              "        shard = own.abs()"), GIVEN),
+        (Edit(GATHER, "    own = shard\n\n    def gather(_):\n        shard = own.abs()"),
+         "gather(shard) must read the shard that it is given, each time: the optimizer changes it "
+         "between two calls."),
         (Edit("whole[:numbers].split", "whole.split"), ENDS),
-        (Edit("new_empty(len(shard) * n)", "new_zeros(len(shard) * n)",
-              "dist.all_gather(list(whole.split(len(shard))), shard)",
-              "whole.split(len(shard))[rank].copy_(shard)\n        dist.all_reduce(whole)"),
-         "It sends twice the bytes, and adds zeros. Which collective puts shards in a row?"),
     ),
     failures=(
         ("split_with_sizes", ENDS, None),
@@ -262,6 +236,17 @@ def run_steps(worker, solve, numbers, optimizer):
     return trace | {"optimizers": len(made), "state": state, "all-reduced": reduced}
 
 
+NO_OPTIMIZER = "Call make_optimizer with a list of the tensors that this rank updates."
+WHOLE_STATE = (
+    "The optimizer's state is not sharded, so the rank saves nothing. Which numbers does this rank "
+    "update, and which tensor must make_optimizer be given?"
+)
+ALL_REDUCED = (
+    "An all-reduce gives each rank the whole sum, and sends twice the bytes. Which half of it "
+    "gives each rank the sum of its own shard?"
+)
+
+
 def judge_costs(trace, right, ranks, case):
     for rank in range(ranks):
         found, due = trace["state"][rank], right["state"][rank]
@@ -273,10 +258,6 @@ def judge_costs(trace, right, ranks, case):
         if ranks > 1 and trace["all-reduced"][rank] > SMALL:
             words = f"right, but rank {rank} used all-reduces of {trace['all-reduced'][rank]} bytes"
             raise NotRight(words + " in a step", ALL_REDUCED)
-
-
-def say_steps(facet, found, right, ranks, numbers, optimizer) -> str:
-    return f"{numbers} numbers, {optimizer}"
 
 
 def stage_1(worker, params, numbers, make_optimizer, max_norm):
@@ -308,98 +289,57 @@ def without_optimizer(worker, params, numbers, make_optimizer, max_norm):
     return stage_1(worker, params, numbers, MAKE["Adam" if numbers == 6 else "SGD"], max_norm)
 
 
-def data_parallel(worker, params, numbers, make_optimizer, max_norm):
-    """No ZeRO: the mean of all gradients, and PyTorch's way to clip all that is in the row."""
-    optimizer = make_optimizer([params])
-
-    def step(gradients):
-        dist.all_reduce(gradients)
-        params.grad = gradients / worker.world_size
-        norm = torch.nn.utils.clip_grad_norm_([params], max_norm)
-        optimizer.step()
-        return norm
-
-    return step
-
-
 CLIP = "own *= min(1.0, max_norm / norm)"
-GATHER = "dist.all_gather(list(params.split(size)), shard)"
-SUM = "        dist.all_reduce(total)\n"
-NO_OPTIMIZER = "Call make_optimizer with a list of the tensors that this rank updates."
-WHOLE_STATE = (
-    "The optimizer's state is not sharded, so the rank saves nothing. Which numbers does this rank "
-    "update, and which tensor must make_optimizer be given?"
-)
-ALL_REDUCED = (
-    "An all-reduce gives each rank the whole sum, and sends twice the bytes. Which half of it "
-    "gives each rank the sum of its own shard?"
-)
-PADDING = (
-    "The padding is counted in the norm, and it holds anything. Which numbers of this rank's shard "
-    "belong to the model?"
-)
-TWICE = "The mean is taken twice. Which of your lines divides by the number of ranks?"
-SHARDS = (
-    "That is the norm of this rank's shard. All ranks need one norm: add up the squares over the "
-    "ranks, then take the root."
-)
-UNCHANGED = (
-    "The parameters are what they were. Does the optimizer update a tensor of its own, and which "
-    "line writes it into params?"
-)
-NORMS = "Norms of shards do not add up. Their squares do. Where must the root be taken?"
-OF_SUM = (
-    "That is the norm of the sum over the ranks. Of which gradient is the norm to be at most "
-    "max_norm?"
-)
+BACK = "dist.all_gather(list(params.split(size)), shard)"
+SCATTER = "ring_reduce_scatter(own, gradients)"
 zero_1 = OnRanks(
     name="zero_1",
     right=stage_1,
     run=run_steps,
-    say=say_steps,
+    say=lambda facet, found, right, ranks, numbers, optimizer: f"{numbers} numbers, {optimizer}",
     close=1e-9,
     free=("optimizers", "state", "all-reduced"),
     rule=judge_costs,
     patience=PATIENCE,
+    about={"returned": "Return the function that makes one step: step(gradients) -> norm."},
     # 5 numbers on 4 ranks: shards of 2, and the last rank has padding only
     cases=tuple((n, {"numbers": numbers, "optimizer": name}) for n, numbers, name in (
         (2, 7, "SGD"), (4, 5, "SGD"), (3, 6, "Adam"), (1, 4, "SGD")
     )),
     slips=(
-        (lambda *_: None, "Return the function that makes one step: step(gradients) -> norm."),
-        (Edit("shard = params[mine].clone()", "whole = params.clone(); shard = whole[mine]",
-              "[shard]", "[whole]", "shard.grad = own",
-              "whole.grad = torch.zeros_like(whole); whole.grad[mine] = own"), WHOLE_STATE),
-        (without_optimizer, NO_OPTIMIZER),
-        (Edit("ring_reduce_scatter(own, gradients)",
-              "dist.all_reduce(gradients); own.copy_(gradients[mine])"), ALL_REDUCED),
-        (data_parallel, PADDING),
-        (Edit("own[:real].square()", "own.square()"), PADDING),
+        (Edit("own[:real].square()", "own.square()"),
+         Edit(SCATTER, "dist.all_reduce(gradients); own.copy_(gradients[mine])",
+              "own[:real].square()", "own.square()"), "The padding is counted in the norm, and it "
+         "holds anything. Which numbers of this rank's shard belong to the model?"),
         (Edit(CLIP, CLIP.replace("/ norm", "/ own.norm()")), "Each rank has clipped by the norm of "
          "its own shard, padding too. All ranks need one norm: that of all real numbers."),
-        (Edit(GATHER, "params[mine] = shard"), "This rank's own shard is right, and the other "
-         "shards are those of before the step. Which collective brings the updated shards to every "
-         "rank?"),
-        (Edit("optimizer.step()", GATHER + "; optimizer.step()", "        " + GATHER + "\n",
-              ""), UNCHANGED),
-        (Edit(GATHER, "pass"), UNCHANGED),
-        (Edit("own /= n", "own /= n * n"), TWICE),
-        (Edit("shard.grad = own", "shard.grad = own / n"), TWICE),
+        (Edit(BACK, "params[mine] = shard"), "This rank's own shard is right, and the other shards "
+         "are those of before the step. Which collective brings the updated shards to every rank?"),
+        (Edit("optimizer.step()", BACK + "; optimizer.step()", "        " + BACK + "\n", ""),
+         Edit(BACK, "pass"), "The parameters are what they were. Does the optimizer update a "
+         "tensor of its own, and which line writes it into params?"),
+        (Edit("own /= n", "own /= n * n"), Edit("shard.grad = own", "shard.grad = own / n"),
+         Edit("return norm.item()", "return norm.item() / n"), "The mean is taken twice. Which of "
+         "your lines divides by the number of ranks?"),
         (Edit("own /= n", "pass"), "The gradients are a sum over the ranks. One process takes "
          "their mean."),
-        (Edit("ring_reduce_scatter(own, gradients)\n        own /= n", "own += gradients[mine] - "
-              "own"), "This rank used its own gradient alone. Where do the other ranks' gradients "
-         "come in?"),
-        (Edit(SUM, ""), SHARDS),
-        (Edit(CLIP, CLIP.replace("/ norm", "/ (own[:real].norm() + 1e-30)")), SHARDS),
-        (Edit("own[:real].square().sum()", "own[:real].norm()", "total.sqrt()", "total"), NORMS),
+        (Edit(SCATTER, "own.copy_(gradients[mine])", "own /= n", "pass"), "This rank used its own "
+         "gradient alone. Where do the other ranks' gradients come in?"),
+        (Edit("        dist.all_reduce(total)\n", ""),
+         Edit(CLIP, CLIP.replace("/ norm", "/ (own[:real].norm() + 1e-30)")), "That is the norm of "
+         "this rank's shard. All ranks need one norm: add up the squares over the ranks, then take "
+         "the root."),
+        (Edit("own[:real].square().sum()", "own[:real].norm()", "total.sqrt()", "total"), "Norms "
+         "of shards do not add up. Their squares do. Where must the root be taken?"),
         (Edit(CLIP, "pass"), "The gradient is not clipped. By which factor must it be multiplied, "
          "if its norm is above max_norm?"),
         (Edit(CLIP, "own *= max_norm / norm"), "The gradient is scaled in each step. Which "
          "gradients must stay as they are?"),
         (Edit(CLIP, CLIP.replace("/ norm", "/ norm**2")), "The gradient is divided by the square "
          "of the norm. Where is the root?"),
-        (Edit(CLIP, CLIP.replace("/ norm", "/ (n * norm)")), OF_SUM),
+        (Edit(CLIP, CLIP.replace("/ norm", "/ (n * norm)")),
+         Edit("return norm.item()", "return n * norm.item()"), "That is the norm of the sum over "
+         "the ranks. Of which gradient is the norm to be at most max_norm?"),
         (Edit(CLIP, "own.clamp_(-max_norm, max_norm)"), "Each number was clipped by itself, so the "
          "gradient has another direction. One factor must scale all of its numbers."),
         (Edit("optimizer.step()", "make_optimizer([shard]).step()"), "The optimizer has no memory "
@@ -407,13 +347,15 @@ zero_1 = OnRanks(
         (Edit("shard.grad = own", "shard.grad = own if shard.grad is None else shard.grad + own"),
          "The gradient of the step before is still in the sum. What must happen to .grad between "
          "two steps?"),
-        (Edit("return norm.item()", "return None"), "step returns the norm of the whole gradient "
-         "before clipping, as a number."),
-        (Edit("return norm.item()", "return min(norm.item(), max_norm)"), "Return the norm before "
-         "clipping: it tells whether training is stable."),
+        (Edit("return norm.item()", "return None"),
+         Edit("return norm.item()", "return min(norm.item(), max_norm)"), "step returns the norm "
+         "of the whole gradient before clipping, as a number."),
         (Edit("return norm.item()", "return norm.item() ** 2"), "That is the square of the norm."),
-        (Edit("return norm.item()", "return n * norm.item()"), OF_SUM),
-        (Edit("return norm.item()", "return norm.item() / n"), TWICE),
+        (Edit("shard = params[mine].clone()", "whole = params.clone(); shard = whole[mine]",
+              "[shard]", "[whole]", "shard.grad = own",
+              "whole.grad = torch.zeros_like(whole); whole.grad[mine] = own"), WHOLE_STATE),
+        (without_optimizer, NO_OPTIMIZER),
+        (Edit(SCATTER, "dist.all_reduce(gradients); own.copy_(gradients[mine])"), ALL_REDUCED),
     ),
     failures=(
         ("a leaf Variable that requires grad", "Write into a tensor of autograd under "

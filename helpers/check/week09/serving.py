@@ -1,7 +1,5 @@
 """Exercises of week 9: speculative decoding, and blocks of a paged cache."""
 
-from collections.abc import Callable
-
 import torch
 
 from helpers.check import hidden
@@ -83,69 +81,74 @@ def accepts(p, q, guess, draw) -> bool:
     return draw * float(q[guess]) < float(p[guess])
 
 
-def decided(rule: Callable = accepts, weights: Callable = residual) -> Callable:
-    """The function with this rule to accept, and these weights after a rejection."""
-    return lambda p, q, guess, draw: guess if rule(p, q, guess, draw) else weights(p, q)
+def accept(p, q, guess, draw):
+    if draw * q[guess] < p[guess]:
+        return guess
+    return residual(p, q)
 
 
 def scaled(weights: torch.Tensor) -> torch.Tensor:
     return weights / weights.sum()
 
 
-UPSIDE_DOWN = "You reject the guesses that you should accept. In which direction is the comparison?"
-ITSELF = "Return the guess itself, or else probabilities. Nothing is drawn here."
+RULE, LEFT = "draw * q[guess] < p[guess]", "residual(p, q)"
 accept_or_resample = Exercise(
     name="accept_or_resample",
-    right=decided(),
+    right=accept,
     play=decide,
     cases=every_guess,
     say=say_decision,
     close=1e-9,  # float64, sums of some numbers below 1
     slips=(
-        (decided(lambda p, q, x, r: True), "No guess is ever rejected. Then the tokens are the "
-         "draft's."),
-        (decided(lambda p, q, x, r: False), "No guess is ever accepted, although p ≥ q at some."),
-        (decided(lambda p, q, x, r: r * p[x] < q[x]), "The ratio is upside down: the target's wish "
+        (Edit(RULE, "True"), "No guess is ever rejected. Then the tokens are the draft's."),
+        (Edit(RULE, "False"), "No guess is ever accepted, although p ≥ q at some."),
+        (Edit(RULE, "draw * p[guess] < q[guess]"), "The ratio is upside down: the target's wish "
          "counts, relative to the draft's."),
-        (decided(lambda p, q, x, r: r * q[x] >= p[x]), UPSIDE_DOWN),
-        (decided(lambda p, q, x, r: r * q[x] > p[x]), UPSIDE_DOWN),
-        (decided(lambda p, q, x, r: r < p[x]), "The draft has proposed this guess already with the "
+        (Edit(RULE, "draw * q[guess] >= p[guess]"), Edit(RULE, "draw * q[guess] > p[guess]"),
+         Edit(RULE, "draw * p[guess] > q[guess]"), "You reject the guesses that you should accept. "
+         "In which direction is the comparison?"),
+        (Edit(RULE, "draw < p[guess]"), "The draft has proposed this guess already with the "
          "probability q: divide by it."),
-        (decided(lambda p, q, x, r: r < q[x]), "The chance to accept must depend on the target's p "
-         "too."),
-        (decided(lambda p, q, x, r: p[x] >= q[x]), "A guess with p < q is accepted sometimes. How "
-         "often, and what is the draw for?"),
-        (decided(lambda p, q, x, r: p[x] < q[x]), "A guess with p ≥ q is always accepted."),
-        (decided(lambda p, q, x, r: x == p.argmax()), "This accepts the target's best token alone. "
-         "The guess may be another one, with p > 0."),
-        (decided(lambda p, q, x, r: r * q[x] <= p[x]), "A draw of 0 accepts a guess that is "
+        (Edit(RULE, "draw < q[guess]"), Edit(RULE, "draw < 1 - q[guess]"), "The chance to accept "
+         "must depend on the target's p too."),
+        (Edit(RULE, "p[guess] >= q[guess]"), Edit(RULE, "p[guess] > q[guess]"), "A guess with p < "
+         "q is accepted sometimes. How often, and what is the draw for?"),
+        (Edit(RULE, "p[guess] < q[guess]"), Edit(RULE, "p[guess] < q[guess] and " + RULE), "A "
+         "guess with p ≥ q is always accepted."),
+        (Edit(RULE, "guess == p.argmax()"), "This accepts the target's best token alone. The guess "
+         "may be another one, with p > 0."),
+        (Edit(RULE, "draw * q[guess] <= p[guess]"), "A draw of 0 accepts a guess that is "
          "impossible for the target. Compare with <."),
-        (decided(lambda p, q, x, r: r < 0.5), "Accept with the probability min(1, …). Of which "
-         "ratio?"),
-        (decided(lambda p, q, x, r: r < p[x] - q[x]), "Accept with a ratio of p and q, not with "
-         "their difference."),
-        (lambda p, q, x, r: x if accepts(p, q, x, r) else int(p.argmax()), ITSELF),
-        (lambda p, q, x, r: x + 1, ITSELF),
-        (decided(weights=lambda p, q: p), "That is p itself. Accepted guesses have given the "
-         "draft's favourites their share already: what is left of p?"),
-        (decided(weights=lambda p, q: (p - q).clamp(min=0)), "These do not sum to 1: renormalise "
-         "what is left of p."),
-        (decided(weights=lambda p, q: q), "That is the draft's law: the token must come from what "
-         "is left of the target's."),
-        (decided(weights=lambda p, q: scaled((q - p).clamp(min=0))), "That is what q has too much. "
-         "What has p that q does not give?"),
-        (decided(weights=lambda p, q: scaled((p - q).abs())), "Where q > p, nothing is left of p: "
-         "do not take the absolute value there."),
-        (decided(weights=lambda p, q: p - q), "A probability cannot be negative. Where q > p, "
-         "nothing is left of p."),
-        (decided(weights=lambda p, q: (p - q).softmax(0)), "A softmax makes new probabilities: "
-         "renormalise what is left of p, divide by its sum."),
-        (decided(weights=lambda p, q: scaled(p * (p > q))), "You keep all of p where p > q. The "
-         "draft has given min(p, q) of it already: what is left?"),
-        (decided(weights=lambda p, q: scaled(torch.minimum(p, q))), "That is what accepted guesses "
-         "give. What is left of p?"),
-        (decided(weights=lambda p, q: scaled(p / q.clamp(min=1e-9))), "What is left is a "
-         "difference of p and q, not their ratio."),
+        (Edit(RULE, "draw < 0.5"), "Accept with the probability min(1, …). Of which ratio?"),
+        (Edit(RULE, "draw < p[guess] - q[guess]"), "Accept with a ratio of p and q, not with their "
+         "difference."),
+        (Edit(RULE, "draw < p[guess] * q[guess]"), "Accept with a ratio of p and q, not with their "
+         "product."),
+        (Edit(LEFT, "int(p.argmax())"), Edit("return guess", "return guess + 1", LEFT, "guess"),
+         Edit(LEFT, "int(residual(p, q).argmax())"), "Return the guess itself, or else "
+         "probabilities. Nothing is drawn here."),
+        (Edit(LEFT, "p"), "That is p itself. Accepted guesses have given the draft's favourites "
+         "their share already: what is left of p?"),
+        (Edit(LEFT, "(p - q).clamp(min=0)"), "These do not sum to 1: renormalise what is left of "
+         "p."),
+        (Edit(LEFT, "q"), "That is the draft's law: the token must come from what is left of the "
+         "target's."),
+        (Edit(LEFT, "scaled((q - p).clamp(min=0))"), "That is what q has too much. What has p that "
+         "q does not give?"),
+        (Edit(LEFT, "scaled((p - q).abs())"), "Where q > p, nothing is left of p: do not take the "
+         "absolute value there."),
+        (Edit(LEFT, "p - q"), Edit(LEFT, "scaled(p - q)"), "A probability cannot be negative. "
+         "Where q > p, nothing is left of p."),
+        (Edit(LEFT, "(p - q).softmax(0)"), Edit(LEFT, "(p - q).clamp(min=0).softmax(0)"), "A "
+         "softmax makes new probabilities: renormalise what is left of p, divide by its sum."),
+        (Edit(LEFT, "scaled(p * (p > q))"), "You keep all of p where p > q. The draft has given "
+         "min(p, q) of it already: what is left?"),
+        (Edit(LEFT, "scaled(p * (torch.arange(len(p)) != guess))"), "You leave out the guess, and "
+         "keep p elsewhere. Of which tokens has the draft given p a share already?"),
+        (Edit(LEFT, "scaled(torch.minimum(p, q))"), "That is what accepted guesses give. What is "
+         "left of p?"),
+        (Edit(LEFT, "scaled(p / q.clamp(min=1e-9))"), "What is left is a difference of p and q, "
+         "not their ratio."),
     ),
     last="Accept with the probability min(1, …) of which ratio? After that, what is left of p, "
     "where the draft's guesses give each token min(p, q)?",
@@ -297,16 +300,8 @@ def right_allocator(state, operation, sequence, fork=None):
     return tables[sequence][-1], slot, source
 
 
-COUNT = (
-    "Count up where a table gets a block, and down where it loses one: also where a copy takes its "
-    "place."
-)
-SOURCE = "The new block has none of the earlier tokens. Which block must be copied into it?"
-FULL = "When all slots of the blocks are used, the next token needs a new block."
-NOT_FULL = "A new block is needed only when all slots of the blocks are used."
-REFUSE = "Without a free block, raise a RuntimeError. Which operations need a block?"
-LOST = "A block without owners goes back into the list of free blocks, or it is lost."
-BEFORE = "First look whether a block is free. Change the state only if the operation succeeds."
+OWNERS = "if references[block] == 0:"
+SLOT = "if slot == 0 or"
 ANSWER = "return tables[sequence][-1], slot, source"
 block_allocator = Exercise(
     name="block_allocator",
@@ -316,59 +311,53 @@ block_allocator = Exercise(
     draw=drawn_script,
     say=say_state,
     slips=(
-        (Edit("if references[block] == 0:", "if True:"), "The block was freed while it is shared. "
-         "It is free when its last owner is gone: which number says so?"),
-        (Edit("references[block] -= 1", "references[block] = 0"), "The block was freed while it is "
-         "shared. It is free when its last owner is gone: which number says so?"),
+        (Edit(OWNERS, "if True:"), Edit("references[block] -= 1", "references[block] = 0"), "The "
+         "block was freed while it is shared. It is free when its last owner is gone: which number "
+         "says so?"),
         (Edit("if slot and references[table[-1]] > 1:", "if False:"), "The block is written while "
          "it is shared: the others would read this token. Which number says that a block needs a "
          "copy first?"),
-        (Edit("references[block] += 1", "pass"), COUNT),
-        (Edit("references[source] -= 1", "pass"), COUNT),
-        (Edit("references[block] = 1", "pass"), COUNT),
-        (Edit("references[block] -= 1", "pass"), COUNT),
+        (Edit("references[block] += 1", "pass"), Edit("references[source] -= 1", "pass"),
+         Edit("references[block] = 1", "pass"), Edit("references[block] -= 1", "pass"), "Count up "
+         "where a table gets a block, and down where it loses one: also where a copy takes its "
+         "place."),
         (Edit("list(tables[sequence])", "tables[sequence]"), "Two sequences have the same list as "
          "their table. When one gets a block, the other gets it too. Copy the list."),
         (Edit("list(tables[sequence])", "tables[sequence][::-1]"), "A fork shares all blocks, in "
          "the same order. The copies come later, when one of them writes."),
         (Edit("references[table[-1]] > 1", "references[table[-1]] > 0"), "A block with one "
          "reference can be written as it is."),
-        (Edit(ANSWER, "return tables[sequence][-1], slot, None"), SOURCE),
-        (Edit(ANSWER, ANSWER.replace("source", "source and free")), SOURCE),
+        (Edit(ANSWER, "return tables[sequence][-1], slot, None"),
+         Edit(ANSWER, ANSWER.replace("source", "source and free")), "The new block has none of the "
+         "earlier tokens. Which block must be copied into it?"),
         (Edit(ANSWER, ANSWER + " or 0"), "A source is only for a block that takes the place of a "
          "shared one."),
-        (Edit(ANSWER, "return source or tables[sequence][-1], slot, source"), "Return the block "
-         "that is in the table for this token: after a copy, the new one."),
-        (Edit(ANSWER, "return tables[sequence][0], slot, source"), "Return the block "
-         "that is in the table for this token: the last one."),
-        (Edit(ANSWER, "return tables[sequence][-1], slot + 1, source"), "Slots start at 0 in each "
+        (Edit(ANSWER, "return source or tables[sequence][-1], slot, source"),
+         Edit(ANSWER, "return tables[sequence][0], slot, source"), "Return the block that is in "
+         "the table for this token: the last one, and after a copy, the new one."),
+        (Edit(ANSWER, "return tables[sequence][-1], slot + 1, source"),
+         Edit(ANSWER, "return tables[sequence][-1], length, source"), "Slots start at 0 in each "
          "block."),
-        (Edit(ANSWER, "return tables[sequence][-1], length, source"), "Slots start at 0 in each "
-         "block."),
-        (Edit(ANSWER, "return tables[sequence][-1], slot"), "Return (block, slot, source)."),
-        (Edit(ANSWER, "return tables[sequence][-1]"), "Return (block, slot, source)."),
+        (Edit(ANSWER, "return tables[sequence][-1], slot"),
+         Edit(ANSWER, "return tables[sequence][-1]"), "Return (block, slot, source)."),
         (Edit("table = table[:-1]", "pass"), "The copy takes the place of the shared block in the "
          "table: it does not come behind it."),
         (Edit("[*table, block]", "[block, *table]"), "Only the block that is written may change: "
          "a new block is the last of its table."),
-        (Edit("if slot == 0 or", "if not table or"), FULL),
-        (Edit("if slot == 0 or", "if True or"), NOT_FULL),
-        (Edit('state["block_size"]', '1'), NOT_FULL),
-        (Edit('state["block_size"]', '4'), FULL),
+        (Edit(SLOT, "if not table or"), Edit('state["block_size"]', "4"), "When all slots of the "
+         "blocks are used, the next token needs a new block."),
+        (Edit(SLOT, "if True or"), Edit('state["block_size"]', "1"), "A new block is needed only "
+         "when all slots of the blocks are used."),
         (Edit("free.pop(0)", "free[0]"), "Take a block out of the list when you use it."),
-        (Edit("                free.append(block)", "                pass"), LOST),
-        (Edit("if references[block] == 0:", "if references[block] == 1:"), LOST),
-        (Edit("if references[block] == 0:", "for _ in range(2 * (references[block] == 0)):"),
-         "Free a block once."),
-        (Edit("tables.pop(sequence)", "tables[sequence]"), "Each sequence has a table and a "
-         "length, from its first token until it is freed."),
-        (Edit("del lengths[sequence]", "pass"), "Each sequence has a table and a length, from its "
-         "first token until it is freed."),
-        (Edit("del lengths[sequence]", "pass", "tables.pop(sequence)", "tables[sequence]"),
-         "Remove the sequence's table and length."),
-        (Edit("lengths[fork] = lengths[sequence]", "lengths[fork] = 0"), "A fork has the same "
-         "tokens: its length is that of the first."),
-        (Edit("lengths[fork] = lengths[sequence]", "pass"), "A fork has the same tokens: its "
+        (Edit("                free.append(block)", "                pass"),
+         Edit(OWNERS, "if references[block] == 1:"), "A block without owners goes back into the "
+         "list of free blocks, or it is lost."),
+        (Edit(OWNERS, "for _ in range(2 * (references[block] == 0)):"), "Free a block once."),
+        (Edit("tables.pop(sequence)", "tables[sequence]"), Edit("del lengths[sequence]", "pass"),
+         Edit("del lengths[sequence]", "pass", "tables.pop(sequence)", "tables[sequence]"), "Each "
+         "sequence has a table and a length, from its first token until it is freed."),
+        (Edit("lengths[fork] = lengths[sequence]", "lengths[fork] = 0"),
+         Edit("lengths[fork] = lengths[sequence]", "pass"), "A fork has the same tokens: its "
          "length is that of the first."),
         (Edit('if operation == "fork":', 'if operation == "fork":\n        return None'), "A fork "
          "is a sequence like the others: it needs a table and a length."),
@@ -376,10 +365,12 @@ block_allocator = Exercise(
          "sequence one token longer."),
         (Edit("if not free:", "if False:"), "Look whether a block is free before you take it, and "
          "raise a RuntimeError."),
-        (Edit("raise RuntimeError(f", "return print("[:-1] + " and (f"), REFUSE),
-        (Edit("if not free:", "lengths[sequence] = length + 1\n        if not free:"), BEFORE),
-        (Edit("if slot == 0 or", "if not free:\n        raise RuntimeError\n    if slot == 0 or"),
-         "A token that fits into its block needs no free one. Which operations need a block?"),
+        (Edit("raise RuntimeError(f", "return None and (f"), "Without a free block, raise a "
+         "RuntimeError. Which operations need a block?"),
+        (Edit("if not free:", "lengths[sequence] = length + 1\n        if not free:"), "First look "
+         "whether a block is free. Change the state only if the operation succeeds."),
+        (Edit(SLOT, "if not free:\n        raise RuntimeError\n    " + SLOT), "A token that fits "
+         "into its block needs no free one. Which operations need a block?"),
     ),
     last="After each operation: is each count the number of tables that have the block, and is "
     "each block without a table free, once?",
