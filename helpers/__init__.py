@@ -7,8 +7,7 @@ A lazy face: each name is imported from its place in the house when it is first 
 import importlib
 import sys
 
-from helpers.runtime.environment import set_defaults, share_package
-from helpers.runtime.missing import explain_missing
+from helpers.runtime.course import explain_missing, set_defaults, share_package
 
 set_defaults()  # first of all: libraries read these variables when they are imported
 share_package()

@@ -1,13 +1,11 @@
 """Ranks that live across calls; `launch` is a cluster for one call."""
 
 import inspect
-import linecache
 import os
 import threading
 import time
 from types import SimpleNamespace
 
-from helpers.runtime.blame import pack_or_name
 from helpers.runtime.devices import choose_device
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.joined import member
@@ -19,12 +17,21 @@ from helpers.runtime.local.interrupt import Interrupts
 from helpers.runtime.local.sources import HERE
 from helpers.runtime.local.start import start_ranks
 from helpers.runtime.payload import Parcel
+from helpers.runtime.report import pack_or_name
 from helpers.runtime.runs import Runs
-from helpers.runtime.screen import Screen
-from helpers.runtime.terminal import say
+from helpers.runtime.screen import Screen, say
+from helpers.runtime.stacks import cell_sources
 
 DEFAULT_TIMEOUT = 120.0  # seconds
 END_SECONDS = 3.0  # until stopped ranks must be gone
+OF_RANKS = (
+    "these ranks",
+    "they still use the old version. close() the Cluster, and its next call reads the new.",
+)
+OF_THIS_PROCESS = (
+    "this process",
+    "new ranks read the new version, this process keeps the old one. Restart the kernel.",
+)
 
 
 class Cluster:
@@ -115,7 +122,7 @@ class Cluster:
         __tracebackhide__ = True
         began = time.perf_counter()
         HERE.look()
-        tell_edited(HERE.changed())
+        tell_changed(HERE.changed(), *OF_THIS_PROCESS)
         names = {getattr(fn, "__name__", "the function"): fn, **kwargs}
         parcel = pack_or_name((fn, kwargs, cell_sources()), names, "to the ranks")
         with Interrupts() as interrupts:
@@ -127,7 +134,7 @@ class Cluster:
                         call.wait(timeout)
                 finally:
                     call.close()
-                    tell_changed(call.changed)
+                    tell_changed(call.changed, *OF_RANKS)
             except BaseException as error:
                 self.stop(error)
                 if self.calls:
@@ -149,12 +156,9 @@ class Cluster:
                 process.listen()
         changes, self.environ = environ_changes(self.environ), dict(os.environ)
         for process in self.processes.ranks:
-            try:
-                if changes:
-                    process.channel.send("environ", changes)
-                process.channel.send("call", parcel.pickled, parcel.sizes, fd=parcel.fd)
-            except OSError:
-                pass  # this rank has ended, and the server will report how
+            if changes:
+                process.send("environ", changes)
+            process.send("call", parcel.pickled, parcel.sizes, fd=parcel.fd)
         return Call(self.processes, Screen(live))
 
     def start(self):
@@ -207,24 +211,12 @@ def show_farewell(processes: Processes):
         call.close()
 
 
-def tell_changed(files):
-    """Print that the ranks still use modules as they were before their files changed."""
+def tell_changed(files, whose: str, what_to_do: str):
+    """Print that processes still use modules as they were before their files changed."""
     if files:
         names = ", ".join(os.path.relpath(file) for file in files)
-        say(
-            f"{names} changed since these ranks imported {'it' if len(files) == 1 else 'them'}: "
-            "they still use the old version. close() the Cluster, and its next call reads the new."
-        )
-
-
-def tell_edited(files):
-    """Print that this process still uses modules as they were before their files changed."""
-    if files:
-        names = ", ".join(os.path.relpath(file) for file in files)
-        say(
-            f"{names} changed since this process imported {'it' if len(files) == 1 else 'them'}: "
-            "new ranks read the new version, this process keeps the old one. Restart the kernel."
-        )
+        them = "it" if len(files) == 1 else "them"
+        say(f"{names} changed since {whose} imported {them}: {what_to_do}")
 
 
 def environ_changes(before: dict[str, str]) -> dict[str, str | None]:
@@ -274,15 +266,6 @@ def check_call(fn, kwargs):
         raise TypeError(
             f"{name}{signature} cannot be called as {name}({given}): {error}{hint}"
         ) from None
-
-
-def cell_sources() -> dict[str, str]:
-    """Return the text of every cell that ran, by the file name in its tracebacks."""
-    return {
-        name: "".join(entry[2])
-        for name, entry in list(linecache.cache.items())
-        if len(entry) == 4 and not os.path.exists(name)
-    }
 
 
 def explain_loss(error: BaseException):

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from helpers.runtime.screen import shell
+
 INSIDE = "HELPERS_INSIDE"  # environment of a rank and its children: which start they belong to
 PORTS = range(15000, 30000)  # below the ports that systems give out by themselves
 
@@ -58,12 +60,7 @@ def mark(environ: Mapping[str, str] = os.environ) -> str:
 
 def interactive() -> bool:
     """Does a person type commands here, in a notebook or at a prompt?"""
-    ipython = sys.modules.get("IPython")
-    return bool(
-        hasattr(sys, "ps1")
-        or sys.flags.interactive
-        or (ipython is not None and ipython.get_ipython() is not None)
-    )
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive) or shell() is not None
 
 
 def read_place(environ: Mapping[str, str]) -> Place | None:

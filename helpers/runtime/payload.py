@@ -35,6 +35,10 @@ class CannotTravel(TypeError):
     """A value cannot be sent to, or back from, a rank. The message names it, with advice."""
 
 
+def kind_name(kind: type) -> str:
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
 class Parcel(NamedTuple):
     """A packed value. `fd` is open in the process that packed it: `close` after sending."""
 
@@ -169,14 +173,15 @@ def rebuild_tensor(storage, dtype, place, requires_grad) -> torch.Tensor:
 def reduce_by_parts(value):
     """Return `(function, arguments)` that make `value` again; NotImplemented for most values."""
     if isinstance(value, functools._lru_cache_wrapper):
-        make = reduce_cache
+        # Without its entries: those belong to this process.
+        parts = make_cache, (value.cache_parameters(), value.__wrapped__)
     elif isinstance(value, typing.NewType):
-        make = reduce_new_type
+        parts = make_new_type, (value.__name__, value.__supertype__, value.__module__)
     elif isinstance(value, types.FunctionType) and ORIGINAL in value.__dict__:
-        make = reduce_compiled
+        parts = compile_again, (getattr(value, ORIGINAL), options_of(value))
     else:
         return NotImplemented
-    return NotImplemented if importable(value) else make(value)
+    return NotImplemented if importable(value) else parts
 
 
 def importable(value) -> bool:
@@ -190,17 +195,8 @@ def importable(value) -> bool:
     return found is value
 
 
-def reduce_cache(cached):
-    """Send a cached function without its entries: those belong to this process."""
-    return make_cache, (cached.cache_parameters(), cached.__wrapped__)
-
-
 def make_cache(parameters: dict, function):
     return functools.lru_cache(**parameters)(function)
-
-
-def reduce_new_type(new: typing.NewType):
-    return make_new_type, (new.__name__, new.__supertype__, new.__module__)
 
 
 def make_new_type(name: str, supertype, module: str):
@@ -209,8 +205,12 @@ def make_new_type(name: str, supertype, module: str):
     return new
 
 
-def reduce_compiled(compiled):
-    """Have the rank compile the function anew, with the options that this PyTorch shows."""
+def compile_again(function, options: dict):
+    return torch.compile(function, **options)
+
+
+def options_of(compiled) -> dict:
+    """Return the options of `torch.compile` that this PyTorch shows."""
     cells = dict(zip(compiled.__code__.co_freevars, compiled.__closure__ or (), strict=True))
     context = cells["self"].cell_contents if "self" in cells else None
     backend = getattr(context, "callback", None)
@@ -220,10 +220,4 @@ def reduce_compiled(compiled):
         "fullgraph": bool(getattr(context, "fullgraph", False)),
         "dynamic": getattr(context, "_dynamic", None),
     }
-    if backend is not None:
-        options["backend"] = backend
-    return compile_again, (getattr(compiled, ORIGINAL), options)
-
-
-def compile_again(function, options: dict):
-    return torch.compile(function, **options)
+    return options if backend is None else {**options, "backend": backend}

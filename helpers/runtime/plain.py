@@ -16,7 +16,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from helpers.runtime.payload import CannotTravel
+from helpers.runtime.payload import CannotTravel, kind_name
+from helpers.runtime.private import write_whole
 
 LENGTH = struct.Struct("<Q")  # bytes of the JSON; the bytes of tensors follow
 LARGEST = 1_000_000  # elements of one tensor in a file of results
@@ -91,7 +92,7 @@ class Writer:
                 word = "array" if kind is np.ndarray else "number"
                 return {word: [array.dtype.str, array.shape, self.keep(array.tobytes())]}
         raise CannotTravel(
-            f"`{name}` is of type {full_name(kind)} and cannot travel to the other ranks. {ADVICE}"
+            f"`{name}` is of type {kind_name(kind)} and cannot travel to the other ranks. {ADVICE}"
         )
 
     def items(self, values, name: str) -> list:
@@ -113,10 +114,6 @@ class Writer:
         gradient = tensor.requires_grad and tensor.is_leaf
         dtype = str(flat.dtype).removeprefix("torch.")
         return {"tensor": [dtype, list(flat.shape), gradient, self.keep(data)]}
-
-
-def full_name(kind: type) -> str:
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 def decode(packed: bytes, types: Types | None = None) -> list:
@@ -250,21 +247,14 @@ def as_json(value: Any, name: str) -> Any:
             )
         return as_json(value.tolist(), name)
     raise TypeError(
-        f"{name} is of type {full_name(type(value))}, and results are kept as JSON: "
+        f"{name} is of type {kind_name(type(value))}, and results are kept as JSON: "
         "return numbers, words, lists, dicts or tensors"
     )
 
 
 def write_json(path: str | os.PathLike, value: Any):
     """Write the whole file or nothing: a reader never sees half a file."""
-    path = Path(path)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(value, file)
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
+    write_whole(Path(path), json.dumps(value).encode())
 
 
 def read_json(path: str | os.PathLike) -> dict:

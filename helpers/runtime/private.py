@@ -144,6 +144,35 @@ def anonymous_file() -> int:
         return os.dup(file.fileno())
 
 
+def write_whole(path: Path, data: bytes):
+    """Write the whole file, for this user alone, or nothing: a reader never sees half a file."""
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
 def is_own(status: os.stat_result) -> bool:
     """Is this user the only one that can enter the folder?"""
     return status.st_uid == os.geteuid() and not status.st_mode & 0o077
+
+
+def open_private(folder: Path, name: str, flags: int) -> int:
+    """Return the descriptor of a file in a folder that only this user can enter.
+
+    Nobody can put another folder, or a link, in the place of either. A new file is for this user
+    alone.
+
+    Raises:
+        OSError: there is no such folder or file, or another user can enter the folder.
+    """
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if not is_own(os.fstat(directory)):
+            raise PermissionError("other users can enter the folder")
+        return os.open(name, flags | os.O_NOFOLLOW, mode=0o600, dir_fd=directory)
+    finally:
+        os.close(directory)

@@ -1,20 +1,38 @@
-"""Progress and curves while a call runs: drawn in place in Jupyter, lines in a terminal."""
+"""Show text, progress and curves: drawn in place in Jupyter, lines in a terminal."""
 
 import sys
 import time
-
-from helpers.runtime.terminal import say
+from typing import TextIO
 
 DRAW_SECONDS = 0.25
 DRAW_SHARE = 0.2  # of the time at most, so that drawing never delays the ranks
 LINE_SECONDS = 2.0  # between two lines for the same bar in a terminal
 
 
+def put(text: str, stream: TextIO | None = None):
+    """Write `text` and flush; letters that the stream's encoding lacks become \\x or \\u."""
+    stream = stream or sys.stdout
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:  # a terminal in ASCII, for example
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
+
+
+def say(text: str):
+    put(f"{text}\n")
+
+
+def shell():
+    """Return the IPython session that this process runs, in a notebook or at a prompt, or None."""
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython else None
+
+
 def in_jupyter() -> bool:
     """Does this process run a notebook, so that pictures can show?"""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    return hasattr(shell, "kernel")
+    return hasattr(shell(), "kernel")
 
 
 class Screen:
@@ -27,9 +45,7 @@ class Screen:
     def __init__(self, live: str | None = None):
         self.live = live
         self.curves: dict[int, tuple[list, list]] = {}
-        self.bars: dict[
-            tuple[str, int], tuple[int, int | None]
-        ] = {}  # (label, rank) -> done, total
+        self.bars: dict[tuple[str, int], tuple] = {}  # (label, rank) -> (done, total or None)
         self.panel = JupyterPanel() if in_jupyter() else LinePanel()
         self.fresh = {"curve": False, "bars": False}
         self.not_before = 0.0

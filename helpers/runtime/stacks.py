@@ -1,31 +1,33 @@
 """Read where a rank is from faulthandler's output, written on request or in a crash."""
 
 import linecache
+import os
 import re
 import sys
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
+
+from helpers.runtime.screen import shell
 
 HERE = str(Path(__file__).parent)
-BEGIN = str(
-    Path(__file__).parent / "local" / "rank" / "program.py"
-)  # frames below start the process
+BEGIN = f"{HERE}/local/rank/program.py"  # frames below start the process
 
 
-@dataclass
-class Frame:
+class Frame(NamedTuple):
     file: str
     line: int
     name: str
 
-    @property
-    def ours(self) -> bool:
-        return self.file.startswith(HERE) or self.file.startswith("<frozen")
 
-    @property
-    def library(self) -> bool:
-        return self.ours or "site-packages" in self.file or self.file.startswith(sys.base_prefix)
+def ours(file: str) -> bool:
+    """Is this a file of this folder, or of Python's own imports?"""
+    return file.startswith((HERE, "<frozen"))
+
+
+def library(file: str) -> bool:
+    """Is this a file of an installed package, or of Python?"""
+    return "site-packages" in file or file.startswith(sys.base_prefix)
 
 
 STACK_LINE = re.compile(r'  File "(.+)", line (\d+) in (.+)')
@@ -37,7 +39,7 @@ def frames(dump: str) -> list[Frame]:
     found = (STACK_LINE.match(line) for line in last.splitlines())
     all_frames = [Frame(m[1], int(m[2]), m[3]) for m in found if m]
     inside = takewhile(lambda f: f.file != BEGIN, all_frames)
-    return [f for f in inside if not f.ours]
+    return [f for f in inside if not ours(f.file)]
 
 
 def collective(stack: list[Frame]) -> str | None:
@@ -51,7 +53,7 @@ def doing(dump: str) -> str:
     stack = frames(dump)
     if not stack:
         return "not answering"
-    place = next((f for f in stack if not f.library), stack[0])
+    place = next((f for f in stack if not library(f.file)), stack[0])
     where = f"line {place.line} of {cell_name(place.file)}, in {place.name}"
     source = linecache.getline(place.file, place.line).strip()
     call = collective(stack)
@@ -71,9 +73,8 @@ def format_stack(dump: str) -> str:
 
 def cell_name(file: str) -> str:
     """Return `Cell In[3]` for the code of a cell, else the file name."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    name = getattr(shell.compile, "format_code_name", None) if shell else None  # since IPython 8
+    session = shell()
+    name = getattr(session.compile, "format_code_name", None) if session else None  # IPython 8 on
     label = name(file) if name else None  # Colab has IPython 7
     return f"{label[0]} {label[1]}" if label else file
 
@@ -86,3 +87,18 @@ def with_cell_names(text: str) -> str:
         return match[0] if name == match[1] else name
 
     return re.sub(r'File "([^"]+)"', replace, text)
+
+
+def cell_sources() -> dict[str, str]:
+    """Return the text of every cell that ran, by the file name in its tracebacks."""
+    return {
+        name: "".join(entry[2])
+        for name, entry in list(linecache.cache.items())
+        if len(entry) == 4 and not os.path.exists(name)
+    }
+
+
+def know_cells(sources: dict[str, str]):
+    """Have tracebacks and `inspect` show cells of another process, of its `cell_sources()`."""
+    for name, source in sources.items():
+        linecache.cache[name] = (len(source), None, source.splitlines(True), name)

@@ -51,12 +51,10 @@ class Output:
     """What a cell showed."""
 
     def __init__(self):
-        self.stdout = self.stderr = self.html = ""
+        self.stdout = self.stderr = ""
         self.displays: list[dict] = []
-        self.arrivals: list[tuple[float, str]] = []  # monotonic seconds, text
         self.error: str | None = None  # "ename: evalue"
         self.shown = ""  # the traceback as the notebook shows it
-        self.ended = 0.0
 
     def __repr__(self):
         return f"{self.stdout}\n{self.stderr}\n{self.error}\n{self.shown}"
@@ -65,7 +63,7 @@ class Output:
 class Kernel:
     """A kernel with `FIRST_CELL` run in it."""
 
-    def __init__(self, folder: Path, **environ):
+    def __init__(self, folder: Path):
         self.token = secrets.token_hex(8)
         self.temp, self.folder = folder / "temp", folder / "work"
         self.temp.mkdir()
@@ -77,7 +75,6 @@ class Kernel:
             "TMPDIR": str(self.temp),
             "IPYTHONDIR": str(folder / "ipython"),
             MARK: self.token,
-            **environ,
         }
         self.manager.start_kernel(env=env, cwd=str(self.folder))
         self.client = self.manager.client()
@@ -103,7 +100,6 @@ class Kernel:
             if kind == "stream":
                 text = getattr(out, content["name"]) + content["text"]
                 setattr(out, content["name"], text)
-                out.arrivals.append((time.monotonic(), content["text"]))
                 if until and until in text:
                     return out
             elif kind == "error":
@@ -112,7 +108,6 @@ class Kernel:
             elif kind in ("display_data", "update_display_data"):
                 out.displays.append(content["data"])
             elif kind == "status" and content["execution_state"] == "idle":
-                out.ended = time.monotonic()
                 return out
 
     def run(self, code: str, seconds: float = 60) -> Output:
@@ -165,15 +160,13 @@ class Kernel:
         """What a call must leave as it was."""
         processes = self.processes()
         return {
+            "pids": {p.pid for p in processes},
             "processes": sorted(p.pid == self.pid for p in processes),
             "open": {p.pid == self.pid: open_files(p.pid) for p in processes},
             "threads": psutil.Process(self.pid).num_threads(),
             "temp": sorted(map(str, self.temp.rglob("*"))),
             "work": sorted(map(str, self.folder.rglob("*"))),
-            "shm": sorted(
-                {p.name for p in Path("/dev/shm").iterdir()}
-                - shared_by_others({p.pid for p in processes})
-            ),
+            "shm": sorted(p.name for p in Path("/dev/shm").iterdir()),
         }
 
     def shutdown(self):
@@ -238,7 +231,10 @@ def grown(before: dict, after: dict) -> dict:
     if after["threads"] > before["threads"]:
         found["threads"] = after["threads"]
     for name in ("temp", "work", "shm"):
-        if more := set(after[name]) - set(before[name]):
+        more = set(after[name]) - set(before[name])
+        if more and name == "shm":
+            more -= shared_by_others(after["pids"])
+        if more:
             found[name] = more
     for who, kinds in after["open"].items():
         if more := kinds - before["open"].get(who, Counter()):
@@ -271,17 +267,11 @@ def kernel(shared_kernel):
 
 @pytest.fixture
 def own_kernel(tmp_path):
-    """Starts kernels that a test may end. Afterwards none of their processes may be left."""
-    kernels = []
-
-    def start(**environ) -> Kernel:
-        kernels.append(Kernel(tmp_path, **environ))
-        return kernels[-1]
-
-    yield start
-    for kernel in kernels:
-        kernel.shutdown()
-        assert gone(kernel.processes, SETTLE_SECONDS), kernel.processes()
+    """A kernel that a test may end. Afterwards none of its processes may be left."""
+    kernel = Kernel(tmp_path)
+    yield kernel
+    kernel.shutdown()
+    assert gone(kernel.processes, SETTLE_SECONDS), kernel.processes()
 
 
 def gone(processes, seconds: float) -> bool:

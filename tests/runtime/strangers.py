@@ -4,11 +4,9 @@ Each runs in a child of this process; as another user where this one is root.
 """
 
 import os
-import resource
 import select
 import socket
 import struct
-import time
 import traceback
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,16 +118,3 @@ def answer(line: socket.socket, text: bytes, payload: bytes) -> bytes:
         elif operation == SEND_READY:
             line.sendall(PREAMBLE.pack(PREAMBLE.size, RECEIVE_READY, slot, 0, length, 0))
     return text
-
-
-def flood(port: int, ready: int, connections: int = 1100):
-    """Open so many connections, and keep them."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    kept = []
-    for _ in range(connections):
-        try:
-            kept.append(connect(port))
-        except OSError:
-            break
-    os.write(ready, b"!")
-    time.sleep(600)

@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from helpers.runtime import devices
-from helpers.runtime.cluster import Cluster
 from helpers.runtime.devices import choose_device
-from helpers.runtime.local.rank.program import Setup
 
 GPUS = ("cuda", "cpu:gloo,cuda:nccl")
 
@@ -42,37 +40,6 @@ def test_not_from_the_first_gpu_on(two_gpus):
     assert choose_device(1, "cuda", first_gpu=1) == GPUS
     with pytest.raises(ValueError, match="need 3 GPUs"):
         choose_device(2, "cuda", first_gpu=1)
-
-
-def test_a_rank_s_gpu_is_its_own(two_gpus, monkeypatch):
-    """What ranks are told, by a start that starts none."""
-    told = []
-
-    class Channel:
-        def send(self, *message, fd=None):
-            for setup in message:
-                if isinstance(setup, Setup):  # before it comes the rank's network
-                    hidden = setup.own.get("CUDA_VISIBLE_DEVICES")
-                    told.append((setup.rank, setup.device, setup.gpu, hidden))
-
-    class Processes:
-        def __init__(self, workers, method):
-            process = type("Process", (), {"channel": Channel()})
-            self.ranks = [process() for _ in range(workers)]
-            for rank, process in enumerate(self.ranks):
-                process.rank = rank
-
-    monkeypatch.setattr("helpers.runtime.local.start.Processes", Processes)
-    for workers, options in ((2, {}), (1, {"first_gpu": 1}), (3, {})):
-        Cluster(workers, **options).start()
-    assert told == [
-        (0, "cuda", 0, None),
-        (1, "cuda", 1, None),
-        (0, "cuda", 1, None),
-        (0, "cpu", 0, ""),
-        (1, "cpu", 1, ""),
-        (2, "cpu", 2, ""),
-    ]
 
 
 def test_one_gpu_is_told_in_the_singular(two_gpus, monkeypatch, capsys):

@@ -19,7 +19,6 @@ from helpers.runtime.payload import (
     importable,
     pack,
     reduce_by_parts,
-    reduce_compiled,
     starts,
     unpack,
 )
@@ -321,7 +320,7 @@ def test_dynamic_shapes_are_on_off_or_open_as_before():
     """Open: PyTorch compiles for one shape first, and for all after a second shape."""
     for dynamic in (None, True, False):
         compiled = torch.compile(double, backend="eager", dynamic=dynamic)
-        _, (function, options) = reduce_compiled(compiled)
+        _, (function, options) = reduce_by_parts(compiled)
         assert function is double
         assert options["dynamic"] is dynamic
         assert options["fullgraph"] is False

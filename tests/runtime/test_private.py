@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.runtime import private
 from helpers.runtime.local import network
 from helpers.runtime.local.forkserver.orphans import C
 from helpers.runtime.private import (
@@ -177,6 +178,12 @@ def test_in_the_ranks_network_an_ordinary_user_trusts_its_own_files_alone(shared
     assert refuses_what_all_can_write(*writable)
     assert "/tmp can be written by other users" in shared
     assert "make a folder of your own in it" in shared
+
+
+def test_where_the_system_does_not_tell_all_owners_are_shown(monkeypatch):
+    """macOS has no user namespaces."""
+    monkeypatch.setattr(private, "Path", lambda _: Path("/none/such"))
+    assert not private.hides_owners()
 
 
 def test_below_is_all_of_a_tree(tmp_path):

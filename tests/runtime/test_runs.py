@@ -1,4 +1,4 @@
-"""What a call gives back: access, and the way to a file and back."""
+"""What a call gives back: access, the way to a file and back, and the rows that are kept."""
 
 import json
 import math
@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.runtime import plain
-from helpers.runtime.runs import Runs, load_runs, rank_file, save_rank, short
+from helpers.runtime import runs as module
+from helpers.runtime.runs import Rows, Runs, load_runs, rank_file, save_rank, short
 
 numbers = st.integers() | st.floats() | st.booleans() | st.none()
 values = st.recursive(
@@ -76,20 +76,9 @@ def test_ranks_leave_the_same_in_a_folder(tmp_path_factory, runs):
     assert same(sorted(loaded.records, key=key), sorted(records, key=key))
 
 
-@pytest.mark.parametrize(
-    ("result", "named"),
-    [
-        ({"model": torch.nn.Linear(1, 1)}, r"runs\[0\]\['model'\] is of type torch\.nn.*Linear"),
-        ({"a": [0, {1, 2}]}, r"runs\[0\]\['a'\]\[1\] is of type set"),
-        ({"by step": {3: 0.5}}, r"a key of runs\[0\]\['by step'\] is 3"),
-        ({"w": torch.zeros(plain.LARGEST + 1)}, r"runs\[0\]\['w'\] has 1,000,001 elements"),
-        ({"n": 1 << 20_000}, r"runs\[0\]\['n'\] is a whole number of 20,001 bits"),
-        (1j, r"runs\[0\] is of type complex"),
-    ],
-)
-def test_what_is_no_json_is_named_and_nothing_is_written(tmp_path, result, named):
-    with pytest.raises(TypeError, match=named):
-        Runs([result]).save(tmp_path / "runs.json")
+def test_what_is_no_json_is_named_and_nothing_is_written(tmp_path):
+    with pytest.raises(TypeError, match=r"runs\[0\]\['model'\] is of type torch\.nn.*Linear"):
+        Runs([{"model": torch.nn.Linear(1, 1)}]).save(tmp_path / "runs.json")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -190,3 +179,36 @@ def test_rows_of_one_rank_stay_in_the_order_of_their_arrival():
     frame = Runs([None, None], records).frame()
     assert frame[["rank", "step"]].values.tolist() == [[0, 1], [0, 0], [1, 0], [1, 1]]
     assert list(Runs([None]).frame().columns) == ["rank", "seconds"]
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setattr(module, "ROWS_KEPT", 3)
+    monkeypatch.setattr(module, "CHARACTERS_KEPT", 10)
+
+
+def add(*values):
+    kept = Rows()
+    return kept, [kept.add({"rank": 0, "value": value}) for value in values]
+
+
+def test_a_row_too_many_is_counted(few, capsys):
+    kept, added = add(1, 2, 3, 4, 5)
+    assert added == [True] * 3 + [False] * 2
+    assert [row["value"] for row in kept.kept] == [1, 2, 3]
+    kept.finish()
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("worker.log: the last 2 rows are left out. A call keeps 3 rows")
+
+
+def test_words_too_many_are_left_out(few):
+    kept, added = add("four", "six006", "e", 1)
+    assert added == [True, True, False, False]  # and no gap: nothing after the first
+    assert kept.left_out == 2
+
+
+def test_when_all_are_kept_nothing_is_said(few, capsys):
+    kept, added = add(1, 2, 3)
+    kept.finish()
+    assert all(added)
+    assert capsys.readouterr().out == ""

@@ -1,14 +1,12 @@
 """Progress outside a notebook: plain lines. Inside: test_launch_in_a_notebook."""
 
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from helpers.runtime import screen
-from helpers.runtime.screen import Screen
-from helpers.runtime.terminal import put
+from helpers.runtime.screen import Screen, put
 
 
 def test_a_curve_of_what_was_never_logged(capsys):
@@ -98,9 +96,6 @@ def test_only_what_is_new_is_drawn_and_each_last_state():
 def test_ranks_of_a_curve_are_named_in_order(capsys):
     screen.LinePanel().curve("loss", {10: ([0, 5], [1.0, 0.123456]), 2: ([7], [3.0])}, True)
     assert capsys.readouterr().out == "loss: rank 2 3 (step 7), rank 10 0.1235 (step 5)\n"
-
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import linecache
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +19,8 @@ from helpers.runtime.stacks import (
     doing,
     format_stack,
     frames,
+    library,
+    ours,
     with_cell_names,
 )
 
@@ -133,3 +136,17 @@ def test_cells_have_names_and_files_keep_theirs(monkeypatch):
     )
     ipython.get_ipython = lambda: None
     assert cell_name("/tmp/ipykernel_1/2.py") == "/tmp/ipykernel_1/2.py"
+
+
+@pytest.mark.parametrize(
+    ("file", "of_a_library", "of_this_package"),
+    [
+        ("/env/lib/python3.11/site-packages/torch/nn/modules/linear.py", True, False),
+        (f"{sys.base_prefix}/lib/python3.11/threading.py", True, False),
+        (f"{HERE}/worker.py", False, True),
+        (f"{Path(HERE).parent}/training/loop.py", False, False),  # what students read
+        ("/home/student/train.py", False, False),
+    ],
+)
+def test_whose_a_file_is(file, of_a_library, of_this_package):
+    assert (library(file), ours(file)) == (of_a_library, of_this_package)

@@ -17,7 +17,7 @@ from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.local import network
 from helpers.runtime.local.channel import readable
-from tests.runtime.strangers import flood, listening, speak_as_a_rank, stranger
+from tests.runtime.strangers import listening, speak_as_a_rank, stranger
 
 pytestmark = pytest.mark.skipif(
     not os.path.exists("/proc/self/ns/net"), reason="strangers look at /proc, on Linux"
@@ -123,19 +123,3 @@ def test_a_stranger_that_answers_in_place_of_a_rank_ends_the_call(stage):
     assert isinstance(one.error, WorkerError), one.result
     said = r"rank 0 raised RuntimeError: another process answered in place of rank [123]"
     assert re.search(said, str(one.error)), one.error
-
-
-@own_network
-def test_a_flood_of_connections_does_not_reach_the_ranks(stage):
-    """From the network of this test, the port is nobody's."""
-    one = stage(2)
-    assert one.port(seen_from="self") == 0
-    (port,) = listening(one.pid, one.pid)
-    read, write = os.pipe()
-    with stranger(flood, port, write):
-        os.close(write)
-        assert os.read(read, 1) == b"!"
-        one.go_on()
-    os.close(read)
-    assert one.error is None, one.error
-    assert one.result == [[3.0] * 4] * 2

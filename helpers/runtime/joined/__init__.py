@@ -1,8 +1,7 @@
-"""Join the ranks that an elastic launcher started: torchrun, accelerate, srun, mpiexec.
+"""Rendezvous and heartbeat: join the ranks that torchrun, accelerate, srun or mpiexec started.
 
-member      this process as one of those ranks
-rendezvous  the key-value store where the ranks meet; key: the secret that proves them
-gpus        a GPU for each rank
-heartbeat   how each rank learns of the others' failures (watchdog)
+member      this process as one of those ranks, with their process group
+rendezvous  the key-value store where the ranks meet, and the secret that proves them
+heartbeat   how each rank learns of the others' failures (failure detector, watchdog)
 job         a call as a folder: saved in a notebook, run on a cluster, read back
 """

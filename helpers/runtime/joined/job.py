@@ -10,7 +10,6 @@ JSON.
 """
 
 import io
-import linecache
 import os
 import secrets
 import stat
@@ -18,12 +17,14 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from helpers.runtime.blame import pack_or_name
-from helpers.runtime.cluster import DEFAULT_TIMEOUT, cell_sources
+from helpers.runtime.cluster import DEFAULT_TIMEOUT
 from helpers.runtime.joined import member
 from helpers.runtime.payload import Packer, Parcel, unpack
 from helpers.runtime.plain import as_json
+from helpers.runtime.private import write_whole
+from helpers.runtime.report import pack_or_name
 from helpers.runtime.runs import load_runs, save_rank
+from helpers.runtime.stacks import cell_sources, know_cells
 
 __all__ = ["load_runs", "save_job"]
 
@@ -54,13 +55,7 @@ def save_job(folder: str | os.PathLike, fn, /, **kwargs):
     check_own(folder.stat(), str(folder))  # its mode stays: other users may be meant to read it
     for old in folder.glob("rank-*.json"):
         old.unlink()
-    new = folder / f".{JOB}.{os.getpid()}"
-    try:
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(packed)
-        new.replace(folder / JOB)
-    finally:
-        new.unlink(missing_ok=True)
+    write_whole(folder / JOB, packed)
 
 
 def pack_bytes(value, names) -> bytes:
@@ -96,8 +91,7 @@ def load_job(folder: str | os.PathLike):
         check_own(status, str(Path(folder) / JOB))
         packed = job.read()
     fn, kwargs, sources = unpack(Parcel(packed, [len(packed)], None))
-    for name, source in sources.items():  # so that tracebacks can show a cell
-        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    know_cells(sources)
     return fn, kwargs
 
 

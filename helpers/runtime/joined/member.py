@@ -9,22 +9,17 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from helpers.runtime.blame import pack_or_name
-from helpers.runtime.devices import cores
+from helpers.runtime.devices import GPUs, cores
 from helpers.runtime.failure import Failure, WorkerError
-from helpers.runtime.joined.gpus import GPUs
 from helpers.runtime.joined.heartbeat import OK, Watch
-from helpers.runtime.joined.key import share_key
-from helpers.runtime.joined.rendezvous import choose_interfaces, meet
+from helpers.runtime.joined.rendezvous import choose_interfaces, meet, share_key
 from helpers.runtime.launcher import INSIDE, Place, place
 from helpers.runtime.payload import unpack
 from helpers.runtime.plain import decode, encode, everyones
 from helpers.runtime.proof import keep, prove
-from helpers.runtime.report import describe
-from helpers.runtime.rows import Rows
-from helpers.runtime.runs import Runs
-from helpers.runtime.screen import Screen
-from helpers.runtime.terminal import say
+from helpers.runtime.report import describe, pack_or_name
+from helpers.runtime.runs import Rows, Runs
+from helpers.runtime.screen import Screen, say
 from helpers.runtime.worker import DEBUG, Worker, seed_differently
 
 MEET_SECONDS = 600.0  # machines of a job may start minutes apart

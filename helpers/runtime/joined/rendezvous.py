@@ -1,4 +1,4 @@
-"""Make the key-value store in which the ranks of a launcher meet."""
+"""Make the key-value store in which the ranks of a launcher meet, and share a key there."""
 
 import atexit
 import os
@@ -16,9 +16,11 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from helpers.runtime.launcher import Place, interface_towards
-from helpers.runtime.private import is_own
+from helpers.runtime.private import is_own, open_private
+from helpers.runtime.proof import KEY_BYTES, new_key
 
 POLL_SECONDS = 0.02
+KEY_POLL_SECONDS = 0.005
 
 
 def meet(place: Place, timeout: float) -> dist.Store:
@@ -113,24 +115,13 @@ def open_store(folder: Path) -> int:
     except FileExistsError:  # another rank was faster, or another user
         pass
     try:
-        directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        raise RuntimeError(squatted(folder)) from None
-    try:
-        if not is_own(os.fstat(directory)):
-            raise RuntimeError(squatted(folder))
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-        return os.open("store", flags, mode=0o600, dir_fd=directory)
-    finally:
-        os.close(directory)
-
-
-def squatted(folder: Path) -> str:
-    return (
-        f"the ranks cannot meet in {folder}: it is not this user's alone, so another user may "
-        "have made it. Set XDG_RUNTIME_DIR to a folder that only you can enter "
-        "(mkdir -m 700), and start again"
-    )
+        return open_private(folder, "store", os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise RuntimeError(
+            f"the ranks cannot meet in {folder}: it is not this user's alone, so another user may "
+            "have made it. Set XDG_RUNTIME_DIR to a folder that only you can enter "
+            "(mkdir -m 700), and start again"
+        ) from error
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -198,3 +189,57 @@ def choose_interfaces(place: Place):
         name = interface_towards(place.address, place.port) if place.address else None
     if name and (name not in ("lo", "lo0") or place.one_machine):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+
+
+def share_key(place: Place, store: dist.Store, timeout: float) -> bytes:
+    """Return the call's key, by which ranks prove themselves. All call this, and get the same key.
+
+    On one machine no other user can learn the key: rank 0 writes it into a folder of this user, and
+    the ranks' store names the folder. Between machines the key goes through the store itself.
+    Anyone who reaches the store's port could read it there, so only these machines may be on that
+    network.
+
+    Args:
+        timeout: seconds to wait for the other ranks.
+
+    Raises:
+        RuntimeError: the folder is not this user's: another process has changed the store.
+        TimeoutError: a rank has not read the key in time.
+    """
+    if not place.one_machine:
+        if place.rank == 0:
+            store.set("key", new_key().hex())
+        return bytes.fromhex(store.get("key").decode())
+    if place.rank == 0:
+        with tempfile.TemporaryDirectory(prefix="helpers-") as folder:
+            key = write_key(Path(folder), new_key())
+            store.set("key", folder)
+            until = time.monotonic() + timeout
+            while store.add("key/read", 0) < place.world_size - 1:
+                if time.monotonic() > until:
+                    raise TimeoutError("not every rank has read the key")
+                time.sleep(KEY_POLL_SECONDS)
+            return key
+    key = read_key(Path(store.get("key").decode()))
+    store.add("key/read", 1)
+    return key
+
+
+def write_key(folder: Path, key: bytes) -> bytes:
+    with open(open_private(folder, "key", os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+        file.write(key)
+    return key
+
+
+def read_key(folder: Path) -> bytes:
+    try:
+        with open(open_private(folder, "key", os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            key = file.read(KEY_BYTES)
+        if len(key) == KEY_BYTES:
+            return key
+        error = "it is too short"
+    except OSError as caught:
+        error = caught
+    raise RuntimeError(
+        f"no key of these ranks in {folder} ({error}): another user may have named it. Start again"
+    )

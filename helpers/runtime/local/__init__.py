@@ -1,4 +1,4 @@
-"""Start ranks on this machine, run calls on them, end them.
+"""Ranks on this machine (multiprocessing): start, inter-process communication, watchdog, end.
 
 start       the ranks of a cluster; call: one call, on the notebook's side
 channel     messages between the notebook and a rank (IPC over a socket pair)

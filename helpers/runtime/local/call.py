@@ -9,11 +9,10 @@ from helpers.runtime.failure import START_FAILED, Failure, blame, blame_hang
 from helpers.runtime.local.channel import readable
 from helpers.runtime.local.console import Console
 from helpers.runtime.local.forkserver.processes import Processes, RankProcess
-from helpers.runtime.local.hangs.deadlock import explain
-from helpers.runtime.local.hangs.looks import Looks
+from helpers.runtime.local.hangs.deadlock import Looks, explain
 from helpers.runtime.local.rank.program import STACK_SIGNAL
 from helpers.runtime.payload import Parcel, unpack
-from helpers.runtime.rows import Rows
+from helpers.runtime.runs import Rows
 from helpers.runtime.screen import Screen
 
 SETTLE_SECONDS = 0.1  # after the likely cause, for ranks that fail for the same reason

@@ -3,10 +3,10 @@
 import codecs
 import shutil
 import sys
-from pathlib import Path
+from collections import Counter
 
 from helpers.runtime.private import private_folder
-from helpers.runtime.terminal import put, say
+from helpers.runtime.screen import put, say
 
 LINES_SHOWN = 2_000  # per call, over all ranks: a notebook with more lines becomes slow to open
 CHARACTERS_SHOWN = 500_000
@@ -21,7 +21,7 @@ class Console:
     """Collects bytes by rank and stream, and writes whole lines.
 
     Bytes that are not UTF-8 become replacement characters. Lines beyond the limit are counted, and
-    go to a file as far as there is room; the last line names this file. The end of a very long line
+    go to a file as far as there is room; the last lines name this file. The end of a very long line
     is left out.
     """
 
@@ -29,8 +29,7 @@ class Console:
         self.on_folder = on_folder  # called with the folder of files for long output
         self.streams: dict[tuple[int, str], Stream] = {}
         self.lines = self.characters = 0
-        self.kept: dict[int, Kept] = {}
-        self.room: Room | None = None
+        self.kept: Kept | None = None
 
     def feed(self, rank: int, name: str, data: bytes):
         stream = self.streams.setdefault((rank, name), Stream())
@@ -46,29 +45,23 @@ class Console:
                     f"a line keeps its first {LINE_KEPT:,} characters"
                 )
         self.streams.clear()
-        for rank, kept in sorted(self.kept.items()):
-            say(f"[rank {rank}] … {kept.count:,} more lines {kept.close()}")
-        self.kept.clear()
-        self.room = None
+        if self.kept:
+            self.kept.finish()
+        self.kept = None
         sys.stdout.flush()
 
     def write(self, rank: int, name: str, lines: list[str]):
         shown = []
         for i, line in enumerate(lines):
             if self.lines >= LINES_SHOWN or self.characters >= CHARACTERS_SHOWN:
-                self.keep(rank, lines[i:])
+                self.kept = self.kept or Kept(self.on_folder)
+                self.kept.add(rank, lines[i:])
                 break
             shown.append(f"[rank {rank}] {line[:LINE_SHOWN]}{'…' if line[LINE_SHOWN:] else ''}\n")
             self.lines += 1
             self.characters += len(shown[-1])
         if shown:
             put("".join(shown), getattr(sys, name))
-
-    def keep(self, rank: int, lines: list[str]):
-        if rank not in self.kept:
-            self.room = self.room or Room()
-            self.kept[rank] = Kept(rank, self.on_folder, self.room)
-        self.kept[rank].add(lines)
 
 
 class Stream:
@@ -107,44 +100,46 @@ class Stream:
 
 
 class Kept:
-    """Keeps the lines of a rank that are too many to show.
+    """Keeps the lines that are too many to show, in a file for all ranks of a call.
 
     Attributes:
-        count: all these lines, with or without room.
-        left_out: lines without room.
+        count: these lines by rank, with or without room.
+        left_out: lines without room, by rank. After the first of them no other line is kept, so the
+            file has no gaps.
     """
 
-    def __init__(self, rank: int, on_folder, room: "Room"):
-        self.count = self.left_out = 0
+    def __init__(self, on_folder):
+        self.count, self.left_out = Counter(), Counter()
         self.problem = ""
         self.file = None
-        self.room = room
         try:
             folder = private_folder()
             on_folder(folder)
-            room.measure(folder)
-            self.path = next_free(folder, rank)
+            before = list(folder.glob(PRINTED))
+            taken = sum(file.stat().st_size for file in before)
+            free = shutil.disk_usage(folder).free
+            self.room = min(BYTES_KEPT - taken, int(DISK_SHARE * free))  # bytes
+            self.path = folder / PRINTED.replace("*", str(len(before)))
             self.file = self.path.open("wb")
         except OSError as error:
             self.problem = error.strerror
 
-    def add(self, lines: list[str]):
-        self.count += len(lines)
-        if not self.file or self.problem:
-            return
-        for i, line in enumerate(lines):
-            data = f"{line}\n".encode()
-            # After the first missing line, no other line is kept, so the file has no gaps.
-            if self.left_out or not self.room.take(len(data)):
-                self.left_out += len(lines) - i
-                return
+    def add(self, rank: int, lines: list[str]):
+        self.count[rank] += len(lines)
+        for line in lines if not self.problem else ():
+            data = f"[rank {rank}] {line}\n".encode()
+            if self.left_out or len(data) > self.room:
+                self.left_out[rank] += 1
+                continue
+            self.room -= len(data)
             try:
                 self.file.write(data)
             except OSError as error:
                 self.problem = error.strerror
                 return
 
-    def close(self) -> str:
+    def finish(self):
+        """Print how many lines of each rank were not shown, and where they are."""
         try:
             if self.file:
                 self.file.close()
@@ -152,37 +147,13 @@ class Kept:
             self.problem = error.strerror
         if self.left_out == self.count:  # the file is empty
             self.problem = self.problem or "there is no room for them"
-        if self.problem:
-            if self.file:
-                self.path.unlink(missing_ok=True)  # half a file helps nobody and takes room
-            return f"could not be kept: {self.problem}"
-        where = f"are in {self.path} until this notebook ends"
-        if self.left_out:
-            where += f"; the last {self.left_out:,} of them are left out, to spare the disk"
-        return where
-
-
-class Room:
-    """The bytes that the files of one call, of all ranks together, may still use."""
-
-    def __init__(self):
-        self.bytes: int | None = None
-
-    def measure(self, folder: Path):
-        """Measure the room when the first file of a call is made."""
-        if self.bytes is None:
-            taken = sum(file.stat().st_size for file in folder.glob(PRINTED))
-            free = shutil.disk_usage(folder).free
-            self.bytes = min(BYTES_KEPT - taken, int(DISK_SHARE * free))
-
-    def take(self, size: int) -> bool:
-        """Reserve so many bytes; return False if there is no room for them."""
-        if size > self.bytes:
-            return False
-        self.bytes -= size
-        return True
-
-
-def next_free(folder: Path, rank: int) -> Path:
-    number = len(list(folder.glob(PRINTED)))
-    return folder / f"printed-{number}-rank{rank}.txt"
+        if self.problem and self.file:
+            self.path.unlink(missing_ok=True)  # half a file helps nobody and takes room
+        for rank, count in sorted(self.count.items()):
+            if self.problem:
+                where = f"could not be kept: {self.problem}"
+            else:
+                where = f"are in {self.path} until this notebook ends"
+                if left_out := self.left_out[rank]:
+                    where += f"; the last {left_out:,} of them are left out, to spare the disk"
+            say(f"[rank {rank}] … {count:,} more lines {where}")

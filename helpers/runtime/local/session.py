@@ -15,6 +15,7 @@ from helpers.runtime.failure import WorkerError
 from helpers.runtime.launcher import interactive
 from helpers.runtime.local.channel import readable
 from helpers.runtime.local.forkserver.processes import Processes
+from helpers.runtime.screen import shell
 from helpers.runtime.stacks import cell_name
 
 KEEP_SECONDS = 300.0  # after the failure, and after each command of a debugger
@@ -154,11 +155,9 @@ def show(text: str):
 
 def offer(error: WorkerError):
     """Add to the error how to enter its ranks; in IPython, `%debug` does."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    if shell:
-        take_over(shell)
-    how = "%debug" if shell else "import sys; sys.last_value.debug()"
+    if session := shell():
+        take_over(session)
+    how = "%debug" if session else "import sys; sys.last_value.debug()"
     where = "where it failed" if error.kind == "exception" else "where it waits"
     error.add_note(
         f"{how} enters rank {error.kept.first} {where}; the ranks are kept until the next call, "
@@ -166,9 +165,9 @@ def offer(error: WorkerError):
     )
 
 
-def take_over(shell):
+def take_over(session):
     """Have `%debug` enter the ranks of a WorkerError; in all other cases it works as before."""
-    own = shell.find_magic("debug", "line")
+    own = session.find_magic("debug", "line")
     if getattr(own, "enters_ranks", False):
         return
 
@@ -180,4 +179,4 @@ def take_over(shell):
 
     magic.enters_ranks = True
     magic.__doc__ = own.__doc__
-    shell.register_magic_function(magic, magic_kind="line_cell", magic_name="debug")
+    session.register_magic_function(magic, magic_kind="line_cell", magic_name="debug")

@@ -8,7 +8,7 @@ import sys
 from helpers.runtime.devices import cores
 from helpers.runtime.failure import ServerLost
 from helpers.runtime.launcher import INSIDE, mark
-from helpers.runtime.local.forkserver.processes import Processes, RankProcess
+from helpers.runtime.local.forkserver.processes import Processes
 from helpers.runtime.local.rank.program import Setup
 from helpers.runtime.private import anonymous_file, private_folder
 from helpers.runtime.proof import new_key
@@ -66,7 +66,7 @@ def start_ranks(
             debug=debug,
             key=key,
         )
-        send(process, setup, fd=fd)
+        process.send(setup, fd=fd)
     if fd is not None:
         os.close(fd)
     return processes
@@ -77,20 +77,13 @@ def send_networks(processes: Processes, stay: bool):
     others = len(processes.ranks) - 1
     if stay:
         for process in processes.ranks:
-            send(process, "stay", others)
+            process.send("stay", others)
         return
     one, all_others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with one, all_others:  # each message goes to a single reader
         for process in processes.ranks:
             role, link = ("join", all_others) if process.rank else ("make", one)
-            send(process, role, others, fd=link.fileno())
-
-
-def send(process: RankProcess, *message, fd: int | None = None):
-    try:
-        process.channel.send(*message, fd=fd)
-    except OSError:
-        pass  # the rank could not start, and the server will report why
+            process.send(role, others, fd=link.fileno())
 
 
 def own_environ(rank: int, workers: int, device: str) -> dict[str, str]:

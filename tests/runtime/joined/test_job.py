@@ -64,10 +64,6 @@ def rows(runs):
     return [[r["rank"], r["step"], r["loss"]] for r in runs.frame().to_dict("records")]
 
 
-def no_json(worker):
-    return {"model": torch.nn.Linear(1, 1) if worker.rank else None}
-
-
 @needs_mpiexec
 def test_a_job_gives_the_same_runs(machine, tmp_path):
     arguments = {"steps": 5, "weight": torch.linspace(0, 1, 4, dtype=torch.float64)}
@@ -86,16 +82,6 @@ def test_a_job_gives_the_same_runs(machine, tmp_path):
     assert names == ["job.pickle", "rank-00000.json", "rank-00001.json"]
     save_job(folder, train, **arguments)  # another job: the results of this one go
     assert [path.name for path in folder.iterdir()] == ["job.pickle"]
-
-
-@needs_mpiexec
-def test_a_result_that_is_no_json_is_named(machine, tmp_path):
-    save_job(tmp_path, no_json)
-    process = machine.start(*MPIEXEC, tmp_path)
-    out = finish(process)
-    assert process.returncode != 0
-    assert "rank 1 raised TypeError: result['model'] is of type torch.nn." in out
-    assert not list(tmp_path.glob("rank-*"))
 
 
 @pytest.mark.skipif(not can_make_networks(), reason="no network namespaces can be made here")
@@ -229,6 +215,13 @@ def test_each_rank_leaves_its_own_result_and_the_attempt_of_rank_0(tmp_path, mon
     assert list(runs) == [[[1.0, 1.0], rank] for rank in range(3)]
     assert (runs.device, runs.backend, runs.seconds) == ("cuda", "gloo and nccl", 2.5)
     assert [row["rank"] for row in runs.records] == [0, 1, 2]
+
+
+def test_a_result_that_is_no_json_is_named_and_nothing_is_left(tmp_path):
+    save_job(tmp_path, lambda worker: {"model": torch.nn.Linear(1, 1) if worker.rank else None})
+    with pytest.raises(TypeError, match=r"^result\['model'\] is of type torch\.nn\."):
+        run_job(tmp_path, Rank(0))
+    assert not list(tmp_path.glob("rank-*"))
 
 
 def test_a_job_brings_the_text_of_its_cells(tmp_path):

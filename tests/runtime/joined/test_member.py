@@ -10,11 +10,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.runtime import rows
+from helpers.runtime import devices
+from helpers.runtime import runs as results
+from helpers.runtime.devices import GPUs
 from helpers.runtime.failure import WorkerError
-from helpers.runtime.joined import gpus, member
 from helpers.runtime.joined import heartbeat as watch
-from helpers.runtime.joined.gpus import GPUs
+from helpers.runtime.joined import member
 from helpers.runtime.joined.heartbeat import Watch
 from helpers.runtime.launcher import Place
 from helpers.runtime.plain import encode
@@ -117,7 +118,7 @@ def test_a_call_gathers_the_results_by_rank_and_the_rows_by_time(alone, monkeypa
     log = [{"rank": 1, "seconds": 1e-9}, {"rank": 1, "seconds": 1e9}]
     other = encode({"result": "another's", "the log": log})
     monkeypatch.setattr(member, "everyones", lambda packed, group: [packed, other])
-    monkeypatch.setattr(rows, "ROWS_KEPT", 1)
+    monkeypatch.setattr(results, "ROWS_KEPT", 1)
     monkeypatch.setattr(member, "Watch", lambda *of: watched.append(of[1:]) or Watch(*of))
     given, watched = torch.zeros(2), []
 
@@ -179,18 +180,66 @@ def test_an_interrupt_ends_the_script_and_is_told_to_the_others(alone):
     assert not alone.running
 
 
-@pytest.mark.parametrize(("kind", "rank"), [("exception", 1), ("died", 0), ("server", None)])
+def test_a_complaint_about_another_rank_waits_for_that_rank_s_report(monkeypatch):
+    """Without a report, that rank was killed; with one, the complaint is no news."""
+
+    def complains(worker):
+        raise RuntimeError("Connection closed by peer")
+
+    monkeypatch.setattr(member, "COMPLAINT_SECONDS", 0.01)
+    kinds = []
+    for reported in (False, True):
+        store = dist.HashStore()
+        one, other = bare(1, 2), Watch((store,) * 3, 1, 2, None)
+        if reported:
+            other.decided.set()
+        assert one.answer(None, complains, {}, member.Notes(1, None), other) is None
+        told = json.loads(store.get("outcome"))
+        kinds.append((told["kind"], told["rank"]))
+        assert "Connection closed by peer" in told["headline"]
+    assert kinds == [("died", None), ("exception", 1)]
+
+
+def test_a_call_runs_with_numbers_of_its_own_and_is_over_after_it():
+    """While it runs, a `launch` inside it starts ranks of its own."""
+    one, seen, kept = bare(), [], torch.get_rng_state()
+    torch.manual_seed(0)
+
+    def look(worker):
+        seen.append((one.running, torch.initial_seed() == 0))
+
+    try:
+        one.answer(None, look, {}, member.Notes(0, None), Watch((one.store,) * 3, 0, 1, None))
+    finally:
+        torch.set_rng_state(kept)
+    assert seen == [(True, False)]
+    assert not one.running
+
+
+def test_a_copy_shares_no_memory_and_leaves_no_descriptor():
+    before, large = len(os.listdir("/proc/self/fd")), torch.ones(1 << 20)
+    copy = member.copied({"large": large}, {})["large"]
+    large.zero_()
+    assert copy.all()
+    del copy  # its memory has a descriptor of its own
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "rank"), [("exception", 0), ("exception", 1), ("died", 0), ("server", None)]
+)
 def test_on_every_rank_an_error_has_the_traceback_and_its_kind(kind, rank):
-    """It prints the traceback of its own exception only."""
-    one = bare(0, 2)
+    """It prints the traceback of its own exception only, with the exception as the cause."""
+    one, mine = bare(0, 2, error=ValueError("so")), (kind, rank) == ("exception", 0)
     report = {"rank": rank, "kind": kind, "headline": "what happened", "traceback": "deep"}
     with pytest.raises(WorkerError) as caught:
         one.fail(report)
     error = caught.value
     assert (error.rank, error.kind, error.traceback) == (rank, kind, "deep")
     assert str(error).splitlines()[0] == one.failure == "what happened"
-    assert ("printed its traceback" in str(error)) == (kind == "exception")
-    assert "deep" not in str(error)
+    assert ("printed its traceback" in str(error)) == (kind == "exception" and not mine)
+    assert ("deep" in str(error)) == mine
+    assert (error.__cause__ is one.error) == mine
 
 
 def test_torchrun_s_report_has_the_error(tmp_path, monkeypatch):
@@ -203,7 +252,7 @@ def test_torchrun_s_report_has_the_error(tmp_path, monkeypatch):
 
 
 def test_rows_and_bars_are_shown_with_their_rank(monkeypatch):
-    monkeypatch.setattr(rows, "ROWS_KEPT", 1)
+    monkeypatch.setattr(results, "ROWS_KEPT", 1)
     shown = []
     screen = SimpleNamespace(
         point=lambda row: shown.append(row),
@@ -226,6 +275,12 @@ def ended(monkeypatch):
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "destroy_process_group", lambda: destroyed.append(True))
     return destroyed
+
+
+def test_the_script_s_own_process_group_is_still_the_script_s(ended):
+    for made in (False, True):
+        bare(made_group=made).leave()
+        assert ended == [True] * made
 
 
 @pytest.mark.parametrize("changes", [{"failure": "so"}, {"pid": 1}])
@@ -279,7 +334,7 @@ def choose(monkeypatch, everyone, local_ranks, rank):
     properties = SimpleNamespace(uuid=said["only"])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: said["count"])
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
-    monkeypatch.setattr(gpus.socket, "gethostname", lambda: said["host"])
+    monkeypatch.setattr(devices.socket, "gethostname", lambda: said["host"])
     where = SimpleNamespace(
         rank=rank, world_size=len(everyone), local_rank=local_ranks[rank], local_size=said["size"]
     )

@@ -1,4 +1,4 @@
-"""Where ranks of one machine meet: a folder that nobody else has made, or can enter."""
+"""Where ranks meet, on one machine in a folder that nobody else can enter; and their key."""
 
 import os
 import socket
@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -13,9 +14,17 @@ import pytest
 import torch.distributed as dist
 
 from helpers.runtime.joined import rendezvous as meeting
-from helpers.runtime.joined.rendezvous import base_folder, meet, meeting_name, open_store
+from helpers.runtime.joined.rendezvous import (
+    base_folder,
+    meet,
+    meeting_name,
+    open_store,
+    read_key,
+    share_key,
+    write_key,
+)
 from helpers.runtime.launcher import Place
-from helpers.runtime.proof import KEY_BYTES
+from helpers.runtime.proof import KEY_BYTES, new_key
 from tests.runtime.strangers import NOBODY, stranger
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make a second user act")
@@ -80,8 +89,9 @@ def test_a_link_in_the_place_of_the_store_is_refused(folder, tmp_path):
     folder.mkdir(mode=0o700)
     (tmp_path / "file").write_text("mine")
     (folder / "store").symlink_to(tmp_path / "file")
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(RuntimeError, match="cannot meet in"):
         open_store(folder)
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_the_runtime_folder_comes_first_if_it_is_private(tmp_path, monkeypatch):
@@ -99,8 +109,7 @@ MEET = """
 import os, sys
 sys.path.insert(0, {root!r})
 from tests.runtime.joined.test_rendezvous import place
-from helpers.runtime.joined.key import share_key
-from helpers.runtime.joined.rendezvous import meet
+from helpers.runtime.joined.rendezvous import meet, share_key
 rank = int(sys.argv[1])
 here = place(rank)
 store = meet(here, 60)
@@ -335,3 +344,91 @@ def test_which_interface_is_listened_on(monkeypatch, one_machine, address, leads
     monkeypatch.setattr(os, "environ", dict.fromkeys(names, "mine"))
     meeting.choose_interfaces(here)
     assert [os.environ[name] for name in names] == ["mine", "mine"]
+
+
+@pytest.fixture
+def private(tmp_path, monkeypatch):
+    """The folder for temporary files, for this user alone."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    tmp_path.chmod(0o700)
+    return tmp_path
+
+
+def member(rank: int, one_machine: bool = True) -> Place:
+    return place(rank, world_size=3, one_machine=one_machine)
+
+
+@pytest.mark.parametrize("one_machine", [True, False])
+def test_all_ranks_get_one_key_and_each_call_another(one_machine, private):
+    calls = []
+    for _ in range(2):
+        store = dist.HashStore()
+        with ThreadPoolExecutor(3) as ranks:
+            keys = list(
+                ranks.map(lambda r, s=store: share_key(member(r, one_machine), s, 60), range(3))
+            )
+        assert len(set(keys)) == 1
+        assert len(keys[0]) == KEY_BYTES
+        # on one machine the store holds the name of the folder alone
+        assert (keys[0].hex() in store.get("key").decode()) != one_machine
+        calls.append(keys[0])
+    assert calls[0] != calls[1]
+    assert list(private.iterdir()) == []
+
+
+def test_the_folder_stays_until_the_last_rank_has_read(private):
+    store, found = dist.HashStore(), []
+    first = threading.Thread(target=lambda: found.append(share_key(member(0), store, 60)))
+    first.start()
+    key = share_key(member(1), store, 60)
+    time.sleep(0.1)  # rank 0 looks every 5 ms
+    assert first.is_alive()
+    assert share_key(member(2), store, 60) == key
+    first.join(60)
+    assert found == [key]
+    assert list(private.iterdir()) == []
+
+
+def test_a_rank_that_never_reads_ends_the_wait(private):
+    store = dist.HashStore()
+    store.add("key/read", 1)  # one of two
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match="not every rank has read the key"):
+        share_key(member(0), store, 0.05)
+    assert 0.05 <= time.monotonic() - began < 30
+    assert list(private.iterdir()) == []
+
+
+def test_a_key_is_read_from_a_private_folder_only(private):
+    key = write_key(private, new_key())
+    assert (private / "key").stat().st_mode & 0o777 == 0o600
+    before = len(os.listdir("/proc/self/fd"))
+    assert read_key(private) == key
+    private.chmod(0o755)
+    with pytest.raises(RuntimeError, match=r"can enter .* another user may have named it"):
+        read_key(private)
+    with pytest.raises(RuntimeError, match="no key"):
+        read_key(private / "nowhere")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.timeout(60)  # nobody writes into the pipe
+def test_half_a_key_and_links_are_no_keys(private):
+    private, folders = private / "private", private
+    private.mkdir(mode=0o700)
+    write_key(private, new_key()[:-1])
+    with pytest.raises(RuntimeError, match="Start again"):
+        read_key(private)
+    with pytest.raises(FileExistsError):
+        write_key(private, new_key())
+    (private / "key").rename(folders / "elsewhere")
+    (private / "key").symlink_to(folders / "elsewhere")
+    (folders / "link").symlink_to(private)
+    pipe = folders / "pipe"
+    pipe.mkdir(mode=0o700)
+    os.mkfifo(pipe / "key")
+    with pytest.raises(RuntimeError, match="Start again"):
+        read_key(pipe)
+    for folder in (private, folders / "link"):
+        with pytest.raises(RuntimeError, match="no key of these ranks"):
+            read_key(folder)

@@ -185,23 +185,11 @@ def test_a_death_while_the_others_wait_is_told_by_its_rank():
             os.kill(os.getpid(), 9)
         dist.barrier()
 
-    for _ in range(5):  # the neighbours' complaints race with the news of the death
+    for _ in range(3):  # the neighbours' complaints race with the news of the death
         with pytest.raises(WorkerError) as caught:
             launch(f, workers=3)
         assert caught.value.rank == 2
         assert caught.value.kind == "died"
-
-
-def test_a_complaint_about_another_rank_waits_for_that_rank_s_own_words():
-    def fail(worker):
-        if worker.rank == 0:
-            raise RuntimeError("Connection closed by peer")
-        time.sleep(0.3)  # longer than after a likely cause
-        raise ValueError("the cause")
-
-    with pytest.raises(WorkerError, match="rank 1 raised ValueError: the cause") as caught:
-        launch(fail, workers=2)
-    assert caught.value.others == {0: "failing too: raised RuntimeError: Connection closed by peer"}
 
 
 def test_once_all_have_ended_nothing_is_waited_for(monkeypatch):
@@ -286,6 +274,10 @@ def test_what_has_ended_is_no_longer_listened_to(alone):
     alone.hear(5)
     assert alone.stacks == {0: "File 1\nFile 2\n"}
     assert len(alone.selector.get_map()) == there - 1
+    os.close(process._stderr)
+    process._stderr = os.open(os.devnull, os.O_WRONLY)
+    alone.hear(5)
+    assert len(alone.selector.get_map()) == there - 2
 
 
 @pytest.mark.parametrize("silent", [True, False])
@@ -343,15 +335,6 @@ def test_a_cause_shortens_the_wait_that_a_complaint_has_begun(alone, monkeypatch
         with pytest.raises(WorkerError, match="raised ValueError: so"):
             alone.wait(None)
         assert now[0] - begun == pytest.approx(waited, abs=0.021)
-
-
-def test_an_output_that_has_ended_is_no_longer_listened_to(alone):
-    there = len(alone.selector.get_map())
-    for process in alone.processes.ranks:
-        os.close(process._stderr)
-        process._stderr = os.open(os.devnull, os.O_WRONLY)
-        alone.hear(5)
-    assert len(alone.selector.get_map()) == there - 2
 
 
 def test_the_end_of_a_rank_is_a_sign_of_life(alone):

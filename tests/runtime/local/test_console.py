@@ -61,13 +61,14 @@ def test_too_many_lines_are_counted_and_kept(capsys, folders, tmp_path):
         c.feed(0, "stdout", b"".join(b"line %d\n" % (100 * i + j) for j in range(100)))
     c.feed(1, "stdout", b"me too\n")
     c.finish()
+    [kept_file] = tmp_path.iterdir()
     *shown, last0, last1 = capsys.readouterr().out.splitlines()
     assert len(shown) == console.LINES_SHOWN
-    assert last0.startswith("[rank 0] … 8,000 more lines are in")
-    assert last1.startswith("[rank 1] … 1 more lines are in")
-    assert folders == [tmp_path, tmp_path]
-    kept = next(tmp_path.glob("*rank0*")).read_text().splitlines()
-    assert kept == [f"line {i}" for i in range(2_000, 10_000)]
+    assert last0 == f"[rank 0] … 8,000 more lines are in {kept_file} until this notebook ends"
+    assert last1 == f"[rank 1] … 1 more lines are in {kept_file} until this notebook ends"
+    assert folders == [tmp_path]
+    own = [f"[rank 0] line {i}" for i in range(2_000, 10_000)]
+    assert kept_file.read_text().splitlines() == [*own, "[rank 1] me too"]
 
 
 def test_too_many_characters_are_kept_too(capsys, folders, tmp_path, monkeypatch):
@@ -143,9 +144,9 @@ def test_files_of_what_is_not_shown_have_a_limit(capsys, folders, tmp_path, monk
     c = Console(folders.append)
     for rank in (0, 1):
         for _ in range(4):
-            c.feed(rank, "stdout", b"x" * 19 + b"\n")  # 20 bytes: five of them fit
+            c.feed(rank, "stdout", b"x" * 10 + b"\n")  # 20 bytes with its rank: five of them fit
     c.finish()
-    assert kept_by(tmp_path) == [["x" * 19] * 4, ["x" * 19]]
+    assert kept_by(tmp_path) == [[f"[rank 0] {'x' * 10}"] * 4 + [f"[rank 1] {'x' * 10}"]]
     first, second = capsys.readouterr().out.splitlines()
     assert "4 more lines are in" in first
     assert first.endswith("until this notebook ends")
@@ -156,28 +157,28 @@ def test_files_of_what_is_not_shown_have_a_limit(capsys, folders, tmp_path, monk
     c.finish()
     said = capsys.readouterr().out
     assert said == "[rank 0] … 1 more lines could not be kept: there is no room for them\n"
-    assert len(kept_by(tmp_path)) == 2  # no empty file remains
+    assert len(kept_by(tmp_path)) == 1  # no empty file remains
 
 
 def test_a_nearly_full_disk_is_not_filled(capsys, folders, tmp_path, monkeypatch):
     monkeypatch.setattr(console, "LINES_SHOWN", 0)
     monkeypatch.setattr(console.shutil, "disk_usage", lambda folder: SimpleNamespace(free=100))
     c = Console(folders.append)
-    c.feed(0, "stdout", b"".join(b"%09d\n" % i for i in range(20)))
+    c.feed(0, "stdout", b"%\n" * 20)
     c.finish()
-    assert kept_by(tmp_path) == [[f"{i:09d}" for i in range(5)]]  # half of what is free
-    assert "the last 15 of them are left out" in capsys.readouterr().out
+    assert kept_by(tmp_path) == [["[rank 0] %"] * 4]  # half of what is free; 11 bytes each
+    assert "the last 16 of them are left out" in capsys.readouterr().out
 
 
 def test_after_a_line_without_room_no_shorter_one_is_kept(capsys, folders, tmp_path, monkeypatch):
     """A file with gaps would mislead its reader."""
     monkeypatch.setattr(console, "LINES_SHOWN", 0)
-    monkeypatch.setattr(console, "BYTES_KEPT", 10)
+    monkeypatch.setattr(console, "BYTES_KEPT", 26)
     c = Console(folders.append)
     c.feed(0, "stdout", b"first\nsecond\n3\n")
     c.feed(0, "stdout", b"4\n")
     c.finish()
-    assert kept_by(tmp_path) == [["first"]]
+    assert kept_by(tmp_path) == [["[rank 0] first"]]
     assert "4 more lines" in (said := capsys.readouterr().out)
     assert "the last 3 of them are left out" in said
 
@@ -206,8 +207,8 @@ def test_a_disk_that_fills_up_leaves_no_half_a_file(capsys, folders, tmp_path, m
     monkeypatch.setattr(console, "LINES_SHOWN", 1)
     c = Console(folders.append)
     c.feed(0, "stdout", b"shown\nfirst\n")
-    c.kept[0].file.close()
-    c.kept[0].file = Full()
+    c.kept.file.close()
+    c.kept.file = Full()
     c.feed(0, "stdout", b"second\n")
     c.feed(0, "stdout", b"third\n")
     c.finish()
@@ -223,9 +224,8 @@ def test_the_files_of_later_calls_have_other_names(capsys, folders, tmp_path, mo
         c.feed(2, "stdout", text)
         c.finish()
     found = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert found == {"printed-0-rank2.txt": "a\n", "printed-1-rank2.txt": "b\n"}
-    said = capsys.readouterr().out
-    assert f"1 more lines are in {tmp_path / 'printed-1-rank2.txt'} until" in said
+    assert found == {"printed-0.txt": "[rank 2] a\n", "printed-1.txt": "[rank 2] b\n"}
+    assert f"1 more lines are in {tmp_path / 'printed-1.txt'} until" in capsys.readouterr().out
 
 
 def test_a_line_that_is_shown_ends_where_it_ends(capsys, folders, monkeypatch):

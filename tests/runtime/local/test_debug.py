@@ -73,26 +73,6 @@ def test_another_rank_waits_in_its_collective(failed):
     assert "There are ranks 0 to 2" in out.stdout
 
 
-def test_the_method_does_the_same_and_may_be_entered_again(failed):
-    failed.do("error = sys.last_value")
-    for rank in (0, 1, 0):
-        where = [] if rank == 0 else ["up"]
-        out, prompts = talk(failed, [*where, "p worker.rank", "q"], f"error.debug(rank={rank})")
-        assert prompts[0] == f"rank {rank} ▸ "
-        assert f"\n{rank}\n" in out.stdout
-    out = failed.run("error.debug(rank=3)")
-    assert "no rank 3" in out.error
-    failed.do("import pickle; assert pickle.loads(pickle.dumps(error)).kept is None; del error")
-
-
-def test_nothing_goes_on_and_nothing_is_run_by_an_empty_line(failed):
-    out, _ = talk(failed, ["c", "n", "", "interact", "p 1 +", "p n", "q"])
-    assert out.stdout.count("it cannot go on") == 3
-    assert "A variable? p n" in out.stdout
-    assert "SyntaxError" in out.stdout
-    assert "\n7\n" in out.stdout
-
-
 def test_the_next_call_ends_them(failed):
     assert len(failed.children()) > 3
     failed.do("assert list(launch(sum_ranks)) == [1.0, 1.0]")

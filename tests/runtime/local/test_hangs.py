@@ -13,6 +13,7 @@ from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 
 SOON = 10.0  # seconds; the promise is 5, and this machine may be busy
+LATE = 6.0  # seconds: a rank that joins so late is only slow
 
 
 def different_collectives(worker):
@@ -134,13 +135,13 @@ def test_a_hang_that_can_be_proved_ends_at_once(hangs, fn, said):
 
 def asleep_then_joins(worker):
     if worker.rank == 1:
-        time.sleep(8)
+        time.sleep(LATE)
     dist.all_reduce(torch.ones(4))
 
 
 def computes_in_c(worker):
     x = torch.rand(1500, 1500)
-    until = time.monotonic() + (8 if worker.rank == 1 else 0)
+    until = time.monotonic() + (LATE if worker.rank == 1 else 0)
     while time.monotonic() < until:
         x @ x
     dist.barrier()
@@ -152,7 +153,7 @@ def leaves_a_message_on_its_way(worker):
         worker.state.sent = dist.isend(torch.full((4,), 5.0), 0)
         return None
     if worker.rank == 0:
-        time.sleep(6)
+        time.sleep(LATE)
         t = torch.zeros(4)
         dist.recv(t, 1)
         return t.sum().item()
@@ -169,7 +170,7 @@ def a_thread_goes_on(worker):
 
 def a_thread_sends(worker):
     def later():
-        time.sleep(8)
+        time.sleep(LATE)
         dist.send(torch.ones(1), 0)
 
     if worker.rank == 1:
@@ -189,7 +190,7 @@ def different_numbers_are_fine(worker):
         dist.all_reduce(torch.ones(1))
         return
     if worker.rank == 1:
-        time.sleep(8)
+        time.sleep(LATE)
     dist.broadcast(torch.ones(1), 2)
     dist.all_reduce(torch.ones(1))
 
@@ -197,7 +198,7 @@ def different_numbers_are_fine(worker):
 def groups_that_finish_apart(worker):
     groups = [dist.new_group([0, 1]), dist.new_group([1, 2])]
     if worker.rank == 1:
-        time.sleep(8)
+        time.sleep(LATE)
     for group, members in zip(groups, ([0, 1], [1, 2]), strict=True):
         if worker.rank in members:
             dist.all_reduce(torch.ones(1), group=group)
@@ -216,7 +217,7 @@ def gives_up_by_itself(worker):
 def like_collectives_by_other_names(worker):
     """The pairs mean the same on the wire, and rank 1 comes late."""
     if worker.rank == 1:
-        time.sleep(6)
+        time.sleep(LATE)
         dist.all_gather([torch.ones(1) for _ in range(3)], torch.ones(1))
     else:
         dist.all_gather_into_tensor(torch.ones(3), torch.ones(1))
@@ -233,7 +234,7 @@ def begins_again(worker):
     if worker.rank == 0:
         dist.recv(torch.ones(1), 2)
     if worker.rank == 2:
-        time.sleep(6)
+        time.sleep(LATE)
         dist.send(torch.ones(1), 0)
     dist.all_reduce(torch.ones(1))
     if worker.rank == 0:  # now that all have met there

@@ -114,20 +114,6 @@ def test_threads_may_look_at_the_same_time(tmp_path, monkeypatch):
     assert errors == []
 
 
-def test_new_variables_arrive(monkeypatch):
-    def look(worker, *names):
-        return [os.environ.get(name) for name in ("A_NEW", "AN_OLD", "RANK")]
-
-    monkeypatch.setenv("AN_OLD", "there")
-    with Cluster(2) as cluster:
-        assert list(cluster.run(look)) == [[None, "there", "0"], [None, "there", "1"]]
-        monkeypatch.setenv("A_NEW", "one")
-        monkeypatch.delenv("AN_OLD")
-        assert list(cluster.run(look)) == [["one", None, "0"], ["one", None, "1"]]
-        monkeypatch.setenv("RANK", "7")  # a rank's own place is its own
-        assert [row[2] for row in cluster.run(look)] == ["0", "1"]
-
-
 def test_only_files_that_a_person_may_edit_are_watched(tmp_path, monkeypatch):
     """From the start of the watch on; neither Python's own, nor those of installed packages."""
     before = SourceFiles()

@@ -1,4 +1,4 @@
-"""The fork server: how `launch` starts a fresh process for each rank in milliseconds.
+"""Fork server (zygote): how `launch` starts a fresh process for each rank in milliseconds.
 
 server      the clean process that forks itself for each rank (start method: fork or spawn)
 preload     what it imports before

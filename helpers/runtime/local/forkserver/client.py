@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 from helpers.runtime.failure import CannotStart, ServerLost, WorkerError
@@ -18,6 +19,7 @@ sys.path.insert(0, sys.argv.pop(1))
 from helpers.runtime.local.forkserver.server import main
 main(*sys.argv[1:])
 """
+LONGEST = 1_000_000  # bytes of a server's last words
 END_SECONDS = 3.0  # until a server that has hung up must be gone
 START = "HELPERS_START"  # environment: "fork" or "spawn", to override the default
 
@@ -36,9 +38,9 @@ class Server:
         self.early, self.late = early, late
         self.lock = threading.Lock()
         self.pid = os.getpid()
-        self.words = ""
         self.served = False  # has it ever started a rank?
-        self.errors = os.fdopen(anonymous_file(), "w+b", buffering=0)
+        self.errors = anonymous_file()
+        weakref.finalize(self, os.close, self.errors)  # its last words are read until then
         # One BLAS thread: a process that forks must have no other thread. Huge pages: with fewer
         # pages to share, a fork takes 6 ms instead of 9. Ranks get the notebook's environment.
         environ = {
@@ -60,8 +62,8 @@ class Server:
                 start_new_session=True,  # an interrupt meant for the notebook must not reach it
             )
         except OSError as error:  # no memory, too many processes, or this Python has been removed
-            for end in (early, late, self.errors):
-                end.close()
+            early.close()
+            late.close()
             raise CannotStart(str(error)) from None
         finally:
             early_there.close()
@@ -94,7 +96,7 @@ class Server:
     def late_is_ready(self) -> bool:
         try:
             return bool(self.late.recv(16, socket.MSG_DONTWAIT))
-        except BlockingIOError:
+        except OSError:  # nothing has come yet; or it is gone, and has not read all of our words
             return False
 
     def hand_over(self, control: socket.socket, there: socket.socket) -> bool:
@@ -120,8 +122,6 @@ class Server:
             if self.early:  # the late generation may still import, has no rank, and would hear late
                 self.process.kill()
             self.process.wait()
-        self.words = self.last_words()  # for clusters that have not noticed yet
-        self.errors.close()
 
     @staticmethod
     def say(control: socket.socket, words: bytes):
@@ -134,19 +134,18 @@ class Server:
         """Return the error for a server that is gone."""
         try:
             code = self.process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:  # the server hung up, but lives
-            code = 0
+        except subprocess.TimeoutExpired:  # the server hung up, but lives: the next call needs
+            self.process.kill()  # another
+            code = self.process.wait()
         words = self.last_words()
         if code > 0 and not self.served:
             return CannotStart(f"the process that ranks come from has failed\n{words}".strip())
         return ServerLost(words)
 
     def last_words(self) -> str:
-        """Return the server's standard error."""
-        if self.errors.closed:
-            return self.words
-        self.errors.seek(0)
-        return self.errors.read().decode(errors="replace").strip()
+        """Return the server's standard error, also after its end."""
+        # Not `read`: the server and other threads share the position in the file.
+        return os.pread(self.errors, LONGEST, 0).decode(errors="replace").strip()
 
 
 _server: Server | None = None

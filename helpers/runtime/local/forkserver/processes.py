@@ -10,6 +10,7 @@ import time
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.local.channel import Channel, readable
 from helpers.runtime.local.forkserver.client import warm
+from helpers.runtime.local.forkserver.orphans import kill_group
 
 RELEASE_SECONDS = 5.0  # until ranks that leave must be gone
 
@@ -40,12 +41,17 @@ class RankProcess:
         for fd in (self._stdout, self._stderr, self._stacks):
             os.close(fd)
 
+    def send(self, *message, fd: int | None = None):
+        """Send the rank a message; if it has ended, the server reports how."""
+        with contextlib.suppress(OSError):
+            self.channel.send(*message, fd=fd)
+
     def listen(self):
         """Open a second line, on which the rank answers while its function runs."""
         here, there = socket.socketpair()
         self.line = Channel(here)
-        with there, contextlib.suppress(OSError):  # it has ended, and the server will report how
-            self.channel.send("listen", fd=there.fileno())
+        with there:
+            self.send("listen", fd=there.fileno())
 
     def close(self):
         self.channel.close()
@@ -107,10 +113,7 @@ class Processes:
     def leave(self):
         """Let the ranks end by themselves, within RELEASE_SECONDS."""
         for process in self.ranks:
-            try:
-                process.channel.send("leave")
-            except OSError:
-                pass
+            process.send("leave")
         self.tell(release=RELEASE_SECONDS)
 
     def kill(self, wait: float):
@@ -129,10 +132,7 @@ class Processes:
         """Kill without the server: each rank leads a process group of everything it started."""
         for process in self.ranks:
             if process.pid and process.status is None:
-                try:
-                    os.killpg(process.pid, signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    pass
+                kill_group(process.pid)
 
     def wait(self, seconds: float) -> bool:
         """Wait at most so many seconds for the end of all ranks; return whether all are gone."""
@@ -148,10 +148,8 @@ class Processes:
         return True
 
     def tell(self, **message):
-        try:
+        with contextlib.suppress(OSError):  # the server is gone, and the ranks with it
             self.socket.sendall(json.dumps(message).encode() + b"\n")
-        except OSError:
-            pass  # the server is gone, and the ranks with it
 
     def close(self):
         """Hang up. The server then kills all ranks, except ranks that are leaving."""

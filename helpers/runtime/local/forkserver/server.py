@@ -52,6 +52,7 @@ from helpers.runtime.local.forkserver.preload import (
     import_rest,
     leave_standing,
 )
+from helpers.runtime.local.rank.ending import open_descriptors
 
 FDS_PER_RANK = 4  # channel, stdout, stderr, stacks
 POLL_SECONDS = 0.5  # between two checks of the deadlines
@@ -218,7 +219,7 @@ class Server:
     def foreign(self, fds) -> set[int]:
         """Return the server's descriptors that a fork inherits and a rank does not need."""
         tracker = {resource_tracker.getfd()} if self.spawned else set()  # it serves forks as well
-        return open_descriptors() - {0, 1, 2, *fds} - tracker
+        return set(open_descriptors()) - {0, 1, 2, *fds} - tracker
 
     def reap(self):
         """Report which ranks have ended, and how; end the processes that they left."""
@@ -237,10 +238,6 @@ class Server:
         self.clusters = [c for c in self.clusters if c.socket or c.rank_of]
         if self.give_way and not self.processes:
             self.give_way.busy(0)
-
-
-def open_descriptors() -> set[int]:
-    return set(map(int, os.listdir("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")))
 
 
 def main(early, late, notebook_pid, start):

@@ -1,4 +1,4 @@
-"""Prove, from the ranks' answers to "where are you?", that some ranks can never go on.
+"""Ask silent ranks where they are, and prove from their answers that some can never go on.
 
 Slowness is no proof: a rank that computes, or all ranks in the same operation, may need any time.
 A rank is stuck if it waits for another rank that
@@ -11,6 +11,7 @@ returned, or called something else. Each of these facts stays true once it is tr
 answer at slightly different moments.
 """
 
+import time
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ from helpers.runtime.local.hangs.whereabouts import FOR_ALL, FROM_ROOT, TO_ROOT,
 
 KNOWN = FOR_ALL | FROM_ROOT | TO_ROOT
 PATIENT_SECONDS = 600.0  # a wait with a shorter timeout of its own may end by itself
+QUIET_SECONDS = 1.5  # without a sign of life, until the first look
+ANSWER_SECONDS = 0.3  # for all ranks to answer, so that the proof is complete
+APART_SECONDS = 1.0  # between two looks: a proved rank has not moved in between
 
 
 @dataclass(frozen=True)
@@ -107,3 +111,49 @@ def ranks_wait(ranks: list[int]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]} waits"
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]} wait"
+
+
+class Looks:
+    """The looks of one call.
+
+    Attributes:
+        due: the time of the next look.
+    """
+
+    def __init__(self, processes):
+        self.processes = processes
+        self.answers: dict[int, Answer] = {}
+        self.asked: set[int] = set()
+        self.due = time.monotonic() + QUIET_SECONDS
+
+    def sign_of_life(self):
+        self.due = time.monotonic() + QUIET_SECONDS
+
+    def take(self, process) -> bool:
+        """Read an answer; return False once the rank is gone."""
+        try:
+            for (answer,), _ in process.line.messages():
+                self.answers[process.rank] = answer
+                self.asked.discard(process.rank)
+        except EOFError:
+            return False
+        return True
+
+    def prove(self, returned: set[int]) -> dict[int, Stuck]:
+        """Return what the answers to the last look prove; ask again when it is time."""
+        if time.monotonic() >= self.due:
+            self.ask()
+        if self.asked and time.monotonic() < self.due - APART_SECONDS + ANSWER_SECONDS:
+            return {}
+        return prove(self.answers, returned)
+
+    def ask(self):
+        self.due = time.monotonic() + APART_SECONDS
+        for process in self.processes.ranks:
+            if process.status is None and process.rank not in self.asked:
+                self.answers.pop(process.rank, None)
+                self.asked.add(process.rank)
+                try:
+                    process.line.post("look")
+                except OSError:  # the rank has ended, and the server will report how
+                    pass

@@ -1,6 +1,6 @@
-"""The program of a rank, in its own process.
+"""The program of a rank (worker process): rendezvous, call loop, debugger (pdb), exit.
 
-program     rendezvous and process group, then one call after another
+program     joins the process group, then runs one call after another
 listener    a thread that answers the notebook meanwhile
 debugger    pdb, one command at a time
 ending      threads, exit functions and files at the end of the process

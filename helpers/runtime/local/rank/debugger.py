@@ -9,14 +9,12 @@ import pdb
 import sys
 import threading
 from itertools import dropwhile
-from pathlib import Path
 from types import TracebackType
 
 import torch
 
-from helpers.runtime.stacks import BEGIN
+from helpers.runtime.stacks import BEGIN, library, ours
 
-RUNTIME = str(Path(__file__).parents[2])
 LONGEST = 20_000  # characters of one answer
 MOVES = "continue c cont next n step s until unt return r jump j run restart interact debug"
 TENSOR = {"threshold": 60, "edgeitems": 2}  # how many values of a tensor to show
@@ -35,7 +33,7 @@ class Debugger(pdb.Pdb):
         self.reset()
         running = sys._current_frames()[threading.main_thread().ident]
         self.setup(None if trace else running, trace)
-        while not trace and self.curindex and library(self.curframe):
+        while not trace and self.curindex and library(file_of(self.curframe)):
             self.onecmd("up")  # to the line that called into PyTorch
         self.said()
 
@@ -62,7 +60,7 @@ class Debugger(pdb.Pdb):
         """Return the stack without the frames that only start the student's function."""
         stack, _ = super().get_stack(frame, trace)
         inside = list(dropwhile(lambda entry: not begins(entry[0]), stack))[1:]
-        kept = [entry for entry in inside if not own(entry[0])]
+        kept = [entry for entry in inside if not ours(file_of(entry[0]))]
         self.anywhere = bool(kept)
         stack = kept or stack
         return stack, len(stack) - 1
@@ -93,17 +91,11 @@ for _name in MOVES.split():
 
 def begins(frame) -> bool:
     """Does this frame call the student's function?"""
-    return (frame.f_code.co_filename, frame.f_code.co_name) == (BEGIN, "run")
+    return (file_of(frame), frame.f_code.co_name) == (BEGIN, "run")
 
 
-def own(frame) -> bool:
-    file = frame.f_code.co_filename
-    return file.startswith(RUNTIME)
-
-
-def library(frame) -> bool:
-    file = frame.f_code.co_filename
-    return "site-packages" in file or file.startswith(sys.base_prefix)
+def file_of(frame) -> str:
+    return frame.f_code.co_filename
 
 
 def shown(value) -> str:

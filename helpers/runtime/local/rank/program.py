@@ -16,13 +16,12 @@ import torch
 import torch.distributed as dist
 
 from helpers.runtime import proof
-from helpers.runtime.blame import pack_or_name
 from helpers.runtime.local import network
 from helpers.runtime.local.channel import Channel
 from helpers.runtime.local.rank import ending, listener
 from helpers.runtime.local.sources import SourceFiles
 from helpers.runtime.payload import CannotTravel, Parcel, unpack
-from helpers.runtime.report import describe
+from helpers.runtime.report import describe, pack_or_name
 from helpers.runtime.worker import DEBUG, Worker, seed_differently
 
 STACK_SIGNAL = signal.SIGUSR1

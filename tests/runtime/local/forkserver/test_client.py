@@ -5,9 +5,9 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +17,7 @@ from helpers.runtime.failure import CannotStart, ServerLost, WorkerError
 from helpers.runtime.launch import launch
 from helpers.runtime.local.forkserver import client
 from helpers.runtime.local.forkserver.client import Server, start_method
+from helpers.runtime.private import anonymous_file
 
 
 @pytest.fixture
@@ -26,29 +27,35 @@ def server():
     server.stop()
 
 
-def test_an_interrupt_of_the_notebook_s_terminal_does_not_reach_the_server(server):
+def test_a_server_has_nothing_of_the_notebook_in_the_way(server):
     """A terminal interrupts the process group in its foreground, and ends its session."""
-    assert os.getpgid(server.process.pid) != os.getpgid(0)
-    assert os.getsid(server.process.pid) != os.getsid(0)
+    pid = server.process.pid
+    assert os.getpgid(pid) != os.getpgid(0)
+    assert os.getsid(pid) != os.getsid(0)
+    assert os.readlink(f"/proc/{pid}/cwd") == "/"  # so the notebook's folder can be removed
+    links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in range(3)]
+    assert links[:2] == [os.devnull] * 2
+    assert "memfd" in links[2]  # what it writes there is told with its end
+    environ = open(f"/proc/{pid}/environ", "rb").read().split(b"\0")  # noqa: SIM115
+    assert {b"OPENBLAS_NUM_THREADS=1", b"GLIBC_TUNABLES=glibc.malloc.hugetlb=1"} <= set(environ)
+    assert f"PATH={os.environ['PATH']}".encode() in environ
 
 
-def test_a_server_that_was_killed_is_told_from_one_that_lives(server):
+def test_a_server_that_was_killed_is_noticed_and_costs_no_descriptor(server):
+    """On both lines: so the notebook keeps no other end of them."""
     assert server.usable()
     server.process.kill()
     server.process.wait()
     assert not server.usable()
-    with pytest.raises(ServerLost, match="is gone"):
-        server.connect()
-
-
-def test_a_server_that_fails_later_could_be_started(monkeypatch):
-    monkeypatch.setattr(client, "PROGRAM", "raise SystemExit(3)")
-    server = Server()
-    server.process.wait()
-    assert isinstance(server.lost(), CannotStart)
-    server.served = True  # it has started a rank before
-    assert isinstance(server.lost(), ServerLost)
-    server.stop()
+    for line in (server.early, server.late):
+        line.settimeout(20)
+        assert line.recv(16) == b""
+    for _ in range(2):
+        with pytest.raises(ServerLost, match="is gone"):
+            server.connect()
+        before = len(os.listdir("/proc/self/fd"))
+    assert len(os.listdir("/proc/self/fd")) == before
+    server.remember("/none/such")  # it does not hear it, and that is no error
 
 
 def test_stopping_waits_until_it_is_gone_and_leaves_nothing_open():
@@ -57,6 +64,7 @@ def test_stopping_waits_until_it_is_gone_and_leaves_nothing_open():
     server = Server()
     server.stop()
     assert server.process.poll() is not None
+    del server  # until then its last words can be read
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
@@ -72,15 +80,6 @@ def test_a_fork_of_the_notebook_that_ends_leaves_the_server_alone():
         server.process.wait(0.3)
     assert list(launch(lambda worker: worker.rank)) == [0, 1]
     assert client._server is server
-
-
-def test_a_server_that_is_gone_is_noticed_on_both_lines(server):
-    """So the notebook keeps no other end of them."""
-    server.process.kill()
-    server.process.wait()
-    for line in (server.early, server.late):
-        line.settimeout(20)
-        assert line.recv(16) == b""
 
 
 def test_connecting_leaves_nothing_open(server):
@@ -110,35 +109,27 @@ def no_server(monkeypatch):
         client._server.stop()
 
 
-def test_a_server_that_cannot_be_started(no_server, monkeypatch, capfd):
+def test_a_server_that_cannot_be_started_or_dies(no_server, monkeypatch, capfd):
+    """All that the reader sees is one kind of error, and the next call works."""
+
     def no_memory(*args, **kwargs):
         raise OSError(11, "Resource temporarily unavailable")
 
     before = len(os.listdir("/proc/self/fd"))
-    with monkeypatch.context() as patch:
-        patch.setattr(client.subprocess, "Popen", no_memory)
-        with pytest.raises(WorkerError, match=r"could not start: .* unavailable"):
-            launch(lambda worker: None)
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= before
-    assert list(launch(lambda worker: worker.rank)) == [0, 1]
-    assert capfd.readouterr().err == ""
-
-
-def test_a_server_that_fails_as_it_starts(no_server, monkeypatch, capfd):
-    with monkeypatch.context() as patch:
-        patch.setattr(client, "PROGRAM", "raise ImportError('libtorch is broken')")
-        with pytest.raises(WorkerError, match="rank 0 could not start") as caught:
-            launch(lambda worker: None)
-    assert "libtorch is broken" in str(caught.value)
-    assert list(launch(lambda worker: worker.rank)) == [0, 1]
-    gc.collect()
-    assert capfd.readouterr().err == ""
-
-
-def test_a_server_that_dies_as_a_call_begins(no_server):
-    """Each is killed at another moment; all that the reader sees is one kind of error."""
-    for delay in (0.0, 0.005, 0.02):
+    for where, name, problem, said in (
+        (client.subprocess, "Popen", no_memory, "Resource temporarily unavailable"),
+        (client, "PROGRAM", "raise ImportError('libtorch is broken')", "libtorch is broken"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, problem)
+            with pytest.raises(WorkerError, match="rank 0 could not start: ") as caught:
+                launch(lambda worker: None)
+        assert said in str(caught.value)
+        client._server = None
+        del caught
+        gc.collect()
+        assert len(os.listdir("/proc/self/fd")) <= before
+    for delay in (0.0, 0.01):  # it is killed as a call begins
         launch(lambda worker: None)
         victim = client._server.process
         timer = threading.Timer(delay, victim.kill)
@@ -152,6 +143,7 @@ def test_a_server_that_dies_as_a_call_begins(no_server):
         timer.join()
         victim.wait()
     assert list(launch(lambda worker: worker.rank)) == [0, 1]
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.alone
@@ -166,38 +158,19 @@ def test_an_interrupt_while_the_server_still_imports(no_server):
     assert list(launch(lambda worker: worker.rank)) == [0, 1]
 
 
-def test_a_server_has_nothing_of_the_notebook_in_the_way(server):
-    pid = server.process.pid
-    assert os.readlink(f"/proc/{pid}/cwd") == "/"  # so the notebook's folder can be removed
-    links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in range(3)]
-    assert links[:2] == [os.devnull] * 2
-    assert "memfd" in links[2]  # what it writes there is told with its end
-    environ = open(f"/proc/{pid}/environ", "rb").read().split(b"\0")  # noqa: SIM115
-    assert {b"OPENBLAS_NUM_THREADS=1", b"GLIBC_TUNABLES=glibc.malloc.hugetlb=1"} <= set(environ)
-    assert f"PATH={os.environ['PATH']}".encode() in environ
-
-
-def test_a_server_that_is_gone_costs_no_descriptor(server):
-    server.process.kill()
-    server.process.wait()
-    for _ in range(2):
-        with pytest.raises(ServerLost):
-            server.connect()
-        before = len(os.listdir("/proc/self/fd"))
-    assert len(os.listdir("/proc/self/fd")) == before
-    server.remember("/none/such")  # it does not hear it, and that is no error
-
-
-def test_after_its_end_the_last_words_are_known_still(monkeypatch):
+def test_a_server_that_fails_later_could_be_started(monkeypatch):
+    """Its last words are known still after its end."""
     program = "import sys; sys.stderr.write('so it ended  '); sys.exit(3)"
     monkeypatch.setattr(client, "PROGRAM", program)
     server = Server()
     server.process.wait()
     server.stop()
-    assert server.last_words() == "so it ended"
     lost = server.lost()
     assert isinstance(lost, CannotStart)
-    assert "the process that ranks come from has failed\nso it ended" in str(lost)
+    assert str(lost).endswith("the process that ranks come from has failed\nso it ended")
+    server.served = True  # it has started a rank before
+    assert isinstance(server.lost(), ServerLost)
+    assert "so it ended" in str(server.lost())
 
 
 def test_a_server_that_has_hung_up_gets_a_moment_to_end(monkeypatch):
@@ -218,8 +191,31 @@ def test_a_server_that_hangs_up_and_lives_is_lost_all_the_same(monkeypatch):
     server = Server()
     lost = server.lost()
     assert (type(lost), lost.kind) == (ServerLost, "server")
-    server.process.kill()
+    assert not server.usable()  # it was ended: the next call needs another
     server.stop()
+
+
+def test_last_words_are_read_whole_while_the_server_writes_and_other_threads_read(by_hand):
+    """They share one position in the file."""
+    one, *_ = by_hand
+    for words in (b"first", b" and second\n"):
+        os.write(one.errors, words)
+        with ThreadPoolExecutor(4) as threads:
+            told = set(threads.map(lambda _: one.last_words(), range(50)))
+        assert len(told) == 1
+    assert told == {"first and second"}
+
+
+def test_a_second_generation_that_died_with_our_words_unread_is_only_lost(by_hand):
+    """The system calls that a reset, as soon as the notebook reads."""
+    one, early, late, _ = by_hand
+    one.remember(Path("/a/b"))
+    late.close()
+    one.connect().close()  # the first generation still serves
+    early.close()
+    one.process.wait = lambda *_: -9
+    with pytest.raises(ServerLost):
+        one.connect()
 
 
 def test_where_ranks_are_spawned_there_is_one_generation(monkeypatch):
@@ -247,16 +243,16 @@ def by_hand():
     (one.early, early), (one.late, late) = socket.socketpair(), socket.socketpair()
     for end in (early, late):
         end.settimeout(20)
-    one.lock, one.pid, one.words, one.served = threading.Lock(), os.getpid(), "", False
+    one.lock, one.pid, one.served = threading.Lock(), os.getpid(), False
     one.process = SimpleNamespace(
         kill=lambda: done.append("kill"), wait=lambda: done.append("wait")
     )
-    one.errors = tempfile.TemporaryFile()  # noqa: SIM115
+    one.errors = anonymous_file()
     yield one, early, late, done
     for end in (one.early, one.late, early, late):
         if end:
             end.close()
-    one.errors.close()
+    os.close(one.errors)
 
 
 def test_the_first_generation_is_told_to_retire_before_the_notebook_hangs_up(by_hand):
@@ -310,10 +306,9 @@ def test_only_its_own_notebook_ends_the_server(by_hand, mine, retired, expected)
     if retired:
         one.early.close()
         one.early = None
-    os.write(one.errors.fileno(), b"last words\n")
+    os.write(one.errors, b"last words\n")
     one.stop()
     assert done == expected
     for end in (late,) if retired else (early, late):
         assert b"".join(iter(lambda end=end: end.recv(100), b"")) == b"end\n" * mine
-    assert one.last_words() == "last words"
-    assert one.errors.closed
+    assert one.last_words() == "last words"  # for clusters that have not noticed yet

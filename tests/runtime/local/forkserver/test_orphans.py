@@ -19,19 +19,6 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux hands orphans 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
 
 
-# Three processes, each in a session of its own, each the child of the one before.
-CHAIN = """
-import os, subprocess, sys, time
-pids = [os.getpid(), *map(int, sys.argv[1:])]
-if len(pids) == 3:
-    print("hidden", *pids, flush=True)
-else:
-    again = [sys.executable, "-c", open("/proc/self/cmdline").read().split(chr(0))[2]]
-    subprocess.Popen([*again, *map(str, pids)], start_new_session=True)
-time.sleep(300)
-"""
-
-
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"

@@ -127,17 +127,6 @@ def test_a_server_that_has_started_a_rank_is_known_to_serve(by_hand):
     ranks.close()
 
 
-def test_without_the_server_ranks_are_killed_all_the_same(processes):
-    pids = [process.pid for process in processes.ranks]
-    end = time.monotonic() + 30
-    while [os.getpgid(pid) for pid in pids] != pids:  # a new rank needs a moment to lead its group
-        assert time.monotonic() < end
-        time.sleep(0.001)
-    processes.kill_directly()
-    assert processes.wait(60)
-    assert gone(pids)
-
-
 def test_a_rank_that_never_leaves_is_killed(monkeypatch):
     def stays(worker):
         atexit.register(time.sleep, 1000)

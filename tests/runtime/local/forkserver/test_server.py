@@ -62,8 +62,12 @@ def test_both_generations_serve():
 
 
 @linux
-def test_one_thread_no_cuda_no_helpers(late):
+def test_one_thread_no_cuda_no_helpers_and_no_interrupt(late):
     assert late.num_threads() == 1
+    status = Path(f"/proc/{late.pid}/status").read_text()
+    ignored = int(re.search(r"^SigIgn:\s*(\w+)", status, re.M)[1], 16)
+    for number in (signal.SIGINT, signal.SIGUSR1):  # a rank may get them before it listens
+        assert ignored & 1 << (number - 1)
     maps = Path(f"/proc/{late.pid}/maps").read_text()
     assert "libtorch" in maps
     assert "nvidia" not in "".join(os.readlink(f) for f in Path(f"/proc/{late.pid}/fd").iterdir())
@@ -227,36 +231,59 @@ def test_the_imports_go_on_once_no_rank_is_left():
 
 
 @pytest.fixture
-def bare(monkeypatch):
-    """A server in this process, with one cluster of two ranks: processes that sleep."""
+def one(monkeypatch):
+    """A server in this process, and the notebook's end of its line: `one.notebooks_end`."""
     monkeypatch.setattr(server, "POLL_SECONDS", 0.01)
-    one = server.Server.__new__(server.Server)
-    one.control, one.notebook, one.give_way = None, (os.getpid(), None), None
-    one.ending, one.folders, one.processes, one.wake = False, set(), {}, os.pipe()
-    one.orphans = SimpleNamespace(known=set(), end=lambda *_: None)
+    bare = server.Server.__new__(server.Server)
+    bare.control, bare.notebooks_end = socket.socketpair()
+    bare.notebook, bare.give_way, bare.modules = (os.getpid(), None), None, ["helpers"]
+    bare.text, bare.ending, bare.spawned = b"", False, False
+    bare.clusters, bare.folders, bare.processes, bare.wake = [], set(), {}, os.pipe()
+    bare.looked = []
+    bare.orphans = SimpleNamespace(known=set(), end=lambda *of: bare.looked.append(of))
+    os.set_blocking(bare.wake[0], False)
+    yield bare
+    for end in (bare.control, bare.notebooks_end, *(c.socket for c in bare.clusters)):
+        if end:
+            end.close()
+    for fd in bare.wake:
+        os.close(fd)
+
+
+@pytest.fixture
+def cluster(one):
+    """The server's side of a cluster, and the notebook's."""
     here, there = socket.socketpair()
-    children = [subprocess.Popen(["sleep", "100"]) for _ in range(2)]
-    ranks = server.Ranks(here, {child.pid: rank for rank, child in enumerate(children)})
-    one.clusters, one.there, one.children = [ranks], there, children
+    ranks = server.Ranks(here)
+    yield ranks, there
+    for end in (ranks.socket, there):
+        if end:
+            end.close()
+
+
+@pytest.fixture
+def bare(one, cluster):
+    """A server with one cluster of two ranks: processes that sleep."""
+    ranks, one.there = cluster
+    one.children = [subprocess.Popen(["sleep", "100"]) for _ in range(2)]
+    ranks.rank_of = {child.pid: rank for rank, child in enumerate(one.children)}
+    one.clusters = [ranks]
     rounds = iter(range(300))  # the server would go on for ever
 
     def reap():
         one.ending |= next(rounds, None) is None
-        for child in children:
+        for child in one.children:
             if child.poll() is not None:
                 ranks.rank_of.pop(child.pid, None)
-        if not ranks.rank_of:
-            one.clusters = []
+        if not ranks.rank_of and one.control:
+            one.control.close()
+            one.clusters, one.control = [], None
 
     one.reap = reap
     yield one
-    for child in children:
+    for child in one.children:
         child.kill()
         child.wait()
-    for end in (here, there):
-        end.close()
-    for fd in one.wake:
-        os.close(fd)
 
 
 def test_ranks_that_do_not_leave_in_time_are_killed(bare):
@@ -298,8 +325,11 @@ def test_a_notebook_that_hangs_up_leaves_only_ranks_that_leave(bare):
     assert bare.clusters == []
 
 
-def test_a_notebook_that_hangs_up_ends_its_ranks(bare):
-    bare.there.shutdown(socket.SHUT_RDWR)
+@pytest.mark.parametrize("how", ["hang up", "killed"])
+def test_a_notebook_that_hangs_up_ends_its_ranks(bare, how):
+    if how == "killed":  # with words of the server that it has not read: a reset
+        bare.clusters[0].tell(rank=1, pid=7)
+    bare.there.close()
     bare.hear(bare.clusters[0])
     assert [child.wait(20) for child in bare.children] == [-signal.SIGKILL] * 2
 
@@ -314,7 +344,6 @@ def test_a_signal_reaches_the_ranks_that_it_names(bare):
 
 def test_a_fork_lets_go_of_all_but_its_own_and_the_tracker_of_spawned_ranks(bare):
     (own, its_end), (other, other_end) = os.pipe(), os.pipe()
-    bare.spawned = False
     assert {its_end, other, other_end} <= bare.foreign([own])
     assert not {0, 1, 2, own} & bare.foreign([own])
     tracker = resource_tracker.getfd()
@@ -323,37 +352,6 @@ def test_a_fork_lets_go_of_all_but_its_own_and_the_tracker_of_spawned_ranks(bare
     assert tracker not in bare.foreign([own])
     for fd in (own, its_end, other, other_end):
         os.close(fd)
-
-
-@pytest.fixture
-def one(monkeypatch):
-    """A server, and the notebook's end of its line: `one.notebooks_end`."""
-    monkeypatch.setattr(server, "POLL_SECONDS", 0.01)
-    bare = server.Server.__new__(server.Server)
-    bare.control, bare.notebooks_end = socket.socketpair()
-    bare.notebook, bare.give_way, bare.modules = (os.getpid(), None), None, ["helpers"]
-    bare.text, bare.ending, bare.spawned = b"", False, False
-    bare.clusters, bare.folders, bare.processes, bare.wake = [], set(), {}, os.pipe()
-    bare.looked = []
-    bare.orphans = SimpleNamespace(known=set(), end=lambda *of: bare.looked.append(of))
-    os.set_blocking(bare.wake[0], False)
-    yield bare
-    for end in (bare.control, bare.notebooks_end, *(c.socket for c in bare.clusters)):
-        if end:
-            end.close()
-    for fd in bare.wake:
-        os.close(fd)
-
-
-@pytest.fixture
-def cluster(one):
-    """The server's side of a cluster, and the notebook's."""
-    here, there = socket.socketpair()
-    ranks = server.Ranks(here)
-    yield ranks, there
-    for end in (ranks.socket, there):
-        if end:
-            end.close()
 
 
 def heard(there) -> list:

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from helpers.runtime.cluster import Cluster
 from helpers.runtime.launch import launch
 from helpers.runtime.local import channel
 from helpers.runtime.local.hangs import whereabouts
@@ -121,36 +120,6 @@ def test_nothing_known_is_never_the_same(monkeypatch):
     assert told == [False, False, False, False, True, False, False, False, False]
 
 
-def test_for_whom_a_root_and_the_others_wait():
-    """A root waits for nobody in a broadcast; in a reduction it is the only one that waits."""
-
-    def needs(worker, kind, side):
-        group = dist.group.WORLD
-        frame = SimpleNamespace(
-            f_code=SimpleNamespace(co_name=kind),
-            f_locals={"work": None, side: 1, "group": group},
-            f_back=None,
-        )
-        entry = {
-            "thread_id": str(threading.main_thread().ident),
-            "retired": False,
-            "profiling_name": f"gloo:{kind}",
-            "process_group": [group.group_name, ""],
-            "collective_seq_id": 5,
-            "timeout_ms": 2000,
-        }
-        wait = whereabouts.collective_wait(frame, [entry])
-        return set(wait.needs), wait.number, wait.seconds
-
-    with Cluster(3) as cluster:
-        for kind in whereabouts.FROM_ROOT:
-            found = cluster.run(needs, kind=kind, side="group_src")
-            assert list(found) == [({1}, 5, 2.0), (set(), 5, 2.0), ({1}, 5, 2.0)]
-        for kind in whereabouts.TO_ROOT:
-            found = cluster.run(needs, kind=kind, side="group_dst")
-            assert [ranks for ranks, _, _ in found] == [set(), {0, 2}, set()]
-
-
 def entry(number, operation="all_reduce", group="0", **changes):
     """As the flight recorder writes it."""
     return {
@@ -165,15 +134,15 @@ def entry(number, operation="all_reduce", group="0", **changes):
 
 
 @pytest.mark.parametrize(
-    ("operation", "needs"),
+    ("operation", "needs", "as_root"),
     [
-        *[(name, {4, 2}) for name in ("all_reduce", "all_gather", "all_to_all", "barrier")],
-        *[(name, {2}) for name in ("broadcast", "scatter")],  # the root
-        *[(name, set()) for name in ("gather", "reduce")],  # another rank is the root
-        ("novel", set()),
+        *[(name, {4, 2}, {4, 2}) for name in ("all_reduce", "all_gather", "all_to_all", "barrier")],
+        *[(name, {2}, set()) for name in ("broadcast", "scatter")],  # for the root
+        *[(name, set(), {4, 2}) for name in ("gather", "reduce")],
+        ("novel", set(), set()),
     ],
 )
-def test_ranks_of_a_group_in_any_order(monkeypatch, operation, needs):
+def test_ranks_of_a_group_in_any_order(monkeypatch, operation, needs, as_root):
     """Rank 7 of the world waits; the root is the last of the group, rank 2 of the world."""
     everyone = [4, 7, 2]
     monkeypatch.setattr(whereabouts, "members", lambda group: tuple(everyone))
@@ -185,6 +154,10 @@ def test_ranks_of_a_group_in_any_order(monkeypatch, operation, needs):
     entries = [entry(3, operation, "5")]
     wait = whereabouts.collective_wait(frame, entries)
     assert (wait.operation, wait.members, set(wait.needs)) == (operation, (4, 7, 2), needs)
+    assert (wait.number, wait.seconds) == (3, 2.0)
+    values |= {"group_src": 1, "group_dst": 1}
+    assert set(whereabouts.collective_wait(frame, entries).needs) == as_root
+    values |= {"group_src": 2, "group_dst": 2}
     del everyone[0]  # of two ranks, each waits for the other in every call
     assert set(whereabouts.collective_wait(frame, entries).needs) == {2}
 

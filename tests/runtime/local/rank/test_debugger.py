@@ -1,15 +1,13 @@
 """Python's debugger in a rank: where it begins, what it shows; `test_debug` has a whole session."""
 
-import sys
 import threading
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from helpers.runtime.local.rank import debugger as module
-from helpers.runtime.local.rank.debugger import Debugger, library, own
+from helpers.runtime.local.rank.debugger import Debugger
+from helpers.runtime.stacks import HERE
 
 
 def run(function):
@@ -41,7 +39,7 @@ def test_only_the_student_s_frames_are_there():
     debugger = failed()
     assert [frame.f_code.co_name for frame, _ in debugger.stack] == ["broken"]
     log = {}
-    exec(compile("def log(then): then()", f"{module.RUNTIME}/worker.py", "exec"), log)
+    exec(compile("def log(then): then()", f"{HERE}/worker.py", "exec"), log)
 
     def train():
         log["log"](lambda: 1 / 0)
@@ -71,21 +69,6 @@ def test_a_rank_that_waits_is_entered_where_it_called_the_library():
 
     run(train)
     assert found == ["'my line'\n"]
-
-
-@pytest.mark.parametrize(
-    ("file", "of_a_library", "of_this_package"),
-    [
-        ("/env/lib/python3.11/site-packages/torch/nn/modules/linear.py", True, False),
-        (f"{sys.base_prefix}/lib/python3.11/threading.py", True, False),
-        (f"{module.RUNTIME}/worker.py", False, True),
-        (f"{Path(module.RUNTIME).parent}/training/loop.py", False, False),  # what students read
-        ("/home/student/train.py", False, False),
-    ],
-)
-def test_whose_a_frame_is(file, of_a_library, of_this_package):
-    frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=file))
-    assert (library(frame), own(frame)) == (of_a_library, of_this_package)
 
 
 def test_no_command_makes_the_rank_go_on():

@@ -13,15 +13,19 @@ from helpers.runtime.launch import launch
 from helpers.runtime.local.rank import ending
 
 
-@pytest.mark.parametrize("mode", ["w", "wb", "w+b", "a"])
-def test_a_file_left_open_is_written(tmp_path, mode):
+def test_files_left_open_are_written(tmp_path):
+    modes = ("w", "wb", "w+b", "a")
+
     def write(worker):
         global kept
-        kept = open(tmp_path / f"{worker.rank}.txt", mode)  # noqa: SIM115
-        kept.write("words" if "b" not in mode else b"words")
+        kept = [(tmp_path / f"{worker.rank}{mode}").open(mode) for mode in modes]
+        for file, mode in zip(kept, modes, strict=True):
+            file.write("words" if "b" not in mode else b"words")
 
     launch(write)
-    assert [(tmp_path / f"{rank}.txt").read_text() for rank in (0, 1)] == ["words"] * 2
+    assert [(tmp_path / f"{r}{mode}").read_text() for r in (0, 1) for mode in modes] == 8 * [
+        "words"
+    ]
 
 
 def test_after_each_call_of_a_cluster(tmp_path):

@@ -99,8 +99,11 @@ def test_a_fork_that_leaves_the_function_too_does_not_answer(fails):
 def test_from_call_to_call(monkeypatch, capsys):
     """A rank keeps no descriptor of a call, and its own place, whatever the notebook sets."""
 
+    monkeypatch.setenv("AN_OLD", "there")
+
     def look(worker, large):
-        return len(os.listdir("/proc/self/fd")), os.environ["RANK"], torch.initial_seed()
+        names = [os.environ.get(name) for name in ("A_NEW", "AN_OLD", "RANK")]
+        return len(os.listdir("/proc/self/fd")), names, torch.initial_seed()
 
     def fails(worker):
         print("half a line", end="")
@@ -111,38 +114,16 @@ def test_from_call_to_call(monkeypatch, capsys):
         before = list(cluster.run(look, large=large))
         assert before[0][2] != before[1][2]  # each draws its own numbers
         monkeypatch.setenv("RANK", "7")
+        monkeypatch.setenv("A_NEW", "one")
+        monkeypatch.delenv("AN_OLD")
         for _ in range(2):
             after = list(cluster.run(look, large=large))
         assert [count for count, _, _ in after] == [count for count, _, _ in before]
-        assert [rank for _, rank, _ in after] == ["0", "1"]
+        assert [names for _, names, _ in before] == [[None, "there", rank] for rank in "01"]
+        assert [names for _, names, _ in after] == [["one", None, rank] for rank in "01"]
         with pytest.raises(WorkerError, match="so"):
             cluster.run(fails)
     assert "[rank 0] half a line" in capsys.readouterr().out
-
-
-def test_an_edited_file_is_told_before_each_call_not_only_the_first(tmp_path, monkeypatch, capsys):
-    (tmp_path / "students_other.py").write_text("x = 1\n")
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def look(worker):
-        import students_other
-
-        return students_other.x
-
-    with Cluster(1, device="cpu") as cluster:
-        cluster.run(look)
-        (tmp_path / "students_other.py").write_text("x = 2000\n")
-        assert list(cluster.run(look)) == [1]
-    assert "students_other.py changed" in capsys.readouterr().out
-
-
-def test_a_large_result_leaves_no_descriptor_in_its_rank():
-    def large(worker):
-        return len(os.listdir("/proc/self/fd")), torch.ones(1 << 20)
-
-    with Cluster(1, device="cpu") as cluster:
-        counts = [cluster.run(large)[0][0] for _ in range(4)]
-    assert counts[1:] == counts[1:2] * 3
 
 
 SETUP = rank.Setup(

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.runtime.blame import article, pack_or_name
 from helpers.runtime.payload import CannotTravel
+from helpers.runtime.report import article, pack_or_name
 
 LOCK = threading.Lock()
 
