@@ -5,7 +5,7 @@ once, and its tensor is kept until the message has left. With both, no rank wait
 waits for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -20,33 +20,34 @@ class PointToPoint(Peers):
     Messages from one rank to another arrive in the order of their sends. So post the receives in
     that order. A message without numbers is not sent; both sides know its size.
 
-    On gloo, messages of both directions between two ranks never wait for each other. NCCL runs the
-    messages of a group between two ranks one after another, so there each direction needs a group
-    of its own: see `two_way`.
+    On gloo, messages between two ranks never wait for messages to others. NCCL puts all single
+    messages of a group into one queue, together with the group's collectives. A receive that is
+    posted early then holds up the sends after it. So there each channel, from one rank to another,
+    needs a group of its own: see `between_neighbours`.
 
     Args:
         group: None for the world.
-        back: a group of the same ranks, for messages to lower ranks; None: the same group.
+        channels: {(from, to): a group of these two ranks}; other messages use `group`.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None, back=None):
+    def __init__(self, group: dist.ProcessGroup | None = None, channels: Mapping | None = None):
         super().__init__(group)
-        self.back = back or self.group
+        self.channels = channels or {}
         self.leaving: list[tuple[dist.Work, torch.Tensor]] = []
 
     def send(self, tensor: torch.Tensor, to: int):
         """Start to send a contiguous tensor. Do not change it before `finish`."""
         self.leaving = [(work, kept) for work, kept in self.leaving if not work.is_completed()]
         if tensor.numel():
+            group = self.channels.get((self.rank, to), self.group)
             target = dist.get_global_rank(self.group, to)
-            group = self.back if to < self.rank else self.group
             self.leaving.append((dist.isend(tensor, target, group=group), tensor))
 
     def receive(self, buffer: torch.Tensor, source: int) -> dist.Work | None:
         """Post a receive into a contiguous buffer; wait for the result before you read it."""
         if not buffer.numel():
             return None
-        group = self.back if self.rank < source else self.group
+        group = self.channels.get((source, self.rank), self.group)
         return dist.irecv(buffer, dist.get_global_rank(self.group, source), group=group)
 
     def finish(self):
@@ -56,17 +57,25 @@ class PointToPoint(Peers):
         self.leaving = []
 
 
-def two_way(mesh: Mesh, axis: str, apart: bool | None = None) -> PointToPoint:
-    """Make the messages along an axis. Every rank of the mesh calls it.
+def between_neighbours(mesh: Mesh, axis: str) -> PointToPoint:
+    """Make the messages between neighbours on the ring of an axis. Every rank of the mesh calls it.
 
-    Args:
-        apart: whether each direction gets a group of its own; None: unless gloo sends.
+    Each channel gets a group of its own, unless gloo moves the messages.
     """
-    group = mesh.group(axis)
-    if apart or (apart is None and dist.get_backend(group) != "gloo"):
-        back, _ = dist.new_subgroups_by_enumeration(mesh.layout.groups(axis))
-        return PointToPoint(group, back)
-    return PointToPoint(group)
+    group, channels = mesh.group(axis), {}
+    if dist.get_backend(group) != "gloo":
+        for ranks in mesh.layout.groups(axis):
+            for source, to in neighbours(len(ranks)):
+                pair = dist.new_group(sorted((ranks[source], ranks[to])))
+                if mesh.rank in (ranks[source], ranks[to]):
+                    channels[source, to] = pair
+    return PointToPoint(group, channels)
+
+
+def neighbours(size: int) -> list[tuple[int, int]]:
+    """Return the channels (from, to) between neighbours on a ring, in both directions."""
+    steps = [(rank, (rank + 1) % size) for rank in range(size)]
+    return sorted({*steps, *((to, rank) for rank, to in steps)}) if size > 1 else []
 
 
 class Buffers:

@@ -8,16 +8,16 @@ import torch.distributed as dist
 
 from helpers.comm import point_to_point
 from helpers.comm.mesh import Layout, make_mesh
-from helpers.comm.point_to_point import Buffers, PointToPoint, two_way
+from helpers.comm.point_to_point import Buffers, PointToPoint, between_neighbours, neighbours
 from helpers.runtime.launch import launch
 
 MANY = 2**20  # more numbers than a socket buffers
 
 
-def all_send_first(worker, apart):
+def all_send_first(worker):
     """Every rank sends to the next before it receives; then two messages to one rank, in order."""
-    link = two_way(make_mesh(Layout(pp=2, dp=2)), "pp", apart)
-    assert (link.back is link.group) == (not apart)
+    link = between_neighbours(make_mesh(Layout(pp=2, dp=2)), "pp")
+    assert not link.channels
     other = 1 - link.rank
     link.send(torch.full((MANY,), float(worker.rank)), other)
     came = torch.empty(MANY)
@@ -36,51 +36,69 @@ def all_send_first(worker, apart):
     return {"came": came.unique().tolist(), "order": [b.unique().tolist() for b in buffers]}
 
 
-@pytest.mark.parametrize("apart", [None, True])
-def test_messages_of_a_group_arrive_in_order_whoever_is_first(apart):
-    runs = launch(all_send_first, 4, device="cpu", apart=apart)
+def test_messages_of_a_group_arrive_in_order_whoever_is_first():
+    runs = launch(all_send_first, 4, device="cpu")
     assert runs.column("came") == [[2.0], [3.0], [0.0], [1.0]]  # groups 0, 2 and 1, 3
     assert runs.column("order") == [[[1.0], [2.0]]] * 4
 
 
+def test_neighbours_on_a_ring():
+    assert neighbours(1) == []
+    assert neighbours(2) == [(0, 1), (1, 0)]
+    assert neighbours(4) == [(0, 1), (0, 3), (1, 0), (1, 2), (2, 1), (2, 3), (3, 0), (3, 2)]
+
+
 def on_nccl(worker):
-    """There a group has one queue for both directions; a message that has left is forgotten."""
-    mesh, real = make_mesh(Layout(pp=2)), dist.get_backend
+    """There each channel has a group; a message that has left is forgotten."""
+    mesh, real = make_mesh(Layout(dp=2, pp=3)), dist.get_backend
     dist.get_backend = lambda group: "nccl"
     try:
-        one, two = two_way(mesh, "pp", apart=False), two_way(mesh, "pp")
+        link = between_neighbours(mesh, "pp")
     finally:
         dist.get_backend = real
     works = [SimpleNamespace(is_completed=lambda done=done: done) for done in (True, False, True)]
-    two.leaving = [(work, torch.ones(1)) for work in works]
-    two.send(torch.ones(0), 1 - two.rank)
-    left = [work.is_completed() for work, _ in two.leaving]
-    ranks = dist.get_process_group_ranks(two.back)
-    return one.back is one.group, two.back is two.group, ranks, left
+    link.leaving = [(work, torch.ones(1)) for work in works]
+    link.send(torch.ones(0), link.right)
+    left = [work.is_completed() for work, _ in link.leaving]
+    members = {pair: dist.get_process_group_ranks(g) for pair, g in link.channels.items()}
+    link.leaving = []
+    link.send(torch.full((1,), float(worker.rank)), link.right)
+    came = torch.empty(1)
+    link.receive(came, link.left).wait()
+    link.finish()
+    groups = {id(group) for group in link.channels.values()}
+    return {"members": members, "left": left, "came": came.item(), "groups": len(groups)}
 
 
-def test_messages_to_lower_ranks_have_a_group_of_their_own(monkeypatch):
+def test_on_nccl_each_channel_has_a_group_of_its_own():
+    """The pipelines of this layout are the ranks 0, 1, 2 and 3, 4, 5."""
+    runs = launch(on_nccl, 6, device="cpu")
+    assert runs[4]["members"] == {(0, 1): [3, 4], (1, 0): [3, 4], (1, 2): [4, 5], (2, 1): [4, 5]}
+    assert runs[0]["members"] == {(0, 1): [0, 1], (1, 0): [0, 1], (0, 2): [0, 2], (2, 0): [0, 2]}
+    assert runs.column("left") == [[False]] * 6
+    assert runs.column("came") == [2.0, 0.0, 1.0, 5.0, 3.0, 4.0]
+    assert runs.column("groups") == [4] * 6
+
+
+def test_a_message_uses_the_group_of_its_channel(monkeypatch):
     """Rank 1 of 3, which are ranks 10, 11 and 12 of the world."""
     asked = []
     fake = SimpleNamespace(
-        get_global_rank=lambda group, rank: {"there": 10, "back": 99}[group] + rank,
+        get_global_rank=lambda group, rank: {"there": 10}[group] + rank,
         isend=lambda tensor, to, group: asked.append(("to", to, group)),
         irecv=lambda tensor, source, group: asked.append(("from", source, group)) or "a work",
     )
     monkeypatch.setattr(point_to_point, "dist", fake)
     link = object.__new__(PointToPoint)
-    link.group, link.back, link.rank, link.leaving = "there", "back", 1, []
+    link.group, link.rank, link.leaving = "there", 1, []
+    link.channels = {(1, 0): "up", (0, 1): "down", (2, 1): "back"}
     for other in (0, 2):
         link.send(torch.ones(1), other)
         assert link.receive(torch.ones(1), other) == "a work"
         link.leaving = []
     assert asked == [
-        ("to", 10, "back"), ("from", 10, "there"), ("to", 12, "there"), ("from", 12, "back"),
+        ("to", 10, "up"), ("from", 10, "down"), ("to", 12, "there"), ("from", 12, "back"),
     ]  # fmt: skip
-
-
-def test_where_directions_wait_for_each_other_each_has_its_group():
-    assert list(launch(on_nccl, 2, device="cpu")) == [(True, False, [0, 1], [False])] * 2
 
 
 def sent_then_dropped(worker):

@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from helpers.comm.point_to_point import Buffers, two_way
+from helpers.comm.point_to_point import Buffers, between_neighbours
 from helpers.data.batch import Batch
 from helpers.parallel.engines.in_turn import Watched
 from helpers.parallel.owners.local import Local
@@ -36,7 +36,7 @@ class Pipeline:
 
     def __init__(self, model: Stages, owner: Local):
         self.model, self.owner, self.schedule = model, owner, model.schedule
-        self.link = two_way(model.mesh, AXIS)
+        self.link = between_neighbours(model.mesh, AXIS)
         self.execution = Execution(self.schedule, self.link)
         self.stages = {int(name): stage for name, stage in model.items()}
         self.last = self.schedule.stages - 1

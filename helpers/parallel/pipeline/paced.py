@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from helpers.comm.mesh import Mesh
-from helpers.comm.point_to_point import Buffers, two_way
+from helpers.comm.point_to_point import Buffers, between_neighbours
 from helpers.parallel.pipeline.execution import Execution
 from helpers.parallel.pipeline.stages import AXIS
 from helpers.plans.schedules import FORWARD, WEIGHT, Action, Schedule, check
@@ -42,7 +42,7 @@ def paced(
         ScheduleError: the schedule cannot run.
         RuntimeError: a stage received another message than it needed.
     """
-    link = two_way(mesh, AXIS)
+    link = between_neighbours(mesh, AXIS)
     run = Execution(check(schedule), link)
     buffers = Buffers(numbers, torch.float32, "cpu")
     # The first run makes buffers and connections. It ends on the first stage, after all others.

@@ -15,7 +15,7 @@ import torch
 from torch.func import functional_call
 
 from helpers.comm.mesh import Mesh
-from helpers.comm.point_to_point import Buffers, two_way
+from helpers.comm.point_to_point import Buffers, between_neighbours
 from helpers.data.batch import Batch
 from helpers.parallel.pipeline.execution import Execution
 from helpers.parallel.pipeline.stages import AXIS, pipeline
@@ -62,7 +62,7 @@ def pipedream(
     }
     work = Stashing(stage, weights, batches, lr)
     buffers = Buffers(torch.Size(work.shape(0)).numel(), dtype, "cpu")
-    Execution(schedule, two_way(mesh, AXIS)).run(work, buffers)
+    Execution(schedule, between_neighbours(mesh, AXIS)).run(work, buffers)
     one_version = sum(w.nbytes for w in weights.values())
     return {
         "losses": work.losses,

@@ -46,12 +46,14 @@ class Table:
         A copy from pinned memory, on the stream of the kernels: the CPU does not wait for the GPU.
         """
         lengths = [own.parameter.numel() for own in tensors]
+        pinned = self.device.type == "cuda"
         if lengths != self._lengths:
-            self.blocks = blocks(lengths, self.block).to(self.device)
+            host = blocks(lengths, self.block)
+            host = host.pin_memory() if pinned else host
+            self.blocks = host.to(self.device, non_blocking=True)
             self._lengths = lengths
         words = (list(hyper), [word for own in tensors for word in row(own)])
         if words != self._words:
-            pinned = self.device.type == "cuda"
             host = torch.empty(WORDS * (1 + len(tensors)), dtype=torch.int64, pin_memory=pinned)
             host[:WORDS].view(torch.float64)[:] = torch.tensor(words[0], dtype=torch.float64)
             host[WORDS:] = torch.tensor(words[1])

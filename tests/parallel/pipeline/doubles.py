@@ -118,4 +118,4 @@ SCHEDULES = {
 
 def links(monkeypatch):
     """Let an engine send along "pp" with the link of its mesh."""
-    monkeypatch.setattr(engine, "two_way", lambda mesh, axis: {"pp": mesh.link}[axis])
+    monkeypatch.setattr(engine, "between_neighbours", lambda mesh, axis: {"pp": mesh.link}[axis])

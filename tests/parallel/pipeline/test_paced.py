@@ -92,7 +92,7 @@ def test_a_schedule_that_cannot_run_is_refused(monkeypatch):
         Schedule("edited", (0,), 2, (order[::-1],)),
         SimpleNamespace(link=Link(Ranks(1), 0)),
     )
-    monkeypatch.setattr(module, "two_way", lambda mesh, axis: {"pp": mesh.link}[axis])
+    monkeypatch.setattr(module, "between_neighbours", lambda mesh, axis: {"pp": mesh.link}[axis])
     with pytest.raises(ScheduleError, match="before"):
         paced(mesh, wrong, seconds=0.0)
 

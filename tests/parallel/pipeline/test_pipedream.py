@@ -102,7 +102,7 @@ class Mesh:
 
 def on_threads(monkeypatch, ranks, *arguments, **options):
     together = Ranks(ranks)
-    monkeypatch.setattr(module, "two_way", lambda mesh, axis: {"pp": mesh.link}[axis])
+    monkeypatch.setattr(module, "between_neighbours", lambda mesh, axis: {"pp": mesh.link}[axis])
     return together.run(lambda rank: pipedream(Mesh(together, rank), *arguments, **options))
 
 

@@ -1,0 +1,124 @@
+"""Every kind of recipe equals its twin where each group has one queue, as on NCCL.
+
+Two ranks and GPipe never show a deadlock of messages that are posted early: see four ranks.
+"""
+
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.comm.mesh import Layout
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.ddp.strategy import DataParallel
+from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
+from helpers.parallel.trainer import Recipe
+from helpers.parallel.zero.stage1 import Zero1
+from helpers.parallel.zero.stage2 import Zero2
+from helpers.parallel.zero.stage3 import Zero3
+from helpers.plans import schedules
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.launch import launch
+from helpers.training import twin
+from tests.nccl_order import in_nccl_order
+
+CONFIG = GPTConfig(vocab=32, context=8, width=16, layers=8, heads=4)
+
+
+def piped(schedule, p, **others):
+    recipe = Recipe(layout=Layout(pp=p, **others), schedule=schedule)
+    return recipe, {"micro_batches": 2 * p}
+
+
+def on(axis, size, **seams):
+    return Recipe(**seams), {"layout": {axis: size}}
+
+
+interleaved = partial(schedules.interleaved, chunks=2)
+CASES = {
+    "gpipe, 2": piped(schedules.gpipe, 2),
+    "1f1b, 2": piped(schedules.one_f_one_b, 2),
+    "1f1b, 4": piped(schedules.one_f_one_b, 4),
+    "interleaved, 4": piped(interleaved, 4),
+    "zb-h1, 4": piped(schedules.zero_bubble_h1, 4),
+    "zb-v, 4": piped(schedules.zero_bubble_v, 4),
+    "1f1b, 2 × data parallel, 2": piped(schedules.one_f_one_b, 2, dp=2),
+    "zb-v, 2 × tensor, 2": piped(schedules.zero_bubble_v, 2, tp=2),
+    "ddp, 2": (DataParallel, {"layout": {"dp": 2}}),
+    "ddp, 4": (DataParallel, {"layout": {"dp": 4}}),
+    "zero 1, 2": on("dp", 2, owner=Zero1),
+    "zero 2, 4": on("dp", 4, owner=Zero2),
+    "zero 3, 2": on("dp", 2, owner=Zero3),
+    "zero 3, 4": on("dp", 4, owner=Zero3),
+    "tensor, 2": on("tp", 2, transform=tensor_parallel),
+    "sequence, 4": on("tp", 4, transform=sequence_parallel),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_equals_its_twin(case, monkeypatch):
+    strategy, options = CASES[case]
+
+    def ordered(fn, workers=2, **given):
+        if workers > 1:
+            fn, given = in_nccl_order, {"fn": fn, **given}
+        return launch(fn, workers, **{"timeout": 60, **given})
+
+    monkeypatch.setattr(twin, "launch", ordered)
+    comparison = twin.compare(
+        strategy, config=CONFIG, steps=2, sequences=16, device="cpu", **options
+    )
+    assert comparison, comparison
+
+
+def early_receive(worker):
+    """Rank 0 receives before it sends, rank 1 too: on gloo that is no deadlock."""
+    other, came = 1 - worker.rank, torch.zeros(1)
+    receive = dist.irecv(came, other)
+    send = dist.isend(torch.ones(1), other)
+    receive.wait()
+    send.wait()
+    return came.item()
+
+
+def test_a_receive_holds_up_the_sends_after_it():
+    assert list(launch(early_receive, 2, device="cpu")) == [1.0, 1.0]
+    with pytest.raises(WorkerError, match="has not"):
+        launch(in_nccl_order, 2, device="cpu", timeout=2, fn=early_receive)
+
+
+def changed_too_early(worker):
+    tensor = torch.ones(3)
+    work = dist.all_reduce(tensor, async_op=True)
+    while not work.is_completed():
+        pass
+    tensor += 1
+    work.wait()
+
+
+def from_two_threads(worker):
+    from threading import Thread
+
+    failed = []
+
+    def reduce():
+        try:
+            dist.all_reduce(torch.ones(1))
+        except RuntimeError as error:
+            failed.append(str(error))
+
+    dist.all_reduce(torch.ones(1))
+    thread = Thread(target=reduce)
+    thread.start()
+    thread.join()
+    raise RuntimeError(*failed)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [(changed_too_early, "has changed before wait"), (from_two_threads, "another thread")],
+)
+def test_what_goes_wrong_on_nccl_is_refused(mistake, words):
+    with pytest.raises(WorkerError, match=words):
+        launch(in_nccl_order, 2, device="cpu", fn=mistake)
