@@ -115,6 +115,38 @@ def time_of(
     return Timing(name or getattr(call, "__name__", "call"), tuple(wall), tuple(cpu))
 
 
+class Moments:
+    """Moments in the work of a device, on one clock with the other processes of the machine.
+
+    A call for a GPU returns before the GPU has worked. So there a moment is an event in the GPU's
+    queue: `mark` does not wait for it, and `seconds` does.
+    """
+
+    def __init__(self, device):
+        self.on_gpu = device.type == "cuda"
+        if self.on_gpu:
+            self.first = self.mark()
+            self.first.synchronize()
+        self.began = time.perf_counter()
+
+    def mark(self):
+        """Note this moment. Its value is for `seconds` only."""
+        if not self.on_gpu:
+            return time.perf_counter()
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, moment) -> float:
+        """Return when it was, in seconds of the machine's monotonic clock."""
+        if not self.on_gpu:
+            return moment
+        moment.synchronize()
+        return self.began + self.first.elapsed_time(moment) / 1e3
+
+
 def wait_for_device():
     """Wait until CUDA has finished its queued work: a CUDA call returns before that."""
     import torch

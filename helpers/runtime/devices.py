@@ -3,6 +3,8 @@
 import json
 import os
 import socket
+import subprocess
+import sys
 
 import torch
 import torch.distributed as dist
@@ -38,6 +40,18 @@ def choose_device(workers: int, device: str | None, first_gpu: int = 0) -> tuple
         _told = True
         print(f"{workers} ranks, {gpus} GPU{'s' * (gpus > 1)}: running on the CPU, with gloo")
     return "cpu", "gloo"
+
+
+def make_device_files():
+    """Let the driver make /dev/nvidia-uvm, before the first rank needs it.
+
+    The first `cuInit` after a machine's start makes this file by a set-uid program. The ranks' own
+    network is in a user namespace, where such a program has no rights. So a process outside of it
+    calls `cuInit` first.
+    """
+    if os.path.exists("/dev/nvidiactl") and not os.path.exists("/dev/nvidia-uvm"):
+        first = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
+        subprocess.run([sys.executable, "-c", first], stderr=subprocess.DEVNULL)
 
 
 _told = False  # has the line about too few GPUs been printed?

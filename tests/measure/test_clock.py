@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from helpers.measure import clock
 from helpers.measure.clock import Timing, time_of
 
 
@@ -93,3 +94,49 @@ def test_it_draws_itself():
     assert len(timing.plot().axes[0].lines) == 4
     skewed = Timing("x", (1e-3, 2e-3, 9e-3), (1e-3, 1e-3, 4e-3))
     assert [line.get_ydata()[0] for line in skewed.plot().axes[0].lines] == [1.0, 2.0, 1.0, 1.0]
+
+
+class Queue:
+    """A GPU: its work takes seconds, and events are noted when their turn comes."""
+
+    def __init__(self):
+        self.now, self.waited = 50.0, []
+
+    def event(self, enable_timing):
+        assert enable_timing
+        return Mark(self)
+
+
+class Mark:
+    def __init__(self, queue):
+        self.queue = queue
+
+    def record(self):
+        self.at = self.queue.now
+
+    def synchronize(self):
+        self.queue.waited.append(self.at)
+
+    def elapsed_time(self, other):
+        return (other.at - self.at) * 1e3
+
+
+def test_moments_on_a_gpu_are_events_in_its_queue(monkeypatch):
+    """The CPU's clock stands still, the GPU works for 2 seconds: `mark` waits for nothing."""
+    queue = Queue()
+    monkeypatch.setattr(torch.cuda, "Event", queue.event)
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: 1000.0)
+    moments = clock.Moments(torch.device("cuda"))
+    assert queue.waited == [50.0]
+    start = moments.mark()
+    queue.now += 2
+    end = moments.mark()
+    assert queue.waited == [50.0]
+    assert (moments.seconds(start), moments.seconds(end)) == (1000.0, 1002.0)
+    assert queue.waited == [50.0, 50.0, 52.0]
+
+
+def test_moments_on_the_cpu_are_its_clock(monkeypatch):
+    moments = clock.Moments(torch.device("cpu"))
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: 7.5)
+    assert moments.seconds(moments.mark()) == 7.5

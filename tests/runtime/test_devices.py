@@ -54,3 +54,18 @@ def test_the_cores_are_those_that_this_process_may_use(monkeypatch):
     assert devices.cores() == 3
     monkeypatch.delattr(os, "sched_getaffinity")
     assert devices.cores() == 7
+
+
+@pytest.mark.parametrize(
+    ("there", "calls"),
+    [((), 0), (("nvidiactl",), 1), (("nvidiactl", "nvidia-uvm"), 0)],
+    ids=["no driver", "a fresh machine", "later"],
+)
+def test_the_driver_s_files_are_made_outside_of_the_ranks_network(there, calls, monkeypatch):
+    asked = []
+    files = {f"/dev/{name}" for name in there}
+    monkeypatch.setattr(os.path, "exists", files.__contains__)
+    monkeypatch.setattr(devices.subprocess, "run", lambda command, **_: asked.append(command))
+    devices.make_device_files()
+    assert len(asked) == calls
+    assert all("cuInit(0)" in command[-1] for command in asked)

@@ -3,12 +3,12 @@
 What is computed is an argument. So the same run drives the training engine and paced stages.
 """
 
-import time
 from typing import Protocol
 
 import torch
 
 from helpers.comm.point_to_point import Buffers, PointToPoint
+from helpers.measure.clock import Moments
 from helpers.plans.schedules import (
     BACKWARD,
     FORWARD,
@@ -53,21 +53,35 @@ class Execution:
         link: of the axis "pp".
 
     Attributes:
-        spans: when each computation of the last run ran, in seconds of this machine's monotonic
-            clock: the same clock for all processes. Waiting for a message is not part of a span.
+        moments: of each computation of the last run: its start, its end, and its Action.
     """
 
     def __init__(self, schedule: Schedule, link: PointToPoint):
         self.schedule, self.link = schedule, link
         self.steps = with_messages(schedule, ahead=AHEAD)[link.rank]
-        self.spans: list[Span] = []
+        self.clock: Moments | None = None
+        self.moments: list[tuple] = []
+
+    @property
+    def spans(self) -> list[Span]:
+        """When each computation of the last run ran, in seconds of this machine's monotonic clock.
+
+        The clock is the same for all processes. On a GPU a span is the GPU's own time. Waiting for
+        a message is not part of a span.
+        """
+        seconds = self.clock.seconds if self.clock else None
+        return [
+            Span(self.link.rank, seconds(start), seconds(end), action)
+            for start, end, action in self.moments
+        ]
 
     def run(self, work: Work, buffers: Buffers):
         """Run every step in order."""
         ready: dict[tuple, torch.Tensor] = {}  # (from stage, to stage, micro-batch) -> tensor
         posted: dict[tuple, tuple] = {}  # the same -> (its receive, buffer)
         used: dict[tuple, list] = {}  # (stage, micro-batch) -> buffers until its backward is done
-        self.spans = []
+        self.clock = self.clock or Moments(torch.device(buffers.device))
+        self.moments = []
         for step in self.steps:
             if isinstance(step, Message):
                 place = step.source, step.target, step.micro
@@ -86,9 +100,9 @@ class Execution:
                     message.wait()
             else:  # None for W: its I has it
                 given = ready.pop(place, None)
-            start = time.perf_counter()
+            start = self.clock.mark()
             made = work.compute(step, given)
-            self.spans.append(Span(self.link.rank, start, time.perf_counter(), step))
+            self.moments.append((start, self.clock.mark(), step))
             if made is not None:
                 ready[step.stage, step.stage + forward, step.micro] = made
             if step.kind in (BACKWARD, WEIGHT):

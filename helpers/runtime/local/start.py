@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 
-from helpers.runtime.devices import cores
+from helpers.runtime.devices import cores, make_device_files
 from helpers.runtime.failure import ServerLost
 from helpers.runtime.launcher import INSIDE, mark
 from helpers.runtime.local.forkserver.processes import Processes
@@ -30,7 +30,8 @@ def start_ranks(
     """Start `workers` fresh ranks on this machine, and send them the way to each other.
 
     Args:
-        device, backend: for the ranks; on "cuda", rank r has GPU `first_gpu + r`.
+        device, backend: for the ranks; on "cuda", rank r has GPU `first_gpu + r`. The ranks see
+            no other GPUs, so `cuda:r` is the GPU of `LOCAL_RANK` r for every library.
         method: "fork" or "spawn".
         timeout: seconds of silence that the caller treats as a hang; the backend itself waits
             longer.
@@ -43,6 +44,8 @@ def start_ranks(
         processes = Processes(workers, method)
     except ServerLost:  # another program killed it since the last call, so start a new one
         processes = Processes(workers, method)
+    if device == "cuda":
+        make_device_files()
     send_networks(processes, stay=network or sys.platform != "linux")
     path, fd, key = None, None, new_key()
     if os.path.isdir("/proc/self/fd"):
@@ -54,7 +57,7 @@ def start_ranks(
             rank=process.rank,
             world_size=workers,
             device=device,
-            gpu=first_gpu + process.rank,
+            gpu=process.rank,
             backend=backend,
             threads=max(1, cores() // workers),
             timeout=max(1800.0, 2 * (timeout or 0)),
@@ -62,7 +65,7 @@ def start_ranks(
             path=list(sys.path),
             folder=working_folder(),
             environ=dict(os.environ),
-            own=own_environ(process.rank, workers, device),
+            own=own_environ(process.rank, workers, device, first_gpu),
             debug=debug,
             key=key,
         )
@@ -86,12 +89,17 @@ def send_networks(processes: Processes, stay: bool):
             process.send(role, others, fd=link.fileno())
 
 
-def own_environ(rank: int, workers: int, device: str) -> dict[str, str]:
+def own_environ(rank: int, workers: int, device: str, first_gpu: int = 0) -> dict[str, str]:
     """Return the variables of a rank that replace the notebook's."""
     loopback = "lo" if sys.platform == "linux" else "lo0"
-    # Before the rank asks for GPUs: otherwise each rank makes a context on GPU 0.
-    hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
-    return hidden | {
+    shown = {}  # the notebook's GPUs
+    if device == "cpu":  # otherwise each rank makes a context on GPU 0
+        shown = {"CUDA_VISIBLE_DEVICES": ""}
+    elif first_gpu:
+        names = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        names = names.split(",") if names else list(map(str, range(first_gpu + workers)))
+        shown = {"CUDA_VISIBLE_DEVICES": ",".join(names[first_gpu : first_gpu + workers])}
+    return shown | {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(workers),

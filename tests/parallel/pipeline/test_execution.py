@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helpers.comm.point_to_point import Buffers
-from helpers.parallel.pipeline import execution
+from helpers.measure import clock
 from helpers.parallel.pipeline.execution import Execution
 from helpers.parallel.pipeline.paced import Sleeping
 from helpers.plans.schedules import gpipe, naive, one_f_one_b
@@ -22,6 +22,8 @@ KINDS = {"F": 100, "B": 200, "I": 300}
 
 class Script:
     """A link, buffers and work in one. It notes what is called, on a clock of its own."""
+
+    device = "cpu"
 
     def __init__(self, rank, stages):
         self.stages = stages
@@ -80,7 +82,7 @@ class Script:
 
 def ran(monkeypatch, schedule, rank):
     script = Script(rank, schedule.stages)
-    monkeypatch.setattr(execution, "time", script)
+    monkeypatch.setattr(clock, "time", script)
     run = Execution(schedule, script)
     run.run(script, script)
     assert script.alive <= 1  # what is handed on is not kept; the last one may be

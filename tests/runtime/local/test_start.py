@@ -46,12 +46,14 @@ def test_what_each_rank_is_told(monkeypatch, timeout, patience):
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_what_replaces_the_notebook_s_variables():
+def test_what_replaces_the_notebook_s_variables(monkeypatch):
     own = start.own_environ(1, 3, "cpu")
     assert (own["RANK"], own["LOCAL_RANK"]) == ("1", "1")
     assert (own["WORLD_SIZE"], own["LOCAL_WORLD_SIZE"]) == ("3", "3")
     assert own["CUDA_VISIBLE_DEVICES"] == ""
     assert "CUDA_VISIBLE_DEVICES" not in start.own_environ(0, 2, "cuda")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,3,GPU-a,5")
+    assert start.own_environ(0, 2, "cuda", first_gpu=1)["CUDA_VISIBLE_DEVICES"] == "3,GPU-a"
     assert own["GLOO_SOCKET_IFNAME"] == own["NCCL_SOCKET_IFNAME"]
     assert own["GLOO_SOCKET_IFNAME"].startswith("lo")
 
@@ -109,14 +111,14 @@ def test_every_option_is_in_the_setup_of_each_rank(ranks, monkeypatch):
     found = ranks(device="cuda", backend="nccl", first_gpu=4, debug=True)
     assert len(os.listdir("/proc/self/fd")) == before
     setups = [rank.told[1][0] for rank in found[:2]]
-    assert [setup.gpu for setup in setups] == [4, 5]
+    assert [setup.gpu for setup in setups] == [0, 1]
     for rank, setup in enumerate(setups):
         assert (setup.rank, setup.world_size, setup.threads) == (rank, 3, 2)
         assert (setup.device, setup.backend, setup.debug) == ("cuda", "nccl", True)
         assert (setup.path, setup.folder) == (["/a", "/b", "/c"], os.getcwd())
         assert (setup.own["RANK"], setup.own["WORLD_SIZE"]) == (str(rank), "3")
         assert setup.own["HELPERS_INSIDE"] == "srun 7.0"
-        assert "CUDA_VISIBLE_DEVICES" not in setup.own
+        assert setup.own["CUDA_VISIBLE_DEVICES"] == "4,5,6"
         assert setup.rendezvous is None
     assert len({rank.told[1][1] for rank in found[:2]}) == 1  # they meet in one file
     assert ranks()[0].told[1][0].debug is False
