@@ -95,19 +95,6 @@ def test_a_timeout_for_one_call():
         assert len(cluster.run(build)) == 2
 
 
-@pytest.mark.alone
-def test_signs_of_life_put_the_end_off():
-    def alive(worker):
-        for step in range(10):
-            time.sleep(0.3)
-            worker.log(step=step)
-        return True
-
-    with Cluster(1) as cluster:
-        cluster.run(lambda worker: None)  # on a busy machine, the start alone takes a second
-        assert cluster.run(alive, timeout=1.5)[0]
-
-
 @pytest.mark.parametrize(
     ("fn", "kwargs", "words"),
     [

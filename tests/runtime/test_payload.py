@@ -78,6 +78,13 @@ def test_a_leaf_keeps_requires_grad_and_a_result_loses_its_graph():
     assert torch.equal(back, leaf.detach() * 2)
 
 
+def test_tensors_of_other_kinds_travel_in_pytorch_s_own_way():
+    sparse = torch.eye(3).to_sparse()
+    assert torch.equal(travel(sparse).to_dense(), sparse.to_dense())
+    quantized = torch.quantize_per_tensor(torch.arange(3.0), 0.5, 0, torch.quint8)
+    assert torch.equal(travel(quantized).dequantize(), torch.arange(3.0))
+
+
 def test_parameters_and_modules():
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
     back = travel(model)

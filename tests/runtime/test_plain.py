@@ -201,6 +201,7 @@ LOOP.append(LOOP)
         print,
         np.array([None]),
         torch.ones(2).to_sparse(),
+        torch.quantize_per_tensor(torch.ones(2), 0.5, 0, torch.quint8),
         collections.namedtuple("Point", "x y")(1, 2),
     ],
     ids=lambda bad: type(bad).__name__,

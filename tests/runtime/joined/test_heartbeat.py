@@ -141,6 +141,7 @@ def test_a_store_that_does_not_answer_ends_the_call(store):
             one.answered = time.monotonic()
         assert one.outcome is None
         assert one.wait()["headline"].startswith("no answer for 0.1 s from where the ranks meet")
+    watch_of(store, silence=None).guard()  # without a limit there is nothing to guard
 
 
 class Gone(dist.HashStore):

@@ -83,6 +83,30 @@ def test_a_group_is_formed_unless_the_script_has_one_and_each_is_proved(monkeypa
     assert not one.store.check(["key"])
 
 
+@pytest.mark.parametrize(("threads", "set_to"), [(None, [4]), ("3", [])])
+def test_a_rank_that_joins_has_its_variables_and_its_share_of_the_cores(
+    monkeypatch, threads, set_to
+):
+    """Unless the reader has chosen the number of threads."""
+    store, done = SimpleNamespace(clone=lambda: "another"), []
+    cpu = SimpleNamespace(device="cpu", backend="gloo", index=0, local_size=2, too_few="")
+    for name, answer in (("meet", store), ("GPUs", cpu), ("cores", 8), ("share_key", b"key")):
+        monkeypatch.setattr(member, name, lambda *_, answer=answer: answer)
+    for name in ("choose_interfaces", "keep"):
+        monkeypatch.setattr(member, name, done.append)
+    monkeypatch.setattr(member.atexit, "register", done.append)
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: chosen.append(number))
+    monkeypatch.setattr(member.Member, "form_group", lambda one: "ours")
+    monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": threads} if threads else {})
+    chosen, where = [], place(3)
+    one = member.Member(where)
+    assert (one.group, one.connections) == ("ours", [store, "another", "another"])
+    assert done == [where, b"key", one.leave]
+    assert chosen == set_to
+    own = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "6", "HELPERS_INSIDE": "srun 7.0"}
+    assert own.items() <= os.environ.items()
+
+
 def test_the_launcher_chooses_the_number_and_the_caller_may_choose_the_cpu(capsys):
     one = bare(0, 3, device="cuda", backend="nccl")
     assert one.choose(3, None) == one.choose(3, "cuda") == ("cuda", "nccl")
@@ -277,10 +301,13 @@ def ended(monkeypatch):
     return destroyed
 
 
-def test_the_script_s_own_process_group_is_still_the_script_s(ended):
+def test_the_script_s_own_process_group_is_still_the_script_s(ended, monkeypatch):
     for made in (False, True):
         bare(made_group=made).leave()
         assert ended == [True] * made
+    monkeypatch.setattr(dist, "is_initialized", lambda: False)  # the script has destroyed it
+    bare().leave()
+    assert ended == [True]
 
 
 @pytest.mark.parametrize("changes", [{"failure": "so"}, {"pid": 1}])

@@ -50,7 +50,8 @@ assert list(runs) == [[1.0, 1.0, 2.0], [21.0, 21.0, 2.0]], runs
 """,
         seconds=120,
     )
-    out = kernel.run("cluster.run(lambda worker: launch(lambda inner: 1 / 0, workers=1))")
+    fails = "worker.rank or launch(lambda inner: 1 / 0, workers=1)"
+    out = kernel.run(f"cluster.run(lambda worker: {fails})")
     assert "rank 0 raised WorkerError: rank 0 raised ZeroDivisionError" in out.error
     kernel.do("del cluster")
 

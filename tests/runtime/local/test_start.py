@@ -1,13 +1,11 @@
 """Ranks that cannot start are told of in one kind of error."""
 
-import gc
 import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from helpers.runtime.failure import ServerLost, WorkerError
 from helpers.runtime.launch import launch
@@ -29,23 +27,6 @@ def test_a_rank_that_ends_before_it_hears_its_place(monkeypatch):
     assert list(launch(lambda worker: worker.rank)) == [0, 1]
 
 
-@pytest.mark.parametrize(("timeout", "patience"), [(None, 1800), (2, 1800), (5000, 10_000)])
-def test_what_each_rank_is_told(monkeypatch, timeout, patience):
-    """The backend waits longer than the caller; the cores are shared out."""
-    launch(lambda worker: None, workers=1)  # the server is there
-    gc.collect()  # what other tests have left would be closed meanwhile
-    told, before = [], len(os.listdir("/proc/self/fd"))
-    setup = start.Setup
-    monkeypatch.setattr(start, "Setup", lambda **own: told.append(own) or setup(**own))
-    monkeypatch.setattr(start, "cores", lambda: 7)
-    assert list(launch(threads, workers=2, timeout=timeout)) == [3, 3]
-    assert [own["rank"] for own in told] == [0, 1]
-    assert {own["timeout"] for own in told} == {patience}
-    assert told[0]["key"] == told[1]["key"]
-    assert told[0]["environ"]["PATH"] == os.environ["PATH"]
-    assert len(os.listdir("/proc/self/fd")) <= before
-
-
 def test_what_replaces_the_notebook_s_variables(monkeypatch):
     own = start.own_environ(1, 3, "cpu")
     assert (own["RANK"], own["LOCAL_RANK"]) == ("1", "1")
@@ -56,10 +37,6 @@ def test_what_replaces_the_notebook_s_variables(monkeypatch):
     assert start.own_environ(0, 2, "cuda", first_gpu=1)["CUDA_VISIBLE_DEVICES"] == "3,GPU-a"
     assert own["GLOO_SOCKET_IFNAME"] == own["NCCL_SOCKET_IFNAME"]
     assert own["GLOO_SOCKET_IFNAME"].startswith("lo")
-
-
-def threads(worker):
-    return torch.get_num_threads()
 
 
 class Rank:
@@ -120,7 +97,11 @@ def test_every_option_is_in_the_setup_of_each_rank(ranks, monkeypatch):
         assert setup.own["HELPERS_INSIDE"] == "srun 7.0"
         assert setup.own["CUDA_VISIBLE_DEVICES"] == "4,5,6"
         assert setup.rendezvous is None
-    assert len({rank.told[1][1] for rank in found[:2]}) == 1  # they meet in one file
+    assert len({rank.told[1][1] for rank in found}) == 1  # they meet in one file
+    assert len({setup.key for setup in setups}) == 1
+    assert setups[0].environ["PATH"] == os.environ["PATH"]
+    for timeout, patience in ((None, 1800), (2, 1800), (5000, 10_000)):  # longer than the caller's
+        assert ranks(timeout=timeout)[0].told[1][0].timeout == patience
     assert ranks()[0].told[1][0].debug is False
     assert ranks()[0].told[1][0].gpu == 0
     monkeypatch.setattr(start, "cores", lambda: 2)

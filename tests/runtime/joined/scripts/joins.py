@@ -18,7 +18,6 @@ from helpers import Cluster, WorkerError, launch
 
 def train(worker, steps, net):
     """A twin-able training: each rank its own data, gradients averaged."""
-    print(f"threads: {torch.get_num_threads()}", flush=True)
     torch.set_num_threads(1)
     assert os.environ["LOCAL_RANK"] == str(worker.local_rank)  # other libraries read it
     torch.manual_seed(worker.rank)

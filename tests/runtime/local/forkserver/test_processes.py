@@ -196,6 +196,18 @@ def test_what_the_server_is_told(by_hand):
     ranks.signal([0], signal.SIGKILL)  # nobody hears it, and that is no error
 
 
+def test_ranks_whose_start_is_news_are_killed_too(by_hand, monkeypatch):
+    """The server has started them, and this process has not read of it."""
+    killed = []
+    monkeypatch.setattr(module, "kill_group", killed.append)
+    ranks = Processes(1, "fork")
+    lines(by_hand)
+    by_hand.sendall(b'{"rank": 0, "pid": 77}\n')
+    ranks.kill(0.05)  # the server does not answer
+    assert lines(by_hand) == [{"signal": [[0], 9]}]
+    assert killed == [77]
+
+
 def test_a_rank_has_four_descriptors_and_none_that_blocks(by_hand):
     gc.collect()
     before = descriptors()

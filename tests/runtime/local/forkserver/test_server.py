@@ -263,8 +263,10 @@ def cluster(one):
 
 @pytest.fixture
 def bare(one, cluster):
-    """A server with one cluster of two ranks: processes that sleep."""
+    """A server that was told to retire, with one cluster of two ranks: processes that sleep."""
     ranks, one.there = cluster
+    one.control.close()
+    one.control = None
     one.children = [subprocess.Popen(["sleep", "100"]) for _ in range(2)]
     ranks.rank_of = {child.pid: rank for rank, child in enumerate(one.children)}
     one.clusters = [ranks]
@@ -275,9 +277,8 @@ def bare(one, cluster):
         for child in one.children:
             if child.poll() is not None:
                 ranks.rank_of.pop(child.pid, None)
-        if not ranks.rank_of and one.control:
-            one.control.close()
-            one.clusters, one.control = [], None
+        if not ranks.rank_of:
+            one.clusters = []
 
     one.reap = reap
     yield one

@@ -183,8 +183,11 @@ def test_messages_name_their_peer_by_its_global_rank():
             ("recv", {"src": None, "group_src": None}),
             ("recv", {"src": None, "group_src": 0, "tensor": torch.ones(1, device="meta")}),
             ("all_reduce", {"src": 2}),
+            ("send", {"dst": 2, "no work": "it has not begun"}),
         ):
-            values = {"work": None, "tensor": torch.ones(1), "group": group, **given}
+            values = {"tensor": torch.ones(1), "group": group, **given}
+            if "no work" not in given:
+                values["work"] = None
             code = SimpleNamespace(co_name=kind, co_filename="")
             frame = SimpleNamespace(f_code=code, f_locals=values, f_back=None)
             wait = whereabouts.message_wait(frame)
@@ -193,7 +196,7 @@ def test_messages_name_their_peer_by_its_global_rank():
 
     assert launch(peers, 3)[0] == [
         *[(kind, [2], None, (0, 2)) for kind in ("send", "recv")],
-        *[None] * 3,
+        *[None] * 4,
     ]
 
 
