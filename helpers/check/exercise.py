@@ -52,7 +52,8 @@ class Exercise:
         cases: `(words, arguments)` each, or a function that returns them.
         draw: `draw(random)` returns a further case, for grading.
         slips: `(mistake, …, hint)`: functions with the mistake, or Edits; and the hint for them.
-        about: {facet: hint} where no mistake fits, and this facet is the first that is wrong.
+        about: {the last words of a facet: hint} where no mistake fits, and this facet is the first
+            that is wrong.
         last: the hint where no mistake fits.
         close: how far a number may be off, relative and absolute; 0: not at all.
         play: `play(solve, *arguments) -> trace`, where a case is more than a call.
@@ -212,7 +213,8 @@ class Exercise:
                 fits = all(map(partial(self.fits, close=close), found, traces, facets))
                 if fits and not all(map(self.agrees, traces, rights, facets)):
                     return hint
-        return self.about.get(facet) or general or self.last
+        told = (hint for words, hint in self.about.items() if facet.endswith(words))
+        return next(told, general) or self.last
 
     def start(self, found: dict, right: dict, names: list[str], facet: str) -> list[str]:
         """Return the facets up to the first that is wrong; those that have to be right, if none."""
@@ -343,7 +345,25 @@ class Number(Exercise):
         return NotRight(f"you said {found:,.15g} {self.unit}; it is {right:,}")
 
     def hint(self, found, cases, facet, general):
-        return super().hint(found, cases, facet, general or self.factor(found, cases))
+        general = general or self.factor(found, cases) or self.where_wrong(found, cases)
+        return super().hint(found, cases, facet, general)
+
+    def where_wrong(self, found: list[dict], cases: Sequence[Case]) -> str:
+        """Name a choice, as recompute="full", with which alone the answers are wrong."""
+        right = [
+            same(trace.get("returned"), self.expected(case)["returned"], self.close)
+            for trace, case in zip(found, cases, strict=False)
+        ]
+        given = [self.choices(case) for case in cases[: len(right)]]
+        for name, value in dict.fromkeys((name, one[name]) for one in given for name in one):
+            if [one.get(name) != value for one in given] == right:
+                return f"It is wrong with {name} {value} alone, and right elsewhere. What is added?"
+        return ""
+
+    def choices(self, case: Case) -> dict[str, str]:
+        """Return the arguments that are texts, by name."""
+        given = zip(inspect.signature(self.right).parameters, case.arguments, strict=False)
+        return {name: value for name, value in given if isinstance(value, str)}
 
     def factor(self, found: list[dict], cases: Sequence[Case]) -> str:
         """Name what the right answer is multiplied with in every case: numbers, arguments."""

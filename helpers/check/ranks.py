@@ -221,6 +221,13 @@ RELATIONS = (  # hint, whether it holds: the ranks' numbers, the right ones, ran
         lambda given, right, n, close: close_to(given, [total(right)] * n, close),
     ),
     (
+        "Rank 0 alone is right. Which collective gives the result to all ranks?",
+        lambda given, right, n, close: (
+            n == 1
+            or (close_to(given[:1], right[:1], close) and not close_to(given[1:], right[1:], close))
+        ),
+    ),
+    (
         "That is a mean over the ranks, but each rank's numbers are its own: do not mix them.",
         lambda given, right, n, close: close_to(given, [total([r / n for r in right])] * n, close),
     ),

@@ -155,7 +155,10 @@ def test_a_cache_changes_no_number():
 
 def test_blocks_are_counted_and_free_once():
     for _, (blocks, script) in serving.SCRIPTS:
-        for state in serving.operate(serving.right_allocator, blocks, script).values():
+        trace = serving.operate(serving.right_allocator, blocks, script)
+        for one in {facet.rsplit(": ", 1)[0] for facet in trace}:
+            parts = ("tables", "free blocks", "references", "lengths")
+            state = {part: trace[f"{one}: {part}"] for part in parts}
             owned = [block for table in state["tables"].values() for block in table]
             free = [block for block in state["free blocks"] if block >= 0]
             assert state["references"] == {b: owned.count(b) for b in state["references"]}

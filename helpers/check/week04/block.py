@@ -166,14 +166,26 @@ def run_block(mesh, config, sequences, tokens, ranks, way, each) -> tuple[float,
     return log.wire, memory.activations
 
 
+FACTORS = {  # what a term may be multiplied with
+    "N times as much": lambda g: g.ranks,
+    "1/N of it": lambda g: 1 / g.ranks,
+    "N times as much where the tokens are cut": lambda g: g.ranks if is_cut(g) else 1,
+    "1/N of it where the tokens are cut": lambda g: 1 / g.ranks if is_cut(g) else 1,
+    "as many bytes a number as all others": lambda g: g.bytes_per_number,
+    **{f"{k:g} times as much": lambda g, k=k: k for k in (0.25, 0.5, 0.75, 1.25, 1.5, 2, 2.5, 3)},
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class OfBlock(Number):
     """A number of bytes that is measured; `right` is the formula, from which mistakes start.
 
     Attributes:
+        terms: `terms(*arguments)`: {name: bytes}; `right` is their sum.
         which: 0: what the rank sent; 1: what it kept.
     """
 
+    terms: Callable
     which: int
     unit: str = "bytes"
 
@@ -184,6 +196,26 @@ class OfBlock(Number):
     def quantities(self, case):
         found = asdict(case.arguments[0]) | super().quantities(case)
         return {name: value for name, value in found.items() if is_number(value)}
+
+    def choices(self, case):
+        return super().choices(case) | {"recompute": case.arguments[0].recompute}
+
+    def fixed(self, cases):
+        """Also yield mistakes in one term alone."""
+        yield from super().fixed(cases)
+        for name in dict.fromkeys(one for case in cases for one in self.terms(*case.arguments)):
+            yield self.other(name, lambda g: 0), f"The bytes of {name} are missing."
+            for words, factor in FACTORS.items():
+                yield self.other(name, factor), f"Your bytes of {name}: {words}. Why?"
+
+    def other(self, name: str, factor: Callable) -> Callable:
+        """Return the formula with one term multiplied by factor(g)."""
+
+        def change(b, g):
+            given = (g.config, g.sequences, g.tokens, g.ranks, g.way, g.bytes_per_number)
+            return b + self.terms(*given).get(name, 0) * (factor(g) - 1)
+
+        return self.made(change)
 
 
 def blocks(defaults: dict, *changes: dict) -> list[tuple[str, tuple]]:
@@ -208,14 +240,25 @@ def say(did: str, found, right, config, sequences, tokens, ranks, way, each) -> 
     )
 
 
+def sent_terms(config, sequences, tokens, ranks, way, bytes_per_number) -> dict[str, float]:
+    """What a rank sends for a block, in bytes: rings' passes around a B T D tensor."""
+    ring = (ranks - 1) / ranks * sequences * tokens * config.width * bytes_per_number
+    return {
+        "attention's messages": 4 * ring,
+        "the MLP's messages": 4 * ring,
+        "the inputs that are gathered again": 2 * ring * (way == "sequence, again"),
+        "the second forward": 4 * ring * (config.recompute == "full"),
+    }
+
+
 def sent_bytes(config, sequences, tokens, ranks, way, bytes_per_number):
-    passes = 8 + 2 * (way == "sequence, again") + 4 * (config.recompute == "full")
-    return passes * (ranks - 1) / ranks * sequences * tokens * config.width * bytes_per_number
+    given = (config, sequences, tokens, ranks, way, bytes_per_number)
+    return sum(sent_terms(*given).values())
 
 
 def one(g) -> float:
     """One ring's pass around a B T D tensor: half of an all-reduce."""
-    return (g.ranks - 1) / g.ranks * g.sequences * g.tokens * g.config.width * g.bytes_per_number
+    return buffers(g, 1) * (g.ranks - 1) / g.ranks
 
 
 def buffers(g, passes: float) -> float:
@@ -234,15 +277,10 @@ def is_again(g) -> bool:
     return g.way == "sequence, again"
 
 
-def passes(g) -> int:
-    return 8 + 2 * is_again(g) + 4 * is_full(g)
-
-
-ALL_LAYERS = "Count one block, not all layers."
-ALL_RANKS = "Count the bytes of one rank, not those of all ranks."
 message_bytes = OfBlock(
     name="message_bytes",
     right=sent_bytes,
+    terms=sent_terms,
     which=0,
     say=partial(say, "in a forward and a backward of one block, the messages had"),
     close=1e-9,
@@ -261,45 +299,36 @@ message_bytes = OfBlock(
         {"ranks": 1},
     ),
     slips=(
-        (lambda b, g: buffers(g, passes(g)), lambda b, g: buffers(g, passes(g) / 2),
-         lambda b, g: b * g.ranks / max(g.ranks - 1, 1),
-         lambda b, g: b * g.ranks / max(g.ranks - 1, 1) / 2, "These are the bytes of the buffers. "
-         "How often does a ring send each byte of an all-reduce, and of an all-gather? It depends "
-         "on N."),
-        (lambda b, g: b + 4 * one(g) * is_full(g), lambda b, g: 16 * one(g) if is_full(g) else b,
-         lambda b, g: b * (1 + is_full(g)),
-         lambda b, g: b * 4 / 3 if is_full(g) and not is_cut(g) else b,
+        (lambda b, g: b * g.ranks / max(g.ranks - 1, 1), lambda b, g: g(ranks=10**18),
+         lambda b, g: b * g.ranks / max(g.ranks - 1, 1) / 2, lambda b, g: g(ranks=10**18) / 2,
+         "These are the bytes of the buffers. How often does a ring send each byte of an "
+         "all-reduce, and of an all-gather? It depends on N."),
+        (lambda b, g: 16 * one(g) if is_full(g) else b, lambda b, g: b * (1 + is_full(g)),
+         lambda b, g: b + 4 * one(g) * is_full(g), lambda b, g: b + 2 * one(g) * is_full(g) *
+         is_again(g), lambda b, g: b * 4 / 3 if is_full(g) and not is_cut(g) else b,
          "With full recomputation, the forward runs twice, and the backward once."),
-        (lambda b, g: b - 4 * one(g) * is_full(g), "Full recomputation runs the forward again. "
-         "Which messages does that send again?"),
         (lambda b, g: b + 4 * one(g) * (g.config.recompute == "selective"),
          lambda b, g: b + 2 * one(g) * (g.config.recompute == "selective"), "Selective "
-         "recomputation runs the core of attention again: scores, softmax, and the sums of values. "
-         "Which of its products leaves the rank?"),
-        (lambda b, g: b - 2 * one(g) * is_again(g), lambda b, g: b - one(g) * is_again(g),
-         "The backward gathers inputs a second time. How many layers' inputs does a block gather, "
-         "and how many bytes is that?"),
-        (lambda b, g: b + 2 * one(g) * is_again(g), "Too many gathers in the backward. Which "
-         "layers gather their input: the column-parallel ones, the row-parallel ones, or both?"),
+         "recomputation runs the core of attention again. Which of its products leaves the rank?"),
         (lambda b, g: b + 2 * one(g) * (g.way == "sequence, kept"), "That gathers the inputs "
          "twice. In this way the gathered inputs are kept for the backward."),
         (lambda b, g: b / (2 if is_cut(g) else 1), lambda b, g: b * (2 if is_cut(g) else 1),
-         "A reduce-scatter or an all-gather sends half of an all-reduce. How many of them are "
-         "there for each all-reduce that they replace?"),
+         lambda b, g: b / (1 if is_cut(g) else 2), "A reduce-scatter or an all-gather sends half "
+         "of an all-reduce. How many of them are there for each all-reduce that they replace?"),
         (lambda b, g: b / (g.ranks if is_cut(g) else 1), "Divided by N. How large is the tensor "
          "that the ranks gather or reduce: T tokens, or T/N tokens?"),
+        (lambda b, g: b / max(g.ranks - 1, 1) if g.ranks > 1 else buffers(g, 8), "A rank sends "
+         "(N - 1)/N of a buffer in each pass of a ring: it keeps one part, and sends the others."),
         (lambda b, g: 8 * one(g), "Neither the second gather nor the recomputation is in it. Which "
          "messages does each way add?"),
-        (lambda b, g: b / 2, lambda b, g: 4 * one(g), "Half of the bytes. Count the all-reduces of "
-         "the forward and of the backward, and how often a ring sends each byte of an all-reduce."),
-        (lambda b, g: b / 4, lambda b, g: 2 * one(g), "A quarter of the bytes. Attention and MLP "
-         "each end in a sum, in the forward. And what does the backward of each send?"),
+        (lambda b, g: b / 2, lambda b, g: 4 * one(g), lambda b, g: b - 4 * one(g), "Half of the "
+         "bytes, or the backward is missing. Count the all-reduces of the forward and of the "
+         "backward, and how often a ring sends each byte of an all-reduce."),
         (lambda b, g: b * 2, lambda b, g: 16 * one(g), "Twice the bytes. A backward of g sends "
          "nothing, and a forward of f sends nothing: which all-reduces are left?"),
-        (lambda b, g: b * g.ranks, ALL_RANKS),
-        (lambda b, g: b * g.config.layers, ALL_LAYERS),
-        (lambda b, g: b * g.config.inner / g.config.width, "Which width does the message have? The "
-         "sum is taken after the row-parallel layer."),
+        (lambda b, g: b * g.config.inner / g.config.width,
+         lambda b, g: b * (1 + g.config.inner / g.config.width) / 2, "Which width does the message "
+         "have? The sum is taken after the row-parallel layer."),
         (lambda b, g: b or 1.0, "One rank has nobody to send to. Which factor of a ring is zero "
          "for one rank?"),
     ),
@@ -308,8 +337,8 @@ message_bytes = OfBlock(
 )  # fmt: skip
 
 
-def terms(config, sequences, tokens, ranks, way, bytes_per_number) -> dict[str, float]:
-    """What a rank keeps of a block, in bytes, by term."""
+def kept_terms(config, sequences, tokens, ranks, way, bytes_per_number) -> dict[str, float]:
+    """What a rank keeps of a block, in bytes."""
     return block_activations(
         config,
         sequences,
@@ -322,16 +351,15 @@ def terms(config, sequences, tokens, ranks, way, bytes_per_number) -> dict[str, 
 
 
 def kept_bytes(config, sequences, tokens, ranks, way, bytes_per_number):
-    return sum(terms(config, sequences, tokens, ranks, way, bytes_per_number).values())
+    return sum(kept_terms(config, sequences, tokens, ranks, way, bytes_per_number).values())
 
 
-def times(factor: float | Callable, *names: str) -> Callable:
-    """The formula, with these terms multiplied by a factor, a number or a function of g."""
+def times(factor: Callable, *names: str) -> Callable:
+    """The formula, with these terms multiplied by factor(g)."""
 
     def change(b, g):
-        found = terms(g.config, g.sequences, g.tokens, g.ranks, g.way, g.bytes_per_number)
-        by = factor(g) if callable(factor) else factor
-        return b + sum(found.get(name, 0) for name in names) * (by - 1)
+        given = (g.config, g.sequences, g.tokens, g.ranks, g.way, g.bytes_per_number)
+        return b + sum(kept_terms(*given).get(name, 0) for name in names) * (factor(g) - 1)
 
     return change
 
@@ -343,16 +371,17 @@ def recomputing(new: str, *old: str) -> Callable:
     )
 
 
-def way(cut: str = "", whole: str = "tensor") -> Callable:
-    """The formula with another way where the tokens are cut, and where they are whole."""
-    return lambda b, g: g(way=(cut or g.way) if is_cut(g) else whole)
+def way(cut: str = "", whole: str = "tensor", kept: str = "") -> Callable:
+    """The formula with another way where the tokens are cut, whole, or cut and kept whole."""
+    ways = {"tensor": whole, "sequence, kept": kept or cut, "sequence, again": cut}
+    return lambda b, g: g(way=ways[g.way] or g.way)
 
 
-SCORES, INNER, INPUTS = "scores", "inside the MLP", "inputs of the layers"
-HEADS, MASKS = "queries, keys, values", "dropout masks"
+SCORES, INNER, HEADS = "scores", "inside the MLP", "queries, keys, values"
 activation_bytes = OfBlock(
     name="activation_bytes",
     right=kept_bytes,
+    terms=kept_terms,
     which=1,
     say=partial(say, "autograd kept"),
     close=0.015,  # the norms' statistics and the causal mask are below 1.1 % in all cases
@@ -378,10 +407,11 @@ activation_bytes = OfBlock(
          "again. Which large tensor of the core is then not kept?"),
         (recomputing("none", "full"), recomputing("selective", "full"), "Full recomputation runs "
          "the whole block again. From which tensor does it start?"),
-        (lambda b, g: times(g.config.recompute != "selective", HEADS)(b, g), "The core of "
-         "attention runs again in the backward. From which tensors does it start?"),
+        (times(lambda g: g.config.recompute != "selective", HEADS), "The core of attention runs "
+         "again in the backward. From which tensors does it start?"),
         (lambda b, g: buffers(g, 1) if is_full(g) else b,
-         lambda b, g: buffers(g, 1 / g.ranks) if is_full(g) else b, "Full recomputation keeps the "
+         lambda b, g: buffers(g, 1 / g.ranks) if is_full(g) else b,
+         lambda b, g: b * (1 + is_full(g)), "Full recomputation keeps the "
          "input of the block. How much of this input is on one rank, with tensor, and with "
          "sequence parallelism?"),
         (lambda b, g: g(ranks=1, way="tensor"), "That is the whole block. Which tensors does a "
@@ -398,42 +428,22 @@ activation_bytes = OfBlock(
          "column-parallel layers are kept here: how many tokens do they have?"),
         (way("sequence, kept"), "The gathered inputs are not kept here. How many tokens of a "
          "layer's input does a rank keep, to gather them again?"),
-        (times(0, SCORES), "The scores are missing: a number for each pair of tokens and for each "
-         "head."),
-        (times(0, "norms"), times(0, INPUTS), "Two tensors of B T D numbers are missing. Each norm "
-         "needs its input for its backward, and the layer after the norm needs its own. A block "
-         "has two of each."),
-        (times(0, HEADS), "Attention's core needs queries, keys and values for its backward."),
-        (times(0, "input of the output layer"), "Attention's output layer needs its input for its "
-         "weight's gradient."),
-        (times(0, INNER), times(0.5, INNER), "Inside the MLP, GELU needs its input, and the second "
-         "layer needs its own: F numbers each."),
-        (times(0, MASKS), times(0.5, MASKS), "The masks of the dropout: one after attention, one "
-         "after the MLP."),
-        (times(lambda g: g.bytes_per_number, MASKS), times(2, MASKS), "A mask has one byte for "
-         "each number, whatever the number has."),
+        (way("sequence, kept", "tensor", "sequence, again"), "The two ways of sequence parallelism "
+         "are exchanged: which one keeps the gathered inputs?"),
+        (times(lambda g: g.ranks, HEADS, INNER, "input of the output layer"),
+         times(lambda g: g.ranks, HEADS, INNER, SCORES), "Inside attention and the MLP a "
+         "rank has its heads and its F/N columns only."),
         (lambda b, g: b + 2 * buffers(g, 1 / g.bytes_per_number / (g.ranks if is_cut(g) else 1))
          * (not g.config.dropout and not is_full(g)), "Without dropout there are no masks."),
-        (times(lambda g: g.ranks, SCORES), "The heads are cut over the ranks, and each head has "
-         "its own scores."),
-        (times(lambda g: g.ranks, INNER), "The MLP is cut inside: F/N columns are on one rank."),
-        (times(lambda g: g.ranks, HEADS), "The heads are cut over the ranks, and with them "
-         "queries, keys and values."),
-        (times(2, SCORES), "The softmax needs its own output for its backward. Does anything need "
-         "the scores before the softmax?"),
-        (times(lambda g: 2 + 1 / g.bytes_per_number, SCORES), times(2.5, SCORES),
-         times(lambda g: 5 / g.bytes_per_number, SCORES), times(5, SCORES), "As in the paper, "
-         "with dropout on the scores. This block has none: which numbers for each pair of tokens "
-         "are left?"),
+        (times(lambda g: 2 + 1 / g.bytes_per_number, SCORES), times(lambda g: 2.5, SCORES),
+         times(lambda g: 5 / g.bytes_per_number, SCORES), times(lambda g: 5, SCORES), "As in the "
+         "paper, with dropout on the scores. This block has none: which numbers for each pair of "
+         "tokens are left?"),
         (times(lambda g: g.config.heads, SCORES), times(lambda g: 1 / g.config.heads, SCORES),
          times(lambda g: 1 / g.sequences, SCORES), "Each head of each sequence has its own "
          "scores, once."),
         (times(lambda g: 4 * g.config.width / g.config.inner, INNER), "How wide is the MLP inside? "
          "It need not be 4 D."),
-        (times(2, INPUTS), times(3, INPUTS), "Queries, keys and values share one input. How often "
-         "is it kept?"),
-        (lambda b, g: b * g.config.layers, ALL_LAYERS),
-        (lambda b, g: b * g.ranks, ALL_RANKS),
     ),
     last="Go through the block from its input to its output. For each operation write down which "
     "tensors its backward needs, and how much of each is on one rank.",

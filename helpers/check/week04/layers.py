@@ -177,13 +177,16 @@ row_linear = OnRanks(
         (Edit("summed(x @ own.t()) + bias", "summed(x @ own.t() + bias)"), "Every rank has added "
          "the bias, and then you summed. How often is it in the sum?"),
         (Edit("summed(x @ own.t()) + bias", "x @ own.t() + bias"),
-         Edit("summed(x @ own.t()) + bias", "x @ own.t()"), "Each rank has the products of its own "
-         "inputs only. Which message makes the ranks' parts one y?"),
+         Edit("summed(x @ own.t()) + bias", "x @ own.t()"),
+         Edit("summed(x @ own.t())", "summed(x @ own.t(), dist.ReduceOp.MAX)"), "Each rank has the "
+         "products of its own inputs only. Which message makes the ranks' parts one sum?"),
         (Edit(") + bias", ") / n + bias"), Edit(") + bias", ") / n"),
          Edit("summed(x @ own.t()) + bias", "summed(x @ own.t() + bias) / n"), "Divided by N. The "
          "ranks' products are parts of one matrix product. Is y their sum or their mean?"),
         (Edit("+ bias", ""), Edit("+ bias", "+ bias / n"), "The sum is right. Where does the bias "
          "come in, and how often?"),
+        (Edit("weight.chunk(n, 1)[rank]", "weight[:, rank::n]"), "The groups are neighbours: the "
+         "first F/N inputs on rank 0. Yours are strided."),
         (Edit("weight.chunk(n, 1)[rank]", "weight.chunk(n, 1)[0]"), "Every rank uses the same "
          "columns of W. Which columns multiply this rank's inputs?"),
         (Edit("weight.chunk(n, 1)[rank]", "weight"),

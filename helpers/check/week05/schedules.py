@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from itertools import chain
 
 from helpers.check.answers import short
 from helpers.check.exercise import Edit, Exercise, Number
@@ -257,7 +258,7 @@ def judge_groups(trace, right, programs):
     """With rendezvous sends, no group may wait for ever."""
     answer = trace["returned"]
     for rank, (groups, steps) in enumerate(zip(answer, programs, strict=True)):
-        for words, hint in (*shape_of(groups), *order_of(groups, steps)):
+        for words, hint in chain(shape_of(groups), order_of(groups, steps)):
             raise NotRight(f"rank {rank}: {words}", hint)
     messages = [[g for g in groups if isinstance(g[0], Message)] for groups in answer]
     stuck = waiting(messages)

@@ -188,6 +188,7 @@ cached_attention = Exercise(
         (Edit("start + torch.arange(tokens)", "start + tokens + torch.arange(tokens)"),
          Edit("start + torch.arange(tokens)", "torch.full((tokens,), start)"),
          Edit("rotate(q, places)", "rotate(q, torch.arange(tokens))"),
+         Edit("rotate(q, places)", "rotate(q, places[-1:].repeat(tokens))"),
          Edit("rotate(k, places)", "rotate(k, torch.arange(tokens))"), "Each new token has its own "
          "place, for its query and its key: S, S + 1, … Which places do you give to rotate?"),
         (Edit(CAUSAL, "causal(tokens, keys.shape[2], start - 1)"),
@@ -208,8 +209,8 @@ cached_attention = Exercise(
          "those before it."),
         (Edit(WEIGHTS, "(scores.softmax(-1) * sees)"), "Masked after the softmax, the rest does "
          "not sum to 1. Mask the scores, before it."),
-        (Edit("-math.inf", "0"), "A score of 0 is not masked: exp(0) is 1. With which score does a "
-         "key get no weight?"),
+        (Edit("-math.inf", "0"), Edit("-math.inf", "-1"), "A score of 0 is not "
+         "masked: exp(0) is 1. With which score does a key get no weight?"),
         (Edit("softmax(-1)", "softmax(-2)"), "The softmax is over the queries. For each query, "
          "over which dim do the weights sum to 1?"),
         (Edit("-math.inf).softmax(-1)", "0)"), "Scores are no weights yet: which function makes "
@@ -242,10 +243,14 @@ cached_attention = Exercise(
          "scores: into which two tensors?"),
         (Edit(" * " + SCALE, ""), Edit(SCALE, "x.shape[-1] ** -0.5"), Edit(SCALE, "heads**-0.5"),
          Edit(SCALE, "1 / q.shape[-1]"), Edit(SCALE, "q.shape[-1] ** 0.5"),
+         Edit(" * " + SCALE, "", ".softmax(-1) @", ".softmax(-1) / q.shape[-1] ** 0.5 @"),
          "Divide the scores by the root of a head's width: not of the model's, nor by the width "
          "itself."),
-        (Edit('"key", "value")', '"key", "key")'), Edit("torch.cat([cache[\"values\"], v], 2)",
-              "keys"), "Which weight makes the values?"),
+        (Edit("[cache[\"keys\"], k], 2", "[cache[\"keys\"], k], 1"),
+         Edit("[cache[\"keys\"], k], 2", "[cache[\"keys\"], k], -1"), "Keys are (B, H, S, D/H). "
+         "Along which dim do the new tokens follow?"),
+        (Edit('"key", "value")', '"key", "key")'), Edit(") @ values", ") @ keys"), "Which weight "
+         "makes the values, and what do you sum?"),
         (Edit('("query", "key",', '("key", "query",'), "Queries and keys are exchanged: each token "
          "asks with its own query."),
         (Edit("x @ weights[n]", "x @ weights[n].mT"), "The weights are transposed: x @ weight."),

@@ -221,7 +221,8 @@ def operate(solve, blocks, script) -> dict:
             if free and not trace:
                 raise  # with the student's line
             raised = type(error).__name__ if not free else in_a_line(error)
-        trace[facet] = {"raised": raised, **state_of(state, answer, labels)}
+        parts = {"raised": raised, **state_of(state, answer, labels)}
+        trace |= {f"{facet}: {part}": value for part, value in parts.items()}
         if raised and free:
             break  # no operation on what is left
     return trace
@@ -254,17 +255,11 @@ def state_of(state, answer, labels: dict) -> dict:
 
 
 def say_state(facet, found, right, blocks, script) -> str:
-    if found is None:
-        return f"{facet}: no further operation is possible after an error"
-    name = next(name for name in right if found.get(name) != right[name])
-    if name == "raised":
-        due = f"{right[name]} is due" if right[name] else "none is due"
-        return f"{facet} raised {found[name] or 'no error'}; {due}"
-    note = " (-1: never used)" if name == "free blocks" else ""
-    return (
-        f"{facet}: {name} {found.get(name)}, not {right[name]}{note}; "
-        "blocks are numbered by their first use"
-    )
+    if facet.endswith("raised"):
+        due = f"{right} is due" if right else "none is due"
+        return f"{facet.removesuffix(': raised')} raised {found or 'no error'}; {due}"
+    note = " (-1: never used)" if facet.endswith("free blocks") else ""
+    return f"{facet} {found}, not {right}{note}; blocks are numbered by their first use"
 
 
 def right_allocator(state, operation, sequence, fork=None):
@@ -310,6 +305,20 @@ block_allocator = Exercise(
     cases=SCRIPTS,
     draw=drawn_script,
     say=say_state,
+    about={
+        ": raised": "Raise a RuntimeError where append needs a block and none is free, and nothing "
+        "elsewhere.",
+        "raised": "append also begins new sequences, which have no table and no length yet.",
+        "answer": "append returns (block, slot, source): the last block of the table, the slot in "
+        "this block, and the shared block, if this one is a copy of it. fork and free return None.",
+        "lengths": "A length counts a sequence's tokens: append adds one, a fork has those of the "
+        "first, and free removes the sequence.",
+        "tables": "A table has its sequence's blocks in order. A fork shares all of them; later a "
+        "copy takes the place of the last block only.",
+        "references": "Each count is the number of tables that have the block, for every block of "
+        "a table.",
+        "free blocks": "A block is in the list of free blocks, once, while no table has it.",
+    },
     slips=(
         (Edit(OWNERS, "if True:"), Edit("references[block] -= 1", "references[block] = 0"), "The "
          "block was freed while it is shared. It is free when its last owner is gone: which number "
