@@ -78,12 +78,15 @@ class Exercise:
     kept: dict = field(default_factory=dict, repr=False, compare=False)
 
     def __call__(self, fn: Callable) -> Verdict:
+        return self.judged(partial(self.trace, fn))
+
+    def judged(self, trace: Callable[[Case], dict]) -> Verdict:
+        """Return the verdict on a function that leaves these traces behind."""
         cases, found, first = self.asked(), [], None
         for case in cases:
             try:
-                trace = self.trace(fn, case)
-                found.append(trace)
-                first = self.problem(trace, case)
+                found.append(trace(case))
+                first = self.problem(found[-1], case)
             except Ended as ended:
                 return ended.verdict
             if first:
@@ -94,7 +97,7 @@ class Exercise:
         finding = ": ".join(filter(None, (self.where(case), wrong.finding)))
         for later in cases[len(found) :]:
             try:
-                found.append(self.trace(fn, later))
+                found.append(trace(later))
             except Ended:
                 break
         hint = self.hint(found, cases, facet, wrong.hint)

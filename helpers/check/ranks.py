@@ -97,10 +97,8 @@ class OnRanks(Exercise):
 
     def failure(self, finding: str, kind: str) -> str:
         """Return the hint for a failed or hanging rank; "" if its error has none of its own."""
-        for words, hint, _ in self.failures:
-            if re.search(words, finding):
-                return hint
-        return HANG_HINT if kind == "hang" or "SIGABRT" in finding else ""
+        general = HANG_HINT if kind == "hang" or "SIGABRT" in finding else ""
+        return first_match(self.failures, finding) or general
 
     def problem(self, trace, case):
         if RAISED in trace:
@@ -308,6 +306,11 @@ def observed(solve: Callable, *arguments, names: Sequence[str] = ()) -> tuple[ob
         "changed": tuple(name for name, now, old in pairs if not torch.equal(now, old)),
         "messages": tuple((e.name, e.nbytes) for e in watch.events if e.kind == "message"),
     }
+
+
+def first_match(table: Sequence[tuple], finding: str) -> str:
+    """Return the hint of the first row `(words, hint, …)` whose words the finding has."""
+    return next((hint for words, hint, *_ in table if re.search(words, finding)), "")
 
 
 def everywhere(flag: bool) -> bool:

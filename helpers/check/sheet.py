@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from helpers.check import distance
-from helpers.check.question import Question, number
+from helpers.check.question import Question, bar, is_close, number, words
 from helpers.plots.table import Markup, cell, table
 
 HEAD = ["asked", "your prediction", "answer", "█: a factor of 2", "how far off"]
@@ -38,7 +37,7 @@ class Sheet:
         count = f"{len(made)} of {len(self.questions)} predicted"
         if not made:
             return f"{count}. Write your predictions, run the experiments again, then this cell."
-        close = sum(distance.is_close(q.prediction, q.judged_by[1]) for q in made)
+        close = sum(is_close(q.prediction, q.judged_by[1]) for q in made)
         learn = "The largest surprise is the best place to learn." if close < len(made) else ""
         return f"{count}, {close} of them close (within 10 %). {learn}".rstrip()
 
@@ -54,7 +53,7 @@ class Sheet:
         return "\n".join([*text, self.summary()])
 
     def _repr_html_(self):
-        rows = [[a, b, c, fixed(bar), words] for a, b, c, bar, words in self.rows()]
+        rows = [[*start, fixed(drawn), far] for *start, drawn, far in self.rows()]
         sides = ["left", "left", "left", "center", "left"]
         body = table(rows, head=HEAD, align=sides) if rows else ""
         return f"{body}<p>{cell(self.summary())}</p>"
@@ -67,10 +66,10 @@ def row(question: Question) -> list[str]:
         return [question.title, missing, "", "", ""]
     source, value = question.judged_by
     said = question.prediction
-    words = distance.words(said, value, source)
-    return [question.title, number(said), number(value), distance.bar(said, value), words]
+    far = words(said, value, source)
+    return [question.title, number(said), number(value), bar(said, value), far]
 
 
-def fixed(bar: str) -> Markup:
+def fixed(drawn: str) -> Markup:
     """The bar in letters of one width, so that the centre lines agree."""
-    return Markup(f"<code style='white-space:pre'>{bar}</code>" if bar else "")
+    return Markup(f"<code style='white-space:pre'>{drawn}</code>" if drawn else "")

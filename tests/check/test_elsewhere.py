@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.check import elsewhere
-from helpers.check.direct import examine_here
-from helpers.check.oracle import NotRight, examine
+from helpers.check.exercise import Exercise
 from helpers.runtime.failure import WorkerError
 
 
@@ -21,44 +20,28 @@ class Other:
 
     def call(self, fn, arguments):
         self.calls.append(arguments)
-        return self.say()
-
-    def launch(self, run, workers, fn, kwargs, timeout):
-        self.calls.append((workers, kwargs, timeout))
-        return self.say()
-
-    def say(self):
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
 
 
-def judge(answer, *_, **__):
-    if answer != 3:
-        raise NotRight(f"returned {answer}")
-
-
 def direct():
-    return examine_here("add", None, [("first", (1, 2), {})], judge)
+    return Exercise(name="add", right=lambda x, y: x + y, cases=[("first", (1, 2))])(None)
 
 
-def on_ranks():
-    return examine("add", None, [(2, {"rows": 4})], None, judge)
-
-
-@pytest.mark.parametrize("check", [direct, on_ranks])
-def test_another_place_is_asked_and_its_failures_are_findings(check):
-    with elsewhere.at(place := Other(3)):
-        assert check()
-    assert place.calls in ([(1, 2)], [(2, {"rows": 4}, 10.0)])
-    with elsewhere.at(Other(4)):
-        assert "returned 4" in check().finding
+def test_another_place_is_asked_and_its_failures_are_findings():
+    """Those of ranks: see test_ranks.py."""
+    with elsewhere.at(place := Other({"returned": 3})):
+        assert direct()
+    assert place.calls == [(1, 2)]
+    with elsewhere.at(Other({"returned": 4})):
+        assert direct().finding == "first: returned 4; it is 3"
     with elsewhere.at(Other(elsewhere.Failed("it used too much memory"))):
-        verdict = check()
-        assert verdict.finding.endswith(": it used too much memory")
+        verdict = direct()
+        assert verdict.finding == "first: it used too much memory"
         assert verdict.status == "wrong"
     with elsewhere.at(Other(NotImplementedError())):
-        assert check().status == "not written yet"
+        assert direct().status == "not written yet"
 
 
 def test_afterwards_it_is_here_again():

@@ -12,6 +12,7 @@ import torch
 from helpers import check
 from helpers.check import hidden, ranks
 from helpers.check.exercise import Exercise
+from helpers.check.grading.submissions import NOT_GRADED
 from helpers.check.ranks import OnRanks
 
 pytestmark = pytest.mark.usefixtures("shared_ranks")
@@ -25,7 +26,8 @@ def exercise(name) -> Exercise | None:
 
 
 NAMES = [name for name in check._PLACE if name not in check._NO_EXERCISE]
-DATA = [name for name in NAMES if exercise(name)]
+DATA = [name for name in NAMES if exercise(name) and name not in NOT_GRADED]
+ON_RANKS = [name for name in DATA if isinstance(exercise(name), OnRanks)]
 ROWS = [(name, number) for name in DATA for number in range(len(exercise(name).mistakes()))]
 FAILING = [
     (name, number)
@@ -57,17 +59,32 @@ def test_a_stub_is_told_apart(name):
     assert exercise(name)(stub).status == "not written yet"
 
 
-@pytest.mark.parametrize(("name", "number"), ROWS)
+@pytest.mark.parametrize(
+    ("name", "number"), [(name, n) for name, n in ROWS if n == 0 or name not in ON_RANKS]
+)
 def test_each_mistake_gets_its_own_hint(name, number):
     data = exercise(name)
     mistake, hint = data.mistakes()[number]
-    # ranks take longer: each mistake has the usual inputs, or drawn ones
-    for secret in SECRETS if not isinstance(data, OnRanks) else SECRETS[number % 2 :][:1]:
+    for secret in SECRETS if name not in ON_RANKS else SECRETS[:1]:
         with hidden.drawn_from(secret):
-            verdict = data(mistake)
-        assert verdict.status == "wrong", (secret, hint)
-        assert verdict.hint == hint, verdict
-        assert readable(verdict.finding), verdict
+            finds(data(mistake), hint)
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("name", ON_RANKS)
+def test_each_mistake_on_ranks_gets_its_own_hint(name, secret):
+    """All mistakes run together, in one launch for each number of ranks."""
+    data = exercise(name)
+    with hidden.drawn_from(secret):
+        for traces, hint in data.wrongs(data.asked()):
+            rest = iter(traces)
+            finds(data.judged(lambda _, rest=rest: next(rest)), hint)
+
+
+def finds(verdict, hint):
+    assert verdict.status == "wrong", hint
+    assert verdict.hint == hint, verdict
+    assert readable(verdict.finding), verdict
 
 
 def readable(finding: str) -> bool:
@@ -85,11 +102,9 @@ def test_each_mistake_that_fails_or_hangs_gets_its_own_hint(name, number, monkey
     assert verdict.hint == hint, verdict
 
 
-@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("name", [name for name in DATA if name not in ON_RANKS])
 def test_a_wrong_answer_that_nobody_thought_of_gets_a_hint(name):
     data = exercise(name)
-    if isinstance(data, OnRanks):
-        return
     for answer in (None, 3.25, "x", (1, 2), [[]], {}, -1, 10**400, 1j, float("nan"), object()):
         verdict = data(lambda *_, answer=answer: answer)
         assert verdict.status == "wrong"
@@ -110,7 +125,7 @@ def off(value):
     return {key: off(one) for key, one in value.items()} if isinstance(value, dict) else value
 
 
-@pytest.mark.parametrize("name", [name for name in DATA if isinstance(exercise(name), OnRanks)])
+@pytest.mark.parametrize("name", ON_RANKS)
 def test_wrong_numbers_on_any_rank_are_found(name):
     data, found = exercise(name), 0
     for case in data.asked():

@@ -2,11 +2,9 @@
 
     grade         all submissions: a table of verdicts
     submissions   what a folder has to grade: which exercise of which notebook
-    reading       read one notebook, in a process of its own
-    definitions   that process: finds the functions, with what they need
+    definitions   read one notebook, in a process of its own: the functions, with what they need
     table         the rows, harmless in a spreadsheet, and their sum
     sandbox       start a program without network, with limits, and see when it breaks them
-    used          how much memory it uses
     frames        the messages to it and from it
     inside        that program: defines the function, calls it, answers with plain data
     plain         plain data, and a few of the course's own types, as bytes

@@ -1,21 +1,28 @@
-"""Find an exercise's function in a submitted notebook, with the definitions that it needs.
+"""Read a submitted notebook: find an exercise's function, with the definitions that it needs.
 
 Only definitions are used: imports, functions, classes, and names for a value that no call makes.
 The rest of a notebook, which trains and draws, does not run. So a function that reads a result of
 an earlier cell fails with a NameError: it has to compute what it needs.
 
-`python -m helpers.check.grading.definitions < notebook` writes them as JSON. The judge runs it so:
-a text can end the program that parses it.
+`python -m helpers.check.grading.definitions < notebook` writes them as JSON. `read` runs it so: a
+text can end the program that parses it.
 """
 
 import ast
 import json
+import os
 import re
 import resource
+import stat
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+COURSE = Path(__file__).resolve().parents[3]
+LARGEST = 20_000_000  # bytes of a notebook
 
 # Expressions that run no code of others, of names and constants.
 QUIET = (
@@ -151,6 +158,46 @@ def bound(statement: ast.stmt) -> list[str]:
 
 def used(statement: ast.stmt) -> Iterator[str]:
     return (one.id for one in ast.walk(statement) if isinstance(one, ast.Name))
+
+
+def read(path: Path) -> Notebook:
+    """Return the definitions of a notebook.
+
+    Raises:
+        NotANotebook: the file is too large, contains no notebook, or is no file at all.
+    """
+    line = [sys.executable, "-m", "helpers.check.grading.definitions"]
+    place, seconds = {"PYTHONPATH": str(COURSE)}, 2 * SECONDS
+    try:
+        done = subprocess.run(
+            line, input=content_of(path), capture_output=True, env=place, timeout=seconds
+        )
+    except subprocess.TimeoutExpired:
+        raise NotANotebook("the notebook takes too long to read") from None
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        raise NotANotebook("Python cannot parse the notebook: a line nests too deeply") from None
+    if "error" in found:
+        raise NotANotebook(found["error"])
+    return Notebook(**found)
+
+
+def content_of(path: Path) -> bytes:
+    """Return the bytes of a file. A link could lead to another student's file, or to a device."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        why = "a link is no notebook" if path.is_symlink() else f"not readable: {error.strerror}"
+        raise NotANotebook(why) from None
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise NotANotebook("this is no file")
+    with os.fdopen(file, "rb") as opened:
+        content = opened.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise NotANotebook(f"the file has more than {LARGEST:,} bytes")
+    return content
 
 
 def main():

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.check.grading.definitions import NotANotebook, code_of, definitions
-from helpers.check.grading.reading import COURSE, read
+from helpers.check.grading.definitions import COURSE, NotANotebook, code_of, definitions, read
 from helpers.check.grading.table import Grade, clean, one_line
 
 # MPI's ranks are started by mpiexec, which has no sandbox here; and the project is a whole script.

@@ -6,8 +6,9 @@ The script's own run on one rank is the twin. All runs are in float64.
 import math
 import re
 
-from helpers.check.oracle import HANG_HINT, NotRight
+from helpers.check.ranks import HANG_HINT
 from helpers.check.submission.job import Result
+from helpers.check.verdict import NotRight
 
 TOLERANCE = 1e-9  # of a loss in float64; ranks add in another order
 SMALLER = 0.75  # of the bytes on 1 rank; a half is right, and whole tensors do not divide evenly

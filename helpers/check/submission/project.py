@@ -6,10 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from helpers.check.oracle import NotRight
 from helpers.check.submission import judge
 from helpers.check.submission.job import PATIENCE, by_torchrun, run
-from helpers.check.verdict import Verdict
+from helpers.check.verdict import NotRight, Verdict
 from helpers.runtime.private import private_folder
 
 EXERCISE = "project"

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import cloudpickle
 
+from helpers.check.submission.job import environment
 from helpers.runtime.private import private_folder
 
 PROGRAM = "helpers.check.week03.mpi_rank"
@@ -78,11 +79,6 @@ def private() -> tuple[str, ...]:
         return ()
     tried = subprocess.run([*PRIVATE, "true"], capture_output=True)
     return () if tried.returncode else PRIVATE
-
-
-def environment() -> dict[str, str]:
-    paths = [str(Path(__file__).parents[3]), *(path for path in sys.path if path)]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
 
 
 def wait(process: subprocess.Popen, folder: "Folder"):

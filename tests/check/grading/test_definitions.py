@@ -6,8 +6,13 @@ import sys
 
 import pytest
 
-from helpers.check.grading.definitions import NotANotebook, Notebook, code_of, definitions
-from helpers.check.grading.reading import COURSE
+from helpers.check.grading.definitions import (
+    COURSE,
+    NotANotebook,
+    Notebook,
+    code_of,
+    definitions,
+)
 
 pytestmark = pytest.mark.timeout(100)  # a search without an end is a mistake, too
 

@@ -81,12 +81,6 @@ def test_nobody_reads(pipe):
         frames.write(pipe[1], b"x")
 
 
-def test_a_message_that_is_too_large_is_not_read(pipe):
-    os.write(pipe[1], frames.LENGTH.pack(frames.LARGEST + 1))
-    with pytest.raises(ValueError, match="at most"):
-        frames.read(pipe[0], soon())
-
-
 def test_the_largest_message_is_read(pipe, monkeypatch):
     monkeypatch.setattr(frames, "LARGEST", 3)
     for message in (b"one", b"four"):
@@ -94,12 +88,6 @@ def test_the_largest_message_is_read(pipe, monkeypatch):
     assert frames.read(pipe[0], soon()) == b"one"
     with pytest.raises(ValueError, match=r"^a message of 4 bytes; at most 3 are read$"):
         frames.read(pipe[0], soon())
-
-
-def test_a_message_is_its_length_and_its_bytes(pipe):
-    frames.write(pipe[1], b"abc")
-    assert os.read(pipe[0], 100) == b"\x03" + bytes(7) + b"abc"
-    assert frames.LARGEST == 64 << 20
 
 
 def test_a_reader_that_has_stopped_does_not_stop_the_writer(pipe):

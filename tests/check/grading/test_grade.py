@@ -1,6 +1,5 @@
 """The command that grades: its options, its table, and what becomes of a check that breaks off."""
 
-import contextlib
 import csv
 import re
 
@@ -12,7 +11,6 @@ from helpers.check.grading.grade import How
 from helpers.check.grading.sandbox import Limits, NotStarted
 from helpers.check.grading.table import Grade
 from helpers.check.limit import TooLong
-from helpers.check.week05 import schedules
 from tests.check.grading.test_grade_sandboxed import RIGHT, pytestmark, submit  # noqa: F401
 
 
@@ -112,20 +110,6 @@ class Beside:
         return inside.answer(order)
 
 
-def test_answers_by_heart_pass_the_student_s_own_check_alone(monkeypatch):
-    monkeypatch.setattr(grade, "Sandbox", Beside)
-    known = {
-        arguments: schedules.measured_share(*arguments)
-        for _, arguments in schedules.bubble_share.cases
-    }
-    sources = [f"KNOWN = {known}", "def bubble_share(*given): return KNOWN[given]"]
-    task = submissions.Task(submission="a", exercise="bubble_share", sources=sources)
-    assert grade.verdict(task, How()) == ("yes", "")
-    passed, finding = grade.verdict(task, How(secret=5))
-    assert passed == "no"
-    assert "KeyError" in finding
-
-
 @pytest.mark.parametrize(
     ("body", "row"),
     [
@@ -146,27 +130,6 @@ def test_what_is_said_of_an_answer(monkeypatch, body, row):
     assert finding.endswith(row[1] or "")
     assert bool(finding) == (passed == "no")
     assert [(how.limits, True)] == STARTED
-
-
-def test_several_at_a_time_are_processes_of_their_own(tmp_path, monkeypatch):
-    """Fresh ones: a fork of a process with threads may hang."""
-    asked = []
-
-    class Pool(contextlib.nullcontext):
-        def __init__(self, jobs, context):
-            super().__init__(self)
-            asked.append((jobs, context.get_start_method()))
-
-        def map(self, one, tasks):
-            return map(one, tasks)
-
-    monkeypatch.setattr(grade, "ProcessPoolExecutor", Pool)
-    for name in ("b", "a"):
-        submit(tmp_path, name, "x = 3")
-    for jobs in (1, 3):
-        rows = list(grade.grade_all(tmp_path, How(), jobs))
-        assert [row.submission for row in rows] == ["a.ipynb", "b.ipynb"]
-    assert asked == [(3, "spawn")]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Submissions are graded: right ones pass, and nothing else does, whatever it does."""
 
+import contextlib
 import json
 import tempfile
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,27 @@ def graded(folder, jobs=1, **options):
     return {(row.submission, row.exercise): row for row in rows}
 
 
+@pytest.fixture(scope="module")
+def kept():
+    """A sandbox for many submissions: it starts again only if one of them has ended it."""
+    running = []
+
+    def start(*given):
+        if not running or running[-1].process.poll() is not None:
+            running.append(sandbox.Sandbox(*given))
+        running[-1].last = time.monotonic() + running[-1].limits.seconds
+        return contextlib.nullcontext(running[-1])
+
+    yield start
+    for one in running[-1:]:
+        one.end()
+
+
+@pytest.fixture
+def one_sandbox(kept, monkeypatch):
+    monkeypatch.setattr(grade, "Sandbox", kept)
+
+
 def only(folder, *cells, name="bubble_share", **options):
     """The row of one exercise of one notebook."""
     submit(folder, "own", *cells)
@@ -68,6 +91,7 @@ WEEKS = {
 }
 
 
+@pytest.mark.usefixtures("one_sandbox")
 @pytest.mark.parametrize(("week", "name"), list(WEEKS.items()))
 def test_the_course_s_own_solution_passes(tmp_path, week, name, monkeypatch):
     """Inputs are drawn; the rest of the notebook is the same, so all others are left out."""
@@ -82,6 +106,7 @@ def test_every_week_is_tried():
     assert sorted(WEEKS) == sorted({stem[:6] for stem in submissions.exercises()})
 
 
+@pytest.mark.usefixtures("one_sandbox")
 def test_wrong_missing_and_unwritten(tmp_path):
     submit(
         tmp_path,
@@ -140,6 +165,7 @@ SAYS = {
 }
 
 
+@pytest.mark.usefixtures("one_sandbox")
 @pytest.mark.parametrize("what", SAYS)
 def test_nothing_else_passes(tmp_path, what):
     body, finding = SAYS[what]
@@ -150,6 +176,7 @@ def test_nothing_else_passes(tmp_path, what):
     assert grade.verdict is not None
 
 
+@pytest.mark.usefixtures("one_sandbox")
 def test_a_function_that_never_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(stand_in, "SECONDS", 3.0)
     row = only(tmp_path, "def bubble_share(*_):\n    while True:\n        pass")
@@ -157,12 +184,14 @@ def test_a_function_that_never_ends(tmp_path, monkeypatch):
     assert "has not returned after" in row.finding
 
 
+@pytest.mark.usefixtures("one_sandbox")
 def test_definitions_that_never_end(tmp_path, monkeypatch):
     monkeypatch.setattr(stand_in, "DEFINE_SECONDS", 3.0)
     row = only(tmp_path, "class A:\n    while True:\n        pass", NEEDS_A)
     assert (row.passed, row.finding) == ("no", "the definitions have not ended after 3 s")
 
 
+@pytest.mark.usefixtures("one_sandbox")
 def test_definitions_that_leave(tmp_path):
     row = only(tmp_path, "class A:\n    import os\n    os._exit(0)", NEEDS_A)
     assert row.finding == "your function has ended the process with exit code 0"
@@ -185,22 +214,26 @@ def test_too_many_processes(tmp_path):
     assert "started more than 30 processes" in row.finding
 
 
+@pytest.mark.usefixtures("one_sandbox")
 def test_cells_that_train_or_check_do_not_run(tmp_path):
     row = only(tmp_path, "raise SystemExit", "import time\ntime.sleep(1000)", RIGHT)
     assert row.passed == "yes"
 
 
+@pytest.mark.usefixtures("one_sandbox")
 def test_the_last_definition_counts(tmp_path):
     assert only(tmp_path, "def bubble_share(*_):\n    return 0", RIGHT).passed == "yes"
     assert only(tmp_path, RIGHT, "def bubble_share(*_):\n    return 0").passed == "no"
 
 
+@pytest.mark.usefixtures("one_sandbox")
 def test_a_function_that_needs_a_cell_s_result(tmp_path):
     row = only(tmp_path, "n = max(1, 2)", "def bubble_share(*_):\n    return n")
     assert "NameError: name 'n' is not defined" in row.finding
     assert "only the imports, functions, classes and constants" in row.finding
 
 
+@pytest.mark.usefixtures("one_sandbox")
 def test_another_name_for_the_function(tmp_path):
     assert (
         only(tmp_path, RIGHT.replace("bubble_share", "mine"), "bubble_share = mine").passed == "yes"

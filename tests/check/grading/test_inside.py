@@ -1,16 +1,10 @@
 """The program in the sandbox, here without its walls: what it answers to each order."""
 
-import os
 import pickle
-import resource
-import runpy
-import signal
-import sys
-import time
 
 import pytest
 
-from helpers.check.grading import frames, inside, plain
+from helpers.check.grading import inside, plain
 from helpers.check.grading.stand_in import StandIn
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
@@ -24,10 +18,6 @@ def called(body, *arguments):
     """The answer to a call of a function with this body."""
     assert answered("define", "probe", [f"def probe(*given):\n    {body}"]) == ["returned", None]
     return answered("call", StandIn("probe"), arguments)
-
-
-def test_it_says_when_it_is_ready():
-    assert plain.unpack(inside.answer(b"")) == ["ready"]
 
 
 def test_a_call_returns_the_answer_and_what_became_of_the_arguments():
@@ -72,23 +62,12 @@ def test_a_long_error_is_cut(body):
     assert len(called(body.format("'x' * 9999"))[2]) == inside.MOST_TEXT
 
 
-def test_the_last_definition_counts():
-    sources = ["def probe(): return 1", "def probe(): return x", "x = 2"]
-    assert answered("define", "probe", sources) == ["returned", None]
-    assert answered("call", StandIn("probe"), ()) == ["returned", (2, ())]
-
-
 def test_what_is_no_data_is_named_whole():
     why = "this is not what the exercise asks for"
     kind = "your function returned a value of type {}, or with a part of it: " + why
     assert called("return [iter([])]")[2] == kind.format("list_iterator")
     assert called("class Own: pass\n    return Own()")[2] == kind.format("__main__.Own")
     assert inside.no_data("it is odd") == f"your function returned it is odd: {why}"
-
-
-def test_an_order_that_does_not_exist():
-    assert answered("other")[:2] == ["raised", "exception"]
-    assert plain.unpack(inside.answer(b"no pickle"))[:2] == ["raised", "exception"]
 
 
 def test_errors_of_ranks_are_cut_and_a_stub_is_told_apart(monkeypatch):
@@ -132,75 +111,3 @@ def test_on_ranks(cluster, monkeypatch, body, timeout, answer):
     if answer[0] == "raised":
         found[2] = found[2][: len(answer[2])]
     assert found == answer
-
-
-def in_a_fork(work) -> int:
-    """The wait status of a process that does this work."""
-    pid = os.fork()
-    if not pid:
-        try:
-            work()
-        finally:
-            os._exit(9)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def test_files_stay_small(tmp_path):
-    def writes():
-        inside.keep_small(1000)
-        if resource.getrlimit(resource.RLIMIT_CORE) != (0, 0):
-            os._exit(1)
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        (tmp_path / "file").write_bytes(bytes(1001))
-
-    assert in_a_fork(writes) == -signal.SIGXFSZ
-    assert (tmp_path / "file").stat().st_size == 1000
-
-
-LOUD = """
-def probe(*given):
-    import os, resource, sys
-    for file in (1, 2):
-        os.write(file, b"loud")
-    print("loud")
-    sys.stderr.write("loud")
-    return os.read(0, 9), resource.getrlimit(resource.RLIMIT_FSIZE)
-"""
-
-
-def test_only_answers_leave_the_program():
-    """What the function prints goes nowhere, and it reads nothing of the next order."""
-    (orders, into), (out, answers), (said, errors) = os.pipe(), os.pipe(), os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            for number, file in enumerate((orders, answers, errors)):
-                os.dup2(file, number)
-            os.closerange(3, 256)
-            sys.argv[1:] = ["5000"]
-            runpy.run_path(inside.__file__, run_name="__main__")
-            os._exit(0)
-        finally:
-            os._exit(9)
-    for file in (orders, answers, errors):
-        os.close(file)
-    for order in ("define", ("probe", [LOUD])), ("call", (StandIn("probe"), ())):
-        frames.write(into, pickle.dumps(order))
-    frames.write(into, b"")
-    end = time.monotonic() + 30
-    try:
-        found = [plain.unpack(frames.read(out, end)) for _ in range(3)]
-        assert found == [["returned", None], ["returned", ((b"", (5000, 5000)), ())], ["ready"]]
-        os.close(into)  # the end of the orders is the end of the program
-        while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        pid = 0
-        assert ended[1] == 0
-        assert os.read(said, 1000) == b""
-    finally:
-        if pid:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        os.close(out)
-        os.close(said)

@@ -6,9 +6,8 @@ import threading
 
 import pytest
 
-from helpers.check.grading import reading
-from helpers.check.grading.definitions import NotANotebook
-from helpers.check.grading.reading import read
+from helpers.check.grading import definitions as reading
+from helpers.check.grading.definitions import NotANotebook, read
 
 
 def notebook(path, *cells):

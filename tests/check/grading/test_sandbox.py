@@ -1,44 +1,25 @@
 """How a sandbox starts and ends, and what is said of it where it does not."""
 
+import mmap
 import os
-import signal
 import subprocess
-import sys
 import time
 
+import psutil
 import pytest
 
-from helpers.check.grading import inside, sandbox
-from helpers.check.grading.sandbox import COURSE, Broken, Late, Limits, NotStarted, Sandbox
+from helpers.check.grading import sandbox
+from helpers.check.grading.sandbox import (
+    Broken,
+    Late,
+    Limits,
+    NotStarted,
+    Sandbox,
+    memory_of,
+    nameless_files,
+    pages,
+)
 from tests.check.grading.test_sandbox_walls import pytestmark  # noqa: F401
-
-
-def test_a_sandbox_has_room_for_the_largest_exercise():
-    """On ranks, some imports need much; and a submission must not use all of a machine."""
-    usual = Limits()
-    assert (usual.memory_bytes, usual.file_bytes) == (6 << 30, 256 << 20)
-    assert (usual.processes, usual.seconds) == (100, 600.0)
-
-
-def test_the_walls_of_a_sandbox(monkeypatch):
-    """`test_sandbox_walls.py` shows what they keep out."""
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    given = " ".join(sandbox.walls(Limits(file_bytes=77)))
-    helpers = f"{COURSE}/helpers"
-    first, weeks = given.split(f" --ro-bind {helpers} {helpers} ")
-    assert first.startswith("--unshare-all --die-with-parent --new-session --clearenv ")
-    for option in (
-        "--cap-drop ALL", "--proc /proc", "--dev /dev", "--size 77 --tmpfs /tmp",
-        "--size 77 --tmpfs /dev/shm", "--ro-bind-try /usr /usr",
-        f"--ro-bind {sys.prefix} {sys.prefix}",
-    ):  # fmt: skip
-        assert f" {option} " in f" {first} "
-    hidden = "".join(f"--tmpfs {helpers}/check/week{week:02} " for week in range(1, 11))
-    assert weeks == (
-        f"{hidden}--setenv PATH {os.path.dirname(sys.executable)}:/usr/bin:/bin --setenv HOME /tmp "
-        f"--setenv LANG C.UTF-8 --setenv PYTHONPATH {COURSE} --setenv PYTHONDONTWRITEBYTECODE 1 "
-        "--setenv OMP_NUM_THREADS 1 --chdir /tmp"
-    )
 
 
 class Never:
@@ -83,18 +64,6 @@ def program(tmp_path, monkeypatch):
         monkeypatch.setattr(sandbox, "bubblewrap", lambda: None)
 
     return write
-
-
-def test_each_order_has_an_answer(program):
-    program("exec cat")
-    with Sandbox(Limits(file_bytes=77), trusted=True) as shut:
-        assert shut.process.args[1:] == ["-m", inside.__name__, "77"]
-        assert [shut.ask(order, 60.0) for order in (b"one", b"", b"two")] == [b"one", b"", b"two"]
-        assert os.getsid(shut.process.pid) == shut.process.pid
-    assert shut.process.returncode == -signal.SIGKILL
-    assert shut.process.stdin.closed
-    assert shut.process.stdout.closed
-    assert not os.path.exists(shut.folder.name)
 
 
 READY = "head -c 8; "  # the answer to the first order, which is empty
@@ -158,3 +127,51 @@ def test_why_there_is_no_sandbox(monkeypatch, tmp_path):
     sandbox.why_not.cache_clear()
     assert "missing" in sandbox.why_not()
     sandbox.why_not.cache_clear()
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="there are no files without a name")
+def test_a_file_without_a_name_counts_once_mapped_or_not():
+    me = psutil.Process()
+    before, whole = nameless_files([me]), memory_of([me], enough=0)
+    gone = psutil.Popen(["true"])
+    gone.wait()
+    file = os.memfd_create("x")
+    again = os.dup(file)
+    try:
+        os.write(file, bytes(8 << 20))
+        os.ftruncate(file, 1 << 30)  # what is not written takes no memory
+        assert nameless_files([gone, me, me]) - before == 8 << 20
+        with mmap.mmap(file, 8 << 20) as mapped:
+            assert sum(mapped[:: mmap.PAGESIZE]) == 0  # all pages are read
+            assert 6 << 20 < memory_of([me], enough=0) - whole < 15 << 20
+        quick_count = memory_of([me], enough=1 << 40)
+        assert abs(quick_count - pages(me, exact=False) - (before + (8 << 20))) < 4 << 20
+    finally:
+        os.close(file)
+        os.close(again)
+    assert nameless_files([me]) == before
+
+
+def test_the_exact_count_begins_above_enough(monkeypatch):
+    def known(process, exact):
+        return {"a": 10, "b": 20, "c": 40}[process] if exact else 50
+
+    monkeypatch.setattr(sandbox, "pages", known)
+    monkeypatch.setattr(sandbox, "nameless_files", lambda family: 7 * len(family))
+    assert memory_of("abc", enough=171) == 171
+    assert memory_of("abc", enough=170) == 91  # the quick count without the files is below
+
+
+def test_a_process_that_has_ended_or_refuses_to_be_looked_at(monkeypatch):
+    """A program may forbid the look: its own pages count all the same."""
+    child = psutil.Popen(["true"])
+    child.wait()
+    assert memory_of([child], enough=-1) == pages(child, exact=True) == nameless_files([child]) == 0
+    me = psutil.Process()
+    usual = me.memory_info()
+
+    def refuse(_):
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil.Process, "memory_maps", refuse)
+    assert pages(me, exact=True) == pytest.approx(usual.rss - usual.shared, rel=0.1)

@@ -1,6 +1,5 @@
 """How a script is started, ended and read: the launcher is a small shell script here."""
 
-import inspect
 import json
 import os
 import signal
@@ -126,26 +125,6 @@ def test_a_rank_that_has_ended_does_not_keep_the_signal_from_the_others(tmp_path
         (tmp_path / f"notes-{number}").write_text(f'{{"wrote": "a"}}\n{{"pid": {process.pid}}}')
     job.send(tmp_path, signal.SIGTERM)
     assert there.wait() == -signal.SIGTERM
-
-
-def test_the_check_is_patient_with_a_busy_machine():
-    assert inspect.signature(job.run).parameters["patience"].default == job.PATIENCE == 120
-
-
-def test_when_the_check_is_interrupted_the_launcher_ends(tmp_path, monkeypatch):
-    started = []
-
-    def start(*given, **streams):
-        started.append(shell("exec sleep 60")(*given, **streams))
-        return started[0]
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(job, "wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        job.run(Path("mine.py"), 1, {"folder": tmp_path}, start=start)
-    assert started[0].returncode == -signal.SIGKILL
 
 
 def test_a_sign_of_life_is_enough(tmp_path):

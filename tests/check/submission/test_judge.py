@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from helpers.check.oracle import NotRight
 from helpers.check.submission import judge
 from helpers.check.submission.job import Result, read
+from helpers.check.verdict import NotRight
 
 HELD = {"parameters": 8, "gradients": 8, "optimizer": 16}
 TWIN = Result(losses={0: 5.0, 1: 4.0, 2: 3.0}, held={0: HELD})
@@ -24,16 +24,6 @@ def printed(tmp_path, *lines, code=0, errors="", notes=()) -> Result:
 
 def step(number, loss=5.0):
     return {"step": number, "loss": loss}
-
-
-def test_lines_that_count(tmp_path):
-    found = printed(
-        tmp_path, "hello", "[1]", step(4), {"saved": 5}, step("5"), step(6, "4"), step(True), "7",
-        {"rank": 1, "bytes": {"parameters": 3, "name": "x"}}, notes=["a", "b", "a"],
-    )  # fmt: skip
-    assert (found.losses, found.saved, found.first) == ({4: 5.0}, [5], 4)
-    assert found.held == {1: {"parameters": 3}}
-    assert found.writers == {"a": {0, 2}, "b": {1}}
 
 
 @pytest.mark.parametrize(
@@ -98,13 +88,6 @@ def test_a_text_of_many_lines_is_cut():
     assert judge.tail(Result(errors=errors)).split("\n") == [f"line {n}" for n in range(8, 20)]
     stack = "Stack (most recent call first):\n" + "".join(f"call {n}\n" for n in range(20))
     assert judge.stacks(Result(errors=stack)).split("\n") == [f"call {n}" for n in range(12)]
-
-
-def test_words_for_steps():
-    assert judge.span([]) == "none"
-    assert judge.span({5: 1.0}) == "5"
-    assert judge.span({5: 1.0, 4: 1.0}) == "4 to 5"
-    assert judge.span([1, 2, 4]) == "1, 2, 4"
 
 
 @pytest.mark.parametrize(
@@ -175,18 +158,6 @@ def test_bytes(held, stage, right):
     else:
         with pytest.raises(NotRight, match="bytes"):
             judge.judge_bytes(found, TWIN, stage, 2)
-
-
-def test_what_a_rank_holds_too_much_of():
-    found = Result(held={0: HELD, 1: HELD | {"optimizer": 5000}})
-    with pytest.raises(NotRight) as error:
-        judge.judge_bytes(found, TWIN, 2, 2)
-    said = "a rank of 2 holds 5,000 bytes of optimizer; one process holds 16"
-    assert error.value.finding == said
-    assert error.value.hint.startswith("Stage 2 divides optimizer, gradients over the ranks.")
-    nothing = Result(held={0: HELD | {"optimizer": 0}})
-    with pytest.raises(NotRight, match="holds 0 bytes of optimizer; one process holds 0"):
-        judge.judge_bytes(Result(held={0: nothing.held[0], 1: nothing.held[0]}), nothing, 1, 2)
 
 
 def test_a_loss_that_rounds_differently_is_right():
@@ -264,3 +235,17 @@ def test_steps_that_the_twin_has_not_printed_are_no_wrong_losses():
     judge.judge_resumed(Result(losses={1: 4.0, 2: 3.0, 3: 9.0}), TWIN, 2)
     with pytest.raises(NotRight, match="the steps 1 to 3, not 1 to 2"):
         judge.judge_torn(Result(losses={1: 4.0, 2: 3.0, 3: 9.0}), TWIN, 1, 2)
+
+
+def test_the_last_lines_of_the_error_are_shown():
+    """Of a run that fails, that hangs, and that does not start again."""
+    errors = "ValueError: no such file"
+    for wrong in (
+        lambda: judge.judge_end(Result(code=3, errors=errors), range(2)),
+        lambda: judge.judge_end(Result(hung=True, errors=errors), range(2)),
+        lambda: judge.judge_killed(Result(hung=True, errors=errors), TWIN, 0, 2),
+        lambda: judge.judge_first(Result(errors=errors), 4),
+    ):
+        with pytest.raises(NotRight) as error:
+            wrong()
+        assert error.value.finding.splitlines()[1:] == [errors]

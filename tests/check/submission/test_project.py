@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.check.oracle import NotRight
 from helpers.check.submission import judge, project
 from helpers.check.submission.job import Result
+from helpers.check.verdict import NotRight
 
 HELD = {"parameters": 80, "gradients": 80, "optimizer": 160}
 
@@ -192,17 +192,6 @@ def test_how_a_run_is_started(tmp_path, capsys):
     ]  # fmt: skip
     assert where.now == "a run (2 ranks, --stage 3)"
     assert where.run.keywords["patience"] == 5.0
-
-
-def test_two_texts_of_words_and_the_same_ones_each_time(tmp_path):
-    where = project.Where(Path("mine.py"), tmp_path, None, 5.0)
-    texts = [where.text.read_text().split(), where.other.read_text().split()]
-    assert [len(text) for text in texts] == [8000, 8000]
-    assert set(texts[0]) == set(texts[1]) == set(project.WORDS)
-    assert texts[0] != texts[1]
-    (tmp_path / "again").mkdir()
-    again = project.Where(Path("mine.py"), tmp_path / "again", None, 5.0)
-    assert again.text.read_text().split() == texts[0]
 
 
 def test_a_script_that_is_not_there():

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from helpers import check
-from helpers.check.oracle import NotRight
 from helpers.check.submission import project
+from helpers.check.verdict import NotRight
 from tests.check.submission.warm import Warm
 
 PATIENCE = 120.0
