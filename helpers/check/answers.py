@@ -49,13 +49,13 @@ def short(answer) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
-def same(found, right, close: float = 0.0, known=None) -> bool:
+def same(found, right, close: float = 0.0, blank: bool = False) -> bool:
     """Whether two answers agree: numbers within `close`, lists and dicts part by part.
 
     A list counts as a tuple, and the dtype of a tensor does not matter.
 
     Args:
-        known: from a tensor to the places that are compared; by default all are.
+        blank: where the right tensor has no finite number, there may be 0, or none either.
     """
     if isinstance(found, np.ndarray) and isinstance(right, np.ndarray):
         found, right = torch.as_tensor(found), torch.as_tensor(right)
@@ -63,26 +63,30 @@ def same(found, right, close: float = 0.0, known=None) -> bool:
         if not isinstance(found, torch.Tensor) or found.shape != right.shape:
             return False
         found, right = found.detach().double(), right.detach().double()
-        where = known(right) if known else ...
-        return torch.allclose(found[where], right[where], rtol=close, atol=close)
+        if blank:
+            where = right.isfinite()
+            if (found[~where].nan_to_num(posinf=0, neginf=0) != 0).any():
+                return False
+            found, right = found[where], right[where]
+        return torch.allclose(found, right, rtol=close, atol=close)
     if is_number(right):
         if not is_number(found) or abs(found) > LARGEST or abs(right) > LARGEST:
             return is_number(found) and found == right
         off = math.isclose(found, right, rel_tol=close, abs_tol=close * (abs(right) < 1))
-        return found == right or off or (known is not None and found != found and right != right)
+        return found == right or off or (blank and found != found and right != right)
     if isinstance(right, list | tuple):
         alike = isinstance(found, list | tuple) and len(found) == len(right)
-        return alike and all(same(*pair, close, known) for pair in zip(found, right, strict=True))
+        return alike and all(same(*pair, close, blank) for pair in zip(found, right, strict=True))
     if isinstance(right, dict):
         alike = isinstance(found, dict) and found.keys() == right.keys()
-        return alike and all(same(found[key], right[key], close, known) for key in right)
+        return alike and all(same(found[key], right[key], close, blank) for key in right)
     return type(found) is type(right) and bool(found == right)
 
 
 def alike(found, wrong, close: float) -> bool:
-    """Whether a mistake gives this. Places where it gives no number may have any: a query that sees
-    nothing gives NaN in some ways of writing, and 0 in others."""
-    return same(found, wrong, max(close, 1e-9), torch.isfinite)
+    """Whether a mistake gives this. A query that sees nothing gives NaN in some ways of writing,
+    and 0 in others."""
+    return same(found, wrong, max(close, 1e-9), blank=True)
 
 
 def plain(answer):

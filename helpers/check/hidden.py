@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 
 MORE = 3  # drawn cases of an exercise
 
@@ -51,13 +52,9 @@ def more(draw: Callable[[random.Random], object], count: int = MORE) -> list:
 def carried(run: Callable) -> Callable:
     """Return the function for ranks, where it draws as here."""
     given = secret()
-    return run if given is None else Carried(run, given)
+    return run if given is None else partial(drawing, run, given)
 
 
-class Carried:
-    def __init__(self, run: Callable, secret: int):
-        self.run, self.secret = run, secret
-
-    def __call__(self, *args, **kwargs):
-        with drawn_from(self.secret):
-            return self.run(*args, **kwargs)
+def drawing(run: Callable, secret: int, /, *args, **kwargs):
+    with drawn_from(secret):
+        return run(*args, **kwargs)

@@ -11,6 +11,7 @@ known by words of the finding.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 
 import torch
@@ -68,7 +69,7 @@ class OnRanks(Exercise):
         ranks, kwargs = case.arguments
         place, timeout = elsewhere.place(), self.patience * TIMEOUT
         beside = getattr(place, "beside", False) and self.key(case) not in self.kept
-        run = hidden.carried(Both(self.run, self.right) if beside else self.run)
+        run = hidden.carried(partial(both, self.run, self.right) if beside else self.run)
         try:
             runs = attempt(place, run, ranks, fn, kwargs, timeout)
             if beside:
@@ -120,7 +121,9 @@ class OnRanks(Exercise):
             if f"wrong {self.key(case)}" not in self.kept:
                 missing.setdefault(case.arguments[0], []).append(case)
         for ranks, together in missing.items():
-            run = hidden.carried(Many(self.run, [mistake for mistake, _ in self.mistakes()]))
+            run = hidden.carried(
+                partial(many, self.run, [mistake for mistake, _ in self.mistakes()])
+            )
             every = elsewhere.here(run, ranks, None, {"cases": [c.arguments[1] for c in together]})
             for case, traces in zip(together, zip(*every, strict=True), strict=True):
                 kept = [by_facet(one) for one in zip(*traces, strict=True)]
@@ -236,33 +239,22 @@ RELATIONS = (  # hint, whether it holds: the ranks' numbers, the right ones, ran
 )
 
 
-@dataclass(frozen=True)
-class Both:
+def both(run: Callable, right: Callable, worker, /, solve, **case):
     """On a rank: the trace of the reference, then that of the student's function."""
-
-    run: Callable
-    right: Callable
-
-    def __call__(self, worker, solve, **case):
-        rights = self.run(worker, self.right, **case)
-        return rights, self.run(worker, solve, **case)
+    rights = run(worker, right, **case)
+    return rights, run(worker, solve, **case)
 
 
-@dataclass(frozen=True)
-class Many:
+def many(run: Callable, mistakes: Sequence[Callable], worker, /, solve, cases):
     """On a rank: for each case, the traces of all mistakes."""
 
-    run: Callable
-    mistakes: Sequence[Callable]
-
-    def __call__(self, worker, solve, cases):
-        return [[self.one(worker, mistake, case) for mistake in self.mistakes] for case in cases]
-
-    def one(self, worker, mistake, case):
+    def left(mistake, case):
         try:
-            return self.run(worker, mistake, **case)
+            return run(worker, mistake, **case)
         except Exception as error:  # on all ranks alike; else it belongs into `failures`
             return {RAISED: (in_a_line(error), "")}
+
+    return [[left(mistake, case) for mistake in mistakes] for case in cases]
 
 
 def by_facet(runs: Sequence[dict]) -> dict:

@@ -3,93 +3,21 @@
 import re
 from collections import defaultdict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-
-import torch
-import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
+from dataclasses import replace
 
 from helpers.check.oracle import examine
 from helpers.check.ranks import OnRanks
 from helpers.check.verdict import FRAME, NotRight, Verdict, own_frames
-from helpers.comm.ledger import entries
+from helpers.check.watch import MESSAGES, NOT_ITSELF, Call, Watch
 
-MESSAGES = ("send", "recv")
-NOT_ITSELF = "no rank can send to itself, or receive from itself"
 _kept: list = []  # of this rank, until it ends
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of torch.distributed on one rank.
-
-    Attributes:
-        name: "send", "recv", or a collective's.
-        peer: the other rank of a message; None of a collective, or where any may send.
-        nbytes: of the message, or of the collective's payload.
-    """
-
-    name: str
-    peer: int | None
-    nbytes: int
-
-
-class Traffic(TorchDispatchMode):
-    """Notes the calls of the block, in order.
-
-    Attributes:
-        calls: of this rank's thread.
-        works: the requests that isend, irecv, send and recv have made.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.calls: list[Call] = []
-        self.works: list = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """True, as by default, would import the compiler at the first call: a second on each rank.
-
-        Nothing is compiled here. Where PyTorch does not ask, this has no effect.
-        """
-        return False
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        told = getattr(func, "namespace", "") in ("c10d", "_c10d_functional")
-        if told:
-            given = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
-            peer = given.get("dst", given.get("src"))
-            if func._schema.name in ("c10d::send", "c10d::recv_"):
-                reachable(peer)
-        out = func(*args, **(kwargs or {}))
-        if told:
-            for entry in entries(func, args, kwargs or {}):
-                message = entry.call in MESSAGES
-                self.calls.append(Call(entry.call, peer if message else None, entry.payload))
-                if message and isinstance(out, torch.ScriptObject):
-                    self.works.append(dist.Work.unbox(out))
-        return out
-
-    def unwaited(self) -> int:
-        """Requests that nobody has waited for: gloo's are complete when waited for, not before."""
-        return sum(not work.is_completed() for work in self.works)
-
-
-def reachable(peer: int):
-    """gloo would wait for a rank that is not there, and give up, with no Python, on itself."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    if peer == rank:
-        raise ValueError(f"{NOT_ITSELF}: rank {rank} wants to")
-    if not 0 <= peer < ranks:
-        raise ValueError(f"there is no rank {peer}: of {ranks}, the last is {ranks - 1}")
 
 
 def examine_messages(exercise: str, fn, cases, run, judge) -> Verdict:
     """`examine`, for functions made of messages: what hangs or breaks off gets a hint."""
 
     def judge_messages(runs, **kwargs):
-        messages_only(runs)
+        only_messages(runs.column("calls"), runs.column("unwaited"))
         judge(runs, **kwargs)
 
     return explain(examine(exercise, fn, cases, run, judge_messages))
@@ -112,10 +40,10 @@ class ByMessages(OnRanks):
 
 def observed(solve, *args):
     """Call on this rank: what it returned, the calls that it made, the requests left open."""
-    with Traffic() as traffic:
+    with Watch() as watch:
         answer = solve(*args)
-    _kept.append(traffic.works)  # else what is under way would end here, and its receiver hang
-    return answer, {"calls": traffic.calls, "unwaited": traffic.unwaited()}
+    _kept.append(watch.works)  # else what is under way would end here, and its receiver hang
+    return answer, {"calls": watch.calls, "unwaited": watch.unwaited()}
 
 
 def bytes_sent(calls) -> int:
@@ -125,10 +53,6 @@ def bytes_sent(calls) -> int:
 def named(ranks) -> str:
     ranks = list(ranks)
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-
-
-def messages_only(runs):
-    only_messages(runs.column("calls"), runs.column("unwaited"))
 
 
 def only_messages(traffic: list[list[Call]], unfinished: list[int]):
@@ -231,7 +155,7 @@ def whereabouts(finding: str) -> str:
     for number, line in enumerate(rest):
         if re.match(r"rank \d+ was ", line):
             kept.append(line)
-        elif (frame := FRAME.match(line)) and "traffic.py" in kept[-1]:
+        elif (frame := FRAME.match(line)) and "watch.py" in kept[-1]:
             place = f"line {frame[3]} of {frame[1] or frame[2]}, in {frame[4]}"
             source = rest[number + 1].strip() if number + 1 < len(rest) else ""
             kept[-1] = f"{kept[-1].split(', line')[0]}, {place}: {source}"

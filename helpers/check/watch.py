@@ -1,4 +1,4 @@
-"""Watch a student's step: when gradients are ready, when messages start, when a rank waits."""
+"""Watch a student's step: when gradients are ready, which messages start, when a rank waits."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,9 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.comm.ledger import entries
+
+MESSAGES = ("send", "recv")
+NOT_ITSELF = "no rank can send to itself, or receive from itself"
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,21 @@ class Event:
     nbytes: int = 0
 
 
+@dataclass(frozen=True)
+class Call:
+    """One call of torch.distributed on one rank.
+
+    Attributes:
+        name: "send", "recv", or a collective's.
+        peer: the other rank of a message; None of a collective, or where any may send.
+        nbytes: of the message, or of the collective's payload.
+    """
+
+    name: str
+    peer: int | None
+    nbytes: int
+
+
 class Watch(TorchDispatchMode):
     """Note events in the block. A sum reaches its buffer when the rank waits for it, no sooner.
 
@@ -32,8 +50,10 @@ class Watch(TorchDispatchMode):
 
     Attributes:
         events: in order.
+        calls: of torch.distributed, in order.
         payloads: the input of each all-reduce, flat.
         requests: of the all-reduces.
+        works: the requests that isend, irecv, send and recv have made.
     """
 
     def __init__(self):
@@ -41,26 +61,43 @@ class Watch(TorchDispatchMode):
         self.events: list[Event] = []
         self.payloads: list[torch.Tensor] = []
         self.requests: list[Request] = []
+        self.calls: list[Call] = []
+        self.works: list[dist.Work] = []
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """As in `Traffic`: nothing is compiled here, and the compiler's import takes a second."""
+        """True, as by default, would import the compiler at the first call: a second on each rank.
+
+        Nothing is compiled here. Where PyTorch does not ask, this has no effect.
+        """
         return False
 
     def mark(self, kind: str, name: str = ""):
         self.events.append(Event(kind, name))
 
     def unwaited(self) -> int:
-        return sum(not request.over for request in self.requests)
+        """Requests that nobody has waited for: gloo's are complete when waited for, not before."""
+        open_works = sum(not work.is_completed() for work in self.works)
+        return open_works + sum(not request.over for request in self.requests)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if getattr(func, "namespace", "") not in ("c10d", "_c10d_functional"):
             return func(*args, **kwargs)
+        given = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
+        peer = given.get("dst", given.get("src"))
+        if func._schema.name in ("c10d::send", "c10d::recv_"):
+            reachable(peer)
+        message = False
         for entry in entries(func, args, kwargs):
+            message = entry.call in MESSAGES
             self.events.append(Event("message", entry.call, entry.payload))
+            self.calls.append(Call(entry.call, peer if message else None, entry.payload))
         if func._schema.name != "c10d::allreduce_":
-            return func(*args, **kwargs)
+            out = func(*args, **kwargs)
+            if message and isinstance(out, torch.ScriptObject):
+                self.works.append(dist.Work.unbox(out))
+            return out
         given, *rest = args
         copies = [tensor.clone() for tensor in given]
         self.payloads.append(torch.cat([tensor.flatten() for tensor in copies]))
@@ -101,3 +138,12 @@ class Request(dist.Work):
             for copy, tensor in zip(self.copies, self.given, strict=True):
                 tensor.detach().copy_(copy)
         return True
+
+
+def reachable(peer: int):
+    """gloo would wait for a rank that is not there, and give up, with no Python, on itself."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    if peer == rank:
+        raise ValueError(f"{NOT_ITSELF}: rank {rank} wants to")
+    if not 0 <= peer < ranks:
+        raise ValueError(f"there is no rank {peer}: of {ranks}, the last is {ranks - 1}")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.check.answers import in_a_line, oddity, short
+from helpers.check.answers import alike, in_a_line, oddity, short
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,11 @@ def test_a_short_text():
 def test_an_error_in_a_line():
     assert in_a_line(ValueError("first\nsecond")) == "ValueError: first"
     assert in_a_line(KeyError()) == "KeyError: "
+
+
+def test_a_mistake_without_numbers_explains_no_others():
+    """Nothing, NaN and 0 are alike; a wrong number is another mistake."""
+    wrong = torch.tensor([1.0, float("nan"), float("inf")])
+    for found, fits in (([1, 0, 0], True), ([1, float("nan"), 0], True), ([1, 0, 3], False),
+                        ([2, 0, 0], False)):  # fmt: skip
+        assert alike(torch.tensor(found), wrong, 0.0) == fits

@@ -10,16 +10,9 @@ import torch
 
 from helpers import check
 from helpers.check import hidden
-from helpers.check.grading.submissions import NOT_GRADED, exercises
+from tests.check.test_exercises import solution
 
 SECRET = 20_261
-
-WEEKS = {name: stem[:6] for stem, names in exercises().items() for name in names}
-GRADED = sorted(set(WEEKS) - set(NOT_GRADED))
-
-
-def solution(name):
-    return getattr(importlib.import_module(f"notebooks.solutions.{WEEKS[name]}"), name)
 
 
 def test_the_usual_inputs_are_the_same_each_time():
@@ -77,14 +70,6 @@ def test_ranks_draw_what_the_judge_draws():
     assert hidden.carried(hidden.seed) is hidden.seed
 
 
-@pytest.mark.usefixtures("shared_ranks")  # tests/notebooks/test_exercises.py starts fresh ones
-@pytest.mark.parametrize("name", GRADED)
-def test_the_solution_passes_with_hidden_inputs(name):
-    with hidden.drawn_from(SECRET):
-        verdict = getattr(check, name)(solution(name))
-    assert verdict, verdict
-
-
 def numbers(value):
     """The value, its tensors as lists: pickles of equal tensors may differ."""
     if isinstance(value, torch.Tensor):
@@ -106,20 +91,8 @@ def learnt(fn, answers: dict):
     return remembering, learning
 
 
-# Exercises whose function gets numbers and returns the answer, on no ranks.
-DIRECT = ["bubble_share", "cache_bytes", "count_attention", "find_flaw", "hybrid_bytes",
-          "name_culprit", "optimal", "order_1f1b", "place_axes", "place_on_roofline",
-          "read_deepspeed", "ssm_step", "combine", "accept_or_resample", "tokens_to_hide",
-          "mixed_bytes", "bytes_per_rank", "outgrowing_batch", "huber_objective", "count_flops",
-          "fuse_messages", "message_bytes", "activation_bytes"]  # fmt: skip
-WRITING = ["block_allocator", "cached_attention", "fused_update", "master_adam",
-           "round_stochastically"]  # fmt: skip
-ALONE = sorted(DIRECT + WRITING)
-
-
 @pytest.mark.parametrize("name", ["bubble_share", "fuse_messages", "optimal"])
 def test_answers_learnt_from_the_own_check_do_not_pass(name):
-    """The tests of each exercise show that its inputs differ: see tests/check/asked.py."""
     remembering, learning = learnt(solution(name), {})
     assert getattr(check, name)(learning)
     assert getattr(check, name)(remembering)  # in the student's kernel nothing has changed

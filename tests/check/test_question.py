@@ -72,24 +72,6 @@ def test_not_yet_predicted():
     assert list(question(None).cells()) == ["measured here"]
 
 
-def test_zero_is_a_prediction():
-    assert question(0).predicted
-    assert question(0).cells()["your prediction"] == "0"
-    assert question(-1e300).predicted
-
-
-def test_far_predictions_get_a_question():
-    assert question(12).comment().endswith("Which assumption makes the difference?")
-    assert question(13).comment().endswith("below the measured value.")
-    for prediction in ("a", 3):
-        assert question(prediction, measured="b").comment() == "Different from the measured value."
-
-
-def test_the_last_source_judges():
-    assert question(5, formula=5, measured=50).comment().startswith("The measured value is 10")
-    assert question(5, measured=5, published=50).comment().startswith("The published value is 10")
-
-
 @pytest.mark.parametrize("value", [None, [1], float("nan"), float("inf")])
 def test_an_answer_is_a_number_or_a_word(value):
     with pytest.raises(TypeError, match="formula= needs a number"):

@@ -186,7 +186,7 @@ class ByMPI(Exercise):
             finding = f"{case.words}: {wrong.finding}"
             raise Ended(Verdict(self.name, "wrong", finding, wrong.hint)) from None
         states = [[call["state"] for call in one["calls"]] + [one["state"]] for one in found]
-        trace = traced([[*map(numbers, each)] for each in states], [o["losses"] for o in found])
+        trace = traced([o["losses"] for o in found], [[*map(numbers, each)] for each in states])
         return {**trace, "rows": rows}
 
     def complaint(self, facet, found, right, case):
@@ -211,14 +211,11 @@ class ByMPI(Exercise):
         )
 
     def hint(self, found, cases, facet, general):
-        cases = [
-            Case(case.words, (*case.arguments, [*zip(*trace["rows"], strict=True)]))
-            for case, trace in zip(cases, found, strict=False)
-        ]
-        return super().hint(found, cases, facet, general)
-
-    def wrongs(self, cases):
-        return [([self.left(one, case) for case in cases], hint) for one, hint in self.mistakes()]
+        given = []
+        for case, trace in zip(cases, found, strict=False):
+            shards = [*zip(*trace["rows"], strict=True)]
+            given.append(Case(f"{case.words}, {shards}", (*case.arguments, shards)))
+        return super().hint(found, given, facet, general)
 
 
 def play(solve, work: str, ranks: int, shards=None) -> dict:
@@ -226,12 +223,16 @@ def play(solve, work: str, ranks: int, shards=None) -> dict:
     models = [model_of(work, rank) for rank in range(ranks)]
     shards = shards or [[rows, *[[]] * (ranks - 1)] for rows in rows_of(work)]
     rows = [[torch.as_tensor(rows, dtype=torch.long) for rows in step] for step in shards]
-    losses, states = solve(models, rows, loss_of(work, digits_with_labels()))
-    return traced(states, losses)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # on a busy machine, threads wait for each other at each small tensor
+    try:
+        return traced(*solve(models, rows, loss_of(work, digits_with_labels())))
+    finally:
+        torch.set_num_threads(threads)
 
 
-def traced(states, losses) -> dict:
-    """The facets of parameters, `states[rank]`: before each step, and after the last."""
+def traced(losses, states) -> dict:
+    """The facets; `states[rank]` are the parameters before each step, and after the last."""
     return {
         START: [each[0] for each in states],
         UPDATE: [(each[0] - each[1]) / RATE for each in states],

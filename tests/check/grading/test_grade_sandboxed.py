@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -154,7 +153,7 @@ SAYS = {
         "OSError: [Errno 27] File too large",
     ),
     "writes the course": (
-        f"open({str(ROOT / 'helpers/check/direct.py')!r}, 'a').write('x')",
+        f"open({str(ROOT / 'helpers/check/answers.py')!r}, 'a').write('x')",
         "Read-only",
     ),
     "writes to every descriptor": (
@@ -204,33 +203,10 @@ def test_all_calls_together_have_a_limit(tmp_path):
     assert "taken more than 2 seconds in all" in row.finding
 
 
-def test_too_many_processes(tmp_path):
-    own = (
-        "import os, time\ndef bubble_share(*_):\n    for _ in range(60):\n"
-        "        if os.fork() == 0:\n            time.sleep(30)\n            os._exit(0)\n"
-        "    time.sleep(20)"
-    )
-    row = only(tmp_path, own, limits=Limits(processes=30))
-    assert "started more than 30 processes" in row.finding
-
-
 @pytest.mark.usefixtures("one_sandbox")
 def test_cells_that_train_or_check_do_not_run(tmp_path):
     row = only(tmp_path, "raise SystemExit", "import time\ntime.sleep(1000)", RIGHT)
     assert row.passed == "yes"
-
-
-@pytest.mark.usefixtures("one_sandbox")
-def test_the_last_definition_counts(tmp_path):
-    assert only(tmp_path, "def bubble_share(*_):\n    return 0", RIGHT).passed == "yes"
-    assert only(tmp_path, RIGHT, "def bubble_share(*_):\n    return 0").passed == "no"
-
-
-@pytest.mark.usefixtures("one_sandbox")
-def test_a_function_that_needs_a_cell_s_result(tmp_path):
-    row = only(tmp_path, "n = max(1, 2)", "def bubble_share(*_):\n    return n")
-    assert "NameError: name 'n' is not defined" in row.finding
-    assert "only the imports, functions, classes and constants" in row.finding
 
 
 @pytest.mark.usefixtures("one_sandbox")
@@ -275,16 +251,3 @@ def test_trusted_submissions_run_without_a_sandbox(tmp_path, monkeypatch):
     assert only(tmp_path, RIGHT, trusted=True).passed == "yes"
     row = only(tmp_path, RIGHT)
     assert (row.passed, "no sandbox" in row.finding) == ("not graded", True)
-
-
-def test_nothing_is_left(tmp_path, monkeypatch):
-    place = tmp_path / "temporary"  # of this test alone: others grade at the same time
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    own = "import os\ndef bubble_share(*_):\n    open('x', 'w').close()\n"
-    own += "    os.fork()\n    return os.getcwd()"
-    assert "returned '/tmp'" in only(tmp_path / "submitted", own).finding
-    monkeypatch.setattr(sandbox, "bubblewrap", lambda: None)
-    trusted = only(tmp_path / "trusted", own, trusted=True)
-    assert str(place / "grade-") in trusted.finding  # it was there
-    assert not list(place.iterdir())

@@ -86,11 +86,6 @@ exit 3""",
     assert (found.code, found.hung, found.errors) == (3, False, "oops\n\ufffd")
 
 
-def test_nothing_is_left_of_a_script_that_does_nothing(tmp_path):
-    found = run("exit 0", tmp_path)
-    assert (found.losses, found.first, found.twice, found.saved) == ({}, None, None, [])
-
-
 def test_silence_is_a_hang_and_no_rank_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(job, "LET_WRITE", 0.1)
     began, seen = time.monotonic(), []
@@ -179,11 +174,3 @@ def test_torchrun_starts_a_program_on_each_rank(launcher, monkeypatch):
     assert asked == f"{options} {rank.__file__} orders mine.py --a=3"
     assert rest == ["no input"]
     assert errors == "yes -\n"
-
-
-@pytest.mark.parametrize("refused", [0, 1])
-def test_a_network_of_its_own_where_the_system_gives_one(launcher, monkeypatch, capfd, refused):
-    monkeypatch.setenv("REFUSED", str(refused))
-    alone = (launcher, "-m", "helpers.runtime.alone")
-    assert job.own_network.__wrapped__() == (() if refused else alone)
-    assert capfd.readouterr() == ("", "")

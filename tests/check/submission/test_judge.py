@@ -58,18 +58,6 @@ def test_another_text_gives_another_curve():
         judge.judge_reads_data(TWIN, Result(losses={0: 5.0, 1: 4.0}))
 
 
-def test_after_a_torn_checkpoint_the_run_goes_on_to_its_end():
-    judge.judge_torn(Result(losses={1: 4.0, 2: 3.0}), TWIN, 1, 2)
-    for losses, words in (
-        ({0: 5.0, 1: 4.0, 2: 3.0}, "from the start"),
-        ({1: 4.0, 2: 3.1}, "the loss of step 2"),
-        ({1: 4.0}, "the steps 1, not 1 to 2"),
-    ):
-        start = r"^the run before was killed while it wrote a checkpoint\. "
-        with pytest.raises(NotRight, match=f"{start}.*{words}"):
-            judge.judge_torn(Result(losses=losses), TWIN, 1, 2)
-
-
 def test_a_hang_shows_where_each_rank_waits():
     """The calls down to the script's own, not those below that started the script."""
     stack = 'Stack (most recent call first):\n  File "a.py", line {} in f\n  File "<frozen runpy>",'
@@ -88,28 +76,6 @@ def test_a_text_of_many_lines_is_cut():
     assert judge.tail(Result(errors=errors)).split("\n") == [f"line {n}" for n in range(8, 20)]
     stack = "Stack (most recent call first):\n" + "".join(f"call {n}\n" for n in range(20))
     assert judge.stacks(Result(errors=stack)).split("\n") == [f"call {n}" for n in range(12)]
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"writers": {"b": {1, 0}, "a": {2, 1}}}, "ranks 1, 2 all wrote a"),
-        ({"hung": True}, "printed nothing more"),
-        ({"errors": "NotImplementedError"}, None),
-        ({"code": 1}, "exit code 1"),
-        ({"twice": 1}, "step 1 twice"),
-        ({"losses": {0: 5.0}}, "the steps 0, not 0 to 1"),
-    ],
-)
-def test_the_cause_is_told_before_what_it_brings(change, words):
-    """All that is wrong after the first is there, too."""
-    order = ["writers", "hung", "errors", "code", "twice", "losses"]
-    wrong = {"writers": {"b": {1, 0}, "a": {2, 1}}, "hung": True, "errors": "NotImplementedError",
-             "code": 1, "twice": 1, "losses": {0: 5.0}}  # fmt: skip
-    (first,) = change
-    found = {name: wrong[name] for name in order[order.index(first) :]} | change
-    with pytest.raises(NotRight if words else judge.NotWritten, match=words):
-        judge.judge_end(Result(**({"losses": {0: 5.0, 1: 4.0}} | found)), range(2))
 
 
 def test_a_failed_run_shows_its_error(tmp_path):
@@ -223,12 +189,6 @@ def test_a_restart_that_differs(twin, losses, hint):
     restart = f"after the restart, {said} {twin.losses[found]:.9f}"
     assert error.value.finding == restart
     judge.judge_resumed(Result(losses={1: 4.0, 2: 3.0}), TWIN, 2)
-
-
-def test_a_run_that_starts_over_is_judged_as_one_without_a_stop():
-    with pytest.raises(NotRight, match=r"^step 1: the loss is 4\.500000000 on 2 ranks") as error:
-        judge.judge_resumed(Result(losses={0: 5.0, 1: 4.5, 2: 3.0}), TWIN, 2)
-    assert "averaged" in error.value.hint
 
 
 def test_steps_that_the_twin_has_not_printed_are_no_wrong_losses():

@@ -1,7 +1,6 @@
 """Which runs of a script the check asks for, and what it compares, without a script."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -214,28 +213,3 @@ def test_the_verdict_names_the_run(monkeypatch):
     monkeypatch.setattr(project, "judge_all", lambda where: None)
     verdict = project.project(script, start=start)
     assert (verdict.exercise, verdict.status, verdict.finding) == ("project", "passed", "")
-
-
-def test_a_script_is_found_wherever_the_launcher_runs(tmp_path, monkeypatch):
-    """And what it writes is for this user alone."""
-    given = []
-
-    def start(arguments, ranks, **streams):
-        given.extend(arguments)
-        raise judge.NotWritten
-
-    plain, patience = project.run, []
-
-    def noting(*given, **options):
-        patience.append(options["patience"])
-        return plain(*given, **options)
-
-    monkeypatch.setattr(project, "run", noting)
-    monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text("")
-    verdict = project.project("mine.py", start=start, patience=3)
-    assert (verdict.exercise, verdict.status) == ("project", "not written yet")
-    assert given[1] == str(tmp_path / "mine.py")
-    assert patience == [3]
-    (folder,) = (one for one in given if one.startswith("--folder="))
-    assert os.stat(Path(folder.removeprefix("--folder=")).parent).st_mode & 0o077 == 0

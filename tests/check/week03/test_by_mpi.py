@@ -99,6 +99,8 @@ def run_on_threads(fn, ranks, inputs, seconds) -> Reports:
 @pytest.fixture
 def on_threads(monkeypatch):
     """Threads share torch's random numbers, so they build their models one after another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     build, lock = mpi_rank.model_of, threading.Lock()
 
     def one_at_a_time(work, seed):
@@ -109,6 +111,8 @@ def on_threads(monkeypatch):
     monkeypatch.setattr(by_mpi, "run_on_mpi_ranks", run_on_threads)
     digits = replace(by_mpi.train_by_mpi, cases=by_mpi.train_by_mpi.cases[:3])
     monkeypatch.setattr(check, "train_by_mpi", digits)
+    yield
+    torch.set_num_threads(threads)
 
 
 def train(
