@@ -37,7 +37,8 @@ def test_what_leaves_the_same_behind_has_passed_and_a_stub_is_not_written_yet():
 def test_a_wrong_answer_with_the_number_of_ranks_and_the_rank():
     verdict = exercise()(lambda worker: 0)
     assert (verdict.status, verdict.exercise) == ("wrong", "rows")
-    assert verdict.finding == "with 2 ranks: rows of rank 1: 0; it is 1"
+    start = "with 2 ranks: rows of rank 1: 0; it is 1"
+    assert verdict.finding == f"{start}; it is what rank 0 should have"
 
 
 def test_an_error_shows_the_student_s_lines_alone():
