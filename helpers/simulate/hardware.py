@@ -60,12 +60,6 @@ class Processor:
         object.__setattr__(self, "peak_flops", dict(self.peak_flops))
         object.__setattr__(self, "sources", dict(self.sources))
 
-    @property
-    def link_bytes_per_second_both_ways(self) -> float | None:
-        """Bytes/s sent and received together: what is printed for NVLink."""
-        each = self.link_bytes_per_second_each_way
-        return None if each is None else 2 * each
-
     def peak(self, dtype: str = "bfloat16") -> float:
         """FLOP/s at most with numbers of this type.
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from helpers.models.config import GPTConfig
 from helpers.plans.step_messages import Stage, StepPlan, tensor_messages
 from helpers.simulate.collective_time import message_seconds
+from helpers.simulate.data_parallel import require_positive
 from helpers.simulate.topology import Topology
 
 
@@ -92,15 +93,9 @@ def step(
     """
     ranks = topology.gpus
     check_sizes(config, ranks, tokens if sequence else ranks)
-    for name, number in {
-        "sequences": sequences,
-        "tokens": tokens,
-        "flops_per_second": flops_per_second,
-        "memory_bytes_per_second": memory_bytes_per_second,
-        "number_bytes": number_bytes,
-    }.items():
-        if not number > 0:
-            raise ValueError(f"{name} must be positive, not {number}")
+    require_positive(sequences=sequences, tokens=tokens, number_bytes=number_bytes)
+    require_positive(flops_per_second=flops_per_second)
+    require_positive(memory_bytes_per_second=memory_bytes_per_second)
     core, linears, head = forward_flops(config, sequences, tokens)
     layers, full = config.layers, config.recompute == "full"
     flops = 3 * (layers * (core + linears) + head)

@@ -44,7 +44,9 @@ def test_printed_figures(name):
     assert processor.memory_bytes_per_second == approx(printed["memory_gb_per_s"] * 1e9)
     if "links_gb_per_s" in printed:
         assert printed["links_printed"] == "both ways"
-        assert processor.link_bytes_per_second_both_ways == approx(printed["links_gb_per_s"] * 1e9)
+        assert 2 * processor.link_bytes_per_second_each_way == approx(
+            printed["links_gb_per_s"] * 1e9
+        )
     assert processor.sources
 
 
@@ -125,6 +127,6 @@ def test_it_stands_on_its_own():
     assert processor.peak("float32") == 1.0
     assert processor.sources == {"peak": "a page"}
     assert (processor.ridge("float64"), processor.seconds(3, 1, "float64")) == (0.25, 6)
-    assert processor.link_bytes_per_second_both_ways is None
+    assert processor.link_bytes_per_second_each_way is None
     assert pickle.loads(pickle.dumps(A100)) == A100 == copy.deepcopy(A100)
     assert len(set(PROCESSORS)) == 5

@@ -126,7 +126,7 @@ pipeline_step = OnRanks(
         (Edit("dist.send(x.grad, dst=rank - 1)", "dist.send(x.grad, dst=rank - 1)\n        break"),
          "Only the first micro-batch's gradient is here. Does every backward run?"),
         (Edit("send(x.grad", "send(torch.ones_like(x)"), Edit("send(x.grad", "send(x.detach()"),
-         Edit("send(x.grad", "send(-x.grad"), Edit("send(x.grad", "send(inputs[0].grad"),
+         Edit("send(x.grad", "send(-x.grad"),
          "The ranks disagree. Which gradient does a rank send to the rank before it, and for which "
          "micro-batch?"),
         (Edit("y.backward(gradient)", "pass", "send(x.grad", "send(torch.zeros_like(x)"),

@@ -2,15 +2,66 @@
 
 Both read the table (see `table`): a row of eight 64-bit words for each tensor. They also read
 `hyper`, eight float64 numbers: lr, beta1, beta2, eps, weight_decay, sign, log(beta1), log(beta2).
+
+`adamw` is the update rule, for numbers that are already in registers. `read` and `write` convert
+between the format in memory and that of the computation. A GPU has instructions for all of it. But
+the interpreter (of Triton 3.7 and 3.9) truncates when it converts float32 to bfloat16, and misreads
+subnormal bfloat16. So bfloat16 goes through integers here. The kernel that the interpreter's tests
+prove is then the kernel that a GPU runs.
 """
 
 import triton
 import triton.language as tl
 
-from helpers.precision.fused_adam.conversion import read, write
-
 WORDS = tl.constexpr(8)  # of a row
 FACTORS = tl.constexpr(3)  # for each row: decay, size, root
+
+
+@triton.jit
+def adamw(p, g, m, v, new1, beta2, new2, eps, decay, size, root):
+    """Update parameters and moments. All are blocks of one length, or scalars.
+
+    Kingma and Ba 2015, algorithm 1; the decoupled decay is line 12 of algorithm 2 in Loshchilov and
+    Hutter 2019, in the form that PyTorch uses: the decay is multiplied by the learning rate.
+
+    Args:
+        p, g: parameters and their gradients.
+        m, v: the running averages of g and of g². Kingma and Ba name them moments.
+        new1, new2: 1 - beta1 and 1 - beta2, the weights of the new gradient. They are arguments,
+            because 1 - 0.999, computed in float32, has a relative error of 1e-5.
+        decay: 1 - lr · weight_decay.
+        size: lr / (1 - beta1^t), the step size with the first moment's bias correction.
+        root: sqrt(1 - beta2^t), the second moment's bias correction.
+
+    Returns:
+        The new (p, m, v).
+    """
+    m += (g - m) * new1
+    v = beta2 * v + new2 * g * g
+    p = p * decay - size * (m / (tl.sqrt(v) / root + eps))
+    return p, m, v
+
+
+@triton.jit
+def read(pointers, kind: tl.constexpr, computing: tl.constexpr, mask):
+    """Load numbers of one format, and return them in another: float32 or float64."""
+    if kind == tl.bfloat16:  # the upper half of a float32
+        bits = tl.load(pointers.to(tl.pointer_type(tl.uint16)), mask=mask)
+        return (bits.to(tl.uint32) << 16).to(tl.float32, bitcast=True).to(computing)
+    else:
+        return tl.load(pointers, mask=mask).to(computing)
+
+
+@triton.jit
+def write(pointers, x, kind: tl.constexpr, mask):
+    """Round x to the nearest number of a format, ties to even, and store it."""
+    if kind == tl.bfloat16:
+        bits = x.to(tl.float32).to(tl.uint32, bitcast=True)
+        last = (bits >> 16) & 1  # the last bit that is kept: an odd one rounds a tie up
+        rounded = tl.where(x == x, (bits + 0x7FFF + last) >> 16, 0x7FC0)  # NaN stays NaN
+        tl.store(pointers.to(tl.pointer_type(tl.uint16)), rounded.to(tl.uint16), mask=mask)
+    else:
+        tl.store(pointers, x.to(kind), mask=mask)
 
 
 @triton.jit
@@ -70,7 +121,7 @@ def update(
     Args:
         blocks: int32, (programs, 2): the row of the tensor, and the block's number in the tensor.
         scale: float32, one number: the gradients are divided by it.
-        RULE: the update rule, `adamw` of `rule`.
+        RULE: the update rule, `adamw`.
         P, G, S: the formats of parameters, gradients and moments.
         LOW: the format of the parameters' low-precision copies, or None: then there are none.
         C: the format of the computation.

@@ -7,8 +7,7 @@ import triton
 import triton.language as tl
 
 from helpers.measure.kernels.interpret import interpreted
-from helpers.precision.fused_adam.kernel import FACTORS, advance, update
-from helpers.precision.fused_adam.rule import adamw
+from helpers.precision.fused_adam.kernel import FACTORS, adamw, advance, update
 from helpers.precision.fused_adam.table import Table
 
 BLOCK = 1024  # numbers for each program of `update`: with 128 threads, two loads of 128 bits each

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from helpers.measure.kernels.interpret import interpreted
-from helpers.precision.fused_adam.conversion import read, write
+from helpers.precision.fused_adam.kernel import read, write
 
 
 @triton.jit

@@ -8,34 +8,13 @@ import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton is there on Linux only")
-import triton.language as tl
 
 from helpers.precision.fused_adam import launch
-from helpers.precision.fused_adam.kernel import advance, update
-from helpers.precision.fused_adam.launch import formats, launch_both, launch_step, on_cpu
-from helpers.precision.fused_adam.rule import adamw
+from helpers.precision.fused_adam.kernel import adamw, advance, update
+from helpers.precision.fused_adam.launch import launch_both, launch_step, on_cpu
 from helpers.precision.fused_adam.table import Table, Tensors
 
 HYPER = [0.01, 0.9, 0.999, 1e-8, 0.1, 1.0, math.log(0.9), math.log(0.999)]
-KINDS = {torch.float64: tl.float64, torch.float32: tl.float32, torch.bfloat16: tl.bfloat16,
-         torch.float16: tl.float16}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_each_format_is_that_of_its_argument(kind):
-    """float64 parameters are computed in float64; the others decide nothing."""
-    rest = (torch.float32, torch.float32, torch.float32, torch.bfloat16)
-    for place, name in enumerate(("P", "G", "S", "LOW")):
-        made = formats(*(kind if n == place else other for n, other in enumerate(rest)))
-        others = dict(zip(("P", "G", "S", "LOW"), map(KINDS.get, rest), strict=True))
-        double = kind is torch.float64 and name == "P"
-        computing = tl.float64 if double else tl.float32
-        assert made == others | {name: KINDS[kind], "RULE": adamw, "C": computing}
-
-
-def test_without_a_low_precision_copy():
-    assert formats(torch.float16, torch.float32, torch.float16)["LOW"] is None
-    assert formats(torch.float16, torch.float32, torch.float16)["C"] is tl.float32
 
 
 class Kernel:
@@ -80,27 +59,6 @@ def test_empty_tensors_count_their_step_and_need_no_update():
     one, two = Kernel(), Kernel()
     launch_both(one, two, filled([0, 0]), None, None, None, {})
     assert (len(one.launches), two.launches) == (1, [])
-
-
-def given(monkeypatch, table):
-    """What `launch_step` hands to `launch_both`."""
-    seen = []
-    monkeypatch.setattr(launch, "launch_both", lambda *args: seen.append(args))
-    constants = formats(torch.float32, torch.float32, torch.float32)
-    before = dict(constants)
-    launch_step(table, "found", "scale", constants)
-    assert constants == before
-    [(*kernels, its, found, scale, factors, made)] = seen
-    assert (its, found, scale) == (table, "found", "scale")
-    return kernels, factors, made, constants
-
-
-def test_on_the_cpu_numpy_computes(monkeypatch):
-    table = filled([3, 4, 5])
-    kernels, factors, made, constants = given(monkeypatch, table)
-    assert kernels == list(on_cpu())
-    assert (tuple(factors.shape), factors.dtype) == ((3, 3), torch.float64)
-    assert made == constants | {"RULE": adamw.fn}
 
 
 def test_on_a_gpu_the_compiled_kernels_run_on_the_tensors_device(monkeypatch):
