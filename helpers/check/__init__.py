@@ -9,11 +9,9 @@ import importlib
 
 _HOME = {  # the module: the exercises that it has, in the notebooks' order
     "verdict": "Verdict",
-    "week01.sums": "global_mean bytes_on_the_wire sum_uneven",
-    "week01.messages": "all_to_all tree_broadcast ring_all_reduce",
-    "week01.counts": "place_on_roofline count_attention name_culprit",
-    "week02.laws": "optimal count_flops huber_objective",
-    "week02.flaw": "find_flaw given_fit",
+    "week01.collectives": "global_mean tree_broadcast ring_all_reduce all_to_all sum_uneven",
+    "week01.counts": "bytes_on_the_wire place_on_roofline count_attention name_culprit",
+    "week02.laws": "count_flops huber_objective optimal find_flaw given_fit",
     "week03.shards": "broadcast_state shard tokens_to_hide",
     "week03.gradients": "accumulate reduce_in_buckets",
     "week03.by_mpi": "train_by_mpi",

@@ -12,7 +12,7 @@ import copy
 import inspect
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import combinations, permutations, product
@@ -49,7 +49,7 @@ class Exercise:
     Attributes:
         name: of the exercise, and of the function.
         right: the reference.
-        cases: `(words, arguments)` each, or a function that returns them.
+        cases: `(words, arguments)` each, or the arguments alone; or a function that returns them.
         draw: `draw(random)` returns a further case, for grading.
         slips: `(mistake, …, hint)`: functions with the mistake, or Edits; and the hint for them.
         about: {the last words of a facet: hint} where no mistake fits, and this facet is the first
@@ -106,7 +106,13 @@ class Exercise:
     def asked(self) -> list[Case]:
         """Return the cases; while grading, drawn ones too."""
         usual = self.cases() if callable(self.cases) else self.cases
-        return [Case(*one) for one in (*usual, *(hidden.more(self.draw) if self.draw else ()))]
+        every = (*usual, *(hidden.more(self.draw) if self.draw else ()))
+        return [self.case(*one) for one in every]
+
+    def case(self, *one) -> Case:
+        if len(one) == 2 and isinstance(one[0], str) and isinstance(one[1], list | tuple):
+            return Case(*one)
+        return Case(by_name(inspect.signature(self.right).parameters, one), one)
 
     def where(self, case: Case) -> str:
         return case.words
@@ -288,6 +294,10 @@ def call_and_keep(solve: Callable, *arguments) -> dict:
     return {"returned": solve(*arguments), "left its arguments as": arguments}
 
 
+def by_name(names: Iterable[str], values: Iterable) -> str:
+    return ", ".join(f"{name} = {short(one)}" for name, one in zip(names, values, strict=False))
+
+
 def copied(arguments: tuple) -> tuple:
     return copy.deepcopy(arguments)
 
@@ -341,11 +351,14 @@ class Number(Exercise):
             )
 
     def complaint(self, facet, found, right, case):
+        if not is_number(right):
+            return super().complaint(facet, found, right, case)
         if not is_number(found):
             return NotRight(f"returned {short(found)}", f"Return one number of {self.unit}.")
         if self.say:
             return NotRight(self.say(found, right, *case.arguments))
-        return NotRight(f"you said {found:,.15g} {self.unit}; it is {right:,}")
+        what = self.unit or f"as {facet}"
+        return NotRight(f"you said {found:,.15g} {what}; it is {right:,}")
 
     def hint(self, found, cases, facet, general):
         general = general or self.factor(found, cases) or self.where_wrong(found, cases)

@@ -1,13 +1,15 @@
 """Exercises on ranks: the student's function runs on each rank, the reference beside it.
 
-A rank's trace is what `run(worker, solve, **case)` returns; the exercise's trace has for each facet
-the ranks' values in order. Where the function is wrong, all mistakes run one after another on the
-same ranks, in one launch for each number of ranks. Their traces are kept for the next wrong answer.
+A rank's trace is what `run(worker, solve, **case)` returns, or that of `Called`; the exercise's
+trace has for each facet the ranks' values in order. Where the function is wrong, all mistakes run
+one after another on the same ranks, in one launch for each number of ranks. Their traces are kept
+for the next wrong answer.
 
 A mistake that hangs, or fails on one rank alone, cannot run beside others. It stands in `failures`,
 known by words of the finding.
 """
 
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,8 +20,8 @@ import torch
 import torch.distributed as dist
 
 from helpers.check import elsewhere, hidden
-from helpers.check.answers import difference, in_a_line, is_number, same
-from helpers.check.exercise import RAISED, Case, Ended, Exercise
+from helpers.check.answers import difference, in_a_line, is_number, plain, same
+from helpers.check.exercise import RAISED, Case, Ended, Exercise, by_name
 from helpers.check.limit import TooLong
 from helpers.check.verdict import NotRight, Verdict, own_frames
 from helpers.check.watch import Watch
@@ -37,6 +39,10 @@ UNWAITED = (
     "when may you read the result?"
 )
 CHANGED = "Which line works in place? The caller may still need the old numbers."
+ONE_ALONE = (
+    "The ranks' results differ, and they should be the same. Which collective gives *every* rank "
+    "the result of all ranks?"
+)
 OF_ANOTHER = "That is what another rank should have. On which number does the part depend?"
 
 
@@ -46,7 +52,13 @@ class OnRanks(Exercise):
 
     Attributes:
         cases: `(ranks, {name: argument of run})` each.
-        run: `run(worker, solve, **case) -> trace of this rank`: plain data and tensors.
+        given: `given(worker, **case) -> arguments` after the worker, where a case is one call.
+        in_place: the argument into which the function writes its result, by name.
+        also: `also(answer, *arguments) -> more facets` of that call.
+        run: `run(worker, solve, **case) -> trace of this rank`: plain data and tensors; where a
+            case is more than a call.
+        together: `together(trace, **case) -> more facets`, the same on all ranks, from the values
+            of all ranks.
         rule: `rule(trace, right trace, ranks, case)`.
         failures: `(words, hint, mistake)`: the hint where the finding of a failed or hanging rank
             matches the words, a regular expression; and a function that fails so, for the tests.
@@ -54,13 +66,39 @@ class OnRanks(Exercise):
             the device "meta" makes PyTorch import for seconds.
     """
 
-    run: Callable
+    given: Callable | None = None
+    in_place: str = ""
+    also: Callable | None = None
+    run: Callable | None = None
+    together: Callable | None = None
     failures: Sequence = ()
     patience: float = 1.0
 
     def asked(self) -> list[Case]:
         usual = self.cases() if callable(self.cases) else self.cases
         return [Case(f"with {n} rank{'s' * (n > 1)}", (n, kwargs)) for n, kwargs in usual]
+
+    def where(self, case):
+        """Return the words of the case; its arguments, too, if they are all that a case has."""
+        kwargs = case.arguments[1] if self.given else {}
+        return ", ".join(filter(None, (case.words, by_name(kwargs, kwargs.values()))))
+
+    def on_rank(self) -> Callable:
+        """Return what a rank runs: `run`, or a call with the arguments of `given`."""
+        names = tuple(inspect.signature(self.right).parameters)[1:]
+        called = Called(self.given, names, self.observe(), self.in_place, self.also)
+        return self.run or called
+
+    def observe(self) -> Callable:
+        return observed
+
+    def gathered(self, runs: Sequence[dict], case: Case) -> dict:
+        """Return {facet: the ranks' values in order}, from the ranks' traces."""
+        trace, (ranks, kwargs) = by_facet(runs), case.arguments
+        if self.together and RAISED not in trace:
+            for facet, value in self.together(trace, **kwargs).items():
+                trace[facet] = (value,) * ranks
+        return trace
 
     def key(self, case: Case) -> str:
         return f"{hidden.secret()} {case.arguments}"
@@ -69,13 +107,14 @@ class OnRanks(Exercise):
         ranks, kwargs = case.arguments
         place, timeout = elsewhere.place(), self.patience * TIMEOUT
         beside = getattr(place, "beside", False) and self.key(case) not in self.kept
-        run = hidden.carried(partial(both, self.run, self.right) if beside else self.run)
+        run = self.on_rank()
+        run = hidden.carried(partial(both, run, self.right) if beside else run)
         try:
             runs = attempt(place, run, ranks, fn, kwargs, timeout)
             if beside:
-                self.kept[self.key(case)] = by_facet([rights for rights, _ in runs])
-                return by_facet([found for _, found in runs])
-            return by_facet(runs)
+                self.kept[self.key(case)] = self.gathered([rights for rights, _ in runs], case)
+                return self.gathered([found for _, found in runs], case)
+            return self.gathered(runs, case)
         except CannotTravel as error:
             raise Ended(Verdict(self.name, "wrong", str(error))) from None
         except NotImplementedError:  # raised elsewhere
@@ -111,8 +150,8 @@ class OnRanks(Exercise):
         key = self.key(case)
         if key not in self.kept:
             ranks, kwargs = case.arguments
-            run = hidden.carried(self.run)
-            self.kept[key] = by_facet(elsewhere.here(run, ranks, self.right, kwargs))
+            run = hidden.carried(self.on_rank())
+            self.kept[key] = self.gathered(elsewhere.here(run, ranks, self.right, kwargs), case)
         return self.kept[key]
 
     def wrongs(self, cases):
@@ -120,17 +159,17 @@ class OnRanks(Exercise):
         for case in cases:
             if f"wrong {self.key(case)}" not in self.kept:
                 missing.setdefault(case.arguments[0], []).append(case)
-        for ranks, together in missing.items():
-            run = hidden.carried(
-                partial(many, self.run, [mistake for mistake, _ in self.mistakes()])
-            )
-            every = elsewhere.here(run, ranks, None, {"cases": [c.arguments[1] for c in together]})
-            for case, traces in zip(together, zip(*every, strict=True), strict=True):
-                kept = [by_facet(one) for one in zip(*traces, strict=True)]
+        mistakes = self.mistakes()
+        for ranks, alike in missing.items():
+            run = partial(many, self.on_rank(), [mistake for mistake, _ in mistakes])
+            given = {"cases": [case.arguments[1] for case in alike]}
+            every = elsewhere.here(hidden.carried(run), ranks, None, given)
+            for case, traces in zip(alike, zip(*every, strict=True), strict=True):
+                kept = [self.gathered(one, case) for one in zip(*traces, strict=True)]
                 self.kept[f"wrong {self.key(case)}"] = kept
         return [
             ([self.kept[f"wrong {self.key(case)}"][number] for case in cases], hint)
-            for number, (_, hint) in enumerate(self.mistakes())
+            for number, (_, hint) in enumerate(mistakes)
         ]
 
     def hint(self, found, cases, facet, general):
@@ -168,7 +207,12 @@ class OnRanks(Exercise):
             hint = "Which message is too much, which is missing, and how large must it be?"
         else:
             words, hint = difference(found[rank], right[rank])
-            words = f"{facet} of rank {rank}: {words}"
+            alike = [
+                all(same(one[0], other, self.close) for other in one) for one in (found, right)
+            ]
+            words = f"{facet}: {words}" if all(alike) else f"{facet} of rank {rank}: {words}"
+            if alike == [False, True]:
+                hint = ONE_ALONE
             for other in range(ranks):
                 if other != rank and same(found[rank], right[other], self.close):
                     whose, hint = f"; it is what rank {other} should have", OF_ANOTHER
@@ -237,6 +281,35 @@ RELATIONS = (  # hint, whether it holds: the ranks' numbers, the right ones, ran
         lambda given, right, n, close: close_to(given, right[:1] * n, close),
     ),
 )
+
+
+@dataclass(frozen=True)
+class Called:
+    """On a rank: the trace of one call, with the arguments `given(worker, **case)`.
+
+    Its facets: "unwaited", what the call leaves in the argument `in_place`, which other arguments
+    it "changed", and "the result".
+    """
+
+    given: Callable
+    names: tuple[str, ...]
+    observe: Callable
+    in_place: str
+    also: Callable | None
+
+    def __call__(self, worker, solve, **case):
+        arguments = self.given(worker, **case)
+        before = plain(arguments)
+        answer, seen = self.observe(solve, worker, *arguments)
+        seen.pop("messages", None)
+        after = dict(zip(self.names, plain(arguments), strict=False))
+        written = {f"`{self.in_place}`": after.pop(self.in_place)} if self.in_place else {}
+        old = dict(zip(self.names, before, strict=False))
+        changed = tuple(f"`{name}`" for name in after if not same(after[name], old[name]))
+        also = self.also(answer, *arguments) if self.also else {}
+        if isinstance(answer, torch.Tensor) and answer.ndim == 0:
+            answer = answer.item()
+        return {**seen, **written, "changed": changed, "the result": plain(answer), **also}
 
 
 def both(run: Callable, right: Callable, worker, /, solve, **case):

@@ -73,7 +73,8 @@ class Counter(TorchDispatchMode):
         overwritten = written if schema.name in OVERWRITE else tensors(given.get("out"))
         read = [x for value in given.values() for x in tensors(value)]
         made = [] if changed else tensors(result)
-        if (written or made) and not function.is_view:  # else a number goes to Python
+        moves = not function.is_view and schema.name != "aten::_unsafe_view"
+        if (written or made) and moves:  # else a number goes to Python
             sizes = nbytes(read) - nbytes(overwritten), nbytes(written) + nbytes(made)
             self.operators.append(Operator(schema.name.removeprefix("aten::"), *sizes))
         return result

@@ -115,7 +115,7 @@ def test_each_mistake_that_fails_or_hangs_gets_its_own_hint(name, number, monkey
     monkeypatch.setattr(ranks, "TIMEOUT", 2.0)
     data = exercise(name)
     _, hint, mistake = data.failures[number]
-    verdict = data(mistake)
+    verdict = data(data.made(mistake))
     assert verdict.status == "wrong"
     assert verdict.hint == hint, verdict
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from helpers.check.week01 import messages, sums
+from helpers.check.week01 import collectives, counts
 from helpers.check.week03 import gradients, shards
 from helpers.check.week04 import block, layers
 from helpers.check.week09 import cache, serving
@@ -76,42 +76,44 @@ def test_partial_sums_make_the_gradients_of_one_process():
 
 
 def test_sums_and_exchanges():
-    for n, kwargs, trace in cases_of(messages.ring_all_reduce):
-        numbers = [messages.contribution(rank, **kwargs) for rank in range(n)]
+    for n, kwargs, trace in cases_of(collectives.ring_all_reduce):
+        numbers = [collectives.contribution(rank, **kwargs) for rank in range(n)]
         total = torch.tensor([sum(row) for row in zip(*numbers, strict=True)]).double()
-        assert all(torch.equal(found, total) for found in trace["the tensor"])
-    for n, kwargs, trace in cases_of(messages.tree_broadcast):
+        assert all(torch.equal(found, total) for found in trace["`tensor`"])
+    for n, kwargs, trace in cases_of(collectives.tree_broadcast):
         right = torch.tensor([10.0 * kwargs["source"] + k for k in range(3)])
-        assert all(torch.equal(found, right) for found in trace["the tensor"])
+        assert all(torch.equal(found, right) for found in trace["`tensor`"])
         assert sum(len(calls) for calls in trace["calls"]) == 2 * (n - 1)
-    for n, kwargs, trace in cases_of(messages.all_to_all):
+    for n, kwargs, trace in cases_of(collectives.all_to_all):
         for rank in range(n):
-            for source, found in enumerate(trace["entries"][rank]):
-                assert torch.equal(found, messages.part(source, rank, **kwargs))
+            for source, found in enumerate(trace["the result"][rank]):
+                assert torch.equal(found, collectives.part(source, rank, **kwargs))
 
 
 def test_means_and_uneven_sums():
-    for _, kwargs, trace in cases_of(sums.global_mean):
+    for _, kwargs, trace in cases_of(collectives.global_mean):
         every = [value for shard in kwargs["shards"] for value in shard]
-        assert trace["the mean"] == pytest.approx(
-            [math.fsum(every) / len(every)] * len(trace["the mean"])
+        assert trace["the result"] == pytest.approx(
+            [math.fsum(every) / len(every)] * len(trace["the result"])
         )
-    for n, kwargs, trace in cases_of(sums.sum_uneven):
-        counts = kwargs["counts"]
+    for n, kwargs, trace in cases_of(collectives.sum_uneven):
+        lengths = kwargs["counts"]
         right = [
-            sum(sums.value(rank, step) for rank in range(n) if step < counts[rank])
-            for step in range(max(counts))
+            sum(collectives.value(rank, step) for rank in range(n) if step < lengths[rank])
+            for step in range(max(lengths))
         ]
-        for found in trace["the sums"]:
-            assert [each.tolist() for each in found] == [[value] * sums.SIZE for value in right]
+        for found in trace["the result"]:
+            assert [each.tolist() for each in found] == [
+                [value] * collectives.SIZE for value in right
+            ]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_bytes_are_those_that_the_kernel_counts(ranks):
     """gloo's headers are 48 bytes a message, and the barriers send some."""
-    for collective, counted in sums.kernel_counts(ranks).items():
+    for collective, counted in counts.kernel_counts(ranks).items():
         if counted is not None:
-            assert 0 <= counted - sums.wire(collective, ranks, sums.BUFFER) <= 4096
+            assert 0 <= counted - counts.wire(collective, ranks, counts.BUFFER) <= 4096
 
 
 def test_shards_and_states():

@@ -7,7 +7,7 @@ import pytest
 
 from helpers import check
 from helpers.check.week02 import laws
-from helpers.check.week02.flaw import FALSE_ALARMS, FITS, FLAWS, MISSED, given_fit, minimum
+from helpers.check.week02.laws import FALSE_ALARMS, FITS, FLAWS, MISSED, given_fit, minimum
 from helpers.models.counts import flops_per_token
 from notebooks.solutions import week02
 
@@ -22,11 +22,17 @@ def test_counted_flops_are_the_package_s():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_search_s_minimum_is_the_closed_form_s(seed):
+def test_the_closed_form_is_the_lowest_point(seed):
     _, law = laws.drawn_law(random.Random(seed))
+    compute, E, A, B, alpha, beta = law
     N, D = laws.lowest(*law)
+
+    def loss(step):
+        return E + A / (N * (1 + step)) ** alpha + B / (D / (1 + step)) ** beta
+
+    assert pytest.approx(compute, rel=1e-12) == 6 * N * D
+    assert all(loss(step) > loss(0) for step in (-0.3, -0.01, -1e-4, 1e-4, 0.01, 0.3))
     assert pytest.approx(week02.optimal(*law), rel=1e-9) == (N, D)
-    assert pytest.approx(law[0], rel=1e-12) == 6 * N * D
 
 
 @pytest.mark.parametrize(

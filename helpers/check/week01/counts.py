@@ -1,13 +1,118 @@
-"""Exercises of week 1: the roofline, attention's FLOPs and bytes, who failed first."""
+"""Exercises of week 1 on paper: bytes of collectives, the roofline, attention, who failed first."""
 
-from functools import cache
+from functools import cache, partial
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+import torch.distributed as dist
 
+from helpers.check import elsewhere, hidden
 from helpers.check.answers import is_number, short
-from helpers.check.exercise import Edit, Exercise
+from helpers.check.exercise import Edit, Exercise, Number
+from helpers.comm.collectives import ring_reduce_scatter
+from helpers.comm.ledger import store_ports
 from helpers.measure.flops import flops_of
+from helpers.measure.moved import moved_by
+from helpers.measure.sockets import SentBytes
+
+# bytes_on_the_wire
+
+BUFFER = 1_200_000  # bytes: a multiple of 4 bytes × 2, 3 and 4 ranks; headers are small beside it
+COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast")
+
+
+def wire(collective, ranks, size):
+    """The least bytes that one rank can send; for a broadcast, those of all ranks together."""
+    phase = (ranks - 1) * size / ranks
+    return {"all_reduce": 2 * phase, "broadcast": (ranks - 1) * size}.get(collective, phase)
+
+
+def every_collective():
+    many = 64 + hidden.shift(60)
+    asked = [(n, BUFFER) for n in (3, 4, 2, 1)] + [(many, many * 15_625_000)]
+    return [(f"{collective} of {size:,} bytes on {n} rank{'s' * (n > 1)}", (collective, n, size))
+            for n, size in asked for collective in COLLECTIVES]  # fmt: skip
+
+
+@cache
+def kernel_counts(ranks: int) -> dict[str, int | None]:
+    """The bytes that ranks really send, as the operating system counts them; None: it does not."""
+    runs = elsewhere.here(count_sent, ranks, None, {})
+    return {
+        collective: None if None in (sent := runs.column(collective))
+        else sum(sent) if collective == "broadcast" else max(sent)
+        for collective in COLLECTIVES
+    }  # fmt: skip
+
+
+def count_sent(worker, solve) -> dict[str, int | None]:
+    found = {}
+    for collective in COLLECTIVES:
+        buffer, part = torch.zeros(BUFFER // 4), torch.zeros(BUFFER // 4 // worker.world_size)
+        dist.barrier()
+        count = SentBytes(without_ports=store_ports())
+        do(collective, buffer, part)
+        dist.barrier()  # all that was sent has been received: it can be counted
+        found[collective] = count.read()
+    return found
+
+
+def do(collective, buffer, part):
+    """The collective, by an algorithm that sends no more than it must."""
+    parts = list(buffer.chunk(dist.get_world_size()))
+    match collective:
+        case "all_reduce":
+            dist.all_reduce(buffer)
+        case "all_gather":
+            dist.all_gather(parts, part)
+        case "reduce_scatter":
+            ring_reduce_scatter(part, buffer)
+        case "all_to_all":
+            dist.all_to_all([torch.empty_like(one) for one in parts], parts)
+        case "broadcast":
+            dist.broadcast(buffer, 0)
+
+
+def say_bytes(found, right, collective, ranks, size) -> str:
+    who = "all ranks together" if collective == "broadcast" else "one rank"
+    counted = kernel_counts(ranks)[collective] if size == BUFFER else None
+    told = f"the formula says {right:,.0f}"
+    if counted is not None:
+        told = f"{who} sent {counted:,} (the operating system counted, headers included)"
+    return f"you said {found:,.10g} bytes; {told}"
+
+
+PHASES = ("all_gather", "reduce_scatter", "all_to_all")
+bytes_on_the_wire = Number(
+    name="bytes_on_the_wire",
+    right=wire,
+    unit="bytes",
+    cases=every_collective,
+    say=say_bytes,
+    close=2e-9,
+    slips=(
+        (lambda b, g: b * g.ranks / max(1, g.ranks - 1),
+         lambda b, g: g.size * (2 if g.collective == "all_reduce" else 1), "One too many: how many "
+         "*other* ranks are there, or how many steps does it take?"),
+        (lambda b, g: b / 4, "Return bytes. Did you count numbers of four bytes?"),
+        (lambda b, g: b / (2 if g.collective == "all_reduce" else 1),
+         lambda b, g: wire("all_gather", g.ranks, g.size), "That is one phase of the ring. How "
+         "many phases does a ring have?"),
+        (lambda b, g: b * (2 if g.collective in PHASES else 1), "That is as much as a whole "
+         "all-reduce sends. Which part of an all-reduce is this?"),
+        (lambda b, g: b * g.ranks, lambda b, g: b * (1 if g.collective == "broadcast" else g.ranks),
+         "`size` is the whole buffer. Does one rank send all of it, or a part of it?"),
+        (lambda b, g: b if g.collective != "broadcast" else g.size * (g.ranks > 1),
+         lambda b, g: b / (g.ranks if g.collective == "broadcast" else 1), "For a broadcast, all "
+         "ranks together are asked for: how many ranks get the buffer?"),
+        (lambda b, g: b + g.size * (g.collective == "broadcast"), "The source has the buffer "
+         "already: how many ranks lack it?"),
+        (lambda b, g: b / g.ranks, "That is a step of one chunk. How many steps does it take?"),
+        (lambda b, g: b or g.size, "A single rank has no other rank to send to."),
+        (lambda b, g: 8 * b, "Return bytes, not bits."),
+    ),
+    last="Draw it for 2 ranks, then for 3: which rank sends which part, and how often?",
+)  # fmt: skip
+
 
 FORM = "what is returned"
 
@@ -40,16 +145,12 @@ def drawn_processor(random):
     return "another processor", (nbytes * random.uniform(1, 900), nbytes, peak, bandwidth)
 
 
-def play_roofline(solve, *arguments) -> dict:
-    return pair(solve, *arguments, names=("the rate", "the limit"))
-
-
 RETURN_RATE = "return rate, limit"
 LIMIT = "compute > move"
 place_on_roofline = Exercise(
     name="place_on_roofline",
     right=roofline,
-    play=play_roofline,
+    play=partial(pair, names=("the rate", "the limit")),
     draw=drawn_processor,
     close=1e-9,
     # FLOPs, bytes moved, peak in FLOP/s, bandwidth in bytes/s; the ridges are 153, 295 and 5
@@ -101,31 +202,6 @@ DTYPES = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}
 SIZES = ((1, 1, 7, 5, 4), (1, 1, 7, 5, 2), (1, 3, 16, 4, 2), (5, 3, 7, 16, 8), (2, 4, 1, 8, 4))
 
 
-class MovedBytes(TorchDispatchMode):
-    """Count the bytes that operators read and write, if no cache helps. Views move nothing."""
-
-    def __init__(self):
-        super().__init__()
-        self.total = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """As in `Watch`: nothing is compiled here, and the compiler's import takes a second."""
-        return False
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        tensors = [t for t in args if isinstance(t, torch.Tensor)]
-        if all(memory(t) != memory(out) for t in tensors):
-            self.total += sum(t.nbytes for t in [*tensors, out])
-        return out
-
-
-def memory(tensor: torch.Tensor) -> int:
-    """Where a tensor's numbers begin: a view shares them with another tensor."""
-    return tensor.untyped_storage().data_ptr()
-
-
 @cache
 def counted(batch, heads, tokens, width, size) -> tuple[int, int]:
     """FLOPs of the products, and bytes, of attention as PyTorch runs it: three operators."""
@@ -134,90 +210,64 @@ def counted(batch, heads, tokens, width, size) -> tuple[int, int]:
     def attend():
         return (q @ k.transpose(-1, -2)).softmax(-1) @ v
 
-    with MovedBytes() as moved:
-        attend()
-    return flops_of(attend).total, moved.total
-
-
-def in_words(batch, heads, tokens, width, size):
-    words = f"{batch} × {heads} heads, {tokens} tokens, width {width}, {size} bytes a number"
-    return words, (batch, heads, tokens, width, size)
+    return flops_of(attend).total, moved_by(attend).total
 
 
 def drawn_attention(random):
-    return in_words(*(random.randint(2, 9) for _ in range(4)), random.choice(list(DTYPES)))
+    return *(random.randint(2, 9) for _ in range(4)), random.choice(list(DTYPES))
 
 
-def play_attention(solve, *arguments) -> dict:
-    return pair(solve, *arguments, names=("the FLOPs", "the bytes"))
+def flops(change):
+    """The mistake `change(flops, g)` in the first number."""
+    return lambda b, g: (change(b[0], g), b[1])
 
 
-def with_flops(change):
-    def solve(*given):
-        flops, nbytes = counted(*given)
-        return change(flops, *given), nbytes
-
-    return solve
-
-
-def with_bytes(vectors: float, scores: float, change=lambda n, b, h, t, d, s: n):
+def moves(vectors: int, scores: int):
     """So often the (T, D) tensors, and so often the (T, T) tensors, where 4 and 4 are right."""
-
-    def solve(batch, heads, tokens, width, size):
-        flops, _ = counted(batch, heads, tokens, width, size)
-        numbers = vectors * tokens * width + scores * tokens * tokens
-        given = (batch, heads, tokens, width, size)
-        return flops, change(numbers * batch * heads * size, *given)
-
-    return solve
+    return lambda b, g: (b[0], (vectors * g.width + scores * g.tokens) * numbers(g) * g.size)
 
 
-HALF = "Half. Count both products, and count a multiply-add as 2 FLOPs."
-QUARTER = "A quarter. Count both products, and count a multiply-add as 2 FLOPs."
-HOW_MANY = "How many heads compute, over the whole batch?"
-THREE = "The scores are right. Which tensors of width D go in, and which comes out?"
-BETWEEN = (
-    "The scores and the weights are (T, T) each. Which operator writes them, and which operator "
-    "reads them again?"
-)
-MANY = "How many heads read and write, over the whole batch?"
-count_attention = Exercise(
+def numbers(g) -> int:
+    return g.batch * g.heads * g.tokens
+
+
+count_attention = Number(
     name="count_attention",
     right=counted,
-    play=play_attention,
+    play=partial(pair, names=("the FLOPs", "the bytes")),
     draw=drawn_attention,
-    cases=tuple(in_words(*sizes) for sizes in SIZES),
+    cases=SIZES,
     slips=(
-        (lambda *given: counted(*given)[::-1], "Return the FLOPs first, then the bytes."),
-        (with_flops(lambda f, *given: f / 2), HALF),
-        (with_flops(lambda f, *given: f / 4), QUARTER),
-        (with_flops(lambda f, b, h, t, d, s: f / t), "Every token is compared with every token: "
-         "how many scores does a head have?"),
-        (with_flops(lambda f, b, h, t, d, s: f / h), HOW_MANY),
-        (with_flops(lambda f, b, h, t, d, s: f / b / h), HOW_MANY),
-        (with_flops(lambda f, b, h, t, d, s: f / b), "That is one sequence. How many are in the "
-         "batch?"),
-        (with_flops(lambda f, b, h, t, d, s: f * h), "`width` is the width of one head already."),
-        (with_flops(lambda f, b, h, t, d, s: f / h * (1 + 1 / h) * h), HOW_MANY),
-        (with_flops(lambda f, b, h, t, d, s: f + 5 * b * h * t * t), "Count the products alone: "
-         "the softmax has few FLOPs beside them."),
-        (with_bytes(4, 4, lambda n, b, h, t, d, s: n / s), "Those are numbers. How many bytes is a "
-         "number?"),
-        (with_bytes(4, 0), "That is what a fused kernel moves. Here three operators run one after "
+        (lambda b, g: b[::-1], "Return the FLOPs first, then the bytes."),
+        (flops(lambda f, g: f / 2), flops(lambda f, g: f / 4), "Too few. Count both products, and "
+         "count a multiply-add as 2 FLOPs."),
+        (flops(lambda f, g: f / g.tokens), "Every token is compared with every token: how many "
+         "scores does a head have?"),
+        (flops(lambda f, g: f / g.heads), flops(lambda f, g: f / g.batch / g.heads), "How many "
+         "heads compute, over the whole batch?"),
+        (flops(lambda f, g: f / g.batch), "That is one sequence. How many are in the batch?"),
+        (flops(lambda f, g: f * g.heads), "`width` is the width of one head already."),
+        (flops(lambda f, g: f / g.tokens * g.width), "The scores are (T, T), and each is a product "
+         "of two vectors of width D. Which of the two did you swap?"),
+        (flops(lambda f, g: f / g.tokens * (g.tokens + 1) / 2), "The mask saves nothing here: all "
+         "(T, T) scores are computed."),
+        (moves(3, 0), "Only q, k and v are read here. What do the operators write, and what do the "
+         "later ones read again?"),
+        (*(flops(lambda f, g, k=k: f + k * numbers(g) * g.tokens) for k in range(1, 8)),
+         "Count the products alone: the softmax has few FLOPs beside them."),
+        (lambda b, g: (b[0], b[1] / g.size), "Those are numbers. How many bytes is a number?"),
+        (moves(4, 0), "That is what a fused kernel moves. Here three operators run one after "
          "another: how do the scores get from one to the next?"),
-        (with_bytes(3, 4), THREE),
-        (with_bytes(2, 4), THREE),
-        (with_bytes(4, 1), BETWEEN),
-        (with_bytes(4, 2), BETWEEN),
-        (with_bytes(4, 3), BETWEEN),
-        (with_bytes(0, 4), "The (T, T) tensors are right. What else is read, and what is written "
-         "at the end?"),
-        (with_bytes(4, 4, lambda n, b, h, t, d, s: n / h), MANY),
-        (with_bytes(4, 4, lambda n, b, h, t, d, s: n / b), MANY),
-        (with_bytes(4, 4, lambda n, b, h, t, d, s: n / h / b), MANY),
-        (with_bytes(4, 4, lambda n, b, h, t, d, s: n / s * 4), "How many bytes is a number? It is "
-         "an argument."),
-        (lambda *given: counted(*given)[0], "Return two numbers: FLOPs, and bytes."),
+        (moves(3, 4), moves(2, 4), "The scores are right. Which tensors of width D go in, and "
+         "which comes out?"),
+        (moves(4, 1), moves(4, 2), moves(4, 3), "The scores and the weights are (T, T) each. Which "
+         "operator writes them, and which operator reads them again?"),
+        (moves(0, 4), "The (T, T) tensors are right. What else is read, and what is written at the "
+         "end?"),
+        (lambda b, g: (b[0], b[1] / g.heads), lambda b, g: (b[0], b[1] / g.batch),
+         lambda b, g: (b[0], b[1] / g.heads / g.batch), "How many heads read and write, over the "
+         "whole batch?"),
+        (lambda b, g: b[0], "Return two numbers: FLOPs, and bytes."),
     ),
     last="Write each product as (T, inner) × (inner, columns), for one head. Then list for each of "
     "the three operators: which tensors in, which tensor out?",
@@ -257,6 +307,10 @@ REPORTS = (
         [report("all_reduce barrier all_reduce"), report("all_reduce broadcast all_reduce"),
          report("all_reduce barrier all_reduce")],
     )),
+    ("another collective, and a rank that made fewer calls", (
+        [report(STEP), report("all_reduce barrier all_reduce"), report("all_reduce all_reduce"),
+         report(STEP)],
+    )),
     ("another collective, and a rank that timed out", (
         [report("barrier all_reduce", f"barrier {LATE}"),
          report("barrier all_reduce", f"barrier {LATE}"),
@@ -288,18 +342,11 @@ def culprit(reports):
 
 
 def say_culprit(facet, found, right, reports) -> str:
-    if not is_number(found) or found not in range(len(reports)):
-        return f"returned {short(found)}, no rank from 0 to {len(reports) - 1}"
-    lines = (
-        f"  rank {rank}: {'answers' if one['alive'] else 'does not answer'}, calls {one['calls']}"
-        + (f", error {one['error']!r}" if one["error"] else "")
-        for rank, one in enumerate(reports)
-    )
-    return "\n".join([f"you blame rank {found}", *lines])
+    lines = (f"  rank {rank}: {report}" for rank, report in enumerate(reports))
+    return "\n".join([f"you blame rank {short(found)}", *lines])
 
 
 ORDER = "[*silent, *errors, *fewest, *others][0]"
-REPORTED = "That rank could still report. Which rank says nothing at all?"
 name_culprit = Exercise(
     name="name_culprit",
     right=culprit,
@@ -307,8 +354,9 @@ name_culprit = Exercise(
     draw=turned,
     say=say_culprit,
     slips=(
-        (Edit(ORDER, "[*errors, *silent, *fewest, *others][0]"), REPORTED),
-        (Edit(ORDER, "[*errors, *fewest, *others][0]"), REPORTED),
+        (Edit(ORDER, "[*errors, *silent, *fewest, *others][0]"),
+         Edit(ORDER, "[*errors, *fewest, *others][0]"), "That rank could still report. Which rank "
+         "says nothing at all?"),
         (Edit(" and LOST not in one", ""), "That rank only lost a connection. Which rank "
          "has an error of its own?"),
         (Edit(" and LATE not in one", ""), "A rank that timed out was waiting for "

@@ -1,4 +1,4 @@
-"""Exercises of week 2: FLOPs of training, the objective of a fit, and the optimum for a budget."""
+"""Exercises of week 2: FLOPs of training, the objective of a fit, the best size, a flawed fit."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import torch
 
 from helpers.check import hidden
 from helpers.check.answers import is_number
-from helpers.check.exercise import Exercise, Number
+from helpers.check.exercise import Case, Edit, Exercise, Number
 from helpers.check.verdict import NotRight
 from helpers.measure.flops import flops_of
 from helpers.models.config import GPTConfig
@@ -21,15 +21,22 @@ from helpers.models.parameter_counts import parameters
 
 # Explicit attention computes nothing twice; fused attention computes its scores again.
 SMALL = {"vocab": 56, "context": 24, "width": 32, "heads": 4, "attention": "explicit"}
-MODELS = (  # words, what differs from SMALL, tokens
-    ("a GPT of GPT-2's kind", {"layers": 2, "mlp": "gelu", "norm": "layer", "bias": True}, 16),
-    ("one layer", {"layers": 1, "mlp": "gelu", "positions": "learned"}, 24),
-    ("a single token", {"layers": 2, "mlp": "gelu"}, 1),
-    ("SwiGLU", {"layers": 2, "mlp": "swiglu", "hidden": 72}, 16),
-    ("grouped queries", {"layers": 3, "mlp": "gelu", "kv_heads": 2}, 16),
-    ("a head of its own", {"layers": 2, "mlp": "gelu", "tied": False}, 16),
-    ("as Llama 3", {"layers": 2, "kv_heads": 1, "hidden": 96, "tied": False}, 20),
+MODELS = (  # what differs from SMALL, tokens
+    ({"layers": 2, "mlp": "gelu", "norm": "layer", "bias": True}, 16),
+    ({"layers": 1, "mlp": "gelu", "positions": "learned"}, 24),
+    ({"layers": 2, "mlp": "gelu"}, 1),
+    ({"layers": 2, "mlp": "swiglu", "hidden": 72}, 16),
+    ({"layers": 3, "mlp": "gelu", "kv_heads": 2}, 16),
+    ({"layers": 2, "mlp": "gelu", "tied": False}, 16),
+    ({"layers": 2, "kv_heads": 1, "hidden": 96, "tied": False}, 20),
 )
+
+
+def asked_of(changes, tokens):
+    """The case, with all that differs from a GPTConfig's defaults."""
+    given = {**SMALL, **changes}
+    words = ", ".join(f"{name} = {value}" for name, value in given.items())
+    return f"{tokens} tokens, {words}", (GPTConfig(**given), tokens)
 
 
 def drawn_model(random):
@@ -40,7 +47,7 @@ def drawn_model(random):
         "kv_heads": random.choice((1, 2, 4)),
         "tied": random.random() < 0.5,
     }
-    return "another model", (GPTConfig(**{**SMALL, **changes}), random.randint(2, 24))
+    return asked_of(changes, random.randint(2, 24))
 
 
 @cache
@@ -53,14 +60,6 @@ def counted(config: GPTConfig, tokens: int) -> int:
         loss.backward()
 
     return flops_of(step).model
-
-
-def say_flops(found, right, c, tokens) -> str:
-    return (
-        f"{tokens} tokens, {c.layers} layers of width {c.width}, {c.heads} heads ({c.key_heads} of "
-        f"keys and values), MLP {c.mlp} of {c.inner}, vocab {c.vocab}\n  you returned "
-        f"{found:,.12g} FLOPs; PyTorch counted {right:,} in a forward and a backward"
-    )
 
 
 class Parts:
@@ -93,9 +92,8 @@ count_flops = Number(
     name="count_flops",
     right=counted,
     unit="FLOPs",
-    say=say_flops,
     draw=drawn_model,
-    cases=tuple((words, (GPTConfig(**{**SMALL, **new}), n)) for words, new, n in MODELS),
+    cases=tuple(asked_of(*model) for model in MODELS),
     slips=(
         (lambda b, g: b / 3, "That is as much as a forward. Which other products does training "
          "compute?"),
@@ -122,9 +120,8 @@ count_flops = Number(
          "first block?"),
         (off(lambda p, c: -p.head), "The blocks are right. How does the last vector become logits? "
          "A shared matrix is multiplied as well."),
-        (off(lambda p, c: (2 - p.matrices) * p.matrix), "How many matrices does this kind of MLP "
-         "have?"),
-        (off(lambda p, c: (3 - p.matrices) * p.matrix), "How many matrices does this kind of MLP "
+        (off(lambda p, c: (2 - p.matrices) * p.matrix),
+         off(lambda p, c: (3 - p.matrices) * p.matrix), "How many matrices does this kind of MLP "
          "have?"),
         (off(lambda p, c: p.default), "How wide is this MLP inside? `width` does not show it."),
         (off(lambda p, c: p.keys * (c.heads // c.key_heads - 1)), "You count as if every query "
@@ -161,132 +158,98 @@ def fits():
     return cases
 
 
-def exponents(theta, params, tokens):
-    """Return the logarithms of the three terms of the loss."""
-    a, b, e, alpha, beta = theta
-    return a - alpha * np.log(params), b - beta * np.log(tokens), e + 0 * params
-
-
-def log_sum(*terms) -> np.ndarray:
-    return np.logaddexp.reduce(terms)
-
-
 def predicted(theta, params, tokens) -> np.ndarray:
     """Return log L: the log of the sum of three terms, from their logs."""
-    return log_sum(*exponents(theta, params, tokens))
-
-
-def huber(r, delta: float, beyond: Callable = lambda far, delta: delta * (far - delta / 2)):
-    """Return Huber's loss of each residual; `beyond` is the straight line."""
-    far = np.abs(r)
-    return np.where(far <= delta, far * far / 2, beyond(far, delta))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Objective:
-    """The reference in pieces (Hoffmann et al. 2022, equation 3). A mistake replaces some."""
-
-    terms: Callable = exponents
-    log: Callable = log_sum
-    residual: Callable = lambda log_loss, loss: log_loss - np.log(loss)
-    huber: Callable = huber
-    total: Callable = lambda terms: float(np.sum(terms))
-
-    def __call__(self, theta, params, tokens, loss, delta=DELTA):
-        with np.errstate(all="ignore"):
-            r = self.residual(self.log(*self.terms(theta, params, tokens)), loss)
-            return self.total(self.huber(r, delta))
-
-
-def wrong(**pieces) -> Objective:
-    return Objective(**pieces)
-
-
-def line(beyond: Callable) -> Objective:
-    """With another straight line beyond delta."""
-    return wrong(huber=lambda r, delta: huber(r, delta, beyond))
-
-
-def by_powers(theta, params, tokens):
     a, b, e, alpha, beta = theta
-    return np.log(a / params**alpha), np.log(b / tokens**beta), np.log(e) + 0 * params
-
-
-def in_tens(theta, params, tokens):
-    return exponents(theta, np.exp(np.log10(params)), np.exp(np.log10(tokens)))
-
-
-def say_objective(found, right, theta, params, tokens, loss, delta=DELTA) -> str:
-    residuals = predicted(theta, params, tokens) - np.log(loss)
-    return (
-        f"you returned {found:.8g}; right is {right:.8g} (residuals from {residuals.min():.3g} to "
-        f"{residuals.max():.3g})"
+    return np.logaddexp.reduce(
+        (a - alpha * np.log(params), b - beta * np.log(tokens), e + 0 * params)
     )
 
 
-SQUARES = "You square every residual, so one outlier dominates. What is delta for?"
-TEN = "Which logarithm? The exponents and the logarithms must have the same base."
-BEGIN = "Your straight line does not begin where the parabola ends. Are the two equal at delta?"
-ALONE = "You use the straight line alone. Which curve belongs near zero?"
-E_MISSING = "Where is E? theta contains its logarithm, and E is one of the three terms."
+def objective(theta, params, tokens, loss, delta=DELTA):
+    """Hoffmann et al. 2022, equation 3."""
+    a, b, e, alpha, beta = theta
+    with np.errstate(all="ignore"):
+        terms = (a - alpha * np.log(params), b - beta * np.log(tokens), e + 0 * params)
+        r = np.logaddexp.reduce(terms) - np.log(loss)
+        far = np.abs(r)
+        near, line = far * far / 2, delta * (far - delta / 2)
+        return float(np.where(far <= delta, near, line).sum())
+
+
+def tens(*texts: str) -> Edit:
+    """With logarithms to base 10 in these places."""
+    return Edit(*(part for text in texts for part in (text, text.replace("np.log(", "np.log10("))))
+
+
+LSE, LINE, HUBER = (
+    "np.logaddexp.reduce(terms)",
+    "delta * (far - delta / 2)",
+    "far <= delta, near, line",
+)
+LOSS, TERMS = "np.log(loss)", ("np.log(params)", "np.log(tokens)")
 huber_objective = Number(
     name="huber_objective",
-    right=Objective(),
-    unit="the objective",
-    say=say_objective,
+    right=objective,
+    unit="as the objective",
     close=1e-6,  # sums in another order differ by 1e-12; log1p or logaddexp likewise
     cases=fits,
     slips=(
-        (wrong(log=lambda *terms: np.log(sum(map(np.exp, terms)))), "An exponential was too large "
-         "for a float, or all were too small. The log of a sum of exponentials does not need them: "
-         "which of the three can be taken out first?"),
-        (wrong(total=np.mean), "You have averaged the terms. A minimiser stops when little "
+        (Edit(LSE, "np.log(sum(map(np.exp, terms)))"), "An exponential was too large for a float, "
+         "or all were too small. The log of a sum of exponentials does not need them: which of the "
+         "three can be taken out first?"),
+        (Edit(".sum())", ".mean())"), "You have averaged the terms. A minimiser stops when little "
          "changes: what does a factor of 1/n do to it?"),
-        (wrong(total=lambda terms: terms), "That is one for each run, but a search minimises a "
+        (Edit("float(", "(", ".sum())", ")"), "That is one for each run, but a search minimises a "
          "single number: which?"),
-        (wrong(huber=lambda r, delta: r * r / 2), SQUARES),
-        (wrong(huber=lambda r, delta: r * r), SQUARES),
-        (wrong(residual=lambda log_loss, loss: np.exp(log_loss) - loss), "Your residual is of the "
-         "losses, so a large loss counts more than a small one. Which difference does the paper "
-         "use?"),
-        (wrong(residual=lambda log_loss, loss: (log_loss - np.log(loss)) / np.log(10)), TEN),
-        (wrong(residual=lambda log_loss, loss: log_loss - np.log10(loss)), TEN),
-        (wrong(terms=in_tens, residual=lambda log_loss, loss: log_loss - np.log10(loss)), TEN),
-        (wrong(terms=in_tens), TEN),
-        (line(lambda far, delta: far - delta / 2), "Beyond delta your line has a slope of 1. What "
-         "is the parabola's slope at delta?"),
-        (wrong(huber=lambda r, delta: huber(r, delta) / delta), "That is Huber's loss divided by "
-         "delta. Compare the parabola with the docstring's."),
-        (line(lambda far, delta: delta * far), BEGIN),
-        (line(lambda far, delta: delta * (far - delta)), BEGIN),
-        (wrong(huber=lambda r, delta: np.where(
-            abs(r) > delta, r * r / 2, delta * (abs(r) - delta / 2))),
-         "Parabola and straight line have changed places: which fits small residuals?"),
-        (wrong(huber=lambda r, delta: delta * (abs(r) - delta / 2)), ALONE),
-        (wrong(huber=lambda r, delta: delta * abs(r)), ALONE),
-        (wrong(huber=lambda r, delta: huber(r, DELTA)), "That is the sum for a delta of 1e-3. Use "
+        (Edit(HUBER, "True, near, line"), Edit(HUBER, "True, 2 * near, line"), "You square every "
+         "residual, so one outlier dominates. What is delta for?"),
+        (Edit(LSE, f"np.exp({LSE})", LOSS, "loss"), "Your residual is of the losses, "
+         "so a large loss counts more than a small one. Which difference does the paper use?"),
+        (Edit("np.abs(r)", "np.abs(r) / np.log(10)"), tens(LOSS), tens(LOSS, *TERMS), tens(*TERMS),
+         "Which logarithm? The exponents and the logarithms must have the same base."),
+        (Edit(LINE, "far - delta / 2"), "Beyond delta your line has a slope of 1. What is the "
+         "parabola's slope at delta?"),
+        (Edit(HUBER, HUBER.replace("near, line", "near / delta, line / delta")), "That is Huber's "
+         "loss divided by delta. Compare the parabola with the docstring's."),
+        (Edit(LINE, "delta * far"), Edit(LINE, "delta * (far - delta)"), "Your straight line does "
+         "not begin where the parabola ends. Are the two equal at delta?"),
+        (Edit(HUBER, "far > delta, near, line"), "Parabola and straight line have changed places: "
+         "which fits small residuals?"),
+        (Edit(HUBER, "True, line, near"), Edit(HUBER, "True, delta * far, near"), "You use the "
+         "straight line alone. Which curve belongs near zero?"),
+        (Edit("with np", "delta = DELTA\n    with np"), "That is the sum for a delta of 1e-3. Use "
          "the delta that was handed over."),
-        (wrong(log=lambda a, b, e: log_sum(a, b)), E_MISSING),
-        (wrong(log=lambda a, b, e: log_sum(a, b) + e), E_MISSING),
-        (wrong(terms=by_powers), "theta contains the logarithms of A, B and E already."),
-        (wrong(terms=lambda theta, N, D: exponents((*theta[:3], theta[4], theta[3]), N, D)), "You "
-         "swapped two exponents: which term is divided by N^alpha?"),
-        (wrong(terms=lambda theta, N, D: exponents(theta, D, N)), "Which array belongs to which "
-         "exponent? alpha is the power of N, beta of D."),
-        (wrong(huber=lambda r, delta: np.where(r <= delta, r * r / 2, delta * (r - delta / 2))),
-         "Huber's loss needs a residual's size, not which sign it has. Which residuals are <= "
-         "delta?"),
-        (wrong(huber=lambda r, delta: 2 * huber(r, delta)), "Twice as much as the right sum: "
-         "compare your parabola with the docstring's."),
-        (wrong(huber=lambda r, delta: huber(r, delta, lambda far, delta: delta * far - delta / 2)),
-         "At delta the straight line has to equal the parabola, delta²/2. Which term is not "
-         "multiplied by delta?"),
-        (wrong(terms=lambda theta, N, D: exponents((*theta[:3], -theta[3], -theta[4]), N, D)),
-         "Does a larger model make the loss larger? Look at the signs."),
-        (wrong(log=lambda *terms: log_sum(*terms) - np.maximum.reduce(terms)), "You took a term "
-         "out of the sum of exponentials, and never put back its exponent."),
-        (wrong(log=lambda *terms: np.maximum.reduce(terms)), "That is the largest of the three "
-         "alone. The sum has two more terms."),
+        (Edit(LSE, "np.logaddexp.reduce(terms[:2])"), Edit(LSE, "np.logaddexp.reduce(terms[:2]) + "
+              "e"), "Where is E? theta contains its logarithm, and E is one of the three terms."),
+        (Edit("terms = ", "a, b, e = np.log((a, b, e))\n        terms = "), "theta contains the "
+         "logarithms of A, B and E already."),
+        (Edit("a, b, e, alpha, beta", "a, b, e, beta, alpha"), "You swapped two exponents: which "
+         "term is divided by N^alpha?"),
+        (Edit("with np", "params, tokens = tokens, params\n    with np"), "Which array belongs to "
+         "which exponent? alpha is the power of N, beta of D."),
+        (Edit(HUBER, "True, far, far"), "That is the sum of the sizes. Which curve belongs near "
+         "zero, and which slope has the straight line?"),
+        (Edit("far * far / 2", "far * far"), "Your parabola is twice too high. Compare it with the "
+         "docstring's."),
+        (Edit("= np.abs(r)", "= r", HUBER, "np.abs(r) <= delta, near, line"), "Beyond delta the "
+         "straight line needs the size of the residual, not which sign it has."),
+        (Edit(LOSS, "loss"), "The residual is a difference of two logarithms. Is the loss one?"),
+        (Edit(TERMS[0], "params", TERMS[1], "tokens"), "a - alpha log N: which logarithm is "
+         "missing?"),
+        (Edit(LSE, "sum(terms)"), "The log of a sum is not the sum of the logs. What is LSE?"),
+        (Edit("np.abs(r)", "r"), "Huber's loss needs a residual's size, not which sign it has. "
+         "Which residuals are <= delta?"),
+        (Edit("return float(", "return 2 * float("), "Twice as much as the right sum: compare your "
+         "parabola with the docstring's."),
+        (Edit(LINE, "delta * far - delta / 2"), "At delta the straight line has to equal the "
+         "parabola, delta²/2. Which term is not multiplied by delta?"),
+        (Edit("a - alpha", "a + alpha", "b - beta", "b + beta"), "Does a larger model make the "
+         "loss larger? Look at the signs."),
+        (Edit(LSE, LSE + " - np.maximum.reduce(terms)"), "You took a term out of the sum of "
+         "exponentials, and never put back its exponent."),
+        (Edit(LSE, "np.maximum.reduce(terms)"), "That is the largest of the three alone. The sum "
+         "has two more terms."),
     ),
     last="Take one run and print each step: the three exponents, the log of the sum, the residual, "
     "and its side of delta.",
@@ -306,20 +269,11 @@ def drawn_law(random):
 
 
 def lowest(compute, E, A, B, alpha, beta) -> tuple[float, float]:
-    """Return (N, D) at the point where the slope of the loss over log N, with D = C / 6N, is 0.
-
-    The search halves an interval. The loss itself is too flat there: it would give only half of a
-    float's digits.
-    """
-    low, high = 0.0, math.log(compute / 6)
-    for _ in range(60):
-        middle = (low + high) / 2
-        N = math.exp(middle)
-        D = compute / (6 * N)
-        rising = beta * B / D**beta > alpha * A / N**alpha
-        low, high = (low, middle) if rising else (middle, high)
-    N = math.exp(low)
-    return N, compute / (6 * N)
+    """Return (N, D) where alpha A / N^alpha = beta B / D^beta, with N D = C / 6 (Lagrange)."""
+    pairs, root = compute / 6, 1 / (alpha + beta)
+    factor = (alpha * A / (beta * B)) ** root
+    N = factor * pairs ** (beta * root)
+    return N, pairs / N
 
 
 def spend(solve, *law) -> dict:
@@ -369,21 +323,6 @@ class Optimum(Exercise):
         return NotRight(words, hint)
 
 
-def guess(factor: Callable, power: Callable = lambda a, b: a, six: float = 6) -> Callable:
-    """The pair N = factor · (C/6)^power, and D = C / 6N."""
-
-    def pair(compute, E, A, B, alpha, beta):
-        root = 1 / (alpha + beta)
-        N = factor(A, B, alpha, beta, root) * (compute / six) ** power(beta * root, alpha * root)
-        return N, compute / six / N
-
-    return pair
-
-
-def ratio(A, B, alpha, beta, root) -> float:
-    return (alpha * A / (beta * B)) ** root
-
-
 SIX = "How many FLOPs does one parameter cost for one token?"
 optimal = Optimum(
     name="optimal",
@@ -399,27 +338,209 @@ optimal = Optimum(
         ("data matter little", 1e20, 2.0, 500.0, 50.0, 0.5, 0.2),
     )),
     slips=(
-        (lambda *law: lowest(*law)[::-1], "Which of the two comes first?"),
-        (guess(ratio, six=1), SIX),
-        (lambda *law: (6 * lowest(*law)[0], lowest(*law)[1]), SIX),
-        (lambda *law: (lowest(*law)[0], 6 * lowest(*law)[1]), SIX),
-        (guess(ratio, six=36), SIX + " You have taken it off twice."),
-        (lambda *law: (lowest(*law)[0], lowest(*law)[1] / 6), SIX + " You have taken it off "
-         "twice."),
-        (guess(ratio, lambda a, b: b), "Think of the case alpha > beta: more parameters help "
-         "quickly and then no more. Which of N and D should grow faster with the budget?"),
-        (guess(lambda *law: 1 / ratio(*law)), "The powers of the budget are right; the factor "
-         "before them is upside down. If A grows, should the model be larger or smaller?"),
-        (guess(lambda A, B, alpha, beta, root: (A / B) ** root), "At this point the two terms of "
-         "the loss are equal. Is the loss lowest there? Lagrange compares the gain from a little "
-         "more of each."),
-        (guess(lambda A, B, alpha, beta, root: alpha * A / (beta * B)), "The powers of the budget "
-         "are right. Your factor is from an equation for N^(alpha + beta)."),
-        (guess(lambda *law: 1), "The powers of the budget are right, and the factor before them is "
+        (Edit("return N, pairs / N", "return pairs / N, N"), "Which of the two comes first?"),
+        (Edit("compute / 6", "compute"), Edit("return N", "return 6 * N"),
+         Edit("return N, pairs / N", "return N, 6 * pairs / N"), SIX),
+        (Edit("compute / 6", "compute / 36"), Edit("return N, pairs", "return N, pairs / 6"),
+         f"{SIX} You have taken it off twice."),
+        (Edit("beta * root", "alpha * root"), "Think of the case alpha > beta: more parameters "
+         "help quickly and then no more. Which of N and D should grow faster with the budget?"),
+        (Edit("(alpha * A / (beta * B))", "(beta * B / (alpha * A))"), "The powers of the budget "
+         "are right; the factor before them is upside down. If A grows, should the model be larger "
+         "or smaller?"),
+        (Edit("alpha * A / (beta * B)", "A / B"), "At this point the two terms of the loss are "
+         "equal. Is the loss lowest there? Lagrange compares the gain from a little more of each."),
+        (Edit(" ** root", ""), "The powers of the budget are right. Your factor is from an "
+         "equation for N^(alpha + beta)."),
+        (Edit("factor * ", ""), "The powers of the budget are right, and the factor before them is "
          "missing: what of A and B?"),
-        (guess(lambda *law: 1, lambda a, b: 0.5), "As many parameters as tokens: how large is the "
-         "loss there?"),
-        (lambda compute, *law: ((compute / 120) ** 0.5, 20 * (compute / 120) ** 0.5), "20 tokens "
-         "per parameter is a rule of thumb for another law than this."),
+        (Edit("factor * pairs ** (beta * root)", "pairs**0.5"), "As many parameters as tokens: how "
+         "large is the loss there?"),
+        (Edit("factor * pairs ** (beta * root)", "(pairs / 20) ** 0.5"), "20 tokens per parameter "
+         "is a rule of thumb for another law than this."),
     ),
 )  # fmt: skip
+
+
+# find_flaw: each fit made here has at most one flaw
+
+FLAWS = ("schedule", "embedding", "sizes", "stopped early")
+NONE = "none"
+WIDTHS = (256, 384, 512, 768, 1024, 1536, 2048)
+TOKENS = tuple(int(t) for t in 1e9 * 2.0 ** np.arange(8))
+START = (5.0, 5.0, 0.5, 0.5, 0.5)  # a start from the paper's grid
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GivenFit:
+    """A fit as a paper would publish it: its runs and its result.
+
+    Attributes:
+        params, tokens, loss: (n,) N, D at the reading of the loss, L in nats per token.
+        scheduled: (n,) tokens at the end of the learning rate's schedule.
+        flops: (n,) 6 for each of the D tokens and each parameter, embedding included.
+        theta: (a, b, e, alpha, beta), with a = log A, b = log B, e = log E.
+    """
+
+    params: np.ndarray
+    tokens: np.ndarray
+    loss: np.ndarray
+    scheduled: np.ndarray
+    flops: np.ndarray
+    theta: tuple[float, ...] = THETA
+
+    def objective(self, theta) -> float:
+        """Return the summed Huber objective of these runs, with delta 1e-3."""
+        return objective(theta, self.params, self.tokens, self.loss)
+
+
+@cache
+def given_fit(
+    flaw: str = NONE,
+    *,
+    seed: int = 0,
+    noise: float = 0.003,
+    vocab: int = 32_000,
+    widths: tuple[int, ...] = WIDTHS,
+    token_counts: tuple[int, ...] = TOKENS,
+    cut: tuple[float, ...] = (0.25, 0.5, 0.75),
+) -> GivenFit:
+    """Make runs by Chinchilla's law, and a fit to them with one flaw.
+
+    Args:
+        flaw: one of FLAWS, or "none". For "sizes", pass two widths or token_counts.
+        noise: standard deviation of log L.
+        vocab: rows of the embedding.
+        widths, token_counts: each width runs on three or more of the counts.
+        cut: for "schedule": the parts of their schedules that the first runs have done.
+    """
+    rng = np.random.default_rng(seed)
+    a_width = max(3, -(-24 // len(widths)))
+    drawn = [rng.permutation(token_counts)[:a_width] for _ in widths]
+    width = np.repeat(np.array(widths, dtype=np.float64), [len(d) for d in drawn])
+    tokens = np.concatenate(drawn).astype(np.float64)
+    blocks = 12 * width**2 * width / 64  # matrices of width / 64 layers
+    params = blocks + vocab * width
+    log_loss = predicted(THETA, params, tokens) + noise * rng.normal(size=len(width))
+    scheduled = np.round(tokens * (1 + 0.005 * rng.random(len(width))))  # whole steps
+    if flaw == "schedule":
+        done = np.array(cut)
+        scheduled[: len(cut)] = tokens[: len(cut)] / done
+        log_loss[: len(cut)] += 0.03 * (1 - done)
+    runs = {
+        "params": blocks if flaw == "embedding" else params,
+        "tokens": tokens,
+        "loss": np.exp(log_loss),
+        "scheduled": scheduled,
+        "flops": 6 * params * tokens * (1 + 0.0004 * rng.uniform(-1, 1, len(width))),
+    }
+    fit = GivenFit(**runs)
+    return GivenFit(**runs, theta=averaged(fit) if flaw == "stopped early" else minimum(fit))
+
+
+def minimum(fit: GivenFit) -> tuple[float, ...]:
+    """Return a minimum of the objective, searched from the law that made the runs.
+
+    The search varies the heights of the power laws at the centre of the runs, because the slopes do
+    not change those heights.
+    """
+    from scipy.optimize import minimize  # slow to import, and not needed elsewhere here
+
+    x, y = np.log(fit.params).mean(), np.log(fit.tokens).mean()
+
+    def theta(z):
+        return (z[0] + z[3] * x, z[1] + z[4] * y, z[2], z[3], z[4])
+
+    a, b, e, alpha, beta = THETA
+    z = np.array([a - alpha * x, b - beta * y, e, alpha, beta])
+    exact = {"xatol": 1e-7, "fatol": 1e-13, "maxiter": 4000}
+    for _ in range(3):  # start again with a fresh simplex, because a simplex shrinks
+        z = minimize(lambda z: fit.objective(theta(z)), z, method="Nelder-Mead", options=exact).x
+    return tuple(float(number) for number in theta(z))
+
+
+def averaged(fit: GivenFit) -> tuple[float, ...]:
+    """Return the end of L-BFGS on the *mean* of the Huber terms: it stops far too early.
+
+    Its usual tolerance is too large for a mean. The paper's own fit made this mistake (Besiroglu
+    et al. 2024, arXiv:2404.10102).
+    """
+    from scipy.optimize import minimize
+
+    found = minimize(lambda t: fit.objective(t) / len(fit.loss), START, method="L-BFGS-B")
+    return tuple(float(number) for number in found.x)
+
+
+FITS = (  # first an obvious case of each flaw, then a hidden one
+    (NONE, {"seed": 1}),
+    ("schedule", {"seed": 2}),
+    ("embedding", {"seed": 3}),
+    ("sizes", {"seed": 4, "widths": (512, 1024), "token_counts": TOKENS}),
+    ("stopped early", {"seed": 5}),
+    (NONE, {"seed": 6, "noise": 0.03}),
+    ("schedule", {"seed": 7, "cut": (1, 1, 1, 0.97)}),
+    ("embedding", {"seed": 8, "vocab": 256}),
+    ("sizes", {"seed": 9, "token_counts": TOKENS[2:4]}),
+    ("stopped early", {"seed": 10, "noise": 0.0005, "widths": WIDTHS[2:5]}),
+    (NONE, {"seed": 11, "widths": WIDTHS[2:5]}),
+)
+
+
+FALSE_ALARMS = {
+    "schedule": "Steps are whole, so most runs miss their schedule by some tokens. How many?",
+    "embedding": "FLOPs are noted within 0.1 %. How far off are they in this fit?",
+    "sizes": "How many different N, and how many different D, are there? How many are enough?",
+    "stopped early": (
+        "The size of the objective shows how noisy the runs are. What shows whether theta is a "
+        "minimum?"
+    ),
+}
+MISSED = {
+    "schedule": "Compare the tokens at each loss with the end of that run's schedule: every run.",
+    "embedding": (
+        "From the FLOPs and the tokens, how many parameters were at work? Check every run: the "
+        "embedding is a small part of a large model."
+    ),
+    "sizes": "Count the different values of N, and of D: a power law is fitted to each of the two.",
+    "stopped early": (
+        "The runs are sound, so check theta. Start a search of your own at theta: does it reach a "
+        "clearly smaller objective? A search by gradients may stop where the first search did: "
+        "try Nelder-Mead, from a few points near theta."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Flawed(Case):
+    flaw: str
+
+
+class Study(Exercise):
+    """Name the flaw of each fit. The flaw is known from how the fit was made."""
+
+    def asked(self):
+        cases = []
+        for number, (flaw, changes) in enumerate(FITS, 1):
+            fit = given_fit(flaw, **{**changes, "seed": hidden.seed(changes["seed"])})
+            cases.append(Flawed(f"fit {number}, to {len(fit.loss)} runs", (fit,), flaw))
+        return cases
+
+    def expected(self, case):
+        return {"returned": case.flaw}
+
+    def complaint(self, facet, found, flaw, case):
+        names = (*FLAWS, NONE)
+        if not isinstance(found, str) or found not in names:
+            hint = f"Return one of {', '.join(map(repr, names))}."
+            return NotRight(f"returned {found!r}", hint)
+        wrong = "this fit has no flaw" if flaw == NONE else f"its flaw is {flaw!r}"
+        if flaw == NONE:
+            hint = FALSE_ALARMS[found]
+        elif flaw != "stopped early" and found == "stopped early":
+            hint = "Look at the runs before theta. " + MISSED[flaw]
+        else:
+            hint = " ".join(filter(None, (FALSE_ALARMS.get(found), MISSED[flaw])))
+        return NotRight(f"you returned {found!r}; {wrong}", hint)
+
+
+find_flaw = Study(name="find_flaw", right=given_fit, cases=())
