@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from helpers.scaling.descent import descend
-from helpers.scaling.law import ChinchillaLaw
+from helpers.scaling.law import ChinchillaLaw, distinct, observations
 from helpers.scaling.objective import Objective
-from helpers.scaling.observations import distinct, observations
-from helpers.scaling.search import grid, minima
+from helpers.scaling.search import descend, grid, minima
 
 NAMES = ("E", "A", "B", "alpha", "beta", "a", "b")
 TIE = 1e-6  # minima tie if their objectives differ by less than this, relatively,

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from helpers.scaling.law import FLOPS, plain, positive
-from helpers.scaling.observations import observations
+from helpers.scaling.law import FLOPS, observations, plain, positive
 
 
 @dataclass(frozen=True, kw_only=True)

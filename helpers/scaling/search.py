@@ -1,4 +1,4 @@
-"""Find the global minimum of Chinchilla's objective from a grid of starting points.
+"""Find the global minimum of Chinchilla's objective: damped Newton steps from a grid of points.
 
 Thousands of descents end in the same few minima. So all of them take a few steps, the lowest
 continue, and the distinct points among those converge.
@@ -8,8 +8,69 @@ import itertools
 
 import numpy as np
 
-from helpers.scaling.descent import descend
 from helpers.scaling.objective import Objective
+
+STEEP = 1e-12  # a point whose gradient is smaller counts as a minimum
+LONGEST = 2.0  # the longest step, in scaled coordinates
+
+
+def descend(
+    objective: Objective,
+    points: np.ndarray,
+    *,
+    newton: bool,
+    steps: int,
+    weights: np.ndarray | None = None,
+    tolerance: float = STEEP,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Minimise by Levenberg-Marquardt: each step solves (M + mu I) step = -gradient.
+
+    mu falls after a step that lowers f, and grows otherwise. With `newton`, M is the Hessian with
+    its eigenvalues made positive: it converges in a few steps near a minimum. Without `newton`, M
+    is the bound of `Objective.derivatives`: it is never negative, and is reliable far from a
+    minimum. No point moves to a higher f.
+
+    Args:
+        points: (S, Z) scaled.
+        steps: the most steps for each point.
+        weights: (S, n) of the observations.
+        tolerance: a point whose gradient is smaller has converged.
+
+    Returns:
+        (points (S, Z), f (S,), the largest component of the gradient (S,)).
+    """
+    points = np.array(points, dtype=np.float64)
+    f, steepness = np.full(len(points), np.inf), np.full(len(points), np.inf)
+    damping = np.full(len(points), 1e-3)
+    live = np.arange(len(points))
+
+    for _ in range(steps):
+        here = points[live]
+        w = None if weights is None else weights[live]
+        value, gradient, hessian, bound = objective.derivatives(here, w)
+        f[live], steepness[live] = value, np.abs(gradient).max(-1)
+        going = (steepness[live] > tolerance) & (damping[live] < 1e12)
+        if not going.all():
+            live, here, value, gradient = live[going], here[going], value[going], gradient[going]
+            hessian, bound = hessian[going], bound[going]
+            w = None if weights is None else weights[live]
+        if not len(live):
+            break
+        values, vectors = np.linalg.eigh(hessian if newton else bound)
+        # Damping is relative to the bound, which grows with the data.
+        size = np.trace(bound, axis1=1, axis2=2)[:, None] + 1e-300
+        stiff = np.abs(values) + damping[live, None] * size + 1e-15 * size
+        slope = np.einsum("szk,sz->sk", vectors, gradient)
+        step = -np.einsum("szk,sk->sz", vectors, slope / stiff)
+        length = np.linalg.norm(step, axis=-1, keepdims=True)
+        step *= np.minimum(1.0, LONGEST / np.maximum(length, 1e-300))
+        after = objective.value(here + step, w)
+        better = after < value
+        points[live[better]] += step[better]
+        f[live[better]] = after[better]
+        damping[live] = np.where(better, np.maximum(damping[live] / 5, 1e-16), damping[live] * 4)
+    return points, f, steepness
+
 
 FIRST, MIDDLE, LAST = 12, 25, 120  # steps
 KEPT = 500  # points that continue after the first steps
