@@ -361,13 +361,14 @@ class Number(Exercise):
         return NotRight(f"you said {found:,.15g} {what}; it is {right:,}")
 
     def hint(self, found, cases, facet, general):
-        general = general or self.factor(found, cases) or self.where_wrong(found, cases)
+        general = general or self.factor(found, cases, facet)
+        general = general or self.where_wrong(found, cases, facet)
         return super().hint(found, cases, facet, general)
 
-    def where_wrong(self, found: list[dict], cases: Sequence[Case]) -> str:
+    def where_wrong(self, found: list[dict], cases: Sequence[Case], facet: str) -> str:
         """Name a choice, as recompute="full", with which alone the answers are wrong."""
         right = [
-            same(trace.get("returned"), self.expected(case)["returned"], self.close)
+            same(trace.get(facet), self.expected(case).get(facet), self.close)
             for trace, case in zip(found, cases, strict=False)
         ]
         given = [self.choices(case) for case in cases[: len(right)]]
@@ -381,14 +382,15 @@ class Number(Exercise):
         given = zip(inspect.signature(self.right).parameters, case.arguments, strict=False)
         return {name: value for name, value in given if isinstance(value, str)}
 
-    def factor(self, found: list[dict], cases: Sequence[Case]) -> str:
+    def factor(self, found: list[dict], cases: Sequence[Case], facet: str) -> str:
         """Name what the right answer is multiplied with in every case: numbers, arguments."""
         pairs = [
-            (trace["returned"] / right, self.quantities(case))
+            (trace[facet] / right, self.quantities(case))
             for trace, case in zip(found, cases, strict=False)
-            if is_number(trace.get("returned"))
-            and not oddity(trace["returned"])
-            and (right := self.expected(case)["returned"])
+            if is_number(trace.get(facet))
+            and not oddity(trace[facet])
+            and is_number(right := self.expected(case).get(facet))
+            and right
         ]
         if len(pairs) < 2 or not all(0 < abs(ratio) < math.inf for ratio, _ in pairs):
             return ""

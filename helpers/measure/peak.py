@@ -35,17 +35,6 @@ class Peak:
     size: int
     copied: int
 
-    def best_flops(self) -> dict[str, float]:
-        """dtype -> FLOP/s, with the best number of threads."""
-        best: dict[str, float] = {}
-        for (dtype, _), flops in self.flops.items():
-            best[dtype] = max(flops, best.get(dtype, 0.0))
-        return best
-
-    def best_bandwidth(self) -> float:
-        """Bytes/s, with the best number of threads."""
-        return max(self.bandwidth.values())
-
     def _rows(self) -> dict[str, str]:
         rows = {
             f"matmul, {dtype}{_threads(count)}": f"{flops / 1e9:,.1f} GFLOP/s"
