@@ -210,7 +210,8 @@ class OnRanks(Exercise):
             alike = [
                 all(same(one[0], other, self.close) for other in one) for one in (found, right)
             ]
-            words = f"{facet}: {words}" if all(alike) else f"{facet} of rank {rank}: {words}"
+            everywhere_so = ranks > 1 and all(alike)
+            words = f"{facet}: {words}" if everywhere_so else f"{facet} of rank {rank}: {words}"
             if alike == [False, True]:
                 hint = ONE_ALONE
             for other in range(ranks):
