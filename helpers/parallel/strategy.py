@@ -3,10 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 
 import torch
 
+from helpers.comm.mesh import Mesh
 from helpers.data.batch import Batch
+from helpers.state import checkpoint
+from helpers.state.all_parts import AllParts
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,6 +49,7 @@ class Strategy(ABC):
             sequences (for example in tensor parallelism) have the same index.
         data_size: the number of parts of each global batch.
         world_size: the number of ranks.
+        mesh: the ranks; None for a single process.
         model, optimizer: this rank's own, for `memory_of`: a Module or a list of Modules, and a
             torch optimizer.
         lossy: why results differ from one process beyond rounding; "" for an exact strategy.
@@ -56,6 +61,7 @@ class Strategy(ABC):
     model: torch.nn.Module | list[torch.nn.Module]
     optimizer: torch.optim.Optimizer
     world_size: int = 1
+    mesh: Mesh | None = None
     data_rank: int = 0
     data_size: int = 1
     lossy: str = ""
@@ -90,6 +96,52 @@ class Strategy(ABC):
     @abstractmethod
     def load(self, state: dict):
         """Load a `full_state` of any strategy with the same configuration."""
+
+    def save(self, folder: str | PathLike, **progress):
+        """Write a checkpoint: parameters in full precision, moments, the loss scale, the progress.
+
+        Every rank calls it. A Trainer's ranks write their own shards, so no rank is ever whole. A
+        checkpoint is written whole or not at all.
+
+        Args:
+            folder: a new one, the same on all ranks, on a disk that all ranks see.
+            progress: plain numbers, the same on all ranks: updates, the place in the data, ….
+
+        Raises:
+            FileExistsError: the folder exists.
+        """
+        notes = {"scale": self.scale_state(), "progress": progress}
+        checkpoint.save(folder, self.mesh, *self.stored(), notes)
+
+    def restore(self, folder: str | PathLike) -> dict:
+        """Continue from a checkpoint of any strategy with the same configuration, on any ranks.
+
+        Every rank calls it.
+
+        Returns:
+            The progress that `save` got.
+
+        Raises:
+            BrokenCheckpoint: the checkpoint is torn, incomplete or changed.
+            ValueError: it is of another model.
+        """
+        parts, tensors, _ = self.stored()
+        moments = checkpoint.load(folder, self.mesh, parts, tensors)
+        notes = checkpoint.notes(folder)
+        self.resume(tensors, moments, notes.get("scale", {}))
+        return notes.get("progress", {})
+
+    @abstractmethod
+    def stored(self) -> tuple[AllParts, Mapping[str, torch.Tensor], Mapping[str, Mapping]]:
+        """What a checkpoint has: all ranks' parts; this rank's tensors, and moments, by key."""
+
+    @abstractmethod
+    def resume(self, tensors: Mapping[str, torch.Tensor], moments: Mapping[str, Mapping], scale):
+        """Go on with these tensors, which a checkpoint was read into, moments and loss scale."""
+
+    def scale_state(self) -> dict[str, float]:
+        """The state of the loss scale; {} if there is none."""
+        return {}
 
     def held(self) -> Mapping[tuple[str, str], int]:
         """Count the bytes that this rank holds between steps: (kind, device) -> bytes.

@@ -15,10 +15,10 @@ from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.owners.local import Local
 from helpers.parallel.precision import Plain
 from helpers.parallel.strategy import Step, Strategy
-from helpers.parallel.sums import GlobalSum
 from helpers.parallel.transform import plain
-from helpers.parallel.world import ALONE
+from helpers.parallel.world import ALONE, GlobalSum
 from helpers.plans.schedules import Schedule
+from helpers.state.all_parts import AllParts
 from helpers.state.placing import index, pending
 from helpers.state.slicing import first_values
 
@@ -181,6 +181,22 @@ class Trainer(Strategy):
         self.owner.load(state)
         self.precision.load(state.get("precision", {}))
         self.spread()
+
+    @property
+    def parts(self) -> AllParts:
+        """The parts of all ranks, as the optimizer has them."""
+        return self.owner.world.parts
+
+    def stored(self):
+        return self.parts, self.owner.masters, self.owner.moments()
+
+    def resume(self, tensors, moments, scale):
+        self.owner.take(moments)
+        self.precision.load(scale)
+        self.spread()
+
+    def scale_state(self):
+        return self.precision.state()
 
     def spread(self):
         """Copy the updated master copies to the parameters, on this rank and on other ranks."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 
@@ -47,6 +48,11 @@ def units(model: nn.Module) -> list[Unit]:
             "submodule"
         )
     return found
+
+
+def in_backward() -> bool:
+    """Whether autograd is running a backward in this thread."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def pieces(module: nn.Module, prefix: str = ""):

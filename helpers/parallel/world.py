@@ -1,10 +1,11 @@
-"""Operations over all ranks' parts: pending sums, the norm, whole tensors."""
+"""Operations over all ranks: pending sums of parts, the norm, whole tensors; sums of a number."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
 from helpers.comm.mesh import Layout, Mesh
+from helpers.comm.transport import GroupTransport, Work
 from helpers.state import norm
 from helpers.state.all_parts import AllParts
 from helpers.state.full_state import full_gradients, full_state
@@ -92,3 +93,36 @@ class World:
 
 def copied(value):
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+class GlobalSum:
+    """A number's sum on this rank, then over ranks while they compute: group after group.
+
+    Args:
+        groups: none for a single process. The sum over the first starts with `send`, the others
+            follow in `wait`.
+    """
+
+    def __init__(
+        self, groups: Sequence[GroupTransport], device: torch.device | str, start: float = 0
+    ):
+        self.groups = list(groups)
+        self.total = torch.tensor([start], dtype=torch.float64, device=device)
+        self.work: Work | None = None
+
+    def add(self, number: torch.Tensor):
+        """Add this rank's number, before `send`."""
+        self.total += number
+
+    def send(self) -> "GlobalSum":
+        """Start the sum over the ranks. After this, do not call `add`."""
+        if self.groups:
+            self.work = self.groups.pop(0).all_reduce(self.total)
+        return self
+
+    def wait(self) -> torch.Tensor:
+        """Wait for the sum over all ranks: a scalar in float64."""
+        while self.work is not None:
+            self.work.wait()
+            self.work = self.groups.pop(0).all_reduce(self.total) if self.groups else None
+        return self.total[0]

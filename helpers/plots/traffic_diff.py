@@ -24,7 +24,7 @@ def traffic_diff(
     label which layers they belong to. Equal messages in a row share a bar: "blocks.0 ×9".
 
     Args:
-        streams: strategy -> its messages, as `helpers.training.traffic.message.Message`.
+        streams: strategy -> its messages, as `helpers.training.traffic.diff.Message`.
         layers: in the order of the forward.
 
     Raises:

@@ -27,28 +27,32 @@ from helpers.state.facts import exchange
 from helpers.state.full_state import Kept, moments_and_counts, read
 from helpers.state.storage import Storage
 
-COUNTS = "counts"
+COUNTS, NOTES = "counts", "notes"
 
 
 def save(
     path: str | PathLike,
-    mesh: Mesh,
+    mesh: Mesh | None,
     parts: AllParts,
     local: Mapping[str, torch.Tensor],
     kept: Kept | None = None,
+    notes: Mapping | None = None,
 ):
     """Write a checkpoint. Every rank of the world calls it.
 
     Args:
         path: a new folder, the same on all ranks, on a disk that all ranks see.
+        mesh: None for a single process, which needs no process group.
         local, kept: this rank's tensors and optimizer state by key, as for `full_state`.
+        notes: anything else, as JSON can write it: the same on all ranks.
 
     Raises:
         FileExistsError: the folder exists.
         ValueError: as `full_state`.
     """
-    first = dist.get_rank() == 0
-    together(lambda: seal.begin(path) if first else None)
+    rank, size, tell = everyone(mesh)
+    first = rank == 0
+    together(lambda: seal.begin(path) if first else None, tell)
     folder = Path(path).with_name(Path(path).name + seal.WRITING)
     moments, counts = moments_and_counts(parts, kept or {})
     storage = Storage(mesh, parts)
@@ -56,18 +60,19 @@ def save(
     for slot, tensors in moments.items():
         for name, tensor in storage.stored(tensors).items():
             state[f"optimizer.{slot}.{name}"] = tensor
-    state[COUNTS] = torch.frombuffer(bytearray(json.dumps(counts).encode()), dtype=torch.uint8)
-    dcp.save(state, checkpoint_id=folder)
-    dist.barrier()
-    share = slice(dist.get_rank(), None, dist.get_world_size())
-    parts_read = exchange(seal.measured(folder, seal.files(folder)[share]))
+    for name, facts in ((COUNTS, counts), (NOTES, notes or {})):
+        state[name] = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8)
+    dcp.save(state, checkpoint_id=folder, no_dist=mesh is None)
+    tell(None)  # all files are written
+    share = slice(rank, None, size)
+    parts_read = tell(seal.measured(folder, seal.files(folder)[share]))
     checksums = {name: found for some in parts_read for name, found in some.items()}
-    together(lambda: seal.finish(path, checksums) if first else None)
+    together(lambda: seal.finish(path, checksums) if first else None, tell)
 
 
 @torch.no_grad()
 def load(
-    path: str | PathLike, mesh: Mesh, parts: AllParts, local: Mapping[str, torch.Tensor]
+    path: str | PathLike, mesh: Mesh | None, parts: AllParts, local: Mapping[str, torch.Tensor]
 ) -> dict[str, dict[str, object]]:
     """Read a checkpoint into this rank's tensors, in place, cast to their dtype.
 
@@ -81,19 +86,19 @@ def load(
             rank raises it, before anything is read.
         ValueError: a tensor is missing, or has another shape.
     """
-    share = slice(dist.get_rank(), None, dist.get_world_size())
-    together(lambda: seal.verify(path, share))
+    rank, size, tell = everyone(mesh)
+    together(lambda: seal.verify(path, slice(rank, None, size)), tell)
     reader = dcp.FileSystemReader(path)
     contents = reader.read_metadata().state_dict_metadata
     for name, shape in parts.shapes.items():
         found = contents.get(f"model.{name}")
         if not isinstance(found, TensorStorageMetadata) or tuple(found.size) != shape:
             raise ValueError(f"{path} does not contain {name} {shape}: was another model saved?")
-    counts = read_counts(reader, contents)
+    counts = read_facts(COUNTS, reader, contents)
     storage = Storage(mesh, parts)
     for key, value in read_tensors("model.", storage, reader, contents).items():
         local[key].copy_(value)
-    own, kept = parts.ranks[mesh.rank], {}
+    own, kept = parts.ranks[storage.rank], {}
     for key, part in own.items():
         if part.name in counts:
             kept[key] = {slot: read(count) for slot, count in counts[part.name].items()}
@@ -103,7 +108,21 @@ def load(
     return kept
 
 
-def together(act: Callable[[], object]):
+def notes(path: str | PathLike) -> dict:
+    """Read the notes of a checkpoint; {} if it has none. A rank may call it alone."""
+    reader = dcp.FileSystemReader(path)
+    contents = reader.read_metadata().state_dict_metadata
+    return read_facts(NOTES, reader, contents) if NOTES in contents else {}
+
+
+def everyone(mesh: Mesh | None) -> tuple[int, int, Callable[[object], list]]:
+    """This rank, the number of ranks, and an exchange of facts between them."""
+    if mesh is None:
+        return 0, 1, lambda fact: [fact]
+    return dist.get_rank(), dist.get_world_size(), exchange
+
+
+def together(act: Callable[[], object], tell: Callable[[object], list] = exchange):
     """Run a function on every rank. If it fails on a rank, raise the same error on every rank."""
     failed, kinds = "", {kind.__name__: kind for kind in (FileExistsError, seal.BrokenCheckpoint)}
     try:
@@ -112,15 +131,15 @@ def together(act: Callable[[], object]):
         failed = f"{type(error).__name__}\n{error}"
     except seal.BrokenCheckpoint as error:
         failed = f"BrokenCheckpoint\n{error}"
-    for other in exchange(failed):
+    for other in tell(failed):
         if other:
             kind, text = other.split("\n", 1)
             raise kinds.get(kind, OSError)(text)
 
 
-def read_counts(reader, contents) -> dict[str, dict[str, list]]:
-    raw = torch.empty(contents[COUNTS].size, dtype=torch.uint8)
-    dcp.load({COUNTS: raw}, storage_reader=reader)
+def read_facts(name: str, reader, contents) -> dict:
+    raw = torch.empty(contents[name].size, dtype=torch.uint8)
+    dcp.load({name: raw}, storage_reader=reader, no_dist=True)
     return json.loads(bytes(raw.tolist()))
 
 
@@ -132,5 +151,6 @@ def read_tensors(prefix: str, storage: Storage, reader, contents) -> dict[str, t
         if key.startswith(prefix)
     }
     room = storage.empty(dtypes)
-    dcp.load({prefix + name: tensor for name, tensor in room.items()}, storage_reader=reader)
+    alone = {"no_dist": True} if len(storage.layouts[0][1].ranks) == 1 else {}
+    dcp.load({prefix + n: tensor for n, tensor in room.items()}, storage_reader=reader, **alone)
     return storage.local(room)

@@ -124,7 +124,8 @@ def moments_and_counts(
     Raises:
         ValueError: as `full_optimizer` raises.
     """
-    own = parts.ranks[dist.get_rank(group)]
+    alone = len(parts.ranks) == 1
+    own = parts.ranks[0 if alone else dist.get_rank(group)]
     rows: dict[str, dict[str, torch.Tensor]] = {}
     counts: dict[str, dict[str, list]] = {}
     for key, slots in kept.items():
@@ -133,7 +134,8 @@ def moments_and_counts(
                 rows.setdefault(slot, {})[key] = value
             else:
                 counts.setdefault(own[key].name, {})[slot] = written(slot, value)
-    told = exchange([sorted(rows), counts], group)
+    told = [[sorted(rows), counts]]
+    told = told if alone else exchange(told[0], group)
     together: dict[str, dict[str, list]] = {}
     for _, theirs in told:
         for name, slots in theirs.items():

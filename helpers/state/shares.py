@@ -53,7 +53,7 @@ def shares(ranks: Sequence[Mapping[str, Part]], name: str) -> Shares:
     """Find every rank's boxes of the plain tensor `name`.
 
     Args:
-        ranks: for each rank its parts by key: `trainer.owner.world.parts.ranks`.
+        ranks: for each rank its parts by key: `trainer.parts.ranks`.
 
     Raises:
         ValueError: no rank holds a tensor of this name.

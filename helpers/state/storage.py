@@ -20,7 +20,10 @@ class Storage:
     of the world makes a `Storage` and calls its methods.
     """
 
-    def __init__(self, mesh: Mesh, parts: AllParts):
+    def __init__(self, mesh: Mesh | None, parts: AllParts):
+        if mesh is None:  # one process has everything
+            self.rank, self.device, self.layouts = 0, "cpu", [(None, parts, parts)]
+            return
         direct = [name for name in parts.shapes if representable(mesh.layout, parts, name)]
         self.rank, self.device = mesh.rank, mesh.device_mesh.device_type
         same, others = parts.named(direct), parts.named(parts.shapes.keys() - set(direct))
@@ -44,13 +47,13 @@ class Storage:
                 mine = reshard(parts, mine, stored, device=self.device)
             for key, part in stored.ranks[self.rank].items():
                 if key in mine:
-                    found[part.name] = as_dtensor(mesh, part, mine[key])
+                    found[part.name] = on_mesh(mesh, part, mine[key])
         return found
 
     def empty(self, dtypes: Mapping[str, torch.dtype]) -> dict[str, torch.Tensor]:
         """Allocate what this rank stores of these plain names, without values."""
         return {
-            part.name: as_dtensor(mesh, part, self.room(part, dtypes[part.name]))
+            part.name: on_mesh(mesh, part, self.room(part, dtypes[part.name]))
             for mesh, _, stored in self.layouts
             for part in stored.ranks[self.rank].values()
             if part.name in dtypes
@@ -73,6 +76,10 @@ class Storage:
             }
             found |= mine if kept is parts else reshard(kept, mine, parts, device=self.device)
         return found
+
+
+def on_mesh(mesh: Mesh | None, part: Part, local: torch.Tensor) -> torch.Tensor:
+    return local.detach() if mesh is None else as_dtensor(mesh, part, local)
 
 
 def representable(layout: Layout, parts: AllParts, name: str) -> bool:

@@ -11,14 +11,14 @@ from functools import partial
 
 import torch
 
-from helpers.comm.mesh import Layout, make_mesh
+from helpers.comm.mesh import Layout
 from helpers.data.batch import Batch
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.strategy import Strategy
 from helpers.runtime.launch import launch
 from helpers.training.locate import off
-from helpers.training.twin import SMALL, some_batch
-from helpers.training.witness import Witness, watching, witness
+from helpers.training.twin import SMALL, see, some_batch
+from helpers.training.witness import Witness, watching
 
 PASSES = ("start", "forward", "loss", "backward", "gradient", "update")
 ALIKE = {torch.float64: 1e-12, torch.float32: 1e-5}  # relative to the largest number of a tensor
@@ -101,9 +101,9 @@ def drift(
         raise ValueError(f"the layout has the axes {', '.join(mesh.axes)}, not {axis}")
     batches = batches or partial(some_batch, seed, sequences, config)
     every = launch(
-        watch, mesh.world_size, device=device, strategy=strategy, layout=dict(layout),
-        options=options, config=config, seed=seed, dtype=dtype,
-        rule=optimizer or OptimizerConfig(), batches=batches, steps=steps,
+        see, mesh.world_size, device=device, strategy=strategy, layout=dict(layout),
+        options=options, config=config, seed=seed, dtype=dtype, looked_at=range(steps),
+        optimizer=optimizer or OptimizerConfig(), batches=batches, steps=steps,
     )  # fmt: skip
     near = ALIKE.get(dtype, 0.01)
     for step in range(steps):
@@ -113,21 +113,6 @@ def drift(
         if found:
             return replace(found, step=step)
     return None
-
-
-def watch(worker, strategy, layout, options, config, seed, dtype, rule, batches, steps):
-    """Train on one rank, and record every step."""
-    torch.set_num_threads(1)
-    mesh = make_mesh(Layout(**layout), worker.device)
-    trained = strategy(
-        config, seed, mesh, dtype=dtype, device=worker.device, optimizer=rule, **options
-    )
-    seen = []
-    for k in range(steps):
-        part = replace(batches(k), step=k).shard(trained.data_rank, trained.data_size)
-        seen.append(witness(trained, part, rule))
-    trained.close()
-    return seen
 
 
 def plain_shapes(config, batch: Batch) -> dict[str, tuple[int, ...]]:

@@ -112,9 +112,10 @@ def compare(
     if locate and (wrong := comparison.first_wrong()):
         step = max(wrong[1].step, 0)
         alone = {"strategy": Single, "layout": None, "options": {}}
-        seen = launch(see, 1, device=device, until=step, **alone, **common)[0]
-        every = launch(see, workers, device=device, until=step, **ranks, **common)
-        where = first_departure(step, Layout(**ranks["layout"]), seen, list(every), dtype)
+        (seen,) = launch(see, 1, device=device, looked_at=[step], **alone, **common)[0]
+        runs = launch(see, workers, device=device, looked_at=[step], **ranks, **common)
+        every = [only for (only,) in runs]
+        where = first_departure(step, Layout(**ranks["layout"]), seen, every, dtype)
         comparison = replace(comparison, location=where)
     return comparison
 
@@ -170,18 +171,21 @@ def train_beside_twin(
     }
 
 
-def see(worker, strategy, layout, options, until, config, seed, dtype, optimizer, batches, steps):
-    """Train up to a step and record that step: on ranks, or on one process (without a layout)."""
+def see(
+    worker, strategy, layout, options, looked_at, config, seed, dtype, optimizer, batches, steps
+):
+    """Train on ranks, or on one process (without a layout), and record the steps `looked_at`."""
     torch.set_num_threads(1)
     make = maker(worker, strategy, layout, options, config, seed, dtype, optimizer)
-    trained = make()
-    for k in range(until + 1):
+    trained, seen = make(), []
+    for k in range(max(looked_at) + 1):
         if k == steps and layout:
             trained = made_anew(trained, make)
         part = replace(batches(k), step=k).shard(trained.data_rank, trained.data_size)
-        if k < until:
+        if k in looked_at:
+            seen.append(witness(trained, part, optimizer))
+        else:
             trained.step(part)
-    seen = witness(trained, part, optimizer)
     trained.close()
     return seen
 

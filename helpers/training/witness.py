@@ -9,7 +9,7 @@ import torch
 from helpers.data.batch import Batch
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.strategy import Strategy
-from helpers.parallel.units import Apart
+from helpers.parallel.units import Apart, in_backward
 
 
 @dataclass
@@ -80,8 +80,8 @@ def watching(model):
 
     def look(name):
         def called(_module, _inputs, output):
-            inside = torch._C._current_graph_task_id() != -1  # recomputed in the backward
-            if inside or not isinstance(output, torch.Tensor) or not output.ndim:
+            recomputed = in_backward()
+            if recomputed or not isinstance(output, torch.Tensor) or not output.ndim:
                 return
             calls = outputs.setdefault(name, {})
             number = len(calls)

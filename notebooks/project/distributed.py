@@ -33,7 +33,6 @@ from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
-from helpers.state import checkpoint
 from helpers.state.seal import newest
 from helpers.training.loop import train
 
@@ -46,18 +45,12 @@ def learning_rate(step):
     return OPTIMIZER.lr * min(1, (step + 1) / WARM_UP)
 
 
-def load(folder, mesh, trainer):
+def load(folder, trainer):
     """Load the last whole checkpoint, if there is one; return the number of the next step."""
     last = newest(folder)  # a damaged checkpoint does not count
     if last is None:
         return 0
-    owner = trainer.owner
-    with torch.no_grad():
-        kept = checkpoint.load(last, mesh, owner.world.parts, owner.masters)
-    for name, slots in kept.items():
-        owner.optimizer.state[owner.masters[name]] = slots
-    trainer.spread()
-    return int(last.name.removeprefix("step-"))
+    return trainer.restore(last)["step"]
 
 
 def save(folder, step, mesh, trainer):
@@ -65,10 +58,8 @@ def save(folder, step, mesh, trainer):
 
     Each rank writes what it holds, so no rank needs memory for the whole model.
     """
-    owner = trainer.owner
-    kept = {n: owner.optimizer.state[master] for n, master in owner.masters.items()}
     new = folder / f"step-{step:08}"
-    checkpoint.save(new, mesh, owner.world.parts, owner.masters, kept)
+    trainer.save(new, step=step)
     if mesh.rank == 0:  # `save` has returned, so the checkpoint is whole
         for old in folder.glob("step-*"):
             if old != new:
@@ -92,7 +83,7 @@ def run(worker, stage, steps, save_every, folder, data, dtype):
     text = data if data in ("python", "wikitext") else [Path(data).read_text()]
     blocks = pack(text, CONFIG.context)
     source = Source(blocks, Order(len(blocks), BATCH, seed=0))
-    first = load(folder, mesh, trainer)
+    first = load(folder, trainer)
 
     def log(step, loss, **_):
         if worker.rank == 0:

@@ -8,8 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from helpers.comm.transport import GroupTransport, SharedTransport
 from helpers.models.gpt import build, loss_sum
-from helpers.parallel.ddp.bucketed import BucketedDDP
-from helpers.parallel.ddp.naive import NaiveDDP
+from helpers.parallel.ddp.after_backward import BucketedDDP, NaiveDDP
 from helpers.parallel.ddp.overlapped import DDP
 from tests.bench.compare import duration
 from tests.bench.report import Report, goal_of, mib, share_of

@@ -3,8 +3,8 @@
 from functools import partial
 
 from helpers.comm.transport import SharedTransport
+from helpers.parallel.libraries.data_parallel import TorchZeroRedundancy
 from helpers.parallel.libraries.fully_shard import FullyShard
-from helpers.parallel.libraries.zero_redundancy import TorchZeroRedundancy
 from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage3 import Zero3

@@ -96,13 +96,13 @@ def differences(worker, case: Case, twin: list) -> dict[str, float]:
     """
     torch.set_num_threads(1)
     torch.manual_seed(worker.rank)
-    mesh = make_mesh(Layout(**case.sizes), worker.device)
+    mesh = mesh_of(worker, Layout(**case.sizes))
     given = {
         "dtype": torch.float64,
         "optimizer": case.optimizer,
         "micro_batches": case.micro_batches,
     }
-    ours, far = case.strategy(case.config, 3, mesh, **given), {}
+    ours, far, end = case.strategy(case.config, 3, mesh, **given), {}, {}
     assert ours.lossy == ""
 
     def add(name, value):
@@ -110,15 +110,14 @@ def differences(worker, case: Case, twin: list) -> dict[str, float]:
 
     for k, (theirs, gradients, state, (loss, count)) in enumerate(twin):
         if k == 2:
-            saved = ours.full_state()
             ours.close()
             anew = case.loads or case.strategy
             if getattr(case.loads, "layout", None):
-                mesh = make_mesh(case.loads.layout, worker.device)
+                mesh = mesh_of(worker, case.loads.layout)
             ours = anew(case.config, 3, mesh, **given)
             assert ours.full_state()["optimizer"] == {}
-            ours.load(saved)
-            spoil(saved)
+            ours.load(end)
+            spoil(end)
         share = lambda batch: batch.shard(ours.data_rank, ours.data_size)  # noqa: B023, E731
         mine = ours.step(share(case.batch(k)), lr=RATES[k])
         assert (mine.tokens, mine.skipped) == (theirs.tokens, False)
@@ -128,12 +127,22 @@ def differences(worker, case: Case, twin: list) -> dict[str, float]:
         add("gradients", apart(found, gradients))
         add("parameters", apart(end["model"], state["model"]))
         add("optimizer", apart(flat(end["optimizer"]), flat(state["optimizer"])))
-        spoil(end | {"gradients": found})
+        spoil({"gradients": found} | (end if k != 1 else {}))
+        if k == 1:  # what is loaded next
+            continue
         total, targets = ours.evaluate(share(case.batch(99)))
         assert targets == count
         add("evaluation", abs(total - loss))
     ours.close()
     return {name: largest(values) for name, values in far.items()}
+
+
+def mesh_of(worker, layout: Layout):
+    """The mesh of a layout, made once on these ranks: new process groups take long."""
+    meshes = worker.state.meshes = getattr(worker.state, "meshes", {})
+    if layout not in meshes:
+        meshes[layout] = make_mesh(layout, worker.device)
+    return meshes[layout]
 
 
 def spoil(state: dict):

@@ -7,7 +7,7 @@ import torch
 
 from helpers.comm.transport import GroupTransport
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.ddp.naive import NaiveDDP
+from helpers.parallel.ddp.after_backward import NaiveDDP
 from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.owners.local import said_by

@@ -1,8 +1,6 @@
 """The step's order, and each seam on its own, compared with one process."""
 
-import math
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -146,36 +144,6 @@ def test_the_rate_of_a_step_is_of_that_step_alone():
         Single(TINY, micro_batches=0)
 
 
-class OtherConfig:
-    """Another kind of model, with only the methods that a Trainer needs."""
-
-    def build(self, dtype, device, seed=0):
-        return LeastSquares(dtype, device)
-
-    def first_value(self, name, shape, seed):
-        return torch.linspace(-1, 1, math.prod(shape), dtype=torch.float64).view(shape)
-
-
-class LeastSquares(torch.nn.Module):
-    def __init__(self, dtype, device):
-        super().__init__()
-        self.line = torch.nn.Linear(3, 2, bias=False, dtype=dtype, device=device)
-
-    def loss(self, batch):
-        x = torch.nn.functional.one_hot(batch.tokens % 3, 3).to(self.line.weight.dtype)
-        y = torch.nn.functional.one_hot(batch.targets.clamp(min=0) % 2, 2)
-        return (self.line(x) - y).square().sum(), torch.tensor(batch.counted())
-
-
-def test_a_config_builds_its_model_whatever_that_is():
-    comparison = twin(DataParallel, config=OtherConfig(), batches=partial(some, 6))
-    assert comparison, comparison
-
-
-def some(sequences, k):
-    return random_batch(k, sequences, 8, 32)
-
-
 SCALED = Mixed(torch.float64, scale=LossScale(scale=8.0, interval=2))
 
 
@@ -192,6 +160,7 @@ def test_the_scale_follows_the_steps_and_a_checkpoint_has_it():
     again.load(trainer.full_state())
     assert again.precision.loss_scale == 8
     assert again.precision.state() == trainer.precision.state()
+    again.load(Single(TINY, dtype=torch.float64).full_state())  # without a scale
     again.step(random_batch(4, 2, 8, 32))
     assert again.precision.loss_scale == 16  # two good steps in a row, one of them before the load
     assert trainer.precision.loss_scale == 8  # each trainer has its own

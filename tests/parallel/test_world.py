@@ -1,10 +1,10 @@
-"""Sums, norms and states over all ranks' parts."""
+"""Sums, norms and states over all ranks' parts; a number's sum over one group after the other."""
 
 import pytest
 import torch
 
 from helpers.comm.mesh import Layout, make_mesh
-from helpers.parallel.world import ALONE, World
+from helpers.parallel.world import ALONE, GlobalSum, World
 from helpers.runtime.launch import launch
 from helpers.state.placing import cut, only, pending, whole
 
@@ -99,3 +99,34 @@ def stages(worker):
 
 def test_a_rank_without_a_tensor_gets_the_norm_of_all():
     assert list(launch(stages, 2, device="cpu")) == [(False, pytest.approx(2**0.5))] * 2
+
+
+class Alike:
+    """The transport of some ranks that all have the same number; a sum is made by its `wait`."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def all_reduce(self, buffer):
+        self.buffer = buffer
+        return self
+
+    def wait(self):
+        self.buffer *= self.size
+
+
+def test_every_group_multiplies_the_number_by_its_ranks():
+    for sizes, times in (((), 1), ((2,), 2), ((2, 3), 6), ((2, 3, 5), 30)):
+        groups = [Alike(size) for size in sizes]
+        total = GlobalSum(groups, "cpu", 7.0)
+        total.add(torch.tensor(4.0))
+        assert total.send().wait() == 11 * times
+        assert total.wait() == 11 * times  # a second wait adds nothing
+        assert [group.size for group in groups] == list(sizes)  # for the next sum
+
+
+def test_it_adds_in_float64():
+    total = GlobalSum([], "cpu", 2**24)
+    total.add(torch.tensor(1.0))
+    assert total.wait() == 2**24 + 1
+    assert total.wait().dtype == torch.float64

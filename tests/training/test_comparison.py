@@ -1,6 +1,7 @@
 """What counts as equal, in numbers alone: no process trains here."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,8 @@ from helpers.training.differences import Difference
 from helpers.training.locate import Location
 
 NAN = math.nan
+LOSSY = {"lossy": "on purpose", "bound": 0.1}
+LATER = {"step": 4, "rank": 1, "loaded": True}
 SAME = {"parameter": 0.0, "parameter_name": "w", "relative": 0.0}
 
 
@@ -108,36 +111,26 @@ def test_a_lossy_strategy_starts_from_rounded_parameters_at_most():
     assert start.first_wrong()[0] == "start"
 
 
-def test_verdicts_word_by_word():
-    end = "at every step on every rank"
-    exact = f"the same as one process, within {{}}, {end}"
-    moved = f"the same as one process, within {{}} of how far its parameters moved ({{}}), {end}"
-    assert compared({}).verdict() == exact.format("1e-12")
-    rounded = compared({}, dtype=torch.bfloat16).verdict()
-    assert rounded == moved.format("0.5", "it computes in torch.bfloat16")
-    lossy = {"lossy": "on purpose", "bound": 0.1}
-    assert compared({}, **lossy).verdict() == moved.format("0.1", "on purpose")
-    start = {"step": -1, "rank": 2, "parameter": 0.125, "relative": 0.1, "parameter_name": "w"}
-    assert compared(start).verdict() == (
-        "rank 2 does not start from the twin's parameters: w is off by 0.125"
-    )
-    later = {"step": 4, "rank": 1, "loaded": True}
-    row = later | {"gradient": 0.125, "gradient_name": "b"}
-    assert compared(row).verdict() == (
-        "step 4, after a load, rank 1: the gradient of b is off by 0.125, more than 1e-12"
-    )
-    row = later | {"gradient": math.inf, "gradient_name": "b"}
-    assert compared(row, **lossy).verdict() == (
-        "step 4, after a load, rank 1: the gradient of b is off by inf"
-    )
-    row = {"loss": 0.5, "relative_loss": 0.25}
-    assert compared(row, **lossy).verdict() == "step 0, rank 0: the loss is off by 0.5"
-    for relative, said in (
-        (0.985, "all parameters together by 0.985 of how far the twin moved, more than 0.1"),
-        (0.99, "the parameters do not change, but the twin's do"),
-        (1.02, "all parameters together by 1.02 of how far the twin moved, more than 0.1"),
-    ):
-        assert compared({"relative": relative}, **lossy).verdict().endswith(said)
+@pytest.mark.parametrize(
+    ("row", "given", "said"),
+    [
+        ({}, {}, "within 1e-12, at every step on every rank"),
+        ({}, {"dtype": torch.bfloat16}, "within 0.5 of how far .* (it computes in torch.bfloat16)"),
+        ({}, LOSSY, "within 0.1 of how far its parameters moved (on purpose), at every step"),
+        ({"step": -1, "rank": 2, "parameter": 0.125, "relative": 0.1}, {},
+         "rank 2 does not start from the twin's parameters: w is off by 0.125"),
+        (LATER | {"gradient": 0.125, "gradient_name": "b"}, {},
+         "step 4, after a load, rank 1: the gradient of b is off by 0.125, more than 1e-12"),
+        (LATER | {"gradient": math.inf, "gradient_name": "b"}, LOSSY, "of b is off by inf"),
+        ({"loss": 0.5, "relative_loss": 0.25}, LOSSY, "step 0, rank 0: the loss is off by 0.5"),
+        ({"relative": 0.985}, LOSSY, "by 0.985 of how far the twin moved, more than 0.1"),
+        ({"relative": 0.99}, LOSSY, "the parameters do not change, but the twin's do"),
+        ({"relative": 1.02}, LOSSY, "by 1.02 of how far the twin moved, more than 0.1"),
+    ],
+)  # fmt: skip
+def test_verdicts(row, given, said):
+    words = re.escape(said).replace(re.escape(".*"), ".*")
+    assert re.search(words, compared(row, **given).verdict())
 
 
 def test_it_writes_itself():

@@ -115,7 +115,7 @@ def test_the_step_that_is_looked_at_follows_the_same_steps(monkeypatch, layout, 
     worker = SimpleNamespace(rank=0, device=torch.device("cpu"))
     settings = {"config": TINY, "seed": 1, "dtype": torch.float64, "optimizer": rule, "steps": 2}
     batches = partial(some_batch, 1, 3, TINY)
-    record = twins.see(worker, Told, layout, {}, until=3, batches=batches, **settings)
+    (record,) = twins.see(worker, Told, layout, {}, [3], batches=batches, **settings)
     assert "".join(seen) == told
     twin = twins.train_twin(worker, batches=batches, **settings)["record"]
     loss, _, parameters = twin[4]

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from helpers.inference.decoder.fused import Fused
+from helpers.measure.kernels.address import address
 from helpers.models.caches.preallocated import Preallocated
 from helpers.models.gpt import GPT
 
@@ -147,8 +148,8 @@ def in_strips(matrix: torch.Tensor, columns: int) -> torch.Tensor:
 
 
 def pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(tensor.data_ptr())
+    return ctypes.c_void_p(address(tensor))
 
 
 def pointers(tensors: Sequence[torch.Tensor]) -> ctypes.Array:
-    return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
+    return (ctypes.c_void_p * len(tensors))(*map(address, tensors))

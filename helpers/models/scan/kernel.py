@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from helpers.measure.kernels.address import address
 from helpers.measure.kernels.compiled import Compiled, assembled
 from helpers.measure.kernels.interpret import interpreted
 from helpers.models.scan.selective import check
@@ -120,6 +121,8 @@ def selective_forward(
             "the kernel has no backward: call it under torch.no_grad(), or train with "
             'selective_scan(…, form="fused")'
         )
+    for tensor in given:
+        address(tensor)  # refuses a DTensor
     dtype = torch.float64 if x.dtype is torch.float64 else torch.float32
     (sequences, length, channels), state = x.shape, A.shape[1]
     if D is None:

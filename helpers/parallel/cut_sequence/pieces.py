@@ -19,7 +19,7 @@ from helpers.comm.ledger import ledger
 from helpers.comm.messages import Peers, split
 from helpers.measure.resident import resident_bytes
 from helpers.models.scan.ssd import ssd
-from helpers.parallel.cut_sequence.handing_on import state_before
+from helpers.parallel.cut_sequence.scans import state_before
 
 Piece = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 CHUNK = 32  # tokens that one matrix product sees

@@ -98,18 +98,26 @@ class Replica(torch.nn.Module):
         """Release the module, so that it can be wrapped again."""
 
     def refuse_unused(self, names: Iterable[str]):
-        """Raise an error for unused parameters, because the other ranks would wait for them.
+        """See the function of this name."""
+        advice = (
+            "use DDP(…, find_unused_parameters=True), or call requires_grad_(False) on them "
+            "before you make DDP."
+        )
+        refuse_unused(names, self.transport.rank, advice)
 
-        Raises:
-            UnusedParameters: `names` is not empty.
-        """
-        if names := list(names):
-            shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if names[8:] else "")
-            raise UnusedParameters(
-                f"no gradient on rank {self.transport.rank} for {shown}. "
-                "If the loss leaves them out on purpose, use DDP(…, find_unused_parameters=True), "
-                "or call requires_grad_(False) on them before you make DDP."
-            )
+
+def refuse_unused(names: Iterable[str], rank: int, advice: str):
+    """Raise an error for unused parameters, because the other ranks would wait for them.
+
+    Raises:
+        UnusedParameters: `names` is not empty.
+    """
+    if names := list(names):
+        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if names[8:] else "")
+        raise UnusedParameters(
+            f"no gradient on rank {rank} for {shown}. If the loss leaves them out on purpose, "
+            f"{advice}"
+        )
 
 
 def refuse_odd(name: str, gradient: torch.Tensor):

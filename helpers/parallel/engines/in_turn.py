@@ -7,8 +7,8 @@ from torch.utils._pytree import tree_leaves
 
 from helpers.data.batch import Batch
 from helpers.parallel.owners.local import Local
-from helpers.parallel.sums import GlobalSum
-from helpers.parallel.units import Unit, units
+from helpers.parallel.units import Unit, in_backward, units
+from helpers.parallel.world import GlobalSum
 
 
 class InTurn:
@@ -93,10 +93,10 @@ class Watched:
         ]
 
     def forward(self, tell):
-        if torch._C._current_graph_task_id() == -1:
-            tell(self.unit)
-        else:
+        if in_backward():
             self.begin()
+        else:
+            tell(self.unit)
 
     def ended(self, module, inputs, output):
         self.forward(self.owner.after)

@@ -2,19 +2,15 @@
 
 They implement our protocol: oracles for tests, and tools for your work.
 
-strategy               the base: one step, and what each library does in it
-torch_ddp              PyTorch's DistributedDataParallel
-zero_redundancy        and its ZeroRedundancyOptimizer (ZeRO stage 1)
+strategy               the base: one step, and what each library does in it; checks of what it made
+data_parallel          PyTorch's DDP, also behind Hugging Face's Accelerator, and with its
+                       ZeroRedundancyOptimizer (ZeRO stage 1)
 fully_shard            FSDP2, also hybrid sharding (HSDP); wrapping chooses its units
 fsdp1                  FSDP1, FullyShardedDataParallel: the names in papers and old code
 dtensor                tensor and sequence parallelism by DTensor
 pipelining             torch.distributed.pipelining
-accelerate_ddp         PyTorch's DDP, behind Hugging Face's Accelerator
-deepspeed_zero         DeepSpeed's ZeRO, stages 0 to 3; deepspeed_settings completes its JSON,
-                       deepspeed_state moves what it trains out and in, and deepspeed_extension
-                       compiles what it needs
+deepspeed_zero         DeepSpeed's ZeRO, stages 0 to 3, from its JSON; deepspeed_state moves what it
+                       trains out and in, and deepspeed_extension compiles what it needs
 accelerate_deepspeed   the same, behind Hugging Face's Accelerator
 transformers_trainer   the same, in the Trainer of Transformers, which owns the loop
-loss                   a model's loss as a module's forward, which most libraries wrap
-wrapped                check that a library made what it was asked for
 """

@@ -1,4 +1,4 @@
-"""DeepSpeed through Hugging Face Accelerate, as a Strategy; and Accelerate's FSDP2, on GPUs.
+"""DeepSpeed through Hugging Face Accelerate, as a Strategy.
 
 Accelerate chooses by the device, and does not say so. With 2 ranks on the CPU (Accelerate 1.15):
 
@@ -16,10 +16,9 @@ import copy
 import os
 
 import torch
-from torch.distributed.fsdp import FSDPModule
 
 from helpers.parallel.libraries.deepspeed_zero import DeepSpeedZero
-from helpers.parallel.libraries.wrapped import expect, expect_ranks
+from helpers.parallel.libraries.strategy import expect, expect_ranks
 
 
 class AccelerateDeepSpeed(DeepSpeedZero):
@@ -58,20 +57,3 @@ class AccelerateDeepSpeed(DeepSpeedZero):
     def backward(self, loss: torch.Tensor):
         with self.accelerator.accumulate(self.engine):  # it divides by the number of micro-batches
             self.accelerator.backward(loss * self.micro_batches)
-
-
-def fully_shard_by_accelerate(module: torch.nn.Module, optimizer: torch.optim.Optimizer):
-    """Prepare a module by Accelerate's FSDP plugin, version 2: for ranks on GPUs.
-
-    Returns:
-        The prepared module and optimizer.
-
-    Raises:
-        WrongWrapper: Accelerate made something else; on a CPU it makes a DDP.
-    """
-    from accelerate import Accelerator, FullyShardedDataParallelPlugin
-
-    cpu = all(p.device.type == "cpu" for p in module.parameters())
-    accelerator = Accelerator(cpu=cpu, fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
-    prepared, stepped = accelerator.prepare(module, optimizer)
-    return expect(prepared, FSDPModule, "Accelerator.prepare with its FSDP plugin"), stepped

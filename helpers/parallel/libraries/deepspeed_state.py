@@ -9,32 +9,24 @@ from collections.abc import Mapping
 
 import torch
 
+from helpers.parallel.libraries.strategy import Library
+
 CLIPPED = "clipped gradient"  # a slot beside the optimizer's own, while full_gradients gathers it
 
 
-class DeepSpeedState:
-    """Gathers and loads what a DeepSpeed engine trains. Every rank calls the same methods.
+class DeepSpeedState(Library):
+    """A Library whose `engine` is DeepSpeed's: gathers and loads what it trains.
 
-    Args:
+    Attributes:
         library: DeepSpeed.
         engine: made by `deepspeed.initialize`.
         stage: of ZeRO.
-        parameters: of the model inside the engine, by name.
-        rank: this rank's number, which is that of its shard.
-        device: of the model.
+        clipped: this rank's clipped gradients of the last step, by the `id` of the optimizer's
+            tensor.
     """
 
-    def __init__(
-        self,
-        library,
-        engine,
-        stage: int,
-        parameters: Mapping[str, torch.nn.Parameter],
-        rank: int,
-        device: torch.device,
-    ):
-        self.library, self.engine, self.stage = library, engine, stage
-        self.parameters, self.rank, self.device = parameters, rank, device
+    stage: int
+    clipped: dict[int, torch.Tensor]
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -49,13 +41,8 @@ class DeepSpeedState:
             return list(self.engine.optimizer.fp32_partitioned_groups_flat)
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
-    def full_gradients(self, clipped: Mapping[int, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Gather the gradients of a step.
-
-        Args:
-            clipped: this rank's, by the `id` of the optimizer's tensor.
-        """
-        trained = self.trained()
+    def full_gradients(self) -> dict[str, torch.Tensor]:
+        trained, clipped = self.trained(), self.clipped
         if self.stage == 0:
             return {n: clipped[id(p)].clone() for n, p in trained.items() if id(p) in clipped}
         for flat in self.flats:
@@ -68,7 +55,6 @@ class DeepSpeedState:
         return full
 
     def full_state(self) -> dict:
-        """Gather parameters and optimizer state, as `Strategy.full_state`."""
         trained = self.trained()
         with torch.no_grad():
             model = {name: self.value(p) for name, p in self.parameters.items()}
@@ -96,7 +82,7 @@ class DeepSpeedState:
 
     @torch.no_grad()
     def load(self, state: Mapping):
-        """Write a `full_state` into the engine."""
+        self.clipped = {}
         for name, p in self.parameters.items():
             self.write(p, state["model"][name])
         self.optimizer.state.clear()
@@ -120,9 +106,6 @@ class DeepSpeedState:
                 if is_slot(value):
                     self.write(self.parameters[name], value, key)
 
-    def trained(self) -> dict[str, torch.nn.Parameter]:
-        return {name: p for name, p in self.parameters.items() if p.requires_grad}
-
     def value(self, p: torch.nn.Parameter) -> torch.Tensor:
         """A parameter, whole: its master copy if there is one."""
         if self.stage and p.requires_grad:
@@ -143,7 +126,7 @@ class DeepSpeedState:
         if not self.stage or not p.requires_grad:
             return
         if self.stage == 3:
-            own = shard_of(value, p.ds_tensor.numel(), self.rank)
+            own = shard_of(value, p.ds_tensor.numel(), self.data_rank)
             if key is None:
                 utils.safe_set_local_fp32_param(p, own)
             else:

@@ -7,19 +7,17 @@ import torch
 
 from helpers.models.initialization import build
 from helpers.parallel.libraries.deepspeed_extension import deepspeed
-from helpers.parallel.libraries.deepspeed_settings import completed
 from helpers.parallel.libraries.deepspeed_state import DeepSpeedState
-from helpers.parallel.libraries.loss import Loss
-from helpers.parallel.libraries.strategy import Library
-from helpers.parallel.libraries.wrapped import expect
+from helpers.parallel.libraries.strategy import Loss, expect
+from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.owners.local import by_device
 from helpers.plans.deepspeed_config import read
-from helpers.state.placing import whole
 
+BUCKET = 50_000  # numbers: DeepSpeed's default, 5e8, is for GPUs
 BOUND = 0.5  # in bf16, 8 steps of AdamW on a small model: measured 0.35
 
 
-class DeepSpeedZero(Library):
+class DeepSpeedZero(DeepSpeedState):
     """The plain model under `deepspeed.initialize`.
 
     `scale_wrt_gas=False` stops DeepSpeed's own division by the number of micro-batches.
@@ -54,17 +52,13 @@ class DeepSpeedZero(Library):
         self.library = deepspeed(self.device)
         self.model = build(config, seed, dtype, self.device)
         self.parameters = dict(self.model.named_parameters())
-        parts = {name: whole(self.mesh, name, p.shape) for name, p in self.parameters.items()}
-        trained = {name: p for name, p in self.parameters.items() if p.requires_grad}
-        self.engine = self.initialize(Loss(self.model), self.rule.make(trained, parts))
+        plain = self.rule.make(self.trained(), self.whole_parts())
+        self.engine = self.initialize(Loss(self.model), plain)
         if self.engine.zero_optimization_stage() != self.stage:
             raise ValueError(
                 f"DeepSpeed runs stage {self.engine.zero_optimization_stage()}, not {self.stage}"
             )
-        self.state = DeepSpeedState(
-            self.library, self.engine, self.stage, self.parameters, self.data_rank, self.device
-        )
-        self.clipped: dict[int, torch.Tensor] = {}
+        self.clipped = {}
         self.watch = self.optimizer.register_step_pre_hook(self.keep)
 
     def initialize(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer):
@@ -77,11 +71,6 @@ class DeepSpeedZero(Library):
             config=copy.deepcopy(self.settings),
         )
         return expect(engine, self.library.DeepSpeedEngine, "deepspeed.initialize")
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """PyTorch's optimizer, inside DeepSpeed's for the stages 1 to 3."""
-        return self.state.optimizer
 
     def keep(self, optimizer, *_):
         """Copy this rank's clipped gradients: DeepSpeed frees them in the same call.
@@ -116,23 +105,13 @@ class DeepSpeedZero(Library):
     def apply(self):
         """Do nothing: the last backward has updated the parameters."""
 
-    def full_gradients(self):
-        return self.state.full_gradients(self.clipped)
-
-    def full_state(self):
-        return self.state.full_state()
-
-    def load(self, state: Mapping):
-        self.clipped = {}
-        self.state.load(state)
-
     def held(self):
         parameters = list(self.parameters.values())
         if self.stage == 3:
             parameters = [p.ds_tensor for p in parameters]
         kinds = {
             "parameters": parameters,
-            "master copies": self.state.flats if self.stage else [],
+            "master copies": self.flats if self.stage else [],
             "gradients": [p.grad for p in self.parameters.values()]
             + [getattr(self.engine.optimizer, "grad_partitions_flat_buffer", None)],
             "optimizer": list(self.optimizer.state.values()),
@@ -148,3 +127,31 @@ class DeepSpeedZero(Library):
 def groups_of(optimizer: torch.optim.Optimizer) -> list[dict]:
     """The groups of parameters for an optimizer that DeepSpeed makes: which of them decay."""
     return [{k: g[k] for k in ("params", "weight_decay")} for g in optimizer.param_groups]
+
+
+def completed(settings: Mapping, rule: OptimizerConfig, micro_batches: int, stage: int) -> dict:
+    """Fill in what DeepSpeed's settings leave out, for a training beside its twin.
+
+    The buckets get room for 50,000 numbers instead of DeepSpeed's 500 million, and a PyTorch
+    optimizer may be combined with every stage and with offloading.
+
+    Raises:
+        ValueError: the settings have another number of micro-batches or another limit of the norm.
+    """
+    full = copy.deepcopy(dict(settings))
+    needed = {"gradient_accumulation_steps": micro_batches, "gradient_clipping": rule.clip or 0.0}
+    for field, value in needed.items():
+        if full.setdefault(field, value) != value:
+            raise ValueError(
+                f"the settings have {field} = {full[field]}, and the strategy's arguments "
+                f"give {value}: choose one"
+            )
+    if not {"train_batch_size", "train_micro_batch_size_per_gpu"} & full.keys():
+        full["train_micro_batch_size_per_gpu"] = 1  # DeepSpeed only multiplies it
+    zero = full.setdefault("zero_optimization", {})
+    zero.setdefault("stage", stage)
+    for bucket in ("reduce_bucket_size", "allgather_bucket_size"):
+        zero.setdefault(bucket, BUCKET)
+    full.setdefault("zero_allow_untested_optimizer", True)
+    full.setdefault("zero_force_ds_cpu_optimizer", False)
+    return full

@@ -22,7 +22,6 @@ from helpers.models.initialization import build
 from helpers.parallel.libraries.fully_shard import for_dtensors
 from helpers.parallel.libraries.strategy import Library, whole
 from helpers.parallel.tensor.placement import check_mixers
-from helpers.state.placing import whole as place_whole
 
 
 class DTensorParallel(Library):
@@ -60,7 +59,7 @@ class DTensorParallel(Library):
             rank, ranks = self.mesh.index("tp"), self.world_size
             self.model.locate = ShardedPlaces(self.model.locate, rank, ranks)
         self.parameters = dict(self.model.named_parameters())
-        parts = {n: place_whole(self.mesh, n, p.shape) for n, p in self.parameters.items()}
+        parts = self.whole_parts()
         # PyTorch's fused calls take DTensors or plain tensors: a replicated norm is plain
         cut, whole_ones = split(self.parameters)
         rule = for_dtensors(self.rule)

@@ -22,11 +22,9 @@ from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 from helpers.comm.transport import GroupTransport
 from helpers.models.initialization import build
 from helpers.parallel.libraries.fully_shard import AXES, rounding
-from helpers.parallel.libraries.loss import Loss
-from helpers.parallel.libraries.strategy import Library
+from helpers.parallel.libraries.strategy import Library, Loss
 from helpers.parallel.libraries.wrapping import each_block
-from helpers.parallel.sums import GlobalSum
-from helpers.state.placing import whole
+from helpers.parallel.world import GlobalSum
 
 WHOLE = StateDictOptions(full_state_dict=True)
 WRAPPER = "_fsdp_wrapped_module."  # in FSDP1's names of parameters
@@ -116,7 +114,8 @@ class Fsdp1(Library):
         self.shards = [] if whole_here else [self.mesh.group(axis)]
         self.lossy, self.bound = rounding(options.get("mixed_precision"), dtype)
         plain = build(config, seed, dtype, self.device)
-        parts = {name: whole(self.mesh, name, p.shape) for name, p in plain.named_parameters()}
+        self.parameters = dict(plain.named_parameters())
+        parts = self.whole_parts()
         layers = layers or {type(block) for block in each_block(plain)}
         self.model = FullyShardedDataParallel(
             Loss(plain),

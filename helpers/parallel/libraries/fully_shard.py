@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from os import PathLike
 
 import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
@@ -20,7 +19,6 @@ from helpers.parallel.libraries.wrapping import Policy, each_block
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.precision import BOUNDS
 from helpers.parallel.world import World
-from helpers.state import checkpoint
 from helpers.state.dtensor import even
 from helpers.state.full_state import is_local
 from helpers.state.part import Part
@@ -124,19 +122,11 @@ class FullyShard(Library):
         load(self.world.own, self.local(), state["model"])
         self.take(load_optimizer(self.world.own, state["optimizer"]))
 
-    def save(self, path: str | PathLike):
-        """Write a checkpoint; every rank writes its own shards. Every rank calls it.
+    def stored(self):
+        return self.world.parts, self.local(), self.kept()
 
-        Args, raises: as `checkpoint.save`.
-        """
-        checkpoint.save(path, self.mesh, self.world.parts, self.local(), self.kept())
-
-    def restore(self, path: str | PathLike):
-        """Read a checkpoint of any layout; every rank reads its own shards. Every rank calls it.
-
-        Args, raises: as `checkpoint.load`.
-        """
-        self.take(checkpoint.load(path, self.mesh, self.world.parts, self.local()))
+    def resume(self, tensors, moments, scale):
+        self.take(moments)
 
     def take(self, kept: Mapping[str, Mapping[str, object]]):
         """Use this rank's shards of optimizer state, by plain name and slot."""

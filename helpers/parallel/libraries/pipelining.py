@@ -17,8 +17,8 @@ from helpers.comm.mesh import Mesh
 from helpers.data.batch import Batch
 from helpers.parallel.pipeline.engine import Pipeline
 from helpers.parallel.pipeline.stages import AXIS, Stages, pipeline
-from helpers.parallel.sums import GlobalSum
 from helpers.parallel.trainer import Recipe, Trainer
+from helpers.parallel.world import GlobalSum
 from helpers.plans.schedules import Schedule, gpipe, one_f_one_b
 from helpers.plans.schedules.plain import interleaved
 from helpers.plans.schedules.zero_bubble import zero_bubble_v

@@ -15,12 +15,27 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from helpers.comm.mesh import Mesh
 from helpers.comm.transport import GroupTransport
 from helpers.data.batch import Batch
+from helpers.models.initialization import build
 from helpers.parallel.optimizer import OptimizerConfig, set_lr
 from helpers.parallel.owners.local import by_device
 from helpers.parallel.strategy import Step, Strategy
-from helpers.parallel.sums import GlobalSum
+from helpers.parallel.world import GlobalSum
+from helpers.state.all_parts import AllParts
+from helpers.state.part import Part
+from helpers.state.placing import whole as place_whole
 
 Total = tuple[torch.Tensor, torch.Tensor]  # a summed loss, and its number of targets
+
+
+class Loss(torch.nn.Module):
+    """A model's loss as a module's forward: most libraries wrap a module, and call it."""
+
+    def __init__(self, model: torch.nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.model.loss(batch)
 
 
 class Library(Strategy):
@@ -77,6 +92,19 @@ class Library(Strategy):
     @abstractmethod
     def make(self, config, seed: int, dtype: torch.dtype, **options):
         """Build the model, with the first values of the seed, and hand it to the library."""
+
+    def build(self, config, seed: int, dtype: torch.dtype):
+        """Build the plain model, and our rule's optimizer of its trained parameters."""
+        self.model = build(config, seed, dtype, self.device)
+        self.parameters = dict(self.model.named_parameters())
+        self.optimizer = self.rule.make(self.trained(), self.whole_parts())
+
+    def trained(self) -> dict[str, torch.nn.Parameter]:
+        return {name: p for name, p in self.parameters.items() if p.requires_grad}
+
+    def whole_parts(self) -> dict[str, Part]:
+        """The parts of parameters that are whole on every rank, by plain name."""
+        return {n: place_whole(self.mesh, n, p.shape) for n, p in self.parameters.items()}
 
     # a step
 
@@ -161,6 +189,15 @@ class Library(Strategy):
             if slots := state["optimizer"].get(name):
                 self.optimizer.state[p] = {slot: like(value, p) for slot, value in slots.items()}
 
+    def stored(self):
+        """Everything, whole on every rank."""
+        state = self.full_state()
+        parts = {n: place_whole(self.mesh, n, t.shape) for n, t in state["model"].items()}
+        return AllParts.exchanged(parts), state["model"], state["optimizer"]
+
+    def resume(self, tensors, moments, scale):
+        self.load({"model": tensors, "optimizer": moments})
+
     def held(self):
         kinds = {
             "parameters": [local(p) for p in self.parameters.values()],
@@ -188,3 +225,37 @@ def like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
         return value.clone()
     # a copy: where all ranks hold all of it, the result would share its memory
     return distribute_tensor(value.clone(), parameter.device_mesh, parameter.placements)
+
+
+class WrongWrapper(TypeError):
+    """A library wrapped a model in another way than it was asked to: some say nothing."""
+
+
+def expect(made, kind: type, maker: str):
+    """Return `made` if it is a `kind`, and raise otherwise.
+
+    Args:
+        maker: the call that made it, for the message.
+
+    Raises:
+        WrongWrapper: it is something else. Training would run, but not as it was asked to.
+    """
+    if not isinstance(made, kind):
+        raise WrongWrapper(
+            f"{maker} returned a {type(made).__qualname__}, not a {kind.__qualname__}: the model "
+            "would train, but not sharded as you asked. Check the library's settings and device"
+        )
+    return made
+
+
+def expect_ranks(found: int, ranks: int, maker: str):
+    """Raise if a library counts other ranks than there are.
+
+    Raises:
+        WrongWrapper: it would give every rank the same data, or weight the targets wrongly.
+    """
+    if found != ranks:
+        raise WrongWrapper(
+            f"{maker} sees {found} rank{'s' * (found != 1)}, and there are {ranks}: every rank "
+            "would get the same sequences. Check the library's settings and device"
+        )

@@ -9,7 +9,7 @@ import torch
 
 from helpers.data.batch import Batch
 from helpers.parallel.libraries.deepspeed_extension import deepspeed
-from helpers.parallel.libraries.wrapped import expect, expect_ranks
+from helpers.parallel.libraries.strategy import expect, expect_ranks
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.state.placing import HasSeat, whole
 from helpers.state.slicing import first_values

@@ -140,29 +140,40 @@ class Local:
         return self.world.full_gradients(self.gradients())
 
     def full_state(self) -> dict:
-        kept = {n: self.optimizer.state[p] for n, p in self.masters.items()}
-        return self.world.full_state(self.masters, {n: slots for n, slots in kept.items() if slots})
+        return self.world.full_state(self.masters, self.moments())
+
+    def moments(self) -> dict[str, dict]:
+        """The optimizer's state, by name and slot."""
+        kept = {name: self.optimizer.state.get(m) for name, m in self.masters.items()}
+        return {name: slots for name, slots in kept.items() if slots}
 
     @torch.no_grad()
     def load(self, state: Mapping):
         load(self.world.own, self.masters, state["model"])
+        self.take(load_optimizer(self.world.own, state["optimizer"]))
+
+    def take(self, moments: Mapping[str, Mapping]):
+        """Use this state of the optimizer: on the device of the master copies."""
         self.optimizer.state.clear()
-        device = next(iter(self.masters.values())).device
-        for name, slots in load_optimizer(self.world.own, state["optimizer"], device).items():
+        for name, slots in moments.items():
+            master = self.masters[name]
             if slots:
-                self.optimizer.state[self.masters[name]] = slots
+                self.optimizer.state[master] = {k: to(master.device, v) for k, v in slots.items()}
 
     def held(self) -> dict[tuple[str, str], int]:
         """See `Strategy.held`."""
+        return by_device(self.kinds())
+
+    def kinds(self) -> dict[str, list]:
+        """The tensors that this rank holds, by kind."""
         parameters = list(self.parameters.values())
         masters = [m for name, m in self.masters.items() if m is not self.values[name]]
-        kinds = {
+        return {
             "parameters": parameters,
             "master copies": masters,
             "gradients": [p.grad for p in [*parameters, *self.values.values(), *masters]],
             "optimizer": list(self.optimizer.state.values()),
         }
-        return by_device(kinds)
 
     def close(self):
         """Release hooks and system resources."""
@@ -180,6 +191,10 @@ def said_by(transports: Iterable[GroupTransport]) -> tuple[str, float]:
     """Why results of an owner with these transports are lossy, and their bound."""
     lossy = [one for one in transports if getattr(one, "lossy", "")]
     return (lossy[0].lossy, max(one.bound for one in lossy)) if lossy else ("", 0.0)
+
+
+def to(device: torch.device, value):
+    return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 def by_device(kinds: Mapping[str, list]) -> dict[tuple[str, str], int]:

@@ -13,8 +13,8 @@ from helpers.parallel.owners.local import Local
 from helpers.parallel.pipeline.backward import Share, TwoParts, second
 from helpers.parallel.pipeline.execution import Execution
 from helpers.parallel.pipeline.stages import AXIS, Stages
-from helpers.parallel.sums import GlobalSum
 from helpers.parallel.units import units
+from helpers.parallel.world import GlobalSum
 from helpers.plans.schedules import BACKWARD, FORWARD, INPUT, Action
 from helpers.plans.schedules.times import Span
 

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
-from helpers.parallel.tensor.call import WHOLE, Call, Placement, said
-from helpers.parallel.tensor.rules import RULES, unknown
+from helpers.parallel.tensor.rules import RULES, WHOLE, Call, Placement, said, unknown
 from helpers.plots.table import table
 from helpers.state.part import Part
 

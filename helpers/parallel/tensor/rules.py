@@ -1,12 +1,41 @@
 """How each operation places its result: whole, cut along a dim, or a partial sum.
 
-A rule returns the placement of the result, or raises a PlacementError that says what is wrong and
-what to do instead.
+A rule sees a Call: the operation, and the placements of its inputs. It returns the placement of the
+result, or raises a PlacementError that says what is wrong and what to do instead.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from helpers.comm import regions
-from helpers.parallel.tensor.call import PARTIAL, WHOLE, Call, Placement, PlacementError, said
-from helpers.parallel.tensor.moves import flattened, same, split, swapped, unflattened
+
+WHOLE, PARTIAL = "whole", "partial"
+Placement = str | int  # WHOLE, PARTIAL, or the dim that is cut, counted from 0
+
+
+class PlacementError(ValueError):  # an operator like + would hide a TypeError
+    """An operation that is wrong for the placement of its inputs."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operation about to run: the placements and shapes of its tensors, in order."""
+
+    name: str
+    placements: list[Placement]
+    shapes: list[tuple[int, ...]]
+    args: tuple
+    kwargs: Mapping
+
+    def argument(self, index: int, name: str, default=None):
+        """An argument that may be given by its place or by its name."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        return self.args[index] if len(self.args) > index else default
+
+
+def said(placement: Placement) -> str:
+    return f"cut({placement})" if isinstance(placement, int) else placement
 
 
 def elementwise(call: Call) -> Placement:
@@ -193,6 +222,59 @@ def joined(call: Call) -> Placement:
             "the parts in another order than the whole tensor"
         )
     return placement
+
+
+# operations that move dims, or cut them up
+
+
+def same(call: Call) -> Placement:
+    """A copy, a view or a cast that moves no dim."""
+    return call.placements[0]
+
+
+def split(call: Call) -> Placement:
+    """chunk(n, dim): a rank's chunks of a cut dim are no parts of the whole tensor's chunks."""
+    placement, dim = call.placements[0], call.argument(2, "dim", 0) % len(call.shapes[0])
+    if placement == dim:
+        raise PlacementError(
+            f"{call.name} along dim {dim}, which is cut: a chunk of this rank's part is no part of "
+            "the whole tensor's chunk. Make the chunks first, and cut each of them"
+        )
+    return placement
+
+
+def swapped(call: Call) -> Placement:
+    """transpose(a, b)."""
+    placement, rank = call.placements[0], len(call.shapes[0])
+    one, other = call.argument(1, "dim0") % rank, call.argument(2, "dim1") % rank
+    return {one: other, other: one}.get(placement, placement)
+
+
+def unflattened(call: Call) -> Placement:
+    """unflatten(dim, sizes): a cut dim is cut along its first piece."""
+    placement, rank = call.placements[0], len(call.shapes[0])
+    dim, sizes = call.argument(1, "dim") % rank, call.argument(2, "sizes")
+    if isinstance(placement, int) and placement > dim:
+        return placement + len(sizes) - 1
+    return placement
+
+
+def flattened(call: Call) -> Placement:
+    """flatten(start, end): the cut dim must be the first of those that become one."""
+    placement, rank = call.placements[0], len(call.shapes[0])
+    start = call.argument(1, "start_dim", 0) % rank
+    end = call.argument(2, "end_dim", -1) % rank
+    if not isinstance(placement, int) or placement <= start:
+        return placement
+    if placement <= end:
+        raise PlacementError(
+            f"flatten: dim {placement} is cut, and is not the first of the dims {start} to {end}: "
+            "the ranks' tensors, side by side, would not be the whole one"
+        )
+    return placement - (end - start)
+
+
+# messages
 
 
 def summed_over_ranks(call: Call) -> Placement:

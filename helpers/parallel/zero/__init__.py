@@ -12,13 +12,11 @@ All stages have one idea. The parameters of a unit lie in one padded row, and ea
 shard of that row. Gradients are summed by a reduce-scatter, parameters are completed by an
 all-gather.
 
-row          where tensors lie in a row
-parameters   the memory of a row's parameters: whole (stages 1 and 2), or gathered when used (3)
+row          where tensors lie in a row; the memory of its parameters: whole (stages 1 and 2), or
+             gathered when used (3)
 gradients    the memory of a row's gradients: kept (stage 1), or sent and freed (stages 2 and 3)
 stage1, stage2, stage3   the owners
-pool         memory for rows that exist only for a part of a step
-marks        notice parameters that were changed outside of a step
-elementwise  refuse an optimizer that cannot update shards
+refusals     optimizers that cannot update shards; parameters that were changed outside of a step
 film         record each byte of a rank during a step
 
 Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter

@@ -8,9 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from helpers.comm.transport import GroupTransport, Work
-from helpers.parallel.zero.parameters import view
-from helpers.parallel.zero.pool import Pool
-from helpers.parallel.zero.row import Row
+from helpers.parallel.zero.row import Row, view
 
 
 class Kept:
@@ -71,6 +69,39 @@ class Kept:
     def result(self) -> torch.Tensor:
         """Return this rank's shard of the summed gradients, (P/N,)."""
         return self.shard
+
+
+class Pool:
+    """Lend buffers. Ordinary memory is freed after use; a transport's own memory is lent again.
+
+    Args:
+        largest: numbers in the largest buffer. A transport that cannot free memory gets buffers of
+            this size, so that few of them fit all rows.
+    """
+
+    def __init__(self, transport: GroupTransport, largest: int):
+        self.transport, self.largest = transport, largest
+        self.free: dict[torch.dtype, list[torch.Tensor]] = {}
+        self.lent: dict[int, torch.Tensor] = {}  # address -> the whole buffer
+
+    def take(self, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Lend a buffer: (numel,), with arbitrary content."""
+        if not self.transport.lasting:
+            return self.transport.empty(numel, dtype, device)
+        free = self.free.setdefault(dtype, [])
+        buffer = free.pop() if free else self.transport.empty(self.largest, dtype, device)
+        self.lent[buffer.data_ptr()] = buffer
+        return buffer[:numel]
+
+    def give(self, buffer: torch.Tensor):
+        """Take a buffer back."""
+        if self.transport.lasting:
+            self.free[buffer.dtype].append(self.lent.pop(buffer.data_ptr()))
+
+    @property
+    def buffers(self) -> list[torch.Tensor]:
+        """All memory that lasts."""
+        return [*(b for same in self.free.values() for b in same), *self.lent.values()]
 
 
 class Freed:

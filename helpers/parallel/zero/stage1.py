@@ -9,15 +9,13 @@ import torch
 from helpers.comm.mesh import Mesh
 from helpers.comm.transport import DirectTransport, GroupTransport
 from helpers.measure.memory import bytes_of, storages
-from helpers.parallel.ddp.replicas import UnusedParameters, refuse_odd
-from helpers.parallel.owners.alone import Alone
-from helpers.parallel.owners.local import Local, by_device, said_by
+from helpers.parallel.ddp.replicas import refuse_odd, refuse_unused
+from helpers.parallel.owners.local import Local, said_by
 from helpers.parallel.units import units
-from helpers.parallel.zero.elementwise import refuse_mixing
 from helpers.parallel.zero.film import Film
 from helpers.parallel.zero.gradients import Kept
-from helpers.parallel.zero.marks import Marks
-from helpers.parallel.zero.parameters import Whole
+from helpers.parallel.zero.refusals import marks, refuse_changes, refuse_mixing
+from helpers.parallel.zero.row import Alone, Whole
 from helpers.state.part import Part, Range
 from helpers.state.placing import flat, index
 
@@ -77,7 +75,7 @@ class Zero1(Local):
         }
         self.came: set[str] = set()
         self.sending: list[int] = []
-        self.marks = Marks()
+        self.marks: dict[str, tuple[int, int]] = {}
 
     # the layout
 
@@ -123,7 +121,7 @@ class Zero1(Local):
 
     def begin(self):
         self.rest()  # after a step that failed
-        self.marks.check(self.parameters)
+        refuse_changes(self.marks, marks(self.parameters))
         super().begin()
         self.came = set()
         self.left = list(self.gradients_of)  # rows to send, from the end, as the backward runs
@@ -169,7 +167,9 @@ class Zero1(Local):
         self.gradients_of[i].finish()
 
     def complete(self):
-        self.refuse_unused()
+        unused = (name for name in self.row_of if name in self.trained and name not in self.came)
+        advice = "call requires_grad_(False) on them in the recipe's transform"
+        refuse_unused(unused, self.transport.rank, advice)
         self.rest()
         self.send_what_is_left()
         self.land(0)
@@ -208,30 +208,16 @@ class Zero1(Local):
             row.publish()
         for row in self.rows:
             row.wait()
-        self.marks.set(self.parameters)
-
-    def refuse_unused(self):
-        unused = [name for name in self.row_of if name in self.trained and name not in self.came]
-        if unused:
-            shown = ", ".join(unused[:8]) + (f" and {len(unused) - 8} more" * bool(unused[8:]))
-            raise UnusedParameters(
-                f"no gradient on rank {self.transport.rank} for {shown}. If the loss leaves them "
-                "out on purpose, call requires_grad_(False) on them in the recipe's transform"
-            )
+        self.marks = marks(self.parameters)
 
     # memory
 
-    def held(self):
+    def kinds(self):
+        kinds = super().kinds()
         whole = [p for name, p in self.parameters.items() if name not in self.row_of]
-        masters = [m for name, m in self.masters.items() if m is not self.values[name]]
-        gradients = [p.grad for p in [*self.parameters.values(), *self.values.values(), *masters]]
-        kinds = {
-            "parameters": [*whole, *(buffer for row in self.rows for buffer in row.buffers)],
-            "master copies": masters,
-            "gradients": [*gradients, *(b for g in self.gradients_of.values() for b in g.buffers)],
-            "optimizer": list(self.optimizer.state.values()),
-        }
-        return by_device(kinds)
+        kinds["parameters"] = [*whole, *(buffer for row in self.rows for buffer in row.buffers)]
+        kinds["gradients"] += [b for own in self.gradients_of.values() for b in own.buffers]
+        return kinds
 
     def open_film(self):
         """Add the bytes of every row to the film."""

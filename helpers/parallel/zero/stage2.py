@@ -3,8 +3,7 @@
 import warnings
 
 from helpers.comm.transport import GroupTransport
-from helpers.parallel.zero.gradients import Freed
-from helpers.parallel.zero.pool import Pool
+from helpers.parallel.zero.gradients import Freed, Pool
 from helpers.parallel.zero.stage1 import Zero1
 
 

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import torch
 
-from helpers.parallel.units import Unit, units
-from helpers.parallel.zero.parameters import Gathered
+from helpers.parallel.units import Unit, in_backward, units
+from helpers.parallel.zero.refusals import marks
+from helpers.parallel.zero.row import Gathered
 from helpers.parallel.zero.stage2 import Zero2
 
 
@@ -158,14 +159,9 @@ class Zero3(Zero2):
 
     def publish(self):
         """Send nothing: the next gather sends the updated shards."""
-        self.marks.set(self.parameters)
+        self.marks = marks(self.parameters)
 
     def close(self):
         for hook in self.hooks:
             hook.remove()
         super().close()
-
-
-def in_backward() -> bool:
-    """Whether autograd is running a backward in this thread."""
-    return torch._C._current_graph_task_id() != -1

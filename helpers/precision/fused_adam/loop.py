@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from helpers.measure.kernels.address import address
+
 FLOPS = 14  # of the rule, for each parameter: 3 for m, 4 for v, 7 for p
 BYTES = 28  # of one float32 parameter: p, g, m and v are read; p, m and v are written
 OPTIONS = ("-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
@@ -61,7 +63,7 @@ def compiled_loop() -> Callable:
         beta1, beta2 = betas
         decay, size = 1 - lr * weight_decay, lr / (1 - beta1**step)
         root = math.sqrt(1 - beta2**step)
-        pointers = (tensor.data_ptr() for tensor in (p, g, m, v))
+        pointers = [address(tensor) for tensor in (p, g, m, v)]
         function(p.numel(), *pointers, 1 - beta1, beta2, 1 - beta2, eps, decay, size, root)
 
     return update

@@ -6,6 +6,7 @@ from itertools import chain
 
 import torch
 
+from helpers.measure.kernels.address import address
 from helpers.precision.fused_adam.launch import BLOCK, TYPES, formats, launch_step
 from helpers.precision.fused_adam.table import Table, Tensors, arranged
 
@@ -116,6 +117,7 @@ class FusedAdamW(torch.optim.AdamW):
                 f"cannot update {p.dtype} by {p.grad.layout} gradients of {p.grad.dtype}: both "
                 "must be dense, in float64, float32, bfloat16 or float16"
             )
+        address(p)  # refuses a DTensor, of `fully_shard`
         state = self.state[p]
         if not state:
             dtype = torch.float32 if self._has_master(p) else p.dtype

@@ -13,10 +13,10 @@ from torch.utils._pytree import tree_leaves
 from helpers.comm.ledger import ledger
 from helpers.data.batch import Examples
 from helpers.parallel.strategy import Strategy
-from helpers.parallel.units import Unit, units
-from helpers.training.traffic.fingerprints import Fingerprints
-from helpers.training.traffic.message import Message
-from helpers.training.traffic.recorder import Recorder, in_backward
+from helpers.parallel.units import Unit, in_backward, units
+from helpers.training.traffic.contents import Fingerprints
+from helpers.training.traffic.diff import Message
+from helpers.training.traffic.recorder import Recorder
 
 WARM_UP = 2  # steps before the recorded step
 

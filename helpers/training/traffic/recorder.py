@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 import torch
 
 from helpers.comm.ledger import Entry
-from helpers.parallel.units import Unit
-from helpers.training.traffic.fingerprints import Fingerprints
-from helpers.training.traffic.message import Message
-from helpers.training.traffic.pending import Pending
+from helpers.parallel.units import Unit, in_backward
+from helpers.training.traffic.contents import Fingerprints, Pending
+from helpers.training.traffic.diff import Message
 
 FEW = 2  # numbers: a message of at most so many is a loss, a count of targets or a norm
 SUMS = ("all_reduce", "reduce_scatter", "reduce")  # never of parameters
@@ -229,8 +228,3 @@ def name_of(one: Seen) -> str:
     call = one.entry.call
     what = {"parameters": "all_gather", "gradients": "reduce_scatter"}.get(one.kind)
     return f"{what} by {call}" if what and call in ("send", "all_to_all") else call
-
-
-def in_backward() -> bool:
-    """Whether autograd is running a backward in this thread."""
-    return torch._C._current_graph_task_id() != -1

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.parallel.ddp.bucketed import BucketedDDP
-from helpers.parallel.ddp.naive import NaiveDDP
+from helpers.parallel.ddp.after_backward import BucketedDDP, NaiveDDP
 from helpers.parallel.ddp.overlapped import DDP
 from helpers.parallel.ddp.replicas import UnusedParameters
 from helpers.runtime.launch import launch

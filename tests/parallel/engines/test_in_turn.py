@@ -12,10 +12,10 @@ from helpers.models.gpt import GPTConfig
 from helpers.parallel.engines.in_turn import Watched
 from helpers.parallel.owners.local import Local
 from helpers.parallel.precision import Mixed
-from helpers.parallel.sums import GlobalSum
 from helpers.parallel.trainer import Recipe
 from helpers.parallel.transform import plain
 from helpers.parallel.units import units
+from helpers.parallel.world import GlobalSum
 from helpers.precision.scaling import LossScale
 
 TINY = GPTConfig(vocab=16, context=4, width=8, layers=2, heads=2)

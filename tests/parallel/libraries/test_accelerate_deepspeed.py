@@ -7,13 +7,9 @@ import torch
 
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
-from helpers.parallel.libraries.accelerate_deepspeed import (
-    AccelerateDeepSpeed,
-    fully_shard_by_accelerate,
-)
+from helpers.parallel.libraries.accelerate_deepspeed import AccelerateDeepSpeed
 from helpers.parallel.libraries.deepspeed_extension import deepspeed
-from helpers.parallel.libraries.loss import Loss
-from helpers.parallel.libraries.wrapped import WrongWrapper
+from helpers.parallel.libraries.strategy import Loss
 from helpers.parallel.single import Single
 from helpers.runtime.launch import launch
 from tests.parallel.libraries.test_deepspeed_zero import SGD, TINY, apart, flat, zero
@@ -62,10 +58,6 @@ def silently() -> dict:
     AcceleratorState._reset_state(reset_partial_state=True)  # as in a fresh process
     found, module = {}, Loss(TINY.build(torch.float32, "cpu", seed=0))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    try:
-        fully_shard_by_accelerate(module, optimizer)
-    except WrongWrapper as error:
-        found["fsdp"] = str(error)
     deepspeed("cpu")
     settings = zero(2, reduce_bucket_size=1000) | {"train_micro_batch_size_per_gpu": 1}
     for cpu in (True, False):
@@ -88,6 +80,5 @@ def test_accelerate_trains_by_deepspeed(runs):
 
 def test_what_accelerate_makes_on_a_cpu(runs):
     for run in runs.column("silently"):
-        assert "returned a DistributedDataParallel, not a FSDPModule" in run["fsdp"]
         assert run[True] == ("DistributedDataParallel", 2)
         assert run[False] == ("DeepSpeedEngine", 1)

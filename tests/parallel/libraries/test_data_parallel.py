@@ -6,10 +6,12 @@ from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.ddp.strategy import DataParallel
-from helpers.parallel.libraries.accelerate_ddp import AccelerateDataParallel
-from helpers.parallel.libraries.torch_ddp import TorchDataParallel
-from helpers.parallel.libraries.wrapped import WrongWrapper
-from helpers.parallel.libraries.zero_redundancy import TorchZeroRedundancy
+from helpers.parallel.libraries.data_parallel import (
+    AccelerateDataParallel,
+    TorchDataParallel,
+    TorchZeroRedundancy,
+)
+from helpers.parallel.libraries.strategy import WrongWrapper
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 from helpers.training.twin import compare

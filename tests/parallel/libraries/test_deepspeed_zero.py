@@ -15,7 +15,7 @@ from helpers.comm.ledger import ledger
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.libraries.deepspeed_zero import DeepSpeedZero
+from helpers.parallel.libraries.deepspeed_zero import BUCKET, DeepSpeedZero, completed
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.single import Single
 from helpers.plans.deepspeed_config import read
@@ -52,13 +52,15 @@ EXACT = ("start", "loaded", "given out")  # copies: no rounding
 HOST = {"device": "cpu", "pin_memory": False}
 CASES = {
     **{f"stage {k}": Case(zero(k), SGD, micro_batches=2) for k in range(4)},
-    "stage 2, AdamW, no clipping": Case(zero(2), OptimizerConfig(clip=None), micro_batches=2),
     "stage 2, to the owner": Case(zero(2, use_multi_rank_bucket_allreduce=False), SGD),
-    "stage 3, freed": Case({"zero_optimization": STRICT}, micro_batches=2),
+    "stage 3, freed": Case(
+        {"zero_optimization": STRICT}, OptimizerConfig(clip=None), micro_batches=2
+    ),
     "a rank without data": Case(zero(2), SGD, sequences=1, config=replace(TINY, dropout=0.2)),
     "tied, its optimizer": Case(zero(1) | {"optimizer": OWN}, config=replace(TINY, tied=True)),
-    "stage 2, offloaded": Case(zero(2, offload_optimizer=HOST), SGD, micro_batches=2),
-    "stage 3, offloaded": Case(zero(3, offload_optimizer=HOST, offload_param=HOST)),
+    "stage 3, offloaded": Case(
+        zero(3, offload_optimizer=HOST, offload_param=HOST), micro_batches=2
+    ),
 }
 
 
@@ -236,3 +238,45 @@ def test_what_it_refuses():
     assert "gradient_clipping = 0.5" in messages["clip"]
     assert "0 (none), 1, 2 and 3" in messages["stage"]
     assert "with the axes dp only" in messages["axes"]
+
+
+CLIPPED = OptimizerConfig(clip=0.5)
+
+
+def test_what_is_left_out_is_filled_in():
+    full = completed({}, CLIPPED, 3, 2)
+    assert full["gradient_accumulation_steps"] == 3
+    assert full["gradient_clipping"] == 0.5
+    assert full["train_micro_batch_size_per_gpu"] == 1
+    assert full["zero_optimization"] == {
+        "stage": 2,
+        "reduce_bucket_size": BUCKET,
+        "allgather_bucket_size": BUCKET,
+    }
+    assert full["zero_allow_untested_optimizer"]
+    assert not full["zero_force_ds_cpu_optimizer"]
+    assert completed({}, OptimizerConfig(clip=None), 1, 0)["gradient_clipping"] == 0
+
+
+def test_what_is_there_stays_and_the_caller_s_settings_too():
+    given = {"zero_optimization": {"stage": 1, "reduce_bucket_size": 7}, "train_batch_size": 6}
+    given |= {"zero_allow_untested_optimizer": False, "zero_force_ds_cpu_optimizer": True}
+    before = copy.deepcopy(given)
+    full = completed(given, CLIPPED, 3, 2)
+    assert given == before
+    assert full["zero_optimization"]["stage"] == 1
+    assert full["zero_optimization"]["reduce_bucket_size"] == 7
+    assert "train_micro_batch_size_per_gpu" not in full
+    rows = {"train_micro_batch_size_per_gpu": 5}
+    assert completed(rows, CLIPPED, 3, 2)["train_micro_batch_size_per_gpu"] == 5
+    assert not full["zero_allow_untested_optimizer"]
+    assert full["zero_force_ds_cpu_optimizer"]
+
+
+@pytest.mark.parametrize(
+    "given", [{"gradient_accumulation_steps": 2}, {"gradient_clipping": 0.4}], ids=str
+)
+def test_what_contradicts_the_arguments_is_refused(given):
+    [(field, value)] = given.items()
+    with pytest.raises(ValueError, match=f"{field} = {value}, and the strategy's"):
+        completed(given, CLIPPED, 3, 2)

@@ -1,4 +1,4 @@
-"""FSDP1 on two ranks: what each sharding holds and sends, mixed precision, refusals, old names."""
+"""FSDP1 on two ranks: what each sharding holds and sends, refusals, old names."""
 
 import re
 from collections import Counter
@@ -6,14 +6,13 @@ from operator import attrgetter
 
 import pytest
 import torch
-from torch.distributed.fsdp import MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp import ShardingStrategy
 
 from helpers.comm.ledger import ledger
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.models.gpt import Block, GPTConfig
 from helpers.parallel.libraries.fsdp1 import NAMES, Fsdp1, plain_name
-from helpers.parallel.libraries.fully_shard import rounding
 from helpers.runtime.launch import launch
 
 TINY = GPTConfig(vocab=33, context=8, width=12, layers=3, heads=2, dropout=0.2)
@@ -45,20 +44,6 @@ def counted(worker, mesh=None, **options) -> dict:
     }
 
 
-def low(worker) -> dict:
-    """What mixed precision says, and the number formats of a step."""
-    mesh = make_mesh(Layout(dp=worker.world_size))
-    policy = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    ours = Fsdp1(TINY, 3, mesh, mixed_precision=policy)
-    seen = []
-    ours.model.register_forward_hook(lambda *given: seen.append(given[2][0].dtype))
-    ours.units[1].register_forward_hook(lambda *given: seen.append(given[2].dtype))
-    ours.step(BATCH.shard(worker.rank, 2))
-    dtypes = {p.dtype for p in ours.parameters.values()}
-    return {"said": (ours.lossy, ours.bound), "seen": seen, "dtypes": dtypes,
-            "wanted": rounding(policy, torch.float32)}  # fmt: skip
-
-
 def refused(worker) -> dict:
     mesh, found = make_mesh(Layout(dp=2)), {}
     wrong = {
@@ -79,7 +64,7 @@ def refused(worker) -> dict:
 def everything(worker) -> dict:
     torch.set_num_threads(1)
     found = {name: counted(worker, **options) for name, options in CASES.items()}
-    return {"cases": found, "low": low(worker), "refused": refused(worker)}
+    return {"cases": found, "refused": refused(worker)}
 
 
 @pytest.fixture(scope="module")
@@ -109,14 +94,6 @@ def test_what_a_rank_holds_and_sends(runs):
         assert sent["kept"][0] <= 4
         assert sent["micro-batches"][0] > 12  # three forwards
         assert sent["whole"] == (0, 0)
-
-
-def test_mixed_precision_is_lossy(runs):
-    for run in runs.column("low"):
-        assert run["said"] == run["wanted"]
-        assert "bfloat16" in run["said"][0]
-        assert torch.bfloat16 in run["seen"]
-        assert run["dtypes"] == {torch.float32}
 
 
 def test_wrong_requests_are_refused(runs):

@@ -25,14 +25,10 @@ from helpers.parallel.libraries.fully_shard import FullyShard, rounding
 from helpers.parallel.libraries.wrapping import groups_of, of_type, one_unit
 from helpers.parallel.precision import BOUNDS
 from helpers.parallel.single import Single
-from helpers.parallel.trainer import Recipe
-from helpers.parallel.zero.stage3 import Zero3
 from helpers.plans.unit_memory import peak
-from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
-from helpers.state import checkpoint
 from helpers.training.differences import distance
-from tests.parallel.beside import ODD, apart
+from tests.parallel.beside import ODD
 
 HYBRID = {"replicate": 2, "shard": 2}
 EXACT = MixedPrecisionPolicy(param_dtype=torch.float64, reduce_dtype=torch.float64)
@@ -49,6 +45,9 @@ MODES = {
     "ahead": {"prefetch": 2},
     "to two": {"reshard_after_forward": 2},
 }
+
+
+MEASURED = ("blocks", "two units", "one unit", "kept")
 
 
 def measure(worker):
@@ -70,7 +69,7 @@ def measure(worker):
             # the least of 3 steps: a buffer that is released late would add to one
             "peak": min(
                 memory_of(partial(trained.step, batch), trained.model, trained.optimizer).peak
-                for _ in range(3)
+                for _ in range(3 if name in MEASURED else 1)
             ),
             "held": sum(trained.held().values()),
             "block": block,
@@ -216,47 +215,6 @@ def test_only_fewer_bits_than_the_training_s_are_lossy(policy, dtype, low, bound
     assert rounding(policy, dtype) == (f"it computes or sums in {names}" if low else "", bound)
 
 
-def save(worker, path):
-    torch.set_num_threads(1)
-    mesh = make_mesh(Layout(dp=worker.world_size))
-    trained = FullyShard(ODD, 0, mesh, dtype=torch.float64)
-    batch = random_batch(0, 5, ODD.context, ODD.vocab)
-    trained.step(batch.shard(worker.rank, worker.world_size))
-    trained.save(path)
-
-
-def restore(worker, path):
-    """Go on from the checkpoint, with FSDP2 and with stage 3, and compare with one process."""
-    torch.set_num_threads(1)
-    mesh, one = make_mesh(Layout(dp=worker.world_size)), Single(ODD, 0, dtype=torch.float64)
-    batches = [random_batch(k, 5, ODD.context, ODD.vocab) for k in range(2)]
-    for batch in batches:
-        one.step(batch)
-    part = batches[1].shard(worker.rank, worker.world_size)
-    trained = FullyShard(ODD, 7, mesh, dtype=torch.float64)
-    trained.restore(path)
-    trained.step(part)
-    ends = [trained.full_state()]
-    ours = Recipe(owner=Zero3)(ODD, 7, mesh, dtype=torch.float64)
-    masters = ours.owner.masters
-    with torch.no_grad():
-        kept = checkpoint.load(path, mesh, ours.owner.world.parts, masters)
-    ours.optimizer.state.update({masters[name]: slots for name, slots in kept.items()})
-    ours.spread()
-    ours.step(part)
-    ends.append(ours.full_state())
-    steps = {float(slots["step"]) for end in ends for slots in end["optimizer"].values()}
-    assert steps == {2.0}
-    return [apart(end["model"], one.full_state()["model"]) for end in ends]
-
-
-def test_saved_on_four_ranks_and_loaded_on_two_and_on_one(tmp_path):
-    path = str(tmp_path / "step_1")
-    launch(save, 4, device="cpu", path=path)
-    for workers in (2, 1):
-        assert max(max(run) for run in launch(restore, workers, device="cpu", path=path)) < 1e-12
-
-
 def refused(worker):
     """What each wrong request raises."""
     mesh = make_mesh(Layout(dp=worker.world_size))
@@ -265,8 +223,6 @@ def refused(worker):
         "axes": lambda: FullyShard(ODD, 0, odd),
         "pinned": lambda: FullyShard(ODD, 0, mesh, offload_policy=CPUOffloadPolicy()),
         "not there": lambda: FullyShard(ODD, 0, mesh, wrap=of_type(torch.nn.Conv2d)),
-        "FSDP1 axes": lambda: Fsdp1(ODD, 0, mesh, sharding="HYBRID_SHARD"),
-        "FSDP1 not there": lambda: Fsdp1(ODD, 0, mesh, layers={torch.nn.Conv2d}),
     }
     found = {}
     for name, request in requests.items():
@@ -286,13 +242,3 @@ def test_wrong_requests_are_refused_kindly():
     assert "with the axes dp or replicate and shard only" in found["axes"]
     assert "CPUOffloadPolicy(pin_memory=False)" in found["pinned"]
     assert "contains no Conv2d" in found["not there"]
-    assert "replicate and shard" in found["FSDP1 axes"]
-    assert "wrapped no block" in found["FSDP1 not there"]
-
-
-def test_a_torn_checkpoint_is_refused_on_every_rank(tmp_path):
-    launch(save, 1, device="cpu", path=str(tmp_path / "c"))
-    [data] = (tmp_path / "c").glob("*.distcp")
-    data.write_bytes(data.read_bytes()[:-100])
-    with pytest.raises(WorkerError, match=f"{data.name} has .* bytes, but .* the file is torn"):
-        launch(restore, 2, device="cpu", path=str(tmp_path / "c"))

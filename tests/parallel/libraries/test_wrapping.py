@@ -1,9 +1,10 @@
-"""Policies choose the units of the plain GPT."""
+"""Policies choose the units of the plain GPT; a wrapper of another type is an error."""
 
 import pytest
 import torch
 
 from helpers.models.gpt import GPT, Block, GPTConfig
+from helpers.parallel.libraries.strategy import WrongWrapper, expect, expect_ranks
 from helpers.parallel.libraries.wrapping import each_block, groups_of, of_type, one_unit
 
 MODEL = GPT(GPTConfig(vocab=8, context=4, width=8, layers=5, heads=2), device="meta")
@@ -31,3 +32,23 @@ def test_by_type_inner_modules_first():
     assert of_type(GPT, Block)(MODEL) == BLOCKS[::-1]  # without the root
     with pytest.raises(ValueError, match="contains no Conv2d"):
         of_type(torch.nn.Conv2d)(MODEL)
+
+
+def test_the_right_type_passes_through():
+    module = torch.nn.Linear(1, 1)
+    assert expect(module, torch.nn.Module, "anyone") is module
+
+
+def test_another_type_is_named():
+    with pytest.raises(WrongWrapper, match=r"prepare returned a Linear, not a Sequential"):
+        expect(torch.nn.Linear(1, 1), torch.nn.Sequential, "prepare")
+
+
+def test_the_ranks_are_counted():
+    expect_ranks(2, 2, "prepare")
+    with pytest.raises(WrongWrapper, match=r"prepare sees 0 ranks, and there are 2"):
+        expect_ranks(0, 2, "prepare")
+    with pytest.raises(WrongWrapper, match=r"prepare sees 3 ranks, and there are 2"):
+        expect_ranks(3, 2, "prepare")
+    with pytest.raises(WrongWrapper, match=r"prepare sees 1 rank, and there are 2"):
+        expect_ranks(1, 2, "prepare")

@@ -11,7 +11,7 @@ from helpers.models.gpt import GPTConfig, build
 from helpers.parallel.pipeline import engine
 from helpers.parallel.pipeline.engine import Pipeline
 from helpers.parallel.pipeline.stages import pipeline
-from helpers.parallel.sums import GlobalSum
+from helpers.parallel.world import GlobalSum
 from helpers.plans.schedules import gpipe, one_f_one_b
 from helpers.plans.schedules.plain import interleaved
 from helpers.plans.schedules.zero_bubble import zero_bubble_h1, zero_bubble_v

@@ -121,15 +121,6 @@ def test_buffers_are_those_of_the_first_step():
     assert one.fitting(micros) is buffers
 
 
-def test_a_message_has_the_tokens_of_a_rank():
-    """With sequence parallelism a stage sees some of the tokens."""
-    one = alone(one_f_one_b(1, 2))
-    batch = batch_of(5)
-    assert one.message_shape(batch) == (5, T, D)
-    one.stages[0].locate = lambda tokens: SimpleNamespace(places=torch.zeros(5, 2))
-    assert one.message_shape(batch) == (5, 2, D)
-
-
 class Turned(torch.nn.Module):
     """A stage whose output and whose input's gradient are not contiguous."""
 

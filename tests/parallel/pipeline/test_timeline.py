@@ -1,11 +1,9 @@
 """Measured spans of training, and what a step sends, by axis."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.comm.ledger import ledger
 from helpers.comm.mesh import Layout
@@ -13,7 +11,7 @@ from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.trainer import Recipe
 from helpers.plans.schedules import one_f_one_b
-from helpers.plans.schedules.zero_bubble import zero_bubble_h1, zero_bubble_v
+from helpers.plans.schedules.zero_bubble import zero_bubble_v
 from helpers.runtime.cluster import Cluster
 from helpers.state.shares import shares
 
@@ -36,13 +34,13 @@ def train(worker, schedule, m):
     made = trainer.engine.buffers.made
     with ledger() as log:
         trainer.step(random_batch(0, B // 2, T, CONFIG.vocab))
-    held = shares(trainer.owner.world.parts.ranks, "embedding.weight")
+    held = shares(trainer.parts.ranks, "embedding.weight")
     return {
         "spans": trainer.engine.spans,
         "made": (made, trainer.engine.buffers.made),
         "log": log,
         "holders": [bool(boxes) for boxes in held.boxes],
-        "last": shares(trainer.owner.world.parts.ranks, "norm.weight").rows(),
+        "last": shares(trainer.parts.ranks, "norm.weight").rows(),
     }
 
 
@@ -63,41 +61,6 @@ def test_a_step_sends_each_activation_and_each_gradient_once(four, schedule, sta
         assert tuple(span.action for span in run["spans"]) == order
         assert all(a.stop <= b.start for a, b in zip(run["spans"], run["spans"][1:], strict=False))
         assert run["made"][0] == run["made"][1]  # the second step makes no buffer
-
-
-class Products(TorchDispatchMode):
-    """Count FLOPs. PyTorch's FlopCounterMode also follows modules, which autograd.grad forbids."""
-
-    flops = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        from torch.utils.flop_counter import flop_registry  # cannot travel
-
-        out = func(*args, **(kwargs or {}))
-        if func.overloadpacket in flop_registry:
-            formula = flop_registry[func.overloadpacket]
-            self.flops += formula(*args, **(kwargs or {}), out_val=out)
-        return out
-
-
-def products(worker, schedule, recompute):
-    """The FLOPs of this rank's step."""
-    torch.set_num_threads(1)
-    recipe = Recipe(layout=Layout(pp=2, dp=2), schedule=schedule)
-    trainer = recipe(replace(CONFIG, recompute=recompute), micro_batches=2)
-    with Products() as counter:
-        trainer.step(random_batch(0, 2, T, CONFIG.vocab))
-    return counter.flops
-
-
-@pytest.mark.parametrize("recompute", ["none", "full"])
-def test_a_backward_in_two_parts_computes_nothing_twice(four, recompute):
-    whole, split = (
-        list(four.run(products, schedule=schedule, recompute=recompute))
-        for schedule in (one_f_one_b, zero_bubble_h1)
-    )
-    assert split == whole
-    assert min(whole) > 0
 
 
 def test_few_buffers_and_one_axis_pays_for_each_byte(four):

@@ -11,14 +11,15 @@ from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.regions import reduce_from
 from helpers.comm.transport import GroupTransport
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.tensor.call import PARTIAL, WHOLE
 from helpers.parallel.tensor.checker import Log, check_placements, place, placement_from
+from helpers.parallel.tensor.rules import PARTIAL, WHOLE
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.parallel.trainer import Recipe
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 from helpers.state.placing import Seat, cut, whole
 
+pytestmark = pytest.mark.usefixtures("kept_ranks")
 SIZES = {"vocab": 33, "context": 12, "width": 16, "layers": 2, "heads": 4}
 CONFIGS = {
     "bytes": GPTConfig(**SIZES),

@@ -13,6 +13,7 @@ from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.parallel.trainer import Recipe
+from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
@@ -27,7 +28,7 @@ def calls(worker, transform, config):
     torch.set_num_threads(1)
     mesh = make_mesh(Layout(tp=worker.world_size))
     trainer = Recipe(transform=transform)(config, 0, mesh)
-    batch = random_batch(0, B, T, config.vocab)
+    batch = random_batch(0, B, config.context, config.vocab)
     with ledger() as forward:
         loss, count = trainer.model.loss(batch)
     with ledger() as backward:
@@ -102,6 +103,12 @@ def test_full_recomputation_sends_the_forward_again():
     # two of the backward, and two of the forward that runs again
     assert found["backward"] == {"all_reduce": 4}
     assert of_a_block(tensor_parallel, recompute="selective")[0]["backward"] == {"all_reduce": 2}
+
+
+def test_tokens_that_do_not_divide_are_refused():
+    case = {"transform": sequence_parallel, "config": replace(CONFIG, context=11)}
+    with pytest.raises(WorkerError, match=r"11 tokens do not divide over 2 ranks.*tensor parallel"):
+        launch(calls, 2, device="cpu", **case)
 
 
 def test_the_logits_are_never_gathered():

@@ -1,10 +1,11 @@
-"""A row's shards: equal, in order, and together every number of every tensor once."""
+"""A row's shards: every number once; gathered parameters are freed and gathered again."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.parallel.zero.row import Row
+from helpers.parallel.zero.row import Gathered, Row, Whole
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.integers(1, 7))
@@ -32,3 +33,76 @@ def test_an_example():
     assert [row.held("bias", rank) for rank in range(3)] == [(0, 0), (0, 0), (0, 5)]
     assert row.inside("bias", 2) == slice(7, 12)
     assert row.held("weight", 2) == (28, 35)
+
+
+class Late:
+    """Two ranks in one process: both have this rank's shard. A message arrives when waited for."""
+
+    size, rank = 2, 0
+
+    def __init__(self):
+        self.under_way = 0
+
+    def empty(self, numel, dtype, device):
+        return torch.full((numel,), 7.0, dtype=dtype, device=device)
+
+    def all_gather(self, every, own):
+        self.under_way += 1
+        return Arriving(self, every, own)
+
+
+class Arriving:
+    def __init__(self, transport, every, own):
+        self.transport, self.every, self.own = transport, every, own
+
+    def wait(self):
+        self.transport.under_way -= 1
+        there, needed = self.every.untyped_storage().nbytes(), self.every.nbytes
+        assert there == needed  # before pytest would print freed memory
+        self.every.copy_(self.own.expand_as(self.every))
+
+
+def gathered(transport):
+    p = torch.nn.Parameter(torch.empty(0))
+    found = Gathered({"p": p}, {"p": (3,)}, transport)
+    found.shard.copy_(torch.tensor([1.0, 2.0]))
+    return found, p
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_memory_is_freed_only_after_its_message_has_arrived(rounds):
+    """Else the message would write to memory that is another tensor's by then."""
+    transport = Late()
+    found, p = gathered(transport)
+    for _ in range(rounds):
+        found.gather()
+        assert (found.state, transport.under_way) == ("gathering", 1)
+        for _ in range(2):
+            found.free()
+            assert (found.state, transport.under_way) == ("freed", 0)
+        assert found.whole.untyped_storage().nbytes() == 0
+        assert p.isnan().all()
+    found.gather()
+    found.gather()  # it is under way already
+    assert transport.under_way == 1
+    for _ in range(2):  # waits once for each message
+        found.use()
+        assert (found.state, transport.under_way) == ("in use", 0)
+    assert p.tolist() == [1, 2, 1]
+    found.gather()  # it is there already
+    assert (found.state, transport.under_way) == ("in use", 0)
+
+
+def test_whole_parameters_wait_for_each_message_once():
+    transport, p = Late(), torch.nn.Parameter(torch.empty(3))
+    found = Whole({"p": p}, transport)
+    assert p.tolist() == [0, 0, 0]
+    assert found.whole.tolist() == [0, 0, 0, 0]  # the padding too
+    found.wait()  # nothing is under way
+    found.shard.copy_(torch.tensor([1.0, 2.0]))
+    found.publish()
+    assert transport.under_way == 1
+    for _ in range(2):
+        found.wait()
+        assert transport.under_way == 0
+    assert p.tolist() == [1, 2, 1]

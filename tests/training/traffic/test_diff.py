@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.training.traffic.diff import align
-from helpers.training.traffic.message import Message
+from helpers.training.traffic.diff import Message, align
 
 LAYERS = ["first", "last"]
 

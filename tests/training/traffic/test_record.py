@@ -15,8 +15,8 @@ from helpers.comm.ledger import ledger
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
+from helpers.parallel.libraries.data_parallel import TorchDataParallel
 from helpers.parallel.libraries.fully_shard import FullyShard
-from helpers.parallel.libraries.torch_ddp import TorchDataParallel
 from helpers.parallel.precision import Mixed
 from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage1 import Zero1

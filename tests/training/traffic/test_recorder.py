@@ -6,7 +6,7 @@ from torch import nn
 
 from helpers.comm.ledger import Entry
 from helpers.parallel.units import units
-from helpers.training.traffic.fingerprints import Fingerprints
+from helpers.training.traffic.contents import Fingerprints
 from helpers.training.traffic.record import watch
 from helpers.training.traffic.recorder import Recorder, Seen, name_of
 

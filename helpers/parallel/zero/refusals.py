@@ -1,4 +1,6 @@
-"""Refuse an optimizer that cannot update shards."""
+"""What ZeRO refuses: optimizers that cannot update shards, changes outside of a step."""
+
+from collections.abc import Mapping
 
 import torch
 
@@ -55,3 +57,27 @@ def updated(rule: OptimizerConfig, pieces: int) -> torch.Tensor:
             tensor.grad = share.clone()
         optimizer.step()
     return torch.cat([tensor.detach().view(-1) for tensor in tensors.values()])
+
+
+def marks(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, tuple[int, int]]:
+    """Each parameter's version and memory.
+
+    PyTorch counts how often a tensor was written in place. Our own updates write to the rows, which
+    have counts of their own.
+    """
+    return {name: (p._version, p.data_ptr()) for name, p in parameters.items()}
+
+
+def refuse_changes(before: Mapping[str, tuple[int, int]], now: Mapping[str, tuple[int, int]]):
+    """Raise if a parameter was written, or got other memory, between two `marks`.
+
+    Raises:
+        RuntimeError: with the parameter's name.
+    """
+    for name, mark in now.items():
+        if mark != before[name]:
+            raise RuntimeError(
+                f"{name} has changed outside of the steps. Each rank updates only its own shard, "
+                "from its own copy, so the change would be lost on other ranks: use load(state) to "
+                "change parameters"
+            )

@@ -1,13 +1,73 @@
-"""PyTorch's own ZeRO stage 1 as a Strategy: DDP, and a ZeroRedundancyOptimizer."""
+"""PyTorch's own data parallelism: DDP, also behind Accelerate, and with ZeRO stage 1.
+
+These are the oracles for our DDP and for our ZeRO stage 1.
+"""
 
 import inspect
+from contextlib import nullcontext
 
 import torch
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
 
 from helpers.comm.transport import GroupTransport
-from helpers.parallel.libraries.torch_ddp import TorchDataParallel
+from helpers.parallel.libraries.strategy import Library, Loss, expect
 from helpers.state.facts import exchange
+
+
+class TorchDataParallel(Library):
+    """The single process's model in PyTorch's DDP.
+
+    Args:
+        config, seed, mesh, dtype, device, optimizer, micro_batches: as for Trainer; the mesh has
+            one axis, "dp".
+        options: DDP's own: `bucket_cap_mb`, `gradient_as_bucket_view`, `find_unused_parameters`, …
+    """
+
+    def make(self, config, seed, dtype, **options):
+        self.build(config, seed, dtype)
+        self.wrap(Loss(self.model), **options)
+
+    def wrap(self, module: Loss, **options):
+        group = self.mesh.group("dp")
+        self.replica = DistributedDataParallel(module, process_group=group, **options)
+
+    def loss(self, micro):
+        return self.replica(micro)
+
+    def turn(self, last):
+        return nullcontext() if last else self.replica.no_sync()
+
+
+class AccelerateDataParallel(TorchDataParallel):
+    """The single process's model, prepared by an `Accelerator`, which detects the ranks.
+
+    It uses PyTorch's DDP. `Accelerator` has one state per process: its group is the whole world.
+
+    Args: as for TorchDataParallel, without options.
+
+    Raises:
+        WrongWrapper: Accelerate made something else.
+    """
+
+    def wrap(self, module: Loss):
+        from accelerate import Accelerator  # imported here because the import takes a second
+
+        self.accelerator = Accelerator(cpu=self.device.type == "cpu")
+        self.replica, self.prepared = self.accelerator.prepare(module, self.optimizer)
+        expect(self.replica, DistributedDataParallel, "Accelerator.prepare")
+
+    def turn(self, last):
+        return nullcontext() if last else self.accelerator.no_sync(self.replica)
+
+    def backward(self, loss):
+        self.accelerator.backward(loss)
+
+    def norm(self):
+        return self.accelerator.clip_grad_norm_(self.replica.parameters(), self.most)
+
+    def apply(self):
+        self.prepared.step()
 
 
 class TorchZeroRedundancy(TorchDataParallel):

@@ -1,0 +1,98 @@
+"""A checkpoint of any strategy continues in any other, on any number of ranks, as one process does.
+
+Each strategy restores what the one before it saved, makes a step, and saves. Within 1e-12 in
+float64.
+"""
+
+from functools import partial
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout, make_mesh
+from helpers.data.batch import random_batch
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.libraries.data_parallel import TorchDataParallel, TorchZeroRedundancy
+from helpers.parallel.libraries.deepspeed_zero import DeepSpeedZero
+from helpers.parallel.libraries.dtensor import DTensorParallel
+from helpers.parallel.libraries.fsdp1 import Fsdp1
+from helpers.parallel.libraries.fully_shard import FullyShard
+from helpers.parallel.precision import Mixed, OnHost
+from helpers.parallel.single import Single
+from helpers.parallel.trainer import Recipe
+from helpers.parallel.zero.stage1 import Zero1
+from helpers.parallel.zero.stage2 import Zero2
+from helpers.parallel.zero.stage3 import Zero3
+from helpers.plans.schedules import one_f_one_b
+from helpers.precision.scaling import LossScale
+from helpers.runtime.failure import WorkerError
+from helpers.runtime.launch import launch
+from tests.parallel.beside import apart, flat
+
+pytestmark = pytest.mark.usefixtures("kept_ranks")
+CONFIG = GPTConfig(vocab=33, context=12, width=24, layers=2, heads=4)
+SCALED = Mixed(torch.float64, scale=LossScale(scale=2.0, interval=2))
+THREE = Layout(pp=2, tp=2)
+CHAIN = [  # strategy, its mesh, the loss scale after its step
+    (Recipe(precision=SCALED), None, 2),
+    (Recipe(owner=Zero3, precision=SCALED), {"dp": 3}, 4),  # two good steps, one before the load
+    (Recipe(layout=THREE, schedule=one_f_one_b, precision=OnHost(SCALED)), {"pp": 2, "tp": 2}, 4),
+    (Recipe(owner=Zero1, precision=OnHost(SCALED)), {"dp": 2}, 8),
+    (FullyShard, {"dp": 3}, None),
+    (Recipe(owner=Zero2), {"dp": 2}, 1),
+    (Fsdp1, {"dp": 2}, None),
+    (TorchZeroRedundancy, {"dp": 2}, None),
+    (DTensorParallel, {"tp": 2}, None),
+    (TorchDataParallel, {"dp": 3}, None),
+    (Recipe(precision=SCALED), None, 2),
+]
+
+
+def went_on(worker, strategy, sizes, folder, k, dtype=torch.float64):
+    """Restore the checkpoint before, make step k, save: what was saved with it, and the state."""
+    torch.set_num_threads(1)
+    mesh = make_mesh(Layout(**sizes)) if sizes else None
+    trained = strategy(CONFIG, k, mesh, dtype=dtype)  # other first values
+    progress = trained.restore(f"{folder}/{k - 1}") if k else {}
+    batch = random_batch(k, 5, CONFIG.context, CONFIG.vocab)
+    trained.step(batch.shard(trained.data_rank, trained.data_size))
+    trained.save(f"{folder}/{k}", updates=k + 1, place=5 * (k + 1))
+    scale = trained.precision.loss_scale if hasattr(trained, "precision") else None
+    state = trained.full_state()
+    trained.close()
+    return progress, scale, state
+
+
+def ranks_of(sizes) -> int:
+    return Layout(**sizes).world_size if sizes else 1
+
+
+def test_each_strategy_goes_on_from_the_checkpoint_of_another(tmp_path):
+    one = Single(CONFIG, 0, dtype=torch.float64)
+    for k, (strategy, sizes, scale) in enumerate(CHAIN):
+        one.step(random_batch(k, 5, CONFIG.context, CONFIG.vocab))
+        wanted = one.full_state()
+        given = {"strategy": strategy, "sizes": sizes, "folder": str(tmp_path), "k": k}
+        for progress, found, state in launch(went_on, ranks_of(sizes), device="cpu", **given):
+            assert progress == ({"updates": k, "place": 5 * k} if k else {})
+            assert found == scale, k
+            assert apart(state["model"], wanted["model"]) < 1e-12, k
+            assert apart(flat(state["optimizer"]), flat(wanted["optimizer"])) < 1e-12, k
+
+
+@pytest.mark.parametrize("stage", [0, 1, 3])
+def test_deepspeed_goes_on_too_in_float32(tmp_path, stage):
+    make = partial(DeepSpeedZero, stage=stage)
+    one, given = Single(CONFIG, 0), {"folder": str(tmp_path), "dtype": torch.float32}
+    for k, (strategy, sizes) in enumerate([(Recipe(), None), (make, {"dp": 2}), (Recipe(), None)]):
+        one.step(random_batch(k, 5, CONFIG.context, CONFIG.vocab))
+        case = {"strategy": strategy, "sizes": sizes, "k": k}
+        for *_, state in launch(went_on, ranks_of(sizes), device="cpu", **case, **given):
+            assert apart(state["model"], one.full_state()["model"]) < 2e-4
+
+
+def test_another_model_s_checkpoint_is_refused(tmp_path):
+    Single(GPTConfig(vocab=32, context=12, width=24, layers=2, heads=4)).save(tmp_path / "0")
+    given = {"strategy": FullyShard, "sizes": {"dp": 2}, "folder": str(tmp_path), "k": 1}
+    with pytest.raises(WorkerError, match="was another model saved"):
+        launch(went_on, 2, device="cpu", **given)
