@@ -2,7 +2,7 @@
 
 One Strategy protocol, and one Trainer that implements it with four seams.
 
-strategy   the protocol of every strategy
+strategy   the protocol of every strategy: a step, its state, checkpoints
 trainer    a step: count, engine, pending sums, norm, update, publish; and the Recipe of its seams
 transform  the transform that changes nothing; the empty recipe is the single process (`single`)
 composed   fills the seams by a layout (3D parallelism): tensor, then pipeline, then data parallel
@@ -12,9 +12,9 @@ pipeline/  a transform that cuts the model into stages, and the engine that runs
 engines/   order forward and backward; gradient accumulation
 owners/    hold parameters, gradients and optimizer state; ddp/ replicates them, zero/ shards them
 units      pieces of a model that an owner gathers, frees, loads or stores together
-precision  the format in which a model computes, and the format of its updates: bf16, fp16, fp8
+precision  the format in which a model computes, and that of its updates: bf16, fp16, fp8; offload
 optimizer  the update rule, clipping
-world, sums  operations over all ranks' parts; a number summed over ranks
+world      operations over all ranks' parts; a number summed over ranks
 libraries/ strategies of other libraries, behind the same protocol
 
     trainer = Recipe(owner=Replicated, precision=Mixed())(config, seed=0, mesh=mesh)

@@ -11,7 +11,9 @@ and its planning sends pickles over the process group.
 """
 
 import json
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 
@@ -62,7 +64,8 @@ def save(
             state[f"optimizer.{slot}.{name}"] = tensor
     for name, facts in ((COUNTS, counts), (NOTES, notes or {})):
         state[name] = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8)
-    dcp.save(state, checkpoint_id=folder, no_dist=mesh is None)
+    with no_warning():
+        dcp.save(state, checkpoint_id=folder, no_dist=mesh is None)
     tell(None)  # all files are written
     share = slice(rank, None, size)
     parts_read = tell(seal.measured(folder, seal.files(folder)[share]))
@@ -115,6 +118,14 @@ def notes(path: str | PathLike) -> dict:
     return read_facts(NOTES, reader, contents) if NOTES in contents else {}
 
 
+@contextmanager
+def no_warning() -> Iterator[None]:
+    """PyTorch warns that a single process reads or writes. Here that is on purpose."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        yield
+
+
 def everyone(mesh: Mesh | None) -> tuple[int, int, Callable[[object], list]]:
     """This rank, the number of ranks, and an exchange of facts between them."""
     if mesh is None:
@@ -139,7 +150,8 @@ def together(act: Callable[[], object], tell: Callable[[object], list] = exchang
 
 def read_facts(name: str, reader, contents) -> dict:
     raw = torch.empty(contents[name].size, dtype=torch.uint8)
-    dcp.load({name: raw}, storage_reader=reader, no_dist=True)
+    with no_warning():
+        dcp.load({name: raw}, storage_reader=reader, no_dist=True)
     return json.loads(bytes(raw.tolist()))
 
 
@@ -151,6 +163,7 @@ def read_tensors(prefix: str, storage: Storage, reader, contents) -> dict[str, t
         if key.startswith(prefix)
     }
     room = storage.empty(dtypes)
-    alone = {"no_dist": True} if len(storage.layouts[0][1].ranks) == 1 else {}
-    dcp.load({prefix + n: tensor for n, tensor in room.items()}, storage_reader=reader, **alone)
+    wanted = {prefix + name: tensor for name, tensor in room.items()}
+    with no_warning():
+        dcp.load(wanted, storage_reader=reader, no_dist=storage.mesh is None)
     return storage.local(room)

@@ -21,6 +21,7 @@ class Storage:
     """
 
     def __init__(self, mesh: Mesh | None, parts: AllParts):
+        self.mesh = mesh
         if mesh is None:  # one process has everything
             self.rank, self.device, self.layouts = 0, "cpu", [(None, parts, parts)]
             return
@@ -41,10 +42,10 @@ class Storage:
         found = {}
         for mesh, parts, stored in self.layouts:
             mine = {key: local[key] for key in parts.ranks[self.rank] if key in local}
-            if stored is parts:
-                existing(parts, mine)
-            else:
+            if stored is not parts:
                 mine = reshard(parts, mine, stored, device=self.device)
+            elif mesh is not None:
+                existing(parts, mine)
             for key, part in stored.ranks[self.rank].items():
                 if key in mine:
                     found[part.name] = on_mesh(mesh, part, mine[key])

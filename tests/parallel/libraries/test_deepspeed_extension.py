@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -125,37 +124,6 @@ def test_a_long_compilation_shows_signs_of_life(monkeypatch, capsys):
     assert first.startswith("compiling DeepSpeed's communication extension")
     assert others == 2 * ["still compiling"]
     assert waits == [2.0, 20.0, 20.0, 20.0]
-
-
-HOLD = """
-import sys, time
-from pathlib import Path
-from helpers.parallel.libraries.deepspeed_extension import locked
-with locked(Path(sys.argv[1])):
-    print("in", flush=True)
-    time.sleep(60)
-"""
-
-
-def test_the_lock_ends_with_its_process(tmp_path):
-    path = tmp_path / "lock"
-    command = [sys.executable, "-c", HOLD, str(path)]
-    holder = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=extension.PROJECT)
-    assert holder.stdout.readline() == b"in\n"
-    passed = threading.Event()
-
-    def enter():
-        with extension.locked(path):
-            passed.set()
-
-    thread = threading.Thread(target=enter)
-    thread.start()
-    assert not passed.wait(0.3)
-    holder.kill()
-    assert passed.wait(10)
-    thread.join()
-    holder.wait()
-    holder.stdout.close()
 
 
 def prepare(worker, settings, other) -> dict:

@@ -15,6 +15,7 @@ from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.runtime.launch import launch
 from tests.parallel.beside import ODD, apart
+from tests.parallel.zero.beside import Late
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
@@ -43,19 +44,10 @@ def test_micro_batches_are_added_in_the_wide_dtype():
         assert dtypes == [torch.bfloat16] + 8 * [torch.float32]
 
 
-class Alone:
-    """The memory of a transport of two ranks. It sends nothing."""
-
-    size, rank, lasting = 2, 0, False
-
-    def empty(self, numel, dtype, device):
-        return torch.empty(numel, dtype=dtype, device=device)
-
-
 def test_micro_batches_add_up_in_the_row_itself():
     """A gradient of its own beside the row would double stage 1's memory of gradients."""
     p = torch.nn.Parameter(torch.ones(3))
-    kept = Kept(Row({"p": 3}, 2), {"p": p}, Alone())
+    kept = Kept(Row({"p": 3}, 2), {"p": p}, Late())
     for taken in range(2):
         (2 * p).sum().backward()
         written = kept.whole._version
@@ -65,31 +57,9 @@ def test_micro_batches_add_up_in_the_row_itself():
     assert kept.whole.tolist() == [4, 4, 4, 0]  # the padding adds nothing
 
 
-class Late(Alone):
-    """The other rank sends nothing. A sum arrives when it is waited for."""
-
-    rank = 1
-
-    def __init__(self):
-        self.under_way = 0
-
-    def reduce_scatter(self, own, every):
-        self.under_way += 1
-        return Arriving(self, own, every[self.rank])
-
-
-class Arriving:
-    def __init__(self, transport, own, sent):
-        self.transport, self.own, self.sent = transport, own, sent
-
-    def wait(self):
-        self.transport.under_way -= 1
-        self.own.copy_(self.sent)
-
-
 def test_a_step_that_failed_has_no_message_under_way():
     """It would arrive in the next step's gradients."""
-    transport, row = Late(), Row({"p": 3, "q": 1}, 2)
+    transport, row = Late(rank=1), Row({"p": 3, "q": 1}, 2)
     held = {"p": torch.nn.Parameter(torch.ones(3)), "q": torch.nn.Parameter(torch.ones(1))}
     kept = Kept(row, held, transport)
     freed = Freed(row, held, transport, Pool(transport, 4), torch.float32)
@@ -114,7 +84,7 @@ def test_a_step_that_failed_has_no_message_under_way():
 
 def test_a_micro_batch_may_add_to_a_gradient_twice_or_leave_it_out():
     """A tied parameter of two stages comes twice. What does not come counts as zero."""
-    transport, row = Late(), Row({"p": 2, "q": 2}, 2)
+    transport, row = Late(rank=1), Row({"p": 2, "q": 2}, 2)
     held = {name: torch.nn.Parameter(torch.ones(2)) for name in row.sizes}
     freed = Freed(row, held, transport, Pool(transport, 4), torch.float64)
     for came in ("qpq", "p"):
@@ -133,7 +103,7 @@ def test_a_micro_batch_may_add_to_a_gradient_twice_or_leave_it_out():
 def test_a_step_that_failed_keeps_no_memory():
     """It had filled a row, and did not send it."""
     p = torch.nn.Parameter(torch.ones(3))
-    freed = Freed(Row({"p": 3}, 2), {"p": p}, Alone(), Pool(Alone(), 4), torch.float32)
+    freed = Freed(Row({"p": 3}, 2), {"p": p}, Late(), Pool(Late(), 4), torch.float32)
     p.grad = torch.ones(3)
     freed.take("p")
     assert [buffer.numel() for buffer in freed.buffers] == [4]

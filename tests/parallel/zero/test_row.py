@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.parallel.zero.row import Gathered, Row, Whole
+from tests.parallel.zero.beside import Late
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.integers(1, 7))
@@ -33,33 +34,6 @@ def test_an_example():
     assert [row.held("bias", rank) for rank in range(3)] == [(0, 0), (0, 0), (0, 5)]
     assert row.inside("bias", 2) == slice(7, 12)
     assert row.held("weight", 2) == (28, 35)
-
-
-class Late:
-    """Two ranks in one process: both have this rank's shard. A message arrives when waited for."""
-
-    size, rank = 2, 0
-
-    def __init__(self):
-        self.under_way = 0
-
-    def empty(self, numel, dtype, device):
-        return torch.full((numel,), 7.0, dtype=dtype, device=device)
-
-    def all_gather(self, every, own):
-        self.under_way += 1
-        return Arriving(self, every, own)
-
-
-class Arriving:
-    def __init__(self, transport, every, own):
-        self.transport, self.every, self.own = transport, every, own
-
-    def wait(self):
-        self.transport.under_way -= 1
-        there, needed = self.every.untyped_storage().nbytes(), self.every.nbytes
-        assert there == needed  # before pytest would print freed memory
-        self.every.copy_(self.own.expand_as(self.every))
 
 
 def gathered(transport):
