@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from helpers.comm.mesh import Mesh
 from helpers.comm.transport import GroupTransport
@@ -201,14 +202,9 @@ def by_device(kinds: Mapping[str, list]) -> dict[tuple[str, str], int]:
     """Sum bytes by kind and device, without zeros. A storage counts once per kind."""
     found = {}
     for kind, things in kinds.items():
-        tensors = [t for thing in things for t in tensors_of(thing)]
+        tensors = [t for t in tree_leaves(things) if isinstance(t, torch.Tensor)]
         for device in dict.fromkeys(str(t.device) for t in tensors):
             here = bytes_of([t for t in tensors if str(t.device) == device])
             if here:
                 found[kind, device] = here
     return found
-
-
-def tensors_of(thing) -> list[torch.Tensor]:
-    values = thing.values() if isinstance(thing, dict) else [thing]
-    return [value for value in values if isinstance(value, torch.Tensor)]

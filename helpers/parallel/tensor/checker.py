@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from helpers.parallel.tensor.rules import RULES, WHOLE, Call, Placement, said, unknown
 from helpers.plots.table import table
@@ -74,7 +75,7 @@ def place(local: torch.Tensor, placement: Placement, log: Log) -> Placed:
 
 def run(func: Callable, args, kwargs):
     """Check one operation, run it on the local tensors, and place its result."""
-    inputs = [a for a in flat([args, kwargs]) if isinstance(a, torch.Tensor)]
+    inputs = [a for a in tree_leaves([args, kwargs]) if isinstance(a, torch.Tensor)]
     log = next(a.log for a in inputs if isinstance(a, Placed))
     name = getattr(func, "__name__", str(func)).strip("_")
     rule = RULES.get(func) or RULES.get(name) or unknown
@@ -83,7 +84,7 @@ def run(func: Callable, args, kwargs):
     with torch._C.DisableTorchFunctionSubclass():
         found = rule(Call(name, placements, shapes, args, kwargs))
         local = lambda a: a.as_subclass(torch.Tensor) if isinstance(a, Placed) else a  # noqa: E731
-        result = func(*mapped(local, args), **mapped(local, kwargs))
+        result = func(*tree_map(local, args), **tree_map(local, kwargs))
     many = isinstance(result, tuple | list)
     made = [
         Placed(each, found, log) if isinstance(each, torch.Tensor) else each
@@ -96,24 +97,6 @@ def run(func: Callable, args, kwargs):
 
 def placement_of(tensor: torch.Tensor) -> Placement:
     return tensor.placement if isinstance(tensor, Placed) else WHOLE
-
-
-def flat(thing):
-    if isinstance(thing, tuple | list):
-        for each in thing:
-            yield from flat(each)
-    elif isinstance(thing, Mapping):
-        yield from flat(list(thing.values()))
-    else:
-        yield thing
-
-
-def mapped(function, thing):
-    if isinstance(thing, tuple | list):
-        return type(thing)(mapped(function, each) for each in thing)
-    if isinstance(thing, Mapping):
-        return {key: mapped(function, each) for key, each in thing.items()}
-    return function(thing)
 
 
 def placement_from(part: Part, axis: str = "tp") -> Placement:
