@@ -1,8 +1,7 @@
-"""Owners and engines to test the seams: a sharded optimizer, a diary, gradients without hooks."""
+"""Owners and engines to test the seams: a sharded optimizer, gradients without hooks."""
 
 import torch
 
-from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.engines.in_turn import InTurn
 from helpers.parallel.owners.local import Local
 from helpers.state.placing import flat
@@ -65,39 +64,3 @@ class ByHand(InTurn):
             for watched in self.watched:
                 watched.end()
         loss.send()
-
-
-class Diary(Replicated):
-    """Record each call of the engine."""
-
-    wants = frozenset({"units", "gradients"})
-
-    def __init__(self, *arguments, **seams):
-        self.log = []
-        super().__init__(*arguments, **seams)
-
-    def begin(self):
-        self.log.append(("begin",))
-        super().begin()
-
-    def before(self, unit):
-        self.log.append(("before", unit.name))
-
-    def after(self, unit):
-        here = sum(p.grad is not None for p in unit.parameters.values())
-        self.log.append(("after", unit.name, here == len(unit.parameters)))
-
-    def gradient(self, name, last):
-        self.log.append(("gradient", name, last))
-        super().gradient(name, last)
-
-    def complete(self):
-        self.log.append(("complete",))
-        super().complete()
-
-    def update(self, rule, factor):
-        self.log.append(("update", rule.lr))
-        super().update(rule, factor)
-
-    def publish(self):
-        self.log.append(("publish",))

@@ -17,7 +17,6 @@ from helpers.parallel.trainer import Recipe
 from helpers.precision.scaling import LossScale
 from helpers.runtime.launch import launch
 from helpers.training.twin import compare
-from tests.parallel.sample_owners import Diary
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
@@ -27,44 +26,6 @@ EXACT = Mixed(low=torch.float64)  # no rounding, so any difference is an error i
 
 def twin(recipe, **changes):
     return compare(recipe, **{"config": TINY, "steps": 4, "seed": 3, "device": "cpu", **changes})
-
-
-def diary(worker, micro_batches):
-    torch.set_num_threads(1)
-    mesh = make_mesh(Layout(dp=worker.world_size))
-    trainer = Recipe(owner=Diary)(TINY, 0, mesh, micro_batches=micro_batches)
-    trainer.owner.log.clear()
-    trainer.step(random_batch(worker.rank, 4, 8, 32), lr=0.25)
-    step = list(trainer.owner.log)
-    trainer.owner.log.clear()
-    trainer.evaluate(random_batch(worker.rank, 4, 8, 32))
-    return {"step": step, "evaluate": trainer.owner.log, "names": list(trainer.parameters)}
-
-
-@pytest.mark.parametrize("micro_batches", [1, 3])
-def test_the_order_of_a_step(micro_batches):
-    (run, _) = launch(diary, 2, device="cpu", micro_batches=micro_batches)
-    log = run["step"]
-    assert log[0] == ("begin",)
-    assert log[-3:] == [("complete",), ("update", 0.25), ("publish",)]
-    # the tied head belongs to the first unit, the embedding
-    order = ["embedding", "blocks.0", "blocks.1", "norm"]
-    told = [entry[:2] for entry in log if entry[0] in ("before", "after")]
-    forward = [(what, name) for name in order for what in ("before", "after")]
-    assert told[: len(forward)] == forward
-    backward = told[len(forward) : len(told) // micro_batches]
-    assert {what: [n for w, n in backward if w == what] for what in ("before", "after")}[
-        "after"
-    ] == ["norm", "blocks.1", "blocks.0", "embedding"]
-    assert sorted(backward) == sorted(forward)
-    # one report per gradient and micro-batch; only the last micro-batch's has last=True
-    for name in run["names"]:
-        lasts = [entry[2] for entry in log if entry[:2] == ("gradient", name)]
-        assert lasts == [False] * (micro_batches - 1) + [True]
-    # after a unit's backward, all of its gradients are complete
-    ends = [entry for entry in log if entry[0] == "after"]
-    assert all(here for *_, here in ends[len(order) : 2 * len(order)])
-    assert [entry[:2] for entry in run["evaluate"]] == forward
 
 
 def poisoned(worker, precision, bad):

@@ -31,6 +31,21 @@ class Told(Local):
         self.log, self.fails = [], ""
         super().__init__(*arguments, **seams)
 
+    def begin(self):
+        self.log.append(("begin",))
+        super().begin()
+
+    def complete(self):
+        self.log.append(("complete",))
+        super().complete()
+
+    def update(self, rule, factor):
+        self.log.append(("update", rule.lr))
+        super().update(rule, factor)
+
+    def publish(self):
+        self.log.append(("publish",))
+
     def before(self, unit):
         self.log.append(("before", unit.name))
         if self.fails == unit.name and ("after", "norm") in self.log:
@@ -51,6 +66,28 @@ def log_of(trainer):
     trainer.owner.log.clear()
     trainer.step(BATCH)
     return list(trainer.owner.log)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_the_order_of_a_step(micro_batches):
+    trainer = made(micro_batches=micro_batches)
+    trainer.owner.log.clear()
+    trainer.step(BATCH, lr=0.25)
+    log, order = list(trainer.owner.log), ["embedding", "blocks.0", "blocks.1", "norm"]  # tied
+    assert log[0] == ("begin",)
+    assert log[-3:] == [("complete",), ("update", 0.25), ("publish",)]
+    forward = [(what, name) for name in order for what in ("before", "after")]
+    told = units_of(log)
+    backward = told[len(forward) : len(told) // micro_batches]
+    assert told[: len(forward)] == forward
+    assert sorted(backward) == sorted(forward)
+    assert [name for what, name in backward if what == "after"] == order[::-1]
+    for unit in order:  # after a unit's backward, all of its gradients are complete
+        end = max(place for place, entry in enumerate(log) if entry == ("after", unit))
+        assert not any(entry[0].startswith(f"{unit}.") for entry in log[end:])
+    trainer.owner.log.clear()
+    trainer.evaluate(BATCH)
+    assert trainer.owner.log == forward
 
 
 def test_only_the_last_micro_batch_completes_a_gradient():
