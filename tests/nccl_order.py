@@ -5,6 +5,9 @@ one stream. All operations of a group, single sends and receives too, run one af
 the order of their calls. An operation begins when every rank in it has reached it. Here a queue
 with one thread does the same for each group, and gloo moves the numbers.
 
+NCCL connects the ranks of a group in its first collective, and two ranks in their first message.
+Until then the call blocks, on every side. So does the double.
+
 The double also refuses what goes wrong on NCCL without a word: a tensor that changes between the
 call and `wait`, and calls on one group from two threads.
 """
@@ -57,6 +60,7 @@ class Ordered(dist.ProcessGroup):
         self.gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
         self.queue = ThreadPoolExecutor(1)
         self.caller, self.calls = None, []
+        self.connected = set()  # of: "all", by a collective, and the ranks of messages
 
     bound_device_id = None
     group_name = property(lambda self: self._name)
@@ -69,7 +73,7 @@ class Ordered(dist.ProcessGroup):
     def _set_group_desc(self, text):
         self._desc = text
 
-    def enqueue(self, name, start, *tensors):
+    def enqueue(self, name, start, *tensors, peers=("all",)):
         """Put an operation at the end of the queue: `start(*tensors)` returns a Work or None."""
         thread = threading.get_ident()
         if self.caller not in (None, thread):
@@ -86,7 +90,11 @@ class Ordered(dist.ProcessGroup):
                 work.wait()
             return [tensor.clone() for tensor in tensors]
 
-        return Work(name, self.queue.submit(run), tensors)
+        work = Work(name, self.queue.submit(run), tensors)
+        if not self.connected.issuperset(peers):
+            self.connected |= set(peers)
+            work.wait()
+        return work
 
     def allreduce(self, tensors, opts=None):
         opts = opts or dist.AllreduceOptions()
@@ -124,11 +132,16 @@ class Ordered(dist.ProcessGroup):
         return self.enqueue("barrier", lambda _: self.gloo.barrier(), torch.zeros(1))
 
     def send(self, tensors, to, tag=0):
-        return self.enqueue(f"send to {to}", lambda x: self.gloo.send([x], to, tag), tensors[0])
+        def start(x):
+            return self.gloo.send([x], to, tag)
+
+        return self.enqueue(f"send to {to}", start, tensors[0], peers=(to,))
 
     def recv(self, tensors, source, tag=0):
-        name = f"receive from {source}"
-        return self.enqueue(name, lambda x: self.gloo.recv([x], source, tag), tensors[0])
+        def start(x):
+            return self.gloo.recv([x], source, tag)
+
+        return self.enqueue(f"receive from {source}", start, tensors[0], peers=(source,))
 
     def together(self, kinds, tensors):
         """Messages between ncclGroupStart and ncclGroupEnd: one operation."""
@@ -141,7 +154,8 @@ class Ordered(dist.ProcessGroup):
             for work in works:
                 work.wait()
 
-        return self.enqueue("messages together", start, *tensors)
+        peers = {peer for _, peer in kinds}
+        return self.enqueue("messages together", start, *tensors, peers=peers)
 
 
 def batch_isend_irecv(operations):

@@ -222,4 +222,23 @@ def make_mesh(
         )
     for group in (*map(device_mesh.get_group, layout.axes), *made.values()):
         prove(group)
+        if not on_gloo(group, device):
+            connect(group, device)
     return Mesh(layout, dist.get_rank(), device_mesh, made)
+
+
+def on_gloo(group: dist.ProcessGroup, device: torch.device | str) -> bool:
+    """Whether gloo moves the tensors of this device within the group."""
+    backends = dict(pair.split(":") for pair in dist.get_backend_config(group).split(","))
+    return backends.get(torch.device(device).type) == "gloo"
+
+
+def connect(group: dist.ProcessGroup, device: torch.device | str):
+    """Let NCCL connect the ranks of a group. Every rank of the group calls it.
+
+    NCCL connects the ranks in a group's first collective, and until then the call blocks: also a
+    call with `async_op=True`. So the first one may not be a call that some ranks make early.
+    """
+    if group is not dist.GroupMember.NON_GROUP_MEMBER:
+        # The group's own method: a count of the program's collectives must not see this one.
+        group.allreduce([torch.zeros(1, device=device)]).wait()

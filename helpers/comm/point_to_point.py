@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 import torch.distributed as dist
 
-from helpers.comm.mesh import Mesh
+from helpers.comm.mesh import Mesh, on_gloo
 from helpers.comm.messages import Peers
 
 
@@ -60,16 +60,25 @@ class PointToPoint(Peers):
 def between_neighbours(mesh: Mesh, axis: str) -> PointToPoint:
     """Make the messages between neighbours on the ring of an axis. Every rank of the mesh calls it.
 
-    Each channel gets a group of its own, unless gloo moves the messages.
+    Each channel gets a group of its own, unless gloo moves the messages. Its first message is sent
+    here: NCCL connects two ranks in their first message, and the call blocks on both sides.
     """
-    group, channels = mesh.group(axis), {}
-    if dist.get_backend(group) != "gloo":
-        for ranks in mesh.layout.groups(axis):
-            for source, to in neighbours(len(ranks)):
-                pair = dist.new_group(sorted((ranks[source], ranks[to])))
-                if mesh.rank in (ranks[source], ranks[to]):
-                    channels[source, to] = pair
-    return PointToPoint(group, channels)
+    group, channels, device = mesh.group(axis), {}, mesh.device_mesh.device_type
+    if on_gloo(group, device):
+        return PointToPoint(group)
+    for ranks in mesh.layout.groups(axis):
+        for source, to in neighbours(len(ranks)):
+            pair = dist.new_group(sorted((ranks[source], ranks[to])))
+            if mesh.rank in (ranks[source], ranks[to]):
+                channels[source, to] = pair
+    link, first = PointToPoint(group, channels), torch.zeros(1, device=device)
+    for source, to in channels:
+        if link.rank == source:
+            link.send(first, to)
+            link.finish()
+        else:
+            link.receive(first, source).wait()
+    return link
 
 
 def neighbours(size: int) -> list[tuple[int, int]]:

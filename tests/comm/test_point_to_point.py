@@ -50,12 +50,12 @@ def test_neighbours_on_a_ring():
 
 def on_nccl(worker):
     """There each channel has a group; a message that has left is forgotten."""
-    mesh, real = make_mesh(Layout(dp=2, pp=3)), dist.get_backend
-    dist.get_backend = lambda group: "nccl"
+    mesh, real = make_mesh(Layout(dp=2, pp=3)), dist.get_backend_config
+    dist.get_backend_config = lambda group: "cpu:nccl,cuda:gloo"
     try:
         link = between_neighbours(mesh, "pp")
     finally:
-        dist.get_backend = real
+        dist.get_backend_config = real
     works = [SimpleNamespace(is_completed=lambda done=done: done) for done in (True, False, True)]
     link.leaving = [(work, torch.ones(1)) for work in works]
     link.send(torch.ones(0), link.right)

@@ -56,14 +56,15 @@ CASES = {
 }
 
 
+@pytest.mark.usefixtures("kept_ranks")
 @pytest.mark.parametrize("case", CASES)
 def test_it_equals_its_twin(case, monkeypatch):
-    strategy, options = CASES[case]
+    (strategy, options), kept = CASES[case], twin.launch
 
     def ordered(fn, workers=2, **given):
         if workers > 1:
             fn, given = in_nccl_order, {"fn": fn, **given}
-        return launch(fn, workers, **{"timeout": 60, **given})
+        return kept(fn, workers, **given)
 
     monkeypatch.setattr(twin, "launch", ordered)
     comparison = twin.compare(
@@ -84,8 +85,25 @@ def early_receive(worker):
 
 def test_a_receive_holds_up_the_sends_after_it():
     assert list(launch(early_receive, 2, device="cpu")) == [1.0, 1.0]
-    with pytest.raises(WorkerError, match="has not"):
+    with pytest.raises(WorkerError, match="a hang"):
         launch(in_nccl_order, 2, device="cpu", timeout=2, fn=early_receive)
+
+
+def early_sum(worker):
+    """Rank 0 starts a sum before a message to rank 1, which needs the message for the sum."""
+    number = torch.ones(1)
+    if worker.rank == 0:
+        dist.all_reduce(number, async_op=True)
+        dist.send(torch.ones(1), 1)
+    else:
+        dist.recv(number, 0)
+        dist.all_reduce(number)
+
+
+def test_the_first_call_of_a_group_blocks_until_every_rank_is_there():
+    launch(early_sum, 2, device="cpu")
+    with pytest.raises(WorkerError, match="a hang"):
+        launch(in_nccl_order, 2, device="cpu", timeout=2, fn=early_sum)
 
 
 def changed_too_early(worker):

@@ -19,7 +19,7 @@ def make(dtype):
     return [torch.nn.Parameter(torch.randn(size, device="cuda").to(dtype)) for size in SIZES]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_it_equals_the_fused_adamw_of_torch(dtype):
     mine, others = make(dtype), make(dtype)
     ours, theirs = FusedAdamW(mine, lr=0.01), torch.optim.AdamW(others, lr=0.01, fused=True)
@@ -33,6 +33,28 @@ def test_it_equals_the_fused_adamw_of_torch(dtype):
         torch.testing.assert_close(p, q)
         for name, value in ours.state[p].items():
             torch.testing.assert_close(value, theirs.state[q][name])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_formats_round_once_a_step(dtype):
+    """Against float64 that is rounded after each step. A tie in float32 may round otherwise.
+
+    PyTorch's fused kernel on an H100 (torch 2.11) differs from it in a tenth of the first moments.
+    """
+    p = torch.nn.Parameter(torch.randn(20_000, device="cuda").to(dtype))
+    plain, m, v = p.detach().double(), torch.zeros(20_000).cuda(), torch.zeros(20_000).cuda()
+    m, v, ours = m.double(), v.double(), FusedAdamW([p], lr=0.01, weight_decay=0.1)
+    for step in range(1, 21):
+        p.grad = torch.randn_like(p)
+        g = p.grad.double()
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        root = (v / (1 - 0.999**step)).sqrt() + 1e-8
+        plain = plain * (1 - 0.01 * 0.1) - 0.01 / (1 - 0.9**step) * m / root
+        plain, m, v = (one.to(dtype).double() for one in (plain, m, v))
+        ours.step()
+    found = [p, ours.state[p]["exp_avg"], ours.state[p]["exp_avg_sq"]]
+    for mine, right in zip(found, (plain, m, v), strict=True):
+        assert (mine.double() != right).float().mean() < 0.002
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
