@@ -177,7 +177,8 @@ MAKE = {
 }
 SIZES = (0.2, 4.0, 2.0)  # the norm of each step: below and above MAX_NORM
 MAX_NORM = 1.0
-SMALL = 64  # bytes: counts of steps and norms
+SMALL = 64  # bytes in all-reduces: norms
+COUNTS = 24  # bytes of state: counts of steps; a shard of these small cases has 16 to 64
 ROUNDING = 1e-11  # float64, numbers of size 1, three steps: rounding is below 1e-14
 
 
@@ -252,7 +253,7 @@ def judge_costs(trace, right, ranks, case):
         found, due = trace["state"][rank], right["state"][rank]
         if not trace["optimizers"][rank]:
             raise NotRight(f"right, but rank {rank} made no optimizer", NO_OPTIMIZER)
-        if found > due + SMALL:
+        if found > due + COUNTS:
             words = f"right, but rank {rank}'s {case['optimizer']} holds {found} bytes of state; "
             raise NotRight(words + f"the state of a shard has {due} bytes", WHOLE_STATE)
         if ranks > 1 and trace["all-reduced"][rank] > SMALL:

@@ -96,7 +96,8 @@ outgrowing_batch = Number(
          "bytes. You need more."),
         (lambda b, g: round(exactly(g)), "At this batch the weights may still have more bytes: do "
          "not round."),
-        (lambda b, g: g(number_bytes=g.param_bytes, param_bytes=g.number_bytes), "A parameter and "
+        (lambda b, g: g(number_bytes=g.param_bytes), lambda b, g: g(param_bytes=g.number_bytes),
+         lambda b, g: g(number_bytes=g.param_bytes, param_bytes=g.number_bytes), "A parameter and "
          "a kept number have different sizes here: give each its own bytes."),
         (lambda b, g: 1 + int(exactly(g) * 2), "Each token leaves a key, and what else?"),
         (lambda b, g: g(kv_heads=g.heads), "Queries are not kept: count heads of keys and values."),
