@@ -57,13 +57,3 @@ def tokens_per_round(a: float, guesses: int) -> float:
     comes from the target.
     """
     return sum(a**accepted for accepted in range(guesses + 1))
-
-
-def speedup(a: float, guesses: int, cost: float) -> float:
-    """Expect this factor in time: (1 - a^(g+1)) / ((1 - a) (g c + 1)) (theorem 3.8).
-
-    Args:
-        cost: c, the time of the draft's forward over the time of the target's. The target's
-            forward of g + 1 tokens is assumed to cost as much as that of one.
-    """
-    return tokens_per_round(a, guesses) / (guesses * cost + 1)

@@ -9,13 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from helpers.inference.reading import check_prompt, one_each, read
+from helpers.inference.reading import GREEDY, Requests, check_prompt, read
 from helpers.inference.sampling import NotANumber, Sampling, are_numbers, choose
 from helpers.models.caches.cache import Cache, CacheFull
-from helpers.models.caches.preallocated import Preallocated
-from helpers.models.gpt import GPT, kept_by
-
-GREEDY = Sampling()
+from helpers.models.gpt import GPT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,44 +100,17 @@ def _tokens(batch: "Batch") -> Iterator[int]:
         raise RuntimeError(why)
 
 
-class Batch:
-    """Requests that are generated together. Each step reads what is new, and chooses tokens.
-
-    Attributes:
-        running: the numbers of the requests that have not ended.
-        reasons: why each request ended; "" while it runs.
-    """
+class Batch(Requests):
+    """Requests that are generated together. Each step reads what is new, and chooses tokens."""
 
     def __init__(self, model, prompts, new_tokens, sampling, stop, seeds, cache, chunk):
-        self.model, self.config, self.stop = model, model.config, frozenset(stop)
-        self.prompts = [[int(token) for token in prompt] for prompt in prompts]
-        many = len(self.prompts)
-        self.most = one_each(new_tokens, int, many, "new_tokens")
-        self.samplings = one_each(sampling, Sampling, many, "samplings")
-        self.seeds = list(range(many)) if seeds is None else one_each(seeds, (), many, "seeds")
-        if any(most < 0 for most in self.most):
-            raise ValueError(f"new_tokens must not be negative: {new_tokens!r}")
+        super().__init__(model, prompts, new_tokens, sampling, stop, seeds)
         if chunk is not None and chunk < 1:
             raise ValueError(f"chunk must be at least 1, or None, not {chunk!r}")
         self.chunk = chunk or self.config.context
-        self.tokens: list[list[int]] = [[] for _ in self.prompts]
-        self.margins, self.reasons = [math.inf] * many, [""] * many
-        self.running = list(range(many))
-        for number, prompt in enumerate(self.prompts):
-            if wrong := check_prompt(prompt, self.config):
-                self.end(number, f"error: {wrong}")
-            elif not self.most[number]:
-                self.end(number, "length")
-        self.cache = self.make_cache() if cache is None else cache
+        self.margins = [math.inf] * len(self.prompts)
+        self.cache = self.make_cache(model) if cache is None else cache
         self.check_cache()
-
-    def make_cache(self) -> Preallocated:
-        """Make a cache with a slot for each token that may be read. The last one is not read."""
-        lengths = (len(self.prompts[n]) + self.most[n] - 1 for n in self.running)
-        capacity = min(max(lengths, default=0), self.config.context)
-        first = next(self.model.parameters())
-        many = len(self.prompts)
-        return Preallocated(kept_by(self.model), many, capacity, first.dtype, first.device)
 
     def check_cache(self):
         if len(self.cache.lengths) != len(self.prompts):
@@ -156,12 +126,6 @@ class Batch:
                     "least the last one must be left to read"
                 )
 
-    def end(self, number: int, reason: str):
-        """End a request. Its row stays in the batch, without new tokens."""
-        if not self.reasons[number]:
-            self.reasons[number] = reason
-            self.running.remove(number)
-
     def step(self) -> list[tuple[int, int]]:
         """Read the next tokens of each request; return the new tokens: (number, token)."""
         while self.running:
@@ -173,22 +137,20 @@ class Batch:
                 self.end(longest, f"error: {full}")
             else:
                 last = [max(len(piece) - 1, 0) for piece in pieces]
-                return self.add(logits[torch.arange(len(pieces)), last])
+                return self.choose(logits[torch.arange(len(pieces)), last])
         return []
 
     def pieces(self) -> list[list[int]]:
         """What each request reads next: a chunk of its prompt, or its last token."""
         pieces = [[] for _ in self.prompts]
         for number in self.running:
-            sequence, start = self.prompts[number] + self.tokens[number], self.cache.lengths[number]
+            sequence, start = self.sequence(number), self.cache.lengths[number]
             pieces[number] = sequence[start : start + self.chunk]
         return pieces
 
-    def add(self, logits: torch.Tensor) -> list[tuple[int, int]]:
+    def choose(self, logits: torch.Tensor) -> list[tuple[int, int]]:
         """Choose a token, from (B, V), for each request whose prompt is read to its end."""
-        ready = [n for n in self.running if self.cache.lengths[n] == self.length(n)]
-        if not ready:
-            return []
+        ready = [n for n in self.running if self.cache.lengths[n] == len(self.sequence(n))]
         for number, fine in zip(ready, are_numbers(logits[ready]).tolist(), strict=True):
             if not fine:
                 self.end(number, f"error: {NotANumber.text}")
@@ -197,23 +159,15 @@ class Batch:
             return []
         logits = logits[ready]
         samplings, seeds = ([each[n] for n in ready] for each in (self.samplings, self.seeds))
-        chosen = choose(logits, samplings, seeds, [self.length(n) for n in ready]).tolist()
+        places = [len(self.sequence(n)) for n in ready]
+        chosen = choose(logits, samplings, seeds, places).tolist()
         if self.config.vocab > 1:
             best = logits.topk(2).values
             for number, gap in zip(ready, (best[:, 0] - best[:, 1]).tolist(), strict=True):
                 self.margins[number] = min(self.margins[number], gap)
         for number, token in zip(ready, chosen, strict=True):
-            self.tokens[number].append(token)
-            if token in self.stop:
-                self.end(number, "stop")
-            elif len(self.tokens[number]) == self.most[number]:
-                self.end(number, "length")
-            elif self.length(number) > self.config.context:
-                self.end(number, "context")
+            self.add(number, token)
         return list(zip(ready, chosen, strict=True))
-
-    def length(self, number: int) -> int:
-        return len(self.prompts[number]) + len(self.tokens[number])
 
     def results(self) -> list[Generated]:
         columns = zip(self.prompts, self.tokens, self.reasons, self.margins, strict=True)

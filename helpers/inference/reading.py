@@ -1,4 +1,4 @@
-"""Let a model read the next tokens of several sequences, each with a piece of its own length.
+"""Prompts that a model continues together: read pieces of any lengths, and know when each ends.
 
 B  sequences        T  tokens of the longest piece        V  different tokens
 """
@@ -8,9 +8,74 @@ from contextlib import contextmanager
 
 import torch
 
+from helpers.inference.sampling import Sampling
 from helpers.models.caches.cache import Cache
-from helpers.models.config import GPTConfig
-from helpers.models.gpt import GPT
+from helpers.models.caches.preallocated import Preallocated
+from helpers.models.gpt import GPT, GPTConfig, kept_by
+
+GREEDY = Sampling()
+
+
+class Requests:
+    """Prompts and the tokens after them.
+
+    Args:
+        model: which says what a prompt may be, and how long a sequence.
+        prompts, new_tokens, sampling, stop, seeds: as of `generate.generate`.
+
+    Attributes:
+        tokens: the new tokens of each request.
+        reasons: why each request ended; "" while it runs.
+
+    Raises:
+        ValueError: an argument is out of its range, or a list does not have one value per prompt.
+    """
+
+    def __init__(self, model: GPT, prompts, new_tokens, sampling, stop, seeds):
+        self.model, self.config, self.stop = model, model.config, frozenset(stop)
+        self.prompts = [[int(token) for token in prompt] for prompt in prompts]
+        many = len(self.prompts)
+        self.most = one_each(new_tokens, int, many, "new_tokens")
+        self.samplings = one_each(sampling, Sampling, many, "samplings")
+        self.seeds = list(range(many)) if seeds is None else one_each(seeds, (), many, "seeds")
+        if any(most < 0 for most in self.most):
+            raise ValueError(f"new_tokens must not be negative: {new_tokens!r}")
+        self.tokens: list[list[int]] = [[] for _ in self.prompts]
+        self.reasons = [""] * many
+        for number, prompt in enumerate(self.prompts):
+            if wrong := check_prompt(prompt, self.config):
+                self.end(number, f"error: {wrong}")
+            elif not self.most[number]:
+                self.end(number, "length")
+
+    @property
+    def running(self) -> list[int]:
+        """The numbers of the requests that have not ended."""
+        return [number for number, reason in enumerate(self.reasons) if not reason]
+
+    def sequence(self, number: int) -> list[int]:
+        return self.prompts[number] + self.tokens[number]
+
+    def end(self, number: int, reason: str):
+        """End a request. Its row stays in the batch, without new tokens."""
+        self.reasons[number] = self.reasons[number] or reason
+
+    def add(self, number: int, token: int):
+        """Append a new token, and end the request if it is the last."""
+        self.tokens[number].append(token)
+        if token in self.stop:
+            self.end(number, "stop")
+        elif len(self.tokens[number]) == self.most[number]:
+            self.end(number, "length")
+        elif len(self.sequence(number)) > self.config.context:
+            self.end(number, "context")
+
+    def make_cache(self, model: GPT) -> Preallocated:
+        """Make a cache with a slot for each token that may be read. The last one is not read."""
+        lengths = (len(self.prompts[n]) + self.most[n] - 1 for n in self.running)
+        capacity = min(max(lengths, default=0), model.config.context)
+        first = next(model.parameters())
+        return Preallocated(kept_by(model), len(self.prompts), capacity, first.dtype, first.device)
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from helpers.inference.accept import decide
-from helpers.inference.reading import check_prompt, device_of, one_each, read
+from helpers.inference.reading import GREEDY, Requests, read
 from helpers.inference.sampling import (
     NotANumber,
     Sampling,
@@ -21,11 +21,8 @@ from helpers.inference.sampling import (
     probabilities,
     uniform,
 )
-from helpers.models.caches.cache import Cache
-from helpers.models.caches.preallocated import Preallocated
 from helpers.models.gpt import GPT, kept_by
 
-GREEDY = Sampling()
 # The uses of a place's random numbers. A token that the target chooses itself has the number that
 # it has without speculation; so without any guess, the tokens are those of `generate`.
 NEXT, GUESS, ACCEPT = 0, 1, 2
@@ -102,45 +99,29 @@ def generate_speculatively(
             )
     if guesses < 0:
         raise ValueError(f"guesses must not be negative: {guesses!r}")
-    batch = Speculation(model, draft, prompts, new_tokens, guesses, sampling, stop, seeds)
-    while batch.running:
-        batch.round()
-    return batch.results
+    return Speculation(model, draft, prompts, new_tokens, guesses, sampling, stop, seeds).run()
 
 
-class Speculation:
+class Speculation(Requests):
     """Requests that are generated together. Each round guesses, checks, and forgets what is wrong.
 
     Attributes:
-        results: of each request so far. It runs as long as its reason is "".
+        results: of each request so far.
     """
 
     def __init__(self, model, draft, prompts, new_tokens, guesses, sampling, stop, seeds):
-        self.model, self.draft, self.guesses, self.stop = model, draft, guesses, frozenset(stop)
-        self.results = [Speculated(prompt=[int(t) for t in p], tokens=[]) for p in prompts]
-        many = len(self.results)
-        self.most = one_each(new_tokens, int, many, "new_tokens")
-        self.samplings = one_each(sampling, Sampling, many, "samplings")
-        self.seeds = list(range(many)) if seeds is None else one_each(seeds, (), many, "seeds")
-        if any(most < 0 for most in self.most):
-            raise ValueError(f"new_tokens must not be negative: {new_tokens!r}")
-        for one, most in zip(self.results, self.most, strict=True):
-            if wrong := check_prompt(one.prompt, model.config):
-                one.reason = f"error: {wrong}"
-            elif not most:
-                one.reason = "length"
-        lengths = [len(self.results[n].prompt) + self.most[n] - 1 for n in self.running]
-        longest = max(lengths, default=0)
-        self.cache, self.draft_cache = (cache_of(m, many, longest) for m in (model, draft))
+        super().__init__(model, prompts, new_tokens, sampling, stop, seeds)
+        self.draft, self.guesses = draft, guesses
+        pairs = zip(self.prompts, self.tokens, strict=True)
+        self.results = [Speculated(prompt=prompt, tokens=tokens) for prompt, tokens in pairs]
+        self.cache, self.draft_cache = self.make_cache(model), self.make_cache(draft)
 
-    @property
-    def running(self) -> list[int]:
-        """The numbers of the requests that have not ended."""
-        return [number for number, one in enumerate(self.results) if not one.reason]
-
-    def sequence(self, number: int) -> list[int]:
-        one = self.results[number]
-        return one.prompt + one.tokens
+    def run(self) -> list[Speculated]:
+        while self.running:
+            self.round()
+        for one, reason in zip(self.results, self.reasons, strict=True):
+            one.reason = reason
+        return self.results
 
     def round(self):
         """Guess, read all guesses at once, and keep those that are accepted, and one more."""
@@ -182,7 +163,7 @@ class Speculation:
     def room(self, number: int) -> int:
         """How many guesses are of use: one more token follows them, and both contexts end."""
         known = len(self.sequence(number))
-        tokens_left = self.most[number] - len(self.results[number].tokens)
+        tokens_left = self.most[number] - len(self.tokens[number])
         return min(
             self.guesses,
             tokens_left - 1,
@@ -195,7 +176,7 @@ class Speculation:
         one, seed, known = self.results[number], self.seeds[number], len(self.sequence(number))
         one.rounds += 1
         if not are_numbers(logits).all():  # a NaN spreads to earlier places too: 0 · NaN = NaN
-            one.reason = f"error: {NotANumber.text}"
+            self.end(number, f"error: {NotANumber.text}")
             return
         p = probabilities(logits, self.samplings[number])
         draws = [uniform(seed, known + place, ACCEPT) for place in range(len(guessed))]
@@ -204,24 +185,6 @@ class Speculation:
         one.proposed += len(guessed)
         one.tested += min(accepted + 1, len(guessed))
         one.accepted += accepted
-        self.add(number, [*guessed[:accepted], int(pick(weights[None], [draw]))])
-
-    def add(self, number: int, new: list[int]):
-        """Append tokens, up to a stop token. End the request where `generate` would."""
-        one = self.results[number]
-        for token in new:
-            one.tokens.append(token)
-            if token in self.stop:
-                one.reason = "stop"
-                return
-        if len(one.tokens) == self.most[number]:
-            one.reason = "length"
-        elif len(self.sequence(number)) > self.model.config.context:
-            one.reason = "context"
-
-
-def cache_of(model: GPT, sequences: int, longest: int) -> Cache:
-    """Make a cache with a slot for each token that this model may read."""
-    dtype = next(model.parameters()).dtype
-    capacity = min(longest, model.config.context)
-    return Preallocated(kept_by(model), sequences, capacity, dtype, device_of(model))
+        for token in [*guessed[:accepted], int(pick(weights[None], [draw]))]:
+            if not self.reasons[number]:
+                self.add(number, token)

@@ -1,10 +1,10 @@
 """GPT, Llama, Mamba, VAE: language models short to read, with exact counts, not distributed.
 
-shape, gpt             the configuration and the Transformer: decoder-only, RMSNorm, SwiGLU
+shape, settings, gpt   the configuration and the Transformer: decoder-only, RMSNorm, SwiGLU
 attention, latent      grouped-query attention with rotary positions; multi-head latent attention
 mamba, mamba2, bamba   state space models, and a hybrid with attention; `scan/` has their scans
 caches/                KV caches, and the recurrent states
-parameter_counts, counts, cache_counts   parameters, FLOPs per token, bytes of a cache
+counts                 parameters, bytes of a cache, FLOPs per token
 initialization, dropout, noise           random numbers that no layout of ranks changes
 vae                    a variational autoencoder
 trained/, published    models that the course trained; shapes of published ones

@@ -12,8 +12,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from helpers.models.caches.cache import BlockCache
-from helpers.models.caches.kept import Kept, RotaryPart
+from helpers.models.caches.cache import BlockCache, Kept, RotaryPart
 from helpers.models.shape import GPTShape
 
 
@@ -108,8 +107,7 @@ class Core(nn.Module):
         causal = seen is None and tokens == keys
         alone = seen is None and tokens == 1  # the last token sees all
         if seen is None and (self.kind == "explicit" or not (causal or alone)):
-            every = torch.ones(tokens, keys, dtype=torch.bool, device=q.device)
-            seen = every.tril(keys - tokens)
+            seen = last_of(tokens, keys, q.device)
         if self.kind == "sdpa":
             return functional.scaled_dot_product_attention(
                 q, k, v, attn_mask=seen, is_causal=causal, enable_gqa=shared > 1
@@ -118,6 +116,11 @@ class Core(nn.Module):
             k, v = (t.repeat_interleave(shared, dim=1) for t in (k, v))
         scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (B, H, T, S): T S numbers a head
         return scores.masked_fill(~seen, float("-inf")).softmax(-1) @ v
+
+
+def last_of(tokens: int, keys: int, device: torch.device) -> torch.Tensor:
+    """The mask of queries that are of the last T of the S tokens, (T, S): none sees a later one."""
+    return torch.ones(tokens, keys, dtype=torch.bool, device=device).tril(keys - tokens)
 
 
 class Rotary(nn.Module):

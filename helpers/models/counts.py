@@ -1,20 +1,146 @@
-"""FLOPs per token of a GPT: exact, and as the papers' conventions count them (6 N, PaLM's MFU).
+"""Counts of a GPT: parameters by purpose, bytes of the KV cache and of states, FLOPs per token.
 
-Exact: 2 FLOPs for each number of a matrix, and `CORES`: the products of a mixer that are not of its
+Parameters are counted on the model's own modules: one block of each kind is built on PyTorch's
+meta device. A block with attention keeps a row for each token; a recurrent block keeps a state of
+fixed size. FLOPs are exact, or as the papers' conventions count them (6 N, PaLM's MFU). Exact: 2
+FLOPs for each number of a matrix, and `CORES`: the products of a mixer that are not of its
 matrices. Letters as in gpt.py and attention.py: T, V, D, H, d.
 """
 
 from collections import Counter
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 
-from helpers.models.gpt import GPTConfig
-from helpers.models.parameter_counts import block_parameters, parameters
+import torch
+from torch import nn
 
-# With `parameters`: notebooks import both from here.
-__all__ = ["CONVENTIONS", "PARTS", "flops_per_token", "parameters"]
+from helpers.models.gpt import MIXERS, Block, GPTConfig, make_norm
+from helpers.models.mamba2 import GatedNorm
 
+NORMS = (nn.RMSNorm, nn.LayerNorm, GatedNorm)
 CONVENTIONS = ("exact", "kaplan", "palm", "chinchilla")
 PARTS = ("training", "forward", "backward", "recomputed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """The number of a model's parameters, by their purpose.
+
+    Attributes:
+        embedding: V D.
+        positions: learned positions; 0 for rotary.
+        mixers, mlp: the matrices of all blocks: those that multiply each token.
+        biases: of the blocks' linear layers.
+        norms: scales, and LayerNorm's biases, of the blocks and before the head.
+        others: the mixers' parameters that are neither of these; 0 for attention.
+        head: V D; 0 if tied, because the embedding's matrix counts once.
+    """
+
+    embedding: int
+    positions: int
+    mixers: int
+    mlp: int
+    biases: int
+    norms: int
+    others: int
+    head: int
+
+    @property
+    def total(self) -> int:
+        return self.blocks + self.embedding + self.positions + self.head
+
+    @property
+    def blocks(self) -> int:
+        """All but the embedding, the positions and the head. The last norm is included."""
+        return self.non_embedding + self.biases + self.norms + self.others
+
+    @property
+    def non_embedding(self) -> int:
+        """N of Kaplan et al. (2020, arXiv:2001.08361, section 2.1 and table 1).
+
+        It counts only the blocks' matrices (12 layers D² for a GPT-2): no embeddings, positions,
+        biases or norms.
+        """
+        return self.mixers + self.mlp
+
+
+@cache
+def parameters(config: GPTConfig) -> Parameters:
+    """Count the parameters of `build(config)` without building it."""
+    c, every = config, Counter()
+    for kind, blocks in Counter(c.mixers).items():
+        for purpose, numbers in block_parameters(c, kind).items():
+            every[purpose] += blocks * numbers
+    every["norms"] += sum(p.numel() for p in make_norm(c, device="meta").parameters())
+    return Parameters(
+        embedding=c.vocab * c.width,
+        positions=c.context * c.width if c.positions == "learned" else 0,
+        head=0 if c.tied else c.vocab * c.width,
+        **{name: every[name] for name in ("mixers", "mlp", "biases", "norms", "others")},
+    )
+
+
+@cache
+def block_parameters(config: GPTConfig, kind: str) -> Counter:
+    """Count the parameters of a block with this kind of mixer, by the names of `Parameters`.
+
+    "last" counts the mixer's last matrix once more: that which writes into the residual stream.
+    """
+    block, found = Block(config, config.mixers.index(kind), device="meta"), Counter()
+    for path, module in block.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if isinstance(module, NORMS):
+                purpose = "norms"
+            elif name == "bias":
+                purpose = "biases"
+            elif isinstance(module, nn.Linear):
+                purpose = "mlp" if path.startswith("mlp.") else "mixers"
+            else:
+                purpose = "others"
+            found[purpose] += parameter.numel()
+    found["last"] = getattr(block, kind).out.weight.numel()
+    return found
+
+
+def bytes_per_token(config: GPTConfig, dtype: torch.dtype = torch.bfloat16) -> int:
+    """Count the bytes by which all blocks' caches grow with each token of a sequence.
+
+    In numbers instead of bytes: 2 H d per layer for multi-head attention, 2 K d for K groups, and
+    d_c + d_h^R for latent attention (DeepSeek-V2, arXiv:2405.04434, table 1).
+
+    Args:
+        dtype: of the cache.
+    """
+    return sum(kept.bytes_per_token(dtype) for kept in kept_by_layer(config))
+
+
+def bytes_per_sequence(config: GPTConfig, dtype: torch.dtype = torch.bfloat16) -> int:
+    """Count the bytes that all blocks keep for a sequence of any length."""
+    return sum(kept.bytes_per_sequence(dtype) for kept in kept_by_layer(config))
+
+
+def cache_bytes(
+    config: GPTConfig, sequences: int, tokens: int, dtype: torch.dtype = torch.bfloat16
+) -> int:
+    """Count the bytes that a cache of B sequences of T tokens each needs, without any waste.
+
+    Args:
+        sequences, tokens: B and T.
+        dtype: of the cache.
+
+    Raises:
+        ValueError: a number is negative, or T is beyond the context.
+    """
+    if sequences < 0 or tokens < 0:
+        raise ValueError(f"{sequences} sequences of {tokens} tokens: neither may be negative")
+    if tokens > config.context:
+        raise ValueError(f"{tokens} tokens, but the context allows {config.context}")
+    return sequences * (bytes_per_sequence(config, dtype) + tokens * bytes_per_token(config, dtype))
+
+
+def kept_by_layer(config: GPTConfig):
+    return [MIXERS[config.mixer_of(layer)].kept(config) for layer in range(config.layers)]
 
 
 def flops_per_token(
@@ -168,7 +294,7 @@ def mamba(config: GPTConfig, tokens: int) -> dict[str, int]:
 def mamba2(config: GPTConfig, tokens: int) -> dict[str, int | Fraction]:
     """The scan's products, for one token of T: a fraction if the chunks are not all alike.
 
-    A chunk of q tokens has the products of `scan.fused_ssd`: C Bᵀ of q² N for each group; its
+    A chunk of q tokens has the products of `scan.ssd`: C Bᵀ of q² N for each group; its
     product with x' of q² P, and two with the state of q N P, for each head. The backward repeats
     C Bᵀ and C Sᵀ, and has two products for each of the forward's.
     """

@@ -11,8 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from helpers.models.attention import Attention, FanOut, Positions, Rotary, again
-from helpers.models.caches.cache import BlockCache, Cache
-from helpers.models.caches.kept import Kept
+from helpers.models.caches.cache import BlockCache, Cache, Kept
 from helpers.models.dropout import counter, dropout
 from helpers.models.initialization import build
 from helpers.models.latent import LatentAttention
@@ -118,7 +117,7 @@ class GPT(nn.Module):
             CacheFull: the cache has no room. It is as before.
         """
         if cache is not None:
-            positions = self.locate(x, self.check_places(cache.begin(x.shape[1], counts)))
+            positions = self.locate(x, begin(cache, x.shape[1], counts, self.config.context))
         positions = positions or self.locate(x)
         if self.first:
             x = self.embed(x, positions)  # (B, T, D)
@@ -168,16 +167,6 @@ class GPT(nn.Module):
                 numbers = torch.arange(sequences, device=x.device)
             key = counter(self.seed, step, numbers[:, None], places)  # (B, T)
         return Positions(places=places, angles=angles, key=key)
-
-    def check_places(self, places: torch.Tensor) -> torch.Tensor:
-        """Return the places, if all are in the context."""
-        last = int(places.max()) if places.numel() else 0
-        if last >= self.config.context:
-            raise ValueError(
-                f"a sequence would have {last + 1} tokens with those in the cache, but the "
-                f"context allows {self.config.context}"
-            )
-        return places
 
     def embed(self, tokens: torch.Tensor, positions: Positions) -> torch.Tensor:
         x = self.embedding(tokens)
@@ -281,6 +270,23 @@ def loss_sum(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor,
 def kept_by(model: GPT) -> dict[int, Kept]:
     """Say what each block of the model, or of a stage, keeps of the tokens that it has read."""
     return {block.number: MIXERS[block.kind].kept(model.config) for block in model.blocks.values()}
+
+
+def begin(cache: Cache, tokens: int, counts: Sequence[int] | None, context: int) -> torch.Tensor:
+    """Make room for new tokens, and return their places: those of `Cache.begin`.
+
+    Raises:
+        ValueError: a place is beyond the context.
+        CacheFull: the cache has no room. It is as before.
+    """
+    places = cache.begin(tokens, counts)
+    last = int(places.max()) if places.numel() else 0
+    if last >= context:
+        raise ValueError(
+            f"a sequence would have {last + 1} tokens with those in the cache, but the context "
+            f"allows {context}"
+        )
+    return places
 
 
 def make_norm(config: GPTShape, **place) -> nn.Module:

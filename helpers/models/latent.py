@@ -12,9 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from helpers.models.attention import Core, FanOut, Positions, again, rotate
-from helpers.models.caches.cache import BlockCache
-from helpers.models.caches.kept import Kept, RotaryPart
+from helpers.models.attention import Core, FanOut, Positions, again, last_of, rotate
+from helpers.models.caches.cache import BlockCache, Kept, RotaryPart
 from helpers.models.shape import GPTShape
 
 
@@ -115,8 +114,7 @@ class LatentAttention(nn.Module):
         scores = moved @ latent.mT + rope.flatten(1, 2) @ shared.mT  # (B, H T, S)
         scores = scores.unflatten(1, (heads, tokens)) * q.shape[-1] ** -0.5
         if seen is None and tokens > 1:
-            every = torch.ones(tokens, keys, dtype=torch.bool, device=q.device)
-            seen = every.tril(keys - tokens)
+            seen = last_of(tokens, keys, q.device)
         if seen is not None:
             scores = scores.masked_fill(~seen, float("-inf"))
         read = scores.softmax(-1).flatten(1, 2) @ latent  # (B, H T, c)

@@ -14,11 +14,9 @@ from torch import nn
 from torch.nn import functional
 
 from helpers.models.attention import FanOut, Positions
-from helpers.models.caches.cache import BlockCache
-from helpers.models.caches.kept import Kept
+from helpers.models.caches.cache import BlockCache, Kept
 from helpers.models.convolution import Convolution, real_tokens
-from helpers.models.scan.selective import selective_scan
-from helpers.models.scan.step import selective_step
+from helpers.models.scan.selective import selective_scan, selective_step
 from helpers.models.shape import GPTShape
 
 
@@ -71,7 +69,7 @@ class Mamba(nn.Module):
         """The selective scan, or one step of it. It computes in float32 at least."""
         given = [wide(t) for t in (u, delta, -torch.exp(wide(self.A_log)), B, C, self.skip)]
         h = h if h is None else h.to(given[0].dtype)
-        if h is None or u.shape[1] > 1:
+        if h is None or u.shape[1] != 1:
             y, h = self.over_tokens(*given, h)
         else:
             u_, delta_, A, B_, C_, D = given

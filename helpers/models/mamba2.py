@@ -15,12 +15,10 @@ from torch import nn
 from torch.nn import functional
 
 from helpers.models.attention import FanOut, Positions
-from helpers.models.caches.cache import BlockCache
-from helpers.models.caches.kept import Kept
+from helpers.models.caches.cache import BlockCache, Kept
 from helpers.models.convolution import Convolution, real_tokens
 from helpers.models.mamba import wide
-from helpers.models.scan.ssd import ssd
-from helpers.models.scan.step import ssd_step
+from helpers.models.scan.ssd import ssd, ssd_step
 from helpers.models.shape import GPTShape
 
 
@@ -84,7 +82,7 @@ class Mamba2(nn.Module):
         B, C = (wide(t).unflatten(-1, (-1, self.settings.state)) for t in (B, C))  # (B, T, G, N)
         A, D = -torch.exp(wide(self.A_log)), wide(self.skip)
         h = h if h is None else h.to(x.dtype)
-        if h is None or u.shape[1] > 1:
+        if h is None or u.shape[1] != 1:
             y, h = self.over_tokens(x, delta, A, B, C, D, h, chunk=self.settings.chunk)
         else:
             y, h = ssd_step(x[:, 0], delta[:, 0], A, B[:, 0], C[:, 0], D, h)

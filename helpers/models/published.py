@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from helpers.models.counts import parameters
 from helpers.models.gpt import GPTConfig
-from helpers.models.latent_config import Latent
-from helpers.models.parameter_counts import parameters
+from helpers.models.settings import Latent
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ from typing import Self
 import torch
 
 from helpers.models.initialization import first_value
-from helpers.models.latent_config import Latent
-from helpers.models.ssm_settings import (
+from helpers.models.settings import (
     MAMBA,
     MAMBA2,
+    Latent,
     Mamba2Settings,
     MambaSettings,
     check_sizes,

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from helpers.models.dropout import counter, normal
 from helpers.models.initialization import first_value
-from helpers.models.ssm_settings import check_sizes
+from helpers.models.settings import check_sizes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from helpers.models.config import GPTConfig
-from helpers.models.parameter_counts import parameters
-from helpers.models.ssm_settings import Mamba2Settings
+from helpers.models.counts import parameters
+from helpers.models.settings import Mamba2Settings
 from helpers.scaling.law import FLOPS
 
 LENGTH = 64  # T, tokens in a sequence; a token is a byte of text

@@ -22,8 +22,7 @@ from helpers.data.batch import Batch
 from helpers.data.blocks import Blocks, pack
 from helpers.data.order import Order
 from helpers.data.source import Source
-from helpers.models.counts import flops_per_token
-from helpers.models.parameter_counts import parameters
+from helpers.models.counts import flops_per_token, parameters
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.single import Single
 from helpers.runtime.devices import cores

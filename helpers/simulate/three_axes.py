@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from helpers.comm.mesh import Layout
 from helpers.models.config import GPTConfig
-from helpers.models.parameter_counts import parameters
+from helpers.models.counts import parameters
 from helpers.simulate import tensor_parallel
 from helpers.simulate.collective_time import fastest, seconds
 from helpers.simulate.topology import Topology

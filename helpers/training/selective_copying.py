@@ -28,7 +28,7 @@ from helpers.models.config import GPTConfig
 from helpers.models.gpt import GPT
 from helpers.models.initialization import build
 from helpers.models.mamba import Mamba
-from helpers.models.ssm_settings import MambaSettings
+from helpers.models.settings import MambaSettings
 from helpers.training.schedule import Cosine
 
 KINDS = ("attention", "fixed", "selective")

@@ -7,9 +7,8 @@ import torch
 
 from helpers.inference.decoder.compiled import Compiled
 from helpers.inference.decoder.fused import Fused
-from helpers.models.cache_counts import bytes_per_token
 from helpers.models.caches.preallocated import Preallocated
-from helpers.models.counts import parameters
+from helpers.models.counts import bytes_per_token, parameters
 from helpers.models.gpt import GPT, GPTConfig, build, kept_by
 from tests.bench.compare import beside, duration, in_turn, median, one_thread, timed
 from tests.bench.report import Report, goal_of, share_of

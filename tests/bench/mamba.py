@@ -8,7 +8,7 @@ from transformers import Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForC
 from helpers.models.caches.preallocated import Preallocated
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import GPT, build, kept_by
-from helpers.models.ssm_settings import Mamba2Settings
+from helpers.models.settings import Mamba2Settings
 from tests.bench.compare import beside, duration, in_turn, median, one_thread, timed
 from tests.bench.report import Report, goal_of, share_of
 

@@ -4,7 +4,7 @@ import torch
 
 from tests.bench import mamba
 from tests.bench.charts import written
-from tests.models.ssm_peers import renamed
+from tests.models.peers import renamed
 
 
 def test_both_sides_compute_the_same():

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from helpers.models.config import GPTConfig
-from helpers.models.gpt import build
+from helpers.models.gpt import GPTConfig, build
 
 GPT2 = {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True}
 SHAPES = {
@@ -24,15 +23,30 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def varied(dtype=torch.float64, seed=0, **changes):
-    """Make a model whose logits differ clearly, and whose biases and scales are not 0 and 1."""
-    shape = {"vocab": 19, "context": 24, "width": 16, "layers": 2, "heads": 4} | changes
-    model = build(GPTConfig(**shape), seed, torch.float64).eval()
+def noisy(config, seed=0):
+    """Make a model in float64 whose logits differ clearly, and whose biases are not 0."""
+    model = build(config, seed, torch.float64).eval()
+    generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
-        generator = torch.Generator().manual_seed(seed + 1)
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn(parameter.shape, generator=generator).double()
-    return model.to(dtype)
+    return model
+
+
+def varied(dtype=torch.float64, seed=0, **changes):
+    shape = {"vocab": 19, "context": 24, "width": 16, "layers": 2, "heads": 4} | changes
+    return noisy(GPTConfig(**shape), seed).to(dtype)
+
+
+@torch.no_grad()
+def alone(model, prompt, new_tokens, stop=()):
+    """Greedy tokens of one sequence in one process, each from the whole text anew."""
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + new_tokens:
+        tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
+        if tokens[-1] in stop:
+            break
+    return tokens[len(prompt) :]
 
 
 @pytest.fixture(scope="session")

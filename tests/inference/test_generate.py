@@ -11,7 +11,7 @@ from helpers.models.caches.paged import Paged
 from helpers.models.caches.paged_batch import PagedBatch
 from helpers.models.caches.preallocated import Growing, Preallocated
 from helpers.models.gpt import kept_by
-from tests.models.copied import copy_of
+from tests.models.peers import copy_of, lifted
 
 PROMPTS = [[3, 7, 1, 1, 12], [5], [2, 9, 9, 0, 4, 18, 6, 6, 3], [8, 8]]
 WARM = Sampling(temperature=1.0, top_k=12, top_p=0.95)
@@ -22,14 +22,15 @@ def by_transformers(model, prompts, new_tokens, stop=()):
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
     mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
-    found = copy_of(model).generate(
-        ids,
-        attention_mask=mask,
-        max_new_tokens=new_tokens,
-        do_sample=False,
-        pad_token_id=0,
-        eos_token_id=list(stop) or None,
-    )
+    with lifted(next(model.parameters()).dtype):
+        found = copy_of(model).generate(
+            ids,
+            attention_mask=mask,
+            max_new_tokens=new_tokens,
+            do_sample=False,
+            pad_token_id=0,
+            eos_token_id=list(stop) or None,
+        )
     rows = found[:, longest:].tolist()
     ends = [next((n + 1 for n, t in enumerate(row) if t in stop), new_tokens) for row in rows]
     return [row[:end] for row, end in zip(rows, ends, strict=True)]
@@ -332,7 +333,7 @@ def test_dropout_is_off_and_the_mode_is_as_before(make_model):
 def test_the_cache_has_exactly_the_slots_that_are_read(llama, monkeypatch):
     made = []
     monkeypatch.setattr(
-        "helpers.inference.generate.Preallocated",
+        "helpers.inference.reading.Preallocated",
         lambda kept, many, capacity, *place: (
             made.append((many, capacity, *place)) or Preallocated(kept, many, capacity, *place)
         ),

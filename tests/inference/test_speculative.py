@@ -11,7 +11,7 @@ from helpers.inference.accept import decide
 from helpers.inference.generate import generate
 from helpers.inference.sampling import NotANumber, Sampling, choose, probabilities
 from helpers.inference.speculative import Speculated, generate_speculatively
-from helpers.models.caches.kept import Kept
+from helpers.models.caches.cache import Kept
 from helpers.models.caches.preallocated import Preallocated
 
 PROMPTS = [[3, 7, 1, 1, 12], [5], [2, 9, 9, 0, 4, 18, 6, 6, 3], [8, 8]]
@@ -184,17 +184,6 @@ def test_the_draws_of_a_place_are_independent(llama, make_model):
             assert abs(share - exact) <= 3.5 * math.sqrt(exact * (1 - exact) / many) + 1 / many
 
 
-def forgetful(make_model, seed):
-    """A model whose logits depend on nothing: each guess is accepted with the same chance."""
-    model = make_model(vocab=5, tied=False, layers=1, context=400, seed=seed)
-    with torch.no_grad():
-        model.embedding.weight[:] = model.embedding.weight[0]
-        for name, parameter in model.named_parameters():
-            if name.endswith(("out.weight", "down.weight")):
-                parameter.zero_()
-    return model
-
-
 def test_stop_tokens_end_a_request_in_the_middle_of_a_round(llama, draft):
     free = [one.tokens for one in generate(llama, PROMPTS, 12)]
     stop = (free[0][2], free[1][5])
@@ -272,8 +261,7 @@ def test_nan_after_the_last_guess_alone_ends_the_request(llama, make_model):
 def test_each_cache_has_the_slots_that_its_model_reads(llama, make_model, monkeypatch):
     made = []
     monkeypatch.setattr(
-        speculative,
-        "Preallocated",
+        "helpers.inference.reading.Preallocated",
         lambda kept, many, capacity, *place: (
             made.append((capacity, place[0])) or Preallocated(kept, many, capacity, *place)
         ),

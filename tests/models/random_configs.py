@@ -2,9 +2,9 @@
 
 from hypothesis import strategies as st
 
-from helpers.models.config import CHOICES, GPTConfig
-from helpers.models.latent_config import Latent
-from helpers.models.ssm_settings import Mamba2Settings, MambaSettings
+from helpers.models.gpt import GPTConfig
+from helpers.models.settings import Latent, Mamba2Settings, MambaSettings
+from helpers.models.shape import CHOICES
 
 
 @st.composite

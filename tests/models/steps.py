@@ -21,3 +21,9 @@ def bytes_saved(run, module, *inputs) -> int:
     with saved:
         run()
     return saved.peak
+
+
+def some_tokens(config, sequences=3, tokens=None, seed=0):
+    """Random tokens (B, T) for a model with this configuration; T: the context, unless told."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(config.vocab, (sequences, tokens or config.context), generator=generator)

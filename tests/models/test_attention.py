@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from helpers.models.attention import Attention, Core, Rotary, rotary_table, rotate
-from helpers.models.caches.kept import Kept, RotaryPart
-from helpers.models.config import CHOICES, GPTConfig
-from helpers.models.gpt import build
+from helpers.models.caches.cache import Kept, RotaryPart
+from helpers.models.gpt import GPTConfig, build
+from helpers.models.shape import CHOICES
 
 CONFIG = GPTConfig(vocab=31, context=16, width=24, layers=1, heads=4)
 every_attention = pytest.mark.parametrize("kind", CHOICES["attention"])

@@ -7,15 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from helpers.models.cache_counts import bytes_per_sequence, bytes_per_token, cache_bytes
 from helpers.models.caches.preallocated import Preallocated
-from helpers.models.config import GPTConfig
-from helpers.models.gpt import GPT, kept_by
-from helpers.models.latent_config import Latent
+from helpers.models.counts import bytes_per_sequence, bytes_per_token, cache_bytes, parameters
+from helpers.models.gpt import GPT, GPTConfig, kept_by
 from helpers.models.published import MODELS
-
-from .copied import gpt2_of, llama_of
-from .deepseek import CACHES_LATENTS, REASON, deepseek_of
+from helpers.models.settings import Latent
+from tests.models.peers import CACHES_LATENTS, REASON, peer_of
 
 FACTS = json.loads(Path(__file__).with_name("published_caches.json").read_text())
 SHAPE = {"vocab": 31, "context": 16, "width": 24, "layers": 3, "heads": 6}
@@ -26,8 +23,15 @@ KINDS = {
     "MLA": GPTConfig(
         **SHAPE, mixer="latent", latent=Latent(kv_rank=10, query_rank=7, nope=4, rope=6, value=5)
     ),
+    "GPT-2": GPTConfig(**SHAPE, norm="layer", positions="learned", mlp="gelu", bias=True),
 }
-NUMBERS = {"MHA": 2 * 6 * 4, "GQA": 2 * 2 * 4, "MQA": 2 * 4, "MLA": 10 + 6}  # per layer and token
+NUMBERS = {
+    "MHA": 2 * 6 * 4,
+    "GPT-2": 2 * 6 * 4,
+    "GQA": 2 * 2 * 4,
+    "MQA": 2 * 4,
+    "MLA": 10 + 6,
+}  # per layer and token
 every_kind = pytest.mark.parametrize("kind", KINDS)
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 
@@ -49,18 +53,9 @@ def test_bytes_of_transformers_cache(kind, dtype):
     if kind == "MLA" and not CACHES_LATENTS:
         pytest.skip(REASON)
     config = KINDS[kind]
-    theirs = deepseek_of(config, 2) if kind == "MLA" else llama_of(config)
-    cache = theirs.to(dtype)(torch.zeros(5, 7, dtype=torch.int64)).past_key_values
+    cache = peer_of(config).to(dtype)(torch.zeros(5, 7, dtype=torch.int64)).past_key_values
     found = sum(t.nbytes for layer in cache.layers for t in (layer.keys, layer.values))
     assert found == cache_bytes(config, 5, 7, dtype)
-
-
-@torch.no_grad()
-def test_bytes_of_transformers_cache_of_gpt2():
-    config = GPTConfig(**SHAPE, norm="layer", positions="learned", mlp="gelu", bias=True)
-    cache = gpt2_of(config)(torch.zeros(2, 9, dtype=torch.int64)).past_key_values
-    found = sum(t.nbytes for layer in cache.layers for t in (layer.keys, layer.values))
-    assert found == cache_bytes(config, 2, 9, torch.float32)
 
 
 def test_kinds_in_turn():
@@ -122,3 +117,36 @@ def test_errors_and_edges():
     for sequences, tokens in ((-1, 2), (1, -2)):
         with pytest.raises(ValueError, match="neither may be negative"):
             cache_bytes(config, sequences, tokens)
+
+
+# the published models
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters(name):
+    assert round(MODELS[name].parameters / 1e9, 1) == FACTS["parameters_billions"][name]
+    assert MODELS[name].source
+
+
+def test_the_shapes_that_a_cache_depends_on():
+    """(layers, heads, key/value heads, width, context) of the released configurations."""
+    found = {
+        name: (c.layers, c.heads, c.key_heads, c.width, c.context)
+        for name, c in ((name, model.config) for name, model in MODELS.items())
+    }
+    assert found == {
+        "Llama 2 7B": (32, 32, 32, 4096, 4096),
+        "Llama 2 70B": (80, 64, 8, 8192, 4096),
+        "DeepSeek 67B": (95, 64, 8, 8192, 4096),
+        "Llama 3 405B": (126, 128, 8, 16_384, 131_072),
+        "DeepSeek-V2": (60, 128, 128, 5120, 131_072),
+    }
+
+
+def test_deepseek_v2_is_its_attention_and_its_experts():
+    """59 blocks have a router, 2 shared and 160 routed experts of width 1,536 (section 3.1.2)."""
+    model = MODELS["DeepSeek-V2"]
+    c = model.config
+    expert, dense = 3 * c.width * 1536, 3 * c.width * c.hidden
+    experts = 59 * ((160 + 2) * expert + 160 * c.width - dense)
+    assert parameters(c).total + experts == model.parameters

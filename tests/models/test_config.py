@@ -5,29 +5,15 @@ import dataclasses
 import pytest
 import torch
 
-from helpers.models.config import CHOICES, PRESETS, GPTConfig
-from helpers.models.gpt import GPT
+from helpers.models.counts import parameters
+from helpers.models.gpt import GPT, GPTConfig
 from helpers.models.initialization import first_value
-from helpers.models.latent_config import Latent
-from helpers.models.ssm_settings import MAMBA, MAMBA2, Mamba2Settings, MambaSettings
+from helpers.models.settings import MAMBA, MAMBA2, Latent, Mamba2Settings, MambaSettings
+from helpers.models.shape import CHOICES, PRESETS
 from helpers.models.vae import PRESETS as VAES
 from helpers.models.vae import VAE, VAEConfig
 
 UNITS = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_have_the_parameters_that_they_are_named_for(name):
-    config = dataclasses.replace(GPTConfig.preset(name), context=1, layers=1)
-    one = sum(p.numel() for p in GPT(config, device="meta").parameters())
-    two = sum(
-        p.numel() for p in GPT(dataclasses.replace(config, layers=2), device="meta").parameters()
-    )
-    whole = GPTConfig.preset(name)
-    positions = (whole.context - 1) * whole.width if whole.positions == "learned" else 0
-    total = one + (whole.layers - 1) * (two - one) + positions
-    # Llama 2's 7B has 6.7 billion. The small presets are within 6 % too.
-    assert total == pytest.approx(float(name[:-1]) * UNITS[name[-1]], rel=0.06)
 
 
 # (layers, width, heads, key/value heads, context, vocabulary): Radford et al. 2019, table 2; Brown
@@ -53,8 +39,11 @@ HIDDEN = {"7B": 11_008, "13B": 13_824, "70B": 28_672, "8B": 14_336, "405B": 53_2
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_presets_have_the_shapes_of_their_papers(name):
+def test_presets_have_the_sizes_of_their_names_and_the_shapes_of_their_papers(name):
     config = GPTConfig.preset(name)
+    # Llama 2's 7B has 6.7 billion. The small presets are within 6 % too.
+    named = float(name[:-1]) * UNITS[name[-1]]
+    assert parameters(config).total == pytest.approx(named, rel=0.06)
     if name not in PUBLISHED:  # the course's own, of bytes
         assert (config.vocab, config.context, config.norm, config.tied) == (256, 128, "rms", True)
         assert config.head_width >= 12
@@ -103,17 +92,6 @@ def test_choices_are_named(field):
         GPTConfig(**{field: "other"})
 
 
-def test_a_mixer_for_all_blocks_or_one_for_each():
-    assert GPTConfig(layers=2, mixer=("attention", "attention")).mixer_of(1) == "attention"
-    assert GPTConfig().mixer_of(1) == "attention"
-    with pytest.raises(ValueError, match="1 mixers, but 2 layers"):
-        GPTConfig(layers=2, mixer=("attention",))
-    with pytest.raises(ValueError, match="3 mixers, but 2 layers"):
-        GPTConfig(layers=2, mixer=("attention",) * 3)
-    with pytest.raises(ValueError, match=r"mixer must be one of attention, .*not 'rnn'"):
-        GPTConfig(layers=2, mixer=("attention", "rnn"))
-
-
 def test_each_mixer_rotates_its_own_width():
     latent = Latent(kv_rank=8, nope=4, rope=6, value=4)
     assert GPTConfig(heads=4).rotary_width == 16
@@ -138,12 +116,6 @@ def test_rotary_positions_turn_a_share_of_a_head():
     assert GPTConfig(width=32, heads=4, layers=2, mixer=("mamba", "attention")).rotary_width == 8
 
 
-@pytest.mark.parametrize("dropout", [-0.1, 1, 1.5, float("nan")])
-def test_dropout_is_a_probability_below_one(dropout):
-    with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\), not"):
-        GPTConfig(dropout=dropout)
-
-
 def test_a_config_builds_its_model():
     model = GPTConfig().build(torch.float64, "meta", blocks=[1], first=False)
     assert isinstance(model, GPT)
@@ -151,16 +123,6 @@ def test_a_config_builds_its_model():
     assert {(p.dtype, p.device.type) for p in model.parameters()} == {(torch.float64, "meta")}
     assert not model.first
     assert {p.device.type for p in GPTConfig().build().parameters()} == {"cpu"}
-
-
-def test_first_values_know_the_number_of_layers():
-    """What writes into the residual stream begins smaller in a deep model."""
-    name, shape = "blocks.0.mlp.down.weight", (24, 64)
-    for layers in (1, 8):
-        config = GPTConfig(width=24, heads=4, layers=layers)
-        expected = first_value(name, shape, 3, layers)
-        assert torch.equal(config.first_value(name, shape, 3), expected)
-    assert not torch.equal(expected, first_value(name, shape, 3, 1))
 
 
 def test_frozen_and_by_keyword_alone():
@@ -205,13 +167,17 @@ def test_sizes_are_positive_whole_numbers(kind, field, size):
         kind(**given)
 
 
-BAD_SHARES = (0, -0.5, 1.5, float("nan"))
 LATENT = Latent(kv_rank=8, nope=4, rope=6, value=4)
 
 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
+        *(({"dropout": d}, r"dropout must be in \[0, 1\), not") for d in (-0.1, 1, float("nan"))),
+        ({"mixer": ("attention", "attention")}, None),
+        ({"mixer": ("attention",)}, "1 mixers, but 2 layers"),
+        ({"mixer": ("attention",) * 3}, "3 mixers, but 2 layers"),
+        ({"mixer": ("attention", "rnn")}, r"mixer must be one of attention, .*not 'rnn'"),
         ({"heads": 5}, "5 heads do not divide a width of 64"),
         ({"kv_heads": 3}, "3 kv_heads do not divide 4 heads"),
         ({"kv_heads": 8}, "8 kv_heads do not divide 4 heads"),

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from helpers.measure.flops import flops_of
 from helpers.models.bamba import bamba
-from helpers.models.config import CHOICES, GPTConfig
-from helpers.models.counts import CONVENTIONS, flops_per_token
-from helpers.models.gpt import GPT
-from helpers.models.parameter_counts import parameters
-from helpers.models.ssm_settings import Mamba2Settings
+from helpers.models.counts import CONVENTIONS, flops_per_token, parameters
+from helpers.models.gpt import GPT, GPTConfig
+from helpers.models.settings import Mamba2Settings
+from helpers.models.shape import CHOICES
 from tests.models.random_configs import configs
 from tests.models.steps import step_of
 

@@ -1,4 +1,4 @@
-"""The model agrees with transformers' Llama and GPT-2, and has the properties of a GPT."""
+"""What a GPT is made of: its loss, stages, ties, dropout. `test_every_model` has the rest."""
 
 from dataclasses import replace
 
@@ -9,167 +9,16 @@ from torch import nn
 from helpers.data.batch import Batch, random_batch
 from helpers.models import gpt
 from helpers.models.caches.preallocated import Growing
-from helpers.models.config import CHOICES, GPTConfig
 from helpers.models.dropout import counter
-from helpers.models.gpt import GPT, build, kept_by, loss_sum
-from tests.models.copied import from_gpt2, from_llama, gpt2_of, in_float64, llama_of
-from tests.models.steps import bytes_saved
+from helpers.models.gpt import GPT, GPTConfig, build, kept_by, loss_sum
+from tests.models.peers import randomised
+from tests.models.steps import some_tokens
 
 GPT2_LIKE = {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True}
 SHAPE = {"vocab": 31, "context": 16, "width": 24, "layers": 2, "heads": 4}
 KINDS = {"llama": GPTConfig(**SHAPE), "gpt2": GPTConfig(**SHAPE, **GPT2_LIKE)}
 KINDS["grouped"] = replace(KINDS["llama"], kv_heads=2, tied=False)
-DTYPES = (torch.float64, torch.float32, torch.bfloat16)
-# For logits of size 1: rounding of the last bit, in sums of some dozen terms, in two layers.
-CLOSE = {torch.float64: 1e-13, torch.float32: 1e-5}
-
 every_kind = pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
-every_attention = pytest.mark.parametrize("attention", CHOICES["attention"])
-
-
-def some_tokens(config, sequences=3, tokens=None, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(config.vocab, (sequences, tokens or config.context), generator=generator)
-
-
-def randomised(model, seed=0):
-    """Make every parameter random, of size 1/4. Biases and scales too, so that tests see them."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) / 4
-            parameter.copy_(noise + (parameter.dim() == 1))
-    return model
-
-
-def gradients(model, x, y):
-    model.zero_grad()
-    loss_sum(model(x), y)[0].backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters()}
-
-
-def assert_equal(found, expected):
-    assert found.keys() == expected.keys()
-    for name, value in found.items():
-        assert torch.equal(value, expected[name]), name
-
-
-# transformers
-
-
-def both(kind, dtype, **changes):
-    """Their model, our model with their parameters, and the function that renames parameters."""
-    config = GPTConfig(**SHAPE, **(GPT2_LIKE if kind == "gpt2" else {}), **changes)
-    config = replace(config, kv_heads={"grouped": 2, "one key": 1}.get(kind))
-    make, rename = (gpt2_of, from_gpt2) if kind == "gpt2" else (llama_of, from_llama)
-    theirs = randomised(make(config)).eval()
-    if dtype is torch.float64:
-        theirs = in_float64(theirs, config)
-    ours = GPT(config, dtype=dtype)
-    ours.load_state_dict(rename(theirs.state_dict(), config))  # strict: no parameter is missing
-    return theirs, ours, rename
-
-
-every_peer = pytest.mark.parametrize("kind", ["llama", "grouped", "one key", "gpt2"])
-either_tied = pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-
-
-@pytest.mark.parametrize("dtype", CLOSE, ids=str)
-@either_tied
-@every_peer
-@every_attention
-def test_logits_are_those_of_transformers(kind, attention, tied, dtype):
-    theirs, ours, _ = both(kind, dtype, attention=attention, tied=tied)
-    tokens = some_tokens(ours.config)
-    with torch.no_grad():
-        found, expected = ours(tokens), theirs(tokens).logits
-    assert expected.std() > 0.5
-    assert found.dtype is dtype
-    torch.testing.assert_close(found, expected, rtol=0, atol=CLOSE[dtype])
-
-
-@either_tied
-@every_peer
-def test_gradients_are_those_of_transformers(kind, tied):
-    theirs, ours, rename = both(kind, torch.float64, tied=tied)
-    tokens = some_tokens(ours.config)
-    targets = some_tokens(ours.config, seed=1)
-    loss_sum(theirs(tokens).logits, targets)[0].backward()
-    loss_sum(ours(tokens), targets)[0].backward()
-    theirs = {name: p.grad for name, p in theirs.named_parameters(remove_duplicate=False)}
-    expected = rename(theirs, ours.config)
-    for name, parameter in ours.named_parameters():
-        # sums over 48 targets of numbers up to about 10
-        torch.testing.assert_close(parameter.grad, expected[name], rtol=0, atol=1e-11)
-
-
-# properties of every GPT
-
-
-@every_kind
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@every_attention
-def test_every_dtype_runs(config, dtype, attention):
-    model = build(replace(config, attention=attention), dtype=dtype)
-    x, y = some_tokens(config), some_tokens(config, seed=1)
-    logits = model(x)
-    assert logits.shape == (3, 16, 31)
-    assert logits.dtype is dtype
-    loss, count = loss_sum(logits, y)
-    loss.backward()
-    assert loss.dtype is (torch.float64 if dtype is torch.float64 else torch.float32)
-    assert count == 48
-    for name, parameter in model.named_parameters():
-        assert parameter.grad.dtype is dtype, name
-        assert parameter.grad.isfinite().all(), name
-        assert parameter.grad.any(), name
-
-
-@every_kind
-def test_lower_precision_is_near(config):
-    x, y = some_tokens(config), some_tokens(config, seed=1)
-    exact = loss_sum(build(config, dtype=torch.float64)(x), y)[0].item()
-    # relative to the loss: a few rounding errors of 2^-24 and 2^-9
-    for dtype, near in ((torch.float32, 1e-6), (torch.bfloat16, 1e-2)):
-        found = loss_sum(build(config, dtype=dtype)(x), y)[0].item()
-        assert found == pytest.approx(exact, rel=near)
-
-
-@every_kind
-@every_attention
-def test_no_token_sees_the_future(config, attention):
-    model = randomised(GPT(replace(config, attention=attention), dtype=torch.float64))
-    tokens = some_tokens(config, 1)
-    with torch.no_grad():
-        before = model(tokens)
-        for place in range(config.context):
-            changed = tokens.clone()
-            changed[0, place] = (changed[0, place] + 1) % config.vocab
-            after = model(changed)
-            assert torch.equal(after[:, :place], before[:, :place])
-            # every later place sees the change
-            assert ((after - before)[0, place:].abs().amax(-1) > 0).all()
-        # a place does not see the number of later places
-        for length in (1, 2, 7):
-            shorter = model(tokens[:, :length])
-            torch.testing.assert_close(shorter, before[:, :length], rtol=0, atol=1e-13)
-
-
-@every_kind
-@pytest.mark.parametrize("dtype", CLOSE, ids=str)
-def test_explicit_attention_is_the_fused_one(config, dtype):
-    x, y = some_tokens(config), some_tokens(config, seed=1)
-    fused, explicit = (
-        randomised(GPT(replace(config, attention=attention), dtype=dtype))
-        for attention in CHOICES["attention"]
-    )
-    torch.testing.assert_close(explicit(x), fused(x), rtol=0, atol=CLOSE[dtype])
-    found, expected = gradients(explicit, x, y), gradients(fused, x, y)
-    size = max(gradient.abs().max().item() for gradient in expected.values())
-    for name in found:
-        # the keys' bias does not change the softmax: its gradient is only rounding error, so
-        # compare with the size of all gradients
-        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=CLOSE[dtype] * size)
 
 
 def test_without_positions_earlier_tokens_are_a_set():
@@ -177,35 +26,6 @@ def test_without_positions_earlier_tokens_are_a_set():
     assert not any("positions" in name for name, _ in model.named_parameters())
     first, other = model(torch.tensor([[1, 2, 3, 5], [3, 1, 2, 5]]))[:, -1]
     torch.testing.assert_close(first, other, rtol=0, atol=1e-13)
-
-
-# recomputation
-
-
-@every_kind
-@every_attention
-@pytest.mark.parametrize("recompute", ["selective", "full"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_recomputing_changes_no_bit(config, attention, recompute, dtype):
-    config = replace(config, attention=attention)
-    x, y = some_tokens(config), some_tokens(config, seed=1)
-    kept = randomised(GPT(config, dtype=dtype))
-    again = randomised(GPT(replace(config, recompute=recompute), dtype=dtype))
-    assert torch.equal(again(x), kept(x))
-    assert_equal(gradients(again, x, y), gradients(kept, x, y))
-
-
-@every_kind
-@every_attention
-def test_recomputing_keeps_fewer_bytes(config, attention):
-    x, y = some_tokens(config), some_tokens(config, seed=1)
-    kept = []
-    for recompute in CHOICES["recompute"]:
-        changed = replace(config, attention=attention, recompute=recompute)
-        model = build(changed)
-        kept.append(bytes_saved(lambda model=model: loss_sum(model(x), y)[0].backward(), model))
-    assert kept == sorted(kept, reverse=True)
-    assert len(set(kept)) == 3
 
 
 @pytest.mark.parametrize("recompute", ["selective", "full"])
@@ -284,23 +104,6 @@ def test_the_loss_is_reduced_in_float32_at_least():
     assert loss.dtype is torch.float32  # in bf16 a sum of 300 would stop growing
     assert loss.item() == pytest.approx(300 * torch.tensor(7.0).log().item(), rel=1e-6)
     assert count == 300
-
-
-@every_kind
-@every_attention
-@pytest.mark.parametrize("recompute", CHOICES["recompute"])
-def test_an_empty_batch_forward_and_backward(config, attention, recompute):
-    """A rank without data still runs: its gradients are zeros, not None."""
-    model = build(replace(config, attention=attention, recompute=recompute))
-    tokens = torch.zeros(0, 5, dtype=torch.long)
-    logits = model(tokens)
-    assert logits.shape == (0, 5, 31)
-    loss, count = loss_sum(logits, tokens)
-    loss.backward()
-    assert (loss, count) == (0, 0)
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert not parameter.grad.any(), name
 
 
 @every_kind

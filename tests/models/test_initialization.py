@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from helpers.models.config import CHOICES, GPTConfig
-from helpers.models.gpt import GPT, build
+from helpers.models.gpt import GPT, GPTConfig, build
 from helpers.models.initialization import first_value, initialize, log_decays, step_bias
-from helpers.models.ssm_settings import Mamba2Settings
+from helpers.models.settings import Mamba2Settings
+from helpers.models.shape import CHOICES
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = GPTConfig(vocab=32, width=32, layers=3)

@@ -1,20 +1,16 @@
-"""Latent attention agrees with transformers' DeepSeek-V2 and V3; its two forms are one function."""
-
-from dataclasses import replace
+"""Latent attention: its two forms are one function. `test_every_model` has DeepSeek-V2 and V3."""
 
 import pytest
 import torch
 
-from helpers.measure.memory import SavedTensors
 from helpers.models import latent
-from helpers.models.caches.kept import RotaryPart
+from helpers.models.caches.cache import RotaryPart
 from helpers.models.caches.preallocated import Growing
-from helpers.models.config import GPTConfig
-from helpers.models.gpt import GPT, kept_by, loss_sum
+from helpers.models.gpt import GPT, GPTConfig, kept_by
 from helpers.models.latent import LatentAttention, absorbing_is_cheaper
-from helpers.models.latent_config import Latent
-
-from .deepseek import CACHES_LATENTS, REASON, deepseek_of, from_deepseek, in_float64
+from helpers.models.settings import Latent
+from tests.models import steps
+from tests.models.peers import randomised
 
 SHAPE = {"vocab": 31, "context": 16, "width": 24, "layers": 2, "heads": 3, "norm_eps": 1e-6}
 WIDTHS = {
@@ -23,7 +19,6 @@ WIDTHS = {
     "values as wide": Latent(kv_rank=9, nope=4, rope=2, value=6),
 }
 every_width = pytest.mark.parametrize("widths", WIDTHS.values(), ids=WIDTHS)
-every_attention = pytest.mark.parametrize("attention", ["sdpa", "explicit"])
 
 
 def config_of(widths, **changes):
@@ -31,85 +26,11 @@ def config_of(widths, **changes):
 
 
 def some_tokens(sequences=3, tokens=16, seed=0):
-    return torch.randint(31, (sequences, tokens), generator=torch.Generator().manual_seed(seed))
-
-
-def randomised(model):
-    """Make every parameter random, of size 1/4. Biases and scales too, so that tests see them."""
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) / 4
-            parameter.copy_(noise + (parameter.dim() == 1))
-    return model
+    return steps.some_tokens(GPTConfig(vocab=31), sequences, tokens, seed)
 
 
 def ours_of(config):
     return randomised(GPT(config, torch.float64)).eval()
-
-
-# transformers
-
-
-@pytest.fixture(params=[2, 3], ids=["V2", "V3"])
-def version(request):
-    return request.param
-
-
-def both(config, version, monkeypatch):
-    theirs = in_float64(randomised(deepseek_of(config, version)), config, version, monkeypatch)
-    ours = GPT(config, torch.float64).eval()
-    ours.load_state_dict(from_deepseek(theirs.state_dict(), config))  # strict
-    return theirs, ours
-
-
-@every_width
-@every_attention
-@torch.no_grad()
-def test_logits_are_those_of_transformers(version, widths, attention, monkeypatch):
-    theirs, ours = both(config_of(widths, attention=attention), version, monkeypatch)
-    found, expected = ours(some_tokens()), theirs(some_tokens()).logits
-    assert expected.std() > 0.3
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-
-
-def test_gradients_are_those_of_transformers(version, monkeypatch):
-    theirs, ours = both(config_of(WIDTHS["queries compressed"]), version, monkeypatch)
-    tokens, targets = some_tokens(), some_tokens(seed=1)
-    loss_sum(theirs(tokens).logits, targets)[0].backward()
-    loss_sum(ours(tokens), targets)[0].backward()
-    theirs = {name: p.grad for name, p in theirs.named_parameters(remove_duplicate=False)}
-    expected = from_deepseek(theirs, ours.config)
-    for name, parameter in ours.named_parameters():
-        torch.testing.assert_close(parameter.grad, expected[name], rtol=0, atol=1e-11)
-
-
-@pytest.mark.skipif(not CACHES_LATENTS, reason=REASON)
-@torch.no_grad()
-def test_greedy_tokens_and_the_cache_are_those_of_transformers(version, monkeypatch):
-    theirs, ours = both(config_of(WIDTHS["queries compressed"]), version, monkeypatch)
-    prompt, cache = some_tokens(2, 5), Growing(kept_by(ours), 2, torch.float64)
-    done = theirs.generate(
-        prompt,
-        attention_mask=torch.ones_like(prompt),
-        max_new_tokens=11,
-        do_sample=False,
-        eos_token_id=None,
-        pad_token_id=0,
-        return_dict_in_generate=True,
-    )
-    x, tokens = prompt, prompt
-    while tokens.shape[1] < 16:
-        x = ours(x, cache=cache)[:, -1:].argmax(-1)
-        tokens = torch.cat([tokens, x], 1)
-    assert torch.equal(tokens, done.sequences)
-    layers = done.past_key_values.layers
-    assert cache.bytes == sum(t.nbytes for one in layers for t in (one.keys, one.values))
-    latents = cache.blocks[1].rows[0]
-    torch.testing.assert_close(latents, layers[1].keys, rtol=0, atol=1e-12)
-
-
-# our own properties
 
 
 def module_and_inputs(widths, sequences, tokens, keys):
@@ -213,22 +134,6 @@ def test_what_is_kept(widths):
     assert LatentAttention.kept(config_of(widths, rotary_base=50.0)).rotary.base == 50
     for positions in ("learned", "none"):
         assert LatentAttention.kept(config_of(widths, positions=positions)).rotary is None
-
-
-@every_attention
-@pytest.mark.parametrize("recompute", ["selective", "full"])
-def test_recomputing_changes_no_gradient_and_saves_less(attention, recompute):
-    config = config_of(WIDTHS["queries compressed"], attention=attention, bias=True)
-    gradients, kept = [], []
-    for one in (config, replace(config, recompute=recompute)):
-        model, saved = randomised(GPT(one, torch.float64)).train(), SavedTensors(dict)
-        with saved:
-            loss_sum(model(some_tokens()), some_tokens(seed=1))[0].backward()
-        kept.append(saved.peak)
-        gradients.append({name: p.grad for name, p in model.named_parameters()})
-    assert kept[1] < kept[0]
-    for name, gradient in gradients[0].items():
-        torch.testing.assert_close(gradients[1][name], gradient, rtol=0, atol=1e-13)
 
 
 def test_learned_positions_rotate_nothing():

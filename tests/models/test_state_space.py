@@ -1,7 +1,6 @@
 """Mamba, Mamba-2 and Bamba agree with transformers', in any split, with states of fixed size."""
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
@@ -10,78 +9,14 @@ from torch.nn import functional
 from helpers.models.attention import Positions
 from helpers.models.bamba import bamba
 from helpers.models.caches.preallocated import Growing, Preallocated
-from helpers.models.config import GPTConfig
-from helpers.models.gpt import build, kept_by, loss_sum
+from helpers.models.gpt import build, kept_by
 from helpers.models.mamba2 import GatedNorm
-from helpers.models.ssm_settings import Mamba2Settings, MambaSettings
-from tests.models import ssm_checks
-from tests.models.ssm_checks import randomised, some_tokens
-from tests.models.ssm_peers import bamba_of, mamba2_of, mamba_of
+from helpers.models.settings import Mamba2Settings, MambaSettings
+from tests.models.steps import some_tokens
+from tests.models.test_every_model import BAMBA, MAMBA, MAMBA2
+from tests.models.test_every_model import made as randomised
 
-SHAPE = {"vocab": 31, "context": 37, "width": 24, "layers": 2, "positions": "none", "mlp": "none"}
-MAMBA = GPTConfig(**SHAPE, mixer="mamba", mamba=MambaSettings(state=5))
-MAMBA2 = GPTConfig(**SHAPE, mixer="mamba2", mamba2=Mamba2Settings(state=6, head=8, chunk=16))
-SIZES = {"vocab": 31, "context": 37, "width": 32, "hidden": 24, "heads": 4, "kv_heads": 2}
-BAMBA = bamba(3, [1], **SIZES, mamba2=Mamba2Settings(state=6, head=8, chunk=16))
-ONES = Mamba2Settings(state=1, head=2, expand=1, groups=6, convolution=2)
-EVERY = {
-    "mamba": (mamba_of, MAMBA),
-    "mamba, untied, biases": (mamba_of, replace(MAMBA, tied=False, bias=True)),
-    "mamba, sizes": (
-        mamba_of,
-        replace(MAMBA, layers=1, mamba=MambaSettings(state=1, expand=3, convolution=2, rank=4)),
-    ),
-    "mamba2": (mamba2_of, MAMBA2),
-    "mamba2, groups, untied, biases": (
-        mamba2_of,
-        replace(
-            MAMBA2, tied=False, bias=True, mamba2=Mamba2Settings(state=6, head=8, groups=3, chunk=5)
-        ),
-    ),
-    "mamba2, sizes": (mamba2_of, replace(MAMBA2, layers=1, mamba2=ONES)),
-    "bamba": (bamba_of, BAMBA),
-    "bamba, groups, tied, one key": (
-        bamba_of,
-        replace(BAMBA, tied=True, kv_heads=1, mamba2=replace(BAMBA.mamba2, groups=2)),
-    ),
-    "bamba, attention first and last": (
-        bamba_of,
-        bamba(3, [0, 2], **SIZES, mamba2=Mamba2Settings(state=3, head=16), rotary_base=100.0),
-    ),
-}
-every_kind = pytest.mark.parametrize(("make", "config"), EVERY.values(), ids=EVERY)
 both = pytest.mark.parametrize("config", [MAMBA, MAMBA2], ids=["mamba", "mamba2"])
-
-
-@every_kind
-@pytest.mark.parametrize(
-    ("dtype", "tokens"), [*product(ssm_checks.NEAR, [None]), (torch.float64, 1)], ids=str
-)
-def test_logits_are_those_of_transformers(make, config, dtype, tokens):
-    ssm_checks.check_logits(make, config, dtype, tokens)
-
-
-@every_kind
-def test_gradients_and_greedy_tokens_are_those_of_transformers(make, config):
-    ssm_checks.check_gradients(make, config)
-    if config.layers > 1:  # one layer alone repeats a token
-        ssm_checks.check_greedy_tokens(make, config)
-
-
-@every_kind
-def test_any_split_gives_the_same(make, config):
-    ssm_checks.check_splits(config)
-
-
-@pytest.mark.parametrize("config", [MAMBA, MAMBA2, BAMBA], ids=["mamba", "mamba2", "bamba"])
-def test_padding_changes_nothing_and_no_token_sees_the_future(config):
-    ssm_checks.check_ragged(config)
-    ssm_checks.check_causality(config)
-
-
-@both
-def test_every_dtype_runs(config):
-    ssm_checks.check_dtypes(config)
 
 
 @torch.no_grad()
@@ -193,52 +128,16 @@ def test_a_token_after_others_needs_no_scan(config):
 
 
 @both
-@torch.no_grad()
-def test_a_cache_in_another_dtype(config):
-    """A cache in bf16 keeps rounded states, of a model in float32."""
-    model, x = randomised(config, torch.float32), some_tokens(config, 2, 8)
-    cache = Growing(kept_by(model), 2, torch.bfloat16)
-    parts = [model(part, cache=cache) for part in x.split([5, 1, 2], 1)]
-    found, expected = torch.cat(parts, 1), model(x)
-    assert found.dtype is torch.float32
-    assert 0 < (found - expected).norm() < 0.05 * expected.norm()
-
-
-@both
-def test_recomputing_changes_no_bit(config):
-    x, y, results = some_tokens(config), some_tokens(config, seed=1), []
-    for recompute in ("none", "selective", "full"):
-        model = randomised(replace(config, recompute=recompute))
-        loss, _ = loss_sum(model(x), y)
-        loss.backward()
-        results.append([loss, *(p.grad for p in model.parameters())])
-    for other in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
-
-
-@both
 def test_first_values(config):
-    """Decays and steps are the papers'; they differ from block to block."""
-    model = build(config, seed=3, dtype=torch.float64)
-    block, other = (getattr(model.blocks[n], config.mixer) for n in "01")
-    decays, steps = block.A_log.exp(), functional.softplus(block.delta.bias)
+    """`test_initialization` has those of decays, steps and matrices."""
+    block = getattr(build(config, dtype=torch.float64).blocks["0"], config.mixer)
     if config is MAMBA:
         every = torch.arange(1.0, 6, dtype=torch.float64).expand(48, 5)
-        torch.testing.assert_close(decays, every)
+        torch.testing.assert_close(block.A_log.exp(), every)
     else:
-        assert ((decays >= 1) & (decays <= 16)).all()
-        assert not torch.equal(block.A_log, other.A_log)
         assert (block.gated_norm.weight == 1).all()
-    assert ((steps >= 0.001) & (steps <= 0.1 + 1e-12)).all()
-    assert steps.std() > 0.01
-    assert not torch.equal(block.delta.bias, other.delta.bias)
     assert (block.skip == 1).all()
     assert not block.convolution.bias.any()
-    # what writes into the residual stream is smaller with more layers
-    deeper = build(replace(config, layers=8), seed=3, dtype=torch.float64).blocks["1"]
-    deeper = getattr(deeper, config.mixer)
-    torch.testing.assert_close(deeper.out.weight * 2, other.out.weight)
-    assert torch.equal(deeper.inner.weight, other.inner.weight)
 
 
 def test_bamba_9b_and_its_changes():

@@ -7,8 +7,7 @@ import torch
 from helpers.data.blocks import pack
 from helpers.data.source import held_out
 from helpers.models import trained
-from helpers.models.config import GPTConfig
-from helpers.models.gpt import build
+from helpers.models.gpt import GPTConfig, build
 
 every_name = pytest.mark.parametrize("name", trained.NAMES)
 # nats a byte on held-out text, measured with Python 3.11, and a little for other releases

@@ -19,8 +19,7 @@ from helpers.comm.transport import DirectTransport, GroupTransport, SharedTransp
 from helpers.data.batch import IGNORED, random_pictures
 from helpers.models.bamba import bamba
 from helpers.models.gpt import Block, GPTConfig
-from helpers.models.latent_config import Latent
-from helpers.models.ssm_settings import Mamba2Settings, MambaSettings
+from helpers.models.settings import Latent, Mamba2Settings, MambaSettings
 from helpers.models.vae import VAEConfig
 from helpers.parallel.cut_sequence.model import context_parallel
 from helpers.parallel.ddp.after_backward import BucketedDDP, NaiveDDP

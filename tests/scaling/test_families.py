@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from helpers.models.counts import flops_per_token
-from helpers.models.parameter_counts import parameters
+from helpers.models.counts import flops_per_token, parameters
 from helpers.scaling import families
 from helpers.scaling.design import BATCH, FAMILIES, LENGTH, Run, model_of, rate_for
 from helpers.scaling.families import SIZES, differences, interval

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from helpers.comm.mesh import Layout
 from helpers.models.config import GPTConfig
-from helpers.models.parameter_counts import parameters
+from helpers.models.counts import parameters
 from helpers.plans.schedules import bubble, interleaved, one_f_one_b, timeline
 from helpers.simulate.three_axes import step
 from helpers.simulate.topology import DGX_A100, DGX_H100, Link

@@ -9,7 +9,7 @@ from helpers.models.caches.preallocated import Preallocated
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import kept_by
 from helpers.models.initialization import build
-from helpers.models.ssm_settings import MambaSettings
+from helpers.models.settings import MambaSettings
 from helpers.training import selective_copying
 from helpers.training.schedule import Cosine
 from helpers.training.selective_copying import (

@@ -14,8 +14,8 @@ from helpers.check.exercise import Case, Edit, Exercise, Number
 from helpers.check.verdict import NotRight
 from helpers.measure.flops import flops_of
 from helpers.models.config import GPTConfig
+from helpers.models.counts import parameters
 from helpers.models.gpt import build, loss_sum
-from helpers.models.parameter_counts import parameters
 
 # count_flops
 

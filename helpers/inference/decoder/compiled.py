@@ -21,7 +21,7 @@ import torch
 from helpers.inference.decoder.fused import Fused
 from helpers.measure.kernels.address import address
 from helpers.models.caches.preallocated import Preallocated
-from helpers.models.gpt import GPT
+from helpers.models.gpt import GPT, begin
 
 SOURCE = Path(__file__).with_name("step.c")
 # Sums in any order, so that the compiler can use vectors. NaN and infinity keep their meaning.
@@ -109,7 +109,7 @@ class Compiled(Fused):
         low, high = (int(t) for t in tokens.aminmax())
         if low < 0 or high >= c.vocab:
             raise ValueError(f"tokens from {low} to {high}, but the vocabulary has {c.vocab}")
-        places = self.begin(tokens, cache, None).expand(len(tokens), -1).contiguous()
+        places = begin(cache, 1, None, c.context).expand(len(tokens), -1).contiguous()
         rows = [one for number in range(c.layers) for one in cache.blocks[number].rows]
         if rows[0].dtype != embedding.dtype:
             raise ValueError(f"weights in {embedding.dtype}, but a cache in {rows[0].dtype}")

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from helpers.models.attention import rotary_table
-from helpers.models.config import GPTConfig
-from helpers.models.gpt import GPT, Block
+from helpers.models.gpt import GPT, Block, GPTConfig
 
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 
@@ -85,13 +84,7 @@ def refusal(model: GPT) -> str | None:
     config = model.config
     if not (model.first and model.last and len(model.blocks) == config.layers):
         return "it is a stage of a pipeline"
-    wanted = {
-        "norm": "rms",
-        "positions": "rotary",
-        "rotary_share": 1,
-        "mlp": "swiglu",
-        "bias": False,
-    }
+    wanted = {"norm": "rms", "positions": "rotary", "rotary_share": 1, "mlp": "swiglu"}
     for name, value in {**wanted, "bias": False}.items():
         if getattr(config, name) != value:
             return f"{name} is {getattr(config, name)!r}, not {value!r}"

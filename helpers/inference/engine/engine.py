@@ -1,16 +1,19 @@
 """The engine's loop: take what has arrived, ask the policy, run the step, record, repeat."""
 
+from bisect import insort
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 
 from helpers.inference.engine.clock import Clock, RealTime
-from helpers.inference.engine.job import Job
 from helpers.inference.engine.metrics import Served, Step
 from helpers.inference.engine.plan import Plan, Queues, Work, check_plan, work_of
 from helpers.inference.engine.policies import Policy
-from helpers.inference.engine.request import Request
+from helpers.inference.engine.request import Job, Request
 from helpers.inference.engine.runner import Piece, Runner
 from helpers.inference.reading import check_prompt
 from helpers.models.gpt import GPT
+
+ORDER = attrgetter("order")  # of jobs in a queue
 
 
 class Engine:
@@ -63,7 +66,7 @@ class Engine:
             ValueError: two requests have one number, or a plan cannot be carried out.
             RuntimeError: the policy's plan is empty, and no request is to arrive.
         """
-        jobs = sorted((Job(r, self.config.context) for r in requests), key=lambda job: job.order)
+        jobs = sorted((Job(r, self.config.context) for r in requests), key=ORDER)
         if len({job.number for job in jobs}) < len(jobs):
             raise ValueError("two requests have the same number; give each its own")
         self._run = run = Run(self, jobs, clock or RealTime(), on_token)
@@ -137,8 +140,7 @@ class Run:
             elif not job.request.new_tokens:
                 job.end("length", now)
             else:
-                self.waiting.append(job)
-                self.waiting.sort(key=lambda job: job.order)
+                insort(self.waiting, job, key=ORDER)
 
     def too_long(self, job: Job) -> str:
         """Say why the cache can never have the request; "" if it can."""
@@ -201,8 +203,7 @@ class Run:
     def preempt(self, job: Job, now: float):
         self.runner.release(job.number)
         self.running.remove(job)
-        self.waiting.append(job)
-        self.waiting.sort(key=lambda job: job.order)
+        insort(self.waiting, job, key=ORDER)
         job.give_back(now)
 
     def start(self, job: Job, count: int) -> int:
@@ -212,8 +213,7 @@ class Run:
         """
         if job in self.waiting:
             self.waiting.remove(job)
-            self.running.append(job)
-            self.running.sort(key=lambda job: job.order)
+            insort(self.running, job, key=ORDER)
             job.cached = self.runner.start(job.number, job.next_tokens(job.known))
             count = min(count, job.known - job.cached)
         return count

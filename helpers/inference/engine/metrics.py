@@ -9,14 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from helpers.inference.engine.plan import Work
 
 if TYPE_CHECKING:
     import pandas as pd
 
 QUANTILES = (0.5, 0.9, 0.99)
+COLUMNS = {  # of a table of requests: the attribute of an `Outcome`
+    **{"request": "number", "arrival": "arrival", "prompt": "prompt", "tokens": "tokens"},
+    **{"first token": "first", "per token": "per_token", "stutter": "stutter"},
+    **{"latency": "latency", "preempted": "preempted", "reason": "reason"},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,43 +147,12 @@ class Served:
         """Make a table with a row for each request; times in seconds."""
         import pandas as pd
 
-        rows = [
-            {
-                "request": outcome.number,
-                "arrival": outcome.arrival,
-                "prompt": outcome.prompt,
-                "tokens": len(outcome.tokens),
-                "first token": outcome.first,
-                "per token": outcome.per_token,
-                "stutter": outcome.stutter,
-                "latency": outcome.latency,
-                "preempted": outcome.preempted,
-                "reason": outcome.reason,
-            }
-            for outcome in self.requests
-        ]
-        return pd.DataFrame(rows).set_index("request") if rows else pd.DataFrame()
-
-    def steps_frame(self) -> "pd.DataFrame":
-        """Make a table with a row for each step; times in seconds."""
-        import pandas as pd
-
-        rows = [
-            {
-                "start": step.start,
-                "end": step.end,
-                "prefilled": step.work.prefilled,
-                "decoded": step.work.decoded,
-                "padding": step.work.padding,
-                "running": step.running,
-                "waiting": step.waiting,
-                "used": step.used,
-                "reserved": step.reserved,
-                "preempted": step.preempted,
-            }
-            for step in self.steps
-        ]
-        return pd.DataFrame(rows)
+        columns = {
+            name: [getattr(outcome, attribute) for outcome in self.requests]
+            for name, attribute in COLUMNS.items()
+        }
+        columns["tokens"] = [len(tokens) for tokens in columns["tokens"]]
+        return pd.DataFrame(columns).set_index("request")
 
     def percentiles(self, quantiles: Sequence[float] = QUANTILES) -> "pd.DataFrame":
         """Make a table of the requests' TTFT, TPOT, stutter and latency, in seconds.
@@ -188,18 +160,11 @@ class Served:
         A quantile between two requests is interpolated. A request without the figure is left out;
         for example, one that ended without a token has no TTFT.
         """
-        import pandas as pd
-
-        columns = {
-            "first token": [outcome.first for outcome in self.requests],
-            "per token": [outcome.per_token for outcome in self.requests],
-            "stutter": [outcome.stutter for outcome in self.requests],
-            "latency": [outcome.latency for outcome in self.requests if outcome.tokens],
-        }
-        index = [f"p{100 * quantile:g}" for quantile in quantiles]
-        return pd.DataFrame(
-            {name: quantiles_of(values, quantiles) for name, values in columns.items()}, index=index
-        )
+        table = self.frame()
+        table["latency"] = table["latency"].where(table["tokens"] > 0)
+        names = ["first token", "per token", "stutter", "latency"]
+        table = table[names].astype(float).quantile(quantiles)
+        return table.set_axis([f"p{100 * quantile:g}" for quantile in quantiles])
 
     def plot(self, **options):
         """Draw each request as a row over time, and the cache's fill below. Returns a Picture."""
@@ -228,9 +193,3 @@ class Served:
             f"{self.policy}: {len(self.requests)} requests ({reasons}), {self.tokens} tokens in "
             f"{self.seconds:.3g} s and {len(self.steps)} steps, {self.throughput:.3g} tokens/s"
         )
-
-
-def quantiles_of(values: Sequence[float], quantiles: Sequence[float]) -> list[float]:
-    """Compute quantiles of the values that are not NaN; NaN if there is none."""
-    real = [value for value in values if not math.isnan(value)]
-    return [float(q) for q in np.quantile(real, quantiles)] if real else [math.nan] * len(quantiles)

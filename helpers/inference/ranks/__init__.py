@@ -3,8 +3,7 @@
 split    one rank's part of a model: heads, MLP columns and vocabulary rows, with its cache
 choice   the best token of logits that are cut by vocabulary
 decode   greedy decoding on the ranks of a Cluster: tokens, seconds, messages
-silent   the same work without messages, to measure what the messages cost
-cost     seconds per token from alpha and beta
+cost     seconds per token from alpha and beta; the same work without messages
 
 apart    prefill and decode on separate ranks, or together on each
 handover the blocks of a paged cache, from one rank to another

@@ -1,4 +1,4 @@
-"""Seconds per token of tensor-parallel decoding, from alpha, beta and the time of the computation.
+"""What messages cost in tensor-parallel decoding: seconds per token, with and without messages.
 
     seconds = computation + sum over messages (steps · alpha + bytes · beta)
 
@@ -9,8 +9,12 @@ decoding on ranks is bound by latency: more ranks shorten the computation, and m
 
 from dataclasses import dataclass
 
+import torch
+
 from helpers.comm.cost import Fit
-from helpers.models.config import GPTConfig
+from helpers.comm.regions import Ready
+from helpers.comm.transport import GroupTransport, Work
+from helpers.models.gpt import GPTConfig
 from helpers.plans.decode_traffic import decode_messages
 
 
@@ -62,3 +66,25 @@ def token_time(
         latency += one.steps * fit.alpha
         bandwidth += one.sent * fit.beta
     return TokenTime(computation=computation, latency=latency, bandwidth=bandwidth)
+
+
+class SilentTransport(GroupTransport):
+    """A transport that sends nothing: the time that is left is the time of the computation.
+
+    Each call returns at once, and no rank waits for another rank. Its results are wrong: a partial
+    sum stays partial. The shapes and the Python code are the same.
+    """
+
+    def all_reduce(self, buffer: torch.Tensor) -> Work:
+        return Ready(buffer)
+
+    def maximum(self, buffer: torch.Tensor) -> Work:
+        return Ready(buffer)
+
+    def all_gather(self, every: torch.Tensor, own: torch.Tensor) -> Work:
+        every.copy_(own.expand_as(every))
+        return Ready(every)
+
+    def reduce_scatter(self, own: torch.Tensor, every: torch.Tensor) -> Work:
+        own.copy_(every[self.rank])
+        return Ready(own)

@@ -21,7 +21,7 @@ from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.transport import GroupTransport
 from helpers.inference.ranks.split import SplitModel
 from helpers.models.caches.preallocated import Preallocated
-from helpers.models.config import GPTConfig
+from helpers.models.gpt import GPTConfig
 
 
 @dataclass

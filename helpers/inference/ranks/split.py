@@ -17,9 +17,8 @@ from helpers.comm.mesh import Mesh
 from helpers.comm.transport import GroupTransport
 from helpers.inference.ranks.choice import all_logits, best_token
 from helpers.models.attention import Attention
-from helpers.models.caches.cache import Cache
-from helpers.models.caches.kept import Kept
-from helpers.models.config import GPTConfig
+from helpers.models.caches.cache import Cache, Kept
+from helpers.models.gpt import GPTConfig
 from helpers.parallel.tensor.transform import AXIS, tensor_parallel
 from helpers.state.slicing import load
 

@@ -2,6 +2,6 @@
 
 A cache is what a model keeps of the tokens that it has read, so that the next token costs little.
 
-`kept.py` says what a block keeps. `cache.py` says what a cache promises to a model. Each other file
-is one way to store it.
+`cache.py` says what a block keeps, and what a cache promises to a model. Each other file is one way
+to store it.
 """

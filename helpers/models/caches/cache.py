@@ -1,4 +1,4 @@
-"""What a cache promises to a model, and what a model promises to a cache.
+"""What a cache promises to a model, what a model promises to a cache, and what a block keeps.
 
 B  sequences in a batch        T  new tokens per sequence, the longest; others are padded right
 S  keys per sequence that the new tokens may see, at most
@@ -7,10 +7,55 @@ A model's forward with a cache is: `begin`, then each block's `attend` or `read`
 `end`. If a forward fails between them, the cache still has the tokens of before.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotaryPart:
+    """Which numbers of keys and queries are rotated by their place (Su et al. 2021).
+
+    Attributes:
+        tensor: which tensor of `Kept.per_token` has the keys.
+        key: the first rotated number in a row of that tensor.
+        query: the first rotated number in a head of the queries.
+        width: how many numbers are rotated.
+        base: of the frequencies.
+    """
+
+    width: int
+    base: float
+    tensor: int = 0
+    key: int = 0
+    query: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """The tensors that one block keeps for one sequence.
+
+    Attributes:
+        per_token: (heads, width) of each tensor that gets a row for every token. Attention keeps
+            keys and values: ((K, d), (K, d)).
+        per_sequence: the shape of each tensor that does not grow: a recurrent block's state.
+        rotary: what is rotated; None without rotary positions.
+    """
+
+    per_token: tuple[tuple[int, int], ...] = ()
+    per_sequence: tuple[tuple[int, ...], ...] = ()
+    rotary: RotaryPart | None = None
+
+    def bytes_per_token(self, dtype: torch.dtype) -> int:
+        """Count the bytes by which a block's cache grows with each token of a sequence."""
+        return sum(heads * width for heads, width in self.per_token) * dtype.itemsize
+
+    def bytes_per_sequence(self, dtype: torch.dtype) -> int:
+        """Count the bytes that a block keeps for a sequence of any length."""
+        return sum(math.prod(shape) for shape in self.per_sequence) * dtype.itemsize
 
 
 class BlockCache(Protocol):
@@ -82,3 +127,30 @@ class Cache(Protocol):
 
 class CacheFull(RuntimeError):
     """The cache has no room for the new tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """A slot has room for one token, in all blocks of the model.
+
+    Attributes:
+        slots: all slots.
+        reserved: the slots that belong to a sequence, so that no other one can use them.
+        used: those of them that have a token. A shared slot counts once.
+        tokens: the tokens of all sequences. A shared slot counts for each of its sequences.
+    """
+
+    slots: int
+    reserved: int
+    used: int
+    tokens: int
+
+    @property
+    def wasted(self) -> int:
+        """The slots that belong to a sequence, but have no token."""
+        return self.reserved - self.used
+
+    @property
+    def saved(self) -> int:
+        """The slots that sharing saves."""
+        return self.tokens - self.used

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from helpers.models.caches.gather import Gather
 from helpers.models.caches.paged import Paged, PagedSequence
-from helpers.models.caches.paged_batch import PagedBatch
+from helpers.models.caches.paged_batch import PagedBatch, PagedBlock, Pages
+from helpers.models.caches.preallocated import Step
 
 
 class Packed(PagedBatch):
@@ -45,10 +45,8 @@ class Packed(PagedBatch):
                 f"counts {list(counts)} of {len(sequences)} sequences; give 1 or more for each"
             )
         super().__init__(paged, sequences)
-        self.added = list(counts)
-        self.blocks = {
-            number: PackedBlock(number, rows) for number, rows in paged.store.rows.items()
-        }
+        self._added = list(counts)
+        self.blocks = {number: PackedBlock(paged, number) for number in paged.store.rows}
 
     def begin(self, tokens: int, counts: Sequence[int] | None = None) -> torch.Tensor:
         """Make room, and return the places of the row's tokens, (1, N).
@@ -60,26 +58,24 @@ class Packed(PagedBatch):
         """
         if counts is not None:
             raise ValueError("a packed row is never padded by counts; give them to Packed")
-        if tokens < sum(self.added):
+        if tokens < sum(self._added):
             raise ValueError(
-                f"a row of {tokens} tokens, but the sequences have {sum(self.added)} in it"
+                f"a row of {tokens} tokens, but the sequences have {sum(self._added)} in it"
             )
-        self.paged.reserve(self.sequences, self.added)
+        self.paged.reserve(self.sequences, self._added)
         groups = [
-            Group(self.paged, self.sequences[first:last], self.added[first], start)
-            for first, last, start in runs(self.added, [len(s.table) for s in self.sequences])
+            Group(self.paged, self.sequences[first:last], self._added[first], start)
+            for first, last, start in runs(self._added, [len(s.table) for s in self.sequences])
         ]
-        slots = [torch.cat(part) for part in zip(*(group.slots for group in groups), strict=True)]
-        places = torch.cat([group.places.flatten() for group in groups])  # (real tokens,)
+        slots = [
+            torch.cat([part.flatten() for part in parts])  # (real tokens,)
+            for parts in zip(*(group.slots for group in groups), strict=True)
+        ]
+        places = torch.cat([g.step.places.expand(g.size).flatten() for g in groups])
         rest = places.new_zeros(tokens - len(places))
         for block in self.blocks.values():
             block.groups, block.slots = groups, tuple(slots)
         return torch.cat([places, rest])[None]
-
-    def end(self):
-        for sequence, more in zip(self.sequences, self.added, strict=True):
-            sequence.length += more
-        self.added = [0] * len(self.sequences)
 
 
 def runs(counts: Sequence[int], blocks: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -107,45 +103,32 @@ def runs(counts: Sequence[int], blocks: Sequence[int]) -> list[tuple[int, int, i
     return found
 
 
-class Group:
+class Group(Pages):
     """Sequences with T new tokens each, whose attention is computed at once.
 
     Attributes:
         row: which tokens of the row are theirs: a slice.
-        places: (G, T), their places.
-        slots: the block and the slot of each new token, (G T,) each.
-        gather: reads M blocks of each sequence, as many as S needs.
-        length: S.
-        seen: the mask, as for `BlockCache.attend`.
+        size: (G, T).
     """
 
     def __init__(self, paged: Paged, sequences: Sequence[PagedSequence], tokens: int, start: int):
-        self.sequences, self.tokens = len(sequences), tokens
-        self.row = slice(start, start + len(sequences) * tokens)
-        self.length = max(sequence.length for sequence in sequences) + tokens
-        most, size = paged.blocks_of(self.length), paged.block_size
-        # A short table is filled with the sequence's own blocks: no other sequence's NaN is read.
-        tables = [(s.table + s.table[:1] * most)[:most] for s in sequences]
-        table = paged.store.index(tables)  # (G, M)
-        first = paged.store.index([sequence.length for sequence in sequences])[:, None]
-        self.places = first + torch.arange(tokens, device=first.device)
-        self.slots = table.gather(1, self.places // size).flatten(), (self.places % size).flatten()
-        self.gather = Gather(paged.store, paged.workspace, table)
-        self.seen = None
-        if any(s.length + tokens < self.length for s in sequences):
-            slot = torch.arange(self.length, device=first.device)
-            self.seen = (slot <= self.places[..., None])[:, None]  # (G, 1, T, S)
+        lengths = [sequence.length for sequence in sequences]
+        step = Step.of(lengths, [tokens] * len(lengths), tokens, paged.device)
+        super().__init__(paged, sequences, step)
+        self.size = len(lengths), tokens
+        self.row = slice(start, start + len(lengths) * tokens)
 
 
-class PackedBlock:
-    """One block of the model in a step."""
+class PackedBlock(PagedBlock):
+    """One block of the model in a step.
 
-    counts = None
+    Attributes:
+        groups: of the row's sequences.
+        slots: the block numbers and the slots of the row's real tokens.
+    """
 
-    def __init__(self, number: int, rows: Sequence[torch.Tensor]):
-        self.number, self.rows = number, rows  # (blocks, P, heads, width) each
-        self.groups: list[Group] = []
-        self.slots: tuple[torch.Tensor, torch.Tensor] | None = None
+    groups: Sequence[Group] = ()
+    slots: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def attend(self, core: Callable, q: torch.Tensor, *new: torch.Tensor) -> torch.Tensor:
         """Compute (1, H, N, d) from q (1, H, N, d), as `BlockCache.attend` says."""
@@ -161,13 +144,13 @@ class PackedBlock:
 
     def attend_group(self, group: Group, core: Callable, q: torch.Tensor, new) -> torch.Tensor:
         """Compute a group's part of the row, (1, H, G T, d)."""
-        heads, size = q.shape[1], (group.sequences, group.tokens)
-        own = q[0, :, group.row].unflatten(1, size).transpose(0, 1)  # (G, H, T, d)
-        if group.tokens == group.length:  # nothing was kept before: no need to read it back
-            every = [t[:, :, group.row].unflatten(2, size)[0].transpose(0, 1) for t in new]
+        heads, step = q.shape[1], group.step
+        own = q[0, :, group.row].unflatten(1, group.size).transpose(0, 1)  # (G, H, T, d)
+        if group.size[1] == step.length:  # nothing was kept before: no need to read it back
+            every = [t[0, :, group.row].unflatten(1, group.size).transpose(0, 1) for t in new]
         else:
             with torch.no_grad():
                 found = group.gather(self.number)  # (G, heads, M P, width) each
-            every = [rows[:, :, : group.length].to(q.dtype) for rows in found]
-        y = core(own, *every, group.seen)  # (G, H, T, d)
+            every = [rows[:, :, : step.length].to(q.dtype) for rows in found]
+        y = core(own, *every, step.seen)  # (G, H, T, d)
         return y.transpose(0, 1).reshape(1, heads, -1, y.shape[-1])

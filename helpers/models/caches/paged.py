@@ -13,12 +13,10 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from helpers.models.caches.allocator import BlockAllocator, OutOfBlocks
-from helpers.models.caches.gather import Workspace
-from helpers.models.caches.kept import Kept
+from helpers.models.caches.cache import Kept, Usage
 from helpers.models.caches.prefixes import Prefixes
 from helpers.models.caches.states import States
-from helpers.models.caches.store import Store
-from helpers.models.caches.usage import Usage
+from helpers.models.caches.store import Store, Workspace
 
 
 class Paged:
@@ -127,10 +125,6 @@ class Paged:
     def blocks_of(self, tokens: int) -> int:
         """How many blocks this number of tokens needs."""
         return -(-tokens // self.block_size) if self.store.block_bytes else 0
-
-    def blocks_needed(self, sequence: "PagedSequence", tokens: int) -> int:
-        """How many free blocks a step of this sequence alone needs, for this many new tokens."""
-        return self.count([sequence], [tokens])
 
     def count(self, sequences: Sequence["PagedSequence"], added: Sequence[int]) -> int:
         """How many free blocks a step needs: new ones, and copies of shared ones."""

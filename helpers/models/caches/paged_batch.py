@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from helpers.models.caches.gather import Gather
 from helpers.models.caches.paged import Paged, PagedSequence
 from helpers.models.caches.preallocated import Step, check_counts
+from helpers.models.caches.store import Gather
 
 
 class PagedBatch:

@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from helpers.models.caches.cache import CacheFull
-from helpers.models.caches.kept import Kept
-from helpers.models.caches.usage import Usage
+from helpers.models.caches.cache import CacheFull, Kept, Usage
 
 
 class Preallocated:
@@ -49,19 +47,23 @@ class Preallocated:
 
     def usage(self) -> Usage:
         """Count the slots that are reserved, used and wasted."""
-        slots, used = self.sequences * self.capacity, sum(self.lengths)
+        slots = self.sequences * self.capacity
+        used = sum(min(length, self.capacity) for length in self.lengths)
         return Usage(slots=slots, reserved=slots, used=used, tokens=used)
 
     def begin(self, tokens: int, counts: Sequence[int] | None = None) -> torch.Tensor:
         added = [tokens] * self.sequences if counts is None else list(counts)
         check_counts(added, self.sequences, tokens)
+        step = self.plan(added, tokens)
+        self._added = added
+        for block in self.blocks.values():
+            block.begin(counts, step)
+        return step.places
+
+    def plan(self, added: Sequence[int], tokens: int) -> "Step":
         after = [old + new for old, new in zip(self.lengths, added, strict=True)]
         self.make_room(max(after, default=0))
-        self._added = added
-        step = Step.of(self.lengths, added, tokens, self.device)
-        for block in self.blocks.values():
-            block.counts, block.step, block.written = counts, step, ()
-        return step.places
+        return Step.of(self.lengths, added, tokens, self.device)
 
     def make_room(self, length: int):
         if length > self.capacity:
@@ -150,9 +152,12 @@ class Slots:
             for heads, width in kept.per_token
         ]
         self.states = [torch.zeros(sequences, *shape, **place) for shape in kept.per_sequence]
-        self.written: Sequence[torch.Tensor] = ()  # states of a forward that has not ended
-        self.counts: Sequence[int] | None = None
-        self.step: Step | None = None
+        self.begin(None, None)
+
+    def begin(self, counts: Sequence[int] | None, step: "Step | None"):
+        """Begin a step. What one that has not ended wrote is dropped."""
+        self.counts, self.step = counts, step
+        self.written: Sequence[torch.Tensor] = ()  # states
 
     @property
     def bytes(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from helpers.models.caches.kept import Kept
+from helpers.models.caches.cache import Kept
 from helpers.models.caches.preallocated import Preallocated, Slots
 
 LARGEST = 127  # of int8; -128 is not used, so the range is symmetric

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from helpers.models.caches.kept import Kept
+from helpers.models.caches.cache import Kept
 
 
 class States:

@@ -19,13 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from helpers.models.attention import rotate
-from helpers.models.caches.kept import Kept
-from helpers.models.caches.preallocated import check_counts
-from helpers.models.caches.states import States
-from helpers.models.caches.window_step import WindowStep
+from helpers.models.caches.cache import Kept, RotaryPart
+from helpers.models.caches.preallocated import Preallocated, Slots
+
+NOTHING = -1  # the place of a slot without a token
 
 
-class Window:
+class Window(Preallocated):
     """Keep s + W tokens of each sequence, however long it gets.
 
     Places that `begin` returns are places within the cache: less than s + W. So a text may be
@@ -56,71 +56,41 @@ class Window:
                 f"a window of {window} tokens after {sinks} sinks; the window must have 1 token "
                 "or more, and sinks 0 or more"
             )
-        self.sequences, self.window, self.sinks, self.device = sequences, window, sinks, device
-        self.states = States(kept, dtype, device)
-        lines = [self.states.take() for _ in range(sequences)]
-        self.lines = torch.tensor(lines, dtype=torch.int64, device=device)
-        place = {"dtype": dtype, "device": device}
-        self.blocks = {n: WindowBlock(self, n, one, place) for n, one in kept.items()}
-        self.lengths = [0] * sequences
-        self._added = [0] * sequences
+        self.window, self.sinks = window, sinks
+        super().__init__(kept, sequences, sinks + window, dtype, device)
 
-    @property
-    def bytes(self) -> int:
-        """The bytes of all tensors, used or not."""
-        rows = (rows.nbytes for block in self.blocks.values() for rows in block.rows)
-        return sum(rows) + self.states.bytes
+    def make_block(self, one: Kept, *shape_and_place) -> Slots:
+        return WindowSlots(one, *shape_and_place)
 
-    def begin(self, tokens: int, counts: Sequence[int] | None = None) -> torch.Tensor:
-        added = [tokens] * self.sequences if counts is None else list(counts)
-        check_counts(added, self.sequences, tokens)
-        self._added = added
-        step = WindowStep(self.lengths, added, tokens, self.window, self.sinks, self.device)
-        for block in self.blocks.values():
-            block.counts, block.step, block.new, block.written = counts, step, None, None
-        return step.places
-
-    def end(self):
-        self.lengths = [old + new for old, new in zip(self.lengths, self._added, strict=True)]
-        self._added = [0] * self.sequences
-        for block in self.blocks.values():
-            block.commit()
+    def plan(self, added: Sequence[int], tokens: int) -> "WindowStep":
+        return WindowStep(self.lengths, added, tokens, self.window, self.sinks, self.device)
 
     def rewind(self, lengths: Sequence[int]):
         """Forget tokens, as long as the window of the new last token is still there."""
         for old, new in zip(self.lengths, lengths, strict=True):
-            if not 0 <= new <= old:
-                raise ValueError(f"cannot rewind a sequence of {old} tokens to {new}")
-            first_kept, first_seen = old - self.window, new - self.window + 1
-            if new > self.sinks and max(first_seen, self.sinks) < first_kept:
+            first_kept, first_seen = old - self.window, max(new - self.window + 1, self.sinks)
+            if self.sinks < new < old and first_seen < first_kept:
                 raise ValueError(
                     f"cannot rewind a sequence of {old} tokens to {new}: its window would start "
-                    f"at token {max(first_seen, self.sinks)}, but tokens before {first_kept} are "
-                    "not kept any more"
+                    f"at token {first_seen}, but tokens before {first_kept} are not kept any more"
                 )
-        if list(lengths) != self.lengths and self.states:
-            raise ValueError("a recurrent block's state cannot be rewound; copy it before")
-        self.lengths = list(lengths)
+        super().rewind(lengths)
 
 
-class WindowBlock:
+class WindowSlots(Slots):
     """One block's rows: (B, heads, C, width) for each tensor that grows.
 
     Sink n is in slot n. The others take turns: token n is in slot s + (n - s) % W. New rows are
     written when the step ends, because its queries still see the rows that they replace.
     """
 
-    def __init__(self, cache: Window, number: int, kept: Kept, place):
-        self.cache, self.number, self.rotary = cache, number, kept.rotary
-        slots = cache.sinks + cache.window
-        self.rows = [
-            torch.zeros(cache.sequences, heads, slots, width, **place)
-            for heads, width in kept.per_token
-        ]
-        self.counts: Sequence[int] | None = None
-        self.step: WindowStep | None = None
-        self.new: list[torch.Tensor] | None = None
-        self.written: tuple[torch.Tensor, ...] | None = None
+    def __init__(self, kept: Kept, *shape_and_place):
+        super().__init__(kept, *shape_and_place)
+        self.rotary = kept.rotary
+
+    def begin(self, counts: Sequence[int] | None, step: "WindowStep | None"):
+        super().begin(counts, step)
+        self.new: Sequence[torch.Tensor] = ()
 
     def attend(self, core: Callable, q: torch.Tensor, *new: torch.Tensor) -> torch.Tensor:
         step, new = self.step, list(new)
@@ -134,9 +104,10 @@ class WindowBlock:
             torch.cat([rows.to(q.dtype), more], dim=2)  # (B, heads, C + T, width)
             for rows, more in zip(self.rows, new, strict=True)
         ]
-        if moved and self.cache.sinks:
+        copies = moved and step.sinks > 0
+        if copies:
             every = [self.with_sinks(i, rows, angles) for i, rows in enumerate(every)]
-        return core(q, *every, step.seen(copies=moved and self.cache.sinks > 0))
+        return core(q, *every, step.seen(copies))
 
     def with_sinks(self, which: int, rows: torch.Tensor, angles) -> torch.Tensor:
         """Add the sinks once more for each query, with keys rotated on to the query's window.
@@ -155,21 +126,12 @@ class WindowBlock:
             copies = flat.unflatten(1, (heads, -1)).transpose(2, 3)
         return torch.cat([rows, copies.flatten(2, 3)], dim=2)
 
-    def read(self) -> tuple[torch.Tensor, ...]:
-        return self.cache.states.read(self.number, self.cache.lines)
-
-    def write(self, *states: torch.Tensor):
-        self.written = states
-
     def commit(self):
         """Keep what the step has computed. A step that fails leaves everything as before."""
-        if self.new is not None:
-            sequence, column, slot = self.step.slots
-            for rows, new in zip(self.rows, self.new, strict=True):
-                rows[sequence, :, slot] = new[sequence, :, column].to(rows.dtype)
-        if self.written is not None:
-            self.cache.states.write(self.number, self.cache.lines, self.written)
-        self.new = self.written = None
+        super().commit()
+        for rows, more in zip(self.rows, self.new, strict=bool(self.new)):
+            self.place(rows, more)
+        self.new = ()
 
 
 def turn(x: torch.Tensor, start: int, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -178,3 +140,102 @@ def turn(x: torch.Tensor, start: int, cos: torch.Tensor, sin: torch.Tensor) -> t
     x = x.transpose(1, 2)  # (B, T, heads, width)
     parts = [x[..., :start], rotate(x[..., start:end], cos, sin), x[..., end:]]
     return torch.cat(parts, dim=-1).transpose(1, 2)
+
+
+class WindowStep:
+    """Plan a step of sequences that have `lengths` tokens and get `added` more.
+
+    Attributes:
+        places: each new token's place within the cache, (T,) if all sequences have the same, else
+            (B, T).
+        dropped: e of each new token, (B, T): its place in the text less that within the cache.
+        moved: whether any e is above 0.
+        sink_index: (B, s), where each sink is among the C slots and then the T new tokens.
+        slots: the rows, columns and slots of the new tokens that the cache keeps.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        added: Sequence[int],
+        tokens: int,
+        window: int,
+        sinks: int,
+        device,
+    ):
+        self.tokens, self.window, self.sinks = tokens, window, sinks
+        length = torch.tensor(lengths, dtype=torch.int64, device=device)[:, None]  # (B, 1)
+        count = torch.tensor(added, dtype=torch.int64, device=device)[:, None]
+        column = torch.arange(tokens, device=device)
+        self.real = column < count  # (B, T)
+        text = torch.where(self.real, length + column, 0)
+        self.dropped = (text + 1 - (sinks + window)).clamp(min=0)
+        self.moved = any(
+            new and old + new > sinks + window for old, new in zip(lengths, added, strict=True)
+        )
+        places = text - self.dropped
+        same = len(set(lengths)) == 1 and all(new == tokens for new in added)
+        self.places = places[0] if same else places
+        self.query = text
+        new = torch.where(self.real, text, NOTHING)
+        self.keys = torch.cat([held_places(length, window, sinks), new], dim=1)  # (B, C + T)
+        sink = torch.arange(sinks, device=device)
+        fresh = sinks + window + (sink - length).clamp(0, max(tokens - 1, 0))
+        self.sink_index = torch.where(sink < length, sink, fresh)
+        stays = self.real & ((text < sinks) | (text >= length + count - window))
+        row, column = stays.nonzero(as_tuple=True)
+        place = text[row, column]
+        slot = torch.where(place < sinks, place, sinks + (place - sinks) % window)
+        self.slots = row, column, slot
+        self._seen: dict[bool, torch.Tensor] = {}
+        self._angles: dict[tuple, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def seen(self, copies: bool) -> torch.Tensor:
+        """The mask over slots and new tokens, (B, 1, T, C + T).
+
+        Args:
+            copies: whether each query has the sinks once more, behind the others, for itself: then
+                (B, 1, T, C + T + T s), and a query sees its own copies only.
+        """
+        if copies not in self._seen:
+            query, key = self.query[..., None], self.keys[:, None]  # (B, T, 1), (B, 1, C + T)
+            before = (key != NOTHING) & (key <= query)
+            sink = key < self.sinks
+            near = key > query - self.window
+            seen = before & near & ~sink if copies else before & (near | sink)
+            own = torch.eye(self.tokens, dtype=torch.bool, device=seen.device)
+            # A padded query sees itself: its result is not used, but must not be NaN.
+            padded = own & ~self.real[..., None]  # (B, T, T)
+            seen[..., -self.tokens or seen.shape[-1] :] |= padded
+            if copies:
+                number = torch.arange(self.sinks, device=seen.device)
+                known = self.real[..., None] & (number <= query)  # (B, T, s)
+                mine = own[..., None] & known[:, :, None]  # (B, T, T, s)
+                seen = torch.cat([seen, mine.flatten(2)], dim=2)
+            self._seen[copies] = seen[:, None]
+        return self._seen[copies]
+
+    def angles(self, part: RotaryPart, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosine and sine of the rotation by e places, (B, T, width/2) each."""
+        key = part.width, part.base, dtype
+        if key not in self._angles:
+            numbers = torch.arange(0, part.width, 2, dtype=torch.float64)
+            frequency = (part.base ** (-numbers / part.width)).to(self.dropped.device)
+            angle = self.dropped[..., None] * frequency
+            wide = torch.float64 if dtype == torch.float64 else torch.float32
+            self._angles[key] = angle.cos().to(wide), angle.sin().to(wide)
+        return self._angles[key]
+
+
+def held_places(length: torch.Tensor, window: int, sinks: int) -> torch.Tensor:
+    """The place in the text of the token in each slot, (B, C); `NOTHING` for an empty slot.
+
+    Args:
+        length: (B, 1), the tokens of each sequence.
+    """
+    sink = torch.arange(sinks, device=length.device)
+    turn = torch.arange(window, device=length.device)
+    # The last one of the tokens s + turn, s + turn + W, … that is before `length`.
+    laps = torch.div(length - 1 - sinks - turn, window, rounding_mode="floor")
+    last = torch.where(laps >= 0, sinks + turn + laps * window, NOTHING)
+    return torch.cat([torch.where(sink < length, sink, NOTHING), last], dim=1)

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 
 import torch
 
-from helpers.models.scan.combine import apply, combine
-from helpers.models.scan.recurrence import scan_by
+from helpers.models.scan.recurrence import apply, combine, scan_by
 
 Span = tuple[int, int]  # inputs from the first number to the second, without the second
 

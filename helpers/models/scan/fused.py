@@ -14,6 +14,8 @@ Source: Gu and Dao 2023, arXiv:2312.00752, section 3.3.2 and appendix D. The for
 `selective`, and the gradient of the recurrence in `recurrence`.
 """
 
+from functools import reduce
+
 import torch
 from torch.autograd.function import once_differentiable
 
@@ -32,13 +34,16 @@ def scan(x, delta, A, B, C, h0=None) -> tuple[torch.Tensor, torch.Tensor]:
     The arguments are those of `selective.selective_scan`. It computes in the widest dtype of all
     arguments, at least float32; y gets the dtype of x.
     """
-    dtype = torch.float32
-    for tensor in (x, delta, A, B, C, h0):
-        dtype = dtype if tensor is None else torch.promote_types(dtype, tensor.dtype)
+    dtype = widest(x, delta, A, B, C, *(() if h0 is None else (h0,)))
     if h0 is None:
         h0 = x.new_zeros(x.shape[0], *A.shape, dtype=dtype)
     y, last = _Selective.apply(*(tensor.to(dtype) for tensor in (x, delta, A, B, C, h0)))
     return y.to(x.dtype), last
+
+
+def widest(*tensors: torch.Tensor) -> torch.dtype:
+    """The widest dtype of all tensors, at least float32."""
+    return reduce(torch.promote_types, (t.dtype for t in tensors), torch.float32)
 
 
 class _Selective(torch.autograd.Function):

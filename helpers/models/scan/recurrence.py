@@ -9,8 +9,13 @@ gradient of everything that depends on h_t:
 
 So each form of the scan serves its own backward.
 
-Source: Martin and Cundy 2018, "Parallelizing Linear Recurrent Neural Nets Over Sequence Length",
-arXiv:1709.04057, section 2.
+One step h → a h + b is the pair (a, b). Two steps in a row are a pair again: the product of the
+decays, and the state at the end. So steps can be combined in any grouping, but not in any order.
+This associative operator is behind every parallel scan.
+
+Sources: Blelloch 1990, "Prefix Sums and Their Applications", CMU-CS-90-190, section 1.4.1, for the
+operator; Martin and Cundy 2018, "Parallelizing Linear Recurrent Neural Nets Over Sequence Length",
+arXiv:1709.04057, section 2, for the gradients.
 """
 
 from collections.abc import Callable
@@ -18,6 +23,21 @@ from collections.abc import Callable
 import torch
 
 States = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def combine(earlier: Pair, later: Pair) -> Pair:
+    """Return the pair that does the earlier steps, then the later steps.
+
+    a₂ (a₁ h + b₁) + b₂ = (a₂ a₁) h + (a₂ b₁ + b₂). The operator is associative, not commutative.
+    """
+    (a1, b1), (a2, b2) = earlier, later
+    return a2 * a1, torch.addcmul(b2, a2, b1)
+
+
+def apply(pair: Pair, state: torch.Tensor) -> torch.Tensor:
+    """Return the state after the steps of a pair: a h + b."""
+    return torch.addcmul(pair[1], pair[0], state)
 
 
 def scan(

@@ -64,6 +64,34 @@ def selective_scan(
     return (y if D is None else y + D * x), last
 
 
+def selective_step(
+    x: torch.Tensor,
+    delta: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor,
+    h: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Advance Mamba's state by one token (Gu and Dao 2023, algorithm 2).
+
+    This is the whole work of decoding.
+
+    Args:
+        x, delta: (B, D).
+        A: (D, N), negative.
+        B, C: (B, N).
+        D: (D,).
+        h: (B, D, N), the state before.
+
+    Returns:
+        y (B, D), and the state after, (B, D, N).
+    """
+    decay = (delta[..., None] * A).exp_()  # (B, D, N)
+    h = torch.addcmul((delta * x)[..., None] * B[:, None], decay, h)
+    return torch.addcmul((h @ C[..., None])[..., 0], D, x), h
+
+
 def discretised(x, delta, A, B) -> tuple[torch.Tensor, torch.Tensor]:
     """Return decays and inputs of the recurrence, (B, L, D, N) each."""
     a = torch.exp(delta.unsqueeze(-1) * A)

@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from helpers.comm.exclusive_scan import exclusive_scan
 from helpers.comm.messages import Peers
-from helpers.models.scan.combine import combine
+from helpers.models.scan.recurrence import combine
 from helpers.models.scan.selective import selective_scan
 from helpers.models.scan.ssd import ssd
 

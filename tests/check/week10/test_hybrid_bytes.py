@@ -13,7 +13,7 @@ from helpers.check.week10.hybrid_bytes import CASES, right_bytes
 from helpers.models.bamba import bamba
 from helpers.models.caches.preallocated import Preallocated
 from helpers.models.gpt import kept_by
-from helpers.models.ssm_settings import Mamba2Settings
+from helpers.models.settings import Mamba2Settings
 from notebooks.solutions import week10
 from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew

@@ -6,7 +6,7 @@ import torch
 from helpers import check
 from helpers.check.week10.ssm_step import CASES, HINTS, inputs, said, step
 from helpers.models.convolution import Convolution
-from helpers.models.scan.step import selective_step
+from helpers.models.scan.selective import selective_step
 from notebooks.solutions import week10
 from tests.check.alone import found_alone
 from tests.check.asked import asked, drawn_anew

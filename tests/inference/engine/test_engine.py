@@ -15,9 +15,9 @@ from helpers.inference.engine.policies import Chunked, Continuous, Static
 from helpers.inference.engine.request import Request
 from helpers.inference.generate import generate
 from helpers.inference.sampling import NotANumber, Sampling
-from helpers.models.ssm_settings import Mamba2Settings
+from helpers.models.settings import Mamba2Settings
 
-POLICIES = [Static(3), Continuous(3), Chunked(3, 5)]
+POLICIES = [Static(3), Static(2, padding=False), Continuous(3), Chunked(3, 5), Chunked(3, 3)]
 COST = StepCost(step=1.0, token=0.125)
 WARM = Sampling(temperature=1.2, top_p=0.9)
 
@@ -56,6 +56,38 @@ def check_times(served):
         assert sum(span.kind == "preempted" for span in one.spans) == one.preempted
 
 
+class Watching:
+    """Plan as another policy does, and keep what it sees."""
+
+    def __init__(self, policy):
+        self.policy, self.seen = policy, []
+
+    def plan(self, queues):
+        self.seen.append(queues)
+        return self.policy.plan(queues)
+
+
+class Checked(Watching):
+    """Check what each policy promises: nobody overtakes, the oldest goes on, limits hold."""
+
+    def plan(self, queues):
+        plan, policy = super().plan(queues), self.policy
+        waiting = [progress.number for progress in queues.waiting]
+        running = [progress.number for progress in queues.running]
+        started = [number for number in waiting if number in plan.tokens]
+        assert started == waiting[: len(started)]
+        assert set(running[:1]) <= set(plan.tokens)
+        assert list(plan.preempted) == running[: -len(plan.preempted) - 1 : -1]  # the latest first
+        most = policy.size if isinstance(policy, Static) else policy.most
+        assert len(running) - len(plan.preempted) + len(started) <= most
+        if isinstance(policy, Chunked):
+            assert sum(plan.tokens.values()) <= policy.budget
+        if isinstance(policy, Static):
+            assert not plan.preempted
+            assert plan.reserved <= queues.blocks
+        return plan
+
+
 @st.composite
 def workloads(draw):
     prompts = st.lists(st.integers(0, 18), min_size=1, max_size=14)
@@ -80,7 +112,7 @@ def workloads(draw):
 @given(workload=workloads())
 def test_tokens_are_the_same_as_alone(llama, policy, workload):
     requests, blocks = workload
-    served = serve(llama, policy, requests, blocks)
+    served = serve(llama, Checked(policy), requests, blocks)
     found = {one.number: (one.tokens, one.reason) for one in served.requests}
     assert found == {request.number: alone(llama, request) for request in requests}
     check_times(served)
@@ -124,17 +156,6 @@ def test_few_blocks_preempt_the_latest(llama, policy):
     assert [one.ended for one in served.requests] == sorted(one.ended for one in served.requests)
     check_times(served)
     assert serve(llama, Static(3), requests, blocks=6).frame()["preempted"].sum() == 0
-
-
-class Watching:
-    """Plan as another policy does, and keep what it sees."""
-
-    def __init__(self, policy):
-        self.policy, self.seen = policy, []
-
-    def plan(self, queues):
-        self.seen.append(queues)
-        return self.policy.plan(queues)
 
 
 class LatestFirst:

@@ -5,10 +5,9 @@ import time
 import pytest
 
 from helpers.inference.engine.clock import RealTime, StepCost, Virtual
-from helpers.inference.engine.job import Job
 from helpers.inference.engine.metrics import Span
 from helpers.inference.engine.plan import Work
-from helpers.inference.engine.request import Request
+from helpers.inference.engine.request import Job, Request
 from helpers.inference.sampling import Sampling
 
 WORK = Work(prefilled=10, decoded=3, padding=2, read=100)
@@ -22,48 +21,11 @@ def spans(of):
     return [(span.kind, span.start, span.end) for span in of.spans]
 
 
-def test_the_next_tokens_are_the_prompts_and_then_its_own():
-    one = job()
-    assert one.next_tokens(2) == [5, 6]
-    one.computed(3, "prefill", 2.0, 3.0)
-    one.add(9, 3.0)
-    assert (one.known, one.cached, one.next_tokens(1)) == (4, 3, [9])
-    one.give_back(3.0)
-    assert (one.cached, one.next_tokens(10)) == (0, [5, 6, 7, 9])
-
-
 @pytest.mark.parametrize(
     ("new_tokens", "context", "limit"), [(1, 100, 3), (4, 100, 6), (4, 5, 5), (4, 3, 3)]
 )
 def test_the_most_that_can_be_cached(new_tokens, context, limit):
     assert job(new_tokens=new_tokens, context=context).limit == limit
-
-
-@pytest.mark.parametrize(
-    ("options", "tokens", "reason"),
-    [
-        ({}, [1, 2, 3], ""),
-        ({}, [1, 2, 3, 4], "length"),
-        ({"stop": [2]}, [1, 2], "stop"),
-        ({"stop": [4]}, [1, 2, 3, 4], "stop"),
-        ({"context": 4}, [1], ""),
-        ({"context": 4}, [1, 2], "context"),
-        ({"context": 3}, [1], "context"),
-        ({"context": 6}, [1, 2, 3, 4], "length"),
-    ],
-)
-def test_why_it_ends(options, tokens, reason):
-    one = job(**options)
-    for number, token in enumerate(tokens):
-        assert not one.reason
-        one.add(token, 3.0 + number)
-    assert one.reason == reason
-    assert one.tokens == tokens
-    if reason:
-        found = one.outcome()
-        assert (found.reason, found.tokens, found.prompt) == (reason, tuple(tokens), 3)
-        assert found.times == tuple(3.0 + number for number in range(len(tokens)))
-        assert found.ended == 2.0 + len(tokens)
 
 
 def test_all_of_its_time_is_accounted_for():

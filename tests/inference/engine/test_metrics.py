@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from helpers.inference.engine.metrics import Outcome, Served, Span, Step, quantiles_of
+from helpers.inference.engine.metrics import Outcome, Served, Span, Step
 from helpers.inference.engine.plan import Work
 from helpers.inference.engine.policies import Continuous
 
@@ -69,7 +69,6 @@ def test_a_run_of_nothing():
     assert (run.tokens, run.seconds) == (0, 0)
     assert math.isnan(run.throughput)
     assert run.frame().empty
-    assert run.steps_frame().empty
     assert run.percentiles().isna().all(axis=None)
     assert run._repr_png_()[0].startswith(b"\x89PNG")
 
@@ -84,7 +83,8 @@ def test_percentiles_leave_out_what_is_missing():
 
 
 def test_percentiles_are_interpolated():
-    assert quantiles_of([0.0, math.nan, 10.0], [0.0, 0.25, 0.99]) == pytest.approx([0, 2.5, 9.9])
+    table = served(outcome(0, 0.0, [0.0]), NONE, outcome(1, 0.0, [10.0])).percentiles([0.25, 0.99])
+    assert list(table["first token"]) == pytest.approx([2.5, 9.9])
     assert list(served().percentiles().index) == ["p50", "p90", "p99"]
 
 
@@ -98,18 +98,6 @@ def test_the_frame_has_a_row_for_each_request():
     assert frame.loc[0, "per token"] == pytest.approx(5 / 3)
     assert list(frame["tokens"]) == [4, 1, 0]
     assert list(frame["preempted"]) == [0, 2, 0]
-
-
-def test_the_steps_frame():
-    frame = served(ONE).steps_frame()
-    assert list(frame["start"]) == [2, 3, 6]
-    assert list(frame["waiting"]) == [0, 1, 0]
-    assert list(frame["reserved"]) == [4, 4, 5]
-    last = frame.iloc[2].to_dict()
-    assert last == {
-        "start": 6, "end": 8, "prefilled": 5, "decoded": 1, "padding": 1, "running": 2,
-        "waiting": 0, "used": 5, "reserved": 5, "preempted": 1,
-    }  # fmt: skip
 
 
 def test_the_picture_shows_requests_and_blocks():

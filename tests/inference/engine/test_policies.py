@@ -1,12 +1,10 @@
-"""The policies plan steps, without a model. A small simulation follows their plans to the end."""
+"""The policies plan steps, without a model. `test_engine` follows their plans to the end."""
 
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from helpers.inference.engine.plan import Plan, Progress, Queues, check_plan
+from helpers.inference.engine.plan import Plan, Progress, Queues
 from helpers.inference.engine.policies import Chunked, Continuous, Static
 
 SIZE = 4
@@ -118,84 +116,3 @@ class TestChunked:
 def test_sizes_are_positive_whole_numbers(policy, wrong):
     with pytest.raises(ValueError, match="must be a positive whole number"):
         policy(wrong)
-
-
-@st.composite
-def workloads(draw):
-    """(steps until it arrives, prompt, new tokens) of each request, and a number of blocks."""
-    count = draw(st.integers(1, 8))
-    sizes = st.tuples(st.integers(0, 6), st.integers(1, 14), st.integers(1, 10))
-    requests = draw(st.lists(sizes, min_size=count, max_size=count))
-    longest = max(-(-(prompt + new - 1) // SIZE) for _, prompt, new in requests)
-    return requests, longest + draw(st.integers(0, 6))
-
-
-POLICIES = [Static(3), Static(2, padding=False), Continuous(3), Chunked(3, 3), Chunked(4, 9)]
-
-
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
-@settings(max_examples=40)
-@given(workload=workloads())
-def test_every_request_ends_and_starts_in_order(policy, workload):
-    requests, blocks = workload
-    order = sorted(range(len(requests)), key=lambda n: (requests[n][0], n))
-    known = {n: prompt for n, (_, prompt, _) in enumerate(requests)}
-    cached = dict.fromkeys(known, 0)
-    ends = {n: prompt + new for n, (_, prompt, new) in enumerate(requests)}
-    running, started, finished, ended, reserved = [], [], set(), 0, 0
-
-    def see(number):
-        prompt = requests[number][1]
-        return Progress(
-            number=number,
-            prompt=prompt,
-            known=known[number],
-            cached=cached[number],
-            limit=ends[number] - 1,
-            blocks=-(-cached[number] // SIZE),
-        )
-
-    for step in range(1000):
-        waiting = [n for n in order if requests[n][0] <= step and n not in running]
-        waiting = [n for n in waiting if n not in finished]
-        seen = queues(
-            [see(n) for n in waiting],
-            [see(n) for n in running],
-            free=blocks - sum(-(-c // SIZE) for c in cached.values()),
-            ended=ended,
-            reserved=reserved,
-        )
-        plan = policy.plan(seen)
-        check_plan(plan, seen)
-        assert plan.tokens or not (waiting or running)
-        if running:
-            assert running[0] in plan.tokens  # the oldest always goes on
-        if isinstance(policy, Chunked):
-            assert sum(plan.tokens.values()) <= policy.budget
-        if isinstance(policy, Static):
-            assert not plan.preempted
-            assert plan.reserved <= blocks
-        for number in plan.preempted:
-            assert number > running[0] or requests[number][0] > requests[running[0]][0]
-            running.remove(number)
-            cached[number] = 0
-        for number, count in plan.tokens.items():
-            if number not in running:
-                running.append(number)
-                started.append(number) if number not in started else None
-            cached[number] += count
-            if cached[number] == known[number]:
-                known[number] += 1
-        running.sort(key=order.index)
-        most = policy.size if isinstance(policy, Static) else policy.most
-        assert len(running) <= most
-        reserved = plan.reserved
-        for number in [n for n in running if known[n] == ends[n]]:
-            running.remove(number)
-            finished.add(number)
-            cached[number] = 0
-            ended = ended + 1 if running else 0
-        if len(finished) == len(requests):
-            break
-    assert len(finished) == len(requests)
-    assert started == order

@@ -7,7 +7,7 @@ from helpers.inference.engine.request import Request
 from helpers.inference.engine.runner import Piece, Runner
 from helpers.inference.generate import generate
 from helpers.inference.sampling import Sampling
-from helpers.models.ssm_settings import Mamba2Settings
+from helpers.models.settings import Mamba2Settings
 
 WARM = Sampling(temperature=1.5, top_k=9)
 REQUESTS = [

@@ -22,11 +22,11 @@ from helpers.inference.ranks.apart import (
 )
 from helpers.inference.ranks.handover import Prefilled, Sender
 from helpers.inference.ranks.streams import Arrival, Streams
-from helpers.models.config import GPTConfig
-from helpers.models.gpt import build
+from helpers.models.gpt import GPTConfig, build
 from helpers.plans.handover import handover_bytes
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
+from tests.inference.conftest import alone, noisy
 
 CONFIG = GPTConfig(vocab=19, context=64, width=16, heads=4, kv_heads=2, layers=2)
 REQUESTS = [
@@ -46,20 +46,7 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def model():
-    model = build(CONFIG, 0, torch.float64)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.3 * torch.randn(parameter.shape, generator=generator).double()
-    return model
-
-
-@torch.no_grad()
-def alone(model, request):
-    tokens = list(request.prompt)
-    for _ in range(request.new_tokens):
-        tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
-    return tokens[len(request.prompt) :]
+    return noisy(CONFIG)
 
 
 @pytest.mark.parametrize("blocks", [12, 40], ids=["one long request at a time", "room for all"])
@@ -68,7 +55,7 @@ def test_tokens_are_those_of_one_process(cluster, model, serve, blocks):
     ranks = cluster.run(serve, model=model, requests=REQUESTS, blocks=blocks, block_size=4)
     every = Streams.of_all(ranks)
     assert {n: s.tokens for n, s in every.streams.items()} == {
-        n: alone(model, request) for n, request in enumerate(REQUESTS)
+        n: alone(model, request.prompt, request.new_tokens) for n, request in enumerate(REQUESTS)
     }
     for request, stream in zip(REQUESTS, every.streams.values(), strict=True):
         assert stream.arrival == request.at <= stream.times[0] + 1e-3  # of one machine's clocks
@@ -160,7 +147,7 @@ def test_the_decoding_rank_waits_for_prompts_only_if_it_has_nothing_to_do(model)
     # nothing; the first arrives; then it is decoded in three steps, in which the second arrives
     assert inbox.waits == [True, True, False, False, False, False]
     assert {n: s.tokens for n, s in rank.result.streams.items()} == {
-        n: alone(model, request) for n, request in enumerate(requests)
+        n: alone(model, request.prompt, request.new_tokens) for n, request in enumerate(requests)
     }
     assert rank.result.streams[0].times[-1] < rank.result.streams[1].times[0]
     assert rank.paged.free_blocks == 2
@@ -208,7 +195,7 @@ def test_apart_needs_two_ranks(model):
         with pytest.raises(WorkerError, match="needs two ranks, not 1"):
             one.run(serve_apart, model=model, requests=[], blocks=4)
         ranks = one.run(serve_together, model=model, requests=REQUESTS[:1], blocks=16)
-        assert ranks[0].streams[0].tokens == alone(model, REQUESTS[0])
+        assert ranks[0].streams[0].tokens == alone(model, REQUESTS[0].prompt, 30)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -228,4 +215,4 @@ def test_a_killed_rank_is_named_and_the_next_call_works(cluster, model, victim):
     with pytest.raises(WorkerError, match=f"rank {victim} was killed by SIGKILL"):
         cluster.run(killed, timeout=20, **given)
     ranks = cluster.run(serve_apart, **given)
-    assert ranks[1].streams[3].tokens == alone(model, REQUESTS[3])
+    assert ranks[1].streams[3].tokens == alone(model, REQUESTS[3].prompt, 25)

@@ -1,10 +1,12 @@
-"""The predicted time of a token, by hand from alpha and beta."""
+"""The predicted time of a token, by hand; and a transport that sends nothing."""
 
 import pytest
+import torch
 
 from helpers.comm.cost import Fit
-from helpers.inference.ranks.cost import token_time
-from helpers.models.config import GPTConfig
+from helpers.inference.ranks.cost import SilentTransport, token_time
+from helpers.models.gpt import GPTConfig
+from helpers.runtime.launch import launch
 
 CONFIG = GPTConfig(vocab=256, width=64, layers=3)
 FIT = Fit(alpha=1e-4, beta=1e-9, samples=())
@@ -30,3 +32,24 @@ def test_a_fit_for_each_call():
 
 def test_one_rank_computes_only():
     assert token_time(CONFIG, FIT, 1, 0.25).total == 0.25
+
+
+def silent_calls(worker):
+    transport = SilentTransport()
+    if worker.rank == 0:
+        return None  # it makes no call: any message would wait for it
+    own, every = torch.tensor([1.0, 2.0]), torch.zeros(2, 2)
+    transport.all_gather(every, own).wait()
+    kept = torch.zeros(2)
+    transport.reduce_scatter(kept, torch.tensor([[3.0, 4.0], [5.0, 6.0]])).wait()
+    for call in (transport.all_reduce, transport.maximum):
+        call(own).wait()
+    return every.tolist(), kept.tolist(), own.tolist()
+
+
+@pytest.mark.usefixtures("kept_ranks")
+def test_no_call_waits_for_another_rank():
+    every, kept, own = launch(silent_calls, 2, device="cpu", timeout=20)[1]
+    assert every == [[1, 2], [1, 2]]
+    assert kept == [5, 6]
+    assert own == [1, 2]

@@ -6,15 +6,14 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-import torch
 
+from helpers.inference.ranks.cost import SilentTransport
 from helpers.inference.ranks.decode import Decoded, decode, load_split
-from helpers.inference.ranks.silent import SilentTransport
-from helpers.models.config import GPTConfig
-from helpers.models.gpt import build
+from helpers.models.gpt import GPTConfig
 from helpers.plans.decode_traffic import decode_messages
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
+from tests.inference.conftest import alone, noisy
 
 LLAMA = GPTConfig(vocab=33, context=40, width=24, layers=2, heads=4, tied=False)
 GPT2 = replace(LLAMA, norm="layer", positions="learned", mlp="gelu", bias=True, tied=True)
@@ -36,34 +35,13 @@ def pair():
         yield cluster
 
 
-def model_of(config):
-    model = build(config, 0, torch.float64).eval()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():  # far from the first values: the next token depends on all tokens
-        for parameter in model.parameters():
-            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter += 0.3 * noise
-    return model
-
-
-@torch.no_grad()
-def alone(model, prompt, new_tokens, stop=()):
-    """One process, one sequence, no cache."""
-    tokens = list(prompt)
-    while len(tokens) < len(prompt) + new_tokens:
-        tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
-        if tokens[-1] in stop:
-            break
-    return tokens[len(prompt) :]
-
-
 def load(cluster, model, **options):
     return cluster.run(load_split, config=model.config, weights=model.state_dict(), **options)
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_token_for_token_as_one_process(cluster, config):
-    model = model_of(config)
+    model = noisy(config, 1)
     load(cluster, model)
     expected = [alone(model, prompt, 12) for prompt in PROMPTS]
     assert len({tuple(tokens) for tokens in expected}) == len(PROMPTS)
@@ -74,7 +52,7 @@ def test_token_for_token_as_one_process(cluster, config):
 
 
 def test_stop_tokens_end_their_sequence_alone(pair):
-    model = model_of(LLAMA)
+    model = noisy(LLAMA, 1)
     load(pair, model)
     whole = [alone(model, prompt, 20) for prompt in PROMPTS]
     stop = {whole[0][3], whole[2][0]}
@@ -87,7 +65,7 @@ def test_stop_tokens_end_their_sequence_alone(pair):
 
 @pytest.mark.parametrize("head", ["best", "logits"])
 def test_bytes_are_those_of_the_formula(cluster, head):
-    model, ranks = model_of(LLAMA), cluster.workers
+    model, ranks = noisy(LLAMA, 1), cluster.workers
     load(cluster, model, head=head)
     sizes = {"layers": 2, "width": 24, "vocab": 33, "number_bytes": 8, "head": head}
     for run in cluster.run(decode, prompts=PROMPTS, new_tokens=3, count=True):
@@ -104,14 +82,14 @@ def test_bytes_are_those_of_the_formula(cluster, head):
 
 def test_each_rank_keeps_its_share_of_the_cache(cluster):
     config = GROUPED
-    load(cluster, model_of(config))
+    load(cluster, noisy(config, 1))
     runs = cluster.run(decode, prompts=PROMPTS, new_tokens=5)
     whole = 2 * 2 * 4 * 4 * 4 * (11 + 5) * 8  # k and v, blocks, sequences, heads, d, slots, bytes
     assert [run.cache_bytes for run in runs] == [whole // cluster.workers] * cluster.workers
 
 
 def test_bytes_of_the_parameters_are_reported(pair):
-    model = model_of(LLAMA)
+    model = noisy(LLAMA, 1)
     found = load(pair, model)
     whole = sum(p.nbytes for p in model.parameters())
     assert whole / 2 < found[0] < 0.6 * whole
@@ -119,7 +97,7 @@ def test_bytes_of_the_parameters_are_reported(pair):
 
 def test_without_messages_no_rank_waits(pair):
     """The results mean nothing; the shapes and the number of steps are the same."""
-    load(pair, model_of(LLAMA), transport=SilentTransport)
+    load(pair, noisy(LLAMA, 1), transport=SilentTransport)
     for run in pair.run(decode, prompts=PROMPTS, new_tokens=4, count=True):
         assert [len(tokens) for tokens in run.tokens] == [4] * 4
         assert not any(log.entries for log in run.traffic)
@@ -130,7 +108,7 @@ def test_without_messages_no_rank_waits(pair):
 
 
 def test_the_last_place_of_the_context_is_used(pair):
-    model = model_of(LLAMA)
+    model = noisy(LLAMA, 1)
     load(pair, model)
     prompt = [token % 33 for token in range(30)]
     found = pair.run(decode, prompts=[prompt], new_tokens=11)[0].tokens
@@ -148,7 +126,7 @@ def test_the_last_place_of_the_context_is_used(pair):
     ],
 )
 def test_requests_that_cannot_be(pair, prompts, new_tokens, said):
-    load(pair, model_of(LLAMA))
+    load(pair, noisy(LLAMA, 1))
     with pytest.raises(WorkerError, match=said) as caught:
         pair.run(decode, prompts=prompts, new_tokens=new_tokens)
     assert "failed the same way" in str(caught.value)
@@ -168,7 +146,7 @@ def test_a_rank_killed_while_decoding_is_named_and_the_next_call_works(pair):
             split.next_tokens = next_tokens
         return decode(worker, **request)
 
-    model, request = model_of(LLAMA), {"prompts": PROMPTS, "new_tokens": 9}
+    model, request = noisy(LLAMA, 1), {"prompts": PROMPTS, "new_tokens": 9}
     load(pair, model)
     with pytest.raises(WorkerError, match="rank 1 was killed by SIGKILL") as caught:
         pair.run(killed, **request)

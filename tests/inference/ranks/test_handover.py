@@ -10,11 +10,10 @@ from helpers.comm.point_to_point import PointToPoint
 from helpers.comm.regions import Ready
 from helpers.inference.ranks.handover import END, Inbox, Prefilled, Sender
 from helpers.models.caches.allocator import OutOfBlocks
-from helpers.models.caches.kept import Kept
+from helpers.models.caches.cache import Kept
 from helpers.models.caches.paged import Paged
 from helpers.models.caches.paged_batch import PagedBatch
-from helpers.models.config import GPTConfig
-from helpers.models.gpt import build, kept_by
+from helpers.models.gpt import GPTConfig, build, kept_by
 from helpers.plans.handover import handover_bytes
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch

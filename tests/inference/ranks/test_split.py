@@ -8,30 +8,17 @@ import torch
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.inference.ranks.split import SplitModel, kept_on_rank
 from helpers.models.caches.preallocated import Preallocated
-from helpers.models.config import GPTConfig
-from helpers.models.gpt import build, kept_by
+from helpers.models.gpt import GPTConfig, kept_by
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
+from tests.inference.conftest import noisy
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 CONFIG = GPTConfig(vocab=33, context=24, width=24, layers=2, heads=4, tied=False)
 
 
 def weights_of(config, dtype=torch.float64):
-    """Weights whose biases and scales differ from their first values, which hide mistakes."""
-    generator = torch.Generator().manual_seed(1)
-    model = build(config, 0, dtype)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter += 0.3 * noise.to(dtype)
-    return model.state_dict()
-
-
-def plain(config, weights):
-    model = config.build(next(iter(weights.values())).dtype)
-    model.load_state_dict(weights)
-    return model.eval()
+    return noisy(config).to(dtype).state_dict()
 
 
 def step(worker, config, weights, tokens, counts, **options):
@@ -58,7 +45,7 @@ def test_the_next_tokens_are_those_of_one_process(ranks, head):
     tokens = torch.randint(0, 33, (3, 6), generator=torch.Generator().manual_seed(4))
     options = {"config": CONFIG, "weights": weights, "head": head, "counts": counts}
     runs = launch(step, ranks, device="cpu", tokens=tokens, **options)
-    model, chosen = plain(CONFIG, weights), [[], []]
+    model, chosen = noisy(CONFIG), [[], []]
     for row, count in zip(tokens.tolist(), counts, strict=True):
         known = row[:count]
         for chosen_here in chosen:
@@ -77,7 +64,7 @@ def test_caches_and_weights_are_cut(ranks, key_heads, times):
     weights = weights_of(config)
     options = {"config": config, "weights": weights, "counts": None}
     runs = launch(step, ranks, device="cpu", tokens=torch.ones(1, 2, dtype=torch.int64), **options)
-    whole = Preallocated(kept_by(plain(config, weights)), 1, 16, torch.float64)
+    whole = Preallocated(kept_by(noisy(config)), 1, 16, torch.float64)
     assert sum(run["cache"] for run in runs) == times * whole.bytes
     norms = (2 * config.layers + 1) * config.width
     keys = config.layers * 2 * key_heads * config.head_width * config.width
@@ -106,7 +93,7 @@ def test_tied_weights_in_another_dtype():
     tokens = torch.tensor([[5, 7, 9]])
     run = launch(step, 2, device="cpu", tokens=tokens, **options)[1]
     with torch.no_grad():
-        assert run["chosen"][0] == [int(plain(config, weights)(tokens)[0, -1].argmax())]
+        assert run["chosen"][0] == [int(noisy(config)(tokens)[0, -1].argmax())]
     assert run["cache"] == 2 * 2 * 16 * 12 * 4
 
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from helpers.models.config import GPTConfig
-from helpers.models.gpt import build
+from helpers.models.gpt import GPTConfig, build
 
 SHAPES = {
     "llama": {"heads": 4},
@@ -13,6 +12,14 @@ SHAPES = {
     "latent": {"heads": 2, "mixer": "latent"},
     "gpt2": {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True},
 }
+
+
+EXACT = {"rtol": 0, "atol": 1e-12}
+
+
+def some_tokens(sequences, tokens, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 19, (sequences, tokens), generator=generator)
 
 
 def varied(shape):

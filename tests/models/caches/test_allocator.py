@@ -1,9 +1,6 @@
 """Blocks are given out once, and are free again when the last reference is released."""
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from helpers.models.caches.allocator import BlockAllocator, OutOfBlocks
 from helpers.models.caches.cache import CacheFull
@@ -53,59 +50,3 @@ def test_calls_that_cannot_be():
     assert (allocator.free, allocator.used) == (2, 0)
     with pytest.raises(OutOfBlocks):
         BlockAllocator(0).allocate()
-
-
-class Owners(RuleBasedStateMachine):
-    """A model of the allocator: a list of references, whoever holds them."""
-
-    BLOCKS = 4
-
-    def __init__(self):
-        super().__init__()
-        self.allocator, self.held = BlockAllocator(self.BLOCKS), []
-
-    @rule()
-    def allocate(self):
-        if len(set(self.held)) == self.BLOCKS:
-            with pytest.raises(OutOfBlocks):
-                self.allocator.allocate()
-        else:
-            block = self.allocator.allocate()
-            assert block not in self.held
-            self.held.append(block)
-
-    @rule(block=st.integers(0, BLOCKS - 1))
-    def share(self, block):
-        if block in self.held:
-            self.held.append(self.allocator.share(block))
-        else:
-            with pytest.raises(ValueError, match="is free"):
-                self.allocator.share(block)
-
-    @rule(block=st.integers(0, BLOCKS - 1))
-    def release(self, block):
-        if block in self.held:
-            self.allocator.release(block)
-            self.held.remove(block)
-        else:
-            with pytest.raises(ValueError, match="is free already"):
-                self.allocator.release(block)
-
-    @rule(block=st.integers(0, BLOCKS - 1))
-    def reclaim(self, block):
-        if block in self.held:
-            with pytest.raises(ValueError, match="is in use"):
-                self.allocator.reclaim(block)
-        else:
-            self.held.append(self.allocator.reclaim(block))
-
-    @invariant()
-    def every_reference_is_counted(self):
-        for block in range(self.BLOCKS):
-            assert self.allocator.references(block) == self.held.count(block)
-        assert self.allocator.used == len(set(self.held))
-        assert self.allocator.free == self.BLOCKS - len(set(self.held))
-
-
-Owners.TestCase.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
-test_no_block_is_lost_or_given_out_twice = Owners.TestCase

@@ -11,32 +11,31 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.models.caches.gather import Workspace
 from helpers.models.caches.paged import Paged
 from helpers.models.caches.paged_batch import PagedBatch
 from helpers.models.caches.preallocated import Growing, Preallocated
 from helpers.models.caches.quantised import Quantised
+from helpers.models.caches.store import Workspace
 from helpers.models.caches.window import Window
 from helpers.models.gpt import kept_by
-from tests.models.caches.conftest import SHAPES, varied
+from tests.models.caches.conftest import EXACT, SHAPES, varied
 
 CONTEXT, ROWS = 24, 3
 WIDE = torch.float64
-EXACT = {"rtol": 0, "atol": 1e-12}
 
 
-def paged(kept, share):
-    store = Paged(kept, ROWS * 8, 4, WIDE, share_prefixes=share)
+def paged(kept, dtype, share):
+    store = Paged(kept, ROWS * 8, 4, dtype, share_prefixes=share)
     return PagedBatch(store, [store.sequence() for _ in range(ROWS)])
 
 
 MAKE = {
-    "preallocated": lambda kept: Preallocated(kept, ROWS, CONTEXT, WIDE),
-    "growing": lambda kept: Growing(kept, ROWS, WIDE),
-    "paged": lambda kept: paged(kept, share=False),
-    "paged, prefixes shared": lambda kept: paged(kept, share=True),
-    "window": lambda kept: Window(kept, ROWS, CONTEXT - 2, 2, WIDE),
-    "int8": lambda kept: Quantised(kept, ROWS, CONTEXT, WIDE),
+    "preallocated": lambda kept, dtype=WIDE: Preallocated(kept, ROWS, CONTEXT, dtype),
+    "growing": lambda kept, dtype=WIDE: Growing(kept, ROWS, dtype),
+    "paged": lambda kept, dtype=WIDE: paged(kept, dtype, share=False),
+    "paged, prefixes shared": lambda kept, dtype=WIDE: paged(kept, dtype, share=True),
+    "window": lambda kept, dtype=WIDE: Window(kept, ROWS, CONTEXT - 2, 2, dtype),
+    "int8": lambda kept, dtype=WIDE: Quantised(kept, ROWS, CONTEXT, dtype),
 }
 MODELS = {name: varied(shape) for name, shape in SHAPES.items()}
 TEXTS = torch.randint(0, 19, (ROWS, CONTEXT), generator=torch.Generator().manual_seed(5))
@@ -140,3 +139,17 @@ def test_a_step_that_fails_changes_nothing(shape, make):
     logits, starts = advance(model, cache, [3, 3, 3])
     for row, start in enumerate(starts):
         torch.testing.assert_close(logits[row, :3], expected[row, start : start + 3], **EXACT)
+
+
+@every_cache
+@every_model
+@torch.no_grad()
+def test_a_narrow_cache_keeps_narrow_numbers(shape, make):
+    """Of steps in which all sequences get the same number of tokens, and of ragged ones."""
+    model = MODELS[shape]
+    cache, expected = MAKE[make](kept_by(model), torch.bfloat16), model(TEXTS[:, :9])
+    for count in ([5, 5, 5], [4, 3, 0]):
+        logits, starts = advance(model, cache, count)
+        assert logits.dtype is WIDE
+    error = logits[0, :4] - expected[0, starts[0] : starts[0] + 4]
+    assert 1e-6 < error.abs().max() < 0.2  # bfloat16 has 8 bits

@@ -4,22 +4,16 @@ import pytest
 import torch
 
 from helpers.models.caches.allocator import OutOfBlocks
-from helpers.models.caches.kept import Kept
+from helpers.models.caches.cache import Kept
 from helpers.models.caches.packed import Packed, runs
 from helpers.models.caches.paged import Paged
 from helpers.models.caches.paged_batch import PagedBatch
 from helpers.models.gpt import kept_by
-
-EXACT = {"rtol": 0, "atol": 1e-12}
+from tests.models.caches.conftest import EXACT, some_tokens
 
 
 def paged_of(model, blocks=60, block_size=4):
     return Paged(kept_by(model), blocks, block_size, torch.float64)
-
-
-def some_texts(sequences=5, tokens=20):
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, 19, (sequences, tokens), generator=generator)
 
 
 def step(model, paged, sequences, texts, counts, padding=0):
@@ -41,7 +35,7 @@ def step(model, paged, sequences, texts, counts, padding=0):
 @pytest.mark.parametrize("padding", [0, 3])
 @torch.no_grad()
 def test_prompts_pieces_and_single_tokens_in_one_row(model, padding):
-    paged, texts = paged_of(model), some_texts()
+    paged, texts = paged_of(model), some_tokens(5, 20)
     sequences = [paged.sequence() for _ in range(5)]
     step(model, paged, sequences[:3], texts[:3], [3, 1, 9], padding)
     step(model, paged, sequences[:3], texts[:3], [1, 1, 1], padding)
@@ -53,7 +47,7 @@ def test_prompts_pieces_and_single_tokens_in_one_row(model, padding):
 
 @torch.no_grad()
 def test_packed_and_padded_steps_follow_each_other(model):
-    paged, texts = paged_of(model), some_texts(2)
+    paged, texts = paged_of(model), some_tokens(2, 20)
     sequences = [paged.sequence() for _ in range(2)]
     model(texts[:, :5], cache=PagedBatch(paged, sequences), counts=[5, 3])
     step(model, paged, sequences, texts, [1, 2])
@@ -65,7 +59,7 @@ def test_packed_and_padded_steps_follow_each_other(model):
 
 @torch.no_grad()
 def test_out_of_blocks_changes_nothing(model):
-    paged, texts = paged_of(model, blocks=4), some_texts(2)
+    paged, texts = paged_of(model, blocks=4), some_tokens(2, 20)
     sequences = [paged.sequence() for _ in range(2)]
     step(model, paged, sequences, texts, [4, 5])
     with pytest.raises(OutOfBlocks, match="2 more blocks are needed, but 1 of 4"):
@@ -76,7 +70,7 @@ def test_out_of_blocks_changes_nothing(model):
 
 @torch.no_grad()
 def test_a_forward_that_fails_leaves_the_lengths(model):
-    paged, texts = paged_of(model), some_texts(2)
+    paged, texts = paged_of(model), some_tokens(2, 20)
     sequences = [paged.sequence() for _ in range(2)]
     step(model, paged, sequences, texts, [2, 1])
     handle = model.blocks["1"].register_forward_pre_hook(lambda *_: 1 / 0)
@@ -88,7 +82,7 @@ def test_a_forward_that_fails_leaves_the_lengths(model):
 
 @torch.no_grad()
 def test_another_sequence_s_nan_is_not_read(model):
-    paged, texts = paged_of(model), some_texts(2)
+    paged, texts = paged_of(model), some_tokens(2, 20)
     good, bad = paged.sequence(), paged.sequence()
     step(model, paged, [bad, good], texts[[1, 0]], [9, 2])
     paged.store.memory[bad.table] = float("nan")
@@ -99,7 +93,7 @@ def test_another_sequence_s_nan_is_not_read(model):
 
 @torch.no_grad()
 def test_rewind(model):
-    paged, texts = paged_of(model), some_texts(2)
+    paged, texts = paged_of(model), some_tokens(2, 20)
     sequences = [paged.sequence() for _ in range(2)]
     cache = Packed(paged, sequences, [6, 3])
     model(torch.cat([texts[0, :6], texts[1, :3]])[None], cache=cache)
@@ -129,7 +123,7 @@ def test_single_tokens_side_by_side_are_one_group(counts, blocks, expected):
 
 @torch.no_grad()
 def test_long_and_short_sequences_in_groups(model):
-    paged, texts = paged_of(model, block_size=1), some_texts(4, 24)
+    paged, texts = paged_of(model, block_size=1), some_tokens(4, 24)
     sequences = [paged.sequence() for _ in range(4)]
     step(model, paged, sequences, texts, [1, 3, 9, 20])
     step(model, paged, sequences, texts, [1, 1, 1, 1])
@@ -139,7 +133,7 @@ def test_long_and_short_sequences_in_groups(model):
 
 @torch.no_grad()
 def test_a_narrow_cache_keeps_narrow_numbers(model):
-    paged, texts = Paged(kept_by(model), 20, 4, torch.bfloat16), some_texts(2)
+    paged, texts = Paged(kept_by(model), 20, 4, torch.bfloat16), some_tokens(2, 20)
     sequences, expected = [paged.sequence() for _ in range(2)], model(texts)
     model(torch.cat([texts[0, :5], texts[1, :3]])[None], cache=Packed(paged, sequences, [5, 3]))
     row = torch.cat([texts[0, 5:6], texts[1, 3:5]])[None]

@@ -3,17 +3,11 @@
 import pytest
 import torch
 
-from helpers.models.caches.kept import Kept
+from helpers.models.caches.cache import Kept
 from helpers.models.caches.paged import Paged
 from helpers.models.caches.paged_batch import PagedBatch
 from helpers.models.gpt import kept_by
-
-EXACT = {"rtol": 0, "atol": 1e-12}
-
-
-def some_tokens(sequences, tokens, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 19, (sequences, tokens), generator=generator)
+from tests.models.caches.conftest import EXACT, some_tokens
 
 
 def paged_of(model, blocks=40, block_size=4, **options):
@@ -109,16 +103,6 @@ def test_what_a_batch_refuses(model):
         batch.begin(3, [4])
     assert paged.free_blocks == 40
     assert batch.bytes == paged.bytes == paged.store.bytes
-
-
-@torch.no_grad()
-def test_a_narrow_cache_keeps_narrow_numbers(model):
-    paged = Paged(kept_by(model), 4, 4, torch.bfloat16)
-    tokens = some_tokens(1, 5)
-    found = model(tokens, cache=PagedBatch(paged, [paged.sequence()]))
-    error = (found - model(tokens)).abs().max()
-    assert found.dtype == torch.float64
-    assert 1e-6 < error < 0.1  # bfloat16 has 8 bits: 0.4 % of each key and value
 
 
 def test_states_are_those_of_the_sequences_after_the_step_ends():

@@ -3,39 +3,11 @@
 import pytest
 import torch
 
-from helpers.models.caches.cache import CacheFull
-from helpers.models.caches.kept import Kept
+from helpers.models.caches.cache import CacheFull, Kept
 from helpers.models.caches.preallocated import Growing, Preallocated
-from helpers.models.config import GPTConfig
-from helpers.models.gpt import build, kept_by
-from helpers.models.ssm_settings import Mamba2Settings
-
-KINDS = {
-    "preallocated": lambda model, b: Preallocated(kept_by(model), b, 24, torch.float64),
-    "growing": lambda model, b: Growing(kept_by(model), b, torch.float64),
-}
-every_cache = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
-
-
-def some_tokens(sequences, tokens, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 19, (sequences, tokens), generator=generator)
-
-
-@pytest.mark.parametrize("kind", [Preallocated, Growing])
-@torch.no_grad()
-def test_a_narrow_cache_keeps_narrow_numbers(model, kind):
-    """Of steps in which all sequences get the same number of tokens, and of ragged ones."""
-    sizes = (2, 24) if kind is Preallocated else (2,)
-    cache, tokens = kind(kept_by(model), *sizes, torch.bfloat16), some_tokens(2, 9)
-    expected = model(tokens)
-    found = model(tokens[:, :5], cache=cache)
-    ragged = model(tokens[:, 5:], cache=cache, counts=[4, 3])
-    assert found.dtype is ragged.dtype is torch.float64
-    for ours, exact in ((found, expected[:, :5]), (ragged[0], expected[0, 5:])):
-        assert 1e-6 < (ours - exact).abs().max() < 0.1  # bfloat16 has 8 bits
-    rows = [rows for block in cache.blocks.values() for rows in block.rows]
-    assert {t.dtype for t in rows} == {torch.bfloat16}
+from helpers.models.gpt import GPTConfig, build, kept_by
+from helpers.models.settings import Mamba2Settings
+from tests.models.caches.conftest import EXACT, some_tokens
 
 
 @torch.no_grad()
@@ -49,7 +21,7 @@ def test_a_full_cache_is_refused_and_goes_on_as_before(model):
     assert isinstance(full.value, RuntimeError)  # like PyTorch's own error without memory
     assert cache.lengths == [3, 3]
     found = model(tokens[:, 3:5], cache=cache)
-    torch.testing.assert_close(found, model(tokens[:, :5])[:, 3:], rtol=0, atol=1e-12)
+    torch.testing.assert_close(found, model(tokens[:, :5])[:, 3:], **EXACT)
 
 
 @torch.no_grad()
@@ -57,7 +29,7 @@ def test_a_forward_that_fails_halfway_leaves_recurrent_states_as_before():
     shape = {"width": 16, "mixer": ("mamba2", "mamba"), "mlp": "none", "positions": "none"}
     config = GPTConfig(vocab=19, context=24, mamba2=Mamba2Settings(head=8, state=4), **shape)
     model = build(config, 0, torch.float64).eval()
-    tokens, cache = some_tokens(2, 9), KINDS["growing"](model, 2)
+    tokens, cache = some_tokens(2, 9), Growing(kept_by(model), 2, torch.float64)
     model(tokens[:, :3], cache=cache)
     handle = model.blocks["1"].register_forward_pre_hook(lambda *_: 1 / 0)
     for _ in range(2):
@@ -65,17 +37,7 @@ def test_a_forward_that_fails_halfway_leaves_recurrent_states_as_before():
             model(tokens[:, 4:8], cache=cache)
     handle.remove()
     found = model(tokens[:, 3:5], cache=cache)
-    torch.testing.assert_close(found, model(tokens[:, :5])[:, 3:], rtol=0, atol=1e-12)
-
-
-@torch.no_grad()
-def test_a_sequence_beyond_the_context(model):
-    cache = KINDS["growing"](model, 1)
-    model(some_tokens(1, 23), cache=cache)
-    with pytest.raises(ValueError, match="would have 25 tokens with those in the cache"):
-        model(some_tokens(1, 2), cache=cache)
-    assert cache.lengths == [23]
-    model(some_tokens(1, 1), cache=cache)
+    torch.testing.assert_close(found, model(tokens[:, :5])[:, 3:], **EXACT)
 
 
 def test_states_are_read_as_written_and_not_rewound():

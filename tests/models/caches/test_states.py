@@ -2,7 +2,7 @@
 
 import torch
 
-from helpers.models.caches.kept import Kept
+from helpers.models.caches.cache import Kept
 from helpers.models.caches.states import States
 
 KEPT = {2: Kept(per_sequence=((2, 3), (5,))), 4: Kept(per_token=((1, 2),))}

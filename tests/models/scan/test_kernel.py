@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is there on Linux only")
 
 from helpers.measure.kernels.interpret import interpreted
-from helpers.models.scan import combine as plain
+from helpers.models.scan import recurrence as plain
 from helpers.models.scan.kernel import (
     combine,
     compile_selective,

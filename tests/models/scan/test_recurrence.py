@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.models.scan import blelloch, chunked, recurrence
 from helpers.models.scan.blelloch import depth, steps, work
-from helpers.models.scan.combine import apply, combine
+from helpers.models.scan.recurrence import apply, combine
 from tests.models.scan.oracle import assert_same, loop, recurrence_inputs, with_gradients
 
 FORMS = {

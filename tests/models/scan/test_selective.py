@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from helpers.models.scan import fused
-from helpers.models.scan.selective import FORMS, discretised, selective_scan
-from helpers.models.scan.step import selective_step
+from helpers.models.scan.selective import FORMS, discretised, selective_scan, selective_step
 from tests.models.scan.oracle import assert_same, selective, selective_inputs, with_gradients
 
 NAMES = ("x", "delta", "A", "B", "C", "D", "h0")

@@ -4,10 +4,8 @@ import pytest
 import torch
 
 from helpers.measure.memory import SavedTensors, storages
-from helpers.models.scan import fused_ssd
 from helpers.models.scan.selective import selective_scan
-from helpers.models.scan.ssd import ssd
-from helpers.models.scan.step import ssd_step
+from helpers.models.scan.ssd import ssd, ssd_step
 from tests.models.scan.oracle import assert_same, dual, dual_inputs, with_gradients
 
 NAMES = ("x", "delta", "A", "B", "C", "D", "h0")
@@ -92,7 +90,7 @@ def test_the_forward_keeps_inputs_and_states_alone():
     excepted, h0 = storages(inputs), inputs[-1]
     saved = SavedTensors(lambda: excepted)
     with saved:
-        y, last = fused_ssd.scan(*inputs[:5], h0, 4)
+        y, last = ssd(*inputs[:5], None, h0, chunk=4)
         y.sum().backward()
     assert saved.peak == 5 * h0.nbytes  # before 4 chunks, and behind the last
     assert last.untyped_storage().nbytes() == h0.nbytes  # a cache that keeps it keeps no others

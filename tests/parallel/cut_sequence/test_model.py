@@ -9,7 +9,7 @@ from helpers.models.caches.preallocated import Growing
 from helpers.models.config import GPTConfig
 from helpers.models.convolution import Convolution
 from helpers.models.gpt import build, kept_by
-from helpers.models.ssm_settings import Mamba2Settings, MambaSettings
+from helpers.models.settings import Mamba2Settings, MambaSettings
 from helpers.parallel.cut_sequence.model import CutConvolution, cut_sequence
 from helpers.plans.sequence_traffic import halo_bytes, scan_bytes
 from helpers.runtime.failure import WorkerError

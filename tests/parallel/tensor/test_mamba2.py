@@ -10,7 +10,7 @@ from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.models.bamba import bamba
 from helpers.models.config import GPTConfig
-from helpers.models.ssm_settings import Mamba2Settings
+from helpers.models.settings import Mamba2Settings
 from helpers.parallel.tensor.placement import placed
 from helpers.parallel.tensor.transform import tensor_parallel
 from helpers.parallel.trainer import Recipe

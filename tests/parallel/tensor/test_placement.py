@@ -4,8 +4,7 @@ import pytest
 
 from helpers.comm.mesh import Layout
 from helpers.models.gpt import GPTConfig
-from helpers.models.latent_config import Latent
-from helpers.models.ssm_settings import Mamba2Settings
+from helpers.models.settings import Latent, Mamba2Settings
 from helpers.parallel.tensor.placement import placed
 from helpers.state.placing import Seat
 

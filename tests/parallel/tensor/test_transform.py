@@ -8,7 +8,7 @@ import torch
 from helpers.comm.mesh import Layout
 from helpers.models.attention import FanOut
 from helpers.models.gpt import GPTConfig
-from helpers.models.ssm_settings import Mamba2Settings
+from helpers.models.settings import Mamba2Settings
 from helpers.parallel.tensor.layers import Column, RowParallel
 from helpers.parallel.tensor.mamba2 import SumOverRanks
 from helpers.parallel.tensor.regions import Sharded, Whole

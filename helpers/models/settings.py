@@ -1,4 +1,4 @@
-"""The sizes of the state space mixers, with the defaults of their papers.
+"""The sizes of the mixers: latent attention, Mamba and Mamba-2, with the defaults of their papers.
 
 D  width of a token's vector     E  channels of the mixer, expand x D     N  state numbers
 P  width of a head, Mamba-2      R  rank of Mamba's step sizes
@@ -7,6 +7,73 @@ P  width of a head, Mamba-2      R  rank of Mamba's step sizes
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Self
+
+
+def check_sizes(settings, names: Iterable[str] | None = None):
+    """Check that each size is a positive whole number, or None where that is the default.
+
+    Args:
+        settings: a dataclass.
+        names: of the fields that are sizes; None: all.
+    """
+    for field in fields(settings):
+        size = getattr(settings, field.name)
+        optional = size is None and field.default is None
+        if optional or (names is not None and field.name not in names):
+            continue
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(
+                f"{type(settings).__name__}: {field.name} must be a positive whole number, "
+                f"not {size!r}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latent:
+    """The widths of multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1).
+
+    Each query and each key has two pieces: `nope` numbers without a position, and `rope` numbers
+    that are rotated by their place.
+
+    Attributes:
+        kv_rank: d_c, the width of the latent that keys and values are made from.
+        query_rank: d'_c, the width of the latent that queries are made from; None: queries are
+            made from the token's vector itself.
+        nope: a head's width in queries and keys, without a position.
+        rope: d_h^R, the rotated width in queries, and of the one key that all heads share.
+        value: a head's width in values.
+
+    Raises:
+        ValueError: a width is not a positive whole number, `rope` is odd, or `value` is wider than
+            queries and keys.
+    """
+
+    kv_rank: int
+    query_rank: int | None = None
+    nope: int
+    rope: int
+    value: int
+
+    def __post_init__(self):
+        check_sizes(self)
+        if self.rope % 2:
+            raise ValueError(f"rotary positions turn pairs, so rope must be even, not {self.rope}")
+        if self.value > self.nope + self.rope:
+            raise ValueError(
+                f"values of width {self.value}, but queries and keys have {self.nope} + "
+                f"{self.rope}: the fused kernel needs values that are not wider. Make `value` "
+                "smaller"
+            )
+
+    @classmethod
+    def of(cls, head_width: int) -> Self:
+        """Choose the widths from a head's width d, as DeepSeek-V2 has them for d = 128.
+
+        kv_rank 4 d, rope d/2 (made even), nope and value d (section 3.1.2); queries uncompressed.
+        """
+        d = head_width
+        return cls(kv_rank=4 * d, nope=d, rope=max(2, d // 4 * 2), value=d)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,25 +156,6 @@ class Mamba2Settings:
                 "groups that does"
             )
         return heads
-
-
-def check_sizes(settings, names: Iterable[str] | None = None):
-    """Check that each size is a positive whole number, or None where that is the default.
-
-    Args:
-        settings: a dataclass.
-        names: of the fields that are sizes; None: all.
-    """
-    for field in fields(settings):
-        size = getattr(settings, field.name)
-        optional = size is None and field.default is None
-        if optional or (names is not None and field.name not in names):
-            continue
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(
-                f"{type(settings).__name__}: {field.name} must be a positive whole number, "
-                f"not {size!r}"
-            )
 
 
 MAMBA, MAMBA2 = MambaSettings(), Mamba2Settings()  # as published
