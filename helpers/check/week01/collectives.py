@@ -151,7 +151,7 @@ def tree(worker, tensor, source):
 
 def count_messages(trace, source):
     messages = sum(call.name == "send" for calls in trace["calls"] for call in calls)
-    return {"messages": messages, "steps one after another": steps(trace["calls"])}
+    return {"sent messages": messages, "steps one after another": steps(trace["calls"])}
 
 
 COPY = (
@@ -186,7 +186,7 @@ tree_broadcast = ByMessages(
          "Each rank sends once and then rests. What could it do while the next rank sends?"),
     ),
     about={
-        "messages": "Some rank receives numbers that it has already.",
+        "sent messages": "Some rank receives numbers that it has already.",
         "steps one after another": "In some step a rank has the numbers and sends nothing, while "
         "others lack them.",
     },
