@@ -32,6 +32,8 @@ from helpers.check.limit import TooLong
 from helpers.check.verdict import NotRight, Verdict, what_was_raised
 
 RAISED = "raised"  # the facet of an error
+KEPT = "left its arguments as"
+CHANGED = "Which line works in place? The caller may still need the old numbers."
 
 
 @dataclass(frozen=True)
@@ -198,6 +200,8 @@ class Exercise:
 
     def complaint(self, facet: str, found, right, case: Case) -> NotRight:
         words, hint = difference(found, right)
+        if facet == KEPT:
+            return NotRight("the answer is right, but an argument has changed", CHANGED)
         if self.say:
             words = self.say(facet, found, right, *case.arguments) or f"{facet} {words}"
             return NotRight(words, hint)
@@ -291,7 +295,17 @@ def call(solve: Callable, *arguments) -> dict:
 
 def call_and_keep(solve: Callable, *arguments) -> dict:
     """Also note the arguments afterwards: a function of values leaves them as they were."""
-    return {"returned": solve(*arguments), "left its arguments as": arguments}
+    return {"returned": solve(*arguments), KEPT: arguments}
+
+
+def several(solve: Callable, *arguments, names: Sequence[str], kind: type = tuple) -> dict:
+    """The trace of a function that returns several values: a tuple, or a dict with these keys."""
+    answer = solve(*arguments)
+    if kind is dict and isinstance(answer, dict) and set(answer) == set(names):
+        return {"returned": kind.__name__} | {name: answer[name] for name in names}
+    if kind is tuple and isinstance(answer, tuple | list) and len(answer) == len(names):
+        return {"returned": kind.__name__} | dict(zip(names, answer, strict=True))
+    return {"returned": short(answer)}
 
 
 def by_name(names: Iterable[str], values: Iterable) -> str:
@@ -304,7 +318,7 @@ def copied(arguments: tuple) -> tuple:
 
 @dataclass(frozen=True, kw_only=True)
 class Number(Exercise):
-    """An exercise whose answer is one number.
+    """An exercise whose answer is one number; or several, if `play` gives each a facet.
 
     Each mistake is `change(b, g)`: from the right answer b and the arguments by name, `g.layers`,
     to the wrong answer. `g(layers=1)` is the right answer with other arguments. It may also be a
@@ -357,7 +371,7 @@ class Number(Exercise):
             return NotRight(f"returned {short(found)}", f"Return one number of {self.unit}.")
         if self.say:
             return NotRight(self.say(found, right, *case.arguments))
-        what = self.unit or f"as {facet}"
+        what = " as ".join(filter(None, (self.unit, facet if facet != "returned" else "")))
         return NotRight(f"you said {found:,.15g} {what}; it is {right:,}")
 
     def hint(self, found, cases, facet, general):

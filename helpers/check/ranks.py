@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from helpers.check import elsewhere, hidden
 from helpers.check.answers import difference, in_a_line, is_number, plain, same
-from helpers.check.exercise import RAISED, Case, Ended, Exercise, by_name
+from helpers.check.exercise import CHANGED, RAISED, Case, Ended, Exercise, by_name
 from helpers.check.limit import TooLong
 from helpers.check.verdict import NotRight, Verdict, own_frames
 from helpers.check.watch import Watch
@@ -38,7 +38,6 @@ UNWAITED = (
     "An all-reduce with async_op=True, an isend and an irecv only start. What do they return, and "
     "when may you read the result?"
 )
-CHANGED = "Which line works in place? The caller may still need the old numbers."
 ONE_ALONE = (
     "The ranks' results differ, and they should be the same. Which collective gives *every* rank "
     "the result of all ranks?"

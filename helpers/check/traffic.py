@@ -37,6 +37,10 @@ class ByMessages(OnRanks):
                 return "calls", wrong
         return super().problem(trace, case)
 
+    def failure(self, finding, kind):
+        known = super().failure(finding, kind)
+        return known or explain(Verdict(self.name, "wrong", finding)).hint
+
     def explained(self, verdict):
         return explain(verdict)
 

@@ -1,1 +1,0 @@
-"""Exercises of week 10: scans, and state space models."""
