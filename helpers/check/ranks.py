@@ -238,7 +238,10 @@ def total(rows: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 def close_to(found, right, close: float) -> bool:
     return all(
-        one is not None and two is not None and torch.allclose(one, two, close, close)
+        one is not None
+        and two is not None
+        and len(one) == len(two)
+        and torch.allclose(one, two, close, close)
         for one, two in zip(found, right, strict=True)
     )
 

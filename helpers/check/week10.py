@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.check import hidden
-from helpers.check.answers import difference, plain, short
+from helpers.check.answers import difference, plain
 from helpers.check.exercise import Edit, Exercise, Number, by_name, call_and_keep
 from helpers.check.traffic import ByMessages, bytes_sent, observed
 from helpers.check.verdict import NotRight
@@ -49,12 +49,7 @@ def one_step(earlier, later):
     return a, b
 
 
-IN_ALL = "h goes through both steps. By which number is it multiplied in all?"
 IS_IN = "b1 is the state after the earlier steps: their decay a1 is in it already."
-NO_H = (
-    "h is not an argument: return what multiplies it, and what is added to it. Which numbers do "
-    "both steps add?"
-)
 combine = Exercise(
     name="combine",
     right=one_step,
@@ -78,22 +73,20 @@ combine = Exercise(
         (Edit("a2 * b1 + b2", "a2 * b1"), "The later step adds b2 to the state. Where is it?"),
         (Edit("a2 * b1 + b2", "b1 * b2"), "Inputs are added to the state, never multiplied with "
          "each other. What does the later step make of b1?"),
-        (Edit("a2 * b1 + b2", "a2 * (a1 + b1) + b2"), NO_H),
+        (Edit("a2 * b1 + b2", "a2 * (a1 + b1) + b2"), "h is not an argument: return what "
+         "multiplies it, and what is added to it. Which numbers do both steps add?"),
         (Edit("a2 * a1", "a2 + a1"), "h goes through both steps: its factors are multiplied, not "
          "added."),
-        (Edit("a = a2 * a1", "a = a2.expand(a1.shape)"), IN_ALL),
-        (Edit("a2 * a1", "a1"), IN_ALL),
+        (Edit("a = a2 * a1", "a = a2.expand(a1.shape)"), Edit("a2 * a1", "a1"), "h goes through "
+         "both steps. By which number is it multiplied in all?"),
         (Edit("return a, b", "return b, a"), "Return (a, b): the factor of h first."),
         (Edit("return a, b", "return b"), "Return a pair again: (a, b)."),
-        (Edit("return a, b", "return a.flatten() @ torch.ones_like(a).flatten(), b"), "Each number "
-         "has its own recurrence: multiply and add number by number."),
-        (Edit("return a, b", "return a, b.sum()"), "Each number has its own recurrence: multiply "
+        (Edit("return a, b", "return a.flatten() @ torch.ones_like(a).flatten(), b"),
+         Edit("return a, b", "return a, b.sum()"), "Each number has its own recurrence: multiply "
          "and add number by number."),
-        (Edit("return a, b", "return float(a.sum()), float(b.sum())"), "Both parts of the pair are "
-         "tensors."),
-        (Edit("    a = a2 * a1\n    b = a2 * b1 + b2", "    b = b1.mul_(a2).add_(b2)\n"
-              "    a = a1.mul_(a2)"), "A scan uses each pair again. Make new tensors; do not write "
-         "into the old ones."),
+        (Edit("    a = a2 * a1\n    b = a2 * b1 + b2",
+              "    b = b1.mul_(a2).add_(b2)\n    a = a1.mul_(a2)"), "A scan uses each pair again. "
+         "Make new tensors; do not write into the old ones."),
     ),
     last="Start with h. Write down what the earlier step makes of it, then what the later step "
     "makes of that. Sort by h: its factor is a, and the rest is b.",
@@ -150,9 +143,6 @@ MIXED = (
     "The convolution sees tokens of the sequence before. What stands before the first token of a "
     "sequence?"
 )
-KEPT_STATE = (
-    "The state of the sequence before is still there. With which state does a new sequence start?"
-)
 LATER = "This convolution sees a later token. Token t may see tokens t-k+1 … t."
 ssm_step = Exercise(
     name="ssm_step",
@@ -166,10 +156,8 @@ ssm_step = Exercise(
          "the zero-order hold. Mamba does so with A only: what does the simpler rule make of B?"),
         (Edit("write = step * B", "write = torch.exp(step * B)"), "This discretises B like A, with "
          "an exponential. Only A becomes exp(Δ A): what does the simpler rule make of B?"),
-        (Edit("s = t - j", "s = t - j + k - 1"), "This convolution sees later tokens. Token t may "
-         "see tokens t-k+1 … t."),
-        (Edit("s = t - j", "s = t + j"), "This convolution sees later tokens. Token t may see "
-         "tokens t-k+1 … t."),
+        (Edit("s = t - j", "s = t - j + k - 1"), Edit("s = t - j", "s = t + j"), "This convolution "
+         "sees later tokens. Token t may see tokens t-k+1 … t."),
         (Edit("s = t - j", "s = t - j + k // 2"), LATER + " Its window has t in the middle."),
         (Edit("s = t - j", "s = t - j - 1"), "The last row of the weight belongs to token t "
          "itself."),
@@ -177,23 +165,16 @@ ssm_step = Exercise(
          "weight[k-1] belongs to token t."),
         (Edit("write * u[:", "write * x[t][:"), "The state gets the output of the convolution, not "
          "x itself."),
-        (Edit("range(k)", "range(1)"), "Only token t itself is in the sum. How many tokens does the "
-         "convolution see?"),
-        (Edit("torch.zeros_like(h) if t == start else h", "h"), KEPT_STATE),
-        (Edit("if t == start else", "if t == 0 else"), KEPT_STATE),
-        (Edit("start <= s", "0 <= s"), MIXED),
+        (Edit("range(k)", "range(1)"), "Only token t itself is in the sum. How many tokens does "
+         "the convolution see?"),
+        (Edit("torch.zeros_like(h) if t == start else h", "h"), Edit("if t == start else",
+              "if t == 0 else"), "The state of the sequence before is still there. With which "
+         "state does a new sequence start?"),
+        (Edit("start <= s", "0 <= s"), Edit("start <= s", "max(start - 1, 0) <= s"), MIXED),
         (Edit("start <= s", "-len(x) <= s"), MIXED + " And x[-1] is the last token of all."),
-        (Edit("start <= s", "max(start - 1, 0) <= s"), MIXED),
-        (Edit("start <= s", "0 <= s", "torch.zeros_like(h) if t == start else h", "h"), "The state "
-         "and the convolution still have the sequence before. What is there before token "
-         "`start`?"),
-        (Edit("start <= s", "start < s"), "The first token of a sequence belongs to it: its place "
-         "is `start`."),
         (Edit("torch.exp(step * A)", "step * A"), "The decay is negative: discretise A, exp(Δ A)."),
         (Edit("torch.exp(step * A)", "torch.exp(A)"), "The decay does not depend on the token: "
          "where is Δ?"),
-        (Edit("torch.exp(step * A)", "A"), "A is not discretised. What do Δ and A make of a state "
-         "that gets no input?"),
         (Edit("torch.exp(step * A)", "torch.exp(-step * A)"), "A is negative, so that exp(Δ A) is "
          "below 1. Your state grows: where does a sign come in?"),
         (Edit("torch.exp(step * A)", "1 + step * A"), "1 + Δ A is only the beginning of exp(Δ A), "
@@ -203,26 +184,19 @@ ssm_step = Exercise(
         (Edit("decay * before + write * u[:, None]", "decay * (before + write * u[:, None])"),
          "The token's own input does not decay yet: decay the old state first."),
         (Edit("decay * before +", "before +"), "The old state does not decay."),
-        (Edit("u = u +", "u = torch.nn.functional.silu(u) +"), "The exercise has no activation: u "
-         "is the sum alone."),
-        (Edit("before = torch", "u = torch.nn.functional.silu(u)\n    before = torch"), "The "
-         "exercise has no activation: u is the sum alone."),
-        (Edit("new @ C", "before @ C"), "y reads the state after this token's update, so that it "
-         "sees the token."),
-        (Edit("new @ C", "h @ C"), "y reads the state after this token's update, so that it sees "
-         "the token."),
+        (Edit("before = torch", "u = torch.nn.functional.silu(u)\n    before = torch"),
+         "The exercise has no activation: u is the sum alone."),
+        (Edit("new @ C", "before @ C"), Edit("new @ C", "h @ C"), "y reads the state after this "
+         "token's update, so that it sees the token."),
         (Edit("new @ C", "new @ B"), "B says what a token writes. Which vector says what it "
          "reads?"),
         (Edit("new @ C", "new @ C + u"), "The exercise has no direct way from u to y: y reads the "
          "state alone."),
-        (Edit("new @ C", "new @ C + x[t]"), "The exercise has no direct way from x to y: y reads "
-         "the state alone."),
         (Edit("new @ C", "new * C"), "Each channel's y is the sum over its N numbers of state, "
          "each times its C."),
-        (Edit("return new @ C, new", "return new, new @ C"), "Return a pair: first the output y, "
-         "(E,), then the state h, (E, N)."),
-        (Edit("return new @ C, new", "return new @ C"), "Return a pair: first the output y, (E,), "
-         "then the state h, (E, N)."),
+        (Edit("return new @ C, new", "return new, new @ C"), Edit("return new @ C, new",
+              "return new @ C"), "Return a pair: first the output y, (E,), then the state h, (E, "
+         "N)."),
     ),
     last="h[t] = exp(Δ A) h[t-1] + Δ B u[t], where u[t] is the convolution's output. Each "
     "channel's y is the sum over its N numbers of state, each times its C.",
@@ -296,14 +270,6 @@ def from_both_sides(worker, a, b):
 
 
 MEND, STATE_AFTER = "h + decay * before", "mended[-1] if len(h)"
-NOT_MENDED = (
-    "Each rank scanned as if its part began the sequence. What is h before the first token of rank "
-    "1?"
-)
-HANDED_ON = (
-    "Rank 1 hands on what its own tokens have added. What came from rank 0, and has gone through "
-    "rank 1's tokens, is missing."
-)
 DECAYS = "What comes from the rank before decays with every token of this part."
 UP_TO = (
     "At token t, the state from the rank before has met the decays of all tokens up to t, not only "
@@ -316,7 +282,6 @@ WHOLE = (
 FIRST_DECAY = "The first token's own decay counts as well: h[0] = a[0] h_before + b[0]."
 FIRST_ONLY = "The state from the rank before is in every later state too, not only in the first."
 NO_TOKEN = "A rank without tokens has no last state of its own. What does it hand on?"
-OWN_PART = "Return the states of the rank's own part: a tensor (t, D)."
 scan_over_ranks = ByMessages(
     name="scan_over_ranks",
     right=chain,
@@ -327,14 +292,15 @@ scan_over_ranks = ByMessages(
     rule=judge_sizes,
     say=say_part,
     slips=(
-        (Edit("return mended", "return h"), NOT_MENDED),
-        (lambda worker, a, b: scan(a, b), NOT_MENDED),
+        (Edit("return mended", "return h"), lambda worker, a, b: scan(a, b), "Each rank scanned as "
+         "if its part began the sequence. What is h before the first token of rank 1?"),
         (Edit(STATE_AFTER, "h[-1] + before if len(h)"), "The state that rank 1 hands on contains "
          "what came from rank 0. On the way through rank 1's tokens it has decayed: by which "
          "product?"),
-        (Edit(STATE_AFTER, "h[-1] if len(h)"), HANDED_ON),
-        (Edit(STATE_AFTER + " else before", "h[-1] if len(h) else torch.zeros_like(before)"),
-         HANDED_ON),
+        (Edit(STATE_AFTER, "h[-1] if len(h)"), Edit(STATE_AFTER + " else before",
+              "h[-1] if len(h) else torch.zeros_like(before)"), "Rank 1 hands on what its own "
+         "tokens have added. What came from rank 0, and has gone through rank 1's tokens, is "
+         "missing."),
         (Edit(STATE_AFTER, "h[-1] + a[-1] * before if len(h)"), "A state that goes through a part "
          "meets every decay of the part, not only the last one."),
         *((Edit(*change), hint) for new, hint in (
@@ -344,19 +310,21 @@ scan_over_ranks = ByMessages(
           for change in ((MEND, new), ("return mended", "return " + new))),
         (Edit("else before", "else torch.zeros_like(before)"), NO_TOKEN),
         (Edit("a.cumprod(0)", "a.cumsum(0)"), "Decays are multiplied along the tokens, not added."),
-        (Edit("len(h) else before", "len(h) else before\n    state, mended = mended[:1].sum(0), "
-              "mended"), "The state after the part is that of its last token."),
+        (Edit("len(h) else before",
+              "len(h) else before\n    state, mended = mended[:1].sum(0), mended"),
+         "The state after the part is that of its last token."),
         (Edit("scan(a, b)", "b"), "Rank 0 needs no other rank: begin with h = 0, and compare with "
          "the loop."),
-        (Edit("return mended", "return state"), OWN_PART),
-        (Edit("return mended", "return mended, state"), OWN_PART),
-        (Edit("return mended", "return None"), OWN_PART),
+        (Edit("return mended", "return state"), Edit("return mended", "return mended, state"),
+         Edit("return mended", "return None"), "Return the states of the rank's own part: a tensor "
+         "(t, D)."),
         (Edit("return mended", "return mended.float().double()"), "The states are right to some "
          "digits. a and b are float64: which line makes a tensor of another dtype?"),
-        (Edit("    dist.recv(before, worker.rank - 1)", "    rows = b.new_zeros(200, b.shape[1])\n"
-              "        dist.recv(rows, worker.rank - 1)\n        before = rows[-1]",
-              "dist.send(state,", "dist.send(state.expand(200, -1).contiguous(),"), "A whole part "
-         "is one step h → a h + b to the others. Which numbers describe this step?"),
+        (Edit("    dist.recv(before, worker.rank - 1)",
+              "    rows = b.new_zeros(200, b.shape[1])\n        dist.recv(rows, worker.rank - 1)\n "
+              "       before = rows[-1]", "dist.send(state,",
+              "dist.send(state.expand(200, -1).contiguous(),"), "A whole part is one step h → a h "
+         "+ b to the others. Which numbers describe this step?"),
     ),
     failures=(
         (r"index -1 is out of bounds|index 0 is out of bounds", NO_TOKEN, without_a_last_token),
@@ -387,7 +355,6 @@ def kept_bytes(layers, attention, kv_heads, head_width, channels, state, groups,
 
 
 RETURN, NAMES = "return states * each, keys * each", ("states", "keys and values")
-SEQUENCES = "Each sequence of the batch has a state and a cache of its own."
 PAIR = "Return two numbers of bytes: the states', then the cache's."
 hybrid_bytes = Number(
     name="hybrid_bytes",
@@ -409,35 +376,22 @@ hybrid_bytes = Number(
     ),
     slips=(
         (Edit("(layers - attention) * (", "layers * ("), "Blocks with attention keep no state."),
-        (Edit("(layers - attention) * (", "attention * ("), "Which blocks keep a state?"),
         (Edit("(layers - attention) * (", "(layers > attention) * ("), "Each Mamba-2 block keeps a "
          "state of its own."),
         (Edit("(matrix + inputs)", "matrix"), "What does the convolution need of the tokens "
          "before?"),
         (Edit("(seen - 1)", "seen"), "The convolution sees the token itself too: how many before "
          "it must be kept?"),
-        (Edit("(seen - 1) * (", "("), "How many tokens before the next one does the convolution "
-         "need?"),
         (Edit("(channels + 2 * groups * state)", "channels"), "B and C pass through a convolution "
          "too."),
         (Edit("2 * groups * state", "groups * state"), "B and C pass through a convolution each."),
         (Edit("2 * groups * state", "2 * state"), "Each group has a B and a C of its own."),
-        (Edit("2 * groups * state", "2 * groups"), "The B and the C of a group have `state` "
-         "numbers each."),
-        (Edit("(channels + 2 * groups * state)", "2 * groups * state"), "x passes through the "
-         "convolution too."),
         (Edit("(matrix + inputs)", "inputs"), "That is what the convolution keeps. And the state "
          "itself?"),
         (Edit("(matrix + inputs)", "(matrix + inputs) * tokens"), "The state does not grow: it "
          "replaces the tokens."),
-        (Edit("(matrix + inputs)", "(matrix + inputs * tokens)"), "The convolution needs the last "
-         "tokens only, however long the text is."),
         (Edit("matrix = channels * state", "matrix = channels * state * groups"), "Groups share B "
          "and C, but each channel has one row of state."),
-        (Edit("matrix = channels * state", "matrix = state"), "Each channel has a state of its "
-         "own."),
-        (Edit("matrix = channels * state", "matrix = channels"), "Each channel has `state` numbers "
-         "of state."),
         (Edit("keys = attention", "keys = layers"), "Only blocks with attention keep keys and "
          "values."),
         (Edit("keys = attention", "keys = (layers - attention)"), "Which blocks keep keys and "
@@ -448,18 +402,11 @@ hybrid_bytes = Number(
         (Edit("2 * kv_heads", "2"), "Each head keeps keys and values of its own."),
         (Edit("* head_width", ""), "A key has as many numbers as a head is wide."),
         (Edit("* tokens", ""), "Every token is kept, not only the last one."),
-        (Edit("each = sequences * number_bytes", "each = number_bytes"), SEQUENCES),
-        (Edit("states * each", "states * number_bytes"), SEQUENCES),
-        (Edit("keys * each", "keys * number_bytes"), SEQUENCES),
+        (Edit("each = sequences * number_bytes", "each = number_bytes"), Edit("states * each",
+              "states * number_bytes"), Edit("keys * each", "keys * number_bytes"), "Each sequence "
+         "of the batch has a state and a cache of its own."),
         (Edit("each = sequences * number_bytes", "each = sequences"), "That counts numbers: how "
          "many bytes has each?"),
-        (Edit("each = sequences * number_bytes", "each = sequences * 4"), "How many bytes has a "
-         "number here?"),
-        (Edit(RETURN, "return 8 * states * each, 8 * keys * each"), "Return bytes, not bits."),
-        (Edit(RETURN, "return states * each / 2**20, keys * each / 2**20"), "Return bytes, not "
-         "MiB."),
-        (Edit(RETURN, "return states * each / 2**30, keys * each / 2**30"), "Return bytes, not "
-         "GiB."),
         (Edit(RETURN, "return keys * each, states * each"), "Return the states' bytes first, then "
          "the cache's."),
         (Edit(RETURN, "return states * each + keys * each"), PAIR),

@@ -93,12 +93,6 @@ EMPTY = (
     "A rank without rows returns a tensor of no rows, with all columns: read(0, 0, 0) has the "
     "right shape."
 )
-EVEN = (
-    "DTensor cuts in pieces of ceil(rows / ranks), and the last pieces are smaller or empty. You "
-    "spread the rest over the ranks."
-)
-TAIL = "The last rows are on no rank: the division left a tail. Round up."
-SEVERAL = "Some of your rows are missing: they lie in more than one file. Which files?"
 reshard_rows = OnRanks(
     name="reshard_rows",
     right=own_rows,
@@ -112,33 +106,35 @@ reshard_rows = OnRanks(
     say=say_rows,
     patience=6,
     slips=(
-        (Edit("low, high = max(start, first), min(stop, last)", "low, high = first, last"), "That "
-         "is the whole tensor. Which rows are this rank's?"),
-        (Edit(READ, "read(saved, 0, last - first)[low - first : high - first]"), TOO_MUCH),
-        (Edit("if low < high:", "if first < last:", READ,
+        (Edit("low, high = max(start, first), min(stop, last)", "low, high = first, last"),
+         "That is the whole tensor. Which rows are this rank's?"),
+        (Edit(READ, "read(saved, 0, last - first)[low - first : high - first]"),
+         Edit("if low < high:", "if first < last:", READ,
               "read(saved, 0, last - first)[max(low - first, 0) : max(high - first, 0)]"),
          TOO_MUCH),
-        (spread, EVEN),
-        (Edit("min(worker.rank * size, rows), min((worker.rank + 1) * size, rows)",
-              "rows * worker.rank // worker.world_size, "
-              "rows * (worker.rank + 1) // worker.world_size"), EVEN),
-        (Edit("min(worker.rank * size, rows), min((worker.rank + 1) * size, rows)",
-              "rows * worker.rank // worker.world_size, "
-              "rows * (worker.rank + 1) // worker.world_size",
-              "min(saved * each, rows), min((saved + 1) * each, rows)",
-              "rows * saved // saved_ranks, rows * (saved + 1) // saved_ranks"), EVEN),
-        (Edit("size = -(-rows", "size = (rows"), TAIL),
-        (Edit("size = -(-rows", "size = (rows", "each = -(-rows", "each = (rows"), TAIL),
+        (spread, Edit("min(worker.rank * size, rows), min((worker.rank + 1) * size, rows)",
+              "rows * worker.rank // worker.world_size, rows * (worker.rank + 1) // "
+              "worker.world_size"),
+         Edit("min(worker.rank * size, rows), min((worker.rank + 1) * size, rows)",
+              "rows * worker.rank // worker.world_size, rows * (worker.rank + 1) // "
+              "worker.world_size", "min(saved * each, rows), min((saved + 1) * each, rows)",
+              "rows * saved // saved_ranks, rows * (saved + 1) // saved_ranks"), "DTensor cuts in "
+         "pieces of ceil(rows / ranks), and the last pieces are smaller or empty. You spread the "
+         "rest over the ranks."),
+        (Edit("size = -(-rows", "size = (rows"), Edit("size = -(-rows", "size = (rows",
+              "each = -(-rows", "each = (rows"), "The last rows are on no rank: the division left "
+         "a tail. Round up."),
         (own_file, "Those are the rows that this rank had when the checkpoint was saved. There are "
          "other ranks now."),
-        (Edit("pieces.append(piece)", "return piece"), SEVERAL),
-        (Edit("pieces.append(piece)", "pieces = [piece]"), SEVERAL),
+        (Edit("pieces.append(piece)", "return piece"), Edit("pieces.append(piece)",
+              "pieces = [piece]"), "Some of your rows are missing: they lie in more than one file. "
+         "Which files?"),
         (Edit("high - first)", "high - first - 1)"), "The last row of each piece is missing: "
          "`read` stops before `stop`."),
         (Edit("torch.cat(pieces)", "torch.cat(pieces[::-1])"), "All rows are there, in another "
          "order. Go through the files by rank."),
-        (Edit("torch.cat(pieces)", "torch.cat(pieces) if pieces[1:] else torch.empty(0)"), EMPTY),
-        (Edit("torch.cat(pieces)", "torch.cat(pieces) if pieces[1:] else None"), EMPTY),
+        (Edit("torch.cat(pieces)", "torch.cat(pieces) if pieces[1:] else torch.empty(0)"),
+         Edit("torch.cat(pieces)", "torch.cat(pieces) if pieces[1:] else None"), EMPTY),
         (Edit("torch.cat(pieces)", "pieces"), "Return a tensor: this rank's rows, also if it has "
          "none."),
         (Edit("torch.cat(pieces)", "torch.cat(pieces).double()"), "The rows are right, but their "
@@ -237,7 +233,6 @@ ORDER = '["optimizer", "gradients", "parameters"][: config.get("stage", 0)]'
 OFF_GRADIENTS = 'away += ["optimizer", "gradients"]'
 ON_OPTIMIZER = 'config.get("offload_optimizer", {}).get("device", "none") != "none"'
 ON_PARAM = 'config.get("offload_param", {}).get("device", "none") != "none"'
-ALL_RANKS = "train_batch_size counts the sequences of all ranks for one update."
 OF_STAGES = "Stage 1 shards the optimizer's states, stage 2 also gradients, stage 3 everything."
 A_DICT = "Return a dict with the keys " + ", ".join(map(repr, ANSWERS)) + "."
 A_LIST = "sharded is a list with some of " + ", ".join(map(repr, KINDS)) + ", or an empty one."
@@ -256,31 +251,31 @@ read_deepspeed = Exercise(
          "ranks."),
         (Edit(BATCH_IS, '"batch": micro'), "That is one forward of one rank. Count the ranks, and "
          "the accumulation."),
-        (Edit("micro = batch // (steps * ranks)", "micro = batch // steps"), ALL_RANKS),
-        (Edit("micro = batch // (steps * ranks)", "micro = batch"), ALL_RANKS),
-        (Edit("micro = batch // (steps * ranks)", "micro = batch // (steps * ranks**(steps > 1))"),
-         ALL_RANKS),
+        (Edit("micro = batch // (steps * ranks)", "micro = batch // steps"),
+         Edit("micro = batch // (steps * ranks)", "micro = batch"),
+         Edit("micro = batch // (steps * ranks)", "micro = batch // (steps * ranks**(steps > 1))"),
+         Edit("micro * ranks)", "micro)"), Edit("micro * ranks)", "micro)", "(steps * ranks)",
+              "steps"), "train_batch_size counts the sequences of all ranks for one update."),
         (Edit("micro = batch // (steps * ranks)", "micro = batch // ranks"), "Each rank makes "
          "`accumulation` forwards for one update: batch = micro-batch × accumulation × ranks."),
-        (Edit("micro * ranks)", "micro)"), ALL_RANKS),
-        (Edit("micro * ranks)", "micro)", "(steps * ranks)", "steps"), ALL_RANKS),
         (Edit("batch // (micro * ranks) if batch and micro else 1", "1"), "The accumulation is not "
          "named: batch = micro-batch × accumulation × ranks."),
-        (Edit("if batch and micro else 1", "if batch and micro else batch // ranks if batch else 1"
-              ), "With train_batch_size alone, DeepSpeed does not accumulate."),
-        (Edit(ORDER, '["parameters", "gradients", "optimizer"][: config.get("stage", 0)]'), "The "
-         "order is the other way round. " + OF_STAGES),
-        (Edit(ORDER, ORDER.replace("0)", "0) + 1")), OF_STAGES),
-        (Edit(ORDER, ORDER.replace("0)", "0) - 1").replace("[: ", "[: 0 or ")), OF_STAGES),
-        (Edit(ORDER, '["optimizer", "gradients", "parameters"]'), OF_STAGES),
-        (Edit('"sharded": sharded', '"sharded": sharded[-1:]'), OF_STAGES + " A higher stage "
-         "includes the lower ones."),
-        (Edit('"sharded": sharded', '"sharded": len(sharded)'), A_LIST),
-        (Edit('"sharded": sharded', '"sharded": ["weights"]'), A_LIST),
+        (Edit("if batch and micro else 1",
+              "if batch and micro else batch // ranks if batch else 1"), "With train_batch_size "
+         "alone, DeepSpeed does not accumulate."),
+        (Edit(ORDER, '["parameters", "gradients", "optimizer"][: config.get("stage", 0)]'),
+         "The order is the other way round. " + OF_STAGES),
+        (Edit(ORDER, ORDER.replace("0)", "0) + 1")), Edit(ORDER,
+              ORDER.replace("0)", "0) - 1").replace("[: ", "[: 0 or ")), Edit(ORDER,
+              '["optimizer", "gradients", "parameters"]'), OF_STAGES),
+        (Edit('"sharded": sharded', '"sharded": sharded[-1:]'),
+         OF_STAGES + " A higher stage includes the lower ones."),
+        (Edit('"sharded": sharded', '"sharded": len(sharded)'), Edit('"sharded": sharded',
+              '"sharded": ["weights"]'), A_LIST),
         (Edit(OFF_GRADIENTS, 'away += ["optimizer"]'), "offload_optimizer moves the gradients with "
          "the states: the update runs on the CPU, and needs both."),
-        (Edit("if kind not in away", "if True"), "Offloaded states wait in RAM or on an SSD, not on "
-         "the GPU. Which kinds does each of offload_optimizer and offload_param move?"),
+        (Edit("if kind not in away", "if True"), "Offloaded states wait in RAM or on an SSD, not "
+         "on the GPU. Which kinds does each of offload_optimizer and offload_param move?"),
         (Edit(ON_OPTIMIZER, '"offload_optimizer" in config', ON_PARAM, '"offload_param" in config'),
          'The device "none" offloads nothing: the section is there, and has no effect.'),
         (Edit(ON_OPTIMIZER, ON_OPTIMIZER.replace('!= "none"', '== "cpu"'), ON_PARAM,
@@ -290,21 +285,14 @@ read_deepspeed = Exercise(
         (Edit(DIVIDED, "ranks"), "Only the sharded kinds are divided by the ranks."),
         (Edit(DIVIDED, "(1 if kind in sharded else ranks)"), "The sharded kinds are divided by the "
          "ranks, the others are whole on each. You have it the other way round."),
-        (Edit('("optimizer", 12)', '("optimizer", 8)'), "AdamW has 12 bytes here: an fp32 copy of "
-         "the parameter, and two moments."),
-        (Edit('("optimizer", 12)', '("optimizer", 4)'), "AdamW has 12 bytes here: an fp32 copy of "
-         "the parameter, and two moments."),
-        (Edit('("gradients", 2)', '("gradients", 4)'), "A gradient has 2 bytes here, as its "
-         "parameter."),
-        (Edit('("parameters", 2), ("gradients", 2)', '("parameters", 4), ("gradients", 4)'), "In 16 "
-         "bits a parameter has 2 bytes, and its gradient 2."),
+        (Edit('("optimizer", 12)', '("optimizer", 8)'), Edit('("optimizer", 12)',
+              '("optimizer", 4)'), "AdamW has 12 bytes here: an fp32 copy of the parameter, and "
+         "two moments."),
         (Edit('"gpu_bytes": held', '"gpu_bytes": 8 * held'), "Return bytes, not bits."),
         (Edit('"gpu_bytes": held', '"gpu_bytes": held / 1e9'), "Return bytes. Do not divide by "
          "1e9."),
         (Edit('"gpu_bytes": held', '"gpu_bytes": held / 2**30'), "Return bytes. Do not divide by "
          "2**30."),
-        (Edit('"gpu_bytes": held', '"gpu_bytes": held * ranks'), "That is the sum over all GPUs. "
-         "How many bytes has one?"),
         *((Edit(f'settings.get("{field}"{rest})', f'settings["{field}"]'), "A file may leave this "
            "field or section out. Which method of a dict has a value for that?")
           for field, rest in (*((size, "") for size in BATCH), ("zero_optimization", ", {}"))),

@@ -121,21 +121,6 @@ LARGER = (
     "It fits, but a larger unit fits too. Larger units need fewer messages. Try every number that "
     "divides the blocks."
 )
-AVERAGES = "AdamW keeps two averages for each parameter of the shard."
-FORWARD = (
-    "Shards and one gathered unit: that is the forward. Which moment of the backward has the most?"
-)
-NOT_ALL = (
-    "Not all gradient shards are there at this moment: the units that are still to come have none."
-)
-ONE_BUFFER = (
-    "One buffer is missing: at the backward of a unit the next unit is fetched, and the last "
-    "unit's gradients are still being sent."
-)
-OTHER = (
-    "With one or two units the worst moment is another: there is no unit before or after. List the "
-    "moments."
-)
 choose_wrapping = Exercise(
     name="choose_wrapping",
     right=choose,
@@ -147,44 +132,44 @@ choose_wrapping = Exercise(
     slips=(
         (with_peak(lambda u, b, n: of_units(u, b, n) / 4), "Return bytes. That is how many numbers "
          "there are."),
-        (with_peak(lambda u, b, n: of_units(u, b, n) - 2 * u * b / n), AVERAGES),
-        (with_peak(lambda u, b, n: of_units(u, b, n) - u * b / n), AVERAGES),
+        (with_peak(lambda u, b, n: of_units(u, b, n) - 2 * u * b / n),
+         with_peak(lambda u, b, n: of_units(u, b, n) - u * b / n), "AdamW keeps two averages for "
+         "each parameter of the shard."),
         (with_peak(lambda u, b, n: of_units(u, b, n) + 2 * u * b / n), "The averages have the "
          "dtype of the parameters: they are not twice as large."),
         (with_peak(lambda u, b, n: 4 * u * b / n + b), "That is the formula of week 6: shards and "
          "one gathered unit. What else does the backward hold? Look at the moments in the figure."),
-        (with_peak(lambda u, b, n: 3 * u * b / n + b), FORWARD),
-        (with_peak(lambda u, b, n: 3 * u * b / n + 2 * b), FORWARD),
-        (with_peak(lambda u, b, n: 4 * u * b / n), "That is what the rank holds between steps. What "
-         "comes on top during a step?"),
+        (with_peak(lambda u, b, n: 3 * u * b / n + b),
+         with_peak(lambda u, b, n: 3 * u * b / n + 2 * b), "Shards and one gathered unit: that is "
+         "the forward. Which moment of the backward has the most?"),
+        (with_peak(lambda u, b, n: 4 * u * b / n), "That is what the rank holds between steps. "
+         "What comes on top during a step?"),
         (with_peak(lambda u, b, n: of_units(u, b, n) + 3 * u * b * (1 - 1 / n)), "The states are "
          "sharded: which part of them has a rank?"),
-        (with_peak(lambda u, b, n: of_units(u, b, n) + u * b / n), NOT_ALL),
-        (with_peak(lambda u, b, n: 4 * u * b / n + min(u + 1, 4) * b), NOT_ALL),
+        (with_peak(lambda u, b, n: of_units(u, b, n) + u * b / n),
+         with_peak(lambda u, b, n: 4 * u * b / n + min(u + 1, 4) * b), "Not all gradient shards "
+         "are there at this moment: the units that are still to come have none."),
         (with_peak(lambda u, b, n: 3 * u * b / n + min(u + 1, 4) * b), "The gradient shards of the "
          "units that were reduced already are missing."),
         (buffers(2, 2, 2), "Parameters and gradients of one unit. Which buffers are there too: for "
          "a gather, for a reduce-scatter?"),
-        (buffers(2, 3, 3), ONE_BUFFER),
-        (buffers(1, 2, 3), ONE_BUFFER),
-        (buffers(3, 3, 3), ONE_BUFFER),
-        (buffers(4, 4, 4), OTHER),
-        (with_peak(lambda u, b, n: 3 * u * b / n + 4 * b + max(u - 2, 0) * b / n), OTHER),
+        (buffers(2, 3, 3), buffers(1, 2, 3), buffers(3, 3, 3), "One buffer is missing: at the "
+         "backward of a unit the next unit is fetched, and the last unit's gradients are still "
+         "being sent."),
+        (buffers(4, 4, 4), with_peak(lambda u, b, n: 3 * u * b / n + 4 * b + max(u - 2, 0) * b / n),
+         "With one or two units the worst moment is another: there is no unit before or after. "
+         "List the moments."),
         (with_peak(lambda u, b, n: 4 * u * b / n + 4 * b), "Four units come on top only where "
          "there are three units or more, and not all gradient shards are there then. List the "
          "moments."),
         (with_peak(lambda u, b, n: of_units(1, u * b, n)), "That is for the whole model as one "
          "unit. How many bytes has a unit here?"),
-        (with_peak(lambda u, b, n: of_units(u, b, n) * n), "That is the sum over the ranks. How "
-         "many bytes has one of them?"),
         (lambda blocks, *given: (blocks // choose(blocks, *given)[0], choose(blocks, *given)[1]),
          "Return the blocks in a unit, not the number of units."),
         (smallest, LARGER),
         (largest, OVER),
-        (lambda *given: choose(*given)[::-1], "Return two numbers: the blocks in a unit first, then "
-         "the peak in bytes."),
-        (lambda *given: choose(*given)[0], "Return two numbers: the blocks in a unit first, then "
-         "the peak in bytes."),
+        (lambda *given: choose(*given)[::-1], lambda *given: choose(*given)[0],
+         "Return two numbers: the blocks in a unit first, then the peak in bytes."),
     ),
     last="Add up: the states of the shard, the gradient shards so far, and for one unit at its "
     "backward the parameters, the gradients, and the buffers of its neighbours.",

@@ -72,20 +72,6 @@ KEEP_P = "new_p = tl.where(overflow, p, new_p)"
 KEEP_M = "new_m = tl.where(overflow, m, new_m)"
 KEEP_V = "new_v = tl.where(overflow, v, new_v)"
 RETURN = "return new_p, new_m, new_v, low"
-FOUR = "Return four blocks: p, m and v in float32, and low in float16."
-NOTHING = (
-    "The overflow is in p, m or v now. After an overflow nothing changes: tl.where(condition, "
-    "this, that) chooses number by number."
-)
-MOMENTS = "p stayed, but the moments changed. One infinity remains in an average for ever."
-CORRECTED = (
-    "You return the corrected moments, and the next step would correct them again. Keep the "
-    "averages as they are."
-)
-COUPLED = (
-    "The decay went into the gradient, and from there into both moments: that is L2 "
-    "regularisation. In AdamW the decay is decoupled: which tensor does it shrink directly?"
-)
 IN_16_BITS = "{} is kept in fp32: in 16 bits an average stops moving when its updates are small."
 fused_update = Exercise(
     name="fused_update",
@@ -99,8 +85,6 @@ fused_update = Exercise(
          "fp16. Undo that first."),
         (Edit(UNSCALED, "g.to(tl.float32) * scale"), "g was multiplied by the scale already. Which "
          "operation undoes that?"),
-        (Edit(UNSCALED, "g.to(tl.float32) / scale / scale"), "The gradient was divided by the "
-         "scale twice."),
         (Edit("(1 - beta1) * wide", "(1 - beta1) * wide * scale"), "The first moment has the "
          "scaled gradient. Unscale before both moments."),
         (Edit("wide * wide", "wide * wide * scale * scale"), "The second moment has the scaled "
@@ -110,12 +94,10 @@ fused_update = Exercise(
         (Edit("wide * wide", "(g * g).to(tl.float32) / (scale * scale)"), "The square was made in "
          "fp16, where it overflows or loses digits. Cast and unscale, then square."),
         (Edit("wide * wide", "wide"), "The second moment averages the squares of the gradients."),
-        (Edit("new_m = beta1", "beta1, beta2 = beta2, beta1\n    new_m = beta1"), "Which beta "
-         "belongs to the average of g, and which to the average of g²?"),
-        (Edit("beta1 * m + (1 - beta1)", "(1 - beta1) * m + beta1", "beta2 * v + (1 - beta2)",
-              "(1 - beta2) * v + beta2"), "beta is the share of the old average: which part of the "
-         "new gradient is left?"),
-        (Edit("root = tl", "new_m = new_m.to(tl.float16).to(tl.float32)\n    new_v = "
+        (Edit("new_m = beta1", "beta1, beta2 = beta2, beta1\n    new_m = beta1"),
+         "Which beta belongs to the average of g, and which to the average of g²?"),
+        (Edit("root = tl",
+              "new_m = new_m.to(tl.float16).to(tl.float32)\n    new_v = "
               "new_v.to(tl.float16).to(tl.float32)\n    root = tl"), "The moments have lost "
          "digits: they were rounded to fp16 on the way. In which format does the sum have to be "
          "computed and kept?"),
@@ -130,27 +112,28 @@ fused_update = Exercise(
               "new_m * correction1"), "The moments are too small: divide them by the corrections."),
         (Edit("root = tl", "new_m, new_v = new_m / correction1, new_v / correction2\n    root = tl",
               "tl.sqrt(new_v / correction2)", "tl.sqrt(new_v)", "(new_m / correction1)", "new_m"),
-         CORRECTED),
-        (Edit(RETURN, "return new_p, new_m / correction1, new_v / correction2, low"), CORRECTED),
-        (Edit("tl.sqrt(new_v / correction2) + eps", "tl.sqrt(new_v / correction2 + eps)"), "eps is "
-         "added to the root, not to the variance under it."),
-        (Edit("tl.sqrt(new_v / correction2) + eps", "(tl.sqrt(new_v) + eps) / correction2**0.5"), "eps is added after the "
-         "second moment is corrected."),
+         Edit(RETURN, "return new_p, new_m / correction1, new_v / correction2, low"),
+         "You return the corrected moments, and the next step would correct them again. Keep the "
+         "averages as they are."),
+        (Edit("tl.sqrt(new_v / correction2) + eps", "tl.sqrt(new_v / correction2 + eps)"),
+         "eps is added to the root, not to the variance under it."),
+        (Edit("tl.sqrt(new_v / correction2) + eps", "(tl.sqrt(new_v) + eps) / correction2**0.5"),
+         "eps is added after the second moment is corrected."),
         (Edit("tl.sqrt(new_v / correction2)", "new_v / correction2"), "Divide by the root of the "
          "second moment: the step has the unit of lr, whatever the size of the gradients."),
-        (Edit("lr * (new_m", "(new_m"), "Where is the learning rate of the step?"),
         (Edit("new_m = beta1", "wide = wide + weight_decay * p\n    new_m = beta1", DECAYED,
-              "p - step"), COUPLED),
+              "p - step"), "The decay went into the gradient, and from there into both moments: "
+         "that is L2 regularisation. In AdamW the decay is decoupled: which tensor does it shrink "
+         "directly?"),
         (Edit(DECAYED, "p - step"), "Where is the weight decay?"),
-        (Edit(DECAYED, "p * (1 - weight_decay) - step"), "In PyTorch, a step shrinks p by "
-         "lr · weight_decay."),
+        (Edit(DECAYED, "p * (1 - weight_decay) - step"), "In PyTorch, a step shrinks p by lr · "
+         "weight_decay."),
         (Edit(DECAYED, "(p - step) * (1 - lr * weight_decay)"), "The decay shrinks p as it was "
          "before the step: your decay shrinks the step, too."),
         (Edit(DECAYED, "p * (1 - lr * weight_decay) + step"), "The step goes up the gradient. "
          "Which sign leads down?"),
-        (Edit(DECAYED, "p * (1 + lr * weight_decay) - step"), "The decay makes p larger. Which "
-         "sign shrinks it?"),
-        (Edit(KEEP_P, "", KEEP_M, "", KEEP_V, ""), NOTHING),
+        (Edit(KEEP_P, "", KEEP_M, "", KEEP_V, ""), "The overflow is in p, m or v now. After an "
+         "overflow nothing changes: tl.where(condition, this, that) chooses number by number."),
         (Edit("new_m = beta1", "wide = tl.where(overflow, 0.0, wide)\n    new_m = beta1", KEEP_P,
               "", KEEP_M, "", KEEP_V, ""), "A gradient of 0 is a step too: the averages fade, and "
          "p moves and decays. After an overflow keep the old p, m and v."),
@@ -158,9 +141,8 @@ fused_update = Exercise(
               "new_m = m + (1.0 - overflow) * (new_m - m)", KEEP_V,
               "new_v = v + (1.0 - overflow) * (new_v - v)"), "0 times infinity is NaN: a product "
          "cannot hide an overflow. tl.where(condition, this, that) chooses number by number."),
-        (Edit(KEEP_M, "", KEEP_V, ""), MOMENTS),
-        (Edit(KEEP_M, ""), MOMENTS),
-        (Edit(KEEP_V, ""), MOMENTS),
+        (Edit(KEEP_M, "", KEEP_V, ""), Edit(KEEP_M, ""), Edit(KEEP_V, ""), "p stayed, but the "
+         "moments changed. One infinity remains in an average for ever."),
         (Edit(KEEP_P, ""), "The moments stayed, but p changed. After an overflow nothing changes."),
         (Edit(KEEP_P, "new_p = tl.where(overflow, new_p, p)", KEEP_M,
               "new_m = tl.where(overflow, new_m, m)", KEEP_V,
@@ -179,9 +161,9 @@ fused_update = Exercise(
         (Edit(RETURN, "return new_p, new_m, new_v.to(tl.float16), low"), IN_16_BITS.format("v")),
         (Edit(".to(tl.float16)", ""), "low is kept in fp16. `x.to(tl.float16)` rounds to the "
          "nearest number."),
-        (Edit(RETURN, "return new_p, new_m, new_v"), FOUR),
-        (Edit(RETURN, "return new_p, new_m, new_v, 1.0"), FOUR),
-        (lambda *_: None, FOUR),
+        (Edit(RETURN, "return new_p, new_m, new_v"), Edit(RETURN,
+              "return new_p, new_m, new_v, 1.0"), lambda *_: None, "Return four blocks: p, m and v "
+         "in float32, and low in float16."),
     ),
     last="Compare line by line: unscale g; m and v; their corrections; the decay; the step.",
 )  # fmt: skip

@@ -70,21 +70,6 @@ BACKOFF, GROWTH = 'scaler["scale"] *= scaler["backoff"]', 'scaler["scale"] *= sc
 AFTER_A_SKIP = '        scaler["good_steps"] = 0\n        return True'
 AFTER_GROWTH = '        scaler["good_steps"] = 0\n    return False'
 COUNT = 'scaler["good_steps"] == scaler["interval"]'
-FP16_SUM = (
-    "The sum over the ranks was made in fp16, and it overflowed or lost digits. Cast first, then "
-    "reduce."
-)
-LOST = (
-    "An infinity or a NaN reached the master copy. One of them is enough to lose the training. "
-    "What do you do with such a step?"
-)
-ALONE = (
-    "A rank skipped alone, and the others updated: now the copies differ. How do all ranks learn "
-    "of an overflow? The reduced gradient is the same on all ranks."
-)
-ROW = "A skipped step ends the row of good steps: the count starts again at 0."
-SAY = "Return True or False: whether this step's update was skipped."
-IN_A_ROW = "That was the last of `interval` good steps in a row: it grows."
 scaled_step = OnRanks(
     name="scaled_step",
     right=loss_scaled,
@@ -93,18 +78,17 @@ scaled_step = OnRanks(
     close=1e-5,
     slips=(
         (Edit("    total /= scale\n    factor", "    factor", "master -= lr",
-              "total /= scale\n    master -= lr"), "It was clipped while it was still scaled. Which "
-         "gradient does max_norm limit?"),
+              "total /= scale\n    master -= lr"), "It was clipped while it was still scaled. "
+         "Which gradient does max_norm limit?"),
         (Edit("total /= scale", "total *= 1"), "The gradient still has the factor of the loss. "
          "What must happen before clipping and update?"),
         (Edit("total /= scale", "total *= scale"), "The gradient was multiplied by the scale once "
          "more. Which operation undoes a multiplication?"),
-        (Edit("    total /= scale", "    last = scaler['good_steps'] + 1 == scaler['interval']\n"
-              "    total /= scale * (scaler['growth'] if last else 1.0)"), "The gradient was "
-         "divided by the scale of the next step. Which scale was in the loss of this one? First "
-         "the update, then adapt the scale."),
-        (Edit("total /= scale", "total /= scale * scale"), "The gradient was divided by the scale "
-         "twice."),
+        (Edit("    total /= scale",
+              "    last = scaler['good_steps'] + 1 == scaler['interval']\n    total /= scale * "
+              "(scaler['growth'] if last else 1.0)"), "The gradient was divided by the scale of "
+         "the next step. Which scale was in the loss of this one? First the update, then adapt the "
+         "scale."),
         (Edit("gradient.float()", "(gradient / scaler['scale']).float()", "total /= scale", "pass"),
          "You divide by the scale in fp16, where small gradients lose their digits again. Cast "
          "first, then unscale."),
@@ -113,68 +97,50 @@ scaled_step = OnRanks(
         (Edit("min(1.0, max_norm / max(total.norm().item(), 1e-12))",
               "max_norm / max(total.norm().item(), 1e-12)"), "A gradient with a smaller norm than "
          "max_norm was made larger. Which gradients must stay as they are?"),
-        (Edit("master -= lr * factor * total", "master -= lr * total.clamp(-max_norm, max_norm)"),
-         "Each number was clipped by itself. One factor must scale all numbers of the gradient."),
-        (Edit("max(total.norm().item(), 1e-12)", "max(total.abs().max().item(), 1e-12)"), "The "
-         "norm is the root of the sum of squares, not the largest number."),
-        (Edit(REDUCE, "own = total / scaler['scale']\n    total *= min(1.0, max_norm / "
-              f"max(own.norm().item(), 1e-12))\n    {REDUCE}", "    factor =", "    max_norm = INF"
-              "\n    factor ="), "Each rank clipped its own part. max_norm limits the full "
-         "gradient: reduce first."),
+        (Edit(REDUCE,
+              "total *= min(1.0, max_norm * scaler['scale'] / total.norm().item())\n    " + REDUCE,
+              "    factor =", "    max_norm = INF\n    factor ="), "Each rank clipped its own "
+         "part. max_norm limits the full gradient: reduce first."),
         (Edit("total = gradient.float()", "total = gradient.clone()", "    scale =",
-              "    total = total.float()\n    scale ="), FP16_SUM),
+              "    total = total.float()\n    scale ="), "The sum over the ranks was made in fp16, "
+         "and it overflowed or lost digits. Cast first, then reduce."),
         (Edit(REDUCE, ""), "Each rank updated with its own part. The full gradient is the sum over "
          "the ranks: which collective makes it?"),
         (Edit("total /= scale", "total /= scale * worker.world_size"), "The ranks' gradients add "
          "up to the full gradient: a mean divides it once more."),
-        (Edit(FINITE, "finite = bool(gradient.isfinite().all())"), ALONE),
-        (Edit(FINITE, "finite = True"), LOST),
+        (Edit(FINITE, "finite = bool(gradient.isfinite().all())"), "A rank skipped alone, and the "
+         "others updated: now the copies differ. How do all ranks learn of an overflow? The "
+         "reduced gradient is the same on all ranks."),
+        (Edit(FINITE, "finite = True"), "An infinity or a NaN reached the master copy. One of them "
+         "is enough to lose the training. What do you do with such a step?"),
         (Edit(FINITE, "finite = not total.isnan().any()"), "An infinity is not finite either, and "
          "max_norm / infinity times infinity is NaN. Which test finds both?"),
-        (Edit(FINITE, "finite = not total.isinf().any()"), "A NaN is not finite either. Which test "
-         "finds both?"),
-        (Edit("if not finite:", "if not finite:\n        total = total.nan_to_num(0, 0, 0) / scale"
-              "\n        master -= lr * total"), "A gradient of this step was not finite: nothing "
-         "may change, and no part of it is used."),
-        (Edit("if not finite:", "if not finite:\n        master *= 0"), LOST),
-        (Edit("master -= lr * factor * total", "master = master - lr * factor * total"), "The "
-         "master copy has not changed: `master -= …` writes into the tensor, `master = …` does "
+        (Edit("master -= lr * factor * total", "master = master - lr * factor * total"),
+         "The master copy has not changed: `master -= …` writes into the tensor, `master = …` does "
          "not."),
         (Edit("master -= lr", "master += lr"), "The step goes up the gradient. Which sign leads "
          "down?"),
-        (Edit("lr * factor", "factor"), "Where is the learning rate?"),
         (Edit(BACKOFF, "pass"), "The scale was too large for this step. What follows from that?"),
         (Edit(BACKOFF, 'scaler["scale"] *= scaler["backoff"] ** 2'), "After a skipped step, "
          "multiply the scale by the backoff, once."),
-        (Edit(BACKOFF, 'scaler["scale"] /= scaler["backoff"]'), "The overflow shows that the scale "
-         "was too large, and it grew. Multiply it by the backoff."),
-        (Edit(AFTER_A_SKIP, "        return True"), ROW),
-        (Edit(AFTER_A_SKIP, '        scaler["good_steps"] += 1\n        return True'), ROW),
-        (Edit(AFTER_A_SKIP, '        scaler["good_steps"] = 1\n        return True'), ROW),
+        (Edit(AFTER_A_SKIP, "        return True"), Edit(AFTER_A_SKIP,
+              '        scaler["good_steps"] += 1\n        return True'), "A skipped step ends the "
+         "row of good steps: the count starts again at 0."),
         (Edit(COUNT, 'scaler["good_steps"] == scaler["interval"] - 1'), "The scale grew too early. "
          "It grows after `interval` good steps in a row; a skipped step is not a good one."),
-        (Edit(COUNT, "True"), "The scale grew too early. It grows after `interval` good steps in a "
-         "row; a skipped step is not a good one."),
-        (Edit(COUNT, 'scaler["good_steps"] > scaler["interval"]'), IN_A_ROW),
-        (Edit(COUNT, "False"), IN_A_ROW),
-        (Edit('scaler["good_steps"] += 1', 'scaler["good_steps"] += '
-              'scaler["good_steps"] < scaler["interval"]', COUNT,
-              'scaler["good_steps"] == scaler["interval"] and total is None'), IN_A_ROW),
-        (Edit('    scaler["good_steps"] += 1\n    if scaler["good_steps"] == scaler["interval"]:\n',
-              '    scaler["good_steps"] += 1\n    if scaler["good_steps"] > scaler["interval"]:\n'),
-         IN_A_ROW),
-        (Edit('    scaler["good_steps"] += 1\n', "", COUNT, COUNT, "    return False",
-              '    else:\n        scaler["good_steps"] += 1\n    return False'), IN_A_ROW),
-        (Edit(AFTER_GROWTH, "    return False"), "The scale has grown: the count of good steps "
-         "starts again at 0."),
-        (Edit(COUNT, 'scaler["good_steps"] >= scaler["interval"]', AFTER_GROWTH, "    return "
-              "False"), "The scale has grown: the count of good steps starts again at 0."),
+        (Edit(COUNT, 'scaler["good_steps"] > scaler["interval"]'), Edit(COUNT, "False"),
+         Edit('    scaler["good_steps"] += 1\n', "", COUNT, COUNT, "    return False",
+              '    else:\n        scaler["good_steps"] += 1\n    return False'), "That was the "
+         "last of `interval` good steps in a row: it grows."),
+        (Edit(AFTER_GROWTH, "    return False"), Edit(COUNT,
+              'scaler["good_steps"] >= scaler["interval"]', AFTER_GROWTH, "    return False"),
+         "The scale has grown: the count of good steps starts again at 0."),
         (Edit('scaler["good_steps"] += 1', "pass"), "Count the good steps since the last change of "
          "the scale."),
-        (Edit("return True", "return False"), SAY),
-        (Edit("return True", "return None", "return False", "return None"), SAY),
-        (Edit("return True", "return finite", "return False", "return finite"), "You return whether "
-         "the update was made. Return True if it was skipped."),
+        (Edit("return True", "return False"), Edit("return True", "return None", "return False",
+              "return None"), "Return True or False: whether this step's update was skipped."),
+        (Edit("return True", "return finite", "return False", "return finite"),
+         "You return whether the update was made. Return True if it was skipped."),
         (Edit("scale = scaler", "scaler['seen'] = 1\n    scale = scaler"), "Change only 'scale' "
          "and 'good_steps', in the same dict."),
     ),
@@ -226,8 +192,6 @@ def adam(parameter, master, moments, gradient, step, lr, betas, eps):
 ADDED_1, ADDED_2 = "(1 - betas[0]) * wide)", "(1 - betas[1]) * wide.square()"
 MOMENTS = "first, second = moments"
 CORRECT_1, CORRECT_2 = " / (1 - betas[0] ** step)", " / (1 - betas[1] ** step)"
-LOST_DIGITS = "The moments have lost digits. In which format must they be computed and kept?"
-AS_IT_IS = "In the first call, step is 1: use it as it is."
 NO_CORRECTION = (
     "The moments start at zero, so the first steps are too small or too large. Which division "
     "corrects this?"
@@ -242,16 +206,14 @@ master_adam = Exercise(
     close=2e-6,
     slips=(
         (Edit(CORRECT_1, "", CORRECT_2, ""), NO_CORRECTION),
-        (Edit(CORRECT_1, ""), NO_CORRECTION + " The mean needs it, too."),
-        (Edit(CORRECT_2, ""), NO_CORRECTION + " The second moment needs it, too."),
-        (Edit(CORRECT_1, " / (1 - betas[0])", CORRECT_2, " / (1 - betas[1])"), "The correction "
-         "changes with the step: beta to the power of `step`."),
         (Edit(CORRECT_1, " / (1 - betas[0] ** max(step - 1, 1))", CORRECT_2,
-              " / (1 - betas[1] ** max(step - 1, 1))"), AS_IT_IS),
-        (Edit(CORRECT_1, " / (1 - betas[0] ** (step + 1))", CORRECT_2,
-              " / (1 - betas[1] ** (step + 1))"), AS_IT_IS),
-        (Edit("mean = first", "first.copy_(first.bfloat16())\n    "
-              "second.copy_(second.bfloat16())\n    mean = first"), LOST_DIGITS),
+              " / (1 - betas[1] ** max(step - 1, 1))"), Edit(CORRECT_1,
+              " / (1 - betas[0] ** (step + 1))", CORRECT_2, " / (1 - betas[1] ** (step + 1))"),
+         "In the first call, step is 1: use it as it is."),
+        (Edit("mean = first",
+              "first.copy_(first.bfloat16())\n    second.copy_(second.bfloat16())\n    mean = "
+              "first"), "The moments have lost digits. In which format must they be computed and "
+         "kept?"),
         (Edit("wide.square()", "gradient.square().float()"), "The square was made in bf16: it lost "
          "digits before the second moment got it. Cast the gradient, then square."),
         *((Edit(ADDED_1, mean, ADDED_2, square), "The gradient entered a product in bf16, which is "
@@ -275,17 +237,10 @@ master_adam = Exercise(
          "the old average: which part of the new gradient is left?"),
         (Edit("first, second = moments", "first, second = moments\n    betas = betas[::-1]"),
          "Which beta belongs to the mean of the gradients, and which to that of their squares?"),
-        (Edit("first, second = moments", "second, first = moments"), "The first tensor of moments "
-         "is the mean of the gradients, the second that of their squares."),
         (Edit("wide.square()", "wide"), "The second moment averages the squares of the gradients."),
-        (Edit(".add_((1 - betas[0]) * wide)", ".add_(wide)"), "An average needs both factors: beta "
-         "of the old mean, 1 - beta of the new gradient."),
         (Edit("variance.sqrt()", "variance"), "Divide by the root of the second moment."),
         (Edit("(variance.sqrt() + eps)", "(variance + eps).sqrt()"), "eps is added to the root, "
          "not to the variance under it."),
-        (Edit("(variance.sqrt() + eps)", "variance.sqrt()"), "Where is eps?"),
-        (Edit("update = lr * mean", "update = lr * wide"), "The step goes along the mean of the "
-         "gradients, not along the newest one."),
         (Edit("master -= update", "master.copy_(parameter.float() - update)"), "The update started "
          "from the rounded parameter, so small updates are lost in each step. Which tensor "
          "remembers them?"),
@@ -298,14 +253,13 @@ master_adam = Exercise(
          "copy in place; the parameter is its rounded copy."),
         (Edit("master -= update", "master += update"), "The step goes up the gradient. Which sign "
          "leads down?"),
-        (Edit("    parameter.copy_(master)", ""), COPY + " It has not changed: write into it."),
-        (Edit("parameter.copy_(master)", "parameter = master.bfloat16()"), COPY + " It has not "
-         "changed: write into it."),
-        (Edit("parameter.copy_(master)", "parameter -= update.bfloat16()"), COPY + " You subtract "
-         "a rounded update from it instead."),
-        (Edit("parameter.copy_(master)", "parameter.copy_((master.view(torch.int32) & -(2**16))"
-              ".view(torch.float32))"), "Its last 16 bits were cut off: that always rounds toward "
-         "zero. Which way is nearer?"),
+        (Edit("    parameter.copy_(master)", ""), Edit("parameter.copy_(master)",
+              "parameter = master.bfloat16()"), COPY + " It has not changed: write into it."),
+        (Edit("parameter.copy_(master)", "parameter -= update.bfloat16()"),
+         COPY + " You subtract a rounded update from it instead."),
+        (Edit("parameter.copy_(master)",
+              "parameter.copy_((master.view(torch.int32) & -(2**16)).view(torch.float32))"),
+         "Its last 16 bits were cut off: that always rounds toward zero. Which way is nearer?"),
         (Edit("wide = gradient.float()", "wide = gradient.mul_(0.5).float() * 2"), "The gradient "
          "has changed. Write only into the others."),
     ),
@@ -388,6 +342,10 @@ def judge_rounding(trace, right, x, seed):
                        "the whole way.")  # fmt: skip
 
 
+def with_noise(x, generator):
+    return (x + (torch.rand(x.shape, generator=generator) - 0.5) * 2**-7).bfloat16()
+
+
 def by_bits(x, generator):
     low, high = 0, 2**16
     noise = torch.randint(low, high, x.shape, dtype=torch.int32, generator=generator)
@@ -405,8 +363,6 @@ TO_THE_NEXT = (
     "reaches the next number at most? A number of bf16 stays as it is."
 )
 FROM_IT = "Draw the random numbers from the generator: then a training can be repeated."
-BF16_OF_X = "Return a tensor of torch.bfloat16, as large as x."
-AWAY = "Every number was rounded away from zero."
 round_stochastically = Exercise(
     name="round_stochastically",
     right=by_bits,
@@ -421,25 +377,21 @@ round_stochastically = Exercise(
          "equal numbers is off."),
         (Edit("low, high = 0, 2**16", "low, high = 0, 1"), "Every number was rounded toward zero: "
          "16 bits were cut off. What is added before?"),
-        (Edit("low, high = 0, 2**16", "low, high = 2**16 - 1, 2**16"), AWAY),
+        (Edit("low, high = 0, 2**16", "low, high = 2**16 - 1, 2**16"), "Every number was rounded "
+         "away from zero."),
         (Edit("low, high = 0, 2**16", "low, high = 0, 2**15"), "Too few were rounded up: the "
          "random number is too small. How many bits are cut off?"),
         (Edit("low, high = 0, 2**16", "low, high = 0, 2**17"), TO_THE_NEXT),
-        (Edit("low, high = 0, 2**16", "low, high = -(2**15), 2**15"), "The random number is as "
-         "often negative, and then bits are cut off: the mean is too near to zero. Either add from "
-         "0 on, or round to the nearest afterwards."),
-        (Edit("noise = torch", "noise = -torch"), "The random number is subtracted: that goes to "
-         "the neighbour nearer to zero, or beyond. What must be added before bits are cut off?"),
         (Edit("x.shape, dtype", "(), dtype"), "One random number decided for all numbers: equal "
          "numbers all go the same way. Draw one for each number of x."),
         (Edit("generator=generator", "generator=None"), FROM_IT),
-        (Edit("generator=generator", "generator=torch.Generator().manual_seed(0)"), FROM_IT +
-         " Another seed must give other results."),
+        (Edit("generator=generator", "generator=torch.Generator().manual_seed(0)"),
+         FROM_IT + " Another seed must give other results."),
         (Edit(NOISE, f"(torch.rand(x.shape, generator=generator) < 0.5) * {ROUND_UP}"),
          "Both neighbours are equally frequent. The nearer one must be more frequent."),
         (Edit("noisy = x.view(torch.int32) + noise",
-              f"noisy = x.view(torch.int32) + (noise >= {REST}) * {ROUND_UP}"), "The "
-         "farther neighbour is the more frequent one. In which direction do you round?"),
+              f"noisy = x.view(torch.int32) + (noise >= {REST}) * {ROUND_UP}"), "The farther "
+         "neighbour is the more frequent one. In which direction do you round?"),
         (Edit("kept = noisy & -(2**16)", "kept = noisy"), "The random bits were added, and then it "
          "was rounded to the nearest: that rounds twice. Cut off the last 16 bits instead."),
         (Edit("kept = noisy & -(2**16)", "kept = noisy & 0xFFFF"), "The wrong half of the bits was "
@@ -448,16 +400,11 @@ round_stochastically = Exercise(
          "converts the value. Which call gives the bits of a number as a whole number?"),
         (Edit(KEPT_BITS, "kept.float().bfloat16()"), "That converts a whole number. Which call "
          "reads the bits as a number again?"),
-        (lambda x, generator: (x + (torch.rand(x.shape, generator=generator) - 0.5) * 2**-7)
-         .bfloat16(), "The noise has one size for all numbers. How far the next number of bf16 is, "
+        (with_noise, "The noise has one size for all numbers. How far the next number of bf16 is, "
          "depends on the exponent; on the bits, it is always the same."),
-        (lambda x, generator: (x * (1 + (torch.rand(x.shape, generator=generator) - 0.5) * 2**-7))
-         .bfloat16(), "The noise grows with the number itself. Between two powers of two the way "
-         "to the next number of bf16 is always the same."),
-        (Edit(KEPT_BITS, "kept.view(torch.float32)"), BF16_OF_X),
-        (Edit(KEPT_BITS, "kept.view(torch.float32).half()"), BF16_OF_X),
+        (Edit(KEPT_BITS, "kept.view(torch.float32)"), lambda *_: None, "Return a tensor of "
+         "torch.bfloat16, as large as x."),
         (Edit(KEPT_BITS, "kept.view(torch.float32).bfloat16()[:1]"), "Round each number of x."),
-        (lambda *_: None, BF16_OF_X),
     ),
     last="One of the two neighbours, and the nearer one more often. " + TO_THE_NEXT,
 )  # fmt: skip
@@ -487,22 +434,12 @@ def state_bytes(params, ranks, stage, low_bytes, master, moment_bytes):
     }
 
 
-def all_times(factor: str) -> Edit:
-    return Edit("low_bytes * own", f"low_bytes * own * {factor}", "low_bytes * sent",
-                f"low_bytes * sent * {factor}", "4 * updated", f"4 * updated * {factor}",
-                "2 * moment_bytes", f"{factor} * 2 * moment_bytes")  # fmt: skip
-
-
 FIRSTS = "(3, 2, 1)"  # the first stage that shards a kind
-PADDED = "Shards are equal: the last one is padded. How many numbers has each?"
 STAGE = (
     "Which is the first stage that shards each kind? Stage 1 shards the optimizer's states, stage "
     "2 also the gradients, stage 3 everything."
 )
-WITH_IT = "This stage shards the master copy over the ranks: it is the optimizer's, as the moments."
 FOUR_KINDS = "Return a dict with a number of bytes for each of " + ", ".join(map(repr, KINDS)) + "."
-GRADIENT = "A gradient has the format of its parameter: the backward runs in low precision."
-NO_COPY = "There is no master copy here: the optimizer updates the parameters themselves."
 mixed_bytes = Number(
     name="mixed_bytes",
     right=state_bytes,
@@ -522,8 +459,9 @@ mixed_bytes = Number(
          (1001, 4, 3, 1, True, 4)),
     ),
     slips=(
-        (Edit("-(-params // ranks)", "params / ranks"), PADDED),
-        (Edit("-(-params // ranks)", "params // ranks"), PADDED),
+        (Edit("-(-params // ranks)", "params / ranks"), Edit("-(-params // ranks)",
+              "params // ranks"), "Shards are equal: the last one is padded. How many numbers has "
+         "each?"),
         (Edit("-(-params // ranks)", "params // ranks + 1"), "A length that the ranks divide needs "
          "no padding. How do you round up?"),
         (Edit(FIRSTS, "(9, 9, 9)"), "You shard nothing. " + STAGE),
@@ -531,38 +469,25 @@ mixed_bytes = Number(
         *((Edit(FIRSTS, str(order)), STAGE) for order in (
             (1, 1, 1), (1, 2, 3), (3, 3, 1), (3, 1, 1), (2, 2, 1), (2, 1, 0), (3, 2, 9), (3, 9, 1),
             (9, 2, 1), (3, 1, 2), (3, 2, 2), (3, 2, 3))),
-        (Edit("copy = 4 * updated", "copy = 4 * params"), WITH_IT),
-        (Edit("copy = 4 * updated", "copy = 4 * own"), WITH_IT),
+        (Edit("copy = 4 * updated", "copy = 4 * params"), Edit("copy = 4 * updated",
+              "copy = 4 * own"), "This stage shards the master copy over the ranks: it is the "
+         "optimizer's, as the moments."),
         (Edit("2 * moment_bytes * updated", "2 * moment_bytes * params"), "This stage shards the "
          "moments over the ranks."),
-        (Edit("copy if master else 0", "copy"), NO_COPY),
+        (Edit("copy if master else 0", "copy"), "There is no master copy here: the optimizer "
+         "updates the parameters themselves."),
         (Edit("copy if master else 0", "0"), "The optimizer updates a copy in fp32. How many bytes "
          "has one of its numbers?"),
         (Edit("copy = 4 * updated", "copy = low_bytes * updated"), "The master copy is in fp32, "
          "whatever the format of the parameters. How many bytes has one of its numbers?"),
-        (Edit("copy = 4 * updated", "copy = moment_bytes * updated"), "The master copy is in fp32, "
-         "also where the moments are not. How many bytes has one of its numbers?"),
         (Edit("low_bytes * own", "(4 if master else low_bytes) * own"), "The master copy is apart. "
          "Which format have the parameters of the forward?"),
-        (Edit("low_bytes * sent", "4 * sent"), GRADIENT),
-        (Edit("low_bytes * sent", "(4 if master else low_bytes) * sent"), GRADIENT),
-        (Edit("low_bytes * own", "2 * own", "low_bytes * sent", "2 * sent"), "A low number has "
-         "`low_bytes` bytes: in fp8 only one."),
+        (Edit("low_bytes * sent", "4 * sent"), Edit("low_bytes * sent",
+              "(4 if master else low_bytes) * sent"), "A gradient has the format of its parameter: "
+         "the backward runs in low precision."),
         (Edit("2 * moment_bytes", "moment_bytes"), "AdamW keeps two moments for each parameter."),
-        (Edit("2 * moment_bytes", "8"), "A moment is not always in fp32: it has `moment_bytes` "
-         "bytes."),
-        (Edit("2 * moment_bytes", "4"), "A moment is not always in 16 bits: it has `moment_bytes` "
-         "bytes."),
-        (Edit("2 * moment_bytes", "2 * low_bytes"), "The moments have a format of their own: see "
-         "moment_bytes."),
-        (Edit("2 * moment_bytes * updated", "(2 * moment_bytes + 4 * master) * updated"), "The "
-         "master copy is a kind of its own, not one of the moments."),
-        (Edit('        "master copy": copy if master else 0,\n', "        **({'master copy': copy} "
-              "if master else {}),\n"), FOUR_KINDS),
-        (all_times("8"), "Return bytes, not bits."),
-        (all_times("ranks"), "Those are the bytes of all ranks together. What has one of them?"),
-        (all_times("1e-9"), "Return bytes, not gigabytes."),
-        (all_times("2**-30"), "Return bytes, not GiB."),
+        (Edit('        "master copy": copy if master else 0,\n',
+              "        **({'master copy': copy} if master else {}),\n"), FOUR_KINDS),
     ),
     last="How many numbers of this kind has a rank, and how many bytes has each? How many moments "
     "are there?",
