@@ -5,22 +5,11 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import replace
 
-from helpers.check.oracle import examine
 from helpers.check.ranks import OnRanks
 from helpers.check.verdict import FRAME, NotRight, Verdict, own_frames
 from helpers.check.watch import MESSAGES, NOT_ITSELF, Call, Watch
 
 _kept: list = []  # of this rank, until it ends
-
-
-def examine_messages(exercise: str, fn, cases, run, judge) -> Verdict:
-    """`examine`, for functions made of messages: what hangs or breaks off gets a hint."""
-
-    def judge_messages(runs, **kwargs):
-        only_messages(runs.column("calls"), runs.column("unwaited"))
-        judge(runs, **kwargs)
-
-    return explain(examine(exercise, fn, cases, run, judge_messages))
 
 
 class ByMessages(OnRanks):
