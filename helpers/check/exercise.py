@@ -371,7 +371,7 @@ class Number(Exercise):
             return NotRight(f"returned {short(found)}", f"Return one number of {self.unit}.")
         if self.say:
             return NotRight(self.say(found, right, *case.arguments))
-        what = " as ".join(filter(None, (self.unit, facet if facet != "returned" else "")))
+        what = self.unit if facet == "returned" else f"{self.unit} as {facet}".strip()
         return NotRight(f"you said {found:,.15g} {what}; it is {right:,}")
 
     def hint(self, found, cases, facet, general):

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from helpers.check import hidden
 from helpers.check.answers import difference, plain
-from helpers.check.exercise import Edit, Exercise, Number, by_name, call_and_keep
+from helpers.check.exercise import Edit, Exercise, Number, call_and_keep, several
 from helpers.check.traffic import ByMessages, bytes_sent, observed
 from helpers.check.verdict import NotRight
 
@@ -115,7 +115,7 @@ def given(t: int, start: int) -> tuple:
 
 def play_token(solve, *arguments) -> dict:
     """The state first: y is made of it."""
-    found = by_name(solve, *arguments, names=("y", "h"))
+    found = several(solve, *arguments, names=("y", "h"))
     return {"returned": found["returned"], "h": found.get("h"), "y": found.get("y")}
 
 
@@ -359,7 +359,7 @@ PAIR = "Return two numbers of bytes: the states', then the cache's."
 hybrid_bytes = Number(
     name="hybrid_bytes",
     right=kept_bytes,
-    play=partial(by_name, names=NAMES),
+    play=partial(several, names=NAMES),
     unit="bytes",
     about={"returned": PAIR},
     draw=drawn_hybrid,

@@ -10,8 +10,8 @@ from helpers.models.bamba import bamba
 from helpers.models.caches.preallocated import Preallocated
 from helpers.models.convolution import Convolution
 from helpers.models.gpt import kept_by
-from helpers.models.scan.step import selective_step
-from helpers.models.ssm_settings import Mamba2Settings
+from helpers.models.scan.selective import selective_step
+from helpers.models.settings import Mamba2Settings
 from notebooks.solutions import week10
 
 

@@ -4,7 +4,7 @@ import torch
 
 from helpers.check import hidden
 from helpers.check.answers import difference, plain, short
-from helpers.check.exercise import Edit, Exercise, by_name
+from helpers.check.exercise import Edit, Exercise, several
 from helpers.check.ranks import OnRanks
 from helpers.check.verdict import NotRight
 from helpers.plans.deepspeed_config import BATCH, KINDS
@@ -187,7 +187,7 @@ def drawn_settings(random):
 
 
 def play_settings(solve, *arguments) -> dict:
-    found = by_name(solve, *arguments, names=ANSWERS, kind=dict)
+    found = several(solve, *arguments, names=ANSWERS, kind=dict)
     kinds = found.get("sharded")
     if isinstance(kinds, list | tuple | set | frozenset) and set(map(str, kinds)) <= set(KINDS):
         return found | {"sharded": [kind for kind in KINDS if kind in kinds]}

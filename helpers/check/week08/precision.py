@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from helpers.check import hidden
 from helpers.check.answers import plain, short
-from helpers.check.exercise import Edit, Exercise, Number, by_name
+from helpers.check.exercise import Edit, Exercise, Number, several
 from helpers.check.ranks import OnRanks
 from helpers.check.verdict import NotRight
 from helpers.precision.formats import BF16
@@ -443,7 +443,7 @@ FOUR_KINDS = "Return a dict with a number of bytes for each of " + ", ".join(map
 mixed_bytes = Number(
     name="mixed_bytes",
     right=state_bytes,
-    play=partial(by_name, names=KINDS, kind=dict),
+    play=partial(several, names=KINDS, kind=dict),
     unit="bytes",
     about={"returned": FOUR_KINDS},
     draw=drawn_state,
