@@ -41,7 +41,7 @@ def shrink(path: Path):
     """Reduce the number of colours to make the file small. Exit if it is still too large."""
     from PIL import Image
 
-    from helpers.plots.crisp import small_png
+    from helpers.plots.picture import small_png
 
     path.write_bytes(small_png(Image.open(path).convert("RGB"), limit=BYTES))
     if path.stat().st_size > BYTES:

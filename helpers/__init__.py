@@ -22,7 +22,7 @@ _PLACE = {
     "CannotTravel": "helpers.runtime.payload",
     "check": "helpers.check",
     "plots": "helpers.plots",
-    "show": "helpers.plots.source",
+    "show": "helpers.plots.page",
     "side_by_side": "helpers.check.prediction",
     "reveal": "helpers.check.prediction",
     "prediction_sheet": "helpers.check.sheet",

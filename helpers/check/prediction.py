@@ -34,8 +34,7 @@ from dataclasses import dataclass, replace
 
 from helpers.check.question import Question, plain
 from helpers.check.sheet import remember
-from helpers.plots.folded import folded, markup
-from helpers.plots.table import Markup, cell, table
+from helpers.plots.page import Markup, cell, folded, markup, table
 
 FIRST = "predict first, then open"
 COLUMNS = ("your prediction", "formula", "simulated", "published", "measured here")

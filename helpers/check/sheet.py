@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from helpers.check.question import Question, bar, is_close, number, words
-from helpers.plots.table import Markup, cell, table
+from helpers.plots.page import Markup, cell, table
 
 HEAD = ["asked", "your prediction", "answer", "█: a factor of 2", "how far off"]
 _asked: dict[str, Question] = {}  # by what was asked; this kernel's, in the order of asking

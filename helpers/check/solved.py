@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.check.verdict import Verdict
-from helpers.plots.table import Markup, table
+from helpers.plots.page import Markup, table
 
 MARK = ".handed.json"  # a folder with this file is a student's; `make student` makes it
 FILE = ".progress.json"  # {exercise: the day on which it was first solved}

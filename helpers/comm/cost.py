@@ -152,7 +152,7 @@ class Fit:
 
     def plot(self, others: Iterable[Sample] = ()):
         """Plot measured times as dots, `others` as hollow dots, and predictions as lines."""
-        from helpers.plots.cost import costs
+        from helpers.plots.agreement import costs
 
         fitted, hollow, predicted = {}, {}, {}
         for points, samples in ((fitted, self.samples), (hollow, others)):

@@ -34,7 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from helpers.comm.operators import NAMESPACES, OPERATORS, SILENT
 from helpers.comm.volume import CALLS, sent
 from helpers.measure.sockets import SentBytes
-from helpers.plots.table import table
+from helpers.plots.page import table
 
 
 @dataclass(frozen=True, kw_only=True)

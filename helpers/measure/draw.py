@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from helpers.plots.page import table as html_table
 from helpers.plots.style import RANK_COLORS as COLORS
-from helpers.plots.table import table as html_table
 
 
 def table(title: str, rows: Mapping[str, str]) -> str:

@@ -107,7 +107,7 @@ def largest_model(
 def largest_models(
     memory: float, worlds: Iterable[int], *, stages: Iterable[int] = STAGES, **options
 ) -> dict[str, dict[int, float]]:
-    """{"stage 1": {ranks: parameters}}: the chart `helpers.plots.fits` draws it.
+    """{"stage 1": {ranks: parameters}}: the chart `helpers.plots.memory` draws it.
 
     Args:
         memory, options: as `largest_model` has them.

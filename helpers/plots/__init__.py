@@ -9,19 +9,18 @@ import importlib
 
 _PLACE = {
     "Picture": "picture",
-    "panels": "panel",
+    "panels": "picture",
     "curves": "curve",
     "bars": "bar",
+    "intervals": "bar",
     "memory_bars": "memory",
-    "what_fits": "fits",
-    "Explorer": "explorer",
-    "intervals": "interval",
+    "what_fits": "memory",
     "heat": "heatmap",
-    "contours": "contour",
-    "pictures": "gallery",
-    "blocks": "paging",
-    "pipelines": "pipeline",
-    "Stepper": "stepper",
+    "pictures": "heatmap",
+    "contours": "heatmap",
+    "blocks": "serving",
+    "pipelines": "timeline",
+    "Explorer": "explorer",
 }
 
 __all__ = sorted(_PLACE)

@@ -1,11 +1,13 @@
 """A picture with sliders: it changes while a kernel runs, and stays a picture without one."""
 
 import base64
-import html
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
+from helpers.plots.page import image as picture_html
+
 WIDGET = "application/vnd.jupyter.widget-view+json"
+INTERVAL = 700  # milliseconds between two steps of the animation
 
 
 class Explorer:
@@ -18,6 +20,7 @@ class Explorer:
         draw: `draw(name=value, …)` returns a Picture.
         choices: name of an argument -> its values in order, or {label: value}.
         start: name -> the first value; by default the first of its choices.
+        play: the name of an argument that a play button steps through.
 
     Raises:
         ValueError: there are no choices, or `start` names a value that is none of them.
@@ -28,6 +31,7 @@ class Explorer:
         draw: Callable,
         choices: Mapping[str, Sequence | Mapping],
         start: Mapping[str, object] | None = None,
+        play: str = "",
     ):
         self.choices = {
             name: dict(values) if isinstance(values, Mapping) else {str(v): v for v in values}
@@ -40,7 +44,7 @@ class Explorer:
         for name, value in self.start.items():
             if value not in self.choices.get(name, {}).values():
                 raise ValueError(f"{name}={value!r} is none of the choices")
-        self._draw = draw
+        self._draw, self._play = draw, play
         self._png = cache(lambda *values: self.picture(*values)._repr_png_())
 
     def picture(self, *values):
@@ -52,24 +56,28 @@ class Explorer:
         """The sliders and the picture as one ipywidget."""
         import ipywidgets
 
-        sliders = [
-            ipywidgets.SelectionSlider(
+        sliders = {
+            name: ipywidgets.SelectionSlider(
                 options=list(values.items()), value=self.start[name], description=name
             )
             for name, values in self.choices.items()
-        ]
+        }
+        controls = dict(sliders)
+        if moved := sliders.get(self._play):
+            last = len(moved.options) - 1
+            button = ipywidgets.Play(value=moved.index, max=last, interval=INTERVAL)
+            ipywidgets.jslink((button, "value"), (moved, "index"))
+            controls[self._play] = ipywidgets.HBox([button, moved])
         image = ipywidgets.HTML()  # an Image widget has no alternative text
 
         def redraw(*_):
-            png, about = self._png(*(slider.value for slider in sliders))
-            source = f"data:image/png;base64,{text_of(png)}"
-            alt = html.escape(about["alt"])
-            image.value = f'<img src="{source}" width="{about["width"]}" alt="{alt}">'
+            png, about = self._png(*(slider.value for slider in sliders.values()))
+            image.value = picture_html(png, **about)
 
         redraw()
-        for slider in sliders:
+        for slider in sliders.values():
             slider.observe(redraw, "value")
-        return ipywidgets.VBox([*sliders, image])
+        return ipywidgets.VBox([*controls.values(), image])
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         """Both forms; a front end shows the sliders if it can."""

@@ -7,12 +7,11 @@ state. `film` plays the events, `frame` draws one moment, `stacked` all of them.
 
 from collections.abc import Mapping, Sequence
 
-from helpers.plots.alt import headed
-from helpers.plots.boxes import Box, boxes
+from helpers.plots.explorer import Explorer
+from helpers.plots.holdings import Box, boxes
 from helpers.plots.labels import note
 from helpers.plots.memory import bytes_text, kind_colors, kind_key, unit_of
-from helpers.plots.panel import canvas, panels
-from helpers.plots.stepper import Stepper
+from helpers.plots.picture import canvas, panels
 from helpers.plots.style import FAINT, GREY, INK, PAPER, course_style
 
 SENT = {"gathering": "////", "sending": "\\\\\\\\"}  # a message writes or reads the bytes
@@ -76,24 +75,22 @@ def fullest(events: Sequence[Event]) -> int:
     return sums.index(max(sums)) + 1
 
 
-def film(events: Sequence[Event], *, rank: int = 0) -> Stepper:
+def film(events: Sequence[Event], *, rank: int = 0) -> Explorer:
     """Play the events of one rank. Without a kernel: the moment with the most bytes.
 
-    Step 0 shows what the rank holds before the training step.
+    The first step shows what the rank holds before the training step.
 
     Raises:
         ValueError: as `totals`.
     """
     events = list(events)
     first, peak = begin(events), fullest(events)
-    return Stepper(
-        lambda step: frame(events, first + step, rank=rank),
-        last=len(events) - first,
-        start=max(0, peak - first),
-    )
+    choices = {"event": range(first, len(events) + 1)}
+    start = {"event": max(first, peak)}
+    return Explorer(lambda event: frame(events, event, rank=rank), choices, start, play="event")
 
 
-def frame(events: Sequence[Event], number: int, *, rank: int = 0, alt: str = ""):
+def frame(events: Sequence[Event], number: int, *, rank: int = 0):
     """Draw the rank's bytes after `number` events: unit by unit, and within the whole step.
 
     Each kind has its own place in the row of a unit. The place is outlined while it is empty,
@@ -120,7 +117,7 @@ def frame(events: Sequence[Event], number: int, *, rank: int = 0, alt: str = "")
         rows.set_title(f"{title}. {held}", loc="left")
     used = [f"{u} {k} {e['state']}" for (u, k), e in now.items() if e["state"] in (*SENT, *USED)]
     at_work = f" At work: {', '.join(used)}." if used else ""
-    picture.alt = alt or f"{title}. The rank holds {held}.{at_work}"
+    picture.alt = f"{title}. The rank holds {held}.{at_work}"
     return picture
 
 
@@ -156,11 +153,11 @@ def draw_rows(axes, events, units, now):
     kind_key(axes, colors, hatched, edged)
 
 
-def stacked(events: Sequence[Event], *, title: str = "", on=None, alt: str = ""):
+def stacked(events: Sequence[Event], **frame):
     """Draw all bytes of the rank over the step's events, stacked by kind.
 
     Args:
-        on: the axes of another picture to draw on.
+        frame: title, on, width, height, alt, as `helpers.plots.picture.canvas` has them.
 
     Raises:
         ValueError: as `totals`.
@@ -171,18 +168,15 @@ def stacked(events: Sequence[Event], *, title: str = "", on=None, alt: str = "")
     scale, unit = unit_of(max(sums))
     places = range(1, len(events) + 2)  # each state lasts until the next event
     rows = [[nbytes / scale for nbytes in [*kinds[kind], kinds[kind][-1]]] for kind in colors]
-    with course_style():
-        axes, picture = canvas(on, width=8.4, height=2.4)
+    before, most, after = (bytes_text(sums[k]) for k in (start - 1, peak - 1, -1))
+    words = f"{before} before the step, {most} at most, {after} at the end."
+    words = f"The bytes of a rank over {len(events)} events, stacked by kind: {words}"
+    labels = {"xlabel": "events of the step", "ylabel": unit, "width": 8.4, "height": 2.4}
+    with canvas(words, **labels | {"xlim": (start, len(events) + 1)} | frame) as axes:
         axes.stackplot(places, *rows, colors=list(colors.values()), step="post", lw=0)
         axes.axvline(peak, color=GREY, lw=0.8, ls=":")
         note(axes, "most bytes", (peak, 1), (3, -1), of=("data", "axes fraction"), va="top")
-        axes.set(xlim=(start, len(events) + 1), xlabel="events of the step", ylabel=unit)
-        axes.set(title=title)
         axes.margins(y=0.16)
-        if on is None:
+        if "on" not in frame:
             kind_key(axes, colors)
-    before, most, after = (bytes_text(sums[k]) for k in (start - 1, peak - 1, -1))
-    own = f"{before} before the step, {most} at most, {after} at the end."
-    said = f"The bytes of a rank over {len(events)} events, stacked by kind: {own}"
-    axes.words = alt or headed(title, said)
-    return picture
+    return axes.figure

@@ -1,10 +1,14 @@
-"""Who holds what: values before and after a collective, parts of a tensor, shards of a batch."""
+"""Who holds what, as boxes: values around a collective, parts of a tensor, shards of a batch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from helpers.plots.alt import headed
-from helpers.plots.boxes import Box, Text, boxes
-from helpers.plots.style import FAINT, GREY, RANK_COLORS, rank_color
+from helpers.plots.labels import name_rows
+from helpers.plots.picture import canvas
+from helpers.plots.style import FAINT, GREY, PAPER, RANK_COLORS, rank_color
+
+EDGE, ARROW = "#444444", "#666666"
 
 CELL = 0.56  # inches; the lengths of `holdings` are in cells
 APART = 1.2  # between two states
@@ -12,6 +16,106 @@ LETTER = 0.17  # of a title
 SIDE, GAP = 1.0, 0.35  # inches: a matrix's longer side, and between two matrices
 ROW = 0.34  # inches; a rank's lane in `replicas` is as high as its rows, or a box
 COLUMNS = {"batch": 0.0, "shard": 1.5, "replica": 3.0, "gradient": 5.0, "mean": 6.8, "update": 8.4}
+
+
+class Box(NamedTuple):
+    """A rectangle; x goes to the right, y goes down, in the units of the picture's limits.
+
+    Attributes:
+        x, y: the upper left corner.
+        label: in the middle of the box.
+        edge, line: the frame's colour and width in points; a width of 0 draws no frame.
+        dash: Matplotlib's style of the frame, "-" or ":".
+        hatch: Matplotlib's pattern, "////" for example.
+        alpha: 1 for the full colour; a label on a lower one is easier to read.
+    """
+
+    x: float
+    y: float
+    width: float
+    height: float
+    color: str = "none"
+    label: str = ""
+    edge: str = EDGE
+    line: float = 0.6
+    dash: str = "-"
+    hatch: str = ""
+    alpha: float = 1.0
+
+
+class Text(NamedTuple):
+    """Words at a place; `side` is Matplotlib's: "left" if the words begin there."""
+
+    x: float
+    y: float
+    words: str
+    side: str = "center"
+    size: float = 9
+
+
+def boxes(
+    found: Iterable[Box],
+    *,
+    xlim: tuple[float, float],
+    ylim: tuple[float, float],
+    size: tuple[float, float] | None = None,
+    rows: Mapping[float, str] | None = None,
+    texts: Iterable[Text] = (),
+    arrows: Iterable[tuple[tuple[float, float], tuple[float, float]]] = (),
+    corner: float = 0.0,
+    fontsize: float = 9,
+    clear: bool = False,
+    words: str = "",
+    **frame,
+):
+    """Draw boxes, words and arrows on axes without ticks.
+
+    Args:
+        xlim: the left and the right end of the picture.
+        ylim: its top and its bottom.
+        size: inches of a new picture, which the boxes fill from edge to edge.
+        rows: place -> a name to the left of the boxes.
+        arrows: (start, end), each as (x, y).
+        corner: radius of the boxes' corners.
+        fontsize: of the labels.
+        clear: put each label on a patch of paper, where several colours meet below it.
+        words, frame: what is drawn, for readers who do not see it; title, on, width, height: as
+            `helpers.plots.picture.canvas` has them.
+    """
+    from matplotlib.patches import FancyBboxPatch, Rectangle
+
+    if size:
+        frame |= {"width": size[0], "height": size[1]}
+    with canvas(words, xlim=xlim, ylim=ylim[::-1], **frame) as axes:
+        if size:
+            axes.figure.set_layout_engine("none")
+            axes.set_position([0, 0, 1, 1])
+        paper = {"boxstyle": "round,pad=0.12", "fc": PAPER, "ec": "none", "alpha": 0.85}
+        style = {"ha": "center", "va": "center", "fontsize": fontsize}
+        for box in found:
+            look = {"fc": box.color, "ec": box.edge, "lw": box.line, "ls": box.dash}
+            look |= {"hatch": box.hatch, "alpha": box.alpha if box.alpha < 1 else None}
+            place = (box.x, box.y), box.width, box.height
+            if corner:
+                round_ = f"round,pad=0,rounding_size={corner}"
+                axes.add_patch(FancyBboxPatch(*place, boxstyle=round_, **look))
+            else:
+                axes.add_patch(Rectangle(*place, **look))
+            if box.label:
+                middle = box.x + box.width / 2, box.y + box.height / 2
+                axes.text(*middle, box.label, bbox=paper if clear else None, **style)
+        for text in texts:
+            axes.text(*text[:2], text.words, ha=text.side, va="center", fontsize=text.size)
+        for start, end in arrows:
+            arrow = {"arrowstyle": "->", "color": ARROW, "lw": 1.3}
+            axes.annotate("", end, start, arrowprops=arrow)
+        name_rows(axes, rows or {})
+        axes.set_xticks([])
+        axes.spines[:].set_visible(False)
+        axes.grid(visible=False)
+    if frame.get("on") is None:
+        axes.figure.alt = axes.words
+    return axes.figure
 
 
 def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
@@ -55,7 +159,7 @@ def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
         arrows=arrows,
         corner=0.1,
         fontsize=10,
-        alt=" ".join(
+        words=" ".join(
             f"{title[:1].upper()}{title[1:]}. {ranks_text(held)}." for title, held in rows.items()
         ),
     )
@@ -115,8 +219,8 @@ def shares(
     said = "; ".join(
         f"rank {rank}: {' and '.join(map(str, own)) or 'nothing'}" for rank, own in enumerate(held)
     )
-    alt = headed(title, f"The part of the tensor that each rank holds. {said}.")
-    return boxes(found, size=size, xlim=(0, size[0]), ylim=(0, size[1]), texts=texts, alt=alt)
+    words = headed(title, f"The part of the tensor that each rank holds. {said}.")
+    return boxes(found, size=size, xlim=(0, size[0]), ylim=(0, size[1]), texts=texts, words=words)
 
 
 def replicas(shards, *, noun: str = "rows"):
@@ -172,7 +276,7 @@ def replicas(shards, *, noun: str = "rows"):
         texts=[Text(COLUMNS[column], -0.9, title) for column, title in titles.items()],
         arrows=arrows,
         corner=0.08,
-        alt=(
+        words=(
             f"A step of data parallel. A global batch of {rows} {noun} is cut into shards. "
             f"{said[:1].upper()}{said[1:]}. Every rank has the same model and computes the "
             "gradient of its own shard. An all-reduce gives every rank the mean. Every rank makes "

@@ -1,34 +1,30 @@
-"""The bytes of a rank as bars, one colour for each kind."""
+"""The bytes of a rank as bars, one colour for each kind; and the largest model that fits."""
 
 from collections.abc import Mapping
 
-from helpers.plots.alt import headed, two_digits
-from helpers.plots.curve import guides
+from helpers.plots.alt import two_digits
+from helpers.plots.curve import curves, guides
 from helpers.plots.labels import color_key, name_rows, note
-from helpers.plots.panel import canvas
-from helpers.plots.style import MEMORY_COLORS, PAPER, SERIES_COLORS, WIDTH, course_style
+from helpers.plots.picture import canvas
+from helpers.plots.style import MEMORY_COLORS, PAPER, SERIES_COLORS, shades
 
 ROW = 0.42  # inches
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
+DECADES = {1e8: "100M", 1e9: "1B", 1e10: "10B", 1e11: "100B", 1e12: "1T", 1e13: "10T", 1e14: "100T"}
 
 
 def memory_bars(
     rows: Mapping[str, Mapping[str, float]],
     *,
-    title: str = "",
     vlines: Mapping[str, float] | None = None,
-    on=None,
-    width: float = WIDTH,
-    height: float = 0,
-    alt: str = "",
+    **frame,
 ):
     """Draw one bar for each row, with one part for each kind, and its total beside it.
 
     Args:
         rows: name -> {kind: bytes}, with the kinds of `style.MEMORY_COLORS`, or others.
         vlines: label -> bytes: a dashed guide, for example the memory of a GPU.
-        on: the axes of another picture to draw on, of `panels` for example.
-        alt: the alternative text; by default a description.
+        frame: title, on, width, height, alt, as `helpers.plots.picture.canvas` has them.
 
     Returns:
         The Picture. Its axis counts in the unit that suits the longest bar; kB is 1,000 bytes.
@@ -45,8 +41,8 @@ def memory_bars(
     colors = kind_colors(kind for kinds in rows.values() for kind in kinds)
     totals = {name: sum(kinds.values()) for name, kinds in rows.items()}
     scale, unit = unit_of(max([*totals.values(), *(vlines or {}).values()]))
-    with course_style():
-        axes, picture = canvas(on, width=width, height=height or 0.95 + ROW * max(len(rows), 2))
+    size = {"height": 0.95 + ROW * max(len(rows), 2), "xlabel": unit}
+    with canvas(words(rows, totals), **size | frame) as axes:
         for place, (name, kinds) in enumerate(rows.items()):
             start = 0.0
             for kind, nbytes in kinds.items():
@@ -55,12 +51,11 @@ def memory_bars(
             clear = [withStroke(linewidth=2.5, foreground=PAPER)]  # from a guide behind it
             note(axes, bytes_text(totals[name]), (start, place), path_effects=clear)
         name_rows(axes, list(rows))
-        axes.set(ylim=(len(rows) - 0.5, -0.5 - 0.45 * bool(vlines)), xlabel=unit, title=title)
+        axes.set(ylim=(len(rows) - 0.5, -0.5 - 0.45 * bool(vlines)))
         axes.margins(x=0.2)
-        guides(axes, {label: place / scale for label, place in (vlines or {}).items()}, {})
+        guides(axes, {label: place / scale for label, place in (vlines or {}).items()})
         kind_key(axes, colors)
-    axes.words = alt or words(rows, totals, title)
-    return picture
+    return axes.figure
 
 
 def kind_colors(kinds) -> dict[str, str]:
@@ -87,11 +82,46 @@ def bytes_text(nbytes: float) -> str:
     return f"{nbytes / scale:.3g} {unit}"
 
 
-def words(rows, totals, title) -> str:
+def words(rows, totals) -> str:
     """What is drawn, in words."""
     said = []
     for name, kinds in rows.items():
         scale, _ = unit_of(totals[name])
         parts = ", ".join(f"{kind} {two_digits(b / scale)}" for kind, b in kinds.items())
         said.append(f"{name}, {bytes_text(totals[name])}{f': {parts}' if parts else ''}")
-    return headed(title, f"Bars of bytes by kind. {'; '.join(said)}.")
+    return f"Bars of bytes by kind. {'; '.join(said)}."
+
+
+def what_fits(
+    sizes: Mapping[str, Mapping[int, float]],
+    *,
+    models: Mapping[str, float] | None = None,
+    **frame,
+):
+    """Draw the largest number of parameters over the ranks, both axes logarithmic.
+
+    Args:
+        sizes: name -> {ranks: parameters}, as `helpers.plans.zero_memory.largest_models` returns.
+        models: name -> parameters: dashed guides, such as {"GPT-3": 175e9}.
+        frame: as for `memory_bars`.
+
+    Raises:
+        ValueError: there is nothing to draw, or a size of 0 has no place on a logarithmic axis.
+    """
+    found = [size for row in sizes.values() for size in row.values()]
+    if not found or min(found) <= 0:
+        raise ValueError("what_fits draws positive numbers of parameters")
+    shown = [*found, *(models or {}).values()]
+    low, high = min(shown) / 2, max(shown) * 2
+    colors = shades(len(sizes))  # the names are in order: each shards more than the one before
+    labels = {"xlabel": "ranks", "ylabel": "largest model, parameters", "height": 3.2}
+    return curves(
+        {name: (list(row), list(row.values())) for name, row in sizes.items()},
+        log="xy",
+        xticks=sorted({n for row in sizes.values() for n in row}),
+        yticks={size: label for size, label in DECADES.items() if low <= size <= high},
+        styles={name: {"color": color} for name, color in zip(sizes, colors, strict=True)},
+        hlines=models,
+        key="right",
+        **labels | {"ylim": (low, high)} | frame,
+    )

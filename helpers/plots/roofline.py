@@ -1,21 +1,125 @@
-"""The roofline: the FLOP/s that a processor can reach, by its work on each byte that it moves.
+"""How processors are built, their memories from near to far, and the roofline.
+
+A roofline shows the FLOP/s that a processor can reach, by its work on each byte that it moves.
 
 Williams, Waterman and Patterson 2009, "Roofline: An Insightful Visual Performance Model for
 Multicore Architectures", section 3.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from string import ascii_lowercase
 
 from helpers.plots.alt import two_digits
-from helpers.plots.labels import label_points, note
-from helpers.plots.panel import panels
-from helpers.plots.style import FAINT, GREY, INK, PAPER, SMALL, colors_of, course_style
+from helpers.plots.holdings import Box, Text, boxes
+from helpers.plots.labels import color_key, label_points, note
+from helpers.plots.memory import bytes_text
+from helpers.plots.picture import panels
+from helpers.plots.style import FAINT, GREY, INK, PAPER, SMALL, colors_of, course_style, shades
 
+COLORS = {
+    "control": "#e69f00",
+    "arithmetic": "#009e73",
+    "memory on the chip": "#56b4e9",
+    "memory beside it": "#bbbbbb",
+}
 TOGETHER = 2  # more roofs than these get a plot each
 COLUMNS = 3
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 CLEAR = {"fc": PAPER, "ec": "none", "pad": 0.5}  # below a name that crosses lines
 BELOW = 4  # an axis begins so many times below what it shows
+
+
+def chips():
+    """Draw a CPU, a GPU and a TPU side by side. The drawing is schematic, the areas are rough."""
+    picture = panels(3, width=8.4, height=3.5)
+    drawings = {
+        "CPU: few cores, each clever": _cpu(),
+        "GPU: a hundred plain cores": _gpu(),
+        "TPU: a few huge matrix units": _tpu(),
+    }
+    for axes, (title, blocks) in zip(picture.axes, drawings.items(), strict=True):
+        found = [Box(*place, COLORS[kind], label) for kind, *place, label in blocks]
+        boxes(found, on=axes, xlim=(-0.1, 12.1), ylim=(-0.1, 12.6), fontsize=8, title=title)
+        axes.set_aspect("equal")
+    color_key(picture, COLORS, loc="outside lower center", ncols=4, fontsize=9)
+    picture.alt = (
+        "Three schematic chips. A CPU has few cores; control and caches take most of its area. "
+        "A GPU has about a hundred plain cores, mostly arithmetic, and an L2 cache. A TPU has a "
+        "few huge matrix units of 128 × 128 multipliers. Below each lies its main memory: large, "
+        "slow DRAM for the CPU, small, fast HBM for GPU and TPU."
+    )
+    return picture
+
+
+def _cpu():
+    """(kind, x, y, width, height, label) of each block, in twelfths of the drawing; y goes down."""
+    for column in range(2):
+        for row in range(2):
+            x, y = 6 * column, 3 * row
+            yield "control", x, y, 3, 2.8, "order,\nguess"
+            yield "arithmetic", x + 3, y, 2.8, 1.4, "units"
+            yield "memory on the chip", x + 3, y + 1.4, 2.8, 1.4, "L1, L2"
+    yield "memory on the chip", 0, 6, 11.8, 3.4, "L3 cache, shared"
+    yield "memory beside it", 0, 9.9, 11.8, 2.2, "DRAM: large, slow"
+
+
+def _gpu():
+    for row in range(6):
+        for column in range(6):
+            x, y = 2 * column, 1.25 * row
+            yield "control", x, y, 0.3, 1.1, ""
+            yield "arithmetic", x + 0.3, y, 1.1, 1.1, ""
+            yield "memory on the chip", x + 1.4, y, 0.4, 1.1, ""
+    yield "memory on the chip", 0, 7.6, 11.8, 1.8, "L2 cache, shared"
+    yield "memory beside it", 0, 9.9, 11.8, 2.2, "HBM: small, fast"
+
+
+def _tpu():
+    for column in range(2):
+        x = 6 * column
+        yield "control", x, 0, 5.8, 0.8, "one scalar unit"
+        for place in range(4):
+            left, top = x + 2.9 * (place % 2), 0.9 + 2.6 * (place // 2)
+            yield "arithmetic", left, top, 2.9, 2.6, "128 × 128\nmultipliers"
+        yield "arithmetic", x, 6.1, 5.8, 0.9, "vector unit"
+        yield "memory on the chip", x, 7.1, 5.8, 2.3, "memory that the\nprogram fills"
+    yield "memory beside it", 0, 9.9, 11.8, 2.2, "HBM: small, fast"
+
+
+def hierarchy(levels: Sequence[tuple[str, float | None, float]], *, title: str = ""):
+    """Draw memories from near to far: the width of each step is the logarithm of its bandwidth.
+
+    Args:
+        levels: (name, capacity in bytes or None, bandwidth in bytes/s), the nearest first.
+
+    Raises:
+        ValueError: there is no level, or a bandwidth is not positive.
+    """
+    if not levels or min(bandwidth for *_, bandwidth in levels) <= 0:
+        raise ValueError("give at least one level, each with a positive bandwidth")
+    slowest = min(bandwidth for *_, bandwidth in levels)
+    widths = [1 + math.log10(bandwidth / slowest) for *_, bandwidth in levels]
+    found, texts, said, reach = [], [], [], max(widths) / 2
+    for row, (name, held, bandwidth) in enumerate(levels):
+        wide, speed = widths[row], f"{bytes_text(bandwidth)}/s"
+        look = {"color": shades(len(levels))[row], "line": 0, "alpha": 0.4}
+        found.append(Box(-wide / 2, row - 0.42, wide, 0.84, label=speed, **look))
+        texts.append(Text(-reach - 0.1, row, name, "right"))
+        said.append(f"{name}, {speed}")
+        if held is not None:
+            texts.append(Text(reach + 0.1, row, bytes_text(held), "left"))
+            said[-1] += f", holds {bytes_text(held)}"
+    return boxes(
+        found,
+        xlim=(-reach - 2.6, reach + 1.1),
+        ylim=(-0.6, len(levels) - 0.5),
+        texts=texts,
+        fontsize=10,
+        words=f"Memories from near to far: {'; '.join(said)}.",
+        title=title,
+        width=7.6,
+        height=0.6 + 0.46 * len(levels),
+    )
 
 
 def roofline(
@@ -25,7 +129,6 @@ def roofline(
     measured: Mapping[str, tuple[float, float]] | None = None,
     intensities: tuple[float, float] = (0.05, 1e4),
     title: str = "",
-    alt: str = "",
 ):
     """Draw roofs, operations below them, and measurements, on logarithmic axes.
 
@@ -38,7 +141,6 @@ def roofline(
             a grid, with a letter and a key below.
         measured: name -> (intensity, FLOP/s): a cross with its name, in the first plot.
         intensities: the range of the horizontal axis, in FLOP per byte.
-        alt: the alternative text; by default a description.
 
     Raises:
         ValueError: there is no roof, or a number is not positive.
@@ -64,17 +166,16 @@ def roofline(
             for name, color in own.items():
                 label = f"{name}: ridge at {roofs[name][0] / roofs[name][1]:.3g}"
                 draw_roof(axes, roofs[name], intensities, color=color, lw=2, label=label)
-            if len(plots) == 1:
-                name_operations(axes, operations)
-            else:
-                letter_operations(axes, operations)
+            lines = mark_operations(axes, operations, len(plots) > 1)
         if measured:
             label_points(plots[0][0], measured, marker="x", mew=1.6, ms=6)
         if len(plots) == 1:
             picture.legend(loc="outside lower center", ncols=1 + (len(roofs) > 1))
         elif operations:
-            spell_letters(picture, operations)
-    picture.alt = alt or words(roofs, operations, measured, title)
+            names = [f"{x}  {name}" for x, name in zip(ascii_lowercase, operations, strict=False)]
+            style = {"loc": "outside lower center", "ncols": 2, "fontsize": SMALL}
+            picture.legend(handles=lines, labels=names, **style)
+    picture.alt = words(roofs, operations, measured, title)
     return picture
 
 
@@ -112,32 +213,18 @@ def draw_roof(axes, roof, intensities, **style):
     axes.plot([ridge], [peak], "o", color=style["color"], ms=4, label="_")
 
 
-def name_operations(axes, operations):
-    """A dotted line for each operation, with its name along the line's foot."""
-    for name, intensity in operations.items():
-        axes.axvline(intensity, color=GREY, lw=1, ls=":")
-        up = {"rotation": 90, "ha": "right", "va": "bottom", "bbox": CLEAR | {"alpha": 0.8}}
-        note(axes, name, (intensity, 0.02), (-2, 0), of=("data", "axes fraction"), **up)
-
-
-def letter_operations(axes, operations):
-    """A dotted line for each operation, with a letter: a small plot has no room for names."""
-    for number, (letter, intensity) in enumerate(zip(LETTERS, operations.values(), strict=False)):
-        axes.axvline(intensity, color=GREY, lw=1, ls=":")
-        place = (intensity, 0.08 + 0.14 * (number % 2))  # in two rows: neighbours keep apart
-        note(axes, letter, place, (0, 0), of=("data", "axes fraction"), ha="center", bbox=CLEAR)
-
-
-def spell_letters(picture, operations):
-    """The key of the letters, below the plots."""
-    from matplotlib.lines import Line2D
-
-    dotted = {"color": GREY, "lw": 1, "ls": ":"}
-    keys = [
-        Line2D([], [], label=f"{letter}  {name}", **dotted)
-        for letter, name in zip(LETTERS, operations, strict=False)
-    ]
-    picture.legend(handles=keys, loc="outside lower center", ncols=2, fontsize=SMALL)
+def mark_operations(axes, operations, lettered: bool) -> list:
+    """A dotted line for each operation, with its name along the line's foot, or with a letter."""
+    lines = []
+    for number, (name, intensity) in enumerate(operations.items()):
+        lines.append(axes.axvline(intensity, color=GREY, lw=1, ls=":"))
+        words, place, shift = name, (intensity, 0.02), (-2, 0)
+        look = {"rotation": 90, "ha": "right", "va": "bottom", "bbox": CLEAR | {"alpha": 0.8}}
+        if lettered:  # a small plot has no room for names
+            words, shift, look = ascii_lowercase[number], (0, 0), {"ha": "center", "bbox": CLEAR}
+            place = (intensity, 0.08 + 0.14 * (number % 2))  # in two rows: neighbours keep apart
+        note(axes, words, place, shift, of=("data", "axes fraction"), **look)
+    return lines
 
 
 def words(roofs, operations, measured, title) -> str:

@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from helpers.plots.alt import headed
-from helpers.plots.boxes import Box, Text, boxes
+from helpers.plots.holdings import Box, Text, boxes
 from helpers.plots.labels import color_key
-from helpers.plots.panel import canvas
 from helpers.plots.style import SERIES_COLORS, SMALL, course_style
 
 COLORS = dict(zip(("parameters", "gradients", "activations", "other"), SERIES_COLORS, strict=False))
@@ -51,17 +49,23 @@ def traffic_diff(
             found.append(Box(column, y + 0.1, long, 0.8, color, line=0))
             words = f" {label(together, layers)}"
             texts.append(Text(column + long, y + 0.5, words, "left", SMALL - 2))
-    axes, picture = canvas(width=width, height=LINE * top + 0.9)
-    rows = {tops[moment] + 0.5: moment for moment in places}
-    limits = {"xlim": (-0.03, len(streams)), "ylim": (0, top)}
-    kinds = [k for k in COLORS if any(m.kind == k for s in streams.values() for m in s)]
     told = "; ".join(
         f"{name}: {sum(map(bytes_of, stream)):,.0f} bytes in {len(stream)} messages"
         for name, stream in streams.items()
     )
-    told = f"moments, from {places[0]} to {places[-1]}. {told}."
-    alt = headed(title, f"The messages of a step in {len(places)} {told}")
-    boxes(found, on=axes, rows=rows, texts=texts, title=title, alt=alt, **limits)
+    picture = boxes(
+        found,
+        xlim=(-0.03, len(streams)),
+        ylim=(0, top),
+        rows={tops[moment] + 0.5: moment for moment in places},
+        texts=texts,
+        words=f"The messages of a step in {len(places)} moments, from {places[0]} to {places[-1]}. "
+        f"{told}.",
+        title=title,
+        width=width,
+        height=LINE * top + 0.9,
+    )
+    (axes,) = picture.axes
     with course_style():
         for moment in places[1:]:
             axes.axhline(tops[moment] - 0.25, color="#dddddd", lw=0.6)
@@ -70,6 +74,7 @@ def traffic_diff(
         axes.set_xticks([column + 0.45 for column in range(len(streams))], list(streams))
         axes.xaxis.tick_top()
         axes.tick_params(length=0, labelsize=SMALL - 1)
+    kinds = [k for k in COLORS if any(m.kind == k for s in streams.values() for m in s)]
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01), "fontsize": SMALL - 1}
     color_key(axes, {kind: COLORS[kind] for kind in kinds}, ncols=len(kinds), **place)
     return picture

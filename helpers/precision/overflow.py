@@ -80,7 +80,7 @@ class Overflow:
 
     def draw(self):
         """Draw the inputs' numbers by exponent, over the range of the result's format."""
-        from helpers.plots.exponents import histogram
+        from helpers.plots.bar import histogram
 
         form, title = format_of(self.dtype), f"Inputs of {self.operation}"
         ranges = {form.name: form.exponents}

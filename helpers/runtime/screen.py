@@ -95,12 +95,12 @@ class JupyterPanel:
             self.places[place] = display(data, metadata=metadata, raw=True, display_id=True)
 
     def bars(self, bars, last):
-        from helpers.plots.live import bars_html, bars_text
+        from helpers.plots.page import bars_html, bars_text
 
         self.show("bars", {"text/html": bars_html(bars), "text/plain": bars_text(bars)})
 
     def curve(self, name, curves, last):
-        from helpers.plots.live import curve_output
+        from helpers.plots.page import curve_output
 
         self.show("curve", *curve_output(name, curves))
 
@@ -120,7 +120,7 @@ class LinePanel:
 
     def bars(self, bars, last):
         if self.due("bars", last):
-            from helpers.plots.live import bars_text
+            from helpers.plots.page import bars_text
 
             say(bars_text(bars))
 

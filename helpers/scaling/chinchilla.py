@@ -69,7 +69,7 @@ class ChinchillaFit(ChinchillaLaw):
 
     def picture(self):
         """Plot predicted against observed loss, and the bootstraps' exponents."""
-        from helpers.plots.scaling import fit_quality
+        from helpers.plots.agreement import fit_quality
 
         params, tokens, loss = self.runs
         return fit_quality(params, loss, self.loss(params, tokens), self.samples.get("a"))

@@ -37,7 +37,7 @@ class Frontier:
         return plain(self.N_1 * compute**self.a), plain(self.D_1 * compute**self.b)
 
     def _repr_png_(self):
-        from helpers.plots.scaling import frontier
+        from helpers.plots.agreement import frontier
 
         return frontier(self)._repr_png_()
 

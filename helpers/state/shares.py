@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from helpers.plots.table import table
+from helpers.plots.page import table
 from helpers.state.part import Part
 from helpers.state.pieces import Box, pieces
 

@@ -182,7 +182,7 @@ class Comparison:
 
     def plot(self):
         """Plot both loss curves, and the differences by step. Returns a Picture."""
-        from helpers.plots.equivalence import equivalence
+        from helpers.plots.agreement import equivalence
 
         rows = [row for row in self.differences if row.step >= 0 and not row.loaded]
         steps = sorted({row.step for row in rows})

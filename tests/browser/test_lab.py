@@ -18,7 +18,7 @@ def draw(slope, offset):
     return plots.curves({"line": ([0, 1], [offset, offset + slope])})
 """,
     "plots.Explorer(draw, {'slope': [1, 2, 3], 'offset': [0, 5]})",
-    "plots.Stepper(lambda step: draw(step, 0), 5)",
+    "plots.Explorer(draw, {'slope': range(6), 'offset': [0]}, play='slope')",
     """
 def wait(worker):
     print("at work")
@@ -137,15 +137,15 @@ def test_sliders_redraw_and_stop_stops(page, address):
     assert len(seen) == 3
     assert explorer.locator(".jp-OutputArea-output img").count() == 1  # not the still form too
 
-    stepper = notebook.run(3)
+    played = notebook.run(3)
     notebook.ran(3)
-    picture = stepper.locator(".jp-RenderedImage img")
+    picture = played.locator(".widget-html img")
     loaded(picture)
     first = picture.get_attribute("src")
-    stepper.locator(".widget-play button").first.click()
+    played.locator(".widget-play button").first.click()
     page.wait_for_function(
-        "([e, first]) => e.querySelector('.jp-RenderedImage img').src !== first",
-        arg=[stepper.element_handle(), first],
+        "([e, first]) => e.querySelector('.widget-html img').src !== first",
+        arg=[played.element_handle(), first],
     )
 
     waiting = notebook.run(4)

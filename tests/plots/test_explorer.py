@@ -3,10 +3,11 @@
 import base64
 import re
 
+import ipywidgets
 import pytest
 
 from helpers import plots
-from helpers.plots.explorer import WIDGET, Explorer
+from helpers.plots.explorer import INTERVAL, WIDGET, Explorer
 
 DRAWN = []
 
@@ -26,7 +27,7 @@ def explorer():
 
 def shown(widget):
     """(the PNG, the alternative text) of the picture below the sliders."""
-    source, alt = re.search(r'base64,([^"]+)".* alt="([^"]*)"', widget.children[-1].value).groups()
+    source, alt = re.search(r"base64,([^']+)' alt='([^']*)'", widget.children[-1].value).groups()
     return base64.b64decode(source), alt
 
 
@@ -43,7 +44,7 @@ def test_a_slider_redraws(explorer):
     size, unit, _ = widget.children
     first, alt = shown(widget)
     assert [slider.description for slider in (size, unit)] == ["size", "unit"]
-    assert 'width="496"' in widget.children[-1].value  # 6.2 inches of 80 dots
+    assert "width='496'" in widget.children[-1].value  # 6.2 inches of 80 dots
     assert (size.value, unit.value, alt) == (2, "GB", "2 GB")
     assert unit._options_labels == ("gigabytes", "bytes")  # what the page shows
     size.value = 3
@@ -52,6 +53,18 @@ def test_a_slider_redraws(explorer):
     assert shown(widget)[1] == "3 B"
     size.value, unit.index = 2, 0
     assert shown(widget)[0] == first
+
+
+def test_a_play_button_moves_its_slider(monkeypatch):
+    linked = []
+    monkeypatch.setattr(ipywidgets, "jslink", lambda *ends: linked.append(ends))
+    choices = {"unit": ["GB"], "size": range(4)}
+    unit, played, _ = Explorer(draw, choices, {"size": 2}, play="size").widget().children
+    button, slider = played.children
+    assert (unit.description, slider.description, slider.index) == ("unit", "size", 2)
+    assert linked == [((button, "value"), (slider, "index"))]
+    assert (button.value, button.min, button.max, button.interval) == (2, 0, 3, INTERVAL)
+    assert not button.repeat  # it stops at the last step
 
 
 def test_an_alternative_text_is_text():

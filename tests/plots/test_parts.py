@@ -8,7 +8,7 @@ from helpers import plots
 from helpers.plots.curve import number_text
 from helpers.plots.holdings import number_text as value_text
 from helpers.plots.memory import bytes_text, kind_colors
-from helpers.plots.panel import panels
+from helpers.plots.picture import panels
 from helpers.plots.roofline import roofline
 from helpers.plots.serving import longest, serving, stairs
 from helpers.plots.style import SERIES_COLORS, lightness, readable_on

@@ -15,15 +15,12 @@ import pytest
 import torch
 
 from helpers import plots
-from helpers.plots.cost import costs
-from helpers.plots.equivalence import equivalence
-from helpers.plots.exponents import histogram
+from helpers.plots.agreement import costs, equivalence, fit_quality, frontier
+from helpers.plots.bar import histogram
 from helpers.plots.film import film, frame, stacked
 from helpers.plots.holdings import holdings, replicas, shares
-from helpers.plots.live import curve_figure
-from helpers.plots.processor import chips, hierarchy
-from helpers.plots.roofline import roofline
-from helpers.plots.scaling import fit_quality, frontier
+from helpers.plots.page import curve_figure
+from helpers.plots.roofline import chips, hierarchy, roofline
 from helpers.plots.serving import serving, token_rows
 from helpers.plots.style import RANK_COLORS
 from helpers.plots.timeline import Box, timeline
@@ -141,8 +138,8 @@ CASES = {
     "intervals": lambda: plots.intervals(
         {"rank 1": (1, 2, 4), "b": (0, 3, 3)}, vlines={"Kaplan": 2.5}, xlabel="e"
     ),
-    "intervals on a log axis": lambda: plots.intervals(
-        {"a": (1, 2, 4)}, log=True, title="t", xlim=(0.5, 8), width=5, height=2
+    "intervals with a title": lambda: plots.intervals(
+        {"a": (1, 2, 4)}, title="t", xlim=(0.5, 8), width=5, height=2
     ),
     "intervals on a plot": lambda: on_the_second(plots.intervals, {"a": (1, 2, 4)}),
     "heat": lambda: plots.heat(
@@ -151,7 +148,7 @@ CASES = {
         columns={1: "rank 0"},
         names=["a", "b"],
         cut_columns=2,
-        scale="row",
+        limits=(2, None),
         cmap="gray",
     ),
     "heat with cuts": lambda: plots.heat(
@@ -197,7 +194,7 @@ CASES = {
         measured={"m": (1, 0.5)},
         title="all",
     ),
-    "rooflines without operations": lambda: roofline({**GRID, "last": (1, 1)}, alt="Mine."),
+    "rooflines without operations": lambda: roofline({**GRID, "last": (1, 1)}),
     "holdings": lambda: holdings(
         {
             "before": [[1, 2], [3, 4.5]],
@@ -266,7 +263,7 @@ CASES = {
     ),
     "a part of a pipeline": lambda: plots.pipelines({"x": PIECES}, shown=3, counts=(1, 0)),
     "frame": lambda: frame(a_step(), 4, rank=1),
-    "frame of what is used": lambda: frame(a_step(), 9, alt="Mine."),
+    "frame of what is used": lambda: frame(a_step(), 9),
     "film": lambda: film(a_step(), rank=3).picture(),
     "stacked": lambda: stacked(a_step(), title="a step"),
     "live curve": lambda: curve_figure("loss", {10: ([0], [1]), 2: ([0, 1], [2, 3])}, xlabel="s"),

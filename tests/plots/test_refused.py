@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from helpers import plots
-from helpers.plots.exponents import histogram
+from helpers.plots.bar import histogram
 from helpers.plots.film import film, frame
 from helpers.plots.holdings import replicas
-from helpers.plots.processor import hierarchy
-from helpers.plots.roofline import roofline
+from helpers.plots.roofline import hierarchy, roofline
 from helpers.plots.serving import serving, token_rows
 from helpers.plots.timeline import Box, timeline
 from helpers.plots.traffic_diff import traffic_diff

@@ -195,7 +195,7 @@ class Paged:
             names: of the sequences, in their order; by default their numbers.
             options: those of `helpers.plots.blocks`.
         """
-        from helpers.plots.paging import blocks
+        from helpers.plots.serving import blocks
 
         rows = list(enumerate(self.sequences))
         found = {

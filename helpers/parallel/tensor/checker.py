@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from helpers.parallel.tensor.rules import RULES, WHOLE, Call, Placement, said, unknown
-from helpers.plots.table import table
+from helpers.plots.page import table
 from helpers.state.part import Part
 
 

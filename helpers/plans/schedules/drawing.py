@@ -28,7 +28,7 @@ def draw_spans(rows: Mapping[str, Sequence[Span]], *, xlabel: str | Sequence[str
     Returns:
         The Picture.
     """
-    from helpers.plots.pipeline import pipelines
+    from helpers.plots.timeline import pipelines
 
     return pipelines({titled(k, spans): pieces(spans) for k, spans in rows.items()}, xlabel=xlabel)
 
@@ -109,21 +109,22 @@ def step_through(schedule: Schedule, costs: Costs = UNIT, *, start: int | None =
         start: the step that is shown first, and in a saved notebook; by default the half.
 
     Returns:
-        A `Stepper`, which shows itself.
+        An `Explorer`, which shows itself.
 
     Raises:
         ScheduleError: the schedule cannot run.
     """
-    from helpers.plots.stepper import Stepper
+    from helpers.plots.explorer import Explorer
 
     spans = sorted(timeline(schedule, costs), key=lambda span: (span.start, span.rank))
     half = len(spans) // 2 if start is None else start
-    return Stepper(lambda k: one_step(schedule, spans, k), len(spans), start=half)
+    steps = {"step": range(len(spans) + 1)}
+    return Explorer(lambda step: one_step(schedule, spans, step), steps, {"step": half}, "step")
 
 
 def one_step(schedule: Schedule, spans: Sequence[Span], count: int):
     """The picture of the first `count` computations; the others leave their lanes empty."""
-    from helpers.plots.pipeline import pipelines
+    from helpers.plots.timeline import pipelines
 
     done = [sum(span.rank == rank for span in spans[:count]) for rank in range(schedule.ranks)]
     kept = [own[k - 1] if k else 0 for own, k in zip(held(schedule), done, strict=True)]

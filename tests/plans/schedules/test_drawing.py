@@ -60,10 +60,10 @@ def test_time_begins_at_the_first_start_of_any_rank():
 
 
 def test_a_step_shows_what_has_begun_by_then_at_the_costs_given():
-    stepper = step_through(gpipe(2, 2), Costs(forward=3, backward=1))
+    explorer = step_through(gpipe(2, 2), Costs(forward=3, backward=1))
     third = "rank 0 computes 6 between 0 and 6; rank 1 computes 3 between 3 and 6."
-    assert third in stepper.draw(3).alt
-    assert "rank 0 computes 8 between 0 and 12;" in stepper.draw(8).alt
+    assert third in explorer.picture(3).alt
+    assert "rank 0 computes 8 between 0 and 12;" in explorer.picture(8).alt
 
 
 def test_a_student_s_schedule_beside_the_optimum():
@@ -90,18 +90,19 @@ def test_a_student_s_schedule_beside_the_optimum():
     assert "gradient of the weights" in split.legends[0].get_texts()[-1].get_text()
 
 
-def test_every_step_of_a_stepper():
+def test_every_step_of_an_explorer():
     schedule = zero_bubble_h1(2, 2)
-    stepper = step_through(schedule)
-    assert (stepper.last, stepper.start) == (12, 6)
-    last = stepper.draw(12)
+    explorer = step_through(schedule)
+    assert list(explorer.choices["step"].values()) == list(range(13))
+    assert explorer.start == {"step": 6}
+    last = explorer.picture(12)
     assert "step 12 of 12: W1 of stage" in last.alt
-    begun = stepper.draw(0)
+    begun = explorer.picture(0)
     assert "nothing has begun" in begun.alt
     assert "held, by rank: 0, 0" in begun.alt
-    assert "held, by rank: 1, 0" in stepper.draw(1).alt
+    assert "held, by rank: 1, 0" in explorer.picture(1).alt
     # F0 and F1 of rank 0, and F0 of rank 1, have begun.
-    third = stepper.draw(3).alt
+    third = explorer.picture(3).alt
     assert "held, by rank: 2, 1" in third
     assert "ZB-H1, step 3 of 12: F0 of stage 1 on rank 1" in third
-    assert [step_through(schedule, start=start).start for start in (0, 1)] == [0, 1]
+    assert [step_through(schedule, start=n).start["step"] for n in (0, 1)] == [0, 1]

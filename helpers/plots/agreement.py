@@ -1,13 +1,91 @@
-"""Scaling laws drawn: how well a fit holds, IsoFLOP parabolas, and the compute-optimal frontier."""
+"""Measured beside predicted: costs of collectives, equal trainings, fits of scaling laws."""
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from helpers.plots.panel import panels
-from helpers.plots.style import GREY, INK, SERIES_COLORS, course_style, shades
+from helpers.plots.curve import curves
+from helpers.plots.picture import Picture, canvas, panels
+from helpers.plots.style import (
+    GREY,
+    INK,
+    PAPER,
+    PROGRAM_COLORS,
+    SERIES_COLORS,
+    colors_of,
+    course_style,
+    shades,
+)
+
+Points = Sequence[tuple[float, float]]  # (bytes, seconds)
+
+
+def costs(predicted: Mapping[str, Points], fitted: Mapping[str, Points], others) -> Picture:
+    """Draw times of collectives by size: a line and its dots for each collective.
+
+    Args:
+        predicted: by the name of the collective, from small to large.
+        fitted: the measurements behind the prediction: full dots.
+        others: more measurements, which the fit did not use: hollow dots.
+    """
+    labels = {"xlabel": "payload (bytes)", "ylabel": "seconds"}
+    with canvas(width=5.6, height=3.4, **labels) as axes:
+        colors = colors_of(predicted)
+        for name, line in predicted.items():
+            color = colors[name]
+            axes.plot(*zip(*line, strict=True), color=color, label=name)
+            for face, points in ((color, fitted.get(name)), (PAPER, others.get(name))):
+                if points:
+                    axes.plot(*zip(*points, strict=True), "o", color=color, markerfacecolor=face)
+        # These dots have no colour of their own: they explain full and hollow in the legend.
+        style = {"ls": "none", "marker": "o", "color": GREY}
+        axes.plot([], [], label="measured, fitted", **style)
+        if others:
+            axes.plot([], [], markerfacecolor=PAPER, label="measured, not fitted", **style)
+        axes.set(xscale="log", yscale="log")
+        axes.legend()
+    return axes.figure
+
+
+def equivalence(
+    name: str,
+    one_process: Sequence[float],
+    ranks: Sequence[float],
+    differences: Mapping[str, Sequence[float]],
+    tolerance: float,
+) -> Picture:
+    """Compare two trainings that must be equal: their losses, and their differences by step.
+
+    Args:
+        name: of the training on ranks.
+        one_process, ranks: the losses by step.
+        differences: "loss", "gradients", … -> the largest absolute difference by step. Zeros are
+            drawn at the bottom of the logarithmic axis. A dashed line is the tolerance.
+    """
+    picture = panels(2, width=7.6, height=2.8)
+    left, right = picture.axes
+    seen = [v for values in differences.values() for v in values if v > 0]
+    floor = min([*seen, tolerance]) / 10
+    raised = {what: [max(v, floor) for v in values] for what, values in differences.items()}
+    reference = {"one process": {"lw": 5, "alpha": 0.6, "marker": ""}}
+    own = {name: {"color": PROGRAM_COLORS["ours"], "marker": ""}}
+    losses = {"one process": list(one_process), name: list(ranks)}
+    above = {"xlabel": "step", "key": "above"}
+    curves(losses, ylabel="loss", styles=reference | own, on=left, **above)
+    curves(
+        raised,
+        log="y",
+        ylabel="largest difference",
+        hlines={"tolerance": tolerance},
+        styles={what: {"ms": 3, "lw": 1} for what in raised},
+        on=right,
+        **above,
+    )
+    return picture
 
 
 def fit_quality(params, observed, predicted, exponents=None):
-    """Draw predicted over observed loss on the left, the bootstraps' exponent a on the right.
+    """Draw how well a scaling law fits: predicted over observed loss, the bootstraps' exponent a.
 
     Args:
         params, observed, predicted: one for each run; losses in nats.
@@ -40,7 +118,7 @@ def fit_quality(params, observed, predicted, exponents=None):
 
 
 def frontier(found):
-    """Draw each budget's parabola on the left, if there are any; the best sizes on the right.
+    """Draw the compute-optimal frontier: the budgets' IsoFLOP parabolas, if any; the best sizes.
 
     Args:
         found: with compute, params, loss, parabolas, runs (params, compute, loss) and optimal(C).
