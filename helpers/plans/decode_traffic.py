@@ -1,7 +1,8 @@
-"""Messages of one forward of tensor-parallel decoding, as data, and their bytes.
+"""Messages of one forward of tensor-parallel decoding, as data; bytes of a prompt's handover.
 
 L  layers                       B  sequences           N  ranks
 D  width of a token's vector    T  new tokens of each  V  vocabulary        e  bytes of a number
+P  tokens in a block of cache   K  key/value heads     d  width of a head
 
     the embedding, cut by rows     one all-reduce of B T D numbers
     each block                     two all-reduces of B T D numbers: after attention, after the MLP
@@ -10,13 +11,19 @@ D  width of a token's vector    T  new tokens of each  V  vocabulary        e  b
 
 Decoding has T = 1, so a payload is a few kilobytes, but there are 2 L + 2 messages for each token.
 
-Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3, for the two sums of a block and the cut
-vocabulary. Pope et al. 2022, arXiv:2211.05102, section 3.2.1, for the same cut in inference.
+If one rank reads a prompt of T tokens and another rank continues it, keys and values travel in
+whole blocks: ceil(T/P) P 2 L K d e bytes. The decoding rank also needs the first new token, and how
+many tokens the blocks have.
+
+Sources: Shoeybi et al. 2019, arXiv:1909.08053, section 3, for the two sums of a block and the cut
+vocabulary. Pope et al. 2022, arXiv:2211.05102, section 3.2.1, for the same cut in inference. Patel
+et al. 2024, "Splitwise", arXiv:2311.18677; Zhong et al. 2024, "DistServe", arXiv:2401.09670.
 """
 
 from helpers.plans.messages import Message, together, wire
 
 HEADS = ("best", "logits")
+HEADER_BYTES = 4 * 8  # of a handover: request, tokens, blocks, first new token: int64
 BEST_BYTES = 16  # a logit and its token, in float64 both: exact for every dtype of the model
 
 
@@ -46,12 +53,10 @@ def decode_messages(
     """
     if head not in HEADS:
         raise ValueError(f"head must be one of {', '.join(HEADS)}, not {head!r}")
-    for name, size in {
-        "layers": layers, "width": width, "vocab": vocab, "ranks": ranks,
-        "sequences": sequences, "tokens": tokens, "number_bytes": number_bytes,
-    }.items():  # fmt: skip
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, not {size}")
+    positive(
+        layers=layers, width=width, vocab=vocab, ranks=ranks,
+        sequences=sequences, tokens=tokens, number_bytes=number_bytes,
+    )  # fmt: skip
     activations = sequences * tokens * width * number_bytes
     row = BEST_BYTES if head == "best" else -(-vocab // ranks) * number_bytes
     kinds = [
@@ -72,3 +77,32 @@ def decode_traffic(**sizes) -> dict[str, float]:
         sizes: as for `decode_messages`. On one rank the result is empty.
     """
     return wire(decode_messages(**sizes), "what")
+
+
+def handover_bytes(
+    *, tokens: int, layers: int, key_heads: int, head_width: int, block_size: int, number_bytes: int
+) -> int:
+    """Bytes of one prompt's handover, with its header.
+
+    Args:
+        tokens: T.
+        layers, key_heads, head_width: L, K, d.
+        block_size: P.
+        number_bytes: e.
+
+    Raises:
+        ValueError: a size below 1.
+    """
+    positive(
+        tokens=tokens, layers=layers, key_heads=key_heads, head_width=head_width,
+        block_size=block_size, number_bytes=number_bytes,
+    )  # fmt: skip
+    slots = -(-tokens // block_size) * block_size
+    return HEADER_BYTES + slots * 2 * layers * key_heads * head_width * number_bytes
+
+
+def positive(**sizes: int):
+    """Raise ValueError for the first size below 1."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, not {size}")

@@ -1,4 +1,4 @@
-"""Bytes of model states on one rank, by ZeRO stage, and the largest model that fits.
+"""Bytes of model states on one rank, by ZeRO stage; what fits; the moments of sharded training.
 
 P  parameters        N  ranks        k  bytes of optimizer state for one parameter
 
@@ -11,9 +11,14 @@ Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Tri
 Models", arXiv:1910.02054, sections 3.1 and 5. The paper counts Adam in mixed precision: fp16
 parameters and gradients, and k = 12 bytes for an fp32 copy of the parameter and two moments.
 It leaves out activations, and the parameters that stage 3 gathers for the layer at work.
+
+`moments` counts those, for FSDP2 (`torch.distributed.fsdp.fully_shard`). A gather fills a buffer
+and is then copied into the parameters. In the backward, the gather of the next unit starts before
+it is needed, and the gradients of a unit are copied into a buffer for the reduce-scatter. The
+buffer is freed when the next unit needs its own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 STAGES = (0, 1, 2, 3)
@@ -129,3 +134,64 @@ def ranks_of(world: int) -> int:
     if not world >= 1:
         raise ValueError(f"a world has at least one rank, not {world}")
     return world
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The bytes that one rank holds at one moment of a step, by kind.
+
+    Attributes:
+        name: what happens: "forward of unit 2", "reduce of unit 0", …
+        states: the shards of parameters and optimizer state, and of the gradients so far.
+        gathered: whole parameters, of units in use.
+        fetched: the buffer of a gather.
+        gradients: whole gradients of one unit.
+        sending: the buffer of a reduce-scatter, and its result.
+    """
+
+    name: str
+    states: float
+    gathered: float = 0.0
+    fetched: float = 0.0
+    gradients: float = 0.0
+    sending: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All kinds together, without activations."""
+        return self.states + self.gathered + self.fetched + self.gradients + self.sending
+
+
+def moments(units: Sequence[float], ranks: int, optimizer: float = 2.0) -> list[Moment]:
+    """List the moments of one step, in order, without activations.
+
+    Every unit is freed after its forward. Gradients start at none.
+
+    Args:
+        units: bytes of each unit's parameters, in the order of the forward.
+        ranks: N.
+        optimizer: bytes of optimizer state for each byte of parameters: 2 for Adam's two moments.
+
+    Raises:
+        ValueError: no units, or fewer than 2 ranks: then nothing is gathered.
+    """
+    if not units or ranks < 2:
+        raise ValueError(f"{len(units)} units on {ranks} ranks: name a unit, and at least 2 ranks")
+    own = (1 + optimizer) * sum(units) / ranks
+    found, before = [], 0.0
+    for k, size in enumerate(units):
+        # the buffer of the unit before is freed when the next buffer has been filled
+        for what in ("gather", "forward"):
+            found.append(Moment(f"{what} of unit {k}", own, gathered=size, fetched=size))
+    for k in reversed(range(len(units))):
+        size, following = units[k], units[k - 1] if k else 0.0
+        both = {"states": own, "fetched": following, "gradients": size}
+        found.append(Moment(f"backward of unit {k}", gathered=size, sending=before, **both))
+        found.append(Moment(f"reduce of unit {k}", sending=size + size / ranks, **both))
+        own, before = own + size / ranks, size  # with the shards of the gradients so far
+    return found
+
+
+def peak(units: Sequence[float], ranks: int, optimizer: float = 2.0) -> Moment:
+    """Return the moment with the most bytes; the first of several."""
+    return max(moments(units, ranks, optimizer), key=lambda moment: moment.total)

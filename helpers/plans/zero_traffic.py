@@ -1,6 +1,7 @@
-"""Messages of data parallelism by ZeRO stage, as data: gradients and parameters over the axis dp.
+"""Messages of data parallelism by ZeRO stage, as data, beside tensor and pipeline parallelism.
 
-P  parameters        N  ranks        m  micro-batches in a step
+P  parameters        N  ranks                       m  micro-batches in a step
+D  width             G  tokens in a global batch    L  blocks        e  bytes of a number
 
     stage 0    all-reduce of the gradients, once                          2 P (N-1)/N numbers
     stage 1    reduce-scatter of the gradients, all-gather of the
@@ -12,17 +13,30 @@ P  parameters        N  ranks        m  micro-batches in a step
 Recomputation changes none of these: after the forward a block is gathered exactly once more, and
 its recomputed forward and its backward share that gather.
 
-Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 7: 2 P for data parallel and for
-stages 1 and 2, 3 P for stage 3. The paper drops (N-1)/N, and counts one micro-batch.
+    tensor parallel    in each block two all-reduces of the
+                       activations, forward and backward              8 L G D (N-1)/N e bytes
+    pipeline parallel  an inner stage sends each token's activations
+                       forward, and their gradients backward          2 G D e
+
+Stage 3 sends the model, whatever the batch. Model parallelism sends activations, whatever the size
+of the model's matrices. So with large batches stage 3 sends less, and with few tokens per GPU model
+parallelism does. Embedding, head and norms between the blocks are left out of tensor parallelism's
+formula, and so is what recomputation repeats.
+
+Sources: Rajbhandari et al. 2020, arXiv:1910.02054, section 7: 2 P for data parallel and for
+stages 1 and 2, 3 P for stage 3. The paper drops (N-1)/N, and counts one micro-batch. Narayanan et
+al. 2021, "Efficient large-scale language model training on GPU clusters using Megatron-LM",
+arXiv:2104.04473, sections 3.2 (tensor and pipeline parallelism) and 5.2 (beside ZeRO stage 3).
 """
 
 from collections.abc import Iterable, Sequence
 
 from helpers.plans.messages import Message, wire
-from helpers.plans.zero_memory import padded, ranks_of, stage_of
+from helpers.plans.zero_memory import ranks_of, stage_of
 
 MIB = 2**20
 BUCKET, FIRST_BUCKET = 25 * MIB, MIB  # the caps of PyTorch's DistributedDataParallel
+WAYS = ("stage 3", "tensor parallel", "pipeline parallel")
 
 
 def zero_messages(
@@ -84,11 +98,6 @@ def zero_traffic(params: float, world: int, stage: int, **options) -> dict[str, 
     return wire(zero_messages([params], world, stage, **options), "call")
 
 
-def padded_rows(rows: Iterable[int], world: int) -> list[int]:
-    """Pad each row so that all ranks' shards have the same size."""
-    return [padded(row, world) for row in rows]
-
-
 def buckets(
     numbers: Sequence[int], number_bytes: float, cap: float = BUCKET, first: float = FIRST_BUCKET
 ) -> list[int]:
@@ -108,3 +117,36 @@ def buckets(
             found.append(0)
         found[-1] += one
     return found
+
+
+def parallel_traffic(
+    *,
+    params: float,
+    layers: int,
+    width: int,
+    tokens: int,
+    world: int,
+    micro_batches: int = 1,
+    number_bytes: float = 2,
+) -> dict[str, float]:
+    """Bytes that one GPU sends in a step, for each of WAYS: the same model, batch and GPUs.
+
+    Args:
+        params: P.
+        layers: L.
+        width: D.
+        tokens: G, of the global batch. Under stage 3 the GPUs share them; under tensor and pipeline
+            parallelism every GPU works on all of them.
+        world: N.
+        micro_batches: m, of stage 3. The other ways send as much with any number of micro-batches.
+        number_bytes: e.
+
+    Raises:
+        ValueError: no rank, or no micro-batch.
+    """
+    options = {"parameter_bytes": number_bytes, "gradient_bytes": number_bytes}
+    sharded = zero_traffic(params, world, 3, micro_batches=micro_batches, **options)
+    of = {"payload": tokens * width * number_bytes, "ranks": world, "what": "activations"}
+    tensor = Message(axis="tp", call="all_reduce", times=4 * layers, **of)
+    pipeline = Message(axis="pp", call="send", times=2 * (world > 1), **of)
+    return dict(zip(WAYS, (sum(sharded.values()), tensor.sent, pipeline.sent), strict=True))

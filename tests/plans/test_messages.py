@@ -6,19 +6,26 @@ tests/training/test_messages.py lays the messages of whole steps beside the ledg
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from helpers.comm.volume import path, sent
-from helpers.plans.decode_traffic import decode_messages, decode_traffic
+from helpers.plans.decode_traffic import (
+    HEADER_BYTES,
+    decode_messages,
+    decode_traffic,
+    handover_bytes,
+)
 from helpers.plans.messages import Message, ring_factor, together, wire
-from helpers.plans.parallel_traffic import WAYS, parallel_traffic, tokens_of_equal_traffic
 from helpers.plans.sequence_traffic import halo_bytes, ring_attention_bytes, scan_bytes
 from helpers.plans.step_messages import StepPlan
-from helpers.plans.zero_traffic import buckets, padded_rows, zero_messages, zero_traffic
+from helpers.plans.zero_traffic import (
+    WAYS,
+    buckets,
+    parallel_traffic,
+    zero_messages,
+    zero_traffic,
+)
 
 DECODE = {"layers": 3, "width": 40, "vocab": 33}
-GPT3 = {"params": 174.6e9, "layers": 96, "width": 12_288}  # Narayanan et al. 2021, table 2
 # Rajbhandari et al. 2020, arXiv:1910.02054, section 7: numbers per parameter and step.
 PUBLISHED = {0: 2, 1: 2, 2: 2, 3: 3}
 
@@ -83,9 +90,7 @@ def test_nonsense_is_refused(world, stage, micro_batches, why):
         zero_messages([1], world, stage, micro_batches=micro_batches)
 
 
-def test_rows_and_buckets():
-    """A bucket closes with the tensor that fills it."""
-    assert padded_rows([7, 8, 1], 4) == [8, 8, 4]
+def test_a_bucket_closes_with_the_tensor_that_fills_it():
     assert buckets([3, 3, 1, 5, 9, 2], 2, cap=12, first=6) == [3, 9, 9, 2]
     assert buckets([3, 3], 2) == [6]
     assert buckets([], 2) == []
@@ -120,26 +125,7 @@ def test_ways_to_train_by_hand():
     assert found == dict(zip(WAYS, (13_500, 8 * 2 * 7 * 5 * 3 / 4 * 2, 2 * 7 * 5 * 2), strict=True))
     wide = parallel_traffic(**work, world=4, number_bytes=6)
     assert wide == {way: 3 * nbytes for way, nbytes in found.items()}
-    assert set(parallel_traffic(**GPT3, tokens=2048, world=1).values()) == {0}
-
-
-@given(
-    st.floats(1e3, 1e12), st.integers(1, 200), st.integers(1, 20_000), st.integers(1, 9),
-    st.integers(2, 4096),
-)  # fmt: skip
-def test_stage_3_sends_less_from_some_batch_on(params, layers, width, m, world):
-    model = {"params": params, "layers": layers, "width": width, "micro_batches": m}
-    equal = tokens_of_equal_traffic(**model)
-    for factor, less in ((0.5, False), (2, True)):
-        found = parallel_traffic(**model, tokens=factor * equal, world=world)
-        assert (found["stage 3"] < found["tensor parallel"]) == less
-    found = parallel_traffic(**model, tokens=equal, world=world)
-    assert found["stage 3"] == pytest.approx(found["tensor parallel"])
-
-
-def test_the_equal_batch_is_four_and_a_half_widths_of_tokens():
-    """P is about 12 L D², so G is about 4.5 m D."""
-    assert tokens_of_equal_traffic(**GPT3) == pytest.approx(4.5 * GPT3["width"], rel=0.02)
+    assert set(parallel_traffic(**work, world=1).values()) == {0}
 
 
 @pytest.mark.parametrize(
@@ -170,3 +156,24 @@ def test_a_cut_sequence_by_hand():
         halo_bytes(tokens=1, channels=1, ranks=2, rank=-1)
     with pytest.raises(ValueError, match="no rank 0 among 0"):
         ring_attention_bytes(length=1, kept=1, ranks=0)
+
+
+SIZES = {"layers": 3, "key_heads": 2, "head_width": 8, "block_size": 16, "number_bytes": 4}
+
+
+@pytest.mark.parametrize(("tokens", "slots"), [(1, 16), (16, 16), (17, 32), (1000, 1008)])
+def test_whole_blocks_of_keys_and_values(tokens, slots):
+    assert handover_bytes(tokens=tokens, **SIZES) == 32 + slots * (2 * 3 * 2 * 8) * 4
+    assert HEADER_BYTES == 32
+
+
+def test_llama_2_7b_in_16_bits():
+    """512 KiB for each token: 2 · 32 layers · 4096 numbers · 2 bytes."""
+    sizes = {"layers": 32, "key_heads": 32, "head_width": 128, "number_bytes": 2, "block_size": 1}
+    assert handover_bytes(tokens=10, **sizes) - HEADER_BYTES == 10 * 512 * 1024
+
+
+@pytest.mark.parametrize("name", ["tokens", *SIZES])
+def test_sizes_below_one_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, not 0"):
+        handover_bytes(**{"tokens": 5, **SIZES, name: 0})

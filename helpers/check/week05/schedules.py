@@ -27,7 +27,7 @@ from helpers.plans.schedules import (
     with_messages,
     zero_bubble_h1,
 )
-from helpers.plans.schedules.rendezvous import waiting
+from helpers.plans.schedules.messages import waiting
 
 # order_1f1b
 

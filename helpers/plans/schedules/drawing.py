@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from helpers.plans.schedules.action import Schedule, ScheduleError
-from helpers.plans.schedules.memory import held, in_flight
 from helpers.plans.schedules.optimum import WHOLE, optimum
-from helpers.plans.schedules.times import UNIT, Costs, Span, bubble, timeline
+from helpers.plans.schedules.times import UNIT, Costs, Span, bubble, held, in_flight, timeline
 
 
 def pieces(spans: Sequence[Span]) -> list[tuple[int, float, float, str, int, int]]:

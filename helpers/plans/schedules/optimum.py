@@ -24,8 +24,7 @@ from helpers.plans.schedules.action import (
     inputs,
     straight,
 )
-from helpers.plans.schedules.memory import in_flight
-from helpers.plans.schedules.times import Costs, bubble, timeline
+from helpers.plans.schedules.times import Costs, bubble, in_flight, timeline
 from helpers.plans.schedules.validity import check
 
 WHOLE = Costs(backward=2.0)

@@ -1,4 +1,4 @@
-"""When each computation of a schedule runs, if each takes as long as planned.
+"""When each computation of a schedule runs, if each takes as long as planned; what ranks keep.
 
     ideal   m (F + I + W): a rank's computations alone, without a bubble
     bubble  the idle time of a rank: of the whole step, or of the rank's own span
@@ -11,25 +11,22 @@ There are two conventions for a bubble. That of GPipe and 1F1B is (p - 1)/m over
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 
 from helpers.plans.schedules.action import (
     BACKWARD,
     FORWARD,
     INPUT,
+    WEIGHT,
     Action,
     Schedule,
-    ScheduleError,
     inputs,
 )
 from helpers.plans.schedules.validity import run
 
-Seconds = float | Sequence[float]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """How long each computation of a stage takes, in any unit: one number, or one for each stage.
+    """How long each computation of a stage takes, in any unit.
 
     Attributes:
         forward: F.
@@ -43,62 +40,30 @@ class Costs:
         ValueError: a duration is negative or infinite.
     """
 
-    forward: Seconds = 1.0
-    input: Seconds = 1.0
-    weight: Seconds = 1.0
-    backward: Seconds | None = None
+    forward: float = 1.0
+    input: float = 1.0
+    weight: float = 1.0
+    backward: float | None = None
     message: float = 0.0
 
     def __post_init__(self):
         for name, value in vars(self).items():
-            if value is not None and any(not 0 <= number < math.inf for number in _each(value)):
+            if value is not None and not 0 <= value < math.inf:
                 raise ValueError(f"{name} is {value}; a duration is 0 or more, and finite")
 
     def of(self, action: Action) -> float:
-        """How long this computation takes.
-
-        Raises:
-            ScheduleError: there are durations for other stages only.
-        """
-        if action.kind == FORWARD:
-            return _at(self.forward, action.stage)
-        if action.kind == INPUT:
-            return _at(self.input, action.stage)
-        if action.kind == BACKWARD:
-            if self.backward is not None:
-                return _at(self.backward, action.stage)
-            return _at(self.input, action.stage) + _at(self.weight, action.stage)
-        return _at(self.weight, action.stage)
+        """How long this computation takes."""
+        whole = self.input + self.weight if self.backward is None else self.backward
+        times = {FORWARD: self.forward, BACKWARD: whole, INPUT: self.input, WEIGHT: self.weight}
+        return times[action.kind]
 
     def divided(self, parts: int) -> "Costs":
         """The costs of a stage that has 1/parts of the layers; a message takes as long as before.
 
         With v stages on each rank, `costs.divided(v)` compares equal models.
         """
-        times = {
-            name: None if value is None else _divide(value, parts)
-            for name, value in vars(self).items()
-            if name != "message"
-        }
-        return replace(self, **times)
-
-
-def _each(value: Seconds) -> Sequence[float]:
-    return [value] if isinstance(value, Real) else value
-
-
-def _divide(value: Seconds, parts: int) -> Seconds:
-    if isinstance(value, Real):
-        return value / parts
-    return tuple(number / parts for number in value)
-
-
-def _at(value: Seconds, stage: int) -> float:
-    if isinstance(value, Real):
-        return value
-    if stage >= len(value):
-        raise ScheduleError(f"durations for {len(value)} stages, but there is a stage {stage}")
-    return value[stage]
+        times = {name: value for name, value in vars(self).items() if value and name != "message"}
+        return replace(self, **{name: value / parts for name, value in times.items()})
 
 
 @dataclass(frozen=True)
@@ -201,3 +166,40 @@ def over_ideal(over_total: float) -> float:
 def over_total(over_ideal: float) -> float:
     """The bubble over the total time, from the bubble over the ideal time."""
     return over_ideal / (1 + over_ideal)
+
+
+def held(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+    """For each rank and each of its Actions: the activations that it keeps while the Action runs.
+
+    The unit is the activations of one micro-batch in one stage. A forward makes them; the whole
+    backward, or the gradient of the weights, frees them at its end. (I frees a part of them
+    earlier. The zero-bubble paper counts this part separately.)
+    """
+    counts = []
+    for order in schedule.orders:
+        kept, own = 0, []
+        for action in order:
+            kept += action.kind == FORWARD
+            own.append(kept)
+            kept -= action.kind in (BACKWARD, WEIGHT)
+        counts.append(tuple(own))
+    return tuple(counts)
+
+
+def in_flight(schedule: Schedule) -> tuple[int, ...]:
+    """For each rank, the most activations that it keeps at once: micro-batches times stages.
+
+    GPipe: m on each rank. 1F1B: min(p - r, m) on rank r. With v stages a rank, each of them is 1/v
+    as large: `in_flight_share` compares equal models.
+    """
+    return tuple(max(own, default=0) for own in held(schedule))
+
+
+def in_flight_share(schedule: Schedule) -> tuple[float, ...]:
+    """The same in micro-batches of a whole rank: interleaved 1F1B keeps p (1 + (p - 1)/(p v)).
+
+    Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.3.
+    """
+    return tuple(
+        peak / len(schedule.stages_of(rank)) for rank, peak in enumerate(in_flight(schedule))
+    )

@@ -23,7 +23,7 @@ from helpers.inference.ranks.apart import (
 from helpers.inference.ranks.handover import Prefilled, Sender
 from helpers.inference.ranks.streams import Arrival, Streams
 from helpers.models.gpt import GPTConfig, build
-from helpers.plans.handover import handover_bytes
+from helpers.plans.decode_traffic import handover_bytes
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from tests.inference.conftest import alone, noisy

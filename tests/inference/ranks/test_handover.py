@@ -14,7 +14,7 @@ from helpers.models.caches.cache import Kept
 from helpers.models.caches.paged import Paged
 from helpers.models.caches.paged_batch import PagedBatch
 from helpers.models.gpt import GPTConfig, build, kept_by
-from helpers.plans.handover import handover_bytes
+from helpers.plans.decode_traffic import handover_bytes
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 

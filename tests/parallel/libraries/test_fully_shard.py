@@ -25,7 +25,7 @@ from helpers.parallel.libraries.fully_shard import FullyShard, rounding
 from helpers.parallel.libraries.wrapping import groups_of, of_type, one_unit
 from helpers.parallel.precision import BOUNDS
 from helpers.parallel.single import Single
-from helpers.plans.unit_memory import peak
+from helpers.plans.zero_memory import peak
 from helpers.runtime.launch import launch
 from helpers.training.differences import distance
 from tests.parallel.beside import ODD

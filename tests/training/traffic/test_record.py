@@ -22,8 +22,8 @@ from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
-from helpers.plans.parallel_traffic import parallel_traffic
 from helpers.plans.schedules.plain import one_f_one_b
+from helpers.plans.zero_traffic import parallel_traffic
 from helpers.runtime.launch import launch
 from helpers.training.traffic.record import layers_of, record, watching
 
