@@ -10,7 +10,7 @@ from helpers.state import norm
 from helpers.state.all_parts import AllParts
 from helpers.state.full_state import full_gradients, full_state
 from helpers.state.part import Part
-from helpers.state.pending import Groups, complete, make_groups
+from helpers.state.pending import Groups, complete, global_norm, make_groups
 from helpers.state.placing import Seat
 
 Tensors = Mapping[str, torch.Tensor]
@@ -63,7 +63,7 @@ class World:
     def norm(self, gradients: Tensors) -> torch.Tensor:
         """Compute the norm of all the plain model's gradients: a scalar, the same on every rank."""
         if not self.everywhere:
-            return norm.global_norm(self.parts, gradients)
+            return global_norm(self.parts, gradients)
         if not gradients:
             return torch.zeros(())
         tensors = list(gradients.values())

@@ -5,17 +5,14 @@ A Part says how a rank's local tensor maps to the plain model. The rest follows 
 part          a Part: plain name and shape, cuts, flat range, holders, pending sums; weight decay
 placing       make parts: whole, only on some stages, cut, flat, pending
 pieces        index arithmetic: a part as boxes of the plain tensor
-slicing       whole tensors into parts on one rank: take, put, first values, load
-all_parts     the parts of every rank
-check         check that the parts of all ranks make up the plain model
+slicing       whole tensors into parts on one rank: take, first values, load
+all_parts     the parts of every rank, checked that they make up the plain model
 facts         exchange small facts between ranks, as JSON
-pending       gradient synchronization: complete pending sums, each once
-norm          the global norm, and gradient clipping
+pending       gradient synchronization: complete pending sums, each once; the global norm
 reshard       convert one layout to any other
 full_state    gather tensors, gradients and optimizer state whole on every rank
 shares        a picture of which rank holds what
-dtensor       parts as DTensors, where DTensor can represent them
-storage       how parts are stored in a checkpoint
+storage       parts as DTensors, where DTensor can represent them; how a checkpoint stores them
 checkpoint    distributed checkpoint: save and load with `torch.distributed.checkpoint`
 seal          atomic writing, checksums, and the newest whole checkpoint
 
@@ -27,6 +24,6 @@ A strategy uses them in this order:
     first_values(own, local, make)
     …                                              # forward, backward
     done, gradients = complete(own, gradients, groups)
-    norm = clip(parts.completed, gradients, 1.0)
+    norm = global_norm(parts.completed, gradients)
     state = full_state(parts, local, kept)
 """

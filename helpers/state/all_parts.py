@@ -1,16 +1,37 @@
-"""The parts of every rank: which rank holds which numbers of each plain tensor."""
+"""The parts of every rank, checked: which rank holds which numbers of each plain tensor.
 
+A wrong part does not stop training, but makes its results slightly wrong. The check turns the wrong
+part into an error before the first step.
+"""
+
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from types import MappingProxyType
 
 import torch.distributed as dist
 
-from helpers.state.check import Ranks, Region, check
 from helpers.state.facts import exchange
 from helpers.state.part import Cut, Part
-from helpers.state.pieces import Piece, pieces
+from helpers.state.pieces import Box, Piece, common, pieces, volume
+
+Ranks = Sequence[Mapping[str, Part]]  # for each rank, its parts by key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Region:
+    """Numbers of one plain tensor that the same ranks hold. Regions do not overlap.
+
+    Attributes:
+        name: of the plain tensor.
+        boxes: of the plain tensor, sorted.
+        keys: rank -> that rank's key of the part that holds the region, in the order of ranks.
+    """
+
+    name: str
+    boxes: tuple[Box, ...]
+    keys: Mapping[int, str]
 
 
 class AllParts:
@@ -106,3 +127,98 @@ def decoded(fields: dict) -> Part:
         for cut in fields["cuts"]
     ]
     return Part(**{**fields, "cuts": cuts})
+
+
+def check(ranks: Ranks, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[Region]]:
+    """Check that the parts fit together.
+
+    Returns:
+        plain name -> its regions, in the same order on every rank.
+
+    Raises:
+        ValueError: two ranks give different shapes for one tensor; a number is in no part, or in
+            two parts that differ; a part's holders are not the ranks that hold its numbers; the
+            ranks do not agree on a pending sum.
+    """
+    found: dict[str, dict[tuple[Box, ...], dict[int, str]]] = {name: {} for name in shapes}
+    for rank, parts in enumerate(ranks):
+        for key, part in parts.items():
+            if part.shape != shapes[part.name]:
+                raise ValueError(
+                    f"{part.name} has shape {part.shape} on rank {rank}, but "
+                    f"{shapes[part.name]} on another rank"
+                )
+            if rank not in part.holders:
+                raise ValueError(f"rank {rank} has {part}, but is not among its holders")
+            if part.numel == 0:
+                continue
+            boxes = tuple(sorted(piece.box for piece in pieces(part)))
+            same = found[part.name].setdefault(boxes, {})
+            if rank in same:
+                raise ValueError(f"rank {rank} holds the same numbers twice: {part}")
+            same[rank] = key
+    for name, regions in found.items():
+        check_cover(name, shapes[name], list(regions))
+        for keys in regions.values():
+            same = {rank: ranks[rank][key] for rank, key in keys.items()}
+            check_holders(same)
+            check_pending(same)
+    return {
+        name: [Region(name=name, boxes=boxes, keys=regions[boxes]) for boxes in sorted(regions)]
+        for name, regions in found.items()
+    }
+
+
+def check_cover(name: str, shape: tuple[int, ...], regions: list[tuple]):
+    """Check that each number is in exactly one region."""
+    boxes = sorted(box for region in regions for box in region)
+    for i, box in enumerate(boxes):
+        for other in boxes[i + 1 :]:
+            if box and other[0][0] >= box[0][1]:
+                break  # boxes are sorted by their start: no later box overlaps either
+            if (both := common(box, other)) is not None:
+                raise ValueError(f"{name} {shape}: {both} is in two parts that differ")
+    held = sum(map(volume, boxes))
+    if held != math.prod(shape):
+        raise ValueError(f"{name} {shape}: the ranks hold {held} of its {math.prod(shape)} numbers")
+
+
+def check_holders(same: Mapping[int, Part]):
+    """Check that a part names as its holders exactly the ranks that hold it."""
+    for rank, part in same.items():
+        if part.holders != tuple(same):
+            raise ValueError(f"rank {rank} has {part}, but ranks {tuple(same)} hold it")
+
+
+def check_pending(same: Mapping[int, Part]):
+    """Check that the members of a group sum the same numbers, at the same turn."""
+    for rank, part in same.items():
+        for turn, group in enumerate(part.pending):
+            for member in group:
+                theirs = same[member]
+                if theirs.pending[turn : turn + 1] != (group,):
+                    raise ValueError(
+                        f"ranks {rank} and {member} name different pending sums: rank {rank} has "
+                        f"{part}; rank {member} has {theirs}"
+                    )
+                if (theirs.cuts, theirs.flat) != (part.cuts, part.flat):
+                    raise ValueError(
+                        f"{part.name}: ranks {rank} and {member} store the same numbers in "
+                        f"different orders, so they cannot be summed"
+                    )
+    counted = {rank: summed(rank, same) for rank in same}
+    for rank, part in same.items():
+        ranks = set(counted[rank])
+        if len(ranks) != len(counted[rank]):
+            raise ValueError(f"the sums of {part} count a rank twice: {counted[rank]}")
+        for other in ranks:
+            if set(counted[other]) != ranks:
+                raise ValueError(f"the sums of {part} include other ranks on rank {other}")
+
+
+def summed(rank: int, same: Mapping[int, Part]) -> list[int]:
+    """The ranks whose gradients this rank's total includes, after all sums."""
+    counted = [rank]  # from the last sum back to the first
+    for turn in reversed(range(len(same[rank].pending))):
+        counted = [other for r in counted for other in same[r].pending[turn]]
+    return counted

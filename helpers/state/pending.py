@@ -1,4 +1,4 @@
-"""Complete pending sums: gradients that are still partial sums over groups of ranks."""
+"""Complete pending sums of gradients over groups of ranks; the norm of the plain gradient."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,11 +8,12 @@ from torch.distributed import ReduceOp
 
 from helpers.comm.collectives import recursive_doubling_all_reduce
 from helpers.comm.mesh import Mesh
-from helpers.comm.messages import in_a_row
+from helpers.comm.messages import Peers, in_a_row
 from helpers.comm.transport import GroupTransport, coalesced
 from helpers.runtime.proof import prove
 from helpers.state.all_parts import AllParts
 from helpers.state.facts import carrier
+from helpers.state.full_state import refuse_pending
 from helpers.state.part import Part
 from helpers.state.pieces import pieces
 from helpers.state.slicing import fits, same_keys
@@ -133,3 +134,52 @@ def sum_over(group: dist.ProcessGroup, tensors: list[torch.Tensor]):
     GroupTransport(group).all_reduce(row).wait()
     for tensor, own in zip(tensors, row.split([t.numel() for t in tensors]), strict=True):
         tensor.copy_(own.view(tensor.shape))
+
+
+@torch.no_grad()
+def global_norm(
+    parts: AllParts,
+    gradients: Mapping[str, torch.Tensor | None],
+    group: dist.ProcessGroup | None = None,
+) -> torch.Tensor:
+    """Compute the Euclidean norm of all gradients together. Each plain number counts once.
+
+    Every rank of the world calls it, and gets the same bits. One holder of each region computes the
+    region's norm; the holders take turns. An all-reduce then gives every rank the norms of all
+    regions, and each rank adds them in the same order. So replicas count once. The result depends
+    on the regions, not on which ranks hold them.
+
+    Within a region, float64 gradients are summed in float64, all others in float32. The regions
+    are added in float64.
+
+    Args:
+        parts: the parts of all ranks, with no sum pending.
+        gradients: this rank's gradients by key. None or a missing key counts as zero.
+
+    Returns:
+        A float64 tensor without dims, on the device of this rank's gradients.
+
+    Raises:
+        ValueError: a sum is pending. The norm of a partial sum is not the norm of the sum.
+    """
+    refuse_pending(parts)
+    own = norms(parts, gradients, Peers(group).rank)
+    row = own.to(carrier(group, own.device))
+    # Each sum has at most one term that is not zero, so it is exact in any order.
+    GroupTransport(group).all_reduce(row).wait()
+    return row.square().sum().sqrt().to(own.device)
+
+
+def norms(parts: AllParts, gradients: Mapping[str, torch.Tensor | None], rank: int) -> torch.Tensor:
+    """Compute this rank's share of the regions' norms: (regions,) float64, zero elsewhere."""
+    here = next((g.device for g in gradients.values() if g is not None), torch.device("cpu"))
+    regions = [region for same in parts.regions.values() for region in same]
+    row = torch.zeros(len(regions), dtype=torch.float64, device=here)
+    for number, region in enumerate(regions):
+        holders = list(region.keys)
+        if holders[number % len(holders)] == rank:
+            gradient = gradients.get(region.keys[rank])
+            if gradient is not None:
+                wide = torch.float64 if gradient.dtype == torch.float64 else torch.float32
+                row[number] = torch.linalg.vector_norm(gradient, dtype=wide)
+    return row

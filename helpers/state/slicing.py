@@ -31,18 +31,6 @@ def fill(part: Part, local: torch.Tensor, plain: torch.Tensor):
         piece.of(local).copy_(plain[slices(piece.box)])
 
 
-@torch.no_grad()
-def put(part: Part, local: torch.Tensor, plain: torch.Tensor):
-    """Copy this rank's numbers to their place in a whole tensor.
-
-    Raises:
-        ValueError: as `fill` raises.
-    """
-    fits(part, local, plain)
-    for piece in pieces(part):
-        plain[slices(piece.box)].copy_(piece.of(local))
-
-
 def first_values(
     parts: Mapping[str, Part],
     local: Mapping[str, torch.Tensor],

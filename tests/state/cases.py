@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from helpers.comm.mesh import Layout
 from helpers.state.all_parts import AllParts
+from helpers.state.part import Part
+from helpers.state.pieces import pieces, slices
 from helpers.state.placing import Seat, cut, flat, only, pending, whole
 
 AXES = ("dp", "pp", "cp", "tp")
@@ -51,6 +53,12 @@ def numbers(shape, dtype=torch.float64, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     values = torch.randperm(count, generator=generator) + 1
     return (values % 2 if dtype == torch.bool else values).to(dtype).view(shape)
+
+
+def put(part: Part, local: torch.Tensor, plain: torch.Tensor):
+    """Copy a rank's numbers to their place in a whole tensor."""
+    for piece in pieces(part):
+        plain[slices(piece.box)] = piece.of(local)
 
 
 @st.composite

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from helpers.models.initialization import first_value
 from helpers.state.all_parts import decoded
-from helpers.state.norm import norms
 from helpers.state.part import Part, decays
+from helpers.state.pending import norms
 from helpers.state.pieces import pieces, slices
-from helpers.state.slicing import first_values, load, load_optimizer, put, take
+from helpers.state.slicing import first_values, load, load_optimizer, take
 from helpers.state.storage import in_rows
-from tests.state.cases import DTYPES, numbers, spread
+from tests.state.cases import DTYPES, numbers, put, spread
 
 
 def enumerated(part: Part) -> torch.Tensor:

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.state.all_parts import AllParts
-from helpers.state.check import check
+from helpers.state.all_parts import AllParts, check
 from helpers.state.part import Cut, Part
 from helpers.state.pieces import volume
 from tests.state.cases import spread

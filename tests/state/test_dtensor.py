@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch.distributed.tensor import Replicate, Shard
 
 from helpers.comm.mesh import Layout, make_mesh
-from helpers.state.dtensor import as_dtensor, even, placements
 from helpers.state.placing import Seat, cut, flat, only, whole
 from helpers.state.slicing import take
+from helpers.state.storage import as_dtensor, even, placements
 from tests.state.cases import everyone, layouts, models, numbers
 
 GRID = Layout(dp=2, pp=2, tp=2)

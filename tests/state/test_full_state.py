@@ -18,9 +18,8 @@ from helpers.state.full_state import (
     is_local,
     refuse_pending,
 )
-from helpers.state.norm import clip
 from helpers.state.part import Part, decays
-from helpers.state.pending import complete, make_groups
+from helpers.state.pending import complete, global_norm, make_groups
 from helpers.state.placing import cut, pending, whole
 from helpers.state.slicing import load, load_optimizer, take
 from tests.state.cases import DTYPES, everyone, layouts, models, numbers
@@ -254,7 +253,7 @@ def test_tensors_of_a_gpu_over_gloo():
         whole_again = full(parts.completed, found, device="cuda")["w"]
         assert torch.equal(whole_again, plain * 2)
         assert done["w"].pending == ()
-        norm = clip(parts.completed, found, 1.0)
+        norm = global_norm(parts.completed, found)
         assert norm.is_cuda
         return norm.item()
 

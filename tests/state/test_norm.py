@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from helpers.comm.mesh import Layout
 from helpers.state.all_parts import AllParts
-from helpers.state.norm import clip, global_norm, norms
 from helpers.state.part import Part
+from helpers.state.pending import global_norm, norms
 from helpers.state.placing import Seat, cut, whole
 from helpers.state.slicing import take
 from tests.state.cases import everyone, layouts, models
@@ -21,19 +21,12 @@ def gradient(shape, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def measured(worker, ranks, plain, most=None):
+def measured(worker, ranks, plain):
     parts = AllParts(ranks)
-    own = parts.ranks[worker.rank]
-    local = {key: take(part, plain[part.name]) for key, part in own.items()}
-    norm = clip(parts, local, most)
+    local = {key: take(p, plain[p.name]) for key, p in parts.ranks[worker.rank].items()}
+    norm = global_norm(parts, local)
     assert norm.dtype == torch.float64
-    for key, part in own.items():  # all have the same scale, or are unchanged
-        expected = take(part, plain[part.name])
-        if most is not None:
-            expected = expected.mul_((most / (norm + 1e-6)).clamp(max=1.0))
-        assert torch.equal(local[key], expected)
-        assert local[key].dtype == plain[part.name].dtype
-    return norm.item().hex(), global_norm(parts, local).item()
+    return norm.item().hex()
 
 
 @settings(deadline=None, max_examples=20)
@@ -42,16 +35,10 @@ def test_on_ranks_as_in_one_process(cluster, data):
     layout = data.draw(layouts(4))
     parts = everyone(layout, data.draw(models(layout))).completed
     plain = {name: gradient(shape, i) for i, (name, shape) in enumerate(parts.shapes.items())}
-    most = data.draw(st.none() | st.floats(0.01, 10))
-    twins = [torch.nn.Parameter(torch.zeros_like(t)) for t in plain.values()]
-    for twin, tensor in zip(twins, plain.values(), strict=True):
-        twin.grad = tensor.clone()
-    whole_norm = torch.nn.utils.clip_grad_norm_(twins, math.inf if most is None else most)
-    runs = cluster.run(measured, ranks=[dict(own) for own in parts.ranks], plain=plain, most=most)
-    assert len({bits for bits, _ in runs}) == 1
-    assert float.fromhex(runs[0][0]) == pytest.approx(whole_norm.item(), rel=1e-14)
-    clipped = math.sqrt(sum(twin.grad.square().sum().item() for twin in twins))
-    assert runs[0][1] == pytest.approx(clipped, rel=1e-14)
+    whole_norm = math.sqrt(sum(tensor.square().sum().item() for tensor in plain.values()))
+    runs = cluster.run(measured, ranks=[dict(own) for own in parts.ranks], plain=plain)
+    assert len(set(runs)) == 1
+    assert float.fromhex(runs[0]) == pytest.approx(whole_norm, rel=1e-14)
 
 
 def in_columns(dtype):
@@ -70,7 +57,7 @@ def test_low_precision_is_summed_in_a_wider_type(cluster, dtype):
     plain = {name: tensor * 100 for name, tensor in plain.items()}
     exact = math.sqrt(sum(t.double().square().sum().item() for t in plain.values()))
     runs = cluster.run(measured, ranks=ranks, plain=plain)
-    assert float.fromhex(runs[0][0]) == pytest.approx(exact, rel=1e-6)
+    assert float.fromhex(runs[0]) == pytest.approx(exact, rel=1e-6)
 
 
 def test_the_holders_take_turns():
@@ -90,26 +77,20 @@ def in_a_group(worker):
     seats = [Seat(Layout(tp=2), rank) for rank in range(2)]
     parts = AllParts({"w": cut(s, whole(s, "w", (2,)), 0, "tp")} for s in seats)
     local = {"w": torch.tensor([float(worker.rank + 2)])}  # 3 and 5
-    return clip(parts, local, math.sqrt(34) / 2, group).item() ** 2, local["w"].item()
+    return global_norm(parts, local, group).item() ** 2
 
 
 def test_the_norm_of_the_ranks_of_a_group(cluster):
-    one, two = pytest.approx((34, 1.5), rel=1e-6), pytest.approx((34, 2.5), rel=1e-6)
-    assert list(cluster.run(in_a_group)) == [None, one, None, two]
+    norm = pytest.approx(34, rel=1e-6)
+    assert list(cluster.run(in_a_group)) == [None, norm, None, norm]
 
 
 @pytest.mark.parametrize("bad", [-math.inf, math.nan])
 def test_a_norm_that_is_not_finite_is_so_on_every_rank(cluster, bad):
     ranks, plain = in_columns(torch.float32)
     plain["w"][3, 17] = bad
-    runs = cluster.run(spoilt, ranks=ranks, plain=plain)
-    assert all(not math.isfinite(norm) for norm in runs)
-
-
-def spoilt(worker, ranks, plain):
-    parts = AllParts(ranks)
-    local = {k: take(p, plain[p.name]) for k, p in parts.ranks[worker.rank].items()}
-    return global_norm(parts, local).item()
+    runs = cluster.run(measured, ranks=ranks, plain=plain)
+    assert not any(math.isfinite(float.fromhex(norm)) for norm in runs)
 
 
 def test_frozen_tensors_and_ranks_with_nothing(cluster):
@@ -118,6 +99,6 @@ def test_frozen_tensors_and_ranks_with_nothing(cluster):
         frozen = Part(name="f", shape=(2,), holders=[0, 2])
         parts = AllParts([{"f": frozen}, {"w": part}, {"f": frozen}, {}])
         local = [{"f": None}, {"w": torch.tensor([3.0, 4.0])}, {}, {}][worker.rank]
-        return clip(parts, local, 10.0).item()
+        return global_norm(parts, local).item()
 
     assert list(cluster.run(norm)) == [5.0] * 4

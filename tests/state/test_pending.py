@@ -12,9 +12,8 @@ from helpers.comm.mesh import Layout, make_mesh
 from helpers.runtime.failure import WorkerError
 from helpers.state import pending as module
 from helpers.state.all_parts import AllParts
-from helpers.state.norm import global_norm
 from helpers.state.part import Part
-from helpers.state.pending import complete, make_groups, rounds
+from helpers.state.pending import complete, global_norm, make_groups, rounds
 from helpers.state.placing import only, pending, whole
 from helpers.state.slicing import take
 from tests.state.cases import everyone, layouts, models

@@ -15,8 +15,8 @@ from helpers.state.part import Part
 from helpers.state.pieces import slices
 from helpers.state.placing import Seat, cut, flat, whole
 from helpers.state.reshard import agreed, batches, moves, reshard
-from helpers.state.slicing import put, take
-from tests.state.cases import DTYPES, everyone, layouts, models, numbers
+from helpers.state.slicing import take
+from tests.state.cases import DTYPES, everyone, layouts, models, numbers, put
 
 WORLD = 4
 

@@ -6,9 +6,8 @@ from helpers.comm.mesh import Layout, make_mesh
 from helpers.state import checkpoint
 from helpers.state.all_parts import AllParts
 from helpers.state.full_state import full_state
-from helpers.state.norm import clip
 from helpers.state.part import Part
-from helpers.state.pending import complete, make_groups
+from helpers.state.pending import complete, global_norm, make_groups
 from helpers.state.slicing import first_values, load, load_optimizer
 from tests.state.cases import numbers
 
@@ -44,7 +43,7 @@ def whole_life(worker, path):
         assert torch.equal(local[key], row[slice(*part.flat)])
     gradients = {key: tensor.clone() for key, tensor in local.items()}
     _, gradients = complete(own, gradients, make_groups(mesh, parts))
-    norm = clip(parts.completed, gradients, None)
+    norm = global_norm(parts.completed, gradients)
     assert abs(norm - 2 * PLAIN.norm()) < 1e-12
     kept = {key: {"exp_avg": g, "step": torch.tensor(1.0)} for key, g in gradients.items()}
     state = full_state(parts, local, kept)

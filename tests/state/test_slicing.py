@@ -12,7 +12,7 @@ from helpers.models.gpt import build
 from helpers.models.initialization import first_value
 from helpers.state.part import Cut, Part
 from helpers.state.placing import Seat, cut, flat, only, whole
-from helpers.state.slicing import fill, first_values, load, load_optimizer, put, take
+from helpers.state.slicing import fill, first_values, load, load_optimizer, take
 from tests.state.cases import numbers
 
 CONFIG = GPTConfig(vocab=30, context=8, width=12, layers=2, heads=3)
@@ -35,23 +35,14 @@ def test_fill_casts_and_writes_to_leaves_that_require_grad():
     assert torch.equal(local, (numbers((4, 6)) / 3)[:, 4:6].bfloat16())
 
 
-def test_put_copies_values_alone():
-    """A whole tensor put together from parameters does not hold their graph."""
-    plain = torch.zeros(4, 6)
-    put(PART, torch.nn.Parameter(torch.ones(4, 2)), plain)
-    assert plain[:, 4:6].all()
-    assert not plain.requires_grad
-
-
-@pytest.mark.parametrize("function", [fill, put])
-def test_shapes_that_do_not_fit(function):
+def test_shapes_that_do_not_fit():
     with pytest.raises(ValueError, match=r"w \(4, 6\)\[:, 4:6\] on rank 0 has shape .* \(4, 2\)"):
-        function(PART, torch.zeros(4, 6), torch.zeros(4, 6))
+        fill(PART, torch.zeros(4, 6), torch.zeros(4, 6))
     for shape in ((2, 4), (8,)):  # as many numbers, in another order
         with pytest.raises(ValueError, match=r"has shape .*, not \(4, 2\)"):
-            function(PART, torch.zeros(shape), torch.zeros(4, 6))
+            fill(PART, torch.zeros(shape), torch.zeros(4, 6))
     with pytest.raises(ValueError, match=r"of w has shape \(6, 4\), not \(4, 6\)"):
-        function(PART, torch.zeros(4, 2), torch.zeros(6, 4))
+        fill(PART, torch.zeros(4, 2), torch.zeros(6, 4))
 
 
 def gpts_parts(seat: Seat) -> dict[str, Part]:

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.runtime.failure import WorkerError
 from helpers.state.all_parts import AllParts
-from helpers.state.dtensor import placements
 from helpers.state.part import Cut, Part
 from helpers.state.placing import cut, whole
 from helpers.state.slicing import take
-from helpers.state.storage import Storage, representable
+from helpers.state.storage import Storage, placements, representable
 from tests.state.cases import everyone, layouts, models, numbers
 
 

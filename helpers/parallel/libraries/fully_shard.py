@@ -19,11 +19,12 @@ from helpers.parallel.libraries.wrapping import Policy, each_block
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.precision import BOUNDS
 from helpers.parallel.world import World
-from helpers.state.dtensor import even
+from helpers.state.storage import even
 from helpers.state.full_state import is_local
 from helpers.state.part import Part
 from helpers.state.placing import cut, whole
 from helpers.state.slicing import first_values, load, load_optimizer
+from helpers.state.storage import even
 
 AXES = {("dp",): "dp", ("replicate", "shard"): "shard"}  # a mesh's axes -> the axis that shards
 
