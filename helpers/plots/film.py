@@ -37,11 +37,6 @@ def last_of(events: Sequence[Event], upto: int | None = None) -> dict[tuple[str,
     return found
 
 
-def bytes_held(events: Sequence[Event], upto: int | None = None) -> dict[tuple[str, str], int]:
-    """The bytes after the first `upto` events: {(unit, kind): bytes}; by default after all."""
-    return {place: event["bytes"] for place, event in last_of(events, upto).items()}
-
-
 def totals(events: Sequence[Event]) -> dict[str, list[int]]:
     """{kind: its bytes after each event}.
 

@@ -129,18 +129,10 @@ SETTINGS = {
 def course_style():
     """Use the course's settings inside the block; restore the caller's settings afterwards."""
     import matplotlib
-
-    with matplotlib.rc_context():
-        apply()
-        yield
-
-
-def apply():
-    """Write the course's settings into Matplotlib's."""
-    import matplotlib
     from matplotlib.rcsetup import cycler
 
-    matplotlib.rcParams.update({**SETTINGS, "axes.prop_cycle": cycler(color=SERIES_COLORS)})
+    with matplotlib.rc_context({**SETTINGS, "axes.prop_cycle": cycler(color=SERIES_COLORS)}):
+        yield
 
 
 def rank_color(rank: int) -> str:

@@ -5,60 +5,117 @@ from matplotlib.figure import Figure
 
 from helpers.plots.alt import LETTERS, describe, two_digits
 
-
-def axes_of(figure, **labels):
-    axes = figure.subplots()
-    axes.set(**labels)
-    return axes
+GAP, ENDLESS = float("nan"), float("inf")
+PLAIN = {"xlim": (0, 9), "ylim": (0, 9)}
+AXES = "over the x axis (0 to 9) and the y axis (0 to 9)."
 
 
-def test_a_line_chart():
-    figure = Figure()
-    axes = axes_of(figure, title="loss falls", xlabel="step", ylabel="$L_{mean}$", yscale="log")
-    axes.plot([0, 4, 10], [2.34567, 7.0, 1.0], label="ours")
-    axes.plot([0, 10], [3.0, float("nan")], label="theirs")
+def lines(*series, mark="-"):
+    """Draw series: (x values, y values, label)."""
+
+    def draw(axes):
+        for x, y, label in series:
+            axes.plot(x, y, mark, label=label)
+        axes.set(**PLAIN)
+
+    return draw
+
+
+def a_line_chart(axes):
+    axes.set(title="loss falls", xlabel="step", ylabel="$L_{mean}$", yscale="log")
+    lines(([0, 4, 10], [2.34567, 7.0, 1.0], "ours"), ([0, 10], [3.0, GAP], "theirs"))(axes)
     axes.axvline(3, label="_guide")
-    text = describe(figure)
-    assert text.startswith("loss falls. A line chart over step (")
-    assert "L_mean (" in text
-    assert ", logarithmic)" in text
-    assert "ours, 2.3 at 0 to 1 at 10" in text
-    assert "theirs, 3 at 0" in text
-    assert "theirs, 3 at 0 to" not in text  # its only number
-    assert "guide" not in text
-    assert "2.34" not in text
+    axes.set(xlim=(0, 10), ylim=(0.5, 20))
 
 
-def test_kinds_and_words_on_an_axis():
-    figure = Figure()
-    axes_of(figure).barh(["a", "b"], [1, 2])
-    assert "A bar chart" in describe(figure)
-    assert "(a, b)" in describe(figure)
-    figure = Figure()
-    axes_of(figure, title="m").imshow([[1, 2]])
-    assert "m. A heat map" in describe(figure)
-    figure = Figure()
-    axes_of(figure).plot([1], [2], "o", label="one")
-    assert "A chart of points" in describe(figure)
-    assert "one, 2 at 1" in describe(figure)
+def backwards(axes):
+    axes.plot([1, 2], [3, 4])
+    axes.set(title="Falls.", ylabel="a\n\\b", xlim=(8, 0), ylim=(0.5, 20), yscale="log")
 
 
-def test_words_below_a_line():
-    figure = Figure()
-    axes_of(figure).plot(["25 MiB", "none"], [3, 4], label="a")
-    assert "a, 3 at 25 MiB to 4 at none" in describe(figure)
+def bars(axes):
+    axes.barh(["a", "b"], [1, 2])
+    axes.set(xlim=(0, 2))
 
 
-def test_a_colour_bar_is_no_plot_and_a_drawing_has_its_words():
-    figure = Figure()
-    axes = axes_of(figure)
-    figure.colorbar(axes.imshow([[1, 2]]), ax=axes, label="bar")
-    assert "bar" not in describe(figure)
-    figure = Figure()
-    axes = axes_of(figure)
+def two_bars(axes):
+    axes.bar([0, 1], [1, 2], label="$a_{1}$")
+    axes.bar([0, 1], [1, 2], label="b")
+    axes.set(**PLAIN)
+
+
+def with_a_colour_bar(axes):
+    axes.figure.colorbar(axes.imshow([[1, 2]]), ax=axes, label="bar")
+    axes.set(title="m", **PLAIN)
+
+
+def drawing(axes):
     axes.text(0, 0, "rank\n0")
     axes.axis("off")
-    assert describe(figure) == "A drawing with the words: rank 0."
+
+
+def ticks(*names):
+    def draw(axes):
+        axes.set(**PLAIN)
+        axes.set_yticks(range(len(names)), names)
+
+    return draw
+
+
+def at_the_left(axes):
+    axes.set_title("at the left", loc="left")
+    axes.set(**PLAIN)
+
+
+FIGURES = [
+    (
+        a_line_chart,
+        "loss falls. A line chart over step (0 to 10) and L_mean (0.5 to 20, logarithmic). "
+        "Series: ours, 2.3 at 0 to 1 at 10; theirs, 3 at 0.",
+    ),
+    (backwards, "Falls. A line chart over the x axis (0 to 8) and a b (0.5 to 20, logarithmic)."),
+    (bars, "A bar chart over the x axis (0 to 2) and the y axis (a, b)."),
+    (two_bars, f"A bar chart {AXES} Series: a_1, b."),
+    (with_a_colour_bar, f"m. A heat map {AXES}"),
+    (drawing, "A drawing with the words: rank 0."),
+    (at_the_left, f"at the left. A chart {AXES}"),
+    (lines(([1], [2], "one"), mark="o"), f"A chart of points {AXES} Series: one, 2 at 1."),
+    (lambda axes: [axes.scatter([1], [2]), axes.set(**PLAIN)], f"A chart of points {AXES}"),
+    (lines(*[([1, 2], [3, 4], "_")] * 3), f"A line chart {AXES} It has 3 lines."),
+    (lines(*[([1, 2], [3, 4], "_")] * 2, mark="o"), f"A chart of points {AXES}"),
+    (ticks("1 MB", "none"), f"A chart {AXES}"),
+    (ticks("all", "none", "rank 7"), f"A chart {AXES}"),
+    (
+        ticks("all", "some", "none"),
+        "A chart over the x axis (0 to 9) and the y axis (all, some, none).",
+    ),
+    (
+        lines(([1, 2, 3, 4, 5], [GAP, 20, 7, 30, ENDLESS], "a")),
+        f"A line chart {AXES} Series: a, 20 at 2 to 30 at 4.",
+    ),
+    (lines(([1, 2], [GAP, GAP], "none yet")), f"A line chart {AXES} Series: none yet."),
+    (
+        lines(([1 / 3, 20_000.5], [1, 2], "a")),
+        f"A line chart {AXES} Series: a, 1 at 0.33 to 2 at 20000.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("draw", "text"), FIGURES)
+def test_a_figure_in_words(draw, text):
+    figure = Figure()
+    draw(figure.subplots())
+    assert describe(figure) == text
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "end"),
+    [(["25 MiB", "none"], [3, 4], "a, 3 at 25 MiB to 4 at none."), ([1, 2], ["low", "high"], "a.")],
+)
+def test_words_below_and_beside_a_line(x, y, end):
+    figure = Figure()
+    figure.subplots().plot(x, y, label="a")
+    assert describe(figure).endswith(f"Series: {end}")
 
 
 def test_the_words_of_the_function_that_drew_it_come_first():
@@ -66,104 +123,20 @@ def test_the_words_of_the_function_that_drew_it_come_first():
     left, right = figure.subplots(1, 2)
     left.words, right.words = "Left.", "Right."
     assert describe(figure) == "Left. Right."
-
-
-def test_many_series_are_not_all_described():
-    figure = Figure()
-    axes = axes_of(figure)
-    for n in range(30):
-        axes.plot([1, 2], [n, n], label=f"a rather long name {n}" * 3)
-    text = describe(figure)
-    assert len(text) <= LETTERS
-    assert text.endswith("…")
-    assert describe(Figure()) == "An empty figure."
-
-
-def test_lines_without_names_are_counted():
-    figure = Figure()
-    axes = axes_of(figure)
-    for _ in range(3):
-        axes.plot([1, 2], [3, 4], label="_")
-    assert describe(figure).endswith("It has 3 lines.")
-    for mark, end in (("-", "It has 2 lines."), ("o ", "(0 to 9).")):
-        figure = Figure()
-        axes = axes_of(figure)
-        for _ in range(2):
-            axes.plot([1, 2], [3, 4], mark.strip(), label="_")
-        axes.set(xlim=(0, 9), ylim=(0, 9))
-        assert describe(figure).endswith(end)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0"), (1024, "1024"), (2.345, "2.3"), (12345.6, "12000"), (3.12e14, "3.1×10^14"),
-     (0.00234, "0.0023"), (2.5e-6, "2.5×10^-6"), (-1.55, "-1.6"), (float("nan"), "nothing")],
-)  # fmt: skip
-def test_numbers_can_be_read_aloud(value, text):
-    assert two_digits(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(9999, "9999"), (10_000, "10000"), (-20_000, "-20000"), (123_456, "1.2×10^5"),
-     (100_000, "1×10^5"), (0.0001, "0.0001"), (9.4e-5, "9.4×10^-5"), (-3.2e7, "-3.2×10^7"),
-     (float("-inf"), "nothing")],
-)  # fmt: skip
-def test_a_power_is_written_where_the_zeros_are_many(value, text):
-    assert two_digits(value) == text
-
-
-def test_axes_without_labels_and_an_axis_from_right_to_left():
-    figure = Figure()
-    axes = axes_of(
-        figure, title="Falls.", ylabel="a\n\\b", xlim=(8, 0), ylim=(0.5, 20), yscale="log"
-    )
-    axes.plot([1, 2], [3, 4])
-    assert describe(figure) == (
-        "Falls. A line chart over the x axis (0 to 8) and a b (0.5 to 20, logarithmic)."
-    )
-    figure = Figure()
-    axes_of(figure, xlim=(0, 3), ylim=(0, 2)).plot([1, 2], [0, 1], "^")
-    assert describe(figure).startswith("A chart of points over the x axis (0 to 3)")
-    figure = Figure()
-    axes_of(figure).set_title("at the left", loc="left")
-    assert (
-        describe(figure) == "at the left. A chart over the x axis (0 to 1) and the y axis (0 to 1)."
-    )
-
-
-def test_ticks_with_numbers_in_them_are_a_range():
-    figure = Figure()
-    axes_of(figure, xlim=(0, 1), ylim=(-0.5, 1.5)).set_yticks([0, 1], ["1 MB", "none"])
-    assert "the y axis (-0.5 to 1.5)" in describe(figure)
-    figure = Figure()
-    axes_of(figure, ylim=(-0.5, 2.5)).set_yticks([0, 1, 2], ["all", "none", "rank 7"])
-    assert "the y axis (-0.5 to 2.5)" in describe(figure)
-    figure = Figure()
-    axes_of(figure).set_yticks([0, 1, 2], ["all", "some", "none"])
-    assert "the y axis (all, some, none)" in describe(figure)
-
-
-def test_the_title_of_all_axes_comes_first():
-    figure = Figure()
     figure.suptitle("Two plots.")
-    for axes in figure.subplots(1, 2):
-        axes.axis("off")
-        axes.set_title("a part")
-    assert describe(figure) == "Two plots. a part. A drawing. a part. A drawing."
+    assert describe(figure) == "Two plots. Left. Right."
 
 
 @pytest.mark.parametrize(("count", "end"), [(8, "n7, 7 at 1."), (10, "n7, 7 at 1; and 2 more.")])
 def test_eight_series_are_described(count, end):
     figure = Figure()
-    axes = axes_of(figure)
-    for n in range(count):
-        axes.plot([1], [n], "o", label=f"n{n}")
+    lines(*(([1], [n], f"n{n}") for n in range(count)), mark="o")(figure.subplots())
     assert describe(figure).endswith(end)
     assert "Series: n0, 0 at 1; n1, 1 at 1; " in describe(figure)
 
 
 def test_a_text_that_is_too_long_ends_after_a_word():
+    assert describe(Figure()) == "An empty figure."
     figure = Figure()
     figure.suptitle("word " * 200)
     assert describe(figure) == "word " * 139 + "…"  # 140 would need one letter more than LETTERS
@@ -173,28 +146,13 @@ def test_a_text_that_is_too_long_ends_after_a_word():
         assert describe(figure)[-1] == end
 
 
-def test_series_that_are_no_lines_are_named():
-    figure = Figure()
-    axes = axes_of(figure)
-    axes.bar([0, 1], [1, 2], label="$a_{1}$")
-    axes.bar([0, 1], [1, 2], label="b")
-    assert describe(figure).endswith("Series: a_1, b.")
-    figure = Figure()
-    axes_of(figure).scatter([1], [2])
-    assert describe(figure).startswith("A chart of points over")
-
-
-def test_a_series_begins_and_ends_with_a_number():
-    figure = Figure()
-    gap, endless = float("nan"), float("inf")
-    axes_of(figure).plot([1, 2, 3, 4, 5], [gap, 20, 7, 30, endless], label="a")
-    assert describe(figure).endswith("Series: a, 20 at 2 to 30 at 4.")
-    figure = Figure()
-    axes_of(figure).plot([1, 2], [gap, gap], label="nothing yet")
-    assert describe(figure).endswith("Series: nothing yet.")
-    figure = Figure()
-    axes_of(figure).plot([1 / 3, 20_000.5], [1, 2], label="a")
-    assert describe(figure).endswith("Series: a, 1 at 0.33 to 2 at 20000.")
-    figure = Figure()
-    axes_of(figure).plot([1, 2], ["low", "high"], label="words")
-    assert describe(figure).endswith("Series: words.")
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (1024, "1024"), (2.345, "2.3"), (12345.6, "12000"), (3.12e14, "3.1×10^14"),
+     (0.00234, "0.0023"), (2.5e-6, "2.5×10^-6"), (-1.55, "-1.6"), (GAP, "nothing"),
+     (9999, "9999"), (10_000, "10000"), (-20_000, "-20000"), (123_456, "1.2×10^5"),
+     (100_000, "1×10^5"), (0.0001, "0.0001"), (9.4e-5, "9.4×10^-5"), (-3.2e7, "-3.2×10^7"),
+     (-ENDLESS, "nothing")],
+)  # fmt: skip
+def test_numbers_can_be_read_aloud(value, text):
+    assert two_digits(value) == text

@@ -1,8 +1,5 @@
 """The film: the bytes after each event, what is drawn of them, and records that cannot be."""
 
-import itertools
-
-import pytest
 import torch
 from matplotlib.colors import to_hex
 
@@ -12,10 +9,14 @@ from helpers.models.gpt import GPTConfig
 from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.film import filming
 from helpers.parallel.zero.stage3 import Zero3
-from helpers.plots.film import begin, bytes_held, film, frame, fullest, totals
+from helpers.plots.film import begin, film, frame, fullest, last_of, totals
 from helpers.plots.style import INK, MEMORY_COLORS
 from helpers.runtime.launch import launch
 from tests.plots.steps import a_step, event
+
+
+def bytes_held(events, upto=None):
+    return {place: event["bytes"] for place, event in last_of(events, upto).items()}
 
 
 def test_an_event_replaces_the_one_before():
@@ -43,32 +44,6 @@ def test_totals():
     assert fullest(twice) == 2  # the first of equal moments
 
 
-def bars(axes):
-    """{(row, colour or hatch): width} of what is drawn full, and the same of what has an edge."""
-    full, edged = {}, {}
-    for bar in axes.patches:
-        if bar.get_facecolor()[3] and bar.get_width():
-            row = round(bar.get_y() + bar.get_height() / 2)
-            color = bar.get_edgecolor() if bar.get_hatch() else bar.get_facecolor()
-            full[row, to_hex(color), bool(bar.get_hatch())] = bar.get_width()
-            if bar.get_linewidth() and to_hex(bar.get_edgecolor()) == INK:
-                edged[row, to_hex(color)] = bar.get_width()
-    return full, edged
-
-
-def test_kinds_have_one_place_in_every_row_and_never_overlap():
-    axes = frame(a_step(), 7).axes[0]
-    places = {}
-    for bar in axes.patches:
-        row = round(bar.get_y() + bar.get_height() / 2)
-        places.setdefault(row, set()).add((bar.get_x(), bar.get_width()))
-    for found in places.values():
-        widest = {left: max(width for at, width in found if at == left) for left, _ in found}
-        for (left, width), (after, _) in itertools.pairwise(sorted(widest.items())):
-            assert left + width <= after
-    assert {left for left, _ in places[0]} == {left for left, _ in places[1]}
-
-
 def steps(film):
     """The first and the last event that the film shows, and the one without a kernel."""
     events = list(film.choices["event"].values())
@@ -87,18 +62,7 @@ def test_the_film_begins_with_what_the_rank_has():
     assert len(shown.picture()._repr_png_()[0]) < 60_000
 
 
-def test_an_empty_place_is_an_outline_as_wide_as_the_most_bytes():
-    axes = frame(a_step(), 1).axes[0]
-    empty = sorted(
-        (round(bar.get_y() + 0.33), bar.get_width())
-        for bar in axes.patches if not bar.get_facecolor()[3] and bar.get_width()
-    )  # fmt: skip
-    assert empty == [(0, 200), (0, 400), (1, 600), (1, 600), (1, 1200), (1, 1200)]
-    left, right = axes.get_xlim()
-    ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
-    assert left < min(ends)[0] == 0
-    assert max(end for _, end in ends) < right
-    assert right == pytest.approx(1.08 * (600 + 1200 + 1200 + 600))  # the kinds, and four gaps
+def test_an_empty_place_is_as_wide_as_the_most_bytes():
     grows = [event(time, "a", "gathered", "ready", size) for time, size in enumerate([2, 6, 4])]
     (outline, _) = frame(grows, 1).axes[0].patches
     assert outline.get_width() == 6
@@ -106,8 +70,9 @@ def test_an_empty_place_is_an_outline_as_wide_as_the_most_bytes():
 
 def test_what_is_filled_updated_or_used_has_a_dark_edge():
     for state in ("in use", "filling", "updating", "held", "ready"):
-        _, edged = bars(frame([event(0.0, "a", "gathered", state, 8)], 1).axes[0])
-        assert bool(edged) == (state in ("in use", "filling", "updating"))
+        _, full = frame([event(0.0, "a", "gathered", state, 8)], 1).axes[0].patches
+        dark = full.get_linewidth() and to_hex(full.get_edgecolor()) == INK
+        assert bool(dark) == (state in ("in use", "filling", "updating"))
 
 
 def test_a_film_without_a_list_at_the_start():

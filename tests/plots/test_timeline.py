@@ -73,18 +73,6 @@ def test_a_kind_means_its_colour_and_free_colours_start_again():
     ]  # fmt: skip
 
 
-def test_what_overlaps_shares_the_lane():
-    boxes = [
-        Box(lane="a", start=0, duration=2, kind="range"),
-        Box(lane="a", start=1, duration=2, kind="communication"),
-        Box(lane="b", start=0, duration=1),
-    ]
-    drawn = {box[:2]: box for box in rectangles(timeline(boxes))}
-    first, second, alone = drawn[0, 2], drawn[1, 3], drawn[0, 1]
-    assert first[3] <= second[2]  # the first ends, downwards, before the second begins
-    assert alone[3] - alone[2] > 1.5 * (first[3] - first[2])
-
-
 def test_ends_that_differ_by_rounding_do_not_overlap():
     boxes = [Box(lane="a", start=0.1, duration=0.2), Box(lane="a", start=0.3, duration=1)]
     assert boxes[0].end > boxes[1].start
