@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.transforms import Bbox
 
 from helpers.plots.style import GREY, INK, PAPER, SMALL, course_style
 
@@ -49,38 +50,42 @@ def label_points(axes, points: Mapping[str, tuple[float, float]], **marks):
         axes.plot([x], [y], label="_", **marks)
     with course_style():
         axes.figure.draw_without_rendering()  # fixes the layout, so that distances are known
-    dots = [axes.transData.transform(point) for point in points.values()]
+    dots = axes.transData.transform(list(points.values()))
     scale = axes.figure.dpi / 72
     crowded = [spot for line in axes.lines for spot in along(axes, line)]
-    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in dots]
+    taken = [Bbox([dot - 6, dot + 6]) for dot in dots]
     frame = axes.get_window_extent()
-    for (label, point), (x, y) in zip(points.items(), dots, strict=True):
-        best, found = float("inf"), None
-        for number, (dx, dy) in enumerate(PLACES):
-            box = label_box(label, x, y, dx, dy, scale)
-            outside = (
-                box[0] < frame.x0 or box[2] > frame.x1 or box[1] < frame.y0 or box[3] > frame.y1
-            )
-            cost = 10 * sum(overlap(box, other) for other in taken) + 200 * outside + number
-            cost += sum(inside(spot, box) for spot in crowded)
-            if cost < best:
-                best, found = cost, (dx, dy, box)
-        dx, dy, box = found
-        taken.append(box)
-        clear = [withStroke(linewidth=2.5, foreground=PAPER)]  # from the lines behind
-        far = abs(dx) > 8 or abs(dy) > 12
+    clear = [withStroke(linewidth=2.5, foreground=PAPER)]  # from the lines behind
+    for (label, point), dot in zip(points.items(), dots, strict=True):
+        boxes = [label_box(label, *dot, dx, dy, scale) for dx, dy in PLACES]
+        costs = [
+            10 * sum(overlap(box, other) for other in taken)
+            + 200 * bool((box.min < frame.min).any() or (box.max > frame.max).any())
+            + box.count_contains(crowded)
+            + number
+            for number, box in enumerate(boxes)
+        ]
+        best = costs.index(min(costs))
+        taken.append(boxes[best])
+        dx, dy = PLACES[best]
         style = {"ha": "left" if dx > 0 else "right" if dx < 0 else "center", "zorder": 5}
-        if far:
+        if abs(dx) > 8 or abs(dy) > 12:  # far from its point
             style["arrowprops"] = {"arrowstyle": "-", "color": GREY, "lw": 0.7}
         note(axes, label, point, (dx, dy), path_effects=clear, **style)
 
 
-def label_box(label, x, y, dx, dy, scale):
-    """About where a label comes to stand, in pixels: (left, bottom, right, top)."""
+def label_box(label, x, y, dx, dy, scale) -> Bbox:
+    """About where a label comes to stand, in pixels."""
     wide, high = 0.6 * SMALL * len(label) * scale, LINE * SMALL * scale
     x, y = x + dx * scale, y + dy * scale - high / 2
     x -= 0 if dx > 0 else wide if dx < 0 else wide / 2
-    return x, y, x + wide, y + high
+    return Bbox.from_bounds(x, y, wide, high)
+
+
+def overlap(box: Bbox, other: Bbox) -> float:
+    """The area that two boxes share."""
+    both = Bbox.intersection(box, other)
+    return both.width * both.height if both else 0.0
 
 
 def along(axes, line, step: float = 5.0):
@@ -94,17 +99,5 @@ def along(axes, line, step: float = 5.0):
     lengths = np.hypot(*np.diff(ends, axis=0).T)
     total = np.concatenate([[0.0], np.cumsum(lengths)])
     places = np.arange(0.0, total[-1], step)
-    return list(
-        zip(np.interp(places, total, ends[:, 0]), np.interp(places, total, ends[:, 1]), strict=True)
-    )
-
-
-def inside(spot, box) -> bool:
-    return box[0] <= spot[0] <= box[2] and box[1] <= spot[1] <= box[3]
-
-
-def overlap(box, other) -> float:
-    """The area that two boxes share."""
-    wide = min(box[2], other[2]) - max(box[0], other[0])
-    high = min(box[3], other[3]) - max(box[1], other[1])
-    return max(wide, 0) * max(high, 0)
+    across, up = (np.interp(places, total, numbers) for numbers in ends.T)
+    return list(zip(across, up, strict=True))
