@@ -1,4 +1,4 @@
-"""Parts become DTensors with the same numbers, or raise an error; a checkpoint stores both kinds."""
+"""Parts become DTensors with the same numbers, or raise an error; a checkpoint stores them."""
 
 import pytest
 import torch
