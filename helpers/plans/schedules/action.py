@@ -4,7 +4,6 @@ p  ranks of the pipeline      v  stages on each rank      S = p v  stages, in th
 m  micro-batches              F, B, I, W  the kinds of computation
 """
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 
 FORWARD = "F"  # the forward of a stage
@@ -148,12 +147,3 @@ def inputs(action: Action, stages: int) -> list[tuple[Action, ...]]:
     if stage < stages - 1:
         needs.append((Action(BACKWARD, stage + 1, micro), Action(INPUT, stage + 1, micro)))
     return needs
-
-
-def by_action(orders) -> dict[Action, int]:
-    """How often each Action occurs, over all ranks."""
-    found: dict[Action, int] = defaultdict(int)
-    for order in orders:
-        for action in order:
-            found[action] += 1
-    return found

@@ -13,13 +13,8 @@ from helpers.plans.schedules.action import (
 
 def naive(ranks: int, micro_batches: int = 1) -> Schedule:
     """One micro-batch at a time goes through all stages and back; one rank computes at a time."""
-    enough(ranks=ranks, micro_batches=micro_batches)
-    kinds = (FORWARD, BACKWARD)
-    orders = tuple(
-        tuple(Action(kind, rank, micro) for micro in range(micro_batches) for kind in kinds)
-        for rank in range(ranks)
-    )
-    return Schedule("naive", straight(ranks), micro_batches, orders)
+    order = [(kind, m) for m in range(micro_batches) for kind in (FORWARD, BACKWARD)]
+    return on_every_rank("naive", ranks, micro_batches, order)
 
 
 def gpipe(ranks: int, micro_batches: int) -> Schedule:
@@ -27,16 +22,15 @@ def gpipe(ranks: int, micro_batches: int) -> Schedule:
 
     Huang et al. 2019, "GPipe", arXiv:1811.06965, sections 2.2 (the algorithm) and 2.3 (the bubble).
     """
+    order = [(kind, m) for kind in (FORWARD, BACKWARD) for m in range(micro_batches)]
+    return on_every_rank("GPipe", ranks, micro_batches, order)
+
+
+def on_every_rank(name: str, ranks: int, micro_batches: int, order) -> Schedule:
+    """The same order of (kind, micro-batch) on each rank."""
     enough(ranks=ranks, micro_batches=micro_batches)
-    orders = tuple(
-        tuple(
-            Action(kind, rank, micro)
-            for kind in (FORWARD, BACKWARD)
-            for micro in range(micro_batches)
-        )
-        for rank in range(ranks)
-    )
-    return Schedule("GPipe", straight(ranks), micro_batches, orders)
+    orders = tuple(tuple(Action(kind, rank, m) for kind, m in order) for rank in range(ranks))
+    return Schedule(name, straight(ranks), micro_batches, orders)
 
 
 def one_f_one_b(ranks: int, micro_batches: int) -> Schedule:

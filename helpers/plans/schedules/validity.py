@@ -1,5 +1,7 @@
 """Can a schedule run? Each computation once, on its stage's rank, in an order that never stops."""
 
+from collections import Counter
+
 from helpers.plans.schedules.action import (
     BACKWARD,
     FORWARD,
@@ -9,7 +11,6 @@ from helpers.plans.schedules.action import (
     Action,
     Schedule,
     ScheduleError,
-    by_action,
     inputs,
 )
 
@@ -54,32 +55,23 @@ def each_where_it_belongs(schedule: Schedule):
 
 def each_once(schedule: Schedule):
     """A forward and a backward for each stage and micro-batch: B, or else I and W."""
-    counts = by_action(schedule.orders)
+    counts = Counter(action for order in schedule.orders for action in order)
     for rank in range(schedule.ranks):
         for stage in schedule.stages_of(rank):
             for micro in range(schedule.micro_batches):
-                for kind in KINDS:
-                    if counts.get(Action(kind, stage, micro), 0) > 1:
-                        raise ScheduleError(
-                            f"rank {rank} computes {Action(kind, stage, micro)} more than once"
-                        )
-                has = {kind for kind in KINDS if Action(kind, stage, micro) in counts}
-                if FORWARD not in has:
-                    missing(rank, Action(FORWARD, stage, micro))
-                if BACKWARD in has and has & {INPUT, WEIGHT}:
+                own = {kind: Action(kind, stage, micro) for kind in KINDS}
+                for action in own.values():
+                    if counts[action] > 1:
+                        raise ScheduleError(f"rank {rank} computes {action} more than once")
+                parts = any(counts[own[kind]] for kind in (INPUT, WEIGHT))
+                if parts and counts[own[BACKWARD]]:
                     raise ScheduleError(
                         f"rank {rank} has a whole backward B{micro} of stage {stage} and also a "
                         "part of it, I or W: use B, or use I and W"
                     )
-                if BACKWARD not in has and not has & {INPUT, WEIGHT}:
-                    missing(rank, Action(BACKWARD, stage, micro))
-                for kind in (INPUT, WEIGHT):
-                    if BACKWARD not in has and kind not in has:
-                        missing(rank, Action(kind, stage, micro))
-
-
-def missing(rank: int, action: Action):
-    raise ScheduleError(f"rank {rank} never computes {action}")
+                for kind in (FORWARD, INPUT, WEIGHT) if parts else (FORWARD, BACKWARD):
+                    if not counts[own[kind]]:
+                        raise ScheduleError(f"rank {rank} never computes {own[kind]}")
 
 
 def run(schedule: Schedule) -> list[tuple[int, Action]]:
