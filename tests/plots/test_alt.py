@@ -22,10 +22,10 @@ def lines(*series, mark="-"):
 
 
 def a_line_chart(axes):
-    axes.set(title="loss falls", xlabel="step", ylabel="$L_{mean}$", yscale="log")
     lines(([0, 4, 10], [2.34567, 7.0, 1.0], "ours"), ([0, 10], [3.0, GAP], "theirs"))(axes)
     axes.axvline(3, label="_guide")
-    axes.set(xlim=(0, 10), ylim=(0.5, 20))
+    axes.set(title="loss falls", xlabel="step", ylabel="$L_{mean}$")
+    axes.set(xlim=(0, 10), ylim=(0.5, 20), yscale="log")
 
 
 def backwards(axes):
