@@ -22,7 +22,7 @@ from helpers.state.part import Part, decays
 from helpers.state.pending import complete, global_norm, make_groups
 from helpers.state.placing import cut, pending, whole
 from helpers.state.slicing import load, load_optimizer, take
-from tests.state.cases import DTYPES, everyone, layouts, models, numbers
+from tests.state.cases import everyone, layouts, models, numbers
 
 RULES = {
     "adamw": lambda groups: torch.optim.AdamW(groups, lr=0.1),
@@ -183,28 +183,6 @@ def test_what_is_a_count_and_what_a_moment():
 def test_invalid_optimizer_state(cluster, kept, message):
     with pytest.raises(WorkerError, match=message):
         cluster.run(kept_on, kept=kept)
-
-
-def gathers(worker, ranks, plain):
-    parts = AllParts(ranks)
-    local = {key: take(part, plain[part.name]) for key, part in parts.ranks[worker.rank].items()}
-    found = full(parts, local)
-    assert found.keys() == plain.keys()
-    for name, tensor in plain.items():
-        assert found[name].dtype == tensor.dtype
-        assert torch.equal(found[name], tensor)
-        assert all(
-            found[name].data_ptr() != own.data_ptr() or not own.numel() for own in local.values()
-        )
-
-
-@settings(deadline=None, max_examples=20)
-@given(data=st.data())
-def test_scatter_then_gather_is_the_identity(cluster, data):
-    layout = data.draw(layouts(4))
-    parts = everyone(layout, data.draw(models(layout)))
-    plain = {n: numbers(s, data.draw(st.sampled_from(DTYPES))) for n, s in parts.shapes.items()}
-    cluster.run(gathers, ranks=[dict(own) for own in parts.ranks], plain=plain)
 
 
 def test_frozen_tensors_have_no_gradient(cluster):

@@ -7,15 +7,11 @@ import torch
 
 from helpers.comm.mesh import Layout
 from helpers.measure.memory import memory_of
-from helpers.models.config import GPTConfig
-from helpers.models.gpt import build
-from helpers.models.initialization import first_value
 from helpers.state.part import Cut, Part
-from helpers.state.placing import Seat, cut, flat, only, whole
+from helpers.state.placing import Seat, cut, whole
 from helpers.state.slicing import fill, first_values, load, load_optimizer, take
 from tests.state.cases import numbers
 
-CONFIG = GPTConfig(vocab=30, context=8, width=12, layers=2, heads=3)
 PART = Part(name="w", shape=(4, 6), cuts=[Cut(dim=1, axes=("tp",), ranges=[(4, 6)])], holders=(0,))
 
 
@@ -43,35 +39,6 @@ def test_shapes_that_do_not_fit():
             fill(PART, torch.zeros(shape), torch.zeros(4, 6))
     with pytest.raises(ValueError, match=r"of w has shape \(6, 4\), not \(4, 6\)"):
         fill(PART, torch.zeros(4, 2), torch.zeros(6, 4))
-
-
-def gpts_parts(seat: Seat) -> dict[str, Part]:
-    """Tensor parallel with an odd number of rows, stages, and a flat range over dp."""
-    parts = {}
-    for name, tensor in build(CONFIG).named_parameters():
-        part = whole(seat, name, tensor.shape)
-        if name.startswith("embedding"):
-            part = only(seat, part, "pp", [0, 1])  # tied: on the first and the last stage
-        else:
-            part = only(seat, part, "pp", [name.startswith(("blocks.1", "norm"))])
-        if part and tensor.dim() == 2:
-            part = cut(seat, part, 1 if name.endswith(("out.weight", "down.weight")) else 0, "tp")
-        if part:
-            parts[name] = flat(seat, part, "dp")
-    return parts
-
-
-def test_first_values_are_those_of_the_plain_model():
-    dtype = torch.bfloat16
-    layout = Layout(dp=2, pp=2, tp=2)
-    plain = dict(build(CONFIG, seed=3, dtype=dtype).named_parameters())
-    make = lambda name, shape: first_value(name, shape, 3, CONFIG.layers)  # noqa: E731
-    for rank in range(layout.world_size):
-        parts = gpts_parts(Seat(layout, rank))
-        local = {key: torch.empty(part.local_shape, dtype=dtype) for key, part in parts.items()}
-        first_values(parts, local, make)
-        for key, part in parts.items():
-            assert torch.equal(local[key], take(part, plain[part.name].detach())), part
 
 
 def test_one_whole_tensor_at_a_time():
