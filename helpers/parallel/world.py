@@ -6,7 +6,6 @@ import torch
 
 from helpers.comm.mesh import Layout, Mesh
 from helpers.comm.transport import GroupTransport, Work
-from helpers.state import norm
 from helpers.state.all_parts import AllParts
 from helpers.state.full_state import full_gradients, full_state
 from helpers.state.part import Part

@@ -19,7 +19,6 @@ from helpers.parallel.libraries.wrapping import Policy, each_block
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.precision import BOUNDS
 from helpers.parallel.world import World
-from helpers.state.storage import even
 from helpers.state.full_state import is_local
 from helpers.state.part import Part
 from helpers.state.placing import cut, whole
