@@ -8,7 +8,7 @@ import torch
 from helpers import check
 from helpers.check.week07 import files, wrapping
 from helpers.plans.deepspeed_config import read
-from helpers.plans.unit_memory import peak
+from helpers.plans.zero_memory import peak
 from notebooks.solutions import week07
 
 
