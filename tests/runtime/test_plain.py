@@ -72,7 +72,7 @@ def test_what_is_no_object_is_refused(tmp_path, content):
         ({"a": {3: 0.5}}, "a key of x['a'] is 3, and in JSON keys are words"),
         ((0, torch.ones(1, dtype=torch.complex64)), "x[1][0] is of type complex, and"),
         ([torch.zeros(1_000_001)], "x[0] has 1,000,001 elements, and a result keeps at most 1,00"),
-        (1 << 20_000, "x is a whole number of 20,001 bits, more than the 10,000 that"),
+        ([1 << 20_000], "x[0] is a whole number of 20,001 bits, more than the 10,000 that"),
     ],
 )
 def test_a_part_without_a_form_is_named(value, said):

@@ -39,8 +39,8 @@ class Server:
         self.lock = threading.Lock()
         self.pid = os.getpid()
         self.served = False  # has it ever started a rank?
-        self.errors = anonymous_file()
-        weakref.finalize(self, os.close, self.errors)  # its last words are read until then
+        self.errors, self.words, self.reading = anonymous_file(), "", threading.Lock()
+        self.close = weakref.finalize(self, os.close, self.errors)
         # One BLAS thread: a process that forks must have no other thread. Huge pages: with fewer
         # pages to share, a fork takes 6 ms instead of 9. Ranks get the notebook's environment.
         environ = {
@@ -122,6 +122,9 @@ class Server:
             if self.early:  # the late generation may still import, has no rank, and would hear late
                 self.process.kill()
             self.process.wait()
+            self.last_words()  # for clusters that have not noticed yet
+            with self.reading:
+                self.close()
 
     @staticmethod
     def say(control: socket.socket, words: bytes):
@@ -144,8 +147,11 @@ class Server:
 
     def last_words(self) -> str:
         """Return the server's standard error, also after its end."""
-        # Not `read`: the server and other threads share the position in the file.
-        return os.pread(self.errors, LONGEST, 0).decode(errors="replace").strip()
+        with self.reading:
+            if self.close.alive:  # not `read`: the server shares the position in the file
+                said = os.pread(self.errors, LONGEST, 0)
+                self.words = said.decode(errors="replace").strip()
+            return self.words
 
 
 _server: Server | None = None

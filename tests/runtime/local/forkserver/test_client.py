@@ -7,6 +7,7 @@ import socket
 import subprocess
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,7 +65,6 @@ def test_stopping_waits_until_it_is_gone_and_leaves_nothing_open():
     server = Server()
     server.stop()
     assert server.process.poll() is not None
-    del server  # until then its last words can be read
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
@@ -247,12 +247,13 @@ def by_hand():
     one.process = SimpleNamespace(
         kill=lambda: done.append("kill"), wait=lambda: done.append("wait")
     )
-    one.errors = anonymous_file()
+    one.errors, one.words, one.reading = anonymous_file(), "", threading.Lock()
+    one.close = weakref.finalize(one, os.close, one.errors)
     yield one, early, late, done
     for end in (one.early, one.late, early, late):
         if end:
             end.close()
-    os.close(one.errors)
+    one.close()
 
 
 def test_the_first_generation_is_told_to_retire_before_the_notebook_hangs_up(by_hand):
@@ -312,3 +313,4 @@ def test_only_its_own_notebook_ends_the_server(by_hand, mine, retired, expected)
     for end in (late,) if retired else (early, late):
         assert b"".join(iter(lambda end=end: end.recv(100), b"")) == b"end\n" * mine
     assert one.last_words() == "last words"  # for clusters that have not noticed yet
+    assert one.close.alive != mine
