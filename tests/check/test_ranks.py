@@ -177,6 +177,7 @@ def test_a_hang_gives_no_advice_about_launch(monkeypatch, collective):
         if collective and worker.rank:
             dist.all_reduce(torch.zeros(1))
         time.sleep(60 * (worker.world_size - 1))
+        return worker.rank
 
     monkeypatch.setattr(ranks, "TIMEOUT", 1.5)
     verdict = exercise()(hang)

@@ -8,6 +8,7 @@ import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import torch
 
@@ -106,6 +107,8 @@ class Transport:
 
 class Link:
     """The messages of one rank, as a PointToPoint's."""
+
+    channels = MappingProxyType({})  # none has a group of its own
 
     def __init__(self, ranks: Ranks, rank: int):
         self.ranks, self.rank, self.size = ranks, rank, ranks.size

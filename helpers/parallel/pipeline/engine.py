@@ -88,9 +88,8 @@ class Pipeline:
         for watched in self.watched.values():
             for one in watched:
                 one.forget()
-        if self.last not in self.stages:
-            loss.send()
         self.execution.run(OneStep(self, micro_batches, tokens, loss), self.fitting(micro_batches))
+        loss.send()  # overlaps the owner's sums and the update
 
     def fitting(self, micro_batches: list[Batch]) -> Buffers:
         """The buffers of all messages, made at the first step.
@@ -159,7 +158,6 @@ class OneStep:
         self.two_parts = engine.two_parts
         self.kept: dict[tuple[int, int], list[Share]] = {}  # for the second part of a backward
         self.gradients: dict[int, torch.Tensor | None] = {}  # of the first stage's outputs
-        self.forwards = len(batches)  # of the last stage, still to run
 
     def shape(self, micro: int) -> tuple[int, ...]:
         return self.engine.message_shape(self.batches[micro])
@@ -184,9 +182,6 @@ class OneStep:
             return y.detach().contiguous()
         total, _ = module.criterion(y, batch.targets)
         self.loss.add(total.detach())
-        self.forwards -= 1
-        if not self.forwards:
-            self.loss.send()  # overlaps the rest of the step
         scale = self.engine.owner.precision.loss_scale
         mean = scale * total / self.tokens.wait().clamp(min=1)
         self.outputs[stage, micro] = get_gradient_edge(mean)

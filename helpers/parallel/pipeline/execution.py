@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from helpers.comm.point_to_point import Buffers, PointToPoint
-from helpers.measure.clock import Moments
+from helpers.measure.clock import Moments, wait_for_device
 from helpers.plans.schedules import (
     BACKWARD,
     FORWARD,
@@ -17,6 +17,7 @@ from helpers.plans.schedules import (
     Action,
     Message,
     Schedule,
+    one_at_a_time,
     with_messages,
 )
 from helpers.plans.schedules.times import Span
@@ -59,6 +60,11 @@ class Execution:
     def __init__(self, schedule: Schedule, link: PointToPoint):
         self.schedule, self.link = schedule, link
         self.steps = with_messages(schedule, ahead=AHEAD)[link.rank]
+        # On a GPU the first use of a kernel or a library may wait until the GPU is idle. A message
+        # under way would keep it busy. So in the first run none is under way during a computation.
+        self.first = None
+        if link.channels:
+            self.first = with_messages(one_at_a_time(schedule), ahead=0)[link.rank]
         self.clock: Moments | None = None
         self.moments: list[tuple] = []
 
@@ -76,13 +82,20 @@ class Execution:
         ]
 
     def run(self, work: Work, buffers: Buffers):
-        """Run every step in order."""
+        """Run every step in order.
+
+        Where NCCL moves the messages, the first run takes one micro-batch after another.
+        """
         ready: dict[tuple, torch.Tensor] = {}  # (from stage, to stage, micro-batch) -> tensor
         posted: dict[tuple, tuple] = {}  # the same -> (its receive, buffer)
         used: dict[tuple, list] = {}  # (stage, micro-batch) -> buffers until its backward is done
         self.clock = self.clock or Moments(torch.device(buffers.device))
         self.moments = []
-        for step in self.steps:
+        alone, self.first = self.first, None
+        for step in alone or self.steps:
+            if alone and isinstance(step, Action):
+                self.link.finish()
+                wait_for_device()
             if isinstance(step, Message):
                 place = step.source, step.target, step.micro
                 if step.kind == RECEIVE:

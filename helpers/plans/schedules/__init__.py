@@ -34,6 +34,7 @@ from helpers.plans.schedules.optimum import optimum as optimum
 from helpers.plans.schedules.plain import gpipe as gpipe
 from helpers.plans.schedules.plain import interleaved as interleaved
 from helpers.plans.schedules.plain import naive as naive
+from helpers.plans.schedules.plain import one_at_a_time as one_at_a_time
 from helpers.plans.schedules.plain import one_f_one_b as one_f_one_b
 from helpers.plans.schedules.times import Bubble as Bubble
 from helpers.plans.schedules.times import Costs as Costs

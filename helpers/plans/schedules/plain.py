@@ -17,6 +17,20 @@ def naive(ranks: int, micro_batches: int = 1) -> Schedule:
     return on_every_rank("naive", ranks, micro_batches, order)
 
 
+def one_at_a_time(schedule: Schedule) -> Schedule:
+    """The same computations on the same ranks, in the naive order."""
+    orders = []
+    for order in schedule.orders:
+        forwards = [action for action in order if action.kind == FORWARD]
+        backwards = [action for action in order if action.kind != FORWARD]
+        forwards.sort(key=lambda action: (action.micro, action.stage))
+        backwards.sort(key=lambda action: (action.micro, -action.stage))  # I stays before W
+        both = sorted([*forwards, *backwards], key=lambda action: action.micro)
+        orders.append(tuple(both))
+    name = f"{schedule.name}, one micro-batch at a time"
+    return Schedule(name, schedule.placement, schedule.micro_batches, tuple(orders))
+
+
 def gpipe(ranks: int, micro_batches: int) -> Schedule:
     """All forwards, then all backwards: every micro-batch's activations are kept.
 

@@ -8,6 +8,7 @@ import torch
 
 from helpers.comm.point_to_point import Buffers
 from helpers.measure import clock
+from helpers.parallel.pipeline import execution
 from helpers.parallel.pipeline.execution import Execution
 from helpers.parallel.pipeline.paced import Sleeping
 from helpers.plans.schedules import gpipe, naive, one_f_one_b
@@ -23,7 +24,7 @@ KINDS = {"F": 100, "B": 200, "I": 300}
 class Script:
     """A link, buffers and work in one. It notes what is called, on a clock of its own."""
 
-    device = "cpu"
+    device, channels = "cpu", ()
 
     def __init__(self, rank, stages):
         self.stages = stages
@@ -107,6 +108,31 @@ def test_the_middle_of_three_ranks(monkeypatch):
     assert [(s.start, s.stop - s.start) for s in spans] == list(
         zip(starts, (1, 2, 1, 3, 2, 3), strict=True)
     )
+
+
+def test_on_nccl_no_message_is_under_way_during_the_first_run_s_computations(monkeypatch):
+    """A kernel that is used for the first time may wait until the GPU is idle."""
+    waits = []
+    monkeypatch.setattr(execution, "wait_for_device", lambda: waits.append(script.log[-1]))
+    monkeypatch.setattr(Script, "channels", {(0, 1): "a group"})
+    script = Script(1, 3)
+    run = Execution(one_f_one_b(3, 3), script)
+    run.run(script, script)
+    computed = [word for word in script.log if "(" in word]
+    assert computed == ["F0(0)", "B0(20)", "F1(1)", "B1(21)", "F2(nothing)", "B2(nothing)"]
+    assert waits == ["finish"] * 6
+    for place in (place for place, word in enumerate(script.log) if "(" in word):
+        asked = script.log[:place]
+        posts = [word.split()[1] for word in asked if word.startswith("post")]
+        came = [word.split()[1] for word in asked if word.startswith("wait")]
+        assert set(posts) - set(came) <= {"0.2", "2.2"}  # those without numbers
+        sends = [at for at, word in enumerate(asked) if word.startswith("send")]
+        assert "finish" in asked[max(sends, default=0) :]
+    del script.log[:]
+    script.received, count = {}, len(waits)
+    run.run(script, script)
+    assert [word for word in script.log if "(" in word][:3] == ["F0(0)", "F1(1)", "B0(20)"]
+    assert len(waits) == count
 
 
 def test_the_two_ends(monkeypatch):

@@ -17,9 +17,11 @@ from helpers.plans.schedules import (
     in_flight_share,
     interleaved,
     naive,
+    one_at_a_time,
     one_f_one_b,
     over_ideal,
     over_total,
+    stuck,
     timeline,
     zero_bubble_h1,
     zero_bubble_v,
@@ -50,6 +52,21 @@ def test_naive_gpipe_and_1f1b(p, m, forward, backward):
     assert in_flight(naive(p, m)) == (1,) * p
     assert in_flight(gpipe(p, m)) == (m,) * p
     assert in_flight(one_f_one_b(p, m)) == tuple(min(p - rank, m) for rank in range(p))
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [gpipe(3, 4), one_f_one_b(4, 6), interleaved(2, 4, chunks=3), zero_bubble_h1(3, 5),
+     zero_bubble_v(3, 6)],
+    ids=lambda schedule: schedule.name,
+)  # fmt: skip
+def test_one_at_a_time_computes_the_same_and_never_two_micro_batches(schedule):
+    slow = check(one_at_a_time(schedule))
+    assert (slow.placement, slow.split) == (schedule.placement, schedule.split)
+    assert list(map(sorted, slow.orders)) == list(map(sorted, schedule.orders))
+    assert max(in_flight(slow)) == len(schedule.placement) // schedule.ranks
+    assert not stuck(slow)
+    assert grid(one_at_a_time(one_f_one_b(2, 2))) == grid(naive(2, 2))
 
 
 # Published, from (p - 1)/m and (p - 1)/(m + p - 1): p, m, over the ideal, over the total time.
