@@ -30,8 +30,9 @@ PY := .venv/bin/python
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY)
 SHELL := bash
 
-# The environment of the caller's shell must not leak into .venv.
-unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX PIP_TARGET PIP_USER
+# The environment of the caller's shell must not leak into .venv.  Without bytecode, each rank
+# would compile `helpers` again.
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE VIRTUAL_ENV CONDA_PREFIX PIP_TARGET PIP_USER
 export JUPYTER_PREFER_ENV_PATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
