@@ -86,7 +86,7 @@ def compile_extension(folder: Path | None = None):
     from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
 
     own = folder / ShareMemCommBuilder.NAME
-    with locked(folder / "lock"), signs_of_life():
+    with signs_of_life(), locked(folder / "lock"):
         (own / "lock").unlink(missing_ok=True)  # of a process that was killed
         try:
             ShareMemCommBuilder().load(verbose=False)
