@@ -113,8 +113,8 @@ def kept_ranks(kept_by_file, request, monkeypatch):
 def leave_groups(worker):
     """Destroy all process groups but the world's: each has a thread of gloo that wakes up often.
 
-    With the groups of a hundred tests, these threads took half of the machine's time. DeepSpeed keeps
-    its groups for the whole process: they stay.
+    With the groups of a hundred tests, these threads took half of the machine's time. DeepSpeed's
+    stay: it keeps its groups for the whole process.
     """
     import torch.distributed as dist
 
