@@ -321,6 +321,9 @@ CASES = {
     # on the host
     **{f"on the host, {name}": owned(o, precision=OnHost(p), micro_batches=2)
        for (name, o), p in zip(OWNERS.items(), cycle((Plain(), EXACT)), strict=False)},
+    **{f"experts on the host, {name}": owned(
+        OWNERS[name], ExpertConfig(), sequences=8, transform=expert_parallel, precision=OnHost(p))
+       for name, p in (("pending", Plain()), ("DDP", EXACT), ("1", EXACT), ("3", Plain()))},
     # from layout to layout
     "8 replicas, then three axes": Case(
         Recipe(layout=Layout(dp=8)), replace(CUT2, layers=4), sequences=9, micro_batches=4,
