@@ -106,6 +106,11 @@ def test_a_good_notebook_has_no_fault():
     assert faults(run(*good())) == []
 
 
+def test_one_of_the_numbers_that_a_cell_tries_is_no_secret():
+    tries = RUN.replace("sent = send()", "for sent in (5, 36_896):\n    pass")
+    assert faults(run(*good(question=Text("Among 5 and 36,896?"), run=tries))) == []
+
+
 def test_a_notebook_without_predictions_needs_no_sheet():
     assert faults(run(Text("# Title"), "x = 1")) == []
 

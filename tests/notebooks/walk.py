@@ -123,6 +123,8 @@ def told(cells: list[Cell]):
             [answer] = list(in_text(text.replace("+", "")))[:1] or [None]
             if answer is None or (answer.digits < DIGITS and abs(answer.value) < 1e4):
                 continue
+            if answer.value in choices(cell.tree):
+                continue
             for other in cells[: cell.number + 1]:
                 # A time or a loss differs from run to run: three digits agree by chance.
                 chance = source == "measured" and other.number <= last
@@ -135,6 +137,12 @@ def told(cells: list[Cell]):
                 if most(answer, in_text(shown)) >= DIGITS:
                     yield other.number, f"tells {text} right below its question, unfolded"
         last = cell.number
+
+
+def choices(tree: ast.AST) -> set[float | None]:
+    """The numbers of which the cell tries each: the question lists them, too."""
+    loops = (node.iter for node in ast.walk(tree) if isinstance(node, ast.For))
+    return {constant(n) for tried in loops for n in getattr(tried, "elts", [])}
 
 
 def most(answer: Number, others) -> int:

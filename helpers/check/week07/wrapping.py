@@ -64,7 +64,7 @@ def play_wrapping(solve, *arguments) -> dict:
 def judge_wrapping(trace, right, blocks, block_bytes, ranks, budget):
     """Measure with the student's units: the prediction is for them."""
     per_unit, said = trace[UNIT], trace[PEAK]
-    if per_unit < 1 or per_unit != int(per_unit) or blocks % per_unit:
+    if not (per_unit >= 1 and blocks % per_unit == 0):  # NaN neither
         words = f"The units are equal: the number must divide {blocks} and be at least 1."
         raise NotRight(f"{per_unit} blocks in a unit", words)
     held = measured(ranks, int(per_unit))
