@@ -1,4 +1,4 @@
-"""Turn a fresh process into a rank."""
+"""Turn a fresh process into a rank, at once or when it is needed."""
 
 import contextlib
 import multiprocessing
@@ -38,23 +38,76 @@ def become_rank(channel: int, stdout: int, stderr: int, stacks: int, foreign=(),
         foreign: inherited descriptors that do not belong to the rank.
         ours: `own_modules()`. A look through all modules would copy their pages in a fork.
     """
-    code = START_FAILED
-    try:
+
+    def begin():
         lead_a_session()
         close(foreign)
         redirect(stdout, stderr)
         forget(ours or own_modules())
-        from helpers.runtime.local import network
-        from helpers.runtime.local.channel import Channel
+        return work(channel, stacks)
 
-        line = Channel(socket.socket(fileno=channel))
-        network.take_place(*line.receive())  # while there is one thread: PyTorch may start more
-        from helpers.runtime.local.rank.program import work
+    end_with(begin)
 
-        code = work(line, stacks)
+
+def become_spare(line: socket.socket, foreign, ours):
+    """Turn this fresh process into a rank as far as possible, and wait for its order.
+
+    Args:
+        line: the server sends the rank's number over it, with the rank's four descriptors.
+        foreign, ours: see `become_rank`.
+    """
+
+    def begin():
+        lead_a_session()
+        close(foreign)
+        forget(ours)
+        with contextlib.suppress(Exception):  # a mistake in a file is told once there is a reader
+            from helpers.runtime.local.rank import program  # noqa: F401
+        imported = states()
+        order, fds, _, _ = socket.recv_fds(line, 16, 4)
+        if not order:  # the server is gone
+            os._exit(0)
+        line.close()
+        channel, stdout, stderr, stacks = fds
+        redirect(stdout, stderr)
+        multiprocessing.current_process().name = f"rank {int(order)}"
+        if states() != imported:
+            forget(own_modules())
+        return work(channel, stacks)
+
+    end_with(begin)
+
+
+def end_with(begin):
+    """End this process with the exit code that `begin` returns."""
+    code = START_FAILED
+    try:
+        code = begin()
     except BaseException:
         sys.excepthook(*sys.exc_info())
     os._exit(code)  # `work` has ended everything that Python would end here
+
+
+def work(channel: int, stacks: int) -> int:
+    from helpers.runtime.local import network
+    from helpers.runtime.local.channel import Channel
+
+    line = Channel(socket.socket(fileno=channel))
+    network.take_place(*line.receive())  # while there is one thread: PyTorch may start more
+    from helpers.runtime.local.rank import program
+
+    return program.work(line, stacks)
+
+
+def states() -> dict[str, tuple[int, int] | None]:
+    """The state of the files of `helpers` that this process has imported."""
+    found = {}
+    for name in own_modules():
+        if file := getattr(sys.modules[name], "__file__", None):
+            with contextlib.suppress(OSError):
+                status = os.stat(file)
+                found[file] = status.st_mtime_ns, status.st_size
+    return found
 
 
 def lead_a_session():

@@ -111,6 +111,10 @@ class Server:
         """Have the server remove a folder at the end, even if the notebook is killed."""
         self.say(self.late, f"folder {folder}\n".encode())
 
+    def prepare(self, ranks: int):
+        """Have the server fork processes for the next call, while nobody waits."""
+        self.say(self.late, b"spares %d\n" % ranks)
+
     def stop(self):
         """Have the server kill its ranks and end; a fork of the notebook only hangs up."""
         mine = self.pid == os.getpid()

@@ -17,12 +17,18 @@ Two generations serve, so that the first call need not wait for all imports:
 The server imports only this folder's files from `helpers`, and a rank forgets them first. So a rank
 reads each file of `helpers` from disk, in its present state.
 
+While the student reads, the late generation forks spares: as many as the last call had ranks, at
+most MOST_SPARES. A spare has run nothing; it has imported what a rank begins with, and a file that
+was edited meanwhile is imported again. The next ranks are spares first, so their call need not wait
+for forks.
+
 Wire: over `early` and `late`, the notebook sends sockets, one per cluster, and lines: `folder PATH`
-(remove it at the end), `retire` (end once the last rank has ended), `end`. Over a cluster's socket,
-both sides send lines of JSON. The notebook sends `{"start": rank, "method": "fork" or "spawn"}`
-(with the rank's four file descriptors), `{"signal": [ranks, number]}`, and `{"release": seconds}`
-(let the ranks end by themselves, then kill them). The server sends `{"rank", "pid"}` and `{"rank",
-"status"}`. If a cluster's socket closes, the server kills its ranks.
+(remove it at the end), `spares N` (have N processes ready), `retire` (end once the last rank has
+ended), `end`. Over a cluster's socket, both sides send lines of JSON. The notebook sends
+`{"start": rank, "method": "fork" or "spawn"}` (with the rank's four file descriptors), `{"signal":
+[ranks, number]}`, and `{"release": seconds}` (let the ranks end by themselves, then kill them). The
+server sends `{"rank", "pid"}` and `{"rank", "status"}`. If a cluster's socket closes, the server
+kills its ranks.
 """
 
 import contextlib
@@ -43,6 +49,7 @@ from helpers.runtime.local.forkserver.bootstrap import (
     START_FAILED,
     Handed,
     become_rank,
+    become_spare,
     own_modules,
 )
 from helpers.runtime.local.forkserver.orphans import Orphans
@@ -55,6 +62,7 @@ from helpers.runtime.local.forkserver.preload import (
 from helpers.runtime.local.rank.ending import open_descriptors
 
 FDS_PER_RANK = 4  # channel, stdout, stderr, stacks
+MOST_SPARES = 8  # each has about 20 MB of its own
 POLL_SECONDS = 0.5  # between two checks of the deadlines
 END_SECONDS = 2.0  # until killed ranks must be gone
 GIVE_WAY_SECONDS = 0.5  # how long one call may delay the second generation's imports
@@ -87,6 +95,14 @@ class Ranks:
             os.kill(pid, signal.SIGKILL)
 
 
+@dataclass
+class Spare:
+    """A process that waits to become a rank, and the socket for its order."""
+
+    pid: int
+    line: socket.socket
+
+
 class Server:
     def __init__(self, control, notebook, give_way=None, elder=None):
         self.control, self.give_way = control, give_way
@@ -97,6 +113,8 @@ class Server:
         self.processes = {}  # pid -> torch.multiprocessing's Process
         self.spawned = False  # was a process spawned?
         self.modules = own_modules()
+        self.wanted = 0  # spares
+        self.spares: list[Spare] = []
         self.orphans = Orphans(spare=elder)
         self.wake = os.pipe()  # a signal writes to it, and so ends the wait
         for end in self.wake:
@@ -108,7 +126,10 @@ class Server:
         """Serve until the notebook sends `end`, hangs up, or is gone."""
         while (self.control or self.clusters) and not self.ending:
             sockets = [self.control, self.notebook[1], *(c.socket for c in self.clusters)]
-            heard = ready([self.wake[0], *filter(None, sockets)], POLL_SECONDS)
+            lacking = len(self.spares) < self.wanted
+            heard = ready([self.wake[0], *filter(None, sockets)], 0 if lacking else POLL_SECONDS)
+            if lacking and not heard:
+                self.fork_a_spare()
             if self.wake[0] in heard:
                 os.read(self.wake[0], 65536)
             for cluster in [c for c in self.clusters if c.socket in heard]:
@@ -128,6 +149,8 @@ class Server:
         while self.processes or self.orphans.known:
             for cluster in self.clusters:
                 cluster.kill()
+            for spare in self.spares:
+                spare.line.close()  # it ends, or the end of this process ends it
             ready([self.wake[0]], 0.01)
             self.reap()
             if time.monotonic() > until:
@@ -158,6 +181,11 @@ class Server:
             match line.decode().split(" ", 1):
                 case ["folder", path]:
                     self.folders.add(path)
+                case ["spares", number]:
+                    self.wanted = min(int(number), MOST_SPARES)
+                    for spare in self.spares[self.wanted :]:
+                        spare.line.close()  # it ends
+                    del self.spares[self.wanted :]
                 case ["retire"]:
                     self.control.close()
                     self.control = None
@@ -196,25 +224,51 @@ class Server:
 
     def start(self, rank, method, fds):
         """Start one rank; returns its pid."""
-        from torch.multiprocessing import get_context
-
         if self.give_way:
             self.give_way.busy(GIVE_WAY_SECONDS)
         try:
+            if method == "fork" and (pid := self.order_a_spare(rank, fds)):
+                return pid
             if method == "fork":
                 handed = (*fds, self.foreign(fds), self.modules)
             else:
                 handed = tuple(map(Handed, fds))
-            process = get_context(method).Process(
-                name=f"rank {rank}", target=become_rank, args=handed
-            )
-            process.start()
+            process = self.process(method, become_rank, handed, name=f"rank {rank}")
             self.spawned |= method == "spawn"
         finally:
             for fd in fds:
                 os.close(fd)
-        self.processes[process.pid] = process
         return process.pid
+
+    def process(self, method, target, handed, name=None):
+        """Start a process. Raises OSError: no memory, or too many processes."""
+        from torch.multiprocessing import get_context
+
+        process = get_context(method).Process(target=target, args=handed, name=name)
+        process.start()
+        self.processes[process.pid] = process
+        return process
+
+    def fork_a_spare(self):
+        here, there = socket.socketpair()
+        with there:
+            handed = there, self.foreign([there.fileno()]), self.modules
+            try:
+                process = self.process("fork", become_spare, handed)
+            except OSError:  # a call will tell
+                self.wanted = 0
+                here.close()
+                return
+        self.spares.append(Spare(process.pid, here))
+
+    def order_a_spare(self, rank, fds) -> int | None:
+        """Make a spare this rank; returns its pid, or None if there is none."""
+        while self.spares:
+            spare = self.spares.pop(0)
+            with spare.line, contextlib.suppress(OSError):  # it has been killed
+                socket.send_fds(spare.line, [b"%d" % rank], fds)
+                return spare.pid
+        return None
 
     def foreign(self, fds) -> set[int]:
         """Return the server's descriptors that a fork inherits and a rank does not need."""
@@ -226,6 +280,11 @@ class Server:
         # Ask each process, and never wait for just any child: a Process whose end other code has
         # seen counts as alive forever.
         ended = [process for process in self.processes.values() if process.exitcode is not None]
+        gone = {process.pid for process in ended}
+        for spare in [spare for spare in self.spares if spare.pid in gone]:
+            spare.line.close()
+            self.spares.remove(spare)
+            self.wanted = 0  # until the next call: the next spare might end, too
         for process in ended:
             del self.processes[process.pid]
             for cluster in self.clusters:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.launch import launch
 from helpers.runtime.local.forkserver import client, server
+from tests.conftest import ROOT
 from tests.runtime.local.forkserver.test_bootstrap import told
 
 linux = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs /proc")
@@ -120,6 +122,132 @@ def test_fresh_processes_each_time(late):
     assert os.getpid() not in pids
 
 
+def spares(late) -> list[int]:
+    """The server's processes that are no ranks, once there are as many as the last call had."""
+    end = time.monotonic() + 20
+    while True:
+        here = [child.pid for child in late.children()]
+        if len(here) == 2 and not any(map(ending, here)):
+            return here
+        assert time.monotonic() < end, here
+        time.sleep(0.05)
+
+
+def ending(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def leave_two(late) -> list[int]:
+    launch(lambda worker: None)
+    time.sleep(0.2)  # its ranks end
+    return spares(late)
+
+
+@linux
+def test_the_next_ranks_wait_already_and_each_is_used_once(late):
+    """They are fresh all the same, and cost little memory."""
+    ready = leave_two(late)
+    own = max(map(private, ready))
+    print(f"private to a spare: {own / 1e6:.0f} MB")
+    assert own < 30e6
+
+    def who(worker):
+        import multiprocessing
+
+        return os.getpid(), multiprocessing.current_process().name, os.environ.get("A_MARK")
+
+    os.environ["A_MARK"] = "set since they were forked"
+    try:
+        runs = launch(who, workers=3)
+    finally:
+        del os.environ["A_MARK"]
+    assert {pid for pid, _, _ in runs[:2]} == set(ready)
+    assert runs[2][0] not in ready
+    assert [run[1:] for run in runs] == [
+        (f"rank {rank}", "set since they were forked") for rank in range(3)
+    ]
+    launch(lambda worker: None)
+    assert not set(spares(late)) & set(ready)
+
+
+@linux
+def test_a_spare_that_was_killed_is_no_rank(late):
+    ready = leave_two(late)
+    for pid in ready:
+        os.kill(pid, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(pid) for pid in ready if psutil.pid_exists(pid)], 20)
+    assert list(launch(lambda worker: worker.rank)) == [0, 1]
+    assert not set(spares(late)) & set(ready)
+
+
+@linux
+def test_spares_end_with_their_server():
+    one = client.Server()
+    current, client._server = client._server, one
+    try:
+        one.late.recv(16)  # it is ready
+        one.late_is_ready = lambda: True
+        ready = leave_two(psutil.Process(one.process.pid))
+    finally:
+        client._server = current
+        one.stop()
+    assert not any(map(psutil.pid_exists, ready))
+
+
+@linux
+def test_an_edited_file_takes_effect_though_a_spare_has_read_it(late, tmp_path):
+    """On a copy of the package: the notebook's own process imports it, too."""
+    shutil.copytree(ROOT / "helpers", tmp_path / "helpers")
+    program = tmp_path / "program.py"
+    program.write_text(EDITS, "utf-8")
+    command = [sys.executable, str(program)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    old, said, new = done.stdout.splitlines()
+    assert (old, new) == ("old", "new"), done.stderr
+    assert "worker.py changed since this process imported it" in said
+
+
+EDITS = """
+import os, pathlib, time
+import helpers
+from helpers.runtime.launch import launch
+from helpers.runtime.local.forkserver import client
+
+def told(worker):
+    from helpers.runtime import worker
+    return getattr(worker, "EDITED", "old")
+
+if __name__ == "__main__":
+    client.warm().late.recv(16)
+    client.warm().late_is_ready = lambda: True
+    launch(told, workers=1)
+    time.sleep(2)
+    print(launch(told, workers=1)[0])
+    time.sleep(2)
+    file = pathlib.Path("helpers/runtime/worker.py")
+    file.write_text(file.read_text() + '\\nEDITED = "new"\\n')
+    print(launch(told, workers=1)[0])
+"""
+
+
+def test_a_server_whose_spares_end_at_once_does_not_fork_for_ever(one):
+    """Nor one that cannot fork."""
+    one.wanted = 2
+    one.spares = [server.Spare(7, socket.socketpair()[0])]
+    one.processes = {7: SimpleNamespace(pid=7, exitcode=1, close=lambda: None)}
+    one.reap()
+    assert (one.wanted, one.spares, one.processes) == (0, [], {})
+    one.wanted = 2
+    one.foreign = one.modules = lambda *_: None
+
+    def cannot(*_, **__):
+        raise OSError(11, "Resource temporarily unavailable")
+
+    one.process = cannot
+    one.fork_a_spare()
+    assert (one.wanted, one.spares) == (0, [])
+
+
 def test_ranks_lead_their_own_sessions_and_hold_nothing_of_each_other(late):
     def mine(worker):
         links = set()
@@ -164,7 +292,7 @@ def test_a_rank_that_cannot_be_started_is_told(monkeypatch):
         ),
     )
     bare = server.Server.__new__(server.Server)
-    bare.give_way, bare.spawned, bare.modules = None, False, []
+    bare.give_way, bare.spawned, bare.modules, bare.spares = None, False, [], []
     before = len(os.listdir("/proc/self/fd"))
     bare.hear(server.Ranks(Socket()))
     assert told == [b'{"rank": 2, "status": 70, "problem": "[Errno 12] Cannot allocate memory"}\n']
@@ -220,7 +348,7 @@ def test_a_rank_s_end_takes_nothing_of_the_server_s_down(late):
 def test_the_imports_go_on_once_no_rank_is_left():
     said = []
     bare = server.Server.__new__(server.Server)
-    bare.processes, bare.clusters = {}, []
+    bare.processes, bare.clusters, bare.spares = {}, [], []
     bare.orphans = SimpleNamespace(end=lambda *_: None)
     bare.give_way = SimpleNamespace(busy=said.append)
     bare.reap()
@@ -239,6 +367,7 @@ def one(monkeypatch):
     bare.notebook, bare.give_way, bare.modules = (os.getpid(), None), None, ["helpers"]
     bare.text, bare.ending, bare.spawned = b"", False, False
     bare.clusters, bare.folders, bare.processes, bare.wake = [], set(), {}, os.pipe()
+    bare.wanted, bare.spares = 0, []
     bare.looked = []
     bare.orphans = SimpleNamespace(known=set(), end=lambda *of: bare.looked.append(of))
     os.set_blocking(bare.wake[0], False)
