@@ -18,6 +18,8 @@ from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import KernelManager
 
+from helpers.runtime.local.forkserver.bootstrap import SPARE
+
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "BENCH_KERNEL"  # environment variable that marks a kernel's descendants
 NOTES = "BENCH_NOTES"  # environment variable: a folder for notes from ranks to the benchmark
@@ -165,11 +167,12 @@ class Kernel:
         os.kill(self.pid, signal.SIGKILL)
 
     def descendants(self) -> list[psutil.Process]:
-        """All processes that this kernel started, orphans included, without the kernel itself."""
+        """All processes that this kernel started, orphans too, without the kernel and the spares."""
         found = []
         for process in psutil.process_iter():
             try:
-                if process.pid != self.pid and process.environ().get(MARK) == self.mark:
+                ours = process.pid != self.pid and process.environ().get(MARK) == self.mark
+                if ours and process.name() != SPARE:  # the server keeps those for the next call
                     found.append(process)
             except psutil.Error:  # gone, or another user's
                 pass

@@ -16,6 +16,8 @@ from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import KernelManager
 
+from helpers.runtime.local.forkserver.bootstrap import SPARE
+
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "HELPERS_TEST_KERNEL"  # environment: whatever descends from a kernel carries it
 FIRST_CELL = """
@@ -129,18 +131,18 @@ class Kernel:
             self.do(AGAIN)
             soon = time.monotonic() + 2  # on a busy machine the call's ranks need a while to go
             while time.monotonic() < soon:
-                if len(self.processes()) == 2:
+                if len(self.processes()) == 2 and len(self.processes(spares=True)) == 4:
                     return
                 time.sleep(0.05)
             assert time.monotonic() < end, self.processes()
 
-    def processes(self) -> list[psutil.Process]:
-        """The kernel and whatever descends from it, orphans too."""
+    def processes(self, spares: bool = False) -> list[psutil.Process]:
+        """The kernel and whatever descends from it, orphans too; spares come and go."""
         found = []
         for process in psutil.process_iter():
             try:
                 ours = process.environ().get(MARK) == self.token
-                if ours and alive(process):
+                if ours and alive(process) and (spares or process.name() != SPARE):
                     found.append(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 pass
@@ -249,6 +251,7 @@ def shared_kernel(tmp_path_factory):
     # What a first error and a first drawing load is no leak.
     kernel.run("launch(lambda worker: 1 / 0)")
     kernel.run("launch(lambda worker: worker.log(x=1), live='x').frame()")
+    kernel.settle()
     yield kernel
     kernel.shutdown()
 
@@ -271,7 +274,7 @@ def own_kernel(tmp_path):
     kernel = Kernel(tmp_path)
     yield kernel
     kernel.shutdown()
-    assert gone(kernel.processes, SETTLE_SECONDS), kernel.processes()
+    assert gone(lambda: kernel.processes(spares=True), SETTLE_SECONDS), kernel.processes()
 
 
 def gone(processes, seconds: float) -> bool:

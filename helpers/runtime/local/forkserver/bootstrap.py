@@ -13,7 +13,8 @@ from helpers.runtime.local.forkserver.orphans import C, become_subreaper
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../../.."))
 START_FAILED = 70  # exit code of a rank that never reached the function
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+SPARE = "spare rank"  # a process's name, as `top` shows it, while it waits
 
 
 class Handed:
@@ -59,6 +60,7 @@ def become_spare(line: socket.socket, foreign, ours):
 
     def begin():
         lead_a_session()
+        before = call_it(SPARE)
         close(foreign)
         forget(ours)
         with contextlib.suppress(Exception):  # a mistake in a file is told once there is a reader
@@ -70,6 +72,7 @@ def become_spare(line: socket.socket, foreign, ours):
         line.close()
         channel, stdout, stderr, stacks = fds
         redirect(stdout, stderr)
+        call_it(before)
         multiprocessing.current_process().name = f"rank {int(order)}"
         if states() != imported:
             forget(own_modules())
@@ -123,6 +126,16 @@ def lead_a_session():
         if os.getppid() != server:
             os._exit(1)
     become_subreaper()
+
+
+def call_it(name: str) -> str:
+    """Give this process another name; returns the old one. Linux."""
+    if sys.platform != "linux":
+        return ""
+    with open("/proc/self/comm") as file:
+        before = file.read().strip()
+    C.prctl(PR_SET_NAME, name.encode())
+    return before
 
 
 def close(descriptors):
