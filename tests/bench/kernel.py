@@ -167,7 +167,7 @@ class Kernel:
         os.kill(self.pid, signal.SIGKILL)
 
     def descendants(self) -> list[psutil.Process]:
-        """All processes that this kernel started, orphans too, without the kernel and the spares."""
+        """Processes that this kernel started, orphans too, but not itself and the spares."""
         found = []
         for process in psutil.process_iter():
             try:
