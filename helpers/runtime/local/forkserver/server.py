@@ -17,8 +17,8 @@ Two generations serve, so that the first call need not wait for all imports:
 The server imports only this folder's files from `helpers`, and a rank forgets them first. So a rank
 reads each file of `helpers` from disk, in its present state.
 
-While the student reads, the late generation forks spares: as many as the last call had ranks, at
-most MOST_SPARES. A spare has run nothing; it has imported what a rank begins with, and a file that
+While the student reads, the server forks spares: as many as the last call had ranks, at most
+MOST_SPARES. A spare has run nothing; it has imported what a rank begins with, and a file that
 was edited meanwhile is imported again. The next ranks are spares first, so their call need not wait
 for forks.
 
@@ -62,6 +62,7 @@ from helpers.runtime.local.forkserver.preload import (
 from helpers.runtime.local.rank.ending import open_descriptors
 
 FDS_PER_RANK = 4  # channel, stdout, stderr, stacks
+FIRST_SPARES = 2  # before the first call
 MOST_SPARES = 8  # each has about 20 MB of its own
 POLL_SECONDS = 0.5  # between two checks of the deadlines
 END_SECONDS = 2.0  # until killed ranks must be gone
@@ -104,7 +105,7 @@ class Spare:
 
 
 class Server:
-    def __init__(self, control, notebook, give_way=None, elder=None):
+    def __init__(self, control, notebook, give_way=None, elder=None, wanted=0):
         self.control, self.give_way = control, give_way
         self.notebook = notebook  # its pid, and a pidfd if the system has them
         self.text, self.ending = b"", False
@@ -113,7 +114,7 @@ class Server:
         self.processes = {}  # pid -> torch.multiprocessing's Process
         self.spawned = False  # was a process spawned?
         self.modules = own_modules()
-        self.wanted = 0  # spares
+        self.wanted = wanted  # spares
         self.spares: list[Spare] = []
         self.orphans = Orphans(spare=elder)
         self.wake = os.pipe()  # a signal writes to it, and so ends the wait
@@ -176,6 +177,7 @@ class Server:
             text, fds = b"", []
         for fd in fds:
             self.clusters.append(Ranks(socket.socket(fileno=fd)))
+            self.wanted = 0  # a call comes first; after it the notebook asks again
         *lines, self.text = (self.text + text).split(b"\n")
         for line in lines:
             match line.decode().split(" ", 1):
@@ -295,7 +297,7 @@ class Server:
         for process in ended:
             process.close()
         self.clusters = [c for c in self.clusters if c.socket or c.rank_of]
-        if self.give_way and not self.processes:
+        if self.give_way and len(self.processes) == len(self.spares):
             self.give_way.busy(0)
 
 
@@ -319,7 +321,7 @@ def main(early, late, notebook_pid, start):
         if (elder := os.fork()) == 0:
             late.close()
             gc.enable()
-            Server(early, notebook, give_way).serve()
+            Server(early, notebook, give_way, wanted=FIRST_SPARES).serve()
             os._exit(0)
         early.close()
         with give_way:

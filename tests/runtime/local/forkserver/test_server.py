@@ -356,6 +356,9 @@ def test_the_imports_go_on_once_no_rank_is_left():
     bare.processes = {1: SimpleNamespace(exitcode=None)}
     bare.reap()
     assert said == [0]
+    bare.spares = [server.Spare(1, None)]  # it is no rank yet
+    bare.reap()
+    assert said == [0, 0]
 
 
 @pytest.fixture
@@ -489,10 +492,11 @@ def heard(there) -> list:
 
 
 def test_lines_of_the_notebook_may_arrive_in_pieces(one):
-    for words in (b"\nfold", b"er /a folder\nfolder /b\nre"):
+    for words in (b"\nfold", b"er /a folder\nfolder /b\nspares 90", b"0\nre"):
         one.notebooks_end.sendall(words)
         one.accept()
     assert one.folders == {"/a folder", "/b"}
+    assert one.wanted == server.MOST_SPARES
     assert one.control
     one.notebooks_end.sendall(b"tire\n")
     one.accept()
@@ -501,6 +505,7 @@ def test_lines_of_the_notebook_may_arrive_in_pieces(one):
 
 def test_each_socket_that_the_notebook_sends_is_a_cluster(one):
     for _ in range(2):
+        one.wanted = 2
         here, there = socket.socketpair()
         with there:
             socket.send_fds(one.notebooks_end, [b"\n"], [there.fileno()])
@@ -508,6 +513,7 @@ def test_each_socket_that_the_notebook_sends_is_a_cluster(one):
         one.clusters[-1].tell(rank=3, pid=7)
         assert heard(here) == [{"rank": 3, "pid": 7}]
         here.close()
+        assert one.wanted == 0  # the call comes first
     assert len(one.clusters) == 2
     assert not one.ending
 
