@@ -20,17 +20,27 @@ class SourceFiles:
     def __init__(self, every: bool = False):
         self.seen: dict[str, tuple[int, int] | None] = {}
         self.specs: dict[str, tuple[str, object]] = {}  # the module's name and spec, by file
-        self.last = None if every else list(sys.modules.items())[-1]
+        self.last = None if every else next(reversed(sys.modules.items()))
 
     def look(self, *_):
         """Remember the state of the files of newly imported modules."""
-        modules = list(sys.modules.items())[::-1]  # at once: another thread may import
-        new = list(takewhile(lambda one: one != self.last, modules))
-        self.last = modules[0]
+        new = self.new_modules()
+        self.last = new[0] if new else self.last
         for name, module in new:
             file = getattr(module, "__file__", None)
             if isinstance(file, str) and not installed(file):
                 self.seen[file], self.specs[file] = state_of(file), (name, spec_of(name))
+
+    def new_modules(self) -> list[tuple[str, object]]:
+        """The modules imported since the last look, the newest first.
+
+        It touches no other: that would copy 3 MB of the pages which a rank shares.
+        """
+        while True:
+            try:
+                return list(takewhile(lambda one: one != self.last, reversed(sys.modules.items())))
+            except RuntimeError:  # another thread has imported meanwhile
+                continue
 
     def changed(self) -> list[str]:
         """Return the files that have changed; each change is reported once."""
