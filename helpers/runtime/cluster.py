@@ -7,7 +7,7 @@ import time
 from types import SimpleNamespace
 
 from helpers.runtime.devices import choose_device
-from helpers.runtime.failure import WorkerError
+from helpers.runtime.failure import CannotStart, WorkerError
 from helpers.runtime.joined import member
 from helpers.runtime.local import session
 from helpers.runtime.local.call import Call
@@ -128,7 +128,10 @@ class Cluster:
         with Interrupts() as interrupts:
             try:
                 session.drop(wait=END_SECONDS)
-                call = self.send(parcel, live)
+                try:
+                    call = self.send(parcel, live)
+                except OSError as error:  # too few descriptors, for example
+                    raise CannotStart(str(error)) from None
                 try:
                     with interrupts.allowed():
                         call.wait(timeout)

@@ -18,6 +18,17 @@ CHANNEL_LOST = 71  # exit code of a rank that cannot answer any more
 LONGEST_LINE = 1_000  # characters of a headline; the traceback has more
 LONGER = "Longer work between two signs of life? worker.log, a print or launch(timeout=…)."
 NEVER_KEPT = "Ranks are kept for a debugger only after a failure in a notebook or at a prompt."
+SCARCE = (  # how an error says that the machine gives no more; what to do
+    (
+        r"could not start: .*temporarily unavailable|RuntimeError: Resource temporarily unavailable"
+        r"|can't start new thread",
+        "This user may start no more processes or threads: end some, or raise `ulimit -u`.",
+    ),
+    (
+        r"Too many open files",
+        "A process may open no more files: close some, or raise `ulimit -n`.",
+    ),
+)
 MISMATCH = "Different collectives, or shapes, on the ranks? launch(debug=True) names them."
 
 
@@ -41,8 +52,11 @@ class WorkerError(RuntimeError):
     kept = None  # the ranks, while they are kept
 
     def __init__(self, headline: str, *, kind, rank=None, traceback="", others=None, note=""):
-        self.rank, self.kind, self.traceback, self.note = rank, kind, traceback, note
+        self.rank, self.kind, self.traceback = rank, kind, traceback
         self.others: dict[int, str] = others or {}
+        said = "\n".join([headline, *self.others.values()])
+        remedies = [remedy for words, remedy in SCARCE if re.search(words, said)]
+        self.note = note = "\n".join(filter(None, [note, *remedies]))
         doing = [f"  rank {rank} was {what}" for rank, what in sorted(self.others.items())]
         meanwhile = "\n".join(["Meanwhile", *doing]) if doing else ""
         parts = [headline, traceback.rstrip(), meanwhile, note]

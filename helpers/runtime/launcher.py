@@ -16,6 +16,10 @@ from dataclasses import dataclass
 from helpers.runtime.screen import shell
 
 INSIDE = "HELPERS_INSIDE"  # environment of a rank and its children: which start they belong to
+UNSET = (
+    "Other variables of a launcher are set: start this script with torchrun, srun or mpiexec, or "
+    "unset them."
+)
 PORTS = range(15000, 30000)  # below the ports that systems give out by themselves
 
 
@@ -71,21 +75,33 @@ def read_place(environ: Mapping[str, str]) -> Place | None:
     return None
 
 
+def number(environ: Mapping[str, str | int], name: str) -> int:
+    """Read a whole number. Raises ValueError: it is missing, or something else."""
+    if name not in environ:
+        raise ValueError(f"{name} is missing. {UNSET}")
+    try:
+        return int(environ[name])
+    except ValueError:
+        raise ValueError(f"{name} is {environ[name]!r}, not a whole number. {UNSET}") from None
+
+
 def read_torchrun(environ) -> Place | None:
     """Read the variables of torchrun; `accelerate launch` on GPUs is torchrun inside."""
     if "TORCHELASTIC_RUN_ID" not in environ or "RANK" not in environ:
         return None
-    local_size, world_size = int(environ["LOCAL_WORLD_SIZE"]), int(environ["WORLD_SIZE"])
+    local_size, world_size = number(environ, "LOCAL_WORLD_SIZE"), number(environ, "WORLD_SIZE")
+    if "MASTER_ADDR" not in environ:
+        raise ValueError(f"MASTER_ADDR is missing. {UNSET}")
     return Place(
         launcher="torchrun",
-        rank=int(environ["RANK"]),
+        rank=number(environ, "RANK"),
         world_size=world_size,
-        local_rank=int(environ["LOCAL_RANK"]),
+        local_rank=number(environ, "LOCAL_RANK"),
         local_size=local_size,
         one_machine=local_size == world_size,
         start=environ.get("TORCHELASTIC_ERROR_FILE") or environ["TORCHELASTIC_RUN_ID"],
         address=environ["MASTER_ADDR"],
-        port=int(environ["MASTER_PORT"]),
+        port=number(environ, "MASTER_PORT"),
     )
 
 
@@ -104,7 +120,7 @@ def read_openmpi(environ) -> Place | None:
 def read_mpi(environ, names, start: str) -> Place | None:
     if not all(name in environ for name in names):
         return None
-    rank, world_size, local_rank, local_size = (int(environ[name]) for name in names)
+    rank, world_size, local_rank, local_size = (number(environ, name) for name in names)
     return Place(
         launcher="mpiexec",
         rank=rank,
@@ -114,7 +130,7 @@ def read_mpi(environ, names, start: str) -> Place | None:
         one_machine=local_size == world_size,
         start=f"mpiexec {start} {rank}",
         address=environ.get("MASTER_ADDR"),
-        port=int(environ.get("MASTER_PORT", PORTS[0])),
+        port=number({"MASTER_PORT": PORTS[0], **environ}, "MASTER_PORT"),
     )
 
 
@@ -125,7 +141,7 @@ def read_slurm(environ) -> Place | None:
     `srun --pty` carries the variables of a task, but it reads from a terminal.
     """
     names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS")
-    if not all(name in environ for name in names) or int(environ["SLURM_STEP_NUM_TASKS"]) < 2:
+    if not all(name in environ for name in names) or number(environ, names[-1]) < 2:
         return None
     if "SLURM_PTY_PORT" in environ and sys.stdin is not None and sys.stdin.isatty():
         return None
@@ -134,14 +150,14 @@ def read_slurm(environ) -> Place | None:
     nodes = environ.get("SLURM_STEP_NODELIST", environ.get("SLURM_NODELIST", ""))
     return Place(
         launcher="srun",
-        rank=int(environ["SLURM_PROCID"]),
-        world_size=int(environ["SLURM_STEP_NUM_TASKS"]),
-        local_rank=int(environ["SLURM_LOCALID"]),
+        rank=number(environ, "SLURM_PROCID"),
+        world_size=number(environ, "SLURM_STEP_NUM_TASKS"),
+        local_rank=number(environ, "SLURM_LOCALID"),
         local_size=None,
         one_machine=environ.get("SLURM_STEP_NUM_NODES") == "1",
         start=f"srun {job}.{step}",
         address=environ.get("MASTER_ADDR") or first_host(nodes),
-        port=int(environ.get("MASTER_PORT", port)),
+        port=number({"MASTER_PORT": port, **environ}, "MASTER_PORT"),
     )
 
 

@@ -12,6 +12,8 @@ LINE_SECONDS = 2.0  # between two lines for the same bar in a terminal
 def put(text: str, stream: TextIO | None = None):
     """Write `text` and flush; letters that the stream's encoding lacks become \\x or \\u."""
     stream = stream or sys.stdout
+    if stream is None:  # closed before Python started
+        return
     try:
         stream.write(text)
     except UnicodeEncodeError:  # a terminal in ASCII, for example

@@ -101,6 +101,23 @@ def test_stray_variables_make_no_rank(environ):
     assert place(environ) is None
 
 
+@pytest.mark.parametrize(
+    ("environ", "name", "value"),
+    [
+        (TORCHRUN, "LOCAL_WORLD_SIZE", None),
+        (TORCHRUN, "MASTER_ADDR", None),
+        (TORCHRUN, "RANK", "five"),
+        (HYDRA, "PMI_RANK", ""),
+        (SRUN, "SLURM_LOCALID", "x"),
+    ],
+)
+def test_variables_that_do_not_fit_are_named(environ, name, value):
+    """They are left over, or set by hand; the caller would see a bare KeyError."""
+    odd = {key: text for key, text in {**environ, name: value}.items() if text is not None}
+    with pytest.raises(ValueError, match=rf"^{name} is .*(missing|not a whole number).*unset "):
+        place(odd)
+
+
 def test_a_shell_that_srun_opened_is_no_rank(monkeypatch):
     environ = {**SRUN, "SLURM_PTY_PORT": "4000"}
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))

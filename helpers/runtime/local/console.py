@@ -48,7 +48,7 @@ class Console:
         if self.kept:
             self.kept.finish()
         self.kept = None
-        sys.stdout.flush()
+        put("")
 
     def write(self, rank: int, name: str, lines: list[str]):
         shown = []

@@ -6,7 +6,7 @@ import socket
 import sys
 
 from helpers.runtime.devices import cores, make_device_files
-from helpers.runtime.failure import ServerLost
+from helpers.runtime.failure import CannotStart, ServerLost
 from helpers.runtime.launcher import INSIDE, mark
 from helpers.runtime.local.forkserver.processes import Processes
 from helpers.runtime.local.rank.program import Setup
@@ -40,6 +40,8 @@ def start_ranks(
     Raises:
         WorkerError: the server, the process that forks the ranks, cannot start, or is lost twice.
     """
+    if sys.platform == "linux" and not os.path.isdir("/proc/self/fd"):
+        raise CannotStart("/proc is not mounted; mount it: mount -t proc proc /proc")
     try:
         processes = Processes(workers, method)
     except ServerLost:  # another program killed it since the last call, so start a new one

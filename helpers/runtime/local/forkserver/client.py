@@ -25,14 +25,29 @@ START = "HELPERS_START"  # environment: "fork" or "spawn", to override the defau
 
 
 def start_method() -> str:
-    """Return "fork" where a process that has imported torch can fork safely: on Linux."""
-    return os.environ.get(START) or ("fork" if sys.platform == "linux" else "spawn")
+    """Return "fork" where a process that has imported torch can fork safely: on Linux.
+
+    Raises:
+        ValueError: the environment names another method.
+    """
+    chosen = os.environ.get(START) or ("fork" if sys.platform == "linux" else "spawn")
+    if chosen not in ("fork", "spawn"):
+        raise ValueError(f'{START} is "fork" or "spawn", not {chosen!r}: set one, or unset it')
+    return chosen
+
+
+def open_standard():
+    """Open descriptors 0 to 2 where they are closed: a child's own streams get these numbers."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(fd)
 
 
 class Server:
     """The server process of this notebook. It ends with the notebook."""
 
     def __init__(self):
+        open_standard()
         early, early_there = socket.socketpair()
         late, late_there = socket.socketpair()
         self.early, self.late = early, late

@@ -27,9 +27,15 @@ class RankProcess:
         self.joined = False  # has it met the other ranks?
         here, self._channel = socket.socketpair()
         self.channel = Channel(here)
-        self.stdout, self._stdout = os.pipe()
-        self.stderr, self._stderr = os.pipe()
-        self.stacks, self._stacks = os.pipe()
+        ends: list[int] = []
+        try:
+            for _ in range(3):
+                ends += os.pipe()
+        except OSError:
+            for fd in ends:
+                os.close(fd)
+            raise
+        self.stdout, self._stdout, self.stderr, self._stderr, self.stacks, self._stacks = ends
         for fd in (self.stdout, self.stderr, self.stacks):
             os.set_blocking(fd, False)
 
