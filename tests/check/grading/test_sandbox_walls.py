@@ -42,8 +42,9 @@ def test_no_file_but_python_and_the_package(inside):
         """
         seen = {folder: sorted(os.listdir(folder)) for folder in given[0] if os.path.exists(folder)}
         checks = given[1] + "/helpers/check/"
-        weeks = [name for name in os.listdir(checks) if name.startswith("week")]
-        seen["week"] = [file for week in weeks for file in os.listdir(checks + week)]
+        weeks = [checks + name for name in os.listdir(checks) if name.startswith("week")]
+        seen["week"] = [file for week in weeks if os.path.isdir(week) for file in os.listdir(week)]
+        seen["week"] += [week for week in weeks if os.path.getsize(week) and os.path.isfile(week)]
         return seen
         """,
         ["/", "/home", "/root", "/var", "/etc", str(COURSE), os.environ["HOME"], "/tmp"],
@@ -113,7 +114,7 @@ def test_no_network_and_nobody_else_s_processes(inside):
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ("a = []\nfor _ in range(100_000):\n    a = [a]\nreturn a", "RecursionError"),
+        ("a = []\nfor _ in range(100_000):\n    a = [a]\nreturn a", "nested too deeply"),
         ("async def f(): pass\nreturn f()", "returned a value of type coroutine"),
         ("return (k for k in 'abc')", "type generator"),
         ("class Three(int): pass\nreturn Three(3)", "type __main__.Three"),

@@ -52,8 +52,9 @@ def train(worker, steps, weight):
     return {"losses": losses, "weight": weight.tolist()}
 
 
-def train_but_fail_first(worker, steps, weight, fn):
-    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and worker.rank == 1:
+def train_but_fail_first(worker, steps, weight, fn, mark):
+    if worker.rank == 1 and not os.path.exists(mark):  # its agent may count no restart of its own
+        Path(mark).touch()
         raise RuntimeError("the first attempt fails")
     dist.barrier()
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -87,17 +88,17 @@ def test_a_job_gives_the_same_runs(machine, tmp_path):
 @pytest.mark.skipif(not can_make_networks(), reason="no network namespaces can be made here")
 def test_torchrun_starts_again_on_two_machines(tmp_path):
     arguments = {"steps": 3, "weight": torch.ones(2)}
-    save_job(tmp_path, train_but_fail_first, fn=train, **arguments)
+    save_job(tmp_path, train_but_fail_first, fn=train, mark=str(tmp_path / "failed"), **arguments)
     (tmp_path / "rank-00001.json").write_text("of another attempt")
     pair = two_machines()
     agents = two_agents(pair, *MODULE, tmp_path, options=["--max-restarts", "2"])
-    outs = [finish(agent) for agent in agents]
+    outs = [finish(agent, 200) for agent in agents]  # two attempts, each imports PyTorch
     for machine in pair:
         machine.close()
     assert [agent.returncode for agent in agents] == [0, 0], outs
     runs, twin = load_runs(tmp_path), launch(train, workers=2, **arguments)
     assert [{"losses": r["losses"], "weight": r["weight"]} for r in runs] == list(twin)
-    assert 1 in runs.column("attempt")
+    assert max(runs.column("attempt")) >= 1
     assert len(re.findall("rank 1 raised RuntimeError: the first attempt", "".join(outs))) >= 1
 
 
