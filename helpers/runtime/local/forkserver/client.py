@@ -10,6 +10,7 @@ import weakref
 from pathlib import Path
 
 from helpers.runtime.failure import CannotStart, ServerLost, WorkerError
+from helpers.runtime.local.forkserver import bytecode
 from helpers.runtime.private import anonymous_file
 
 ROOT = Path(__file__).parents[4]
@@ -60,6 +61,7 @@ class Server:
         # pages to share, a fork takes 6 ms instead of 9. Ranks get the notebook's environment.
         environ = {
             **os.environ,
+            **bytecode.environ(),
             "OPENBLAS_NUM_THREADS": "1",
             "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
         }

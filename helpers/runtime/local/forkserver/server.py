@@ -45,6 +45,7 @@ from multiprocessing import resource_tracker
 
 from helpers.runtime.local import network
 from helpers.runtime.local.channel import ready
+from helpers.runtime.local.forkserver import bytecode
 from helpers.runtime.local.forkserver.bootstrap import (
     START_FAILED,
     Handed,
@@ -309,6 +310,7 @@ def main(early, late, notebook_pid, start):
     notebook = (pid, getattr(os, "pidfd_open", lambda pid: None)(pid))
     if sys.platform == "linux" and network.possible():  # before PyTorch, while a fork is small
         os.environ[network.POSSIBLE] = "1"
+    bytecode.use()
     gc.disable()  # imports leave little garbage, and a look at all their objects takes long
     import_first()
     leave_standing()

@@ -195,16 +195,33 @@ def test_spares_end_with_their_server():
 
 
 @linux
-def test_an_edited_file_takes_effect_though_a_spare_has_read_it(late, tmp_path):
-    """On a copy of the package: the notebook's own process imports it, too."""
-    shutil.copytree(ROOT / "helpers", tmp_path / "helpers")
-    program = tmp_path / "program.py"
+@pytest.mark.parametrize("without", ["", "1"])
+def test_an_edited_file_takes_effect_though_a_spare_has_read_it(tmp_path, without):
+    """On a copy of the package: the notebook's own process imports it, too.
+
+    Also if Python keeps no compiled sources: then they are kept in the user's cache.
+    """
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "helpers", tmp_path / "helpers", ignore=ignored)
+    program, cache = tmp_path / "program.py", tmp_path / "cache"
     program.write_text(EDITS, "utf-8")
+    environ = {
+        **os.environ,
+        "PYTHONPATH": "",
+        "PYTHONDONTWRITEBYTECODE": without,
+        "HELPERS_CACHE": str(cache),
+    }
     command = [sys.executable, str(program)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200
+    )
     old, said, new = done.stdout.splitlines()
     assert (old, new) == ("old", "new"), done.stderr
     assert "worker.py changed since this process imported it" in said
+    kept = {file.name.split(".")[0] for file in cache.rglob("*.pyc")}
+    beside = list((tmp_path / "helpers").rglob("*.pyc"))
+    assert {"program", "worker", "channel"} <= kept if without else not kept
+    assert bool(beside) != bool(without)
 
 
 EDITS = """
