@@ -182,7 +182,7 @@ class Cluster:
         processes, self.processes = self.processes, None
         if processes and not session.keep(processes, error):
             processes.kill(wait=END_SECONDS)
-            processes.server.prepare(self.workers)
+            processes.prepare_next()
 
     def close(self):
         """Let the ranks leave.
@@ -197,7 +197,7 @@ class Cluster:
                 return
             try:
                 processes.leave()
-                processes.server.prepare(self.workers)
+                processes.prepare_next()
                 if processes.later and processes.pid == os.getpid():
                     with interrupts.allowed():
                         show_farewell(processes)

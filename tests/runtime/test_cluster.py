@@ -198,23 +198,30 @@ def test_every_option_reaches_the_start(monkeypatch):
 @pytest.mark.parametrize("kept", [True, False])
 def test_ranks_of_a_failed_call_are_kept_or_killed(monkeypatch, kept):
     done, error = [], ValueError()
-    processes = SimpleNamespace(kill=lambda wait: done.append(("killed", wait)))
+    processes = SimpleNamespace(
+        kill=lambda wait: done.append(("killed", wait)), prepare_next=lambda: done.append("next")
+    )
     monkeypatch.setattr(module.session, "keep", lambda *given: given == (processes, error) and kept)
     cluster = Cluster(1)
     cluster.processes = processes
     for _ in range(2):  # the second time, there are none
         cluster.stop(error)
         assert cluster.processes is None
-    assert done == ([] if kept else [("killed", module.END_SECONDS)])
+    assert done == ([] if kept else [("killed", module.END_SECONDS), "next"])
 
 
 @pytest.mark.parametrize(
     ("device", "later", "pid", "expected"),
     [
-        ("cpu", False, 0, ["leave", "close"]),
-        ("cpu", True, 0, ["leave", "farewell", "close"]),
-        ("cpu", True, 1, ["leave", "close"]),  # the ranks of the notebook that this is a fork of
-        ("cuda", False, 0, ["leave", module.END_SECONDS, "close"]),
+        ("cpu", False, 0, ["leave", "next", "close"]),
+        ("cpu", True, 0, ["leave", "next", "farewell", "close"]),
+        (
+            "cpu",
+            True,
+            1,
+            ["leave", "next", "close"],
+        ),  # the ranks of the notebook that this is a fork of
+        ("cuda", False, 0, ["leave", "next", module.END_SECONDS, "close"]),
     ],
 )
 def test_the_end_is_waited_for_where_it_has_effects(monkeypatch, device, later, pid, expected):
@@ -223,6 +230,7 @@ def test_the_end_is_waited_for_where_it_has_effects(monkeypatch, device, later, 
         later=later,
         pid=os.getpid() + pid,
         leave=lambda: done.append("leave"),
+        prepare_next=lambda: done.append("next"),
         wait=done.append,
         close=lambda: done.append("close"),
     )

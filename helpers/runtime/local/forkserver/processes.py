@@ -71,6 +71,7 @@ class Processes:
     """The ranks, and the socket over which the server starts, signals and ends them."""
 
     def __init__(self, workers: int, method: str):
+        self.workers, self.method = workers, method
         self.ranks: list[RankProcess] = []
         self.text, self.socket = b"", None
         self.pid = os.getpid()
@@ -121,6 +122,11 @@ class Processes:
         for process in self.ranks:
             process.send("leave")
         self.tell(release=RELEASE_SECONDS)
+
+    def prepare_next(self):
+        """Have the server fork processes for the next call."""
+        if self.method == "fork":
+            self.server.prepare(self.workers)
 
     def kill(self, wait: float):
         """Kill the ranks, and wait at most so many seconds until they are gone."""

@@ -244,3 +244,14 @@ def test_a_server_that_is_gone_is_told_and_nothing_stays_open(by_hand):
     ranks.close()
     gc.collect()
     assert descriptors() == before - 2  # both ends of the socket
+
+
+@pytest.mark.parametrize(("method", "asked"), [("fork", [3]), ("spawn", [])])
+def test_only_forks_are_made_ready_for_the_next_call(method, asked):
+    said = []
+    ranks = Processes.__new__(Processes)
+    ranks.workers, ranks.method = 3, method
+    ranks.ranks, ranks.socket = [], None
+    ranks.server = SimpleNamespace(prepare=said.append)
+    ranks.prepare_next()
+    assert said == asked
