@@ -50,5 +50,6 @@ def test_the_solution_has_the_stub_s_signature_and_passes(week, source):
     assert verdict, verdict
 
 
-def test_there_are_exercises():
-    assert STUBS
+def test_every_check_has_an_exercise():
+    names = {define(stub.values[1]).__name__ for stub in STUBS}
+    assert names == set(check._PLACE) - set(check._NO_EXERCISE)
