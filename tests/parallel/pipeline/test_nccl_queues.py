@@ -86,15 +86,11 @@ def channel(sender, receiver):
     return sender, receiver
 
 
-def sizes(p):
-    return sorted({p, 2 * p, 4 * p, 64} - {m for m in (p, 2 * p, 4 * p) if m > 64})
-
-
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_with_a_group_for_each_channel_no_schedule_deadlocks(name):
     for p in (2, 3, 4, 5, 8, 16):
         pairs = set(neighbours(p))
-        for m in sizes(p):
+        for m in (p, 2 * p, 4 * p):
             try:
                 schedule = SCHEDULES[name](p, m)
             except ValueError:  # the schedule needs another number of micro-batches
