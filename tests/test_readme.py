@@ -40,3 +40,9 @@ def test_every_notebook_and_every_page_is_in_a_table():
 
 def test_the_readme_stays_short():
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 160
+
+
+@pytest.mark.parametrize("page", ["README.md", "notebooks/guide/launchers.md"])
+def test_the_first_command_for_one_machine_is_one_that_nobody_else_reaches(page):
+    commands = re.findall(r"(\S+) torchrun --standalone", (ROOT / page).read_text("utf-8"))
+    assert commands[0] == "helpers.runtime.alone"

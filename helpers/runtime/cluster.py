@@ -17,6 +17,7 @@ from helpers.runtime.local.interrupt import Interrupts
 from helpers.runtime.local.sources import HERE
 from helpers.runtime.local.start import start_ranks
 from helpers.runtime.payload import Parcel
+from helpers.runtime.proof import Stranger
 from helpers.runtime.report import pack_or_name
 from helpers.runtime.runs import Runs
 from helpers.runtime.screen import Screen, say
@@ -24,6 +25,7 @@ from helpers.runtime.stacks import cell_sources
 
 DEFAULT_TIMEOUT = 120.0  # seconds
 END_SECONDS = 3.0  # until stopped ranks must be gone
+TRIES = 3  # to meet, where another user of this machine can connect in place of a rank
 OF_RANKS = (
     "these ranks",
     "they still use the old version. close() the Cluster, and its next call reads the new.",
@@ -128,16 +130,7 @@ class Cluster:
         with Interrupts() as interrupts:
             try:
                 session.drop(wait=END_SECONDS)
-                try:
-                    call = self.send(parcel, live)
-                except OSError as error:  # too few descriptors, for example
-                    raise CannotStart(str(error)) from None
-                try:
-                    with interrupts.allowed():
-                        call.wait(timeout)
-                finally:
-                    call.close()
-                    tell_changed(call.changed, *OF_RANKS)
+                call = self.meet_and_run(parcel, live, timeout, interrupts)
             except BaseException as error:
                 self.stop(error)
                 if self.calls:
@@ -150,6 +143,34 @@ class Cluster:
         results = [call.results[rank] for rank in range(self.workers)]
         seconds = time.perf_counter() - began
         return Runs(results, call.rows.kept, self.device, self.backend, seconds)
+
+    def meet_and_run(self, parcel: Parcel, live, timeout, interrupts: Interrupts) -> Call:
+        """Return the call once all ranks have answered.
+
+        If a stranger answers in place of a rank before any rank has begun the function, new ranks
+        meet, at other ports.
+        """
+        __tracebackhide__ = True
+        for left in reversed(range(TRIES)):
+            try:
+                call = self.send(parcel, live)
+            except OSError as error:  # too few descriptors, for example
+                raise CannotStart(str(error)) from None
+            try:
+                with interrupts.allowed():
+                    call.wait(timeout)
+                return call
+            except WorkerError as error:
+                met = any(process.joined for process in self.processes.ranks)
+                if met or not left or not isinstance(error.__cause__, Stranger):
+                    raise
+                reason = error.__cause__
+            finally:
+                call.close()
+                tell_changed(call.changed, *OF_RANKS)
+            say(f"launch: {reason}: the ranks meet once more, at other ports")
+            processes, self.processes = self.processes, None
+            processes.kill(wait=END_SECONDS)
 
     def send(self, parcel: Parcel, live: str | None) -> Call:
         """Send the call to the ranks; start the ranks if there are none."""

@@ -21,6 +21,10 @@ PROOF_SECONDS = 60.0  # the group is complete when the proof begins: no rank is 
 _key: bytes | None = None
 
 
+class Stranger(RuntimeError):
+    """Some rank has not shown that it is a rank of this call."""
+
+
 def new_key() -> bytes:
     return secrets.token_bytes(KEY_BYTES)
 
@@ -38,7 +42,7 @@ def prove(group: dist.ProcessGroup | None = None):
     the group, and in a group of NCCL alone, because NCCL checks a number of its own.
 
     Raises:
-        RuntimeError: another process answered in place of some rank, or a rank is silent.
+        Stranger: another process answered in place of some rank, or a rank is silent.
     """
     group = dist.group.WORLD if group is None else group
     if _key is None or group is dist.GroupMember.NON_GROUP_MEMBER:
@@ -54,7 +58,7 @@ def prove(group: dist.ProcessGroup | None = None):
     wait(work, ranks)
     for other, row in zip(ranks, received.tolist(), strict=True):
         if not hmac.compare_digest(bytes(row), mark(_key, about, other, own)):
-            raise RuntimeError(f"another process answered in place of rank {other}")
+            raise Stranger(f"another process answered in place of rank {other}")
 
 
 def mark(key: bytes, about: list, source: int, target: int) -> bytes:
@@ -73,8 +77,8 @@ def wait(work, ranks: list[int]):
         work.wait(timedelta(seconds=PROOF_SECONDS))
     except RuntimeError as error:
         if "timed out" in str(error).lower():
-            raise RuntimeError(
+            raise Stranger(
                 f"some rank of {ranks} has not shown within {PROOF_SECONDS:g} s that it is a rank "
                 "of this call: a stranger in its place, or a machine with far too much to do?"
             ) from None
-        raise
+        raise Stranger(str(error)) from None

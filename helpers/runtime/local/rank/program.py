@@ -118,6 +118,7 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
     if not network.own():  # in the ranks' own network, no stranger can answer
         proof.keep(setup.key)
         proof.prove()
+        proof.prove()  # a barrier: no rank runs the function before all pairs are proved
     channel.post("joined")
     listener.joined()
     return Worker(setup.rank, setup.world_size, device, channel)
