@@ -97,14 +97,16 @@ lint: setup ## ruff, notebooks included
 	@$(RUN) -m ruff check
 	@$(RUN) -m ruff format --check
 
-mutants: setup ## plant mistakes in the changed files, or in ONLY's, and list those no test finds
-	@test -x build/mutants/bin/cosmic-ray || { $(PYTHON) -m venv build/mutants && \
-	    build/mutants/bin/pip install --quiet "cosmic-ray>=8.7"; }
-	@build/mutants/bin/python .ci/mutants.py $(if $(MOST),--most $(MOST)) $(or $(ONLY),$(SINCE))
+mutants: setup build/tools/installed ## plant mistakes in the changed files, or in ONLY's, and list those no test finds
+	@build/tools/bin/python .ci/mutants.py $(if $(MOST),--most $(MOST)) $(or $(ONLY),$(SINCE))
 
-lock: ## choose the versions of all libraries anew, into .ci/lock.txt
-	@test -x build/uv/bin/uv || { $(PYTHON) -m venv build/uv && build/uv/bin/pip install --quiet uv; }
-	@PATH="$(CURDIR)/build/uv/bin:$$PATH" $(PYTHON) .ci/lock.py $(if $(ALL),--upgrade)
+lock: build/tools/installed ## choose the versions of all libraries anew, into .ci/lock.txt
+	@PATH="$(CURDIR)/build/tools/bin:$$PATH" $(PYTHON) .ci/lock.py $(if $(ALL),--upgrade)
+
+build/tools/installed: .ci/lock-tools.txt
+	@$(PYTHON) -m venv --clear build/tools
+	@build/tools/bin/pip install --quiet --require-hashes --no-deps --only-binary :all: -r .ci/lock-tools.txt
+	@touch $@
 
 licences: setup ## write the table of the libraries' licences, .ci/licences.md
 	@$(RUN) .ci/licences.py

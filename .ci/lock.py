@@ -1,4 +1,4 @@
-"""Write .ci/lock.txt and .ci/lock-late.txt anew: what `make setup` installs, by version and hash.
+"""Write the locks anew: what `make setup` and the tools need, by version and hash.
 
     lock.py [--upgrade]
     lock.py --covers
@@ -10,6 +10,7 @@ build of PyTorch brings, because students choose a build.
 
 The late lock has the libraries that come after PyTorch, at the pins of environment.yml: DeepSpeed,
 which has no files but its source, and Triton, which some builds of PyTorch bring and others do not.
+The lock of tools has what `make mutants` and `make lock` install, in the newest versions.
 
 The head of the lock names the systems and Pythons for which each library has a file without need
 of a compiler. --covers checks the Python that runs it. The exit code is 0 if the lock covers that
@@ -29,7 +30,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / ".ci" / "lock.txt"
 LATE = ROOT / ".ci" / "lock-late.txt"
+TOOLS = ROOT / ".ci" / "lock-tools.txt"
 AFTER_TORCH = ("deepspeed", "triton")
+# Of what Cosmic Ray requires, these are what mutants.py imports.
+OF_TOOLS = ("uv", "cosmic-ray>=8.7", "attrs", "parso", "stevedore")
 # From 4.25 on, jsonschema brings a grammar of addresses, and parses it at each import. That takes
 # 1.7 s of every program that reads a notebook, such as JupyterLab and pytest.
 HELD = ("jsonschema<4.25",)
@@ -44,6 +48,7 @@ SYSTEMS = {
     "darwin-x86_64": "x86_64-apple-darwin",
 }
 PYTHONS = range(11, 20)  # 3.11, …
+ONLY_FILES = ("--only-binary", ":all:")
 GLIBC = (2, 28)  # of uv's Linux
 HEAD = """\
 # Every library of the course but PyTorch, by version and hash. `make lock` writes this file from
@@ -52,6 +57,11 @@ HEAD = """\
 LATE_HEAD = """\
 # What `make setup` installs after PyTorch, by version and hash: DeepSpeed from its source, and
 # Triton if the build of PyTorch brought none. `make lock` writes this file from environment.yml.
+"""
+
+TOOLS_HEAD = """\
+# What `make mutants` and `make lock` install into build/tools, by version and hash. `make lock`
+# writes this file.
 """
 
 
@@ -94,13 +104,12 @@ def compile_lock(folder: Path, upgrade: list[str]) -> str:
     return without_build((folder / "lock").read_text())
 
 
-def compile_late(folder: Path) -> str:
-    """Return the late lock: the pins of its libraries, with hashes."""
-    late = [pin for pin in pins() if name_of(pin) in AFTER_TORCH]
-    (folder / "late-pins").write_text("\n".join(late))
+def compile_alone(folder: Path, name: str, wanted: list[str], files=()) -> str:
+    """Return these requirements with versions and hashes, and without what they require."""
+    (folder / f"{name}-pins").write_text("\n".join(wanted))
     uv(folder, "--universal", "--no-deps", "--generate-hashes", "--no-header", "--no-annotate",
-       "late-pins", "-o", "late", files=())  # fmt: skip
-    return (folder / "late").read_text()
+       f"{name}-pins", "-o", name, files=files)  # fmt: skip
+    return (folder / name).read_text()
 
 
 def supported(folder: Path) -> str:
@@ -121,7 +130,7 @@ def supported(folder: Path) -> str:
     return "".join(lines)
 
 
-def uv(folder: Path, *arguments: str, quiet: bool = False, files=("--only-binary", ":all:")):
+def uv(folder: Path, *arguments: str, quiet: bool = False, files=ONLY_FILES):
     """Run `uv pip compile`, by default only with files that need no compiler."""
     command = ["uv", "pip", "compile", "--quiet", *files, *arguments]
     errors = subprocess.DEVNULL if quiet else None
@@ -154,13 +163,17 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         try:
-            found, late = compile_lock(folder, arguments), compile_late(folder)
+            found = compile_lock(folder, arguments)
+            late = [pin for pin in pins() if name_of(pin) in AFTER_TORCH]
+            late = compile_alone(folder, "late", late)
+            tools = compile_alone(folder, "tools", OF_TOOLS, files=ONLY_FILES)
         except subprocess.CalledProcessError as error:
             return error.returncode
         (folder / "lock").write_text(found)
         systems = supported(folder)
     LOCK.write_text(HEAD + systems + found, "utf-8")
     LATE.write_text(LATE_HEAD + late, "utf-8")
+    TOOLS.write_text(TOOLS_HEAD + tools, "utf-8")
     count = len(re.findall(r"^[a-z]", found, re.MULTILINE))
     print(f"{LOCK.relative_to(ROOT)}: {count} libraries, for\n{systems}", end="")
     return 0

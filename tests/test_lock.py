@@ -21,6 +21,7 @@ from tests.test_environment import declared, pins
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / ".ci" / "lock.txt").read_text(encoding="utf-8")
 LATE = (ROOT / ".ci" / "lock-late.txt").read_text(encoding="utf-8")
+TOOLS = (ROOT / ".ci" / "lock-tools.txt").read_text(encoding="utf-8")
 AFTER_TORCH = ("deepspeed", "triton")
 SYSTEM = {"os_name": "posix", "platform_python_implementation": "CPython",
           "implementation_name": "cpython", "extra": ""}  # fmt: skip
@@ -61,10 +62,11 @@ def locked(place) -> dict[str, Version]:
 
 
 def test_each_library_has_one_version_and_hashes():
-    found, late = list(entries()), list(entries(LATE))
+    found, late, tools = list(entries()), list(entries(LATE)), list(entries(TOOLS))
     assert len(found) > 150
     assert [requirement.name for requirement, _ in late] == list(AFTER_TORCH)
-    for requirement, hashes in found + late:
+    assert {"uv", "cosmic-ray"} < {requirement.name for requirement, _ in tools}
+    for requirement, hashes in found + late + tools:
         assert [s.operator for s in requirement.specifier] == ["=="], requirement
         assert requirement.url is None
         assert hashes, requirement
@@ -73,7 +75,7 @@ def test_each_library_has_one_version_and_hashes():
 
 def test_no_place_is_named():
     """No registry, no mirror, no folder: students have their own, and hashes suffice."""
-    assert not re.search(r"https?:|file:|//|--(?!hash=)|@|localhost", TEXT + LATE)
+    assert not re.search(r"https?:|file:|//|--(?!hash=)|@|localhost", TEXT + LATE + TOOLS)
 
 
 @pytest.mark.parametrize(
@@ -245,6 +247,7 @@ case "$*" in
     if test -e lock; then cp lock "$SEEN"; fi
     for name in numpy torch zlib; do printf '%s==1 \\\\\n    --hash=sha256:0\n' $name; done >lock ;;
 *" -o late"*) cp late-pins "$SEEN"; echo deepspeed==1 >late ;;
+*" -o tools"*) cp tools-pins "$SEEN"; echo uv==1 >tools ;;
 *) echo "uv speaks" >&2; cp lock "$SEEN/final"; case "$*" in *3.13*) exit 1 ;; esac ;;
 esac
 echo "uv prints the lock"
@@ -261,8 +264,9 @@ def test_what_uv_is_asked_and_what_is_written(lock, monkeypatch, tmp_path, capfd
     (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("SEEN", str(seen))
-    for name, value in (("ROOT", ""), ("LOCK", "lock.txt"), ("LATE", "late.txt")):
-        monkeypatch.setattr(lock, name, tmp_path / value)
+    monkeypatch.setattr(lock, "ROOT", tmp_path)
+    for name in ("LOCK", "LATE", "TOOLS"):
+        monkeypatch.setattr(lock, name, tmp_path / f"{name.lower()}.txt")
     if options:
         (tmp_path / "lock.txt").write_text(LOCK)
     assert lock.main(options) == 0
@@ -270,6 +274,8 @@ def test_what_uv_is_asked_and_what_is_written(lock, monkeypatch, tmp_path, capfd
     hashed = "numpy==1 \\\n    --hash=sha256:0\nzlib==1 \\\n    --hash=sha256:0\n"
     assert (tmp_path / "lock.txt").read_text() == lock.HEAD + rows + hashed
     assert (tmp_path / "late.txt").read_text() == lock.LATE_HEAD + "deepspeed==1\n"
+    assert (tmp_path / "tools.txt").read_text() == lock.TOOLS_HEAD + "uv==1\n"
+    assert (seen / "tools-pins").read_text().split("\n") == list(lock.OF_TOOLS)
     assert capfd.readouterr() == (f"lock.txt: 2 libraries, for\n{rows}", "")
     # uv reads the present lock, and then its own without the build of PyTorch
     assert (seen / "lock").exists() == bool(options)
@@ -279,12 +285,13 @@ def test_what_uv_is_asked_and_what_is_written(lock, monkeypatch, tmp_path, capfd
     assert constraints == [*lock.pins(), "jsonschema<4.25"]
     late = (seen / "late-pins").read_text().split("\n")
     assert {Requirement(line).name for line in late} == set(AFTER_TORCH)
-    first, second, *each = (seen / "asked").read_text().splitlines()
+    first, second, third, *each = (seen / "asked").read_text().splitlines()
     common = ["--universal", "--generate-hashes", "--no-header", "--no-annotate"]
     locked = ["--only-binary", ":all:", "--constraints", "pins", "wanted", "-o", "lock"]
     for line, given in (
         (first, ["--python-version", "3.11", *locked, *options]),
         (second, ["--no-deps", "late-pins", "-o", "late"]),  # from the source, too
+        (third, ["--only-binary", ":all:", "--no-deps", "tools-pins", "-o", "tools"]),
     ):
         assert sorted(line.split()) == sorted(["pip", "compile", "--quiet", *common, *given])
     assert len(each) == 4 * 3
@@ -300,6 +307,22 @@ def test_when_uv_fails_the_lock_stays(lock, monkeypatch, tmp_path):
     (tmp_path / "lock.txt").write_text(LOCK)
     assert lock.main([]) == 3
     assert (tmp_path / "lock.txt").read_text() == LOCK
+
+
+def test_what_is_installed_without_hashes():
+    """PyTorch, in the build that a student chooses; all libraries, where the lock has no files."""
+    lines = []
+    for name in ("Makefile", ".ci/install", ".ci/run"):
+        lines += (ROOT / name).read_text(encoding="utf-8").splitlines()
+    calls = [
+        line.strip() for line in lines if re.search(r'pip install |"\$\{install\[@\]\}"', line)
+    ]
+    assert [line for line in calls if "--require-hashes" not in line and " -e ." not in line] == [
+        'torch | xargs "${install[@]}" --no-compile | report',
+        'torch | xargs "${install[@]}" | report',
+        '"${install[@]}" -r .venv/requirements.txt | report',
+    ]
+    assert len([line for line in calls if "--require-hashes" in line]) == 3
 
 
 PIP = """\
