@@ -145,11 +145,7 @@ class Cluster:
         return Runs(results, call.rows.kept, self.device, self.backend, seconds)
 
     def meet_and_run(self, parcel: Parcel, live, timeout, interrupts: Interrupts) -> Call:
-        """Return the call once all ranks have answered.
-
-        If a stranger answers in place of a rank before any rank has begun the function, new ranks
-        meet, at other ports.
-        """
+        """Return the call, answered. New ranks meet if a stranger answers before the function."""
         __tracebackhide__ = True
         for left in reversed(range(TRIES)):
             try:

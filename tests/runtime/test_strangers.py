@@ -8,12 +8,13 @@ import re
 import signal
 import threading
 import time
+import weakref
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.runtime import proof
+from helpers.runtime import private, proof
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.local import network, start
@@ -39,7 +40,9 @@ class Stage:
 
     def __init__(self, workers: int, **options):
         self.cluster = Cluster(workers, timeout=60, **options)
-        self.cluster.start()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(start, "anonymous_file", self.meeting_file)
+            self.cluster.start()
         self.processes = self.cluster.processes
         for process in self.processes.ranks:
             process.listen()
@@ -50,6 +53,17 @@ class Stage:
         self.error = self.result = None
         self.thread = threading.Thread(target=self.call, daemon=True)
         self.thread.start()
+
+    def meeting_file(self) -> int:
+        self.meeting = private.anonymous_file()
+        self.forget = weakref.finalize(self, os.close, self.meeting)
+        return os.dup(self.meeting)
+
+    def pretend(self):
+        """Let rank 0 believe that the others have come, so that it listens."""
+        self.store = dist.FileStore(f"/proc/self/fd/{self.meeting}", len(self.others) + 1)
+        for rank in self.others:
+            self.store.set(f"come/{rank}", "")
 
     def call(self):
         try:
@@ -79,6 +93,7 @@ class Stage:
 
     def close(self):
         self.cluster.close()
+        self.forget()
 
 
 @pytest.fixture
@@ -96,6 +111,7 @@ def stage():
 
 def attacked(stage: Stage, deed) -> Stage:
     """Rank 0's port is found, and dealt with, before the other ranks come."""
+    stage.pretend()
     port, (read, write) = stage.port(seen_from="self"), os.pipe()
     assert port, "the ranks are in this machine's network: the port shows"
     with stranger(deed, port, write):
@@ -110,6 +126,18 @@ def attacked(stage: Stage, deed) -> Stage:
 def test_no_port_shows_outside_and_no_one_reaches_the_ranks(stage):
     one = stage(3)
     assert one.port(seen_from="self") == 0
+    one.go_on()
+    assert one.error is None, one.error
+    assert one.result == [[6.0] * 4] * 3
+
+
+def test_in_the_machine_s_network_a_rank_listens_once_all_have_come(stage):
+    """Before, a stranger would have all the time until they come."""
+    one = stage(3, network=True)
+    look = time.monotonic() + 2
+    while time.monotonic() < look:
+        assert not listening(one.pid, one.pid)
+        time.sleep(0.01)
     one.go_on()
     assert one.error is None, one.error
     assert one.result == [[6.0] * 4] * 3

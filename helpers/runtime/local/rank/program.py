@@ -25,6 +25,7 @@ from helpers.runtime.report import describe, pack_or_name
 from helpers.runtime.worker import DEBUG, Worker, seed_differently
 
 STACK_SIGNAL = signal.SIGUSR1
+POLL_SECONDS = 0.002
 CHANNEL_LOST = 71  # exit code of a rank that cannot answer any more; failure.py has it too
 
 
@@ -107,9 +108,12 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
         torch.cuda.set_device(device)
         torch.cuda.seed()
     path = setup.rendezvous or f"/proc/self/fd/{rendezvous}"
+    store = dist.FileStore(path, setup.world_size)
+    if not network.own():
+        wait_for_all(store, setup)
     dist.init_process_group(
         setup.backend,
-        store=dist.FileStore(path, setup.world_size),
+        store=store,
         rank=setup.rank,
         world_size=setup.world_size,
         timeout=timedelta(seconds=setup.timeout),
@@ -122,6 +126,18 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
     channel.post("joined")
     listener.joined()
     return Worker(setup.rank, setup.world_size, device, channel)
+
+
+def wait_for_all(store: dist.Store, setup: Setup):
+    """Return once all ranks have come.
+
+    Ranks come up to half a second apart, and then connect within milliseconds. A rank that listened
+    before would leave that half second to a stranger.
+    """
+    store.set(f"come/{setup.rank}", "")
+    everyone = [f"come/{rank}" for rank in range(setup.world_size)]
+    while not store.check(everyone):
+        time.sleep(POLL_SECONDS)
 
 
 def set_environ(changes: dict[str, str | None]):
