@@ -39,9 +39,9 @@ def chips():
     }
     for axes, (title, blocks) in zip(picture.axes, drawings.items(), strict=True):
         found = [Box(*place, COLORS[kind], label) for kind, *place, label in blocks]
-        boxes(found, on=axes, xlim=(-0.1, 12.1), ylim=(-0.1, 12.6), fontsize=8, title=title)
+        boxes(found, on=axes, xlim=(-0.1, 12.1), ylim=(-0.1, 12.6), fontsize=10, title=title)
         axes.set_aspect("equal")
-    color_key(picture, COLORS, loc="outside lower center", ncols=4, fontsize=9)
+    color_key(picture, COLORS, loc="outside lower center", ncols=4)
     picture.alt = (
         "Three schematic chips. A CPU has few cores; control and caches take most of its area. "
         "A GPU has about a hundred plain cores, mostly arithmetic, and an L2 cache. A TPU has a "
@@ -80,7 +80,7 @@ def _tpu():
         yield "control", x, 0, 5.8, 0.8, "one scalar unit"
         for place in range(4):
             left, top = x + 2.9 * (place % 2), 0.9 + 2.6 * (place // 2)
-            yield "arithmetic", left, top, 2.9, 2.6, "128 × 128\nmultipliers"
+            yield "arithmetic", left, top, 2.9, 2.6, "128 ×\n128"
         yield "arithmetic", x, 6.1, 5.8, 0.9, "vector unit"
         yield "memory on the chip", x, 7.1, 5.8, 2.3, "memory that the\nprogram fills"
     yield "memory beside it", 0, 9.9, 11.8, 2.2, "HBM: small, fast"

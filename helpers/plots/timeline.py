@@ -96,7 +96,7 @@ def timeline(
     with canvas(said, width=width, height=height, title=title, xlabel=xlabel) as axes:
         left = min((box.start for box in boxes), default=0.0)
         right = max(max((box.end for box in boxes), default=1.0), left + 1e-12)
-        axes.set_xlim(left, right)
+        axes.set_xlim(left, right + 0.01 * (right - left))  # the last box shows its end
         draw_lanes(axes, boxes, lanes, colors, width - 0.3)
         for number in range(group, len(lanes), group) if group else ():
             axes.axhline(number - 0.5, color="#444444", lw=0.8)

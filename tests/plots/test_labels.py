@@ -60,6 +60,9 @@ def test_a_label_leaves_a_curve_free():
     axes = plots.curves(two, ylim=(0, 10), points={"point": (5, 5)}).axes[0]
     assert axes.texts[0].xyann == (6, 8)  # the second curve counts, too
     assert crowd({"point": (5, 5)}, ([5, 5], [0, 10]))[0]["point"] == ((6, 0), "left")
+    between = {"low": ([0, 10], [4.0, 6.4]), "high": ([0, 10], [4.9, 7.3])}
+    axes = plots.curves(between, ylim=(0, 10), key="", points={"a long name": (5, 5.7)}).axes[0]
+    assert axes.texts[0].xyann == (0, pytest.approx(9 * 2.4))  # far, and on no line
 
 
 def test_a_label_that_stands_far_from_its_point_has_a_line_to_it():
