@@ -74,8 +74,9 @@ def test_a_rank_that_raises_is_named_on_the_other_machine(pair, tmp_path):
     assert headline in culprit
     assert 'raise ValueError("the loss is not a number")' in culprit
     assert headline in other  # though it was deep in a collective
-    # torchrun's own report names it too
-    assert re.search(r"Root Cause.*rank +: 1 .*ValueError: the loss", culprit, re.DOTALL), culprit
+    # torchrun's own report names it too, unless the torchrun with the store has ended before
+    named = re.search(r"Root Cause.*rank +: 1 .*ValueError: the loss", culprit, re.DOTALL)
+    assert named or "Did the remote server shutdown" in culprit, culprit
     told = json.loads((tmp_path / "1.json").read_text())
     assert (told["rank"], told["kind"]) == (1, "exception")
     assert "fails_on_1" in told["traceback"]
