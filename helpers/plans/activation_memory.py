@@ -4,9 +4,9 @@ B  sequences        T  tokens of a sequence        D  width        F  inner widt
 H  query heads      d  width of a head             N  ranks        e  bytes of a number
 
 The terms are those of Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
-Transformer Models", arXiv:2205.05198, for this course's GPT with explicit attention. Theirs have
-two numbers of 2 bytes and a mask of 1 byte more for each score: the dropout of the scores, which
-this course's model does not have. For a GPT-2 block the others are the same: 34 B T D bytes.
+Transformer Models", arXiv:2205.05198, section 4.1, for this course's GPT with explicit attention.
+Theirs have a number of 2 bytes and a mask of 1 byte more for each score: the dropout of the scores,
+which this course's model does not have. For a GPT-2 block the others are the same: 34 B T D bytes.
 """
 
 from collections.abc import Iterable

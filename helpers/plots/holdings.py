@@ -202,7 +202,7 @@ def shares(
     width, height = max(wide * scale, 0.12), max(tall * scale, 0.12)
     across_one, down_one = width / max(wide, 1), height / max(tall, 1)  # an empty tensor: any
     across = min(columns, len(held))
-    step = (max(width, 0.55) + GAP, height + GAP + 0.1)
+    step = (SIDE + GAP, height + GAP + 0.1)  # as wide for each shape: pictures compare
     above = 0.3 * bool(title)
     size = (across * step[0] + GAP, -(-len(held) // across) * step[1] + 0.3 + above)
     texts = [Text(size[0] / 2, 0.2, title, size=10)] if title else []

@@ -8,7 +8,6 @@ from helpers.plots.labels import color_key, name_rows, note
 from helpers.plots.picture import canvas, panels
 from helpers.plots.style import (
     FAINT,
-    GREY,
     INK,
     PAPER,
     SERIES_COLORS,
@@ -224,9 +223,16 @@ def pipelines(
             axes.set_title(title, loc="left")
     found = {piece[3] for pieces in rows.values() for piece in pieces}
     key = dict(look for kind, look in KINDS.items() if kind in found)
-    color_key(figure, key, loc="outside lower right", ncols=len(key))
+    if any(several_stages(pieces) for pieces in rows.values()):
+        key["paler: later stage"] = paler(next(iter(key.values())), 1)
+    color_key(figure, key, loc="outside lower right", ncols=min(len(key), 4))
     figure.alt = pipelines_in_words({title: p[:shown] for title, p in rows.items()}, labels, counts)
     return figure
+
+
+def several_stages(pieces: Sequence[Piece]) -> bool:
+    """Whether a rank has more than one stage."""
+    return len({(piece[0], piece[4]) for piece in pieces}) > len({piece[0] for piece in pieces})
 
 
 def draw_pipeline(axes, pieces: Sequence[Piece], width: float, shown, counts):
@@ -253,7 +259,7 @@ def draw_pipeline(axes, pieces: Sequence[Piece], width: float, shown, counts):
         frame = Rectangle((start, rank - 0.4), stop - start, 0.752, fill=False, ec=INK, lw=2)
         axes.add_patch(frame)
     for rank, count in enumerate(counts):
-        note(axes, f" {count}", (1.0, rank), (0, 0), of=("axes fraction", "data"), color=GREY)
+        note(axes, f" {count}", (1.0, rank), (0, 0), of=("axes fraction", "data"), color=INK)
     axes.grid(visible=False)
 
 

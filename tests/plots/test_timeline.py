@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.plots.style import RANK_COLORS, SERIES_COLORS
-from helpers.plots.timeline import KIND_COLORS, Box, stack, timeline
+from helpers.plots.timeline import KIND_COLORS, Box, pipelines, stack, timeline
 
 
 def rectangles(figure):
@@ -109,3 +109,16 @@ def test_no_two_boxes_of_a_row_overlap(times):
                 assert min(one.end, two.end) <= max(one.start, two.start)
     # For intervals, as many rows as run at once are enough.
     assert count == max((sum(b.start <= t < b.end for b in boxes) for t in range(26)), default=1)
+
+
+@pytest.mark.parametrize(("stages", "named"), [((0, 1), False), ((0, 1, 2), True)])
+def test_a_paler_colour_is_named_where_a_rank_has_several_stages(stages, named):
+    pieces = [(stage % 2, stage, stage + 1, "F", stage, 0) for stage in stages]
+    figure = pipelines({"x": pieces})
+    [key] = figure.legends
+    colors = {
+        t.get_text(): p.get_facecolor() for t, p in zip(key.texts, key.get_patches(), strict=True)
+    }
+    assert list(colors) == ["forward", *["paler: later stage"] * named]
+    drawn = {matplotlib.colors.to_rgb(c.get_facecolor()[0]) for c in figure.axes[0].collections}
+    assert {color[:3] for color in colors.values()} <= drawn

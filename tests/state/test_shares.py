@@ -48,6 +48,13 @@ def test_the_picture_fills_what_a_rank_holds():
     assert len(shares(parts(), "bias").plot().axes[0].patches) == 4 + 4
 
 
+def test_ranks_are_in_line_whatever_the_shape():
+    """Pictures under each other compare: a tall matrix needs as much room as a wide one."""
+    seat = Seat(Layout(tp=1), 0)
+    pictures = [shares([{"w": whole(seat, "w", s)}], "w").plot() for s in ((8, 3), (3, 8), (6,))]
+    assert len({picture.get_size_inches()[0] for picture in pictures}) == 1
+
+
 def test_a_name_that_nobody_holds():
     with pytest.raises(ValueError, match=r"no rank holds 'down.weight'; there are bias, up.weight"):
         shares(parts(), "down.weight")

@@ -306,6 +306,7 @@ message_bytes = OfBlock(
         (lambda b, g: 16 * one(g) if is_full(g) else b, lambda b, g: b * (1 + is_full(g)),
          lambda b, g: b + 4 * one(g) * is_full(g), lambda b, g: b + 2 * one(g) * is_full(g) *
          is_again(g), lambda b, g: b * 4 / 3 if is_full(g) and not is_cut(g) else b,
+         lambda b, g: (16 + 4 * is_again(g)) * one(g) if is_full(g) else b,
          "With full recomputation, the forward runs twice, and the backward once."),
         (lambda b, g: b + 4 * one(g) * (g.config.recompute == "selective"),
          lambda b, g: b + 2 * one(g) * (g.config.recompute == "selective"), "Selective "
@@ -378,6 +379,7 @@ def way(cut: str = "", whole: str = "tensor", kept: str = "") -> Callable:
 
 
 SCORES, INNER, HEADS = "scores", "inside the MLP", "queries, keys, values"
+MASKS = "dropout masks"
 activation_bytes = OfBlock(
     name="activation_bytes",
     right=kept_bytes,
@@ -439,6 +441,10 @@ activation_bytes = OfBlock(
          times(lambda g: 5 / g.bytes_per_number, SCORES), times(lambda g: 5, SCORES), "As in the "
          "paper, with dropout on the scores. This block has none: which numbers for each pair of "
          "tokens are left?"),
+        (times(lambda g: 2, SCORES), times(lambda g: 4 / g.bytes_per_number, SCORES), "The scores "
+         "before and after the softmax. Its backward needs only its output."),
+        (times(lambda g: 2, MASKS), times(lambda g: g.bytes_per_number, MASKS), "A mask says for "
+         "each number whether it is dropped. How many bytes does the exercise give it?"),
         (times(lambda g: g.config.heads, SCORES), times(lambda g: 1 / g.config.heads, SCORES),
          times(lambda g: 1 / g.sequences, SCORES), "Each head of each sequence has its own "
          "scores, once."),
