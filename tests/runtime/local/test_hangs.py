@@ -1,5 +1,6 @@
 """Real hangs that can be proved end at once; what is only slow is never ended early."""
 
+import ctypes
 import os
 import threading
 import time
@@ -9,11 +10,24 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 
 SOON = 10.0  # seconds; the promise is 5, and this machine may be busy
 LATE = 6.0  # seconds: a rank that joins so late is only slow
+
+
+def test_a_call_in_c_that_the_look_itself_ends_is_no_hang():
+    """It holds the GIL, so the rank can give no sign; the signal for its stack interrupts it."""
+
+    def sleeps(worker):
+        ctypes.PyDLL(None).sleep(60)
+        return worker.rank
+
+    with Cluster() as cluster:
+        cluster.run(lambda worker: None)  # the start alone may take two seconds
+        assert list(cluster.run(sleeps, timeout=2)) == [0, 1]
 
 
 def different_collectives(worker):
