@@ -4,6 +4,7 @@ Each name is imported when it is first used. A rank imports the check that it ru
 on the way: it would wait for the checks of all weeks.
 """
 
+import difflib
 import functools
 import importlib
 
@@ -48,7 +49,8 @@ def progress():
 
 def __getattr__(name):
     if name not in _PLACE:
-        raise AttributeError(f"module 'helpers.check' has no attribute {name!r}")
+        near = ", ".join(difflib.get_close_matches(name, _PLACE)) or "dir(check) lists all"
+        raise AttributeError(f"there is no check {name!r}; the nearest: {near}")
     value = getattr(importlib.import_module(f"helpers.check.{_PLACE[name]}"), name)
     if name not in _NO_EXERCISE:
         value = _noting(name, value)
@@ -61,6 +63,9 @@ def _noting(name, check):
 
     @functools.wraps(check, updated=())
     def noted(*args, **kwargs):
+        if args and not callable(args[0]):
+            got = f"check.{name} takes your function, not {args[0]!r}"
+            raise TypeError(f"{got}: check.{name}({name})")
         verdict = check(*args, **kwargs)
         importlib.import_module("helpers.check.solved").note(name, verdict)
         return verdict

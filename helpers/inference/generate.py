@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from helpers.inference.reading import GREEDY, Requests, check_prompt, read
+from helpers.inference.reading import GREEDY, Requests, check_prompt, read, tokens_of
 from helpers.inference.sampling import NotANumber, Sampling, are_numbers, choose
 from helpers.models.caches.cache import Cache, CacheFull
 from helpers.models.gpt import GPT
@@ -64,6 +64,7 @@ def generate(
     Raises:
         ValueError: an argument is out of its range, or a list does not have one value per prompt.
             A prompt that cannot be read is no reason to raise: its result says so.
+        TypeError: a token is no whole number.
     """
     batch = Batch(model, prompts, new_tokens, sampling, stop, seeds, cache, chunk)
     while batch.running:
@@ -85,7 +86,7 @@ def stream(
         ValueError: as for `generate`; or the model cannot read the prompt.
         RuntimeError: the request ended with an error after some tokens; the message says why.
     """
-    prompt = [int(token) for token in prompt]
+    prompt = tokens_of(prompt)
     if wrong := check_prompt(prompt, model.config):
         raise ValueError(wrong)
     options = {"sampling": GREEDY, "stop": (), "cache": None, "chunk": None} | options

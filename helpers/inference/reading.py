@@ -3,7 +3,9 @@
 B  sequences        T  tokens of the longest piece        V  different tokens
 """
 
-from collections.abc import Sequence
+import operator
+import reprlib
+from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -29,17 +31,20 @@ class Requests:
 
     Raises:
         ValueError: an argument is out of its range, or a list does not have one value per prompt.
+        TypeError: as `tokens_of`.
     """
 
     def __init__(self, model: GPT, prompts, new_tokens, sampling, stop, seeds):
         self.model, self.config, self.stop = model, model.config, frozenset(stop)
-        self.prompts = [[int(token) for token in prompt] for prompt in prompts]
+        if not isinstance(prompts, Iterable):
+            raise TypeError(f"prompts is a list of prompts, not {prompts!r}")
+        self.prompts = [tokens_of(prompt) for prompt in prompts]
         many = len(self.prompts)
-        self.most = one_each(new_tokens, int, many, "new_tokens")
+        self.most = one_each(new_tokens, int | float, many, "new_tokens")
         self.samplings = one_each(sampling, Sampling, many, "samplings")
         self.seeds = list(range(many)) if seeds is None else one_each(seeds, (), many, "seeds")
-        if any(most < 0 for most in self.most):
-            raise ValueError(f"new_tokens must not be negative: {new_tokens!r}")
+        if any(not isinstance(most, int) or most < 0 for most in self.most):
+            raise ValueError(f"new_tokens must not be negative, and whole: {new_tokens!r}")
         self.tokens: list[list[int]] = [[] for _ in self.prompts]
         self.reasons = [""] * many
         for number, prompt in enumerate(self.prompts):
@@ -97,6 +102,25 @@ def read(model: GPT, cache: Cache, pieces: Sequence[Sequence[int]]) -> torch.Ten
     with evaluating(model):
         x = torch.tensor(padded, device=device_of(model))
         return model(x, cache=cache, counts=None if even else counts)
+
+
+def tokens_of(prompt: Iterable[int]) -> list[int]:
+    """Make a list of a prompt's tokens.
+
+    Raises:
+        TypeError: it has none, or a token is no whole number.
+    """
+    try:
+        return [operator.index(token) for token in prompt]
+    except TypeError:
+        hint = ": encode a text first" if isinstance(prompt, str) else ""
+        hint = (
+            hint if isinstance(prompt, Iterable) else ": several prompts are a list of such lists"
+        )
+        raise TypeError(
+            "a prompt is a list of tokens, whole numbers such as [72, 105], not "
+            f"{reprlib.repr(prompt)}{hint}"
+        ) from None
 
 
 def check_prompt(prompt: Sequence[int], config: GPTConfig) -> str:

@@ -41,7 +41,7 @@ def composed(
         ValueError: a schedule without an axis "pp" of at least 2 ranks.
     """
     wide = {axis for axis in mesh.layout.axes if mesh.layout.size(axis) > 1}
-    m = micro_batches or getattr(schedule, "micro_batches", 1)
+    m = getattr(schedule, "micro_batches", 1) if micro_batches is None else micro_batches
     if schedule is not None and "pp" not in wide:
         raise ValueError(
             f"{mesh.layout.title()} has no pipeline for a schedule: name an axis pp of 2 or more "

@@ -1,15 +1,18 @@
 """The protocol of every strategy, so that one loop trains all and one harness compares all."""
 
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from os import PathLike
 
 import torch
 
 from helpers.comm.mesh import Mesh
-from helpers.data.batch import Batch
+from helpers.data.batch import Batch, Examples
 from helpers.state import checkpoint
+from helpers.state.accept import accept, tell_no_moments
 from helpers.state.all_parts import AllParts
 
 
@@ -29,6 +32,26 @@ class Step:
     grad_norm: torch.Tensor
     tokens: int
     skipped: bool = False
+
+
+def check_start(config, seed: int, micro_batches: int):
+    """Check what every strategy is made from.
+
+    Raises:
+        TypeError, ValueError: a value cannot be meant.
+    """
+    if not hasattr(config, "build"):
+        raise TypeError(f"config must have a method `build`, as a GPTConfig has, not {config!r}")
+    if not isinstance(seed, Integral):
+        raise TypeError(f"seed must be a whole number, not {seed!r}")
+    if not isinstance(micro_batches, Integral) or micro_batches < 1:
+        raise ValueError(f"micro_batches must be a whole number, 1 or more, not {micro_batches!r}")
+
+
+def check_batch(batch: Examples):
+    """Check what every step gets. Raises TypeError."""
+    if not isinstance(batch, Examples):
+        raise TypeError(f"batch must be a Batch or Pictures, not {reprlib.repr(batch)}")
 
 
 class Strategy(ABC):
@@ -52,6 +75,7 @@ class Strategy(ABC):
         mesh: the ranks; None for a single process.
         model, optimizer: this rank's own, for `memory_of`: a Module or a list of Modules, and a
             torch optimizer.
+        shapes: of all of the model's parameters, by plain name.
         lossy: why results differ from one process beyond rounding; "" for an exact strategy.
         bound: the maximum distance of a lossy strategy from one process: the norm of the
             parameters' difference, over the norm of one process's total update. A strategy that
@@ -60,6 +84,7 @@ class Strategy(ABC):
 
     model: torch.nn.Module | list[torch.nn.Module]
     optimizer: torch.optim.Optimizer
+    shapes: Mapping[str, tuple[int, ...]]
     world_size: int = 1
     mesh: Mesh | None = None
     data_rank: int = 0
@@ -93,9 +118,26 @@ class Strategy(ABC):
         Every rank calls it and gets a copy of everything.
         """
 
+    def load(self, state: Mapping):
+        """Load a `full_state` of any strategy with the same configuration.
+
+        Every rank calls it. If the state does not fit on one rank, every rank raises the same
+        error, and nothing has changed. A state without optimizer state, as before the first step,
+        is loaded with a warning on rank 0: moments and step count start anew.
+
+        Raises:
+            ValueError: a name is missing or unknown; a tensor has another shape, or a number that
+                is not finite.
+        """
+        rank, _, tell = checkpoint.everyone(self.mesh)
+        checkpoint.together(lambda: accept(state, self.shapes), tell)
+        if not any(state["optimizer"].values()):
+            tell_no_moments("the state", rank)
+        self.put(state)
+
     @abstractmethod
-    def load(self, state: dict):
-        """Load a `full_state` of any strategy with the same configuration."""
+    def put(self, state: Mapping):
+        """Use this state, which fits."""
 
     def save(self, folder: str | PathLike, **progress):
         """Write a checkpoint: parameters in full precision, moments, the loss scale, the progress.
@@ -123,7 +165,7 @@ class Strategy(ABC):
 
         Raises:
             BrokenCheckpoint: the checkpoint is torn, incomplete or changed.
-            ValueError: it is of another model.
+            ValueError: as for `load`. The warning, too, is as for `load`.
         """
         parts, tensors, _ = self.stored()
         moments = checkpoint.load(folder, self.mesh, parts, tensors)

@@ -14,7 +14,7 @@ from helpers.parallel.engines.in_turn import InTurn
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.owners.local import Local
 from helpers.parallel.precision import Plain
-from helpers.parallel.strategy import Step, Strategy
+from helpers.parallel.strategy import Step, Strategy, check_batch, check_start
 from helpers.parallel.transform import plain
 from helpers.parallel.world import ALONE, GlobalSum
 from helpers.plans.schedules import Schedule
@@ -46,6 +46,7 @@ class Recipe:
         name: for tables and figures.
 
     Raises:
+        TypeError: a seam is not callable, or `layout` is not a Layout.
         ValueError: from the call, if the mesh has another layout.
     """
 
@@ -58,6 +59,11 @@ class Recipe:
     name: str = "Recipe"
 
     def __post_init__(self):
+        for seam in ("transform", "engine", "owner"):
+            if not callable(getattr(self, seam)):
+                raise TypeError(f"{seam} must be callable, not {getattr(self, seam)!r}")
+        if not isinstance(self.layout, Layout | None):
+            raise TypeError(f"layout must be a Layout, such as Layout(dp=2), not {self.layout!r}")
         if self.schedule is not None and self.layout is None:
             raise ValueError("a schedule needs a layout with an axis pp: Layout(pp=2)")
 
@@ -69,6 +75,7 @@ class Recipe:
             raise ValueError(f"the recipe is for {self.layout.title()}, not {mesh.layout.title()}")
         own = {seam: getattr(self, seam) for seam in ("transform", "engine", "owner")}
         m = options.pop("micro_batches", None)
+        check_start(config, seed, 1 if m is None else m)
         seams, m = composed(mesh, self.schedule, m, **own)
         return Trainer(replace(self, **seams), config, seed, mesh, micro_batches=m, **options)
 
@@ -94,7 +101,7 @@ class Trainer(Strategy):
             after another, which saves activation memory.
 
     Raises:
-        ValueError: `micro_batches` is below 1; and as the recipe's seams raise.
+        TypeError, ValueError: as `check_start`, and as the recipe's seams raise.
     """
 
     def __init__(
@@ -109,8 +116,9 @@ class Trainer(Strategy):
         optimizer: OptimizerConfig | None = None,
         micro_batches: int = 1,
     ):
-        if micro_batches < 1:
-            raise ValueError(f"micro_batches must be at least 1, not {micro_batches}")
+        if not isinstance(recipe, Recipe):
+            raise TypeError(f"recipe must be a Recipe, not {recipe!r}")
+        check_start(config, seed, micro_batches)
         self.config, self.mesh, self.device = config, mesh, torch.device(device)
         self.rule = optimizer or OptimizerConfig()
         self.precision, self.micro_batches = recipe.precision.start(), micro_batches
@@ -147,6 +155,7 @@ class Trainer(Strategy):
         return self.owner.optimizer
 
     def step(self, batch: Batch, lr: float | None = None) -> Step:
+        check_batch(batch)
         batch = self.take(batch)
         tokens = GlobalSum(self.groups, self.device, batch.counted()).send()
         loss = GlobalSum(self.loss_groups, self.device)
@@ -165,6 +174,7 @@ class Trainer(Strategy):
         return Step(loss=mean, grad_norm=norm, tokens=count, skipped=skipped)
 
     def evaluate(self, batch: Batch) -> tuple[float, int]:
+        check_batch(batch)
         values = self.engine.evaluate(self.take(batch).to(self.device))
         self.owner.rest()
         loss, count = (GlobalSum(self.loss_groups, self.device, float(v)).send() for v in values)
@@ -177,7 +187,11 @@ class Trainer(Strategy):
         own = self.precision.state()
         return self.owner.full_state() | ({"precision": own} if own else {})
 
-    def load(self, state):
+    @property
+    def shapes(self):
+        return self.parts.shapes
+
+    def put(self, state):
         self.owner.load(state)
         self.precision.load(state.get("precision", {}))
         self.spread()

@@ -74,7 +74,7 @@ class Cluster:
         network: bool = False,
     ):
         check_timeout(timeout)
-        if not isinstance(workers, int) or workers < 1:
+        if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
             raise ValueError(f"workers must be a positive whole number, not {workers!r}")
         self.member = member.here(debug)  # under torchrun, for example, this process is a rank
         if self.member:
@@ -104,14 +104,16 @@ class Cluster:
             timeout: for this call; by default the cluster's.
 
         Raises:
-            TypeError: `fn` does not accept these arguments.
+            TypeError: `fn` does not accept these arguments, or `live` is no name.
             CannotTravel: `fn` or an argument cannot be sent; names the variable.
             WorkerError: a rank failed, died or hangs.
         """
         __tracebackhide__ = True
-        if not callable(fn):
-            raise TypeError(f"run takes a function of a worker, not a {type(fn).__name__}")
         check_call(fn, kwargs)
+        if not isinstance(live, str | None):
+            raise TypeError(
+                f"live is the name of a logged value, such as 'loss', or None, not {live!r}"
+            )
         timeout = self.timeout if timeout is ... else timeout
         check_timeout(timeout)
         with self.lock:
@@ -272,9 +274,11 @@ def check_call(fn, kwargs):
     """Check here, and not on every rank, that `fn(worker, **kwargs)` is a possible call.
 
     Raises:
-        TypeError: an argument is missing, unknown, or given twice.
+        TypeError: `fn` is no function; or an argument is missing, unknown, or given twice.
     """
     __tracebackhide__ = True
+    if not callable(fn):
+        raise TypeError(f"give a function of a worker, not a {type(fn).__name__}")
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):  # a function written in C, for example

@@ -7,6 +7,7 @@ placing       make parts: whole, only on some stages, cut, flat, pending
 pieces        index arithmetic: a part as boxes of the plain tensor
 slicing       whole tensors into parts on one rank: take, first values, load
 all_parts     the parts of every rank, checked that they make up the plain model
+accept        check a state before it is loaded: names, shapes, numbers
 facts         exchange small facts between ranks, as JSON
 pending       gradient synchronization: complete pending sums, each once; the global norm
 reshard       convert one layout to any other

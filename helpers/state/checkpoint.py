@@ -11,6 +11,7 @@ and its planning sends pickles over the process group.
 """
 
 import json
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,9 +25,11 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from helpers.comm.mesh import Mesh
 from helpers.state import seal
+from helpers.state.accept import finite, known, tell_no_moments
 from helpers.state.all_parts import AllParts
 from helpers.state.facts import exchange
 from helpers.state.full_state import Kept, moments_and_counts, read
+from helpers.state.part import Part
 from helpers.state.storage import Storage
 
 COUNTS, NOTES = "counts", "notes"
@@ -50,6 +53,7 @@ def save(
 
     Raises:
         FileExistsError: the folder exists.
+        OSError: the disk refuses, on any rank. What was written is removed.
         ValueError: as `full_state`.
     """
     rank, size, tell = everyone(mesh)
@@ -64,13 +68,34 @@ def save(
             state[f"optimizer.{slot}.{name}"] = tensor
     for name, facts in ((COUNTS, counts), (NOTES, notes or {})):
         state[name] = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8)
-    with no_warning():
-        dcp.save(state, checkpoint_id=folder, no_dist=mesh is None)
-    tell(None)  # all files are written
-    share = slice(rank, None, size)
-    parts_read = tell(seal.measured(folder, seal.files(folder)[share]))
-    checksums = {name: found for some in parts_read for name, found in some.items()}
-    together(lambda: seal.finish(path, checksums) if first else None, tell)
+    try:
+        with no_warning():
+            dcp.save(state, checkpoint_id=folder, no_dist=mesh is None)
+        tell(None)  # all files are written
+        share = slice(rank, None, size)
+        parts_read = tell(seal.measured(folder, seal.files(folder)[share]))
+        checksums = {name: found for some in parts_read for name, found in some.items()}
+        together(lambda: seal.finish(path, checksums) if first else None, tell)
+    except (dcp.CheckpointException, OSError) as error:  # a full disk, for example
+        if first:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise not_saved(path, error) from None
+
+
+def not_saved(path: str | PathLike, error: BaseException) -> BaseException:
+    """Make one sentence of an error of the disk: PyTorch adds the stacks of all ranks."""
+    failures = getattr(error, "failures", {0: (error, None)})
+    cause, _ = failures[min(failures)]
+    if "inline_container" in str(
+        cause
+    ):  # PyTorch's C++ meets the full disk in the middle of a file
+        cause = "the disk is full, or refuses"
+    elif not isinstance(cause, OSError):
+        return error
+    return OSError(
+        f"{path} was not saved: {cause}. What was written of it is removed; the checkpoints before "
+        "it are whole"
+    )
 
 
 @torch.no_grad()
@@ -87,7 +112,10 @@ def load(
     Raises:
         BrokenCheckpoint: the checkpoint is torn, incomplete or changed. It is a ValueError; every
             rank raises it, before anything is read.
-        ValueError: a tensor is missing, or has another shape.
+        ValueError: a name is missing or unknown; a tensor has another shape, or a number that is
+            not finite. Every rank raises it, and `local` has not changed.
+
+    A warning on rank 0 says that the checkpoint has no optimizer state.
     """
     rank, size, tell = everyone(mesh)
     together(lambda: seal.verify(path, slice(rank, None, size)), tell)
@@ -97,10 +125,10 @@ def load(
         found = contents.get(f"model.{name}")
         if not isinstance(found, TensorStorageMetadata) or tuple(found.size) != shape:
             raise ValueError(f"{path} does not contain {name} {shape}: was another model saved?")
+    known((key[6:] for key in contents if key.startswith("model.")), parts.shapes, str(path))
     counts = read_facts(COUNTS, reader, contents)
     storage = Storage(mesh, parts)
-    for key, value in read_tensors("model.", storage, reader, contents).items():
-        local[key].copy_(value)
+    found = read_tensors("model.", storage, reader, contents)
     own, kept = parts.ranks[storage.rank], {}
     for key, part in own.items():
         if part.name in counts:
@@ -108,7 +136,22 @@ def load(
     for slot in sorted({key.split(".")[1] for key in contents if key.startswith("optimizer.")}):
         for key, value in read_tensors(f"optimizer.{slot}.", storage, reader, contents).items():
             kept.setdefault(key, {})[slot] = value
+    together(lambda: all_finite(own, found, kept), tell)
+    if not (counts or kept):
+        tell_no_moments(str(path), rank)
+    for key, value in found.items():
+        local[key].copy_(value)
     return kept
+
+
+def all_finite(own: Mapping[str, Part], found: Mapping, kept: Kept):
+    """Check all numbers that this rank has read. Raises ValueError."""
+    for key, part in own.items():
+        if key in found:
+            finite(part.name, found[key])
+        for slot, value in kept.get(key, {}).items():
+            if isinstance(value, torch.Tensor):
+                finite(f"{slot} of {part.name}", value)
 
 
 def notes(path: str | PathLike) -> dict:
@@ -135,17 +178,16 @@ def everyone(mesh: Mesh | None) -> tuple[int, int, Callable[[object], list]]:
 
 def together(act: Callable[[], object], tell: Callable[[object], list] = exchange):
     """Run a function on every rank. If it fails on a rank, raise the same error on every rank."""
-    failed, kinds = "", {kind.__name__: kind for kind in (FileExistsError, seal.BrokenCheckpoint)}
+    failed, kinds = "", (FileExistsError, OSError, seal.BrokenCheckpoint, ValueError)
     try:
         act()
-    except OSError as error:
-        failed = f"{type(error).__name__}\n{error}"
-    except seal.BrokenCheckpoint as error:
-        failed = f"BrokenCheckpoint\n{error}"
+    except kinds as error:
+        kind = next(k for k, known in enumerate(kinds) if isinstance(error, known))
+        failed = f"{kind}\n{error}"
     for other in tell(failed):
         if other:
             kind, text = other.split("\n", 1)
-            raise kinds.get(kind, OSError)(text)
+            raise kinds[int(kind)](text)
 
 
 def read_facts(name: str, reader, contents) -> dict:

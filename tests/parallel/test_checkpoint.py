@@ -4,6 +4,10 @@ Each strategy restores what the one before it saved, makes a step, and saves. Wi
 float64.
 """
 
+import math
+import re
+import warnings
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -96,3 +100,82 @@ def test_another_model_s_checkpoint_is_refused(tmp_path):
     given = {"strategy": FullyShard, "sizes": {"dp": 2}, "folder": str(tmp_path), "k": 1}
     with pytest.raises(WorkerError, match="was another model saved"):
         launch(went_on, 2, device="cpu", **given)
+
+
+DEEPER = replace(CONFIG, layers=3)
+EVERY = {  # strategy, its mesh
+    "single": (Recipe(), None),
+    "stages": (Recipe(layout=THREE, schedule=one_f_one_b), {"pp": 2, "tp": 2}),
+    "ZeRO 3": (Recipe(owner=Zero3), {"dp": 2}),
+    "FullyShard": (FullyShard, {"dp": 2}),
+    "FSDP1": (Fsdp1, {"dp": 2}),
+    "ZeroRedundancy": (TorchZeroRedundancy, {"dp": 2}),
+    "DTensor": (DTensorParallel, {"tp": 2}),
+}
+
+
+def said(act) -> str:
+    """What an action raises, or warns of; "" for neither."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            act()
+        except ValueError as error:
+            return str(error)
+    return "".join(str(w.message) for w in caught if "start anew" in str(w.message))
+
+
+def loads(worker, strategy, sizes, folder):
+    """Load what does not fit, on the last rank alone where that can be: what each load says."""
+    torch.set_num_threads(1)
+    mesh = make_mesh(Layout(**sizes)) if sizes else None
+    trained = strategy(CONFIG, 0, mesh)
+    batch = random_batch(0, 4, CONFIG.context, CONFIG.vocab)
+    batch = batch.shard(trained.data_rank, trained.data_size)
+    trained.step(batch)
+    good = trained.full_state()
+    deeper = Single(DEEPER, 0).full_state()
+    name = next(name for name in good["model"] if "blocks.0" in name)
+    bad = {**good["model"], name: good["model"][name].clone()}
+    bad[name].view(-1)[-1] = math.nan
+    last = worker.rank == worker.world_size - 1
+    found = {
+        "a third layer": said(lambda: trained.load(deeper if last else good)),
+        "NaN": said(lambda: trained.load({**good, "model": bad} if last else good)),
+        "nothing": said(lambda: trained.load({} if last else good)),
+    }
+    for odd in ("deeper", "nan"):
+        found[f"checkpoint: {odd}"] = said(lambda odd=odd: trained.restore(f"{folder}/{odd}"))
+    unchanged = apart(trained.full_state()["model"], good["model"])
+    found["fits"] = said(lambda: trained.load(good))
+    found["anew"] = said(lambda: trained.load({**good, "optimizer": {}}))
+    found["checkpoint: anew"] = said(lambda: trained.restore(f"{folder}/new"))
+    trained.step(batch)
+    trained.close()
+    return found, unchanged
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_what_does_not_fit_is_refused_on_every_rank(case, tmp_path):
+    """And is said: training would go on, from a part of the state, from NaN, or without moments."""
+    Single(DEEPER, 0).save(tmp_path / "deeper")
+    one = Single(CONFIG, 0)
+    one.save(tmp_path / "new")
+    with torch.no_grad():
+        one.parameters["blocks.0.attention.out.weight"][-1, -1] = math.nan
+    one.save(tmp_path / "nan")
+    strategy, sizes = EVERY[case]
+    given = {"strategy": strategy, "sizes": sizes, "folder": str(tmp_path)}
+    for rank, (found, unchanged) in enumerate(
+        launch(loads, ranks_of(sizes), device="cpu", **given)
+    ):
+        assert "has blocks.2." in found["a third layer"]
+        assert re.search(r"nearest name is blocks\.[01]\.", found["a third layer"])
+        assert "has NaN or infinite numbers" in found["NaN"]
+        assert "a state is {" in found["nothing"]
+        assert "nearest name is blocks." in found["checkpoint: deeper"]
+        assert "attention.out.weight has NaN or infinite numbers" in found["checkpoint: nan"]
+        assert unchanged == 0
+        assert found["fits"] == ""
+        for how in ("anew", "checkpoint: anew"):
+            assert ("moments and step count start anew" in found[how]) == (rank == 0)

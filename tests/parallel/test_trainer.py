@@ -101,7 +101,7 @@ def test_the_rate_of_a_step_is_of_that_step_alone():
     trainer.step(batch, lr=0.5)
     trainer.step(batch)
     assert {group["lr"] for group in trainer.optimizer.param_groups} == {1e-2}
-    with pytest.raises(ValueError, match="micro_batches must be at least 1"):
+    with pytest.raises(ValueError, match="micro_batches must be a whole number, 1 or"):
         Single(TINY, micro_batches=0)
 
 

@@ -38,7 +38,7 @@ def test_any_number_of_ranks(workers):
 
 
 def test_not_a_function():
-    with pytest.raises(TypeError, match="takes a function"):
+    with pytest.raises(TypeError, match="a function of a worker, not a"):
         launch(3)
 
 

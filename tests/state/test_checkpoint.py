@@ -1,8 +1,10 @@
 """A checkpoint loads into another layout, another dtype, another number of ranks."""
 
 import os
+import re
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -17,6 +19,7 @@ from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 from helpers.state import checkpoint
 from helpers.state.all_parts import AllParts
+from helpers.state.part import Part
 from helpers.state.placing import cut, flat, pending, whole
 from helpers.state.seal import BrokenCheckpoint, newest
 from helpers.state.slicing import take
@@ -229,6 +232,37 @@ def test_a_disk_that_refuses_is_an_error_on_every_rank(cluster, tmp_path):
     (tmp_path / "file").write_text("")
     for told in cluster.run(save, path=tmp_path / "file" / "c"):
         assert "file" in told
+
+
+def test_a_full_disk_is_one_sentence_and_the_checkpoint_before_stays(cluster, tmp_path):
+    """While folder, tensors or table of contents are written; also in the middle of a file."""
+
+    def save(worker, path):
+        try:
+            saves(worker, {"dp": 4}, ZERO, path)
+        except OSError as error:
+            return str(error)
+
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(tmp_path)]
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a small file system")
+    words = "was not saved: .*(No space left|disk is full).* are whole$"
+    try:
+        assert set(cluster.run(save, path=tmp_path / "1")) == {None}
+        for pages in (0, 2, 4):
+            room = shutil.disk_usage(tmp_path).free - 4096 * pages
+            (tmp_path / "filler").write_bytes(bytes(room))
+            for told in cluster.run(save, path=tmp_path / "2"):
+                assert re.search(words, told)
+            (tmp_path / "filler").unlink()
+            assert [path.name for path in tmp_path.iterdir()] == ["1"]
+        assert newest(tmp_path) == tmp_path / "1"
+        alone = AllParts([{"t": Part(name="t", shape=(2000,), holders=(0,))}])
+        (tmp_path / "filler").write_bytes(bytes(shutil.disk_usage(tmp_path).free - 4096))
+        with pytest.raises(OSError, match=words):
+            checkpoint.save(tmp_path / "2", None, alone, {"t": torch.ones(2000)})
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def test_what_stops_the_first_rank_stops_all(cluster):

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from helpers.inference.engine.metrics import Outcome, Span
 from helpers.inference.engine.plan import Progress
+from helpers.inference.reading import tokens_of
 from helpers.inference.sampling import Sampling
 
 
@@ -21,7 +22,8 @@ class Request:
         stop: tokens that end it.
 
     Raises:
-        ValueError: a number is negative, or a list of tokens is no list of whole numbers.
+        ValueError: a number is negative.
+        TypeError: a list of tokens is no list of whole numbers.
     """
 
     number: int
@@ -33,7 +35,7 @@ class Request:
     stop: frozenset[int] = frozenset()
 
     def __post_init__(self):
-        object.__setattr__(self, "prompt", tuple(int(token) for token in self.prompt))
+        object.__setattr__(self, "prompt", tuple(tokens_of(self.prompt)))
         object.__setattr__(self, "stop", frozenset(self.stop))
         if self.seed is None:
             object.__setattr__(self, "seed", self.number)

@@ -115,7 +115,7 @@ class TorchZeroRedundancy(TorchDataParallel):
         }
 
     @torch.no_grad()
-    def load(self, state):
+    def put(self, state):
         inner = self.optimizer.optim
         inner.state.clear()
         for name, p in self.parameters.items():

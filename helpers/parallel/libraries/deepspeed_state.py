@@ -81,7 +81,7 @@ class DeepSpeedState(Library):
         return {"model": model, "optimizer": slots}
 
     @torch.no_grad()
-    def load(self, state: Mapping):
+    def put(self, state: Mapping):
         self.clipped = {}
         for name, p in self.parameters.items():
             self.write(p, state["model"][name])

@@ -176,7 +176,7 @@ class Fsdp1(Library):
             },
         }
 
-    def load(self, state):
+    def put(self, state):
         model = {f"model.{name}": tensor for name, tensor in state["model"].items()}
         set_model_state_dict(self.model, model, options=WHOLE)
         if not state["optimizer"]:

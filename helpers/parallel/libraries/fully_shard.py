@@ -118,7 +118,7 @@ class FullyShard(Library):
         return self.world.full_state(self.local(), self.kept())
 
     @torch.no_grad()
-    def load(self, state: Mapping):
+    def put(self, state: Mapping):
         load(self.world.own, self.local(), state["model"])
         self.take(load_optimizer(self.world.own, state["optimizer"]))
 

@@ -18,7 +18,7 @@ from helpers.data.batch import Batch
 from helpers.models.initialization import build
 from helpers.parallel.optimizer import OptimizerConfig, set_lr
 from helpers.parallel.owners.local import by_device
-from helpers.parallel.strategy import Step, Strategy
+from helpers.parallel.strategy import Step, Strategy, check_batch, check_start
 from helpers.parallel.world import GlobalSum
 from helpers.state.all_parts import AllParts
 from helpers.state.part import Part
@@ -55,6 +55,7 @@ class Library(Strategy):
 
     Raises:
         ValueError: the mesh has other axes.
+        TypeError, ValueError: as `check_start`.
     """
 
     meshes: tuple[tuple[str, ...], ...] = (("dp",),)
@@ -74,6 +75,7 @@ class Library(Strategy):
         micro_batches: int = 1,
         **options,
     ):
+        check_start(config, seed, micro_batches)
         if mesh.layout.axes not in self.meshes:
             known = " or ".join(" and ".join(axes) for axes in self.meshes)
             raise ValueError(
@@ -85,6 +87,8 @@ class Library(Strategy):
         self.world_size, self.groups = mesh.layout.world_size, []
         if self.divides:
             self.data_rank, self.data_size = getattr(mesh, "rank", 0), self.world_size
+        plain = config.build(dtype, "meta", seed=seed)
+        self.shapes = {name: tuple(p.shape) for name, p in plain.named_parameters()}
         self.make(config, seed, dtype, **options)
         if self.divides:
             self.groups = [GroupTransport(mesh.group(*mesh.layout.axes))]
@@ -137,6 +141,7 @@ class Library(Strategy):
         self.optimizer.step()
 
     def step(self, batch: Batch, lr: float | None = None) -> Step:
+        check_batch(batch)
         self.begin()
         set_lr(self.optimizer, self.rule.lr if lr is None else lr)
         tokens = GlobalSum(self.groups, self.device, batch.counted()).send().wait()
@@ -155,6 +160,7 @@ class Library(Strategy):
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, int]:
+        check_batch(batch)
         self.model.eval()
         try:
             with self.turn(True):
@@ -182,7 +188,7 @@ class Library(Strategy):
         }
 
     @torch.no_grad()
-    def load(self, state: Mapping):
+    def put(self, state: Mapping):
         self.optimizer.state.clear()
         for name, p in self.parameters.items():
             p.copy_(like(state["model"][name].to(p.dtype), p))
@@ -196,7 +202,7 @@ class Library(Strategy):
         return AllParts.exchanged(parts), state["model"], state["optimizer"]
 
     def resume(self, tensors, moments, scale):
-        self.load({"model": tensors, "optimizer": moments})
+        self.put({"model": tensors, "optimizer": moments})
 
     def held(self):
         kinds = {

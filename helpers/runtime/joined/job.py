@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from helpers.runtime.cluster import DEFAULT_TIMEOUT
+from helpers.runtime.cluster import DEFAULT_TIMEOUT, check_call
 from helpers.runtime.joined import member
 from helpers.runtime.payload import Packer, Parcel, unpack
 from helpers.runtime.plain import as_json
@@ -46,8 +46,15 @@ def save_job(folder: str | os.PathLike, fn, /, **kwargs):
 
     Raises:
         CannotTravel: `fn` or an argument cannot be saved; names the variable.
+        TypeError: `fn` does not accept these arguments, or `folder` is no path.
+        NotADirectoryError: `folder` is a file.
         PermissionError: the folder is another user's, or other users can write to it.
     """
+    check_call(fn, kwargs)
+    if not isinstance(folder, str | os.PathLike):
+        raise TypeError(f"folder must be a path, not {folder!r}")
+    if Path(folder).exists() and not Path(folder).is_dir():
+        raise NotADirectoryError(f"{folder} is a file: save the job in a folder of its own")
     names = {getattr(fn, "__name__", "the function"): fn, **kwargs}
     packed = pack_bytes((fn, kwargs, cell_sources()), names)
     folder = Path(folder)
