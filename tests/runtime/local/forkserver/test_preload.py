@@ -10,22 +10,45 @@ import pytest
 from helpers.runtime.local.forkserver import preload
 from helpers.runtime.local.forkserver.preload import GiveWay
 
-# A build for CUDA, as far as imports can tell, that notes each question for a device.
+# PyTorch, as a build for CUDA: it notes each question for a device. After such a question CUDA
+# refuses to start in a fork, and `_cuda_isInBadFork` says so there. Real functions are still called.
 FAKE = """
-import sys, torch
-asked = []
-def fake(name, value):
+import os, sys, threading, torch
+asked, parent = [], os.getpid()
+def note(name, value):
+    real = getattr(torch._C, name, lambda *_: value)
     def answer(*args):
         asked.append(name)
-        return value
+        return real(*args)
     setattr(torch._C, name, answer)
 for name in ("_cuda_init", "_cuda_getCurrentRawStream", "_cuda_getDevice"):
-    fake(name, 0)
-fake("_cuda_getDeviceCount", 1)
+    note(name, 0)
+note("_cuda_getDeviceCount", 1)
 for name in dir(torch._C):
     if name.startswith("_accelerator_"):
-        fake(name, torch.device("cuda") if name.endswith("getAccelerator") else None)
+        note(name, None)
+if not hasattr(torch._C, "_cuda_isInBadFork"):
+    torch._C._cuda_isInBadFork = lambda: bool(asked) and os.getpid() != parent
+def show(what):
+    sys.stdout.flush()
+    if (rank := os.fork()) == 0:
+        print(what, asked, threading.active_count(), torch._C._cuda_isInBadFork(), flush=True)
+        os._exit(0)
+    os.waitpid(rank, 0)
 from helpers.runtime.local.forkserver import preload
+"""
+# The server's imports, one after the other, each followed by a fork, as a rank is; then a question.
+IMPORTS = """
+preload.import_first()
+show("first")
+names, preload.OF_A_STEP = preload.OF_A_STEP, ()
+for name in names:
+    preload.OF_A_STEP = (name,)
+    preload.import_rest()
+    show(name)
+assert "torch._dynamo" in sys.modules
+torch.cuda.is_available()
+show("a question")
 """
 
 
@@ -37,16 +60,10 @@ def ask(program: str) -> str:
     return done.stdout.strip()
 
 
-def test_no_import_asks_for_a_device():
-    """CUDA would refuse to start in the forks of a process that asked."""
-    program = """
-preload.import_first()
-preload.import_rest()
-assert "torch._dynamo" in sys.modules
-import threading
-print(asked, threading.active_count())
-"""
-    assert ask(program) == "[] 1"
+def test_after_each_import_a_fork_may_still_use_cuda():
+    *imports, question = ask(IMPORTS).splitlines()
+    assert imports == [f"{name} [] 1 False" for name in ("first", *preload.OF_A_STEP)]
+    assert question == "a question ['_cuda_getDeviceCount'] 1 True"  # so a question does show
 
 
 @pytest.fixture

@@ -79,10 +79,12 @@ def test_one_thread_no_cuda_no_helpers_and_no_interrupt(late):
         import torch
 
         names = set(sys.modules)
-        return torch.cuda.is_initialized(), names
+        bad = getattr(torch._C, "_cuda_isInBadFork", bool)()  # only builds for CUDA have it
+        return torch.cuda.is_initialized(), bad, names
 
-    initialized, names = launch(loaded, workers=1)[0]
+    initialized, bad, names = launch(loaded, workers=1)[0]
     assert not initialized
+    assert not bad
     assert {"torch._dynamo", "torch.distributed.fsdp", "cloudpickle"} <= names
 
 
