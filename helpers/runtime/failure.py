@@ -207,20 +207,31 @@ def blame(failures: list[Failure], whereabouts: dict[int, str], stacks: dict[int
     return error
 
 
-def blame_hang(reason: float | str, whereabouts: dict[int, str], stacks: dict[int, str]):
+def blame_hang(
+    reason: float | str,
+    whereabouts: dict[int, str],
+    stacks: dict[int, str],
+    on_gpus: dict[int, str] | None = None,
+):
     """Build the error for a call that hangs.
 
     Args:
         reason: the proof of the hang; or, without a proof, the seconds without a sign of life.
             Without a proof, the error names the odd rank if there is one.
+        on_gpus: the collectives of NCCL that ranks wait in, by rank.
     """
+    on_gpus = on_gpus or {}
     calls = {
-        r: collective(frames(stacks.get(r, ""))) for r, known in whereabouts.items() if not known
+        r: collective(frames(stacks.get(r, ""))) or on_gpus.get(r)
+        for r, known in whereabouts.items()
+        if not known
     }
     text = []
     for rank, known in sorted(whereabouts.items()):
         text.append(f"rank {rank} was {known or doing(stacks.get(rank, ''))}")
         if not known:
+            if rank in on_gpus:
+                text.append(f"  its GPU was in {on_gpus[rank]}")
             text.append(format_stack(stacks.get(rank, "")))
     proved = isinstance(reason, str)
     headline, odd = (reason, None) if proved else suspect(reason, calls, len(whereabouts))

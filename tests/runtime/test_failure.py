@@ -208,6 +208,15 @@ def test_a_proved_hang_blames_nobody_and_asks_for_no_patience():
     assert blame_hang("a proof", {0: ""}, {0: dump()}).note == ""
 
 
+def test_what_a_gpu_is_in_is_told_beside_the_stack_that_does_not_show_it():
+    """Rank 1 reads a loss: its stack alone looks as if it computed."""
+    stacks = {0: dump(inside="all_reduce"), 1: dump(line=7), 2: dump(line=7)}
+    error = blame_hang(5, dict.fromkeys(stacks, ""), stacks, {1: "NCCL's broadcast"})
+    assert error.rank == 2
+    assert "only rank 2 is not in a collective" in str(error)
+    assert error.traceback.count("  its GPU was in NCCL's broadcast\n") == 1
+
+
 def test_errors_travel_with_their_attributes():
     for error in (
         WorkerError("no", kind="died", rank=3, traceback="t", others={1: "x"}),

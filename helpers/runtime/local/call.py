@@ -5,7 +5,7 @@ import selectors
 import time
 from functools import partial
 
-from helpers.runtime.failure import START_FAILED, Failure, blame, blame_hang
+from helpers.runtime.failure import START_FAILED, Failure, WorkerError, blame, blame_hang
 from helpers.runtime.local.channel import readable
 from helpers.runtime.local.console import Console
 from helpers.runtime.local.forkserver.processes import Processes, RankProcess
@@ -78,14 +78,17 @@ class Call:
                     raise blame(list(self.failures.values()), self.whereabouts(), self.stacks)
             elif stuck := self.looks.prove(set(self.results)):
                 self.ask_for_stacks()
-                raise blame_hang(explain(stuck, set(self.results)), self.whereabouts(), self.stacks)
+                raise self.hang(explain(stuck, set(self.results)))
             elif timeout is not None and now > self.last_sign + timeout:
                 self.ask_for_stacks()
                 self.hear(STACK_SECONDS)
                 if self.last_sign <= now:
-                    raise blame_hang(timeout, self.whereabouts(), self.stacks)
+                    raise self.hang(timeout)
                 self.stacks.clear()  # no hang: the signal has ended a long call in C
         self.hear(0)  # output just before the last answer
+
+    def hang(self, reason: float | str) -> WorkerError:
+        return blame_hang(reason, self.whereabouts(), self.stacks, self.looks.on_gpus())
 
     def close(self):
         """Show the rest of the output. The ranks themselves belong to the cluster."""

@@ -1,6 +1,7 @@
 """Real hangs that can be proved end at once; what is only slow is never ended early."""
 
 import ctypes
+import hashlib
 import os
 import threading
 import time
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
+from helpers.runtime.local.hangs.whereabouts import SPINNING_SECONDS
 
 SOON = 10.0  # seconds; the promise is 5, and this machine may be busy
 LATE = 6.0  # seconds: a rank that joins so late is only slow
@@ -106,6 +108,43 @@ def the_wrong_tag(worker):
         dist.recv(torch.ones(4), group_src=0, tag=2)
 
 
+def spin_in_c(seconds: float):
+    """Burn a core in one call of C that releases the lock: so does cudaStreamSynchronize."""
+    began, some = time.perf_counter(), 100_000
+    hashlib.pbkdf2_hmac("sha256", b"", b"", some)
+    rate = some / (time.perf_counter() - began)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", int(rate * seconds))
+
+
+def record_of_nccl(**pending):
+    """Let this rank's record show two finished collectives of NCCL, and this pending one."""
+    from helpers.runtime.local.hangs import whereabouts
+
+    entries = [
+        {
+            "record_id": number, "collective_seq_id": number + 1, "profiling_name": f"nccl:{name}",
+            "process_group": ["0", ""], "retired": number < 2, "state": "scheduled",
+            "is_p2p": False, "timeout_ms": 1_800_000, "thread_id": "7",
+        }
+        for number, name in enumerate(["all_reduce", "all_reduce", *pending.values()])
+    ]  # fmt: skip
+    gloos = whereabouts.recorded
+    whereabouts.recorded = lambda: gloos() + entries
+
+
+def a_gpu_waits_for_one_that_has_returned(worker):
+    if worker.rank == 1:
+        record_of_nccl()
+    else:
+        record_of_nccl(pending="_all_gather_base")
+        spin_in_c(600)
+
+
+def gpus_in_different_collectives(worker):
+    record_of_nccl(pending="broadcast" if worker.rank == 2 else "all_reduce_barrier")
+    spin_in_c(600)
+
+
 PROVED = [
     (different_collectives, "rank 0 waits in all_reduce, but rank 1 called broadcast instead"),
     (one_skips_a_collective, "wait in all_gather_object, but rank 2 called reduce_scatter"),
@@ -119,7 +158,17 @@ PROVED = [
     (receive_before_send, "rank 0 waits in recv for rank 2; rank 1 waits in recv for rank 0"),
     (send_to_one_that_has_returned, "rank 0 waits in send for rank 1, which has returned"),
     (the_wrong_tag, "rank 1 waits in recv for rank 0, which has returned"),
+    (
+        a_gpu_waits_for_one_that_has_returned,
+        "ranks 0 and 2 wait in NCCL's all_gather (number 3 of group 0) for rank 1, which has",
+    ),
+    (
+        gpus_in_different_collectives,
+        "ranks 0 and 1 wait in NCCL's all_reduce (number 3 of group 0), but rank 2 called NCCL's "
+        "broadcast (number 3 of group 0) instead",
+    ),
 ]
+GPUS = {a_gpu_waits_for_one_that_has_returned, gpus_in_different_collectives}
 
 
 def hang(fn) -> tuple[WorkerError, float]:
@@ -132,7 +181,8 @@ def hang(fn) -> tuple[WorkerError, float]:
 
 @pytest.fixture(scope="module")
 def hangs():
-    """All hangs, some at a time: ranks that hang need no core."""
+    """All hangs, some at a time: ranks that hang need no core, but for those that spin."""
+    launch(lambda worker: None, workers=1)  # the server's start is no part of a hang
     with ThreadPoolExecutor(3) as pool:
         return {fn: pool.submit(hang, fn) for fn, _ in PROVED}
 
@@ -140,7 +190,7 @@ def hangs():
 @pytest.mark.parametrize(("fn", "said"), PROVED)
 def test_a_hang_that_can_be_proved_ends_at_once(hangs, fn, said):
     error, seconds = hangs[fn].result()
-    assert seconds < SOON
+    assert seconds < (SOON + SPINNING_SECONDS if fn in GPUS else SOON)
     assert said in str(error).split("\n")[0]
     assert str(error).startswith("a hang: ")
     assert error.kind == "hang"
@@ -255,7 +305,18 @@ def begins_again(worker):
         os.unlink(path)
 
 
+def a_gpu_waits_for_one_that_computes(worker):
+    """Rank 1 calls its third collective late, and computes in one call of C until then."""
+    if worker.rank == 1:
+        record_of_nccl()
+        spin_in_c(LATE + 2)
+    record_of_nccl(pending="all_reduce")
+    if worker.rank != 1:
+        spin_in_c(LATE + 6)
+
+
 SLOW = [
+    a_gpu_waits_for_one_that_computes,
     asleep_then_joins,
     computes_in_c,
     leaves_a_message_on_its_way,

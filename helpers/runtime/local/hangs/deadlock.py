@@ -15,9 +15,16 @@ import time
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from helpers.runtime.local.hangs.whereabouts import FOR_ALL, FROM_ROOT, TO_ROOT, Answer, Wait
+from helpers.runtime.local.hangs.whereabouts import (
+    FOR_ALL,
+    FROM_ROOT,
+    OF_NCCL,
+    TO_ROOT,
+    Answer,
+    Wait,
+)
 
-KNOWN = FOR_ALL | FROM_ROOT | TO_ROOT
+KNOWN = FOR_ALL | FROM_ROOT | TO_ROOT | OF_NCCL
 PATIENT_SECONDS = 600.0  # a wait with a shorter timeout of its own may end by itself
 QUIET_SECONDS = 1.5  # without a sign of life, until the first look
 ANSWER_SECONDS = 0.3  # for all ranks to answer, so that the proof is complete
@@ -118,11 +125,13 @@ class Looks:
 
     Attributes:
         due: the time of the next look.
+        waits: by rank, the wait of its latest answer; None if it was in none.
     """
 
     def __init__(self, processes):
         self.processes = processes
         self.answers: dict[int, Answer] = {}
+        self.waits: dict[int, Wait | None] = {}
         self.asked: set[int] = set()
         self.due = time.monotonic() + QUIET_SECONDS
 
@@ -134,10 +143,19 @@ class Looks:
         try:
             for (answer,), _ in process.line.messages():
                 self.answers[process.rank] = answer
+                self.waits[process.rank] = answer.wait
                 self.asked.discard(process.rank)
         except EOFError:
             return False
         return True
+
+    def on_gpus(self) -> dict[int, str]:
+        """Describe the collectives of NCCL that ranks wait in: their stacks do not show these."""
+        return {
+            rank: wait.function
+            for rank, wait in self.waits.items()
+            if wait is not None and wait.operation in OF_NCCL
+        }
 
     def prove(self, returned: set[int]) -> dict[int, Stuck]:
         """Return what the answers to the last look prove; ask again when it is time."""

@@ -1,9 +1,14 @@
 """Answer the question where a rank is: in which blocking call, and what it called before.
 
-Gloo pairs the collectives of a group by number: the members' n-th calls belong together. PyTorch's
-flight recorder keeps the last 2,000 collectives: the group, this number, the operation, and whether
-it is over. The recorder and some names here are private to PyTorch. Where they are missing, a rank
-knows less, and no hang can be proved.
+Gloo and NCCL pair the collectives of a group by number: the members' n-th calls belong together.
+PyTorch's flight recorders keep the last 2,000 collectives of each: the group, this number, the
+operation, and whether it is over. The recorders and some names here are private to PyTorch. Where
+they are missing, a rank knows less, and no hang can be proved.
+
+A call to gloo blocks in a function of torch.distributed. A call to NCCL only starts the GPU's work;
+the rank blocks later, in its own line that reads the result (`loss.item()`). It spins there, as if
+it computed. So such a rank waits if NCCL has not finished its oldest collective, and the rank has
+been in the same instruction for longer.
 """
 
 import json
@@ -20,13 +25,22 @@ from torch.distributed import distributed_c10d
 from helpers.runtime.local import channel
 from helpers.runtime.local.hangs.quiet import activity
 
-SETTLED_SECONDS = 0.8  # without a move, until a rank counts as settled
+SETTLED_SECONDS = 0.8  # without a move, until a rank counts as settled,
+SPINNING_SECONDS = 4.0  # and outside torch.distributed: one call in C may compute as long
 LAST = 200  # collectives of each group in one answer
 # Which other ranks a member waits for, by gloo's name of the operation. Messages between two ranks
 # have our own names, send and recv. Nothing is known of operations that are missing here.
 FOR_ALL = {"all_reduce", "all_gather", "all_to_all", "barrier"}
 FROM_ROOT = {"broadcast", "scatter"}
 TO_ROOT = {"gather", "reduce"}
+OF_NCCL = {f"nccl:{name}" for name in FOR_ALL | FROM_ROOT | TO_ROOT | {"reduce_scatter"}}
+SAME = {  # the same operation of NCCL
+    "nccl:all_reduce_barrier": "nccl:all_reduce",
+    "nccl:_all_gather_base": "nccl:all_gather",
+    "nccl:_reduce_scatter_base": "nccl:reduce_scatter",
+    "nccl:_broadcast_oop": "nccl:broadcast",
+    "nccl:_reduce_oop": "nccl:reduce",
+}
 
 
 @dataclass(frozen=True)
@@ -34,13 +48,13 @@ class Wait:
     """A blocking call that has not returned.
 
     Attributes:
-        function: the name that the student called.
-        operation: gloo's name; "send" or "recv" for a message between two ranks.
-        group: its name, the same on all members.
+        function: the name that the student called; NCCL's operation with its number and group.
+        operation: gloo's name; "send" or "recv" for a message between two ranks; NCCL's with nccl:.
+        group: its name, the same on all members; NCCL's with nccl:, because its numbers are others.
         members: the group's global ranks.
         number: the number of the collective in its group; None for send and recv.
         needs: the global ranks without which the call can never return.
-        seconds: after which gloo itself gives up.
+        seconds: after which gloo or NCCL itself gives up.
     """
 
     function: str
@@ -57,7 +71,8 @@ class Answer:
     """Where a rank is.
 
     Attributes:
-        place: "waiting" in a blocking call, "idle" between two calls of the notebook, or "running".
+        place: "waiting" in a blocking call or for the GPU, "idle" between two calls of the
+            notebook, or "running".
         settled: has it been there since an earlier look, and started nothing in between?
         quiet: has its process also done nothing since an earlier look?
         alone: is there no other Python thread that could still send a message?
@@ -96,18 +111,23 @@ class Observer:
     def compare(self, clear: bool) -> Answer:
         frame = sys._current_frames()[threading.main_thread().ident]
         place = place_of(frame)
-        settled = self.sign.since((place, id(frame), frame.f_lasti, sequence_numbers()))
-        if place == "running" or not settled or not clear:
+        patience = SPINNING_SECONDS if place == "running" else SETTLED_SECONDS
+        sign = (place, id(frame), frame.f_lasti, sequence_numbers())
+        if not self.sign.since(sign, patience) or not clear:
             return Answer(place)
         quiet, entries = self.busy.since(activity()), recorded()
+        wait = wait_of(frame, entries) if place == "waiting" else None
+        if place != "idle" and wait is None:
+            wait = gpu_wait(entries)
+        firsts = {library(entry): entry["record_id"] for entry in reversed(entries)}
         return Answer(
-            place,
+            "waiting" if wait else place,
             settled=True,
             quiet=quiet,
             alone=alone(),
-            wait=None if place == "idle" else wait_of(frame, entries),
+            wait=wait,
             issued=issued(entries),
-            complete=not entries or entries[0]["record_id"] == 0,
+            complete=not any(firsts.values()),
         )
 
 
@@ -117,11 +137,11 @@ class Unchanged:
     def __init__(self):
         self.value, self.when = None, 0.0
 
-    def since(self, value) -> bool:
+    def since(self, value, seconds: float = SETTLED_SECONDS) -> bool:
         now = time.monotonic()
         if value is None or value != self.value:
             self.value, self.when = value, now
-        return now - self.when >= SETTLED_SECONDS
+        return now - self.when >= seconds
 
 
 def place_of(frame) -> str:
@@ -144,21 +164,34 @@ def alone() -> bool:
 
 
 def recorded() -> list[dict]:
-    """Return the flight recorder's entries, the oldest first."""
-    trace = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(True, False))
-    return trace.get("entries", [])  # none before the first
+    """Return the entries of gloo's recorder, and of NCCL's where there is one; the oldest first."""
+    entries = []
+    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
+        if dump := getattr(torch._C._distributed_c10d, name, None):
+            entries += json.loads(dump(True, False)).get("entries", [])  # none before the first
+    return entries
+
+
+def library(entry: dict) -> str:
+    return entry["profiling_name"].partition(":")[0]
 
 
 def operation(entry: dict) -> str:
-    return entry["profiling_name"].removeprefix("gloo:")
+    name = entry["profiling_name"].removeprefix("gloo:")
+    return SAME.get(name, name)
+
+
+def group_name(entry: dict) -> str:
+    name = entry["process_group"][0]
+    return f"nccl:{name}" if library(entry) == "nccl" else name
 
 
 def issued(entries: list[dict]) -> dict[str, dict[int, str]]:
     found: dict[str, dict[int, str]] = {}
     for entry in entries:
-        found.setdefault(entry["process_group"][0], {})[entry["collective_seq_id"]] = operation(
-            entry
-        )
+        if not (entry["is_p2p"] and library(entry) == "nccl"):  # it has the last one's number
+            numbers = found.setdefault(group_name(entry), {})
+            numbers[entry["collective_seq_id"]] = operation(entry)
     return {name: dict(sorted(numbers.items())[-LAST:]) for name, numbers in found.items()}
 
 
@@ -228,3 +261,30 @@ def collective_wait(frame, entries: list[dict]) -> Wait | None:
         needs = others
     number, seconds = entry["collective_seq_id"], entry["timeout_ms"] / 1000
     return Wait(called(frame), kind, name, everyone, number, needs, seconds)
+
+
+def gpu_wait(entries: list[dict]) -> Wait | None:
+    """Return the wait for the other members, in the oldest collective that NCCL has not finished.
+
+    NCCL finishes a group's operations in their order. An operation inside a coalesced one has no
+    events of its own, and never counts as finished itself.
+    """
+    unfinished: dict[str, list[dict]] = {}
+    for entry in entries:
+        if library(entry) == "nccl":
+            own = unfinished.setdefault(entry["process_group"][0], [])
+            own.append(entry)
+            if entry["retired"] or entry["state"] == "completed":
+                own.clear()
+    oldest = [own[0] for own in unfinished.values() if own]
+    entry = min(oldest, key=lambda entry: entry["record_id"], default=None)
+    if entry is None or entry["is_p2p"] or not entry["process_group"][0].isdigit():
+        return None
+    name, number, kind = entry["process_group"][0], entry["collective_seq_id"], operation(entry)
+    [group] = [group for group in distributed_c10d._world.pg_map if group.group_name == name]
+    everyone = members(group)
+    return Wait(
+        f"NCCL's {kind.removeprefix('nccl:')} (number {number} of group {name})",
+        kind, group_name(entry), everyone, number, frozenset(everyone) - {dist.get_rank()},
+        entry["timeout_ms"] / 1000,
+    )  # fmt: skip

@@ -11,7 +11,7 @@ from helpers.runtime.local.forkserver import preload
 from helpers.runtime.local.forkserver.preload import GiveWay
 
 # PyTorch, as a build for CUDA: it notes each question for a device. After such a question CUDA
-# refuses to start in a fork, and `_cuda_isInBadFork` says so there. Real functions are still called.
+# refuses to start in a fork, and `_cuda_isInBadFork` says so. Real functions are called too.
 FAKE = """
 import os, sys, threading, torch
 asked, parent = [], os.getpid()

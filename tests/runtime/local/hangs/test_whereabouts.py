@@ -1,5 +1,6 @@
 """What a rank knows of its own wait, asked while it waits."""
 
+import json
 import socket
 import sys
 import threading
@@ -125,6 +126,9 @@ def entry(number, operation="all_reduce", group="0", **changes):
     return {
         "thread_id": str(threading.main_thread().ident),
         "retired": False,
+        "state": "scheduled",
+        "is_p2p": False,
+        "record_id": number,
         "profiling_name": f"gloo:{operation}",
         "process_group": [group, "a description"],
         "collective_seq_id": number,
@@ -167,7 +171,9 @@ def test_the_last_collectives_of_each_group_are_told(monkeypatch):
     entries = [entry(number) for number in (2, 1, 4, 3, 5)]
     entries[2:2] = [entry(9, "barrier", "7"), entry(1, "nccl:x", "7", profiling_name="nccl:x")]
     last = dict.fromkeys((3, 4, 5), "all_reduce")
-    assert whereabouts.issued(entries) == {"0": last, "7": {1: "nccl:x", 9: "barrier"}}
+    entries.append(entry(1, "recv", "7", profiling_name="nccl:recv 0<-1", is_p2p=True))
+    numbers = {"0": last, "7": {9: "barrier"}, "nccl:7": {1: "nccl:x"}}  # gloo's are others
+    assert whereabouts.issued(entries) == numbers
 
 
 def test_messages_name_their_peer_by_its_global_rank():
@@ -230,9 +236,91 @@ def test_when_a_collective_is_no_wait():
     assert found == [(4, [0, 2], True), *5 * [None], (4, [0, 2], True), None, None]
 
 
+def nccl(number, operation="all_reduce", group="0", **changes):
+    changes = {"timeout_ms": 1_800_000, "record_id": 10 * int(group[0]) + number, **changes}
+    return entry(number, group=group, **{"profiling_name": f"nccl:{operation}", **changes})
+
+
+def over(number, **changes):
+    return nccl(number, **{"retired": True, **changes})
+
+
+@pytest.mark.parametrize(
+    ("entries", "number", "kind"),
+    [
+        ([], None, None),
+        ([entry(1)], None, None),  # gloo's
+        ([over(1), over(2, retired=False, state="completed")], None, None),
+        ([over(1), nccl(2), nccl(3, "broadcast")], 2, "all_reduce"),
+        ([over(1), nccl(2, "all_reduce_barrier", thread_id="7")], 2, "all_reduce"),
+        ([nccl(4, "_all_gather_base")], 4, "all_gather"),
+        ([nccl(1), nccl(1), over(1, operation="coalesced")], None, None),  # the last has the events
+        ([nccl(1, is_p2p=True), nccl(2)], None, None),  # it waits for a message
+        ([nccl(3), nccl(5, group="1", record_id=2)], 5, "all_reduce"),  # the older one
+        ([nccl(3, group="0x")], None, None),  # a name that may come back
+    ],
+)
+def test_a_gpu_is_in_its_oldest_unfinished_collective(monkeypatch, entries, number, kind):
+    groups = [SimpleNamespace(group_name=name) for name in ("0", "1", "0x")]
+    world = SimpleNamespace(pg_map=groups)
+    monkeypatch.setattr(whereabouts, "distributed_c10d", SimpleNamespace(_world=world))
+    monkeypatch.setattr(whereabouts, "members", lambda group: (4, 7, int(group.group_name)))
+    monkeypatch.setattr(whereabouts, "dist", SimpleNamespace(get_rank=lambda: 7))
+    wait = whereabouts.gpu_wait(entries)
+    assert (wait and (wait.number, wait.operation)) == (number and (number, f"nccl:{kind}"))
+    if wait:
+        name = "1" if number == 5 else "0"
+        assert wait.function == f"NCCL's {kind} (number {number} of group {name})"
+        assert (wait.group, wait.needs, wait.seconds) == (f"nccl:{name}", {4, int(name)}, 1800)
+
+
+def test_both_recorders_are_read(monkeypatch):
+    """A rank's record is complete if both begin with their first collective."""
+    found = {"_dump_fr_trace_json": [entry(3, record_id=0)], "_dump_nccl_trace_json": [nccl(2)]}
+    for name, entries in found.items():
+        answer = json.dumps({"entries": entries})
+        monkeypatch.setattr(
+            torch._C._distributed_c10d, name, lambda *_, it=answer: it, raising=False
+        )
+    monkeypatch.setattr(whereabouts, "place_of", lambda frame: "idle")
+    observer, group = Observer(), object()
+    monkeypatch.setattr(whereabouts, "dist", SimpleNamespace(group=SimpleNamespace(WORLD=group)))
+    monkeypatch.setattr(observer.sign, "since", lambda *_: True)
+    answer = observer.look(group)
+    assert answer.issued == {"0": {3: "all_reduce"}, "nccl:0": {2: "nccl:all_reduce"}}
+    assert not answer.complete
+    found = {"entries": [nccl(2, record_id=0)]}
+    monkeypatch.setattr(
+        torch._C._distributed_c10d, "_dump_nccl_trace_json", lambda *_: json.dumps(found)
+    )
+    assert observer.look(group).complete
+
+
+@pytest.mark.parametrize(
+    ("place", "seconds", "wait", "said"),
+    [
+        ("running", whereabouts.SPINNING_SECONDS, "NCCL's", "waiting"),  # loss.item()
+        ("running", whereabouts.SPINNING_SECONDS, None, "running"),
+        ("waiting", whereabouts.SETTLED_SECONDS, "NCCL's", "waiting"),  # dist.barrier()
+        ("idle", whereabouts.SETTLED_SECONDS, None, "idle"),  # it has returned
+    ],
+)
+def test_a_rank_that_spins_waits_for_its_gpu(monkeypatch, place, seconds, wait, said):
+    observer, group, asked = Observer(), object(), []
+    monkeypatch.setattr(whereabouts, "dist", SimpleNamespace(group=SimpleNamespace(WORLD=group)))
+    monkeypatch.setattr(observer.sign, "since", lambda _, s: asked.append(s) or True)
+    monkeypatch.setattr(whereabouts, "place_of", lambda frame: place)
+    monkeypatch.setattr(whereabouts, "recorded", list)
+    monkeypatch.setattr(whereabouts, "wait_of", lambda *_: None)
+    monkeypatch.setattr(whereabouts, "gpu_wait", lambda _: wait)
+    answer = observer.look(group)
+    assert (answer.place, answer.wait, answer.settled) == (said, wait, True)
+    assert asked == [seconds]
+
+
 def test_another_default_group_or_a_private_part_that_is_missing_proves_nothing(monkeypatch):
     observer = Observer()
-    monkeypatch.setattr(observer.sign, "since", lambda value: True)
+    monkeypatch.setattr(observer.sign, "since", lambda *_: True)
     monkeypatch.setattr(whereabouts, "place_of", lambda frame: "idle")
     monkeypatch.setattr(whereabouts, "sequence_numbers", tuple)
     monkeypatch.setattr(whereabouts, "recorded", lambda: [entry(7, record_id=3)])
