@@ -77,7 +77,7 @@ handout: setup ## write build/handout, for a class: no outputs, no solutions
 
 grade: setup ## grade the notebooks in SUBMISSIONS in a sandbox, write a table
 	@test -n '$(SUBMISSIONS)' || { echo "name the folder: make grade SUBMISSIONS=folder"; exit 2; }
-	@$(RUN) -m helpers.check.grading.grade '$(SUBMISSIONS)' $(if $(TRUST),--trust) \
+	@$(RUN) -P -m helpers.check.grading.grade '$(SUBMISSIONS)' $(if $(TRUST),--trust) \
 	    $(if $(JOBS),--jobs $(JOBS)) $(if $(SECRET),--secret $(SECRET))
 
 bench: setup ## measure side by side with other libraries, print the table

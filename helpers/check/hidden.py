@@ -1,18 +1,19 @@
 """Inputs that grading draws anew, so that no submission knows them.
 
 A student's own check always uses the same inputs: a finding can be repeated. Grading sets a secret,
-and the same check then uses other numbers, and more cases. The judge and the ranks draw alike.
+and the same check then uses other numbers, and more cases. The judge alone draws: a sandbox gets
+the numbers of its case, and never the secret.
 """
 
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 
 MORE = 3  # drawn cases of an exercise
 
 _secret: ContextVar[int | None] = ContextVar("secret", default=None)
+_drawn: ContextVar[dict[str, int] | None] = ContextVar("drawn", default=None)
 
 
 @contextmanager
@@ -31,14 +32,27 @@ def secret() -> int | None:
 
 def seed(usual: int) -> int:
     """Return the seed of a generator."""
-    given = secret()
-    return usual if given is None else random.Random(f"{given} {usual}").getrandbits(31)
+    return number(usual, f"{usual}", lambda random: random.getrandbits(31))
 
 
-def shift(most: int) -> int:
-    """Return what to add to numbers that the check counts up: 0, or 1 to `most` while grading."""
-    given = secret()
-    return 0 if given is None else random.Random(f"{given}").randint(1, most)
+def shift(most: int, rank: int = 0) -> int:
+    """Return what to add to numbers that the check counts up: 0, or 1 to `most` while grading.
+
+    Args:
+        rank: whose numbers, where one rank's must not tell another's.
+    """
+    return number(0, f"to {most} of rank {rank}", lambda random: random.randint(1, most))
+
+
+def number(usual: int, name: str, draw: Callable[[random.Random], int]) -> int:
+    """Return the number of this name: drawn, where the secret is; drawn before, in a sandbox."""
+    given, drawn = secret(), _drawn.get()
+    if given is None:
+        return usual if drawn is None else drawn[name]
+    found = draw(random.Random(f"{given} {name}"))
+    if drawn is not None:
+        drawn[name] = found
+    return found
 
 
 def more(draw: Callable[[random.Random], object], count: int = MORE) -> list:
@@ -49,12 +63,24 @@ def more(draw: Callable[[random.Random], object], count: int = MORE) -> list:
     return [draw(random.Random(f"{given} case {number}")) for number in range(count)]
 
 
-def carried(run: Callable) -> Callable:
-    """Return the function for ranks, where it draws as here."""
-    given = secret()
-    return run if given is None else partial(drawing, run, given)
+def drawing(run: Callable, secret: int | None, /, *args, **kwargs) -> tuple:
+    """On a rank of the judge: the result, and the numbers that were drawn on the way, by name."""
+    drawn: dict[str, int] | None = None if secret is None else {}
+    with drawn_from(secret), given(drawn):
+        return run(*args, **kwargs), drawn or {}
 
 
-def drawing(run: Callable, secret: int, /, *args, **kwargs):
-    with drawn_from(secret):
+def reading(run: Callable, drawn: dict[str, int], /, *args, **kwargs):
+    """On a rank in a sandbox: the result, with numbers that were drawn by the judge."""
+    with given(drawn):
         return run(*args, **kwargs)
+
+
+@contextmanager
+def given(drawn: dict[str, int] | None) -> Iterator[None]:
+    """Keep drawn numbers here, inside the block; or read them, where no secret is."""
+    token = _drawn.set(drawn)
+    try:
+        yield
+    finally:
+        _drawn.reset(token)

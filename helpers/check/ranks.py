@@ -103,13 +103,16 @@ class OnRanks(Exercise):
         return f"{hidden.secret()} {case.arguments}"
 
     def trace(self, fn, case):
-        ranks, kwargs = case.arguments
         place, timeout = elsewhere.place(), self.patience * TIMEOUT
         beside = getattr(place, "beside", False) and self.key(case) not in self.kept
         run = self.on_rank()
-        run = hidden.carried(partial(both, run, self.right) if beside else run)
+        if hidden.secret() is not None:
+            beside = not self.expected(case)
+            run = partial(hidden.reading, run, self.kept[f"drawn {self.key(case)}"])
+        elif beside:
+            run = partial(both, run, self.right)
         try:
-            runs = attempt(place, run, ranks, fn, kwargs, timeout)
+            runs = self.launched(place, run, fn, case, timeout)
             if beside:
                 self.kept[self.key(case)] = self.gathered([rights for rights, _ in runs], case)
                 return self.gathered([found for _, found in runs], case)
@@ -134,6 +137,11 @@ class OnRanks(Exercise):
                 raise Ended(self.explained(verdict)) from None
             return {RAISED: (raised[1], own_frames(said))}
 
+    def launched(self, place, run, fn: Callable, case: Case, timeout: float) -> Runs:
+        """Run one case on ranks."""
+        ranks, kwargs = case.arguments
+        return attempt(place, run, ranks, fn, kwargs, timeout)
+
     def failure(self, finding: str, kind: str) -> str:
         """Return the hint for a failed or hanging rank; "" if its error has none of its own."""
         general = HANG_HINT if kind == "hang" or "SIGABRT" in finding else ""
@@ -149,8 +157,10 @@ class OnRanks(Exercise):
         key = self.key(case)
         if key not in self.kept:
             ranks, kwargs = case.arguments
-            run = hidden.carried(self.on_rank())
-            self.kept[key] = self.gathered(elsewhere.here(run, ranks, self.right, kwargs), case)
+            run = partial(hidden.drawing, self.on_rank(), hidden.secret())
+            runs = list(elsewhere.here(run, ranks, self.right, kwargs))
+            self.kept[f"drawn {key}"] = {k: v for _, drawn in runs for k, v in drawn.items()}
+            self.kept[key] = self.gathered([right for right, _ in runs], case)
         return self.kept[key]
 
     def wrongs(self, cases):
@@ -162,7 +172,8 @@ class OnRanks(Exercise):
         for ranks, alike in missing.items():
             run = partial(many, self.on_rank(), [mistake for mistake, _ in mistakes])
             given = {"cases": [case.arguments[1] for case in alike]}
-            every = elsewhere.here(hidden.carried(run), ranks, None, given)
+            run = partial(hidden.drawing, run, hidden.secret())
+            every = [traces for traces, _ in elsewhere.here(run, ranks, None, given)]
             for case, traces in zip(alike, zip(*every, strict=True), strict=True):
                 kept = [self.gathered(one, case) for one in zip(*traces, strict=True)]
                 self.kept[f"wrong {self.key(case)}"] = kept
@@ -294,14 +305,16 @@ class Called:
     it "changed", and "the result".
     """
 
-    given: Callable
+    given: Callable | None
     names: tuple[str, ...]
     observe: Callable
     in_place: str
     also: Callable | None
 
     def __call__(self, worker, solve, **case):
-        arguments = self.given(worker, **case)
+        return self.on(worker, solve, self.given(worker, **case))
+
+    def on(self, worker, solve, arguments: tuple):
         before = plain(arguments)
         answer, seen = self.observe(solve, worker, *arguments)
         seen.pop("messages", None)

@@ -5,10 +5,14 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import replace
 
+import torch
+
 from helpers.check.ranks import OnRanks
 from helpers.check.verdict import FRAME, NotRight, Verdict, own_frames
 from helpers.check.watch import MESSAGES, NOT_ITSELF, Call, Watch
+from helpers.runtime.worker import Worker
 
+UNSENT = "The numbers are right, but no messages brought them. Which messages does the task need?"
 _kept: list = []  # of this rank, until it ends
 
 
@@ -17,6 +21,15 @@ class ByMessages(OnRanks):
 
     def observe(self):
         return observed
+
+    def launched(self, place, run, fn, case, timeout):
+        """Run one case. Where a place has ranks for messages alone, each gets its own arguments."""
+        if not hasattr(place, "messages"):
+            return super().launched(place, run, fn, case, timeout)
+        ranks, kwargs = case.arguments
+        workers = (Worker(rank, ranks, torch.device("cpu"), None) for rank in range(ranks))
+        arguments = [self.given(worker, **kwargs) for worker in workers]
+        return place.messages(replace(self.on_rank(), given=None).on, fn, arguments, timeout)
 
     def problem(self, trace, case):
         if "calls" in trace:

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 
 from helpers.check import hidden
-from helpers.check.answers import difference, plain
+from helpers.check.answers import difference
 from helpers.check.exercise import Edit, Exercise, Number, call_and_keep, several
-from helpers.check.traffic import ByMessages, bytes_sent, observed
+from helpers.check.traffic import UNSENT, ByMessages, bytes_sent
 from helpers.check.verdict import NotRight
 
 
@@ -216,10 +216,8 @@ def parts_of(parts) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return list(zip((1.6 * a - 0.6).split(parts), (b + 0.5).split(parts), strict=True))
 
 
-def run_part(worker, solve, parts):
-    a, b = parts_of(parts)[worker.rank]
-    answer, seen = observed(solve, worker, a.clone(), b.clone())
-    return {**seen, "the states": plain(answer)}
+def part_of(worker, parts):
+    return tuple(one.clone() for one in parts_of(parts)[worker.rank])
 
 
 def say_part(facet, found, right, n, parts) -> str:
@@ -227,7 +225,10 @@ def say_part(facet, found, right, n, parts) -> str:
 
 
 def judge_sizes(trace, right, n, case):
-    """A decay and a state for every other rank are enough, and much less than a long part."""
+    """A decay and a state for every other rank are enough, and much less than a long part.
+
+    A rank with tokens, before another with tokens, has to send a state at least.
+    """
     parts, most = case["parts"], 2 * WIDTH * 8 * max(1, n - 1)
     sizes = [bytes_sent(calls) for calls in trace["calls"]]
     if max(sizes) > most and max(parts) * WIDTH * 8 > most:
@@ -237,6 +238,13 @@ def judge_sizes(trace, right, n, case):
             f"{parts[rank]} tokens",
             "A whole part is one step h → a h + b to the others. Which numbers describe this step?",
         )
+    for rank, size in enumerate(sizes):
+        if parts[rank] and any(parts[rank + 1 :]) and size < WIDTH * 8:
+            raise NotRight(
+                f"the states are right, but rank {rank} sent {size} bytes, and a later rank needs "
+                "its last state",
+                UNSENT,
+            )
 
 
 def scan(a, b):
@@ -285,10 +293,10 @@ NO_TOKEN = "A rank without tokens has no last state of its own. What does it han
 scan_over_ranks = ByMessages(
     name="scan_over_ranks",
     right=chain,
-    run=run_part,
+    given=part_of,
     cases=tuple((len(parts), {"parts": parts}) for parts in PARTS),
     close=1e-11,
-    free=("calls",),
+    free=("calls", "changed"),
     rule=judge_sizes,
     say=say_part,
     slips=(

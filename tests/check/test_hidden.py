@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from helpers import check
-from helpers.check import hidden
+from helpers.check import elsewhere, hidden
+from helpers.check.grading.stand_in import by_value
+from helpers.check.traffic import UNSENT
 from tests.check.test_exercises import solution
 
 SECRET = 20_261
@@ -62,12 +64,47 @@ def test_a_secret_ends_with_its_block():
     assert hidden.seed(5) == 5
 
 
-def test_ranks_draw_what_the_judge_draws():
+def test_a_sandbox_gets_the_numbers_of_its_case_alone():
+    def draw():
+        return hidden.seed(1), hidden.shift(9**9), hidden.shift(9**9, 1)
+
+    found, drawn = hidden.drawing(draw, 7)
     with hidden.drawn_from(7):
-        carried, here = cloudpickle.dumps(hidden.carried(hidden.seed)), hidden.seed(1)
-    assert pickle.loads(carried)(1) == pickle.loads(carried)(usual=1) == here != 1
+        assert draw() == found
+    assert sorted(drawn.values()) == sorted({*found})
+    assert hidden.reading(draw, drawn) == found
+    with pytest.raises(KeyError):
+        hidden.reading(lambda: hidden.seed(2), drawn)
     assert hidden.seed(1) == 1  # and nothing of it stays
-    assert hidden.carried(hidden.seed) is hidden.seed
+    assert hidden.drawing(draw, None) == ((1, 0, 0), {})
+
+
+class Noting(elsewhere.Here):
+    """A place that keeps the orders for its ranks, and runs nothing."""
+
+    beside = False
+
+    def __init__(self):
+        self.orders = []
+
+    def launch(self, *given):
+        self.orders.append(by_value(lambda: cloudpickle.dumps(given)))
+        raise elsewhere.Failed("noted")
+
+    def messages(self, *given):
+        self.launch(*given)
+
+
+@pytest.mark.usefixtures("shared_ranks")
+@pytest.mark.parametrize("name", ["ring_all_reduce", "shard", "column_linear", "reshard_rows"])
+def test_the_secret_is_not_sent(name):
+    place, secret = Noting(), 987_654_321
+    with hidden.drawn_from(secret), elsewhere.at(place):
+        assert not getattr(check, name)(len)
+    (order,) = place.orders
+    assert secret.to_bytes(4, "little") not in order
+    assert str(secret).encode() not in order
+    assert len(order) > 100
 
 
 def numbers(value):
@@ -109,7 +146,8 @@ def without_messages(worker, tensor):
 
 @pytest.mark.usefixtures("shared_ranks")
 def test_a_sum_that_no_message_brought_does_not_pass():
-    assert check.ring_all_reduce(without_messages)
+    verdict = check.ring_all_reduce(without_messages)
+    assert (verdict.hint, "bytes too few: 384" in verdict.finding) == (UNSENT, True)
     with hidden.drawn_from(SECRET):
         assert not check.ring_all_reduce(without_messages)
 

@@ -1,5 +1,6 @@
 """Steps are counted by who waits for whom; a traceback keeps the student's lines."""
 
+import contextlib
 import importlib
 import os
 import sys
@@ -9,8 +10,10 @@ import torch
 import torch.distributed as dist
 
 from helpers import launch
+from helpers.check import week10
 from helpers.check.traffic import Call, bytes_sent, explain, observed, steps, unequal
-from helpers.check.verdict import Verdict
+from helpers.check.verdict import NotRight, Verdict
+from helpers.check.week01 import collectives
 from helpers.runtime.cluster import Cluster
 from tests.check.conftest import close_if_open
 
@@ -190,3 +193,16 @@ def test_a_message_larger_or_smaller_than_its_room_is_named():
 
 def test_only_what_is_sent_counts_as_bytes():
     assert bytes_sent([send(1), recv(1), send(2), SUM]) == 16
+
+
+def test_fewer_bytes_than_the_task_needs_are_too_few():
+    nobody = {"calls": [[], []]}
+    assert collectives.count_ring(nobody, 5)["bytes too few"] == 2 * 5 * 8
+    empty = {"calls": [[Call("send", 1, 0), Call("send", 2, 0)], [], []]}
+    counted = collectives.count_messages(empty, 0)
+    assert (counted["sent messages"], counted["bytes too few"]) == (2, 2 * 3 * 4)
+    half = {"calls": [[Call("send", 1, 8)], [Call("send", 0, 4)]]}
+    assert collectives.count_detours(half, 2) == {"bytes too many": 0, "bytes too few": 4}
+    for parts, enough in (([1, 2], False), ([1, 0], True), ([0, 2], True)):
+        with contextlib.nullcontext() if enough else pytest.raises(NotRight, match="rank 0 sent 0"):
+            week10.judge_sizes(nobody, None, 2, {"parts": parts})

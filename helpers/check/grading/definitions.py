@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COURSE = Path(__file__).resolve().parents[3]
-LARGEST = 20_000_000  # bytes of a notebook
+LARGEST = 20_000_000  # characters of the code of a notebook
+LARGEST_FILE = 256 << 20  # bytes of the notebook with its outputs, which nobody reads
 
 # Expressions that run no code of others, of names and constants.
 QUIET = (
@@ -50,9 +51,12 @@ def code_of(content: str | bytes) -> list[str]:
     """
     try:
         cells = json.loads(content)["cells"]
-        return [text(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        found = [text(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise NotANotebook(f"the file is no notebook: {type(error).__name__}") from None
+    if sum(map(len, found)) > LARGEST:
+        raise NotANotebook(f"the code has more than {LARGEST:,} characters")
+    return found
 
 
 def text(source: str | list[str]) -> str:
@@ -166,7 +170,7 @@ def read(path: Path) -> Notebook:
     Raises:
         NotANotebook: the file is too large, contains no notebook, or is no file at all.
     """
-    line = [sys.executable, "-m", "helpers.check.grading.definitions"]
+    line = [sys.executable, "-P", "-m", "helpers.check.grading.definitions"]
     place, seconds = {"PYTHONPATH": str(COURSE)}, 2 * SECONDS
     try:
         done = subprocess.run(
@@ -194,9 +198,9 @@ def content_of(path: Path) -> bytes:
         os.close(file)
         raise NotANotebook("this is no file")
     with os.fdopen(file, "rb") as opened:
-        content = opened.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise NotANotebook(f"the file has more than {LARGEST:,} bytes")
+        content = opened.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise NotANotebook(f"the file has more than {LARGEST_FILE:,} bytes")
     return content
 
 

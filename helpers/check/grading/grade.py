@@ -1,7 +1,8 @@
 """Grade a folder of submitted notebooks, and write a table.
 
     make grade SUBMISSIONS=folder
-    python -m helpers.check.grading.grade folder [--to grades.csv] [--jobs N] [--secret N] [--trust]
+    python -P -m helpers.check.grading.grade folder [--to grades.csv] [--jobs N] [--secret N]
+        [--trust]
 
 Every notebook below the folder is graded: folder/name/week04_….ipynb, or folder/name.ipynb. An
 exercise is expected if the course's notebook of that name has it, and graded wherever it is found.
@@ -9,11 +10,18 @@ Every exercise gets a sandbox of its own, and inputs that are drawn for this run
 there is no sandbox: --trust then runs the submitted code as you, with your files and your network.
 """
 
+import os
+import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    # Python looks for modules in the folder that it is started in: there may be submissions.
+    os.execv(sys.executable, [sys.executable, "-P", *sys.orig_argv[1:]])
+
 import argparse
 import functools
+import inspect
 import multiprocessing
 import secrets
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -27,6 +35,7 @@ from helpers.check.grading.sandbox import Limits, NotStarted, Sandbox, bubblewra
 from helpers.check.grading.submissions import Task, exercises, found_in, ignored
 from helpers.check.grading.table import Grade, one_line, summary, write
 from helpers.check.limit import TooLong
+from helpers.check.traffic import ByMessages
 
 NO_SANDBOX = (
     "There is no sandbox on this machine: {} Install bubblewrap (apt install bubblewrap), or grade "
@@ -83,9 +92,11 @@ def verdict(task: Task, how: How) -> tuple[str, str]:
     not."""
     try:
         with hidden.drawn_from(how.secret), Sandbox(how.limits, how.trusted) as sandbox:
-            shut = stand_in.Shut(sandbox, task.exercise, task.sources)
+            judge = getattr(check, task.exercise)
+            alone = isinstance(inspect.unwrap(judge), ByMessages)
+            shut = stand_in.Shut(sandbox, task.exercise, task.sources, alone)
             with elsewhere.at(shut):
-                found = getattr(check, task.exercise)(stand_in.StandIn(task.exercise))
+                found = judge(stand_in.StandIn(task.exercise))
     except NotStarted as error:
         return "not graded", str(error)
     except elsewhere.Failed as error:

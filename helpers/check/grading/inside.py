@@ -8,18 +8,23 @@ import os
 import pickle
 import re
 import resource
+import socket
 import sys
 import traceback
 
-from helpers.check.grading import frames, plain
+import torch
+
+from helpers.check.grading import apart, frames, messages, plain
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 from helpers.runtime.payload import CannotTravel
+from helpers.runtime.worker import Worker
 
 MOST_TEXT = 4000  # characters of an error
 TYPE = re.compile(r" is of type (?:builtins\.)?(\S+) and cannot travel")
 
 _submitted: dict[str, object] = {}
+_place: dict[str, object] = {}  # "control": a socket of the judge; "post": this rank's
 
 
 def submitted(name: str):
@@ -56,7 +61,18 @@ def on_ranks(run, workers, fn, kwargs, timeout):
     return list(runs), None
 
 
-ORDERS = {"define": define, "call": call, "ranks": on_ranks}
+def on_rank(run, fn, arguments, rank, ranks):
+    """Be one rank, whose messages pass through the judge. Other ranks have a sandbox each."""
+    with messages.joined(_place["post"], rank, ranks):
+        return run(Worker(rank, ranks, torch.device("cpu"), None), fn, arguments), None
+
+
+def fork(number):
+    """Start so many ranks that have nothing in common; return whether that is possible here."""
+    return apart.fork(_place["control"], number, lambda file: serve(file, file)), None
+
+
+ORDERS = {"define": define, "call": call, "ranks": on_ranks, "fork": fork, "rank": on_rank}
 
 
 def answer(order: bytes) -> bytes:
@@ -92,13 +108,20 @@ def keep_small(file_bytes: int):
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def main(file_bytes: int):
+def main(file_bytes: int, control: int):
     keep_small(file_bytes)
     orders, answers = os.dup(0), os.dup(1)
+    _place["control"] = socket.socket(fileno=control)
     nothing = os.open(os.devnull, os.O_RDWR)
     for file in (0, 1, 2):
         os.dup2(nothing, file)
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    serve(orders, answers)
+
+
+def serve(orders: int, answers: int):
+    """Answer orders until no more can come."""
+    _place["post"] = messages.Post(orders, answers)
     while True:
         try:
             order = frames.read(orders)
@@ -111,4 +134,4 @@ if __name__ == "__main__":
     # The judge's pickles name helpers.check.grading.inside: this module, and not __main__.
     from helpers.check.grading import inside
 
-    inside.main(int(sys.argv[1]))
+    inside.main(*map(int, sys.argv[1:]))

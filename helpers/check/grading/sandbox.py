@@ -9,6 +9,7 @@ memory, its processes and its time.
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -83,7 +84,9 @@ def walls(limits: Limits) -> list[str]:
     given += ["--ro-bind", str(helpers), str(helpers)]
     for hidden in sorted((helpers / "check").glob("week*")):
         folder = ["--tmpfs"] if hidden.is_dir() else ["--ro-bind", "/dev/null"]
-        given += [*folder, str(hidden)]
+        given += [*folder, str(hidden), "--remount-ro", str(hidden)]
+    for folder in ("/dev", "/"):  # bwrap makes them writable, and of any size
+        given += ["--remount-ro", folder]
     variables = {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "HOME": "/tmp",
@@ -115,18 +118,22 @@ class Sandbox:
 
     Args:
         trusted: run the program without walls, if there is no bubblewrap.
+        wait: until it has started; else call `wait`.
 
     Raises:
         NotStarted: there is no bubblewrap, and the submissions are not trusted; or the machine is
             too busy.
     """
 
-    def __init__(self, limits: Limits | None = None, trusted: bool = False):
+    def __init__(self, limits: Limits | None = None, trusted: bool = False, wait: bool = True):
         self.limits = limits or Limits()
         wrap = bubblewrap()
         if wrap is None and not trusted:
             raise NotStarted("there is no sandbox on this machine: bubblewrap does not work here")
-        line = [sys.executable, "-m", "helpers.check.grading.inside", str(self.limits.file_bytes)]
+        self.trusted, self.ranks = trusted, []
+        self.control, theirs = socket.socketpair()
+        given = [str(self.limits.file_bytes), str(theirs.fileno())]
+        line = [sys.executable, "-m", "helpers.check.grading.inside", *given]
         self.folder = None
         place = {"env": {}}  # bwrap's own environment can be read inside, in /proc/1
         if wrap:
@@ -141,12 +148,19 @@ class Sandbox:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            pass_fds=[theirs.fileno()],
             **place,
         )
+        theirs.close()
         self.orders, self.answers = self.process.stdin.fileno(), self.process.stdout.fileno()
         self.last = time.monotonic() + START_SECONDS
+        if wait:
+            self.wait()
+
+    def wait(self):
+        """Return when the program has imported what it needs. Raises NotStarted."""
         try:
-            self.ask(b"", START_SECONDS)  # it has imported what it needs
+            self.ask(b"", START_SECONDS)
         except Broken as error:
             raise NotStarted(f"the sandbox does not start: it has {error}") from None
         self.last = time.monotonic() + self.limits.seconds
@@ -167,13 +181,25 @@ class Sandbox:
         left = self.last - time.monotonic()
         end = time.monotonic() + min(seconds, left)
         try:
-            frames.write(self.orders, order, end, self.within_limits)
-            return frames.read(self.answers, end, self.within_limits)
+            self.tell(order, end)
+            return self.hear(end)
         except frames.Silence:
             self.end()
             if left < seconds:
                 raise Late(f"taken more than {self.limits.seconds:.0f} seconds in all") from None
             raise Late(f"not returned after {seconds:.0f} seconds") from None
+
+    def tell(self, order: bytes, end: float):
+        """Send an order. Raises frames.Silence after `end`, and Broken as `ask`."""
+        self.unbroken(frames.write, self.orders, order, end)
+
+    def hear(self, end: float) -> bytes:
+        """Return the next message. Raises frames.Silence after `end`, and Broken as `ask`."""
+        return self.unbroken(frames.read, self.answers, end)
+
+    def unbroken(self, move, *given):
+        try:
+            return move(*given, self.within_limits)
         except frames.Ended:
             why = self.why or f"ended the process {self.ending()}"
         except ValueError as error:
@@ -203,8 +229,17 @@ class Sandbox:
             self.why = f"used more than {self.limits.memory_bytes >> 20:,} MB of memory"
         return not self.why
 
+    def check_limits(self):
+        """Raise Broken, and end the program, if it does not keep its limits."""
+        if not self.within_limits():
+            self.end()
+            raise Broken(self.why)
+
     def end(self):
-        """End the program and all that it has started."""
+        """End the program and all that it has started, and what it is the first of."""
+        for one in self.ranks:
+            one.end()
+        self.ranks = []
         for process in self.family():
             try:
                 process.kill()
@@ -213,6 +248,7 @@ class Sandbox:
         self.process.wait()
         self.process.stdin.close()
         self.process.stdout.close()
+        self.control.close()
         if self.folder:
             self.folder.cleanup()
 

@@ -1,6 +1,7 @@
 """The judge's stand-in for a submitted function, and the place that asks the sandbox to call it."""
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 import torch
 
 from helpers.check.elsewhere import SECONDS, Failed, place
-from helpers.check.grading import plain
+from helpers.check.grading import frames, plain
 from helpers.check.grading.inside import submitted
+from helpers.check.grading.post import Stopped, carry, ranks_of
 from helpers.check.grading.sandbox import Broken, Late, Sandbox
 from helpers.check.limit import TooLong
 from helpers.runtime.failure import WorkerError
@@ -44,15 +46,18 @@ class Shut:
         sandbox: a running one.
         name: of the exercise.
         sources: the notebook's definitions.
+        alone: this process never runs them, but ranks that have nothing in common: `messages`.
 
     Raises:
         Failed: the notebook does not define the function, or its definitions do not end.
     """
 
-    def __init__(self, sandbox: Sandbox, name: str, sources: Sequence[str]):
-        self.sandbox = sandbox
+    def __init__(self, sandbox: Sandbox, name: str, sources: Sequence[str], alone: bool = False):
+        self.sandbox, self.definitions, self.defined = sandbox, (name, list(sources)), []
+        if alone:
+            return
         try:
-            self.ask("define", (name, list(sources)), DEFINE_SECONDS)
+            self.ask("define", self.definitions, DEFINE_SECONDS)
         except TooLong:
             raise Failed(f"the definitions have not ended after {DEFINE_SECONDS:.0f} s") from None
         except WorkerError as error:
@@ -71,6 +76,51 @@ class Shut:
             raise Failed("the ranks' results are not one for each rank")
         return Runs(results, [], "cpu", "gloo", 0.0)
 
+    def messages(self, run, fn: Callable, arguments: Sequence[tuple], timeout: float) -> Runs:
+        """Return the results of run(worker, fn, arguments of this rank), on ranks that can send and
+        receive, and nothing else. Facets of each are what the judge has seen: its messages,
+        "calls", and how many of them it has not waited for, "unwaited"."""
+        boxes = ranks_of(self.sandbox, len(arguments))
+        new = [box for box in boxes if box not in self.defined]
+        defining = [self.definitions] * len(new)
+        self.carried(new, "define", defining, DEFINE_SECONDS, DEFINE_SECONDS)
+        self.defined += new
+        orders = [(run, fn, one, rank, len(boxes)) for rank, one in enumerate(arguments)]
+        seconds = min(RANK_SECONDS, self.sandbox.last - time.monotonic())
+        every = self.carried(boxes, "rank", orders, seconds, PATIENCE * timeout)
+        if not all(isinstance(found, dict) for found, *_ in every):
+            raise Failed("the ranks' results have no form that the judge knows")
+        traces = [{**found, "calls": calls, "unwaited": left} for found, calls, left in every]
+        return Runs(traces, [], "cpu", "messages", 0.0)
+
+    def carried(self, boxes, kind: str, given: Sequence[tuple], seconds: float, silence: float):
+        """Give each sandbox its order. Return for each what it returned, and what `carry` has seen.
+
+        Raises:
+            NotImplementedError, Failed: as `ask`.
+        """
+        orders = [by_value(lambda one=one: cloudpickle.dumps((kind, one))) for one in given]
+        try:
+            answers, *seen = carry(boxes, orders, seconds, silence)
+            found = [result(["returned", *one], kind)[0] for one in answers]
+            return list(zip(found, *seen, strict=True))
+        except Stopped as stopped:
+            rank, found = stopped.args
+            self.sandbox.end()
+            try:
+                result(found, kind)
+            except (Failed, WorkerError) as error:
+                raise Failed(f"rank {rank}: {error}") from None
+        except (Late, frames.Silence) as error:
+            self.sandbox.end()
+            if time.monotonic() > self.sandbox.last:
+                seconds = self.sandbox.limits.seconds
+                raise Failed(f"your function has taken more than {seconds:.0f} s in all") from None
+            raise Failed(f"no rank makes progress: {error}") from None
+        except (Broken, ValueError) as error:
+            self.sandbox.end()
+            raise Failed(f"on one rank, your function has {error}") from None
+
     def ask(self, kind: str, given: tuple, seconds: float):
         """Send an order, and return what the function returned.
 
@@ -80,7 +130,7 @@ class Shut:
         """
         order = by_value(lambda: cloudpickle.dumps((kind, given)))
         try:
-            found = plain.unpack(self.sandbox.ask(order, seconds))
+            return result(plain.unpack(self.sandbox.ask(order, seconds)), kind)
         except Late as error:
             if "in all" in str(error):
                 raise Failed(f"your function has {error}") from None
@@ -89,18 +139,23 @@ class Shut:
             raise Failed(f"your function has {error}") from None
         except ValueError as error:
             raise Failed(f"the answer is not what the exercise asks for ({error})") from None
-        match found:
-            case ["returned", None] if kind == "define":
-                return None
-            case ["returned", (answer, after)] if kind != "define":
-                return answer, after
-            case ["not written"]:
-                raise NotImplementedError
-            case ["raised", str(how), str(text)] if how in ("exception", "answer"):
-                raise Failed(text)
-            case ["raised", str(how), str(text)]:
-                raise WorkerError(text, kind=how)
-        raise Failed("the answer has no form that the judge knows")
+
+
+def result(found, kind: str):
+    """Return what the sandbox's answer to an order of this kind says: the result, and the arguments
+    afterwards; or raise what it says."""
+    match found:
+        case ["returned", None] if kind == "define":
+            return None, None
+        case ["returned", (answer, after)] if kind != "define":
+            return answer, after
+        case ["not written"]:
+            raise NotImplementedError
+        case ["raised", str(how), str(text)] if how in ("exception", "answer"):
+            raise Failed(text)
+        case ["raised", str(how), str(text)]:
+            raise WorkerError(text, kind=how)
+    raise Failed("the answer has no form that the judge knows")
 
 
 def by_value(dumps: Callable[[], bytes]) -> bytes:

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from helpers.check import hidden
 from helpers.check.exercise import Edit
 from helpers.check.ranks import OnRanks
-from helpers.check.traffic import ByMessages, bytes_sent, steps
+from helpers.check.traffic import UNSENT, ByMessages, bytes_sent, steps
 
 # global_mean
 
@@ -134,7 +134,7 @@ def exchange(going, to, coming, source):
 
 
 def numbers_of(worker, source):
-    first = 100.0 * hidden.shift(99) + 10 * worker.rank
+    first = 100.0 * hidden.shift(99, worker.rank) + 10 * worker.rank
     return torch.tensor([first + k for k in range(3)]), source
 
 
@@ -150,8 +150,14 @@ def tree(worker, tensor, source):
 
 
 def count_messages(trace, source):
+    """Every rank but the source receives three numbers of 4 bytes."""
     messages = sum(call.name == "send" for calls in trace["calls"] for call in calls)
-    return {"sent messages": messages, "steps one after another": steps(trace["calls"])}
+    least = (len(trace["calls"]) - 1) * 3 * 4
+    return {
+        "sent messages": messages,
+        "bytes too few": max(0, least - sum(map(bytes_sent, trace["calls"]))),
+        "steps one after another": steps(trace["calls"]),
+    }
 
 
 COPY = (
@@ -186,6 +192,7 @@ tree_broadcast = ByMessages(
          "Each rank sends once and then rests. What could it do while the next rank sends?"),
     ),
     about={
+        "bytes too few": UNSENT,
         "sent messages": "Some rank receives numbers that it has already.",
         "steps one after another": "In some step a rank has the numbers and sends nothing, while "
         "others lack them.",
@@ -206,7 +213,7 @@ BASE = 100  # two digits for each rank
 
 def contribution(rank: int, numel: int) -> list[float]:
     """Position i holds (i+1) 100^rank: in a sum, each pair of digits is one rank's."""
-    first = 1 + hidden.shift(80)
+    first = 1 + hidden.shift(80, rank)
     return [float((i + first) * BASE**rank) for i in range(numel)]
 
 
@@ -224,12 +231,19 @@ def ring(worker, tensor):
 
 
 def count_ring(trace, numel):
-    """A ring has one neighbour to send to, and 2 (n-1) chunks for it, of 8 bytes a number."""
+    """A ring has one neighbour to send to, and 2 (n-1) chunks for it, of 8 bytes a number.
+
+    All ranks together cannot send less: n-1 times the tensor for the sums, n-1 times to spread it.
+    """
     calls, n = trace["calls"], len(trace["calls"])
     to = max(len({call.peer for call in mine if call.name == "send"}) for mine in calls)
     most = 2 * (n - 1) * -(-numel // n) * 8
-    over = max(0, *(bytes_sent(mine) - most for mine in calls))
-    return {"ranks that one rank sends to": max(1, to), "bytes more than a ring sends": over}
+    sent = list(map(bytes_sent, calls))
+    return {
+        "ranks that one rank sends to": max(1, to),
+        "bytes more than a ring sends": max(0, max(sent) - most),
+        "bytes too few": max(0, 2 * (n - 1) * numel * 8 - sum(sent)),
+    }
 
 
 FOLLOW = (
@@ -280,6 +294,7 @@ ring_all_reduce = ByMessages(
          "steps has a chunk met every rank, and after how many more does every rank have it?"),
     ),
     about={
+        "bytes too few": UNSENT,
         "ranks that one rank sends to": "To how many other ranks does a rank of a ring send? In a "
         "ring all ranks send equally much, to one neighbour.",
         "bytes more than a ring sends": "How large is a chunk, and how many chunks does a rank "
@@ -294,7 +309,7 @@ ring_all_reduce = ByMessages(
 
 def part(source: int, target: int, numel: int) -> torch.Tensor:
     """Number k is `source target k`, as three digits."""
-    return 1000.0 * hidden.shift(99) + 100 * source + 10 * target + torch.arange(numel) % 10
+    return 1000.0 * hidden.shift(99, source) + 100 * source + 10 * target + torch.arange(numel) % 10
 
 
 def memory_of(answer, parts):
@@ -309,8 +324,13 @@ def memory_of(answer, parts):
 
 
 def count_detours(trace, numel):
-    most = (len(trace["calls"]) - 1) * numel * 4
-    return {"bytes too many": max(0, *(bytes_sent(calls) - most for calls in trace["calls"]))}
+    """Each rank sends what is others', and no more."""
+    parts = (len(trace["calls"]) - 1) * numel * 4
+    sent = list(map(bytes_sent, trace["calls"]))
+    return {
+        "bytes too many": max(0, max(sent) - parts),
+        "bytes too few": max(0, parts - min(sent)),
+    }
 
 
 def exchange_parts(worker, parts):
@@ -350,6 +370,7 @@ all_to_all = ByMessages(
          "right ranks, but meant for other ranks: which part goes where?"),
     ),
     about={
+        "bytes too few": UNSENT,
         "entries in the memory of `parts`": "An entry is one of `parts` itself. If the caller "
         "writes into one of the two, the other changes, too.",
         "bytes too many": "Does a part pass through a rank that does not need it, or go to ranks "

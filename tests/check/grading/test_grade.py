@@ -2,6 +2,8 @@
 
 import csv
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -155,3 +157,14 @@ def test_a_check_that_breaks_off(monkeypatch, error, row):
     assert (found.submission, found.exercise, found.passed, found.finding) == (
         "a", "bubble_share", row[0], row[1].replace("\n", " "),
     )  # fmt: skip
+
+
+def test_modules_beside_the_submissions_are_not_imported(tmp_path):
+    """The command runs as the instructor, and may be called in the folder of the submissions."""
+    for name in ("psutil", "argparse", "secrets", "cloudpickle", "json", "ast"):
+        (tmp_path / f"{name}.py").write_text(f"open('{tmp_path}/{name} ran', 'w').close()")
+    submit(tmp_path, "bo", "x = 3")
+    line = [sys.executable, "-m", "helpers.check.grading.grade", "."]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert "the notebook defines no exercise of the course" in done.stdout, done.stderr
+    assert not list(tmp_path.glob("* ran"))

@@ -57,8 +57,8 @@ def test_what_is_no_notebook(tmp_path, content):
 
 
 def test_a_file_that_is_too_large(tmp_path, monkeypatch):
-    assert reading.LARGEST == 20_000_000  # with pictures in it
-    monkeypatch.setattr(reading, "LARGEST", 100)
+    assert reading.LARGEST_FILE == 256 << 20  # with pictures in it
+    monkeypatch.setattr(reading, "LARGEST_FILE", 100)
     assert refused(notebook(tmp_path / "n.ipynb", "x = 1" * 100)) == (
         "the file has more than 100 bytes"
     )
@@ -66,6 +66,17 @@ def test_a_file_that_is_too_large(tmp_path, monkeypatch):
     assert reading.content_of(tmp_path / "n.ipynb") == bytes(100)
     (tmp_path / "n.ipynb").write_bytes(bytes(101))
     assert "more than 100 bytes" in refused(tmp_path / "n.ipynb")
+
+
+def test_outputs_do_not_count_and_code_does(tmp_path):
+    path, code = notebook(tmp_path / "n.ipynb", "def f(): pass"), "x = 1\n"
+    whole = json.loads(path.read_text())
+    whole["cells"][0]["outputs"] = [{"data": {"image/png": "A" * 25_000_000}}]
+    path.write_text(json.dumps(whole))
+    assert read(path).functions == ["f"]
+    content = json.dumps({"cells": [{"cell_type": "code", "source": code * 4_000_000}]})
+    path.write_text(content)
+    assert refused(path) == "the code has more than 20,000,000 characters"
 
 
 def test_a_text_that_nests_too_deeply_for_python(tmp_path):

@@ -111,6 +111,33 @@ def test_no_network_and_nobody_else_s_processes(inside):
     assert found[2] < 50
 
 
+def test_what_can_be_written_and_what_networks_there_are(inside):
+    """Two small folders, of a limited size, and a loopback."""
+    found = inside(
+        """
+        import socket
+        writable = []
+        for folder, below, _ in os.walk("/"):
+            if folder in ("/", "/tmp"):
+                below[:] = set(below) - {"proc", ".cache"}
+            try:
+                os.close(os.open(folder + "/mine", os.O_CREAT | os.O_WRONLY))
+                writable.append(folder)
+            except OSError:
+                pass
+        sizes = []
+        for folder in writable:
+            os.remove(folder + "/mine")
+            seen = os.statvfs(folder)
+            sizes.append(seen.f_blocks * seen.f_frsize)
+        return writable, sizes, socket.if_nameindex()
+        """
+    )
+    most = Limits().file_bytes
+    assert (sorted(found[0]), found[1]) == (["/dev/shm", "/tmp"], [most, most])
+    assert found[2] == [(1, "lo")]
+
+
 @pytest.mark.parametrize(
     ("body", "why"),
     [

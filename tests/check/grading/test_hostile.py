@@ -1,0 +1,133 @@
+"""Submissions that get a collective's result without building it from messages do not pass."""
+
+import textwrap
+
+import pytest
+
+from helpers.check.grading import grade, sandbox, stand_in
+from helpers.check.grading.grade import How
+from helpers.check.grading.submissions import Task
+
+pytestmark = pytest.mark.skipif(
+    sandbox.bubblewrap() is None, reason="no sandbox: bubblewrap (bwrap) is missing or forbidden"
+)
+
+RING = "def ring_all_reduce(worker, tensor):"
+SUBMISSIONS = {  # the exercise's function, by what it does instead; words of the finding
+    "in the open": (f"""
+        import torch.distributed as dist
+        {RING}
+            dist.all_reduce(tensor)
+        """, "the collective allreduce"),
+    "in a thread": (f"""
+        import threading, torch.distributed as dist
+        {RING}
+            thread = threading.Thread(target=dist.all_reduce, args=(tensor,))
+            thread.start()
+            thread.join()
+        """, "off by up to"),
+    "through the backend": (f"""
+        import torch.distributed as dist
+        {RING}
+            dist.group.WORLD._get_backend(tensor.device).allreduce([tensor]).wait()
+        """, "RuntimeError"),
+    "under disabled modes": (f"""
+        import torch, torch.distributed as dist
+        from torch.utils._python_dispatch import _disable_current_modes
+        {RING}
+            with _disable_current_modes():
+                dist.all_reduce(tensor)
+        """, "the collective allreduce"),
+    "beside empty messages": ("""
+        import threading, torch, torch.distributed as dist
+        def tree_broadcast(worker, tensor, source):
+            thread = threading.Thread(target=dist.broadcast, args=(tensor, source))
+            thread.start()
+            thread.join()
+            n, nothing = worker.world_size, torch.empty(0)
+            away, have = (worker.rank - source) % n, 1
+            while have < n:
+                if away < have and away + have < n:
+                    dist.send(nothing, (worker.rank + have) % n)
+                elif have <= away < 2 * have:
+                    dist.recv(nothing, (worker.rank - have) % n)
+                have *= 2
+        """, "rank 1"),
+    "from the caller's frames": (f"""
+        import sys
+        from types import SimpleNamespace
+        {RING}
+            frame = sys._getframe()
+            while not {{"case", "self"}} <= set(frame.f_locals):
+                frame = frame.f_back
+            given, case = frame.f_locals["self"].given, frame.f_locals["case"]
+            ranks = (SimpleNamespace(rank=rank) for rank in range(worker.world_size))
+            tensor.copy_(sum(given(rank, **case)[0] for rank in ranks))
+        """, "AttributeError"),
+    "from what it knows": ("""
+        import torch
+        def all_to_all(worker, parts):
+            own = parts[worker.rank] - 110 * worker.rank
+            n, rank = worker.world_size, worker.rank
+            return [own + 100 * source + 10 * rank for source in range(n)]
+        """, "off by up to"),
+    "in a group made anew": (f"""
+        import torch.distributed as dist
+        {RING}
+            store = dist.FileStore(f"/tmp/{{worker.world_size}}-{{len(tensor)}}", worker.world_size)
+            group = dist.ProcessGroupGloo(store, worker.rank, worker.world_size)
+            group.allreduce([tensor]).wait()
+        """, "Read-only file system"),
+    "in another process": (f'''
+        import subprocess, sys, torch
+        SUM = """
+        import json, os, sys, time
+        name, ranks, rank, mine = json.loads(sys.argv[1])
+        with open(f"/tmp/{{name}}.{{rank}}.new", "w") as file:
+            json.dump(mine, file)
+        os.rename(f"/tmp/{{name}}.{{rank}}.new", f"/tmp/{{name}}.{{rank}}")
+        paths = [f"/tmp/{{name}}.{{other}}" for other in range(ranks)]
+        while not all(map(os.path.exists, paths)):
+            time.sleep(0.01)
+        print([sum(row) for row in zip(*(json.load(open(path)) for path in paths))])
+        """
+        {RING}
+            import json, textwrap
+            about = [len(tensor), worker.world_size, worker.rank, tensor.tolist()]
+            line = [sys.executable, "-c", textwrap.dedent(SUM), json.dumps(about)]
+            out = subprocess.run(line, capture_output=True, check=True).stdout
+            tensor.copy_(torch.tensor(json.loads(out), dtype=tensor.dtype))
+        ''', "CalledProcessError"),
+    "unseen by the counter": ("""
+        import torch, torch.distributed as dist
+        from helpers.check.watch import Call, Watch
+        def scan_over_ranks(worker, a, b):
+            def unseen(self, func, types, args=(), kwargs=None):
+                return func(*args, **(kwargs or {}))
+            Watch.__torch_dispatch__ = unseen
+            every = [None] * worker.world_size
+            dist.all_gather_object(every, (a.tolist(), b.tolist()))
+            h, states = torch.zeros(2, dtype=a.dtype), [b[:0]]
+            for rank, rows in enumerate(every):
+                for decay, step in zip(*(torch.tensor(row, dtype=a.dtype) for row in rows)):
+                    h = decay * h + step
+                    states += [h[None]] if rank == worker.rank else []
+            return torch.cat(states)
+        """, "the collective"),
+}  # fmt: skip
+
+
+def graded(source: str):
+    source = textwrap.dedent(source)
+    name = source.rsplit("\ndef ", 1)[1].partition("(")[0]
+    task = Task(submission="a", exercise=name, sources=[source])
+    return grade.graded(task, How(secret=5))
+
+
+@pytest.mark.parametrize("what", SUBMISSIONS)
+def test_messages_that_were_not_sent_do_not_count(what, monkeypatch):
+    source, finding = SUBMISSIONS[what]
+    monkeypatch.setattr(stand_in, "PATIENCE", 1.0)
+    row = graded(source)
+    assert row.passed == "no"
+    assert finding in row.finding, row.finding
