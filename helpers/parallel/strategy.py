@@ -1,6 +1,7 @@
 """The protocol of every strategy, so that one loop trains all and one harness compares all."""
 
 import reprlib
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import torch
 from helpers.comm.mesh import Mesh
 from helpers.data.batch import Batch, Examples
 from helpers.state import checkpoint
-from helpers.state.accept import accept, tell_no_moments
+from helpers.state.accept import accept
 from helpers.state.all_parts import AllParts
 
 
@@ -131,9 +132,17 @@ class Strategy(ABC):
         """
         rank, _, tell = checkpoint.everyone(self.mesh)
         checkpoint.together(lambda: accept(state, self.shapes), tell)
-        if not any(state["optimizer"].values()):
-            tell_no_moments("the state", rank)
+        if rank == 0 and not any(state["optimizer"].values()):
+            self.tell_anew("the state")
         self.put(state)
+
+    def tell_anew(self, where: str):
+        """Warn that moments start anew. Plain SGD has none."""
+        groups = self.optimizer.param_groups
+        if isinstance(self.optimizer, torch.optim.SGD) and not any(g["momentum"] for g in groups):
+            return
+        text = f"{where} has no state of the optimizer: moments and step count start anew"
+        warnings.warn(text, stacklevel=3)
 
     @abstractmethod
     def put(self, state: Mapping):
@@ -169,6 +178,9 @@ class Strategy(ABC):
         """
         parts, tensors, _ = self.stored()
         moments = checkpoint.load(folder, self.mesh, parts, tensors)
+        rank, _, tell = checkpoint.everyone(self.mesh)
+        if not any(tell(any(moments.values()))) and rank == 0:
+            self.tell_anew(str(folder))
         notes = checkpoint.notes(folder)
         self.resume(tensors, moments, notes.get("scale", {}))
         return notes.get("progress", {})

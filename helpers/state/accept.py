@@ -2,7 +2,6 @@
 
 import difflib
 import reprlib
-import warnings
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -70,13 +69,4 @@ def finite(what: str, tensor: torch.Tensor):
         raise ValueError(
             f"{what} has NaN or infinite numbers: training diverged before this state was saved. "
             "Load an earlier state"
-        )
-
-
-def tell_no_moments(where: str, rank: int):
-    """Warn that the optimizer starts anew. One rank does it for all."""
-    if rank == 0:
-        warnings.warn(
-            f"{where} has no state of the optimizer: moments and step count start anew",
-            stacklevel=4,
         )

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from helpers.comm.mesh import Mesh
 from helpers.state import seal
-from helpers.state.accept import finite, known, tell_no_moments
+from helpers.state.accept import finite, known
 from helpers.state.all_parts import AllParts
 from helpers.state.facts import exchange
 from helpers.state.full_state import Kept, moments_and_counts, read
@@ -114,8 +114,6 @@ def load(
             rank raises it, before anything is read.
         ValueError: a name is missing or unknown; a tensor has another shape, or a number that is
             not finite. Every rank raises it, and `local` has not changed.
-
-    A warning on rank 0 says that the checkpoint has no optimizer state.
     """
     rank, size, tell = everyone(mesh)
     together(lambda: seal.verify(path, slice(rank, None, size)), tell)
@@ -137,8 +135,6 @@ def load(
         for key, value in read_tensors(f"optimizer.{slot}.", storage, reader, contents).items():
             kept.setdefault(key, {})[slot] = value
     together(lambda: all_finite(own, found, kept), tell)
-    if not (counts or kept):
-        tell_no_moments(str(path), rank)
     for key, value in found.items():
         local[key].copy_(value)
     return kept

@@ -21,6 +21,7 @@ from helpers.parallel.libraries.deepspeed_zero import DeepSpeedZero
 from helpers.parallel.libraries.dtensor import DTensorParallel
 from helpers.parallel.libraries.fsdp1 import Fsdp1
 from helpers.parallel.libraries.fully_shard import FullyShard
+from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.precision import Mixed, OnHost
 from helpers.parallel.single import Single
 from helpers.parallel.trainer import Recipe
@@ -179,3 +180,13 @@ def test_what_does_not_fit_is_refused_on_every_rank(case, tmp_path):
         assert found["fits"] == ""
         for how in ("anew", "checkpoint: anew"):
             assert ("moments and step count start anew" in found[how]) == (rank == 0)
+
+
+def test_plain_sgd_has_no_moments_to_miss(tmp_path):
+    for momentum, words in ((0.0, ""), (0.9, "start anew")):
+        one = Single(CONFIG, optimizer=OptimizerConfig(rule="sgd", momentum=momentum))
+        state = one.full_state()
+        one.save(tmp_path / str(momentum))
+        for act in (partial(one.load, state), partial(one.restore, tmp_path / str(momentum))):
+            told = said(act)
+            assert words in told if words else not told
