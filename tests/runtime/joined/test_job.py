@@ -40,7 +40,7 @@ def machine():
     machine.close()
 
 
-def train(worker, steps, weight):
+def train(worker, steps=3, weight=None):
     weight = weight.clone()
     losses = []
     for step in range(steps):
