@@ -162,36 +162,53 @@ class Moment:
         return self.states + self.gathered + self.fetched + self.gradients + self.sending
 
 
-def moments(units: Sequence[float], ranks: int, optimizer: float = 2.0) -> list[Moment]:
+def moments(
+    units: Sequence[float],
+    ranks: int,
+    optimizer: float = 2.0,
+    *,
+    root: float = 0.0,
+    tied: bool = False,
+) -> list[Moment]:
     """List the moments of one step, in order, without activations.
 
-    Every unit is freed after its forward. Gradients start at none.
+    Every unit is freed after its forward. Gradients start at none. The root stays gathered from
+    the first forward to the end of the backward. The head's gradient comes first, and waits for
+    the embedding's. If the two are tied, autograd adds them: three gradients at one time.
 
     Args:
         units: bytes of each unit's parameters, in the order of the forward.
         ranks: N.
         optimizer: bytes of optimizer state for each byte of parameters: 2 for Adam's two moments.
+        root: bytes of the parameters outside of the units: embedding and head.
+        tied: the head is the embedding; else each is a half of the root.
 
     Raises:
         ValueError: no units, or fewer than 2 ranks: then nothing is gathered.
     """
     if not units or ranks < 2:
         raise ValueError(f"{len(units)} units on {ranks} ranks: name a unit, and at least 2 ranks")
-    own = (1 + optimizer) * sum(units) / ranks
-    found, before = [], 0.0
+    own = (1 + optimizer) * (sum(units) + root) / ranks
+    found, before, waiting = [], 0.0, root if tied else root / 2
     for k, size in enumerate(units):
         # the buffer of the unit before is freed when the next buffer has been filled
         for what in ("gather", "forward"):
-            found.append(Moment(f"{what} of unit {k}", own, gathered=size, fetched=size))
+            found.append(Moment(f"{what} of unit {k}", own, gathered=size + root, fetched=size))
     for k in reversed(range(len(units))):
         size, following = units[k], units[k - 1] if k else 0.0
-        both = {"states": own, "fetched": following, "gradients": size}
-        found.append(Moment(f"backward of unit {k}", gathered=size, sending=before, **both))
-        found.append(Moment(f"reduce of unit {k}", sending=size + size / ranks, **both))
+        both = {"states": own, "fetched": following, "gradients": size + waiting}
+        found.append(Moment(f"backward of unit {k}", gathered=size + root, sending=before, **both))
+        sent = {"gathered": root, "sending": size + size / ranks}
+        found.append(Moment(f"reduce of unit {k}", **sent, **both))
         own, before = own + size / ranks, size  # with the shards of the gradients so far
+    if root:
+        sums = {"gradients": 3 * root if tied else root, "sending": before}
+        found.append(Moment("backward of the root", own, gathered=root, **sums))
+        sent = root + root / ranks
+        found.append(Moment("reduce of the root", own, gradients=root, sending=sent))
     return found
 
 
-def peak(units: Sequence[float], ranks: int, optimizer: float = 2.0) -> Moment:
-    """Return the moment with the most bytes; the first of several."""
-    return max(moments(units, ranks, optimizer), key=lambda moment: moment.total)
+def peak(units: Sequence[float], ranks: int, optimizer: float = 2.0, **root) -> Moment:
+    """Return the moment with the most bytes; the first of several. `root` is as for `moments`."""
+    return max(moments(units, ranks, optimizer, **root), key=lambda moment: moment.total)

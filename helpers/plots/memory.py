@@ -45,14 +45,15 @@ def memory_bars(
     with canvas(words(rows, totals), **size | frame) as axes:
         for place, (name, kinds) in enumerate(rows.items()):
             start = 0.0
-            for kind, nbytes in kinds.items():
-                axes.barh(place, nbytes / scale, 0.7, start, color=colors[kind], lw=0)
-                start += nbytes / scale
+            for kind in filter(kinds.get, colors):  # in the order of the key
+                axes.barh(place, kinds[kind] / scale, 0.7, start, color=colors[kind], lw=0)
+                start += kinds[kind] / scale
             clear = [withStroke(linewidth=2.5, foreground=PAPER)]  # from a guide behind it
             note(axes, bytes_text(totals[name]), (start, place), path_effects=clear)
         name_rows(axes, list(rows))
         axes.set(ylim=(len(rows) - 0.5, -0.5 - 0.45 * bool(vlines)))
         axes.margins(x=0.2)
+        axes.xaxis.get_major_locator().set_params(integer=unit == "bytes")
         guides(axes, {label: place / scale for label, place in (vlines or {}).items()})
         kind_key(axes, colors)
     return axes.figure

@@ -176,6 +176,27 @@ def test_every_moment_by_hand():
     ]
 
 
+def test_the_root_stays_gathered_and_its_gradients_wait():
+    """Units of 9 and 3 bytes and a root of 6 on 3 ranks: the shards are 18/3 bytes, 3 times."""
+    made = moments([9, 3], 3, root=6, tied=True)
+    assert made == [
+        Moment(name="gather of unit 0", states=18, gathered=15, fetched=9),
+        Moment(name="forward of unit 0", states=18, gathered=15, fetched=9),
+        Moment(name="gather of unit 1", states=18, gathered=9, fetched=3),
+        Moment(name="forward of unit 1", states=18, gathered=9, fetched=3),
+        Moment(name="backward of unit 1", states=18, gathered=9, fetched=9, gradients=9),
+        Moment(name="reduce of unit 1", states=18, gathered=6, fetched=9, gradients=9, sending=4),
+        Moment(name="backward of unit 0", states=19, gathered=15, gradients=15, sending=3),
+        Moment(name="reduce of unit 0", states=19, gathered=6, gradients=15, sending=12),
+        Moment(name="backward of the root", states=22, gathered=6, gradients=18, sending=9),
+        Moment(name="reduce of the root", states=22, gradients=6, sending=8),
+    ]
+    apart = moments([9, 3], 3, root=6)  # the head's half waits
+    late = [m.gradients - a.gradients for m, a in zip(made, apart, strict=True)]
+    assert late == [0] * 4 + [3] * 4 + [12, 0]
+    assert peak([10.0] * 5, 2, 0, root=4.0).total == peak([10.0] * 5, 2, 0).total + 4 / 2 + 4 + 2
+
+
 def test_no_unit_or_no_other_rank_is_refused():
     for units, ranks in (([1.0], 1), ([], 2)):
         with pytest.raises(ValueError, match=f"{len(units)} units on {ranks} ranks: name a unit"):

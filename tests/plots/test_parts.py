@@ -50,6 +50,17 @@ def test_kinds_keep_their_order_and_share_colours_only_if_there_are_more_than_co
     assert list(kind_colors(kinds).values()) == [*SERIES_COLORS, *SERIES_COLORS[:2]]
 
 
+def test_parts_of_a_memory_bar_have_the_order_of_the_key_and_whole_bytes():
+    rows = {"a": {"optimizer": 8.0, "master copies": 0.0, "gradients": 4.0, "parameters": 4.0}}
+    (axes,) = plots.memory_bars(rows).axes
+    key = [to_hex(patch.get_facecolor()) for patch in axes.get_legend().get_patches()]
+    parts = sorted(axes.patches, key=lambda bar: bar.get_x())
+    drawn = [to_hex(bar.get_facecolor()) for bar in parts]
+    assert drawn == [color for color in key if color in drawn]
+    assert [bar.get_width() for bar in parts] == [4, 4, 8]
+    assert all(tick == round(tick) for tick in axes.get_xticks())
+
+
 def test_edges_of_stairs_and_gaps_within_a_stream():
     assert stairs([]) == ([0.0], [])
     assert stairs([(0.0, 1.0, 3), (1.0, 2.0, 4)]) == ([0.0, 1.0, 2.0], [3, 4])
