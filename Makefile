@@ -64,7 +64,7 @@ quick: setup ## run lint, and the tests of the files that changed
 
 # It serves the whole repository: notebooks link figures/, and students read helpers/.
 lab: setup ## open JupyterLab at notebooks/
-	@$(RUN) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/$(AT) $(LAB)
+	@$(RUN) .ci/lab.py --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/$(AT) $(LAB)
 
 slides: setup ## write a deck for each notebook: build/slides/index.html
 	@$(RUN) .ci/slides.py $(ONLY)

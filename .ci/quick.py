@@ -42,6 +42,7 @@ OTHERS = {
     "environment.yml": ["tests/test_lock.py", "tests/test_licences.py"],
     ".ci/student.py": ["tests/notebooks/test_student.py"],
     ".ci/handout.py": ["tests/notebooks/test_handout.py"],
+    ".ci/lab.py": ["tests/notebooks/test_lab.py"],
     ".ci/mutants.py": ["tests/test_mutants.py"],
     ".ci/site": ["tests/notebooks/test_site.py", "tests/browser/test_site.py"],
     ".ci/": ["tests/test_suite.py"],

@@ -12,12 +12,16 @@ import itertools
 import json
 import os
 import time
+from functools import partial
 from pathlib import Path
 
+import nbval.kernel
 import pytest
 
 
 def pytest_configure(config):
+    # what kernels send is encrypted: other users of the machine can connect to them
+    nbval.kernel.KernelManager = partial(nbval.kernel.KernelManager, transport_encryption="auto")
     if "SUITE_SHARE" in os.environ:
         given = json.loads(os.environ.pop("SUITE_SHARE"))
         config.pluginmanager.register(Share(**given), "share")
