@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from helpers.measure.draw import seconds_text, table, text
@@ -123,7 +124,7 @@ class Moments:
     """
 
     def __init__(self, device):
-        self.on_gpu = device.type == "cuda"
+        self.device, self.on_gpu = device, device.type == "cuda"
         if self.on_gpu:
             self.first = self.mark()
             self.first.synchronize()
@@ -136,7 +137,7 @@ class Moments:
         import torch
 
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self.device))  # else the current GPU's
         return event
 
     def seconds(self, moment) -> float:
@@ -147,8 +148,19 @@ class Moments:
         return self.began + self.first.elapsed_time(moment) / 1e3
 
 
+def current_gpu(device):
+    """Make a GPU the current one in a block. On the CPU this changes nothing.
+
+    Launches, waits and events that name no GPU are the current GPU's.
+    """
+    import torch
+
+    device = torch.device(device)
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 def wait_for_device():
-    """Wait until CUDA has finished its queued work: a CUDA call returns before that."""
+    """Wait until the current GPU has finished its queued work: a CUDA call returns before that."""
     import torch
 
     if torch.cuda.is_initialized():  # a measurement must not initialize CUDA

@@ -84,6 +84,8 @@ def memory_of(step: Callable[[], object], model, optimizer=None) -> Memory:
     gradients = [0]
     saved = SavedTensors(lambda: storages(own(modules)))
     on_cuda = torch.cuda.is_initialized()
+    devices = (p.device for m in modules for p in m.parameters())
+    gpu = next((device for device in devices if device.type == "cuda"), None)  # None: the current
 
     def look(*_):
         gradients.append(bytes_of([p.grad for m in modules for p in m.parameters()]))
@@ -94,8 +96,8 @@ def memory_of(step: Callable[[], object], model, optimizer=None) -> Memory:
         stack.enter_context(saved)
         live = stack.enter_context(LiveStorages([own(modules), state_of(inner)]))
         if on_cuda:
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
+            torch.cuda.synchronize(gpu)
+            torch.cuda.reset_peak_memory_stats(gpu)
         step()
     look()
     return Memory(
@@ -105,7 +107,7 @@ def memory_of(step: Callable[[], object], model, optimizer=None) -> Memory:
         buffers=bytes_of([b for m in modules for b in m.buffers()]),
         activations=saved.peak,
         peak=live.peak,
-        device_peak=torch.cuda.max_memory_allocated() if on_cuda else None,
+        device_peak=torch.cuda.max_memory_allocated(gpu) if on_cuda else None,
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from helpers.measure.clock import time_of
+from helpers.measure.clock import current_gpu, time_of
 from helpers.measure.draw import bars, table, text
 
 COPY_BYTES = 128 * 2**20  # of one buffer: larger than the caches of most processors
@@ -115,9 +115,10 @@ def matmul_rate(
     left = torch.ones(size, size, dtype=dtype, device=device)
     right = torch.ones(size, columns, dtype=dtype, device=device)
     result = torch.empty(size, columns, dtype=dtype, device=device)
-    timing = time_of(
-        lambda: torch.mm(left, right, out=result), repeats=repeats, warmup=1, calls=calls
-    )
+    with current_gpu(device):
+        timing = time_of(
+            lambda: torch.mm(left, right, out=result), repeats=repeats, warmup=1, calls=calls
+        )
     return 2 * size**2 * columns / timing.seconds
 
 
@@ -133,7 +134,8 @@ def copy_rate(copied: int, device: str = "cpu", *, repeats: int = 5, calls: int 
         raise ValueError(f"{copied=} must be at least the 4 bytes of one float32")
     source = torch.ones(copied // 4, device=device)
     target = torch.zeros_like(source)
-    timing = time_of(lambda: target.copy_(source), repeats=repeats, warmup=1, calls=calls)
+    with current_gpu(device):
+        timing = time_of(lambda: target.copy_(source), repeats=repeats, warmup=1, calls=calls)
     return 2 * (copied // 4) * 4 / timing.seconds
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from helpers.measure.clock import wait_for_device
 from helpers.measure.draw import seconds_text, table, text
 
 KINDS = ("forward", "backward", "optimizer", "communication", "range")
@@ -122,9 +123,9 @@ def trace() -> Iterator[Trace]:
     """Profile the block in this process: `with trace() as found: …`.
 
     Inside the block, wait for every collective that it starts: the trace does not contain
-    unfinished collectives. At the end, `trace` waits for CUDA's queue. The profiler slows down each
-    small operator by microseconds. The first profile of a process needs longer to start; this time
-    is before the block.
+    unfinished collectives. Before and after it, `trace` waits for CUDA's queue. The profiler slows
+    down each small operator by microseconds. The first profile of a process needs longer to start;
+    this time is before the block.
 
     Yields:
         A Trace. It stays empty until the block ends without an exception.
@@ -137,12 +138,12 @@ def trace() -> Iterator[Trace]:
         activities.append(ProfilerActivity.CUDA)
     profiler = profile(activities=activities)
     found = Trace()
+    wait_for_device()  # else the trace would also show kernels that were queued before the block
     with without_chatter():
         profiler.start()
     try:
         yield found
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+        wait_for_device()
     finally:
         with without_chatter():
             profiler.stop()

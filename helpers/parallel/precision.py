@@ -1,5 +1,6 @@
 """The number formats of a strategy, of the computation and of the updates; updates on the host."""
 
+import math
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
@@ -50,7 +51,7 @@ class Plain:
     def write(self, masters: Tensors, values: Tensors):
         """Copy the master copies to the values, after an update."""
 
-    def skips(self, norm: torch.Tensor) -> bool:
+    def skips(self, norm: float) -> bool:
         """Whether to skip this update. Never here: the loss shows gradients that are not finite.
 
         Args:
@@ -145,8 +146,8 @@ class Mixed(Plain):
     def write(self, masters: Tensors, values: Tensors):
         torch._foreach_copy_([values[name] for name in masters], list(masters.values()))
 
-    def skips(self, norm: torch.Tensor) -> bool:
-        return not bool(norm.isfinite())
+    def skips(self, norm: float) -> bool:
+        return not math.isfinite(norm)
 
     def adapt(self, *, skipped: bool):
         if self.scale is not None:

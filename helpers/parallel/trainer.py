@@ -163,15 +163,16 @@ class Trainer(Strategy):
         self.engine.step(batch.to(self.device).micro(self.micro_batches), tokens, loss)
         self.owner.complete()
         norm = self.owner.world.norm(self.owner.gradients())
-        skipped = self.precision.skips(norm)
+        total = tokens.wait()  # a GPU is read once in a step, and then updates on its own
+        size, count = torch.stack([norm.to(total), total]).tolist()
+        skipped = self.precision.skips(size)
         if not skipped:
             rule = self.rule if lr is None else replace(self.rule, lr=lr)
             self.owner.update(rule, self.rule.factor(norm))
             self.spread()
         self.precision.adapt(skipped=skipped)
-        count = int(tokens.wait())
         mean = loss.wait() / max(count, 1)
-        return Step(loss=mean, grad_norm=norm, tokens=count, skipped=skipped)
+        return Step(loss=mean, grad_norm=norm, tokens=int(count), skipped=skipped)
 
     def evaluate(self, batch: Batch) -> tuple[float, int]:
         check_batch(batch)

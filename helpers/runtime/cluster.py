@@ -221,7 +221,7 @@ class Cluster:
                     with interrupts.allowed():
                         show_farewell(processes)
                 elif self.device == "cuda":
-                    processes.wait(END_SECONDS)
+                    processes.wait(RELEASE_SECONDS + END_SECONDS)
             finally:
                 processes.close()
 

@@ -80,8 +80,13 @@ def plain(name: str, value: Any):
     )
 
 
-def seed_differently():
-    """Seed this rank's generators anew: a fork inherits their states."""
+def seed_differently(device: torch.device):
+    """Seed this rank's generators anew, and those of its GPU, which is the current one.
+
+    A fork inherits the states, and each process starts with the same one for its GPU.
+    """
     torch.default_generator.seed()  # torch.seed() would also ask for every kind of accelerator
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
+    if device.type == "cuda":
+        torch.cuda.seed()

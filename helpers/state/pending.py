@@ -174,12 +174,19 @@ def norms(parts: AllParts, gradients: Mapping[str, torch.Tensor | None], rank: i
     """Compute this rank's share of the regions' norms: (regions,) float64, zero elsewhere."""
     here = next((g.device for g in gradients.values() if g is not None), torch.device("cpu"))
     regions = [region for same in parts.regions.values() for region in same]
-    row = torch.zeros(len(regions), dtype=torch.float64, device=here)
+    kinds = {torch.float64: {}, torch.float32: {}}  # the dtype of the sum -> number -> gradient
     for number, region in enumerate(regions):
         holders = list(region.keys)
         if holders[number % len(holders)] == rank:
             gradient = gradients.get(region.keys[rank])
             if gradient is not None:
                 wide = torch.float64 if gradient.dtype == torch.float64 else torch.float32
-                row[number] = torch.linalg.vector_norm(gradient, dtype=wide)
-    return row
+                kinds[wide][number] = gradient
+    # A few launches on a GPU, not two for each gradient; and no list of numbers to copy there.
+    row = [torch.zeros((), dtype=torch.float64, device=here)] * len(regions)
+    for wide, own in kinds.items():
+        if own:
+            found = torch.stack(torch._foreach_norm(list(own.values()), 2, dtype=wide)).double()
+            for number, norm in zip(own, found.unbind(), strict=True):
+                row[number] = norm
+    return torch.stack(row) if row else torch.zeros(0, dtype=torch.float64, device=here)

@@ -11,7 +11,8 @@ from tests.bench.report import Report, share_of
 NAME = "adam"
 NUMBERS = 2**23  # 32 MiB for each of the four tensors: more than most caches
 ROUNDS = 24
-GPU_NUMBERS = 10**9
+GPU_NUMBERS = 10**9  # or fewer, if they do not fit:
+GPU_BYTES = 28  # for each number: 16, and at most two more inside PyTorch's loop, and a margin
 GPU_TENSORS = (1, 10, 100)
 PEER = "fused"
 FORMS = {  # of torch.optim.AdamW
@@ -30,7 +31,8 @@ def measure(quick: bool = False) -> Report:
     with one_thread():
         rows += on_cpu(NUMBERS // 64 if quick else NUMBERS, 2 if quick else ROUNDS)
     if torch.cuda.is_available():
-        numbers = 10**6 if quick else GPU_NUMBERS
+        fitting = min(GPU_NUMBERS, torch.cuda.mem_get_info()[0] // GPU_BYTES)
+        numbers = 10**6 if quick else fitting
         for tensors in GPU_TENSORS:
             rows += on_gpu(numbers, tensors, 2 if quick else ROUNDS)
     return report(rows)

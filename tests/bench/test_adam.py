@@ -27,6 +27,20 @@ def test_a_small_run_its_table_and_its_chart(tmp_path, monkeypatch):
     assert sum("ours, one loop in C" in word for word in words) == 1
 
 
+@pytest.mark.parametrize(("free", "numbers"), [(80e9, 10**9), (23e9, 23 * 10**9 // 28)])
+def test_a_smaller_gpu_gets_as_many_numbers_as_fit(monkeypatch, free, numbers):
+    """On one tensor, PyTorch's loop has six tensors of that size at once: 24 bytes a number."""
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (int(free), int(free)))
+    monkeypatch.setattr(adam, "on_cpu", lambda *_: [])
+    monkeypatch.setattr(adam, "on_gpu", lambda count, *_: asked.append(count) or [])
+    monkeypatch.setattr(adam, "report", list)
+    adam.measure()
+    assert asked == [numbers] * 3
+    assert 24 * numbers < free
+
+
 @needs_compiler
 def test_all_contenders_do_the_same_work():
     after = []

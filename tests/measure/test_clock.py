@@ -9,6 +9,7 @@ import torch
 
 from helpers.measure import clock
 from helpers.measure.clock import Timing, time_of
+from tests.cuda import Cuda
 
 
 def test_the_number_of_calls_is_fixed():
@@ -51,16 +52,14 @@ def test_a_time_is_divided_by_its_calls(monkeypatch):
 
 def test_queued_work_is_waited_for_before_and_after(monkeypatch):
     """A GPU's work is neither counted for the call before it, nor left out."""
-    done = []
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("wait"))
+    cuda = Cuda(monkeypatch)
     clocks = SimpleNamespace(
-        perf_counter=lambda: done.append("clock") or 0.0, process_time=lambda: 0.0
+        perf_counter=lambda: cuda.note("clock") or 0.0, process_time=lambda: 0.0
     )
     monkeypatch.setattr("helpers.measure.clock.time", clocks)
-    time_of(lambda: done.append("call"), repeats=2, warmup=1, calls=2)
-    repeat = ["wait", "clock", "call", "call", "wait", "clock"]
-    assert done == ["call", *repeat, *repeat]
+    time_of(cuda.work, repeats=2, warmup=1, calls=2)
+    repeat = ["synchronize", "clock", "work", "work", "synchronize", "clock"]
+    assert [name for name, _ in cuda.calls] == ["work", *repeat, *repeat]
 
 
 def test_a_timing_has_the_name_of_its_function():
@@ -96,44 +95,20 @@ def test_it_draws_itself():
     assert [line.get_ydata()[0] for line in skewed.plot().axes[0].lines] == [1.0, 2.0, 1.0, 1.0]
 
 
-class Queue:
-    """A GPU: its work takes seconds, and events are noted when their turn comes."""
+@pytest.mark.parametrize("gpu", [0, 2])
+def test_moments_on_a_gpu_are_events_in_its_queue(monkeypatch, gpu):
+    """The CPU's clock stands still, the GPU works for 2 seconds: `mark` waits for nothing.
 
-    def __init__(self):
-        self.now, self.waited = 50.0, []
-
-    def event(self, enable_timing):
-        assert enable_timing
-        return Mark(self)
-
-
-class Mark:
-    def __init__(self, queue):
-        self.queue = queue
-
-    def record(self):
-        self.at = self.queue.now
-
-    def synchronize(self):
-        self.queue.waited.append(self.at)
-
-    def elapsed_time(self, other):
-        return (other.at - self.at) * 1e3
-
-
-def test_moments_on_a_gpu_are_events_in_its_queue(monkeypatch):
-    """The CPU's clock stands still, the GPU works for 2 seconds: `mark` waits for nothing."""
-    queue = Queue()
-    monkeypatch.setattr(torch.cuda, "Event", queue.event)
+    The GPU is the one of the device, also if it is not the current one.
+    """
+    cuda = Cuda(monkeypatch)
     monkeypatch.setattr(clock.time, "perf_counter", lambda: 1000.0)
-    moments = clock.Moments(torch.device("cuda"))
-    assert queue.waited == [50.0]
+    moments = clock.Moments(torch.device("cuda", gpu))
     start = moments.mark()
-    queue.now += 2
+    cuda.work(2, gpu)
     end = moments.mark()
-    assert queue.waited == [50.0]
+    assert cuda.calls == [(name, gpu) for name in ("record", "wait", "record", "work", "record")]
     assert (moments.seconds(start), moments.seconds(end)) == (1000.0, 1002.0)
-    assert queue.waited == [50.0, 50.0, 52.0]
 
 
 def test_moments_on_the_cpu_are_its_clock(monkeypatch):

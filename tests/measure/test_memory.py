@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from helpers.measure.memory import LiveStorages, Memory, SavedTensors, bytes_of, memory_of, own
 from helpers.runtime.launch import launch
+from tests.cuda import Cuda
 
 FLOAT = 4
 WEIGHTS = (10 * 20 + 20) + (20 * 5 + 5)  # of two_layers
@@ -256,16 +258,15 @@ def test_an_error_leaves_no_hook_behind():
     assert saved.peak == 0
 
 
-def test_the_device_s_own_peak_is_that_of_the_step(monkeypatch):
-    done = []
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    for name, result in (("synchronize", None), ("reset_peak_memory_stats", None),
-                         ("max_memory_allocated", 7000)):  # fmt: skip
-        monkeypatch.setattr(
-            torch.cuda, name, lambda name=name, result=result: done.append(name) or result
-        )
-    found = memory_of(lambda: done.append("step"), nn.Linear(2, 2))
-    assert done == ["synchronize", "reset_peak_memory_stats", "step", "max_memory_allocated"]
+@pytest.mark.parametrize("gpu", [None, 1])
+def test_the_device_s_own_peak_is_that_of_the_step_on_the_model_s_gpu(monkeypatch, gpu):
+    cuda, model = Cuda(monkeypatch), nn.Linear(2, 2)
+    if gpu is not None:
+        there = SimpleNamespace(device=torch.device("cuda", gpu), grad=None, is_leaf=True)
+        monkeypatch.setattr(model, "parameters", lambda: [there])
+    found = memory_of(lambda: cuda.work(device=gpu), model)
+    names = ["synchronize", "reset_peak_memory_stats", "work", "max_memory_allocated"]
+    assert cuda.calls == [(name, gpu or 0) for name in names]
     assert found.device_peak == 7000
     assert "7,000" in repr(found)
 

@@ -1,6 +1,7 @@
 """Rates are work over the median time, threads are restored, and every request has a result."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from helpers.measure import peak
 from helpers.measure.clock import Timing
 from helpers.measure.peak import Peak, copy_rate, matmul_rate, peak_of, threads_of
+from tests.cuda import Cuda
 
 
 @pytest.fixture
@@ -71,6 +73,22 @@ def test_what_is_measured_unless_you_choose(monkeypatch):
     assert [one.device for one in found] == ["cpu", "cuda"]
     assert "copy, 1 thread " in repr(found[0])
     assert "thread" not in repr(found[1])
+
+
+def test_a_rate_of_another_gpu_than_the_current_one_waits_for_that(monkeypatch):
+    """Else the time would be that of the launches alone."""
+    cuda, one = Cuda(monkeypatch), torch.ones(1)
+    copied = SimpleNamespace(copy_=lambda _: cuda.work())
+    fake = SimpleNamespace(
+        ones=lambda *_, **__: one, empty=lambda *_, **__: one, zeros_like=lambda _: copied,
+        mm=lambda *_, out: cuda.work(), float32=torch.float32,
+    )  # fmt: skip
+    monkeypatch.setattr(peak, "torch", fake)
+    for rate in (matmul_rate, copy_rate):
+        cuda.calls.clear()
+        rate(8, device="cuda:1", repeats=1)
+        names = ["enter", "work", "synchronize", "work", "synchronize", "leave"]
+        assert cuda.calls == [(name, 1) for name in names]
 
 
 def test_the_product_is_made_and_the_copy_too(monkeypatch):

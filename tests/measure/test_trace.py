@@ -16,6 +16,7 @@ from torch.profiler import record_function
 
 from helpers import launch
 from helpers.measure.trace import Span, Trace, draw, label_of, spans_of, trace, without_chatter
+from tests.cuda import Cuda
 
 SLEEP = 0.05  # seconds by which a rank is late
 CLOCKS = 1e-3  # seconds by which two processes' clocks may differ
@@ -365,17 +366,17 @@ def test_a_gpu_in_use_is_profiled_and_waited_for(monkeypatch, used):
             done.append("stop")
 
     monkeypatch.setattr(torch.profiler, "profile", Profiler)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: used)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("wait"))
+    cuda = Cuda(monkeypatch, used=used)
+    cuda.calls = done
     with trace() as found:
         done.append("work")
-    wait = ["wait"] * used
-    assert done == [["CPU", "CUDA"] if used else ["CPU"], "start", "work", *wait, "stop"]
+    wait = [("synchronize", 0)] * used
+    assert done == [["CPU", "CUDA"] if used else ["CPU"], *wait, "start", "work", *wait, "stop"]
     assert found.began == pytest.approx(3)
     del done[:]
     with pytest.raises(ValueError, match="here"), trace():
         fail()
-    assert done[1:] == ["start", "stop"]
+    assert done[1:] == [*wait, "start", "stop"]
 
 
 @pytest.mark.parametrize("name", ["ncclDevKernel_X", "rcclDevKernel_X", "NCCL_Y"])

@@ -11,17 +11,33 @@ from helpers.models.gpt import GPTConfig
 from helpers.parallel.ddp.strategy import DataParallel
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.owners.local import Local
-from helpers.parallel.precision import EmulatedFp8, Mixed
+from helpers.parallel.precision import EmulatedFp8, Mixed, Plain
 from helpers.parallel.single import Single
 from helpers.parallel.trainer import Recipe
 from helpers.precision.scaling import LossScale
 from helpers.runtime.launch import launch
 from helpers.training.twin import compare
+from tests.cuda import Reads
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
 TINY = GPTConfig(vocab=32, context=8, width=16, layers=2, heads=2)
 EXACT = Mixed(low=torch.float64)  # no rounding, so any difference is an error in bookkeeping
+
+
+@pytest.mark.parametrize("precision", [Plain(), EXACT, Mixed(torch.float16, LossScale())])
+def test_a_step_reads_from_its_device_once(monkeypatch, precision):
+    """Before the update, so that a GPU makes the update while the next step begins here."""
+    trainer = Recipe(precision=precision)(TINY)
+    update, before = trainer.owner.update, []
+    batch, count = random_batch(0, 3, 8, 32), 24
+    monkeypatch.setattr(type(batch), "counted", lambda _: count)  # it is on the CPU
+    monkeypatch.setattr(trainer.owner, "update", lambda *_: before.append(list(reads.shapes)))
+    with Reads() as reads:
+        step = trainer.step(batch)
+    assert (reads.shapes, before) == ([(2,)], [[(2,)]])  # the norm and the number of targets
+    assert (step.tokens, type(step.tokens), step.skipped) == (count, int, False)
+    update(OptimizerConfig(), None)
 
 
 def twin(recipe, **changes):

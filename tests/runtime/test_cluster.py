@@ -221,7 +221,7 @@ def test_ranks_of_a_failed_call_are_kept_or_killed(monkeypatch, kept):
             1,
             ["leave", "next", "close"],
         ),  # the ranks of the notebook that this is a fork of
-        ("cuda", False, 0, ["leave", "next", module.END_SECONDS, "close"]),
+        ("cuda", False, 0, ["leave", "next", 8.0, "close"]),
     ],
 )
 def test_the_end_is_waited_for_where_it_has_effects(monkeypatch, device, later, pid, expected):
@@ -238,7 +238,7 @@ def test_the_end_is_waited_for_where_it_has_effects(monkeypatch, device, later, 
     cluster = Cluster(1)
     cluster.device, cluster.processes, cluster.calls = device, processes, 3
     cluster.close()
-    assert done == expected
+    assert done == expected  # ranks may take 5 s, and are killed then
     assert (cluster.processes, cluster.calls) == (None, 0)
 
 

@@ -13,6 +13,7 @@ from helpers.runtime.cluster import Cluster
 from helpers.runtime.launch import launch
 from helpers.runtime.local.channel import Channel
 from helpers.runtime.worker import Worker, plain, seed_differently
+from tests.cuda import Cuda
 
 
 @pytest.fixture(scope="module")
@@ -135,10 +136,19 @@ def test_all_generators_are_seeded_anew():
         for _ in range(2):
             np.random.seed(0)
             torch.manual_seed(0)
-            seed_differently()
+            seed_differently(torch.device("cpu"))
             drawn.append((np.random.rand(), torch.rand(()).item()))
     finally:
         np.random.set_state(kept[0])
         torch.set_rng_state(kept[1])
     for one, other in zip(*drawn, strict=True):
         assert one != other
+
+
+@pytest.mark.parametrize(("device", "calls"), [("cpu", []), ("cuda:2", [("seed", 2)])])
+def test_a_rank_of_a_gpu_seeds_that_too(monkeypatch, device, calls):
+    """Each process starts with the same numbers for its GPU."""
+    cuda = Cuda(monkeypatch)
+    cuda.current = 2
+    seed_differently(torch.device(device))
+    assert cuda.calls == calls

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.comm.mesh import Layout
 from helpers.state.all_parts import AllParts
@@ -67,6 +68,35 @@ def test_the_holders_take_turns():
     plain = dict(zip("abc", torch.eye(3)[:, :2] + 1, strict=True))
     rows = torch.stack([norms(parts, plain, rank) for rank in range(3)])
     assert (rows != 0).sum(0).tolist() == (rows != 0).sum(1).tolist() == [1, 1, 1]
+
+
+class Launches(TorchDispatchMode):
+    """Counts the operators, each at least a launch on a GPU."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_the_launches_do_not_grow_with_the_tensors_and_each_norm_is_that_of_its_tensor():
+    dtypes = (torch.float32, torch.float64, torch.bfloat16)
+    counts = []
+    for size in (3, 30):
+        seat = Seat(Layout(dp=1), 0)
+        names = [f"{number:02d}" for number in range(size)]
+        parts = AllParts([{name: whole(seat, name, (7, 5)) for name in names}])
+        plain = {n: gradient((7, 5), int(n)).to(dtypes[int(n) % 3]) for n in names}
+        plain[names[0]] = None
+        with Launches() as launches:
+            row = norms(parts, plain, 0)
+        counts.append(launches.count)
+        for name, norm in zip(names, row, strict=True):
+            own = torch.zeros(()) if plain[name] is None else plain[name]
+            wide = torch.promote_types(own.dtype, torch.float32)
+            assert norm == torch.linalg.vector_norm(own, dtype=wide)
+    assert counts[0] == counts[1]
 
 
 def in_a_group(worker):

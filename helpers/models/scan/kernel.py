@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from helpers.measure.clock import current_gpu
 from helpers.measure.kernels.address import address
 from helpers.measure.kernels.compiled import Compiled, assembled
 from helpers.measure.kernels.interpret import interpreted
@@ -136,10 +137,11 @@ def selective_forward(
     grid = (sequences, triton.cdiv(channels, tile[1]))
     if x.numel():
         kernel = selective if x.is_cuda else on_cpu()
-        kernel[grid](
-            *(t.contiguous() for t in inputs), y, h, length, channels,
-            **constants(dtype, state, tile), **OPTIONS,
-        )  # fmt: skip
+        with current_gpu(x.device):
+            kernel[grid](
+                *(t.contiguous() for t in inputs), y, h, length, channels,
+                **constants(dtype, state, tile), **OPTIONS,
+            )  # fmt: skip
     return y, h.mT
 
 

@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
+from helpers.measure.clock import current_gpu
 from helpers.measure.kernels.interpret import interpreted
 from helpers.precision.fused_adam.kernel import FACTORS, adamw, advance, update
 from helpers.precision.fused_adam.table import Table
@@ -56,7 +57,7 @@ def launch_step(table: Table, found: torch.Tensor, scale: torch.Tensor, constant
     count = len(table.rows)
     factors = torch.empty(count, FACTORS.value, dtype=torch.float64, device=table.device)
     if table.device.type == "cuda":
-        with torch.cuda.device(table.device):
+        with current_gpu(table.device):
             launch_both(advance, update, table, found, scale, factors, constants)
     else:
         by_numpy = {**constants, "RULE": constants["RULE"].fn}

@@ -86,10 +86,10 @@ class Member:
     def form_group(self) -> dist.ProcessGroup:
         """Form the ranks' process group, unless the script has; return a group for our messages."""
         self.made_group = not dist.is_initialized()
+        device_id = torch.device("cuda", self.gpu) if self.device == "cuda" else None
+        if device_id is not None:  # with the script's group too: the function gets this device
+            torch.cuda.set_device(device_id)
         if self.made_group:
-            device_id = torch.device("cuda", self.gpu) if self.device == "cuda" else None
-            if device_id is not None:
-                torch.cuda.set_device(device_id)
             dist.init_process_group(
                 self.backend,
                 store=dist.PrefixStore("group", self.store),
@@ -168,7 +168,7 @@ class Member:
     def answer(self, worker: Worker, fn, kwargs, notes, watch: Watch) -> bytes | None:
         """Call `fn`; return its result and its log, packed, or None after reporting a failure."""
         self.running = True
-        seed_differently()
+        seed_differently(worker.device)
         try:
             result = fn(worker, **kwargs)
             packed = encode({"result": result, "the log": notes.records})

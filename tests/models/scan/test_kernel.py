@@ -4,8 +4,8 @@ import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton is there on Linux only")
-
 from helpers.measure.kernels.interpret import interpreted
+from helpers.models.scan import kernel
 from helpers.models.scan import recurrence as plain
 from helpers.models.scan.kernel import (
     combine,
@@ -15,6 +15,7 @@ from helpers.models.scan.kernel import (
     selective_forward,
 )
 from helpers.models.scan.selective import selective_scan
+from tests.cuda import Cuda
 from tests.models.scan import oracle
 from tests.models.scan.oracle import assert_same
 
@@ -83,12 +84,26 @@ def test_gradients_and_shapes_that_do_not_fit_are_refused():
         selective_forward(x, delta, A, B, C[:, :2])
 
 
-@pytest.mark.parametrize("capability", [80, 90])  # A100, H100
-def test_the_states_stay_in_registers(capability):
-    made = compile_selective(capability)
-    assert (made.spills(), made.stack) == (0, 0)
-    assert made.registers <= 168  # at least three programs of 128 threads on a multiprocessor
-    assert f"sm_{capability}" in made.ptx
+def test_the_kernel_runs_on_the_gpu_of_its_tensors(monkeypatch):
+    """That may be another GPU than the current one."""
+    cuda, gpus = Cuda(monkeypatch), {torch.device("cpu"): 2}
+    launched = {"__getitem__": lambda *_: lambda *_, **__: cuda.work()}
+    monkeypatch.setattr(kernel, "on_cpu", type("Launched", (), launched))
+    monkeypatch.setattr(kernel, "current_gpu", lambda device: cuda.device(gpus[device]))
+    selective_forward(*inputs_of(3))
+    assert cuda.calls == [("enter", 2), ("work", 2), ("leave", 2)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("capability", [80, 90, 100])  # A100, H100, B200
+def test_the_states_stay_in_registers(capability, dtype):
+    made = compile_selective(capability, dtype)
+    assert (made.spills(), made.stack, made.threads) == (0, 0, 128)
+    assert made.registers <= 128  # four programs on a multiprocessor of 65,536 registers
+    # 8 numbers of x, Δ and y for each thread; in a loop, those of A, B, C and the state; the skip.
+    found = [made.instructions(rf"{kind}\.E[\w.]*").total() for kind in ("LDG", "STG")]
+    assert found == [8 + 8 + 19, 8 + 1]
+    assert f".target sm_{capability}" in made.ptx
 
 
 def test_each_format_computes_and_loads_what_it_should():

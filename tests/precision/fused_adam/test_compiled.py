@@ -23,16 +23,28 @@ def test_float32_moves_28_bytes_for_each_parameter(capability, block):  # of A10
     assert 4 * by_number * made.threads / made.block == 12
 
 
-def test_master_copies_move_28_bytes_too():
-    """8 of the master copy, 16 of the moments, 2 of the gradient, 2 of the parameter."""
-    made = compile_update(90, torch.float32, BF16, torch.float32, BF16)
-    assert made.bytes_per_parameter() == {"loads": 14, "stores": 14}
-    assert (made.spills(), made.stack) == (0, 0)
+@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize(
+    ("formats", "registers", "moved"),
+    [
+        ((), 64, {"loads": 16, "stores": 12}),
+        # 8 bytes of the master copy, 16 of the moments, 2 of the gradient, 2 of the parameter
+        ((torch.float32, BF16, torch.float32, BF16), 128, {"loads": 14, "stores": 14}),
+    ],
+    ids=["float32", "master copies"],
+)
+def test_every_gpu_moves_28_bytes_by_128_bits_from_registers(capability, formats, registers, moved):
+    made = compile_update(capability, *formats)
+    assert made.bytes_per_parameter() == moved
+    assert (made.spills(), made.stack, made.threads) == (0, 0, 128)
+    assert made.registers <= registers  # eight or four programs on a multiprocessor
 
 
-def test_counting_the_steps_compiles():
-    made = compile_advance(90)
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_counting_the_steps_compiles(capability):
+    made = compile_advance(capability)
     assert (made.spills(), made.stack) == (0, 0)
+    assert made.registers <= 32
     # 128 threads and as many tensors: each stores one step and three factors
     assert made.ptx.count("st.global") == 4
     assert made.block == made.threads == 128

@@ -1,7 +1,6 @@
 """Which programs are launched, with which arguments; and one step in the interpreter."""
 
 import math
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +12,7 @@ from helpers.precision.fused_adam import launch
 from helpers.precision.fused_adam.kernel import adamw, advance, update
 from helpers.precision.fused_adam.launch import launch_both, launch_step, on_cpu
 from helpers.precision.fused_adam.table import Table, Tensors
+from tests.cuda import Cuda
 
 HYPER = [0.01, 0.9, 0.999, 1e-8, 0.1, 1.0, math.log(0.9), math.log(0.999)]
 
@@ -63,30 +63,20 @@ def test_empty_tensors_count_their_step_and_need_no_update():
 
 def test_on_a_gpu_the_compiled_kernels_run_on_the_tensors_device(monkeypatch):
     """A tensor may be on another GPU than the current one."""
-    entered = []
-
-    @contextmanager
-    def device(where):
-        entered.append(where)
-        yield
-        entered.append("left")
-
-    made = []
+    cuda, made, seen = Cuda(monkeypatch), [], []
     fake = SimpleNamespace(
-        empty=lambda *shape, **options: made.append((shape, options)),
-        float64=torch.float64,
-        cuda=SimpleNamespace(device=device),
+        empty=lambda *shape, **options: made.append((shape, options)), float64=torch.float64
     )
     table = SimpleNamespace(device=torch.device("cuda", 1), rows=[1, 2])
-    seen = []
 
     def launched(*args):
-        assert entered == [table.device]
+        cuda.work()
         seen.append(args)
 
     monkeypatch.setattr(launch, "torch", fake)
     monkeypatch.setattr(launch, "launch_both", launched)
     launch_step(table, "found", "scale", constants := {"RULE": adamw})
+    assert cuda.calls == [("enter", 1), ("work", 1), ("leave", 1)]
     assert made == [((2, 3), {"dtype": torch.float64, "device": table.device})]
     [(*kernels, its, found, scale, _, given)] = seen
     assert kernels == [advance, update]

@@ -19,6 +19,7 @@ from helpers.runtime.joined import member
 from helpers.runtime.joined.heartbeat import Watch
 from helpers.runtime.launcher import Place
 from helpers.runtime.plain import encode
+from tests.cuda import Cuda
 
 
 def place(rank=0, **changes) -> Place:
@@ -71,14 +72,14 @@ def test_a_group_is_formed_unless_the_script_has_one_and_each_is_proved(monkeypa
     monkeypatch.setattr(dist, "init_process_group", form)
     monkeypatch.setattr(dist, "new_group", lambda **how: done.append(("new", how)) or "ours")
     monkeypatch.setattr(member, "prove", lambda *group: done.append(("proved", *group)))
-    monkeypatch.setattr(torch.cuda, "set_device", lambda to: done.append(("uses", to)))
+    Cuda(monkeypatch, gpus=6).calls = done
     one = bare(2, 3, device=device, backend="the backend")
     assert one.form_group() == "ours"
     assert one.made_group != there
     hours = {"timeout": timedelta(seconds=1800)}
     place = {"rank": 2, "world_size": 3, **hours}
     formed = [("formed", "the backend", gpu if device == "cuda" else None, place), ("proved",)]
-    expected = [] if there else [("uses", gpu)] * (device == "cuda") + formed
+    expected = [("set_device", 5)] * (device == "cuda") + ([] if there else formed)
     assert done == [*expected, ("new", {"backend": "gloo", **hours}), ("proved", "ours")]
     assert not one.store.check(["key"])
 
@@ -125,10 +126,13 @@ def test_the_launcher_chooses_the_number_and_the_caller_may_choose_the_cpu(capsy
         bare(0, 3).choose(3, "cuda")
 
 
+HERE = SimpleNamespace(device=torch.device("cpu"))
+
+
 @pytest.fixture
 def alone(monkeypatch):
     """A rank of one, whose numbers stay as they are and whose call has time to end by itself."""
-    monkeypatch.setattr(member, "seed_differently", lambda: None)
+    monkeypatch.setattr(member, "seed_differently", lambda device: None)
     monkeypatch.setattr(watch, "GRACE_SECONDS", 60.0)  # then the process would end
     return bare()
 
@@ -165,7 +169,10 @@ def test_a_call_gathers_the_results_by_rank_and_the_rows_by_time(alone, monkeypa
     said = capsys.readouterr().out
     assert "loss: rank 0 0.5 (step 0)" in said
     assert "the last 1 rows are left out" in said
+    seeded = []
+    monkeypatch.setattr(member, "seed_differently", seeded.append)
     assert call(alone, lambda worker: str(worker.device), device="cuda")[0] == "cuda:5"
+    assert seeded == [torch.device("cuda", 5)]
 
 
 def test_a_call_that_fails_after_a_good_one_fails_and_no_other_begins(alone, monkeypatch):
@@ -198,7 +205,7 @@ def test_an_interrupt_ends_the_script_and_is_told_to_the_others(alone):
 
     notes, one = member.Notes(0, None), Watch((alone.store,) * 3, 0, 1, None)
     with pytest.raises(KeyboardInterrupt):
-        alone.answer(None, interrupted, {}, notes, one)
+        alone.answer(HERE, interrupted, {}, notes, one)
     assert json.loads(alone.store.get("outcome"))["headline"] == "rank 0 raised KeyboardInterrupt"
     assert alone.failure == "rank 0 raised KeyboardInterrupt"
     assert not alone.running
@@ -217,7 +224,7 @@ def test_a_complaint_about_another_rank_waits_for_that_rank_s_report(monkeypatch
         one, other = bare(1, 2), Watch((store,) * 3, 1, 2, None)
         if reported:
             other.decided.set()
-        assert one.answer(None, complains, {}, member.Notes(1, None), other) is None
+        assert one.answer(HERE, complains, {}, member.Notes(1, None), other) is None
         told = json.loads(store.get("outcome"))
         kinds.append((told["kind"], told["rank"]))
         assert "Connection closed by peer" in told["headline"]
@@ -233,7 +240,7 @@ def test_a_call_runs_with_numbers_of_its_own_and_is_over_after_it():
         seen.append((one.running, torch.initial_seed() == 0))
 
     try:
-        one.answer(None, look, {}, member.Notes(0, None), Watch((one.store,) * 3, 0, 1, None))
+        one.answer(HERE, look, {}, member.Notes(0, None), Watch((one.store,) * 3, 0, 1, None))
     finally:
         torch.set_rng_state(kept)
     assert seen == [(True, False)]

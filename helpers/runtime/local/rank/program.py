@@ -101,12 +101,11 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
     if setup.folder is not None:
         os.chdir(setup.folder)
     torch.set_num_threads(setup.threads)
-    seed_differently()
     device = torch.device("cpu")
     if setup.device == "cuda":
         device = torch.device("cuda", setup.gpu)
         torch.cuda.set_device(device)
-        torch.cuda.seed()
+    seed_differently(device)
     path = setup.rendezvous or f"/proc/self/fd/{rendezvous}"
     store = dist.FileStore(path, setup.world_size)
     if not network.own():

@@ -22,6 +22,7 @@ from helpers.runtime.local.rank import listener
 from helpers.runtime.local.rank import program as rank
 from helpers.runtime.local.rank.program import set_environ
 from helpers.runtime.payload import pack
+from tests.cuda import Cuda
 
 
 def test_environment_folder_and_path_reach_the_ranks(tmp_path, monkeypatch):
@@ -139,8 +140,7 @@ def joins(monkeypatch):
     for place, name in (
         (os, "chdir"), (rank, "seed_differently"), (rank.proof, "keep"), (rank.proof, "prove"),
         (rank.dist, "set_debug_level_from_env"), (rank.dist, "init_process_group"),
-        (rank.listener, "joined"), (torch, "set_num_threads"), (torch.cuda, "set_device"),
-        (torch.cuda, "seed"),
+        (rank.listener, "joined"), (torch, "set_num_threads"),
     ):  # fmt: skip
         note(place, name)
 
@@ -164,7 +164,7 @@ def test_a_rank_becomes_what_its_setup_says(joins):
     assert done == {
         "chdir": ("/tmp",),
         "set_num_threads": (4,),
-        "seed_differently": (),
+        "seed_differently": (torch.device("cpu"),),
         "init_process_group": ("gloo", {**place, "timeout": timeout, "device_id": None}),
         "keep": (b"the key",),
         "prove": (),
@@ -184,10 +184,12 @@ def test_ranks_of_their_own_network_prove_nothing_and_debug_is_told_to_pytorch(j
 
 
 def test_a_rank_of_a_gpu_has_that_gpu_alone(joins, monkeypatch):
+    cuda = Cuda(monkeypatch, gpus=6)
+    monkeypatch.setattr(rank, "seed_differently", lambda device: cuda.seed())
     worker, done = joins(device="cuda", backend="cpu:gloo,cuda:nccl")
     gpu = torch.device("cuda", 5)
     assert worker.device == gpu
-    assert (done["set_device"], done["seed"]) == ((gpu,), ())
+    assert cuda.calls == [("set_device", 5), ("seed", 5)]
     assert done["init_process_group"][1]["device_id"] == gpu
     ended = []
     child = SimpleNamespace(
