@@ -2,7 +2,7 @@
 
 Together: a rank that reads a long prompt computes nothing else in that step. All streams of the
 rank pause. Apart: the decoding rank never reads a prompt, so its streams go on. The blocks of the
-cache travel from rank 0 to rank 1.
+cache travel from rank 0 to rank 1. There a thread copies them into the cache.
 
     with Cluster(workers=2) as cluster:
         ranks = cluster.run(serve_apart, model=model, requests=requests, blocks=64)
@@ -18,6 +18,7 @@ B  running sequences
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
@@ -104,15 +105,20 @@ def read_all(rank: "Rank", sender: Sender, clock: Callable[[], float]):
 
 
 def continue_all(rank: "Rank", inbox: Inbox, clock: Callable[[], float]):
-    """The decoding rank: take the prompts that have arrived, as long as there is room."""
+    """The decoding rank: take the prompts that have arrived, as long as there is room.
+
+    A thread copies their blocks, so that the running streams do not wait.
+    """
     arrived: list[Prefilled] = []
-    while not inbox.ended or arrived or rank.running:
-        arrived.extend(inbox.take(wait=not arrived and not rank.running))
-        while arrived and rank.has_room(arrived[0].number):
-            one = arrived.pop(0)
-            rank.admit(one.number, one.place_in(rank.paged), one.token, clock())
-        if rank.running:
-            rank.step(clock)
+    with ThreadPoolExecutor(1, "placing") as copier:
+        while not inbox.ended or arrived or rank.placing or rank.running:
+            idle = not (arrived or rank.placing or rank.running)
+            arrived.extend(inbox.take(wait=idle))
+            while arrived and rank.has_room(arrived[0].number):
+                rank.place(arrived.pop(0), copier)
+            rank.admit_placed(clock)
+            if rank.running:
+                rank.step(clock)
 
 
 class Rank:
@@ -120,6 +126,7 @@ class Rank:
 
     Attributes:
         running: the requests that want more tokens, each with its sequence.
+        placing: the requests whose blocks are being copied: sequence, first token, end of the copy.
         result: what this rank will return.
 
     Raises:
@@ -131,6 +138,7 @@ class Rank:
         self.model, self.requests = model.eval(), requests
         self.paged = Paged(kept_by(model), blocks, block_size, first.dtype, first.device)
         self.running: dict[int, PagedSequence] = {}
+        self.placing: dict[int, tuple[PagedSequence, int, Future]] = {}
         self.result = Streams({}, [], {})
         self.read_since = 0  # tokens of prompts since the last step
         for number, request in enumerate(requests):
@@ -161,7 +169,7 @@ class Rank:
 
     def has_room(self, number: int) -> bool:
         """Whether this request and all running ones can go on to their ends."""
-        every = sum(map(self.needed, self.running)) + self.needed(number)
+        every = sum(map(self.needed, [*self.running, *self.placing, number]))
         return every <= self.paged.allocator.blocks
 
     @torch.no_grad()
@@ -174,6 +182,21 @@ class Rank:
         if self.running:
             self.read_since += len(prompt)
         return sequence, int(logits[0, -1].argmax())
+
+    def place(self, one: Prefilled, copier: ThreadPoolExecutor):
+        """Reserve blocks for a prompt that another rank has read, and begin to copy."""
+        sequence = one.reserve_in(self.paged)
+        copied = copier.submit(one.copy_to, sequence)
+        self.placing[one.number] = sequence, one.token, copied
+
+    def admit_placed(self, clock: Callable[[], float]):
+        """Begin the streams whose blocks are copied. Wait for the first one if none is running."""
+        for number, (sequence, token, copied) in list(self.placing.items()):
+            if self.running and not copied.done():
+                return  # those after it are not copied either
+            copied.result()
+            del self.placing[number]
+            self.admit(number, sequence, token, clock())
 
     def admit(self, number: int, sequence: PagedSequence, token: int, now: float):
         """Begin a stream with its first token."""

@@ -35,22 +35,26 @@ class Prefilled:
     token: int
     blocks: torch.Tensor
 
-    def place_in(self, paged: Paged) -> PagedSequence:
-        """Copy the blocks into a cache of the same shape, as a new sequence.
+    def reserve_in(self, paged: Paged) -> PagedSequence:
+        """Reserve blocks in a cache of the same shape, for a new sequence. `copy_to` fills them.
 
         Raises:
             OutOfBlocks: the cache has too few free blocks. It is as before.
         """
         sequence = paged.sequence()
         try:
-            paged.reserve([sequence], [self.length])
+            paged.reserve([sequence], [self.length], clear=False)
         except BaseException:
             sequence.free()
             raise
-        places = paged.store.index(sequence.table)
-        paged.store.memory.index_copy_(0, places, self.blocks.to(paged.store.memory.device))
         sequence.length = self.length
         return sequence
+
+    def copy_to(self, sequence: PagedSequence):
+        """Fill the reserved blocks. Other sequences may be read and written meanwhile."""
+        store = sequence.paged.store
+        blocks = self.blocks.to(store.memory.device)
+        store.memory.index_copy_(0, store.index(sequence.table), blocks)
 
 
 class Sender:

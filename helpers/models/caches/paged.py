@@ -143,8 +143,13 @@ class Paged:
         last = min(self.blocks_of(sequence.length + more), len(sequence.table))
         return range(sequence.length // self.block_size, last)
 
-    def reserve(self, sequences: Sequence["PagedSequence"], added: Sequence[int]) -> None:
+    def reserve(
+        self, sequences: Sequence["PagedSequence"], added: Sequence[int], clear: bool = True
+    ) -> None:
         """Give each sequence the blocks for its new tokens, each block its own.
+
+        Args:
+            clear: whether to fill new blocks with zeros; False if every number is written next.
 
         Raises:
             OutOfBlocks: too few blocks are free. Nothing has changed.
@@ -166,7 +171,8 @@ class Paged:
             while len(sequence.table) < self.blocks_of(sequence.length + more):
                 sequence.table.append(self.take())
                 fresh.append(sequence.table[-1])
-        self.store.clear(fresh)
+        if clear:
+            self.store.clear(fresh)
         self.store.copy(shared, copies)
 
     def take(self) -> int:

@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import threading
 import time
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ from helpers.inference.ranks.apart import (
     start,
 )
 from helpers.inference.ranks.handover import Prefilled, Sender
-from helpers.inference.ranks.streams import Arrival, Streams
+from helpers.inference.ranks.streams import Arrival, Stream, Streams
 from helpers.models.gpt import GPTConfig, build
 from helpers.plans.decode_traffic import handover_bytes
 from helpers.runtime.cluster import Cluster
@@ -134,13 +135,50 @@ class Scripted:
         self.ended = not self.arrivals
 
 
-def test_the_decoding_rank_waits_for_prompts_only_if_it_has_nothing_to_do(model):
-    requests = [Arrival(prompt=(1, 2, 3), new_tokens=4), Arrival(prompt=(4, 5), new_tokens=3)]
-    source, arrived = Rank(model, requests, 8, 4), []
-    for number in (0, 1):
+def prefilled(model, requests):
+    source = Rank(model, requests, 8, 4)
+    for number in range(len(requests)):
         sequence, token = source.read(number)
         blocks = source.paged.store.memory[sequence.table].clone()
-        arrived.append(Prefilled(number=number, length=sequence.length, token=token, blocks=blocks))
+        yield Prefilled(number=number, length=sequence.length, token=token, blocks=blocks)
+
+
+def test_streams_go_on_while_blocks_are_copied(model, monkeypatch):
+    """The second copy ends only after the first stream has its third token."""
+    requests = [Arrival(prompt=(1, 2, 3), new_tokens=4), Arrival(prompt=(4, 5), new_tokens=3)]
+    first, second = prefilled(model, requests)
+    rank, third, copy_to = Rank(model, requests, 8, 4), threading.Event(), Prefilled.copy_to
+    rank.paged.store.memory.fill_(torch.nan)  # a copy fills every number of its blocks
+
+    def late(one, sequence):
+        assert one.number == 0 or third.wait(5), "the stream waits for the copy"
+        copy_to(one, sequence)
+
+    def clock():
+        if len(rank.result.streams[0].tokens) == 2:  # and the third is computed
+            third.set()
+        return 0.0
+
+    monkeypatch.setattr(Prefilled, "copy_to", late)
+    rank.result.streams[0] = Stream(0.0)  # for the clock of the first admission
+    continue_all(rank, Scripted([first], [second]), clock)
+    assert {n: s.tokens for n, s in rank.result.streams.items()} == {
+        n: alone(model, request.prompt, request.new_tokens) for n, request in enumerate(requests)
+    }
+
+
+def test_a_prompt_that_is_copied_counts_as_running(model):
+    requests = [Arrival(prompt=(1, 2, 3), new_tokens=4)] * 2
+    rank = Rank(model, requests, 3, 4)
+    rank.paged.store.memory.fill_(1)
+    rank.place(next(prefilled(model, requests)), SimpleNamespace(submit=lambda *_: None))
+    assert not rank.has_room(1)
+    assert (rank.paged.store.memory == 1).all()  # a block that a copy fills is not cleared before
+
+
+def test_the_decoding_rank_waits_for_prompts_only_if_it_has_nothing_to_do(model):
+    requests = [Arrival(prompt=(1, 2, 3), new_tokens=4), Arrival(prompt=(4, 5), new_tokens=3)]
+    arrived = list(prefilled(model, requests))
     rank = Rank(model, requests, 2, 4)  # room for one of them at a time
     inbox, times = Scripted([], arrived[:1], [], arrived[1:]), iter(range(100))
     continue_all(rank, inbox, lambda: next(times))

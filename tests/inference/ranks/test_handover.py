@@ -56,7 +56,8 @@ def hand_over(worker, prompts):
     inbox, found = Inbox(messages, 0, paged), {}
     while not inbox.ended:
         for one in inbox.take(wait=True):
-            sequence = one.place_in(paged)
+            sequence = one.reserve_in(paged)
+            one.copy_to(sequence)
             token = torch.tensor([[one.token]])
             logits = model(token, cache=PagedBatch(paged, [sequence]))[0, -1]
             found[one.number] = (one.length, one.token, len(sequence.table), logits)
@@ -94,7 +95,7 @@ def test_without_room_the_cache_is_as_before():
     memory = paged.store.memory.clone()
     one = Prefilled(number=0, length=5, token=1, blocks=memory[:2] + 1)
     with pytest.raises(OutOfBlocks, match="2 more blocks are needed, but 1 of 3"):
-        one.place_in(paged)
+        one.reserve_in(paged)
     assert paged.free_blocks == 1
     assert len(paged.sequences) == 1
     assert torch.equal(paged.store.memory, memory)
