@@ -22,6 +22,9 @@ class Failed(Exception):
 
 
 class Place(Protocol):
+    """Has these two. A place with ranks that can send and receive alone also has `messages`: see
+    `helpers.check.grading.stand_in`."""
+
     def call(self, fn: Callable, arguments: tuple) -> Any:
         """Return fn(*arguments), which may write into the arguments."""
 
