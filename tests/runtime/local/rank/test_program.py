@@ -140,7 +140,7 @@ def joins(monkeypatch):
     for place, name in (
         (os, "chdir"), (rank, "seed_differently"), (rank.proof, "keep"), (rank.proof, "prove"),
         (rank.dist, "set_debug_level_from_env"), (rank.dist, "init_process_group"),
-        (rank.listener, "joined"), (torch, "set_num_threads"),
+        (rank.listener, "joined"), (torch, "set_num_threads"), (rank, "wait_for_all"),
     ):  # fmt: skip
         note(place, name)
 
@@ -165,6 +165,7 @@ def test_a_rank_becomes_what_its_setup_says(joins):
         "chdir": ("/tmp",),
         "set_num_threads": (4,),
         "seed_differently": (torch.device("cpu"),),
+        "wait_for_all": (place["store"], replace(SETUP, folder="/tmp")),
         "init_process_group": ("gloo", {**place, "timeout": timeout, "device_id": None}),
         "keep": (b"the key",),
         "prove": (),
@@ -172,13 +173,14 @@ def test_a_rank_becomes_what_its_setup_says(joins):
         "joined": (),
     }
     names = list(done)
+    assert names.index("wait_for_all") < names.index("init_process_group") < names.index("keep")
     assert names.index("keep") < names.index("prove") < names.index("post")
 
 
 def test_ranks_of_their_own_network_prove_nothing_and_debug_is_told_to_pytorch(joins):
     _, done = joins(own_network=True, debug=True, rendezvous="/x/meet")
     assert os.environ["TORCH_DISTRIBUTED_DEBUG"] == "DETAIL"
-    assert not {"keep", "prove", "chdir"} & set(done)
+    assert not {"keep", "prove", "chdir", "wait_for_all"} & set(done)
     assert "set_debug_level_from_env" in done
     assert done["init_process_group"][1]["store"] == ("store", "/x/meet", 3)
 
