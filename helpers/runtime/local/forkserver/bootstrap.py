@@ -10,6 +10,7 @@ import types
 from multiprocessing import reduction
 
 from helpers.runtime.local.forkserver.orphans import C, become_subreaper
+from helpers.runtime.local.sources import state_of
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../../.."))
 START_FAILED = 70  # exit code of a rank that never reached the function
@@ -104,13 +105,8 @@ def work(channel: int, stacks: int) -> int:
 
 def states() -> dict[str, tuple[int, int] | None]:
     """The state of the files of `helpers` that this process has imported."""
-    found = {}
-    for name in own_modules():
-        if file := getattr(sys.modules[name], "__file__", None):
-            with contextlib.suppress(OSError):
-                status = os.stat(file)
-                found[file] = status.st_mtime_ns, status.st_size
-    return found
+    files = (getattr(sys.modules[name], "__file__", None) for name in own_modules())
+    return {file: state_of(file) for file in files if file}
 
 
 def lead_a_session():

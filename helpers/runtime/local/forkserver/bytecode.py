@@ -38,7 +38,7 @@ class Loader(SourceFileLoader):
 
 
 def hook(path: str) -> FileFinder:
-    if not path.startswith(PACKAGE):
+    if path != PACKAGE and not path.startswith(PACKAGE + os.sep):
         raise ImportError(f"{path} is not in this package")
     return FileFinder(path, (Loader, [".py"]))
 

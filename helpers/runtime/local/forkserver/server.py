@@ -64,7 +64,7 @@ from helpers.runtime.local.rank.ending import open_descriptors
 
 FDS_PER_RANK = 4  # channel, stdout, stderr, stacks
 FIRST_SPARES = 2  # before the first call
-MOST_SPARES = 8  # each has about 20 MB of its own
+MOST_SPARES = 8  # each has 13 MB of its own
 POLL_SECONDS = 0.5  # between two checks of the deadlines
 END_SECONDS = 2.0  # until killed ranks must be gone
 GIVE_WAY_SECONDS = 0.5  # how long one call may delay the second generation's imports
