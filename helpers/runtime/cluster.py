@@ -125,11 +125,11 @@ class Cluster:
     def call(self, fn, kwargs, live, timeout) -> Runs:
         __tracebackhide__ = True
         began = time.perf_counter()
-        HERE.look()
-        tell_changed(HERE.changed(), *OF_THIS_PROCESS)
-        names = {getattr(fn, "__name__", "the function"): fn, **kwargs}
-        parcel = pack_or_name((fn, kwargs, cell_sources()), names, "to the ranks")
         with Interrupts() as interrupts:
+            HERE.look()
+            tell_changed(HERE.changed(), *OF_THIS_PROCESS)
+            names = {getattr(fn, "__name__", "the function"): fn, **kwargs}
+            parcel = pack_or_name((fn, kwargs, cell_sources()), names, "to the ranks")
             try:
                 session.drop(wait=END_SECONDS)
                 call = self.meet_and_run(parcel, live, timeout, interrupts)

@@ -149,7 +149,7 @@ def test_sliders_redraw_and_stop_stops(page, address):
     )
 
     waiting = notebook.run(4)
-    waiting.get_by_text("at work").first.wait_for()
+    waiting.locator(".jp-OutputArea-output").get_by_text("at work").first.wait_for()
     page.locator(
         "[data-jp-item-name=interrupt] button, [data-jp-item-name=interrupt]"
     ).first.click()
