@@ -10,7 +10,7 @@
 # does the same. `lock` keeps the versions in the lock if it can; with ALL=1 it uses the newest.
 #
 # `course` and `notebooks` run all weeks, or the weeks in ONLY: make course ONLY="week01 week02".
-# `slides` takes ONLY too.
+# `slides` and `minutes` take ONLY too.
 # `test` runs what decides whether an installation works, ALL=1 every test and notebook, and ONLY
 # all tests of some paths, with pytest's own options: make test ONLY="tests/comm -x".
 # `quick` tests the changes since the last commit, or since another: make quick SINCE=main.
@@ -36,7 +36,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE VIRTUAL_ENV CONDA_PREFIX 
 export JUPYTER_PREFER_ENV_PATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup course test quick seeds durations lab slides student handout grade bench sweep figures notebooks lint mutants lock licences FORCE
+.PHONY: help setup course test quick seeds durations lab slides student minutes handout grade bench sweep figures notebooks lint mutants lock licences FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1#/p' Makefile | column -t -s '#'
@@ -71,6 +71,9 @@ slides: setup ## write a deck for each notebook: build/slides/index.html
 
 student: setup ## make work/, your own notebooks without outputs, or add what is new
 	@$(RUN) .ci/student.py
+
+minutes: setup ## print the minutes that each notebook needs, counted by rule
+	@$(PY) .ci/minutes.py $(ONLY)
 
 handout: setup ## write build/handout, for a class: no outputs, no solutions
 	@$(RUN) .ci/handout.py

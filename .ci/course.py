@@ -23,3 +23,8 @@ def slide_type(cell: Mapping) -> str:
 def is_note(cell: Mapping) -> bool:
     """Whether a cell is for the speaker alone."""
     return slide_type(cell) == "notes"
+
+
+def is_deeper(cell: Mapping) -> bool:
+    """Whether a cell goes beyond the hour that a notebook plans."""
+    return "deeper" in cell["metadata"].get("tags", ())

@@ -3,8 +3,8 @@
     slides.py [--from FOLDER] [words]   by default the committed notebooks; only those whose names
                                         contain one of the words
 
-A deck is a page for reveal.js. It loads nothing from another host. The cells' slide types give the
-slides; a script in the page then moves what does not fit to a following slide (slides/fit.js).
+A deck is a page for reveal.js. It loads nothing from another host. What goes deeper than the hour
+has no slides. The cells' slide types give the slides; a script in the page then moves what does not fit to a following slide (slides/fit.js).
 """
 
 import argparse
@@ -16,7 +16,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from course import find, slide_type
+from course import find, is_deeper, slide_type
 from loading import load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,7 +47,7 @@ def stacks(cells: list[dict]) -> list[list[list[dict]]]:
     for cell in cells:
         kind = slide_type(cell)
         source = "".join(cell["source"])
-        if kind == "skip" or not source.strip():
+        if kind == "skip" or is_deeper(cell) or not source.strip():
             continue
         if cell["cell_type"] == "code" and (only_imports(cell, source) or only_asked(cell, source)):
             continue

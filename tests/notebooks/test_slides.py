@@ -89,7 +89,9 @@ def test_slides_of_cells(slides):
         text("c", "skip"), text("note", "notes"), code(""), text("d", "slide"),
         code("from a import b\n\n\ndef f():\n    return b"),
         code("check.f(f)", outputs=[{"data": {"text/plain": "… f: not written yet"}}]),
+        text("deeper", "subslide"),
     ]  # fmt: skip
+    cells[-1]["metadata"]["tags"] = ["deeper"]
     found = [[[c["source"][:6] for c in one] for one in stack] for stack in slides.stacks(cells)]
     assert found == [[["# T"], ["a", "b", "note"]], [["d", "from a"]]]
 
