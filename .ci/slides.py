@@ -4,7 +4,8 @@
                                         contain one of the words
 
 A deck is a page for reveal.js. It loads nothing from another host. What goes deeper than the hour
-has no slides. The cells' slide types give the slides; a script in the page then moves what does not fit to a following slide (slides/fit.js).
+has no slides. The cells' slide types give the slides; a script in the page then moves what does not
+fit to a following slide (slides/fit.js).
 """
 
 import argparse

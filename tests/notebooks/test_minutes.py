@@ -1,4 +1,4 @@
-"""The main path of a notebook takes an hour, counted by rule; what goes deeper is folded behind it."""
+"""The main path of a notebook takes an hour, by rule; what goes deeper is folded behind it."""
 
 import re
 from pathlib import Path
