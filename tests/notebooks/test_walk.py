@@ -246,6 +246,15 @@ def test_what_may_stand_below_an_answer(parts, tags):
     assert faults(run(*parts, tags=tags)) == []
 
 
+def test_what_goes_deeper_is_below_the_sheet():
+    nb = run(*good(), "x = 1")
+    assert any("last code cell" in line for line in faults(nb))
+    nb.cells[-1].metadata.tags = ["deeper"]
+    assert faults(nb) == []
+    nb.cells[-2].metadata.tags = ["deeper"]
+    assert any("last code cell" in line for line in faults(nb))
+
+
 def test_the_next_prediction_ends_what_belongs_to_an_answer():
     second = RUN.replace('"sent"', '"again"').replace("=prediction_sent", "=prediction_b")
     parts = [Text(QUESTION), ASK, RUN, "prediction_b = None", second, "picture()", SHEET]

@@ -8,7 +8,7 @@ question, its prediction and its answer:
                 prediction_name = None
     code        the experiment; side_by_side(…, prediction=prediction_name, …): folded
     …           up to the first text cell below: what shows the answer is folded too
-    code        prediction_sheet(), the last code cell
+    code        prediction_sheet(), the last code cell but for those tagged `deeper`
 """
 
 import ast
@@ -232,10 +232,11 @@ def beside(cells: list[Cell]):
 
 
 def sheet(cells: list[Cell]):
-    """A notebook with predictions ends with the sheet, and it is empty."""
+    """The main path of a notebook with predictions ends with the sheet, and it is empty."""
     if not any(cell.folds or cell.asks for cell in cells):
         return
-    last = [cell for cell in cells if cell.kind == "code" and cell.source.strip()][-1]
+    code = [cell for cell in cells if cell.kind == "code" and cell.source.strip()]
+    last = [cell for cell in code if "deeper" not in cell.tags][-1]
     if not list(last.calls("prediction_sheet")):
         yield last.number, "the last code cell is to be prediction_sheet()"
     elif not re.search(r"^0 of \d+ predicted", "".join(last.plain()), re.M):
