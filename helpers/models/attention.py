@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from helpers.models.blockwise import blockwise
 from helpers.models.caches.cache import BlockCache, Kept, RotaryPart
 from helpers.models.shape import GPTShape
 
@@ -82,7 +83,7 @@ class Core(nn.Module):
     """softmax(q kᵀ / √d) v with a causal mask. It has no parameters.
 
     Args:
-        kind: "sdpa" or "explicit", as in the configuration.
+        kind: "sdpa", "explicit" or "blockwise", as in the configuration.
     """
 
     def __init__(self, kind: str):
@@ -102,6 +103,8 @@ class Core(nn.Module):
             seen: True where a query may see a key; it broadcasts to (B, H, T, S). None: the
                 queries are of the last T of the S tokens, and see no later token.
         """
+        if self.kind == "blockwise":
+            return blockwise(q, k, v, seen)
         tokens, keys = q.shape[2], k.shape[2]
         shared = q.shape[1] // k.shape[1]
         causal = seen is None and tokens == keys

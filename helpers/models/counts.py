@@ -156,9 +156,10 @@ def flops_per_token(
 
     "exact": every matrix product of this model, as `helpers.measure.flops` counts them on a step.
         The forward needs 2 FLOPs for each parameter in a matrix, including the head, and 4 D T per
-        layer for scores and values. The half that the causal mask hides counts too. The backward
-        needs twice as much; but for scores and values 10 D T per layer with attention="sdpa", which
-        recomputes the scores. Other mixers than "attention" have other products.
+        layer for scores and values. The half that the causal mask hides counts too, though
+        "blockwise" leaves out whole blocks of it. The backward needs twice as much; but for scores
+        and values 10 D T per layer with "sdpa" and "blockwise", which recompute the scores. Other
+        mixers than "attention" have other products.
     "kaplan": 6 N, N without embeddings (Kaplan et al. 2020, arXiv:2001.08361, section 2.1). With
         attention=True, the forward is 2 N + 2 layers D T, without the masked half. With
         embedding=True, it includes table 1's rows of the embedding, 4 D + 2 D V.
@@ -271,14 +272,15 @@ def products(heads: int, tokens: int, key: int, value: int, fused: bool) -> dict
 def attention(config: GPTConfig, tokens: int) -> dict[str, int]:
     """Scores and values: 2 D T each in a forward, all T keys for each query."""
     d = config.head_width
-    return products(config.heads, tokens, d, d, config.attention == "sdpa")
+    return products(config.heads, tokens, d, d, config.attention != "explicit")
 
 
 def latent(config: GPTConfig, tokens: int) -> dict[str, int]:
     """Scores and values without a cache. The fused kernel gets values as wide as the keys."""
-    w, fused = config.latent_widths, config.attention == "sdpa"
+    w, kind = config.latent_widths, config.attention
     key = w.nope + w.rope
-    return products(config.heads, tokens, key, key if fused else w.value, fused)
+    value = key if kind == "sdpa" else w.value
+    return products(config.heads, tokens, key, value, kind != "explicit")
 
 
 def mamba(config: GPTConfig, tokens: int) -> dict[str, int]:

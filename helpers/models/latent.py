@@ -141,7 +141,7 @@ class PaddedCore(Core):
 
     def forward(self, q, k, v, seen=None):
         extra = q.shape[-1] - v.shape[-1]
-        if self.kind == "explicit" or not extra:
+        if self.kind != "sdpa" or not extra:
             return super().forward(q, k, v, seen)
         y = super().forward(q, k, functional.pad(v, (0, extra)), seen)
         return functional.pad(y, (0, -extra))  # a copy: nothing keeps the zeros

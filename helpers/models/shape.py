@@ -23,7 +23,7 @@ CHOICES = {
     "positions": ("rotary", "learned", "none"),
     "mixer": ("attention", "latent", "mamba", "mamba2"),
     "mlp": ("swiglu", "gelu", "none"),
-    "attention": ("sdpa", "explicit"),
+    "attention": ("sdpa", "explicit", "blockwise"),
     "recompute": ("none", "selective", "full"),
 }
 
@@ -48,7 +48,8 @@ class GPTShape:
         mlp: "swiglu" (Shazeer 2020), "gelu" (its tanh form), or "none": blocks of a mixer alone.
         tied: whether the head uses the embedding's matrix (Press and Wolf 2017).
         bias: whether linear layers and LayerNorms have a bias.
-        attention: "sdpa", PyTorch's fused kernel, or "explicit", which makes the matrix of scores.
+        attention: "sdpa", PyTorch's fused kernel; "explicit", which makes the matrix of scores; or
+            "blockwise", which makes it block by block.
         dropout: the probability that training sets a number to zero. It applies to the embeddings
             and to the outputs of mixers and MLPs. It does not apply to attention probabilities,
             because the fused kernels draw random numbers of their own.

@@ -48,6 +48,7 @@ PEERS = KINDS | {
     "llama, grouped, untied": replace(LLAMA, kv_heads=2, tied=False),
     "llama, one key": replace(LLAMA, kv_heads=1),
     "llama, explicit": replace(LLAMA, kv_heads=2, attention="explicit"),
+    "llama, blockwise": replace(LLAMA, kv_heads=2, attention="blockwise"),
     "gpt2, explicit, untied": replace(GPT2, attention="explicit", tied=False),
     "deepseek, queries as they are": replace(DEEPSEEK, latent=replace(WIDTHS, query_rank=None)),
     "deepseek, explicit": replace(DEEPSEEK, attention="explicit"),
