@@ -31,7 +31,6 @@ LONGER = {  # not yet cut to an hour
     "week08_mixed_precision",
     "week08b_fused_adam",
     "week09_attention_and_kv_cache",
-    "week09b_serving",
     "week10_state_space_models",
     "week10b_mamba2_and_bamba",
 }
