@@ -11,7 +11,6 @@ from tests.conftest import ci
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("**/[wp]*.ipynb"))
 HOUR = 60
 LONGER = {  # not yet cut to an hour
-    "week01d_mpi_and_debugging",
     "week02_scaling_laws",
     "week02b_from_kaplan_to_a_plan",
     "week03_data_parallel",
