@@ -86,7 +86,8 @@ def compile_extension(folder: Path | None = None):
     from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
 
     own = folder / ShareMemCommBuilder.NAME
-    with signs_of_life(), locked(folder / "lock"):
+    there = (own / f"{own.name}.so").exists()  # then it is only loaded, however slowly
+    with signs_of_life(SIGN_OF_LIFE_SECONDS if there else 2.0), locked(folder / "lock"):
         (own / "lock").unlink(missing_ok=True)  # of a process that was killed
         try:
             ShareMemCommBuilder().load(verbose=False)
@@ -116,12 +117,16 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def signs_of_life() -> Iterator[None]:
-    """Print during a long compilation, so that a launch does not take it for a hang."""
+def signs_of_life(first: float) -> Iterator[None]:
+    """Print during a long compilation, so that a launch does not take it for a hang.
+
+    Args:
+        first: seconds until the first line.
+    """
     done = threading.Event()
 
     def speak():
-        if not done.wait(2.0):
+        if not done.wait(first):
             print("compiling DeepSpeed's communication extension: once, about a minute", flush=True)
         while not done.wait(SIGN_OF_LIFE_SECONDS):
             print("still compiling", flush=True)
