@@ -13,7 +13,6 @@ HOUR = 60
 LONGER = {  # not yet cut to an hour
     "week02_scaling_laws",
     "week02b_from_kaplan_to_a_plan",
-    "week03c_how_many_ranks",
     "week04_tensor_parallel",
     "week04b_sequence_parallel",
     "week05_pipeline_parallel",
