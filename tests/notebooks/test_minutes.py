@@ -11,7 +11,6 @@ from tests.conftest import ci
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("**/[wp]*.ipynb"))
 HOUR = 60
 LONGER = {  # not yet cut to an hour
-    "week02b_from_kaplan_to_a_plan",
     "week04_tensor_parallel",
     "week04b_sequence_parallel",
     "week05_pipeline_parallel",
