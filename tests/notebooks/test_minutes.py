@@ -17,7 +17,6 @@ LONGER = {  # not yet cut to an hour
     "week05b_three_axes",
     "week07_fsdp",
     "week07b_deepspeed_and_accelerate",
-    "week08_mixed_precision",
     "week08b_fused_adam",
     "week09_attention_and_kv_cache",
     "week10_state_space_models",
