@@ -11,10 +11,6 @@ from tests.conftest import ci
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("**/[wp]*.ipynb"))
 HOUR = 60
 LONGER = {  # not yet cut to an hour
-    "week04_tensor_parallel",
-    "week04b_sequence_parallel",
-    "week05_pipeline_parallel",
-    "week05b_three_axes",
     "week07_fsdp",
     "week07b_deepspeed_and_accelerate",
     "week08b_fused_adam",
