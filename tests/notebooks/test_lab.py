@@ -99,6 +99,7 @@ def talk(file: Path) -> list[str]:
     """As the kernel's user, have it print for a while; return what it printed."""
     client, heard = BlockingKernelClient(connection_file=str(file)), []
     client.load_connection_file()
+    client.hb_channel.time_to_dead = 60.0  # on a busy machine, a second of silence is no death
     client.start_channels()
     try:
         client.wait_for_ready(timeout=60)
