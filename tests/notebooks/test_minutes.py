@@ -14,7 +14,6 @@ LONGER = {  # not yet cut to an hour
     "week07_fsdp",
     "week07b_deepspeed_and_accelerate",
     "week08b_fused_adam",
-    "week10_state_space_models",
     "week10b_mamba2_and_bamba",
 }
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
