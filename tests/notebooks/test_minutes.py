@@ -11,8 +11,6 @@ from tests.conftest import ci
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("**/[wp]*.ipynb"))
 HOUR = 60
 LONGER = {  # not yet cut to an hour
-    "week07_fsdp",
-    "week07b_deepspeed_and_accelerate",
     "week08b_fused_adam",
     "week10b_mamba2_and_bamba",
 }
