@@ -12,7 +12,6 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("**/[wp]*.ipyn
 HOUR = 60
 LONGER = {  # not yet cut to an hour
     "week08b_fused_adam",
-    "week10b_mamba2_and_bamba",
 }
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
