@@ -1,8 +1,8 @@
 """In a sandbox: fork ranks that have nothing in common, from a process that is clean. Linux.
 
 Each rank gets namespaces of its own inside the sandbox: no network, not even a loopback, no file
-that it could write, no processes but its own, and no /proc. It has one descriptor, a socket to the
-judge.
+that it could write, no terminal, no processes but its own, and no /proc. It has one descriptor, a
+socket to the judge.
 """
 
 import os
@@ -56,8 +56,9 @@ def leave():
     if child:
         os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0)
     call = network.C
-    hidden = call.mount(b"/tmp", b"/proc", None, MS_BIND, None)
-    if hidden or call.syscall(
+    # All of a sandbox's ranks would see one another's terminals.
+    shown = any(call.mount(b"/tmp", one, None, MS_BIND, None) for one in (b"/proc", b"/dev/pts"))
+    if shown or call.syscall(
         MOUNT_SETATTR, AT_FDCWD, b"/", AT_RECURSIVE, READ_ONLY, len(READ_ONLY)
     ):
         raise OSError("the files of a rank cannot be made read-only")

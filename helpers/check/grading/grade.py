@@ -124,7 +124,7 @@ def main(argv=None):
         sys.exit(f"there is no folder {folder}: make grade SUBMISSIONS=folder")
     if bubblewrap() is None and not options.trust:
         sys.exit(NO_SANDBOX.format(why_not()))
-    secret = secrets.randbelow(10**9) if options.secret is None else options.secret
+    secret = secrets.randbits(128) if options.secret is None else options.secret
     how = How(trusted=options.trust, secret=secret)
     rows, began = [], time.monotonic()
     table = options.to or folder / "grades.csv"

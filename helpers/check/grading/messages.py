@@ -59,16 +59,18 @@ class Post:
 class Message(dist.Work):
     """A message that has begun. Like gloo's, it is complete when it has been waited for."""
 
-    def __init__(self, post: Post, number: int, tensor: torch.Tensor | None = None):
+    def __init__(self, post: Post, number: int, tensor: torch.Tensor, sent: bytes | None):
         super().__init__()
-        self.post, self.number, self.tensor = post, number, tensor
+        self.post, self.number, self.tensor, self.sent = post, number, tensor, sent
         self.over, self.source = False, -1
 
     def wait(self, timeout=None) -> bool:
         if not self.over:
             self.post.ask("wait", self.number)
             self.source, data = self.post.reply(self.number)
-            if self.tensor is not None and data:  # where the sizes differ, the judge says so
+            if self.sent not in (None, packed(self.tensor)):
+                raise ValueError("wrote into a tensor that an isend had not sent yet: wait first")
+            if data:  # where the sizes differ, the judge says so
                 row = torch.frombuffer(bytearray(data), dtype=torch.uint8)
                 own = bytes_of(self.tensor)[: len(row)]
                 own.copy_(row[: len(own)])
@@ -93,14 +95,14 @@ class Messages(dist.ProcessGroup):
     def getBackendName(self) -> str:
         return NAME
 
-    def begin(self, kind: str, tensor: torch.Tensor | None, *about) -> Message:
+    def begin(self, kind: str, tensor: torch.Tensor, *about) -> Message:
         number = next(self.numbers)
         self.post.ask(kind, number, *about)
-        return Message(self.post, number, tensor)
+        return Message(self.post, number, tensor, about[-1] if kind == "send" else None)
 
     def send(self, tensors, to, tag):
         reachable(to)
-        return self.begin("send", None, to, tag, bytes_of(tensors[0]).numpy().tobytes())
+        return self.begin("send", tensors[0], to, tag, packed(tensors[0]))
 
     def recv(self, tensors, source, tag):
         reachable(source)
@@ -132,6 +134,10 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.is_contiguous():
         raise ValueError("Tensors must be contiguous")
     return tensor.detach().view(-1).view(torch.uint8)
+
+
+def packed(tensor: torch.Tensor) -> bytes:
+    return bytes_of(tensor).numpy().tobytes()
 
 
 @contextmanager

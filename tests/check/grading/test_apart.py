@@ -34,6 +34,8 @@ def probe(worker, own):
     seen["network"] = tried(lambda: socket.create_connection(("127.0.0.1", 9), 3))
     line = socket.socket(socket.AF_UNIX)
     seen["a name for both"] = tried(lambda: line.bind(chr(0) + "name"))
+    seen["a terminal"] = tried(lambda: os.open("/dev/ptmx", os.O_RDWR))
+    seen["memory for both"] = libc.shmget(4242, 64, 0o3600)  # made, or there already
     seen["/proc"] = [name for name in os.listdir("/proc") if name.isdigit()]
     seen["process"] = os.getpid()
     seen["another"] = tried(lambda: os.kill(2, 0))
@@ -70,6 +72,8 @@ def test_ranks_have_messages_and_nothing_else_in_common(box):
         assert seen == {
             "network": "Network is unreachable",
             "a name for both": "done",
+            "a terminal": "No such file or directory",
+            "memory for both": 0,
             "/proc": (),
             "process": 1,
             "another": "No such process",

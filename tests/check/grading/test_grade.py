@@ -38,7 +38,7 @@ def test_options(tmp_path, monkeypatch, capsys):
     assert asked[0][1] == How(trusted=True, secret=0)
     drawn = {how.secret for _, how, _ in asked[1:]}
     assert len(drawn) == 3
-    assert all(0 <= secret < 10**9 for secret in drawn)
+    assert all(2**64 < secret < 2**128 for secret in drawn)
     assert not any(how.trusted for _, how, _ in asked[1:])
 
 

@@ -125,21 +125,36 @@ def test_a_request_that_nobody_waits_for(on):
     assert (answers[0], unwaited) == (False, [1, 0])
 
 
+def test_a_tensor_that_changes_before_it_is_sent(on):
+    def program(worker):
+        if worker.rank == 0:
+            request = dist.isend(tensor := torch.ones(1), 1)
+            tensor += 1
+            request.wait()
+        else:
+            dist.recv(torch.zeros(1), 0)
+
+    with pytest.raises(Stopped, match="had not sent yet"):
+        on(program, 2)
+
+
 def test_sizes_that_differ_are_counted_and_write_nothing_behind_the_tensor(on):
     def program(worker):
         row = torch.zeros(4)
         if worker.rank == 0:
             dist.send(torch.ones(3), 1)
             dist.send(torch.ones(1), 1)
+            dist.send(torch.ones(0), 1)
         else:
             dist.recv(row[:2], 0)
             dist.recv(row[2:], 0)
+            dist.recv(row[:0], 0)
         return row.tolist()
 
     answers, calls, _ = on(program, 2)
     assert answers[1] == [1.0, 1.0, 1.0, 0.0]
-    assert [call.nbytes for call in calls[1]] == [8, 8]
-    assert [call.nbytes for call in calls[0]] == [12, 4]
+    assert [call.nbytes for call in calls[1]] == [8, 8, 0]
+    assert [call.nbytes for call in calls[0]] == [12, 4, 0]
 
 
 COLLECTIVES = {
@@ -233,8 +248,9 @@ def test_a_rank_that_fails_stops_the_others(on):
     assert "IndexError: none left" in found[2]
 
 
-def test_messages_that_nobody_receives_have_a_limit(on, monkeypatch):
-    monkeypatch.setattr(post, "KEPT", 1000)
+@pytest.mark.parametrize(("limit", "most"), [("KEPT", 1000), ("MOST", 50)])
+def test_messages_that_nobody_receives_have_a_limit(on, monkeypatch, limit, most):
+    monkeypatch.setattr(post, limit, most)
 
     def program(worker):
         for _ in range(100):
@@ -258,6 +274,8 @@ def test_a_rank_is_told_nothing_of_the_others():
         (1, [4, 0, b"secret"])
     ]
     assert list(office.replies()) == []
+    for peer in (-1, 0, 3):
+        assert not office.takes(0, ["send", 1, peer, 0, b"no rank's"])
     for other in (["send", 0, "1", 0, b""], ["wait"], ["returned", None], 3, ["recv", 0, 1, 0]):
         assert not office.takes(0, other)
     assert (office.open, office.kept) == ([1, 0, 1], 0)
