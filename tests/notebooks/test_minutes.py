@@ -10,9 +10,6 @@ from tests.conftest import ci
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("**/[wp]*.ipynb"))
 HOUR = 60
-LONGER = {  # not yet cut to an hour
-    "week08b_fused_adam",
-}
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
@@ -50,8 +47,6 @@ def test_what_counts(minutes):
 @every_notebook
 def test_an_hour(path, minutes):
     """Each notebook says its minutes: those of the main path, up to the next five."""
-    if path.stem in LONGER:
-        pytest.skip("not yet cut to an hour")
     counted = minutes.of(path)[0]["minutes"]
     opening = nbformat.read(path, as_version=4).cells[0].source
     said = int(re.search(r"About (\d+) minutes", opening)[1])
@@ -61,8 +56,6 @@ def test_an_hour(path, minutes):
 
 @every_notebook
 def test_what_goes_deeper_is_folded_at_the_end(path, minutes):
-    if path.stem in LONGER:
-        pytest.skip("not yet cut to an hour")
     cells = nbformat.read(path, as_version=4).cells
     deeper = [minutes.is_deeper(one) for one in cells]
     assert deeper == sorted(deeper)
