@@ -1,13 +1,12 @@
 """A compiled decoding step: one function in C, no operator to start, each weight read in a stream.
 
-It computes what `Fused` computes with PyTorch's operators for one new token, on one thread of a
-CPU. It reads and writes the rows of a preallocated cache, so either can continue the other's.
+It computes what the model computes for one new token, on one thread of a CPU. It reads and writes
+the tensors of a preallocated cache, so the model and the step can continue each other's.
 
-D  width of a token's vector    H  query heads            d  width of a head
-F  inner width of the MLP       K  key/value heads        V  different tokens
-N  columns of a strip: two vector registers               B  sequences
+B  sequences        V  different tokens
 """
 
+import copy
 import ctypes
 import shutil
 import subprocess
@@ -18,9 +17,11 @@ from pathlib import Path
 
 import torch
 
-from helpers.inference.decoder.fused import Fused
+from helpers.inference.decoder.table import ALLOWED, Table, pointers
+from helpers.inference.decoder.weights import check
 from helpers.measure.kernels.address import address
-from helpers.models.caches.preallocated import Preallocated
+from helpers.models.caches.cache import Cache
+from helpers.models.caches.preallocated import Growing, Preallocated
 from helpers.models.gpt import GPT, begin
 
 SOURCE = Path(__file__).with_name("step.c")
@@ -28,6 +29,17 @@ SOURCE = Path(__file__).with_name("step.c")
 SUMS = ("-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math", "-fno-math-errno")
 OPTIONS = ("-O3", "-march=native", *SUMS, "-shared", "-fPIC")
 REAL = {torch.float32: "float", torch.float64: "double"}
+
+
+class Step(ctypes.Structure):
+    """`struct step` of step.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_long) for name in ("sequences", "frame", "slots", "vocab", "done")),
+        *((name, ctypes.POINTER(ctypes.c_long)) for name in ("tokens", "places")),
+        ("kept", ctypes.POINTER(ctypes.c_void_p)),
+        *((name, ctypes.c_void_p) for name in ("frames", "scratch")),
+    )
 
 
 @cache
@@ -40,18 +52,10 @@ def library(dtype: torch.dtype, head_width: int) -> ctypes.CDLL:
     compiler = shutil.which("cc")
     if compiler is None:
         raise RuntimeError("no C compiler named cc: install gcc or clang")
+    sizes = f"-DREAL={REAL[dtype]}", f"-DHEAD={head_width}"
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder, "step.so")
-        command = [
-            compiler,
-            *OPTIONS,
-            f"-DREAL={REAL[dtype]}",
-            f"-DHEAD={head_width}",
-            SOURCE,
-            "-o",
-            made,
-            "-lm",
-        ]
+        command = [compiler, *OPTIONS, *sizes, SOURCE, "-o", made, "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{compiler} could not compile {SOURCE.name}:\n{done.stderr}")
@@ -61,95 +65,63 @@ def library(dtype: torch.dtype, head_width: int) -> ctypes.CDLL:
     return loaded
 
 
-class Shape(ctypes.Structure):
-    """The sizes in `struct shape` of step.c. All are whole numbers, but the last."""
+class Compiled:
+    """A model, whose steps of one token are one function in C. It has a copy of the weights.
 
-    _fields_ = (
-        *((name, ctypes.c_long) for name in ("layers", "sequences", "width", "heads")),
-        *((name, ctypes.c_long) for name in ("kv_heads", "head_width", "inner", "vocab")),
-        ("epsilon", ctypes.c_double),
-    )
-
-
-class Compiled(Fused):
-    """`Fused`, whose steps of one token are one function in C. It reads a copy of the weights.
+    Call it like the model, with a cache. Prompts, steps with `counts`, and caches that are not
+    preallocated go through the model's own operators.
 
     Raises:
         RuntimeError: there is no C compiler, or it fails.
-        ValueError: the decoder cannot run this model, or it is not on the CPU.
+        ValueError: the step cannot run this model, or it is not on the CPU.
     """
 
     def __init__(self, model: GPT):
-        super().__init__(model)
-        weights, c = self.weights, self.config
-        if weights.embedding.device.type != "cpu":
-            raise ValueError(
-                f"the compiled step runs on the CPU, not on {weights.embedding.device}"
-            )
-        self._library = library(weights.embedding.dtype, c.head_width)
-        self._columns = columns = self._library.strip()
-        self._strips = [in_strips(m, columns) for b in weights.blocks for m in vars(b).values()]
-        self._head = in_strips(weights.head, columns)
-        self._angles = torch.view_as_real(weights.angles).contiguous()  # (context, 1, d/2, 2)
-        self._work = weights.embedding.new_empty(0)
+        check(model, ALLOWED)
+        weight = model.embedding.weight
+        if weight.device.type != "cpu":
+            raise ValueError(f"the compiled step runs on the CPU, not on {weight.device}")
+        self.config, self.model = model.config, copy.deepcopy(model).eval().requires_grad_(False)
+        self._library = library(weight.dtype, self.config.head_width)
+        self._table = Table(self.model, self._library)
+        self._frames = weight.new_empty(0, self._table.frame)
+        states = (self.config.mamba.state, self.config.mamba2.state)
+        self._scratch = weight.new_empty(max(self.config.context, *states))
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def __call__(
-        self, tokens: torch.Tensor, cache: Preallocated, counts: Sequence[int] | None = None
+        self, tokens: torch.Tensor, cache: Cache, counts: Sequence[int] | None = None
     ) -> torch.Tensor:
         """Compute logits (B, T, V) from tokens (B, T); in C, if T is 1 and all are real.
 
         Raises:
-            ValueError: the step is in C, but the cache's rows are not of the weights' numbers, or a
-                token is not in the vocabulary; or as for `Fused`.
+            ValueError: the step is in C, but the cache is of other numbers or of fewer sequences,
+                or a token is not in the vocabulary; or as for the model. The cache is as before.
         """
-        if tokens.shape[1] != 1 or counts is not None:
-            return super().__call__(tokens, cache, counts)
-        c, embedding = self.config, self.weights.embedding
-        low, high = (int(t) for t in tokens.aminmax())
-        if low < 0 or high >= c.vocab:
-            raise ValueError(f"tokens from {low} to {high}, but the vocabulary has {c.vocab}")
-        places = begin(cache, 1, None, c.context).expand(len(tokens), -1).contiguous()
-        rows = [one for number in range(c.layers) for one in cache.blocks[number].rows]
-        if rows[0].dtype != embedding.dtype:
-            raise ValueError(f"weights in {embedding.dtype}, but a cache in {rows[0].dtype}")
-        # hidden, normed, attended, qkv, gate and up; each row has room for a whole last strip
-        numbers = 3 * c.width + (c.heads + 2 * c.key_heads) * c.head_width + 2 * c.inner
-        numbers = len(tokens) * (numbers + 5 * self._columns) + c.context + self._columns
-        if len(self._work) < numbers:
-            self._work = embedding.new_empty(numbers)
-        sizes = (c.width, c.heads, c.key_heads, c.head_width, c.inner, c.vocab)
-        shape = Shape(c.layers, len(tokens), *sizes, c.width * c.norm_eps)
-        tokens, logits = tokens.contiguous(), embedding.new_empty(len(tokens), c.vocab)
-        self._library.step(
-            ctypes.byref(shape),
-            pointer(tokens),
-            pointer(places),
-            ctypes.c_long(rows[0].shape[2]),
-            pointer(self._angles),
-            pointer(embedding),
-            pointers(self._strips),
-            pointer(self._head),
-            pointers(rows),
-            pointer(self._work),
-            pointer(logits),
-        )
-        cache.end()
-        return logits[:, None]
-
-
-def in_strips(matrix: torch.Tensor, columns: int) -> torch.Tensor:
-    """Cut (in, out) into strips of N columns, one after the other in memory: (strips, in, N).
-
-    The last strip is filled with zeros.
-    """
-    padded = torch.nn.functional.pad(matrix, (0, -matrix.shape[1] % columns))
-    return padded.unflatten(1, (-1, columns)).transpose(0, 1).contiguous()
-
-
-def pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(address(tensor))
-
-
-def pointers(tensors: Sequence[torch.Tensor]) -> ctypes.Array:
-    return (ctypes.c_void_p * len(tensors))(*map(address, tensors))
+        if tokens.shape[1] != 1 or counts is not None or type(cache) not in (Preallocated, Growing):
+            return self.model(tokens, cache=cache, counts=counts)
+        c, table, frames, ids = self.config, self._table, self._frames, tokens.flatten().tolist()
+        begin(cache, 1, None, c.context)
+        blocks = (cache.blocks[number] for number in range(c.layers))
+        kept = [tensor for block in blocks for tensor in (*block.rows, *block.states)]
+        if (kept[0].dtype, len(kept[0])) != (frames.dtype, len(ids)):
+            raise ValueError(
+                f"{len(ids)} sequences in {frames.dtype}, but a cache of {len(kept[0])} in "
+                f"{kept[0].dtype}"
+            )
+        if len(frames) < len(ids):
+            frames = self._frames = frames.new_empty(len(ids), table.frame)
+        numbers = ctypes.c_long * len(ids)
+        step = Step(len(ids), table.frame, cache.capacity, c.vocab)
+        step.tokens, step.places, step.kept = numbers(*ids), numbers(*cache.lengths), pointers(kept)
+        step.frames, step.scratch = address(frames), address(self._scratch)
+        try:
+            self._library.step(table.rows, ctypes.c_long(len(table.rows)), ctypes.byref(step))
+        finally:  # an interrupt arrives after the step, when the states have changed
+            if step.done:
+                cache.end()
+        if not step.done:
+            raise ValueError(
+                f"tokens from {min(ids)} to {max(ids)}, but the vocabulary has {c.vocab}"
+            )
+        return frames[: len(ids), None, table.logits : table.logits + c.vocab].clone()

@@ -8,6 +8,7 @@ d  width of a head              K  key/value heads    V  different tokens
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,14 @@ from helpers.models.attention import rotary_table
 from helpers.models.gpt import GPT, Block, GPTConfig
 
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+ALLOWED = {
+    "norm": ("rms",),
+    "positions": ("rotary",),
+    "rotary_share": (1,),
+    "mixers": ("attention",),
+    "mlp": ("swiglu",),
+    "bias": (False,),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +73,7 @@ class Weights:
         Raises:
             ValueError: the model has another shape, or is a stage of a pipeline.
         """
-        if reason := refusal(model):
-            raise ValueError(f"the decoder cannot run this model: {reason}; use the model itself")
+        check(model, ALLOWED)
         config, dtype = model.config, model.embedding.weight.dtype
         root = math.sqrt(config.width)
         table = rotary_table(config.context, config.head_width, config.rotary_base)
@@ -79,21 +87,20 @@ class Weights:
         )
 
 
-def refusal(model: GPT) -> str | None:
-    """Say why the decoder cannot run this model. None: it can."""
-    config = model.config
+def check(model: GPT, allowed: Mapping[str, tuple]):
+    """Raise ValueError if a decoder that allows these settings cannot run the model."""
+    config, reason = model.config, None
     if not (model.first and model.last and len(model.blocks) == config.layers):
-        return "it is a stage of a pipeline"
-    wanted = {"norm": "rms", "positions": "rotary", "rotary_share": 1, "mlp": "swiglu"}
-    for name, value in {**wanted, "bias": False}.items():
-        if getattr(config, name) != value:
-            return f"{name} is {getattr(config, name)!r}, not {value!r}"
-    for number in range(config.layers):
-        if config.mixer_of(number) != "attention":
-            return f"block {number} is {config.mixer_of(number)!r}, not 'attention'"
-    if model.embedding.weight.dtype not in COMPLEX:
-        return f"its numbers are {model.embedding.weight.dtype}, not float32 or float64"
-    return None
+        reason = "it is a stage of a pipeline"
+    elif model.embedding.weight.dtype not in COMPLEX:
+        reason = f"its numbers are {model.embedding.weight.dtype}, not float32 or float64"
+    for name, values in allowed.items():
+        given = getattr(config, name)
+        for one in given if isinstance(given, tuple) else (given,):
+            if one not in values:
+                reason = f"{name}: {one!r}, not {' or '.join(map(repr, values))}"
+    if reason:
+        raise ValueError(f"the decoder cannot run this model: {reason}; use the model itself")
 
 
 def block_weights(block: Block, root: float) -> BlockWeights:
