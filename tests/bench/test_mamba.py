@@ -36,5 +36,5 @@ def test_a_small_run_and_its_table(tmp_path):
     report = mamba.measure(quick=True)
     assert [row["work"] for row in report.rows] == [mamba.FORWARD, *mamba.DECODING.values()]
     assert all(row["ours"] > 0 and row["peer"] > 0 for row in report.rows)
-    assert len(written(report, tmp_path)) == 2
+    assert len(written(report, tmp_path)) == 3
     assert [line[4] for line in report.table[1:]] == ["≤ 0.50", "≤ 0.40", "≤ 0.40"]
