@@ -13,7 +13,7 @@ from contextvars import ContextVar
 MORE = 3  # drawn cases of an exercise
 
 _secret: ContextVar[int | None] = ContextVar("secret", default=None)
-_drawn: ContextVar[dict[str, int] | None] = ContextVar("drawn", default=None)
+_drawn: ContextVar[dict[str, object] | None] = ContextVar("drawn", default=None)
 
 
 @contextmanager
@@ -44,7 +44,14 @@ def shift(most: int, rank: int = 0) -> int:
     return number(0, f"to {most} of rank {rank}", lambda random: random.randint(1, most))
 
 
-def number(usual: int, name: str, draw: Callable[[random.Random], int]) -> int:
+def shifts(count: int, most: int, name: str) -> list[int]:
+    """Return `shift` for each of so many numbers: none of them tells another, nor those of another
+    name."""
+    every = range(1, most + 1)
+    return number([0] * count, f"{count} to {most} {name}", lambda r: r.choices(every, k=count))
+
+
+def number(usual, name: str, draw: Callable[[random.Random], object]):
     """Return the number of this name: drawn, where the secret is; drawn before, in a sandbox."""
     given, drawn = secret(), _drawn.get()
     if given is None:
@@ -65,19 +72,19 @@ def more(draw: Callable[[random.Random], object], count: int = MORE) -> list:
 
 def drawing(run: Callable, secret: int | None, /, *args, **kwargs) -> tuple:
     """On a rank of the judge: the result, and the numbers that were drawn on the way, by name."""
-    drawn: dict[str, int] | None = None if secret is None else {}
+    drawn: dict[str, object] | None = None if secret is None else {}
     with drawn_from(secret), given(drawn):
         return run(*args, **kwargs), drawn or {}
 
 
-def reading(run: Callable, drawn: dict[str, int], /, *args, **kwargs):
+def reading(run: Callable, drawn: dict[str, object], /, *args, **kwargs):
     """On a rank in a sandbox: the result, with numbers that were drawn by the judge."""
     with given(drawn):
         return run(*args, **kwargs)
 
 
 @contextmanager
-def given(drawn: dict[str, int] | None) -> Iterator[None]:
+def given(drawn: dict[str, object] | None) -> Iterator[None]:
     """Keep drawn numbers here, inside the block; or read them, where no secret is."""
     token = _drawn.set(drawn)
     try:

@@ -75,7 +75,8 @@ class OnRanks(Exercise):
 
     def asked(self) -> list[Case]:
         usual = self.cases() if callable(self.cases) else self.cases
-        return [Case(f"with {n} rank{'s' * (n > 1)}", (n, kwargs)) for n, kwargs in usual]
+        every = (*usual, *(hidden.more(self.draw, 1) if self.draw else ()))
+        return [Case(f"with {n} rank{'s' * (n > 1)}", (n, kwargs)) for n, kwargs in every]
 
     def where(self, case):
         """Return the words of the case; its arguments, too, if they are all that a case has."""

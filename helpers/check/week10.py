@@ -210,10 +210,16 @@ PARTS = ([5], [3, 4], [2, 3, 4], [1, 4, 1, 2], [2, 0, 3], [200, 200, 200])  # to
 
 
 def parts_of(parts) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """(a, b) of each rank, (t, D) each. Decays are below 1, and some are negative."""
-    generator = torch.Generator().manual_seed(hidden.seed(len(parts)))
-    a, b = torch.rand(2, sum(parts), WIDTH, generator=generator, dtype=torch.float64)
-    return list(zip((1.6 * a - 0.6).split(parts), (b + 0.5).split(parts), strict=True))
+    """(a, b) of each rank, (t, D) each. Decays are below 1, and some are negative.
+
+    Each rank has a generator of its own, in each case: many numbers of a generator tell the others.
+    """
+    made = []
+    for seed, tokens in enumerate(parts, 100 * sum(parts) + 10 * len(parts)):
+        generator = torch.Generator().manual_seed(hidden.seed(seed))
+        a, b = torch.rand(2, tokens, WIDTH, generator=generator, dtype=torch.float64)
+        made.append((1.6 * a - 0.6, b + 0.5))
+    return made
 
 
 def part_of(worker, parts):
@@ -295,6 +301,7 @@ scan_over_ranks = ByMessages(
     right=chain,
     given=part_of,
     cases=tuple((len(parts), {"parts": parts}) for parts in PARTS),
+    draw=lambda random: (5, {"parts": [random.randint(1, 9) for _ in range(5)]}),
     close=1e-11,
     free=("calls", "changed"),
     rule=judge_sizes,

@@ -1,6 +1,7 @@
 """Grading draws other inputs than the student's own check: answers learnt by heart do not pass."""
 
 import importlib
+import inspect
 import pickle
 import random
 
@@ -10,8 +11,12 @@ import torch
 
 from helpers import check
 from helpers.check import elsewhere, hidden
+from helpers.check.exercise import Edit
 from helpers.check.grading.stand_in import by_value
+from helpers.check.ranks import as_numbers
 from helpers.check.traffic import UNSENT
+from helpers.check.week09 import cache
+from helpers.runtime.worker import Worker
 from tests.check.test_exercises import solution
 
 SECRET = 20_261
@@ -138,6 +143,14 @@ def test_answers_learnt_from_the_own_check_do_not_pass(name):
     assert "KeyError" in verdict.finding
 
 
+def test_calls_of_other_sizes_are_drawn():
+    """The usual calls bring three tokens or more to an empty cache alone."""
+    wrong = Edit(cache.CAUSAL, "causal(tokens, keys.shape[2], start * (tokens < 3))")
+    assert check.cached_attention(wrong.of(cache.attend))
+    with hidden.drawn_from(SECRET):
+        assert not check.cached_attention(wrong.of(cache.attend))
+
+
 def without_messages(worker, tensor):
     """The sum as the own check knows it."""
     ranks = range(worker.world_size)
@@ -150,6 +163,28 @@ def test_a_sum_that_no_message_brought_does_not_pass():
     assert (verdict.hint, "bytes too few: 384" in verdict.finding) == (UNSENT, True)
     with hidden.drawn_from(SECRET):
         assert not check.ring_all_reduce(without_messages)
+
+
+@pytest.mark.parametrize(
+    "name", ["tree_broadcast", "ring_all_reduce", "all_to_all", "scan_over_ranks"]
+)
+def test_no_number_of_a_rank_tells_another(name):
+    """Neither another number of its own, nor one of a later case. One case has other sizes."""
+    exercise = inspect.unwrap(getattr(check, name))
+
+    def given(cases):
+        for ranks, kwargs in (case.arguments for case in cases):
+            for rank in range(ranks) if ranks > 1 else ():
+                numbers = as_numbers(exercise.given(Worker(rank, ranks, None, None), **kwargs))
+                yield torch.zeros(0) if numbers is None else numbers
+
+    with hidden.drawn_from(SECRET):
+        cases = exercise.asked()
+        drawn = [*given(cases)]
+    assert len(cases) == len(exercise.asked()) + 1
+    pairs = [pair for pair in zip(drawn, given(cases), strict=True) if len(pair[0]) > 2]
+    assert all(len({*(one - usual).tolist()}) > 2 for one, usual in pairs)
+    assert len({tuple(one[:2].tolist()) for one, _ in pairs}) == len(pairs) > 3
 
 
 def test_every_schedule_that_grading_draws_can_be_made():

@@ -150,7 +150,7 @@ def test_buckets_bring_the_means():
 
 
 def test_a_cache_changes_no_number():
-    ((_, (xs, weights)),) = cache.prompt_and_more()
+    ((_, (xs, weights)),) = cache.cached_attention.cases()
     found = [v for k, v in cache.call_all(cache.attend, xs, weights).items() if k != cache.KEPT]
     (whole, _) = cache.call_all(cache.attend, [torch.cat(xs, 1)], weights).values()
     close(torch.cat(found, 1), whole)

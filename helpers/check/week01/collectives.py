@@ -134,8 +134,9 @@ def exchange(going, to, coming, source):
 
 
 def numbers_of(worker, source):
-    first = 100.0 * hidden.shift(99, worker.rank) + 10 * worker.rank
-    return torch.tensor([first + k for k in range(3)]), source
+    place = f"of rank {worker.rank} of {worker.world_size} from {source}"
+    more = torch.tensor(hidden.shifts(3, 99, place))
+    return 100.0 * more + 10 * worker.rank + torch.arange(3), source
 
 
 def tree(worker, tensor, source):
@@ -173,6 +174,7 @@ tree_broadcast = ByMessages(
     in_place="tensor",
     together=count_messages,
     cases=tuple((n, {"source": source}) for n, source in ((4, 0), (2, 1), (5, 3), (8, 6), (1, 0))),
+    draw=lambda random: (n := random.choice((3, 6, 7)), {"source": random.randrange(n)}),
     free=("calls", "the result"),
     slips=(
         (Edit("n = worker.world_size", "n, source = worker.world_size, 0"), "Every rank has rank "
@@ -211,10 +213,10 @@ tree_broadcast = ByMessages(
 BASE = 100  # two digits for each rank
 
 
-def contribution(rank: int, numel: int) -> list[float]:
+def contribution(worker, numel: int) -> list[float]:
     """Position i holds (i+1) 100^rank: in a sum, each pair of digits is one rank's."""
-    first = 1 + hidden.shift(80, rank)
-    return [float((i + first) * BASE**rank) for i in range(numel)]
+    more = hidden.shifts(numel, 80, f"of rank {worker.rank} of {worker.world_size}")
+    return [float((i + 1 + more[i]) * BASE**worker.rank) for i in range(numel)]
 
 
 def ring(worker, tensor):
@@ -256,13 +258,14 @@ ring_all_reduce = ByMessages(
     name="ring_all_reduce",
     right=ring,
     given=lambda worker, numel: (
-        torch.tensor(contribution(worker.rank, numel), dtype=torch.float64),
+        torch.tensor(contribution(worker, numel), dtype=torch.float64),
     ),
     in_place="tensor",
     together=count_ring,
     cases=tuple(
         (n, {"numel": numel}) for n, numel in ((4, 8), (4, 10), (2, 5), (4, 3), (3, 0), (1, 3))
     ),
+    draw=lambda random: (random.choice((3, 5)), {"numel": random.randint(6, 19)}),
     free=("calls", "the result"),
     slips=(
         (Edit(ROUND, "range(n - 1)"), "Each rank has one finished chunk only: that is half of the "
@@ -309,7 +312,8 @@ ring_all_reduce = ByMessages(
 
 def part(source: int, target: int, numel: int) -> torch.Tensor:
     """Number k is `source target k`, as three digits."""
-    return 1000.0 * hidden.shift(99, source) + 100 * source + 10 * target + torch.arange(numel) % 10
+    more = torch.tensor(hidden.shifts(numel, 99, f"from {source} to {target}"))
+    return 1000.0 * more + 100 * source + 10 * target + torch.arange(numel) % 10
 
 
 def memory_of(answer, parts):
@@ -353,6 +357,7 @@ all_to_all = ByMessages(
     also=memory_of,
     together=count_detours,
     cases=tuple((n, {"numel": numel}) for n, numel in ((3, 2), (4, 1), (2, 50_000), (1, 2))),
+    draw=lambda random: (random.choice((5, 6)), {"numel": random.randint(3, 19)}),
     free=("calls",),
     slips=(
         (Edit("return result", "return [one for one in result if one is not result[rank]]"), "One "

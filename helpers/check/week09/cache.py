@@ -125,15 +125,20 @@ def rotate(t: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
 
-def prompt_and_more():
+def calls(words: str, chunks):
     generator = torch.Generator().manual_seed(hidden.seed(9))
 
     def some(*shape):
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
     weights = {n: some(WIDTH, WIDTH) / WIDTH**0.5 for n in ("query", "key", "value", "out")}
-    xs = some(SEQUENCES, sum(CHUNKS), WIDTH).split(CHUNKS, 1)
-    return [("a prompt of 3 tokens, then 1, 2 and 1 more", (list(xs), weights))]
+    xs = some(SEQUENCES, sum(chunks), WIDTH).split(chunks, 1)
+    return words, (list(xs), weights)
+
+
+def drawn_calls(random):
+    chunks = [random.randint(1, 5) for _ in CHUNKS]
+    return calls(f"calls of {chunks} tokens", chunks)
 
 
 def call_all(solve, xs, weights) -> dict:
@@ -180,7 +185,8 @@ cached_attention = Exercise(
     name="cached_attention",
     right=attend,
     play=call_all,
-    cases=prompt_and_more,
+    cases=lambda: [calls("a prompt of 3 tokens, then 1, 2 and 1 more", CHUNKS)],
+    draw=drawn_calls,
     free=(KEPT,),
     close=1e-9,  # float64, numbers of size 1
     slips=(

@@ -31,13 +31,20 @@ SUBMISSIONS = {  # the exercise's function, by what it does instead; words of th
         {RING}
             dist.group.WORLD._get_backend(tensor.device).allreduce([tensor]).wait()
         """, "RuntimeError"),
-    "under disabled modes": (f"""
+    "whole tensors to all, under disabled modes": (f"""
         import torch, torch.distributed as dist
         from torch.utils._python_dispatch import _disable_current_modes
         {RING}
+            others = [rank for rank in range(worker.world_size) if rank != worker.rank]
+            own, other = tensor.clone(), tensor.clone()
             with _disable_current_modes():
-                dist.all_reduce(tensor)
-        """, "the collective allreduce"),
+                requests = [dist.isend(own, rank) for rank in others]
+                for rank in others:
+                    dist.recv(other, rank)
+                    tensor += other
+                for request in requests:
+                    request.wait()
+        """, "ranks that one rank sends to: 3"),
     "beside empty messages": ("""
         import threading, torch, torch.distributed as dist
         def tree_broadcast(worker, tensor, source):
@@ -64,13 +71,6 @@ SUBMISSIONS = {  # the exercise's function, by what it does instead; words of th
             ranks = (SimpleNamespace(rank=rank) for rank in range(worker.world_size))
             tensor.copy_(sum(given(rank, **case)[0] for rank in ranks))
         """, "AttributeError"),
-    "from what it knows": ("""
-        import torch
-        def all_to_all(worker, parts):
-            own = parts[worker.rank] - 110 * worker.rank
-            n, rank = worker.world_size, worker.rank
-            return [own + 100 * source + 10 * rank for source in range(n)]
-        """, "off by up to"),
     "in a group made anew": (f"""
         import torch.distributed as dist
         {RING}
