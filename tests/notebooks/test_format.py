@@ -101,6 +101,11 @@ def test_cells_are_short(path):
     assert [pair for pair in lines if pair[1] > CELL_LINES] == []
 
 
+def test_ranks_that_leave_gpus_idle_are_announced(path):
+    if any('device="cpu"' in cell.source for _, cell in code(path)):
+        assert "the ranks use the CPU and gloo" in nbformat.read(path, as_version=4).cells[0].source
+
+
 def test_every_cell_has_its_place_on_slides(path):
     cells = nbformat.read(path, as_version=4).cells
     kinds = [cell.metadata.get("slideshow", {}).get("slide_type") for cell in cells]

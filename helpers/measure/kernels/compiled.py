@@ -8,6 +8,7 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 WARP = 32  # threads
-VECTOR = 16  # bytes of a 128-bit load or store
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,14 @@ class Compiled:
         return Counter(re.findall(rf"(?<![\w.]){pattern}(?![\w.])", self.sass))
 
     def bytes_per_parameter(self) -> dict[str, float]:
-        """Bytes that the path of 128 bits moves for each parameter: {"loads": …, "stores": …}."""
-        each = VECTOR * self.threads / self.block
-        return {
-            "loads": each * self.instructions(r"LDG\.E\.128[\w.]*").total(),
-            "stores": each * self.instructions(r"STG\.E\.128[\w.]*").total(),
-        }
+        """Bytes that vector loads and stores move for each parameter: {"loads": …, "stores": …}."""
+
+        def moved(word):
+            vectors = re.findall(rf"\b{word}\.global\b[\w.:]*\.v(\d)\.b(\d+)", self.ptx)
+            return sum(int(count) * int(bits) // 8 for count, bits in vectors)
+
+        each = self.threads / self.block
+        return {"loads": each * moved("ld"), "stores": each * moved("st")}
 
     def spills(self) -> int:
         """Loads and stores of local memory, where registers go if there are too few."""
@@ -57,7 +59,13 @@ class Compiled:
 
 
 def assembled(
-    kernel, types: dict, constants: dict, capability: int, options: dict, block: int
+    kernel,
+    types: dict,
+    constants: dict,
+    capability: int,
+    options: dict,
+    block: int,
+    aligned: Iterable[str] = (),
 ) -> Compiled:
     """Compile down to SASS.
 
@@ -67,9 +75,11 @@ def assembled(
         capability: of the GPU: 80 for A100, 90 for H100, 100 for B200.
         options: of the launch, with num_warps.
         block: the numbers that a program updates.
+        aligned: arguments that are multiples of 16. A launch finds out, and compiles for them.
     """
+    attributes = {(kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in aligned}
     types = types | dict.fromkeys(constants, "constexpr")
-    source = ASTSource(fn=kernel, signature=types, constexprs=constants)
+    source = ASTSource(kernel, types, constants, attributes)
     made = triton.compile(source, GPUTarget("cuda", capability, WARP), options=options)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kernel.cubin")

@@ -159,7 +159,10 @@ def on_cpu():
 
 @cache
 def compile_selective(
-    capability: int, dtype: torch.dtype = torch.float32, state: int = 16
+    capability: int,
+    dtype: torch.dtype = torch.float32,
+    state: int = 16,
+    aligned: bool = False,
 ) -> Compiled:
     """Compile `selective` as `selective_forward` launches it.
 
@@ -167,11 +170,13 @@ def compile_selective(
         capability: of the GPU: 80 for A100, 90 for H100, 100 for B200.
         dtype: of x and y, and of all other inputs.
         state: N.
+        aligned: whether D is a multiple of 16, as in most models: loads and stores have 128 bits.
     """
     names = ("x_", "delta_", "A_", "B_", "C_", "skip_", "y_")
     computing = torch.float64 if dtype is torch.float64 else torch.float32
     types = dict.fromkeys(names, TYPES[dtype])
     types |= {"state_": TYPES[computing], "length": "i32", "channels": "i32"}
     tile = (TOKENS, CHANNELS)
+    multiples = (*names, "state_", "channels") if aligned else ()
     fixed = constants(computing, state, tile)
-    return assembled(selective, types, fixed, capability, OPTIONS, TOKENS * CHANNELS)
+    return assembled(selective, types, fixed, capability, OPTIONS, TOKENS * CHANNELS, multiples)

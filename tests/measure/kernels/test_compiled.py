@@ -45,15 +45,20 @@ SASS = """
     LDG.E R12, desc[UR4][R2.64] ;
     STL [R1], R4 ;
     LDL.LU.64 R6, [R1+0x8] ;
-    STG.E.128 desc[UR4][R2.64], R4 ;
-    STG.E desc[UR4][R2.64], R12 ;
+"""
+PTX = """
+    ld.global.v4.b32 { %r1, %r2, %r3, %r4 }, [ %rd1 + 0 ];
+    @%p1 ld.global.L1::evict_first.v2.b32 { %r5, %r6 }, [ %rd2 + 0 ];
+    ld.global.b64 { %rd3 }, [ %rd4 + 0 ];
+    st.global.v2.b64 [ %rd1 + 0 ], { %rd5, %rd6 };
+    st.shared.v4.b32 [ %r7 + 0 ], { %r1, %r2, %r3, %r4 };
 """
 
 
 def test_instructions_by_their_whole_names():
-    made = Compiled(ptx="", sass=SASS, registers=16, stack=8, threads=128, block=1024)
+    made = Compiled(ptx=PTX, sass=SASS, registers=16, stack=8, threads=128, block=1024)
     assert made.instructions(r"LDG\.E") == {"LDG.E": 1}
     assert made.instructions(r"G\.E").total() == 0
-    # A thread loads twice 16 bytes and stores 16, for each 8 numbers of a program.
-    assert made.bytes_per_parameter() == {"loads": 4, "stores": 2}
+    # A thread loads 16 and 8 bytes and stores 16, for each 8 numbers of a program.
+    assert made.bytes_per_parameter() == {"loads": 3, "stores": 2}
     assert made.spills() == 2

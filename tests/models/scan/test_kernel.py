@@ -106,6 +106,18 @@ def test_the_states_stay_in_registers(capability, dtype):
     assert f".target sm_{capability}" in made.ptx
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_channels_by_sixteen_move_by_128_bits(capability, dtype):
+    made = compile_selective(capability, dtype, aligned=True)
+    assert (made.spills(), made.stack) == (0, 0)
+    assert made.registers <= 96  # five programs on a multiprocessor
+    # A thread's 8 numbers of x, Δ and y, and the state's. B and C lie along the tokens.
+    vectors = {torch.float32: (2 + 2 + 3, 2 + 1), torch.bfloat16: (1 + 1 + 4, 1 + 1)}[dtype]
+    found = [made.instructions(rf"{kind}\.E\.128[\w.]*").total() for kind in ("LDG", "STG")]
+    assert found == list(vectors)
+
+
 def test_each_format_computes_and_loads_what_it_should():
     ptx = compile_selective(90, torch.float64).ptx
     assert "fma.rn.f64" in ptx
