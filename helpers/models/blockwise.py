@@ -22,13 +22,15 @@ SIZE = 256  # queries and keys in a block
 def attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Let queries (..., T, d) read one block of keys (..., S, d) and values (..., S, w).
+    """Let queries (..., T, d) read a block of keys (..., S, d) and values (..., S, w).
 
     Args:
-        seen: True where a query may see a key; it broadcasts to (..., T, S). None: everywhere.
+        seen: True where a query may see a key; it broadcasts to (..., T, S). None:
+            everywhere.
 
     Returns:
-        y (..., T, w) and L (..., T), in float32 or wider. A query that sees no key has 0 and -inf.
+        y (..., T, w) and L (..., T), in float32 or wider. A query that sees no key has
+        0 and -inf.
     """
     scores = scores_of(q, k, seen)
     total = scores.logsumexp(-1)
@@ -63,7 +65,8 @@ def gradients(grad, q, k, v, total, inner, seen=None):
     Args:
         grad: of the result over all keys, (..., T, w).
         total: L over all keys, (..., T).
-        inner: the sum of grad times the result, (..., T): what softmax's backward subtracts.
+        inner: the sum of grad times the result, (..., T), which softmax's backward
+            subtracts.
     """
     weights = weights_of(scores_of(q, k, seen), total)
     to_scores = weights * ((grad @ v.mT).to(total.dtype) - inner.unsqueeze(-1))
