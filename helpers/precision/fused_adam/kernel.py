@@ -43,6 +43,13 @@ def adamw(p, g, m, v, new1, beta2, new2, eps, decay, size, root):
 
 
 @triton.jit
+def pointer(row, word: tl.constexpr, kind: tl.constexpr, together: tl.constexpr):
+    """Load a pointer from a row, and promise that `together` numbers may be loaded at once."""
+    address = tl.load(row + word).to(tl.pointer_type(kind))
+    return tl.multiple_of(address, together * kind.primitive_bitwidth // 8)
+
+
+@triton.jit
 def read(pointers, kind: tl.constexpr, computing: tl.constexpr, mask):
     """Load numbers of one format, and return them in another: float32 or float64."""
     if kind == tl.bfloat16:  # the upper half of a float32
@@ -110,13 +117,15 @@ def update(
     S: tl.constexpr,
     LOW: tl.constexpr,
     C: tl.constexpr,
+    TOGETHER: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Update one block of one tensor: each number is read once, and written once.
 
     A block takes one of two paths. On the first, all pointers are multiples of 16 bytes and the
-    block is full: the compiler makes loads and stores of 128 bits, without masks. The second path
-    works for any pointer and for a tensor's tail, with a load for each number.
+    block is full: the compiler makes loads and stores of TOGETHER numbers, without masks. The
+    second path works for any pointer and for a tensor's tail: a mask that the compiler cannot
+    foresee leaves a load for each number, whatever `pointer` has promised.
 
     Args:
         blocks: int32, (programs, 2): the row of the tensor, and the block's number in the tensor.
@@ -125,6 +134,8 @@ def update(
         P, G, S: the formats of parameters, gradients and moments.
         LOW: the format of the parameters' low-precision copies, or None: then there are none.
         C: the format of the computation.
+        TOGETHER: the numbers of a load: 128 bits of the widest format. With as many of each format,
+            a thread has the same numbers of all tensors; else some go through shared memory.
         BLOCK: the numbers of a block, a power of 2.
         The others are as for `advance`.
     """
@@ -133,10 +144,12 @@ def update(
         index = tl.load(blocks + 2 * program)
         number = tl.load(blocks + 2 * program + 1)
         row = rows + index * WORDS
-        p_ = tl.load(row).to(tl.pointer_type(P))
-        g_ = tl.load(row + 1).to(tl.pointer_type(G))
-        m_ = tl.load(row + 2).to(tl.pointer_type(S))
-        v_ = tl.load(row + 3).to(tl.pointer_type(S))
+        p_ = pointer(row, 0, P, TOGETHER)
+        g_ = pointer(row, 1, G, TOGETHER)
+        m_ = pointer(row, 2, S, TOGETHER)
+        v_ = pointer(row, 3, S, TOGETHER)
+        if LOW is not None:
+            low_ = pointer(row, 5, LOW, TOGETHER)
         length = tl.load(row + 6)
         aligned = tl.load(row + 7)
         start = number.to(tl.int64) * BLOCK  # in int64: a tensor may have more than 2^31 numbers
@@ -152,10 +165,6 @@ def update(
         root = tl.load(factors + index * FACTORS + 2).to(C)
 
         if (aligned != 0) & (start + BLOCK <= length):
-            p_ = tl.multiple_of(p_, 16)
-            g_ = tl.multiple_of(g_, 16)
-            m_ = tl.multiple_of(m_, 16)
-            v_ = tl.multiple_of(v_, 16)
             p = read(p_ + places, P, C, None)
             g = read(g_ + places, G, C, None) * unscale
             m = read(m_ + places, S, C, None)
@@ -165,7 +174,6 @@ def update(
             write(m_ + places, m, S, None)
             write(v_ + places, v, S, None)
             if LOW is not None:
-                low_ = tl.multiple_of(tl.load(row + 5).to(tl.pointer_type(LOW)), 16)
                 write(low_ + places, p, LOW, None)
         else:
             inside = places < length
@@ -178,5 +186,4 @@ def update(
             write(m_ + places, m, S, inside)
             write(v_ + places, v, S, inside)
             if LOW is not None:
-                low_ = tl.load(row + 5).to(tl.pointer_type(LOW))
                 write(low_ + places, p, LOW, inside)

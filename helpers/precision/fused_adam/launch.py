@@ -36,6 +36,7 @@ def formats(
         low: the format of the low-precision copies of the parameters, if there are any.
     """
     computing = tl.float64 if parameters is torch.float64 else tl.float32
+    present = [dtype for dtype in (parameters, gradients, moments, low) if dtype is not None]
     return {
         "RULE": adamw,
         "P": TYPES[parameters],
@@ -43,6 +44,7 @@ def formats(
         "S": TYPES[moments],
         "LOW": TYPES[low],
         "C": computing,
+        "TOGETHER": 16 // max(dtype.itemsize for dtype in present),
     }
 
 

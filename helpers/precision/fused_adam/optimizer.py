@@ -142,11 +142,9 @@ class FusedAdamW(torch.optim.AdamW):
             low = [p] if target is not p else []
             own = [target, p.grad, state["exp_avg"], state["exp_avg_sq"], *low]
             packed = arranged(own)
-            copied += [
-                (old, new)
-                for old, new in zip(own, packed, strict=True)
-                if new is not old and old is not p.grad
-            ]
+            if packed is not own:
+                pairs = zip(own, packed, strict=True)
+                copied += [(old, new) for old, new in pairs if new is not old and old is not p.grad]
             tensors.append(Tensors(*packed[:4], state["step"], *packed[4:]))
 
         lr = group["lr"]

@@ -65,15 +65,14 @@ class Table:
 
 
 def row(tensors: Tensors) -> list[int]:
-    """The words of a row."""
-    pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
-    return [*pointers, tensors.parameter.numel(), int(is_aligned(tensors))]
+    """The words of a row. A step needs no alignment: it is loaded as one number."""
+    p, g, m, v, _, low = pointers = [0 if own is None else own.data_ptr() for own in tensors]
+    return [*pointers, tensors.parameter.numel(), int((p | g | m | v | low) % ALIGNMENT == 0)]
 
 
 def is_aligned(tensors: Tensors) -> bool:
     """Whether loads and stores of 128 bits may begin at the first number of each tensor."""
-    loaded = (*tensors[:4], tensors.low)  # a step is one number, and is loaded as one
-    return all(tensor.data_ptr() % ALIGNMENT == 0 for tensor in loaded if tensor is not None)
+    return bool(row(tensors)[-1])
 
 
 def blocks(lengths: Sequence[int], block: int) -> torch.Tensor:
@@ -84,14 +83,14 @@ def blocks(lengths: Sequence[int], block: int) -> torch.Tensor:
     return torch.stack([index, torch.arange(len(index)) - first], dim=1).int()
 
 
-def arranged(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def arranged(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """Give tensors of one shape one dense layout: then number i of each is at place i in memory.
 
     Most tensors are contiguous and stay as they are. A tensor in another layout than the first
     (a transposed gradient, a column of a matrix) becomes a copy.
     """
-    if all(tensor.is_contiguous() for tensor in tensors):
-        return list(tensors)
+    if all(map(torch.Tensor.is_contiguous, tensors)):
+        return tensors
     strides = torch.empty_like(tensors[0], device="meta").stride()  # dense, in the same order
     return [
         tensor

@@ -1,5 +1,7 @@
 """The kernels, compiled for three generations of GPUs without one: what they load and store."""
 
+import re
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ pytest.importorskip("triton", reason="Triton is there on Linux only")
 
 from helpers.precision.fused_adam.compiled import compile_advance, compile_update
 
-BF16 = torch.bfloat16
+FP32, BF16 = torch.float32, torch.bfloat16
 
 
 @pytest.mark.parametrize(("capability", "block"), [(80, 1024), (90, 2048), (100, 1024)])
@@ -25,19 +27,24 @@ def test_float32_moves_28_bytes_for_each_parameter(capability, block):  # of A10
 
 @pytest.mark.parametrize("capability", [80, 90, 100])
 @pytest.mark.parametrize(
-    ("formats", "registers", "moved"),
+    ("formats", "moved", "widths"),
     [
-        ((), 64, {"loads": 16, "stores": 12}),
-        # 8 bytes of the master copy, 16 of the moments, 2 of the gradient, 2 of the parameter
-        ((torch.float32, BF16, torch.float32, BF16), 128, {"loads": 14, "stores": 14}),
+        ((), {"loads": 16, "stores": 12}, {"v4.b32"}),
+        # 8 bytes of the master copy, 16 of the moments, 2 of the gradient, 2 of the parameter:
+        # a thread loads 4 numbers at a time of each format
+        ((FP32, BF16, FP32, BF16), {"loads": 14, "stores": 14}, {"v4.b32", "v2.b32"}),
+        ((BF16, BF16, BF16), {"loads": 8, "stores": 6}, {"v4.b32"}),
     ],
-    ids=["float32", "master copies"],
+    ids=["float32", "master copies", "bfloat16"],
 )
-def test_every_gpu_moves_28_bytes_by_128_bits_from_registers(capability, formats, registers, moved):
+def test_every_gpu_moves_each_byte_once_from_registers(capability, formats, moved, widths):
     made = compile_update(capability, *formats)
     assert made.bytes_per_parameter() == moved
+    assert set(re.findall(r"global\.(v\S+)", made.ptx)) == widths
+    # No number goes to local memory, nor to another thread.
     assert (made.spills(), made.stack, made.threads) == (0, 0, 128)
-    assert made.registers <= registers  # eight or four programs on a multiprocessor
+    assert not made.instructions(r"(?:LDS|LDSM|STS|BAR|SHFL)[\w.]*")
+    assert made.registers <= 64  # eight programs on a multiprocessor
 
 
 @pytest.mark.parametrize("capability", [80, 90, 100])
