@@ -83,7 +83,7 @@ class Blockwise(torch.autograd.Function):
             *q.shape[:-1], v.shape[-1], dtype=torch.promote_types(q.dtype, torch.float32)
         )
         total = torch.full_like(y[..., 0], -torch.inf)
-        for rows, keys, mask in blocks(q.shape[-2], k.shape[-2], seen, size):
+        for rows, keys, mask in blocks(q, k, seen, size):
             read = attend(q[..., rows, :], k[..., keys, :], v[..., keys, :], mask)
             y[..., rows, :], total[..., rows] = merge(y[..., rows, :], total[..., rows], *read)
         y = y.to(q.dtype)
@@ -97,7 +97,7 @@ class Blockwise(torch.autograd.Function):
         q, k, v, seen, y, total = ctx.saved_tensors
         inner = (grad * y).to(total.dtype).sum(-1)
         found = [torch.zeros_like(one) for one in (q, k, v)]
-        for rows, keys, mask in blocks(q.shape[-2], k.shape[-2], seen, ctx.size):
+        for rows, keys, mask in blocks(q, k, seen, ctx.size):
             of_rows = (one[..., rows] for one in (total, inner))
             parts = gradients(
                 grad[..., rows, :],
@@ -111,13 +111,14 @@ class Blockwise(torch.autograd.Function):
 
 
 def blocks(
-    tokens: int, keys: int, seen: torch.Tensor | None, size: int
+    q: torch.Tensor, k: torch.Tensor, seen: torch.Tensor | None, size: int
 ) -> Iterator[tuple[slice, slice, torch.Tensor | None]]:
     """Cut T × S scores into blocks: slices of queries and of keys, and the block's mask.
 
     Without a mask the queries are of the last T of the S tokens. Blocks that no query sees are left
     out: nearly half of them.
     """
+    tokens, keys = q.shape[-2], k.shape[-2]
     earlier = keys - tokens
     for first in range(0, tokens, size):
         rows = range(first, min(first + size, tokens))
@@ -129,7 +130,7 @@ def blocks(
             elif columns[-1] <= rows[0] + earlier:
                 yield *place, None
             elif columns[0] <= rows[-1] + earlier:
-                mask = torch.ones(len(rows), len(columns), dtype=torch.bool)
+                mask = torch.ones(len(rows), len(columns), dtype=torch.bool, device=q.device)
                 yield *place, mask.tril(rows[0] + earlier - columns[0])
 
 

@@ -7,7 +7,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from helpers.models.attention import Core, last_of
-from helpers.models.blockwise import attend, blockwise, gradients, merge
+from helpers.models.blockwise import attend, blocks, blockwise, gradients, merge
 
 EXACT = {"rtol": 0, "atol": 1e-13}
 
@@ -117,3 +117,9 @@ def test_the_backward_keeps_no_scores():
     with saved_tensors_hooks(lambda one: kept.append(one.numel()) or one, lambda one: one):
         blockwise(q, k, v, size=16)
     assert sum(kept) == 4 * q.numel() + 2 * 64
+
+
+def test_masks_are_made_where_the_queries_are():
+    q = torch.empty(1, 1, 8, 4, device="meta")
+    masks = [mask for *_, mask in blocks(q, q, None, 4) if mask is not None]
+    assert [mask.device.type for mask in masks] == ["meta", "meta"]
