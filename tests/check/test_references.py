@@ -1,6 +1,7 @@
 """The references of the exercises against one process, torch's own, and what is measured."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -77,7 +78,8 @@ def test_partial_sums_make_the_gradients_of_one_process():
 
 def test_sums_and_exchanges():
     for n, kwargs, trace in cases_of(collectives.ring_all_reduce):
-        numbers = [collectives.contribution(rank, **kwargs) for rank in range(n)]
+        ranks = [SimpleNamespace(rank=rank, world_size=n) for rank in range(n)]
+        numbers = [collectives.contribution(worker, **kwargs) for worker in ranks]
         total = torch.tensor([sum(row) for row in zip(*numbers, strict=True)]).double()
         assert all(torch.equal(found, total) for found in trace["`tensor`"])
     for n, kwargs, trace in cases_of(collectives.tree_broadcast):
