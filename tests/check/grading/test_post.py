@@ -53,7 +53,7 @@ def on(request):
     """on(fn, ranks): what it returns on ranks, and each rank's calls."""
     boxes = []
 
-    def start(fn, ranks, silence=20.0, seconds=60.0):
+    def start(fn, ranks, silence=120.0, seconds=150.0):
         boxes.extend(Box() for _ in range(ranks))
         given = [("rank", (run, fn, (), rank, ranks)) for rank in range(ranks)]
         orders = [cloudpickle.dumps(one) for one in given]
