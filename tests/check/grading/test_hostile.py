@@ -31,6 +31,13 @@ SUBMISSIONS = {  # the exercise's function, by what it does instead; words of th
         {RING}
             dist.group.WORLD._get_backend(tensor.device).allreduce([tensor]).wait()
         """, "RuntimeError"),
+    "under disabled modes": (f"""
+        import torch, torch.distributed as dist
+        from torch.utils._python_dispatch import _disable_current_modes
+        {RING}
+            with _disable_current_modes():
+                dist.all_reduce(tensor)
+        """, "the collective allreduce"),
     "whole tensors to all, under disabled modes": (f"""
         import torch, torch.distributed as dist
         from torch.utils._python_dispatch import _disable_current_modes
@@ -71,6 +78,13 @@ SUBMISSIONS = {  # the exercise's function, by what it does instead; words of th
             ranks = (SimpleNamespace(rank=rank) for rank in range(worker.world_size))
             tensor.copy_(sum(given(rank, **case)[0] for rank in ranks))
         """, "AttributeError"),
+    "from what it knows": ("""
+        import torch
+        def all_to_all(worker, parts):
+            own = parts[worker.rank] - 110 * worker.rank
+            n, rank = worker.world_size, worker.rank
+            return [own + 100 * source + 10 * rank for source in range(n)]
+        """, "off by up to"),
     "in a group made anew": (f"""
         import torch.distributed as dist
         {RING}
