@@ -45,8 +45,7 @@ def shift(most: int, rank: int = 0) -> int:
 
 
 def shifts(count: int, most: int, name: str) -> list[int]:
-    """Return `shift` for each of so many numbers: none of them tells another, nor those of another
-    name."""
+    """Return a shift for each of so many numbers of this name. No number tells another."""
     every = range(1, most + 1)
     return number([0] * count, f"{count} to {most} {name}", lambda r: r.choices(every, k=count))
 
