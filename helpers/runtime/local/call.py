@@ -133,6 +133,8 @@ class Call:
                             self.screen.point(record)
                     case ("track", label, done, total):
                         self.screen.progress(rank, label, done, total)
+                    case ("problem", why):
+                        process.problem = why
                     case ("joined",):
                         process.joined = True
                     case ("later",):

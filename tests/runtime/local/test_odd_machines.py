@@ -41,6 +41,10 @@ ODD = {
         ["setpriv", "--ruid", "54322", *UNPRIVILEGED, "--nproc=5"],
         MANY,
     ),
+    "no thread left for a rank": (
+        ["setpriv", "--ruid", "54323", *UNPRIVILEGED, "--nproc=8"],
+        MANY,
+    ),
     "no /proc": (
         ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"],
         "rank 0 could not start: /proc is not mounted",

@@ -97,10 +97,15 @@ def work(channel: int, stacks: int) -> int:
     from helpers.runtime.local.channel import Channel
 
     line = Channel(socket.socket(fileno=channel))
-    network.take_place(*line.receive())  # while there is one thread: PyTorch may start more
-    from helpers.runtime.local.rank import program
+    try:
+        network.take_place(*line.receive())  # while there is one thread: PyTorch may start more
+        from helpers.runtime.local.rank import program
 
-    return program.work(line, stacks)
+        return program.work(line, stacks)
+    except Exception as error:
+        with contextlib.suppress(OSError):  # the notebook is gone
+            line.send("problem", f"{type(error).__name__}: {error}")
+        raise
 
 
 def states() -> dict[str, tuple[int, int] | None]:
