@@ -10,11 +10,12 @@ from helpers.plots.style import SERIES_COLORS
 CSV = Path(__file__).with_name("collectives.csv")
 INK, GREY, PANEL = "#1f2933", "#5b6775", "#f3f5f8"
 CONTENDERS = {  # its color and marker
+    "MPICH": (SERIES_COLORS[4], "^"),
     "ring": (SERIES_COLORS[6], "D"),
     "shared, copied": (SERIES_COLORS[0], "s"),
     "shared, in place": (SERIES_COLORS[2], "o"),
 }
-SIZES = {2**20: "1 MB", 64 * 2**20: "64 MB"}
+SIZES = {2**16: "64 KB", 2**20: "1 MB", 64 * 2**20: "64 MB"}
 TICKS = (0.5, 1, 2, 4, 8, 16)
 
 
@@ -25,13 +26,13 @@ def draw(path: Path = CSV) -> Figure | None:
     with path.open(encoding="utf-8") as file:
         machine = file.readline().lstrip("# ").strip()
         rows = [row for row in csv.DictReader(file) if row["ratio"]]
-    figure = Figure(figsize=(9.4, 4.8), facecolor=PANEL)
+    figure = Figure(figsize=(9.4, 5.6), facecolor=PANEL)
     figure.text(
         0.025, 0.93, "Collectives on one machine: speed-up over gloo",
         size=14, weight="bold", color=INK,
     )  # fmt: skip
     figure.text(
-        0.025, 0.875, "median of pairs, 95 % interval, logarithmic scale; buffers of 1 or 64 MB",
+        0.025, 0.875, "median of pairs, 95 % interval, logarithmic; buffers of 64 KB to 64 MB",
         size=10, color=GREY,
     )  # fmt: skip
     figure.text(0.025, 0.03, f"measured on {machine}", size=8, color=GREY)
@@ -41,7 +42,7 @@ def draw(path: Path = CSV) -> Figure | None:
         panel(axes, [row for row in rows if int(row["ranks"]) == ranks], names, column == 0)
         axes.set_title(f"{ranks} ranks", size=11, color=INK, loc="left")
     points = figure.axes[0].get_legend_handles_labels()
-    figure.legend(*points, loc=(0.19, 0.785), ncols=3, frameon=False, fontsize=9.5)
+    figure.legend(*points, loc=(0.19, 0.785), ncols=4, frameon=False, fontsize=9.5)
     return figure
 
 
@@ -59,7 +60,7 @@ def panel(axes, rows, names: list[tuple[str, int]], named: bool):
     axes.set_yticks(range(len(names)), labels if named else [""] * len(names))
     for contender, (color, marker) in CONTENDERS.items():
         mine = [row for row in rows if row["contender"] == contender]
-        shift = 0.22 * (list(CONTENDERS).index(contender) - 1)
+        shift = 0.2 * (list(CONTENDERS).index(contender) - 1.5)
         places = [names.index((row["collective"], int(row["bytes"]))) + shift for row in mine]
         axes.hlines(places, [float(r["low"]) for r in mine], [float(r["high"]) for r in mine],
                     color=color, lw=1.6, alpha=0.6)  # fmt: skip

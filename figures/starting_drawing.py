@@ -14,6 +14,7 @@ COLORS = {
     "launch": PROGRAM_COLORS["ours"],
     "notebook_launcher, eager": PROGRAM_COLORS["Accelerate"],
     "notebook_launcher": PROGRAM_COLORS["Accelerate"],
+    "forkserver": PROGRAM_COLORS["PyTorch"],
     "mp.spawn": PROGRAM_COLORS["PyTorch"],
 }
 MARKERS = {2: "o", 4: "s"}  # by the number of ranks

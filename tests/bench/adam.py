@@ -1,9 +1,16 @@
-"""Time AdamW's update: PyTorch's three forms, and ours as one loop. On a GPU: our Triton kernel."""
+"""Time AdamW's update: PyTorch's three forms, and ours as one loop. On a GPU: our Triton kernel.
+
+A whole run on the CPU has DeepSpeedCPUAdam beside them, the update of ZeRO-Offload. Its first use
+compiles it, in about a minute.
+"""
+
+import os
 
 import torch
 
 from helpers.measure.moved import moved_by
 from helpers.measure.peak import copy_rate, matmul_rate
+from helpers.parallel.libraries.deepspeed_extension import deepspeed
 from helpers.precision.fused_adam.loop import BYTES, FLOPS, compiled_loop
 from tests.bench.compare import beside, duration, in_turn, median, one_thread, timed, timed_on_gpu
 from tests.bench.report import Report, share_of
@@ -22,6 +29,7 @@ FORMS = {  # of torch.optim.AdamW
 }
 OURS = "ours, one loop in C"
 TRITON = "ours, Triton"
+DEEPSPEED = "DeepSpeedCPUAdam"
 YARDSTICK = "addition in place"
 LR, BETAS, EPS, DECAY = 1e-3, (0.9, 0.999), 1e-8, 0.01
 
@@ -29,7 +37,7 @@ LR, BETAS, EPS, DECAY = 1e-3, (0.9, 0.999), 1e-8, 0.01
 def measure(quick: bool = False) -> Report:
     rows = []
     with one_thread():
-        rows += on_cpu(NUMBERS // 64 if quick else NUMBERS, 2 if quick else ROUNDS)
+        rows += on_cpu(*((NUMBERS // 64, 2) if quick else (NUMBERS, ROUNDS, deepspeed_step)))
     if torch.cuda.is_available():
         fitting = min(GPU_NUMBERS, torch.cuda.mem_get_info()[0] // GPU_BYTES)
         numbers = 10**6 if quick else fitting
@@ -38,14 +46,16 @@ def measure(quick: bool = False) -> Report:
     return report(rows)
 
 
-def on_cpu(numbers: int, rounds: int) -> list[dict]:
-    """The rows of one tensor, on one thread."""
+def on_cpu(numbers: int, rounds: int, another=None) -> list[dict]:
+    """The rows of one tensor, on one thread; with another contender, a function of `numbers`."""
     calls = {name: step_of([numbers], "cpu", **form) for name, form in FORMS.items()}
     calls[OURS] = our_loop(numbers)
+    if another is not None:
+        calls[DEEPSPEED] = another(numbers)
     for call in calls.values():
         call()  # the first call compiles, and makes the state
     bytes_each = {name: moved_by(calls[name]).total / numbers for name in FORMS}
-    bytes_each[OURS] = BYTES
+    bytes_each |= {OURS: BYTES, DEEPSPEED: BYTES}
     source, target = torch.ones(2, numbers)
     calls[YARDSTICK] = lambda: target.add_(source)
     times = in_turn({name: timed(call) for name, call in calls.items()}, rounds)
@@ -84,6 +94,28 @@ def step_of(sizes, device, cls=torch.optim.AdamW, **form):
         p.grad = torch.randn(size, device=device, generator=generator)
         parameters.append(p)
     return cls(parameters, lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY, **form).step
+
+
+def deepspeed_step(numbers: int):
+    """A step of DeepSpeedCPUAdam, proved equal to PyTorch's.
+
+    Raises:
+        RuntimeError: DeepSpeed or a C++ compiler is missing.
+    """
+    os.environ["OMP_NUM_THREADS"] = "1"  # its OpenMP is not PyTorch's, and reads this when loaded
+    deepspeed()
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    steps = [
+        step_of([1000], "cpu", cls=cls, **form)
+        for cls, form in ((DeepSpeedCPUAdam, {}), (torch.optim.AdamW, FORMS[PEER]))
+    ]
+    for _ in range(3):
+        for step in steps:
+            step()
+    after = [step.__self__.param_groups[0]["params"][0].detach() for step in steps]
+    torch.testing.assert_close(*after, rtol=1e-5, atol=1e-6)
+    return step_of([numbers], "cpu", cls=DeepSpeedCPUAdam)
 
 
 def our_loop(numbers: int):
@@ -142,7 +174,8 @@ def report(rows) -> Report:
     notes = (
         f"AdamW in float32, {rows[0]['numbers'] / 1e6:.1f} million parameters on the CPU. The "
         "first three are the forms of torch.optim.AdamW; ours is the same rule as one loop in C "
-        "on the CPU, and as a Triton kernel on a GPU. On the CPU, contenders run in turn. A ratio "
+        "on the CPU, and as a Triton kernel on a GPU. DeepSpeedCPUAdam is DeepSpeed's update on "
+        "the host. On the CPU, contenders run in turn. A ratio "
         "is the median over pairs, with a 95 % bootstrap interval. Bytes a parameter: counted for "
         "each operator, as if nothing stayed in a cache. Bandwidth: these bytes over the time, as "
         f"a share of the bytes/s of an addition in place on one thread (here {reached:.1f} GB/s), "

@@ -1,22 +1,34 @@
-"""Time collectives on one machine: by messages, and through shared memory."""
+"""Time collectives on one machine: by messages, by MPI, and through shared memory.
+
+python -m tests.bench.collectives FILE    on ranks that mpiexec started: measure, and write FILE
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from helpers.check.week03.mpiexec import find_mpiexec, private
 from helpers.comm.collectives import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from helpers.comm.shared_memory.collectives import SharedMemory
-from helpers.runtime.cluster import Cluster
+from helpers.runtime.launch import launch
 from tests.bench.compare import in_turn, median, ratio, short, timed
 from tests.bench.report import Report
 from tests.bench.steps import slowest
 
 NAME = "collectives"
-PEER, RING, COPIES, IN_PLACE = "gloo", "ring", "shared, copied", "shared, in place"
-CONTENDERS = (PEER, RING, COPIES, IN_PLACE)
+PEER, MPI, RING, COPIES, IN_PLACE = "gloo", "MPICH", "ring", "shared, copied", "shared, in place"
+CONTENDERS = (PEER, MPI, RING, COPIES, IN_PLACE)
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
-MB = 2**20
-CALLS = {1 * MB: 10, 64 * MB: 1}  # calls per block, by the bytes of the whole buffer
-ROUNDS = {1 * MB: 41, 64 * MB: 13}
+KB, MB = 2**10, 2**20
+CALLS = {64 * KB: 50, 1 * MB: 10, 64 * MB: 1}  # calls per block, by the bytes of the whole buffer
+ROUNDS = {64 * KB: 41, 1 * MB: 41, 64 * MB: 13}
 # PyTorch 2.13 renamed these collectives.
 REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -28,19 +40,46 @@ Samples = dict[Key, dict[str, list[float]]]
 def measure(quick: bool = False) -> Report:
     samples: Samples = {}
     for ranks in (2, 4):
-        with Cluster(ranks) as cluster:
-            for nbytes in CALLS:
-                print(f"collectives: {ranks} ranks, {nbytes // MB} MB", flush=True)
-                rounds = 2 if quick else ROUNDS[nbytes]
-                runs = cluster.run(blocks, nbytes=nbytes, calls=CALLS[nbytes], rounds=rounds)
-                for name in COLLECTIVES:
-                    samples[name, nbytes, ranks] = slowest(
-                        [of_rank[name] for of_rank in runs], CONTENDERS
-                    )
+        print(f"collectives: {ranks} ranks", flush=True)
+        for nbytes, runs in on_mpi_ranks(ranks, quick).items():
+            for name in COLLECTIVES:
+                times = slowest([of_rank[name] for of_rank in runs], CONTENDERS)
+                samples[name, int(nbytes), ranks] = times
     return report(samples)
 
 
-def blocks(worker, nbytes: int, calls: int, rounds: int) -> dict[str, dict[str, list[float]]]:
+def on_mpi_ranks(ranks: int, quick: bool) -> dict[str, list]:
+    """Start this file by mpiexec, so that MPI works in the same processes: [bytes][rank]."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "seconds.json")
+        command = [find_mpiexec(), "-n", str(ranks), sys.executable, "-m", __spec__.name]
+        subprocess.run([*private(), *command, str(file), *["--quick"] * quick], check=True)
+        return json.loads(file.read_text())
+
+
+def main(file: str, quick: bool):
+    """Measure on the ranks that mpiexec started."""
+    runs = {
+        nbytes: list(
+            launch(
+                blocks,
+                device="cpu",
+                timeout=None,
+                nbytes=nbytes,
+                calls=CALLS[nbytes],
+                rounds=2 if quick else ROUNDS[nbytes],
+                mpi=True,
+            )
+        )
+        for nbytes in CALLS
+    }
+    if os.environ["PMI_RANK"] == "0":
+        Path(file).write_text(json.dumps(runs))
+
+
+def blocks(
+    worker, nbytes: int, calls: int, rounds: int, mpi: bool = False
+) -> dict[str, dict[str, list[float]]]:
     """Measure the seconds per call on this rank: [collective][contender][round]."""
     torch.set_num_threads(1)
     numel, n = nbytes // 4, worker.world_size
@@ -67,6 +106,9 @@ def blocks(worker, nbytes: int, calls: int, rounds: int) -> dict[str, dict[str, 
                 IN_PLACE: lambda: shared.all_gather(result, own),
             },
         }
+        if mpi:
+            for name, call in by_mpi(plain, part, result).items():
+                every[name][MPI] = call
 
         def prove(name: str, contender: str):
             """Check one call, without timing it: the ranks' sum, or each rank's number."""
@@ -84,13 +126,26 @@ def blocks(worker, nbytes: int, calls: int, rounds: int) -> dict[str, dict[str, 
 
         seconds = {}
         for name in every:
-            for contender in CONTENDERS:
+            for contender in every[name]:
                 prove(name, contender)
             for buffer in (plain, common):
                 buffer.zero_()  # sums of sums stay 0
             turns = {c: timed(call, calls, shared.barrier) for c, call in every[name].items()}
             seconds[name] = in_turn(turns, rounds)
         return seconds
+
+
+def by_mpi(plain: torch.Tensor, part: torch.Tensor, result: torch.Tensor) -> dict:
+    """The collectives of the MPI library that started these ranks."""
+    from mpi4py import MPI as mpi4py
+
+    plain, part, result = plain.numpy(), part.numpy(), result.numpy()
+    world = mpi4py.COMM_WORLD
+    return {
+        "all_reduce": partial(world.Allreduce, mpi4py.IN_PLACE, plain),
+        "reduce_scatter": partial(world.Reduce_scatter_block, plain, part),
+        "all_gather": partial(world.Allgather, part, result),
+    }
 
 
 def report(samples: Samples) -> Report:
@@ -115,12 +170,18 @@ def report(samples: Samples) -> Report:
                     "seconds": " ".join(f"{t:.6f}" for t in times),
                 }
             )
-        table.append([name, f"{nbytes // MB} MB", str(ranks), *cells])
+        size = f"{nbytes // MB} MB" if nbytes >= MB else f"{nbytes // KB} KB"
+        table.append([name, size, str(ranks), *cells])
     notes = (
         "Time per call on the slowest rank, float32, one thread per rank. A MB is 2^20 bytes of "
         "the whole buffer. In brackets: gloo's time over this time (median of the pairs, 95 % "
-        "interval). `gloo` is PyTorch's own collective. `ring` is `helpers.comm.collectives`: "
+        "interval). `gloo` is PyTorch's own collective. `MPICH` is called by mpi4py, in the "
+        "same processes, which mpiexec started. `ring` is `helpers.comm.collectives`: "
         "messages over gloo. `shared` is `helpers.comm.shared_memory.collectives`: `copied` copies "
         "ordinary tensors; `in place` has its input in shared memory already."
     )
     return Report(NAME, table, notes, rows)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], "--quick" in sys.argv)

@@ -1,6 +1,6 @@
 """The launchers to compare, and the notebook cells for each of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 WORK = Path(__file__).with_name("work.py").read_text()
@@ -16,6 +16,7 @@ class Contender:
         define: the cell with the functions.
         warm: a cell before later calls. RANKS is replaced by the number of ranks.
         call: the cell that runs `{fn}(*{args})` on `{ranks}` ranks; `{limit}` is in seconds.
+        bytecode: keep compiled modules? Without, each process compiles what it imports.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Contender:
     define: str
     warm: str
     call: str
+    bytecode: bool = True
 
     def cell(self, fn: str, ranks: int, args: tuple = (), limit: float = LIMIT) -> str:
         return self.call.format(fn=fn, ranks=ranks, args=args, limit=limit)
@@ -37,6 +39,7 @@ LAUNCH = Contender(
     "",
     "launch(on_rank, workers={ranks}, timeout={limit}, work={fn}, args={args})",
 )
+NO_BYTECODE = replace(LAUNCH, name="launch, no bytecode", bytecode=False)
 CLUSTER = Contender(
     "Cluster",
     "from helpers import Cluster\n" + TORCH,
@@ -71,12 +74,22 @@ SPAWN = Contender(
     "mp.spawn(work.spawned, args=({ranks}, work.free_port(), {limit}, work.{fn}, {args}),"
     " nprocs={ranks})",
 )
+# Python's own server, which imports PyTorch once and forks itself for each rank.
+FORK_SERVER = Contender(
+    "forkserver",
+    SPAWN.imports + "\nmp.set_forkserver_preload(['tests.bench.work'])",
+    "",
+    ACCELERATE.warm,
+    SPAWN.call.replace("mp.spawn(", "mp.start_processes(")[:-1] + ", start_method='forkserver')",
+)
 
 GIVEN = """\
 Every launcher runs the same functions, on gloo over the loopback interface, with one thread per
 rank. The kernels here start, like our notebooks, with `from helpers import launch`. This line
 starts the server, which imports torch at the same time as the notebook.
-`mp.spawn` cannot run a function from a cell, so its functions are in a module.
+`mp.spawn` and `forkserver` (`torch.multiprocessing.start_processes` by Python's own fork server,
+which has imported PyTorch and the functions) cannot run a function from a cell, so their functions
+are in a module. *No bytecode*: the kernel has `PYTHONDONTWRITEBYTECODE=1`.
 `notebook_launcher` forks the notebook, so it fails after the notebook has used CUDA, and it returns
 no values. Here it gets a free port for each call. For later calls, its notebook has imported
 `torch._dynamo`, which a process's first optimizer needs. *eager* is the same launcher with

@@ -62,7 +62,7 @@ class Kernel:
         notes: a folder that only the benchmark writes to.
     """
 
-    def __init__(self):
+    def __init__(self, bytecode: bool = True):
         self.folder = Path(tempfile.mkdtemp(prefix="bench-"))
         self.temporary, self.notes = self.folder / "tmp", self.folder / "notes"
         self.temporary.mkdir()
@@ -77,8 +77,9 @@ class Kernel:
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
         }
-        # With this variable, each rank would compile all its imports again.
         environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        if not bytecode:
+            environ["PYTHONDONTWRITEBYTECODE"] = "1"
         self.manager = KernelManager(
             kernel_spec_manager=ThisPython(),
             connection_file=str(self.folder / "kernel.json"),

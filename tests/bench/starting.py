@@ -11,8 +11,10 @@ from tests.bench.contenders import (
     ACCELERATE,
     ACCELERATE_EAGER,
     CLUSTER,
+    FORK_SERVER,
     GIVEN,
     LAUNCH,
+    NO_BYTECODE,
     SPAWN,
     Contender,
 )
@@ -20,7 +22,7 @@ from tests.bench.kernel import Kernel
 from tests.bench.report import Report
 
 NAME = "starting"
-CONTENDERS = [LAUNCH, CLUSTER, ACCELERATE, ACCELERATE_EAGER, SPAWN]
+CONTENDERS = [LAUNCH, NO_BYTECODE, CLUSTER, ACCELERATE, ACCELERATE_EAGER, FORK_SERVER, SPAWN]
 PAUSE = 5.0  # seconds: a person reads, then runs the next cell
 PATIENCE = 25.0  # seconds: a call that takes longer counts as a hang
 
@@ -30,17 +32,14 @@ IMPORTS = "the cell of imports"
 LATER = {"all_reduce": "later call: an all-reduce", "adamw": "later call: a step of AdamW"}
 TORCH = "`import torch` alone, in a fresh Python"
 
-# (case, ranks, launcher) -> the goal in seconds
+# (case, ranks): the goals for `launch`, as shares of a peer's time
 GOALS = {
-    (LATER["all_reduce"], 2, "launch"): 0.060,
-    (LATER["all_reduce"], 4, "launch"): 0.090,
-    (LATER["adamw"], 2, "launch"): 0.090,
-    (LATER["adamw"], 4, "launch"): 0.160,
-    (FIRST, 2, "launch"): 1.3,
-    (FIRST, 4, "launch"): 1.3,
-    (LATER["all_reduce"], 2, "Cluster"): 0.012,
-    (LATER["all_reduce"], 4, "Cluster"): 0.012,
+    (LATER["all_reduce"], 2): {ACCELERATE.name: 0.2, FORK_SERVER.name: 0.8},
+    (LATER["all_reduce"], 4): {ACCELERATE.name: 0.3, FORK_SERVER.name: 0.8},
+    (FIRST, 2): {ACCELERATE.name: 0.35},
+    (FIRST, 4): {ACCELERATE.name: 0.5},
 }
+CLUSTER_GOALS = {2: 0.005, 4: 0.008}  # seconds of its all-reduce
 
 Key = tuple[str, int]  # (case, ranks)
 Samples = dict[Key, dict[str, list[float | None]]]
@@ -63,12 +62,14 @@ def import_torch() -> float:
     return time.perf_counter() - began
 
 
-def first_calls(ranks: int, rounds: int, contenders=(LAUNCH, ACCELERATE, SPAWN)) -> Samples:
+def first_calls(
+    ranks: int, rounds: int, contenders=(LAUNCH, NO_BYTECODE, ACCELERATE, SPAWN)
+) -> Samples:
     """Time first calls, each in a fresh kernel."""
     samples: Samples = {(IMPORTS, ranks): {c.name: [] for c in contenders}}
 
     def fresh(contender: Contender, pause: float) -> float | None:
-        with Kernel() as kernel:
+        with Kernel(contender.bytecode) as kernel:
             imports = kernel.time(contender.imports)
             if not pause:
                 samples[IMPORTS, ranks][contender.name].append(imports)
@@ -106,7 +107,7 @@ class Desk:
         self.contender, self.ranks = contender, ranks
 
     def __enter__(self):
-        self.kernel = Kernel()
+        self.kernel = Kernel(self.contender.bytecode)
         warm = self.contender.warm.replace("RANKS", str(self.ranks))
         for cell in (self.contender.imports, self.contender.define, warm):
             self.kernel.time(cell)
@@ -143,8 +144,13 @@ def report(samples: Samples) -> Report:
                 continue
             times = by_name[name]
             against = ratio(by_name["launch"], times) if name != "launch" else None
-            goal = GOALS.get((case, ranks, name))
-            cells.append(cell_text(times, against if name != "Cluster" else None, goal))
+            cells.append(cell_text(times, against if name != CLUSTER.name else None))
+            goal = GOALS.get((case, ranks), {}).get(name)
+            if goal and against:
+                cells[-1] += f", {1 / against.median:.2f} of it (goal {goal})"
+            if name == CLUSTER.name and case == LATER["all_reduce"]:
+                goal = CLUSTER_GOALS[ranks]
+                cells[-1] += f" (goal {duration(goal)})"
             rows.append(
                 {
                     "case": case,
@@ -163,8 +169,8 @@ def report(samples: Samples) -> Report:
     torch_alone = median(samples[TORCH, 1]["python"]) if (TORCH, 1) in samples else None
     notes = (
         "Time within the cell, including the process group. In brackets: the time over `launch`'s "
-        "time (median of the pairs, 95 % interval). A first call is the first in a fresh "
-        f"kernel.\n{GIVEN}"
+        "time (median of the pairs, 95 % interval); beside a goal the inverse, the share of the "
+        f"peer's time that `launch` takes. A first call is the first in a fresh kernel.\n{GIVEN}"
     )
     if torch_alone:
         notes += (
@@ -175,10 +181,8 @@ def report(samples: Samples) -> Report:
     return Report(NAME, table, notes, rows)
 
 
-def cell_text(times, against, goal) -> str:
+def cell_text(times, against) -> str:
     text = duration(median(times))
-    if goal:
-        text += f" (goal {duration(goal)})"
     if against:
         text += f" [{against}]"
     if times.count(None):

@@ -90,8 +90,8 @@ def test_leftovers_are_counted_in_words():
 def test_the_table_of_starting(tmp_path):
     rows = written(starting.report(MEASURED), tmp_path)
     text = (tmp_path / "starting.md").read_text()
-    assert "150 ms (goal 60 ms), hung or crashed 1 of 3 times" in text
-    assert "[1.0× (1.0 to 1.0)]" in text
+    assert "150 ms [1.0× (1.0 to 1.0)], hung or crashed 1 of 3 times, 1.00 of it (goal 0.3)" in text
+    assert "150 ms, hung or crashed 1 of 3 times (goal 8.0 ms)" in text
     assert len(rows) == 2 * 2 * len(starting.CONTENDERS)
     assert {row["seconds"] for row in rows} == {"0.10000 0.20000"}
 
