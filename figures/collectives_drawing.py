@@ -32,7 +32,7 @@ def draw(path: Path = CSV) -> Figure | None:
         size=14, weight="bold", color=INK,
     )  # fmt: skip
     figure.text(
-        0.025, 0.875, "median of pairs, 95 % interval, logarithmic; buffers of 64 KB to 64 MB",
+        0.025, 0.875, "median of pairs, 95 % interval, logarithmic; 64 KB to 64 MB",
         size=10, color=GREY,
     )  # fmt: skip
     figure.text(0.025, 0.03, f"measured on {machine}", size=8, color=GREY)

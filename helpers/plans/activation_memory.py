@@ -1,4 +1,4 @@
-"""Bytes that a Transformer block keeps for its backward, term by term, on one rank.
+"""Activation memory, also under recomputation: bytes that a block keeps for its backward, by term.
 
 B  sequences        T  tokens of a sequence        D  width        F  inner width of the MLP
 H  query heads      d  width of a head             N  ranks        e  bytes of a number

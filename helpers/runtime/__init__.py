@@ -4,6 +4,9 @@ launch      a cluster for one call; cluster: ranks that live across calls; runs:
 local/      starts ranks on this machine: fork server, rank program, hang detection (watchdog)
 joined/     joins the ranks of torchrun, accelerate, srun or mpiexec: rendezvous, heartbeat
 
+What a rank may send back: in local/ what pickles and makes sense in another process (payload); in
+joined/ plain data alone, never a pickle (plain); by `worker.log` numbers and words (worker).
+
 Both folders share these files:
 
 launcher    which rank of a launcher this process is, if any

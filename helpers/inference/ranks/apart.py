@@ -1,8 +1,8 @@
-"""Prefill and decode together on each rank, or apart: one rank reads prompts, another continues.
+"""Disaggregated serving: prefill and decode on separate ranks, or together on each rank.
 
 Together: a rank that reads a long prompt computes nothing else in that step. All streams of the
-rank pause. Apart: the decoding rank never reads a prompt, so its streams go on. The blocks of the
-cache travel from rank 0 to rank 1. There a thread copies them into the cache.
+rank pause. Apart: rank 0 reads prompts, and rank 1 continues. It never reads a prompt, so its
+streams go on. The blocks of the cache travel to it, and a thread copies them into its cache.
 
     with Cluster(workers=2) as cluster:
         ranks = cluster.run(serve_apart, model=model, requests=requests, blocks=64)

@@ -2,6 +2,8 @@
 
 This rank's stages of a model, and an engine that runs any schedule.
 
+Schedules, and the bubble of each, are in `helpers.plans.schedules`.
+
 split      cut the layers into stages by cost
 stages     the transform: this rank's stages, and the parts of their parameters
 execution  run one rank's order of a schedule: receive, compute, send

@@ -6,6 +6,8 @@ A layer of tensor parallelism calls `enter` on its input, and `leave` on its par
     Whole        nothing             all-reduce          all-reduce          nothing
     Sharded      all-gather          reduce-scatter      reduce-scatter      all-gather
 
+There is no all-to-all: that is Ulysses (Jacobs et al. 2023), which cuts by heads.
+
 An all-reduce sends as much as a reduce-scatter and an all-gather together. So both send the same
 number of bytes, but between the layers `Sharded` keeps only t = T/N tokens on a rank.
 

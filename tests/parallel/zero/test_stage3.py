@@ -1,4 +1,7 @@
-"""Stage 3: a unit is gathered when it is used, one unit ahead, and freed after its use."""
+"""Stage 3: a unit is gathered when it is used, one unit ahead, and freed after its use.
+
+That it equals one process: tests/parallel/test_strategies.py, the cases whose names begin with "3".
+"""
 
 from dataclasses import replace
 from functools import partial
