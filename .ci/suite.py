@@ -118,6 +118,7 @@ def judge(together: Run, alone: Run) -> tuple[Counter, int]:
 
 
 def main(arguments: list[str]) -> int:
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # tests and notebooks download nothing
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     # A script's background job ignores interrupts, but some tests raise interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -22,7 +22,7 @@ open(f"collected-{os.getpid()}", "a").write("mixed ")
 def broken():
     yield
     raise RuntimeError("while tidying up")
-def test_passes(): assert "SUITE_SHARE" not in os.environ
+def test_passes(): assert "SUITE_SHARE" not in os.environ and os.environ["HF_HUB_OFFLINE"] == "1"
 def test_can_be_interrupted():
     with pytest.raises(KeyboardInterrupt): signal.raise_signal(signal.SIGINT)
 def test_fails(): assert "polite" == os.environ["OMP_WAIT_POLICY"]
@@ -85,7 +85,9 @@ def project(tmp_path):
 
 def start(project, *arguments, **environ):
     """Start the program. Its processes load only the plugins that it needs: each costs time."""
-    names = [name for name in os.environ if name.startswith(("PYTEST_", "OMP_")) or name == "CI"]
+    names = [
+        name for name in os.environ if name.startswith(("PYTEST_", "OMP_", "HF_")) or name == "CI"
+    ]
     given = {name: value for name, value in os.environ.items() if name not in names}
     given["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     given["PYTEST_PLUGINS"] = "nbval.plugin,pytest_timeout"

@@ -10,16 +10,26 @@
 Run the same command after a crash: the training continues from the last whole checkpoint. That run
 may use another stage, and another number of ranks. `distributed.py` does the same with `helpers`.
 
-Prints lines of JSON: each step's loss, each checkpoint, and the bytes that each rank holds. Load
-only your own checkpoints: PyTorch keeps a checkpoint's table of contents as a pickle.
+SIGTERM to any rank is a notice: after the step, all ranks save, and leave with code 143. A
+checkpoint with a changed byte is refused.
+
+Prints lines of JSON: each step's loss, each checkpoint, the bytes that each rank holds; at the end
+the tokens per second of the median step, and rank 0's peak memory: of its GPU, else the resident
+peak. Load only your own checkpoints: PyTorch keeps a checkpoint's table of contents as a pickle.
 
 B sequences, T tokens each, D numbers for a token
 """
 
 import argparse
+import hashlib
 import json
 import os
+import resource
 import shutil
+import signal
+import statistics
+import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -33,6 +43,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+SEAL = "checksums.json"
 LENGTH, BATCH, WIDTH, LAYERS, HEADS, RATE, WARM_UP = 64, 16, 64, 2, 4, 3e-3, 20
 
 
@@ -126,17 +137,38 @@ def load(folder, model, optimizer):
 
 def save(folder, step, model, optimizer):
     """Write a checkpoint. It has its name only when it is whole: a rename happens, or does not."""
-    dcp.save(state_of(model, optimizer), checkpoint_id=folder / "part")
+    part = folder / "part"
+    dcp.save(state_of(model, optimizer), checkpoint_id=part)
     if dist.get_rank() == 0:  # `save` has returned, so every rank has written its part
-        (folder / "part").rename(folder / f"step-{step:08}")
+        (part / SEAL).write_text(json.dumps(digests(part)))
+        part.rename(folder / f"step-{step:08}")
         for old in sorted(folder.glob("step-*"))[:-1]:
             shutil.rmtree(old)
         say(saved=step)
+    dist.barrier()  # no rank leaves before the checkpoint is whole
+
+
+def digests(folder):
+    """The SHA-256 of each file of a checkpoint, by name."""
+    files = [path for path in folder.iterdir() if path.name != SEAL]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def damaged(folder):
+    """The first file of the last checkpoint that is not as it was saved; None if all are."""
+    for last in sorted(folder.glob("step-*"))[-1:]:
+        try:
+            saved = json.loads((last / SEAL).read_text())
+            wrong = sorted(dict(saved.items() ^ digests(last).items()))
+        except (OSError, ValueError):
+            wrong = [SEAL]
+        return last / wrong[0] if wrong else None
 
 
 def say(**facts):
-    """Print a line with one write, so that the lines of ranks do not mix."""
-    print(json.dumps(facts) + "\n", end="", flush=True)
+    """Print a line, on rank 0 or the rank that it names. One write: lines of ranks do not mix."""
+    if dist.get_rank() == facts.get("rank", 0):
+        print(json.dumps(facts) + "\n", end="", flush=True)
 
 
 def nbytes(tensors):
@@ -154,26 +186,37 @@ def main(options):
         alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group("nccl" if cuda else "gloo", **alone)
     rank, ranks = dist.get_rank(), dist.get_world_size()
+    text, folder = read(options.data), Path(options.folder)
+    if wrong := damaged(folder):  # each rank looks
+        say(refused=f"{wrong} is not as it was saved: its checksum is another")
+        return 1
     torch.manual_seed(0)  # the same first values on every rank
     model = Transformer().to(device, getattr(torch, options.dtype))
     model, optimizer = distribute(model, options.stage)
-    text, folder = read(options.data), Path(options.folder)
     first = load(folder, model, optimizer)
     if rank == 0:
         shutil.rmtree(folder / "part", ignore_errors=True)  # of a save that broke off
+    notices, seconds = [], []
+    signal.signal(signal.SIGTERM, lambda *_: notices.append(1))
     for k in range(first, options.steps):
+        began = time.perf_counter()
         optimizer.zero_grad()
         loss = model(*batch(text, k, rank, ranks, device)) / (BATCH * LENGTH)
         (loss * ranks).backward()  # DDP and fully_shard average over ranks
         for group in optimizer.param_groups:
             group["lr"] = RATE * min(1, (k + 1) / WARM_UP)
         optimizer.step()
-        loss = loss.detach()
-        dist.all_reduce(loss)
-        if rank == 0:
-            say(step=k, loss=loss.item())
-        if (k + 1) % options.save_every == 0 or k + 1 == options.steps:
-            save(folder, k + 1, model, optimizer)
+        sums = torch.stack([loss.detach(), loss.new_tensor(len(notices))])
+        dist.all_reduce(sums)  # with a notice: all ranks stop after the same step
+        loss, noticed = sums.tolist()  # on a GPU this waits for the step
+        seconds.append(time.perf_counter() - began)
+        say(step=k, loss=loss)
+        done = k + 1
+        if noticed or done == options.steps or done % options.save_every == 0:
+            save(folder, done, model, optimizer)
+        if noticed and done < options.steps:
+            say(stopped=f"SIGTERM: {done} steps are saved; the same command continues")
+            return 128 + signal.SIGTERM
     own, state = list(model.parameters()), state_of(model, optimizer)
     held = {
         "parameters": nbytes(own),
@@ -181,6 +224,15 @@ def main(options):
         "optimizer": nbytes(t for name, t in state.items() if name.startswith("opt")),
     }
     say(rank=rank, bytes=held)
+    unit = 1024 if sys.platform == "linux" else 1  # macOS counts bytes
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    if cuda:
+        peak = torch.cuda.max_memory_allocated()
+    if seconds:
+        rate = round(BATCH * LENGTH / statistics.median(seconds))
+        held["all"] = peak
+        say(tokens_per_second=rate, per_rank=rate // ranks, peak_bytes=held)
+    return 0
 
 
 if __name__ == "__main__":
@@ -191,7 +243,8 @@ if __name__ == "__main__":
     parser.add_argument("--folder", default="checkpoints")
     parser.add_argument("--data", default="python", help="or wikitext, or a file")
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
-    main(parser.parse_args())
+    code = main(parser.parse_args())
     # Not in `main`: if a DDP that is still alive is the last owner of gloo's group, its end can
     # wait forever for a thread that waits for Python's lock.
     dist.destroy_process_group()
+    sys.exit(code)

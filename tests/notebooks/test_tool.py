@@ -42,12 +42,13 @@ def test_course_executes_a_copy_and_leaves_the_notebook_alone(tool, root, capsys
     kernel.parent.mkdir(parents=True)
     kernel.write_text('{"argv": ["/bin/false"], "display_name": "", "language": ""}')
     monkeypatch.setenv("JUPYTER_PATH", str(root))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     where = "import os, sys; print('ran on', sys.prefix)\nprint(os.environ['PATH'].split(':')[0])"
-    path = write(root, "print(6 * 7)", where)
+    path = write(root, "import os; print(6 * 7, os.environ['HF_HUB_OFFLINE'])", where)
     before = path.read_bytes()
     tool.main(["course"], root)
     executed = text(root / "build" / "executed" / "week01_trial.ipynb")
-    assert "42" in executed
+    assert "42 1" in executed  # the Hub is not asked
     assert executed.endswith("ran on .venv\n.venv/bin\n")  # programs are those of this Python
     (printed,) = read(root / "build" / "executed" / path.name).cells[2].outputs  # in one piece
     assert printed.name == "stdout"

@@ -7,6 +7,7 @@ Tolerance: 1e-12 absolute in float64; the sums over rows are added in another or
 import json
 import os
 import random
+import re
 import runpy
 import signal
 import subprocess
@@ -25,13 +26,10 @@ from helpers.data.order import Order
 from helpers.data.source import Source
 from helpers.parallel.single import Single
 from helpers.training.loop import train
+from tests.check.submission.test_project_scripts import CONFIG, PLAIN, SIZES, changed
 from tests.check.submission.warm import Warm
 
-SCRIPT = Path(__file__).parents[3] / "notebooks" / "project" / "distributed.py"
-CONFIG = (
-    "GPTConfig(context=64, width=64, layers=2, heads=4), 16",
-    "GPTConfig(context=16, width=32, layers=1, heads=2), 4",
-)
+SCRIPT = PLAIN.with_name("distributed.py")
 STEPS, KILLS = 80, 20
 UNFINISHED = "*.writing"  # a checkpoint that is being written, or was when its ranks were killed
 
@@ -44,13 +42,15 @@ def text(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def warm():
+    with Warm() as server:
+        yield server.start
+
+
+@pytest.fixture(scope="module")
 def script(tmp_path_factory) -> Path:
     """`distributed.py` with a smaller model."""
-    source = SCRIPT.read_text()
-    assert source.count(CONFIG[0]) == 1
-    file = tmp_path_factory.mktemp("script") / "distributed.py"
-    file.write_text(source.replace(*CONFIG))
-    return file
+    return changed(tmp_path_factory.mktemp("script"), SCRIPT.name, CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -95,24 +95,23 @@ def whole(folder: Path) -> int:
 
 
 @pytest.mark.timeout(900)
-def test_twenty_kills_do_not_change_the_curve(tmp_path, script, text, twin):
+def test_twenty_kills_do_not_change_the_curve(tmp_path, warm, script, text, twin):
     """Each life begins where the last whole checkpoint ended, in another stage of ZeRO."""
     draw, folder, torn, ended = random.Random(0), tmp_path / "runs", 0, 0
     options = {"steps": STEPS, "folder": folder, "data": text, "dtype": "float64"}
-    with Warm() as warm:
-        for life in range(KILLS + 1):
-            first = whole(folder)
-            lines, after, saving = draw.randint(1, 6), draw.uniform(0, 0.02), life % 2 == 0
-            start = killing(warm.start, folder, lines, after, saving=saving)
-            found = job.run(
-                script, 2, options | {"stage": draw.randrange(4), "save_every": draw.randint(1, 4)},
-                start=start if life < KILLS else warm.start,
-            )  # fmt: skip
-            assert found.first in (first, None), found.errors
-            assert found.losses == {k: pytest.approx(twin[k], abs=1e-12) for k in found.losses}
-            assert max([first, *found.saved]) <= whole(folder)
-            torn += any(folder.glob(UNFINISHED))
-            ended += found.code == 0
+    for life in range(KILLS + 1):
+        first = whole(folder)
+        lines, after, saving = draw.randint(1, 6), draw.uniform(0, 0.02), life % 2 == 0
+        start = killing(warm, folder, lines, after, saving=saving)
+        found = job.run(
+            script, 2, options | {"stage": draw.randrange(4), "save_every": draw.randint(1, 4)},
+            start=start if life < KILLS else warm,
+        )  # fmt: skip
+        assert found.first in (first, None), found.errors
+        assert found.losses == {k: pytest.approx(twin[k], abs=1e-12) for k in found.losses}
+        assert max([first, *found.saved]) <= whole(folder)
+        torn += any(folder.glob(UNFINISHED))
+        ended += found.code == 0
     assert not found.code, found.errors
     assert whole(folder) == STEPS
     assert ended < 5  # most lives were killed before their last step
@@ -153,3 +152,53 @@ def test_accelerate_launch(tmp_path, script, text, twin):
     losses = {row["step"]: row["loss"] for row in rows if "step" in row}
     assert losses == {k: pytest.approx(twin[k], abs=1e-12) for k in range(3)}
     assert {row["rank"] for row in rows if "rank" in row} == {0, 1}
+
+
+def noticing(process, out):
+    """Send SIGTERM to one rank of torchrun after three lines."""
+    while process.returncode is None and Path(out).read_bytes().count(b"\n") < 3:
+        time.sleep(0.001)
+    psutil.Process(process.pid).children()[-1].terminate()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("name", "smaller"), [(SCRIPT.name, CONFIG), (PLAIN.name, SIZES)])
+def test_sigterm_is_a_notice_and_a_changed_byte_is_refused(tmp_path, warm, text, name, smaller):
+    """A rank gets SIGTERM: all ranks save and leave, and the next run goes on, bit for bit."""
+    script, folder, outs = changed(tmp_path, name, smaller), tmp_path / "kept", []
+    options = {"steps": STEPS, "stage": 3, "data": text, "dtype": "float64", "save_every": STEPS}
+
+    def by_torchrun(arguments, ranks, *, stdout, stderr):
+        process = job.by_torchrun(arguments, ranks, stdout=stdout, stderr=stderr)
+        threading.Thread(target=noticing, args=(process, stdout.name), daemon=True).start()
+        return process
+
+    def start(arguments, ranks, *, stdout, stderr):
+        outs.append(Path(stdout.name))
+        return warm(arguments, ranks, stdout=stdout, stderr=stderr)
+
+    straight = job.run(script, 2, options | {"folder": tmp_path / "one"}, start=start)
+    left = job.run(script, 2, options | {"folder": folder}, start=by_torchrun)
+    saved = whole(folder)
+    assert left.code, left.errors
+    codes = re.findall(r"exitcode *: (-?\d+)", left.errors)
+    assert "143" in codes
+    assert {*codes} <= {"143", "-15"}  # torchrun ends a rank that is already leaving
+    assert (left.saved, 3 <= saved < STEPS) == ([saved], True), left.errors
+    again = job.run(script, 2, options | {"folder": folder}, start=start)
+    assert (again.code, again.first) == (0, saved), again.errors
+    assert left.losses | again.losses == straight.losses
+    file = max(folder.glob("step-*/*.distcp"))
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    refused = job.run(script, 2, options | {"folder": folder}, start=start)
+    (reason,) = [line["refused"] for line in job.lines_of(outs[-1])]
+    assert reason.startswith(f"{file} ")
+    assert refused.code
+    assert not refused.losses
+    (report,) = [line for line in job.lines_of(outs[1]) if "tokens_per_second" in line]
+    most = report["peak_bytes"]
+    assert 0 < 2 * report["per_rank"] <= report["tokens_per_second"]
+    assert {kind: most[kind] for kind in again.held[0]} == again.held[0]
+    assert most["all"] > sum(again.held[0].values())
