@@ -116,10 +116,12 @@ count_flops = Number(
          "a head compute? And does a product skip what is masked afterwards?"),
         (lambda b, g: b - 6 * Parts(g.config, g.tokens).scores * (1 - 1 / g.tokens), "How many "
          "scores are there if every token looks at every other?"),
+        (lambda b, g: b - 3 * Parts(g.config, g.tokens).scores * (1 - 1 / g.tokens), "About half "
+         "of attention's products are missing. Does a product skip what is masked afterwards?"),
         (off(lambda p, c: p.head), "You count a table too many: what happens to a token before the "
          "first block?"),
-        (off(lambda p, c: -p.head), "The blocks are right. How does the last vector become logits? "
-         "A shared matrix is multiplied as well."),
+        (off(lambda p, c: -p.head), off(lambda p, c: -p.head * c.tied), "The blocks are right. "
+         "How does the last vector become logits? A shared matrix is multiplied as well."),
         (off(lambda p, c: (2 - p.matrices) * p.matrix),
          off(lambda p, c: (3 - p.matrices) * p.matrix), "How many matrices does this kind of MLP "
          "have?"),
@@ -143,6 +145,7 @@ NUMBERS = (  # words, theta, runs, noise, delta
     ("one run", (5.0, 6.0, 0.5, 0.3, 0.3), 1, 0.01, DELTA),
     ("large exponents", (900.0, 20.0, 1.0, 0.3, 0.3), 6, 0.01, DELTA),
     ("small exponents", (-900.0, -850.0, -800.0, 0.3, 0.3), 6, 0.01, DELTA),
+    ("runs far apart", (60_000.0, -900.0, -900.0, 3000.0, 0.3), 6, 0.01, DELTA),
 )
 
 
@@ -198,6 +201,8 @@ huber_objective = Number(
         (Edit(LSE, "np.log(sum(map(np.exp, terms)))"), "An exponential was too large for a float, "
          "or all were too small. The log of a sum of exponentials does not need them: which of the "
          "three can be taken out first?"),
+        (Edit(LSE, "np.log(sum(np.exp(terms - np.max(terms)))) + np.max(terms)"), "You take the "
+         "largest exponent of all runs out of each sum. What is left of a run far below it?"),
         (Edit(".sum())", ".mean())"), "You have averaged the terms. A minimiser stops when little "
          "changes: what does a factor of 1/n do to it?"),
         (Edit("float(", "(", ".sum())", ")"), "That is one for each run, but a search minimises a "

@@ -200,7 +200,7 @@ def weighed(events, sizes, bucket_bytes: int) -> dict:
     full = kept >= bucket_bytes
     return {
         "bytes sent twice": max(0, sum(nbytes for _, nbytes in messages) - total),
-        "too many messages": max(0, len(messages) - -(-total // bucket_bytes) - 1),
+        "messages sent before full": sum(size < bucket_bytes for _, size in messages[:-1]),
         "waits during the backward": sum(event.kind == "wait" for event in events[:over]),
         "bytes that no backward sent": kept if full and not early else 0,
         "bytes of a full bucket, kept until finish()": kept if full and early else 0,
@@ -270,8 +270,8 @@ reduce_in_buckets = OnRanks(
         "what is returned": "Return a function for the rest of the work; it is called after each "
         "backward.",
         "bytes sent twice": "More bytes than the gradients have: which gradient is sent twice?",
-        "too many messages": "Each message has a latency: why use buckets, and when is a bucket "
-        "full?",
+        "messages sent before full": "Each message has a latency: why use buckets, and when is a "
+        "bucket full? How many bytes does the next one begin with?",
         "waits during the backward": "The backward stood still while a message was under way. When "
         "is there time to wait?",
         "bytes that no backward sent": "No message is sent while the backward computes, so "

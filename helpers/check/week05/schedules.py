@@ -145,6 +145,10 @@ order_1f1b = Orders(
         (Edit('", f"B{k}"]', '", f"B{m - 1 - k}"]', 'row += [f"B{k}"', 'row += [f"B{m - 1 - k}"'),
          "A backward needs the activations that its own forward has kept. Which micro-batch's are "
          "there first?"),
+        (Edit("in range(m - warm, m)]", "in reversed(range(m - warm, m))]"),
+         Edit(PAIR, '[f"F{warm + k}", f"B{warm + k}"]', "range(m - warm, m)]", "range(warm)]"),
+         "The last rank sends the gradients back in the order of the micro-batches. Which one "
+         "arrives here first, and which backward do you run first?"),
         (Edit(WARM, "p - 1 - r"), "How many warm-up forwards are possible with so few "
          "micro-batches?"),
         (Edit("in range(m - warm):", "in range(m - warm - 1):"), "Count the forwards of the "

@@ -97,9 +97,9 @@ reshard_rows = OnRanks(
     name="reshard_rows",
     right=own_rows,
     run=run_rows,
-    # 10 rows on 4 ranks are 3, 3, 3 and 1; 9 are 3, 3, 3 and 0; 8 on 5 ranks are 2, 2, 2, 2 and 0
+    # 10 rows on 4 ranks are 3, 3, 3 and 1; 9 are 3, 3, 3 and 0; 12 on 7 ranks are 2 each and 0
     cases=tuple((ranks, {"saved": saved, "rows": rows}) for ranks, saved, rows in (
-        (4, 2, 10), (4, 2, 9), (2, 5, 8)
+        (4, 2, 10), (4, 2, 9), (2, 7, 12)
     )),
     free=("rows read",),
     rule=judge_reads,
@@ -127,8 +127,9 @@ reshard_rows = OnRanks(
         (own_file, "Those are the rows that this rank had when the checkpoint was saved. There are "
          "other ranks now."),
         (Edit("pieces.append(piece)", "return piece"), Edit("pieces.append(piece)",
-              "pieces = [piece]"), "Some of your rows are missing: they lie in more than one file. "
-         "Which files?"),
+              "pieces = [piece]"), Edit("torch.cat(pieces)",
+              "torch.cat((*pieces[:2], *pieces[2:][-1:]))"), "Some of your rows are missing: they "
+         "lie in more than one file. Which files?"),
         (Edit("high - first)", "high - first - 1)"), "The last row of each piece is missing: "
          "`read` stops before `stop`."),
         (Edit("torch.cat(pieces)", "torch.cat(pieces[::-1])"), "All rows are there, in another "
@@ -147,6 +148,8 @@ reshard_rows = OnRanks(
         (r"non-empty (list|TensorList)|at least one", EMPTY,
          Edit("[read(0, 0, 0)]", "[]").of(own_rows)),
     ),
+    about={"the rows": "Write down the first and the last row of each rank and of each file, in "
+           "pieces of ceil(rows / ranks). Which of a file's rows are this rank's?"},
     last="For each file: where does it begin and end in the whole tensor? Which of these rows are "
     "between your first and your last?",
 )  # fmt: skip

@@ -241,6 +241,9 @@ master_adam = Exercise(
         (Edit("variance.sqrt()", "variance"), "Divide by the root of the second moment."),
         (Edit("(variance.sqrt() + eps)", "(variance + eps).sqrt()"), "eps is added to the root, "
          "not to the variance under it."),
+        (Edit("lr * mean / (variance.sqrt()", "lr * mean * (1 - betas[1] ** step) ** 0.5 / "
+              "(second.sqrt()"), "eps is added to the root of the corrected second moment. To "
+         "which root do you add it?"),
         (Edit("master -= update", "master.copy_(parameter.float() - update)"), "The update started "
          "from the rounded parameter, so small updates are lost in each step. Which tensor "
          "remembers them?"),
@@ -256,7 +259,8 @@ master_adam = Exercise(
         (Edit("    parameter.copy_(master)", ""), Edit("parameter.copy_(master)",
               "parameter = master.bfloat16()"), COPY + " It has not changed: write into it."),
         (Edit("parameter.copy_(master)", "parameter -= update.bfloat16()"),
-         COPY + " You subtract a rounded update from it instead."),
+         Edit("parameter.copy_(master)", "parameter -= update"),
+         COPY + " You subtract the update from it instead."),
         (Edit("parameter.copy_(master)",
               "parameter.copy_((master.view(torch.int32) & -(2**16)).view(torch.float32))"),
          "Its last 16 bits were cut off: that always rounds toward zero. Which way is nearer?"),
