@@ -137,7 +137,7 @@ def explain(verdict: Verdict) -> Verdict:
     finding = verdict.finding
     if verdict.status != "wrong":
         return verdict
-    if "no sign of life" in finding:
+    if "no sign of life" in finding or ": a hang: " in finding:  # the latter with a proof
         return replace(verdict, finding=whereabouts(finding), hint=hint_hang(whereabouts(finding)))
     hint = verdict.hint
     if "SIGABRT" in finding:
@@ -149,6 +149,8 @@ def explain(verdict: Verdict) -> Verdict:
         hint = hint or "What a rank has for itself, it has already. Which rank do you mean?"
     elif "there is no rank" in finding:
         hint = hint or "The ranks are numbered from 0. What comes after the last, what before 0?"
+    elif "list index out of range" in finding:
+        hint = hint or "Fewer pieces than ranks: how many does a short tensor make?"
     elif "broadcast shape" in finding or "must match the size" in finding:
         hint = hint or (
             "The tensors are not of one size. Are all pieces equally long, for every number of "

@@ -131,6 +131,12 @@ def test_the_hint_of_a_hang_depends_on_where_all_ranks_wait(doing, hint):
     assert hint in hang(*doing).hint
 
 
+def test_a_hang_that_is_proved_gets_the_same_hint():
+    proved = "with 2 ranks: a hang: rank 0 waits in send for rank 1; rank 1 in send for rank 0"
+    lines = "".join(f"\nrank {rank} was {WAITS('send')}" for rank in range(2))
+    assert "Which rank receives?" in explain(Verdict("ring", "wrong", proved + lines)).hint
+
+
 def test_ranks_that_wait_for_requests():
     lines = "".join(f"rank {rank} was running, line 5 of a.py, in f: x\n" for rank in range(3))
     found = explain(Verdict("ring", "wrong", "with 3 ranks: no sign of life\n" + lines))

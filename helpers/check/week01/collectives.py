@@ -114,7 +114,7 @@ sum_uneven = OnRanks(
          "The steps that only some ranks have lack gradients. Which ranks are in each sum?"),
     ),
     failures=(
-        (r"no sign of life|SIGABRT", "Some ranks make more calls than others. How can every rank "
+        (r"a hang|SIGABRT", "Some ranks make more calls than others. How can every rank "
          "know, before the loop, how many calls the longest list needs?",
          Edit("range(int(steps))", "range(len(gradients))")),
         (r"IndexError", "This rank has no gradient for that step. What can it contribute to the "
@@ -253,6 +253,8 @@ FOLLOW = (
     "chunk with everything that was added so far?"
 )
 ROUND, CHUNKS = "range(2 * (n - 1))", "chunks = tensor.tensor_split(n)  # views"
+CEIL = "size = -(-len(tensor) // n)\n    chunks = [tensor[k * size :][:size] for k in range(n)]"
+TOO_EARLY = "[*range(n - 1), *range(n, 2 * n - 1)]"
 KEEP = "coming.copy_(incoming)"
 ring_all_reduce = ByMessages(
     name="ring_all_reduce",
@@ -274,11 +276,14 @@ ring_all_reduce = ByMessages(
          "chunks must arrive in each phase?"),
         (Edit("step < n - 1", "step < n - 2"), "One sum was left out. With how many other ranks "
          "must a chunk meet before it is finished?"),
-        (Edit("step < n - 1", "step < n"), Edit("step < n - 1", "True"), "Some numbers are in the "
+        (Edit("step < n - 1", "step < n"), Edit("step < n - 1", "True"),
+         Edit("step < n - 1", "True", CHUNKS, CEIL), "Some numbers are in the "
          "sum more than once. Is a chunk that comes in always to be added, in both phases?"),
         (Edit(ROUND, "range((n > 1) * (2 * n - 1))", "step < n - 1", "True"), "Some numbers came "
          "round to a rank that had added them already. How many steps does a chunk take to meet "
          "every rank once?"),
+        (Edit(ROUND, TOO_EARLY), Edit(ROUND, TOO_EARLY, CHUNKS, CEIL), "The second phase sends a "
+         "chunk that is not finished. Which chunk is, on this rank, after the first phase?"),
         (Edit("step < n - 1", "False"),
          Edit(CHUNKS, CHUNKS + "\n    own = tensor.clone().tensor_split(n)", "exchange(chunks[",
               "exchange(own["), FOLLOW),
