@@ -96,7 +96,9 @@ accumulate = OnRanks(
          Edit(SCALE, "loss * ranks / max(batch.counted(), 1)"),
          Edit(SCALE, "loss * ranks / max(own, 1)"), "Means were added up. Over how many tokens "
          "does the single process take its mean?"),
-        (Edit(SCALE, SCALE + " / len(micro_batches)"), "Divide by tokens, not by micro-batches."),
+        (Edit(SCALE, SCALE + " / len(micro_batches)"), Edit("tensor(own)", "tensor([max(1, "
+              "b.counted()) for b in micro_batches])", SCALE, "loss * ranks / tokens[number] / "
+              "len(micro_batches)"), "Divide by tokens, not by micro-batches."),
         (Edit(SCALE, "loss", AFTER, "for p in ddp.parameters():\n        p.grad /= max(own, 1)\n"
               "    optimizer.step()"), "Each rank divided by its own count. By which count does "
          "the single process divide?"),
@@ -118,7 +120,7 @@ accumulate = OnRanks(
     },
     failures=(
         (r"no_sync\(\) after a backward that sends", "You cannot add to a gradient that is under "
-         "way. Which backward of a step should send?", None),
+         "way. Which backward of a step should send, and which call waits for its messages?", None),
         (r"a second gradient for", "Two backwards of one step wanted to send. How many backwards "
          "need to send?", Edit(QUIET, "nullcontext()")),
         (r"backward through the graph a second time", "Each micro-batch's loss has a graph of its "
@@ -200,7 +202,7 @@ def weighed(events, sizes, bucket_bytes: int) -> dict:
     full = kept >= bucket_bytes
     return {
         "bytes sent twice": max(0, sum(nbytes for _, nbytes in messages) - total),
-        "messages sent before full": sum(size < bucket_bytes for _, size in messages[:-1]),
+        "buckets sent before full": sum(size < bucket_bytes for _, size in messages[:-1]),
         "waits during the backward": sum(event.kind == "wait" for event in events[:over]),
         "bytes that no backward sent": kept if full and not early else 0,
         "bytes of a full bucket, kept until finish()": kept if full and early else 0,
@@ -270,7 +272,7 @@ reduce_in_buckets = OnRanks(
         "what is returned": "Return a function for the rest of the work; it is called after each "
         "backward.",
         "bytes sent twice": "More bytes than the gradients have: which gradient is sent twice?",
-        "messages sent before full": "Each message has a latency: why use buckets, and when is a "
+        "buckets sent before full": "Each message has a latency: why use buckets, and when is a "
         "bucket full? How many bytes does the next one begin with?",
         "waits during the backward": "The backward stood still while a message was under way. When "
         "is there time to wait?",

@@ -183,8 +183,9 @@ row_linear = OnRanks(
         (Edit(") + bias", ") / n + bias"), Edit(") + bias", ") / n"),
          Edit("summed(x @ own.t()) + bias", "summed(x @ own.t() + bias) / n"), "Divided by N. The "
          "ranks' products are parts of one matrix product. Is y their sum or their mean?"),
-        (Edit("+ bias", ""), Edit("+ bias", "+ bias / n"), "The sum is right. Where does the bias "
-         "come in, and how often?"),
+        (Edit("+ bias", ""), Edit("+ bias", "+ bias / n"),
+         Edit("+ bias", "+ bias * (rank == 0)"), "The sum is right. Where does the bias come in, "
+         "and how often?"),
         (Edit("weight.chunk(n, 1)[rank]", "weight[:, rank::n]"), "The groups are neighbours: the "
          "first F/N inputs on rank 0. Yours are strided."),
         (Edit("weight.chunk(n, 1)[rank]", "weight.chunk(n, 1)[0]"), "Every rank uses the same "
@@ -203,7 +204,10 @@ row_linear = OnRanks(
          "same numbers. The gradient of y is whole on every rank: does this backward need a "
          "message?"),
         (Edit("y = summed(x @ own.t()) + bias", "y = [torch.empty_like(x) for _ in range(n)]\n"
-              "    dist.all_gather(y, x)\n    y = torch.cat(y, -1) @ weight.t() + bias"), GATHERED),
+              "    dist.all_gather(y, x)\n    y = torch.cat(y, -1) @ weight.t() + bias"),
+         Edit("y = summed(x @ own.t()) + bias", "y = x @ own.t() + bias\n"
+              "    parts = [torch.empty_like(y) for _ in range(n)]\n"
+              "    dist.all_gather(parts, y)\n    y = torch.cat(parts, -1)"), GATHERED),
         *GRADIENTS,
     ),
     **LINEAR,
