@@ -4,6 +4,7 @@ import importlib
 import inspect
 import pickle
 import random
+from itertools import combinations
 
 import cloudpickle
 import pytest
@@ -185,6 +186,17 @@ def test_no_number_of_a_rank_tells_another(name):
     pairs = [pair for pair in zip(drawn, given(cases), strict=True) if len(pair[0]) > 2]
     assert all(len({*(one - usual).tolist()}) > 2 for one, usual in pairs)
     assert len({tuple(one[:2].tolist()) for one, _ in pairs}) == len(pairs) > 3
+
+
+@pytest.mark.parametrize(
+    "name", ["count_attention", "place_on_roofline", "cache_bytes", "outgrowing_batch", "optimal"]
+)
+def test_each_number_is_drawn_for_itself(name):
+    """Where two sizes are always equal, one may stand in the place of the other."""
+    draw = inspect.unwrap(getattr(check, name)).draw
+    drawn = [draw(random.Random(secret)) for secret in range(20)]
+    columns = zip(*(case[1] if isinstance(case[0], str) else case for case in drawn), strict=True)
+    assert all(one != other for one, other in combinations(columns, 2))
 
 
 def test_every_schedule_that_grading_draws_can_be_made():

@@ -53,6 +53,11 @@ def test_row_linear_is_one_layer():
             close(trace["of_bias"][rank], of_bias)
 
 
+@pytest.mark.parametrize("data", [layers.column_linear, layers.row_linear])
+def test_both_layers_have_hints_for_gradients(data):
+    assert {row[-1] for row in layers.GRADIENTS} <= {hint for _, hint in data.mistakes()}
+
+
 def test_the_cross_entropy_is_torch_s():
     for n, kwargs, trace in cases_of(layers.vocabulary_cross_entropy):
         logits, targets = layers.logits_and_targets(**kwargs)

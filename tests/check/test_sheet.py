@@ -20,7 +20,7 @@ def lines():
 
 def test_nothing_asked():
     assert repr(prediction_sheet()) == "No question was asked yet. Run the notebook from the top."
-    assert "No question" in prediction_sheet()._repr_html_()
+    assert prediction_sheet()._repr_html_() == f"<p>{prediction_sheet()!r}</p>"
 
 
 def test_without_predictions_no_answer():

@@ -198,3 +198,12 @@ def test_one_rank_has_no_neighbour(doing):
     """The case with one rank is the last one; a hang would take the whole timeout here."""
     found = step.pipeline_step.failure(f"with 1 rank: rank 0 was {doing}", "hang")
     assert "the first and also the last" in found
+
+
+def test_which_rank_has_which_gradient_is_said():
+    right = [torch.ones(2), torch.ones(3)]
+    said = step.say_gradients("", ["none", right[1]], right, 2, (2, 1))
+    assert said == (
+        "micro-batches of 2, 1 rows: `.grad` holds\n  rank 0: no gradient\n"
+        "  rank 1: the gradient of the mean over all rows"
+    )

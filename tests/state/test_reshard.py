@@ -1,5 +1,7 @@
 """Any layout converts to any other: first without processes, then on ranks."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -169,10 +171,12 @@ def tries(worker, source, target, local):
 
 def test_invalid_reshards(cluster):
     good, value = plain_parts(), {"w": torch.zeros(3)}
+    more = [own | {"v": replace(own["w"], name="v")} for own in good]
     refusals = {
         "layouts have 4 and 3 ranks": (good, plain_parts(3), [value] * 4),
         "parts are of 5 ranks, but the group has 4": (plain_parts(5), plain_parts(5), [value] * 4),
         "are of different models: compare 'w'": (good, plain_parts(shape=(4,)), [value] * 4),
+        "compare 'v'": (good, more, [value] * 4),
         r"rank 2: the tensor of w \(3,\) .* has shape \(4,\)": (
             good,
             good,

@@ -1,10 +1,12 @@
 """Ranks for messages alone have nothing else in common, and no way back."""
 
+import os
+
 import pytest
 import torch
 
 from helpers.check.elsewhere import Failed
-from helpers.check.grading import post, sandbox
+from helpers.check.grading import apart, post, sandbox
 from helpers.check.grading.sandbox import Limits, Sandbox
 from helpers.check.grading.stand_in import Shut, StandIn
 from helpers.check.ranks import Called
@@ -125,3 +127,8 @@ def test_where_no_process_may_leave_each_rank_has_a_sandbox(box, monkeypatch):
     assert [one["the result"]["message"] for one in found] == [5.0, 1.0]
     assert {one["the result"]["network"] for one in found} == {"Connection refused"}
     assert {one["the result"]["a name for both"] for one in found} == {"done"}
+
+
+@pytest.mark.parametrize(("run", "status"), [(lambda: None, 0), (lambda: 1 / 0, 1)])
+def test_a_process_that_could_not_leave_says_so(run, status):
+    assert os.waitstatus_to_exitcode(os.waitpid(apart.forked(run), 0)[1]) == status

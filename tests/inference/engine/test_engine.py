@@ -463,3 +463,10 @@ class TestEngine:
         with pytest.raises(ZeroDivisionError):
             engine.run([Request(0, [1, 2], 9)], Virtual())
         assert engine.runner.free == 12
+
+
+def test_time_never_goes_back():
+    clock = Virtual()
+    clock.wait(3.0)
+    clock.wait(1.0)
+    assert clock.now == 3.0

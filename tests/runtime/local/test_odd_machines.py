@@ -28,7 +28,7 @@ if __name__ == "__main__":
         text = f"{type(error).__name__}: {error}"
     open(sys.argv[1], "w").write(text)
 """
-MANY = "This user may start no more processes or threads"
+MANY = "This user may start no more processes or threads: end some, or raise `ulimit -u`."
 UNPRIVILEGED = ["--inh-caps=-all", "--bounding-set=-sys_resource,-sys_admin", "prlimit"]
 ODD = {
     "stdin and stderr are closed": (["sh", "-c", 'exec "$@" <&- 2>&-', "sh"], "[0, 1, 2]"),
@@ -78,7 +78,8 @@ def test_few_descriptors_are_named_and_the_next_call_works(left):
             launch(lambda worker: worker.rank, workers=8)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert caught.value.note.startswith("A process may open no more files")
+    advice = "A process may open no more files: close some, or raise `ulimit -n`."
+    assert caught.value.note == advice
     del caught
     assert len(os.listdir("/proc/self/fd")) <= len(opened)
     assert list(launch(lambda worker: worker.rank)) == [0, 1]

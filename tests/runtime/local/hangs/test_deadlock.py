@@ -244,3 +244,10 @@ def test_a_hang_is_proved_within_seconds():
     assert SETTLED_SECONDS < deadlock.APART_SECONDS
     assert deadlock.ANSWER_SECONDS < deadlock.APART_SECONDS
     assert deadlock.QUIET_SECONDS + 3 * deadlock.APART_SECONDS <= 5
+
+
+def test_waits_on_gpus_are_told_from_others():
+    looks = Looks(None)
+    asked = waits("nccl:all_reduce", 1, [1]), waits("all_reduce", 1, [0]), idle()
+    looks.waits = {rank: answer.wait for rank, answer in enumerate(asked)}
+    assert looks.on_gpus() == {0: "nccl:all_reduce"}
