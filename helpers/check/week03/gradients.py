@@ -96,8 +96,8 @@ accumulate = OnRanks(
          Edit(SCALE, "loss * ranks / max(batch.counted(), 1)"),
          Edit(SCALE, "loss * ranks / max(own, 1)"), "Means were added up. Over how many tokens "
          "does the single process take its mean?"),
-        (Edit(SCALE, SCALE + " / len(micro_batches)"), Edit("tensor(own)", "tensor([max(1, "
-              "b.counted()) for b in micro_batches])", SCALE, "loss * ranks / tokens[number] / "
+        (Edit(SCALE, SCALE + " / len(micro_batches)"), Edit("tensor(own)", "tensor([b.counted() "
+              "for b in micro_batches])", SCALE, "loss * ranks / tokens[number] / "
               "len(micro_batches)"), "Divide by tokens, not by micro-batches."),
         (Edit(SCALE, "loss", AFTER, "for p in ddp.parameters():\n        p.grad /= max(own, 1)\n"
               "    optimizer.step()"), "Each rank divided by its own count. By which count does "

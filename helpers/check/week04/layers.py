@@ -83,8 +83,8 @@ def column(worker, x, weight, bias):
 
 
 SIZES = (
-    "Two sizes do not fit. Write the shape beside each tensor: which dim of W belongs to the "
-    "outputs, and which one do the ranks share?"
+    "Two sizes do not fit. Write the shape beside each tensor, also b: which dim of W belongs to "
+    "the outputs, and which one do the ranks share?"
 )
 LINEAR = {  # what both layers share; each has slips of its own, and those of any gradient
     "cases": LAYERS,
@@ -133,6 +133,9 @@ column_linear = OnRanks(
         (Edit("own, own_bias = weight.chunk(n)[rank], bias.chunk(n)[rank]",
               "own, own_bias = weight, bias"), "Every rank computes all outputs. Which rows of W "
          "are this rank's own?"),
+        (Edit("    def", "    parts = [torch.empty_like(y) for _ in range(n)]\n"
+              "    dist.all_gather(parts, y)\n    y = torch.cat(parts, -1)\n\n    def"),
+         "You gather the outputs of all ranks. Which of them does this rank return?"),
         (Edit("weight.chunk(n)[rank], bias.chunk(n)[rank]", "weight[rank::n], bias[rank::n]"),
          "The groups are neighbours: the first F/N outputs on rank 0. Yours are strided."),
         (Edit("bias.chunk(n)[rank]", "bias.chunk(n)[0]"), Edit(" + own_bias", ""), "Each output "
