@@ -24,6 +24,7 @@ from tests.bench.report import Report
 NAME = "starting"
 CONTENDERS = [LAUNCH, NO_BYTECODE, CLUSTER, ACCELERATE, ACCELERATE_EAGER, FORK_SERVER, SPAWN]
 PAUSE = 5.0  # seconds: a person reads, then runs the next cell
+SETTLE = 0.5  # seconds before a later call: `launch` forks spare ranks after each of its calls
 PATIENCE = 25.0  # seconds: a call that takes longer counts as a hang
 
 FIRST = "first call, straight after the imports"
@@ -49,9 +50,9 @@ def measure(quick: bool = False) -> Report:
     samples: Samples = {(TORCH, 1): {"python": [import_torch() for _ in range(2 if quick else 5)]}}
     for ranks in (2, 4):
         print(f"starting: {ranks} ranks, fresh kernels", flush=True)
-        samples |= first_calls(ranks, rounds=1 if quick else 4)
+        samples |= first_calls(ranks, rounds=1 if quick else 3)
         print(f"starting: {ranks} ranks, later calls", flush=True)
-        samples |= later_calls(ranks, rounds=3 if quick else 8)
+        samples |= later_calls(ranks, rounds=3 if quick else 6)
     return report(samples)
 
 
@@ -118,6 +119,7 @@ class Desk:
 
     def call(self, fn: str) -> float | None:
         """Time a call in the kernel; None if it did not end, or if a peer's ranks crashed."""
+        time.sleep(SETTLE)
         try:
             seconds = self.kernel.time(self.contender.cell(fn, self.ranks), PATIENCE)
         except RuntimeError:
