@@ -16,7 +16,7 @@ CONTENDERS = {  # its color and marker
     "shared, in place": (SERIES_COLORS[2], "o"),
 }
 SIZES = {2**16: "64 KB", 2**20: "1 MB", 64 * 2**20: "64 MB"}
-TICKS = (0.5, 1, 2, 4, 8, 16)
+TICKS = (0.5, 1, 2, 4, 8, 16, 32)
 
 
 def draw(path: Path = CSV) -> Figure | None:
@@ -48,7 +48,7 @@ def draw(path: Path = CSV) -> Figure | None:
 
 def panel(axes, rows, names: list[tuple[str, int]], named: bool):
     """Plot a point per contender and collective, with its interval."""
-    axes.set(xscale="log", xlim=(0.3, 24), ylim=(len(names) - 0.45, -0.55), facecolor=PANEL)
+    axes.set(xscale="log", xlim=(0.3, 48), ylim=(len(names) - 0.45, -0.55), facecolor=PANEL)
     axes.set_xticks(TICKS, [f"{tick:g}×" for tick in TICKS])
     axes.minorticks_off()
     axes.grid(axis="x", color="#cfd6de", lw=0.8)

@@ -154,6 +154,9 @@ def report(samples: Samples) -> Report:
     for (name, nbytes, ranks), by_name in samples.items():
         cells = []
         for contender in CONTENDERS:
+            if contender not in by_name:
+                cells.append("")
+                continue
             times = by_name[contender]
             against = None if contender == PEER else ratio(times, by_name[PEER])
             cells.append(f"{short(median(times) * 1e3)} ms" + (f" [{against}]" if against else ""))

@@ -32,5 +32,5 @@ def test_the_report_and_its_drawing(samples, tmp_path):
     _, every = samples
     report = collectives.report({(name, 2**20, 2): times for name, times in every.items()})
     assert len(report.table) == 1 + len(every)
-    assert len(written(report, tmp_path)) == len(every) * len(collectives.CONTENDERS)
+    assert len(written(report, tmp_path)) == len(every) * len(PLAIN)
     assert drawn("collectives", tmp_path).axes
