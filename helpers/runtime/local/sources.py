@@ -45,7 +45,7 @@ class SourceFiles:
     def changed(self) -> list[str]:
         """Return the files that have changed; each change is reported once."""
         found = []
-        for file, state in list(self.seen.items()):  # another thread may look
+        for file, state in self.seen.copy().items():  # in one step: another thread may look
             if (now := state_of(file)) not in (None, state):
                 name, spec = self.specs[file]
                 self.seen[file], self.specs[file] = now, (name, spec_of(name))
