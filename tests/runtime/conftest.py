@@ -239,7 +239,9 @@ def grown(before: dict, after: dict) -> dict:
         if more:
             found[name] = more
     for who, kinds in after["open"].items():
-        held = before["open"].get(who, Counter()) | Counter({"anon_inode:[eventpoll]": 1})  # a wait
+        held = before["open"].get(who, Counter())
+        if not who:  # the server opens one for each wait
+            held = held | Counter({"anon_inode:[eventpoll]": 1})
         if more := kinds - held:
             found["open in the kernel" if who else "open in the server"] = more
     return found
