@@ -16,6 +16,7 @@ EVERY = [(flaw, given_fit(flaw, **changes)) for flaw, changes in FITS]
 
 def test_counted_flops_are_the_package_s():
     for _, (config, tokens) in laws.count_flops.cases:
+        assert laws.counted(config, tokens) == laws.measured(config, tokens)
         assert laws.counted(config, tokens) == week02.count_flops(config, tokens)
         exact = flops_per_token(config, tokens=tokens) if tokens > 1 else None
         assert exact is None or exact * tokens == laws.counted(config, tokens)
