@@ -167,15 +167,9 @@ def batch_isend_irecv(operations):
     return [group.together(kinds, [one.tensor for one in operations])]
 
 
-before = []
-
-
 def in_nccl_order(worker, fn, **arguments):
     """Call `fn(worker, **arguments)` in a world, whose groups keep the order of NCCL."""
     store = c10d._get_default_store()
-    # gloo's connections of before stay open: while both ranks close them, it sometimes closes a
-    # descriptor twice, and by then the number belongs to a connection of the new group.
-    before.append(dist.group.WORLD)
     dist.destroy_process_group()
     if "ordered" not in dist.Backend.backend_list:
         dist.Backend.register_backend("ordered", lambda *a: Ordered(*a), devices=["cpu", "cuda"])

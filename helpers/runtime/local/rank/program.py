@@ -118,7 +118,9 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
         timeout=timedelta(seconds=setup.timeout),
         device_id=device if setup.device == "cuda" else None,
     )
-    if not network.own():  # in the ranks' own network, no stranger can answer
+    if network.own():  # no stranger can answer
+        meet()
+    else:
         proof.keep(setup.key)
         proof.prove()
         proof.prove()  # a barrier: no rank runs the function before all pairs are proved
@@ -137,6 +139,17 @@ def wait_for_all(store: dist.Store, setup: Setup):
     everyone = [f"come/{rank}" for rank in range(setup.world_size)]
     while not store.check(everyone):
         time.sleep(POLL_SECONDS)
+
+
+def meet():
+    """Return once gloo has connected all ranks; NCCL's ranks meet when they connect.
+
+    If the function destroys the group at once, it would break the connections that others still
+    make.
+    """
+    gloo = "cpu:gloo" in dist.get_backend_config(dist.group.WORLD)
+    if gloo:  # the group's own method: a count of the program's collectives must not see this one
+        dist.group.WORLD._get_backend(torch.device("cpu")).barrier().wait()
 
 
 def set_environ(changes: dict[str, str | None]):

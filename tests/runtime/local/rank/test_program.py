@@ -141,6 +141,7 @@ def joins(monkeypatch):
         (os, "chdir"), (rank, "seed_differently"), (rank.proof, "keep"), (rank.proof, "prove"),
         (rank.dist, "set_debug_level_from_env"), (rank.dist, "init_process_group"),
         (rank.listener, "joined"), (torch, "set_num_threads"), (rank, "wait_for_all"),
+        (rank, "meet"),
     ):  # fmt: skip
         note(place, name)
 
@@ -182,6 +183,8 @@ def test_ranks_of_their_own_network_prove_nothing_and_debug_is_told_to_pytorch(j
     assert os.environ["TORCH_DISTRIBUTED_DEBUG"] == "DETAIL"
     assert not {"keep", "prove", "chdir", "wait_for_all"} & set(done)
     assert "set_debug_level_from_env" in done
+    names = list(done)
+    assert names.index("init_process_group") < names.index("meet") < names.index("post")
     assert done["init_process_group"][1]["store"] == ("store", "/x/meet", 3)
 
 
