@@ -22,6 +22,7 @@ class Box:
         self.answers, answers = os.pipe()
         self.pid, self.broken = os.fork(), False
         if not self.pid:
+            torch.set_num_threads(1)  # OpenMP hangs in a fork of a process that has used it
             inside.serve(orders, answers)
             os._exit(0)
         os.close(orders)

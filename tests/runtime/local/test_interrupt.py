@@ -44,6 +44,47 @@ def test_let_through_where_allowed_but_once(also):
     assert done == ["cleared up"]
 
 
+def test_held_back_while_an_error_of_the_cleanup_is_handled():
+    done = []
+    with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts, interrupts.allowed():
+        try:
+            interrupt()
+        finally:
+            try:
+                raise OSError("gone already")
+            except OSError:
+                interrupt()
+                done.append("cleared up")
+    assert done == ["cleared up"]
+
+
+class Interrupted:
+    def __del__(self):
+        interrupt()
+
+
+def test_after_one_that_python_forgot_the_next_one_counts(monkeypatch):
+    forgotten = []
+    monkeypatch.setattr("sys.unraisablehook", lambda error: forgotten.append(error.exc_type))
+
+    def call():
+        with Interrupts() as interrupts, interrupts.allowed():
+            Interrupted()
+            assert forgotten == [KeyboardInterrupt]
+            interrupt()
+            raise AssertionError("it goes on")
+
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    forgotten.clear()
+    try:
+        call()
+    except KeyboardInterrupt:  # in here, too: it ended another call
+        forgotten.clear()
+        with pytest.raises(KeyboardInterrupt):
+            call()
+
+
 def test_one_from_before_ends_the_wait():
     def call():
         with Interrupts() as interrupts:
