@@ -212,6 +212,39 @@ def test_a_rank_s_own_chunk_may_be_the_other_buffer(clusters):
     assert list(clusters[3].run(run)) == [[part, sums] * 2 for part in own]
 
 
+def reduced_again(worker):
+    """The same memory again: after another operation, beside ordinary memory, and as negatives."""
+    rank, found = worker.rank, []
+    with SharedMemory() as shared:
+        row, apart = shared.empty(6), torch.empty(6)
+        square = row[:4].view(2, 2)
+        turns = [row, row, apart if rank == 1 else row, row, row.view(2, 3)]
+        turns += [row[:4], square, square.T if rank == 1 else square]
+        for op in (ReduceOp.SUM, ReduceOp.MAX):
+            for tensor in turns:
+                tensor.copy_(torch.arange(tensor.numel()).view(tensor.shape) + rank)
+                shared.all_reduce(tensor, op)
+                found.append(tensor.flatten().tolist())
+        assert row[4:].tolist() == [6, 7]  # the last reduction of all numbers
+        pair = shared.empty(1, torch.complex64)
+        for tensor in (pair.imag, pair.conj().imag):  # the second reads the numbers as negative
+            pair.fill_(1j * rank)
+            shared.all_reduce(tensor, ReduceOp.MAX)
+            found.append(tensor.tolist())
+        with pytest.raises(ValueError, match=f"rank {rank} calls all_reduce of 24 bytes"):
+            shared.all_reduce(row, (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.MIN)[rank])
+    with pytest.raises(RuntimeError, match="this shared memory is closed"):
+        shared.all_reduce(row)
+    return found
+
+
+def test_the_same_memory_is_reduced_again(clusters):
+    sizes, numbers = (6, 6, 6, 6, 6, 4, 4, 4), torch.arange(6.0)
+    sums = [(3 * numbers[:size] + 3).tolist() for size in sizes]
+    most = [(numbers[:size] + 2).tolist() for size in sizes]
+    assert list(clusters[3].run(reduced_again)) == [[*sums, *most, [2.0], [0.0]]] * 3
+
+
 def failures(worker, where):
     room, rank = Room(None, 30.0, 48), worker.rank
     row, puts = room.segments.allocate(8, "a number")[rank].view(torch.float64), []

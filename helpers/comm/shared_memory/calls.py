@@ -17,7 +17,7 @@ from helpers.comm.messages import split
 from helpers.comm.shared_memory.segments import Segments
 
 BLOCK = 1 << 19  # bytes to combine at a time: partial results stay in the processor's cache
-VIEWS = 128  # lists of views to keep for later calls of the same kind
+VIEWS = 128  # lists of views, and Calls, to keep for later calls of the same kind
 EMPTY = (-1, 0)  # the place of a tensor without numbers
 ELSEWHERE = (-2, 0)  # the place of a tensor that is not in shared memory
 
@@ -45,7 +45,7 @@ class Room:
         # Before the fast rank uses the first half again, both must pass the barrier in between.
         self.scratch = self.segments.allocate(2 * half, "the making of SharedMemory")
         self.turn = 0  # which half
-        self.views: dict[Hashable, list] = {}
+        self.views: dict[Hashable, Any] = {}
 
     def place(self, row: torch.Tensor) -> tuple[int, int]:
         """Return the segment and the byte offset of the tensor."""
@@ -83,7 +83,7 @@ class Room:
             lambda: [h[:numel].split(split(numel, self.size)) for h in self.halves(dtype)],
         )
 
-    def kept(self, key: Hashable, make: Callable[[], list]) -> list:
+    def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Return the result of `make`, or of an earlier call with this key."""
         found = self.views.get(key)
         if found is None:
@@ -114,9 +114,12 @@ class Call:
             scratch. `pieces` yields what it returns.
         sizes: of the ranks' rows; all as large as this rank's by default.
 
+    A Call whose row is in shared memory can be made again, with the same object.
+
     Attributes:
         rows: the ranks' rows; None if not all of them are in shared memory.
         places, sizes, dtype: of the ranks' rows.
+        place: of this rank's row.
     """
 
     def __init__(
@@ -133,17 +136,17 @@ class Call:
     ):
         if row.device.type != "cpu":
             raise ValueError(f"shared memory needs a tensor on the CPU, not on {row.device}")
-        self.room, self.name, self.row, self.nbytes, self.how = room, name, row, nbytes, how
+        self.room, self.name, self.row, self.nbytes = room, name, row, nbytes
         self.starts, self.put, self.dtype = starts, put, row.dtype
         self.sizes = tuple(sizes) if sizes else (row.numel(),) * room.size
+        self.text, self.place = words(name, nbytes, row.dtype, how), room.place(row)
 
     def __enter__(self) -> "Call":
-        room, place = self.room, self.room.place(self.row)
-        text = words(self.name, self.nbytes, self.dtype, self.how)
-        room.barrier.check(text)  # before anything is written to the scratch
+        room = self.room
+        room.barrier.check(self.text)  # before anything is written to the scratch
         room.turn = room.segments.turn ^ 1  # the value that `agree` will set
-        self.first = self.put(self.starts[0]) if place[0] < 0 and self.starts else None
-        self.places = room.segments.agree(text, place)
+        self.first = self.put(self.starts[0]) if self.place[0] < 0 and self.starts else None
+        self.places = room.segments.agree(self.text, self.place)
         try:
             note(self.name, group=room.name, ranks=room.size, rank=room.rank, payload=self.nbytes)
             self.rows = None

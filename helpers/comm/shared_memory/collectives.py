@@ -25,7 +25,7 @@ source of a broadcast copies S.
 No byte is sent: the ledger's `wire` is 0 for these calls, and its `payload` is S.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -106,7 +106,11 @@ class SharedMemory:
             tensor: any shape, the same number of numbers on all ranks.
             op: SUM, PRODUCT, MIN, MAX, or BAND, BOR, BXOR for integers.
         """
-        combine, rank, room = reduction(op, tensor), self.rank, self.room
+        combine, room = reduction(op, tensor), self.room
+        key = ("all_reduce", memory(tensor), op)
+        if call := room.views.get(key):
+            self.reduced(call, combine)
+            return
         with written_in_a_row(tensor) as row:
             step = room.numbers(row.dtype)
 
@@ -115,23 +119,30 @@ class SharedMemory:
                 mine = piece.split(split(piece.numel(), self.size))
                 slots = room.slots(piece.numel(), row.dtype)
                 for other in room.others:
-                    slots[rank][other].copy_(mine[other])
+                    slots[self.rank][other].copy_(mine[other])
                 return mine, slots
 
             starts = range(0, row.numel(), step)
-            with Call(room, "all_reduce", row, row.nbytes, op, starts=starts, put=put) as call:
-                if call.rows is not None:
-                    chunks = call.chunks()
-                    combined(combine, chunks, chunks)  # no other rank uses these numbers
-                    call.meet()
-                    return
-                for mine, slots in call.pieces():
-                    sources = [in_blocks(slot[rank]) for slot in slots]
-                    sources[rank] = own = in_blocks(mine[rank])
-                    combined(combine, sources, [in_blocks(slots[rank][rank]), own])
-                    call.meet()
-                    for other in room.others:
-                        mine[other].copy_(slots[other][other])
+            call = Call(room, "all_reduce", row, row.nbytes, op, starts=starts, put=put)
+            self.reduced(call, combine)
+        if call.place[0] >= 0:  # a training step reduces the same memory again and again
+            room.kept(key, lambda: call)
+
+    def reduced(self, call: Call, combine: Callable):
+        rank, others = self.rank, self.room.others
+        with call:
+            if call.rows is not None:
+                chunks = call.chunks()
+                combined(combine, chunks, chunks)  # no other rank uses these numbers
+                call.meet()
+                return
+            for mine, slots in call.pieces():
+                sources = [in_blocks(slot[rank]) for slot in slots]
+                sources[rank] = own = in_blocks(mine[rank])
+                combined(combine, sources, [in_blocks(slots[rank][rank]), own])
+                call.meet()
+                for other in others:
+                    mine[other].copy_(slots[other][other])
 
     def reduce_scatter(self, output: torch.Tensor, input: torch.Tensor, op=ReduceOp.SUM):
         """Reduce over the ranks, and leave on each rank its chunk of the result.
@@ -241,3 +252,10 @@ class SharedMemory:
                 for piece, half in call.pieces():
                     if self.rank != source:
                         piece.copy_(half)
+
+
+def memory(tensor: torch.Tensor) -> Hashable:
+    """Return which numbers a tensor has in memory; None if not these, or not in their order."""
+    if not tensor.is_contiguous() or tensor.is_neg():
+        return None
+    return tensor.data_ptr(), tensor.numel(), tensor.dtype, tensor.device

@@ -46,7 +46,7 @@ def test_let_through_where_allowed_but_once(also):
 
 def test_held_back_while_an_error_of_the_cleanup_is_handled():
     done = []
-    with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts, interrupts.allowed():
+    with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts, interrupts.allowed():  # noqa: PT012
         try:
             interrupt()
         finally:
