@@ -3,20 +3,17 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.comm.ledger import ledger
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 from helpers.runtime.local import network
 from helpers.runtime.local.forkserver import client
-from helpers.runtime.local.rank import program
 
 OFFSET = 10.0
 OWN_NETWORK = sys.platform == "linux" and network.possible()
@@ -38,21 +35,6 @@ def test_sum_over_ranks():
 @pytest.mark.parametrize("workers", [1, 5])
 def test_any_number_of_ranks(workers):
     assert launch(sum_ranks, workers).column("sum") == [sum(range(workers))] * workers
-
-
-def connects_late(worker):
-    if worker.rank == 1:
-        time.sleep(0.3)
-    began = time.monotonic()
-    with ledger() as log:
-        program.meet()
-    return time.monotonic() - began, len(log.entries)
-
-
-def test_no_rank_runs_before_all_are_connected():
-    (waited, counted), *_ = launch(connects_late, 3, device="cpu")
-    assert waited > 0.2
-    assert counted == 0  # it is not the student's
 
 
 def leaves_at_once(worker):

@@ -109,7 +109,7 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
     path = setup.rendezvous or f"/proc/self/fd/{rendezvous}"
     store = dist.FileStore(path, setup.world_size)
     if not network.own():
-        wait_for_all(store, setup)
+        wait_for_all(store, setup, "come")
     dist.init_process_group(
         setup.backend,
         store=store,
@@ -119,7 +119,9 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
         device_id=device if setup.device == "cuda" else None,
     )
     if network.own():  # no stranger can answer
-        meet()
+        # A function that destroys the group at once would break what others still connect. A
+        # barrier would do, but it counts as a collective of the function's.
+        wait_for_all(store, setup, "connected")
     else:
         proof.keep(setup.key)
         proof.prove()
@@ -129,27 +131,16 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
     return Worker(setup.rank, setup.world_size, device, channel)
 
 
-def wait_for_all(store: dist.Store, setup: Setup):
-    """Return once all ranks have come.
+def wait_for_all(store: dist.Store, setup: Setup, what: str):
+    """Return once all ranks have said this.
 
     Ranks come up to half a second apart, and then connect within milliseconds. A rank that listened
     before would leave that half second to a stranger.
     """
-    store.set(f"come/{setup.rank}", "")
-    everyone = [f"come/{rank}" for rank in range(setup.world_size)]
+    store.set(f"{what}/{setup.rank}", "")
+    everyone = [f"{what}/{rank}" for rank in range(setup.world_size)]
     while not store.check(everyone):
         time.sleep(POLL_SECONDS)
-
-
-def meet():
-    """Return once gloo has connected all ranks; NCCL's ranks meet when they connect.
-
-    If the function destroys the group at once, it would break the connections that others still
-    make.
-    """
-    gloo = "cpu:gloo" in dist.get_backend_config(dist.group.WORLD)
-    if gloo:  # the group's own method: a count of the program's collectives must not see this one
-        dist.group.WORLD._get_backend(torch.device("cpu")).barrier().wait()
 
 
 def set_environ(changes: dict[str, str | None]):

@@ -141,7 +141,6 @@ def joins(monkeypatch):
         (os, "chdir"), (rank, "seed_differently"), (rank.proof, "keep"), (rank.proof, "prove"),
         (rank.dist, "set_debug_level_from_env"), (rank.dist, "init_process_group"),
         (rank.listener, "joined"), (torch, "set_num_threads"), (rank, "wait_for_all"),
-        (rank, "meet"),
     ):  # fmt: skip
         note(place, name)
 
@@ -166,7 +165,7 @@ def test_a_rank_becomes_what_its_setup_says(joins):
         "chdir": ("/tmp",),
         "set_num_threads": (4,),
         "seed_differently": (torch.device("cpu"),),
-        "wait_for_all": (place["store"], replace(SETUP, folder="/tmp")),
+        "wait_for_all": (place["store"], replace(SETUP, folder="/tmp"), "come"),
         "init_process_group": ("gloo", {**place, "timeout": timeout, "device_id": None}),
         "keep": (b"the key",),
         "prove": (),
@@ -181,10 +180,11 @@ def test_a_rank_becomes_what_its_setup_says(joins):
 def test_ranks_of_their_own_network_prove_nothing_and_debug_is_told_to_pytorch(joins):
     _, done = joins(own_network=True, debug=True, rendezvous="/x/meet")
     assert os.environ["TORCH_DISTRIBUTED_DEBUG"] == "DETAIL"
-    assert not {"keep", "prove", "chdir", "wait_for_all"} & set(done)
+    assert not {"keep", "prove", "chdir"} & set(done)
     assert "set_debug_level_from_env" in done
+    assert done["wait_for_all"][-1] == "connected"
     names = list(done)
-    assert names.index("init_process_group") < names.index("meet") < names.index("post")
+    assert names.index("init_process_group") < names.index("wait_for_all") < names.index("post")
     assert done["init_process_group"][1]["store"] == ("store", "/x/meet", 3)
 
 
