@@ -1,7 +1,9 @@
 """Collectives through shared memory, compared with PyTorch's own and with one process."""
 
+import gc
 import random
 import time
+import weakref
 
 import pytest
 import torch
@@ -243,6 +245,19 @@ def test_the_same_memory_is_reduced_again(clusters):
     sums = [(3 * numbers[:size] + 3).tolist() for size in sizes]
     most = [(numbers[:size] + 2).tolist() for size in sizes]
     assert list(clusters[3].run(reduced_again)) == [[*sums, *most, [2.0], [0.0]]] * 3
+
+
+def freed(worker):
+    gc.disable()
+    shared = SharedMemory()
+    shared.all_reduce(tensor := shared.empty(8))
+    segments = weakref.ref(shared.room.segments)
+    del shared, tensor
+    return segments() is None
+
+
+def test_what_is_kept_for_later_calls_is_freed_without_the_collector():
+    assert list(launch(freed, 2, device="cpu")) == [True, True]
 
 
 def failures(worker, where):

@@ -17,7 +17,7 @@ from helpers.comm.messages import split
 from helpers.comm.shared_memory.segments import Segments
 
 BLOCK = 1 << 19  # bytes to combine at a time: partial results stay in the processor's cache
-VIEWS = 128  # lists of views, and Calls, to keep for later calls of the same kind
+VIEWS = 128  # lists of views to keep for later calls of the same kind
 EMPTY = (-1, 0)  # the place of a tensor without numbers
 ELSEWHERE = (-2, 0)  # the place of a tensor that is not in shared memory
 
@@ -45,7 +45,7 @@ class Room:
         # Before the fast rank uses the first half again, both must pass the barrier in between.
         self.scratch = self.segments.allocate(2 * half, "the making of SharedMemory")
         self.turn = 0  # which half
-        self.views: dict[Hashable, Any] = {}
+        self.views: dict[Hashable, list] = {}
 
     def place(self, row: torch.Tensor) -> tuple[int, int]:
         """Return the segment and the byte offset of the tensor."""
@@ -83,7 +83,7 @@ class Room:
             lambda: [h[:numel].split(split(numel, self.size)) for h in self.halves(dtype)],
         )
 
-    def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def kept(self, key: Hashable, make: Callable[[], list]) -> list:
         """Return the result of `make`, or of an earlier call with this key."""
         found = self.views.get(key)
         if found is None:

@@ -33,7 +33,7 @@ from torch.distributed import ProcessGroup, ReduceOp
 
 from helpers.comm.collectives import fits, reduction
 from helpers.comm.messages import in_a_row, split, written_in_a_row
-from helpers.comm.shared_memory.calls import Call, Room, combined, in_blocks
+from helpers.comm.shared_memory.calls import VIEWS, Call, Room, combined, in_blocks
 
 HALF = 1 << 21  # bytes of an ordinary tensor that a rank shows to the others at a time
 TIMEOUT = 1800.0  # seconds, as in PyTorch
@@ -71,6 +71,9 @@ class SharedMemory:
     def __init__(self, group: ProcessGroup | None = None, *, timeout: float = TIMEOUT):
         self.room = Room(group, timeout, HALF)
         self.group, self.rank, self.size = self.room.group, self.room.rank, self.room.size
+        # Calls in shared memory, to be made again. They know the room, so the room keeps none: in a
+        # circle, memory would not be freed with its last tensor.
+        self.calls: dict[Hashable, Call] = {}
 
     def __enter__(self):
         return self
@@ -80,6 +83,7 @@ class SharedMemory:
 
     def close(self):
         """Release the memory. Tensors in it remain usable, but not for collectives."""
+        self.calls.clear()
         self.room.close()
 
     def empty(self, shape: int | Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -106,9 +110,9 @@ class SharedMemory:
             tensor: any shape, the same number of numbers on all ranks.
             op: SUM, PRODUCT, MIN, MAX, or BAND, BOR, BXOR for integers.
         """
-        combine, room = reduction(op, tensor), self.room
-        key = ("all_reduce", memory(tensor), op)
-        if call := room.views.get(key):
+        combine, room, rank, size = reduction(op, tensor), self.room, self.rank, self.size
+        key = memory(tensor), op
+        if call := self.calls.get(key):
             self.reduced(call, combine)
             return
         with written_in_a_row(tensor) as row:
@@ -116,17 +120,19 @@ class SharedMemory:
 
             def put(start):
                 piece = row[start : start + step]
-                mine = piece.split(split(piece.numel(), self.size))
+                mine = piece.split(split(piece.numel(), size))
                 slots = room.slots(piece.numel(), row.dtype)
                 for other in room.others:
-                    slots[self.rank][other].copy_(mine[other])
+                    slots[rank][other].copy_(mine[other])
                 return mine, slots
 
             starts = range(0, row.numel(), step)
             call = Call(room, "all_reduce", row, row.nbytes, op, starts=starts, put=put)
             self.reduced(call, combine)
         if call.place[0] >= 0:  # a training step reduces the same memory again and again
-            room.kept(key, lambda: call)
+            if len(self.calls) >= VIEWS:
+                self.calls.clear()
+            self.calls[key] = call
 
     def reduced(self, call: Call, combine: Callable):
         rank, others = self.rank, self.room.others

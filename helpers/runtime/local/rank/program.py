@@ -132,7 +132,7 @@ def join(setup: Setup, rendezvous: int | None, channel: Channel) -> Worker:
 
 
 def wait_for_all(store: dist.Store, setup: Setup, what: str):
-    """Return once all ranks have said this.
+    """Return once all ranks have said this: that they come, or that they are connected.
 
     Ranks come up to half a second apart, and then connect within milliseconds. A rank that listened
     before would leave that half second to a stranger.
