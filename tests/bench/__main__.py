@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 
+import torch
+
 from tests.bench.report import FIGURES
 
 # each a module with measure(quick) -> Report
@@ -29,6 +31,7 @@ BENCHMARKS = (
     "serving",
     "scan",
     "mamba",
+    "gpu",  # by default only where there is one
 )
 
 
@@ -42,7 +45,8 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - set(BENCHMARKS):
         parser.error(f"no benchmark is named {', '.join(sorted(unknown))}")
-    for name in options.names or BENCHMARKS:
+    here = [name for name in BENCHMARKS if name != "gpu" or torch.cuda.is_available()]
+    for name in options.names or here:
         began = time.monotonic()
         report = importlib.import_module(f"tests.bench.{name}").measure(quick=options.quick)
         print(f"\n{report.markdown()}\n{name} took {time.monotonic() - began:.0f} s\n", flush=True)

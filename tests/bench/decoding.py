@@ -115,7 +115,8 @@ def sized(model: GPT, theirs, sequences: int, new_tokens: int, rounds: int) -> l
 @torch.inference_mode()
 def decode_ours(forward, kept, prompts: torch.Tensor, new_tokens: int) -> list[list[int]]:
     """Decode greedily, with a cache of exactly the size that is needed."""
-    cache = Preallocated(kept, len(prompts), prompts.shape[1] + new_tokens - 1)
+    length = prompts.shape[1] + new_tokens - 1
+    cache = Preallocated(kept, len(prompts), length, device=prompts.device)
     x, found = prompts, []
     for _ in range(new_tokens):
         x = forward(x, cache=cache)[:, -1].argmax(-1, keepdim=True)

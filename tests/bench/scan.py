@@ -41,22 +41,17 @@ def measure(quick: bool = False) -> Report:
             rows += compared(length, selective, selective_inputs(length_now), rounds)
             both = {DUAL: scan_peers.dual, CHUNKS: own_dual}
             rows += compared(length, both, dual_inputs(length_now), rounds)
-        if torch.cuda.is_available():
-            rows += on_gpu(quick)
     return report(rows)
 
 
-def on_gpu(quick: bool) -> list[dict]:
+def on_gpu(length: int) -> list[dict]:
     """The rows of the kernel, forward only, beside the same peer on the GPU."""
     from helpers.models.scan.kernel import selective_forward
 
-    rows = []
-    contenders = {f"{PARALLEL}, GPU": scan_peers.parallel, KERNEL: selective_forward}
-    for length in LENGTHS:
-        inputs = [t.detach().cuda() for t in selective_inputs(length // 16 if quick else length)]
-        calls = {name: partial(run, *inputs) for name, run in contenders.items()}
-        rows += rows_of(length, calls, lambda call: partial(timed_on_gpu, call), ROUNDS)
-    return rows
+    contenders = {PARALLEL: scan_peers.parallel, KERNEL: selective_forward}
+    inputs = [t.detach().cuda() for t in selective_inputs(length)]
+    calls = {name: partial(run, *inputs) for name, run in contenders.items()}
+    return rows_of(length, calls, lambda call: partial(timed_on_gpu, call), ROUNDS)
 
 
 def own(*inputs, form):
@@ -141,6 +136,6 @@ def report(rows) -> Report:
         f"in plain PyTorch: '{PARALLEL}', a scan of logarithmic depth with its own backward, and "
         f"'{DUAL}', four einsums under autograd. Contenders run in turn. A ratio is the median "
         "over pairs, with a 95 % bootstrap interval. Peak: all living tensors at one time, "
-        "including inputs and gradients. On a GPU: forward only."
+        "including inputs and gradients."
     )
     return Report(NAME, table, notes, rows)

@@ -30,7 +30,6 @@ def same(results, inputs):
 
 def test_a_small_run_and_its_table(tmp_path, monkeypatch):
     monkeypatch.setattr(scan, "LENGTHS", (1024,))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     report = scan.measure(quick=True)
     names = [scan.PARALLEL, *scan.OURS.values(), scan.DUAL, scan.CHUNKS]
     assert [row["contender"] for row in report.rows] == names
@@ -41,10 +40,3 @@ def test_a_small_run_and_its_table(tmp_path, monkeypatch):
     assert cells[scan.OURS["fused"]][4] == "≤ 0.35"
     assert cells[scan.OURS["fused"]][7] == "≤ 0.10"
     assert cells[scan.CHUNKS][4] == "≤ 0.90"
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_small_run_on_a_gpu():
-    names = [row["contender"] for row in scan.on_gpu(quick=True)]
-    assert names == [f"{scan.PARALLEL}, GPU", scan.KERNEL] * len(scan.LENGTHS)
