@@ -1,10 +1,9 @@
-"""The number formats of a strategy, of the computation and of the updates; updates on the host."""
+"""The number formats of a strategy: of the computation, and of the updates."""
 
 import math
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Self
 
 import torch
@@ -138,8 +137,8 @@ class Mixed(Plain):
             gradient = values[name].grad
             master.grad = None if gradient is None else gradient.to(master.dtype, copy=True)
             values[name].grad = None
-        if self.loss_scale != 1:
-            wide = [master.grad for master in masters.values() if master.grad is not None]
+        wide = [master.grad for master in masters.values() if master.grad is not None]
+        if self.loss_scale != 1 and wide:
             torch._foreach_div_(wide, self.loss_scale)
 
     @torch.no_grad()
@@ -179,48 +178,3 @@ class EmulatedFp8(Mixed):
 
     def prepare(self, model: torch.nn.Module):
         emulate_fp8(model)
-
-
-@dataclass(frozen=True)
-class OnHost:
-    """Update on the host: the optimizer's state and its tensors are in the CPU's memory.
-
-    Each step sends gradients there, and updated parameters back. It composes:
-    `OnHost(Mixed())` computes in bfloat16, and has its master copies on the host. All else is as
-    the inner precision has it.
-
-    Source: Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training", USENIX
-    ATC, section 4.
-
-    Args:
-        inner: the formats.
-    """
-
-    inner: Plain = Plain()  # noqa: RUF009, it has no state
-
-    def __getattr__(self, name: str):
-        return getattr(self.inner, name)
-
-    def start(self) -> Self:
-        return replace(self, inner=self.inner.start())
-
-    def masters(self, values: Tensors, dtype: torch.dtype) -> Tensors:
-        return {
-            name: torch.empty_like(value, dtype=dtype, device="cpu").requires_grad_(
-                value.requires_grad
-            )
-            for name, value in values.items()
-        }
-
-    def collect(self, values: Tensors, masters: Tensors):
-        found = {name: SimpleNamespace(dtype=m.dtype, grad=None) for name, m in masters.items()}
-        self.inner.collect(values, found)
-        for name, master in masters.items():
-            gradient = values[name].grad if found[name].grad is None else found[name].grad
-            if gradient is not None:
-                gradient = gradient.to(master.device, master.dtype, copy=True)
-            master.grad, values[name].grad = gradient, None
-
-    @torch.no_grad()
-    def write(self, masters: Tensors, values: Tensors):
-        torch._foreach_copy_([values[name] for name in masters], list(masters.values()))

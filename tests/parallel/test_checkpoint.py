@@ -21,8 +21,9 @@ from helpers.parallel.libraries.deepspeed_zero import DeepSpeedZero
 from helpers.parallel.libraries.dtensor import DTensorParallel
 from helpers.parallel.libraries.fsdp1 import Fsdp1
 from helpers.parallel.libraries.fully_shard import FullyShard
+from helpers.parallel.offload.host import OnHost
 from helpers.parallel.optimizer import OptimizerConfig
-from helpers.parallel.precision import Mixed, OnHost
+from helpers.parallel.precision import Mixed
 from helpers.parallel.single import Single
 from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage1 import Zero1

@@ -11,8 +11,9 @@ from helpers.data.batch import random_batch
 from helpers.measure.memory import bytes_of
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.ddp.owner import Replicated
+from helpers.parallel.offload.host import OnHost
 from helpers.parallel.optimizer import OptimizerConfig
-from helpers.parallel.precision import EmulatedFp8, Mixed, OnHost, Plain
+from helpers.parallel.precision import EmulatedFp8, Mixed, Plain
 from helpers.parallel.single import Single
 from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage1 import Zero1

@@ -34,8 +34,9 @@ from helpers.parallel.libraries.dtensor import DTensorParallel
 from helpers.parallel.libraries.fsdp1 import Fsdp1
 from helpers.parallel.libraries.fully_shard import FullyShard
 from helpers.parallel.libraries.wrapping import groups_of, of_type, one_unit
+from helpers.parallel.offload.host import OnHost
 from helpers.parallel.optimizer import OptimizerConfig
-from helpers.parallel.precision import Mixed, OnHost, Plain
+from helpers.parallel.precision import Mixed, Plain
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.parallel.trainer import Recipe
 from helpers.parallel.transform import plain

@@ -112,7 +112,11 @@ class Local:
     def complete(self):
         """Make all pending sums, so that every gradient is the plain model's."""
         self.sum_what_is_left(done=())
-        self.precision.collect(self.values, self.masters)
+        self.collect(self.values)
+
+    def collect(self, names: Iterable[str]):
+        """Move these values' gradients to the tensors that the optimizer updates."""
+        self.precision.collect(self.values, {name: self.masters[name] for name in names})
 
     def sum_what_is_left(self, done):
         """Make the pending sums, except over the groups `done`."""
@@ -131,6 +135,10 @@ class Local:
             factor = None  # saves a pass over all gradients; on a GPU, asking would make it wait
         if factor is not None and gradients:
             torch._foreach_mul_(gradients, factor)
+        self.advance(rule)
+
+    def advance(self, rule: OptimizerConfig):
+        """Make one step of `rule` with the gradients as they are."""
         set_lr(self.optimizer, rule.lr)
         self.optimizer.step()
 

@@ -194,7 +194,7 @@ class Zero1(Local):
                 self.values[name].grad = gradient
             else:  # several micro-batches were added in a wider dtype
                 carriers[name] = SimpleNamespace(grad=gradient)
-        self.precision.collect(carriers, self.masters)
+        self.precision.collect(carriers, {name: self.masters[name] for name in own})
 
     def update(self, rule, factor):
         for i in range(len(self.rows)):

@@ -1,0 +1,13 @@
+"""Offload: the optimizer's state in host memory or on disk, updates that do not wait.
+
+link       copies between a device and the host, counted; pinned memory and a stream on CUDA
+host       a precision: the optimizer and its master copies are in host memory (ZeRO-Offload)
+blocks     a file past the page cache, in equal blocks; reads ahead, writes behind
+versions   two files in turn, so that one of them is whole whenever a rank is killed
+state      the state of AdamW in such files: an update passes through few buffers
+disk       owners that keep their state there (ZeRO-Infinity)
+
+Sources: Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training", USENIX ATC;
+Rajbhandari et al. 2021, "ZeRO-Infinity: Breaking the GPU Memory Wall for Extreme Scale Deep
+Learning", SC.
+"""

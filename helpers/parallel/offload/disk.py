@@ -1,0 +1,140 @@
+"""Owners whose optimizer state and master copies are in files."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from os import PathLike
+
+from helpers.parallel.offload.blocks import PAGE
+from helpers.parallel.offload.state import StateOnDisk
+from helpers.parallel.owners.local import Local
+from helpers.state import checkpoint
+from helpers.state.seal import BrokenCheckpoint
+
+
+class OnDisk:
+    """Keep the optimizer's state in files. It goes in front of an owner's class: see `on_disk`.
+
+    An update passes all of this rank's state through a fixed number of buffers: while one block is
+    updated, the next is read and the last is written. Master copies that are not the parameters
+    themselves are in memory only from an update to `publish`.
+
+    The update is written to a second file. So the last whole step survives a killed rank, a full
+    disk or a torn file: see `recover`.
+
+    Args:
+        rule: AdamW; other rules have other state.
+        others: as for the owner.
+
+    Attributes:
+        folder, block, buffers: as for `on_disk`.
+        disk: the files and the buffers.
+
+    Raises:
+        ValueError: the rule is not "adamw".
+        OSError: as for StateOnDisk.
+
+    Source: Rajbhandari et al. 2021, ZeRO-Infinity, sections 5.1.1 and 6.3.
+    """
+
+    folder: str | PathLike
+    block: int
+    buffers: int
+
+    def __init__(self, model, parts, mesh, *, rule, **seams):
+        if rule.rule != "adamw":
+            raise ValueError(f"the files have room for AdamW's state, not for that of {rule.rule}")
+        super().__init__(model, parts, mesh, rule=rule, **seams)
+        own = {name: m for name, m in self.masters.items() if m.requires_grad}
+        apart = [m for name, m in own.items() if m is not self.values[name]]
+        rank = 0 if mesh is None else mesh.rank
+        self.disk = StateOnDisk(own, apart, self.folder, rank, self.block, self.buffers)
+        self.decay = {
+            name: group["weight_decay"]
+            for group in self.optimizer.param_groups
+            for name, master in own.items()
+            if any(master is p for p in group["params"])
+        }
+
+    def advance(self, rule):
+        self.disk.update(self.gradients(), rule, self.decay, {"scale": self.precision.state()})
+
+    def publish(self):
+        super().publish()
+        self.disk.free()
+
+    def moments(self):
+        self.disk.back()
+        return self.disk.moments()
+
+    def load(self, state):
+        self.disk.make_room()
+        super().load(state)
+
+    def take(self, moments):
+        self.disk.write(moments, {"scale": {}})
+
+    def held(self):
+        files = sum(file.block * file.count for file in self.disk.versions.files)
+        disk = {("optimizer", "disk"): files, ("buffers", "cpu"): self.disk.stream.nbytes}
+        return {**super().held(), **{kind: size for kind, size in disk.items() if size}}
+
+    def close(self):
+        super().close()
+        self.disk.close()
+
+
+def on_disk(
+    owner: Callable = Local,
+    *,
+    folder: str | PathLike,
+    block: int = 2**24,
+    buffers: int = 3,
+) -> Callable:
+    """Make an owner that keeps its optimizer's state in files: `Recipe(owner=on_disk(Zero3, …))`.
+
+    Args:
+        owner: a class of owners, or a partial of one.
+        folder: on the disk of each rank; ranks of several machines may have folders of one name.
+        block: bytes that are read and written at once: a multiple of 4096.
+        buffers: blocks in memory, 1 or more.
+
+    Raises:
+        ValueError: `block` or `buffers` is out of range.
+    """
+    if block < PAGE or block % PAGE or buffers < 1:
+        raise ValueError(f"{block=} must be a multiple of {PAGE}, and {buffers=} at least 1")
+    return in_front(OnDisk, owner, {"folder": folder, "block": block, "buffers": buffers})
+
+
+def in_front(mixin: type, owner: Callable, own: Mapping) -> Callable:
+    """Derive a class from an owner, or from a partial's owner, with the mixin in front of it."""
+    if isinstance(owner, partial):
+        return partial(in_front(mixin, owner.func, own), *owner.args, **owner.keywords)
+    return type(f"{mixin.__name__}{owner.__name__}", (mixin, owner), dict(own))
+
+
+def recover(trainer) -> int:
+    """Continue from the last update that is whole on every rank. Every rank calls it.
+
+    Args:
+        trainer: new, of the same recipe, on the same ranks, with the folder of the run that ended.
+
+    Returns:
+        The number of updates of that state.
+
+    Raises:
+        BrokenCheckpoint: no update is whole on all ranks. The message names what is wrong.
+    """
+    disk = trainer.owner.disk
+    found, wrong = disk.versions.whole(disk.stream)
+    _, _, tell = checkpoint.everyone(trainer.mesh)
+    told = tell([sorted(found), wrong])
+    common = set.intersection(*(set(updates) for updates, _ in told))
+    if not common:
+        said = "; ".join(f"rank {r}: {', '.join(w)}" for r, (_, w) in enumerate(told) if w)
+        raise BrokenCheckpoint(f"{disk.versions.folder} has no update that all ranks have. {said}")
+    if scale := disk.use(found[max(common)])["scale"]:  # as it was before the end of that update
+        trainer.precision.load(scale)
+        trainer.precision.adapt(skipped=False)
+    trainer.spread()
+    return max(common)
