@@ -6,6 +6,7 @@ exponents  count numbers by their exponent
 scaling    the factor of the loss, adapted as `torch.amp.GradScaler` does
 policy     a small autocast: three lists choose the format of each operation
 recorder   which operations ran, and in which format
+blocks     int8 or int4 with a scale for each block, two int4 numbers in a byte
 fp8        linear layers whose products have 8-bit inputs, emulated
 overflow   the first operation that overflows or makes a NaN
 fused_adam AdamW in Triton: one launch updates all parameters of a group
