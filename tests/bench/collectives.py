@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from tests.bench.steps import slowest
 
 NAME = "collectives"
 PEER, MPI, RING, COPIES, IN_PLACE = "gloo", "MPICH", "ring", "shared, copied", "shared, in place"
-CONTENDERS = (PEER, MPI, RING, COPIES, IN_PLACE)
+SPINNING = "spinning loop"
+CONTENDERS = (PEER, MPI, RING, COPIES, IN_PLACE, SPINNING)
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 KB, MB = 2**10, 2**20
 CALLS = {64 * KB: 50, 1 * MB: 10, 64 * MB: 1}  # calls per block, by the bytes of the whole buffer
@@ -43,7 +45,8 @@ def measure(quick: bool = False) -> Report:
         print(f"collectives: {ranks} ranks", flush=True)
         for nbytes, runs in on_mpi_ranks(ranks, quick).items():
             for name in COLLECTIVES:
-                times = slowest([of_rank[name] for of_rank in runs], CONTENDERS)
+                contenders = [one for one in CONTENDERS if one in runs[0][name]]
+                times = slowest([of_rank[name] for of_rank in runs], contenders)
                 samples[name, int(nbytes), ranks] = times
     return report(samples)
 
@@ -110,9 +113,13 @@ def blocks(
             for name, call in by_mpi(plain, part, result).items():
                 every[name][MPI] = call
 
+        summed = {IN_PLACE: common}  # by contender; others sum `plain`
+        if n == 2:  # more ranks than cores would wait for each other's time slices
+            summed[SPINNING], every["all_reduce"][SPINNING] = spinning(shared, numel)
+
         def prove(name: str, contender: str):
             """Check one call, without timing it: the ranks' sum, or each rank's number."""
-            for buffer in (plain, common, part, own):
+            for buffer in (plain, part, own, *summed.values()):
                 buffer.fill_(worker.rank + 1)
             every[name][contender]()
             dist.barrier()  # no rank refills a buffer that other ranks still read
@@ -120,19 +127,46 @@ def blocks(
                 wanted = torch.arange(1.0, n + 1).repeat_interleave(numel // n)
                 assert torch.equal(result, wanted), contender
             else:
-                summed = common if contender == IN_PLACE else plain
-                after = part if name == "reduce_scatter" else summed
+                after = part if name == "reduce_scatter" else summed.get(contender, plain)
                 assert torch.equal(after, torch.full_like(after, n * (n + 1) / 2)), contender
 
         seconds = {}
         for name in every:
             for contender in every[name]:
                 prove(name, contender)
-            for buffer in (plain, common):
+            for buffer in (plain, *summed.values()):
                 buffer.zero_()  # sums of sums stay 0
             turns = {c: timed(call, calls, shared.barrier) for c, call in every[name].items()}
             seconds[name] = in_turn(turns, rounds)
         return seconds
+
+
+def spinning(shared: SharedMemory, numel: int) -> tuple[torch.Tensor, Callable[[], None]]:
+    """The least that an all-reduce of two ranks in shared memory can cost: polls, a sum, a copy.
+
+    It compares no calls, notices no lost rank, and a rank that waits keeps its core busy.
+
+    Returns:
+        This rank's numbers, and the all-reduce of them.
+    """
+    segments, rank = shared.room.segments, shared.rank
+    rows = [part[: 4 * numel].view(torch.float32) for part in segments.allocate(4 * numel, "rows")]
+    flags = [part[:8].view(torch.int64).numpy() for part in segments.allocate(8, "flags")]
+    mine, theirs = (row.chunk(2)[rank] for row in (rows[rank], rows[1 - rank]))
+    own, other = flags[rank], flags[1 - rank]
+
+    def wait():
+        own[0] += 1
+        while other[0] < own[0]:
+            pass
+
+    def reduce():
+        wait()
+        torch.add(mine, theirs, out=mine)
+        theirs.copy_(mine)
+        wait()
+
+    return rows[rank], reduce
 
 
 def by_mpi(plain: torch.Tensor, part: torch.Tensor, result: torch.Tensor) -> dict:
@@ -181,7 +215,9 @@ def report(samples: Samples) -> Report:
         "interval). `gloo` is PyTorch's own collective. `MPICH` is called by mpi4py, in the "
         "same processes, which mpiexec started. `ring` is `helpers.comm.collectives`: "
         "messages over gloo. `shared` is `helpers.comm.shared_memory.collectives`: `copied` copies "
-        "ordinary tensors; `in place` has its input in shared memory already."
+        "ordinary tensors; `in place` has its input in shared memory already. The `spinning loop` "
+        "is the least that it could cost: it only polls, adds and copies, and does not notice "
+        "errors."
     )
     return Report(NAME, table, notes, rows)
 
