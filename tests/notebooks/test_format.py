@@ -1,12 +1,15 @@
 """The committed notebooks read well on the web: executed, clean, small, ready as slides."""
 
+import ast
 import base64
+import inspect
 import json
 import re
 from pathlib import Path
 
 import nbformat
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("week*.ipynb")) + sorted(
@@ -110,3 +113,16 @@ def test_every_cell_has_its_place_on_slides(path):
     cells = nbformat.read(path, as_version=4).cells
     kinds = [cell.metadata.get("slideshow", {}).get("slide_type") for cell in cells]
     assert [(i, kind) for i, kind in enumerate(kinds) if kind not in SLIDES] == []
+
+
+def test_a_shown_source_is_that_of_the_package(path):
+    """A cell that shows a function keeps its source as an output: until the function changes."""
+    names = {}
+    for index, cell in code(path):
+        for line in ast.walk(ast.parse(TransformerManager().transform_cell(cell.source))):
+            if isinstance(line, ast.ImportFrom) and line.module.startswith("helpers"):
+                exec(ast.unparse(line), names)
+        if match := re.search(r"^ *show\((.+)\)$", cell.source, re.MULTILINE):
+            source = inspect.getsource(eval(match[1], names))
+            texts = [out.data["text/plain"] for out in cell.outputs if "text/latex" in out.data]
+            assert [text.strip() for text in texts] == [source.strip()], f"cell {index}"
