@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 
+from helpers.runtime.local.forkserver.bootstrap import SPARE
 from tests.bench.kernel import Kernel
 
 SHARED = Path("/dev/shm")
@@ -16,7 +17,8 @@ class Around:
     """A snapshot at one moment.
 
     Attributes:
-        processes: ids of all processes that the kernel started, orphans included.
+        processes: ids of all processes that the kernel started, orphans included. Spare ranks,
+            which wait for the next call, are no leftovers.
         listening: addresses at which these processes or the kernel accept connections.
         files: in the kernel's temporary folder, and in shared memory.
     """
@@ -41,7 +43,7 @@ class Around:
 
 
 def around(kernel: Kernel) -> Around:
-    processes = kernel.descendants()
+    processes = [process for process in kernel.descendants() if not is_spare(process)]
     listening = set()
     for pid in {kernel.pid, *(p.pid for p in processes)}:
         try:
@@ -54,6 +56,13 @@ def around(kernel: Kernel) -> Around:
     if SHARED.is_dir():
         files |= set(SHARED.iterdir())
     return Around(frozenset(p.pid for p in processes), frozenset(listening), frozenset(files))
+
+
+def is_spare(process: psutil.Process) -> bool:
+    try:
+        return process.name() == SPARE
+    except psutil.Error:  # it has ended
+        return False
 
 
 def settle(kernel: Kernel, before: Around, seconds: float) -> str:

@@ -1,6 +1,8 @@
 """A part of each benchmark runs, with few repeats. No timing decides a test."""
 
 import itertools
+import os
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -15,6 +17,7 @@ from tests.bench.leftovers import Around, around
 from tests.bench.report import markdown
 
 MiB = 2**20
+NAMES = ("python3", "spare rank", "rank 0")
 COSTS = {"wire": MiB, "kernel": None, "peak": 3 * MiB}
 MEASURED = {
     (case, ranks): {c.name: [0.1, 0.2, None] for c in starting.CONTENDERS}
@@ -85,6 +88,14 @@ def test_leftovers_are_counted_in_words():
     some = Around(frozenset({1, 2}), frozenset({("127.0.0.1", 5)}), frozenset())
     assert some.new_since(none) == "2 processes, 1 listening socket"
     assert none.new_since(some) == "none"
+
+
+def test_spare_ranks_are_no_leftovers(tmp_path):
+    children = [
+        SimpleNamespace(pid=pid, name=lambda n=name: n) for pid, name in enumerate(NAMES, 1)
+    ]
+    kernel = SimpleNamespace(pid=os.getpid(), descendants=lambda: children, temporary=tmp_path)
+    assert around(kernel).processes == {1, 3}
 
 
 def test_the_table_of_starting(tmp_path):
