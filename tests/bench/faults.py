@@ -214,6 +214,7 @@ NOTES = f"""\
 the fault until the cell ends (at most {PATIENCE:.0f} s), and what the message names. Unless noted,
 the next call in the same kernel works, and {SETTLE:.0f} s later nothing is left: no process, no
 listening socket, no file in the temporary folder or in shared memory. (`launch` keeps spare ranks,
-which wait for the next call; they do not count.) For a hang, each launcher has a timeout of {LIMIT} s: `launch(timeout={LIMIT})`, the others `init_process_group(timeout=)`.
-The functions of `mp.spawn` are in a module. `notebook_launcher` is *eager*: it checks its ranks
-every 0.01 s instead of 0.1 s."""
+which wait for the next call; they do not count.) For a hang, each launcher has a timeout of
+{LIMIT} s: `launch(timeout={LIMIT})`, the others `init_process_group(timeout=)`. The functions of
+`mp.spawn` are in a module. `notebook_launcher` is *eager*: it checks its ranks every 0.01 s instead
+of 0.1 s."""
