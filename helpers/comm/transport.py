@@ -102,14 +102,17 @@ class DirectTransport(GroupTransport):
         if dist.get_backend(self.group) != "gloo":
             return super().reduce_scatter(own, every)
         mine = every[self.rank]
-        if self.size == 2 and own.data_ptr() != mine.data_ptr():
+        in_place = self.size == 2 and own.data_ptr() != mine.data_ptr()
+        if in_place:
             parts = own.view(1, *mine.shape)  # the only part arrives where the sum will be
         else:
             parts = every.new_empty((self.size - 1, *mine.shape))
 
         def add_up():
-            if len(parts):
-                torch.add(mine, parts[0] if len(parts) == 1 else parts.sum(0), out=own)
+            if in_place:  # `add(out=own)` would refuse, if strides of a dimension of size 1 differ
+                own.add_(mine.view_as(own))
+            elif len(parts):
+                torch.add(mine, parts.sum(0), out=own)
             else:
                 copy_unless_same(own, mine)
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.comm.ledger import ledger
+from helpers.comm.regions import sum_scattered
 from helpers.comm.transport import (
     DirectTransport,
     GroupTransport,
@@ -238,3 +239,18 @@ def test_replicas_are_those_of_the_source(source):
     runs = launch(alike, 3, device="cpu", source=source)
     for tensors, _ in runs:
         assert all(torch.equal(a, b) for a, b in zip(tensors, runs[source][1], strict=True))
+
+
+def one_sequence(worker, kind):
+    x = torch.arange(12.0).view(1, 4, 3) * (worker.rank + 1)
+    transport = kind()
+    got = sum_scattered(x, transport).wait()
+    transport.close()
+    return got
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_tokens_of_one_sequence_are_summed(kind):
+    """A dimension of size 1: its stride says nothing, and differs between views."""
+    parts = launch(one_sequence, workers=2, kind=kind, device="cpu")
+    assert torch.equal(torch.cat(list(parts), 1), 3 * torch.arange(12.0).view(1, 4, 3))
