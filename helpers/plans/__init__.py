@@ -5,6 +5,7 @@ decode_traffic      messages of a tensor-parallel decoding step; bytes of a prom
 deepspeed_config    a DeepSpeed configuration: batch, sharding, offloading, bytes
 megatron_zero       published: ZeRO-3 beside 3D parallelism
 messages            a step's messages as data, and their bytes on the wire
+offload_bandwidth   efficiency against the bandwidth to host or disk (ZeRO-Infinity)
 schedules           the order of each rank's computations in a pipeline, checked, timed and drawn
 sequence_traffic    bytes of a cut sequence: scans and convolutions beside attention
 step_messages       all messages of a training step: dp with ZeRO, tp, sequence parallel, pp

@@ -6,6 +6,8 @@ blocks     a file past the page cache, in equal blocks; reads ahead, writes behi
 versions   two files in turn, so that one of them is whole whenever a rank is killed
 state      the state of AdamW in such files: an update passes through few buffers
 disk       owners that keep their state there (ZeRO-Infinity)
+delay      owners whose updates run beside the next step, one step late (ZeRO-Offload)
+activations  engines whose activations wait in host memory
 
 Sources: Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training", USENIX ATC;
 Rajbhandari et al. 2021, "ZeRO-Infinity: Breaking the GPU Memory Wall for Extreme Scale Deep

@@ -23,7 +23,6 @@ from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.plans.schedules import one_f_one_b
 from helpers.precision.scaling import LossScale
-from helpers.runtime.cluster import Cluster
 from tests.parallel.beside import GPT2, ODD, Case, apart, flat, frozen, hold
 from tests.parallel.experts import ExpertConfig, expert_parallel
 
@@ -76,20 +75,9 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    kept: list[Cluster] = []
-
-    def get(number: int) -> Cluster:
-        if kept and kept[0].workers != number:
-            kept.pop().close()
-        if not kept:
-            kept.append(Cluster(workers=number, device="cpu"))
-        return kept[0]
-
-    yield get
-    for cluster in kept:
-        cluster.close()
+@pytest.fixture(scope="module", autouse=True)
+def no_file_stays():
+    yield
     shutil.rmtree(BASE, ignore_errors=True)
 
 
