@@ -16,8 +16,9 @@ from helpers.parallel.ddp.after_backward import NaiveDDP
 from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.muon.owners import MuonReplicated, MuonZero1
 from helpers.parallel.muon.rule import A, B, C, MuonConfig, newton_schulz
+from helpers.parallel.offload.host import OnHost
 from helpers.parallel.optimizer import OptimizerConfig
-from helpers.parallel.precision import Mixed, OnHost
+from helpers.parallel.precision import Mixed
 from helpers.parallel.single import Single
 from helpers.parallel.tensor.transform import tensor_parallel
 from helpers.parallel.trainer import Recipe
