@@ -67,11 +67,11 @@ class Screen:
         began = time.monotonic()
         if not any(self.fresh.values()) or (began < self.not_before and not last):
             return
+        # What a panel holds back stays fresh: it may be the last state.
         if self.fresh["bars"]:
-            self.panel.bars(self.bars, last)
+            self.fresh["bars"] = self.panel.bars(self.bars, last) is False
         if self.fresh["curve"]:
-            self.panel.curve(self.live, self.curves, last)
-        self.fresh = dict.fromkeys(self.fresh, False)
+            self.fresh["curve"] = self.panel.curve(self.live, self.curves, last) is False
         now = time.monotonic()
         self.not_before = now + max(DRAW_SECONDS, (now - began) / DRAW_SHARE)
 
@@ -108,7 +108,7 @@ class JupyterPanel:
 
 
 class LinePanel:
-    """Prints a line from time to time, and always the last state."""
+    """Prints a line from time to time, and always the last state. False: held back."""
 
     def __init__(self):
         self.next = {"bars": 0.0, "curve": 0.0}
@@ -120,13 +120,15 @@ class LinePanel:
         self.next[what] = now + LINE_SECONDS
         return True
 
-    def bars(self, bars, last):
-        if self.due("bars", last):
-            from helpers.plots.page import bars_text
+    def bars(self, bars, last) -> bool:
+        from helpers.plots.page import bars_text
 
+        if due := self.due("bars", last):
             say(bars_text(bars))
+        return due
 
-    def curve(self, name, curves, last):
-        if self.due("curve", last):
+    def curve(self, name, curves, last) -> bool:
+        if due := self.due("curve", last):
             parts = (f"rank {r} {v[-1]:.4g} (step {s[-1]})" for r, (s, v) in sorted(curves.items()))
             say(f"{name}: {', '.join(parts)}")
+        return due

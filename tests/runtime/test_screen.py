@@ -42,6 +42,21 @@ def test_a_line_comes_from_time_to_time_and_always_the_last(capsys, monkeypatch)
     assert len(lines) == len(shown) + 3
 
 
+def test_the_last_state_is_printed_although_a_line_was_held_back(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(screen.time, "monotonic", lambda: now[0])
+    s = Screen("loss")
+    for done in (1, 2):  # the second is drawn too soon after the first for a line
+        s.progress(0, "train", done, 2)
+        s.point({"rank": 0, "loss": float(done)})
+        s.draw()
+        now[0] += 1.0
+    s.finish()
+    bars = ["train rank 0: 1/2", "train rank 0: 2/2"]
+    curves = ["loss: rank 0 1 (step 0)", "loss: rank 0 2 (step 1)"]
+    assert capsys.readouterr().out.splitlines() == [bars[0], curves[0], bars[1], curves[1]]
+
+
 def test_drawing_takes_a_share_of_the_time_at_most(monkeypatch):
     drawn = []
 
