@@ -46,7 +46,6 @@ from helpers.parallel.zero.stage3 import Zero3
 from helpers.plans.schedules import gpipe, naive, one_f_one_b
 from helpers.plans.schedules.plain import interleaved
 from helpers.plans.schedules.zero_bubble import zero_bubble_h1, zero_bubble_v
-from helpers.runtime.cluster import Cluster
 from tests.parallel.beside import GPT2, ODD, RULE, Case, frozen, hold, tokens
 from tests.parallel.experts import ExpertConfig, expert_parallel
 from tests.parallel.sample_owners import ByHand, Sharded
@@ -381,26 +380,6 @@ CASES = {
             RULE, None),
        )},
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    """Ranks by their number, started once for all cases of this number.
-
-    Only one number of ranks is there at a time: the threads of idle groups wake up often.
-    """
-    kept: list[Cluster] = []
-
-    def get(number: int) -> Cluster:
-        if kept and kept[0].workers != number:
-            kept.pop().close()
-        if not kept:
-            kept.append(Cluster(workers=number, device="cpu"))
-        return kept[0]
-
-    yield get
-    for cluster in kept:
-        cluster.close()
 
 
 BY_RANKS = dict(sorted(CASES.items(), key=lambda item: item[1].ranks))

@@ -6,8 +6,8 @@ from functools import cached_property
 
 import torch
 
-from helpers.comm.transport import GroupTransport, Work
-from helpers.parallel.zero.row import Row, Whole, view
+from helpers.comm.transport import GroupTransport
+from helpers.parallel.zero.row import Row, Whole
 from helpers.plans.muon import section, share_out
 from helpers.state.part import Range
 
@@ -49,13 +49,7 @@ class Undivided(Whole):
         transport: GroupTransport,
         loads: list[float],
     ):
-        self.parameters, self.transport = dict(parameters), transport
         shapes = {name: tuple(p.shape) for name, p in parameters.items()}
         sizes = {name: p.numel() for name, p in parameters.items()}
-        self.row = Sections(sizes, transport.size, share_out(shapes, transport.size, loads))
-        first = next(iter(parameters.values()))
-        self.whole = transport.empty(self.row.size, first.dtype, first.device).zero_()
-        self.shard = self.whole.view(transport.size, -1)[transport.rank]
-        self.work: Work | None = None
-        for name, p in self.parameters.items():
-            p.data = view(self.whole, self.row, name, p.shape)
+        shares = share_out(shapes, transport.size, loads)
+        super().__init__(parameters, transport, Sections(sizes, transport.size, shares))

@@ -69,6 +69,7 @@ class Whole:
 
     Args:
         parameters: by name, all of one dtype and device, with memory of their own.
+        row: for other places than one parameter after the other.
 
     Attributes:
         row: where the parameters lie.
@@ -76,9 +77,15 @@ class Whole:
         buffers: the memory of the parameters on this rank.
     """
 
-    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], transport: GroupTransport):
+    def __init__(
+        self,
+        parameters: Mapping[str, torch.nn.Parameter],
+        transport: GroupTransport,
+        row: Row | None = None,
+    ):
         self.parameters, self.transport = dict(parameters), transport
-        self.row = Row({name: p.numel() for name, p in parameters.items()}, transport.size)
+        sizes = {name: p.numel() for name, p in parameters.items()}
+        self.row = row or Row(sizes, transport.size)
         first = next(iter(parameters.values()))
         self.whole = transport.empty(self.row.size, first.dtype, first.device).zero_()
         self.shard = self.whole.view(transport.size, -1)[transport.rank]

@@ -32,7 +32,6 @@ from helpers.plans.muon import hidden_matrix, muon_messages, newton_schulz_flops
 from helpers.plans.schedules import one_f_one_b
 from helpers.plans.schedules.zero_bubble import zero_bubble_v
 from helpers.plans.zero_traffic import zero_messages
-from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
 from helpers.state.placing import whole
 from tests.parallel.beside import GPT2, ODD, Case, frozen, hold, mesh_of, tokens
@@ -87,23 +86,6 @@ CASES = {
     "1, not flying": owned(partial(MuonZero1, in_flight=0), GPT2, rest={"micro_batches": 2}),
 }  # fmt: skip
 BY_RANKS = dict(sorted(CASES.items(), key=lambda item: item[1].ranks))
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    """Ranks by their number; one number at a time."""
-    kept: list[Cluster] = []
-
-    def get(number: int) -> Cluster:
-        if kept and kept[0].workers != number:
-            kept.pop().close()
-        if not kept:
-            kept.append(Cluster(workers=number, device="cpu"))
-        return kept[0]
-
-    yield get
-    for cluster in kept:
-        cluster.close()
 
 
 @pytest.mark.parametrize("case", BY_RANKS.values(), ids=BY_RANKS)
