@@ -155,8 +155,9 @@ class Desk:
         if not ended:  # a user would interrupt the kernel now
             kernel.interrupt()
             cell = kernel.listen(5)
-        left = settle(kernel, before, SETTLE)
+        # The next call first: until then `launch` keeps failed ranks for `%debug`.
         survived = cell.error is not None and kernel.run(self.good, START).ok
+        left = settle(kernel, before, SETTLE)
         message = said(cell, fault, self.culprit) if ended else ""
         return Outcome(cell.ended - deed if ended else None, message, survived, left)
 
@@ -212,9 +213,10 @@ def report(outcomes: dict[tuple[str, str], Outcome]) -> Report:
 NOTES = f"""\
 {RANKS} ranks; the fault happens on rank {CULPRIT}, during a run. The table shows the seconds from
 the fault until the cell ends (at most {PATIENCE:.0f} s), and what the message names. Unless noted,
-the next call in the same kernel works, and {SETTLE:.0f} s later nothing is left: no process, no
+the next call in the same kernel works, and {SETTLE:.0f} s after it nothing is left: no process, no
 listening socket, no file in the temporary folder or in shared memory. (`launch` keeps spare ranks,
-which wait for the next call; they do not count.) For a hang, each launcher has a timeout of
+which wait for the next call; they do not count. Until then it also keeps ranks that failed, for
+`%debug`.) For a hang, each launcher has a timeout of
 {LIMIT} s: `launch(timeout={LIMIT})`, the others `init_process_group(timeout=)`. The functions of
 `mp.spawn` are in a module. `notebook_launcher` is *eager*: it checks its ranks every 0.01 s instead
 of 0.1 s."""
