@@ -17,6 +17,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("week*.ipynb")) + sorted(
 )
 PNG_BYTES = 60_000
 CELL_LINES = 30
+STARTS = {"launch", "compare", "Cluster"}
 SLIDES = {"slide", "subslide", "fragment", "skip", "notes", "-"}
 EMBEDDED = re.compile(r"data:image/png;base64,([^'\"]+)")
 MACHINE_PATH = re.compile(r"(?<![\w./~])/(?:tmp|home|root|Users|private|var/folders)/[\w.-]+")
@@ -105,8 +106,28 @@ def test_cells_are_short(path):
 
 
 def test_ranks_that_leave_gpus_idle_are_announced(path):
+    """And an announcement without exceptions holds: every call that starts ranks names a device."""
+    opening = nbformat.read(path, as_version=4).cells[0].source
+    told = "the ranks use the CPU and gloo" in opening
     if any('device="cpu"' in cell.source for _, cell in code(path)):
-        assert "the ranks use the CPU and gloo" in nbformat.read(path, as_version=4).cells[0].source
+        assert told
+    if told and "except" not in opening:
+        assigned = {}
+        for index, cell in code(path):
+            nodes = list(ast.walk(ast.parse(TransformerManager().transform_cell(cell.source))))
+            for n in nodes:
+                if isinstance(n, ast.Assign | ast.AugAssign):
+                    target = n.targets[0] if isinstance(n, ast.Assign) else n.target
+                    assigned[ast.unparse(target)] = n
+            calls = [n for n in nodes if isinstance(n, ast.Call) and ast.unparse(n.func) in STARTS]
+            assert ["device" in said(call, assigned) for call in calls].count(False) == 0, index
+
+
+def said(call, assigned):
+    """The call's words, with those of each `**options`."""
+    names = {n.id for word in call.keywords if word.arg is None for n in ast.walk(word.value)
+             if isinstance(n, ast.Name)}  # fmt: skip
+    return " ".join(map(ast.unparse, [call, *(assigned[n] for n in names & assigned.keys())]))
 
 
 def test_every_cell_has_its_place_on_slides(path):
