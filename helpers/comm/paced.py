@@ -84,6 +84,9 @@ class PacedTransport(GroupTransport):
     def reduce_scatter(self, own: torch.Tensor, every: torch.Tensor) -> Work:
         return self.paced("reduce_scatter", every.nbytes, super().reduce_scatter(own, every))
 
+    def all_to_all(self, received: torch.Tensor, sent: torch.Tensor) -> Work:
+        return self.paced("all_to_all", sent.nbytes, super().all_to_all(received, sent))
+
 
 class Paced:
     """A call that is over when its messages have arrived and its planned time has passed."""

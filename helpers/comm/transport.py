@@ -72,6 +72,11 @@ class GroupTransport(Peers):
         work = dist.all_to_all_single(parts, every, group=self.group, async_op=True)
         return Messages([work], partial(torch.sum, parts, 0, out=own))
 
+    def all_to_all(self, received: torch.Tensor, sent: torch.Tensor) -> Work:
+        """Start to send row d of `sent`, (N, …), to rank d; row s of `received` is from rank s."""
+        rows = received.view(-1), sent.view(-1)
+        return dist.all_to_all_single(*rows, group=self.group, async_op=True)
+
     def broadcast(self, tensor: torch.Tensor, source: int = 0):
         """Copy the tensor of the group's rank `source` to all ranks, in place."""
         with written_in_a_row(tensor) as row:

@@ -14,7 +14,7 @@ Bytes between the nodes, of all ranks of a node together, with m = 1:
 
 The numbers have 16 bits here. 4P/B are the scales, of 4 bytes; the paper drops them, and (K-1)/K.
 
-Source: Wang et al. 2023, "ZeRO++", arXiv:2306.10209, sections 3 and 4.1.
+Source: Wang et al. 2023, "ZeRO++", arXiv:2306.10209, section 3.
 """
 
 import math

@@ -21,11 +21,13 @@ def calls(worker):
     largest = torch.full((10,), float(worker.rank))
     every, own = torch.empty(2, 5), torch.full((5,), float(worker.rank))
     part, parts = torch.empty(5), torch.arange(10.0).view(2, 5)
+    received, sent = torch.empty(2), torch.tensor([1.0, 2.0]) + 10 * worker.rank
     works = [
         transport.all_reduce(total),
         transport.maximum(largest),
         transport.all_gather(every, own),
         transport.reduce_scatter(part, parts),
+        transport.all_to_all(received, sent),
     ]
     for work in works:
         work.wait()
@@ -33,12 +35,14 @@ def calls(worker):
         "busy": transport.busy,
         "exposed": transport.exposed,
         "results": (total[0].item(), largest[0].item(), every[:, 0].tolist(), part.tolist()),
+        "received": received.tolist(),
         "own": (2 * torch.arange(10.0).view(2, 5)[worker.rank]).tolist(),
     }
 
 
 def test_a_link_without_limits_waits_for_the_messages_alone():
-    for run in launch(calls, 2, device="cpu"):
+    for rank, run in enumerate(launch(calls, 2, device="cpu")):
+        assert run["received"] == [1 + rank, 11 + rank]
         assert run["busy"] == run["exposed"] == 0
         assert run["results"] == (3.0, 1.0, [0.0, 1.0], run["own"])
 
@@ -62,7 +66,7 @@ def clock(monkeypatch):
 
     monkeypatch.setattr(paced, "time", now)
     monkeypatch.setattr(GroupTransport, "__init__", init)
-    for name in ("all_reduce", "maximum", "all_gather", "reduce_scatter"):
+    for name in ("all_reduce", "maximum", "all_gather", "reduce_scatter", "all_to_all"):
         monkeypatch.setattr(GroupTransport, name, lambda *_: arrives_at(now.arrival))
     now.arrival = 0.0
     return now
@@ -101,6 +105,8 @@ def test_the_plan_of_a_link_by_hand(clock):
         "all_reduce", "reduce_scatter", "all_gather", "all_reduce", "all_reduce",
     ]  # fmt: skip
     assert link.calls[-1] == ("all_reduce", 80, 80.5)
+    link.all_to_all(torch.ones(4, 2), torch.ones(4, 2))  # 24 of 32 bytes: 3.5 s
+    assert link.calls[-1] == ("all_to_all", 90, 93.5)
 
 
 def test_a_link_has_no_limits_unless_you_choose(clock):

@@ -111,21 +111,24 @@ def in_a_group(worker, kind):
     largest, mine = torch.tensor([1.0, -1.0]) * worker.rank, torch.full((2,), float(worker.rank))
     transport.maximum(largest).wait()
     transport.broadcast(mine, 1)
+    received, sent = torch.empty(3, 2), torch.arange(6.0).view(3, 2) + 10 * transport.rank
+    transport.all_to_all(received, sent).wait()
     if kind is SharedTransport:
         failed = transport.all_gather(torch.empty(3, 3), torch.empty(2))
         with pytest.raises(ValueError, match="input must have 3 numbers"):
             failed.wait()
     transport.close()
-    return found, largest.tolist(), mine.tolist()
+    return found, largest.tolist(), mine.tolist(), received.tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ranks_count_within_the_group(kind):
     nothing, *runs = launch(in_a_group, 4, device="cpu", kind=kind)
     assert nothing is None
-    for rank, (found, largest, mine) in enumerate(runs):
+    for rank, (found, largest, mine, received) in enumerate(runs):
         check_calls(found, rank, 3)
         assert (largest, mine) == ([3.0, -1.0], [2.0, 2.0])
+        assert received == [[10 * s + 2 * rank, 10 * s + 2 * rank + 1] for s in range(3)]
 
 
 def recorded(worker, kind, backend):

@@ -87,6 +87,15 @@ def test_the_bound_is_half_a_step():
     assert error.tolist() == [0, 0.5, 0.5, 0.5]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_narrow_format_rounds_once_more(dtype):
+    row = torch.randn(2**14, generator=torch.Generator().manual_seed(0)).to(dtype)
+    form = Blocks(size=64)
+    error = (there_and_back(form, row).double() - row.double()).abs()
+    assert (error <= form.bound(row)).all()
+    assert (error > form.bound(row.float())).any()
+
+
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_spoils_its_block_and_no_other(form, bad):
