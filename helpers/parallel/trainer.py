@@ -162,7 +162,7 @@ class Trainer(Strategy):
         self.owner.begin()
         self.engine.step(batch.to(self.device).micro(self.micro_batches), tokens, loss)
         self.owner.complete()
-        norm = self.owner.world.norm(self.owner.gradients())
+        norm = self.owner.norm()
         total = tokens.wait()  # a GPU is read once in a step, and then updates on its own
         size, count = torch.stack([norm.to(total), total]).tolist()
         skipped = self.precision.skips(size)

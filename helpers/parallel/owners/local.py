@@ -128,6 +128,10 @@ class Local:
         """The gradients that the optimizer will use, by name. Missing gradients are left out."""
         return {name: p.grad for name, p in self.masters.items() if p.grad is not None}
 
+    def norm(self) -> torch.Tensor:
+        """The norm of all ranks' gradients together: a scalar, the same on every rank."""
+        return self.world.norm(self.gradients())
+
     def update(self, rule: OptimizerConfig, factor: torch.Tensor | None):
         """Multiply the gradients by `factor`, and make one step of `rule`."""
         gradients = list(self.gradients().values())
