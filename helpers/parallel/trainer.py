@@ -159,6 +159,8 @@ class Trainer(Strategy):
         batch = self.take(batch)
         tokens = GlobalSum(self.groups, self.device, batch.counted()).send()
         loss = GlobalSum(self.loss_groups, self.device)
+        rule = self.rule if lr is None else replace(self.rule, lr=lr)
+        self.owner.rule = rule
         self.owner.begin()
         self.engine.step(batch.to(self.device).micro(self.micro_batches), tokens, loss)
         self.owner.complete()
@@ -166,8 +168,9 @@ class Trainer(Strategy):
         total = tokens.wait()  # a GPU is read once in a step, and then updates on its own
         size, count = torch.stack([norm.to(total), total]).tolist()
         skipped = self.precision.skips(size)
-        if not skipped:
-            rule = self.rule if lr is None else replace(self.rule, lr=lr)
+        if skipped:
+            self.owner.skip()
+        else:
             self.owner.update(rule, self.rule.factor(norm))
             self.spread()
         self.precision.adapt(skipped=skipped)

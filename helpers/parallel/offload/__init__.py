@@ -6,6 +6,7 @@ blocks     a file past the page cache, in equal blocks; reads ahead, writes behi
 versions   two files in turn, so that one of them is whole whenever a rank is killed
 state      the state of AdamW in such files: an update passes through few buffers
 disk       owners that keep their state there (ZeRO-Infinity)
+speculate  owners that update while the backward runs, and undo what was wrong (SuperOffload)
 delay      owners whose updates run beside the next step, one step late (ZeRO-Offload)
 activations  engines whose activations wait in host memory
 

@@ -6,7 +6,7 @@ import os
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -183,20 +183,19 @@ class Stream:
 
     def timeline(self):
         """Draw the last pass: a lane each for reads, updates and writes. Returns a Picture."""
-        from helpers.plots.timeline import Box, timeline
-
-        boxes = [
-            Box(
-                lane=s.lane,
-                start=s.start * 1e3,
-                duration=s.seconds * 1e3,
-                label=s.name,
-                kind=s.kind,
-            )
-            for s in sorted(self.spans, key=lambda s: s.start)
-        ]
-        return timeline(boxes, lanes=("read", "update", "write"), xlabel="milliseconds")
+        return drawn(self.spans, ("read", "update", "write"))
 
     def close(self):
         for thread in self.threads:
             thread.shutdown()
+
+
+def drawn(spans: Iterable[Span], lanes: Sequence[str]):
+    """Draw spans on their lanes, in milliseconds. Returns a Picture."""
+    from helpers.plots.timeline import Box, timeline
+
+    boxes = [
+        Box(lane=s.lane, start=1e3 * s.start, duration=1e3 * s.seconds, label=s.name, kind=s.kind)
+        for s in sorted(spans, key=lambda s: s.start)
+    ]
+    return timeline(boxes, lanes=lanes, xlabel="milliseconds")

@@ -22,7 +22,7 @@ class Local:
     """Hold everything on this rank. Other owners override parts of it.
 
     A step calls, in this order: `begin`; from the engine `before`, `gradient` and `after`;
-    `complete`; `gradients`, for their norm; `update`; `publish`.
+    `complete`; `gradients`, for their norm; `update` and `publish`, or `skip`.
 
     Args:
         model: this rank's model, on the device "meta": its tensors have no memory yet.
@@ -40,6 +40,7 @@ class Local:
         parameters: of the model, by name.
         values: the tensors that this rank updates: the parameters, or shards of them.
         masters: the tensors that the optimizer updates: the values, or master copies of them.
+        rule: of this step's update.
         world: the parts of the values, over all ranks.
         groups: the process groups of pending sums, by their ranks.
         replicas_of: name of a parameter -> the ranks along `sums` that hold it too; () if none do.
@@ -64,7 +65,7 @@ class Local:
     ):
         self.allocate(model, device)
         self.parameters = dict(model.named_parameters())
-        self.precision = precision
+        self.precision, self.rule = precision, rule
         self.groups = {} if mesh is None else make_groups(mesh, AllParts.exchanged(parts))
         along = set(mesh.ranks(*sums)) if mesh and sums else set()
         self.replicas_of = {name: replicas(part, along) for name, part in parts.items()}
@@ -145,6 +146,9 @@ class Local:
         """Make one step of `rule` with the gradients as they are."""
         set_lr(self.optimizer, rule.lr)
         self.optimizer.step()
+
+    def skip(self):
+        """Make no update: a gradient is not finite. Here nothing of it has begun."""
 
     def publish(self):
         """Send the updated parameters to the ranks that need them. Here this sends nothing."""
