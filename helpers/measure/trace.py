@@ -13,6 +13,7 @@ The profiler's record of a collective depends on the backend:
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -57,7 +58,10 @@ class Span:
 
 @dataclass(kw_only=True)
 class Trace:
-    """The result of `trace` for this process. A rank can return it, and it draws itself.
+    """What this process did, and when. A rank can return it, and it draws itself.
+
+    It is the result of `trace`, or it collects blocks of your own: `Trace(began=time.time())`, then
+    `with found.span(…)`.
 
     Attributes:
         spans: in the order of their starts. Operators inside other operators are left out.
@@ -89,6 +93,14 @@ class Trace:
         """
         busy = self.busy("communication")
         return self.overlap("communication", "compute") / busy if busy else 0.0
+
+    @contextmanager
+    def span(self, name: str, *, lane: str, kind: str) -> Iterator[None]:
+        """Add the block as a span. Several threads may do so at the same time."""
+        start = time.time() - self.began
+        yield
+        seconds = time.time() - self.began - start
+        self.spans.append(Span(name=name, lane=lane, kind=kind, start=start, seconds=seconds))
 
     def _rows(self) -> dict[str, str]:
         present = [kind for kind in KINDS if self.of(kind)]
@@ -156,13 +168,13 @@ def draw(traces: Iterable[Trace], *, names=None, lanes=LANES, title: str = ""):
     Args:
         traces: one Trace per rank, for example the `Runs` of a function that returns its Trace.
         names: one name per trace; default rank 0, 1, …
-        lanes: the lanes to show; lanes that are empty on all ranks are left out.
+        lanes: the lanes to show, from the top; lanes that are empty on all ranks are left out.
     """
     from helpers.plots.timeline import Box, timeline
 
     traces = list(traces)
     names = [f"rank {rank}" for rank in range(len(traces))] if names is None else list(names)
-    present = [lane for lane in LANES if lane in lanes and any(t.of(lane) for t in traces)]
+    present = [lane for lane in lanes if any(t.of(lane) for t in traces)]
     began = min((found.began for found in traces), default=0.0)
     offsets = [found.began - began for found in traces]
     pairs = list(zip(traces, offsets, strict=True))
@@ -184,7 +196,9 @@ def draw(traces: Iterable[Trace], *, names=None, lanes=LANES, title: str = ""):
 
 def label_of(span: Span) -> str:
     """The text in a span's box. A compute lane has too many operators for text."""
-    return {"communication": span.name.split(":")[-1], "ranges": span.name}.get(span.lane, "")
+    if span.lane in ("compute", "host"):
+        return ""
+    return span.name.split(":")[-1] if span.lane == "communication" else span.name
 
 
 # --- from the profiler's events -------------------------------------------------------------------

@@ -13,7 +13,7 @@ engines/   order forward and backward; gradient accumulation
 owners/    hold parameters, gradients and optimizer state; ddp/ replicates them, zero/ shards them
 units      pieces of a model that an owner gathers, frees, loads or stores together
 precision  the format in which a model computes, and that of its updates: bf16, fp16, fp8
-offload/   the optimizer's state in host memory or on disk
+offload/   the optimizer's state in host memory or on disk; updates beside the computation
 optimizer  the update rule, clipping
 world      operations over all ranks' parts; a number summed over ranks
 libraries/ strategies of other libraries, behind the same protocol

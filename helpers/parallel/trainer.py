@@ -159,19 +159,22 @@ class Trainer(Strategy):
         batch = self.take(batch)
         tokens = GlobalSum(self.groups, self.device, batch.counted()).send()
         loss = GlobalSum(self.loss_groups, self.device)
-        rule = self.rule if lr is None else replace(self.rule, lr=lr)
-        self.owner.rule = rule
+        self.owner.rule = self.rule if lr is None else replace(self.rule, lr=lr)
         self.owner.begin()
-        self.engine.step(batch.to(self.device).micro(self.micro_batches), tokens, loss)
-        self.owner.complete()
-        norm = self.owner.norm()
-        total = tokens.wait()  # a GPU is read once in a step, and then updates on its own
-        size, count = torch.stack([norm.to(total), total]).tolist()
+        try:
+            self.engine.step(batch.to(self.device).micro(self.micro_batches), tokens, loss)
+            self.owner.complete()
+            norm = self.owner.norm()
+            total = tokens.wait()  # a GPU is read once in a step, and then updates on its own
+            size, count = torch.stack([norm.to(total), total]).tolist()
+        except BaseException:
+            self.owner.skip()
+            raise
         skipped = self.precision.skips(size)
         if skipped:
             self.owner.skip()
         else:
-            self.owner.update(rule, self.rule.factor(norm))
+            self.owner.update(self.owner.rule, self.rule.factor(norm))
             self.spread()
         self.precision.adapt(skipped=skipped)
         mean = loss.wait() / max(count, 1)

@@ -27,6 +27,7 @@ BENCHMARKS = (
     "pipeline",
     "scaling",
     "adam",
+    "offload",
     "decoding",
     "serving",
     "scan",

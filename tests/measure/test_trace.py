@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from itertools import pairwise
@@ -313,7 +314,7 @@ def test_lanes_and_title_can_be_chosen():
         return [label.get_text() for label in axes.get_yticklabels()]
 
     assert lanes() == ["ranges", "compute", "communication"]
-    assert lanes(lanes=["communication", "ranges"]) == ["ranges", "communication"]
+    assert lanes(lanes=["communication", "ranges"]) == ["communication", "ranges"]
     figure = draw([found], title="a step")
     assert "a step" in figure.alt
     axes = figure.axes[0]
@@ -337,8 +338,30 @@ def test_what_stands_in_a_box():
         Span(name="my range", lane="ranges", kind="range", start=0, seconds=1),
         Span(name="aten::mm", lane="compute", kind="forward", start=0, seconds=1),
         Span(name="aten::mm", lane="host", kind="forward", start=0, seconds=1),
+        Span(name="block 3", lane="read", kind="communication", start=0, seconds=1),
     ]
-    assert [label_of(one) for one in some] == ["communication", "all_reduce", "my range", "", ""]
+    labels = ["communication", "all_reduce", "my range", "", "", "block 3"]
+    assert [label_of(one) for one in some] == labels
+
+
+def test_blocks_of_your_own_on_lanes_of_your_own():
+    found = Trace(began=time.time())
+    met = threading.Barrier(2)
+
+    def work(lane):
+        with found.span("1", lane=lane, kind="forward"):
+            met.wait(10)  # both are inside their spans now
+
+    threads = [threading.Thread(target=work, args=(lane,)) for lane in ("read", "write")]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert [(span.name, span.kind) for span in found.spans] == 2 * [("1", "forward")]
+    assert found.overlap("read", "write") > 0
+    assert 0 <= min(span.start for span in found.spans) < 5
+    axes = found.plot(lanes=["write", "read"]).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["write", "read"]
 
 
 def test_it_draws_itself():

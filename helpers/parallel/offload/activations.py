@@ -8,7 +8,7 @@ import torch
 
 from helpers.measure.memory import key, own, storages
 from helpers.parallel.engines.in_turn import InTurn
-from helpers.parallel.offload.disk import in_front
+from helpers.parallel.offload.front import in_front
 from helpers.parallel.offload.link import Link
 
 
@@ -24,31 +24,29 @@ class Kept:
         self.host = link.down(of_bytes(storage))
         self.back: torch.Tensor | None = None
 
-    def bytes_on_device(self) -> torch.Tensor:
-        if self.back is None:
-            self.back = torch.empty(self.host.shape, dtype=torch.uint8, device=self.device)
-            self.link.up(self.host, self.back)
-            self.link.wait_on_device()
-        self.uses -= 1
-        back = self.back
-        if not self.uses:
-            self.back = None
+    def view(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Note that this tensor is saved. Returns a function that gives it back, on the device."""
+        self.uses += 1
+        dtype, offset = tensor.dtype, tensor.storage_offset()
+        size, stride = tensor.size(), tensor.stride()
+
+        def back() -> torch.Tensor:
+            storage = self.on_device()
+            empty = torch.empty(0, dtype=dtype, device=self.device)
+            return empty.set_(storage, offset, size, stride)
+
         return back
 
-
-class View:
-    """A saved tensor: its place in a storage."""
-
-    def __init__(self, kept: Kept, tensor: torch.Tensor):
-        self.kept = kept
-        kept.uses += 1
-        self.dtype, self.size, self.stride = tensor.dtype, tensor.size(), tensor.stride()
-        self.offset = tensor.storage_offset()
-
-    def tensor(self) -> torch.Tensor:
-        storage = self.kept.bytes_on_device().untyped_storage()
-        empty = torch.empty(0, dtype=self.dtype, device=storage.device)
-        return empty.set_(storage, self.offset, self.size, self.stride)
+    def on_device(self) -> torch.UntypedStorage:
+        if self.back is None:
+            self.back = torch.empty_like(self.host, device=self.device)
+            self.link.up(self.host, self.back)
+            self.link.wait_on_device()
+        storage = self.back.untyped_storage()
+        self.uses -= 1
+        if not self.uses:
+            self.back = None
+        return storage
 
 
 class ActivationsOnHost(torch.autograd.graph.saved_tensors_hooks):
@@ -93,10 +91,10 @@ class ActivationsOnHost(torch.autograd.graph.saved_tensors_hooks):
             kept = self.sent[address, version] = Kept(storage, self.link)
             # another storage may get the address of one that is gone
             self.alive[address] = weakref.ref(storage, lambda _: self.alive.pop(address, None))
-        return View(kept, tensor)
+        return kept.view(tensor)
 
     def unpack(self, packed):
-        return packed.tensor() if isinstance(packed, View) else packed
+        return packed if isinstance(packed, torch.Tensor) else packed()
 
 
 def of_bytes(storage: torch.UntypedStorage) -> torch.Tensor:

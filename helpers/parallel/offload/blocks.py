@@ -6,11 +6,11 @@ import os
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from helpers.measure.trace import Span
+from helpers.measure.trace import Trace
 from helpers.state.seal import BrokenCheckpoint
 
 PAGE = 4096  # O_DIRECT wants sizes, places in the file and addresses that are multiples of it
@@ -21,7 +21,8 @@ class BlockFile:
     """A file of `count` blocks. Its bytes do not stay in the page cache, where the system allows.
 
     Args:
-        path: of the file. Without `existing` it is made, with room for all blocks on the disk.
+        path: of the file. Without `existing` it is made, with its folder, and with room on the disk
+            for all blocks: a full disk is found before the training starts.
         block: bytes of a block, a multiple of 4096.
 
     Attributes:
@@ -35,24 +36,33 @@ class BlockFile:
 
     def __init__(self, path: Path, block: int, count: int, *, existing: bool = False):
         self.path, self.block, self.count = path, block, count
-        self.handle, self.way = opened(path, os.O_RDWR | (0 if existing else os.O_CREAT))
-        if existing:
-            if (size := os.fstat(self.handle).st_size) != block * count:
+        if not existing:
+            self.make()
+            return
+        self.handle, self.way = opened(path, os.O_RDWR)
+        if (size := os.fstat(self.handle).st_size) != block * count:
+            self.close()
+            raise BrokenCheckpoint(
+                f"{path} has {size:,} bytes, not {block * count:,}: the file is torn"
+            )
+
+    def make(self):
+        size, self.handle = self.block * self.count, None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.handle, self.way = opened(self.path, os.O_RDWR | os.O_CREAT)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self.handle, 0, size)
+            os.ftruncate(self.handle, size)
+        except OSError as error:
+            if self.handle is not None:
                 self.close()
-                raise BrokenCheckpoint(
-                    f"{path} has {size:,} bytes, not {block * count:,}: the file is torn"
-                )
-        else:
-            try:
-                allocate(self.handle, block * count)
-            except OSError as error:
-                self.close()
-                path.unlink()
-                raise OSError(
-                    error.errno,
-                    f"{path} needs {block * count:,} bytes of the disk, which refuses "
-                    f"({error.strerror}): free some room, or choose another folder",
-                ) from error
+                self.path.unlink()
+            raise OSError(
+                error.errno,
+                f"{self.path} needs {size:,} bytes, but the disk refuses ({error.strerror}): free "
+                "some room, or choose a folder that this process may write to",
+            ) from error
 
     def read(self, k: int, buffer: mmap.mmap):
         """Read block k into a buffer of a block's size."""
@@ -96,13 +106,6 @@ def opened(path: Path, flags: int) -> tuple[int, str]:
     return handle, ADVISED if hasattr(os, "posix_fadvise") else CACHED
 
 
-def allocate(handle: int, size: int):
-    """Reserve room on the disk, so that a full disk is found before the training starts."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(handle, 0, size)
-    os.ftruncate(handle, size)
-
-
 class Stream:
     """A fixed number of buffers through which all blocks of a file pass.
 
@@ -114,7 +117,7 @@ class Stream:
 
     Attributes:
         nbytes: of all buffers.
-        spans: of the last pass: one for each read, update and write, on lanes of these names.
+        trace: of the last pass, with the lanes "read", "update" and "write".
         read, written: bytes of all passes.
     """
 
@@ -122,7 +125,7 @@ class Stream:
         self.buffers = [mmap.mmap(-1, block) for _ in range(buffers)]
         self.nbytes = block * buffers
         self.threads = [ThreadPoolExecutor(1), ThreadPoolExecutor(1)]
-        self.spans: list[Span] = []
+        self.trace = Trace()
         self.read = self.written = 0
 
     def run(
@@ -145,34 +148,31 @@ class Stream:
         Raises:
             OSError, BrokenCheckpoint: a read or write failed. All threads have stopped then.
         """
-        self.spans, began = [], time.perf_counter()
+        self.trace = Trace(began=time.time())
         reader, writer = self.threads
-
-        def timed(lane: str, call: Callable, k: int):
-            start = time.perf_counter()
-            result = call(k, self.buffers[k % len(self.buffers)])
-            kind = "optimizer" if lane == "update" else "communication"
-            times = {"start": start - began, "seconds": time.perf_counter() - start}
-            self.spans.append(Span(name=str(k), lane=lane, kind=kind, **times))
-            return result
-
-        def fetch(k: int, before: Future | None):
-            if before is not None:
-                before.result()  # the buffer's last block is on the disk
-            if source is not None:
-                timed("read", source.read, k)
-
-        reads = deque(reader.submit(fetch, k, None) for k in range(len(self.buffers))[:count])
+        ahead = len(self.buffers)
         writes: list[Future] = []
+
+        def traced(lane: str, call: Callable, k: int):
+            kind = "optimizer" if lane == "update" else "communication"
+            with self.trace.span(str(k), lane=lane, kind=kind):
+                return call(k, self.buffers[k % ahead])
+
+        def fetch(k: int):
+            if target is not None and k >= ahead:
+                writes[k - ahead].result()  # the buffer's last block is on the disk
+            if source is not None:
+                traced("read", source.read, k)
+
+        reads = deque(reader.submit(fetch, k) for k in range(min(ahead, count)))
         try:
             for k in range(count):
                 reads.popleft().result()
-                timed("update", change, k)
+                traced("update", change, k)
                 if target is not None:
-                    writes.append(writer.submit(timed, "write", target.write, k))
-                if k + len(self.buffers) < count:
-                    before = writes[k] if target is not None else None
-                    reads.append(reader.submit(fetch, k + len(self.buffers), before))
+                    writes.append(writer.submit(traced, "write", target.write, k))
+                if k + ahead < count:
+                    reads.append(reader.submit(fetch, k + ahead))
             sums = [work.result() for work in writes]
         finally:
             wait([*reads, *writes])  # also after an error
@@ -183,19 +183,8 @@ class Stream:
 
     def timeline(self):
         """Draw the last pass: a lane each for reads, updates and writes. Returns a Picture."""
-        return drawn(self.spans, ("read", "update", "write"))
+        return self.trace.plot(lanes=("read", "update", "write"))
 
     def close(self):
         for thread in self.threads:
             thread.shutdown()
-
-
-def drawn(spans: Iterable[Span], lanes: Sequence[str]):
-    """Draw spans on their lanes, in milliseconds. Returns a Picture."""
-    from helpers.plots.timeline import Box, timeline
-
-    boxes = [
-        Box(lane=s.lane, start=1e3 * s.start, duration=1e3 * s.seconds, label=s.name, kind=s.kind)
-        for s in sorted(spans, key=lambda s: s.start)
-    ]
-    return timeline(boxes, lanes=lanes, xlabel="milliseconds")

@@ -1,11 +1,11 @@
 """Delayed update: the host updates with the last step's gradients while this step computes."""
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import torch
 
-from helpers.parallel.offload.disk import OnDisk, in_front
+from helpers.parallel.offload.front import OnThread, in_front
 from helpers.parallel.optimizer import OptimizerConfig, set_lr
 from helpers.parallel.owners.local import Local
 
@@ -15,43 +15,24 @@ LATE = "each update has the gradients of parameters that are one update older"
 BOUND = 0.4
 
 
-class Delayed:
-    """Update one step late, on a thread beside the next step. It goes in front of an owner's class.
+class Delayed(OnThread):
+    """Update one step late, on a thread beside the next step.
 
     Step t computes with the parameters after update t-2. Its own update runs during step t+1. So
     training is another than one process's, and `lossy` says so. Loss and norms are exact for the
     parameters that a step has.
-
-    Args:
-        others: as for the owner.
-
-    Attributes:
-        warm_up: as for `delayed`.
-        lossy, bound: as for Strategy.
-
-    Raises:
-        ValueError: the optimizer updates the parameters themselves, with which the next step
-            computes; or its state is on disk.
-
-    Source: Ren et al. 2021, ZeRO-Offload, section 6.2 (one-step delayed parameter update).
     """
 
     warm_up: int
 
     def __init__(self, model, parts, mesh, *, rule, **seams):
         super().__init__(model, parts, mesh, rule=rule, **seams)
-        trained = {name: m for name, m in self.masters.items() if m.requires_grad}
-        if isinstance(self, OnDisk) or any(m is self.values[n] for n, m in trained.items()):
-            raise ValueError(
-                "a delayed update needs master copies in memory, because the next step computes "
-                "with the parameters: use a precision such as Mixed() or OnHost()"
-            )
         self.lossy = ", and ".join(filter(None, (LATE, self.lossy)))
         self.bound = max(BOUND, self.bound)
         # The optimizer's own names for the masters: their gradients last while a step makes others.
+        trained = {name: m for name, m in self.masters.items() if m.requires_grad}
         self.updated = {name: m.detach().requires_grad_() for name, m in trained.items()}
         self.optimizer = rule.make(self.updated, self.world.own)
-        self.beside = ThreadPoolExecutor(1)
         self.running: Future | None = None
         self.waiting: tuple[OptimizerConfig, dict[str, torch.Tensor]] | None = None
         self.updates = 0
@@ -71,7 +52,7 @@ class Delayed:
     def start(self):
         """Start the update that waits, if there is any, on the thread."""
         if self.waiting is not None:
-            self.running = self.beside.submit(self.step_late, *self.waiting)
+            self.running = self.thread.submit(self.step_late, *self.waiting)
             self.waiting = None
 
     def step_late(self, rule: OptimizerConfig, gradients: Mapping[str, torch.Tensor]):
@@ -101,17 +82,17 @@ class Delayed:
             if slots := self.optimizer.state.pop(self.masters[name], None):
                 self.optimizer.state[own] = slots
 
-    def close(self):
-        super().close()
-        self.beside.shutdown()
-
 
 def delayed(owner: Callable = Local, *, warm_up: int = 0) -> Callable:
     """Make an owner that updates one step late: `Recipe(owner=delayed(), precision=OnHost())`.
+
+    It needs master copies in memory, of a precision such as OnHost() or Mixed().
 
     Args:
         owner: a class of owners, or a partial of one.
         warm_up: the number of first updates that are not delayed, while gradients change fast. The
             paper waits for 40.
+
+    Source: Ren et al. 2021, ZeRO-Offload, section 6.2 (one-step delayed parameter update).
     """
     return in_front(Delayed, owner, {"warm_up": warm_up})

@@ -1,18 +1,19 @@
 """Owners whose optimizer state and master copies are in files."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 from os import PathLike
 
 from helpers.parallel.offload.blocks import PAGE
+from helpers.parallel.offload.front import Moved, in_front
 from helpers.parallel.offload.state import StateOnDisk
 from helpers.parallel.owners.local import Local
 from helpers.state import checkpoint
+from helpers.state.part import decays
 from helpers.state.seal import BrokenCheckpoint
 
 
-class OnDisk:
-    """Keep the optimizer's state in files. It goes in front of an owner's class: see `on_disk`.
+class OnDisk(Moved):
+    """Keep the optimizer's state in files.
 
     An update passes all of this rank's state through a fixed number of buffers: while one block is
     updated, the next is read and the last is written. Master copies that are not the parameters
@@ -21,19 +22,12 @@ class OnDisk:
     The update is written to a second file. So the last whole step survives a killed rank, a full
     disk or a torn file: see `recover`.
 
-    Args:
-        rule: AdamW; other rules have other state.
-        others: as for the owner.
-
     Attributes:
         folder, block, buffers: as for `on_disk`.
         disk: the files and the buffers.
 
     Raises:
         ValueError: the rule is not "adamw".
-        OSError: as for StateOnDisk.
-
-    Source: Rajbhandari et al. 2021, ZeRO-Infinity, sections 5.1.1 and 6.3.
     """
 
     folder: str | PathLike
@@ -45,15 +39,10 @@ class OnDisk:
             raise ValueError(f"the files have room for AdamW's state, not for that of {rule.rule}")
         super().__init__(model, parts, mesh, rule=rule, **seams)
         own = {name: m for name, m in self.masters.items() if m.requires_grad}
-        apart = [m for name, m in own.items() if m is not self.values[name]]
+        copies = [m for name, m in own.items() if m is not self.values[name]]
         rank = 0 if mesh is None else mesh.rank
-        self.disk = StateOnDisk(own, apart, self.folder, rank, self.block, self.buffers)
-        self.decay = {
-            name: group["weight_decay"]
-            for group in self.optimizer.param_groups
-            for name, master in own.items()
-            if any(master is p for p in group["params"])
-        }
+        self.disk = StateOnDisk(own, copies, self.folder, rank, self.block, self.buffers)
+        self.decay = {name: rule.weight_decay * decays(self.world.own[name]) for name in own}
 
     def advance(self, rule):
         self.disk.update(self.gradients(), rule, self.decay, {"scale": self.precision.state()})
@@ -63,11 +52,11 @@ class OnDisk:
         self.disk.free()
 
     def moments(self):
-        self.disk.back()
+        self.disk.reload()
         return self.disk.moments()
 
     def load(self, state):
-        self.disk.make_room()
+        self.disk.allocate()
         super().load(state)
 
     def take(self, moments):
@@ -100,17 +89,12 @@ def on_disk(
 
     Raises:
         ValueError: `block` or `buffers` is out of range.
+
+    Source: Rajbhandari et al. 2021, ZeRO-Infinity, sections 5.1.1 and 6.3.
     """
     if block < PAGE or block % PAGE or buffers < 1:
         raise ValueError(f"{block=} must be a multiple of {PAGE}, and {buffers=} at least 1")
     return in_front(OnDisk, owner, {"folder": folder, "block": block, "buffers": buffers})
-
-
-def in_front(mixin: type, owner: Callable, own: Mapping) -> Callable:
-    """Derive a class from an owner, or from a partial's owner, with the mixin in front of it."""
-    if isinstance(owner, partial):
-        return partial(in_front(mixin, owner.func, own), *owner.args, **owner.keywords)
-    return type(f"{mixin.__name__}{owner.__name__}", (mixin, owner), dict(own))
 
 
 def recover(trainer) -> int:

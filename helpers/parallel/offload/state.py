@@ -8,7 +8,7 @@ from os import PathLike
 import torch
 from torch.optim.adamw import adamw
 
-from helpers.parallel.offload.blocks import Stream
+from helpers.parallel.offload.blocks import BlockFile, Stream
 from helpers.parallel.offload.versions import Versions
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.precision.fused_adam.loop import compiled_loop
@@ -25,25 +25,24 @@ class StateOnDisk:
 
     Args:
         tensors: by name, contiguous, of one dtype. An update writes the new parameters there too.
-        apart: those of them that `free` may free between updates: only the file has them then.
+        copies: those of them that only the file has between updates: `free` frees their memory.
         folder, rank: as for Versions.
         block: bytes of a block.
         buffers: blocks in memory.
 
     Attributes:
         steps: the number of updates of each tensor.
-        stream: the buffers; it counts bytes, and has the last pass as spans.
+        stream: the buffers; it counts bytes, and traces the last pass.
         versions: the files.
 
     Raises:
         ValueError: the tensors have several dtypes.
-        OSError: as for Versions.
     """
 
     def __init__(
         self,
         tensors: Mapping[str, torch.Tensor],
-        apart: Sequence[torch.Tensor],
+        copies: Sequence[torch.Tensor],
         folder: str | PathLike,
         rank: int,
         block: int,
@@ -52,15 +51,32 @@ class StateOnDisk:
         if len(kinds := {tensor.dtype for tensor in tensors.values()}) != 1:
             raise ValueError(f"a file has numbers of one dtype, but the parameters have {kinds}")
         [self.dtype] = kinds
-        self.tensors, self.apart = dict(tensors), list(apart)
+        self.tensors, self.copies = dict(tensors), list(copies)
         self.flat = {name: tensor.detach().view(-1) for name, tensor in tensors.items()}
         self.numbers = block // (len(SLOTS) * self.dtype.itemsize)  # of each slot in a block
-        self.blocks = blocks_of({n: flat.numel() for n, flat in self.flat.items()}, self.numbers)
+        sizes = {name: flat.numel() for name, flat in self.flat.items()}
+        self.blocks = blocks_of(sizes, self.numbers)
         self.steps = dict.fromkeys(tensors, 0)
-        sizes = [[name, flat.numel()] for name, flat in self.flat.items()]
-        facts = {"names and sizes": sizes, "dtype": str(self.dtype)}
+        facts = {"names and sizes": list(map(list, sizes.items())), "dtype": str(self.dtype)}
         self.stream = Stream(block, buffers)
         self.versions = Versions(folder, rank, block, len(self.blocks), facts)
+
+    @torch.no_grad()
+    def run(self, change: Callable, source: BlockFile | None, target: BlockFile | None = None):
+        """Pass all blocks through the buffers, as Stream does, piece by piece of the tensors.
+
+        Args:
+            change: `change(name, there, p, m, v)`: a tensor's name, the piece's place in the flat
+                tensor, and the piece's three slots in the buffer.
+        """
+
+        def each(k, buffer):
+            numbers = torch.frombuffer(buffer, dtype=self.dtype)[: len(SLOTS) * self.numbers]
+            slots = numbers.view(len(SLOTS), -1)
+            for name, there, here in self.blocks[k]:
+                change(name, there, *slots[:, here])
+
+        return self.stream.run(each, len(self.blocks), source, target)
 
     def update(
         self,
@@ -83,20 +99,18 @@ class StateOnDisk:
             self.write({}, note)  # the state before the first update
         flat = {name: gradient.reshape(-1) for name, gradient in gradients.items()}
         steps = {name: step + (name in flat) for name, step in self.steps.items()}
-        adamw_of, options = host_adamw(self.dtype), {"betas": rule.betas, "eps": rule.eps}
+        adamw_of = host_adamw(self.dtype)
 
-        def change(k, p, m, v):
-            for name, there, here in self.blocks[k]:
-                if name in flat:
-                    g = flat[name][there].to("cpu")
-                    own = {**options, "lr": rule.lr, "weight_decay": decay[name]}
-                    adamw_of(p[here], g, m[here], v[here], steps[name], **own)
-                self.flat[name][there] = p[here]
+        def change(name, there, p, m, v):
+            if name in flat:
+                g = flat[name][there].to("cpu")
+                adamw_of(p, g, m, v, steps[name], rule.lr, rule.betas, rule.eps, decay[name])
+            self.flat[name][there] = p
 
-        self.make_room()
+        self.allocate()
         before = self.versions.current["updates"]
         try:
-            self.pass_to_disk(change, self.versions.source, before + 1, steps, note)
+            self.write_version(change, self.versions.source, before + 1, steps, note)
         except OSError as error:
             self.read_tensors()
             raise OSError(
@@ -110,81 +124,58 @@ class StateOnDisk:
         """Write the tensors, and these moments, as a new version. Missing moments are zeros."""
         steps = {name: int(moments.get(name, {}).get("step", 0)) for name in self.steps}
 
-        def change(k, p, m, v):
-            for name, there, here in self.blocks[k]:
-                p[here] = self.flat[name][there]
-                for values, slot in zip((m, v), MOMENTS, strict=True):
-                    values[here] = moments[name][slot].reshape(-1)[there] if steps[name] else 0
+        def fill(name, there, p, *slots):
+            p.copy_(self.flat[name][there])
+            for key, slot in zip(MOMENTS, slots, strict=True):
+                slot[:] = moments[name][key].reshape(-1)[there] if steps[name] else 0
 
-        self.pass_to_disk(change, None, max(steps.values()), steps, note)
+        self.write_version(fill, None, max(steps.values()), steps, note)
 
-    @torch.no_grad()
-    def pass_to_disk(self, change: Callable, source, updates: int, steps: dict, note: dict):
-        """Pass all blocks through `change(k, p, m, v)` to the other file, and commit it."""
-        target = self.versions.target()
-        sums = self.stream.run(self.slots(change), len(self.blocks), source, target)
+    def write_version(self, change: Callable, source, updates: int, steps: dict, note: dict):
+        """Pass all blocks through `change` to the other file, and make it the newest version."""
+        sums = self.run(change, source, self.versions.target())
         self.versions.commit({"updates": updates, "steps": steps, "note": note}, sums)
         self.steps = steps
 
-    @torch.no_grad()
-    def read(self, take: Callable):
-        """Pass all blocks of the newest version through `take(k, p, m, v)`."""
-        self.stream.run(self.slots(take), len(self.blocks), self.versions.source)
-
-    def slots(self, change: Callable) -> Callable:
-        """Give `change` a buffer's slots as flat tensors."""
-
-        def inside(k, buffer):
-            numbers = torch.frombuffer(buffer, dtype=self.dtype)[: len(SLOTS) * self.numbers]
-            return change(k, *numbers.view(len(SLOTS), -1))
-
-        return inside
-
     def read_tensors(self):
         """Read the tensors from the newest version."""
-        self.make_room()
-
-        def take(k, p, m, v):
-            for name, there, here in self.blocks[k]:
-                self.flat[name][there] = p[here]
-
-        self.read(take)
+        self.allocate()
+        self.run(lambda name, there, p, *_: self.flat[name][there].copy_(p), self.versions.source)
 
     def moments(self) -> dict[str, dict[str, torch.Tensor]]:
         """Read the moments into memory, by name and slot, as torch's AdamW has them."""
         found = {
             name: {
                 "step": torch.tensor(float(step)),
-                **{slot: torch.zeros_like(self.tensors[name]) for slot in MOMENTS},
+                **{key: torch.zeros_like(self.tensors[name]) for key in MOMENTS},
             }
             for name, step in self.steps.items()
             if step
         }
 
-        def take(k, p, *moments):
-            for name, there, here in self.blocks[k]:
-                for slot, values in zip(MOMENTS, moments, strict=True):
-                    if name in found:
-                        found[name][slot].view(-1)[there] = values[here]
+        def take(name, there, p, *slots):
+            if name in found:
+                for key, slot in zip(MOMENTS, slots, strict=True):
+                    found[name][key].view(-1)[there] = slot
 
         if found:
-            self.read(take)
+            self.run(take, self.versions.source)
         return found
 
     def free(self):
-        """Free the memory of the tensors that are apart, once the file has them."""
+        """Free the memory of the copies, once the file has them."""
         if self.versions.current is not None:
-            for tensor in self.apart:
+            for tensor in self.copies:
                 tensor.untyped_storage().resize_(0)
 
-    def make_room(self):
-        """Give these tensors memory again, without values."""
-        for tensor in self.apart:
+    def allocate(self):
+        """Give the copies memory again, without values."""
+        for tensor in self.copies:
             tensor.untyped_storage().resize_(tensor.numel() * tensor.element_size())
 
-    def back(self):
-        """Read the tensors that are freed."""
-        if any(t.numel() and not t.untyped_storage().size() for t in self.apart):
+    def reload(self):
+        """Read the copies, if they are freed."""
+        if any(t.numel() and not t.untyped_storage().size() for t in self.copies):
             self.read_tensors()
 
     def use(self, place: int) -> dict:
@@ -206,16 +197,17 @@ def blocks_of(sizes: Mapping[str, int], numbers: int) -> list[list[tuple[str, sl
         For each block its pieces: the tensor's name, the piece in the tensor, and in the block.
     """
     blocks: list[list] = [[]]
-    place = 0
+    filled = 0  # of the last block
     for name, size in sizes.items():
         start = 0
         while start < size:
-            k, inside = divmod(place, numbers)
-            here = min(numbers - inside, size - start)
-            if k == len(blocks):
+            if filled == numbers:
                 blocks.append([])
-            blocks[k].append((name, slice(start, start + here), slice(inside, inside + here)))
-            start, place = start + here, place + here
+                filled = 0
+            stop = min(start + numbers - filled, size)
+            here = slice(filled, filled + stop - start)
+            blocks[-1].append((name, slice(start, stop), here))
+            start, filled = stop, here.stop
     return blocks
 
 

@@ -40,7 +40,7 @@ class Local:
         parameters: of the model, by name.
         values: the tensors that this rank updates: the parameters, or shards of them.
         masters: the tensors that the optimizer updates: the values, or master copies of them.
-        rule: of this step's update.
+        rule: of this step's update, known before `begin`.
         world: the parts of the values, over all ranks.
         groups: the process groups of pending sums, by their ranks.
         replicas_of: name of a parameter -> the ranks along `sums` that hold it too; () if none do.
@@ -148,7 +148,7 @@ class Local:
         self.optimizer.step()
 
     def skip(self):
-        """Make no update: a gradient is not finite. Here nothing of it has begun."""
+        """Make no update: a gradient is not finite, or the step has failed."""
 
     def publish(self):
         """Send the updated parameters to the ranks that need them. Here this sends nothing."""

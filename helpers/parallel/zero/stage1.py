@@ -175,12 +175,16 @@ class Zero1(Local):
         self.land(0)
         own: dict[str, torch.Tensor] = {}
         for i, gradients in self.gradients_of.items():
-            shard, row = gradients.result(), self.rows[i].row
-            for name in gradients.parameters:
-                own[name] = shard[row.inside(name, gradients.transport.rank)]
+            own |= self.own_gradients(i, gradients.result())
         for p in self.parameters.values():
             p.grad = None
         self.collect(self.world.complete(own, done=()))
+
+    def own_gradients(self, i: int, shard: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Cut this rank's shard of row i's gradients into tensors, by name."""
+        gradients, row = self.gradients_of[i], self.rows[i].row
+        rank = gradients.transport.rank
+        return {name: shard[row.inside(name, rank)] for name in gradients.parameters}
 
     def send_what_is_left(self):
         while self.left:

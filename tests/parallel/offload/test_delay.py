@@ -1,6 +1,8 @@
 """An update that is one step late: exactly so, within its bound, and beside the next step."""
 
 import threading
+from functools import partial
+from itertools import permutations
 
 import pytest
 import torch
@@ -8,9 +10,10 @@ import torch
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.parallel.ddp.owner import Replicated
-from helpers.parallel.offload.delay import BOUND, LATE, delayed
+from helpers.parallel.offload.delay import BOUND, LATE, Delayed, delayed
 from helpers.parallel.offload.disk import on_disk
 from helpers.parallel.offload.host import OnHost
+from helpers.parallel.offload.speculate import speculative
 from helpers.parallel.optimizer import OptimizerConfig, set_lr
 from helpers.parallel.owners.local import Local
 from helpers.parallel.precision import BOUNDS, Mixed, Plain
@@ -178,7 +181,22 @@ def test_it_loads_and_goes_on_from_what_it_saved():
     assert apart(*moments) < 1e-12
 
 
-def test_it_needs_master_copies_in_memory(tmp_path):
-    for owner, precision in ((Local, Plain()), (on_disk(folder=tmp_path), EXACT)):
-        with pytest.raises(ValueError, match="needs master copies in memory"):
-            Recipe(owner=delayed(owner), precision=precision)(ODD)
+@pytest.mark.parametrize("moved", [delayed, speculative])
+def test_updates_beside_a_step_need_master_copies(moved):
+    with pytest.raises(ValueError, match="need master copies"):
+        Recipe(owner=moved(), precision=Plain())(ODD)
+
+
+MOVED = (delayed, speculative, partial(on_disk, folder=""))
+
+
+@pytest.mark.parametrize(("outer", "inner"), list(permutations(MOVED, 2)))
+def test_an_owner_moves_its_updates_in_one_way(outer, inner):
+    with pytest.raises(ValueError, match=r"Local moves its updates already: \w+ cannot too"):
+        outer(inner())
+
+
+def test_a_partial_owner_keeps_its_options():
+    made = delayed(partial(Zero1, in_flight=0))
+    assert {Delayed, Zero1} <= set(made.func.__mro__)
+    assert made.keywords == {"in_flight": 0}

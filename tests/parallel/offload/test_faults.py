@@ -1,5 +1,6 @@
 """Full disks, torn files, read-only folders, killed ranks: an error that says it, nothing lost."""
 
+import errno
 import json
 import os
 import resource
@@ -13,6 +14,7 @@ import torch
 
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
+from helpers.parallel.offload import versions
 from helpers.parallel.offload.blocks import BlockFile
 from helpers.parallel.offload.disk import on_disk, recover
 from helpers.parallel.offload.versions import Versions
@@ -210,13 +212,34 @@ def no_file_above(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@contextmanager
+def refusing(owner, name):
+    """Let a function of this module or class refuse."""
+
+    def refuse(*_):
+        raise OSError(errno.EIO, "no")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, refuse)
+        yield
+
+
+REFUSALS = {  # where the disk refuses the third update
+    "a block": lambda: no_file_above(8192),
+    "the flush": lambda: refusing(BlockFile, "flush"),
+    "the record": lambda: refusing(versions, "to_disk"),
+    "its name": lambda: refusing(os, "replace"),
+}
+
+
 @pytest.mark.parametrize("precision", [Plain(), Mixed(torch.float64)], ids=["plain", "mixed"])
-def test_a_refused_write_leaves_the_last_step(in_memory, precision):
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+def test_a_refused_write_leaves_the_last_step(in_memory, precision, refusal):
     trained = make(in_memory, precision=precision)
     for k in range(2):
         step(trained, k)
     words = r"update 3 was not written to .*files and parameters are those of update 2"
-    with no_file_above(8192), pytest.raises(OSError, match=words):
+    with refusal(), pytest.raises(OSError, match=words):
         step(trained, 2)
     assert equal(trained.full_state(), 2)
     step(trained, 2)  # there is room again
