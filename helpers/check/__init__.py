@@ -33,6 +33,7 @@ _HOME = {  # the module: the exercises that it has, in the notebooks' order
     "week09.cache": "cached_attention cache_bytes outgrowing_batch",
     "week09.serving": "block_allocator accept_or_resample",
     "week10": "combine ssm_step scan_over_ranks hybrid_bytes",
+    "week11": "least_link_bytes needed_bandwidth delayed_step",
     "submission.project": "project",
 }
 _PLACE = {name: place for place, names in _HOME.items() for name in names.split()}

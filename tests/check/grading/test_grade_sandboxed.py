@@ -87,6 +87,7 @@ WEEKS = {
     "week08": "fused_update",
     "week09": "block_allocator",
     "week10": "scan_over_ranks",
+    "week11": "delayed_step",
 }
 
 
