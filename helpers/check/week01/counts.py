@@ -256,7 +256,7 @@ count_attention = Number(
         (*(flops(lambda f, g, k=k: f + k * numbers(g) * g.tokens) for k in range(1, 8)),
          "Count the products alone: the softmax has few FLOPs beside them."),
         (lambda b, g: (b[0], b[1] / g.size), "Those are numbers. How many bytes is a number?"),
-        (moves(4, 0), "That is what a fused kernel moves. Here three operators run one after "
+        (moves(4, 0), "A fused kernel moves at least that. Here three operators run one after "
          "another: how do the scores get from one to the next?"),
         (moves(3, 4), moves(2, 4), "The scores are right. Which tensors of width D go in, and "
          "which comes out?"),
