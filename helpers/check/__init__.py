@@ -34,6 +34,7 @@ _HOME = {  # the module: the exercises that it has, in the notebooks' order
     "week09.serving": "block_allocator accept_or_resample",
     "week10": "combine ssm_step scan_over_ranks hybrid_bytes",
     "week11": "least_link_bytes needed_bandwidth delayed_step",
+    "week11b": "quantise_blocks second_shard break_even_bandwidth outer_round",
     "submission.project": "project",
 }
 _PLACE = {name: place for place, names in _HOME.items() for name in names.split()}
