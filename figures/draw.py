@@ -20,6 +20,7 @@ DRAWINGS = (
     "decoding",
     "serving",
     "scan",
+    "muon",
 )
 BYTES = 60_000
 

@@ -32,6 +32,7 @@ BENCHMARKS = (
     "serving",
     "scan",
     "mamba",
+    "muon",
     "gpu",  # by default only where there is one
 )
 

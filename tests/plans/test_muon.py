@@ -54,6 +54,7 @@ def test_the_published_overheads(m, tokens, percent):
 def test_state_is_half_of_adamw_s_in_matrices():
     matrices, vectors = 8 * 8 + 32 * 8, 8 + 32
     assert state_numbers(BLOCK) == matrices + 2 * vectors
+    assert state_numbers(BLOCK | {"head.weight": (9, 8)}) == matrices + 2 * (vectors + 72)
     assert state_numbers(BLOCK, muon=False) == 2 * (matrices + vectors)
 
 
@@ -83,6 +84,9 @@ def test_loads_go_on_and_vectors_fill_the_smallest_section():
     assert (one, two) == ({"blocks.0.q": 0, "blocks.0.b": 1}, {"blocks.1.q": 1})
     assert loads == [newton_schulz_flops((4, 4))] * 2
     assert section({"a": (4, 4), "b": (9,), "c": (2, 2)}, {"a": 0, "b": 1, "c": 1}) == 16
+    vectors = {"blocks.0.q": (4, 4), "blocks.0.b": (30,), "blocks.0.c": (9,)}
+    assert share_out(vectors, 2, [0.0, 0.0])["blocks.0.c"] == 0  # its numbers are fewer: 16, not 30
+    assert share_out({"a": (1,), "b": (9,), "c": (10,)}, 2, [0.0, 0.0]) == {"c": 0, "b": 1, "a": 1}
 
 
 def test_messages_of_both_stages():
@@ -93,5 +97,10 @@ def test_messages_of_both_stages():
     assert sent == 2 * largest * 4 / 2 > matrices * 4 / 2  # padded to the larger section
     sharded = sum(wire(muon_messages(units, 2, 1, number_bytes=2)).values())
     assert sharded == 2 * (72 + 2 * largest) * 2 / 2
+    (odd, _) = muon_messages([{"embedding.weight": (5, 5)}], 2, 1)
+    assert odd.payload == 26 * 4  # padded
+    after = [{"blocks.0.q": (4, 4)}, {f"blocks.1.{name}": (3, 3) for name in "qkv"}]
+    rows = [m.payload for m in muon_messages(after, 2, 1) if m.call == "all_gather"]
+    assert rows == [2 * 16 * 4, 2 * 27 * 4]  # rank 1 has all three: rank 0 has the larger one
     with pytest.raises(ValueError, match="whole matrices"):
         muon_messages(units, 2, 2)

@@ -15,9 +15,11 @@ EPS = 1e-7
 
 
 def newton_schulz(matrix: torch.Tensor, steps: int = STEPS) -> torch.Tensor:
-    """Make a matrix nearly orthogonal: singular values between about 0.7 and 1.2, the same vectors.
+    """Make a matrix nearly orthogonal: its singular vectors, with singular values near 1.
 
-    It computes in bfloat16, which suffices (Jordan et al. 2024), but float64 in float64.
+    After 5 steps, singular values from 0.002 of the matrix's norm are between 0.68 and 1.21, and
+    smaller ones have grown by a factor of at most 3.4445^5 = 485. It computes in bfloat16, which
+    suffices (Jordan et al. 2024), but float64 in float64.
 
     Args:
         matrix: (m, n).
