@@ -119,10 +119,6 @@ def test_a_single_process_has_no_replicas():
         Recipe(owner=partial(LocalSteps, every=2))(ODD)
 
 
-ISLANDS = {"layout": {"node": 2, "local": 2}, "axis": "node", "sequences": 7,
-           "seams": {"transform": partial(plain, data=("node", "local"))}}  # fmt: skip
-
-
 def exactly(worker, case, twin):
     """Differences from data parallel's twin. The norm is an upper bound; the state has anchors."""
     found = beside.differences(worker, case, twin)
@@ -137,9 +133,6 @@ EXACT = {
         alone=Recipe(transform=frozen("blocks.0")), optimizer=SGD),
     "3 replicas, one without data": beside.Case(
         Recipe(owner=EVERY_STEP), GPT2, {"dp": 3}, 2, optimizer=SGD),
-    "islands": beside.Case(
-        Recipe(owner=partial(EVERY_STEP, axis="node"), transform=ISLANDS["seams"]["transform"]),
-        ODD, {"node": 2, "local": 2}, 7, optimizer=SGD),
 }  # fmt: skip
 
 
@@ -148,6 +141,92 @@ def test_sgd_that_averages_each_update_is_data_parallel(ranks, case):
     for found in ranks(case.ranks).run(exactly, case=case, twin=beside.record(case)):
         assert set(found) == {"loss", "gradients", "parameters", "evaluation"}
         assert max(found.values()) <= TOLERANCE, found
+
+
+def counted(worker, options, steps):
+    """(bytes sent and payloads of each step, the fragments' numbers, the optimizer's bytes)."""
+    torch.set_num_threads(1)
+    mesh = mesh_of(worker, Layout(dp=worker.world_size))
+    ours = Recipe(owner=partial(LocalSteps, **options))(ODD, 3, mesh)
+    logs = []
+    for k in range(steps):
+        with ledger() as log:
+            ours.step(tokens(k, 6, ODD).shard(ours.data_rank, ours.data_size))
+        logs.append((log.wire, sorted(e.payload for e in log.entries)))
+    sizes = [sum(ours.parameters[n].numel() for n in names) for names in ours.owner.names_of]
+    held = ours.held()["optimizer", "cpu"]
+    ours.close()
+    return logs, sizes, held
+
+
+SCALARS = 3  # of 8 bytes in each step: the count of targets, the loss, the norm
+ALL_REDUCED = lambda p, n: 2 * 4 * p * (n - 1) / n  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("options", "plan", "once", "copies"),
+    [
+        ({"every": 1}, {}, ALL_REDUCED, 1),
+        ({"every": 4, "outer_momentum": 0.9}, {}, ALL_REDUCED, 2),
+        ({"every": 4, "fragments": 3}, {}, ALL_REDUCED, 1),
+        ({"every": 2, "wire": torch.bfloat16}, {"number_bytes": 2},
+         lambda p, n: ALL_REDUCED(p, n) / 2, 1),
+        ({"every": 2, "wire": Blocks(bits=4, size=64)}, {"form": (4, 64)},
+         lambda p, n: (n - 1) * (p / 2 + 4 * -(-p // 64)), 1),
+    ],
+)  # fmt: skip
+def test_the_bytes_are_planned_and_fall_by_h(ranks, options, plan, once, copies):
+    rounds = Rounds(every=options["every"], fragments=options.get("fragments", 1))
+    n, steps = 3, 2 * rounds.every
+    for logs, sizes, held in ranks(n).run(counted, options=options, steps=steps):
+        for k, (sent, payloads) in enumerate(logs):
+            planned = rounds.messages(sizes, n, k + 1, **plan)
+            assert payloads == sorted([8] * SCALARS + [m.payload for m in planned])
+            scalar = Message(axis="dp", call="all_reduce", payload=8, ranks=n, times=SCALARS)
+            assert sent == pytest.approx(sum(wire([*planned, scalar]).values()))
+        each = sum(sent for sent, _ in logs) / steps
+        scalars = ALL_REDUCED(SCALARS * 2, n)
+        assert each == pytest.approx(once(sum(sizes), n) / rounds.every + scalars)
+        moments = 2 * sum(sizes) * 4 + 4 * len(NAMES)  # AdamW's, with a step count each
+        assert held == moments + copies * sum(sizes) * 4
+
+
+NAMES = list(Single(ODD).parameters)
+
+
+@pytest.mark.parametrize("wire", [None, torch.bfloat16, Blocks(bits=8, size=64), Blocks(bits=4)])
+def test_outer_gradients_in_messages(ranks, wire):
+    """Codes are exactly those of `Blocks`; bfloat16 is within its bound."""
+
+    def mean(worker):
+        mesh = mesh_of(worker, Layout(dp=3))
+        own = Recipe(owner=partial(LocalSteps, every=2, wire=wire))(ODD, 3, mesh).owner
+        own.begin()
+        (names,) = own.names_of
+        before = torch.cat([own.anchors[name].view(-1) for name in names])
+        torch.manual_seed(worker.rank)
+        with torch.no_grad():
+            for master in own.masters.values():
+                master.add_(torch.randn_like(master) * 1e-3)
+        row = before - torch.cat([own.masters[name].detach().view(-1) for name in names])
+        own.average(names)
+        assert all(torch.equal(own.masters[name], own.anchors[name]) for name in names)
+        return row, before - torch.cat([own.anchors[name].view(-1) for name in names])
+
+    rows, means = zip(*ranks(3).run(mean), strict=True)
+    exact = sum(row.double() for row in rows) / 3
+    off = (means[0] - exact).abs()
+    assert all(torch.equal(one, means[0]) for one in means)
+    if isinstance(wire, Blocks):
+        decoded = [wire.decode(wire.encode(row), torch.empty_like(row)) for row in rows]
+        torch.testing.assert_close(means[0], sum(decoded) / 3, atol=1e-6, rtol=0)
+        assert (off < 1e-6 + sum(wire.bound(row) for row in rows) / 3).all()
+        assert off.max() > 1e-3 / wire.largest
+    elif wire is None:
+        assert off.max() < 1e-6
+    else:
+        size = sum(row.abs() for row in rows) / 3
+        assert 1e-4 < ((off - 1e-6) / size).max() <= 3 / 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,6 +373,8 @@ def far(worker, case: Case, twin: list, folder: str) -> dict:
     return {name: largest(values) for name, values in found.items()}
 
 
+ISLANDS = {"layout": {"node": 2, "local": 2}, "axis": "node", "sequences": 7,
+           "seams": {"transform": partial(plain, data=("node", "local"))}}  # fmt: skip
 CASES = {
     "DiLoCo": Case(micro_batches=2),
     "Local SGD": Case(outer=(1.0, 0.0), rule=SGD, config=GPT2, then="restore"),
@@ -321,7 +402,7 @@ CASES = {
     "a pipeline inside": Case(layout={"dp": 2, "pp": 2}, micro_batches=2, seams={
         "layout": Layout(dp=2, pp=2), "schedule": one_f_one_b}),
 }  # fmt: skip
-STARTED = (4, 2, 3)  # ranks, in this order: few clusters start in this file
+STARTED = (3, 2, 4)  # ranks, in this order: few clusters start in this file
 BY_RANKS = dict(sorted(CASES.items(), key=lambda case: STARTED.index(case[1].ranks)))
 
 
@@ -330,92 +411,6 @@ def test_it_equals_the_papers_loop(ranks, case, tmp_path):
     given = {"case": case, "twin": plain_loop(case), "folder": str(tmp_path / "saved")}
     for rank, found in enumerate(ranks(case.ranks).run(far, **given)):
         assert all(value <= TOLERANCE for value in found.values()), (rank, found)
-
-
-def counted(worker, options, steps):
-    """(bytes sent and payloads of each step, the fragments' numbers, the optimizer's bytes)."""
-    torch.set_num_threads(1)
-    mesh = mesh_of(worker, Layout(dp=worker.world_size))
-    ours = Recipe(owner=partial(LocalSteps, **options))(ODD, 3, mesh)
-    logs = []
-    for k in range(steps):
-        with ledger() as log:
-            ours.step(tokens(k, 6, ODD).shard(ours.data_rank, ours.data_size))
-        logs.append((log.wire, sorted(e.payload for e in log.entries)))
-    sizes = [sum(ours.parameters[n].numel() for n in names) for names in ours.owner.names_of]
-    held = ours.held()["optimizer", "cpu"]
-    ours.close()
-    return logs, sizes, held
-
-
-SCALARS = 3  # of 8 bytes in each step: the count of targets, the loss, the norm
-ALL_REDUCED = lambda p, n: 2 * 4 * p * (n - 1) / n  # noqa: E731
-
-
-@pytest.mark.parametrize(
-    ("options", "plan", "once", "copies"),
-    [
-        ({"every": 1}, {}, ALL_REDUCED, 1),
-        ({"every": 4, "outer_momentum": 0.9}, {}, ALL_REDUCED, 2),
-        ({"every": 4, "fragments": 3}, {}, ALL_REDUCED, 1),
-        ({"every": 2, "wire": torch.bfloat16}, {"number_bytes": 2},
-         lambda p, n: ALL_REDUCED(p, n) / 2, 1),
-        ({"every": 2, "wire": Blocks(bits=4, size=64)}, {"form": (4, 64)},
-         lambda p, n: (n - 1) * (p / 2 + 4 * -(-p // 64)), 1),
-    ],
-)  # fmt: skip
-def test_the_bytes_are_planned_and_fall_by_h(ranks, options, plan, once, copies):
-    rounds = Rounds(every=options["every"], fragments=options.get("fragments", 1))
-    n, steps = 3, 2 * rounds.every
-    for logs, sizes, held in ranks(n).run(counted, options=options, steps=steps):
-        for k, (sent, payloads) in enumerate(logs):
-            planned = rounds.messages(sizes, n, k + 1, **plan)
-            assert payloads == sorted([8] * SCALARS + [m.payload for m in planned])
-            scalar = Message(axis="dp", call="all_reduce", payload=8, ranks=n, times=SCALARS)
-            assert sent == pytest.approx(sum(wire([*planned, scalar]).values()))
-        each = sum(sent for sent, _ in logs) / steps
-        scalars = ALL_REDUCED(SCALARS * 2, n)
-        assert each == pytest.approx(once(sum(sizes), n) / rounds.every + scalars)
-        moments = 2 * sum(sizes) * 4 + 4 * len(NAMES)  # AdamW's, with a step count each
-        assert held == moments + copies * sum(sizes) * 4
-
-
-NAMES = list(Single(ODD).parameters)
-
-
-@pytest.mark.parametrize("wire", [None, torch.bfloat16, Blocks(bits=8, size=64), Blocks(bits=4)])
-def test_outer_gradients_in_messages(ranks, wire):
-    """Codes are exactly those of `Blocks`; bfloat16 is within its bound."""
-
-    def mean(worker):
-        mesh = mesh_of(worker, Layout(dp=3))
-        own = Recipe(owner=partial(LocalSteps, every=2, wire=wire))(ODD, 3, mesh).owner
-        own.begin()
-        (names,) = own.names_of
-        before = torch.cat([own.anchors[name].view(-1) for name in names])
-        torch.manual_seed(worker.rank)
-        with torch.no_grad():
-            for master in own.masters.values():
-                master.add_(torch.randn_like(master) * 1e-3)
-        row = before - torch.cat([own.masters[name].detach().view(-1) for name in names])
-        own.average(names)
-        assert all(torch.equal(own.masters[name], own.anchors[name]) for name in names)
-        return row, before - torch.cat([own.anchors[name].view(-1) for name in names])
-
-    rows, means = zip(*ranks(3).run(mean), strict=True)
-    exact = sum(row.double() for row in rows) / 3
-    off = (means[0] - exact).abs()
-    assert all(torch.equal(one, means[0]) for one in means)
-    if isinstance(wire, Blocks):
-        decoded = [wire.decode(wire.encode(row), torch.empty_like(row)) for row in rows]
-        torch.testing.assert_close(means[0], sum(decoded) / 3, atol=1e-6, rtol=0)
-        assert (off < 1e-6 + sum(wire.bound(row) for row in rows) / 3).all()
-        assert off.max() > 1e-3 / wire.largest
-    elif wire is None:
-        assert off.max() < 1e-6
-    else:
-        size = sum(row.abs() for row in rows) / 3
-        assert 1e-4 < ((off - 1e-6) / size).max() <= 3 / 256
 
 
 def test_local_steps_are_within_their_bound(kept_ranks):
