@@ -71,13 +71,23 @@ class Peers:
 
         An empty buffer is not sent. Both sides must know its size.
         """
+        for work in self.begin(send, to, receive, source):
+            work.wait()
+
+    def begin(
+        self,
+        send: torch.Tensor | None = None,
+        to: int = 0,
+        receive: torch.Tensor | None = None,
+        source: int = 0,
+    ) -> list[dist.Work]:
+        """Start what `exchange` does, and return the works to wait for."""
         messages = []
         if send is not None and send.numel():
             messages.append(self.message(dist.isend, send, to))
         if receive is not None and receive.numel():
             messages.append(self.message(dist.irecv, receive, source))
-        for work in dist.batch_isend_irecv(messages) if messages else ():
-            work.wait()
+        return dist.batch_isend_irecv(messages) if messages else []
 
     def message(self, call, buffer: torch.Tensor, peer: int) -> dist.P2POp:
         # isend and irecv need ranks of the world, for any group.

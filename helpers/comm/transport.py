@@ -72,10 +72,19 @@ class GroupTransport(Peers):
         work = dist.all_to_all_single(parts, every, group=self.group, async_op=True)
         return Messages([work], partial(torch.sum, parts, 0, out=own))
 
-    def all_to_all(self, received: torch.Tensor, sent: torch.Tensor) -> Work:
-        """Start to send row d of `sent`, (N, …), to rank d; row s of `received` is from rank s."""
+    def all_to_all(
+        self,
+        received: torch.Tensor,
+        sent: torch.Tensor,
+        sizes: tuple[list[int] | None, list[int] | None] = (None, None),
+    ) -> Work:
+        """Start to send row d of `sent`, (N, …), to rank d; row s of `received` is from rank s.
+
+        Args:
+            sizes: the numbers from each rank, and to each rank; None for rows of one size.
+        """
         rows = received.view(-1), sent.view(-1)
-        return dist.all_to_all_single(*rows, group=self.group, async_op=True)
+        return dist.all_to_all_single(*rows, *sizes, group=self.group, async_op=True)
 
     def broadcast(self, tensor: torch.Tensor, source: int = 0):
         """Copy the tensor of the group's rank `source` to all ranks, in place."""

@@ -11,7 +11,7 @@ The backward keeps L, and makes each block's weights again: exp(scores - L). So 
 for each head in place of T S (Dao et al. 2022, FlashAttention, section 3.1 and appendix B).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -74,21 +74,46 @@ def gradients(grad, q, k, v, total, inner, seen=None):
     return to_scores @ k, to_scores.mT @ q, weights.to(grad.dtype).mT @ grad
 
 
+def read(y, total, q, k, v, blocks):
+    """Add to y and L what the queries read in these blocks of keys and values, in place."""
+    for rows, keys, mask in blocks:
+        found = attend(q[..., rows, :], k[..., keys, :], v[..., keys, :], mask)
+        y[..., rows, :], total[..., rows] = merge(y[..., rows, :], total[..., rows], *found)
+
+
+def nothing(q: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return y and L of queries that have read no key yet: 0 and -inf."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    y = q.new_zeros(*q.shape[:-1], v.shape[-1], dtype=wide)
+    return y, torch.full_like(y[..., 0], -torch.inf)
+
+
+def add_gradients(found, grad, q, k, v, total, inner, blocks):
+    """Add these blocks' gradients of q, k and v to `found`, in place.
+
+    Keys and values may have a dim of 1 that the queries share: their gradient is a sum over it.
+    """
+    for rows, keys, mask in blocks:
+        parts = gradients(
+            grad[..., rows, :],
+            *(one[..., at, :] for one, at in ((q, rows), (k, keys), (v, keys))),
+            *(one[..., rows] for one in (total, inner)),
+            mask,
+        )
+        for whole, at, part in zip(found, (rows, keys, keys), parts, strict=True):
+            whole[..., at, :] += part.sum_to_size(whole[..., at, :].shape)
+
+
 class Blockwise(torch.autograd.Function):
     """Attention of q (B, H, T, d) to k (B, H, S, d) and v (B, H, S, w), block by block."""
 
     @staticmethod
-    def forward(ctx, q, k, v, seen, size):
-        y = q.new_zeros(
-            *q.shape[:-1], v.shape[-1], dtype=torch.promote_types(q.dtype, torch.float32)
-        )
-        total = torch.full_like(y[..., 0], -torch.inf)
-        for rows, keys, mask in blocks(q, k, seen, size):
-            read = attend(q[..., rows, :], k[..., keys, :], v[..., keys, :], mask)
-            y[..., rows, :], total[..., rows] = merge(y[..., rows, :], total[..., rows], *read)
+    def forward(ctx, q, k, v, seen, size, places):
+        y, total = nothing(q, v)
+        read(y, total, q, k, v, blocks(q, k, seen, size, places))
         y = y.to(q.dtype)
         ctx.save_for_backward(q, k, v, seen, y, total)
-        ctx.size = size
+        ctx.size, ctx.places = size, places
         return y
 
     @staticmethod
@@ -97,41 +122,56 @@ class Blockwise(torch.autograd.Function):
         q, k, v, seen, y, total = ctx.saved_tensors
         inner = (grad * y).to(total.dtype).sum(-1)
         found = [torch.zeros_like(one) for one in (q, k, v)]
-        for rows, keys, mask in blocks(q, k, seen, ctx.size):
-            of_rows = (one[..., rows] for one in (total, inner))
-            parts = gradients(
-                grad[..., rows, :],
-                *(one[..., at, :] for one, at in ((q, rows), (k, keys), (v, keys))),
-                *of_rows,
-                mask,
-            )
-            for whole, at, part in zip(found, (rows, keys, keys), parts, strict=True):
-                whole[..., at, :] += part
-        return *found, None, None
+        cut = blocks(q, k, seen, ctx.size, ctx.places)
+        add_gradients(found, grad, q, k, v, total, inner, cut)
+        return *found, None, None, None
+
+
+Places = tuple[Sequence[range], Sequence[range]]
 
 
 def blocks(
-    q: torch.Tensor, k: torch.Tensor, seen: torch.Tensor | None, size: int
+    q: torch.Tensor,
+    k: torch.Tensor,
+    seen: torch.Tensor | None,
+    size: int,
+    places: Places | None = None,
 ) -> Iterator[tuple[slice, slice, torch.Tensor | None]]:
     """Cut T × S scores into blocks: slices of queries and of keys, and the block's mask.
 
-    Without a mask the queries are of the last T of the S tokens. Blocks that no query sees are left
-    out: nearly half of them.
+    Without a mask, no query sees a later key. Blocks that no query sees are left out: nearly half
+    of them.
+
+    Args:
+        places: those of the queries and of the keys in their sequence, ranges that go up; None: the
+            queries are the last T of the S tokens.
     """
     tokens, keys = q.shape[-2], k.shape[-2]
-    earlier = keys - tokens
-    for first in range(0, tokens, size):
-        rows = range(first, min(first + size, tokens))
-        for begin in range(0, keys, size):
-            columns = range(begin, min(begin + size, keys))
-            place = slice(rows.start, rows.stop), slice(columns.start, columns.stop)
+    queries, columns = places or ([range(keys - tokens, keys)], [range(keys)])
+    if seen is not None:
+        seen = seen.expand(*seen.shape[:-2], tokens, keys)
+    for rows, row in pieces(queries, size):
+        for at, column in pieces(columns, size):
             if seen is not None:
-                yield *place, seen.expand(*seen.shape[:-2], tokens, keys)[..., place[0], place[1]]
-            elif columns[-1] <= rows[0] + earlier:
-                yield *place, None
-            elif columns[0] <= rows[-1] + earlier:
-                mask = torch.ones(len(rows), len(columns), dtype=torch.bool, device=q.device)
-                yield *place, mask.tril(rows[0] + earlier - columns[0])
+                yield rows, at, seen[..., rows, at]
+            elif column[-1] <= row[0]:
+                yield rows, at, None
+            elif column[0] <= row[-1]:
+                later, earlier = (
+                    torch.arange(one.start, one.stop, one.step, device=q.device)
+                    for one in (row, column)
+                )
+                yield rows, at, later[:, None] >= earlier
+
+
+def pieces(ranges: Iterable[range], size: int) -> Iterator[tuple[slice, range]]:
+    """Cut ranges of places into pieces of at most `size`: where each is in its tensor, and it."""
+    start = 0
+    for places in ranges:
+        for first in range(0, len(places), size):
+            piece = places[first : first + size]
+            yield slice(start, start + len(piece)), piece
+            start += len(piece)
 
 
 def blockwise(
@@ -140,6 +180,7 @@ def blockwise(
     v: torch.Tensor,
     seen: torch.Tensor | None = None,
     size: int = SIZE,
+    places: Places | None = None,
 ) -> torch.Tensor:
     """Compute softmax(q kᵀ / √d) v as (B, H, T, w), `size` queries and keys at a time.
 
@@ -147,8 +188,9 @@ def blockwise(
         q: (B, H, T, d).
         k, v: (B, K, S, d) and (B, K, S, w); K divides H.
         seen: as for `attention.Core`.
+        places: as for `blocks`.
     """
     shared = q.shape[1] // k.shape[1]
     if shared > 1:
         k, v = (one.repeat_interleave(shared, dim=1) for one in (k, v))
-    return Blockwise.apply(q, k, v, seen, size)
+    return Blockwise.apply(q, k, v, seen, size, places)

@@ -1,4 +1,4 @@
-"""Fill a recipe's seams by its layout: tensor or context, then pipeline, then data parallel."""
+"""Fill a recipe's seams by its layout: tensor, context, pipeline, then data parallel."""
 
 from collections.abc import Callable
 from functools import partial
@@ -50,11 +50,12 @@ def composed(
     if "pp" in wide:
         order = made(schedule or one_f_one_b, mesh.layout.size("pp"), m)
         engine = Pipeline if engine is InTurn else engine
-    if "tp" in wide and transform is plain:
-        # Hand-written backwards compute both gradients at once: only plain ones can be split.
-        transform = partial(tensor_parallel, overlap="pp" not in wide or not order.split)
-    elif "cp" in wide and transform is plain:
-        transform = context_parallel
+    if transform is plain:
+        if "tp" in wide:
+            # Hand-written backwards compute both gradients at once: only plain ones can be split.
+            transform = partial(tensor_parallel, overlap="pp" not in wide or not order.split)
+        if "cp" in wide:
+            transform = partial(context_parallel, inner=transform)
     if "pp" in wide:
         transform = partial(pipeline, schedule=order, inner=transform)
     if wide & {"dp", "cp"} and owner is Local:

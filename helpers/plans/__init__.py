@@ -7,6 +7,7 @@ megatron_zero       published: ZeRO-3 beside 3D parallelism
 messages            a step's messages as data, and their bytes on the wire
 offload_bandwidth   efficiency against the bandwidth to host or disk (ZeRO-Infinity)
 schedules           the order of each rank's computations in a pipeline, checked, timed and drawn
+sequence_order      which tokens of a cut sequence each rank has: contiguous, zigzag, striped
 sequence_traffic    bytes of a cut sequence: scans and convolutions beside attention
 step_messages       all messages of a training step: dp with ZeRO, tp, sequence parallel, pp
 zero_memory         bytes of model states by ZeRO stage; the largest model that fits; FSDP's peak

@@ -4,6 +4,7 @@ Ring collectives over N ranks, for a payload of S bytes (the whole buffer, as in
 
     all_reduce                     2 (N-1) messages one after another      2 (N-1)/N S bytes
     all_gather, reduce_scatter       (N-1)                                   (N-1)/N S
+    all_to_all                       (N-1)                                   (N-1)/N S
     send                             1                                       S
 
 These are the least bytes. A backend may send more: `helpers.comm.volume` counts gloo's own calls.
@@ -16,7 +17,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}  # times around the ring
+ROUNDS = {  # times around the ring
+    "all_reduce": 2,
+    "all_gather": 1,
+    "reduce_scatter": 1,
+    "all_to_all": 1,
+}
 
 
 @dataclass(frozen=True, kw_only=True)

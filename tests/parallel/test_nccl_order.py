@@ -11,6 +11,8 @@ import torch.distributed as dist
 
 from helpers.comm.mesh import Layout
 from helpers.models.gpt import GPTConfig
+from helpers.parallel.cut_sequence.collective import ulysses
+from helpers.parallel.cut_sequence.model import context_parallel
 from helpers.parallel.ddp.strategy import DataParallel
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.parallel.trainer import Recipe
@@ -53,6 +55,9 @@ CASES = {
     "zero 3, 4": on("dp", 4, owner=Zero3),
     "tensor, 2": on("tp", 2, transform=tensor_parallel),
     "sequence, 4": on("tp", 4, transform=sequence_parallel),
+    "ring, 2": on("cp", 2, transform=context_parallel),
+    "ring, 4": on("cp", 4, transform=context_parallel, owner=Zero1),
+    "ulysses, 2": on("cp", 2, transform=partial(context_parallel, attention=ulysses)),
 }
 
 

@@ -21,6 +21,7 @@ from helpers.models.bamba import bamba
 from helpers.models.gpt import Block, GPTConfig
 from helpers.models.settings import Latent, Mamba2Settings, MambaSettings
 from helpers.models.vae import VAEConfig
+from helpers.parallel.cut_sequence.collective import gathered_attention, ulysses
 from helpers.parallel.cut_sequence.model import context_parallel
 from helpers.parallel.ddp.after_backward import BucketedDDP, NaiveDDP
 from helpers.parallel.ddp.owner import Replicated
@@ -36,6 +37,7 @@ from helpers.parallel.libraries.fully_shard import FullyShard
 from helpers.parallel.libraries.wrapping import groups_of, of_type, one_unit
 from helpers.parallel.offload.host import OnHost
 from helpers.parallel.optimizer import OptimizerConfig
+from helpers.parallel.owners.local import Local
 from helpers.parallel.precision import Mixed, Plain
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.parallel.trainer import Recipe
@@ -46,6 +48,7 @@ from helpers.parallel.zero.stage3 import Zero3
 from helpers.plans.schedules import gpipe, naive, one_f_one_b
 from helpers.plans.schedules.plain import interleaved
 from helpers.plans.schedules.zero_bubble import zero_bubble_h1, zero_bubble_v
+from helpers.plans.sequence_order import contiguous, striped, zigzag
 from tests.parallel.beside import GPT2, ODD, RULE, Case, frozen, hold, tokens
 from tests.parallel.experts import ExpertConfig, expert_parallel
 from tests.parallel.sample_owners import ByHand, Sharded
@@ -86,6 +89,8 @@ BAMBA = bamba(
     2, [1], vocab=33, context=12, width=24, hidden=20, heads=6, kv_heads=1, mamba2=HEADS.mamba2
 )
 CONTEXT = replace(PURE, mixer=("mamba", "mamba2"), layers=2, context=11)
+RING = replace(GROUPED, context=11)
+LEARNED = replace(GPT2, context=11, recompute="selective")
 LATENT = GPTConfig(
     vocab=29,
     context=8,
@@ -185,6 +190,11 @@ def piped(schedule, config=CUT2, owner=None, transform=None, *, ranks=2, deep=No
     layers = config.layers if isinstance(config.mixer, tuple) else (deep or stages + 1)
     rest = {"micro_batches": 4, **rest}
     return Case(recipe, replace(config, layers=layers), sizes, **rest)
+
+
+def attending(config, ranks=3, *, owner=Replicated, **rest):
+    given = {name: rest.pop(name) for name in ("attention", "order") if name in rest}
+    return owned(owner, config, {"cp": ranks}, transform=partial(context_parallel, **given), **rest)
 
 
 def dp_tp(owner, transform, config=CUT2, **rest):
@@ -305,6 +315,25 @@ CASES = {
                            ("1F1B", "DDP"), ("ZB-V", "1"), ("1F1B", "2"), ("GPipe", "3"),
                            ("1F1B", "3, kept"))},
     "a layout with cp": Case(Recipe(layout=Layout(dp=2, cp=2)), CONTEXT),
+    # attention over cp: a ring in the zigzag order, if no mixer scans
+    **{f"ring, {name}": Case(Recipe(layout=Layout(dp=2, cp=2), owner=o or Local), RING)
+       for name, o in OWNERS.items()},
+    **{f"ring of 3, {order.__name__}": attending(LEARNED, order=order, micro_batches=2, owner=Zero1)
+       for order in (contiguous, zigzag, striped)},
+    "ring of 3, 2 tokens": attending(replace(LEARNED, context=2, layers=1)),
+    "ring, recomputed": attending(replace(RING, recompute="full"), 2, owner=Zero3),
+    **{f"{way.__name__} of 3": attending(replace(RING, heads=6, kv_heads=3), 3, attention=way)
+       for way in (ulysses, gathered_attention)},
+    "gathered, latent": attending(replace(LATENT, context=9), 2, attention=gathered_attention,
+                                  micro_batches=2),
+    "ring, latent": attending(replace(LATENT, dropout=0.1)),
+    "ring, Bamba": Case(Recipe(layout=Layout(dp=2, cp=2), owner=Zero2),
+                        replace(BAMBA, context=11, dropout=0.2)),
+    "ring, Bamba, tensor": Case(Recipe(layout=Layout(cp=2, tp=2)), BAMBA, micro_batches=2),
+    **{f"ring, {name}": piped(name, RING, axes={"cp": 2}, deep=4, micro_batches=2)
+       for name in ("1F1B", "ZB-V")},
+    "ring, sequence": cut(partial(context_parallel, inner=sequence_parallel), CUT2,
+                          layout={"cp": 2, "tp": 2}, owner=Zero1),
     # experts: on one rank of two, or on two ranks of four
     **{f"experts, {name}, {n}": owned(o, ExpertConfig(experts=2), {"dp": n}, sequences=8,
                                       transform=expert_parallel)
@@ -393,15 +422,17 @@ def test_it_equals_one_process(ranks, case):
 @st.composite
 def ways(draw):
     """A layout of up to 8 ranks, a schedule, an owner, a transform, and a configuration."""
-    pp, dp, tp = draw(st.sampled_from(LAYOUTS))
+    pp, dp, cp, tp = draw(st.sampled_from(LAYOUTS))
     name = draw(st.sampled_from(list(SCHEDULES)))
     m = draw(st.integers(1, 3)) * pp
     stages = pp * (2 if name in ("interleaved", "ZB-V") else 1)
     few = ("2", "3", "3, kept") if name not in ("GPipe", "1F1B") else ()
     owner = draw(st.sampled_from([o for n, o in OWNERS.items() if n not in few]))
-    owner = owner if dp > 1 else None
+    owner = owner if dp * cp > 1 else None
     transform = draw(st.sampled_from([None, sequence_parallel])) if tp > 1 else None
-    axes = draw(st.permutations([("dp", dp), ("tp", tp), ("pp", pp)]))
+    if transform and cp > 1:
+        transform = partial(context_parallel, inner=transform)
+    axes = draw(st.permutations([("dp", dp), ("cp", cp), ("tp", tp), ("pp", pp)]))
     config = GPTConfig(
         **(WIDE | {"layers": draw(st.integers(stages, stages + 2))}),
         heads=4,
@@ -420,7 +451,8 @@ def ways(draw):
     return Case(recipe, config, None, draw(st.integers(1, 2 * m * dp)), m)
 
 
-LAYOUTS = [(2, 1, 1), (2, 2, 1), (2, 1, 2), (2, 2, 2), (4, 1, 2)]
+LAYOUTS = [(2, 1, 1, 1), (2, 2, 1, 1), (2, 1, 1, 2), (2, 2, 1, 2), (4, 1, 1, 2)]
+LAYOUTS += [(2, 1, 2, 1), (2, 2, 2, 1), (2, 1, 2, 2)]
 
 
 @settings(max_examples=5)

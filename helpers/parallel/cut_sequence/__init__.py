@@ -1,6 +1,8 @@
-"""Context parallelism of state space models: a sequence that is cut over ranks.
+"""Context parallelism: a sequence that is cut over ranks.
 
+model        a whole model, and which tokens each rank has
+ring         attention: keys and values travel around the ring
+collective   attention: heads for tokens (Ulysses), or all keys gathered
 scans        the selective scan and Mamba-2's scan; the state before each rank's part
-model        a whole model of Mamba blocks
 pieces       a sequence that is too long for any rank's memory, piece by piece
 """

@@ -1,13 +1,14 @@
-"""Context parallelism of Mamba blocks: every rank has some of the tokens, and all parameters.
+"""Context parallelism: every rank has some of a sequence's tokens, and all parameters.
 
-Embeddings, norms, MLPs and the head see one token at a time. Only two steps of a block look at
-earlier tokens: the causal convolution, which needs the last tokens of the rank before, and the
-scan.
+Embeddings, norms, MLPs and the head see one token at a time. Only mixers look at other tokens:
+
+    attention   all earlier keys and values: `ring_attention`, or another way
+    mamba       the last tokens of the rank before, for the convolution; and its state, for the scan
 
 B  sequences        t  tokens of this rank's part        E  channels
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,97 +17,164 @@ from torch import nn
 
 from helpers.comm.halo import previous_tokens
 from helpers.comm.messages import Peers
-from helpers.data.batch import Batch, part
-from helpers.models.attention import Positions
+from helpers.comm.transport import GroupTransport
+from helpers.data.batch import Batch
+from helpers.models.attention import Attention, Positions
 from helpers.models.convolution import Convolution
 from helpers.models.gpt import GPT
+from helpers.models.latent import LatentAttention
 from helpers.models.mamba import Mamba
 from helpers.models.mamba2 import Mamba2
+from helpers.parallel.cut_sequence.ring import ring_attention
 from helpers.parallel.cut_sequence.scans import selective_scan_over_ranks, ssd_over_ranks
-from helpers.parallel.transform import DATA, Placed, plain
+from helpers.parallel.transform import Placed, plain
+from helpers.plans.sequence_order import Order, Part, contiguous, length, zigzag
 
 AXIS = "cp"
 SCANS = {Mamba: selective_scan_over_ranks, Mamba2: ssd_over_ranks}
+NO_CACHE = "a cut sequence has no cache: call the model without one"
 
 
 def context_parallel(
-    config, seed: int, mesh, dtype: torch.dtype, *, axis: str = AXIS, data=DATA
+    config,
+    seed: int,
+    mesh,
+    dtype: torch.dtype,
+    *,
+    attention: Callable[..., torch.Tensor] = ring_attention,
+    order: Order | None = None,
+    inner: Callable[..., Placed] = plain,
+    axis: str = AXIS,
 ) -> Placed:
-    """Cut every sequence over an axis: the transform of a model of Mamba blocks.
+    """Cut every sequence over an axis, as a transform.
 
     Recipe(transform=context_parallel, owner=Zero1)(config, 0, make_mesh(Layout(dp=2, cp=2)))
 
-    Each rank gets the sequences of its `data` axes, and takes some of their tokens. So gradients,
+    Each rank gets the sequences of its data axes, and takes some of their tokens. So gradients,
     losses and numbers of targets are partial sums over this axis too.
 
     Args:
         config, seed, mesh, dtype: as for any transform of a Recipe.
+        attention: `ring_attention`, `ulysses` or `gathered_attention`. Each computes block by
+            block, whatever `config.attention` is.
+        order: `contiguous`, `zigzag` or `striped`; None: zigzag, which is balanced, if all mixers
+            are attention; else contiguous, which scans need.
+        inner: the transform that makes the model, such as `tensor_parallel`.
         axis: of the ranks that share a sequence, in its order.
-        data: as for `plain`.
 
     Raises:
         ValueError: as for `cut_sequence`.
     """
-    placed = plain(config, seed, mesh, dtype, data=data)
+    placed = inner(config, seed, mesh, dtype)
     if axis not in mesh.layout.axes or mesh.layout.size(axis) == 1:
         return placed
-    cut = Cut(Peers(mesh.group(axis)))
-    model = cut_sequence(placed.model, cut.peers)
-    model.locate = partial(cut.locate, model.locate)
-    sums = (*placed.sums, axis)
-    return replace(placed, sums=sums, loss_sums=sums, take=cut.take)
+    model = placed.model
+    if order is None:
+        order = contiguous if scanned(model) else zigzag
+    cut = Cut(GroupTransport(mesh.group(axis)), order)
+    cut_sequence(model, cut.peers, cut, attention)
+    return replace(
+        placed,
+        sums=(*placed.sums, axis),
+        loss_sums=(*placed.loss_sums, axis),
+        take=lambda batch: cut.take(placed.take(batch)),
+    )
 
 
 class Cut:
-    """This rank's tokens of the batch that it took last.
+    """Which tokens of the batch that it took last each rank has.
 
     Attributes:
-        start: the place of the first of them in its sequence. Dropout goes by the places.
+        parts: of all ranks.
     """
 
-    def __init__(self, peers: Peers):
-        self.peers, self.start = peers, 0
+    def __init__(self, peers: Peers, order: Order = contiguous):
+        self.peers, self.order = peers, order
+        self.parts: list[Part] = order(0, peers.size)
 
     def take(self, batch: Batch) -> Batch:
         """Take this rank's tokens, and their targets: (B, T) to (B, t)."""
-        own = part(batch.tokens.shape[1], self.peers.rank, self.peers.size)
-        self.start = own.start
+        self.parts = self.order(batch.tokens.shape[1], self.peers.size)
+        own = self.places(batch.tokens.device)
         return replace(batch, tokens=batch.tokens[:, own], targets=batch.targets[:, own])
 
-    def locate(self, plain_locate, x: torch.Tensor, places=None, **options) -> Positions:
-        """The positions of this rank's tokens."""
-        if places is None:
-            places = torch.arange(self.start, self.start + x.shape[1], device=x.device)
-        return plain_locate(x, places, **options)
+    def places(self, device: torch.device | str) -> torch.Tensor:
+        """The places of this rank's tokens in their sequence, (t,)."""
+        own = [place for piece in self.parts[self.peers.rank] for place in piece]
+        return torch.tensor(own, dtype=torch.int64, device=device)
+
+    def locate(
+        self, model: GPT, plain_locate, x: torch.Tensor, places=None, **options
+    ) -> Positions:
+        """Compute the positions of this rank's tokens: rotary angles and dropout go by places."""
+        whole, context = sum(map(length, self.parts)), model.config.context
+        if places is not None:
+            raise ValueError(NO_CACHE)
+        if whole > context:
+            raise ValueError(f"a sequence has {whole} tokens, but the context allows {context}")
+        return plain_locate(x, self.places(x.device), **options)
 
 
-def cut_sequence(model: GPT, peers: Peers) -> GPT:
+class CutCore(nn.Module):
+    """Attention's core, which computes this rank's part of the result."""
+
+    def __init__(self, attention: Callable[..., torch.Tensor], cut: Cut):
+        super().__init__()
+        self.attention, self.cut = attention, cut
+
+    def forward(self, q, k, v, seen=None) -> torch.Tensor:
+        """Compute (B, H, t, w), as `ring_attention`."""
+        if seen is not None:
+            raise ValueError(NO_CACHE)
+        return self.attention(q, k, v, self.cut.parts, self.cut.peers)
+
+
+def scanned(model: GPT) -> bool:
+    """Whether a mixer is a state space model."""
+    return any(type(module) in SCANS for module in model.modules())
+
+
+def cut_sequence(
+    model: GPT,
+    peers: Peers,
+    cut: Cut | None = None,
+    attention: Callable[..., torch.Tensor] = ring_attention,
+) -> GPT:
     """Let the model see its input as this rank's part of a longer sequence. It changes the model.
 
     A forward gives this rank's part of the logits. After a backward of every rank's loss sum, a
     parameter's gradient is the sum of all ranks' gradients. All ranks call forward and backward.
 
     Args:
-        model: its mixers are all "mamba" or "mamba2", and it has no positions.
         peers: the ranks that share the sequence, in its order.
+        cut: says which tokens are this rank's. None, for parts of any length: all mixers are mamba
+            or mamba2, and the model has no positions.
+        attention: as for `context_parallel`.
 
     Raises:
-        ValueError: the model has attention, or positions: a part does not begin at place 0.
+        ValueError: the model needs a cut; or a scan's tokens are not in the contiguous order.
     """
     config = model.config
-    if others := {kind for kind in config.mixers if kind not in ("mamba", "mamba2")}:
+    if cut is None and (config.positions != "none" or {*config.mixers} - {"mamba", "mamba2"}):
         raise ValueError(
-            f"the model has the mixers {', '.join(sorted(others))}: only mamba and mamba2 can work "
-            "on a cut sequence"
+            f"attention and positions ({config.positions}) need to know which tokens a rank has: "
+            "use context_parallel, or give a Cut"
         )
-    if config.positions != "none":
-        raise ValueError(f'the model has {config.positions} positions: choose positions="none"')
+    if cut is not None and cut.order is not contiguous and scanned(model):
+        raise ValueError(
+            "a scan needs neighbouring tokens: choose order=contiguous for a model with mamba or "
+            "mamba2"
+        )
     for module in list(model.modules()):
+        if isinstance(module, Attention | LatentAttention):
+            module.core = CutCore(attention, cut)
         if type(module) in SCANS:
             module.over_tokens = partial(SCANS[type(module)], peers=peers)
             for name, child in list(module.named_children()):
                 if isinstance(child, Convolution):
                     setattr(module, name, CutConvolution(child, peers))
+    if cut is not None:
+        model.locate = partial(cut.locate, model, model.locate)
     return model
 
 
@@ -130,6 +198,6 @@ class CutConvolution(nn.Module):
             ValueError: `before` or `counts`: a cut sequence has no cache.
         """
         if before is not None or counts is not None:
-            raise ValueError("a cut sequence has no cache: call the model without one")
+            raise ValueError(NO_CACHE)
         halo = previous_tokens(x, self.weight.shape[1] - 1, self.peers)
         return Convolution.forward(self, x, halo)
