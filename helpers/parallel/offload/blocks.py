@@ -113,7 +113,7 @@ class Stream:
 
     Args:
         block: bytes of a buffer.
-        buffers: how many, 1 or more. With 3, all three works overlap. With 1, none does.
+        buffers: how many, 1 or more. With 3, reads, updates and writes overlap. With 1, none does.
 
     Attributes:
         nbytes: of all buffers.
@@ -146,7 +146,7 @@ class Stream:
             The checksums of the blocks that were written.
 
         Raises:
-            OSError, BrokenCheckpoint: a read or write failed. All threads have stopped then.
+            OSError, BrokenCheckpoint: a read or write failed. No other is running then.
         """
         self.trace = Trace(began=time.time())
         reader, writer = self.threads

@@ -55,6 +55,6 @@ class Link:
             stream.synchronize()
 
     def wait_on_device(self):
-        """Let the device's current streams wait for all copies. The host does not wait."""
+        """Let the device's current streams wait for all copies; the host goes on."""
         for device, stream in self.streams.items():
             torch.cuda.current_stream(device).wait_stream(stream)

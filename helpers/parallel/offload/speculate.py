@@ -3,13 +3,13 @@
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, wait
-from copy import deepcopy
 
 import torch
 
 from helpers.measure.trace import Span, Trace
 from helpers.parallel.offload.front import OnThread, in_front
 from helpers.parallel.owners.local import Local
+from helpers.parallel.world import copied
 
 COMPUTE, UPDATE = "forward and backward", "update"  # lanes
 
@@ -73,8 +73,8 @@ class Speculative(OnThread):
         with self.trace.span(name, lane=UPDATE, kind="optimizer"):
             super().collect({name: gradient})
             master = self.masters[name]
-            slots = self.optimizer.state.get(master, {})
-            self.kept[name] = master.detach().clone(), deepcopy(slots)
+            slots = self.optimizer.state.get(master, {}).items()
+            self.kept[name] = copied(master), {key: copied(value) for key, value in slots}
             self.advance_only({name})
 
     def advance_only(self, names: Collection[str]):

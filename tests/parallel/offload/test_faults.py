@@ -260,6 +260,20 @@ def test_a_full_disk_is_found_before_the_first_update(in_memory):
     assert equal(trained.full_state(), 1)
 
 
+def test_a_full_disk_at_a_recovery_deletes_no_version(in_memory):
+    trained = make(in_memory)
+    for k in range(2):
+        step(trained, k)
+    trained.close()
+    assert newest(in_memory).name == "rank0-a.json"
+    (in_memory / "rank0-b.state").unlink()
+    with no_file_above(8192), pytest.raises(OSError, match=r"rank0-b.state needs .* bytes"):
+        recover(make(in_memory))
+    anew = make(in_memory)
+    assert recover(anew) == 2
+    assert equal(anew.full_state(), 2)
+
+
 def mounted(folder, options) -> bool:
     command = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
     return (

@@ -209,3 +209,17 @@ def test_it_does_update_while_the_backward_runs(monkeypatch):
     ours.close()
     with pytest.raises(RuntimeError, match="shutdown"):
         ours.owner.thread.submit(print)
+
+
+def test_the_sums_after_the_backward_find_no_running_update(monkeypatch):
+    """An update takes its gradient from the parameter, which the sums read and write."""
+    ours = Recipe(owner=slow(Local), precision=EXACT)(ODD, 3, dtype=torch.float64)
+    real, ended = Local.sum_what_is_left, []
+
+    def told(self, done):
+        ended.append([update.done() for update in self.early.values()])
+        real(self, done)
+
+    monkeypatch.setattr(Local, "sum_what_is_left", told)
+    ours.step(batch(0))
+    assert ended == [[True] * len(ours.parameters)]
