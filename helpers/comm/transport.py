@@ -133,6 +133,12 @@ class DirectTransport(GroupTransport):
         row = lambda other: parts[other - (other > self.rank)]  # noqa: E731
         return Messages(self.swap(lambda other: every[other], row), add_up)
 
+    def all_to_all(self, received: torch.Tensor, sent: torch.Tensor) -> Work:
+        if dist.get_backend(self.group) != "gloo":
+            return super().all_to_all(received, sent)
+        copy_unless_same(received[self.rank], sent[self.rank])
+        return Messages(self.swap(lambda other: sent[other], lambda other: received[other]))
+
     def swap(self, sent, received) -> list[Work]:
         """Start to send `sent(rank)` to every other rank, and to receive `received(rank)`."""
         works = []

@@ -1,16 +1,27 @@
 """Block quantisation: the bytes by hand, the bound on hostile numbers, what is not finite."""
 
 import math
+import shutil
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.precision import blocks
+from helpers.measure.kernels import in_c
+from helpers.precision import block_loops, blocks
 from helpers.precision.blocks import Blocks
 
 FORMATS = [Blocks(bits=bits, size=size) for bits in (8, 4) for size in (2, 6, 64, 256)]
+
+
+@pytest.fixture(params=["operators", "loops in C"])
+def both(request, monkeypatch):
+    """By operators, then by loops in C, however short a row is."""
+    if request.param != "operators":
+        if shutil.which("cc") is None:
+            pytest.skip("no C compiler")
+        monkeypatch.setattr(block_loops, "ENOUGH", 0)
 
 
 def there_and_back(form, row):
@@ -27,6 +38,7 @@ def there_and_back(form, row):
         (4, [7.0, 0.0, 0.0, 0.0, -3.5, 7.0, 1.0], [1, 1], [0x07, 0x00, 0x1C, 0x07]),
     ],
 )
+@pytest.mark.usefixtures("both")
 def test_bytes_by_hand(bits, row, scales, codes):
     """Blocks of 4. Half a step goes to the even number: 0.5 to 0, 1.5 to 2, -3.5 to -4."""
     form, row = Blocks(bits=bits, size=4), torch.tensor(row)
@@ -65,6 +77,7 @@ def test_every_number_is_within_its_bound(form, numbers, dtype):
 
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 @pytest.mark.parametrize("numel", [0, 1, 2, 5, 63, 64, 257, 2**18 + 2 * 64 + 3])
+@pytest.mark.usefixtures("both")
 def test_sizes_that_no_block_and_no_chunk_divides(form, numel):
     row = torch.randn(numel, generator=torch.Generator().manual_seed(numel)).exp()
     error = (there_and_back(form, row) - row).abs()
@@ -73,7 +86,7 @@ def test_sizes_that_no_block_and_no_chunk_divides(form, numel):
     assert torch.equal(first, there_and_back(form, row)[: form.size])
     if numel > 256:
         assert error.max() > 0.8 * form.bound(row).min()  # the bound is not far off
-        codes = form.encode(row)[4 * -(-numel // form.size) :].view(torch.int8)
+        codes = form.encode(row)[4 * -(-numel // form.size) :][:numel].view(torch.int8)
         assert codes.min() >= -form.largest or form.bits == 4
 
 
@@ -98,6 +111,7 @@ def test_a_narrow_format_rounds_once_more(dtype):
 
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.usefixtures("both")
 def test_what_is_not_finite_spoils_its_block_and_no_other(form, bad):
     row = torch.ones(3 * form.size)
     row[form.size] = bad
@@ -115,6 +129,7 @@ def test_float64_beyond_float32():
     assert not back[2:].isfinite().any()
 
 
+@pytest.mark.usefixtures("both")
 def test_it_writes_where_told_and_nowhere_else():
     form, row = Blocks(bits=4, size=4), torch.randn(9)
     memory = torch.full((3, form.nbytes(9)), 99, dtype=torch.uint8)
@@ -151,3 +166,32 @@ def test_a_cuda_row_goes_in_one_piece():
     row = torch.empty(2**18, device="meta")
     coded = torch.empty(Blocks().nbytes(2**18), dtype=torch.uint8, device="meta")
     assert len(list(Blocks().pieces(row, coded))) == 1
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+@given(st.sampled_from(FORMATS), st.lists(NUMBERS, max_size=40))
+def test_the_loops_in_c_write_the_bytes_of_the_operators(form, numbers):
+    row = torch.tensor(numbers)
+    coded, back = form.encode(row), there_and_back(form, row)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block_loops, "ENOUGH", 0)
+        again = torch.zeros_like(coded)
+        assert block_loops.in_c(f"encode{form.bits}", row, again, form.size)
+        used = 4 * -(-len(numbers) // form.size) + -(-len(numbers) * form.bits // 8)
+        assert torch.equal(again[:used], coded[:used])
+        assert torch.equal(there_and_back(form, row), back)
+
+
+def test_rows_that_the_loops_cannot_read_go_by_operators(monkeypatch):
+    form, row = Blocks(size=4), torch.randn(9)
+    coded = form.encode(row)
+    given = "encode8", row, coded, 4
+    assert not block_loops.in_c(*given)  # too short
+    monkeypatch.setattr(block_loops, "ENOUGH", 9)
+    others = row.double(), torch.randn(18)[::2], torch.nn.Parameter(row), row.to("meta"), row[:8]
+    assert not any(block_loops.in_c("encode8", other, coded, 4) for other in others)
+    monkeypatch.setattr(in_c.shutil, "which", lambda name: None)
+    block_loops.loops.cache_clear()
+    assert not block_loops.in_c(*given)
+    block_loops.loops.cache_clear()
+    assert torch.equal(form.encode(row), coded)

@@ -8,9 +8,6 @@ B  sequences        V  different tokens
 
 import copy
 import ctypes
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -20,6 +17,7 @@ import torch
 from helpers.inference.decoder.table import ALLOWED, Table, pointers
 from helpers.inference.decoder.weights import check
 from helpers.measure.kernels.address import address
+from helpers.measure.kernels.in_c import loaded
 from helpers.models.caches.cache import Cache
 from helpers.models.caches.preallocated import Growing, Preallocated
 from helpers.models.gpt import GPT, begin
@@ -27,7 +25,6 @@ from helpers.models.gpt import GPT, begin
 SOURCE = Path(__file__).with_name("step.c")
 # Sums in any order, so that the compiler can use vectors. NaN and infinity keep their meaning.
 SUMS = ("-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math", "-fno-math-errno")
-OPTIONS = ("-O3", "-march=native", *SUMS, "-shared", "-fPIC")
 REAL = {torch.float32: "float", torch.float64: "double"}
 
 
@@ -49,20 +46,11 @@ def library(dtype: torch.dtype, head_width: int) -> ctypes.CDLL:
     Raises:
         RuntimeError: there is no C compiler, or it fails.
     """
-    compiler = shutil.which("cc")
-    if compiler is None:
-        raise RuntimeError("no C compiler named cc: install gcc or clang")
     sizes = f"-DREAL={REAL[dtype]}", f"-DHEAD={head_width}"
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder, "step.so")
-        command = [compiler, *OPTIONS, *sizes, SOURCE, "-o", made, "-lm"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{compiler} could not compile {SOURCE.name}:\n{done.stderr}")
-        loaded = ctypes.CDLL(str(made))
-    loaded.strip.restype = ctypes.c_long
-    loaded.step.restype = None
-    return loaded
+    made = loaded(SOURCE.read_text(encoding="utf-8"), SOURCE.name, *SUMS, *sizes)
+    made.strip.restype = ctypes.c_long
+    made.step.restype = None
+    return made
 
 
 class Compiled:

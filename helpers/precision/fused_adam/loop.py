@@ -2,19 +2,15 @@
 
 import ctypes
 import math
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
 from helpers.measure.kernels.address import address
+from helpers.measure.kernels.in_c import loaded
 
 FLOPS = 14  # of the rule, for each parameter: 3 for m, 4 for v, 7 for p
 BYTES = 28  # of one float32 parameter: p, g, m and v are read; p, m and v are written
-OPTIONS = ("-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
 SOURCE = """
 #include <math.h>
 
@@ -42,16 +38,7 @@ def compiled_loop() -> Callable:
     Raises:
         RuntimeError: there is no C compiler, or it fails.
     """
-    compiler = shutil.which("cc")
-    if compiler is None:
-        raise RuntimeError("no C compiler named cc: install gcc or clang")
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder, "update.so")
-        command = [compiler, *OPTIONS, "-x", "c", "-", "-o", library, "-lm"]
-        made = subprocess.run(command, input=SOURCE, capture_output=True, text=True, check=False)
-        if made.returncode:
-            raise RuntimeError(f"{compiler} could not compile the loop:\n{made.stderr}")
-        function = ctypes.CDLL(str(library)).update
+    function = loaded(SOURCE, "the loop").update
     function.argtypes = [ctypes.c_long, *4 * [ctypes.c_void_p], *7 * [ctypes.c_float]]
     function.restype = None
 

@@ -12,6 +12,7 @@ from helpers.inference.decoder.compiled import Compiled, library
 from helpers.inference.decoder.fused import Core, Fused
 from helpers.inference.decoder.table import in_strips
 from helpers.inference.decoder.weights import Weights, check
+from helpers.measure.kernels import in_c
 from helpers.models.caches.cache import CacheFull
 from helpers.models.caches.packed import Packed
 from helpers.models.caches.paged import Paged
@@ -430,10 +431,10 @@ def test_what_the_step_in_c_refuses(monkeypatch):
         forward(token, cache=preallocated(model, 1))
     with pytest.raises(ValueError, match="runs on the CPU, not on meta"):
         Compiled(model.to("meta"))
-    monkeypatch.setattr(compiled, "OPTIONS", ("-shared", "-no-such-option"))
+    monkeypatch.setattr(compiled, "SUMS", ("-no-such-option",))
     library.cache_clear()
     with pytest.raises(RuntimeError, match=r"could not compile step\.c:\n(.|\n)*no-such-option"):
         Compiled(small_model())
-    monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
+    monkeypatch.setattr(in_c.shutil, "which", lambda name: None)
     with pytest.raises(RuntimeError, match="no C compiler named cc"):
         Compiled(small_model())

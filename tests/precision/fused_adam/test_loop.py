@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 
+from helpers.measure.kernels import in_c
 from helpers.precision.fused_adam import loop
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -33,7 +34,7 @@ def test_it_equals_adamw_and_refuses_other_tensors():
 
 
 def test_without_a_compiler(monkeypatch):
-    monkeypatch.setattr(loop.shutil, "which", lambda name: None)
+    monkeypatch.setattr(in_c.shutil, "which", lambda name: None)
     with pytest.raises(RuntimeError, match="install gcc or clang"):
         loop.compiled_loop()
 
