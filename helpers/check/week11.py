@@ -105,8 +105,10 @@ needed_bandwidth = Number(
     slips=(
         (Edit(ODDS, "share"), "Without overlap, the step is compute + wait. Solve share = compute "
          "/ (compute + wait) for the wait, then for the bytes/s."),
-        (Edit(ODDS, "share / (1 - share) if share < 1 else 1"), "With overlap, the step takes as "
-         "long as the slower of both. What is the share, if the link is the slower one?"),
+        (Edit(ODDS, "share / (1 - share) if share < 1 else 1"),
+         Edit(ODDS, "1 if overlap else share / (1 - share)"),
+         Edit(ODDS, "1 / share if overlap else share / (1 - share)"), "With overlap, the step "
+         "takes as long as the slower of both. What is the share, if the link is the slower one?"),
         (Edit(ODDS, "share / (1 - share) if overlap and share < 1 else share"), "With and without "
          "overlap are the wrong way round."),
         (Edit("share / (1 - share)", "(1 - share) / share"), "A higher efficiency needs a faster "
@@ -184,6 +186,9 @@ delayed_step = Exercise(
          "updates with the last one alone."),
         (Edit(IF, "if waiting is None:\n        waiting = g\n    if True:"), "In the first step "
          "nothing waits, so nothing is updated."),
+        (Edit("g = gradient(parameters)", "if waiting is None:\n        return parameters, master, "
+              "None\n    g = gradient(parameters)"), "The first step, too, computes a gradient: "
+         "the second step updates with it."),
         (Edit("g = gradient(parameters)", "", RETURN, "return master.float(), master, "
               "gradient(master.float())"), "The gradient is of parameters that the GPU does not "
          "have yet: it computes beside the update, not after it."),

@@ -78,6 +78,8 @@ quantise_blocks = Exercise(
         (Edit("2 ** (bits - 1) - 1", "127"), "For int8 alone. Which is the largest code in int4?"),
         (Edit("scale if scale > 0 else 1.0", "scale"), "A block of zeros has the scale 0, and 0 / "
          "0 is no number. Which codes does it have?"),
+        (Edit(LARGEST, LARGEST + " if block.any() else row.new_tensor(1.0)"), "A block of zeros "
+         "has the scale 0: nothing in it is off."),
         (Edit(ROUNDED, "(block / step).trunc()"), "The codes are cut off, not rounded: the error "
          "is up to a whole step."),
         (Edit(ROUNDED, "(block / step).floor()"), "The codes are rounded down: the error is up to "
@@ -224,7 +226,7 @@ break_even_bandwidth = Number(
         (Edit(SENT, "sent = params + params / 2"), "The scales travel, too: one of 4 bytes for "
          "each block."),
         (Edit(SENT, "sent = params + params / 2 + scales"), "The weights and the gradients have "
-         "scales each."),
+         "scales each, of 4 bytes."),
         (Edit(SENT, "sent = 2 * (params + scales) + params / 2 + scales"), "With hpZ, the backward "
          "gathers inside the node. How often do the weights cross?"),
         (Edit(SENT, "sent = params + scales + params + scales"), "The gradients travel in int4, "
@@ -236,8 +238,9 @@ break_even_bandwidth = Number(
         (Edit("exact - sent", "exact"), "ZeRO++ still sends something. Only the difference is "
          "saved."),
         (Edit("exact - sent", "sent"), "That is what ZeRO++ sends. What does it save?"),
-        (Edit("reduced = params + params / local", "reduced = params"), "Gradients are quantised "
-         "twice: P numbers inside the node, and the node's P/L sums between the nodes."),
+        (Edit("reduced = params + params / local", "reduced = params"),
+         Edit("reduced = params + params / local", "reduced = 2 * params"), "Gradients are "
+         "quantised twice: P numbers inside the node, and the node's P/L sums between the nodes."),
         (Edit("encoded = params / nodes / local + reduced", "encoded = params + reduced"),
          "Before a gather, a rank quantises its own shard alone."),
         (Edit("encoded = params / nodes / local + reduced", "encoded = reduced"), "A rank also "
@@ -248,6 +251,7 @@ break_even_bandwidth = Number(
          "A rank quantises a shard, but it decodes all weights: it uses all of them."),
         (Edit(ENDS, "encoded / encode"), "The numbers must be decoded, too."),
         (Edit(ENDS, "(encoded + decoded) / encode"), Edit(ENDS, "(encoded + decoded) / decode"),
+         Edit(ENDS, "encoded / decode + decoded / encode"),
          "Encoding and decoding have speeds of their own."),
         (Edit("return fewer / (" + ENDS + ")", "return (" + ENDS + ") / fewer"), "That is seconds "
          "for a byte. Which bandwidth is it?"),
