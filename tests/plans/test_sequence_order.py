@@ -79,7 +79,11 @@ def test_the_efficiency_of_a_ring(ranks):
     assert ring_efficiency(striped(t * ranks, ranks)) == pytest.approx(1, abs=1 / t)
 
 
-def test_an_efficiency_without_work():
+def test_each_step_takes_as_long_as_its_slowest_rank():
+    """Both ranks have 3 scores: one has 1 and 2 in the two steps, the other 3 and 0."""
+    parts = [(range(2, 3),), (range(2),)]
+    assert ring_scores(parts) == [[1, 2], [3, 0]]
+    assert ring_efficiency(parts) == 3 / (3 + 2)
     assert ring_efficiency(contiguous(0, 3)) == 1
 
 

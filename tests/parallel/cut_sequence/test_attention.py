@@ -9,9 +9,10 @@ import torch
 from helpers.comm.ledger import ledger
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.transport import GroupTransport
-from helpers.data.batch import random_batch
-from helpers.models.blockwise import blockwise
+from helpers.data.batch import Batch, random_batch
+from helpers.models.attention import Core
 from helpers.models.config import CHOICES, GPTConfig
+from helpers.models.settings import Mamba2Settings
 from helpers.parallel.cut_sequence.collective import gathered_attention, ulysses
 from helpers.parallel.cut_sequence.model import Cut, CutCore, context_parallel, cut_sequence
 from helpers.parallel.cut_sequence.ring import ring_attention, travelling
@@ -58,7 +59,7 @@ def on_ranks(worker, cases):
             lambda *of: WAYS[way](*of, parts, transport, size),  # noqa: B023
             *(one[:, :, own].contiguous() for one in (q, k, v, weights)),
         )
-        wanted = [one[:, :, own] for one in trained(blockwise, q, k, v, weights)]
+        wanted = [one[:, :, own] for one in trained(Core("explicit"), q, k, v, weights)]
         far += [max((f - w).abs().max().item() if f.numel() else 0.0
                     for f, w in zip(found, wanted, strict=True))]  # fmt: skip
     return far
@@ -83,6 +84,28 @@ def test_results_and_gradients_equal_one_process(ranks, number):
         assert dict(zip(map(str, cases), row, strict=True)) == pytest.approx(
             dict.fromkeys(map(str, cases), 0), abs=1e-13
         )
+
+
+def taken(worker, config):
+    mesh = make_mesh(Layout(cp=2, tp=2), "cpu")
+    tokens = torch.arange(8).expand(1, 8)
+    trainer = Recipe(layout=mesh.layout)(config, 0, mesh)
+    own = trainer.take(Batch(tokens=tokens, targets=tokens)).tokens[0].tolist()
+    return {"places": own, "rows": len(trainer.model.embedding.weight)}
+
+
+@pytest.mark.parametrize(
+    ("mixer", "parts"),
+    [
+        ("attention", [[0, 1, 6, 7], [2, 3, 4, 5]]),
+        (("mamba2", "attention"), [[0, 1, 2, 3], [4, 5, 6, 7]]),
+    ],
+)
+def test_a_layout_cuts_tokens_in_the_best_order_and_layers_too(ranks, mixer, parts):
+    config = GPTConfig(vocab=16, context=8, width=16, layers=2, heads=4, mixer=mixer,
+                       mamba2=Mamba2Settings(state=3, head=8))  # fmt: skip
+    found = list(ranks(4).run(taken, config=config))
+    assert found == [{"places": parts[rank // 2], "rows": 8} for rank in range(4)]
 
 
 CONFIG = GPTConfig(vocab=17, context=24, width=24, layers=3, heads=6, kv_heads=3)
