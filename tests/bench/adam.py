@@ -10,7 +10,7 @@ import torch
 
 from helpers.measure.moved import moved_by
 from helpers.measure.peak import copy_rate, matmul_rate
-from helpers.parallel.libraries.deepspeed_extension import deepspeed
+from helpers.parallel.libraries.deepspeed_extension import cpu_adam
 from helpers.precision.fused_adam.loop import BYTES, FLOPS, compiled_loop
 from tests.bench.compare import beside, duration, in_turn, median, one_thread, timed, timed_on_gpu
 from tests.bench.report import Report, share_of
@@ -93,19 +93,17 @@ def deepspeed_step(numbers: int):
         RuntimeError: DeepSpeed or a C++ compiler is missing.
     """
     os.environ["OMP_NUM_THREADS"] = "1"  # its OpenMP is not PyTorch's, and reads this when loaded
-    deepspeed()
-    from deepspeed.ops.adam import DeepSpeedCPUAdam
-
+    theirs = cpu_adam()
     steps = [
         step_of([1000], "cpu", cls=cls, **form)
-        for cls, form in ((DeepSpeedCPUAdam, {}), (torch.optim.AdamW, FORMS[PEER]))
+        for cls, form in ((theirs, {}), (torch.optim.AdamW, FORMS[PEER]))
     ]
     for _ in range(3):
         for step in steps:
             step()
     after = [step.__self__.param_groups[0]["params"][0].detach() for step in steps]
     torch.testing.assert_close(*after, rtol=1e-5, atol=1e-6)
-    return step_of([numbers], "cpu", cls=DeepSpeedCPUAdam)
+    return step_of([numbers], "cpu", cls=theirs)
 
 
 def our_loop(numbers: int):

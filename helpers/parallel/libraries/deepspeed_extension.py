@@ -1,7 +1,8 @@
-"""Import DeepSpeed, and compile its communication extension once for all ranks.
+"""Import DeepSpeed, and compile its extensions once for all ranks.
 
-On a CPU, `deepspeed.initialize` loads an extension for shared memory. PyTorch compiles it at the
-first use, in half a minute on two cores, into `TORCH_EXTENSIONS_DIR`. `make setup` does so ahead:
+On a CPU, `deepspeed.initialize` loads an extension for shared memory, and `DeepSpeedCPUAdam` loads
+another. PyTorch compiles each at its first use into `TORCH_EXTENSIONS_DIR`: the first takes half a
+minute on two cores, the second two minutes. `make setup` compiles the first ahead:
 
     python -m helpers.parallel.libraries.deepspeed_extension
 
@@ -19,6 +20,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -61,11 +63,25 @@ def deepspeed(device: torch.device | str = "cpu") -> ModuleType:
     return deepspeed
 
 
-def compile_extension(folder: Path | None = None):
-    """Compile and load the extension, unless the folder has it.
+def cpu_adam() -> type[torch.optim.Optimizer]:
+    """Return the class `DeepSpeedCPUAdam`, with its extension compiled.
+
+    Raises:
+        RuntimeError: as `deepspeed`.
+    """
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    compile_extension(builder="CPUAdamBuilder")
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    return DeepSpeedCPUAdam
+
+
+def compile_extension(folder: Path | None = None, builder: str = "ShareMemCommBuilder"):
+    """Compile and load an extension, unless the folder has it.
 
     Args:
         folder: by default TORCH_EXTENSIONS_DIR, or else a folder in the project's build/.
+        builder: DeepSpeed's class that builds it.
 
     Raises:
         RuntimeError: no C++ compiler, or the compilation fails.
@@ -83,17 +99,16 @@ def compile_extension(folder: Path | None = None):
     tools = str(Path(sys.executable).parent)  # ninja, also where .venv is not on the PATH
     if tools not in os.environ.get("PATH", "").split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join([tools, os.environ.get("PATH", "")])
-    from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
-
-    own = folder / ShareMemCommBuilder.NAME
+    chosen = getattr(import_module("deepspeed.ops.op_builder.cpu"), builder)()
+    own = folder / chosen.NAME
     there = (own / f"{own.name}.so").exists()  # then it is only loaded, however slowly
-    with signs_of_life(SIGN_OF_LIFE_SECONDS if there else 2.0), locked(folder / "lock"):
+    with signs_of_life(SIGN_OF_LIFE_SECONDS if there else 2.0), locked(folder / f"{own.name}.lock"):
         (own / "lock").unlink(missing_ok=True)  # of a process that was killed
         try:
-            ShareMemCommBuilder().load(verbose=False)
+            chosen.load(verbose=False)
         except Exception as error:
             raise RuntimeError(
-                f"DeepSpeed's communication extension could not be compiled by `{compiler}` into "
+                f"DeepSpeed's extension {own.name} could not be compiled by `{compiler}` into "
                 f"{own}: {error}. Remove that folder and try again"
             ) from error
 
@@ -127,7 +142,7 @@ def signs_of_life(first: float) -> Iterator[None]:
 
     def speak():
         if not done.wait(first):
-            print("compiling DeepSpeed's communication extension: once, about a minute", flush=True)
+            print("compiling an extension of DeepSpeed: once, a minute or two", flush=True)
         while not done.wait(SIGN_OF_LIFE_SECONDS):
             print("still compiling", flush=True)
 
