@@ -3,7 +3,9 @@
 B sequences of T tokens each, or B pictures of H × W pixels.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import ClassVar, Self
 
 import torch
@@ -101,15 +103,20 @@ class Batch(Examples):
         tokens: (B, T) int64.
         targets: (B, T) int64: the token to predict at each position; IGNORED, -100, for none.
         numbers, step: as for Examples.
+        documents: of packed sequences: the lengths of each sequence's documents, in their order. No
+            token sees another document's. A rank with some of the tokens has all lengths. None: a
+            sequence is one document.
 
     Raises:
-        ValueError: tokens and targets differ in shape or are not (B, T); `numbers` is not (B,).
+        ValueError: tokens and targets differ in shape or are not (B, T); `numbers` is not (B,);
+            documents do not fill the sequences.
     """
 
     TENSORS: ClassVar = ("tokens", "targets")
     EXAMPLES: ClassVar = "sequences"
     tokens: torch.Tensor
     targets: torch.Tensor
+    documents: Sequence[Sequence[int]] | None = None
 
     def __post_init__(self):
         if self.tokens.ndim != 2 or self.tokens.shape != self.targets.shape:
@@ -118,6 +125,26 @@ class Batch(Examples):
                 f"{tuple(self.tokens.shape)} and {tuple(self.targets.shape)}"
             )
         super().__post_init__()
+        if self.documents is not None:
+            documents = tuple(map(tuple, self.documents))
+            object.__setattr__(self, "documents", documents)
+            sequences, length = self.tokens.shape
+            sums = {sum(lengths) for lengths in documents}
+            empty = any(n < 1 for lengths in documents for n in lengths)
+            short = min(sums, default=length) < length
+            if len(documents) != sequences or len(sums) > 1 or empty or short:
+                raise ValueError(
+                    f"the documents {documents} do not fill {sequences} sequences of {length} "
+                    "tokens: name the lengths of each sequence's documents"
+                )
+
+    def rows(self, which: slice) -> Self:
+        tensors = {name: getattr(self, name)[which] for name in (*self.TENSORS, "numbers")}
+        return replace(self, **tensors, documents=self.documents and self.documents[which])
+
+    def located(self) -> dict:
+        """What a model's `locate` needs beside the tokens."""
+        return {"numbers": self.numbers, "step": self.step, "documents": self.documents}
 
     def counted(self) -> int:
         """Count the targets that are not IGNORED. The loss is a mean over them."""
@@ -163,6 +190,19 @@ def random_batch(
     if ignored:
         targets[torch.rand(targets.shape, generator=generator) < ignored] = IGNORED
     return Batch(tokens=stream[:, :-1].clone(), targets=targets)
+
+
+def by_documents(batch: Batch, separator: int) -> Batch:
+    """Keep the documents of packed sequences apart: each ends with the separator, or is cut off.
+
+    The target of a document's last token would be of another document: it is IGNORED.
+    """
+    ends = batch.tokens == separator
+    last = ends.clone()
+    last[:, -1] = True
+    places = [[0, *(row.nonzero().flatten() + 1).tolist()] for row in last]
+    documents = [[end - start for start, end in pairwise(row)] for row in places]
+    return replace(batch, targets=batch.targets.masked_fill(ends, IGNORED), documents=documents)
 
 
 def random_pictures(seed: int, count: int, side: int = 8) -> Pictures:

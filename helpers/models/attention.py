@@ -5,7 +5,9 @@ T  tokens in a sequence        d  width of a head, D/H         K  key/value head
 S  keys per sequence: T, or more with a cache
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import torch
 from torch import nn
@@ -22,15 +24,18 @@ class Positions:
     """The positions of a batch's tokens. A model computes them once and passes them to each block.
 
     Attributes:
-        places: (T,) int64, each token's place in its sequence; (B, T) if the sequences differ.
+        places: (T,) int64, each token's place in its sequence; (B, T) if the sequences differ. In a
+            packed sequence, the place in its document.
         angles: cosine and sine of the rotary angles, (T, d/2) or (B, T, d/2) each, fewer with a
             `rotary_share` below 1; None without rotary positions.
         key: (B, T) int64, dropout's counter without layer and channel; None without dropout.
+        documents: the lengths of each packed sequence's documents, as in a Batch.
     """
 
     places: torch.Tensor
     angles: tuple[torch.Tensor, torch.Tensor] | None
     key: torch.Tensor | None
+    documents: Sequence[Sequence[int]] | None = None
 
 
 class FanOut(nn.Module):
@@ -73,9 +78,9 @@ class Attention(nn.Module):
         if cache is not None:
             y = cache.attend(self.core, q, k, v)
         elif self.config.recompute == "selective" and self.training:
-            y = again(self.core, q, k, v)
+            y = again(self.core, q, k, v, None, positions.documents)
         else:
-            y = self.core(q, k, v)  # (B, H, T, d)
+            y = self.core(q, k, v, None, positions.documents)  # (B, H, T, d)
         return self.out(y.transpose(1, 2).flatten(2))  # (B, T, D)
 
 
@@ -96,13 +101,17 @@ class Core(nn.Module):
         k: torch.Tensor,
         v: torch.Tensor,
         seen: torch.Tensor | None = None,
+        documents: Sequence[Sequence[int]] | None = None,
     ) -> torch.Tensor:
         """Compute (B, H, T, d) from q (B, H, T, d) and k, v (B, K, S, d).
 
         Args:
             seen: True where a query may see a key; it broadcasts to (B, H, T, S). None: the
                 queries are of the last T of the S tokens, and see no later token.
+            documents: the lengths of each sequence's documents, which do not see each other; T = S.
         """
+        if documents:
+            return apart(self, q, k, v, documents)
         if self.kind == "blockwise":
             return blockwise(q, k, v, seen)
         tokens, keys = q.shape[2], k.shape[2]
@@ -119,6 +128,16 @@ class Core(nn.Module):
             k, v = (t.repeat_interleave(shared, dim=1) for t in (k, v))
         scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (B, H, T, S): T S numbers a head
         return scores.masked_fill(~seen, float("-inf")).softmax(-1) @ v
+
+
+def apart(core, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, documents) -> torch.Tensor:
+    """Let each document of each sequence attend by itself: a document is a whole sequence."""
+    sequences = []
+    for row, lengths in enumerate(documents):
+        spans = [slice(*ends) for ends in pairwise(accumulate(lengths, initial=0))]
+        found = [core(*(one[row : row + 1, :, span] for one in (q, k, v))) for span in spans]
+        sequences.append(torch.cat(found, 2))
+    return torch.cat(sequences)
 
 
 def last_of(tokens: int, keys: int, device: torch.device) -> torch.Tensor:

@@ -127,7 +127,8 @@ class Blockwise(torch.autograd.Function):
         return *found, None, None, None
 
 
-Places = tuple[Sequence[range], Sequence[range]]
+Span = tuple[int, range]  # a document's number, and places in it
+Places = tuple[Sequence[Span], Sequence[Span]]
 
 
 def blocks(
@@ -139,19 +140,22 @@ def blocks(
 ) -> Iterator[tuple[slice, slice, torch.Tensor | None]]:
     """Cut T × S scores into blocks: slices of queries and of keys, and the block's mask.
 
-    Without a mask, no query sees a later key. Blocks that no query sees are left out: nearly half
-    of them.
+    Without a mask, no query sees a later key, or another document's. Blocks that no query sees are
+    left out: nearly half of them, and more with documents.
 
     Args:
-        places: those of the queries and of the keys in their sequence, ranges that go up; None: the
-            queries are the last T of the S tokens.
+        places: those of the queries and of the keys in their sequence: documents, and ranges that
+            go up in each; None: the queries are the last T of the S tokens of one document.
     """
     tokens, keys = q.shape[-2], k.shape[-2]
-    queries, columns = places or ([range(keys - tokens, keys)], [range(keys)])
+    queries, columns = places or ([(0, range(keys - tokens, keys))], [(0, range(keys))])
     if seen is not None:
         seen = seen.expand(*seen.shape[:-2], tokens, keys)
-    for rows, row in pieces(queries, size):
-        for at, column in pieces(columns, size):
+    of_document: dict[int, list] = {}
+    for document, at, column in pieces(columns, size):
+        of_document.setdefault(document, []).append((at, column))
+    for document, rows, row in pieces(queries, size):
+        for at, column in of_document.get(document, ()):
             if seen is not None:
                 yield rows, at, seen[..., rows, at]
             elif column[-1] <= row[0]:
@@ -164,13 +168,13 @@ def blocks(
                 yield rows, at, later[:, None] >= earlier
 
 
-def pieces(ranges: Iterable[range], size: int) -> Iterator[tuple[slice, range]]:
-    """Cut ranges of places into pieces of at most `size`: where each is in its tensor, and it."""
+def pieces(spans: Iterable[Span], size: int) -> Iterator[tuple[int, slice, range]]:
+    """Cut spans into pieces of at most `size`: the document, where it is in its tensor, places."""
     start = 0
-    for places in ranges:
+    for document, places in spans:
         for first in range(0, len(places), size):
             piece = places[first : first + size]
-            yield slice(start, start + len(piece)), piece
+            yield document, slice(start, start + len(piece)), piece
             start += len(piece)
 
 

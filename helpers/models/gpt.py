@@ -5,6 +5,7 @@ T  tokens in a sequence        F  inner width of the MLP
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import torch
 from torch import nn
@@ -91,9 +92,9 @@ class GPT(nn.Module):
         """Compute the loss, summed over the batch's targets, in nats; and the number of targets.
 
         Args:
-            batch: a `helpers.data.batch.Batch`: tokens, targets, numbers, step.
+            batch: a `helpers.data.batch.Batch`: tokens, targets, numbers, step, documents.
         """
-        positions = self.locate(batch.tokens, numbers=batch.numbers, step=batch.step)
+        positions = self.locate(batch.tokens, **batch.located())
         return self.criterion(self(batch.tokens, positions), batch.targets)
 
     def forward(
@@ -139,6 +140,7 @@ class GPT(nn.Module):
         places: torch.Tensor | None = None,
         numbers: torch.Tensor | None = None,
         step: int = 0,
+        documents: Sequence[Sequence[int]] | None = None,
     ) -> Positions:
         """Compute the positions of a batch's tokens.
 
@@ -147,9 +149,11 @@ class GPT(nn.Module):
             places: the tokens' places in their sequence, (T,) or (B, T); None for 0 … T-1.
             numbers: (B,), the sequences' numbers in the global batch; None for 0 … B-1.
             step: the training step.
+            documents: the lengths of each sequence's documents. Places begin anew in each of them.
 
         Raises:
-            ValueError: a sequence without given places is longer than the context.
+            ValueError: a sequence without given places is longer than the context; or a mixer
+                hands a state on from document to document.
         """
         config, (sequences, length) = self.config, x.shape[:2]
         # With places of their own, the tokens of a row may be of several sequences.
@@ -157,8 +161,12 @@ class GPT(nn.Module):
             raise ValueError(
                 f"a sequence has {length} tokens, but the context allows {config.context}"
             )
-        rotary = config.positions == "rotary"
-        angles = self.rotary(length if places is None else places) if rotary else None
+        if documents and {"mamba", "mamba2"} & {*config.mixers}:
+            raise ValueError(
+                "a mamba or mamba2 mixer hands its state on to the next document: train it on "
+                "sequences of one document"
+            )
+        turned = length if places is None else places
         if places is None:
             places = torch.arange(length, device=x.device)
         key = None
@@ -166,7 +174,11 @@ class GPT(nn.Module):
             if numbers is None:
                 numbers = torch.arange(sequences, device=x.device)
             key = counter(self.seed, step, numbers[:, None], places)  # (B, T)
-        return Positions(places=places, angles=angles, key=key)
+        if documents:
+            starts = starts_of(documents, x.device).gather(1, places.expand(sequences, -1))
+            turned = places = places - starts
+        angles = self.rotary(turned) if config.positions == "rotary" else None
+        return Positions(places=places, angles=angles, key=key, documents=documents)
 
     def embed(self, tokens: torch.Tensor, positions: Positions) -> torch.Tensor:
         x = self.embedding(tokens)
@@ -265,6 +277,16 @@ def loss_sum(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor,
         logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum"
     )
     return loss, (targets != -100).sum()
+
+
+def starts_of(documents: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
+    """The place at which each token's document begins, (B, T)."""
+    rows = [
+        [start for start, n in zip(accumulate(lengths, initial=0), lengths, strict=False)
+         for _ in range(n)]
+        for lengths in documents
+    ]  # fmt: skip
+    return torch.tensor(rows, device=device)
 
 
 def kept_by(model: GPT) -> dict[int, Kept]:

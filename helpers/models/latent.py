@@ -68,9 +68,11 @@ class LatentAttention(nn.Module):
         if cache is not None:
             y = cache.attend(self.cheaper, q, latent, shared)
         elif self.config.recompute == "selective" and self.training:
-            y = again(self.core, q, *self.expand(latent, shared))
+            y = again(self.core, q, *self.expand(latent, shared), None, positions.documents)
         else:
-            y = self.core(q, *self.expand(latent, shared))  # (B, H, T, v)
+            y = self.core(
+                q, *self.expand(latent, shared), None, positions.documents
+            )  # (B, H, T, v)
         return self.out(y.transpose(1, 2).flatten(2))  # (B, T, D)
 
     def expand(self, latent: torch.Tensor, shared: torch.Tensor):
@@ -139,9 +141,9 @@ class PaddedCore(Core):
     PyTorch's fused kernel for the CPU needs equal widths. So it gets values with zeros behind them.
     """
 
-    def forward(self, q, k, v, seen=None):
+    def forward(self, q, k, v, seen=None, documents=None):
         extra = q.shape[-1] - v.shape[-1]
         if self.kind != "sdpa" or not extra:
-            return super().forward(q, k, v, seen)
-        y = super().forward(q, k, functional.pad(v, (0, extra)), seen)
+            return super().forward(q, k, v, seen, documents)
+        y = super().forward(q, k, functional.pad(v, (0, extra)), seen, documents)
         return functional.pad(y, (0, -extra))  # a copy: nothing keeps the zeros

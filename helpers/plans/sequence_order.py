@@ -6,6 +6,14 @@ N  ranks        T  tokens of a sequence        a part  one rank's tokens: ranges
     zigzag       0 0 1 1 1 1 0 0    an early piece and a late piece: all ranks see as much
     striped      0 1 0 1 0 1 0 1    each rank sees half of each other rank's tokens
 
+A sequence may pack several documents, which do not see each other. Zigzag cuts each of them, so a
+rank has n / N tokens and n² / 2 N scores of a document of n tokens, whatever the others are:
+
+    zigzag       0 1 1 0 0 1 1 0    two documents of 4 tokens
+
+Contiguous parts of packed sequences differ as the documents do: a rank whose t tokens are the last
+of one document computes up to N - 1/2 times t² scores, and t² / 2 m with m documents of its own.
+
 On a ring, all ranks compute one step together: a rank's queries on one rank's keys. So a step takes
 as long as on its slowest rank. With T/N = t tokens for each rank, T large, in units of t² scores:
 
@@ -18,27 +26,52 @@ Sources: Liu et al. 2023, arXiv:2310.01889, for the ring; Brandon et al. 2023, "
 arXiv:2311.09431; github.com/zhuzilin/ring-flash-attention, for zigzag and measured efficiencies.
 """
 
+from bisect import bisect
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 Part = tuple[range, ...]
-Order = Callable[[int, int], list[Part]]
+Documents = Sequence[int]  # the lengths of a packed sequence's documents, in their order
+Order = Callable[[int | Documents, int], list[Part]]
+Span = tuple[int, range]  # a document's number, and places in it
 
 
-def contiguous(tokens: int, ranks: int) -> list[Part]:
+def contiguous(tokens: int | Documents, ranks: int) -> list[Part]:
     """Give each rank neighbouring tokens: the part of each rank. The first may have one more."""
-    return [(piece,) for piece in pieces(tokens, ranks)]
+    return [(piece,) for piece in pieces(sum(lengths(tokens)), ranks)]
 
 
-def zigzag(tokens: int, ranks: int) -> list[Part]:
-    """Cut into 2 N pieces, and give rank r the pieces r and 2 N - 1 - r."""
-    cut = pieces(tokens, 2 * ranks)
-    return [(cut[rank], cut[-1 - rank]) for rank in range(ranks)]
+def zigzag(tokens: int | Documents, ranks: int) -> list[Part]:
+    """Cut each document into 2 N pieces, and give rank r the pieces r and 2 N - 1 - r.
+
+    Tokens that are left over go to the ranks in turn, from document to document. So with any
+    documents, the first ranks have one token more, or all have as many.
+    """
+    pieces(0, ranks)  # it checks
+    parts: list[list[range]] = [[] for _ in range(ranks)]
+    start = turn = 0
+    for count in lengths(tokens):
+        size, rest = divmod(count, 2 * ranks)
+        sizes = [size] * (2 * ranks)
+        for extra in range(rest):
+            rank = (turn + extra) % ranks
+            sizes[rank if extra < ranks else -1 - rank] += 1
+        cut = [range(*ends) for ends in pairwise(accumulate(sizes, initial=start))]
+        for rank, part in enumerate(parts):
+            part += [piece for piece in (cut[rank], cut[-1 - rank]) if piece]
+        start, turn = start + count, turn + rest
+    return [tuple(part) for part in parts]
 
 
-def striped(tokens: int, ranks: int) -> list[Part]:
+def striped(tokens: int | Documents, ranks: int) -> list[Part]:
     """Deal the tokens out like cards: rank r gets the places r, r + N, r + 2 N, …."""
-    return [(range(rank, tokens, ranks),) for rank in range(ranks)]
+    return [(range(rank, sum(lengths(tokens)), ranks),) for rank in range(ranks)]
+
+
+def lengths(tokens: int | Documents) -> Documents:
+    """The lengths of the documents; a number of tokens is one document."""
+    return (tokens,) if isinstance(tokens, int) else tokens
 
 
 def pieces(tokens: int, count: int) -> list[range]:
@@ -59,15 +92,40 @@ def length(part: Part) -> int:
     return sum(map(len, part))
 
 
-def scores(queries: Part, keys: Part) -> int:
+def spans(part: Part, documents: Documents = ()) -> list[Span]:
+    """Cut a part's ranges at the ends of documents. Places behind the last one are one more."""
+    ends, found = list(accumulate(documents)), []
+    for places in part:
+        while places:
+            document = bisect(ends, places[0])
+            end = min([places.stop, *ends[document : document + 1]])
+            here = range(places.start, end, places.step)
+            found.append((document, here))
+            places = places[len(here) :]
+    return found
+
+
+def work(part: Part, documents: Documents = ()) -> int:
+    """Count the scores of a part's tokens: at place p of its document, a token sees p + 1 keys."""
+    starts = [0, *accumulate(documents)]
+    total = 0
+    for document, places in spans(part, documents):
+        ends = places[0] + places[-1] - 2 * starts[document] + 2  # the first token's and the last's
+        total += len(places) * ends // 2
+    return total
+
+
+def scores(queries: Part, keys: Part, documents: Documents = ()) -> int:
     """Count the scores that causal attention of these queries to these keys needs.
 
     In ranges of the step s, key k_j is seen by query q_i if j ≤ i + (q_0 - k_0) // s: a triangle,
     cut on three sides.
     """
-    total = 0
-    for rows in queries:
-        for columns in keys:
+    seen, total = defaultdict(list), 0
+    for document, columns in spans(keys, documents):
+        seen[document].append(columns)
+    for document, rows in spans(queries, documents):
+        for columns in seen[document]:
             if rows.step != columns.step:
                 raise ValueError(f"{rows} and {columns} have different steps")
             before = (rows.start - columns.start) // rows.step
@@ -81,19 +139,19 @@ def triangle(n: int) -> int:
     return n * (n + 1) // 2 if n > 0 else 0
 
 
-def ring_scores(parts: Sequence[Part]) -> list[list[int]]:
-    """Count the scores of each rank in each step of a ring: N rows of N.
+def ring_scores(parts: Sequence[Part], documents: Documents = ()) -> list[list[int]]:
+    """Count the scores of each rank in each step of a ring: N rows of N, which add up to its work.
 
     In step i, rank r has the keys of rank r - i.
     """
     return [
-        [scores(part, parts[rank - step]) for step in range(len(parts))]
+        [scores(part, parts[rank - step], documents) for step in range(len(parts))]
         for rank, part in enumerate(parts)
     ]
 
 
-def ring_efficiency(parts: Sequence[Part]) -> float:
+def ring_efficiency(parts: Sequence[Part], documents: Documents = ()) -> float:
     """Mean scores of a rank, over those of the slowest rank in each step, added up."""
-    found = ring_scores(parts)
+    found = ring_scores(parts, documents)
     slowest = sum(map(max, zip(*found, strict=True)))
     return sum(map(sum, found)) / len(parts) / slowest if slowest else 1.0

@@ -84,8 +84,12 @@ def attention_messages(
     number_bytes: int = 4,
     recompute: str = "none",
     times: int = 1,
+    axis: str = "cp",
 ) -> list[Message]:
     """List the messages of attention over the axis cp in a step: forward and backward.
+
+    USP on R groups of U ranks is Ulysses on U ranks with L / R tokens, and a ring of R ranks with
+    H / U and K / U heads.
 
     Args:
         way: "ring", "ulysses" or "gathered".
@@ -117,7 +121,7 @@ def attention_messages(
     }
     if way not in calls:
         raise ValueError(f"{way!r} is none of {', '.join(calls)}")
-    of = {"axis": "cp", "ranks": ranks}
+    of = {"axis": axis, "ranks": ranks}
     return together(
         Message(call=call, payload=size, times=n * times, what=what, **of)
         for call, size, n, what in calls[way]

@@ -9,6 +9,7 @@ from helpers.data.batch import (
     IGNORED,
     Batch,
     Pictures,
+    by_documents,
     copying_batch,
     part,
     random_batch,
@@ -47,6 +48,30 @@ def test_a_rank_with_no_data_has_an_empty_batch():
     assert empty.tokens.shape == (0, 5)
     assert len(empty) == empty.counted() == 0
     assert [len(micro) for micro in empty.micro(2)] == [0, 0]
+
+
+def test_documents_go_with_their_sequences():
+    batch = replace(random_batch(0, 3, 6), documents=[[1, 5], [6], [2, 2, 2]])
+    assert batch.documents == ((1, 5), (6,), (2, 2, 2))
+    assert [one.documents for one in batch.micro(2)] == [((1, 5), (6,)), ((2, 2, 2),)]
+    assert batch.shard(3, 4).documents == ()
+    assert batch.to("cpu").documents == batch.documents
+    part = replace(batch, tokens=batch.tokens[:, :2], targets=batch.targets[:, 3:5])
+    assert part.documents == batch.documents  # a rank that has some of the tokens
+
+
+@pytest.mark.parametrize("documents", [[[3]], [[3], [4]], [[2], [2]], [[3, 0], [3]], [[4], [3]]])
+def test_documents_that_do_not_fill_the_sequences_are_refused(documents):
+    with pytest.raises(ValueError, match="do not fill 2 sequences of 3 tokens"):
+        replace(random_batch(0, 2, 3), documents=documents)
+
+
+def test_a_separator_ends_a_document():
+    tokens = torch.tensor([[5, 0, 1, 2, 0, 3], [0, 4, 4, 4, 4, 0], [1, 2, 3, 4, 5, 6]])
+    found = by_documents(Batch(tokens=tokens, targets=tokens + 1), separator=0)
+    assert found.documents == ((2, 3, 1), (1, 5), (6,))
+    expected = torch.where(tokens == 0, IGNORED, tokens + 1)
+    assert torch.equal(found.targets, expected)
 
 
 @pytest.mark.parametrize("shapes", [((2, 3), (2, 4)), ((3,), (3,)), ((2, 3, 1), (2, 3, 1))])

@@ -11,6 +11,7 @@ from helpers.models import gpt
 from helpers.models.caches.preallocated import Growing
 from helpers.models.dropout import counter
 from helpers.models.gpt import GPT, GPTConfig, build, kept_by, loss_sum
+from helpers.models.shape import CHOICES
 from tests.models.peers import randomised
 from tests.models.steps import some_tokens
 
@@ -168,6 +169,32 @@ def test_places_may_differ_from_sequence_to_sequence():
         expected = model(alone, model.locate(alone, places[row]))
         torch.testing.assert_close(both[row : row + 1], expected, rtol=0, atol=1e-13)
     assert not torch.allclose(both[1], model(tokens)[1])
+
+
+LATENT = replace(KINDS["llama"], mixer="latent")
+PACKED = {
+    f"{name}, {kind}": replace(config, attention=kind)
+    for name, config in (KINDS | {"latent": LATENT}).items() for kind in CHOICES["attention"]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("config", PACKED.values(), ids=PACKED)
+def test_packed_documents_are_sequences_of_their_own(config):
+    """Loss and gradients are those of the documents one by one."""
+    packed, apart = (build(config, 0, torch.float64) for _ in "ab")
+    documents = [[5, 1, 10], [16], [7, 9]]
+    batch = replace(random_batch(0, 3, 16, 31, ignored=0.2), documents=documents)
+    packed.loss(batch)[0].backward()
+    for row, lengths in enumerate(documents):
+        places = torch.arange(16).split(lengths)
+        for own in places:
+            tokens, targets = (one[row : row + 1, own] for one in (batch.tokens, batch.targets))
+            apart.loss(Batch(tokens=tokens, targets=targets))[0].backward()
+    for name, p in packed.named_parameters():
+        wanted = apart.get_parameter(name).grad
+        torch.testing.assert_close(p.grad, wanted, rtol=0, atol=1e-11)
+    whole = build(config, 0, torch.float64).loss(replace(batch, documents=None))[0]
+    assert abs(whole - packed.loss(batch)[0]) > 1e-3
 
 
 @every_kind

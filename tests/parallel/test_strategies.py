@@ -130,6 +130,14 @@ def few_targets(k, sequences, config):
     return tokens(k, sequences, config, ignored=0.98)
 
 
+def packed(k, sequences, config):
+    """Sequences with documents of other lengths; some documents are one token."""
+    n = config.context
+    ways = [[3, n - 4, 1], [n], [1, 1, n - 2], [n // 2, n - n // 2]]
+    documents = [ways[(k + row) % 4] for row in range(sequences)]
+    return replace(tokens(k, sequences, config), documents=documents)
+
+
 # seams
 EXACT = Mixed(low=torch.float64)  # no rounding, so any difference is an error in bookkeeping
 NOT_CLIPPED = OptimizerConfig(rule="sgd", clip=None)
@@ -329,11 +337,37 @@ CASES = {
     "ring, latent": attending(replace(LATENT, dropout=0.1)),
     "ring, Bamba": Case(Recipe(layout=Layout(dp=2, cp=2), owner=Zero2),
                         replace(BAMBA, context=11, dropout=0.2)),
+    "ulysses, Bamba": attending(replace(BAMBA, heads=6, kv_heads=3, bias=True, context=11),
+                                attention=ulysses, owner=Zero3, micro_batches=2),
+    "ring, Bamba, learned": attending(replace(BAMBA, positions="learned", tied=True), 4),
+    "ring, Bamba, 1F1B": piped("1F1B", replace(BAMBA, layers=4, mixer=("mamba2", "attention") * 2),
+                               axes={"cp": 2}, micro_batches=2),
     "ring, Bamba, tensor": Case(Recipe(layout=Layout(cp=2, tp=2)), BAMBA, micro_batches=2),
     **{f"ring, {name}": piped(name, RING, axes={"cp": 2}, deep=4, micro_batches=2)
        for name in ("1F1B", "ZB-V")},
     "ring, sequence": cut(partial(context_parallel, inner=sequence_parallel), CUT2,
                           layout={"cp": 2, "tp": 2}, owner=Zero1),
+    **{f"USP, {name}": owned(
+        OWNERS[o], replace(RING, heads=12, kv_heads=kept), {"ring": r, "heads": 4 // r},
+        transform=partial(context_parallel, axis=("ring", "heads")), batches=b, micro_batches=2)
+       for name, o, kept, r, b in (("2 by 2", "1", 4, 2, tokens), ("packed", "DDP", 2, 2, packed),
+                                   ("a ring", "3", 1, 4, tokens),
+                                   ("heads", "pending", 12, 1, tokens))},
+    "USP, Bamba": owned(Zero2, replace(BAMBA, kv_heads=2, context=11), {"ring": 2, "heads": 2},
+                        transform=partial(context_parallel, axis=("ring", "heads"))),
+    # packed documents
+    "packed, 3": owned(Zero3, replace(GPT2, attention="blockwise"), batches=packed),
+    "packed, sequence": cut("sequence", GROUPED, batches=packed, micro_batches=2),
+    **{f"packed, ring, {order.__name__}": attending(
+        LEARNED, order=order, batches=packed, micro_batches=2)
+       for order in (contiguous, zigzag, striped)},
+    **{f"packed, {way.__name__}": attending(replace(RING, heads=6, kv_heads=3), attention=way,
+                                            batches=packed, owner=Zero1)
+       for way in (ulysses, gathered_attention)},
+    "packed, ring, latent": attending(replace(LATENT, context=11), 2, batches=packed),
+    "packed, ring, few": Case(Recipe(layout=Layout(dp=2, cp=2)), RING, sequences=1, batches=packed),
+    "packed, ring, ZB-V": piped("ZB-V", replace(RING, recompute="selective"), batches=packed,
+                                axes={"cp": 2}, deep=4, micro_batches=2),
     # experts: on one rank of two, or on two ranks of four
     **{f"experts, {name}, {n}": owned(o, ExpertConfig(experts=2), {"dp": n}, sequences=8,
                                       transform=expert_parallel)

@@ -12,12 +12,15 @@ from helpers.plans.sequence_order import (
     ring_efficiency,
     ring_scores,
     scores,
+    spans,
     striped,
+    work,
     zigzag,
 )
 
 ORDERS = [contiguous, zigzag, striped]
-TOKENS, RANKS = st.integers(0, 40), st.integers(1, 6)
+DOCUMENTS = st.lists(st.integers(1, 15), max_size=5)
+RANKS = st.integers(1, 6)
 
 
 def places(part):
@@ -28,34 +31,50 @@ def test_orders_by_hand():
     assert contiguous(7, 3) == [(range(3),), (range(3, 5),), (range(5, 7),)]
     assert [places(part) for part in zigzag(8, 2)] == [[0, 1, 6, 7], [2, 3, 4, 5]]
     assert [places(part) for part in striped(7, 3)] == [[0, 3, 6], [1, 4], [2, 5]]
+    assert [places(part) for part in zigzag([4, 4], 2)] == [[0, 3, 4, 7], [1, 2, 5, 6]]
+    assert [places(part) for part in zigzag([1, 2, 3], 2)] == [[0, 1, 3], [2, 4, 5]]
+    for order in (contiguous, striped):
+        assert order([5, 2], 3) == order(7, 3)
+    assert spans((range(5), range(6, 7)), [2, 4]) == [(0, range(2)), (1, range(2, 5)),
+                                                       (2, range(6, 7))]  # fmt: skip
+    assert spans((range(1, 9, 3),)) == [(0, range(1, 9, 3))]
+    with pytest.raises(ValueError, match="cut into 0 pieces"):
+        zigzag(4, 0)
     with pytest.raises(ValueError, match="cut into 0 pieces"):
         contiguous(4, 0)
     with pytest.raises(ValueError, match="different steps"):
         scores((range(0, 4, 2),), (range(4),))
 
 
-@given(tokens=TOKENS, ranks=RANKS, order=st.sampled_from(ORDERS))
-def test_each_token_has_one_rank_and_parts_go_up(tokens, ranks, order):
-    parts = order(tokens, ranks)
-    assert len(parts) == ranks
+@given(documents=DOCUMENTS, ranks=RANKS, order=st.sampled_from(ORDERS))
+def test_each_token_has_one_rank_and_parts_go_up(documents, ranks, order):
+    """With any documents of so many tokens, the ranks have the same numbers of tokens."""
+    parts, tokens = order(documents, ranks), sum(documents)
     assert sorted(place for part in parts for place in places(part)) == list(range(tokens))
     assert all(places(part) == sorted(places(part)) for part in parts)
-    sizes = [length(part) for part in parts]
-    assert max(sizes) - min(sizes) <= (2 if order is zigzag else 1)
+    assert [length(part) for part in parts] == [
+        tokens // ranks + (rank < tokens % ranks) for rank in range(ranks)
+    ]
 
 
-@given(tokens=TOKENS, ranks=RANKS, order=st.sampled_from(ORDERS), size=st.integers(1, 9))
-def test_the_work_is_that_of_the_blocks(tokens, ranks, order, size):
+@given(documents=DOCUMENTS, ranks=RANKS, order=st.sampled_from(ORDERS), size=st.integers(1, 9))
+def test_the_work_is_that_of_the_blocks(documents, ranks, order, size):
     """The formula, all pairs of places, and the scores that the blocks of each step leave."""
-    parts = order(tokens, ranks)
-    for rank, found in enumerate(ring_scores(parts)):
+    parts = order(documents, ranks)
+    of = [number for number, count in enumerate(documents) for _ in range(count)]
+    for rank, found in enumerate(ring_scores(parts, documents)):
+        assert sum(found) == work(parts[rank], documents)
         for step, count in enumerate(found):
             keys = parts[rank - step]
-            pairs = [(q, k) for q in places(parts[rank]) for k in places(keys) if k <= q]
+            pairs = [
+                (q, k)
+                for q in places(parts[rank]) for k in places(keys) if k <= q and of[k] == of[q]
+            ]  # fmt: skip
             assert count == len(pairs)
             seen = torch.zeros(length(parts[rank]), length(keys), dtype=torch.int64)
             q, k = (torch.empty(1, n, 0) for n in seen.shape)
-            for rows, columns, mask in blocks(q, k, None, size, (parts[rank], keys)):
+            cut = spans(parts[rank], documents), spans(keys, documents)
+            for rows, columns, mask in blocks(q, k, None, size, cut):
                 assert (seen[rows, columns] == 0).all()
                 seen[rows, columns] = 1 if mask is None else mask.long()
                 assert seen[rows, columns].any()
@@ -77,6 +96,26 @@ def test_the_efficiency_of_a_ring(ranks):
         late = [t * (t + 1) // 2] * (rank + 1) + [t * (t - 1) // 2] * (ranks - rank - 1)
         assert found == late
     assert ring_efficiency(striped(t * ranks, ranks)) == pytest.approx(1, abs=1 / t)
+
+
+@given(documents=DOCUMENTS, ranks=RANKS)
+def test_zigzag_balances_any_documents(documents, ranks):
+    """Within two scores for each token, whatever a token's place is; and by the closed form."""
+    found = [work(part, documents) for part in zigzag(documents, ranks)]
+    assert max(found) - min(found) <= 2 * sum(documents)
+    even = [2 * ranks * count for count in documents]
+    share = sum(count * (count + 1) // 2 for count in even) // ranks
+    assert {work(part, even) for part in zigzag(even, ranks)} == {share}
+    assert ring_efficiency(zigzag(even, ranks), even) == 1
+
+
+def test_contiguous_parts_of_documents():
+    """A rank's part of the last tokens of one document, beside a rank with m of its own."""
+    t, ranks, m = 96, 4, 6
+    documents = [(ranks - 1) * t, *[t // m] * m]
+    found = [work(part, documents) for part in contiguous(documents, ranks)]
+    assert found[:3] == [rank * t * t + t * (t + 1) // 2 for rank in range(3)]
+    assert found[3] == m * (t // m) * (t // m + 1) // 2
 
 
 def test_each_step_takes_as_long_as_its_slowest_rank():

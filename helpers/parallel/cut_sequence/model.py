@@ -10,7 +10,7 @@ B  sequences        t  tokens of this rank's part        E  channels
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import nn
@@ -25,10 +25,11 @@ from helpers.models.gpt import GPT
 from helpers.models.latent import LatentAttention
 from helpers.models.mamba import Mamba
 from helpers.models.mamba2 import Mamba2
+from helpers.parallel.cut_sequence.collective import Grid, usp
 from helpers.parallel.cut_sequence.ring import ring_attention
 from helpers.parallel.cut_sequence.scans import selective_scan_over_ranks, ssd_over_ranks
 from helpers.parallel.transform import Placed, plain
-from helpers.plans.sequence_order import Order, Part, contiguous, length, zigzag
+from helpers.plans.sequence_order import Documents, Order, Part, contiguous, length, zigzag
 
 AXIS = "cp"
 SCANS = {Mamba: selective_scan_over_ranks, Mamba2: ssd_over_ranks}
@@ -41,42 +42,53 @@ def context_parallel(
     mesh,
     dtype: torch.dtype,
     *,
-    attention: Callable[..., torch.Tensor] = ring_attention,
+    attention: Callable[..., torch.Tensor] | None = None,
     order: Order | None = None,
     inner: Callable[..., Placed] = plain,
-    axis: str = AXIS,
+    axis: str | tuple[str, str] = AXIS,
 ) -> Placed:
     """Cut every sequence over an axis, as a transform.
 
     Recipe(transform=context_parallel, owner=Zero1)(config, 0, make_mesh(Layout(dp=2, cp=2)))
+    partial(context_parallel, axis=("ring", "heads"))    # USP on Layout(ring=2, heads=2)
 
     Each rank gets the sequences of its data axes, and takes some of their tokens. So gradients,
     losses and numbers of targets are partial sums over this axis too.
 
     Args:
         config, seed, mesh, dtype: as for any transform of a Recipe.
-        attention: `ring_attention`, `ulysses` or `gathered_attention`. Each computes block by
-            block, whatever `config.attention` is.
-        order: `contiguous`, `zigzag` or `striped`; None: zigzag, which is balanced, if all mixers
-            are attention; else contiguous, which scans need.
+        attention: `ring_attention`, `ulysses` or `gathered_attention`; on two axes `usp`. None:
+            `ring_attention`, or `usp`. Each computes block by block, whatever `config.attention`
+            is.
+        order: `contiguous`, `zigzag` or `striped`; None: zigzag, which is balanced, with documents
+            too, if all mixers are attention; else contiguous, which scans need. With Ulysses, every
+            order is balanced.
         inner: the transform that makes the model, such as `tensor_parallel`.
-        axis: of the ranks that share a sequence, in its order.
+        axis: of the ranks that share a sequence, in its order. Two axes, in the layout's order:
+            that of a ring, and that of the ranks which exchange heads.
 
     Raises:
-        ValueError: as for `cut_sequence`.
+        ValueError: as for `cut_sequence`; the layout does not have the two axes in this order; or a
+            scan needs a group along both, and `make_mesh` was not asked for it.
     """
     placed = inner(config, seed, mesh, dtype)
-    if axis not in mesh.layout.axes or mesh.layout.size(axis) == 1:
+    axes = (axis,) if isinstance(axis, str) else tuple(axis)
+    if (axis not in mesh.layout.axes and len(axes) == 1) or mesh.layout.size(*axes) == 1:
         return placed
+    if mesh.layout.known(axes) != axes:
+        raise ValueError(f"{mesh.layout.title()} has the axes {axes} in another order: ring, heads")
     model = placed.model
     if order is None:
         order = contiguous if scanned(model) else zigzag
-    cut = Cut(GroupTransport(mesh.group(axis)), order)
-    cut_sequence(model, cut.peers, cut, attention)
+    ring, *heads = (GroupTransport(mesh.group(one)) for one in axes)
+    cut = Cut(Grid(ring, *heads) if heads else ring, order)
+    both = heads and scanned(model)
+    peers = GroupTransport(mesh.group(*axes)) if both else cut.peers
+    cut_sequence(model, peers, cut, attention or (usp if heads else ring_attention))
     return replace(
         placed,
-        sums=(*placed.sums, axis),
-        loss_sums=(*placed.loss_sums, axis),
+        sums=(*placed.sums, *axes),
+        loss_sums=(*placed.loss_sums, *axes),
         take=lambda batch: cut.take(placed.take(batch)),
     )
 
@@ -85,26 +97,33 @@ class Cut:
     """Which tokens of the batch that it took last each rank has.
 
     Attributes:
-        parts: of all ranks.
+        parts: of all ranks. With packed documents: those of the first sequence; other sequences'
+            have the same lengths.
     """
 
-    def __init__(self, peers: Peers, order: Order = contiguous):
+    def __init__(self, peers: Peers | Grid, order: Order = contiguous):
         self.peers, self.order = peers, order
-        self.parts: list[Part] = order(0, peers.size)
+        self.cut = lru_cache(maxsize=64)(lambda tokens: order(tokens, peers.size))
+        self.parts: list[Part] = self.cut(0)
 
     def take(self, batch: Batch) -> Batch:
         """Take this rank's tokens, and their targets: (B, T) to (B, t)."""
-        self.parts = self.order(batch.tokens.shape[1], self.peers.size)
-        own = self.places(batch.tokens.device)
-        return replace(batch, tokens=batch.tokens[:, own], targets=batch.targets[:, own])
+        rows = batch.documents or (batch.tokens.shape[1],)
+        self.parts = self.cut(rows[0])
+        own = torch.stack([self.places(batch.tokens.device, self.cut(row)) for row in rows])
+        own = own.expand(len(batch), -1)  # (B, t)
+        taken = {name: getattr(batch, name).gather(1, own) for name in batch.TENSORS}
+        return replace(batch, **taken)
 
-    def places(self, device: torch.device | str) -> torch.Tensor:
+    def places(
+        self, device: torch.device | str, parts: Sequence[Part] | None = None
+    ) -> torch.Tensor:
         """The places of this rank's tokens in their sequence, (t,)."""
-        own = [place for piece in self.parts[self.peers.rank] for place in piece]
+        own = [place for piece in (parts or self.parts)[self.peers.rank] for place in piece]
         return torch.tensor(own, dtype=torch.int64, device=device)
 
     def locate(
-        self, model: GPT, plain_locate, x: torch.Tensor, places=None, **options
+        self, model: GPT, plain_locate, x: torch.Tensor, places=None, documents=None, **options
     ) -> Positions:
         """Compute the positions of this rank's tokens: rotary angles and dropout go by places."""
         whole, context = sum(map(length, self.parts)), model.config.context
@@ -112,7 +131,10 @@ class Cut:
             raise ValueError(NO_CACHE)
         if whole > context:
             raise ValueError(f"a sequence has {whole} tokens, but the context allows {context}")
-        return plain_locate(x, self.places(x.device), **options)
+        places = self.places(x.device)
+        if documents:
+            places = torch.stack([self.places(x.device, self.cut(row)) for row in documents])
+        return plain_locate(x, places, documents=documents, **options)
 
 
 class CutCore(nn.Module):
@@ -122,11 +144,20 @@ class CutCore(nn.Module):
         super().__init__()
         self.attention, self.cut = attention, cut
 
-    def forward(self, q, k, v, seen=None) -> torch.Tensor:
-        """Compute (B, H, t, w), as `ring_attention`."""
+    def forward(
+        self, q, k, v, seen=None, documents: Sequence[Documents] | None = None
+    ) -> torch.Tensor:
+        """Compute (B, H, t, w), as `ring_attention`; with documents, one sequence at a time."""
         if seen is not None:
             raise ValueError(NO_CACHE)
-        return self.attention(q, k, v, self.cut.parts, self.cut.peers)
+        if not documents:
+            return self.attention(q, k, v, self.cut.parts, self.cut.peers)
+        rows = []
+        for row, lengths in enumerate(documents):
+            own = [one[row : row + 1] for one in (q, k, v)]
+            of = self.cut.cut(lengths), self.cut.peers
+            rows.append(self.attention(*own, *of, documents=lengths))
+        return torch.cat(rows)
 
 
 def scanned(model: GPT) -> bool:
@@ -163,7 +194,7 @@ def cut_sequence(
     if cut is not None and cut.order is not contiguous and scanned(model):
         raise ValueError(
             "a scan needs neighbouring tokens: choose order=contiguous for a model with mamba or "
-            "mamba2"
+            "mamba2; its attention is balanced in this order by attention=ulysses"
         )
     for module in list(model.modules()):
         if isinstance(module, Attention | LatentAttention):

@@ -29,7 +29,7 @@ from torch.autograd.function import once_differentiable
 
 from helpers.comm.messages import Peers, in_a_row
 from helpers.models.blockwise import SIZE, add_gradients, blocks, nothing, read
-from helpers.plans.sequence_order import Part, length
+from helpers.plans.sequence_order import Documents, Part, length, spans
 
 
 def ring_attention(
@@ -39,6 +39,7 @@ def ring_attention(
     parts: Sequence[Part],
     peers: Peers,
     size: int = SIZE,
+    documents: Documents = (),
 ) -> torch.Tensor:
     """Compute this rank's part of causal attention over the whole sequence: (B, H, t, w).
 
@@ -51,24 +52,26 @@ def ring_attention(
             lengths, also 0.
         peers: the ranks that share the sequence.
         size: of a block, in queries and in keys.
+        documents: the lengths of those that the sequences pack; no token sees another's.
     """
     shared = q.unflatten(1, (k.shape[1], -1))  # (B, K, H/K, t, d)
-    return _Ring.apply(shared, k.unsqueeze(2), v.unsqueeze(2), parts, peers, size).flatten(1, 2)
+    of = parts, [spans(part, documents) for part in parts], peers, size
+    return _Ring.apply(shared, k.unsqueeze(2), v.unsqueeze(2), *of).flatten(1, 2)
 
 
 class _Ring(torch.autograd.Function):
     """With q (B, K, H/K, t, d), k and v (B, K, 1, t, …): queries of a group share a key's head."""
 
     @staticmethod
-    def forward(ctx, q, k, v, parts, peers, size):
+    def forward(ctx, q, k, v, parts, cut, peers, size):
         y, total = nothing(q, v)
         for source, row in travelling(k, v, parts, peers):
             keys, values = unpacked(row, k, v, length(parts[source]))
-            places = parts[peers.rank], parts[source]
+            places = cut[peers.rank], cut[source]
             read(y, total, q, keys, values, blocks(q, keys, None, size, places))
         y = y.to(q.dtype)
         ctx.save_for_backward(q, k, v, y, total)
-        ctx.parts, ctx.peers, ctx.size = parts, peers, size
+        ctx.parts, ctx.cut, ctx.peers, ctx.size = parts, cut, peers, size
         return y
 
     @staticmethod
@@ -84,9 +87,9 @@ class _Ring(torch.autograd.Function):
             tokens = length(parts[source])
             keys, values = unpacked(row, k, v, tokens)
             found = of_q, *unpacked(own, k, v, tokens)
-            places = parts[peers.rank], parts[source]
-            cut = blocks(q, keys, None, ctx.size, places)
-            add_gradients(found, grad, q, keys, values, total, inner, cut)
+            places = ctx.cut[peers.rank], ctx.cut[source]
+            here = blocks(q, keys, None, ctx.size, places)
+            add_gradients(found, grad, q, keys, values, total, inner, here)
             finish(works)
             if home is None:
                 home = own
@@ -96,7 +99,7 @@ class _Ring(torch.autograd.Function):
             works, came = pass_on(behind, home, peers)
             finish(works)
             home += came
-        return of_q, *unpacked(home, k, v, k.shape[-2]), None, None, None
+        return of_q, *unpacked(home, k, v, k.shape[-2]), None, None, None, None
 
 
 def travelling(

@@ -231,5 +231,5 @@ class OneStep:
 
 def forward(module: torch.nn.Module, batch: Batch, x: torch.Tensor | None) -> torch.Tensor:
     """Run one stage: tokens or an activation in, an activation or logits out."""
-    positions = module.locate(batch.tokens, numbers=batch.numbers, step=batch.step)
+    positions = module.locate(batch.tokens, **batch.located())
     return module(batch.tokens if module.first else x, positions)

@@ -99,7 +99,7 @@ class Stashing:
     def forward(self, micro: int, given: torch.Tensor | None):
         batch = self.batches[micro]
         x = batch.tokens if given is None else given.detach().requires_grad_()
-        positions = self.stage.locate(batch.tokens, numbers=batch.numbers, step=batch.step)
+        positions = self.stage.locate(batch.tokens, **batch.located())
         y = functional_call(self.stage, self.weights, (x, positions))
         if self.stage.last:
             total, count = self.stage.criterion(y, batch.targets)

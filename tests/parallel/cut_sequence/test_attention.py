@@ -1,6 +1,7 @@
 """Attention over a cut sequence: parts of any length and order, bytes, messages and refusals."""
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -21,13 +22,14 @@ from helpers.parallel.trainer import Recipe
 from helpers.plans.messages import wire
 from helpers.plans.sequence_order import contiguous, striped, zigzag
 from helpers.plans.sequence_traffic import attention_messages, ring_attention_bytes
+from helpers.state.placing import Seat
 
 WAYS = {"ring": ring_attention, "ulysses": ulysses, "gathered": gathered_attention}
 
 
 def ragged(tokens, ranks):
     """Parts that no order makes: the first rank has the last tokens, others few or none."""
-    return [(range(3, tokens),), (range(1),), (range(1, 3),), ()][:ranks]
+    return [(range(3, 11),), (range(1),), (range(1, 3),), ()][:ranks]
 
 
 def random(*shape, seed):
@@ -48,24 +50,34 @@ def trained(attention, q, k, v, weights):
     return [y.detach(), q.grad, k.grad, v.grad]
 
 
+def mask_of(documents):
+    """Where a token may look: its document's earlier tokens, and itself."""
+    return torch.block_diag(*(torch.ones(n, n) for n in documents)).tril().bool()
+
+
 def on_ranks(worker, cases):
     """The largest distance of this rank's part from the whole computed here, for each case."""
     far = []
-    for way, order, tokens, sizes, size in cases:
-        parts, transport = order(tokens, worker.world_size), GroupTransport()
+    for way, order, documents, sizes, size in cases:
+        parts, transport = order(documents, worker.world_size), GroupTransport()
+        tokens, packed = documents, ()
+        if not isinstance(documents, int):
+            tokens, packed = sum(documents), documents
         own = [place for piece in parts[worker.rank] for place in piece]
         q, k, v, weights = inputs(sizes[0], tokens, *sizes[1:])
         found = trained(
-            lambda *of: WAYS[way](*of, parts, transport, size),  # noqa: B023
+            lambda *of: WAYS[way](*of, parts, transport, size, packed),  # noqa: B023
             *(one[:, :, own].contiguous() for one in (q, k, v, weights)),
         )
-        wanted = [one[:, :, own] for one in trained(Core("explicit"), q, k, v, weights)]
+        seen = mask_of(packed or [tokens])
+        plain = lambda *of: Core("explicit")(*of, seen)  # noqa: B023, E731
+        wanted = [one[:, :, own] for one in trained(plain, q, k, v, weights)]
         far += [max((f - w).abs().max().item() if f.numel() else 0.0
                     for f, w in zip(found, wanted, strict=True))]  # fmt: skip
     return far
 
 
-# way, order, tokens, (sequences, heads, key heads), tokens of a block
+# way, order, tokens or documents, (sequences, heads, key heads), tokens of a block
 CASES = [
     *((way, order, tokens, (2, 12, 12), 3)
       for way in WAYS for order in (contiguous, zigzag, striped) for tokens in (13, 3)),
@@ -74,6 +86,9 @@ CASES = [
     ("ulysses", zigzag, 17, (1, 24, 12), 100),
     *((way, ragged, 11, (2, 12, 12), 2) for way in WAYS),
     *((way, contiguous, 5, (0, 12, 12), 2) for way in WAYS),
+    *((way, order, (6, 1, 9, 2, 3), (2, 12, 12), 3)
+      for way in WAYS for order in (contiguous, zigzag, striped)),
+    ("gathered", ragged, (4, 3, 4), (2, 12, 12), 2),
 ]  # fmt: skip
 
 
@@ -121,6 +136,29 @@ def a_step(worker, way, config):
     return {"sent": log.of(*calls).wire, "calls": len(log.of(*calls).entries)}
 
 
+def both_at_once(worker, config):
+    mesh = make_mesh(Layout(ring=worker.world_size // 2, heads=2))
+    transform = partial(context_parallel, axis=("ring", "heads"))
+    trainer = Recipe(transform=transform, owner=Replicated)(config, 1, mesh)
+    with ledger() as log:
+        trainer.step(random_batch(0, 2, 24, 17))
+    found = {(e.axes, e.call, e.payload) for e in log.entries if e.call in ("send", "all_to_all")}
+    return {"found": found}
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective"])
+def test_usp_sends_heads_in_its_groups_and_keys_around_the_ring(ranks, recompute):
+    """Keys travel from group to group: U times the tokens of a rank, with 1/U of the heads."""
+    config = replace(CONFIG, kv_heads=2, heads=6, recompute=recompute)
+    of = {"head_width": 4, "sequences": 2, "ranks": 2, "recompute": recompute}
+    plan = [
+        *attention_messages("ulysses", length=12, heads=6, key_heads=2, axis="heads", **of),
+        *attention_messages("ring", length=24, heads=3, key_heads=1, axis="ring", **of),
+    ]
+    for row in ranks(4).run(both_at_once, config=config):
+        assert row["found"] == {(one.axis, one.call, one.payload) for one in plan}
+
+
 @pytest.mark.parametrize("recompute", CHOICES["recompute"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_step_sends_the_messages_of_the_plan(ranks, way, recompute):
@@ -166,6 +204,7 @@ def built(mixer="attention", **options):
 
 
 PEERS = SimpleNamespace(rank=0, size=2)
+ODD = Layout(heads=2, ring=2)
 
 
 @pytest.mark.parametrize(
@@ -177,6 +216,9 @@ PEERS = SimpleNamespace(rank=0, size=2)
         (lambda: CutCore(ring_attention, Cut(PEERS))(*[None] * 3, seen=True), "has no cache"),
         (lambda: long(built(), 9), "has 9 tokens, but the context allows 8"),
         (lambda: long(built(), 8, torch.arange(4)), "has no cache"),
+        (lambda: built("mamba").locate(torch.zeros(1, 4), documents=[[4]]), "one document"),
+        (lambda: two_axes(ODD, ("ring", "heads")), "in another order"),
+        (lambda: two_axes(ODD, ("ring", "nodes")), "no axis 'nodes'"),
         (lambda: ulysses(*[torch.ones(1, 3, 4, 2)] * 3, [], PEERS), "3 heads .* 2 ranks"),
     ],
 )
@@ -185,10 +227,32 @@ def test_what_cannot_be_cut_is_refused(make, words):
         make()
 
 
+def two_axes(layout, axis):
+    config = GPTConfig(vocab=13, context=8, layers=1, width=8, heads=2)
+    return context_parallel(config, 0, Seat(layout, 0), torch.float64, axis=axis)
+
+
 def long(model, tokens, *places):
     cut = Cut(PEERS, zigzag)
     own = cut.take(random_batch(0, 2, tokens, 13))
     return cut_sequence(model, PEERS, cut).locate(own.tokens, *places)
+
+
+def test_places_begin_anew_in_each_document():
+    cut = Cut(PEERS, zigzag)
+    batch = replace(random_batch(0, 3, 8, 13), documents=[[4, 4], [8], [1, 7]])
+    own, places = cut.take(batch), torch.tensor([[0, 3, 4, 7], [0, 1, 6, 7], [0, 1, 2, 7]])
+    assert torch.equal(own.tokens, batch.tokens.gather(1, places))
+    assert torch.equal(own.targets, batch.targets.gather(1, places))
+    model = built(dropout=0.1)
+    plain = model.locate(batch.tokens, **batch.located())
+    assert plain.places[0].tolist() == [0, 1, 2, 3] * 2
+    found = cut_sequence(model, PEERS, cut).locate(own.tokens, **own.located())
+    for one in ("places", "key"):
+        assert torch.equal(getattr(found, one), getattr(plain, one).gather(1, places))
+    assert [n.tolist() for n in found.places] == [[0, 3, 0, 3], [0, 1, 6, 7], [0, 0, 1, 6]]
+    for one, whole in zip(found.angles, plain.angles, strict=True):
+        assert torch.equal(one, whole.gather(1, places[..., None].expand(one.shape)))
 
 
 def test_places_are_those_of_the_order():
