@@ -9,7 +9,7 @@ offload_bandwidth   efficiency against the bandwidth to host or disk (ZeRO-Infin
 schedules           the order of each rank's computations in a pipeline, checked, timed and drawn
 sequence_order      which tokens of a cut sequence each rank has: contiguous, zigzag, striped
 sequence_traffic    bytes of a cut sequence: scans and convolutions beside attention
-step_messages       all messages of a training step: dp with ZeRO, tp, sequence parallel, pp
+step_messages       all messages of a training step: dp with ZeRO, tp, sequence parallel, cp, pp
 zero_memory         bytes of model states by ZeRO stage; the largest model that fits; FSDP's peak
 zero_traffic        messages by ZeRO stage, beside tensor and pipeline parallelism
 """

@@ -1,4 +1,4 @@
-"""All messages of a training step of a Transformer on one rank, by recipe: dp with ZeRO, tp, pp.
+"""All messages of a training step of a Transformer on a rank, by recipe: dp with ZeRO, tp, cp, pp.
 
 B  sequences of a micro-batch on a rank        T  tokens        D  width        e  bytes of a number
 m  micro-batches        N  ranks of the axis tp
@@ -8,7 +8,8 @@ m  micro-batches        N  ranks of the axis tp
           forward, and the head in the backward. The loss sends B T maxima and 2 B T sums.
           Sequence parallelism replaces each all-reduce by a reduce-scatter and an all-gather.
     pp    B T D e bytes for each Message of the schedule: activations forward, gradients backward
-    dp    gradients and parameters, as in `zero_traffic`
+    cp    keys and values, or heads, as in `sequence_traffic`; a rank has T / cp tokens
+    dp    gradients and parameters, as in `zero_traffic`; over dp and cp together
     sums  the count of targets, the loss, the gradients that are partial sums, the global norm
 
 Sources: Shoeybi et al. 2019, arXiv:1909.08053, section 3 (tp); Korthikanti et al. 2022,
@@ -17,11 +18,12 @@ section 3 (pp).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from helpers.plans.messages import Message, together
 from helpers.plans.schedules import Schedule
 from helpers.plans.schedules.messages import sent as sent_by
+from helpers.plans.sequence_traffic import attention_messages
 from helpers.plans.zero_memory import padded, stage_of
 from helpers.plans.zero_traffic import buckets, zero_messages
 
@@ -60,7 +62,7 @@ class StepPlan:
     Attributes:
         sizes: axis -> ranks, in the layout's order: {"pp": 2, "dp": 2, "tp": 2}.
         width: D.
-        sequences, tokens: B and T of a micro-batch.
+        sequences, tokens: B and T of a micro-batch. cp divides T.
         stages: of each rank of the pipeline, those on this rank.
         rows: of each rank of the pipeline; in the order of definition.
         micro_batches: m.
@@ -74,6 +76,8 @@ class StepPlan:
         bucket: bytes that fill a bucket, and the first bucket.
         sequence, again: sequence parallelism; the backward gathers the layers' inputs again.
         shared: names of the parameters on the first and on the last stage: a tied embedding.
+        attention: way, heads, key_heads and head_width on a rank, as for `attention_messages`; with
+            cp.
     """
 
     sizes: Mapping[str, int]
@@ -96,6 +100,7 @@ class StepPlan:
     sequence: bool = False
     again: bool = True
     shared: frozenset[str] = field(default_factory=frozenset)
+    attention: Mapping[str, str | int] = field(default_factory=dict)
 
     def __post_init__(self):
         stage_of(self.zero)
@@ -115,9 +120,22 @@ class StepPlan:
         return (next(iter(self.sizes)) if len(self.sizes) == 1 else "world"), ranks
 
     @property
+    def replicas(self) -> tuple[str, int]:
+        """(axis, ranks) of a message over dp and cp together."""
+        along = [axis for axis in ("dp", "cp") if self.ranks(axis) > 1] or ["dp"]
+        ranks = self.ranks("dp") * self.ranks("cp")
+        whole = len(along) > 1 and ranks == self.world[1]
+        return self.world if whole else (" ".join(along), ranks)
+
+    @property
+    def rows_of_tokens(self) -> float:
+        """Tokens of a micro-batch on a rank: B T / cp."""
+        return self.sequences * self.tokens / self.ranks("cp")
+
+    @property
     def activations(self) -> float:
-        """Bytes of B T D numbers."""
-        return self.sequences * self.tokens * self.width * self.number_bytes
+        """Bytes of B T / cp tokens of D numbers."""
+        return self.rows_of_tokens * self.width * self.number_bytes
 
 
 def step_messages(plan: StepPlan, stage: int = 0) -> list[Message]:
@@ -125,6 +143,7 @@ def step_messages(plan: StepPlan, stage: int = 0) -> list[Message]:
     return together(
         [
             *tensor_messages(plan, plan.stages[stage]),
+            *context_messages(plan, plan.stages[stage]),
             *pipeline_messages(plan, stage),
             *data_messages(plan, plan.rows[stage]),
             *partial_sums(plan, stage),
@@ -147,12 +166,22 @@ def tensor_messages(plan: StepPlan, stages: Sequence[Stage]) -> list[Message]:
             times = {"reduce_scatter": pairs, "all_gather": gathers}
         act = {"payload": plan.activations, "what": "activations", **of}
         found += [Message(call=call, times=m * n, **act) for call, n in times.items()]
-        row = plan.sequences * plan.tokens * plan.loss_bytes
+        row = plan.rows_of_tokens * plan.loss_bytes
         found += [
             Message(call="all_reduce", payload=size, times=m * one.last, what="loss", **of)
             for size in (row, 2 * row)
         ]
     return found
+
+
+def context_messages(plan: StepPlan, stages: Sequence[Stage]) -> list[Message]:
+    """Attention over cp, in each block."""
+    if plan.ranks("cp") == 1:
+        return []
+    sizes = {"length": plan.tokens, "sequences": plan.sequences, "ranks": plan.ranks("cp")}
+    sizes |= {"number_bytes": plan.number_bytes, "recompute": plan.recompute}
+    times = plan.micro_batches * sum(one.blocks for one in stages)
+    return attention_messages(times=times, **sizes, **plan.attention)
 
 
 def pipeline_messages(plan: StepPlan, stage: int) -> list[Message]:
@@ -167,19 +196,19 @@ def pipeline_messages(plan: StepPlan, stage: int) -> list[Message]:
 
 
 def data_messages(plan: StepPlan, rows: Rows) -> list[Message]:
-    """Gradients and parameters over dp."""
-    n = plan.ranks("dp")
+    """Gradients and parameters over dp and cp."""
+    axis, n = plan.replicas
     sizes = {"parameter_bytes": plan.number_bytes, "gradient_bytes": plan.gradient_bytes}
     if plan.zero == 0:
         backward = [t.numbers for row in reversed(rows.values()) for t in reversed(row.values())]
         full = buckets(backward, plan.gradient_bytes, *plan.bucket)
-        return zero_messages(full, n, 0, **sizes)
+        return [replace(one, axis=axis) for one in zero_messages(full, n, 0, **sizes)]
     options = sizes | {"micro_batches": plan.micro_batches, "reshard": plan.reshard}
     found = []
     for name, row in rows.items():
         size = padded(sum(tensor.numbers for tensor in row.values()), n)
         found += zero_messages([size], n, plan.zero, kept=name in plan.kept, **options)
-    return found
+    return [replace(one, axis=axis) for one in found]
 
 
 def partial_sums(plan: StepPlan, stage: int) -> list[Message]:
@@ -189,7 +218,7 @@ def partial_sums(plan: StepPlan, stage: int) -> list[Message]:
     times if N is a power of 2. Under ZeRO a rank sums its shards, so a gradient that another rank
     has alone is not listed here: shards count as equal.
     """
-    share = plan.ranks("dp") if plan.zero else 1
+    share = plan.replicas[1] if plan.zero else 1
     tensors = {name: tensor for row in plan.rows[stage].values() for name, tensor in row.items()}
     replicated = {name: t for name, t in tensors.items() if not t.cut} if plan.sequence else {}
     places = {place for place, rows in enumerate(plan.rows) for r in rows.values() for n in r
@@ -211,10 +240,12 @@ def partial_sums(plan: StepPlan, stage: int) -> list[Message]:
 
 
 def scalars(plan: StepPlan) -> list[Message]:
-    """The count of targets over dp, the loss over dp and pp, the norm over all ranks."""
+    """The count of targets over dp and cp, the loss over pp too, the norm over all ranks."""
     found = [
         Message(axis=axis, call="all_reduce", payload=SCALAR, ranks=plan.ranks(axis), what=what)
-        for axis, what in (("dp", "count"), ("dp", "loss"), ("pp", "loss"))
+        for axis in ("dp", "cp", "pp")
+        for what in ("count", "loss")
+        if (axis, what) != ("pp", "count")
     ]
     if plan.zero or plan.ranks("tp") > 1 or plan.ranks("pp") > 1:
         axis, ranks = plan.world
@@ -225,7 +256,7 @@ def scalars(plan: StepPlan) -> list[Message]:
 
 def regions(plan: StepPlan) -> int:
     """Pieces of the plain parameters that different ranks hold: one number each in the norm."""
-    shards = plan.ranks("dp") if plan.zero else 1
+    shards = plan.replicas[1] if plan.zero else 1
     count, seen = 0, set()
     for rows in plan.rows:
         for row in rows.values():

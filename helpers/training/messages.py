@@ -23,17 +23,29 @@ SILENT = ("recv", "barrier")  # the sender's entry has the bytes
 
 
 def step_plan(
-    config, layout: Layout, *, schedule: Schedule | None = None, dtype=torch.float32, **options
+    config,
+    layout: Layout,
+    *,
+    schedule: Schedule | None = None,
+    dtype=torch.float32,
+    way: str = "ring",
+    **options,
 ) -> StepPlan:
     """Describe a recipe's step from the model and the layout alone, without processes.
 
     Args:
         config: of the model.
-        layout: of the axes pp, dp and tp.
+        layout: of the axes pp, dp, cp and tp.
         schedule: of the pipeline; needed if the layout has an axis pp.
         dtype: of the numbers in messages.
+        way: of attention over cp: "ring", "ulysses" or "gathered".
         options: of `StepPlan`: sequences, tokens, micro_batches, zero, sequence, again, ….
+
+    Raises:
+        ValueError: a layout with cp, and a mixer that is not attention.
     """
+    if "cp" in layout.axes and {*config.mixers} != {"attention"}:
+        raise ValueError(f"no plan of cp for the mixers {config.mixer}: only for attention")
     places = layout.size("pp") if "pp" in layout.axes else 1
     inner = cut_on_paper if AXIS in layout.axes else plain
     transform = partial(pipeline, schedule=schedule, inner=inner) if schedule else inner
@@ -55,6 +67,8 @@ def step_plan(
                 kept.add(f"{unit} {len(own) - 1}")
         rows.append(own)
     size = torch.empty((), dtype=dtype).itemsize
+    cut = layout.size(AXIS) if AXIS in layout.axes else 1
+    heads = {"heads": config.heads / cut, "key_heads": max(config.key_heads / cut, 1)}
     return StepPlan(
         sizes=dict(zip(layout.axes, layout.shape, strict=True)),
         width=config.width,
@@ -65,6 +79,7 @@ def step_plan(
         recompute=config.recompute,
         kept=frozenset(kept),
         shared=frozenset(["embedding.weight"] if config.tied else []),
+        attention={"way": way, "head_width": config.head_width, **heads},
         **{"number_bytes": size, "gradient_bytes": size, "loss_bytes": max(4, size)} | options,
     )
 
@@ -90,15 +105,17 @@ def beside(messages: Iterable[Message], ledger: Ledger, layout: Layout) -> list[
     """Lay a rank's planned messages beside its ledger; they agree if each line does.
 
     The receiving half of a message is left out. The all-to-all by which gloo's reduce-scatter is
-    made counts as a reduce-scatter.
+    made counts as a reduce-scatter, unless the plan has such an all-to-all.
     """
     planned, counted = Counter(), Counter()
     for one in messages:
         planned[one.axis, one.call, one.payload] += one.times
     for entry in ledger.entries:
         if entry.call not in SILENT:
-            call = STANDS_FOR.get(entry.call, entry.call)
-            counted[axis_of(entry, layout), call, entry.payload] += 1
+            key = axis_of(entry, layout), entry.call, entry.payload
+            if key not in planned:
+                key = key[0], STANDS_FOR.get(entry.call, entry.call), entry.payload
+            counted[key] += 1
     keys = sorted(planned.keys() | counted.keys())
     return [Line(*key, planned[key], counted[key]) for key in keys]
 
@@ -108,5 +125,5 @@ def axis_of(entry: Entry, layout: Layout) -> str:
     if entry.axes:
         return entry.axes
     if entry.ranks < layout.world_size:
-        return "ends"  # a group that is no axis of the mesh
+        return "ends" if entry.ranks == 2 else "dp cp"  # groups that are no axis of the mesh
     return layout.axes[0] if len(layout.axes) == 1 else "world"

@@ -12,6 +12,8 @@ from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.transport import GroupTransport
 from helpers.data.batch import random_batch
 from helpers.models.config import GPTConfig
+from helpers.parallel.cut_sequence.collective import gathered_attention, ulysses
+from helpers.parallel.cut_sequence.model import context_parallel
 from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.tensor.transform import sequence_parallel
 from helpers.parallel.trainer import Recipe
@@ -45,6 +47,15 @@ TWO = [
     (Layout(tp=2), TIED, 1, None, {"sequence": True, "again": False}),
     *((Layout(pp=2), c, 4, s, {}) for c in (GPT, TIED) for s in (naive, gpipe, one_f_one_b, h1, v)),
     (Layout(pp=2), ODD, 4, partial(interleaved, chunks=2), {}),
+    *(
+        (Layout(cp=2), c, 2, None, {"zero": zero})
+        for c, zero in ((GPT, 0), (SELECTIVE, 0), (ODD, 1), (TIED, 2), (FULL, 3))
+    ),
+    *(
+        (Layout(cp=2), c, 2, None, {"way": way})
+        for c in (GPT, FULL, SELECTIVE)
+        for way in ("ulysses", "gathered")
+    ),
 ]
 FOUR = [
     (Layout(pp=4), TIED, 4, one_f_one_b, {}),
@@ -54,6 +65,15 @@ FOUR = [
     (Layout(dp=2, tp=2), ODD, 1, None, {}),
     (Layout(pp=2, tp=2), TIED, 2, v, {}),
     (Layout(pp=2, tp=2), TIED, 2, one_f_one_b, {"sequence": True}),
+    *((Layout(dp=2, cp=2), TIED, 2, None, {"zero": zero}) for zero in (0, 1, 3)),
+    (Layout(cp=2, tp=2), replace(ODD, width=16, heads=4, kv_heads=2), 2, None, {}),
+    (Layout(pp=2, cp=2), TIED, 2, one_f_one_b, {"zero": 2}),
+    (Layout(cp=4), replace(GPT, recompute="selective"), 1, None, {}),
+]
+EIGHT = [
+    (Layout(pp=2, dp=2, cp=2), TIED, 2, one_f_one_b, {"zero": 1}),
+    (Layout(dp=2, cp=2, tp=2), GPT, 1, None, {}),
+    (Layout(pp=2, cp=2, tp=2), TIED, 2, v, {}),
 ]
 pytestmark = pytest.mark.filterwarnings("ignore:ZeRO stage")
 
@@ -68,6 +88,8 @@ def recipe_of(layout, schedule, options) -> Recipe:
         seams["owner"] = partial(Replicated, bucket_cap_mb=cap, first_bucket_mb=first)
     if options.get("sequence"):
         seams["transform"] = partial(sequence_parallel, again=options.get("again", True))
+    if way := {"ulysses": ulysses, "gathered": gathered_attention}.get(options.get("way")):
+        seams["transform"] = partial(context_parallel, attention=way)
     return Recipe(**seams)
 
 
@@ -88,7 +110,7 @@ def counted(worker, cases):
     return found
 
 
-@pytest.mark.parametrize(("ranks", "cases"), [(2, TWO), (4, FOUR)])
+@pytest.mark.parametrize(("ranks", "cases"), [(2, TWO), (4, FOUR), (8, EIGHT)])
 def test_the_plan_is_the_ledger(ranks, cases):
     runs = launch(counted, ranks, device="cpu", cases=cases)
     for number, (layout, config, m, make, options) in enumerate(cases):
