@@ -4,11 +4,12 @@ import errno
 import mmap
 import os
 import time
-import zlib
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
+
+from xxhash import xxh3_64_intdigest as checksum
 
 from helpers.measure.trace import Trace
 from helpers.state.seal import BrokenCheckpoint
@@ -71,7 +72,7 @@ class BlockFile:
     def write(self, k: int, buffer: mmap.mmap) -> int:
         """Write block k. Returns its checksum."""
         self.whole(os.pwritev, k, buffer)
-        return zlib.crc32(buffer)
+        return checksum(buffer)
 
     def whole(self, call: Callable, k: int, buffer: mmap.mmap):
         """Read or write a whole block: the system may do it in several calls."""

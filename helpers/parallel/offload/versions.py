@@ -2,10 +2,9 @@
 
 import json
 import os
-import zlib
 from pathlib import Path
 
-from helpers.parallel.offload.blocks import BlockFile, Stream
+from helpers.parallel.offload.blocks import BlockFile, Stream, checksum
 from helpers.state.seal import WRITING, BrokenCheckpoint, to_disk
 
 
@@ -107,7 +106,7 @@ class Versions:
         file = BlockFile(self.data[place], self.block, self.count, existing=True)
         sums = [0] * self.count
         try:
-            stream.run(lambda k, b: sums.__setitem__(k, zlib.crc32(b)), self.count, source=file)
+            stream.run(lambda k, b: sums.__setitem__(k, checksum(b)), self.count, source=file)
         finally:
             file.close()
         for k, (here, then) in enumerate(zip(sums, record["sums"], strict=True)):
