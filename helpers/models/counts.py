@@ -4,7 +4,8 @@ Parameters are counted on the model's own modules: one block of each kind is bui
 meta device. A block with attention keeps a row for each token; a recurrent block keeps a state of
 fixed size. FLOPs are exact, or as the papers' conventions count them (6 N, PaLM's MFU). Exact: 2
 FLOPs for each number of a matrix, and `CORES`: the products of a mixer that are not of its
-matrices. Letters as in gpt.py and attention.py: T, V, D, H, d.
+matrices. With experts, N is that of the matrices that a token meets: k of the E experts, without
+drops. Letters as in gpt.py and attention.py: T, V, D, H, d.
 """
 
 from collections import Counter
@@ -15,9 +16,11 @@ from functools import cache
 import torch
 from torch import nn
 
+from helpers.models.experts.layer import Experts, Router
 from helpers.models.gpt import MIXERS, Block, GPTConfig, make_norm
 from helpers.models.mamba2 import GatedNorm
 
+MATRICES = (nn.Linear, Router, Experts)
 NORMS = (nn.RMSNorm, nn.LayerNorm, GatedNorm)
 CONVENTIONS = ("exact", "kaplan", "palm", "chinchilla")
 PARTS = ("training", "forward", "backward", "recomputed")
@@ -30,11 +33,13 @@ class Parameters:
     Attributes:
         embedding: V D.
         positions: learned positions; 0 for rotary.
-        mixers, mlp: the matrices of all blocks: those that multiply each token.
-        biases: of the blocks' linear layers.
+        mixers, mlp: the matrices of all blocks.
+        biases: of the blocks' linear layers, and of the choice of experts.
         norms: scales, and LayerNorm's biases, of the blocks and before the head.
         others: the mixers' parameters that are neither of these; 0 for attention.
         head: V D; 0 if tied, because the embedding's matrix counts once.
+        idle: how many of `mlp` do not multiply a token: those of the experts that it did not
+            choose.
     """
 
     embedding: int
@@ -45,10 +50,16 @@ class Parameters:
     norms: int
     others: int
     head: int
+    idle: int = 0
 
     @property
     def total(self) -> int:
         return self.blocks + self.embedding + self.positions + self.head
+
+    @property
+    def active(self) -> int:
+        """The parameters that one token needs: all, but for the experts that it did not choose."""
+        return self.total - self.idle
 
     @property
     def blocks(self) -> int:
@@ -64,42 +75,62 @@ class Parameters:
         """
         return self.mixers + self.mlp
 
+    @property
+    def multiplied(self) -> int:
+        """The blocks' matrices that multiply a token: all, or with experts the active ones."""
+        return self.non_embedding - self.idle
+
 
 @cache
 def parameters(config: GPTConfig) -> Parameters:
     """Count the parameters of `build(config)` without building it."""
     c, every = config, Counter()
-    for kind, blocks in Counter(c.mixers).items():
-        for purpose, numbers in block_parameters(c, kind).items():
+    for layer, blocks in alike(c).items():
+        for purpose, numbers in block_parameters(c, layer).items():
             every[purpose] += blocks * numbers
     every["norms"] += sum(p.numel() for p in make_norm(c, device="meta").parameters())
     return Parameters(
         embedding=c.vocab * c.width,
         positions=c.context * c.width if c.positions == "learned" else 0,
         head=0 if c.tied else c.vocab * c.width,
-        **{name: every[name] for name in ("mixers", "mlp", "biases", "norms", "others")},
+        **{name: every[name] for name in ("mixers", "mlp", "biases", "norms", "others", "idle")},
     )
 
 
-@cache
-def block_parameters(config: GPTConfig, kind: str) -> Counter:
-    """Count the parameters of a block with this kind of mixer, by the names of `Parameters`.
+def alike(config: GPTConfig) -> Counter:
+    """The first block of each kind, and how many blocks are of that kind."""
+    kinds = [(config.mixer_of(layer), config.routed(layer)) for layer in range(config.layers)]
+    return Counter(kinds.index(kind) for kind in kinds)
 
-    "last" counts the mixer's last matrix once more: that which writes into the residual stream.
+
+@cache
+def block_parameters(config: GPTConfig, layer: int) -> Counter:
+    """Count the parameters of a block, by the names of `Parameters`.
+
+    "last" counts the last matrix once more, if a checkpoint of the block does not multiply by it:
+    that which writes into the residual stream. The gates of experts need their last products.
     """
-    block, found = Block(config, config.mixers.index(kind), device="meta"), Counter()
+    block, found = Block(config, layer, device="meta"), Counter()
     for path, module in block.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             if isinstance(module, NORMS):
                 purpose = "norms"
-            elif name == "bias":
+            elif name in ("bias", "balance"):
                 purpose = "biases"
-            elif isinstance(module, nn.Linear):
+            elif isinstance(module, MATRICES):
                 purpose = "mlp" if path.startswith("mlp.") else "mixers"
             else:
                 purpose = "others"
             found[purpose] += parameter.numel()
-    found["last"] = getattr(block, kind).out.weight.numel()
+            if isinstance(module, Experts):
+                idle = config.experts.count - config.experts.chosen
+                found["idle"] += parameter.numel() // config.experts.count * idle
+    last = getattr(block, block.kind).out if config.mlp == "none" else block.mlp
+    if block.routed:
+        last = block.mlp.shared
+    if config.mlp != "none":
+        last = last and last.down
+    found["last"] = last.weight.numel() if last else 0
     return found
 
 
@@ -196,7 +227,7 @@ def flops_per_token(
         return _recomputed(config, length, attention)
     if convention == "exact":
         table = 2 * config.vocab * config.width * embedding
-        forward = table + 2 * parameters(config).non_embedding
+        forward = table + 2 * parameters(config).multiplied
         backward = 2 * forward
         if attention:
             forward += _core(config, length, "forward")
@@ -223,12 +254,13 @@ def _by_a_paper(
     count, table = parameters(config), config.vocab * config.width
     scores = config.layers * config.width * length  # multiply-adds; the values need as many
     if convention == "palm":  # every parameter is one of a matrix
-        return 2 * (count.total if embedding else count.blocks) + attention * 4 * scores
+        met = (count.total if embedding else count.blocks) - count.idle
+        return 2 * met + attention * 4 * scores
     if convention == "kaplan":  # half of the scores and values
         seen, table = 2 * scores, 4 * config.width + 2 * table
     else:  # the softmax too, and two embeddings
         seen, table = 4 * scores + 3 * config.layers * config.heads * length, 4 * table
-    return 2 * count.non_embedding + attention * seen + embedding * table
+    return 2 * count.multiplied + attention * seen + embedding * table
 
 
 def _core(config: GPTConfig, length: int, part: str) -> int | Fraction:
@@ -247,11 +279,11 @@ def _recomputed(config: GPTConfig, length: int, attention: bool) -> int:
     if config.recompute == "none":
         return 0
     if config.recompute == "full":
-        last = 0 if config.dropout else config.layers * config.width * config.inner
-        if config.mlp == "none" and not config.dropout:  # the mixers' output matrices
-            last = sum(block_parameters(config, kind)["last"] for kind in config.mixers)
+        last = sum(
+            n * block_parameters(config, layer)["last"] for layer, n in alike(config).items()
+        )
         core = _core(config, length, "forward") if attention else 0
-        return 2 * (parameters(config).non_embedding - last) + core
+        return 2 * (parameters(config).multiplied - (0 if config.dropout else last)) + core
     return _core(config, length, "recomputed") if attention else 0
 
 

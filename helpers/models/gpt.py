@@ -14,10 +14,12 @@ from torch.nn import functional
 from helpers.models.attention import Attention, FanOut, Positions, Rotary, again
 from helpers.models.caches.cache import BlockCache, Cache, Kept
 from helpers.models.dropout import counter, dropout
+from helpers.models.experts.layer import Mixture
 from helpers.models.initialization import build
 from helpers.models.latent import LatentAttention
 from helpers.models.mamba import Mamba
 from helpers.models.mamba2 import Mamba2
+from helpers.models.mlp import MLPS
 from helpers.models.shape import GPTShape
 
 __all__ = ["GPT", "GPTConfig", "build", "kept_by", "loss_sum"]
@@ -91,11 +93,23 @@ class GPT(nn.Module):
     def loss(self, batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the loss, summed over the batch's targets, in nats; and the number of targets.
 
+        In training, a mixture of experts adds its losses, for each token: see `extra`.
+
         Args:
             batch: a `helpers.data.batch.Batch`: tokens, targets, numbers, step, documents.
         """
         positions = self.locate(batch.tokens, **batch.located())
-        return self.criterion(self(batch.tokens, positions), batch.targets)
+        total, count = self.criterion(self(batch.tokens, positions), batch.targets)
+        return total + self.extra(), count
+
+    def extra(self) -> torch.Tensor | int:
+        """Take what the experts' routers add to the loss of the last forward: a sum over tokens.
+
+        The loss of a batch is the sum of its sequences' losses, whatever the micro-batches. A stage
+        of a pipeline adds its own.
+        """
+        mixtures = [block.mlp for block in self.blocks.values() if block.routed]
+        return sum(mixture.take_extra() for mixture in mixtures)
 
     def forward(
         self,
@@ -195,6 +209,8 @@ class Block(nn.Module):
     The mixer's attribute is named after its kind, so that a parameter's name shows the kind:
     `blocks.3.attention.out.weight`.
 
+    With `experts`, the MLP may be a `Mixture`; `routed` says so.
+
     Args:
         number: the block's number in the whole model.
     """
@@ -202,11 +218,12 @@ class Block(nn.Module):
     def __init__(self, config: GPTShape, number: int, **place):
         super().__init__()
         self.config, self.number, self.kind = config, number, config.mixer_of(number)
+        self.routed = config.routed(number)
         self.add_module(f"{self.kind}_norm", make_norm(config, **place))
         self.add_module(self.kind, MIXERS[self.kind](config, **place))
         if config.mlp != "none":
             self.mlp_norm = make_norm(config, **place)
-            self.mlp = MLPS[config.mlp](config, **place)
+            self.mlp = (Mixture if self.routed else MLPS[config.mlp])(config, **place)
 
     def forward(self, x: torch.Tensor, positions: Positions, cache: BlockCache | None = None):
         norm, mixer = getattr(self, f"{self.kind}_norm"), getattr(self, self.kind)
@@ -218,42 +235,12 @@ class Block(nn.Module):
         return x + drop(y, self.config, positions, site=2 * self.number + 2)
 
 
-class SwiGLU(nn.Module):
-    """An MLP with three matrices: the gate multiplies the up projection (Shazeer 2020)."""
-
-    def __init__(self, config: GPTShape, **place):
-        super().__init__()
-        self.fan_out = FanOut()
-        self.gate = nn.Linear(config.width, config.inner, bias=config.bias, **place)
-        self.up = nn.Linear(config.width, config.inner, bias=config.bias, **place)
-        self.down = nn.Linear(config.inner, config.width, bias=config.bias, **place)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = self.fan_out(x, self.gate, self.up)  # (B, T, F)
-        return self.down(functional.silu(gate) * up)
-
-
-class GELU(nn.Module):
-    """An MLP with two matrices, as in GPT-2."""
-
-    def __init__(self, config: GPTShape, **place):
-        super().__init__()
-        self.fan_out = FanOut()
-        self.up = nn.Linear(config.width, config.inner, bias=config.bias, **place)
-        self.down = nn.Linear(config.inner, config.width, bias=config.bias, **place)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        (up,) = self.fan_out(x, self.up)  # (B, T, F)
-        return self.down(functional.gelu(up, approximate="tanh"))
-
-
 MIXERS = {
     "attention": Attention,
     "latent": LatentAttention,
     "mamba": Mamba,
     "mamba2": Mamba2,
 }
-MLPS = {"swiglu": SwiGLU, "gelu": GELU}
 
 
 class CrossEntropy(nn.Module):

@@ -10,7 +10,8 @@ EMBEDDING_STD = 0.02  # GPT-2's
 DECAYS = (1.0, 16.0)  # |A| of Mamba-2's heads, uniform
 STEPS = (0.001, 0.1)  # the step sizes of state space models, log-uniform
 MIXERS = ("attention", "latent", "mamba", "mamba2")
-RESIDUAL = (*(f"{mixer}.out.weight" for mixer in MIXERS), "mlp.down.weight")
+MLPS = ("mlp.down.weight", "mlp.experts.down", "mlp.shared.down.weight")
+RESIDUAL = (*(f"{mixer}.out.weight" for mixer in MIXERS), *MLPS)
 
 
 def build(
@@ -61,14 +62,14 @@ def first_value(name: str, shape, seed: int, layers: int) -> torch.Tensor:
         return log_decays(shape, generator_of(name, seed))
     if name.endswith("delta.bias"):
         return step_bias(shape, generator_of(name, seed))
-    if name.endswith("bias"):
+    if name.endswith(("bias", "balance")):
         return torch.zeros(shape, dtype=torch.float64)
     if len(shape) == 1:
         return torch.ones(shape, dtype=torch.float64)
     if name.startswith(("embedding", "positions", "head")):
         std = EMBEDDING_STD
     else:
-        std = 1 / math.sqrt(shape[1])
+        std = 1 / math.sqrt(shape[-1])
         if name.endswith(RESIDUAL):
             std /= math.sqrt(2 * layers)
     return std * torch.randn(shape, generator=generator_of(name, seed), dtype=torch.float64)

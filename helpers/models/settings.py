@@ -1,4 +1,5 @@
 """The sizes of the mixers: latent attention, Mamba and Mamba-2, with the defaults of their papers.
+And the settings of a mixture of experts.
 
 D  width of a token's vector     E  channels of the mixer, expand x D     N  state numbers
 P  width of a head, Mamba-2      R  rank of Mamba's step sizes
@@ -156,6 +157,89 @@ class Mamba2Settings:
                 "groups that does"
             )
         return heads
+
+
+SCORES, PRODUCTS = ("softmax", "sigmoid"), ("loop", "grouped")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertSettings:
+    """A mixture of experts, in place of a block's MLP. The defaults are Mixtral's, with their k.
+
+    Attributes:
+        count: E, the number of routed experts.
+        chosen: k, the experts that a token goes to.
+        hidden: an expert's inner width; None: that of the MLP it replaces.
+        shared: the number of experts that every token goes to (DeepSeekMoE, arXiv:2401.06066,
+            section 3.2). They are one MLP, so many times as wide.
+        after: the first blocks, so many, have an MLP.
+        score: of a token and all experts: "softmax", or "sigmoid" (DeepSeek-V3, arXiv:2412.19437,
+            equation 15).
+        normalized: whether the gates of a token's experts sum to `scale`.
+        scale: multiplies the gates.
+        groups: G. Neighbouring experts, E/G of them, are on one node.
+        limit: M, the nodes that a token's experts may be on; None: all. The nodes with the largest
+            sums of the k/M best scores win (DeepSeek-V3, section 2.1.2).
+        capacity: in training, an expert takes at most capacity x k T / E tokens of a sequence,
+            rounded up; it drops later ones. None: it takes all ("dropless").
+        loss_rate: alpha, of the auxiliary loss that balances each sequence (section 2.1.2).
+        bias_rate: gamma. After a step, each expert's bias for the choice moves by so much, up if
+            the expert got fewer tokens than the mean, else down (section 2.1.2). 0: no bias.
+        z_rate: of the router's z-loss (Zoph et al. 2022, arXiv:2202.08906, equation 5).
+        product: "loop", a product for each expert; or "grouped", PyTorch's `grouped_mm`, which
+            knows no float64.
+
+    Raises:
+        ValueError: a value is out of its range, or sizes do not divide each other.
+    """
+
+    count: int
+    chosen: int = 2
+    hidden: int | None = None
+    shared: int = 0
+    after: int = 0
+    score: str = "softmax"
+    normalized: bool = True
+    scale: float = 1.0
+    groups: int = 1
+    limit: int | None = None
+    capacity: float | None = None
+    loss_rate: float = 0.0
+    bias_rate: float = 0.0
+    z_rate: float = 0.0
+    product: str = "loop"
+
+    def __post_init__(self):
+        check_sizes(self, ("count", "chosen", "hidden", "groups", "limit"))
+        for name, choices in (("score", SCORES), ("product", PRODUCTS)):
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}"
+                )
+        for name in ("shared", "after", "loss_rate", "bias_rate", "z_rate"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, not {getattr(self, name)!r}")
+        if self.scale <= 0 or (self.capacity is not None and self.capacity <= 0):
+            raise ValueError("scale and capacity must be positive")
+        if self.count % self.groups:
+            raise ValueError(f"{self.groups} groups do not divide {self.count} experts")
+        if self.limit is not None and self.limit > self.groups:
+            raise ValueError(f"a limit of {self.limit} groups, but there are {self.groups}")
+        if self.chosen > self.reachable:
+            raise ValueError(
+                f"a token chooses {self.chosen} of {self.reachable} experts: choose fewer, or "
+                "allow more groups"
+            )
+        if self.chosen == 1 and self.normalized:
+            raise ValueError(
+                "one expert's gate, normalized, is always 1, so the router would get no gradient: "
+                "use normalized=False"
+            )
+
+    @property
+    def reachable(self) -> int:
+        """The number of experts among which a token chooses."""
+        return self.count // self.groups * (self.groups if self.limit is None else self.limit)
 
 
 MAMBA, MAMBA2 = MambaSettings(), Mamba2Settings()  # as published

@@ -12,6 +12,7 @@ from helpers.models.initialization import first_value
 from helpers.models.settings import (
     MAMBA,
     MAMBA2,
+    ExpertSettings,
     Latent,
     Mamba2Settings,
     MambaSettings,
@@ -61,6 +62,8 @@ class GPTShape:
         latent: the widths of mixer "latent", for which `kv_heads` means nothing; None: as
             `Latent.of` chooses them from the width of a head.
         mamba, mamba2: the sizes of these mixers.
+        experts: makes the MLPs mixtures of experts, each a SwiGLU without biases; None: one MLP.
+        head: d, the width of a head; None: width / heads.
 
     Raises:
         ValueError: a value is out of its range, or sizes do not divide each other.
@@ -88,6 +91,8 @@ class GPTShape:
     latent: Latent | None = None
     mamba: MambaSettings = MAMBA
     mamba2: Mamba2Settings = MAMBA2
+    experts: ExpertSettings | None = None
+    head: int | None = None
 
     def __post_init__(self):
         for name, choices in CHOICES.items():
@@ -96,13 +101,13 @@ class GPTShape:
             for one in given if several else (given,):
                 if one not in choices:
                     raise ValueError(f"{name} must be one of {', '.join(choices)}, not {one!r}")
-        sizes = ("vocab", "context", "width", "layers", "heads", "kv_heads", "hidden")
+        sizes = ("vocab", "context", "width", "layers", "heads", "kv_heads", "hidden", "head")
         check_sizes(self, sizes)
         if isinstance(self.mixer, tuple) and len(self.mixer) != self.layers:
             raise ValueError(f"{len(self.mixer)} mixers, but {self.layers} layers; name one each")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), not {self.dropout!r}")
-        if self.width % self.heads:
+        if self.head is None and self.width % self.heads:
             raise ValueError(f"{self.heads} heads do not divide a width of {self.width}")
         if self.heads % self.key_heads:
             raise ValueError(f"{self.key_heads} kv_heads do not divide {self.heads} heads")
@@ -123,6 +128,13 @@ class GPTShape:
             )
         if "mamba2" in self.mixers:
             self.mamba2.heads(self.width)  # raises an error, if the sizes do not divide
+        if self.experts is not None:
+            if self.mlp != "swiglu" or self.bias:
+                raise ValueError("experts are SwiGLUs without biases: use mlp='swiglu', bias=False")
+            if self.experts.after >= self.layers:
+                raise ValueError(
+                    f"experts after {self.experts.after} blocks of {self.layers}: no block has any"
+                )
 
     @property
     def key_heads(self) -> int:
@@ -131,8 +143,8 @@ class GPTShape:
 
     @property
     def head_width(self) -> int:
-        """d: the width of a head, D/H."""
-        return self.width // self.heads
+        """d: the width of a head: `head`, or D/H."""
+        return self.width // self.heads if self.head is None else self.head
 
     @property
     def latent_widths(self) -> Latent:
@@ -159,6 +171,10 @@ class GPTShape:
         if self.hidden is not None:
             return self.hidden
         return 4 * self.width if self.mlp == "gelu" else -(-8 * self.width // 24) * 8
+
+    def routed(self, layer: int) -> bool:
+        """Whether a block has a mixture of experts."""
+        return self.experts is not None and layer >= self.experts.after
 
     def mixer_of(self, layer: int) -> str:
         """The kind of a block's mixer."""

@@ -9,6 +9,7 @@ import torch
 from helpers.comm.mesh import Layout, Mesh, make_mesh
 from helpers.comm.transport import GroupTransport
 from helpers.data.batch import Batch
+from helpers.parallel.balance import Balance
 from helpers.parallel.composed import composed
 from helpers.parallel.engines.in_turn import InTurn
 from helpers.parallel.optimizer import OptimizerConfig
@@ -141,6 +142,7 @@ class Trainer(Strategy):
         self.engine = recipe.engine(self.model, self.owner)
         self.groups = groups_along(mesh, placed.sums)
         self.loss_groups = groups_along(mesh, placed.loss_sums)
+        self.balance = Balance(self.model, self.owner, self.groups)
         lossy = [seam for seam in (self.precision, self.owner) if seam.lossy]
         self.lossy = ", and ".join(seam.lossy for seam in lossy)
         self.bound = max((seam.bound for seam in lossy), default=0.0)
@@ -161,6 +163,7 @@ class Trainer(Strategy):
         loss = GlobalSum(self.loss_groups, self.device)
         self.owner.rule = self.rule if lr is None else replace(self.rule, lr=lr)
         self.owner.begin()
+        self.balance.begin()
         try:
             self.engine.step(batch.to(self.device).micro(self.micro_batches), tokens, loss)
             self.owner.complete()
@@ -175,6 +178,7 @@ class Trainer(Strategy):
             self.owner.skip()
         else:
             self.owner.update(self.owner.rule, self.rule.factor(norm))
+            self.balance.update()
             self.spread()
         self.precision.adapt(skipped=skipped)
         mean = loss.wait() / max(count, 1)

@@ -1,6 +1,6 @@
 """transformers' models, with their parameters under our names.
 
-Llama and GPT-2; DeepSeek-V2 and V3 with dense MLPs, without experts; Mamba, Mamba-2 and Bamba.
+Llama, Mixtral and GPT-2; DeepSeek-V2 and V3, V3 also with experts; Mamba, Mamba-2 and Bamba.
 Their models compute norms, angles, decays, states and logits in float32, whatever the dtype of the
 model. `lifted` makes them use float64 there. Theirs join several matrices in one.
 """
@@ -18,11 +18,12 @@ from transformers.models.deepseek_v3 import modeling_deepseek_v3
 from transformers.models.llama import modeling_llama
 from transformers.models.mamba import modeling_mamba
 from transformers.models.mamba2 import modeling_mamba2
+from transformers.models.mixtral import modeling_mixtral
 
 from helpers.models.gpt import GPT, GPTConfig
 
 MODULES = (modeling_bamba, modeling_deepseek_v2, modeling_deepseek_v3, modeling_llama)
-MODULES += (modeling_mamba, modeling_mamba2)
+MODULES += (modeling_mamba, modeling_mamba2, modeling_mixtral)
 CACHES_LATENTS = Version(transformers.__version__) >= Version("5.23")
 REASON = "transformers before 5.23 may cache the keys and values of DeepSeek instead of latents"
 
@@ -66,6 +67,7 @@ def peer_of(config: GPTConfig, version: int = 2, chunk: int = 8) -> nn.Module:
         "rms_norm_eps": c.norm_eps,
         "rope_parameters": {"rope_type": "default", "rope_theta": c.rotary_base},
         "attn_implementation": "sdpa",
+        "experts_implementation": "eager",  # the default has no float64
     }
     if c.norm == "layer":
         kind = "GPT2"
@@ -81,7 +83,10 @@ def peer_of(config: GPTConfig, version: int = 2, chunk: int = 8) -> nn.Module:
             "attn_implementation": "sdpa",
         }
     elif kinds == {"attention"}:
-        kind, given = "Llama", llama
+        kind, given = "Llama" if c.experts is None else "Mixtral", llama
+        if c.experts is not None:
+            given |= {"num_local_experts": c.experts.count, "sliding_window": None}
+            given |= {"num_experts_per_tok": c.experts.chosen}
     elif kinds == {"latent"}:
         w, kind = c.latent_widths, f"DeepseekV{version}"
         given = llama | {
@@ -94,6 +99,18 @@ def peer_of(config: GPTConfig, version: int = 2, chunk: int = 8) -> nn.Module:
             "v_head_dim": w.value,
             "attention_bias": c.bias,
         }
+        if c.experts is not None:
+            given |= {
+                "first_k_dense_replace": c.experts.after,
+                "n_routed_experts": c.experts.count,
+                "num_experts_per_tok": c.experts.chosen,
+                "n_shared_experts": c.experts.shared,
+                "moe_intermediate_size": c.experts.hidden,
+                "n_group": c.experts.groups,
+                "topk_group": c.experts.limit,
+                "norm_topk_prob": c.experts.normalized,
+                "routed_scaling_factor": c.experts.scale,
+            }
     elif kinds == {"mamba2", "attention"}:
         w, kind = c.mamba2, "Bamba"
         given = llama | {
@@ -189,6 +206,20 @@ def from_latent(theirs: dict, config: GPTConfig) -> dict:
     return ours
 
 
+def from_experts(theirs: dict) -> dict:
+    """Gate and up are joined; the bias of the choice is no parameter."""
+    ours = {"router.weight": theirs["gate.weight"], "experts.down": theirs["experts.down_proj"]}
+    ours["experts.gate"], ours["experts.up"] = theirs["experts.gate_up_proj"].chunk(2, dim=1)
+    if "gate.e_score_correction_bias" in theirs:
+        ours["router.balance"] = theirs["gate.e_score_correction_bias"]
+    for name, other in MLP.items():
+        if f"shared_experts.{other}.weight" in theirs:
+            ours[name.replace("mlp", "shared") + ".weight"] = theirs[
+                f"shared_experts.{other}.weight"
+            ]
+    return ours
+
+
 def from_mixer(kind: str, theirs: dict, config: GPTConfig, gradients: bool) -> dict:
     """A mixer's parameters, or their gradients, under our names."""
     if kind == "latent":
@@ -241,7 +272,10 @@ def renamed(state: dict, config: GPTConfig, gradients: bool = False) -> dict:
         mixer = "mixer" if mlp is None else "mamba" if kind == "mamba2" else "self_attn"
         if mlp is not None:
             ours[f"{here}mlp_norm.weight"] = there[f"{mlp_norm}.weight"]
-            for name, other in MLP.items():
+            if config.routed(layer):
+                found = from_experts(under(f"{mlp}.", there))
+                ours |= {f"{here}mlp.{name}": tensor for name, tensor in found.items()}
+            for name, other in () if config.routed(layer) else MLP.items():
                 ours[f"{here}{name}.weight"] = there[f"{mlp}.{other}.weight"]
         found = from_mixer(kind, under(f"{mixer}.", there), config, gradients)
         ours |= {f"{here}{kind}.{name}": tensor for name, tensor in found.items()}
@@ -266,6 +300,9 @@ def pair(config: GPTConfig, dtype: torch.dtype = torch.float64, **options):
     """Their model with random parameters, and ours with the same."""
     with lifted(dtype):
         theirs = randomised(peer_of(config, **options)).to(dtype)
+    for name, buffer in theirs.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(torch.linspace(-1, 1, len(buffer))[torch.arange(len(buffer)) * 3 % 7])
     ours = config.build(dtype).eval()
     ours.load_state_dict(renamed(theirs.state_dict(), config))  # strict: none is missing
     return theirs, ours

@@ -1,7 +1,7 @@
 """Every kind of model agrees with transformers', and has the properties of a language model.
 
-Llama, GPT-2, DeepSeek-V2 and V3, Mamba, Mamba-2 and Bamba: in every dtype, and in any split with a
-cache.
+Llama, Mixtral, GPT-2, DeepSeek-V2 and V3, Mamba, Mamba-2 and Bamba: in every dtype, and in any
+split with a cache.
 """
 
 from dataclasses import replace
@@ -12,7 +12,7 @@ import torch
 from helpers.models.bamba import bamba
 from helpers.models.caches.preallocated import Growing
 from helpers.models.gpt import GPT, GPTConfig, build, kept_by, loss_sum
-from helpers.models.settings import Latent, Mamba2Settings, MambaSettings
+from helpers.models.settings import ExpertSettings, Latent, Mamba2Settings, MambaSettings
 from helpers.models.shape import CHOICES
 from tests.models.peers import CACHES_LATENTS, lifted, pair, randomised, renamed
 from tests.models.steps import bytes_saved, some_tokens
@@ -27,6 +27,9 @@ LLAMA = GPTConfig(**SHAPE)
 GPT2 = GPTConfig(**SHAPE, norm="layer", positions="learned", mlp="gelu", bias=True)
 WIDTHS = Latent(kv_rank=10, query_rank=7, nope=4, rope=6, value=5)
 DEEPSEEK = replace(LLAMA, heads=3, norm_eps=1e-6, mixer="latent", latent=WIDTHS)
+V3 = {"score": "sigmoid", "bias_rate": 0.001, "scale": 2.5, "shared": 2, "after": 1}
+EXPERTS = ExpertSettings(count=8, chosen=4, hidden=7, groups=4, limit=2, **V3)
+DEEPSEEK3 = replace(DEEPSEEK, experts=EXPERTS)
 BARE = {"context": 37, "positions": "none", "mlp": "none"}
 MAMBA = replace(LLAMA, **BARE, mixer="mamba", mamba=MambaSettings(state=5))
 SIZES = Mamba2Settings(state=6, head=8, chunk=16)
@@ -40,6 +43,7 @@ KINDS = {
     "llama": LLAMA,
     "gpt2": GPT2,
     "deepseek": DEEPSEEK,
+    "deepseek, experts": DEEPSEEK3,
     "mamba": MAMBA,
     "mamba2": MAMBA2,
     "bamba": BAMBA,
@@ -49,6 +53,7 @@ PEERS = KINDS | {
     "llama, one key": replace(LLAMA, kv_heads=1),
     "llama, explicit": replace(LLAMA, kv_heads=2, attention="explicit"),
     "llama, blockwise": replace(LLAMA, kv_heads=2, attention="blockwise"),
+    "mixtral": replace(LLAMA, kv_heads=2, experts=ExpertSettings(count=5)),
     "gpt2, explicit, untied": replace(GPT2, attention="explicit", tied=False),
     "deepseek, queries as they are": replace(DEEPSEEK, latent=replace(WIDTHS, query_rank=None)),
     "deepseek, explicit": replace(DEEPSEEK, attention="explicit"),
@@ -71,7 +76,9 @@ every_peer = pytest.mark.parametrize("config", PEERS.values(), ids=PEERS)
 
 
 def versions(config):
-    """The peers of a configuration: DeepSeek has two."""
+    """The peers of a configuration: DeepSeek has two, V3 alone with these experts."""
+    if config.experts is not None and config.mixer == "latent":
+        return ({"version": 3},)
     return ({"version": 2}, {"version": 3}) if config.mixer == "latent" else ({},)
 
 
@@ -82,7 +89,12 @@ def made(config, dtype=torch.float64):
 def gradients(model, x, y):
     model.zero_grad()
     loss_sum(model(x), y)[0].backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters()}
+    return {name: p.grad.clone() for name, p in trained(model)}
+
+
+def trained(model):
+    """Parameters with a gradient: all but the bias of the choice of experts."""
+    return [(name, p) for name, p in model.named_parameters() if not name.endswith("balance")]
 
 
 @every_peer
@@ -207,7 +219,7 @@ def test_every_dtype_runs_and_lower_precision_is_near(config):
         assert loss.dtype is (torch.float64 if dtype is torch.float64 else torch.float32)
         exact = loss.item() if exact is None else exact
         assert abs(loss.item() - exact) <= near * exact
-        for name, parameter in model.named_parameters():
+        for name, parameter in trained(model):
             assert parameter.grad.dtype is dtype, name
             assert parameter.grad.isfinite().all(), name
             assert parameter.grad.any(), name
@@ -251,7 +263,7 @@ def test_an_empty_batch_forward_and_backward(config, recompute):
     loss, count = loss_sum(logits, tokens)
     loss.backward()
     assert (loss, count) == (0, 0)
-    for name, parameter in model.named_parameters():
+    for name, parameter in trained(model):
         assert parameter.grad is not None, name
         assert not parameter.grad.any(), name
 

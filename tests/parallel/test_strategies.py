@@ -19,7 +19,7 @@ from helpers.comm.transport import DirectTransport, GroupTransport, SharedTransp
 from helpers.data.batch import IGNORED, random_pictures
 from helpers.models.bamba import bamba
 from helpers.models.gpt import Block, GPTConfig
-from helpers.models.settings import Latent, Mamba2Settings, MambaSettings
+from helpers.models.settings import ExpertSettings, Latent, Mamba2Settings, MambaSettings
 from helpers.models.vae import VAEConfig
 from helpers.parallel.cut_sequence.collective import gathered_attention, ulysses
 from helpers.parallel.cut_sequence.model import context_parallel
@@ -101,6 +101,26 @@ LATENT = GPTConfig(
     latent=Latent(kv_rank=5, query_rank=7, nope=3, rope=4, value=5),
     recompute="selective",
 )
+ROUTED = GPTConfig(
+    vocab=33,
+    context=8,
+    width=12,
+    layers=3,
+    heads=2,
+    dropout=0.1,
+    experts=ExpertSettings(
+        **{"count": 6, "chosen": 2, "hidden": 5, "shared": 1, "after": 1, "groups": 3, "limit": 2},
+        **{"score": "sigmoid", "scale": 1.5, "loss_rate": 0.05, "bias_rate": 0.02, "z_rate": 0.01},
+    ),
+)
+DROPS = replace(
+    ROUTED,
+    recompute="full",
+    experts=ExpertSettings(
+        **{"count": 4, "chosen": 1, "normalized": False, "capacity": 1.0, "loss_rate": 0.1}
+    ),
+)
+ALONE = replace(ROUTED.experts, loss_rate=0.0, bias_rate=0.0)  # each token by itself
 VAE = VAEConfig(side=4, width=7, layers=2, latent=3)
 
 
@@ -374,6 +394,19 @@ CASES = {
        for name, o in OWNERS.items() for n in (2, 4) if n == 2 or name in ("DDP", "2", "3")},
     "4 experts, 3": owned(Zero3, ExpertConfig(experts=4), {"dp": 4}, sequences=8, micro_batches=2,
                           transform=expert_parallel),
+    # experts, whole on every rank
+    **{f"routed, {name}": owned(o, ROUTED, micro_batches=2) for name, o in OWNERS.items()},
+    "routed, on the host": owned(BUCKETS, ROUTED, precision=OnHost(EXACT)),
+    "routed, drops": owned(Zero2, DROPS, {"dp": 3}, micro_batches=2, sequences=7),
+    "routed, no data": owned(Zero3, DROPS, {"dp": 3}, sequences=2),
+    **{f"routed, {name}, {owner}": piped(name, config, OWNERS[owner], axes={"dp": 2}, deep=4)
+       for name, config, owner in (("1F1B", ROUTED, "DDP"), ("interleaved", DROPS, "1"),
+                                   ("ZB-V", ROUTED, "1"), ("GPipe", DROPS, "3"))},
+    "routed, tensor": cut("tensor", replace(ROUTED, **WIDE, heads=4), micro_batches=2),
+    "routed, sequence": cut("sequence", replace(ROUTED, **WIDE, heads=4, experts=ALONE)),
+    "routed, ring of 3": attending(replace(ROUTED, context=11), micro_batches=2),
+    "routed, ring, recomputed": attending(replace(ROUTED, context=11, recompute="full"), 2,
+                                          owner=Zero1),
     # nested data axes
     **{f"node x local, {name}": owned(OWNERS[name], GPT2, {"node": 2, "local": 2}, sequences=7,
                                       transform=partial(plain, data=("node", "local")))

@@ -14,15 +14,17 @@ from torch import nn
 from helpers.measure.kernels.address import address
 from helpers.models.attention import Attention
 from helpers.models.convolution import Convolution
-from helpers.models.gpt import GPT, SwiGLU
+from helpers.models.gpt import GPT
 from helpers.models.mamba import Mamba
 from helpers.models.mamba2 import Mamba2
+from helpers.models.mlp import SwiGLU
 
 ALLOWED = {  # models that the rows can express
     "norm": ("rms",),
     "positions": ("rotary", "none"),
     "mixers": ("attention", "mamba", "mamba2"),
     "mlp": ("swiglu", "none"),
+    "experts": (None,),
 }
 HIDDEN = 0  # the offset of the hidden numbers in a frame
 

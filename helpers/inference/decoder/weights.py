@@ -23,6 +23,7 @@ ALLOWED = {
     "rotary_share": (1,),
     "mixers": ("attention",),
     "mlp": ("swiglu",),
+    "experts": (None,),
     "bias": (False,),
 }
 

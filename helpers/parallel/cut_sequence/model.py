@@ -21,6 +21,7 @@ from helpers.comm.transport import GroupTransport
 from helpers.data.batch import Batch
 from helpers.models.attention import Attention, Positions
 from helpers.models.convolution import Convolution
+from helpers.models.experts.layer import Router
 from helpers.models.gpt import GPT
 from helpers.models.latent import LatentAttention
 from helpers.models.mamba import Mamba
@@ -85,6 +86,7 @@ def context_parallel(
     both = heads and scanned(model)
     peers = GroupTransport(mesh.group(*axes)) if both else cut.peers
     cut_sequence(model, peers, cut, attention or (usp if heads else ring_attention))
+    sum_counts(model, [ring, *heads])
     return replace(
         placed,
         sums=(*placed.sums, *axes),
@@ -158,6 +160,25 @@ class CutCore(nn.Module):
             of = self.cut.cut(lengths), self.cut.peers
             rows.append(self.attention(*own, *of, documents=lengths))
         return torch.cat(rows)
+
+
+def sum_counts(model: GPT, transports: Sequence[GroupTransport]):
+    """Let the routers of experts balance whole sequences.
+
+    Raises:
+        ValueError: the experts have a capacity, for which a token needs the choices before it.
+    """
+
+    def total(counts: torch.Tensor) -> torch.Tensor:
+        for transport in transports:
+            transport.all_reduce(counts).wait()
+        return counts
+
+    for module in model.modules():
+        if isinstance(module, Router):
+            if module.settings.capacity is not None:
+                raise ValueError("a cut sequence has no capacity of experts: use capacity=None")
+            module.total = total
 
 
 def scanned(model: GPT) -> bool:

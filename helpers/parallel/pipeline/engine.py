@@ -174,18 +174,23 @@ class OneStep:
     def forward(self, stage: int, micro: int, given: torch.Tensor | None):
         x = None if given is None else given.detach().requires_grad_()
         module, batch = self.engine.stages[stage], self.batches[micro]
-        y = forward(module, batch, x)
+        y, extra = forward(module, batch, x), module.extra()
         self.inputs[stage, micro] = x
         if stage < self.engine.last:
+            if isinstance(extra, torch.Tensor):
+                y = Beside.apply(y, self.mean(extra))
             # The edge alone is enough for the backward: the output is freed when it has left.
             self.outputs[stage, micro] = get_gradient_edge(y)
             return y.detach().contiguous()
         total, _ = module.criterion(y, batch.targets)
+        self.outputs[stage, micro] = get_gradient_edge(self.mean(total + extra))
+        return None
+
+    def mean(self, total: torch.Tensor) -> torch.Tensor:
+        """What the backward starts from, of a summed loss of this rank, which it adds."""
         self.loss.add(total.detach())
         scale = self.engine.owner.precision.loss_scale
-        mean = scale * total / self.tokens.wait().clamp(min=1)
-        self.outputs[stage, micro] = get_gradient_edge(mean)
-        return None
+        return scale * total / self.tokens.wait().clamp(min=1)
 
     def backward(self, stage: int, micro: int, given: torch.Tensor | None):
         x, edge = self.inputs.pop((stage, micro)), self.outputs.pop((stage, micro))
@@ -227,6 +232,19 @@ class OneStep:
     def end(self, stage: int):
         for watched in self.engine.watched[stage]:
             watched.end()
+
+
+class Beside(torch.autograd.Function):
+    """An activation, and a stage's own loss beside it: one backward of both."""
+
+    @staticmethod
+    def forward(ctx, y, loss):
+        ctx.like = loss.new_ones(())
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, ctx.like
 
 
 def forward(module: torch.nn.Module, batch: Batch, x: torch.Tensor | None) -> torch.Tensor:

@@ -18,10 +18,11 @@ def layer_costs(config: GPTConfig, tokens: int | None = None) -> tuple[float, li
     Args:
         tokens: T; None for the whole context.
     """
-    kinds = [config.mixer_of(layer) for layer in range(config.layers)]
+    kinds = [(config.mixer_of(layer), config.routed(layer)) for layer in range(config.layers)]
     cost = {}
     for kind in set(kinds):
-        one = replace(config, layers=1, mixer=kind)
+        experts = replace(config.experts, after=0) if kind[1] else None
+        one = replace(config, layers=1, mixer=kind[0], experts=experts)
         block = flops_per_token(one, tokens, embedding=False)
         cost[kind] = float(block + flops_per_token(one, tokens, part="recomputed"))
     head = flops_per_token(config, tokens) - flops_per_token(config, tokens, embedding=False)

@@ -52,9 +52,10 @@ def rules_of(config: GPTConfig, seat: HasSeat, axis: str) -> dict[str, Callable[
     outs = partial(cut_dim, seat, axis, COLUMNS, query_rows(config, seat.layout.size(axis)))
     keys = partial(cut_keys, seat, axis, config)
     rules = {"attention.query": queries, "attention.key": keys, "attention.value": keys}
-    rules |= {"mlp.gate": rows, "mlp.up": rows}
+    rules |= {f"{mlp}.{name}": rows for mlp in ("mlp", "mlp.shared") for name in ("gate", "up")}
     column_parallel = {f"{module}.{kind}": rule for module, rule in rules.items() for kind in KINDS}
     row_parallel = {"attention.out.weight": outs, "mlp.down.weight": columns}  # biases stay whole
+    row_parallel["mlp.shared.down.weight"] = columns
     vocabulary = {"embedding.weight": rows, "head.weight": rows}
     return column_parallel | row_parallel | vocabulary | mamba2.rules_of(config, seat, axis)
 

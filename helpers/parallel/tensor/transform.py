@@ -83,6 +83,8 @@ def cut_over(
     model = whole.model
     parts = cut_parameters(model, mesh, axis)
     around = region(transport(mesh.group(axis)))
+    if around.partial and config.experts is not None:
+        check_whole_sequences(config.experts)
     # each replacement keeps the parameters' names, so the parts fit afterwards too
     fan_out = ColumnParallel(around, overlap)
     for module in list(model.modules()):
@@ -93,8 +95,9 @@ def cut_over(
         mixer.out = RowParallel(mixer.out, around, overlap)
         if block.kind == "mamba2":
             join_norm(mixer.gated_norm, around.transport)
-        if model.config.mlp != "none":
-            block.mlp.down = RowParallel(block.mlp.down, around, overlap)
+        mlp = block.mlp.shared if block.routed else getattr(block, "mlp", None)
+        if mlp is not None:
+            mlp.down = RowParallel(mlp.down, around, overlap)
     if model.first:
         start = first_row(parts["embedding.weight"])
         model.embedding = VocabularyEmbedding(model.embedding, start, around)
@@ -109,6 +112,16 @@ def cut_over(
         model.locate = partial(locate, model.locate, around)
         parts = {name: share_of_tokens(mesh, part, axis) for name, part in parts.items()}
     return replace(whole, parts=parts)
+
+
+def check_whole_sequences(experts):
+    """Check that a router needs no other tokens of a sequence than those of its rank."""
+    for name in ("capacity", "loss_rate", "bias_rate"):
+        if getattr(experts, name):
+            raise ValueError(
+                f"experts with {name}={getattr(experts, name)} need whole sequences, and sequence "
+                "parallelism cuts them: use tensor_parallel"
+            )
 
 
 def cut_parameters(model: nn.Module, mesh, axis: str) -> dict[str, Part]:

@@ -133,6 +133,9 @@ class Turned(torch.nn.Module):
         assert positions.keys() == {"numbers", "step"}
         return x.transpose(1, 2)
 
+    def extra(self):
+        return 0
+
 
 def test_messages_are_contiguous_and_without_a_graph():
     batch = batch_of(2)
