@@ -21,6 +21,7 @@ DRAWINGS = (
     "serving",
     "scan",
     "muon",
+    "experts",
 )
 BYTES = 60_000
 

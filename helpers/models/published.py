@@ -32,7 +32,7 @@ class Published:
         return parameters(self.config).active + self.unlike
 
 
-MODELS = {
+MODELS = {  # whose caches are compared
     "Llama 2 7B": Published(
         config=GPTConfig.preset("7B"),
         source="Touvron et al. 2023, arXiv:2307.09288; released config.json",
@@ -75,6 +75,10 @@ MODELS = {
         ),
         source="DeepSeek-V2, arXiv:2405.04434, section 3.1.2; released config.json",
     ),
+}
+
+SPARSE = {  # with experts
+    "DeepSeek-V2": MODELS["DeepSeek-V2"],
     "DeepSeek-V3": Published(
         config=GPTConfig(
             vocab=129_280,

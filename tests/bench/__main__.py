@@ -33,6 +33,7 @@ BENCHMARKS = (
     "scan",
     "mamba",
     "muon",
+    "experts",
     "gpu",  # by default only where there is one
 )
 

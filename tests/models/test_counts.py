@@ -12,7 +12,8 @@ from helpers.measure.flops import flops_of
 from helpers.models.bamba import bamba
 from helpers.models.counts import CONVENTIONS, flops_per_token, parameters
 from helpers.models.gpt import GPT, GPTConfig
-from helpers.models.settings import Mamba2Settings
+from helpers.models.published import SPARSE
+from helpers.models.settings import ExpertSettings, Mamba2Settings
 from helpers.models.shape import CHOICES
 from tests.models.random_configs import configs
 from tests.models.steps import step_of
@@ -72,6 +73,64 @@ def test_parameters_in_tables():
         assert parameters(config).non_embedding == 12 * config.layers * config.width**2
         kaplan = flops_per_token(config, convention="kaplan")
         assert kaplan == 6 * parameters(config).non_embedding
+
+
+# the released checkpoints, and the billions that their papers print, total and active
+@pytest.mark.parametrize(
+    ("name", "total", "printed"),
+    [
+        ("Mixtral 8x7B", 46_702_792_704, (47, 13)),
+        ("DeepSeek-V2", 235_741_434_880, (236, 21)),
+        ("DeepSeek-V3", 671_026_419_200, (671, 37)),
+        ("Qwen3-235B-A22B", 235_093_634_560, (235, 22)),
+    ],
+)
+def test_parameters_of_models_with_experts(name, total, printed):
+    model = SPARSE[name]
+    assert model.parameters == total
+    table = parameters(model.config).embedding  # DeepSeek-V3's 37 leave it out: it is no product
+    active = model.active - (table if name == "DeepSeek-V3" else 0)
+    assert (round(total / 1e9), round(active / 1e9)) == printed
+    count, c = parameters(model.config), model.config
+    assert flops_per_token(c, 1, part="forward", attention=False) == 2 * (
+        count.multiplied + c.vocab * c.width
+    )
+    palm = flops_per_token(c, 1, "palm", part="forward", attention=False)
+    assert palm == 2 * count.active
+
+
+@given(
+    count=st.integers(1, 4),
+    share=st.floats(0, 1),
+    shared=st.integers(0, 2),
+    after=st.integers(0, 1),
+    hidden=st.sampled_from([None, 3]),
+    recompute=st.sampled_from(CHOICES["recompute"]),
+    dropout=st.sampled_from([0.0, 0.2]),
+    mixer=st.sampled_from(["attention", "mamba2"]),
+)
+@settings(max_examples=20, deadline=None, derandomize=True)
+def test_flops_of_experts_are_what_runs(
+    count, share, shared, after, hidden, recompute, dropout, mixer
+):
+    chosen = max(1, round(share * count))
+    given = {"normalized": chosen > 1, "bias_rate": 0.1}
+    experts = ExpertSettings(
+        count=count, chosen=chosen, shared=shared, after=after, hidden=hidden, **given
+    )
+    config = GPTConfig(
+        **{"width": 12, "heads": 3, "context": 9, "layers": 3, "hidden": 8, "experts": experts},
+        **{"recompute": recompute, "dropout": dropout, "mixer": mixer, "positions": "none"},
+        mamba2=Mamba2Settings(state=5, head=8, chunk=3),
+    )
+    model, step = step_of(config, 2, 5)
+    found = flops_of(step)
+    for part in ("forward", "backward", "recomputed"):
+        assert getattr(found, part) == 10 * flops_per_token(config, 5, part=part), part
+    total = parameters(config)
+    assert total.total == sum(p.numel() for p in model.parameters())
+    inner = config.inner if hidden is None else hidden
+    assert total.idle == (3 - after) * (count - chosen) * 3 * 12 * inner
 
 
 @every_recompute

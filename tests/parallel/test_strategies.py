@@ -120,7 +120,7 @@ DROPS = replace(
         **{"count": 4, "chosen": 1, "normalized": False, "capacity": 1.0, "loss_rate": 0.1}
     ),
 )
-ALONE = replace(ROUTED.experts, loss_rate=0.0, bias_rate=0.0)  # each token by itself
+ALONE = replace(ROUTED.experts, loss_rate=0.0, bias_rate=0.0, z_rate=0.0)  # each token by itself
 VAE = VAEConfig(side=4, width=7, layers=2, latent=3)
 
 

@@ -115,8 +115,8 @@ def cut_over(
 
 
 def check_whole_sequences(experts):
-    """Check that a router needs no other tokens of a sequence than those of its rank."""
-    for name in ("capacity", "loss_rate", "bias_rate"):
+    """Check that a router sees each token by itself: a rank has some, and every rank's loss."""
+    for name in ("capacity", "loss_rate", "bias_rate", "z_rate"):
         if getattr(experts, name):
             raise ValueError(
                 f"experts with {name}={getattr(experts, name)} need whole sequences, and sequence "
