@@ -18,6 +18,7 @@ README = ROOT / "README.md"
 
 FLOOR = {
     "scaling": 6,
+    "resilience": 6,
     "check": 6,
     "training": 5,
     "parallel": 4,

@@ -1,0 +1,8 @@
+"""Fault tolerance: checkpoint intervals, goodput, fault traces, spot instances, silent corruption.
+
+interval      Young's, Daly's and the exact interval between checkpoints; expected goodput
+faults        when real clusters failed: 400 servers for a year, Llama 3's 54 days
+replay        training under a list of faults, with spare servers and with eviction
+spot          instances that may be taken away: traces, policies, what they cost
+replicas      which replica's numbers were silently changed
+"""
