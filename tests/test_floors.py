@@ -21,6 +21,7 @@ FLOOR = {
     "resilience": 6,
     "check": 6,
     "training": 5,
+    "planner": 5,
     "parallel": 4,
     "simulate": 4,
     "inference": 5,
