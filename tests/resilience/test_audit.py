@@ -1,0 +1,92 @@
+"""Each mistake in saving is found and named; honest checkpoints are not accused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout
+from helpers.data.batch import copying_batch
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.trainer import Recipe
+from helpers.parallel.zero.stage3 import Zero3
+from helpers.resilience.audit import LATEST, check_checkpoints
+from helpers.resilience.lies import LIES, plant
+from helpers.runtime.launch import launch
+
+TINY = GPTConfig(vocab=16, context=8, width=8, layers=2, heads=2)
+FROM, TO = "step_000004", "step_000008"
+NOT = f"{TO} is not what 4 updates make of {FROM}"
+FOUND = {
+    "one step late": f"{NOT}: its parameters are of update 9",
+    "copies of the first": f"{TO} has the numbers of {FROM}",
+    "tracker ahead": "`latest` names step_000016, which is not whole; the newest whole one is "
+    "step_000012",
+    "cleaned up too early": "no checkpoint is whole: training starts anew",
+    "moments of one shard missing": f"{TO} has no numbers in blocks.0.attention_norm.weight.exp_avg"
+    " and 9 others",
+    "ranks of two steps": f"{NOT}: model.embedding.weight and 27 others are still of {FROM}",
+    "data from the start": f"{NOT}, but what batches 0 to 3 make: the data began anew",
+}
+
+
+def make():
+    return Recipe()(TINY, 0)
+
+
+def batch_of(k):
+    return copying_batch(k, 4, TINY.context, TINY.vocab)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("lie", [None, *LIES])
+def test_each_lie_is_found_and_honest_runs_are_not_accused(lie, tmp_path):
+    plant(lie, tmp_path, make, batch_of)
+    found = check_checkpoints(tmp_path, make, batch_of)
+    if lie is None:
+        assert found == []
+    else:
+        assert FOUND[lie] in found
+        others = {text for name, text in FOUND.items() if name != lie}
+        assert not others & set(found)
+
+
+def test_other_ways_to_lie(tmp_path):
+    plant(None, tmp_path, make, batch_of)
+    (tmp_path / LATEST).write_text(FROM)
+    [found] = check_checkpoints(tmp_path, make, batch_of)
+    assert found == f"`latest` names {FROM}, which is older than step_000012"
+    (tmp_path / LATEST).unlink()
+    (tmp_path / TO).rename(tmp_path / "step_000007")
+    [found] = check_checkpoints(tmp_path, make, batch_of)
+    assert found == "step_000007 says that it was saved after 8 updates"
+    (tmp_path / "step_000007").rename(tmp_path / f"{TO}.writing")  # unfinished: no lie
+    assert check_checkpoints(tmp_path, make, batch_of) == []
+    other = [check_checkpoints(tmp_path, make, lambda k: batch_of(k + 50))]
+    assert "tensors differ, the first is" in other[0][0]
+    assert check_checkpoints(tmp_path / "none", make, batch_of) == [
+        "no checkpoint is whole: training starts anew"
+    ]
+
+
+def on_ranks(worker, folder):
+    def made():
+        return Recipe(layout=Layout(dp=2), owner=Zero3)(TINY, 0)
+
+    def own(k):
+        return batch_of(k).shard(worker.rank, worker.world_size)
+
+    plant("one step late", Path(folder), made, own)
+    return check_checkpoints(Path(folder), made, own)
+
+
+def test_ranks_check_their_shards_together(tmp_path):
+    for found in launch(on_ranks, workers=2, device="cpu", folder=str(tmp_path)):
+        assert found[0] == FOUND["one step late"]
