@@ -1,6 +1,6 @@
 """Fill a recipe's seams by its layout: tensor, context, pipeline, then data parallel."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from helpers.comm.mesh import Mesh
@@ -23,6 +23,7 @@ def composed(
     transform: Callable,
     engine: Callable,
     owner: Callable,
+    cuts: Sequence[int] | None = None,
 ) -> tuple[dict[str, Callable], int]:
     """Fill the seams that the mesh's layout asks for. A seam that is named already stays.
 
@@ -33,19 +34,20 @@ def composed(
         micro_batches: m of the schedule; None for 1, or for the m of a schedule that is given as
             data.
         transform, engine, owner: as for Recipe; the defaults are not named.
+        cuts: of the pipeline, as for Recipe.
 
     Returns:
         The three seams by name, and the number of micro-batches.
 
     Raises:
-        ValueError: a schedule without an axis "pp" of at least 2 ranks.
+        ValueError: a schedule, or cuts, without an axis "pp" of at least 2 ranks.
     """
     wide = {axis for axis in mesh.layout.axes if mesh.layout.size(axis) > 1}
     m = getattr(schedule, "micro_batches", 1) if micro_batches is None else micro_batches
-    if schedule is not None and "pp" not in wide:
+    if (schedule is not None or cuts is not None) and "pp" not in wide:
         raise ValueError(
-            f"{mesh.layout.title()} has no pipeline for a schedule: name an axis pp of 2 or more "
-            "ranks, or leave the schedule out"
+            f"{mesh.layout.title()} has no pipeline for a schedule or cuts: name an axis pp of 2 "
+            "or more ranks, or leave them out"
         )
     if "pp" in wide:
         order = made(schedule or one_f_one_b, mesh.layout.size("pp"), m)
@@ -57,7 +59,7 @@ def composed(
         if "cp" in wide:
             transform = partial(context_parallel, inner=transform)
     if "pp" in wide:
-        transform = partial(pipeline, schedule=order, inner=transform)
+        transform = partial(pipeline, schedule=order, inner=transform, cuts=cuts)
     if wide & {"dp", "cp"} and owner is Local:
         owner = Replicated
     return {"transform": transform, "engine": engine, "owner": owner}, m

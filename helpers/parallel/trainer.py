@@ -1,7 +1,7 @@
 """The training step of all our strategies. A recipe fills its four seams."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -44,6 +44,7 @@ class Recipe:
             call has none. None leaves the seams as they are.
         schedule: of the layout's pipeline: a Schedule, or a function of (ranks, micro_batches) that
             makes one. Default: 1F1B.
+        cuts: of the layout's pipeline: how many blocks each stage has. Default: cut by FLOPs.
         name: for tables and figures.
 
     Raises:
@@ -57,6 +58,7 @@ class Recipe:
     precision: Plain = PLAIN
     layout: Layout | None = None
     schedule: Schedule | Callable[[int, int], Schedule] | None = None
+    cuts: Sequence[int] | None = None
     name: str = "Recipe"
 
     def __post_init__(self):
@@ -65,8 +67,10 @@ class Recipe:
                 raise TypeError(f"{seam} must be callable, not {getattr(self, seam)!r}")
         if not isinstance(self.layout, Layout | None):
             raise TypeError(f"layout must be a Layout, such as Layout(dp=2), not {self.layout!r}")
-        if self.schedule is not None and self.layout is None:
-            raise ValueError("a schedule needs a layout with an axis pp: Layout(pp=2)")
+        if self.layout is None and (self.schedule is not None or self.cuts is not None):
+            raise ValueError(
+                "a schedule needs a layout with an axis pp, and so do cuts: Layout(pp=2)"
+            )
 
     def __call__(self, config, seed: int = 0, mesh=None, **options) -> "Trainer":
         if self.layout is None:
@@ -77,7 +81,7 @@ class Recipe:
         own = {seam: getattr(self, seam) for seam in ("transform", "engine", "owner")}
         m = options.pop("micro_batches", None)
         check_start(config, seed, 1 if m is None else m)
-        seams, m = composed(mesh, self.schedule, m, **own)
+        seams, m = composed(mesh, self.schedule, m, cuts=self.cuts, **own)
         return Trainer(replace(self, **seams), config, seed, mesh, micro_batches=m, **options)
 
     @property

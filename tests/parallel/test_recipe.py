@@ -92,6 +92,15 @@ def test_a_schedule_needs_a_layout_with_a_pipeline(filled, sizes, schedule):
         filled(sizes, schedule, 2)
 
 
+def test_cuts_need_a_layout_with_a_pipeline_and_reach_it(filled):
+    with pytest.raises(ValueError, match="and so do cuts"):
+        Recipe(cuts=(3, 1))
+    with pytest.raises(ValueError, match="has no pipeline for a schedule or cuts"):
+        filled({"dp": 2}, cuts=(3, 1))
+    made, _ = filled({"pp": 2}, m=2, cuts=(3, 1))
+    assert made.transform.keywords["cuts"] == (3, 1)
+
+
 def test_a_mesh_of_another_layout_is_refused():
     with pytest.raises(ValueError, match=r"the recipe is for Layout\(.*\), not Layout\(spare=2\)"):
         Recipe(layout=Layout(dp=2))(TINY, 0, Seat(Layout(spare=2), 1))

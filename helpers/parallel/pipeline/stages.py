@@ -1,7 +1,8 @@
 """The pipeline's transform: this rank's stages of the plain GPT, and where each parameter is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import nn
@@ -24,6 +25,7 @@ def pipeline(
     *,
     schedule: Schedule,
     inner: Callable = plain,
+    cuts: Sequence[int] | None = None,
 ) -> Placed:
     """Build this rank's stages of a model, cut by cost over the axis "pp".
 
@@ -34,6 +36,7 @@ def pipeline(
             `Seat` will do, to see a rank's stages without processes.
         schedule: places the stages on the ranks. It is checked here.
         inner: the transform of each stage, such as `tensor_parallel`.
+        cuts: how many blocks each stage has; None: cut by their FLOPs.
 
     Returns:
         This rank's stages, and the parts of their parameters by name: "2.blocks.5.mlp.up.weight"
@@ -41,7 +44,8 @@ def pipeline(
         sum over both. A rank with both stages has it once. The last stage alone has a loss.
 
     Raises:
-        ValueError: the schedule is for another number of ranks; there are fewer layers than stages.
+        ValueError: the schedule is for another number of ranks; there are fewer layers than stages;
+            `cuts` does not give each stage a layer, or each layer a stage.
         ScheduleError: the schedule cannot run.
     """
     check(schedule)
@@ -52,6 +56,14 @@ def pipeline(
         )
     first, blocks, last = layer_costs(config)
     shares = split(blocks, schedule.stages, first=first, last=last)
+    if cuts is not None:
+        stops = [*accumulate(cuts)]
+        if len(cuts) != len(shares) or min(cuts) < 1 or stops[-1] != config.layers:
+            raise ValueError(
+                f"{config.layers} layers in {schedule.stages} stages, each with a layer or more: "
+                f"{tuple(cuts)} is not such a cut"
+            )
+        shares = [range(stop - count, stop) for stop, count in zip(stops, cuts, strict=True)]
     model, parts, placed = Stages(schedule, mesh), {}, []
     for stage in schedule.stages_of(mesh.layout.coordinates(mesh.rank)[AXIS]):
         ends = {"first": stage == 0, "last": stage == schedule.stages - 1}

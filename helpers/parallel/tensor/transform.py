@@ -83,8 +83,8 @@ def cut_over(
     model = whole.model
     parts = cut_parameters(model, mesh, axis)
     around = region(transport(mesh.group(axis)))
-    if around.partial and config.experts is not None:
-        check_whole_sequences(config.experts)
+    if around.partial and model.config.experts is not None:
+        check_whole_sequences(model.config.experts)
     # each replacement keeps the parameters' names, so the parts fit afterwards too
     fan_out = ColumnParallel(around, overlap)
     for module in list(model.modules()):

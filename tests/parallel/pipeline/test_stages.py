@@ -100,10 +100,10 @@ def test_a_single_stage_is_the_whole_model():
 def test_layers_are_shared_by_cost_and_the_ends_cost_too():
     """The embedding is cheap; the head of a large vocabulary costs as much as some layers."""
 
-    def blocks(config, schedule, ranks):
+    def blocks(config, schedule, ranks, **cuts):
         found = {}
         for rank in range(ranks):
-            model, _ = made(Layout(pp=ranks), rank, schedule, config)
+            model, _ = made(Layout(pp=ranks), rank, schedule, config, **cuts)
             found |= {int(name): [int(n) for n in stage.blocks] for name, stage in model.items()}
         return [found[number] for number in sorted(found)]
 
@@ -116,6 +116,9 @@ def test_layers_are_shared_by_cost_and_the_ends_cost_too():
     assert blocks(six, interleaved(2, 2, chunks=3), 2) == [[0], [1], [2], [3], [4], [5]]
     mixed = GPTConfig(**SIZES, layers=4, hidden=500)
     assert blocks(mixed, gpipe(4, 2), 4) == [[0], [1], [2], [3]]
+    assert blocks(large, gpipe(2, 2), 2, cuts=(1, 3)) == [[0], [1, 2, 3]]
+    assert blocks(six, interleaved(2, 2, chunks=2), 2, cuts=(1, 3, 1, 1)) == [
+        [0], [1, 2, 3], [4], [5]]  # fmt: skip
 
 
 def test_pending_sums_of_the_stages_transform_stay():
@@ -152,3 +155,6 @@ def test_a_schedule_that_does_not_fit():
         made(Layout(pp=2), 0, wrong)
     with pytest.raises(ValueError, match="4 layers cannot fill 6 stages"):
         made(Layout(pp=2), 0, interleaved(2, 2, chunks=3))
+    for cuts in ((4,), (2, 1), (2, 1, 1), (4, 0), (5, -1)):
+        with pytest.raises(ValueError, match=r"4 layers in 2 stages, .*: \(.*\) is not such a cut"):
+            made(Layout(pp=2), 0, gpipe(2, 2), cuts=cuts)
