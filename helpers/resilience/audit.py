@@ -38,11 +38,6 @@ def check_checkpoints(
             found.append(f"{path.name} is not whole: {str(error).replace(str(folder), '…')}")
     if not whole:
         return [*found, "no checkpoint is whole: training starts anew"]
-    named = folder / LATEST
-    newest = max(whole)
-    if named.exists() and (name := named.read_text().strip()) != newest:
-        why = "is older than" if name in whole else "is not whole; the newest whole one is"
-        found.append(f"`{LATEST}` names {name}, which {why} {newest}")
     states = {}
     for name, path in whole.items():
         strategy = make()
@@ -54,6 +49,11 @@ def check_checkpoints(
         if empty and updates:
             found.append(f"{name} has no numbers in {some(empty)}")
         strategy.close()
+    named = folder / LATEST
+    newest = max(whole)
+    if named.exists() and (name := named.read_text().strip()) != newest:
+        why = "is older than" if name in whole else "is not whole; the newest whole one is"
+        found.append(f"`{LATEST}` names {name}, which {why} {newest}")
     for before, after in itertools.pairwise(sorted(states)):
         found += compared(whole[before], states[before], after, states[after], make, batch_of)
     return found
