@@ -1,6 +1,7 @@
 """Collective communication: device mesh and process groups, ring all-reduce, traffic ledger.
 
-mesh            a device mesh with named axes: which ranks share an axis, and their process groups
+layout          named axes as pure data: the place of each rank, and which ranks form a group
+mesh            a layout on running ranks: their process groups, and PyTorch's device mesh
 messages        the parts of a collective: a buffer as one row, its chunks, an exchange with peers
 collectives     ring and tree algorithms: broadcast, all-reduce, all-gather, reduce-scatter, …
 shared_memory/  the same collectives through memory that the ranks of a machine share

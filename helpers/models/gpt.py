@@ -15,7 +15,7 @@ from helpers.models.attention import Attention, FanOut, Positions, Rotary, again
 from helpers.models.caches.cache import BlockCache, Cache, Kept
 from helpers.models.dropout import counter, dropout
 from helpers.models.experts.layer import Mixture
-from helpers.models.initialization import build
+from helpers.models.initialization import build, first_value
 from helpers.models.latent import LatentAttention
 from helpers.models.mamba import Mamba
 from helpers.models.mamba2 import Mamba2
@@ -31,6 +31,10 @@ class GPTConfig(GPTShape):
     def build(self, dtype: torch.dtype = torch.float32, device="cpu", **stage) -> "GPT":
         """Make the model, or a stage of it (as for GPT), without filling its parameters."""
         return GPT(self, dtype, device, **stage)
+
+    def first_value(self, name: str, shape, seed: int) -> torch.Tensor:
+        """Make the whole initial tensor of the parameter with this name, in float64."""
+        return first_value(name, shape, seed, self.layers)
 
 
 class GPT(nn.Module):

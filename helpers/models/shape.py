@@ -6,9 +6,6 @@
 from dataclasses import dataclass
 from typing import Self
 
-import torch
-
-from helpers.models.initialization import first_value
 from helpers.models.settings import (
     MAMBA,
     MAMBA2,
@@ -195,10 +192,6 @@ class GPTShape:
     def mixers(self) -> tuple[str, ...]:
         """The kind of each block's mixer."""
         return tuple(self.mixer_of(layer) for layer in range(self.layers))
-
-    def first_value(self, name: str, shape, seed: int) -> torch.Tensor:
-        """Make the whole initial tensor of the parameter with this name, in float64."""
-        return first_value(name, shape, seed, self.layers)
 
     @classmethod
     def preset(cls, name: str, **changes) -> Self:

@@ -10,11 +10,10 @@ which this course's model does not have. For a GPT-2 block the others are the sa
 """
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-
-from helpers.measure.saved import Saved
+if TYPE_CHECKING:  # it needs torch, which a formula does not
+    from helpers.measure.saved import Saved
 
 
 class Block(Protocol):
@@ -92,7 +91,7 @@ TERM_OF = {  # a module of a block -> its term
 
 
 def measured_terms(
-    config: Block, saved: Iterable[Saved], tokens: int, block: int = 0
+    config: Block, saved: Iterable["Saved"], tokens: int, block: int = 0
 ) -> dict[str, int]:
     """The bytes that a block really keeps, by the terms of `block_activations`.
 
@@ -124,7 +123,7 @@ def measured_terms(
             raise ValueError(f"{one.module} saved {one.shape}, and no term covers this module")
         term = TERM_OF[module]
         if module == "attention.core" and one.shape[-2:] == (tokens, tokens):
-            term = "causal mask" if one.dtype == torch.bool else "scores"
+            term = "causal mask" if str(one.dtype) == "torch.bool" else "scores"
         terms[term] += one.bytes
     return terms
 

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from helpers.models.config import GPTConfig
+from helpers.models.shape import GPTShape
 from helpers.plans.step_messages import Stage, StepPlan, tensor_messages
 from helpers.simulate.collective_time import message_seconds
 from helpers.simulate.data_parallel import require_positive
@@ -63,7 +63,7 @@ class Step:
 
 
 def step(
-    config: GPTConfig,
+    config: GPTShape,
     *,
     sequences: int,
     tokens: int,
@@ -119,7 +119,7 @@ def step(
     )
 
 
-def forward_flops(config: GPTConfig, sequences: int, tokens: int) -> tuple[float, float, float]:
+def forward_flops(config: GPTShape, sequences: int, tokens: int) -> tuple[float, float, float]:
     """FLOPs of a block's attention core, of its linear layers, and of the head.
 
     A multiply-add is 2 FLOPs. The core counts as if no score were masked, as the papers count it.
@@ -131,7 +131,7 @@ def forward_flops(config: GPTConfig, sequences: int, tokens: int) -> tuple[float
     return 4 * rows * tokens * width, 2 * rows * weights, 2 * rows * width * config.vocab
 
 
-def moved(config: GPTConfig, number_bytes: float) -> tuple[float, float]:
+def moved(config: GPTShape, number_bytes: float) -> tuple[float, float]:
     """Bytes that a block reads and writes between its layers, for each of the B T D numbers.
 
     Forward: two norms read and write; twice, dropout and the residual sum together read two
@@ -143,7 +143,7 @@ def moved(config: GPTConfig, number_bytes: float) -> tuple[float, float]:
     return 10 * number_bytes + mask, (14 if mask else 10) * number_bytes + mask
 
 
-def check_sizes(config: GPTConfig, ranks: int, tokens: int):
+def check_sizes(config: GPTShape, ranks: int, tokens: int):
     kinds = {config.mixer_of(layer) for layer in range(config.layers)}
     if kinds != {"attention"}:
         raise ValueError(
@@ -156,9 +156,7 @@ def check_sizes(config: GPTConfig, ranks: int, tokens: int):
         raise ValueError(f"{tokens} tokens do not divide over {ranks} GPUs")
 
 
-def strong(
-    gpus: Iterable[int], config: GPTConfig, *, topology: Topology, **work
-) -> dict[int, Step]:
+def strong(gpus: Iterable[int], config: GPTShape, *, topology: Topology, **work) -> dict[int, Step]:
     """Cut one model over more and more GPUs: GPUs -> `Step`.
 
     Args:
@@ -168,7 +166,7 @@ def strong(
     return {n: step(config, topology=topology.of(n), **work) for n in gpus}
 
 
-def weak(models: Mapping[int, GPTConfig], *, topology: Topology, **work) -> dict[int, Step]:
+def weak(models: Mapping[int, GPTShape], *, topology: Topology, **work) -> dict[int, Step]:
     """Give more GPUs a larger model, with the same batch: {GPUs: config} to {GPUs: `Step`}.
 
     Args:

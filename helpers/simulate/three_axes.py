@@ -21,11 +21,11 @@ Source: Narayanan et al. 2021, arXiv:2104.04473, sections 2.2 and 3.
 
 from dataclasses import dataclass
 
-from helpers.comm.mesh import Layout
-from helpers.models.config import GPTConfig
-from helpers.models.counts import parameters
+from helpers.comm.layout import Layout
+from helpers.models.shape import GPTShape
 from helpers.simulate import tensor_parallel
 from helpers.simulate.collective_time import fastest, seconds
+from helpers.simulate.kernels import total
 from helpers.simulate.topology import Topology
 
 AXES = ("pp", "dp", "tp")
@@ -74,7 +74,7 @@ class Step:
 
 
 def step(
-    config: GPTConfig,
+    config: GPTShape,
     layout: Layout,
     *,
     cluster: Topology,
@@ -137,7 +137,7 @@ def step(
         "tp": whole.communication / p,
         "pp": sends * seconds("send", size, groups["pp"]),
     }
-    gradients = parameters(config).total / (p * t) * gradient_bytes
+    gradients = total(config) / (p * t) * gradient_bytes
     algorithm = fastest("all_reduce", gradients, groups["dp"])
     return Step(
         **{name: m * value for name, value in each.items()},

@@ -1,0 +1,227 @@
+"""Seconds of a Transformer's parts on one GPU: products by their shape, the rest by memory.
+
+A matrix product of m x k and k x n numbers is cut into tiles of m x n, and each multiprocessor
+computes one tile at a time. The last wave of tiles may leave multiprocessors idle, and a small k
+leaves each tile's start and end unpaid. The other kernels read and write memory. The host launches
+every kernel; where the GPU is faster than the host, the host decides.
+
+R  tokens of a micro-batch on this GPU     D  width     F  inner width of the MLP     V  vocabulary
+H  query heads      d  width of a head     N  GPUs that share each layer (tensor parallelism)
+
+Sources: Williams et al. 2009 (the roofline, see `hardware`); NVIDIA, "Matrix Multiplication
+Background User's Guide", sections 4 (tiles and their efficiency) and 5.2 (waves). The softmax that
+Megatron-LM fuses: megatron/model/fused_softmax.py, `custom_kernel_constraint`.
+"""
+
+from dataclasses import dataclass, replace
+
+from helpers.models.shape import GPTShape
+from helpers.simulate.hardware import A100, Processor
+from helpers.simulate.tensor_parallel import moved
+
+TILES = ((256, 128, 1.0), (128, 128, 0.93), (128, 64, 0.75), (64, 64, 0.5))  # and relative speed
+FUSED_TOKENS = 2048  # Megatron-LM's fused softmax has rows of at most as many scores
+LAUNCHES = {"forward": 20, "backward": 20, "head": 14, "unfused": 6}  # kernels of a block
+NUMBER = 2  # bytes of an fp16 or bf16 number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What GPUs, hosts and links reach of what their makers promise.
+
+    The defaults are fitted to `published`'s measured steps of Megatron-DeepSpeed on A100s.
+
+    Attributes:
+        processor: its peak with float16, its memory's bandwidth, its multiprocessors.
+        multiprocessors: of the processor.
+        matrix: share of the peak that large matrix products reach.
+        depth: k at which a tile's start and end take as long as its products.
+        memory: share of the memory's bandwidth that other kernels reach.
+        kernel: seconds of the GPU for each kernel, whatever its size.
+        launch: seconds of the host for each kernel.
+        waiting: share by which each doubling of N slows the hosts: all wait for the slowest.
+        network: share of the links' bandwidth that collectives between nodes reach.
+        call: seconds of a collective call, beside the links' own latency.
+        update: bytes of memory traffic that the optimizer needs for each parameter.
+        step: seconds of each step that nothing else explains: the norm, the loss scale, the logs.
+        logit: bytes of memory traffic for each logit, forward and backward, in the loss.
+    """
+
+    processor: Processor = A100
+    multiprocessors: int = 108
+    matrix: float = 0.72
+    depth: float = 120.0
+    memory: float = 0.86
+    kernel: float = 5.5e-6
+    launch: float = 52e-6
+    waiting: float = 0.07
+    network: float = 0.5
+    call: float = 20e-6
+    update: float = 33.0
+    step: float = 2.8e-3
+    logit: float = 75.0
+
+    def times(self, *, compute: float = 1, host: float = 1, network: float = 1) -> "Rates":
+        """The same rates, with a GPU, a host and links that take this many times as long."""
+        return replace(
+            self,
+            matrix=self.matrix / compute,
+            memory=self.memory / compute,
+            kernel=self.kernel * compute,
+            launch=self.launch * host,
+            step=self.step * host,
+            network=self.network / network,
+            call=self.call * network,
+        )
+
+    def moving(self, moved: float, kernels: int = 1) -> float:
+        """Seconds of kernels that read and write this many bytes together."""
+        rate = self.processor.memory_bytes_per_second * self.memory
+        return moved / rate + kernels * self.kernel
+
+    def product(self, m: float, n: float, k: float, batch: float = 1) -> float:
+        """Seconds of `batch` products of m x k and k x n numbers."""
+        peak = self.processor.peak("float16") * self.matrix / self.multiprocessors
+        waves = (
+            (quantised(-(-m // rows) * -(-n // columns) * batch / self.multiprocessors),
+             rows * columns / speed)
+            for rows, columns, speed in SHAPES
+        )  # fmt: skip
+        computing = min(count * numbers for count, numbers in waves) * 2 * (k + self.depth) / peak
+        moved = NUMBER * batch * (m * k + k * n + m * n)
+        return max(computing, self.moving(moved, 0)) + self.kernel
+
+
+SHAPES = tuple({(a, b, speed) for x, y, speed in TILES for a, b in ((x, y), (y, x))})
+
+
+def quantised(waves: float) -> float:
+    """Waves of tiles, counted as whole; one in five multiprocessors finds other work meanwhile."""
+    return 0.8 * -(-waves // 1) + 0.2 * max(waves, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Seconds of a part of the model for one micro-batch: GPU, and host, by direction.
+
+    Attributes:
+        forward, backward: of the GPU's kernels.
+        core: of these, what attention's core takes in a forward.
+        weights: of these, gradients of the column-parallel weights, which can hide messages.
+        launching, launching_back: of the host.
+    """
+
+    forward: float
+    backward: float
+    core: float = 0.0
+    weights: float = 0.0
+    launching: float = 0.0
+    launching_back: float = 0.0
+
+
+def block(
+    config: GPTShape,
+    rates: Rates,
+    sequences: int,
+    tokens: int,
+    *,
+    ranks: int = 1,
+    parts: int = 1,
+    sequence: bool = False,
+) -> Part:
+    """One block with attention, on one GPU.
+
+    Args:
+        sequences, tokens: of a micro-batch; `tokens` of the whole sequence.
+        ranks: N, which divides heads and F.
+        parts: GPUs that share each sequence (context parallelism).
+        sequence: sequence parallelism: the work between the layers is cut N times too.
+    """
+    local = tokens / parts
+    rows, width, inner = sequences * local, config.width, config.inner
+    keys = config.key_heads * config.head_width
+    gated = 2 if config.mlp == "swiglu" else 1
+    linears = (
+        (width, (width + 2 * keys) / ranks),
+        (width / ranks, width),
+        (width, gated * inner / ranks),
+        (inner / ranks, width),
+    )
+    product, moving = rates.product, rates.moving
+    forward = sum(product(rows, n, k) for k, n in linears)
+    backward = sum(product(rows, k, n) + product(k, n, rows) for k, n in linears)
+
+    batch, head = sequences * config.heads / ranks, config.head_width
+    scores, values = product(local, tokens, head, batch), product(local, head, tokens, batch)
+    core = scores + values
+    core_back = 2 * core
+    launches, launches_back, mask = LAUNCHES["forward"], LAUNCHES["backward"], bool(config.dropout)
+    if config.attention == "explicit":
+        fused = batch % 4 == 0 and tokens <= FUSED_TOKENS
+        many = batch * local * tokens
+        once = 4 * NUMBER + mask if mask else 2 * NUMBER
+        core += moving(many * (once + 32 * (not fused)), 2 + mask)
+        core_back += moving(many * (once + NUMBER + 32 * (not fused)), 2 + mask)
+        launches += LAUNCHES["unfused"] * (not fused)
+        launches_back += LAUNCHES["unfused"] * (not fused)
+
+    between = [rows * width * each / (ranks if sequence else 1) for each in moved(config, NUMBER)]
+    wide = NUMBER * rows * (3 * width + gated * inner) / ranks  # reads or writes of the widest
+    waiting = rates.launch * (1 + rates.waiting * (ranks - 1).bit_length())
+    return Part(
+        forward=forward + core + moving(between[0] + 2 * wide, 8),
+        backward=backward + core_back + moving(between[1] + 3 * wide, 12),
+        core=core,
+        weights=sum(product(k, n, rows) for k, n in linears[::2]),
+        launching=waiting * launches,
+        launching_back=waiting * launches_back,
+    )
+
+
+def head(config: GPTShape, rates: Rates, rows: float, ranks: int = 1) -> Part:
+    """The last norm, the logits and their loss for R = `rows` tokens; V is cut over the ranks."""
+    n, width, product = config.vocab / ranks, config.width, rates.product
+    loss = rates.moving(rows * n * rates.logit, 10)
+    waiting = rates.launch * (1 + rates.waiting * (ranks - 1).bit_length())
+    return Part(
+        forward=product(rows, n, width) + loss / 3,
+        backward=product(rows, width, n) + product(width, n, rows) + 2 * loss / 3,
+        launching=waiting * LAUNCHES["head"],
+    )
+
+
+def embedding(config: GPTShape, rates: Rates, rows: float) -> Part:
+    """Look up R tokens, add positions, drop; and add the gradients up again."""
+    size = NUMBER * rows * config.width
+    return Part(forward=rates.moving(6 * size, 4), backward=rates.moving(9 * size, 4))
+
+
+def numbers(config: GPTShape) -> dict[str, int]:
+    """Parameters of one block, of the embedding with positions, of the head, of the last norm.
+
+    The same as `models.counts.parameters`, which builds the model, without PyTorch.
+    """
+    width, inner = config.width, config.inner
+    keys, gated = config.key_heads * config.head_width, config.mlp == "swiglu"
+    norm, mlp = width * (1 if config.norm == "rms" or not config.bias else 2), inner > 0
+    block = 2 * width * (width + keys) + (2 + gated) * width * inner + (1 + mlp) * norm
+    if config.bias:
+        block += 2 * width + 2 * keys + (1 + gated) * inner + mlp * width
+    places = config.context * width if config.positions == "learned" else 0
+    return {
+        "block": block,
+        "embedding": config.vocab * width + places,
+        "head": config.vocab * width,
+        "norm": norm,
+    }
+
+
+def total(config: GPTShape) -> int:
+    """All parameters of the model."""
+    each = numbers(config)
+    return (
+        config.layers * each["block"]
+        + each["embedding"]
+        + each["norm"]
+        + (0 if config.tied else each["head"])
+    )

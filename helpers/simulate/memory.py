@@ -1,0 +1,47 @@
+"""Bytes of a plan at the peak of a step, by kind, on the GPU that needs the most."""
+
+from dataclasses import replace
+
+from helpers.models.shape import GPTShape
+from helpers.plans.activation_memory import block_activations
+from helpers.plans.schedules import in_flight
+from helpers.plans.zero_memory import MIXED, zero_memory
+from helpers.simulate.kernels import NUMBER, numbers
+from helpers.simulate.plan import Plan, cut, parameters, rows_of
+
+
+def memory(config: GPTShape, plan: Plan) -> dict[str, float]:
+    """{kind: bytes} on the first or the last place of the pipeline, whichever needs more."""
+    places = {0, plan.ranks("pp") - 1}
+    return max((at(config, plan, place) for place in places), key=lambda kinds: sum(kinds.values()))
+
+
+def at(config: GPTShape, plan: Plan, place: int) -> dict[str, float]:
+    """{kind: bytes} on a GPU of this place.
+
+    "working": under full recomputation a block runs again in the backward, and keeps everything
+    meanwhile; on the last place the loss has its logits in 2 bytes and in 4, and their gradient in
+    2. "gathered": two whole blocks of ZeRO-3. Left out: what the allocator and the libraries waste.
+    """
+    p, t, m = plan.ranks("pp"), plan.ranks("tp"), plan.micro_batches
+    on, local = cut(config, plan)[place], plan.tokens // plan.ranks("cp")
+    shards = plan.ranks("dp") * plan.ranks("cp")
+    found = zero_memory(parameters(rows_of(config, plan, on)), shards, plan.zero, each=MIXED)
+    found = found.by_kind()
+
+    scores = "none" if config.attention == "explicit" else "selective"  # whether scores are kept
+    alone = replace(config, recompute=scores)
+    again = config.recompute == "full"
+    kept = {"sequences": plan.micro, "tokens": local, "ranks": t, "sharded": plan.sequence}
+    flying = min(p - place, m) * (1 + (p - 1) / (p * plan.chunks) if plan.chunks > 1 else 1)
+    if plan.schedule is not None:
+        schedule = plan.schedule(p, m)
+        flying = in_flight(schedule)[place] / len(schedule.stages_of(place))
+    each = block_activations(config if config.recompute != "none" else alone, **kept)
+    found["activations"] = flying * on.blocks * sum(each.values())
+    working = sum(block_activations(alone, **kept).values()) if again else 0.0
+    logits = plan.micro * local * config.vocab / t * 8 * on.last
+    found["working"] = max(working, logits)
+    if plan.zero == 3:
+        found["gathered"] = 2 * NUMBER * numbers(config)["block"] / t
+    return found

@@ -1,0 +1,133 @@
+"""A plan: how a step of training is cut over GPUs, and what each place of the pipeline has."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from helpers.comm.layout import Layout
+from helpers.models.shape import GPTShape
+from helpers.plans.schedules import Schedule
+from helpers.plans.step_messages import Stage, StepPlan, Tensor
+from helpers.simulate.kernels import NUMBER, numbers
+from helpers.simulate.tensor_parallel import check_sizes
+from helpers.simulate.topology import Topology
+
+AXES = ("pp", "dp", "cp", "tp")
+SHARED = frozenset({"embedding"})  # on the first and the last stage, if it is tied
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a step of training is cut over GPUs. The model's config says what is recomputed.
+
+    Attributes:
+        layout: of the axes pp, dp, cp and tp, any of them.
+        sequences, tokens: of the global batch; of a sequence.
+        micro: b.
+        chunks: v, of interleaved 1F1B.
+        schedule: another schedule than 1F1B: a function of (p, m), as a Recipe's.
+        zero: the stage of ZeRO over dp.
+        sequence: sequence parallelism over tp.
+        overlap: the backward of the last micro-batch hides messages over dp.
+        hidden_tp: the gradients of the weights hide the backward's messages over tp, as in
+            Megatron-LM ("asynchronous all-reduce").
+        gradient_bytes: of a gradient in the messages over dp.
+    """
+
+    layout: Layout
+    sequences: int
+    tokens: int
+    micro: int = 1
+    chunks: int = 1
+    schedule: Callable[[int, int], Schedule] | None = None
+    zero: int = 0
+    sequence: bool = False
+    overlap: bool = False
+    hidden_tp: bool = True
+    gradient_bytes: float = NUMBER
+
+    def ranks(self, axis: str) -> int:
+        return self.layout.size(axis) if axis in self.layout.axes else 1
+
+    @property
+    def micro_batches(self) -> int:
+        """m, of each replica."""
+        return self.sequences // (self.ranks("dp") * self.micro)
+
+
+def check(config: GPTShape, plan: Plan, cluster: Topology):
+    """Raise a ValueError if the plan does not fit the model or the cluster."""
+    layout, p = plan.layout, plan.ranks("pp")
+    if unknown := set(layout.axes) - set(AXES):
+        raise ValueError(f"{layout.title()}: the axes are {', '.join(AXES)}, not {min(unknown)!r}")
+    if config.experts is not None:
+        raise ValueError("the times of experts are not known: predict a model without them")
+    if layout.world_size != cluster.gpus:
+        raise ValueError(f"{layout.title()} is not for {cluster.gpus} GPUs")
+    check_sizes(config, plan.ranks("tp"), plan.tokens if plan.sequence else plan.ranks("tp"))
+    if min(plan.sequences, plan.tokens, plan.micro, plan.chunks) < 1:
+        raise ValueError("sequences, tokens, micro and chunks must be positive")
+    if plan.tokens % plan.ranks("cp"):
+        raise ValueError(f"{plan.tokens} tokens do not divide over {plan.ranks('cp')} parts")
+    if plan.sequences % (plan.ranks("dp") * plan.micro):
+        raise ValueError(
+            f"{plan.sequences} sequences are no micro-batches of {plan.micro} on "
+            f"{plan.ranks('dp')} replicas"
+        )
+    if config.layers < p * plan.chunks:
+        raise ValueError(f"{config.layers} layers are too few for {p} x {plan.chunks} stages")
+    if plan.chunks > 1 and (p == 1 or plan.micro_batches % p):
+        raise ValueError(f"interleaving needs 2 stages, and m a multiple of {p}")
+
+
+def layers_of(layers: int, stages: int) -> list[int]:
+    """Blocks of each stage of a pipeline; the first stages have one more if they do not divide."""
+    return [layers // stages + (place < layers % stages) for place in range(stages)]
+
+
+def cut(config: GPTShape, plan: Plan) -> list[Stage]:
+    """The stages on each place of the pipeline; the v chunks of a place count together."""
+    p = plan.ranks("pp")
+    return [
+        Stage(blocks=blocks, first=place == 0, last=place == p - 1)
+        for place, blocks in enumerate(layers_of(config.layers, p))
+    ]
+
+
+def rows_of(config: GPTShape, plan: Plan, on: Stage) -> dict[str, dict[str, Tensor]]:
+    """Parameters on a GPU of this stage: a row for each block, as ZeRO gathers them, and the ends.
+
+    Norms and biases count as cut over tp: they are too small to matter.
+    """
+    each, t = numbers(config), plan.ranks("tp")
+    rows = {f"block {k}": {f"block {k}": each["block"]} for k in range(on.blocks)}
+    if on.first or (on.last and config.tied):
+        rows["embedding"] = {"embedding": each["embedding"]}
+    if on.last:
+        rows["head"] = {"norm": each["norm"]} | ({} if config.tied else {"head": each["head"]})
+    return {
+        row: {name: Tensor(numbers=-(-count // t), cut=True) for name, count in tensors.items()}
+        for row, tensors in rows.items()
+    }
+
+
+def parameters(rows: dict[str, dict[str, Tensor]]) -> int:
+    return sum(tensor.numbers for row in rows.values() for tensor in row.values())
+
+
+def wire(config: GPTShape, plan: Plan, places: list[Stage], rows: list) -> StepPlan:
+    """What the step's messages depend on, as `step_messages` reads it; cp counts with dp."""
+    p, t, parts = plan.ranks("pp"), plan.ranks("tp"), plan.ranks("cp")
+    return StepPlan(
+        sizes={"pp": p, "dp": plan.ranks("dp") * parts, "tp": t},
+        width=config.width,
+        sequences=plan.micro,
+        tokens=plan.tokens // parts,
+        stages=[[on] for on in places],
+        rows=rows,
+        micro_batches=plan.micro_batches,
+        recompute=config.recompute,
+        zero=plan.zero,
+        gradient_bytes=plan.gradient_bytes,
+        sequence=plan.sequence,
+        shared=SHARED,
+    )

@@ -1,0 +1,236 @@
+"""Steps of any plan: the pipeline beside its timeline, limits by hand, memory by kind."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.comm.layout import Layout
+from helpers.models.counts import parameters
+from helpers.models.gpt import GPTConfig
+from helpers.plans.schedules import gpipe, interleaved, one_f_one_b, timeline, zero_bubble_h1
+from helpers.plans.zero_traffic import zero_traffic
+from helpers.simulate import kernels
+from helpers.simulate.hardware import A100
+from helpers.simulate.kernels import Rates, quantised
+from helpers.simulate.memory import at, memory
+from helpers.simulate.plan import Plan
+from helpers.simulate.step_time import StageCosts, StageTime, makespan, step_time
+from helpers.simulate.topology import DGX_A100
+
+GPT = {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True}
+CONFIG = GPTConfig(
+    vocab=51_200, context=2048, width=4096, heads=32, layers=8, attention="explicit", dropout=0.1,
+    recompute="full", **GPT,
+)  # fmt: skip
+RATES = Rates()
+
+
+def plan(sequences=32, micro=1, **changes):
+    layout = Layout(**{axis: changes.pop(axis) for axis in ("pp", "dp", "cp", "tp")
+                       if axis in changes} or {"dp": 1})  # fmt: skip
+    return Plan(layout=layout, sequences=sequences, tokens=2048, micro=micro, **changes)
+
+
+def step(config=CONFIG, cluster=DGX_A100, rates=RATES, **changes):
+    one = plan(**changes)
+    return step_time(config, one, cluster.of(one.layout.world_size), rates)
+
+
+# Products
+
+
+def test_a_large_product_reaches_the_share_of_the_peak():
+    n = 8192
+    best = 2 * n**3 / (A100.peak("float16") * RATES.matrix)
+    assert best < RATES.product(n, n, n) < 1.1 * best
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 4096, 4096), (64, 64, 65536), (4096, 8, 4096)])
+def test_a_product_is_never_faster_than_memory_or_peak(m, n, k):
+    moved, flops = 2 * (m * k + k * n + m * n), 2 * m * n * k
+    assert RATES.product(m, n, k) > A100.seconds(flops, moved, "float16")
+
+
+def test_the_last_wave_counts_as_a_whole_one():
+    """One more row of tiles than the 108 multiprocessors need costs most of a wave."""
+    full, over = (RATES.product(128 * rows, 4096, 4096) for rows in (27, 28))
+    assert over / full > 28 / 27
+    assert quantised(1.01) == pytest.approx(0.8 * 2 + 0.2 * 1.01)
+    assert quantised(0.1) == 1
+
+
+def test_rates_scale():
+    slow = RATES.times(compute=2, host=3, network=4)
+    assert slow.product(512, 512, 512) == pytest.approx(2 * RATES.product(512, 512, 512))
+    assert slow.launch == pytest.approx(3 * RATES.launch)
+    assert slow.network == pytest.approx(RATES.network / 4)
+
+
+def test_an_unfused_softmax_costs_memory_and_launches():
+    """Megatron-LM fuses it where sequences times heads of a GPU divide by 4."""
+    small = replace(CONFIG, width=1024, heads=16)
+    fused, plain = (
+        kernels.block(small, RATES, b, 1024, ranks=8) for b in (2, 1)
+    )  # 4 and 2 matrices
+    assert plain.launching > fused.launching
+    assert plain.core > 0.6 * fused.core
+    assert kernels.block(replace(small, attention="sdpa"), RATES, 1, 1024).core < plain.core * 8
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"tied": False}, {"bias": False}, {"kv_heads": 8}, {"mlp": "swiglu"}, {"norm": "rms"},
+     {"positions": "rotary"}, {"mlp": "none"}, {"mlp": "swiglu", "norm": "rms", "bias": False}],
+)  # fmt: skip
+def test_counted_without_torch_as_with_it(changes):
+    config = replace(CONFIG, **changes)
+    assert kernels.total(config) == parameters(config).total
+
+
+# The pipeline
+
+TIMES = st.floats(0.5, 2.0)
+
+
+def stages_of(forwards, backwards):
+    return [
+        StageTime(forward=f, backward=b, gpu=f + b, messages=0.0)
+        for f, b in zip(forwards, backwards, strict=True)
+    ]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.integers(1, 5), st.integers(1, 40), st.sampled_from([0.0, 0.3]))
+def test_1f1b_takes_as_long_as_its_timeline(data, p, m, send):
+    forwards, backwards = (data.draw(st.lists(TIMES, min_size=p, max_size=p)) for _ in range(2))
+    spans = timeline(one_f_one_b(p, m), StageCosts(forwards, backwards, send))
+    one = Plan(layout=Layout(pp=p), sequences=m, tokens=1)
+    stages = stages_of(forwards, backwards)
+    real = max(span.stop for span in spans)
+    exact = m <= 4 * p
+    assert makespan(stages, one, send) == pytest.approx(real, rel=1e-12 if exact else 0.02)
+    same = makespan(stages, replace(one, schedule=one_f_one_b), send)
+    assert same == pytest.approx(real)
+
+
+@pytest.mark.parametrize(("p", "v", "m"), [(2, 2, 4), (4, 2, 8), (4, 3, 4), (8, 2, 16)])
+def test_chunks_shorten_the_bubble_as_in_the_timeline(p, v, m):
+    one = Plan(layout=Layout(pp=p), sequences=m, tokens=1, chunks=v)
+    spans = timeline(interleaved(p, m, v), StageCosts([1 / v] * p * v, [2 / v] * p * v))
+    real = max(span.stop for span in spans)
+    assert makespan(stages_of([1.0] * p, [2.0] * p), one, 0.0) == pytest.approx(real)
+
+
+def test_other_schedules_have_their_own_bubble():
+    found = {
+        name: step(pp=4, sequences=8, schedule=schedule).parts["bubble"]
+        for name, schedule in (("1f1b", one_f_one_b), ("gpipe", gpipe), ("zb", zero_bubble_h1))
+    }
+    assert found["gpipe"] == pytest.approx(found["1f1b"], rel=0.02)
+    assert found["zb"] < 0.8 * found["1f1b"]
+    assert step(pp=4, sequences=8).parts["bubble"] == pytest.approx(found["1f1b"])
+
+
+# The step
+
+
+def test_parts_that_cost_nothing_alone():
+    alone = step(sequences=4)
+    assert alone.parts["tp"] == alone.parts["pp"] == alone.parts["dp"] == 0
+    assert alone.parts["bubble"] == pytest.approx(0, abs=1e-9)
+    assert alone.seconds == pytest.approx(sum(alone.parts.values()))
+    same = step(sequences=4, pp=1, dp=1, cp=1, tp=1)
+    assert same.parts == alone.parts
+
+
+def test_recomputing_costs_seconds_and_saves_bytes():
+    ways = [replace(CONFIG, recompute=way) for way in ("none", "selective", "full")]
+    seconds, kept = zip(
+        *[(s.parts["computing"], s.memory["activations"]) for s in map(step, ways)], strict=True
+    )
+    assert seconds[0] < seconds[1] < seconds[2] < 4 / 3 * seconds[0]
+    assert kept[0] > kept[1] > 5 * kept[2]
+
+
+def test_zero_shards_bytes_and_sends_more():
+    found = [step(dp=8, zero=stage) for stage in range(4)]
+    assert all(a.memory["optimizer"] > 7 * b.memory["optimizer"]
+               for a, b in zip(found[:1] * 3, found[1:], strict=True))  # fmt: skip
+    states = [sum(s.memory[kind] for kind in ("parameters", "gradients", "optimizer"))
+              for s in found]  # fmt: skip
+    assert states == sorted(states, reverse=True)
+    assert found[3].memory["gathered"] > 0
+    sent = [sum(zero_traffic(1.0, 8, stage, micro_batches=4).values()) for stage in range(4)]
+    times = [s.parts["dp"] for s in found]
+    assert times[3] / times[1] == pytest.approx(sent[3] / sent[1], rel=0.25)
+    assert times[2] / times[1] == pytest.approx(sent[2] / sent[1], rel=0.25)
+
+
+def test_overlap_hides_at_most_a_backward():
+    slow = RATES.times(network=50)
+    cluster = replace(DGX_A100, gpus_per_node=1)
+    seen, hidden = (step(dp=8, cluster=cluster, rates=slow, overlap=on) for on in (False, True))
+    assert 0 < hidden.parts["dp"] < seen.parts["dp"]
+    assert step(dp=8, overlap=True).parts["dp"] < step(dp=8).parts["dp"]
+
+
+def test_tensor_parallelism_between_nodes_is_slow():
+    near, far = (step(tp=8, cluster=replace(DGX_A100, gpus_per_node=n)) for n in (8, 4))
+    assert far.parts["tp"] > 2 * near.parts["tp"]
+    seen = step(tp=8, hidden_tp=False)
+    assert 0.6 < near.parts["tp"] / seen.parts["tp"] < 0.8  # a third can hide behind weights
+
+
+def test_context_parallelism_cuts_tokens_and_sends_keys():
+    whole, cut = step(cp=1), step(cp=4)
+    assert cut.parts["computing"] < whole.parts["computing"] / 3
+    assert cut.memory["activations"] == pytest.approx(whole.memory["activations"] / 4)
+    slow = replace(DGX_A100, gpus_per_node=1)
+    assert step(cp=4, cluster=slow).parts["tp"] >= cut.parts["tp"]
+
+
+def test_small_kernels_wait_for_the_host():
+    small = replace(CONFIG, width=256, heads=4)
+    found = step(config=small)
+    assert found.parts["host"] > found.parts["computing"]
+    assert step(micro=4).parts["host"] < 0.01 * step(micro=4).parts["computing"]
+
+
+def test_memory_by_hand():
+    """A stage of 4 has 2 blocks, and keeps each block's input of 2 B T D bytes."""
+    one, inputs = plan(pp=4, sequences=16), 2 * 2048 * 4096
+    kept = [at(CONFIG, one, place)["activations"] for place in range(4)]
+    assert kept == [n * 2 * inputs for n in (4, 3, 2, 1)]  # micro-batches of 1F1B
+    all_of_them = at(CONFIG, replace(one, schedule=gpipe), 0)
+    assert all_of_them["activations"] == 16 * 2 * inputs
+    chunks = at(CONFIG, plan(pp=2, chunks=2, sequences=16), 0)["activations"]
+    assert chunks == pytest.approx(2 * (1 + 1 / 4) * 4 * inputs)
+    assert memory(CONFIG, one) in (at(CONFIG, one, 0), at(CONFIG, one, 3))
+    assert at(CONFIG, one, 3)["working"] >= 8 * 2048 * 51_200  # the logits
+    shards = [at(CONFIG, plan(dp=8, zero=zero), 0)["optimizer"] for zero in (0, 1)]
+    assert shards[0] == 8 * shards[1] == 12 * parameters(CONFIG).total
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sequences": 6, "dp": 4}, "no micro-batches of 1 on 4"),
+        ({"pp": 16}, "8 layers are too few"),
+        ({"chunks": 2}, "interleaving"),
+        ({"pp": 2, "chunks": 2, "sequences": 3}, "interleaving"),
+        ({"tp": 64}, "32 query heads do not divide"),
+        ({"micro": 0}, "must be positive"),
+    ],
+)
+def test_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        step(**changes)
+
+
+def test_refused_axes_and_clusters():
+    with pytest.raises(ValueError, match="the axes are pp, dp, cp, tp"):
+        step_time(CONFIG, Plan(layout=Layout(x=8), sequences=8, tokens=8), DGX_A100)
+    with pytest.raises(ValueError, match="not for 8 GPUs"):
+        step_time(CONFIG, plan(dp=2), DGX_A100)
