@@ -32,20 +32,20 @@ def operators(
         return len(found) - 1
 
     def linear(name, fan_in, fan_out, inside=None, outside=None, inputs=None, kind="linear"):
-        bias = ((fan_out, False),) if config.bias and kind == "linear" else ()
+        bias = ((fan_out, "v"),) if config.bias and kind == "linear" else ()
         return add(
             name, kind, inputs, width_in=fan_in, width_out=fan_out, units_in=inside,
-            units_out=outside, parameters=((fan_in * fan_out, True), *bias),
+            units_out=outside, parameters=((fan_in * fan_out, "w"), *bias),
             flops=2.0 * sequences * tokens * fan_in * fan_out,
         )  # fmt: skip
 
     def norm(name, inputs=None):
         scales = 2 if config.norm == "layer" else 1
-        return add(name, "norm", inputs, parameters=((config.width, False),) * scales)
+        return add(name, "norm", inputs, parameters=((config.width, "v"),) * scales)
 
     if first:
         here = add("embedding", "embedding", (), width_in=config.vocab,
-                   parameters=((config.vocab * config.width, True),))  # fmt: skip
+                   parameters=((config.vocab * config.width, "w"),))  # fmt: skip
     else:
         here = add("input", "pointwise", ())
     for block in blocks:
@@ -79,5 +79,5 @@ def operators(
         norm("norm", (here,))
         tied = {"tied": 0} if config.tied and first else {}
         add("head", "head", width_out=config.vocab, flops=2.0 * sequences * tokens * config.width
-            * config.vocab, parameters=((config.vocab * config.width, True),), **tied)  # fmt: skip
+            * config.vocab, parameters=((config.vocab * config.width, "w"),), **tied)  # fmt: skip
     return found

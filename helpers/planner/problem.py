@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 FORBIDDEN = 10**18  # the contest's files write this for infinity
 
 
@@ -52,18 +54,23 @@ class Problem:
             if rows and len(rows) != len(sizes):
                 raise ValueError(f"{len(rows)} {name} for {len(sizes)} nodes")
         for node, usage in enumerate(self.usages):
-            if len(usage) != sizes[node] or any(not 0 <= one < math.inf for one in usage):
+            if len(usage) != sizes[node] or not all(0 <= one < math.inf for one in usage):
                 raise ValueError(f"node {node}: needs {sizes[node]} usages, each 0 or more")
         for nodes, costs in self.edges:
-            if not 1 <= len(nodes) <= 2 or any(not 0 <= node < len(sizes) for node in nodes):
+            if not 1 <= len(nodes) <= 2 or not all(0 <= node < len(sizes) for node in nodes):
                 raise ValueError(f"an edge joins one or two known nodes, not {tuple(nodes)}")
             if len(costs) != math.prod(sizes[node] for node in nodes):
-                raise ValueError(
-                    f"edge {tuple(nodes)}: {len(costs)} costs are not one for each pair"
-                )
+                raise ValueError(f"edge {tuple(nodes)}: {len(costs)} costs, not one for each pair")
         for costs in itertools.chain(self.costs, (costs for _, costs in self.edges)):
-            if any(math.isnan(cost) or cost == -math.inf for cost in costs):
+            if not (np.array(costs, dtype=float) > -math.inf).all():
                 raise ValueError("a cost is a number, or infinite")
+
+    @property
+    def whole(self) -> bool:
+        """Whether all costs are whole numbers."""
+        every = itertools.chain(self.costs, (costs for _, costs in self.edges))
+        arrays = (np.array(costs, dtype=float) for costs in every)
+        return all((costs == np.floor(costs)).all() for costs in arrays)
 
     def cost(self, chosen: Sequence[int]) -> float:
         """Sum all costs, exactly for whole numbers; infinite if one of them is forbidden."""

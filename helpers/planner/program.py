@@ -11,112 +11,14 @@ theorems".
 """
 
 import math
-import time
 from collections.abc import Callable
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import block_array, csr_array
-from scipy.sparse.csgraph import connected_components
+from scipy.sparse import csr_array
 
 from helpers.planner.problem import NoPlan
 from helpers.planner.reduce import Reduced
-
-
-class Program:
-    """min cost · x, with low <= rows x <= high and 0 <= x <= 1.
-
-    Attributes:
-        starts: node -> its first variable. The variables of nodes are 0 or 1.
-        nodes: how many variables of nodes there are.
-    """
-
-    def __init__(self, reduced: Reduced):
-        self.starts, self.nodes, self.count = {}, 0, 0
-        costs, low, high, parts = [], [], [], []
-
-        def put(i, j, value):
-            parts.append(np.broadcast_arrays(i, j, np.asarray(value, dtype=float)))
-
-        for node, cost in reduced.cost.items():
-            self.starts[node] = self.nodes
-            put(len(low), self.nodes + np.arange(len(cost)), 1.0)
-            self.nodes += len(cost)
-            costs.append(cost)
-            low.append(1.0)
-        high += low
-        count = self.nodes
-        for a, others in reduced.edges.items():
-            for b, table in others.items():
-                if a < b:
-                    row, column = classes(table), classes(table.T)
-                    small = np.full((row.max() + 1, column.max() + 1), math.inf)
-                    small[row[:, None], column] = table
-                    i, j = np.nonzero(small < math.inf)
-                    place = count + np.arange(len(i))
-                    put(len(low) + i, place, 1.0)
-                    put(len(low) + row, self.starts[a] + np.arange(len(row)), -1.0)
-                    low += [0.0] * len(small)
-                    put(len(low) + j, place, 1.0)
-                    put(len(low) + column, self.starts[b] + np.arange(len(column)), -1.0)
-                    low += [0.0] * small.shape[1]
-                    costs.append(small[i, j])
-                    count += len(i)
-        high += [0.0] * (len(low) - len(high))
-        unit, round_down = common(reduced)
-        for node, load in reduced.load.items():
-            places = np.searchsorted(reduced.times, reduced.spans[node])
-            for (first, end), row in zip(places, load, strict=True):
-                rows = len(low) + np.arange(first, end)
-                put(rows[:, None], self.starts[node] + np.arange(len(row)), row / unit)
-        low += [-math.inf] * len(reduced.room)
-        high += round_down(reduced.room / unit).tolist()
-
-        i, j, values = (np.concatenate([part[k].ravel() for part in parts]) for k in range(3))
-        self.cost = np.concatenate(costs)
-        self.rows = csr_array((values, (i, j)), shape=(len(low), count))
-        self.rows.eliminate_zeros()
-        self.low, self.high = np.array(low), np.array(high)
-
-    def solve(self, seconds: float) -> tuple[np.ndarray | None, float]:
-        """Solve each of the program's independent parts.
-
-        Args:
-            seconds: to stop after, about.
-
-        Returns:
-            (x, or None if time was too short to find one; a cost that no x is below).
-
-        Raises:
-            NoPlan: no x exists.
-        """
-        until = time.monotonic() + seconds
-        rows, count = self.rows.shape
-        graph = block_array([[None, self.rows], [self.rows.T, None]])
-        _, label = connected_components(graph, directed=False)
-        x, bound = np.zeros(count), 0.0
-        # HiGHS stops at a gap of 1e-6; whole numbers stay whole.
-        scale = 1.0 if (self.cost % 1 == 0).all() else 1e6 / np.abs(self.cost).max()
-        parts = np.unique(label[rows:])
-        for part in parts:
-            own, which = label[:rows] == part, label[rows:] == part
-            integral = which[: self.nodes].sum()
-            found = milp(
-                scale * self.cost[which],
-                integrality=np.arange(which.sum()) < integral,
-                bounds=Bounds(0, 1),
-                constraints=LinearConstraint(
-                    self.rows[own][:, which], self.low[own], self.high[own]
-                ),
-                options={"mip_rel_gap": 0.0, "time_limit": max(0.1, until - time.monotonic())},
-            )
-            if found.status == 2:
-                raise NoPlan("no choice keeps the memory limit and avoids all forbidden costs")
-            bound += (found.mip_dual_bound or 0.0) / scale
-            x = None if x is None or found.x is None else x
-            if x is not None:
-                x[which] = found.x
-        return x, bound
 
 
 def best(reduced: Reduced, seconds: float, most: float = math.inf) -> tuple[dict | None, float]:
@@ -124,24 +26,84 @@ def best(reduced: Reduced, seconds: float, most: float = math.inf) -> tuple[dict
 
     Args:
         seconds: to stop after, about.
-        most: entries of a program; a larger one is not solved.
+        most: numbers in all edges' tables; a larger program is not solved.
 
     Returns:
         (node -> place of its strategy, or None; a cost that no choice is below).
+
+    Raises:
+        NoPlan: no choice exists.
     """
     if not reduced.cost:
         return {}, 0.0
     least = float(sum(cost.min() for cost in reduced.cost.values()))
-    program = Program(reduced)
-    if program.rows.nnz > most:
+    if sum(table.size for others in reduced.edges.values() for table in others.values()) > 2 * most:
         return None, least
-    x, bound = program.solve(seconds)
-    if x is None:
-        return None, max(least, bound)
-    return {
-        node: int(x[start : start + len(reduced.cost[node])].argmax())
-        for node, start in program.starts.items()
-    }, max(least, bound)
+    cost, rules, starts, binary = program(reduced)
+    # HiGHS stops at a gap of 1e-6. Whole numbers stay whole.
+    scale = 1.0 if (cost % 1 == 0).all() else 1e6 / cost.max()
+    found = milp(
+        scale * cost,
+        integrality=np.arange(len(cost)) < binary,
+        bounds=Bounds(0, 1),
+        constraints=rules,
+        options={"mip_rel_gap": 0.0, "time_limit": max(0.1, seconds)},
+    )
+    if found.status == 2:
+        raise NoPlan("no choice keeps the memory limit and avoids all forbidden costs")
+    least = max(least, (found.mip_dual_bound or 0.0) / scale)
+    if found.x is None:
+        return None, least
+    own = {node: found.x[start:][: len(reduced.cost[node])] for node, start in starts.items()}
+    return {node: int(x.argmax()) for node, x in own.items()}, least
+
+
+def program(reduced: Reduced) -> tuple[np.ndarray, LinearConstraint, dict[int, int], int]:
+    """Write the program.
+
+    Returns:
+        (the variables' costs, the constraints, each node's first variable, how many variables
+        belong to nodes: the first ones, which are 0 or 1).
+    """
+    starts, count, costs, low, parts = {}, 0, [], [], []
+
+    def put(i, j, value):
+        parts.append(np.broadcast_arrays(i, j, np.asarray(value, dtype=float)))
+
+    for node, cost in reduced.cost.items():
+        starts[node] = count
+        put(len(low), count + np.arange(len(cost)), 1.0)
+        count += len(cost)
+        costs.append(cost)
+        low.append(1.0)
+    binary = count
+    for a, others in reduced.edges.items():
+        for b, table in others.items():
+            if a > b:
+                continue
+            row, column = classes(table), classes(table.T)
+            small = np.full((row.max() + 1, column.max() + 1), math.inf)
+            small[row[:, None], column] = table
+            i, j = np.nonzero(small < math.inf)
+            for node, own, of in ((a, row, i), (b, column, j)):
+                put(len(low) + of, count + np.arange(len(i)), 1.0)
+                put(len(low) + own, starts[node] + np.arange(len(own)), -1.0)
+                low += [0.0] * (own.max() + 1)
+            costs.append(small[i, j])
+            count += len(i)
+    high, (unit, rounded) = low.copy(), common(reduced)
+    for node, load in reduced.load.items():
+        places = np.searchsorted(reduced.times, reduced.spans[node])
+        for (first, end), row in zip(places, load, strict=True):
+            rows = len(low) + np.arange(first, end)
+            put(rows[:, None], starts[node] + np.arange(len(row)), row / unit)
+    low += [-math.inf] * len(reduced.room)
+    high += rounded(reduced.room / unit).tolist()
+
+    i, j, values = (np.concatenate([part[k].ravel() for part in parts]) for k in range(3))
+    matrix = csr_array((values, (i, j)), shape=(len(low), count))
+    matrix.eliminate_zeros()
+    return np.concatenate(costs), LinearConstraint(matrix, low, high), starts, binary
 
 
 def classes(table: np.ndarray) -> np.ndarray:

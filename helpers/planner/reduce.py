@@ -13,6 +13,7 @@
 """
 
 import math
+import time
 from copy import copy
 
 import numpy as np
@@ -24,6 +25,9 @@ LARGEST = 30_000  # costs of a node and its two neighbours, for which the best a
 
 class Reduced:
     """What is left of a problem.
+
+    Args:
+        until: when to stop, by `time.monotonic`; what is left then is larger.
 
     Attributes:
         cost: node -> (S,) of its strategies.
@@ -37,8 +41,9 @@ class Reduced:
         constant: the cost so far.
     """
 
-    def __init__(self, problem: Problem):
+    def __init__(self, problem: Problem, until: float = math.inf):
         self.empty()
+        self.until = until
         for node, costs in enumerate(problem.costs):
             if not len(costs):
                 raise NoPlan(f"node {node} has no strategy")
@@ -77,6 +82,7 @@ class Reduced:
         """
         part = copy(self)
         part.empty()
+        part.until = math.inf
         part.times, part.room = self.times, self.room - self.used(chosen)
         if weights is not None:
             part.room = np.maximum(part.room, 0.0)
@@ -141,7 +147,7 @@ class Reduced:
         """Apply the rules until none applies."""
         self.settle()
         while True:
-            while self.todo:
+            while self.todo and time.monotonic() < self.until:
                 node = next(iter(self.todo))
                 del self.todo[node]
                 if node in self.cost:
@@ -150,7 +156,7 @@ class Reduced:
                     if not self.follow(node):
                         self.eliminate(node)
             self.settle()
-            if not self.todo:
+            if not self.todo or time.monotonic() > self.until:
                 return
 
     def normalise(self, node: int):
@@ -159,11 +165,10 @@ class Reduced:
             for one, two in ((node, other), (other, node)):
                 table = self.edges[one][two]
                 least = table.min(1)
-                self.cost[one] = self.cost[one] + least
-                some = least < math.inf
-                if some.any():
-                    self.link(one, two, table - np.where(some, least, 0.0)[:, None])
-                self.keep(one, self.cost[one] < math.inf)
+                if least.any():
+                    self.cost[one] = self.cost[one] + least
+                    self.link(one, two, table - np.where(least < math.inf, least, 0.0)[:, None])
+                    self.keep(one, self.cost[one] < math.inf)
             if not self.edges[node][other].any():
                 del self.edges[node][other], self.edges[other][node]
                 self.todo[other] = None
@@ -174,9 +179,12 @@ class Reduced:
         cost = self.cost[node]
         more = cost[:, None] - cost  # at most how much strategy i costs above strategy j
         for table in self.edges[node].values():
-            with np.errstate(invalid="ignore"):
-                gaps = table[:, None] - table
-            more = more + np.where(np.isinf(table), -math.inf, gaps).max(2)
+            if table.max() < math.inf:
+                more = more + (table[:, None] - table).max(2)
+            else:
+                with np.errstate(invalid="ignore"):
+                    gaps = table[:, None] - table
+                more = more + np.where(table == math.inf, -math.inf, gaps).max(2)
         replaces = more <= 0
         if node in self.load:
             replaces &= (self.load[node][:, :, None] <= self.load[node][:, None]).all(0)
@@ -189,7 +197,7 @@ class Reduced:
     def follow(self, node: int) -> bool:
         """Merge the node into a neighbour whose every strategy allows only one of its own."""
         for other, table in self.edges[node].items():
-            if not ((table < math.inf).sum(0) == 1).all() or table.shape[1] == 1:
+            if table.max() < math.inf or not ((table < math.inf).sum(0) == 1).all():
                 continue
             own = table.argmin(0)  # other's strategy -> the node's
             self.cost[other] = self.cost[other] + self.cost[node][own] + table.min(0)
@@ -325,5 +333,6 @@ class Reduced:
 
 def barred(costs) -> np.ndarray:
     """Return the costs with infinity for what is forbidden."""
-    costs = np.array([float(cost) for cost in costs])
-    return np.where(costs >= FORBIDDEN, math.inf, costs)
+    costs = np.array(costs, dtype=float)
+    costs[costs >= FORBIDDEN] = math.inf
+    return costs

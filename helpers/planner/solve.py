@@ -4,13 +4,14 @@ import math
 import time
 from dataclasses import dataclass
 
-from helpers.planner.problem import FORBIDDEN, Problem
+from helpers.planner.problem import Problem
 from helpers.planner.program import best
 from helpers.planner.reduce import Reduced
 from helpers.planner.search import Search
 
-LARGE = 500_000  # entries of a program that is not solved as a whole
-PROOF = 0.8  # the share of the time for the program; what is left improves its choice
+LARGE = 100_000  # numbers in the edges of a problem that is not solved as a whole
+REDUCING = 0.4  # the share of the time after which no rule is tried any more
+PROOF = 0.8  # of what is left, for the program; the rest improves its choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +41,12 @@ def solve(problem: Problem, seconds: float = 600.0) -> Choice:
         NoPlan: no choice keeps the limit.
         TimeoutError: the time was too short to find a choice.
     """
-    until = time.monotonic() + seconds
-    reduced = Reduced(problem)
+    now = time.monotonic()
+    until = now + seconds
+    reduced = Reduced(problem, now + REDUCING * seconds)
     places, least = best(reduced, PROOF * (until - time.monotonic()), LARGE)
     bound = reduced.constant + least
-    numbers = (*problem.costs, *(costs for _, costs in problem.edges))
-    if all(float(cost).is_integer() for costs in numbers for cost in costs if cost < FORBIDDEN):
+    if problem.whole:
         bound = math.ceil(bound - 1e-6 - 1e-9 * abs(bound))
 
     chosen = None if places is None else listed(reduced, places)

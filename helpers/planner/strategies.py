@@ -22,15 +22,15 @@ section 4.3 (ZeRO) as a strategy of its own. Costs are alpha + beta times the by
 import itertools
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from helpers.plans.messages import Message
 from helpers.simulate.topology import Link
 
-ROLES = {  # role -> takes, gives, what it cuts of x, y and w
+ROLES = {  # role -> takes, gives, what it cuts of x, y, w, and v: a bias or a norm's scale
     "batch": ("batch", "batch", "xy"),
-    "sharded": ("batch", "batch", "xyw"),
-    "column": ("whole", "width", "yw"),
+    "sharded": ("batch", "batch", "xywv"),
+    "column": ("whole", "width", "ywv"),
     "row": ("width", "whole", "xw"),
     "width": ("width", "width", "xy"),
     "whole": ("whole", "whole", ""),
@@ -78,10 +78,10 @@ class Operator:
         inputs: the numbers of the operators whose outputs it takes; none for the batch's data.
         sequences, tokens: of its tensors.
         width_in, width_out: of x and y.
-        parameters: (numbers, whether "row" cuts them too) of each: a bias is cut by columns alone.
+        parameters: (numbers, "w" or "v") of each: rows cut a matrix w, but not a bias v.
         units_in, units_out: what a cut of the width may not divide, such as heads; None: the width.
         flops: of a forward.
-        tied: the number of an operator whose parameters it uses.
+        tied: the number of the operator that has its parameters.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Operator:
     tokens: int
     width_in: int
     width_out: int
-    parameters: tuple[tuple[int, bool], ...] = ()
+    parameters: tuple[tuple[int, str], ...] = ()
     units_in: int | None = None
     units_out: int | None = None
     flops: float = 0.0
@@ -114,9 +114,9 @@ class Strategy:
     """
 
     roles: Mapping[str, str]
-    messages: Sequence[Message] = field(default=())
-    states: float = 0.0
-    kept: float = 0.0
+    messages: Sequence[Message]
+    states: float
+    kept: float
 
     def lies(self, place: int) -> dict[str, str]:
         """axis -> how x (place 0) or y (place 1) lies."""
@@ -134,87 +134,76 @@ def strategies(
     """All strategies whose cuts divide the operator.
 
     Args:
-        allowed: axis -> the roles to choose from; an axis that is not named has all roles.
         number_bytes: of an activation, a parameter and a gradient in messages.
         state_bytes: of a parameter with its gradient and its optimizer's state.
+        allowed: axis -> the roles to choose from; an axis that is not named has all roles.
     """
     axes = [axis for axis, size in grid.sizes.items() if size > 1]
-    every = itertools.product(KINDS[operator.kind], repeat=len(axes))
-    found = [Strategy(roles=dict(zip(axes, roles, strict=True))) for roles in every]
-    for axis, roles in (allowed or {}).items():
-        found = [one for one in found if one.roles.get(axis, "batch") in roles]
-    return [
-        Strategy(
-            roles=one.roles,
-            messages=sent(operator, one.roles, grid, number_bytes),
-            states=states(operator, one.roles, grid, state_bytes),
-            kept=operator.sequences
-            * operator.tokens
-            * operator.width_out
-            * number_bytes
-            / pieces(one.roles, grid, "y"),
-        )
-        for one in found
-        if divides(operator, one.roles, grid)
+    choices = [
+        [role for role in KINDS[operator.kind] if role in (allowed or {}).get(axis, ROLES)]
+        for axis in axes
     ]
+    rows, found = operator.sequences * operator.tokens * number_bytes, []
+    parameters = () if operator.tied is not None else operator.parameters
+    for several in itertools.product(*choices):
+        roles = dict(zip(axes, several, strict=True))
 
+        def cut(what, but=None, roles=roles):  # into how many pieces, without an axis
+            cuts = (axis for axis, role in roles.items() if what in ROLES[role][2] and axis != but)
+            return math.prod(grid.sizes[axis] for axis in cuts)
 
-def pieces(roles: Mapping[str, str], grid: Grid, what: str, but: str | None = None) -> int:
-    """Into how many pieces the roles cut x, y or w, without the axis `but`."""
-    cut = [axis for axis, role in roles.items() if what in ROLES[role][2] and axis != but]
-    return math.prod(grid.sizes[axis] for axis in cut)
-
-
-def parameter_pieces(roles, grid: Grid, by_row: bool, but: str | None = None) -> int:
-    roles = {axis: role for axis, role in roles.items() if by_row or role != "row"}
-    return pieces(roles, grid, "w", but)
+        if divides(operator, roles, grid):
+            states = sum(numbers * state_bytes / cut(what) for numbers, what in parameters)
+            sizes = {"x": rows * operator.width_in, "y": rows * operator.width_out, "row": rows}
+            weights = [(numbers * number_bytes, what) for numbers, what in parameters]
+            found.append(Strategy(
+                roles=roles, messages=sent(operator, roles, grid, sizes, weights, cut),
+                states=states, kept=sizes["y"] / cut("y"),
+            ))  # fmt: skip
+    return found
 
 
 def divides(operator: Operator, roles: Mapping[str, str], grid: Grid) -> bool:
+    """Whether the roles cut sequences, columns and rows into equal parts."""
+
     def cut(*names):
         return math.prod(grid.sizes[axis] for axis, role in roles.items() if role in names)
 
     inside = operator.units_in or operator.width_in
     outside = operator.units_out or operator.width_out
-    return (
-        operator.sequences % cut("batch", "sharded") == 0
-        and outside % cut("column", "width") == 0
-        and inside % cut("row", "width") == 0
-    )
+    sizes = (operator.sequences, outside, inside)
+    names = (("batch", "sharded"), ("column", "width"), ("row", "width"))
+    return not any(size % cut(*own) for size, own in zip(sizes, names, strict=True))
 
 
-def sent(operator: Operator, roles, grid: Grid, number_bytes: float) -> list[Message]:
-    """The messages of a forward and a backward."""
-    rows = operator.sequences * operator.tokens * number_bytes
-    x, y = rows * operator.width_in, rows * operator.width_out
+def sent(operator: Operator, roles, grid: Grid, sizes, weights, cut) -> list[Message]:
+    """The messages of a forward and a backward.
+
+    Args:
+        sizes: bytes of x, of y, and of one number for each token.
+        weights: (bytes, "w" or "v") of each parameter.
+        cut: (what, without an axis) -> pieces.
+    """
     found = []
     for axis, role in roles.items():
-        of = {"axis": axis, "ranks": grid.sizes[axis]}
-        for numbers, by_row in operator.parameters if operator.tied is None else ():
-            w = numbers * number_bytes / parameter_pieces(roles, grid, by_row, axis)
+
+        def add(call, payload, what, times=1, axis=axis):
+            of = {"axis": axis, "ranks": grid.sizes[axis], "what": what, "times": times}
+            found.append(Message(call=call, payload=payload, **of))
+
+        for size, what in weights:
             if role == "batch":
-                found.append(Message(call="all_reduce", payload=w, what="gradients", **of))
+                add("all_reduce", size / cut(what, axis), "gradients")
             elif role == "sharded":
-                gather = {"call": "all_gather", "times": 2, "what": "parameters"}
-                found.append(Message(payload=w, **gather, **of))
-                found.append(Message(call="reduce_scatter", payload=w, what="gradients", **of))
-        act = {"call": "all_reduce", "what": "activations", **of}
+                add("all_gather", size / cut(what, axis), "parameters", times=2)
+                add("reduce_scatter", size / cut(what, axis), "shards")
         if role == "column" and operator.inputs:
-            found.append(Message(payload=x / pieces(roles, grid, "x", axis), **act))
+            add("all_reduce", sizes["x"] / cut("x", axis), "activations")
         if role == "column" and operator.kind == "head":  # the loss: the maximum, and the sum
-            one = rows / pieces(roles, grid, "x", axis)
-            found.append(Message(**act | {"what": "loss"}, payload=one, times=2))
+            add("all_reduce", sizes["row"] / cut("x", axis), "loss", times=2)
         if role == "row":
-            found.append(Message(payload=y / pieces(roles, grid, "y", axis), **act))
+            add("all_reduce", sizes["y"] / cut("y", axis), "activations")
     return found
-
-
-def states(operator: Operator, roles, grid: Grid, state_bytes: float) -> float:
-    return sum(
-        numbers * state_bytes / parameter_pieces(roles, grid, by_row)
-        for numbers, by_row in operator.parameters
-        if operator.tied is None
-    )
 
 
 def resharding(

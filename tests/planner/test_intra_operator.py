@@ -38,7 +38,7 @@ def all_reduce(on, size, axis):
 def mlp(layers, batch, width):
     return [
         Operator(name=f"{k}", kind="linear", inputs=(k - 1,) if k else (), sequences=batch,
-                 tokens=1, width_in=width, width_out=width, parameters=((width * width, True),))
+                 tokens=1, width_in=width, width_out=width, parameters=((width * width, "w"),))
         for k in range(layers)
     ]  # fmt: skip
 
@@ -55,10 +55,10 @@ def bert(layers, batch, tokens, width, heads=8):
 
     def linear(*inputs, fan_in=width, fan_out=width):
         return add("linear", *inputs, fan_in=fan_in, fan_out=fan_out,
-                   parameters=((fan_in * fan_out, True), (fan_out, False)))  # fmt: skip
+                   parameters=((fan_in * fan_out, "w"), (fan_out, "v")))  # fmt: skip
 
     def norm(x):
-        return add("norm", x, parameters=((width, False),) * 2)
+        return add("norm", x, parameters=((width, "v"),) * 2)
 
     x = ()
     for _ in range(layers):
@@ -137,7 +137,7 @@ def graphs(draw):
         most = 2 if kind == "pointwise" else 1
         inputs = draw(st.lists(st.integers(0, k - 1), max_size=most, unique=True)) if k else []
         wide = draw(st.sampled_from([4, 6, 8]))
-        weights = ((8 * wide, True), (wide, False)) if kind == "linear" else ()
+        weights = ((8 * wide, "w"), (wide, "v")) if kind == "linear" else ()
         found.append(Operator(
             name=f"{k}", kind=kind, inputs=tuple(inputs), tokens=2,
             sequences=draw(st.sampled_from([3, 4, 8])), width_in=8, width_out=wide,
