@@ -22,6 +22,7 @@ BENCHMARKS = (
     "collectives",
     "data_parallel",
     "tensor_parallel",
+    "context_parallel",
     "zero",
     "overlap",
     "pipeline",

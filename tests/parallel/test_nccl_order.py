@@ -13,6 +13,7 @@ from helpers.comm.mesh import Layout
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.cut_sequence.collective import ulysses
 from helpers.parallel.cut_sequence.model import context_parallel
+from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.ddp.strategy import DataParallel
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.parallel.trainer import Recipe
@@ -58,6 +59,10 @@ CASES = {
     "ring, 2": on("cp", 2, transform=context_parallel),
     "ring, 4": on("cp", 4, transform=context_parallel, owner=Zero1),
     "ulysses, 2": on("cp", 2, transform=partial(context_parallel, attention=ulysses)),
+    "usp, 4": (
+        Recipe(transform=partial(context_parallel, axis=("ring", "heads")), owner=Replicated),
+        {"layout": {"ring": 2, "heads": 2}, "micro_batches": 2},
+    ),
 }
 
 
