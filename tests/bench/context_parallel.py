@@ -174,10 +174,11 @@ def report(rows, orders) -> Report:
         f"GPT of {WORK['preset']} parameters, float32, {RANKS} ranks, one thread each, one "
         f"sequence of {WORK['tokens']} tokens, fused AdamW. {NOTES}*{PEER}* is a ring in the "
         "pattern of picotron's (github.com/huggingface/picotron at 59714b1), written anew, because "
-        "there is no package of it: contiguous parts, and each step's scores as one matrix. Peak memory is that of all tensors, on the rank "
-        "with the most.\n\nEfficiency is a rank's mean time over the slowest rank's in each step. "
-        f"Each rank's blocks of a forward ran alone, {TOKENS} tokens a rank; the formula counts "
-        "scores. *regardless* is zigzag of the whole sequence, wherever its documents end.\n\n"
+        "there is no package of it: contiguous parts, and each step's scores as one matrix. Peak "
+        "memory is that of all tensors, on the rank with the most.\n\nEfficiency is a rank's mean "
+        "time over the slowest rank's in each step. Each rank's blocks of a forward ran alone, "
+        f"{TOKENS} tokens a rank; the formula counts scores. *regardless* is zigzag of the whole "
+        "sequence, wherever its documents end.\n\n"
         f"{markdown(waits)}"
     )
     keys = dict.fromkeys([*rows[0], *orders[0]], "")
