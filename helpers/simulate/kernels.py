@@ -139,11 +139,11 @@ def block(
     """
     local = tokens / parts
     rows, width, inner = sequences * local, config.width, config.inner
-    keys = config.key_heads * config.head_width
+    heads, keys = (n * config.head_width for n in (config.heads, config.key_heads))
     gated = 2 if config.mlp == "swiglu" else 1
     linears = (
-        (width, (width + 2 * keys) / ranks),
-        (width / ranks, width),
+        (width, (heads + 2 * keys) / ranks),
+        (heads / ranks, width),
         (width, gated * inner / ranks),
         (inner / ranks, width),
     )
@@ -166,7 +166,7 @@ def block(
         launches_back += LAUNCHES["unfused"] * (not fused)
 
     between = [rows * width * each / (ranks if sequence else 1) for each in moved(config, NUMBER)]
-    wide = NUMBER * rows * (3 * width + gated * inner) / ranks  # reads or writes of the widest
+    wide = NUMBER * rows * (heads + 2 * keys + gated * inner) / ranks
     waiting = rates.launch * (1 + rates.waiting * (ranks - 1).bit_length())
     return Part(
         forward=forward + core + moving(between[0] + 2 * wide, 8),
@@ -201,12 +201,12 @@ def numbers(config: GPTShape) -> dict[str, int]:
 
     The same as `models.counts.parameters`, which builds the model, without PyTorch.
     """
-    width, inner = config.width, config.inner
-    keys, gated = config.key_heads * config.head_width, config.mlp == "swiglu"
+    width, inner, gated = config.width, config.inner, config.mlp == "swiglu"
+    heads, keys = (n * config.head_width for n in (config.heads, config.key_heads))
     norm, mlp = width * (1 if config.norm == "rms" or not config.bias else 2), inner > 0
-    block = 2 * width * (width + keys) + (2 + gated) * width * inner + (1 + mlp) * norm
+    block = 2 * width * (heads + keys) + (2 + gated) * width * inner + (1 + mlp) * norm
     if config.bias:
-        block += 2 * width + 2 * keys + (1 + gated) * inner + mlp * width
+        block += width + heads + 2 * keys + (1 + gated) * inner + mlp * width
     places = config.context * width if config.positions == "learned" else 0
     return {
         "block": block,

@@ -25,6 +25,7 @@ class Plan:
         micro: b.
         chunks: v, of interleaved 1F1B.
         schedule: another schedule than 1F1B: a function of (p, m), as a Recipe's.
+        cuts: blocks of each stage, as a Recipe's; None: as equal as they can be.
         zero: the stage of ZeRO over dp.
         sequence: sequence parallelism over tp.
         overlap: the backward of the last micro-batch hides messages over dp.
@@ -39,6 +40,7 @@ class Plan:
     micro: int = 1
     chunks: int = 1
     schedule: Callable[[int, int], Schedule] | None = None
+    cuts: tuple[int, ...] | None = None
     zero: int = 0
     sequence: bool = False
     overlap: bool = False
@@ -75,21 +77,22 @@ def check(config: GPTShape, plan: Plan, cluster: Topology):
         )
     if config.layers < p * plan.chunks:
         raise ValueError(f"{config.layers} layers are too few for {p} x {plan.chunks} stages")
+    if plan.cuts and (len(plan.cuts) != p or min(plan.cuts) < 1 or sum(plan.cuts) != config.layers):
+        raise ValueError(f"cuts {plan.cuts} do not give {p} stages a block each of {config.layers}")
     if plan.chunks > 1 and (p == 1 or plan.micro_batches % p):
         raise ValueError(f"interleaving needs 2 stages, and m a multiple of {p}")
 
 
-def layers_of(layers: int, stages: int) -> list[int]:
-    """Blocks of each stage of a pipeline; the first stages have one more if they do not divide."""
-    return [layers // stages + (place < layers % stages) for place in range(stages)]
-
-
 def cut(config: GPTShape, plan: Plan) -> list[Stage]:
-    """The stages on each place of the pipeline; the v chunks of a place count together."""
-    p = plan.ranks("pp")
+    """The stages on each place of the pipeline; the v chunks of a place count together.
+
+    Without `cuts` the first places have one block more than the others, if they do not divide.
+    """
+    p, layers = plan.ranks("pp"), config.layers
+    cuts = plan.cuts or [layers // p + (place < layers % p) for place in range(p)]
     return [
         Stage(blocks=blocks, first=place == 0, last=place == p - 1)
-        for place, blocks in enumerate(layers_of(config.layers, p))
+        for place, blocks in enumerate(cuts)
     ]
 
 
@@ -115,13 +118,14 @@ def parameters(rows: dict[str, dict[str, Tensor]]) -> int:
 
 
 def wire(config: GPTShape, plan: Plan, places: list[Stage], rows: list) -> StepPlan:
-    """What the step's messages depend on, as `step_messages` reads it; cp counts with dp."""
-    p, t, parts = plan.ranks("pp"), plan.ranks("tp"), plan.ranks("cp")
+    """What the step's messages depend on, as `plans.step_messages` reads it."""
+    t = plan.ranks("tp")
+    heads = {"heads": config.heads // t, "key_heads": max(1, config.key_heads // t)}
     return StepPlan(
-        sizes={"pp": p, "dp": plan.ranks("dp") * parts, "tp": t},
+        sizes={axis: plan.ranks(axis) for axis in AXES},
         width=config.width,
         sequences=plan.micro,
-        tokens=plan.tokens // parts,
+        tokens=plan.tokens,
         stages=[[on] for on in places],
         rows=rows,
         micro_batches=plan.micro_batches,
@@ -130,4 +134,5 @@ def wire(config: GPTShape, plan: Plan, places: list[Stage], rows: list) -> StepP
         gradient_bytes=plan.gradient_bytes,
         sequence=plan.sequence,
         shared=SHARED,
+        attention={"way": "ring", "head_width": config.head_width, **heads},
     )

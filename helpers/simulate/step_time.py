@@ -20,15 +20,19 @@ from functools import cached_property
 
 from helpers.models.shape import GPTShape
 from helpers.plans.schedules import Action, bubble, timeline
-from helpers.plans.step_messages import Stage, data_messages, partial_sums, tensor_messages
+from helpers.plans.step_messages import (
+    Stage,
+    context_messages,
+    data_messages,
+    partial_sums,
+    tensor_messages,
+)
 from helpers.simulate.kernels import Part, Rates, block, embedding, head
 from helpers.simulate.links import Links
 from helpers.simulate.memory import memory
 from helpers.simulate.plan import Plan, check, cut, parameters, rows_of, wire
 from helpers.simulate.topology import Topology
 
-RING = {"none": 3, "selective": 4, "full": 4}  # times that keys and values go around: forward,
-# again if the core runs again, and twice in the backward, which computes twice as long
 SHARPNESS = 8  # how suddenly the slower of host and GPU decides; infinite is a plain maximum
 
 
@@ -80,8 +84,8 @@ def step_time(
     one = block(config, rates, plan.micro, plan.tokens, **shared)
     ends = embedding(config, rates, tokens), head(config, rates, tokens, t)
     links = Links(plan, cluster, rates)
-    ring = max(0.0, links.ring(config) - one.core)  # for each forward of a core
 
+    cores = 3 if config.recompute == "none" else 4  # a backward takes two forwards of it
     backwards = 1 / 3 if config.recompute == "full" else 1 / 2  # of the messages over tp
 
     places = cut(config, plan)
@@ -89,9 +93,10 @@ def step_time(
     wires = wire(config, plan, places, [rows[on] for on in places])
     stages = {}
     for on in rows:
-        inside = links.seconds(tensor_messages(wires, [on]), "tp") / m
+        inside = links.seconds(tensor_messages(wires, [on])) / m
         inside -= min(inside * backwards, on.blocks * one.weights) * plan.hidden_tp
-        inside += ring * on.blocks * RING[config.recompute]
+        around = links.seconds(context_messages(wires, [on])) / m  # hides behind the cores
+        inside += max(0.0, around - on.blocks * one.core * cores)
         stages[on] = costs(config, one, ends, on, inside)
 
     order, sends = [stages[on] for on in places], (links.send(wires.activations), 0.0)
@@ -99,8 +104,8 @@ def step_time(
     where = max(range(p), key=lambda place: order[place].whole)
     at, own, shards = order[where], rows[places[where]], plan.ranks("dp") * parts
     hidden = at.backward if plan.overlap else 0.0
-    gradients = max(0.0, links.seconds(data_messages(wires, own), "dp") - hidden)
-    tied = links.seconds(partial_sums(wires, where), "ends", "pp")
+    gradients = max(0.0, links.seconds(data_messages(wires, own)) - hidden)
+    tied = links.seconds(partial_sums(wires, where))
     updated = parameters(own) / (shards if plan.zero else 1)
     seconds = {
         "computing": m * at.gpu,

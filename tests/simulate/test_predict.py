@@ -95,6 +95,22 @@ def test_megatron_table_1_after_three_rows():
     assert statistics.mean(found) < 0.04
 
 
+@pytest.mark.parametrize(
+    ("name", "groups", "regret"), [("vtrain_single.csv", 72, 0.05), ("vtrain_multi.csv", 2, 0.01)]
+)
+def test_the_predicted_best_plan_is_nearly_the_best(name, groups, regret):
+    """For each model, number of GPUs and batch: the measured time of the plan that is predicted to
+    be the fastest, over the least measured time."""
+    found = {}
+    for row in table(name):
+        key = tuple(row[column] for column in ("hidden", "layers", "gpus", "global_batch"))
+        found.setdefault(key, []).append((predictor(row)(Rates()), measured(row)))
+    regrets = [min(plans)[1] / min(m for _, m in plans) - 1 for plans in found.values()]
+    assert len(regrets) == groups
+    assert statistics.mean(regrets) < regret
+    assert max(regrets) < 0.2
+
+
 def write(path, rows, columns=(*COLUMNS, "iteration_ms")):
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns, extrasaction="ignore")

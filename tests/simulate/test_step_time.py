@@ -82,7 +82,8 @@ def test_an_unfused_softmax_costs_memory_and_launches():
 @pytest.mark.parametrize(
     "changes",
     [{}, {"tied": False}, {"bias": False}, {"kv_heads": 8}, {"mlp": "swiglu"}, {"norm": "rms"},
-     {"positions": "rotary"}, {"mlp": "none"}, {"mlp": "swiglu", "norm": "rms", "bias": False}],
+     {"positions": "rotary"}, {"mlp": "none"}, {"head": 64},
+     {"mlp": "swiglu", "norm": "rms", "bias": False}],
 )  # fmt: skip
 def test_counted_without_torch_as_with_it(changes):
     config = replace(CONFIG, **changes)
@@ -131,6 +132,16 @@ def test_other_schedules_have_their_own_bubble():
     assert found["gpipe"] == pytest.approx(found["1f1b"], rel=0.02)
     assert found["zb"] < 0.8 * found["1f1b"]
     assert step(pp=4, sequences=8).parts["bubble"] == pytest.approx(found["1f1b"])
+
+
+def test_cuts_move_blocks_away_from_the_head():
+    """The last of 4 stages has the head: it is the slowest, unless it has fewer blocks."""
+    equal, fewer, more = (
+        step(pp=4, sequences=64, cuts=cuts).seconds for cuts in (None, (3, 2, 2, 1), (1, 2, 2, 3))
+    )
+    assert step(pp=4, sequences=64, cuts=(2, 2, 2, 2)).seconds == equal
+    assert fewer < more
+    assert equal < more
 
 
 # The step
@@ -222,6 +233,7 @@ def test_memory_by_hand():
         ({"pp": 2, "chunks": 2, "sequences": 3}, "interleaving"),
         ({"tp": 64}, "32 query heads do not divide"),
         ({"micro": 0}, "must be positive"),
+        ({"pp": 2, "cuts": (8,)}, "do not give 2 stages"),
     ],
 )
 def test_refused(changes, message):
