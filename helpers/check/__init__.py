@@ -35,6 +35,7 @@ _HOME = {  # the module: the exercises that it has, in the notebooks' order
     "week10": "combine ssm_step scan_over_ranks hybrid_bytes",
     "week11": "least_link_bytes needed_bandwidth delayed_step",
     "week11b": "quantise_blocks second_shard break_even_bandwidth outer_round",
+    "week14": "best_interval days_of_training commit",
     "submission.project": "project",
 }
 _PLACE = {name: place for place, names in _HOME.items() for name in names.split()}

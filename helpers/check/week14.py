@@ -1,0 +1,249 @@
+"""Exercises of week 14: the interval between checkpoints, a commit, the goodput of a plan."""
+
+import json
+
+from helpers.check.exercise import Edit, Exercise, Number
+from helpers.resilience.interval import daly, expected_seconds
+
+# best_interval
+
+
+def dalys(write, of_one, gpus):
+    between = of_one / gpus
+    return daly(write, between)
+
+
+def drawn_job(random):
+    gpus = 2 ** random.randint(3, 17)
+    return f"{gpus:,} GPUs", (random.randint(1, 600), random.randint(2, 60) * 1e7, gpus)
+
+
+YEAR = 365.25 * 86_400
+best_interval = Number(
+    name="best_interval",
+    right=dalys,
+    unit="seconds",
+    close=1e-9,
+    draw=drawn_job,
+    cases=(  # write, of_one, gpus
+        ("8 GPUs", (30.0, 5 * YEAR, 8)),
+        ("16,384 GPUs", (60.0, 5.8 * YEAR, 16_384)),
+        ("100,000 GPUs", (60.0, 5.8 * YEAR, 100_000)),
+        ("100,000 GPUs, a slow disk", (900.0, 5.8 * YEAR, 100_000)),
+        ("100,000 GPUs, a disk that is too slow", (4000.0, 5.8 * YEAR, 100_000)),
+    ),
+    slips=(
+        (Edit("of_one / gpus", "of_one"), "The time between faults is that of one GPU. How often "
+         "does any of them fail?"),
+        (Edit("of_one / gpus", "of_one * gpus"), "More GPUs fail more often, not less."),
+        (Edit("daly(write, between)", "math.sqrt(2 * write * between)"),
+         Edit("daly(write, between)", "min(math.sqrt(2 * write * between), between)"), "This is "
+         "Young's interval. Daly's series has two more terms, and subtracts the time to write."),
+        (Edit("daly(write, between)", "daly(write, between) + write"), "The interval is the "
+         "training between two checkpoints, without the time to write one."),
+        (Edit("daly(write, between)", "math.sqrt(2 * write * between) - write"), "Two terms of the "
+         "series are missing: a third of the root of C/2M, and a ninth of C/2M."),
+        (Edit("daly(write, between)", "math.sqrt(write * between)"), "Half of an interval is lost "
+         "by a fault on average: where is the 2?"),
+        (Edit("daly(write, between)", "daly(write, between) if write < 2 * between else 0.0"),
+         Edit("daly(write, between)", "math.sqrt(2 * write * between) * (1 + math.sqrt(write / (2 "
+              "* between)) / 3 + write / (2 * between) / 9) - write"), "For C of 2 M or more the "
+         "series does not hold: then the interval is M."),
+    ),
+    last="T = sqrt(2 C M) · (1 + sqrt(C/2M)/3 + (C/2M)/9) - C, with the M of the whole job; and M "
+    "where C is 2 M or more.",
+)  # fmt: skip
+
+
+# days_of_training
+
+
+def days_with_faults(days, every, write, restart, between):
+    stretch = expected_seconds(every, write, between, restart)
+    return days * stretch / every
+
+
+def drawn_plan(random):
+    between = random.randint(600, 90_000)
+    write = random.randint(1, 300)
+    restart = random.randint(1, 1200)
+    return "another plan", (
+        random.randint(1, 90),
+        random.randint(60, 4000),
+        write,
+        restart,
+        between,
+    )
+
+
+WHOLE = "expected_seconds(every, write, between, restart)"
+days_of_training = Number(
+    name="days_of_training",
+    right=days_with_faults,
+    unit="days",
+    close=1e-9,
+    draw=drawn_plan,
+    cases=(  # days, every, write, restart, between
+        ("30 days, a fault every 3.1 hours", (30, 1200, 60, 600, 11_136)),
+        ("30 days, a fault every half hour", (30, 420, 60, 600, 1824)),
+        ("30 days, an instant restart", (30, 420, 60, 0, 1824)),
+        ("one day, rare faults", (1, 3600, 10, 60, 1e6)),
+        ("60 days, checkpoints that hardly ever end", (60, 1800, 900, 600, 1824)),
+    ),
+    slips=(
+        (Edit(WHOLE, "every + write"), "Faults are missing: a stretch that is stopped begins "
+         "again."),
+        (Edit(WHOLE, "every + write + (every / 2 + restart) * every / between"),
+         Edit(WHOLE, "every + write + ((every + write) / 2 + restart) * (every + write) / between"),
+         "This counts each fault once. But a stretch that begins again may be stopped again: the "
+         "expected time is M (exp(L/M) - 1), for a stretch of length L."),
+        (Edit(WHOLE, "expected_seconds(every, write, between)"), "Each fault is followed by a "
+         "restart, which may fail, too: a factor of exp(R/M)."),
+        (Edit(WHOLE, "expected_seconds(every, write, between) + restart"), "The restart comes "
+         "after each fault, not once in each interval."),
+        (Edit(WHOLE, "expected_seconds(every, 1e-9, between, restart)"), "A fault may come while "
+         "the checkpoint is written: the stretch is T + C long."),
+        (Edit(WHOLE, "math.exp(restart / between) * between * (math.exp((every + write + restart) "
+              "/ between) - 1)"), "The restart is counted twice: it is no part of the stretch."),
+        (Edit("stretch / every", "stretch / (every + write)"), "Only T of a stretch is training."),
+        (Edit("days * stretch / every", "days * every / stretch"), "With faults, training takes "
+         "longer, not shorter."),
+    ),
+    last="A stretch of T + C seconds takes M · exp(R/M) · (exp((T + C)/M) - 1) on average, and T "
+    "of it is training.",
+)  # fmt: skip
+
+
+# commit
+
+NEWEST = "newest"
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+class Store:
+    """A store of objects, without rename. Each call happens whole or not at all.
+
+    Args:
+        calls: the process is killed at the next `put` or `delete` after so many; None: never.
+    """
+
+    def __init__(self, objects=(), calls=None):
+        self.objects, self.calls = dict(objects), calls
+
+    def count(self):
+        if self.calls is not None:
+            if self.calls == 0:
+                raise Killed
+            self.calls -= 1
+
+    def put(self, name: str, data: bytes):
+        self.count()
+        if not isinstance(name, str) or not isinstance(data, bytes):
+            raise TypeError("put(name, data) takes a str and bytes")
+        self.objects[name] = data
+
+    def get(self, name: str) -> bytes:
+        if name not in self.objects:
+            raise KeyError(f"the store has no object {name!r}")
+        return self.objects[name]
+
+    def delete(self, name: str):
+        self.count()
+        if self.objects.pop(name, None) is None:
+            raise KeyError(f"the store has no object {name!r}")
+
+    def names(self) -> list[str]:
+        return sorted(self.objects)
+
+
+def shards_of(step: int, ranks: int) -> dict[str, bytes]:
+    return {f"rank{rank}": b"%d of %d" % (rank, step) for rank in range(ranks)}
+
+
+def read_newest(store: Store) -> str:
+    """What a reader finds: which step, or that it is torn."""
+    if NEWEST not in store.objects:
+        return "nothing"
+    try:
+        found = json.loads(store.get(NEWEST))
+        shards = {name: store.get(place) for name, place in found["shards"].items()}
+    except KeyError:
+        return "a manifest whose objects are missing"
+    except (ValueError, TypeError, AttributeError):
+        return "no manifest"
+    whole = shards == shards_of(found["step"], len(shards)) and bool(shards)
+    return f"step {found['step']}, whole" if whole else "shards of two steps"
+
+
+def play_commits(solve, ranks: int) -> dict:
+    """Commit steps 1 and 2, and kill the second at each of its calls; then commit step 3."""
+
+    def run(objects, step, calls=None):
+        store = Store(objects, calls)
+        try:
+            solve(store, step, shards_of(step, ranks))
+        except Killed:
+            return store, True
+        return store, False
+
+    first, _ = run({}, 1)
+    second, _ = run(first.objects, 2)
+    found, left, killed, calls = set(), set(), True, 0
+    while killed and calls < 50:
+        store, killed = run(first.objects, 2, calls)
+        found.add(read_newest(store))
+        after, _ = run(store.objects, 3)
+        left.add((read_newest(after), len(after.objects)))
+        calls += 1
+    return {
+        "readers find after a commit": read_newest(second),
+        "readers find after a kill": sorted(found),
+        "objects after two commits": len(second.objects),
+        "readers and objects after a kill and another commit": sorted(left),
+    }
+
+
+def commit_to(store, step, shards):
+    places = {name: f"{step}/{name}" for name in shards}
+    for name, data in shards.items():
+        store.put(places[name], data)
+    store.put("newest", json.dumps({"step": step, "shards": places}).encode())
+    for name in store.names():
+        if name != "newest" and name not in places.values():
+            store.delete(name)
+
+
+PUT = """    store.put("newest", json.dumps({"step": step, "shards": places}).encode())\n"""
+SHARDS = """    for name, data in shards.items():\n        store.put(places[name], data)\n"""
+CLEAN = """    for name in store.names():
+        if name != "newest" and name not in places.values():
+            store.delete(name)\n"""
+commit = Exercise(
+    name="commit",
+    right=commit_to,
+    play=play_commits,
+    cases=(("one rank", (1,)), ("four ranks", (4,))),
+    slips=(
+        (Edit(SHARDS + PUT, PUT + SHARDS), "A kill after the manifest finds no shards behind it: "
+         "what must be in the store before the manifest names it?"),
+        (Edit('f"{step}/{name}"', "name"), "The shards of the step before are overwritten one by "
+         "one: give each step's objects names of their own."),
+        (Edit(SHARDS + PUT + CLEAN, CLEAN + SHARDS + PUT), "The last good checkpoint is deleted "
+         "before the new one is whole."),
+        (Edit(PUT + CLEAN, CLEAN + PUT), "The old shards are deleted while `newest` still names "
+         "them."),
+        (Edit(CLEAN, ""), "Old objects stay: the store grows with each commit."),
+        (Edit(CLEAN, "    for name in store.names():\n        if name.startswith(f'{step - 1}/'):\n"
+              "            store.delete(name)\n"), "After a kill, objects of a step that was "
+         "never named stay for ever: delete whatever the new manifest does not name."),
+        (Edit(PUT, '    if "newest" in store.names():\n        store.delete("newest")\n' + PUT),
+         "Between the delete and the put, there is no newest checkpoint. `put` replaces an object "
+         "whole."),
+        (Edit('"step": step', '"step": step - 1'), "The manifest names another step."),
+    ),
+    last="Put all shards under new names, then the manifest, in one `put`: this is the commit. "
+    "Then delete what it does not name.",
+)  # fmt: skip
