@@ -18,9 +18,9 @@ README = ROOT / "README.md"
 
 FLOOR = {
     "scaling": 6,
-    "resilience": 6,
     "check": 6,
     "training": 5,
+    "resilience": 5,
     "planner": 5,
     "parallel": 4,
     "simulate": 4,
