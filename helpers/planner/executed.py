@@ -22,9 +22,10 @@ from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.planner.inter_operator import Cost, Inter, inter_operator
+from helpers.planner.plan import Point
 from helpers.plans.schedules import interleaved
 from helpers.runtime.launch import launch
-from helpers.simulate.plan import Plan
+from helpers.simulate.plan import cut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,14 +82,17 @@ class Run:
 OWNERS = {0: Local, 1: Zero1, 2: Zero2, 3: Zero3}
 
 
-def recipe(plan: Plan) -> Recipe:
-    """Make the Recipe of a plan: `recipe(plan)(config, micro_batches=plan.micro_batches)`."""
-    schedule = plan.schedule
+def recipe(point: Point) -> Recipe:
+    """A plan's Recipe: `recipe(point)(point.config, micro_batches=point.plan.micro_batches)`."""
+    plan, schedule, cuts = point.plan, point.plan.schedule, None
     if plan.chunks > 1:
         schedule = partial(interleaved, chunks=plan.chunks)
+    elif plan.ranks("pp") > 1 and schedule is None:
+        cuts = tuple(stage.blocks for stage in cut(point.config, plan))
     return Recipe(
         layout=plan.layout,
         schedule=schedule,
+        cuts=cuts,
         transform=sequence_parallel if plan.sequence and plan.ranks("tp") > 1 else plain,
         owner=OWNERS[plan.zero if plan.ranks("dp") > 1 else 0],
     )

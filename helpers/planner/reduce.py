@@ -223,30 +223,28 @@ class Reduced:
 
     def eliminate(self, node: int):
         """Replace a node by costs of its neighbours, if it has few and no say in memory."""
-        neighbours = list(self.edges[node])
-        if len(self.cost[node]) > 1 and (node in self.load or len(neighbours) > 2):
+        own, neighbours = self.cost[node], tuple(self.edges[node])
+        if len(own) > 1 and (node in self.load or len(neighbours) > 2):
             return
         tables = [self.edges[node][other] for other in neighbours]
-        if len(self.cost[node]) == 1:
+        if len(own) == 1:
             for other, table in zip(neighbours, tables, strict=True):
                 self.cost[other] = self.cost[other] + table[0]
-            self.constant += self.cost[node][0]
-            self.remove(node, (), np.zeros((), int))
-        elif len(neighbours) == 2:
-            sizes = [table.shape[1] for table in tables]
-            many = math.prod(sizes) * len(self.cost[node])
-            if many > LARGEST or math.prod(sizes) > 2 * len(self.cost[node]) * sum(sizes):
+            total, neighbours = own, ()
+        elif len(tables) == 2:
+            one, two = (table.shape[1] for table in tables)
+            if one * two * len(own) > LARGEST or one * two > 2 * len(own) * (one + two):
                 return
-            total = self.cost[node][:, None, None] + tables[0][:, :, None] + tables[1][:, None]
-            self.remove(node, tuple(neighbours), total.argmin(0))
-            self.join(tuple(neighbours), total.min(0))
+            total = own[:, None, None] + tables[0][:, :, None] + tables[1][:, None]
         else:
-            total = self.cost[node] if not tables else self.cost[node][:, None] + tables[0]
-            self.remove(node, tuple(neighbours), total.argmin(0))
-            if neighbours:
-                self.cost[neighbours[0]] = self.cost[neighbours[0]] + total.min(0)
-            else:
-                self.constant += total.min(0)
+            total = own[:, None] + tables[0] if tables else own
+        self.remove(node, neighbours, total.argmin(0))
+        if len(neighbours) == 2:
+            self.join(neighbours, total.min(0))
+        elif neighbours:
+            self.cost[neighbours[0]] = self.cost[neighbours[0]] + total.min(0)
+        else:
+            self.constant += total.min(0)
 
     def remove(self, node: int, neighbours: tuple[int, ...], best: np.ndarray):
         """Take the node out; `best` is its strategy for each choice of the neighbours."""
@@ -262,9 +260,8 @@ class Reduced:
 
     def occupy(self, node: int, amounts: np.ndarray):
         """Take memory away for the node's spans."""
-        for (first, end), amount in zip(
-            np.searchsorted(self.times, self.spans[node]), amounts, strict=True
-        ):
+        spans = np.searchsorted(self.times, self.spans[node])
+        for (first, end), amount in zip(spans, amounts, strict=True):
             self.room[first:end] -= amount
 
     def settle(self):
@@ -297,15 +294,11 @@ class Reduced:
         for node in list(self.load):
             firsts, ends = np.searchsorted(self.times, self.spans[node]).T
             useful = (firsts < ends) & self.load[node].any(1)
-            if not useful.any():
-                del self.load[node], self.spans[node]
-            else:
-                self.load[node], self.spans[node] = (
-                    self.load[node][useful],
-                    self.spans[node][useful],
-                )
+            self.load[node], self.spans[node] = self.load[node][useful], self.spans[node][useful]
             if not useful.all():
                 self.todo[node] = None
+            if not useful.any():
+                del self.load[node], self.spans[node]
 
     def places(self) -> np.ndarray:
         """(2, all spans): the places in `times` of the first time, and of the end."""

@@ -36,11 +36,11 @@ class Search:
         self.price, self.weight = 100 * largest + 1, 0.0
         self.chosen = chosen or self.start()
 
-    def start(self) -> dict[int, int]:
-        """Choose the nodes' cheapest strategies, one after another."""
+    def start(self, sweeps: int = 5) -> dict[int, int]:
+        """Choose the nodes' cheapest strategies, one after another, and a few times again."""
         chosen = {}
-        for node, cost in self.reduced.cost.items():
-            total = cost.copy()
+        for node in sweeps * list(self.reduced.cost):
+            total = self.reduced.cost[node].copy()
             for other, table in self.reduced.edges[node].items():
                 if other in chosen:
                     total += np.minimum(table[:, chosen[other]], self.price)
@@ -93,7 +93,7 @@ class Search:
             began = time.monotonic()
             self.improve(nodes, min(AT_ONCE, until - began))
             slow = time.monotonic() - began > SLOW
-            size = max(20, int(size * (0.8 if slow else 1.1)))
+            size = max(20, int(size * (0.7 if slow else 1.2)))
             if len(nodes) == len(self.reduced.cost) and not slow and not wrong:
                 break
         return not self.forbidden() and not self.over().any()

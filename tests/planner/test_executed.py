@@ -26,7 +26,7 @@ def test_the_points_of_a_front_run_and_equal_their_twins():
         found = plan(CONFIG, DGX_A100.of(4), 8, axes=axes, micro=1, **fixed).points
         point = next(p for p in found if all(p.plan.ranks(axis) == 2 for axis in axes))
         made = compare(
-            recipe(point.plan), config=point.config, sequences=8, steps=2,
+            recipe(point), config=point.config, sequences=8, steps=2,
             micro_batches=point.plan.micro_batches,
         )  # fmt: skip
         assert made.first_wrong() is None, point.title()
