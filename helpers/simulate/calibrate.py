@@ -25,8 +25,14 @@ ROUNDS, STEP = 10, 0.02
 Timed = tuple[Callable[[Rates], float], float]  # predicted seconds by rates, measured seconds
 
 
-def calibrate(rows: Sequence[Timed], rates: Rates | None = None) -> tuple[Rates, dict[str, float]]:
+def calibrate(
+    rows: Sequence[Timed], rates: Rates | None = None, prior=PRIOR
+) -> tuple[Rates, dict[str, float]]:
     """Choose the factors by rows of (prediction as a function of the rates, measured seconds).
+
+    Args:
+        prior: how far each factor's logarithm may be from 0 (a standard deviation). Larger for
+            machines that the default rates were not fitted to.
 
     Returns:
         The rates times the factors, and {factor: value}; above 1 is slower than before.
@@ -34,7 +40,7 @@ def calibrate(rows: Sequence[Timed], rates: Rates | None = None) -> tuple[Rates,
     Raises:
         ValueError: no row, or a measured time that is not positive and finite.
     """
-    rates = rates or Rates()
+    rates, prior = rates or Rates(), np.asarray(prior)
     if not rows or not all(0 < measured < math.inf for _, measured in rows):
         raise ValueError("calibration needs at least one row, and measured seconds above 0")
 
@@ -48,7 +54,7 @@ def calibrate(rows: Sequence[Timed], rates: Rates | None = None) -> tuple[Rates,
         slopes = np.stack([(errors(x + STEP * unit) - now) / STEP for unit in np.eye(len(x))], 1)
         weighted = slopes.T / np.sqrt(1 + now**2)
         change = np.linalg.solve(
-            weighted @ slopes + np.diag(PRIOR**-2.0), weighted @ now + x / PRIOR**2
+            weighted @ slopes + np.diag(prior**-2.0), weighted @ now + x / prior**2
         )
         x = x - change
         if max(abs(change)) < 1e-3:

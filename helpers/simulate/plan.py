@@ -28,7 +28,8 @@ class Plan:
         cuts: blocks of each stage, as a Recipe's; None: as equal as they can be.
         zero: the stage of ZeRO over dp.
         sequence: sequence parallelism over tp.
-        overlap: the backward of the last micro-batch hides messages over dp.
+        overlap: computation hides messages over dp: the last backward, of ZeRO-2 all backwards, of
+            ZeRO-3 all of the step.
         hidden_tp: the gradients of the weights hide the backward's messages over tp, as in
             Megatron-LM ("asynchronous all-reduce").
         gradient_bytes: of a gradient in the messages over dp.

@@ -103,7 +103,9 @@ def step_time(
     span, still = (makespan(order, plan, send) for send in sends)
     where = max(range(p), key=lambda place: order[place].whole)
     at, own, shards = order[where], rows[places[where]], plan.ranks("dp") * parts
-    hidden = at.backward if plan.overlap else 0.0
+    # ZeRO-3 gathers for each forward and backward; stage 2 sends gradients after each backward
+    covers = {2: m * at.backward, 3: m * at.whole}.get(plan.zero, at.backward)
+    hidden = covers if plan.overlap else 0.0
     gradients = max(0.0, links.seconds(data_messages(wires, own)) - hidden)
     tied = links.seconds(partial_sums(wires, where))
     updated = parameters(own) / (shards if plan.zero else 1)
