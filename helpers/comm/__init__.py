@@ -13,6 +13,7 @@ regions         autograd pairs (Megatron's f and g): what a forward sends, its b
 exclusive_scan  a prefix scan over ranks: what all earlier ranks hold, combined in their order
 halo            halo exchange: the last tokens of the rank before, for autograd
 ledger          the ledger of traffic: bytes of every call by payload, formula and kernel counter
+links           bytes inside nodes and between nodes; links that are paced between nodes only
 operators       PyTorch's communication operators, for the ledger
 volume          bytes and messages of a call by formula
 cost            seconds by size: alpha and beta (Hockney, latency and bandwidth), fitted

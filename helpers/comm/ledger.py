@@ -22,7 +22,7 @@ torch.distributed. No column includes shared memory without a `note`, the store,
 were closed before the end of the block.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,6 +49,8 @@ class Entry:
         payload, wire: bytes, as above; `wire` is None if no formula is known. A message has an
             entry on both sides, "send" and "recv", each with its payload; only the "send" has a
             wire.
+        to: bytes of the wire by receiver, a rank of the world. Rings send to the next rank of the
+            group. Empty if the receivers are not known.
     """
 
     call: str
@@ -58,6 +60,7 @@ class Entry:
     payload: int
     wire: float | None
     axes: str = ""
+    to: Mapping[int, float] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass
@@ -176,6 +179,7 @@ def ledger(watch: Watch | None = None) -> Iterator[Ledger]:
         _open[:] = [other for other in _open if other is not log]
 
 
+RINGS = ("all_reduce", "all_gather", "reduce_scatter")
 _open: list[Ledger] = []  # the open ledgers of this process, outer before inner
 
 
@@ -257,20 +261,28 @@ def entry(call: str, tensors, given, *, part: bool = False) -> Entry:
     if call in CALLS and backend is not None:
         root = given.get("root_rank", given.get("src", 0))
         wire = sent(call, payload, ranks, rank=rank, root=root, backend=backend)
+    to = {}
     if call == "all_to_all" and wire is not None:
-        wire = float(payload - own_part(tensors, given.get("input_split_sizes"), ranks, rank))
+        to = dict(enumerate(for_each(tensors, given.get("input_split_sizes"), ranks)))
+        wire = float(payload - to.pop(rank))
+    elif call in RINGS and wire:
+        to = {(rank + 1) % ranks: wire}
+    elif call == "send" and "dst" in given:
+        to = {given["dst"]: float(payload)}
+    world = dist.get_process_group_ranks(group) if to else ()
     about = {"group": group.group_name, "ranks": ranks, "rank": rank, "axes": axes_of(group)}
+    about["to"] = {world[member]: size for member, size in to.items()}
     return Entry(call=call, payload=payload, wire=wire, **about)
 
 
-def own_part(tensors, splits, ranks: int, rank: int) -> float:
-    """Return the bytes of an all-to-all's input that stay on this rank."""
+def for_each(tensors, splits, ranks: int) -> list[float]:
+    """Return the bytes of an all-to-all's input for each rank."""
     if len(tensors) > 1:
-        return tensors[rank].nbytes
+        return [tensor.nbytes for tensor in tensors]
     if splits:
         rows = sum(splits)
-        return tensors[0].nbytes * splits[rank] / rows if rows else 0
-    return tensors[0].nbytes / ranks
+        return [tensors[0].nbytes * split / rows if rows else 0 for split in splits]
+    return [tensors[0].nbytes / ranks] * ranks
 
 
 def axes_of(group: dist.ProcessGroup) -> str:

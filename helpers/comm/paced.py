@@ -41,10 +41,10 @@ class PacedTransport(GroupTransport):
         self.busy, self.exposed, self.free_at = 0.0, 0.0, 0.0
         self.calls: deque[tuple[str, float, float]] = deque(maxlen=REMEMBERED)
 
-    def paced(self, call: str, payload: int, work: Work) -> Work:
-        seconds = (
-            self.alpha + sent(call, payload, self.size, backend="ring") / self.bytes_per_second
-        )
+    def paced(self, call: str, payload: int, work: Work, nbytes: float | None = None) -> Work:
+        if nbytes is None:
+            nbytes = sent(call, payload, self.size, backend="ring")
+        seconds = self.alpha + nbytes / self.bytes_per_second
         start = max(time.perf_counter(), self.free_at)
         self.free_at = start + seconds
         self.busy += seconds
@@ -84,8 +84,11 @@ class PacedTransport(GroupTransport):
     def reduce_scatter(self, own: torch.Tensor, every: torch.Tensor) -> Work:
         return self.paced("reduce_scatter", every.nbytes, super().reduce_scatter(own, every))
 
-    def all_to_all(self, received: torch.Tensor, sent: torch.Tensor) -> Work:
-        return self.paced("all_to_all", sent.nbytes, super().all_to_all(received, sent))
+    def all_to_all(self, received: torch.Tensor, sent: torch.Tensor, sizes=(None, None)) -> Work:
+        _, to = sizes
+        away = None if to is None else (sum(to) - to[self.rank]) * sent.itemsize
+        work = super().all_to_all(received, sent, sizes)
+        return self.paced("all_to_all", sent.nbytes, work, away)
 
 
 class Paced:

@@ -1,13 +1,14 @@
-"""Parallelism: data (DDP, ZeRO, FSDP), tensor, sequence, context, pipeline; mixed precision.
+"""Parallelism: data (DDP, ZeRO, FSDP), tensor, sequence, context, expert, pipeline; precision.
 
 One Strategy protocol, and one Trainer that implements it with four seams.
 
 strategy   the protocol of every strategy: a step, its state, checkpoints
 trainer    a step: count, engine, pending sums, norm, update, publish; and the Recipe of its seams
 transform  the transform that changes nothing; the empty recipe is the single process (`single`)
-composed   fills the seams by a layout: tensor, context, pipeline, then data parallel
+composed   fills the seams by a layout: tensor, context, expert, pipeline, then data parallel
 tensor/    transforms: layers cut over the axis "tp"
 cut_sequence/  context parallelism: a sequence cut over ranks; ring attention, Ulysses, scans
+mixture/   expert parallelism: experts cut over ranks, rows sent to them by all-to-alls
 pipeline/  a transform that cuts the model into stages, and the engine that runs their schedule
 engines/   order forward and backward; gradient accumulation
 owners/    hold parameters, gradients and optimizer state; ddp/ replicates them, zero/ shards them

@@ -1,4 +1,4 @@
-"""Fill a recipe's seams by its layout: tensor, context, pipeline, then data parallel."""
+"""Fill a recipe's seams by its layout: tensor, context, expert, pipeline, then data parallel."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -7,6 +7,7 @@ from helpers.comm.mesh import Mesh
 from helpers.parallel.cut_sequence.model import context_parallel
 from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.engines.in_turn import InTurn
+from helpers.parallel.mixture.transform import expert_parallel
 from helpers.parallel.owners.local import Local
 from helpers.parallel.pipeline.engine import Pipeline
 from helpers.parallel.pipeline.stages import pipeline
@@ -58,9 +59,11 @@ def composed(
             transform = partial(tensor_parallel, overlap="pp" not in wide or not order.split)
         if "cp" in wide:
             transform = partial(context_parallel, inner=transform)
+        if "ep" in wide:
+            transform = partial(expert_parallel, inner=transform)
     if "pp" in wide:
         transform = partial(pipeline, schedule=order, inner=transform, cuts=cuts)
-    if wide & {"dp", "cp"} and owner is Local:
+    if wide & {"dp", "cp", "ep"} and owner is Local:
         owner = Replicated
     return {"transform": transform, "engine": engine, "owner": owner}, m
 

@@ -10,7 +10,7 @@ from helpers.data.batch import Examples
 from helpers.state.part import Part
 from helpers.state.placing import HasSeat, whole
 
-DATA = ("dp",)  # the usual axes along which ranks have different sequences
+DATA = ("dp", "ep")  # the usual axes along which ranks have different sequences
 
 
 def same(batch: Examples) -> Examples:

@@ -30,8 +30,9 @@ class Message:
     """Equal messages of one rank in a step.
 
     Attributes:
-        axis: of the mesh: "dp", "tp", "pp", "cp"; "world" for all ranks; "ends" for the first and
-            the last stage of a pipeline with more stages between them.
+        axis: of the mesh: "dp", "tp", "pp", "cp", "ep"; several together as "dp ep"; "world" for
+            all ranks; "ends" for the first and the last stage of a pipeline with more stages
+            between them.
         call: one of ROUNDS, or "send".
         payload: bytes of one message: for an all-gather the result, for a reduce-scatter the input.
         times: how many of them.
@@ -76,6 +77,32 @@ def wire(messages: Iterable[Message], by: str = "axis") -> dict[str, float]:
     for one in messages:
         key = getattr(one, by)
         found[key] = found.get(key, 0.0) + one.sent
+    return found
+
+
+def planned_link_bytes(messages: Iterable[Message], layout, local: int) -> dict[str, float]:
+    """Add up the bytes that all ranks send inside nodes and between nodes.
+
+    A ring sends to the next rank of the group, an all-to-all to every other rank alike.
+
+    Args:
+        messages: of each rank, the same on all ranks.
+        layout: a `comm.mesh.Layout`; rank r is on node r // local.
+        local: ranks of a node.
+
+    Returns:
+        {"inside": bytes, "between": bytes}
+    """
+    found = {"inside": 0.0, "between": 0.0}
+    for one in messages:
+        axes = layout.axes if one.axis == "world" else one.axis.split()
+        reach = range(1, one.ranks) if one.call == "all_to_all" else (1,)
+        for group in layout.groups(*axes):
+            for i, rank in enumerate(group):
+                for step in reach:
+                    other = group[(i + step) % len(group)]
+                    link = "inside" if rank // local == other // local else "between"
+                    found[link] += one.sent / len(reach)
     return found
 
 

@@ -1,4 +1,4 @@
-"""All messages of a training step of a Transformer on a rank, by recipe: dp with ZeRO, tp, cp, pp.
+"""All messages of a training step on a rank, by recipe: dp with ZeRO, tp, cp, ep, pp.
 
 B  sequences of a micro-batch on a rank        T  tokens        D  width        e  bytes of a number
 m  micro-batches        N  ranks of the axis tp
@@ -9,7 +9,9 @@ m  micro-batches        N  ranks of the axis tp
           Sequence parallelism replaces each all-reduce by a reduce-scatter and an all-gather.
     pp    B T D e bytes for each Message of the schedule: activations forward, gradients backward
     cp    keys and values, or heads, as in `sequence_traffic`; a rank has T / cp tokens
-    dp    gradients and parameters, as in `zero_traffic`; over dp and cp together
+    ep    the rows of a mixture of experts, as in `expert_traffic`
+    dp    gradients and parameters, as in `zero_traffic`: over dp, cp and ep together, but those of
+          experts over dp and cp
     sums  the count of targets, the loss, the gradients that are partial sums, the global norm
 
 Sources: Shoeybi et al. 2019, arXiv:1909.08053, section 3 (tp); Korthikanti et al. 2022,
@@ -17,9 +19,11 @@ arXiv:2205.05198, section 4.2.2 (sequence parallelism); Narayanan et al. 2021, a
 section 3 (pp).
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from helpers.plans.expert_traffic import expert_messages
 from helpers.plans.messages import Message, together
 from helpers.plans.schedules import Schedule
 from helpers.plans.schedules.messages import sent as sent_by
@@ -28,6 +32,7 @@ from helpers.plans.zero_memory import padded, stage_of
 from helpers.plans.zero_traffic import buckets, zero_messages
 
 SCALAR = 8  # bytes of a loss, a count or a norm: float64
+DATA = ("dp", "cp", "ep")  # the axes along which ranks have different tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +42,14 @@ class Tensor:
     Attributes:
         numbers: on this rank.
         cut: whether the ranks along tp have different parts of it.
+        partial: whether its gradient is a partial sum over tp, whatever is between the layers.
+        expert: whether the ranks along ep have different parts of it.
     """
 
     numbers: int
     cut: bool = False
+    partial: bool = False
+    expert: bool = False
 
 
 Rows = Mapping[str, Mapping[str, Tensor]]  # row of ZeRO (unit) -> parameter -> Tensor
@@ -48,9 +57,14 @@ Rows = Mapping[str, Mapping[str, Tensor]]  # row of ZeRO (unit) -> parameter -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Consecutive blocks of the model on one rank, with the embedding or the head perhaps."""
+    """Consecutive blocks of the model on one rank, with the embedding or the head perhaps.
+
+    Attributes:
+        routed: how many of the blocks have experts.
+    """
 
     blocks: int
+    routed: int = 0
     first: bool = True
     last: bool = True
 
@@ -78,6 +92,7 @@ class StepPlan:
         shared: names of the parameters on the first and on the last stage: a tied embedding.
         attention: way, heads, key_heads and head_width on a rank, as for `attention_messages`; with
             cp.
+        experts: count and chosen, as for `expert_messages`; with ep.
     """
 
     sizes: Mapping[str, int]
@@ -101,6 +116,7 @@ class StepPlan:
     again: bool = True
     shared: frozenset[str] = field(default_factory=frozenset)
     attention: Mapping[str, str | int] = field(default_factory=dict)
+    experts: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self):
         stage_of(self.zero)
@@ -119,13 +135,13 @@ class StepPlan:
             ranks *= size
         return (next(iter(self.sizes)) if len(self.sizes) == 1 else "world"), ranks
 
-    @property
-    def replicas(self) -> tuple[str, int]:
-        """(axis, ranks) of a message over dp and cp together."""
-        along = [axis for axis in ("dp", "cp") if self.ranks(axis) > 1] or ["dp"]
-        ranks = self.ranks("dp") * self.ranks("cp")
-        whole = len(along) > 1 and ranks == self.world[1]
-        return self.world if whole else (" ".join(along), ranks)
+    def replicas(self, tensors: Mapping[str, Tensor]) -> tuple[str, int]:
+        """(axis, ranks) of a message over the ranks that have these tensors: "dp cp"."""
+        apart = {"ep"} if any(tensor.expert for tensor in tensors.values()) else set()
+        wide = {axis: n for axis, n in self.sizes.items() if axis in {*DATA} - apart and n > 1}
+        ranks = math.prod(wide.values())
+        whole = len(wide) > 1 and ranks == self.world[1]
+        return self.world if whole else (" ".join(wide) or "dp", ranks)
 
     @property
     def rows_of_tokens(self) -> float:
@@ -144,6 +160,7 @@ def step_messages(plan: StepPlan, stage: int = 0) -> list[Message]:
         [
             *tensor_messages(plan, plan.stages[stage]),
             *context_messages(plan, plan.stages[stage]),
+            *row_messages(plan, plan.stages[stage]),
             *pipeline_messages(plan, stage),
             *data_messages(plan, plan.rows[stage]),
             *partial_sums(plan, stage),
@@ -159,7 +176,7 @@ def tensor_messages(plan: StepPlan, stages: Sequence[Stage]) -> list[Message]:
     found = []
     for one in stages:
         pairs = one.blocks * plan.layers * (forwards + 1) + one.first + one.last
-        again = one.blocks * plan.layers + one.last  # layers that are cut by columns
+        again = one.blocks * plan.layers + one.last - one.routed  # layers that are cut by columns
         times = {"all_reduce": pairs}
         if plan.sequence:
             gathers = pairs + again * plan.again
@@ -184,6 +201,16 @@ def context_messages(plan: StepPlan, stages: Sequence[Stage]) -> list[Message]:
     return attention_messages(times=times, **sizes, **plan.attention)
 
 
+def row_messages(plan: StepPlan, stages: Sequence[Stage]) -> list[Message]:
+    """Rows over ep, in each block with experts."""
+    if plan.ranks("ep") == 1:
+        return []
+    sizes = {"tokens": plan.rows_of_tokens, "width": plan.width, "ranks": plan.ranks("ep")}
+    sizes |= {"number_bytes": plan.number_bytes, "recompute": plan.recompute}
+    times = plan.micro_batches * sum(one.routed for one in stages)
+    return expert_messages(times=times, **sizes, **plan.experts)
+
+
 def pipeline_messages(plan: StepPlan, stage: int) -> list[Message]:
     """Activations and their gradients between stages, as the schedule sends them."""
     if plan.schedule is None:
@@ -196,19 +223,27 @@ def pipeline_messages(plan: StepPlan, stage: int) -> list[Message]:
 
 
 def data_messages(plan: StepPlan, rows: Rows) -> list[Message]:
-    """Gradients and parameters over dp and cp."""
-    axis, n = plan.replicas
+    """Gradients and parameters over the ranks that have them: a row's tensors are on the same."""
     sizes = {"parameter_bytes": plan.number_bytes, "gradient_bytes": plan.gradient_bytes}
     if plan.zero == 0:
-        backward = [t.numbers for row in reversed(rows.values()) for t in reversed(row.values())]
-        full = buckets(backward, plan.gradient_bytes, *plan.bucket)
-        return [replace(one, axis=axis) for one in zero_messages(full, n, 0, **sizes)]
+        together: dict[tuple[str, int], list[int]] = {}
+        for row in reversed(rows.values()):
+            backward = [tensor.numbers for tensor in reversed(row.values())]
+            together.setdefault(plan.replicas(row), []).extend(backward)
+        return [
+            one
+            for (axis, n), numbers in together.items()
+            for one in zero_messages(
+                buckets(numbers, plan.gradient_bytes, *plan.bucket), n, 0, axis=axis, **sizes
+            )
+        ]
     options = sizes | {"micro_batches": plan.micro_batches, "reshard": plan.reshard}
     found = []
     for name, row in rows.items():
+        axis, n = plan.replicas(row)
         size = padded(sum(tensor.numbers for tensor in row.values()), n)
-        found += zero_messages([size], n, plan.zero, kept=name in plan.kept, **options)
-    return [replace(one, axis=axis) for one in found]
+        found += zero_messages([size], n, plan.zero, kept=name in plan.kept, axis=axis, **options)
+    return found
 
 
 def partial_sums(plan: StepPlan, stage: int) -> list[Message]:
@@ -218,9 +253,10 @@ def partial_sums(plan: StepPlan, stage: int) -> list[Message]:
     times if N is a power of 2. Under ZeRO a rank sums its shards, so a gradient that another rank
     has alone is not listed here: shards count as equal.
     """
-    share = plan.replicas[1] if plan.zero else 1
     tensors = {name: tensor for row in plan.rows[stage].values() for name, tensor in row.items()}
-    replicated = {name: t for name, t in tensors.items() if not t.cut} if plan.sequence else {}
+    replicated = {
+        name: t for name, t in tensors.items() if t.partial or (plan.sequence and not t.cut)
+    }
     places = {place for place, rows in enumerate(plan.rows) for r in rows.values() for n in r
               if n in plan.shared}  # fmt: skip
     tied = {n: t for n, t in tensors.items() if n in plan.shared} if len(places) > 1 else {}
@@ -230,7 +266,10 @@ def partial_sums(plan: StepPlan, stage: int) -> list[Message]:
         ("pp" if plan.ranks("pp") == 2 else "ends", 2, tied),
     ):
         of = {"axis": axis, "ranks": ranks, "what": "gradients"}
-        numbers = sum(tensor.numbers for tensor in summed.values()) / share
+        numbers = sum(
+            tensor.numbers / (plan.replicas({name: tensor})[1] if plan.zero else 1)
+            for name, tensor in summed.items()
+        )
         check = {"payload": 2 * SCALAR * len(summed), "times": (ranks - 1).bit_length()}
         found += [
             Message(call="send", **check, **of | {"what": "dtypes"}),
@@ -240,14 +279,14 @@ def partial_sums(plan: StepPlan, stage: int) -> list[Message]:
 
 
 def scalars(plan: StepPlan) -> list[Message]:
-    """The count of targets over dp and cp, the loss over pp too, the norm over all ranks."""
+    """The count of targets over dp, cp and ep, the loss over pp too, the norm over all ranks."""
     found = [
         Message(axis=axis, call="all_reduce", payload=SCALAR, ranks=plan.ranks(axis), what=what)
-        for axis in ("dp", "cp", "pp")
+        for axis in (*DATA, "pp")
         for what in ("count", "loss")
         if (axis, what) != ("pp", "count")
     ]
-    if plan.zero or plan.ranks("tp") > 1 or plan.ranks("pp") > 1:
+    if plan.zero or any(plan.ranks(axis) > 1 for axis in ("tp", "pp", "ep")):
         axis, ranks = plan.world
         norms = {"payload": SCALAR * regions(plan), "ranks": ranks, "what": "norm"}
         found.append(Message(axis=axis, call="all_reduce", **norms))
@@ -256,10 +295,10 @@ def scalars(plan: StepPlan) -> list[Message]:
 
 def regions(plan: StepPlan) -> int:
     """Pieces of the plain parameters that different ranks hold: one number each in the norm."""
-    shards = plan.replicas[1] if plan.zero else 1
     count, seen = 0, set()
     for rows in plan.rows:
         for row in rows.values():
+            shards = plan.replicas(row)[1] if plan.zero else 1
             size = padded(sum(tensor.numbers for tensor in row.values()), shards) // shards
             start = 0
             for name, tensor in row.items():
@@ -267,6 +306,10 @@ def regions(plan: StepPlan) -> int:
                 pieces = (stop - 1) // size - start // size + 1
                 start = stop
                 if name not in plan.shared or name not in seen:
-                    count += pieces * (plan.ranks("tp") if tensor.cut else 1)
+                    count += (
+                        pieces
+                        * (plan.ranks("tp") if tensor.cut else 1)
+                        * (plan.ranks("ep") if tensor.expert else 1)
+                    )
                 seen.add(name)
     return count

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from helpers.comm.collectives import recursive_doubling_all_reduce
-from helpers.comm.mesh import Mesh
+from helpers.comm.mesh import Layout, Mesh
 from helpers.comm.messages import Peers, in_a_row
 from helpers.comm.transport import GroupTransport, coalesced
 from helpers.runtime.proof import prove
@@ -40,11 +40,19 @@ def make_groups(mesh: Mesh, parts: AllParts) -> Groups:
             if mesh.rank in ranks:
                 made[ranks] = mesh.group(*ready[ranks])
             continue
-        group = dist.new_group(list(ranks))
+        group = dist.new_group(list(ranks), group_desc=described(mesh.layout, ranks))
         prove(group)
         if mesh.rank in ranks:
             made[ranks] = group
     return made
+
+
+def described(layout: Layout, ranks: tuple[int, ...]) -> str | None:
+    """Describe a group as `make_mesh` does, "mesh_dp_ep", if it is along axes of the mesh."""
+    places = [layout.coordinates(rank) for rank in ranks]
+    axes = [axis for axis in layout.axes if len({place[axis] for place in places}) > 1]
+    same = axes and tuple(layout.group_of(ranks[0], *axes)) == ranks
+    return "mesh_" + "_".join(axes) if same else None
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ import torch
 
 from helpers.comm.ledger import Entry, Ledger
 from helpers.comm.mesh import Layout
+from helpers.parallel.mixture.transform import cut_experts
 from helpers.parallel.pipeline.stages import Stages, pipeline
 from helpers.parallel.tensor.transform import AXIS, cut_parameters
 from helpers.parallel.transform import plain
@@ -16,6 +17,7 @@ from helpers.parallel.zero.stage1 import sharded_together
 from helpers.plans.messages import Message
 from helpers.plans.schedules import Schedule
 from helpers.plans.step_messages import Stage, StepPlan, Tensor
+from helpers.state.part import Part
 from helpers.state.placing import Seat
 
 STANDS_FOR = {"all_to_all": "reduce_scatter"}  # GroupTransport on gloo: see its `reduce_scatter`
@@ -35,7 +37,7 @@ def step_plan(
 
     Args:
         config: of the model.
-        layout: of the axes pp, dp, cp and tp.
+        layout: of the axes pp, dp, cp, tp and ep. The experts are without a bias of the choice.
         schedule: of the pipeline; needed if the layout has an axis pp.
         dtype: of the numbers in messages.
         way: of attention over cp: "ring", "ulysses" or "gathered".
@@ -47,20 +49,17 @@ def step_plan(
     if "cp" in layout.axes and {*config.mixers} != {"attention"}:
         raise ValueError(f"no plan of cp for the mixers {config.mixer}: only for attention")
     places = layout.size("pp") if "pp" in layout.axes else 1
-    inner = cut_on_paper if AXIS in layout.axes else plain
+    inner = cut_on_paper if {AXIS, "ep"} & {*layout.axes} else plain
     transform = partial(pipeline, schedule=schedule, inner=inner) if schedule else inner
     stages, rows, kept = [], [], set()
     for place in range(places):
         seat = Seat(layout, layout.rank(**({"pp": place} if places > 1 else {})))
         model, parts = transform(config, 0, seat, dtype)
         modules = list(model.values()) if isinstance(model, Stages) else [model]
-        stages.append(
-            [Stage(blocks=len(one.blocks), first=one.first, last=one.last) for one in modules]
-        )
-        own, numbers = {}, dict(model.named_parameters())
+        stages.append([stage_of(one) for one in modules])
+        own = {}
         for unit, names, _ in sharded_together(model, parts, dict.fromkeys(parts, ())):
-            cut = {name: bool(parts[name].cuts) for name in names}
-            row = {parts[n].name: Tensor(numbers=numbers[n].numel(), cut=cut[n]) for n in names}
+            row = {parts[name].name: tensor_of(seat, parts[name]) for name in names}
             own[f"{unit} {len(own)}"] = row
             ends = any(one.first for one in modules) and any(one.last for one in modules)
             if config.tied and ends and "embedding.weight" in row:
@@ -80,14 +79,36 @@ def step_plan(
         kept=frozenset(kept),
         shared=frozenset(["embedding.weight"] if config.tied else []),
         attention={"way": way, "head_width": config.head_width, **heads},
+        experts={name: getattr(config.experts, name) for name in ("count", "chosen")}
+        if config.experts
+        else {},
         **{"number_bytes": size, "gradient_bytes": size, "loss_bytes": max(4, size)} | options,
     )
 
 
 def cut_on_paper(config, seed: int, seat: Seat, dtype: torch.dtype):
-    """The parameters of tensor parallelism in their local shapes, without process groups."""
+    """The parameters of tensor and expert parallelism in their local shapes, without groups."""
     placed = plain(config, seed, seat, dtype)
-    return replace(placed, parts=cut_parameters(placed.model, seat, AXIS))
+    parts = placed.parts
+    if AXIS in seat.layout.axes:
+        parts = cut_parameters(placed.model, seat, AXIS)
+    if "ep" in seat.layout.axes:
+        parts = cut_experts(placed.model, parts, seat, ("ep",))
+    return replace(placed, parts=parts)
+
+
+def stage_of(model) -> Stage:
+    """A GPT, or a stage of it, in the plan's words."""
+    routed = sum(block.routed for block in model.blocks.values())
+    return Stage(blocks=len(model.blocks), routed=routed, first=model.first, last=model.last)
+
+
+def tensor_of(seat: Seat, part: Part) -> Tensor:
+    """A part in the plan's words."""
+    axes = {axis for cut in part.cuts for axis in cut.axes}
+    along = set(seat.layout.group_of(seat.rank, AXIS)) if AXIS in seat.layout.axes else set()
+    partial = any(along >= {*group} for group in part.pending)
+    return Tensor(numbers=part.numel, cut=AXIS in axes, partial=partial, expert="ep" in axes)
 
 
 @dataclass(frozen=True, order=True)
@@ -123,7 +144,7 @@ def beside(messages: Iterable[Message], ledger: Ledger, layout: Layout) -> list[
 def axis_of(entry: Entry, layout: Layout) -> str:
     """The axis of an entry, in a Message's words."""
     if entry.axes:
-        return entry.axes
+        return entry.axes.replace("_", " ")
     if entry.ranks < layout.world_size:
-        return "ends" if entry.ranks == 2 else "dp cp"  # groups that are no axis of the mesh
+        return "ends"  # the only group that is not along axes of the mesh
     return layout.axes[0] if len(layout.axes) == 1 else "world"

@@ -18,10 +18,10 @@ from helpers.comm.ledger import (
     backend_of,
     calls,
     entries,
+    for_each,
     group_of,
     ledger,
     note,
-    own_part,
     store_ports,
 )
 from helpers.comm.mesh import Layout, make_mesh
@@ -129,9 +129,10 @@ def test_uneven_all_to_all():
 def test_the_own_part_of_a_list_is_the_own_tensor():
     """gloo's lists have tensors of one size, those of NCCL need not."""
     parts = [torch.ones(1000), torch.ones(200)]
-    assert [own_part(parts, None, 2, rank) for rank in (0, 1)] == [4000, 800]
-    assert own_part([torch.ones(0)], [0, 0], 2, 1) == 0  # a rank that sends nothing
-    assert own_part([torch.ones(6, 5)], [4, 2], 2, 1) == 2 * 5 * 4
+    assert for_each(parts, None, 2) == [4000, 800]
+    assert for_each([torch.ones(0)], [0, 0], 2) == [0, 0]  # a rank that sends nothing
+    assert for_each([torch.ones(6, 5)], [4, 2], 2) == [4 * 5 * 4, 2 * 5 * 4]
+    assert for_each([torch.ones(8)], None, 2) == [16, 16]
 
 
 def test_the_tensors_of_each_entry_can_be_watched():

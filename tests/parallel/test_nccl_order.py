@@ -3,6 +3,7 @@
 Two ranks and GPipe never show a deadlock of messages that are posted early: see four ranks.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,10 +12,12 @@ import torch.distributed as dist
 
 from helpers.comm.mesh import Layout
 from helpers.models.gpt import GPTConfig
+from helpers.models.settings import ExpertSettings
 from helpers.parallel.cut_sequence.collective import ulysses
 from helpers.parallel.cut_sequence.model import context_parallel
 from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.ddp.strategy import DataParallel
+from helpers.parallel.mixture.transform import expert_parallel
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage1 import Zero1
@@ -27,6 +30,7 @@ from helpers.training import twin
 from tests.nccl_order import in_nccl_order
 
 CONFIG = GPTConfig(vocab=32, context=8, width=16, layers=8, heads=4)
+EXPERTS = ExpertSettings(count=5, hidden=6, shared=1, loss_rate=0.1, bias_rate=0.01)
 
 
 def piped(schedule, p, **others):
@@ -36,6 +40,11 @@ def piped(schedule, p, **others):
 
 def on(axis, size, **seams):
     return Recipe(**seams), {"layout": {axis: size}}
+
+
+def routed(case):
+    strategy, options = case
+    return strategy, options | {"config": replace(CONFIG, experts=EXPERTS)}
 
 
 interleaved = partial(schedules.interleaved, chunks=2)
@@ -58,6 +67,11 @@ CASES = {
     "sequence, 4": on("tp", 4, transform=sequence_parallel),
     "ring, 2": on("cp", 2, transform=context_parallel),
     "ring, 4": on("cp", 4, transform=context_parallel, owner=Zero1),
+    "experts, 2": routed(on("ep", 2, transform=expert_parallel)),
+    "experts, 4": routed(on("ep", 4, transform=expert_parallel, owner=Zero3)),
+    "experts, 2 × data parallel, 2": routed((Recipe(layout=Layout(ep=2, dp=2)), {})),
+    "1f1b, 2 × experts, 2": routed(piped(schedules.one_f_one_b, 2, ep=2)),
+    "zb-v, 2 × experts, 2": routed(piped(schedules.zero_bubble_v, 2, ep=2)),
     "ulysses, 2": on("cp", 2, transform=partial(context_parallel, attention=ulysses)),
     "usp, 4": (
         Recipe(transform=partial(context_parallel, axis=("ring", "heads")), owner=Replicated),
@@ -77,9 +91,8 @@ def test_it_equals_its_twin(case, monkeypatch):
         return kept(fn, workers, **given)
 
     monkeypatch.setattr(twin, "launch", ordered)
-    comparison = twin.compare(
-        strategy, config=CONFIG, steps=2, sequences=16, device="cpu", **options
-    )
+    given = {"config": CONFIG, "steps": 2, "sequences": 16, "device": "cpu"} | options
+    comparison = twin.compare(strategy, **given)
     assert comparison, comparison
 
 

@@ -41,6 +41,8 @@ FILLED = [
     ({"dp": 2}, "plain InTurn Replicated"),
     ({"tp": 2, "pp": 1}, "tensor_parallel InTurn Local"),
     ({"pp": 2, "dp": 2}, "pipeline Pipeline Replicated"),
+    ({"ep": 2, "dp": 1}, "expert_parallel InTurn Replicated"),
+    ({"pp": 2, "ep": 2, "cp": 2}, "pipeline Pipeline Replicated"),
 ]
 
 
@@ -50,6 +52,15 @@ def test_a_layout_fills_the_seams_that_are_not_named(filled, sizes, names):
     seams = (made.transform, made.engine, made.owner)
     assert [getattr(seam, "func", seam).__name__ for seam in seams] == names.split()
     assert options == {"micro_batches": 4}
+
+
+def test_transforms_of_five_axes_are_nested(filled):
+    transform = filled({"dp": 1, "cp": 2, "tp": 2, "ep": 2, "pp": 2})[0].transform
+    names = []
+    while transform:
+        names.append(transform.func.__name__)
+        transform = transform.keywords.get("inner")
+    assert names == ["pipeline", "expert_parallel", "context_parallel", "tensor_parallel"]
 
 
 def test_a_seam_that_is_named_stays(filled):

@@ -143,7 +143,9 @@ def test_small_ones_travel_together(cluster):
 def test_which_groups_are_there_and_which_are_made(monkeypatch, rank):
     """All ranks make the groups that the mesh lacks, in one order, and keep their own."""
     made, proved = [], []
-    monkeypatch.setattr(module.dist, "new_group", lambda ranks: made.append(ranks) or str(ranks))
+    monkeypatch.setattr(
+        module.dist, "new_group", lambda ranks, **_: made.append(ranks) or str(ranks)
+    )
     monkeypatch.setattr(module, "prove", proved.append)
     layout = Layout(dp=2, pp=2, tp=2)  # rank = 4 dp + 2 pp + tp
     together = {("dp", "pp"): None}

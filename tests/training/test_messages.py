@@ -12,6 +12,8 @@ from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.transport import GroupTransport
 from helpers.data.batch import random_batch
 from helpers.models.config import GPTConfig
+from helpers.models.experts import routing
+from helpers.models.settings import ExpertSettings
 from helpers.parallel.cut_sequence.collective import gathered_attention, ulysses
 from helpers.parallel.cut_sequence.model import context_parallel
 from helpers.parallel.ddp.owner import Replicated
@@ -33,6 +35,7 @@ TIED, FULL = replace(GPT, tied=True), replace(GPT, recompute="full")
 ODD = replace(  # LayerNorms, biases and positions; odd sizes, which ZeRO pads
     TIED, vocab=34, width=14, norm="layer", mlp="gelu", bias=True, positions="learned"
 )
+ROUTED = replace(GPT, experts=ExpertSettings(count=4, chosen=2, hidden=6, shared=1, after=1))
 SELECTIVE = replace(TIED, recompute="selective", attention="explicit")
 OWNERS = {1: Zero1, 2: Zero2, 3: Zero3}
 # layout, config, micro-batches, schedule, options of the plan
@@ -56,6 +59,9 @@ TWO = [
         for c in (GPT, FULL, SELECTIVE)
         for way in ("ulysses", "gathered")
     ),
+    *((Layout(ep=2), ROUTED, m, None, {"zero": zero}) for zero, m in ((0, 1), (1, 2), (3, 2))),
+    (Layout(ep=2), replace(ROUTED, recompute="full"), 2, None, {"zero": 2}),
+    *((Layout(tp=2), ROUTED, 2, None, {"sequence": sequence}) for sequence in (False, True)),
 ]
 FOUR = [
     (Layout(pp=4), TIED, 4, one_f_one_b, {}),
@@ -69,11 +75,16 @@ FOUR = [
     (Layout(cp=2, tp=2), replace(ODD, width=16, heads=4, kv_heads=2), 2, None, {}),
     (Layout(pp=2, cp=2), TIED, 2, one_f_one_b, {"zero": 2}),
     (Layout(cp=4), replace(GPT, recompute="selective"), 1, None, {}),
+    *((Layout(dp=2, ep=2), ROUTED, 2, None, {"zero": zero}) for zero in (0, 1, 2, 3)),
+    (Layout(ep=2, tp=2), ROUTED, 1, None, {}),
+    (Layout(pp=2, ep=2), replace(ROUTED, tied=True), 2, one_f_one_b, {"zero": 1}),
+    (Layout(cp=2, ep=2), ROUTED, 1, None, {}),
 ]
 EIGHT = [
     (Layout(pp=2, dp=2, cp=2), TIED, 2, one_f_one_b, {"zero": 1}),
     (Layout(dp=2, cp=2, tp=2), GPT, 1, None, {}),
     (Layout(pp=2, cp=2, tp=2), TIED, 2, v, {}),
+    (Layout(dp=2, ep=2, tp=2), ROUTED, 2, None, {}),
 ]
 pytestmark = pytest.mark.filterwarnings("ignore:ZeRO stage")
 
@@ -93,9 +104,16 @@ def recipe_of(layout, schedule, options) -> Recipe:
     return Recipe(**seams)
 
 
+def balanced(scores, k, groups=1, limit=None):
+    """A choice that gives each expert as many tokens."""
+    *places, experts = scores.shape
+    return (torch.arange(math.prod(places) * k) % experts).view(*places, k)
+
+
 def counted(worker, cases):
     """For each case, the ledger of one step."""
     torch.set_num_threads(1)
+    routing.choose = balanced
     found = []
     for layout, config, m, schedule, options in cases:
         trainer = recipe_of(layout, schedule, options)(
@@ -106,6 +124,7 @@ def counted(worker, cases):
             with ledger() as log:
                 trainer.step(batch)
         found.append(log)
+        worker.log(cases=len(found))  # a sign of life, also on a busy machine
         trainer.close()
     return found
 

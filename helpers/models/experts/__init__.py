@@ -11,9 +11,10 @@ loads         how many tokens each expert got: records of a model that runs
 
 Expert parallelism needs three of their places:
 
-    mixture.experts         called with rows (R, D), sorted by expert, and counts (E,) int64 on the
-                            same device. Returns (R, D) in the same order. A replacement may send
-                            rows to other ranks, as long as they return in order. The parameters
+    mixture.experts.begin   called with rows (R, D), sorted by expert, and counts (E,) int64 on the
+                            same device. Returns a function that returns (R, D) in the same order,
+                            and runs after the shared experts. A replacement may send rows to other
+                            ranks, as long as they return in order. The parameters
                             gate and up (E, F, D) and down (E, D, F) are cut along dim 0.
     mixture.router.total    called with counts (B, E) of this rank's tokens of each sequence.
                             Returns those of the whole sequence. The identity, unless a sequence is

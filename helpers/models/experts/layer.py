@@ -5,7 +5,9 @@ T  tokens           F  inner width of an expert         k  experts of a token
 R  rows: one for each token and expert that has it; B T k without drops
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -112,6 +114,13 @@ class Experts(nn.Module):
         gate, up = (self.multiply(rows, counts, weight) for weight in (self.gate, self.up))
         return self.multiply(functional.silu(gate) * up, counts, self.down)
 
+    def begin(self, rows: torch.Tensor, counts: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Start what runs beside other computations: here nothing. Returns what computes the rest.
+
+        The function that is returned gives the result of `forward`. Call it once.
+        """
+        return partial(self, rows, counts)
+
 
 class Mixture(nn.Module):
     """Send each token to its experts, and add their results by the gates, and the shared experts.
@@ -135,9 +144,10 @@ class Mixture(nn.Module):
             self.kept_extra = found.extra
         kept = None if found.kept is None else found.kept.flatten(0, 1)
         order = sort(found.chosen.flatten(0, 1), self.router.settings.count, kept)
-        rows = self.experts(spread(x.flatten(0, 1), order), order.counts)  # (R, D)
-        y = combine(rows, found.gates.flatten(0, 1), order).view_as(x)
-        return y if self.shared is None else y + self.shared(x)
+        begun = self.experts.begin(spread(x.flatten(0, 1), order), order.counts)
+        beside = None if self.shared is None else self.shared(x)
+        y = combine(begun(), found.gates.flatten(0, 1), order).view_as(x)
+        return y if beside is None else y + beside
 
     def take_extra(self) -> torch.Tensor | int:
         """Return what the last forward adds to the loss, once."""

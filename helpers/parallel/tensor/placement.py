@@ -56,8 +56,15 @@ def rules_of(config: GPTConfig, seat: HasSeat, axis: str) -> dict[str, Callable[
     column_parallel = {f"{module}.{kind}": rule for module, rule in rules.items() for kind in KINDS}
     row_parallel = {"attention.out.weight": outs, "mlp.down.weight": columns}  # biases stay whole
     row_parallel["mlp.shared.down.weight"] = columns
+    inner = {"gate": 1, "up": 1, "down": 2}  # the dim of an expert's inner width
+    experts = {
+        f"experts.{name}": partial(cut_dim, seat, axis, dim, None) for name, dim in inner.items()
+    }
+    experts["router.weight"] = lambda part: pending(seat, part, axis)
     vocabulary = {"embedding.weight": rows, "head.weight": rows}
-    return column_parallel | row_parallel | vocabulary | mamba2.rules_of(config, seat, axis)
+    return (
+        column_parallel | row_parallel | experts | vocabulary | mamba2.rules_of(config, seat, axis)
+    )
 
 
 KINDS = ("weight", "bias")

@@ -13,6 +13,7 @@ from torch import nn
 
 from helpers.comm.transport import GroupTransport
 from helpers.models.attention import FanOut, Positions
+from helpers.models.experts.layer import Mixture
 from helpers.parallel.tensor.layers import (
     Column,
     ColumnParallel,
@@ -83,8 +84,6 @@ def cut_over(
     model = whole.model
     parts = cut_parameters(model, mesh, axis)
     around = region(transport(mesh.group(axis)))
-    if around.partial and model.config.experts is not None:
-        check_whole_sequences(model.config.experts)
     # each replacement keeps the parameters' names, so the parts fit afterwards too
     fan_out = ColumnParallel(around, overlap)
     for module in list(model.modules()):
@@ -95,9 +94,10 @@ def cut_over(
         mixer.out = RowParallel(mixer.out, around, overlap)
         if block.kind == "mamba2":
             join_norm(mixer.gated_norm, around.transport)
-        mlp = block.mlp.shared if block.routed else getattr(block, "mlp", None)
-        if mlp is not None:
-            mlp.down = RowParallel(mlp.down, around, overlap)
+        if block.routed:
+            enter_once(block.mlp, around)
+        elif model.config.mlp != "none":
+            block.mlp.down = RowParallel(block.mlp.down, around, overlap)
     if model.first:
         start = first_row(parts["embedding.weight"])
         model.embedding = VocabularyEmbedding(model.embedding, start, around)
@@ -112,16 +112,6 @@ def cut_over(
         model.locate = partial(locate, model.locate, around)
         parts = {name: share_of_tokens(mesh, part, axis) for name, part in parts.items()}
     return replace(whole, parts=parts)
-
-
-def check_whole_sequences(experts):
-    """Check that a router sees each token by itself: a rank has some, and every rank's loss."""
-    for name in ("capacity", "loss_rate", "bias_rate", "z_rate"):
-        if getattr(experts, name):
-            raise ValueError(
-                f"experts with {name}={getattr(experts, name)} need whole sequences, and sequence "
-                "parallelism cuts them: use tensor_parallel"
-            )
 
 
 def cut_parameters(model: nn.Module, mesh, axis: str) -> dict[str, Part]:
@@ -147,8 +137,29 @@ def first_row(part: Part) -> int:
 
 def share_of_tokens(mesh, part: Part, axis: str) -> Part:
     """A replicated parameter that sees some of the tokens: its gradient is a partial sum."""
-    cut_here = any(axis in one.axes for one in part.cuts)
-    return part if cut_here else pending(mesh, part, axis)
+    known = part.pending or any(axis in one.axes for one in part.cuts)
+    return part if known else pending(mesh, part, axis)
+
+
+def enter_once(mixture: Mixture, around: Whole):
+    """Cut a mixture's experts, shared ones too, by their inner width: one sum for all.
+
+    The router sees all tokens on every rank. A rank's gates have the gradient of its partial sums,
+    so the router's gradient is partial too; and each rank has its share of the router's own losses.
+    """
+    ranks = around.transport.size
+
+    def share_of_losses(_, given, found):
+        if found.extra is None:
+            return found
+        whole = found.extra.detach()
+        return replace(found, extra=whole + (found.extra - whole) / ranks)
+
+    if mixture.shared is not None:
+        mixture.shared.fan_out = FanOut()  # its input has entered already
+    mixture.register_forward_pre_hook(lambda _, given: around.enter(*given))
+    mixture.register_forward_hook(lambda _, given, y: around.leave(y))
+    mixture.router.register_forward_hook(share_of_losses)
 
 
 def locate(plain_locate: Callable[..., Positions], around: Whole, x, *args, **options) -> Positions:

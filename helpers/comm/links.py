@@ -1,0 +1,45 @@
+"""Links of two classes: inside a node, and between nodes. Rank r is on node r // L.
+
+L  ranks of a node
+"""
+
+from collections.abc import Callable, Iterable
+
+import torch.distributed as dist
+
+from helpers.comm.ledger import Entry
+from helpers.comm.paced import PacedTransport
+from helpers.comm.transport import GroupTransport
+
+
+def link_bytes(entries: Iterable[Entry], rank: int, local: int) -> dict[str, float]:
+    """Add up the bytes that a rank sends inside its node and to other nodes.
+
+    Args:
+        entries: of the rank's ledger. Calls without known receivers are left out.
+        rank: of the world.
+        local: L.
+
+    Returns:
+        {"inside": bytes, "between": bytes}
+    """
+    found = {"inside": 0.0, "between": 0.0}
+    for entry in entries:
+        for other, size in entry.to.items():
+            found["inside" if other // local == rank // local else "between"] += size
+    return found
+
+
+def paced_between(local: int, **pace) -> Callable[..., GroupTransport]:
+    """Return what makes the transport of a group: a paced link if the group leaves a node.
+
+    Args:
+        local: L.
+        pace: alpha and bytes_per_second, as for PacedTransport.
+    """
+
+    def make(group: dist.ProcessGroup) -> GroupTransport:
+        nodes = {rank // local for rank in dist.get_process_group_ranks(group)}
+        return PacedTransport(group, **pace) if len(nodes) > 1 else GroupTransport(group)
+
+    return make

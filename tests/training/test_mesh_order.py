@@ -1,0 +1,41 @@
+"""Two orders of one mesh on two nodes: planned bytes, counted bytes, and the paced step."""
+
+import pytest
+
+from helpers.comm.mesh import Layout
+from helpers.models.gpt import GPTConfig
+from helpers.models.settings import ExpertSettings
+from helpers.plans.messages import planned_link_bytes
+from helpers.plans.step_messages import step_messages
+from helpers.runtime.launch import launch
+from helpers.training.mesh_order import step_on_nodes
+from helpers.training.messages import step_plan
+
+LOCAL, ALIKE = 2, {"count": 4, "chosen": 4, "hidden": 24}  # every token goes to every expert
+CONFIG = GPTConfig(vocab=16, context=4, width=8, layers=2, heads=2, experts=ExpertSettings(**ALIKE))
+ORDERS = {"E + D": Layout(dp=2, ep=2), "D + E": Layout(ep=2, dp=2)}
+PACE, PACED = 1e5, ("gradients", "rows", "counts")
+
+
+@pytest.mark.usefixtures("kept_ranks")
+def test_gradients_or_rows_cross_the_nodes():
+    planned_seconds = {}
+    for name, layout in ORDERS.items():
+        runs = list(launch(
+            step_on_nodes, 4, device="cpu", config=CONFIG, layout=layout, local=LOCAL,
+            bytes_per_second=PACE, steps=1,
+        ))  # fmt: skip
+        messages = step_messages(step_plan(CONFIG, layout, sequences=1, tokens=4))
+        crossing = {"E + D": "dp", "D + E": "ep"}[name]
+        for axis in ("dp", "ep"):
+            planned = planned_link_bytes([m for m in messages if m.axis == axis], layout, LOCAL)
+            links = {link: sum(run[axis][link] for run in runs) for link in planned}
+            assert links == pytest.approx(planned)
+            assert (links["between"] > 0) == (axis == crossing)
+            assert (links["inside"] > 0) == (axis != crossing)
+        paced = sum(m.sent for m in messages
+                    if m.axis in (crossing, "world") and m.what in PACED)  # fmt: skip
+        planned_seconds[name] = paced / PACE
+        assert [run["links"] for run in runs] == pytest.approx([paced / PACE] * 4)
+        assert all(run["seconds"] > 0 for run in runs)
+    assert planned_seconds["D + E"] < planned_seconds["E + D"]  # an expert is larger than its rows
