@@ -2,6 +2,7 @@
 
 shape, settings, gpt   the configuration and the Transformer: decoder-only, RMSNorm, SwiGLU
 attention, latent      grouped-query attention with rotary positions; multi-head latent attention
+blockwise, attention_kernel              attention block by block; its forward in Triton
 mamba, mamba2, bamba   state space models, and a hybrid with attention; `scan/` has their scans
 caches/                KV caches, and the recurrent states
 counts                 parameters, bytes of a cache, FLOPs per token

@@ -95,7 +95,7 @@ def attention_messages(
         way: "ring", "ulysses" or "gathered".
         length: L, of the whole sequence. The ranks divide it.
         heads, key_heads, head_width: H, K and d.
-        sequences: B, of a micro-batch.
+        sequences: B, of a micro-batch. Packed sequences have messages each: 1, and B times as many.
         recompute: "none", "selective" or "full", as in a GPTConfig. Alone, attention is recomputed
             up to its last saved tensor: without Ulysses' last message.
         times: attention layers, times micro-batches.

@@ -88,6 +88,7 @@ CASES = [
     *((way, contiguous, 5, (0, 12, 12), 2) for way in WAYS),
     *((way, order, (6, 1, 9, 2, 3), (2, 12, 12), 3)
       for way in WAYS for order in (contiguous, zigzag, striped)),
+    *((way, zigzag, (1, 1), (1, 12, 12), 3) for way in WAYS),
     ("gathered", ragged, (4, 3, 4), (2, 12, 12), 2),
 ]  # fmt: skip
 
@@ -126,12 +127,12 @@ def test_a_layout_cuts_tokens_in_the_best_order_and_layers_too(ranks, mixer, par
 CONFIG = GPTConfig(vocab=17, context=24, width=24, layers=3, heads=6, kv_heads=3)
 
 
-def a_step(worker, way, config):
+def a_step(worker, way, config, documents=None):
     mesh = make_mesh(Layout(cp=worker.world_size), "cpu")
     transform = lambda *seams: context_parallel(*seams, attention=WAYS[way])  # noqa: E731
     trainer = Recipe(transform=transform, owner=Replicated)(config, 1, mesh, micro_batches=2)
     with ledger() as log:
-        trainer.step(random_batch(0, 4, 24, 17))
+        trainer.step(replace(random_batch(0, 4, 24, 17), documents=documents))
     calls = ("send",) if way == "ring" else ("all_to_all", "all_gather", "reduce_scatter")
     return {"sent": log.of(*calls).wire, "calls": len(log.of(*calls).entries)}
 
@@ -157,6 +158,15 @@ def test_usp_sends_heads_in_its_groups_and_keys_around_the_ring(ranks, recompute
     ]
     for row in ranks(4).run(both_at_once, config=config):
         assert row["found"] == {(one.axis, one.call, one.payload) for one in plan}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_packed_sequences_have_messages_of_their_own(ranks, way):
+    sizes = {"heads": 6, "key_heads": 3, "head_width": 4, "length": 24, "ranks": 3}
+    plan = attention_messages(way, times=3 * 4, **sizes)
+    documents = [[20, 4], [24], [5] * 4 + [4], [9, 15]]
+    for row in ranks(3).run(a_step, way=way, config=CONFIG, documents=documents):
+        assert row == {"sent": sum(wire(plan).values()), "calls": sum(one.times for one in plan)}
 
 
 @pytest.mark.parametrize("recompute", CHOICES["recompute"])
@@ -247,6 +257,7 @@ def test_places_begin_anew_in_each_document():
     model = built(dropout=0.1)
     plain = model.locate(batch.tokens, **batch.located())
     assert plain.places[0].tolist() == [0, 1, 2, 3] * 2
+    assert all(torch.equal(*one[0].split(4)) for one in plain.angles)
     found = cut_sequence(model, PEERS, cut).locate(own.tokens, **own.located())
     for one in ("places", "key"):
         assert torch.equal(getattr(found, one), getattr(plain, one).gather(1, places))
