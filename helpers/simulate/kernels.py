@@ -9,8 +9,8 @@ R  tokens of a micro-batch on this GPU     D  width     F  inner width of the ML
 H  query heads      d  width of a head     N  GPUs that share each layer (tensor parallelism)
 
 Sources: Williams et al. 2009 (the roofline, see `hardware`); NVIDIA, "Matrix Multiplication
-Background User's Guide", sections 4 (tiles and their efficiency) and 5.2 (waves). The softmax that
-Megatron-LM fuses: megatron/model/fused_softmax.py, `custom_kernel_constraint`.
+Background User's Guide" (tiles, tile and wave quantization). The softmax that Megatron-LM fuses:
+megatron/model/fused_softmax.py, `custom_kernel_constraint`.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +19,10 @@ from helpers.models.shape import GPTShape
 from helpers.simulate.hardware import A100, Processor
 from helpers.simulate.tensor_parallel import moved
 
-TILES = ((256, 128, 1.0), (128, 128, 0.93), (128, 64, 0.75), (64, 64, 0.5))  # and relative speed
+TILES = (  # rows, columns, relative speed
+    (256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.93), (128, 64, 0.75), (64, 128, 0.75),
+    (64, 64, 0.5),
+)  # fmt: skip
 FUSED_TOKENS = 2048  # Megatron-LM's fused softmax has rows of at most as many scores
 LAUNCHES = {"forward": 20, "backward": 20, "head": 14, "unfused": 6}  # kernels of a block
 NUMBER = 2  # bytes of an fp16 or bf16 number
@@ -29,7 +32,7 @@ NUMBER = 2  # bytes of an fp16 or bf16 number
 class Rates:
     """What GPUs, hosts and links reach of what their makers promise.
 
-    The defaults are fitted to `published`'s measured steps of Megatron-DeepSpeed on A100s.
+    The defaults are fitted to 793 published steps of Megatron-DeepSpeed on A100s: see `predict`.
 
     Attributes:
         processor: its peak with float16, its memory's bandwidth, its multiprocessors.
@@ -79,20 +82,21 @@ class Rates:
         rate = self.processor.memory_bytes_per_second * self.memory
         return moved / rate + kernels * self.kernel
 
+    def launching(self, kernels: int, ranks: int) -> float:
+        """Seconds of the slowest of N hosts."""
+        return kernels * self.launch * (1 + self.waiting * (ranks - 1).bit_length())
+
     def product(self, m: float, n: float, k: float, batch: float = 1) -> float:
         """Seconds of `batch` products of m x k and k x n numbers."""
         peak = self.processor.peak("float16") * self.matrix / self.multiprocessors
-        waves = (
-            (quantised(-(-m // rows) * -(-n // columns) * batch / self.multiprocessors),
-             rows * columns / speed)
-            for rows, columns, speed in SHAPES
+        numbers = min(  # of all waves, whether they are needed or not
+            quantised(-(-m // rows) * -(-n // columns) * batch / self.multiprocessors)
+            * rows * columns / speed
+            for rows, columns, speed in TILES
         )  # fmt: skip
-        computing = min(count * numbers for count, numbers in waves) * 2 * (k + self.depth) / peak
+        computing = numbers * 2 * (k + self.depth) / peak
         moved = NUMBER * batch * (m * k + k * n + m * n)
         return max(computing, self.moving(moved, 0)) + self.kernel
-
-
-SHAPES = tuple({(a, b, speed) for x, y, speed in TILES for a, b in ((x, y), (y, x))})
 
 
 def quantised(waves: float) -> float:
@@ -153,28 +157,23 @@ def block(
 
     batch, head = sequences * config.heads / ranks, config.head_width
     scores, values = product(local, tokens, head, batch), product(local, head, tokens, batch)
-    core = scores + values
-    core_back = 2 * core
-    launches, launches_back, mask = LAUNCHES["forward"], LAUNCHES["backward"], bool(config.dropout)
+    core, core_back, more = scores + values, 2 * (scores + values), 0
     if config.attention == "explicit":
-        fused = batch % 4 == 0 and tokens <= FUSED_TOKENS
-        many = batch * local * tokens
-        once = 4 * NUMBER + mask if mask else 2 * NUMBER
-        core += moving(many * (once + 32 * (not fused)), 2 + mask)
-        core_back += moving(many * (once + NUMBER + 32 * (not fused)), 2 + mask)
-        launches += LAUNCHES["unfused"] * (not fused)
-        launches_back += LAUNCHES["unfused"] * (not fused)
+        mask, plain = bool(config.dropout), batch % 4 != 0 or tokens > FUSED_TOKENS  # not fused
+        once = 2 * NUMBER * (1 + mask) + mask + 32 * plain
+        core += moving(batch * local * tokens * once, 2 + mask)
+        core_back += moving(batch * local * tokens * (once + NUMBER), 2 + mask)
+        more = LAUNCHES["unfused"] * plain
 
     between = [rows * width * each / (ranks if sequence else 1) for each in moved(config, NUMBER)]
     wide = NUMBER * rows * (heads + 2 * keys + gated * inner) / ranks
-    waiting = rates.launch * (1 + rates.waiting * (ranks - 1).bit_length())
     return Part(
         forward=forward + core + moving(between[0] + 2 * wide, 8),
         backward=backward + core_back + moving(between[1] + 3 * wide, 12),
         core=core,
         weights=sum(product(k, n, rows) for k, n in linears[::2]),
-        launching=waiting * launches,
-        launching_back=waiting * launches_back,
+        launching=rates.launching(LAUNCHES["forward"] + more, ranks),
+        launching_back=rates.launching(LAUNCHES["backward"] + more, ranks),
     )
 
 
@@ -182,11 +181,10 @@ def head(config: GPTShape, rates: Rates, rows: float, ranks: int = 1) -> Part:
     """The last norm, the logits and their loss for R = `rows` tokens; V is cut over the ranks."""
     n, width, product = config.vocab / ranks, config.width, rates.product
     loss = rates.moving(rows * n * rates.logit, 10)
-    waiting = rates.launch * (1 + rates.waiting * (ranks - 1).bit_length())
     return Part(
         forward=product(rows, n, width) + loss / 3,
         backward=product(rows, width, n) + product(width, n, rows) + 2 * loss / 3,
-        launching=waiting * LAUNCHES["head"],
+        launching=rates.launching(LAUNCHES["head"], ranks),
     )
 
 
@@ -208,20 +206,12 @@ def numbers(config: GPTShape) -> dict[str, int]:
     if config.bias:
         block += width + heads + 2 * keys + (1 + gated) * inner + mlp * width
     places = config.context * width if config.positions == "learned" else 0
-    return {
-        "block": block,
-        "embedding": config.vocab * width + places,
-        "head": config.vocab * width,
-        "norm": norm,
-    }
+    table = config.vocab * width
+    return {"block": block, "embedding": table + places, "head": table, "norm": norm}
 
 
 def total(config: GPTShape) -> int:
     """All parameters of the model."""
     each = numbers(config)
-    return (
-        config.layers * each["block"]
-        + each["embedding"]
-        + each["norm"]
-        + (0 if config.tied else each["head"])
-    )
+    ends = each["embedding"] + each["norm"] + (0 if config.tied else each["head"])
+    return config.layers * each["block"] + ends

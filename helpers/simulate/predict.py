@@ -25,23 +25,15 @@ from helpers.simulate.calibrate import calibrate
 from helpers.simulate.kernels import Rates
 from helpers.simulate.plan import Plan, check
 from helpers.simulate.step_time import step_time
-from helpers.simulate.topology import DGX_A100, Topology
+from helpers.simulate.topology import DGX_A100
 
 COLUMNS = (
     "gpus", "global_batch", "micro_batch", "hidden", "heads", "layers", "sequence", "tp", "dp", "pp"
 )  # fmt: skip
 TIME, PREDICTED = "iteration_ms", "predicted_ms"
 CLUSTER = replace(DGX_A100, gpus_per_card=2)  # 4 cards of 200 Gbit/s a node
-MEGATRON = {
-    "vocab": 51_200,
-    "norm": "layer",
-    "positions": "learned",
-    "mlp": "gelu",
-    "bias": True,
-    "attention": "explicit",
-    "dropout": 0.1,
-    "recompute": "full",
-}
+MEGATRON = {"vocab": 51_200, "norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True}
+MEGATRON |= {"attention": "explicit", "dropout": 0.1, "recompute": "full"}
 
 Row = Mapping[str, str]
 
@@ -55,11 +47,7 @@ def whole(row: Row, column: str) -> int:
 
 
 def measured(row: Row) -> float | None:
-    """The row's seconds, or None without a time.
-
-    Raises:
-        ValueError: it is no positive number.
-    """
+    """The row's seconds, or None without a time."""
     text = (row.get(TIME) or "").strip()
     if not text:
         return None
@@ -72,8 +60,8 @@ def measured(row: Row) -> float | None:
     return value / 1e3
 
 
-def work(row: Row, cluster: Topology = CLUSTER) -> tuple[GPTShape, Plan, Topology]:
-    """The model, the plan and the machines of a row: what `step_time` needs.
+def predictor(row: Row) -> Callable[[Rates], float]:
+    """Seconds of the row's step, as a function of the rates.
 
     Raises:
         ValueError: no such model, or the plan does not fit it.
@@ -87,23 +75,13 @@ def work(row: Row, cluster: Topology = CLUSTER) -> tuple[GPTShape, Plan, Topolog
         tokens=at["sequence"],
         micro=at["micro_batch"],
     )
-    own = cluster.of(at["gpus"])
-    check(config, plan, own)
-    return config, plan, own
-
-
-def predictor(row: Row, cluster: Topology = CLUSTER) -> Callable[[Rates], float]:
-    """Seconds of the row's step, as a function of the rates."""
-    config, plan, own = work(row, cluster)
-    return lambda rates: step_time(config, plan, own, rates).seconds
+    cluster = CLUSTER.of(at["gpus"])
+    check(config, plan, cluster)
+    return lambda rates: step_time(config, plan, cluster, rates).seconds
 
 
 def rates_from(rows: list[Row], log=print) -> Rates:
-    """Calibrate on the usable rows.
-
-    Raises:
-        ValueError: no row is usable.
-    """
+    """Calibrate on the usable rows; a ValueError if there is none."""
     timed = []
     for number, row in enumerate(rows, 1):
         try:
@@ -122,11 +100,7 @@ def rates_from(rows: list[Row], log=print) -> Rates:
 
 
 def read(path: str) -> tuple[list[str], list[Row]]:
-    """The columns and the rows of a file.
-
-    Raises:
-        ValueError: the file cannot be read, or it lacks rows or columns.
-    """
+    """The columns and the rows of a file; a ValueError if it cannot be read or lacks either."""
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)

@@ -84,7 +84,6 @@ def step_time(
     one = block(config, rates, plan.micro, plan.tokens, **shared)
     ends = embedding(config, rates, tokens), head(config, rates, tokens, t)
     links = Links(plan, cluster, rates)
-
     cores = 3 if config.recompute == "none" else 4  # a backward takes two forwards of it
     backwards = 1 / 3 if config.recompute == "full" else 1 / 2  # of the messages over tp
 

@@ -26,6 +26,7 @@ from helpers.models.shape import GPTShape
 from helpers.simulate import tensor_parallel
 from helpers.simulate.collective_time import fastest, seconds
 from helpers.simulate.kernels import total
+from helpers.simulate.plan import Plan, check
 from helpers.simulate.topology import Topology
 
 AXES = ("pp", "dp", "tp")
@@ -106,20 +107,13 @@ def step(
         ValueError: another axis, another number of GPUs, sizes that do not divide, or m that is no
             multiple of p where the schedule is interleaved.
     """
-    unknown = set(layout.axes) - set(AXES)
-    if unknown:
-        raise ValueError(f"{layout.title()}: the axes are pp, dp and tp")
-    if layout.world_size != cluster.gpus:
-        raise ValueError(f"{layout.title()} is not for {cluster.gpus} GPUs")
-    p, d, t = (layout.size(axis) if axis in layout.axes else 1 for axis in AXES)
-    if sequences % (d * micro):
-        raise ValueError(f"{sequences} sequences are no micro-batches of {micro} on {d} replicas")
-    m = sequences // (d * micro)
+    if unknown := set(layout.axes) - set(AXES):
+        raise ValueError(f"{layout.title()}: the axes are pp, dp and tp, not {min(unknown)}")
+    plan = Plan(layout=layout, sequences=sequences, tokens=tokens, micro=micro, chunks=chunks)
+    check(config, plan, cluster)
+    p, t, m, d = *map(plan.ranks, ("pp", "tp")), plan.micro_batches, plan.ranks("dp")
     if config.layers % (p * chunks):
         raise ValueError(f"{config.layers} layers do not divide over {p} x {chunks} stages")
-    if chunks > 1 and (p == 1 or m % p):
-        raise ValueError(f"interleaving needs 2 stages or more, and m a multiple of p: m = {m}")
-
     groups = {axis: cluster.group(group(layout, axis)) for axis in AXES}
     whole = tensor_parallel.step(
         config,
