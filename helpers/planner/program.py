@@ -41,7 +41,7 @@ def best(reduced: Reduced, seconds: float, most: float = math.inf) -> tuple[dict
         return None, least
     cost, rules, starts, binary = program(reduced)
     # HiGHS stops at a gap of 1e-6. Whole numbers stay whole.
-    scale = 1.0 if (cost % 1 == 0).all() else 1e6 / cost.max()
+    scale = 1.0 if (cost % 1 == 0).all() else 1e6 / np.abs(cost).max()
     found = milp(
         scale * cost,
         integrality=np.arange(len(cost)) < binary,
