@@ -36,6 +36,7 @@ _HOME = {  # the module: the exercises that it has, in the notebooks' order
     "week11": "least_link_bytes needed_bandwidth delayed_step",
     "week11b": "quantise_blocks second_shard break_even_bandwidth outer_round",
     "week14": "best_interval days_of_training commit",
+    "week14b": "dollars_of_training spot_policy",
     "submission.project": "project",
 }
 _PLACE = {name: place for place, names in _HOME.items() for name in names.split()}

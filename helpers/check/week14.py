@@ -1,6 +1,7 @@
 """Exercises of week 14: the interval between checkpoints, a commit, the goodput of a plan."""
 
 import json
+import math  # noqa: F401, for the slips
 
 from helpers.check.exercise import Edit, Exercise, Number
 from helpers.resilience.interval import daly, expected_seconds
@@ -169,13 +170,14 @@ def read_newest(store: Store) -> str:
         return "nothing"
     try:
         found = json.loads(store.get(NEWEST))
-        shards = {name: store.get(place) for name, place in found["shards"].items()}
-    except KeyError:
-        return "a manifest whose objects are missing"
-    except (ValueError, TypeError, AttributeError):
+        step, places = int(found["step"]), dict(found["shards"])
+        shards = {name: store.objects.get(place) for name, place in places.items()}
+    except (KeyError, ValueError, TypeError, AttributeError):
         return "no manifest"
-    whole = shards == shards_of(found["step"], len(shards)) and bool(shards)
-    return f"step {found['step']}, whole" if whole else "shards of two steps"
+    if None in shards.values():
+        return f"a manifest of step {step}, whose objects are missing"
+    whole = shards and shards == shards_of(step, len(shards))
+    return f"step {step}, whole" if whole else "shards of two steps"
 
 
 def play_commits(solve, ranks: int) -> dict:
@@ -226,15 +228,14 @@ commit = Exercise(
     right=commit_to,
     play=play_commits,
     cases=(("one rank", (1,)), ("four ranks", (4,))),
+    draw=lambda random: ("other ranks", (random.randint(2, 9),)),
     slips=(
         (Edit(SHARDS + PUT, PUT + SHARDS), "A kill after the manifest finds no shards behind it: "
          "what must be in the store before the manifest names it?"),
         (Edit('f"{step}/{name}"', "name"), "The shards of the step before are overwritten one by "
          "one: give each step's objects names of their own."),
-        (Edit(SHARDS + PUT + CLEAN, CLEAN + SHARDS + PUT), "The last good checkpoint is deleted "
-         "before the new one is whole."),
-        (Edit(PUT + CLEAN, CLEAN + PUT), "The old shards are deleted while `newest` still names "
-         "them."),
+        (Edit(SHARDS + PUT + CLEAN, CLEAN + SHARDS + PUT), Edit(PUT + CLEAN, CLEAN + PUT), "The "
+         "last good checkpoint is deleted while `newest` still names it."),
         (Edit(CLEAN, ""), "Old objects stay: the store grows with each commit."),
         (Edit(CLEAN, "    for name in store.names():\n        if name.startswith(f'{step - 1}/'):\n"
               "            store.delete(name)\n"), "After a kill, objects of a step that was "

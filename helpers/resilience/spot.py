@@ -10,6 +10,7 @@ cheaper.
 """
 
 import json
+import reprlib
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -148,7 +149,9 @@ def run(policy: Policy, job: Job, trace: Sequence[bool], prices: dict[str, float
         now = Now(tick=tick, done=done, spot=spot, using=using, booting=booting, job=job)
         choice = policy(now)
         if choice not in (WAIT, SPOT, ON_DEMAND) or (choice == SPOT and not spot):
-            raise ValueError(f"tick {tick}: the policy chose {choice!r}, which is not to be had")
+            raise ValueError(
+                f"tick {tick}: the policy chose {reprlib.repr(choice)}, which is not to be had"
+            )
         if choice != WAIT and choice != using:
             booting, starts = job.start, starts + 1
         using = choice

@@ -1,4 +1,4 @@
-"""Solutions of week 14: faults."""
+"""Solutions of week 14: faults; cost."""
 
 import json
 import math
@@ -29,3 +29,19 @@ def commit(store, step, shards):
     store.put("newest", json.dumps({"step": step, "shards": where}).encode())
     for old in set(store.names()) - {"newest", *where.values()}:
         store.delete(old)
+
+
+def dollars_of_training(params, tokens, gpus, rate, price, of_one, write, restart):
+    """The hours of all GPUs, with those that faults and checkpoints cost."""
+    between = of_one / gpus
+    every = math.sqrt(2 * write * between)
+    stretch = math.exp((every + write) / between) - 1
+    slower = between / every * math.exp(restart / between) * stretch
+    return price * slower * 6 * params * tokens / (3600 * rate)
+
+
+def spot_policy(now):
+    """Cheap while there is time; safe from the last call on."""
+    if now.last_call or now.using == "on demand":
+        return "on demand"
+    return "spot" if now.spot else "wait"

@@ -1,0 +1,115 @@
+"""Exercises of week 14, second part: the dollars of a training, a policy for spot instances."""
+
+import math  # noqa: F401, for the slips
+
+from helpers.check import hidden
+from helpers.check.exercise import Edit, Exercise, Number
+from helpers.check.verdict import NotRight
+from helpers.resilience import spot
+from helpers.resilience.interval import goodput, young
+from helpers.resilience.spot import ON_DEMAND, SPOT, WAIT, Job
+
+# dollars_of_training
+
+
+def dollars_with_faults(params, tokens, gpus, rate, price, of_one, write, restart):
+    between = of_one / gpus
+    hours = 6 * params * tokens / rate / 3600
+    return price * hours / goodput(young(write, between), write, between, restart)
+
+
+def drawn_training(random):
+    sizes = random.randint(1, 400) * 1e9, random.randint(1, 20) * 1e12, 2 ** random.randint(8, 16)
+    costs = random.randint(200, 600) * 1e12, random.randint(1, 5), random.randint(2, 9) * 5e7
+    return "another model", (*sizes, *costs, random.randint(1, 120), random.randint(1, 600))
+
+
+WHOLE = "goodput(young(write, between), write, between, restart)"
+dollars_of_training = Number(
+    name="dollars_of_training",
+    right=dollars_with_faults,
+    unit="dollars",
+    close=1e-9,
+    draw=drawn_training,
+    cases=(  # params, tokens, gpus, rate, price, of_one, write, restart
+        ("37 billion parameters, 2,048 GPUs", (37e9, 14.8e12, 2048, 330e12, 2.0, 1.8e8, 60, 600)),
+        ("the same on 65,536 GPUs", (37e9, 14.8e12, 65_536, 330e12, 2.0, 1.8e8, 60, 600)),
+        ("the same, an instant restart", (37e9, 14.8e12, 65_536, 330e12, 2.0, 1.8e8, 60, 0)),
+        ("one billion parameters, 8 GPUs", (1e9, 20e9, 8, 400e12, 3.5, 1.8e8, 10, 60)),
+    ),
+    slips=(
+        (Edit(f" / {WHOLE}", ""), "You also pay for the time that faults and checkpoints cost."),
+        (Edit(f"/ {WHOLE}", f"* {WHOLE}"), "With a lower goodput, you pay longer, not shorter."),
+        (Edit("of_one / gpus", "of_one"), "The time between faults is that of one GPU. How often "
+         "does any of them fail?"),
+        (Edit("6 * params", "2 * params"), "2 FLOPs for each token and parameter are the forward "
+         "alone: the backward computes twice as much."),
+        (Edit("6 * params", "8 * params"), "8 includes a recomputed forward, which the given rate "
+         "does not count."),
+        (Edit("hours = ", "hours = gpus * "), "All GPUs together need these hours: with twice the "
+         "GPUs, each works half as long."),
+        (Edit("price * hours", "price * hours / gpus"), "Each of the GPUs is paid."),
+        (Edit(" / 3600", ""), "The price is for an hour, and the rate for a second."),
+        (Edit("young(write, between)", "math.sqrt(write * between)"), "Young's interval is the "
+         "root of 2 C M."),
+        (Edit("write, between, restart)", "write, between)"), "Each fault also costs a restart."),
+    ),
+    last="Hours of all GPUs, 6 · parameters · tokens over their rate, divided by the goodput at "
+    "Young's interval, times the price.",
+)  # fmt: skip
+
+# spot_policy
+
+PRICES = {SPOT: 0.3, ON_DEMAND: 1.0}
+TRACES = 24
+MORE = 1.25  # a policy may cost so much of the better one of two usual policies
+
+
+def play_policy(solve, work, deadline, start, share, life) -> dict:
+    """Run a policy on traces that it has not seen."""
+    job = Job(work=work, deadline=deadline, start=start)
+    missed, cost, usual = 0, 0.0, {spot.greedy: 0.0, spot.uniform_progress: 0.0}
+    for seed in range(TRACES):
+        trace = spot.drawn(share, life, deadline, hidden.seed(seed))
+        done = spot.run(solve, job, trace, PRICES)
+        missed, cost = missed + (done.finished is None), cost + done.cost
+        for policy in usual:
+            usual[policy] += spot.run(policy, job, trace, PRICES).cost
+    return {"deadlines missed": missed, "cost": cost / min(usual.values())}
+
+
+def cheap_enough(trace, right, *arguments):
+    if trace["cost"] > MORE:
+        raise NotRight(
+            f"your policy costs {100 * (trace['cost'] - 1):.0f} % more than the better one of "
+            "`greedy` and `uniform_progress`",
+            "Is there a tick in which it pays for on demand although it could still wait? Or does "
+            "it start instances again and again?",
+        )
+
+
+def never_late(now):
+    if now.using == ON_DEMAND or now.last_call:
+        return ON_DEMAND
+    return SPOT if now.spot else WAIT
+
+
+spot_policy = Exercise(
+    name="spot_policy",
+    right=never_late,
+    play=play_policy,
+    cases=(  # work, deadline, start, share, life: ticks
+        ("spot is there 88 % of the time", (120, 180, 3, 0.88, 60)),
+        ("spot is there 45 % of the time", (120, 180, 3, 0.45, 20)),
+        ("a tight deadline", (120, 132, 3, 0.7, 30)),
+    ),
+    free=("cost",),
+    rule=cheap_enough,
+    slips=(
+        (Edit("or now.last_call", ""), "Nothing makes this policy use on demand in time. "
+         "`now.last_call` is true when it must."),
+        (Edit("now.using == ON_DEMAND or now.last_call", "now.tick >= now.job.deadline - "
+              "now.job.work + now.done"), "A start takes ticks, too, in which nothing is trained."),
+    ),
+    last="Spot if there is one, else wait; on demand from the last call on.",
+)  # fmt: skip
