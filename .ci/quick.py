@@ -11,6 +11,7 @@ package. `make test` runs more.
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -114,21 +115,29 @@ def naming(file: Path, root: Path) -> list[str]:
         return []
     defined = re.findall(r"^(?:def|class) ([A-Za-z]\w*)", (root / file).read_text("utf-8"), re.M)
     named = re.compile(rf"\b(?:{'|'.join(defined or ['$'])})\b")
-    tests = (root / "tests" / file.relative_to("helpers").parent).glob("test_*.py")
-    return names([test for test in tests if named.search(test.read_text("utf-8"))], root)
+    folder = root / "tests" / file.relative_to("helpers").parent
+    tests = texts(root / "tests").items()
+    return names([t for t, text in tests if t.parent == folder and named.search(text)], root)
 
 
 def importing(file: Path, root: Path) -> list[str]:
     """Return the tests that import the module by name."""
     *parents, name = file.with_suffix("").parts
-    parent = re.escape(".".join(parents))
+    whole = ".".join(parents)
+    parent = re.escape(whole)
     pattern = (
         rf"^\s*(?:from|import) {parent}"
         rf"(?:\.{name}\b| import (?:[^\n(]*|\([^)]*)(?<![\w.]){name}\b)"
     )
     imports = re.compile(pattern, re.MULTILINE)
-    tests = (root / "tests").rglob("test_*.py")
-    return names([test for test in tests if imports.search(test.read_text("utf-8"))], root)
+    tests = texts(root / "tests").items()
+    return names([t for t, text in tests if whole in text and imports.search(text)], root)
+
+
+@cache
+def texts(folder: Path) -> dict[Path, str]:
+    """Return the tests below a folder: {file: its text}."""
+    return {test: test.read_text("utf-8") for test in folder.rglob("test_*.py")}
 
 
 def using(file: Path, root: Path) -> list[str]:
@@ -138,8 +147,8 @@ def using(file: Path, root: Path) -> list[str]:
     text = (root / file).read_text("utf-8")
     fixtures = re.findall(r"^@pytest\.fixture.*\ndef _?(\w+)", text, re.MULTILINE)
     takes = re.compile(rf"^def test_\w+\([^)]*\b({'|'.join(fixtures or ['$'])})\b", re.MULTILINE)
-    tests = (root / file.parent).rglob("test_*.py")
-    return names([test for test in tests if takes.search(test.read_text("utf-8"))], root)
+    tests = texts(root / file.parent).items()
+    return names([test for test, text in tests if takes.search(text)], root)
 
 
 def package(file: Path, root: Path) -> list[str]:

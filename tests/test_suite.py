@@ -127,15 +127,13 @@ def test_two_runs_and_their_sum(project):
     assert sorted(begun) == ["costly", "mixed", "mixed", "mixed"]  # together, alone and again
 
 
-@pytest.mark.parametrize("where", ["here", "CI"])
-def test_a_test_that_fails_once_is_named_and_fails_in_ci(project, where):
+def test_a_test_that_fails_once_is_named_and_fails_in_ci(project):
     (project / "tests" / "test_unsteady.py").write_text(UNSTEADY)
-    failed = int(where == "CI")
     finish(
-        start(project, "tests", **({"CI": "1"} if failed else {})),
-        failed,
+        start(project, "tests", CI="1"),
+        1,
         "unsteady: tests/test_unsteady.py::test_fails_once failed, and passed alone",
-        f"{1 - failed} passed, {failed} failed, 0 skipped",
+        "0 passed, 1 failed, 0 skipped",
     )
 
 
@@ -150,7 +148,6 @@ def test_pytest_s_own_options_and_what_it_refuses(project):
     for name in "abc":
         text = "def test_one(): assert 0\ndef test_two(): pass\n"
         (project / "tests" / f"test_{name}.py").write_text(text)
-    finish(start(project, "tests", "-k", "two"), 0, "3 passed, 0 failed, 0 skipped")
     names = ["tests/test_a.py::test_two", "tests/test_b.py"]
     finish(start(project, *names, "-k", "two"), 0, "2 passed, 0 failed, 0 skipped")
     finish(start(project, "tests", "-k", "none"), 5, "0 passed, 0 failed, 0 skipped")
@@ -263,7 +260,7 @@ def test_a_short_run_leaves_out_what_the_file_of_durations_names(suite, runs, mo
     assert {"tests/comm/test_mesh.py", "notebooks/project/project_distributed_training.ipynb"} < {
         *short
     }
-    assert marked == [name for name in short if name in suite.marked(short)] != []
+    assert marked == suite.marked(short) != []
     for arguments in (["--all"], ["tests", "notebooks"]):
         _, [(every, _, options, _), _] = runs(done, *arguments, **wanted)
         assert sorted(every) == sorted(suite.files())
