@@ -10,42 +10,39 @@ vehicle routing problems" (large neighbourhood search).
 import math
 import random
 import time
+from collections import Counter
 
 import numpy as np
 
+from helpers.planner.ascent import ascend
 from helpers.planner.problem import NoPlan
 from helpers.planner.program import best
 from helpers.planner.reduce import Reduced
 
-AT_ONCE, SLOW = 3.0, 1.0  # seconds for one part; a part that takes longer is too large
+AT_ONCE, SLOW = 8.0, 2.0  # seconds for one part, and of the processor for one of the right size
 
 
 class Search:
     """A choice of all nodes of a reduced problem, and its price.
 
+    Args:
+        chosen: to improve; None: to start from `ascend`.
+        seconds: for the start and the bound.
+
     Attributes:
         chosen: node -> place of its strategy.
         price: of a forbidden cost.
+        bound: no choice of these nodes costs less.
     """
 
-    def __init__(self, reduced: Reduced, chosen: dict[int, int] | None = None):
+    def __init__(self, reduced: Reduced, chosen: dict[int, int] | None = None, seconds=10.0):
         self.reduced, self.random = reduced, random.Random(0)
         tables = [table for others in reduced.edges.values() for table in others.values()]
         costs = [*reduced.cost.values(), *tables]
         largest = max((cost[cost < math.inf].max(initial=0.0) for cost in costs), default=0.0)
-        self.price, self.weight = 100 * largest + 1, 0.0
-        self.chosen = chosen or self.start()
-
-    def start(self, sweeps: int = 5) -> dict[int, int]:
-        """Choose the nodes' cheapest strategies, one after another, and a few times again."""
-        chosen = {}
-        for node in sweeps * list(self.reduced.cost):
-            total = self.reduced.cost[node].copy()
-            for other, table in self.reduced.edges[node].items():
-                if other in chosen:
-                    total += np.minimum(table[:, chosen[other]], self.price)
-            chosen[node] = int(total.argmin())
-        return chosen
+        self.price, self.weight, self.visits = 100 * largest + 1, 0.0, Counter()
+        start, self.bound = ascend(reduced, self.price, time.monotonic() + seconds)
+        self.chosen = chosen or start
 
     def cost(self, nodes, weights: dict[int, float] | None = None) -> float:
         """The price of these nodes, of their edges, and of weighted memory."""
@@ -89,11 +86,13 @@ class Search:
         size = 300
         while time.monotonic() < until:
             wrong = self.forbidden() or self.alive(self.over() > 0)
-            nodes = self.near(self.random.choice(wrong or list(self.reduced.cost)), size)
-            began = time.monotonic()
-            self.improve(nodes, min(AT_ONCE, until - began))
-            slow = time.monotonic() - began > SLOW
-            size = max(20, int(size * (0.7 if slow else 1.2)))
+            some = self.random.choices(wrong or list(self.reduced.cost), k=8)
+            nodes = self.near(min(some, key=self.visits.__getitem__), size)
+            self.visits.update(nodes)
+            began = time.process_time()
+            self.improve(nodes, min(AT_ONCE, until - time.monotonic()))
+            slow = time.process_time() - began > SLOW
+            size = max(20, int(size * (0.7 if slow else 1.3)))
             if len(nodes) == len(self.reduced.cost) and not slow and not wrong:
                 break
         return not self.forbidden() and not self.over().any()

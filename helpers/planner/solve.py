@@ -12,6 +12,7 @@ from helpers.planner.search import Search
 LARGE = 100_000  # numbers in the edges of a problem that is not solved as a whole
 REDUCING = 0.4  # the share of the time after which no rule is tried any more
 PROOF = 0.8  # of what is left, for the program; the rest improves its choice
+START = 0.3  # of what is left then, for a first choice and a bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +46,12 @@ def solve(problem: Problem, seconds: float = 600.0) -> Choice:
     until = now + seconds
     reduced = Reduced(problem, now + REDUCING * seconds)
     places, least = best(reduced, PROOF * (until - time.monotonic()), LARGE)
-    bound = reduced.constant + least
-    if problem.whole:
-        bound = math.ceil(bound - 1e-6 - 1e-9 * abs(bound))
+    bound = known(problem, reduced.constant + least)
 
     chosen = None if places is None else listed(reduced, places)
     if chosen is None or not problem.holds(chosen) or not near(problem.cost(chosen), bound):
-        search = Search(reduced, places)
+        search = Search(reduced, places, START * (until - time.monotonic()))
+        bound = max(bound, known(problem, reduced.constant + search.bound))
         if not search.run(until):
             raise TimeoutError(f"no choice found in {seconds:.0f} seconds: allow more time")
         chosen = listed(reduced, search.chosen)
@@ -62,6 +62,11 @@ def solve(problem: Problem, seconds: float = 600.0) -> Choice:
         peak=problem.peak(chosen),
         bound=cost if near(cost, bound) else bound,
     )
+
+
+def known(problem: Problem, bound: float) -> float:
+    """The bound, up to the next whole number if all costs are whole."""
+    return math.ceil(bound - 1e-6 - 1e-9 * abs(bound)) if problem.whole else bound
 
 
 def near(cost: float, bound: float) -> bool:

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.planner import iopddl
+from helpers.planner.ascent import ascend
 from helpers.planner.problem import FORBIDDEN, NoPlan, Problem
 from helpers.planner.reduce import Reduced
 from helpers.planner.search import Search
@@ -76,6 +78,44 @@ def test_a_search_by_parts_repairs_and_improves(problem):
         chosen = [chosen[node] for node in range(len(problem.costs))]
         assert problem.holds(chosen)
         assert problem.cost(chosen) == by_force(problem)
+
+
+@given(problems())
+@settings(deadline=None)
+def test_moving_costs_gives_a_bound_and_the_optimum_of_a_tree(problem):
+    """Without the limit; what is forbidden costs 99."""
+    reduced = bare(replace(problem, limit=None))
+    chosen, bound = ascend(reduced, 99.0, time.monotonic() + 1)
+    every = itertools.product(*(range(len(costs)) for costs in problem.costs))
+    least = min(priced(problem, one) for one in every)
+    found = priced(problem, [chosen[node] for node in sorted(chosen)])
+    assert bound <= least + 1e-9 <= found + 2e-9
+    pairs = {frozenset(nodes) for nodes, _ in problem.edges if len({*nodes}) == 2}
+    if len(pairs) < 2:  # a tree
+        assert bound == pytest.approx(least) == pytest.approx(found)
+
+
+def bare(problem):
+    """A Reduced to which no rule was applied."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reduced, "shrink", lambda self: None)
+        return Reduced(problem)
+
+
+def priced(problem, chosen):
+    parts = [costs[one] for costs, one in zip(problem.costs, chosen, strict=True)]
+    tables = {}
+    for nodes, costs in problem.edges:
+        if len({*nodes}) == 1:
+            place = chosen[nodes[0]] * (1 if len(nodes) == 1 else len(problem.costs[nodes[0]]) + 1)
+            parts[nodes[0]] += costs[place]
+        else:
+            a, b = nodes
+            pair = frozenset(nodes)
+            tables[pair] = (
+                tables.get(pair, 0) + costs[chosen[a] * len(problem.costs[b]) + chosen[b]]
+            )
+    return sum(min(part, 99) for part in [*parts, *tables.values()])
 
 
 def chain(nodes, limit, seed=0, size=4):
