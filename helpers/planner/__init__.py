@@ -3,6 +3,7 @@
 problem         one strategy for each node, at the least cost, within a memory limit
 reduce          make a problem smaller without losing its optimum
 program         its integer program, for HiGHS
+ascent          a bound and a first choice of a large problem
 search          improve a choice by parts, where the whole is too large
 solve           all of these
 iopddl          the same for the files of a public contest, by the command line
