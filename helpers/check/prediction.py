@@ -28,6 +28,7 @@ How a notebook asks:
 `tests/notebooks/walk.py` finds what breaks these rules. Commit notebooks without predictions.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from dataclasses import dataclass, replace
 from helpers.check.question import Question, plain
 from helpers.check.sheet import remember
 from helpers.plots.page import Markup, cell, folded, markup, table
+from helpers.runtime.screen import shell
 
 FIRST = "predict first, then open"
 COLUMNS = ("your prediction", "formula", "simulated", "published", "measured here")
@@ -173,6 +175,13 @@ def reveal(*shown, prediction, what: str = "the answer") -> Answer:
     return Answer(what, shown, all(one is not None for one in made))
 
 
+def forget(result):
+    """After a cell that failed, forget its predictions: else the next cell judges older numbers."""
+    if not result.success:
+        names = re.findall(r"^(prediction\w*) *=(?!=)", result.info.raw_cell, re.MULTILINE)
+        shell().user_ns.update(dict.fromkeys(names))
+
+
 def as_text(shown: object) -> str:
     """A text as it is, anything else by its repr: a figure's is its alternative text."""
     return shown if isinstance(shown, str) else repr(shown)
@@ -198,3 +207,7 @@ def rows(questions: Sequence[Question]) -> str:
         values = [Markup(f"<b>{cell(row.get(name, ''))}</b>") for name in head]
         body.append([question.title, *values, question.comment() if question.predicted else ""])
     return table(body, head=["", *head, ""])
+
+
+if shell():  # from the first import on: a cell may fail before the first question
+    shell().events.register("post_run_cell", forget)

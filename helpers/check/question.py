@@ -9,6 +9,8 @@ from numbers import Real
 
 LARGEST = 1e300  # the ratio of two numbers must stay a float
 CLOSE = 0.1  # relative; a prediction needs the right size, not the right digits
+SIZE = 0.25  # relative; farther off, it is too large or too small
+RIGHT = 0.001  # relative; a measurement has a few bytes or microseconds of its own
 SIDE = 8  # blocks on each side of the bar; each block is a factor of 2
 NAMES = {
     "formula": "the formula's value",
@@ -152,9 +154,13 @@ def words(prediction, value, source: str) -> str:
         return f"Different from {name}."
     if math.isclose(times, 1, rel_tol=1e-9):  # an expression may round differently
         return "Exactly right."
+    if abs(times - 1) < RIGHT:
+        return f"Right: {name} differs by less than {100 * RIGHT:g} %."
     if 0.5 < times < 2:
         side = "above" if times > 1 else "below"
-        start = "Close" if is_close(prediction, value) else "The right size"
+        start = "Too large" if times > 1 else "Too small"
+        if abs(times - 1) <= SIZE:
+            start = "Close" if is_close(prediction, value) else "The right size"
         percent = 100 * abs(times - 1)
         return f"{start}: {percent:{'.0f' if percent >= 10 else '.2g'}} % {side} {name}."
     if times >= 2:

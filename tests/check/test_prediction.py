@@ -9,7 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from IPython.core.interactiveshell import InteractiveShell
 
+from helpers.check import prediction as prediction_of_check
 from helpers.check import sheet
 from helpers.check.prediction import reveal, side_by_side
 from helpers.plots.picture import Picture
@@ -149,6 +151,24 @@ def test_reveal_waits_for_every_prediction():
     assert not reveal("4322", prediction=[1, None]).opened
     assert not reveal("4322", prediction=(None, 1)).opened
     assert repr(reveal("4322", prediction=None)) == "the answer: predict first, then open: _.open()"
+
+
+@pytest.mark.parametrize(
+    "wrong", ["prediction_a = 10 16", "# x\nprediction_a = 1 / 0", "prediction_a=y"]
+)
+def test_after_an_error_in_its_cell_no_older_prediction_is_judged(monkeypatch, wrong):
+    shell = InteractiveShell()
+    monkeypatch.setattr(prediction_of_check, "shell", lambda: shell)
+    shell.events.register("post_run_cell", prediction_of_check.forget)
+    for cell in ("prediction_a, prediction_b = 3, 3", wrong, "if prediction_b == 0: 1 / 0"):
+        shell.run_cell(cell)
+    a, b = shell.user_ns["prediction_a"], shell.user_ns["prediction_b"]
+    drawn = side_by_side(["x", "y"], prediction=[a, b], measured=[5, 3])
+    assert "x: predict first, then open" in repr(drawn)
+    assert "y: your prediction 3" in repr(drawn)
+    assert "5" not in repr(reveal("5", prediction=a))
+    shell.run_cell("prediction_a = 4")
+    assert shell.user_ns["prediction_a"] == 4
 
 
 @pytest.mark.parametrize("prediction", [None, 1])
