@@ -30,10 +30,14 @@ from helpers.runtime.payload import CannotTravel
 from helpers.runtime.runs import Runs
 
 TIMEOUT = 10.0  # seconds without a sign of life; an exercise needs far less
-HANG_HINT = (
-    "A rank waits for a message or a collective that another rank never calls. "
+DIFFER = r"SIGABRT|ranks? \d[\d, and]* (sends?|receives?|calls?|asks? for|names?) "
+SAME_CALLS = (
     "Does every rank make the same calls, in the same order, with tensors of the same size?"
 )
+HANG_HINT = (
+    f"A rank waits for a message or a collective that another rank never calls. {SAME_CALLS}"
+)
+LOOP_HINT = "A rank still runs, and waits for no other rank. Which loop of it never ends?"
 UNWAITED = (
     "An all-reduce with async_op=True, an isend and an irecv only start. What do they return, and "
     "when may you read the result?"
@@ -145,7 +149,9 @@ class OnRanks(Exercise):
 
     def failure(self, finding: str, kind: str) -> str:
         """Return the hint for a failed or hanging rank; "" if its error has none of its own."""
-        general = HANG_HINT if kind == "hang" or "SIGABRT" in finding else ""
+        if kind == "hang" and loops(finding):
+            return LOOP_HINT
+        general = HANG_HINT if kind == "hang" else SAME_CALLS if re.search(DIFFER, finding) else ""
         return first_match(self.failures, finding) or general
 
     def problem(self, trace, case):
@@ -388,6 +394,13 @@ def observed(solve: Callable, *arguments, names: Sequence[str] = ()) -> tuple[ob
         "changed": tuple(name for name, now, old in pairs if not torch.equal(now, old)),
         "messages": tuple((e.name, e.nbytes) for e in watch.events if e.kind == "message"),
     }
+
+
+def loops(finding: str) -> bool:
+    """Whether a rank that hangs was running, and waited neither for a rank nor for a request."""
+    running = re.findall(r"^rank \d+ was running.*", finding, re.M)
+    alone = "is not in a collective" in finding or "waiting in" not in finding
+    return alone and any(".wait(" not in line for line in running)
 
 
 def first_match(table: Sequence[tuple], finding: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from helpers.check.ranks import OnRanks
+from helpers.check.ranks import LOOP_HINT, OnRanks, loops
 from helpers.check.verdict import FRAME, NotRight, Verdict, own_frames
 from helpers.check.watch import MESSAGES, NOT_ITSELF, Call, Watch
 from helpers.runtime.worker import Worker
@@ -137,13 +137,15 @@ def explain(verdict: Verdict) -> Verdict:
     finding = verdict.finding
     if verdict.status != "wrong":
         return verdict
+    if "is not in a collective" in finding and loops(finding):
+        return replace(verdict, finding=whereabouts(finding), hint=LOOP_HINT)
     if "no sign of life" in finding or ": a hang: " in finding:  # the latter with a proof
         return replace(verdict, finding=whereabouts(finding), hint=hint_hang(whereabouts(finding)))
     hint = verdict.hint
-    if "SIGABRT" in finding:
+    if "SIGABRT" in finding or "which receives" in finding:
         hint = hint or (
-            "A message came in that is larger than the tensor it was received into. Do sender and "
-            "receiver agree on its size, in numbers and in dtype?"
+            "A message is larger than the tensor it is received into. Do sender and receiver agree "
+            "on its size, in numbers and in dtype?"
         )
     elif NOT_ITSELF in finding or "should not be the same as the rank" in finding:
         hint = hint or "What a rank has for itself, it has already. Which rank do you mean?"

@@ -51,6 +51,8 @@ class Cluster:
         device: "cpu" or "cuda"; by default CUDA if there is a GPU for each rank.
         timeout: seconds without a sign of life until a call counts as hanging; None: never.
         debug: PyTorch compares the ranks' collectives and names those that differ; NCCL logs.
+        compare: name both sides at once if the ranks' calls do not belong together, for example
+            if their sizes differ. With NCCL only if `debug` is set. False: as on a cluster.
         start: "fork" or "spawn", torch.multiprocessing's ways to start a process. By default the
             ranks are forks of a clean process that has imported PyTorch, where forking is safe.
         first_gpu: the GPU of rank 0; rank r has the r-th GPU after it.
@@ -69,6 +71,7 @@ class Cluster:
         device: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
         debug: bool = False,
+        compare: bool = True,
         start: str | None = None,
         first_gpu: int = 0,
         network: bool = False,
@@ -84,7 +87,7 @@ class Cluster:
             self.device, self.backend = choose_device(workers, device, first_gpu)
         self.method, self.first_gpu = choose_start(start), first_gpu
         self.workers, self.network = workers, network
-        self.timeout, self.debug = timeout, debug
+        self.timeout, self.debug, self.compare = timeout, debug, compare
         self.processes: Processes | None = None
         self.calls = 0  # calls that these ranks have answered
         self.environ: dict[str, str] = {}  # the variables that these ranks know
@@ -193,6 +196,7 @@ class Cluster:
             timeout=self.timeout,
             first_gpu=self.first_gpu,
             debug=self.debug,
+            compare=self.compare,
             network=self.network,
         )
 

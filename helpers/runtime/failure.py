@@ -5,6 +5,7 @@ import re
 import signal
 from dataclasses import dataclass
 
+from helpers.runtime.mistakes import DIFFER, sentence
 from helpers.runtime.stacks import collective, doing, format_stack, frames, with_cell_names
 
 # A rank's complaint about *another* rank's end: never the cause while there is a better candidate.
@@ -16,6 +17,7 @@ CONSEQUENCE = re.compile(
 START_FAILED = 70  # exit code of a rank that never reached the function
 CHANNEL_LOST = 71  # exit code of a rank that cannot answer any more
 LONGEST_LINE = 1_000  # characters of a headline; the traceback has more
+LONGEST_COMPLAINT = 200  # characters of the headline of another rank
 LONGER = "Longer work between two signs of life? worker.log, a print or launch(timeout=…)."
 NEVER_KEPT = "Ranks are kept for a debugger only after a failure in a notebook or at a prompt."
 SCARCE = (  # how an error says that the machine gives no more; what to do
@@ -124,7 +126,7 @@ class Failure:
         return self.status is None and bool(CONSEQUENCE.search(f"{self.kind}: {self.message}"))
 
     def what(self) -> tuple[str, str]:
-        return self.kind, self.message
+        return self.kind, "" if self.kind == DIFFER else self.message
 
     def original(self) -> BaseException | None:
         """The rank's own exception, if it could travel."""
@@ -183,20 +185,24 @@ def blame(failures: list[Failure], whereabouts: dict[int, str], stacks: dict[int
             same.append(failure.rank)
             del others[failure.rank]
         else:
-            others[failure.rank] = f"failing too: {failure.headline().split(' ', 2)[2]}"
+            complaint = failure.headline().split(" ", 2)[2]
+            others[failure.rank] = f"failing too: {complaint[:LONGEST_COMPLAINT]}"
     others.pop(first.rank, None)
     same = [rank for rank in same if rank != first.rank]
     note = ""
-    if same:
+    if same and first.kind != DIFFER:
         note = (
             f"rank{'s' * (len(same) > 1)} {', '.join(map(str, sorted(same)))} failed the same way"
         )
     note = "\n".join(filter(None, [first.hint, note]))
-    trace = with_cell_names(first.traceback)
+    said, trace = sentence(first.rank, first.kind, first.message, first.traceback)
+    trace = with_cell_names(trace)
     if first.status is not None and (stack := format_stack(stacks.get(first.rank, ""))):
         trace = "Its last Python stack (most recent call last):\n" + stack
+        if first.status == -signal.SIGABRT and "torch/distributed" in stack:
+            note = "\n".join(filter(None, [note, MISMATCH]))
     error = WorkerError(
-        first.headline(),
+        said or first.headline(),
         kind="exception" if first.status is None else "died",
         rank=first.rank,
         traceback=trace,

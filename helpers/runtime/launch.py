@@ -13,6 +13,7 @@ def launch(
     timeout: float | None = DEFAULT_TIMEOUT,
     live: str | None = None,
     debug: bool = False,
+    compare: bool = True,
     start: str | None = None,
     network: bool = False,
     **kwargs,
@@ -33,6 +34,8 @@ def launch(
             Under a launcher: seconds without a sign of life from a rank's machine.
         live: the name of a value in `worker.log`; a curve of it grows during the call.
         debug: PyTorch compares the ranks' collectives and names those that differ; NCCL logs.
+        compare: name both sides at once if the ranks' calls do not belong together, for example
+            if their sizes differ. With NCCL only if `debug` is set. False: as on a cluster.
         start: "fork" or "spawn", torch.multiprocessing's ways to start a process, to compare them;
             by default the faster way that is safe here.
         network: let the ranks use this machine's network, for example to download. By default the
@@ -51,5 +54,5 @@ def launch(
     """
     __tracebackhide__ = True
     options = {"device": device, "timeout": timeout, "debug": debug, "start": start}
-    with Cluster(workers, network=network, **options) as cluster:
+    with Cluster(workers, network=network, compare=compare, **options) as cluster:
         return cluster.run(fn, live=live, **kwargs)

@@ -3,7 +3,7 @@
 import inspect
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from helpers.runtime.payload import CannotTravel, kind_name, pack, unpack
@@ -37,6 +37,12 @@ def pack_or_name(value: Any, names: Mapping[str, Any], where: str):
         f"cannot travel {where} ({reason}). Make it inside the function, "
         "or send what it is made from."
     ) from None
+
+
+def named(ranks: Sequence[int]) -> str:
+    """Write "rank 2", or "ranks 0, 1 and 3"."""
+    *most, last = map(str, ranks)
+    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
 def article(kind: type) -> str:

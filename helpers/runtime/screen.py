@@ -1,5 +1,6 @@
 """Show text, progress and curves: drawn in place in Jupyter, lines in a terminal."""
 
+import os
 import sys
 import time
 from typing import TextIO
@@ -30,6 +31,11 @@ def shell():
     """Return the IPython session that this process runs, in a notebook or at a prompt, or None."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython else None
+
+
+def watched() -> bool:
+    """Does a person look on? A notebook that a program executes keeps all that is printed."""
+    return "JPY_SESSION_NAME" in os.environ or bool(sys.stdout and sys.stdout.isatty())
 
 
 def in_jupyter() -> bool:

@@ -182,9 +182,29 @@ def test_a_hang_gives_no_advice_about_launch(monkeypatch, collective):
 
     monkeypatch.setattr(ranks, "TIMEOUT", 1.5)
     verdict = exercise()(hang)
-    assert verdict.hint == ranks.HANG_HINT
+    assert verdict.hint == ranks.LOOP_HINT
     assert "no sign of life" in verdict.finding
     assert "launch(" not in verdict.finding
+
+
+def test_a_rank_that_waits_for_its_own_request_is_in_no_loop():
+    lines = "rank 0 was done\nrank 1 was running, line 3 of a.py, in f: {}"
+    text = "no sign of life from any rank for 1 s: a hang"
+    for source, hint in (("request.wait()", ranks.HANG_HINT), ("while True:", ranks.LOOP_HINT)):
+        error = WorkerError(text, kind="hang", traceback=lines.format(source))
+        assert at(Place(error)).hint == hint
+
+
+def test_ranks_whose_calls_differ_get_a_hint(monkeypatch):
+    def differ(worker):
+        import torch
+        import torch.distributed as dist
+
+        dist.all_reduce(torch.zeros(1 + (worker.rank > 0)))
+
+    verdict = exercise(cases=((3, {}),))(differ)
+    assert "rank 0 sends 1 number, ranks 1 and 2 send 2, in all_reduce" in verdict.finding
+    assert verdict.hint == ranks.SAME_CALLS
 
 
 def test_what_cannot_travel_is_named():

@@ -207,3 +207,9 @@ def test_which_rank_has_which_gradient_is_said():
         "micro-batches of 2, 1 rows: `.grad` holds\n  rank 0: no gradient\n"
         "  rank 1: the gradient of the mean over all rows"
     )
+
+
+def test_only_the_last_rank_returns_the_loss():
+    verdict = check.pipeline_step(lambda *given: week05.pipeline_step(*given) or 0.0)
+    assert "rank 0 returned 0.0" in verdict.finding
+    assert verdict.hint.startswith("Only the last rank knows the loss.")

@@ -180,12 +180,15 @@ def test_every_option_reaches_the_start(monkeypatch):
     monkeypatch.setattr(module, "start_ranks", lambda *of, **how: started.append((of, how)))
     monkeypatch.setattr(module, "choose_device", lambda *asked: (asked, "gloo"))
     cluster = Cluster(
-        3, device="cpu", timeout=5.0, debug=True, start="spawn", first_gpu=4, network=True
-    )
+        3, device="cpu", timeout=5.0, debug=True, start="spawn", first_gpu=4, network=True,
+        compare=False,
+    )  # fmt: skip
     cluster.environ = {"OLD": "1"}
     cluster.start()
     how = {"device": (3, "cpu", 4), "backend": "gloo", "method": "spawn", "timeout": 5.0}
-    assert started == [((3,), how | {"first_gpu": 4, "debug": True, "network": True})]
+    assert started == [
+        ((3,), how | {"first_gpu": 4, "debug": True, "network": True, "compare": False})
+    ]
     assert cluster.environ == dict(os.environ)  # the new ranks know no other
     defaults = Cluster()
     defaults.start()

@@ -184,11 +184,13 @@ def test_every_option_reaches_the_ranks_and_the_ranks_are_closed(monkeypatch):
     module = sys.modules["helpers.runtime.launch"]
     monkeypatch.setattr(module, "Cluster", Told)
     options = {"device": "cpu", "timeout": 3.0, "debug": True, "start": "spawn", "network": True}
+    options["compare"] = False
     assert launch(sum_ranks, 5, live="loss", x=2.0, **options) == "runs"
     assert told == [((5,), options), (sum_ranks, {"live": "loss", "x": 2.0}), "closed"]
     told.clear()
     launch(sum_ranks)
     defaults = {"device": None, "timeout": 120.0, "debug": False, "start": None, "network": False}
+    defaults["compare"] = True
     assert told == [((2,), defaults), (sum_ranks, {"live": None}), "closed"]
 
 

@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from helpers.check import hidden
 from helpers.check.exercise import Edit
-from helpers.check.ranks import OnRanks
+from helpers.check.ranks import DIFFER, OnRanks
 from helpers.check.traffic import UNSENT, ByMessages, bytes_sent, steps
 
 # global_mean
@@ -14,6 +14,7 @@ SHARDS = (  # each rank's values: lists of different lengths on purpose, one of 
     [[4.0]],
     [[1.0, 2.0, 3.0], [10.0]],
     [[5.0, 7.0], [], [1.0, -2.0, 3.0, 8.0]],
+    [[0.1], [0.2, 0.4]],  # float32 has other numbers
     [[2.0], [4.0, 4.0], [6.0, 6.0, 6.0], [1.0, 1.0, 1.0, 1.0, 1.0]],
 )
 
@@ -41,8 +42,13 @@ global_mean = OnRanks(
     right=mean,
     given=lambda worker, shards: (torch.tensor(shards[worker.rank], dtype=torch.float64),),
     cases=shards_by_rank,
-    close=1e-5,
+    close=1e-10,
+    also=lambda answer, values: {"a Python float": isinstance(answer, float)},
     slips=(
+        (Edit(DIVIDE, "sums[0] / sums[1]"), "The mean is right, as a tensor. Which method of a "
+         "tensor gives its number, a Python float?"),
+        (Edit("values.sum(), count])", "values.sum(), count]).float()"), "It is right to seven "
+         "digits. The values are float64: which line makes a float32 tensor?"),
         (Edit(DIVIDE, "sums[0].item()"), "That is the sum of all values. How many values do all "
          "ranks hold together?"),
         (Edit(DIVIDE, OVER_RANKS), "That is the sum divided by the number of ranks. Ranks are not "
@@ -114,7 +120,7 @@ sum_uneven = OnRanks(
          "The steps that only some ranks have lack gradients. Which ranks are in each sum?"),
     ),
     failures=(
-        (r"a hang|SIGABRT", "Some ranks make more calls than others. How can every rank "
+        (rf"a hang|{DIFFER}", "Some ranks make more calls than others. How can every rank "
          "know, before the loop, how many calls the longest list needs?",
          Edit("range(int(steps))", "range(len(gradients))")),
         (r"IndexError", "This rank has no gradient for that step. What can it contribute to the "

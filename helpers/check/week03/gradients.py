@@ -9,7 +9,7 @@ from torch import nn
 from helpers.check import hidden
 from helpers.check.answers import plain, short
 from helpers.check.exercise import Edit
-from helpers.check.ranks import OnRanks
+from helpers.check.ranks import DIFFER, OnRanks
 from helpers.check.watch import Watch
 from helpers.data.batch import IGNORED, Batch, random_batch
 from helpers.models.gpt import GPTConfig, build, loss_sum
@@ -288,8 +288,8 @@ reduce_in_buckets = OnRanks(
         (r"'NoneType' object", "A `.grad` was None. Does this parameter train, and had autograd "
          "filled its `.grad` when your hook ran? Some hooks run before autograd writes `.grad`, "
          "some after.", None),
-        (r"hang|SIGABRT|[Gg]loo", "All-reduces are matched by their order, not by their contents. "
-         "Does every rank start the same all-reduces, in the same order?", None),
+        (rf"hang|{DIFFER}|[Gg]loo", "All-reduces are matched by their order, not by their "
+         "contents. Does every rank start the same all-reduces, in the same order?", None),
     ),
     last="Follow one gradient: into the bucket, over the network, and back to its own place.",
 )  # fmt: skip

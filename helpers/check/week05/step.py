@@ -37,7 +37,7 @@ def run_step(worker, solve, rows):
     whole = all(grad is not None for grad in grads)
     return {
         ".grad": torch.cat([grad.flatten() for grad in grads]) if whole else "no gradient",
-        "returned": (answer if is_number(answer) else short(answer)) if last else None,
+        "returned": answer if answer is None or is_number(answer) else short(answer),
     }
 
 
@@ -73,7 +73,13 @@ def pipelined(worker, stage, micro_batches, targets):
 
 def judge_loss(trace, right, ranks, case):
     """The loss may have any dtype."""
-    found = trace["returned"][-1]
+    *others, found = trace["returned"]
+    for rank, other in enumerate(others):
+        if other is not None:
+            raise NotRight(
+                f"the gradients are right, but rank {rank} returned {other}",
+                "Only the last rank knows the loss. What do the other ranks return?",
+            )
     if not is_number(found) or abs(found - right["returned"][-1]) > 1e-5:
         raise NotRight(
             f"the gradients are right, but the last rank returned {found}",

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from helpers.check import hidden
 from helpers.check.answers import plain, short
 from helpers.check.exercise import Edit
-from helpers.check.ranks import OnRanks, everywhere, observed
+from helpers.check.ranks import DIFFER, OnRanks, everywhere, observed
 from helpers.check.verdict import NotRight
 from helpers.comm.collectives import ring_reduce_scatter
 from helpers.measure.memory import LiveStorages, bytes_of
@@ -162,7 +162,7 @@ shard_flat = OnRanks(
         ("split_with_sizes", ENDS, None),
         ("shape '|invalid for input of size", "The gathered buffer has padding at its end, and "
          "each tensor its own shape.", None),
-        ("output tensor size must be equal|SIGABRT", "An all-gather needs shards of one size on "
+        (f"output tensor size must be equal|{DIFFER}", "An all-gather needs shards of one size on "
          "all ranks. Is the last one shorter?", None),
     ),
     last="Put all tensors into one row, zeros at its end, and cut it into N equal parts.",
@@ -364,7 +364,7 @@ zero_1 = OnRanks(
         ("can't optimize a non-leaf Tensor", "An optimizer takes leaf tensors. Which call makes a "
          "slice one: clone, detach?",
          Edit("params[mine].clone()", "params.requires_grad_()[mine]").of(stage_1)),
-        ("hang|no sign of life|SIGABRT", "Do all ranks call the same collectives, also a rank "
+        (f"hang|no sign of life|{DIFFER}", "Do all ranks call the same collectives, also a rank "
          "whose shard is nothing but padding? Are all shards of one size?", None),
     ),
     last="Go through one step for two ranks on paper: reduce-scatter the gradients, take the mean, "

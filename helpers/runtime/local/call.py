@@ -13,13 +13,15 @@ from helpers.runtime.local.hangs.deadlock import Looks, explain
 from helpers.runtime.local.rank.program import STACK_SIGNAL
 from helpers.runtime.payload import Parcel, unpack
 from helpers.runtime.runs import Rows
-from helpers.runtime.screen import Screen
+from helpers.runtime.screen import Screen, say, watched
 
 SETTLE_SECONDS = 0.1  # after the likely cause, for ranks that fail for the same reason
 COMPLAINT_SECONDS = 1.0  # after a complaint that another rank's end may have caused
 STACK_SECONDS = 0.5  # until all ranks must have written their stacks,
 STACK_QUIET = 0.03  # and the pause after a line that means the stack is complete
 READ = 1 << 16
+PATIENT_SECONDS = 2.0  # without a rank that has joined, until a line says why
+STARTING = "The ranks start. A first call imports PyTorch: some seconds, longer on a busy machine."
 
 
 class Call:
@@ -64,11 +66,15 @@ class Call:
             WorkerError: a rank failed, or all hang, or the server is gone.
         """
         __tracebackhide__ = True
-        deadline = None
+        deadline, patient = None, time.monotonic() + PATIENT_SECONDS
         while len(self.results) < len(self.processes.ranks):
             self.hear(0.05 if self.failures else min(0.5, (timeout or 1) / 4))
             self.screen.draw()
             now = time.monotonic()
+            if now > patient and not any(process.joined for process in self.processes.ranks):
+                patient = float("inf")
+                if watched():
+                    say(STARTING)
             if self.failures:
                 likely = not all(f.consequence for f in self.failures.values())
                 patience = SETTLE_SECONDS if likely else COMPLAINT_SECONDS

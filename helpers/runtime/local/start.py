@@ -9,6 +9,7 @@ from helpers.runtime.devices import cores, make_device_files
 from helpers.runtime.failure import CannotStart, ServerLost
 from helpers.runtime.launcher import INSIDE, mark
 from helpers.runtime.local.forkserver.processes import Processes
+from helpers.runtime.local.rank import compared
 from helpers.runtime.local.rank.program import Setup
 from helpers.runtime.private import anonymous_file, private_folder
 from helpers.runtime.proof import new_key
@@ -25,6 +26,7 @@ def start_ranks(
     timeout: float | None,
     first_gpu: int = 0,
     debug: bool = False,
+    compare: bool = True,
     network: bool = False,
 ) -> Processes:
     """Start `workers` fresh ranks on this machine, and send them the way to each other.
@@ -49,9 +51,12 @@ def start_ranks(
     if device == "cuda":
         make_device_files()
     send_networks(processes, stay=network or sys.platform != "linux")
-    path, fd, key = None, None, new_key()
+    path, fd, notes, key = None, None, None, new_key()
     if os.path.isdir("/proc/self/fd"):
         fd = anonymous_file()  # the ranks meet in a file without a name
+        if compare and (device == "cpu" or debug):
+            notes = anonymous_file()
+            os.truncate(notes, workers * compared.BYTES)
     else:
         path = str(private_folder() / f"rendezvous-{next(_count)}")
     for process in processes.ranks:
@@ -72,8 +77,10 @@ def start_ranks(
             key=key,
         )
         process.send(setup, fd=fd)
-    if fd is not None:
-        os.close(fd)
+        if notes is not None:
+            process.send("notes", fd=notes)
+    for one in {fd, notes} - {None}:
+        os.close(one)
     return processes
 
 

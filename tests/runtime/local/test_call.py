@@ -301,6 +301,17 @@ def test_without_a_sign_of_life_the_call_hangs(alone, monkeypatch, silent):
     assert alone.signalled == [[0]]
 
 
+@pytest.mark.parametrize(("joined", "person"), [(False, True), (True, True), (False, False)])
+def test_a_long_start_is_announced_to_a_person(alone, monkeypatch, capsys, joined, person):
+    monkeypatch.setattr(call, "PATIENT_SECONDS", 0.0)
+    monkeypatch.setattr(call, "watched", lambda: person)
+    alone.processes.ranks[0].joined = joined
+    draws = iter([{}, {}, {0: None, 1: None}])
+    alone.screen.draw = lambda: alone.results.update(next(draws))
+    alone.wait(0.1)
+    assert capsys.readouterr().out.count(call.STARTING) == (person and not joined)
+
+
 def test_a_hang_that_is_proved_ends_the_call(alone, monkeypatch):
     monkeypatch.setattr(call, "STACK_SECONDS", 0.0)
     returned = []

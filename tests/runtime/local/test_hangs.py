@@ -32,20 +32,6 @@ def test_a_call_in_c_that_the_look_itself_ends_is_no_hang():
         assert list(cluster.run(sleeps, timeout=2)) == [0, 1]
 
 
-def different_collectives(worker):
-    if worker.rank == 0:
-        dist.all_reduce(torch.ones(4))
-    else:
-        dist.broadcast(torch.ones(4), 0)
-    dist.barrier()
-
-
-def one_skips_a_collective(worker):
-    if worker.rank != 2:
-        dist.all_gather_object([None] * 3, worker.rank)
-    dist.reduce_scatter_tensor(torch.ones(1), torch.ones(3))
-
-
 def one_has_returned(worker):
     if worker.rank != 1:
         dist.barrier()
@@ -146,8 +132,6 @@ def gpus_in_different_collectives(worker):
 
 
 PROVED = [
-    (different_collectives, "rank 0 waits in all_reduce, but rank 1 called broadcast instead"),
-    (one_skips_a_collective, "wait in all_gather_object, but rank 2 called reduce_scatter"),
     (one_has_returned, "ranks 0 and 2 wait in barrier for rank 1, which has returned"),
     (the_root_has_returned, "broadcast_object_list for rank 0, which has returned"),
     (the_root_waits_for_one_that_has_returned, "rank 0 waits in gather for rank 2, which has"),

@@ -109,6 +109,23 @@ def test_every_option_is_in_the_setup_of_each_rank(ranks, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("options", "compared"),
+    [
+        ({}, True),
+        ({"compare": False}, False),
+        ({"device": "cuda", "backend": "nccl"}, False),  # a call of NCCL takes microseconds
+        ({"device": "cuda", "backend": "nccl", "debug": True}, True),
+    ],
+)
+def test_which_ranks_share_a_memory_for_their_calls(ranks, options, compared):
+    told = [
+        [message for message in rank.told if message[0] == "notes"] for rank in ranks(**options)
+    ]
+    assert len({one[0][1] for one in told if one}) == compared
+    assert all(len(one) == compared for one in told)
+
+
+@pytest.mark.parametrize(
     ("network", "platform", "stay"),
     [(False, "linux", False), (True, "linux", True), (False, "darwin", True)],
 )

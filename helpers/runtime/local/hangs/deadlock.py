@@ -23,6 +23,7 @@ from helpers.runtime.local.hangs.whereabouts import (
     Answer,
     Wait,
 )
+from helpers.runtime.report import named
 
 KNOWN = FOR_ALL | FROM_ROOT | TO_ROOT | OF_NCCL
 PATIENT_SECONDS = 600.0  # a wait with a shorter timeout of its own may end by itself
@@ -100,7 +101,10 @@ def explain(stuck: Mapping[int, Stuck], returned: Set[int]) -> str:
     same: dict[tuple, list[int]] = {}
     for rank, why in sorted(stuck.items()):
         same.setdefault((why.wait.function, reached(why, stuck, returned)), []).append(rank)
-    said = [f"{ranks_wait(ranks)} in {function}{rest}" for (function, rest), ranks in same.items()]
+    said = (
+        f"{named(ranks)} wait{'s' * (len(ranks) == 1)} in {function}{rest}"
+        for (function, rest), ranks in same.items()
+    )
     return f"a hang: {'; '.join(said)}"
 
 
@@ -112,12 +116,6 @@ def reached(why: Stuck, stuck, returned) -> str:
     same_call = other and (other.wait.group, other.wait.number) == (why.wait.group, why.wait.number)
     instead = other.wait.function if same_call else why.instead
     return f", but rank {why.other} called {instead} instead"
-
-
-def ranks_wait(ranks: list[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]} waits"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]} wait"
 
 
 class Looks:

@@ -24,6 +24,7 @@ from torch.distributed import distributed_c10d
 
 from helpers.runtime.local import channel
 from helpers.runtime.local.hangs.quiet import activity
+from helpers.runtime.local.rank import compared
 
 SETTLED_SECONDS = 0.8  # without a move, until a rank counts as settled,
 SPINNING_SECONDS = 4.0  # and outside torch.distributed: one call in C may compute as long
@@ -145,6 +146,8 @@ class Unchanged:
 
 
 def place_of(frame) -> str:
+    if frame.f_code.co_filename == compared.__file__:  # it has called PyTorch, or waits for notes
+        frame = frame.f_back
     if frame.f_code.co_filename == distributed_c10d.__file__:
         return "waiting"
     if frame.f_code.co_filename == socket.__file__:

@@ -33,7 +33,8 @@ class Debugger(pdb.Pdb):
         self.reset()
         running = sys._current_frames()[threading.main_thread().ident]
         self.setup(None if trace else running, trace)
-        while not trace and self.curindex and library(file_of(self.curframe)):
+        callee = "torch/distributed" if trace else ""
+        while self.curindex and library(file := file_of(self.curframe)) and callee in file:
             self.onecmd("up")  # to the line that called into PyTorch
         self.said()
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from helpers.runtime import proof
 from helpers.runtime.local import network
 from helpers.runtime.local.channel import Channel
-from helpers.runtime.local.rank import ending, listener
+from helpers.runtime.local.rank import compared, ending, listener
 from helpers.runtime.local.sources import SourceFiles
 from helpers.runtime.payload import CannotTravel, Parcel, unpack
 from helpers.runtime.report import describe, pack_or_name
@@ -59,7 +59,7 @@ def work(channel: Channel, stacks_fd: int) -> int:
         setattr(sys, f"__{name}__", stream)
     (setup,), rendezvous = channel.receive()
     ending.begin()
-    worker, files = None, SourceFiles()
+    worker, files, notes = None, SourceFiles(), None
     while True:
         try:
             message, fd = channel.receive()
@@ -73,6 +73,8 @@ def work(channel: Channel, stacks_fd: int) -> int:
                 try:
                     if worker is None:
                         worker = answer(channel, partial(join, setup, rendezvous, channel))
+                        if worker is not None and notes is not None:
+                            compared.compare(notes)
                     if worker is not None:
                         if changed := files.changed():
                             channel.post("changed", changed)
@@ -81,6 +83,8 @@ def work(channel: Channel, stacks_fd: int) -> int:
                     return CHANNEL_LOST
                 finally:
                     call.close()
+            case ("notes",):  # the descriptor of a memory that all ranks share
+                notes = fd
             case ("listen",):
                 listener.listen(fd)
             case ("leave",):
