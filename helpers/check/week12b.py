@@ -180,7 +180,6 @@ gates_with_room = Exercise(
          "ones: so a later token can take the room of an earlier one. Go token by token."),
         (Edit(DROPPED, "return gates * kept.all(1, keepdim=True)"), "One expert has no room: the "
          "token's other experts still have."),
-        (Edit("return gates * kept", "scores.data.zero_()\n    return gates * kept"), CHANGED),
         (Edit("taken[expert] < capacity", "sum(taken) < capacity"), "Each expert has a capacity of "
          "its own."),
     ),
