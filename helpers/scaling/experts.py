@@ -36,7 +36,7 @@ KINDS = {
     "dense": None,
     "no balance": EIGHT,
     "loss": replace(EIGHT, loss_rate=0.01),
-    "bias": replace(EIGHT, score="sigmoid", bias_rate=0.003),
+    "bias": replace(EIGHT, score="sigmoid", bias_rate=0.01),
     "loss, drops": replace(EIGHT, loss_rate=0.01, capacity=1.25),
 }
 RATE = 8e-3
