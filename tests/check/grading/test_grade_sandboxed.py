@@ -88,6 +88,7 @@ WEEKS = {
     "week09": "block_allocator",
     "week10": "scan_over_ranks",
     "week11": "delayed_step",
+    "week12": "mix_over_ranks",
     "week14": "commit",
 }
 
