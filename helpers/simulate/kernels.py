@@ -160,9 +160,9 @@ def block(
     core, core_back, more = scores + values, 2 * (scores + values), 0
     if config.attention == "explicit":
         mask, plain = bool(config.dropout), batch % 4 != 0 or tokens > FUSED_TOKENS  # not fused
-        once = 2 * NUMBER * (1 + mask) + mask + 32 * plain
+        once = NUMBER * (1.5 + 2 * mask) + mask + 32 * plain  # the masked half is not read
         core += moving(batch * local * tokens * once, 2 + mask)
-        core_back += moving(batch * local * tokens * (once + NUMBER), 2 + mask)
+        core_back += moving(batch * local * tokens * (once + NUMBER / 2), 2 + mask)
         more = LAUNCHES["unfused"] * plain
 
     between = [rows * width * each / (ranks if sequence else 1) for each in moved(config, NUMBER)]

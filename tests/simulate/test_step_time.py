@@ -15,7 +15,8 @@ from helpers.simulate import kernels
 from helpers.simulate.hardware import A100
 from helpers.simulate.kernels import Rates, quantised
 from helpers.simulate.memory import at, memory
-from helpers.simulate.plan import Plan
+from helpers.simulate.plan import Plan, cut, rows_of
+from helpers.simulate.plan import parameters as parameters_of
 from helpers.simulate.step_time import StageCosts, StageTime, makespan, step_time
 from helpers.simulate.topology import DGX_A100
 
@@ -66,6 +67,20 @@ def test_rates_scale():
     assert slow.product(512, 512, 512) == pytest.approx(2 * RATES.product(512, 512, 512))
     assert slow.launch == pytest.approx(3 * RATES.launch)
     assert slow.network == pytest.approx(RATES.network / 4)
+    assert slow.call == pytest.approx(4 * RATES.call)
+
+
+def test_a_short_sum_leaves_tiles_unpaid():
+    """Of 64 numbers each: slower than the memory, and than a part of a long sum."""
+    short, long = (RATES.product(8192, 8192, k) for k in (64, 8192))
+    assert short > 1.3 * RATES.moving(2 * 8192 * (8192 + 2 * 64))
+    assert short > 1.5 * long * 64 / 8192
+
+
+def test_sequence_parallelism_cuts_the_work_between_the_layers():
+    whole, cut = (kernels.block(CONFIG, RATES, 4, 2048, ranks=8, sequence=on) for on in (0, 1))
+    assert cut.forward < whole.forward
+    assert cut.core == whole.core
 
 
 def test_an_unfused_softmax_costs_memory_and_launches():
@@ -88,6 +103,16 @@ def test_an_unfused_softmax_costs_memory_and_launches():
 def test_counted_without_torch_as_with_it(changes):
     config = replace(CONFIG, **changes)
     assert kernels.total(config) == parameters(config).total
+
+
+def test_the_head_reads_and_writes_each_logit():
+    found = kernels.head(CONFIG, RATES, 2048, 8)
+    n = 51_200 / 8
+    products = sum(RATES.product(*shape) for shape in
+                   ((2048, n, 4096), (2048, 4096, n), (4096, n, 2048)))  # fmt: skip
+    loss = found.forward + found.backward - products
+    assert loss == pytest.approx(RATES.moving(2048 * n * RATES.logit, 10))
+    assert found.forward < found.backward
 
 
 # The pipeline
@@ -132,6 +157,20 @@ def test_other_schedules_have_their_own_bubble():
     assert found["gpipe"] == pytest.approx(found["1f1b"], rel=0.02)
     assert found["zb"] < 0.8 * found["1f1b"]
     assert step(pp=4, sequences=8).parts["bubble"] == pytest.approx(found["1f1b"])
+
+
+def test_blocks_and_tables_of_each_stage():
+    assert [on.blocks for on in cut(CONFIG, plan(pp=3))] == [3, 3, 2]
+    last, each = cut(CONFIG, plan(pp=2))[-1], kernels.numbers(CONFIG)
+    tied, untied = (replace(CONFIG, tied=on) for on in (True, False))
+    rows = [rows_of(config, plan(pp=2), last) for config in (tied, untied)]
+    own = 4 * each["block"] + each["norm"]
+    assert [parameters_of(row) for row in rows] == [own + each["embedding"], own + each["head"]]
+    assert step(config=tied, pp=2).parts["dp"] > 0  # the ends add the table's gradients
+    assert step(config=untied, pp=2).parts["dp"] == 0
+    four = replace(DGX_A100, gpus_per_node=2)  # the ends are on two nodes
+    near, far = (step(config=tied, cluster=c, pp=4).parts["dp"] for c in (DGX_A100, four))
+    assert far > 2 * near
 
 
 def test_cuts_move_blocks_away_from_the_head():
