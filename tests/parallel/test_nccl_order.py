@@ -29,13 +29,13 @@ from helpers.runtime.launch import launch
 from helpers.training import twin
 from tests.nccl_order import in_nccl_order
 
-CONFIG = GPTConfig(vocab=32, context=8, width=16, layers=8, heads=4)
+CONFIG = GPTConfig(vocab=32, context=8, width=16, layers=3, heads=4)
 EXPERTS = ExpertSettings(count=5, hidden=6, shared=1, loss_rate=0.1, bias_rate=0.01)
 
 
 def piped(schedule, p, **others):
     recipe = Recipe(layout=Layout(pp=p, **others), schedule=schedule)
-    return recipe, {"micro_batches": 2 * p}
+    return recipe, {"micro_batches": 2 * p, "config": replace(CONFIG, layers=2 * p)}
 
 
 def on(axis, size, **seams):
@@ -44,24 +44,22 @@ def on(axis, size, **seams):
 
 def routed(case):
     strategy, options = case
-    return strategy, options | {"config": replace(CONFIG, experts=EXPERTS)}
+    config = options.get("config", CONFIG)
+    return strategy, options | {"config": replace(config, experts=EXPERTS)}
 
 
 interleaved = partial(schedules.interleaved, chunks=2)
 CASES = {
     "gpipe, 2": piped(schedules.gpipe, 2),
-    "1f1b, 2": piped(schedules.one_f_one_b, 2),
     "1f1b, 4": piped(schedules.one_f_one_b, 4),
     "interleaved, 4": piped(interleaved, 4),
     "zb-h1, 4": piped(schedules.zero_bubble_h1, 4),
     "zb-v, 4": piped(schedules.zero_bubble_v, 4),
     "1f1b, 2 × data parallel, 2": piped(schedules.one_f_one_b, 2, dp=2),
     "zb-v, 2 × tensor, 2": piped(schedules.zero_bubble_v, 2, tp=2),
-    "ddp, 2": (DataParallel, {"layout": {"dp": 2}}),
     "ddp, 4": (DataParallel, {"layout": {"dp": 4}}),
     "zero 1, 2": on("dp", 2, owner=Zero1),
     "zero 2, 4": on("dp", 4, owner=Zero2),
-    "zero 3, 2": on("dp", 2, owner=Zero3),
     "zero 3, 4": on("dp", 4, owner=Zero3),
     "tensor, 2": on("tp", 2, transform=tensor_parallel),
     "sequence, 4": on("tp", 4, transform=sequence_parallel),
@@ -91,7 +89,7 @@ def test_it_equals_its_twin(case, monkeypatch):
         return kept(fn, workers, **given)
 
     monkeypatch.setattr(twin, "launch", ordered)
-    given = {"config": CONFIG, "steps": 2, "sequences": 16, "device": "cpu"} | options
+    given = {"config": CONFIG, "steps": 2, "sequences": 8, "device": "cpu"} | options
     comparison = twin.compare(strategy, **given)
     assert comparison, comparison
 
