@@ -36,6 +36,7 @@ _HOME = {  # the module: the exercises that it has, in the notebooks' order
     "week11": "least_link_bytes needed_bandwidth delayed_step",
     "week11b": "quantise_blocks second_shard break_even_bandwidth outer_round",
     "week12b": "mix_over_ranks gates_with_room route_with_bias bytes_across_nodes",
+    "week13": "alpha_beta pipeline_seconds",
     "week14": "best_interval days_of_training commit",
     "week14b": "dollars_of_training spot_policy",
     "submission.project": "project",

@@ -6,9 +6,10 @@ Both files have the columns of COLUMNS, and perhaps others. `iteration_ms` is ne
 The rows go to standard output as CSV, with a column `predicted_ms`. Standard error has the factors,
 the error over the rows with a time, and a reason for each row that cannot be predicted.
 
-The rows that vTrain published (Bang et al. 2024, "vTrain: A Simulation Framework for Evaluating
-Cost-Effective and Compute-Optimal Large Language Model Training", MICRO): 8 A100s a node with 800
-Gbit/s between nodes, fp16, full recomputation, 1F1B, no overlap.
+`published` has the 793 rows of vTrain (Bang et al. 2024, "vTrain: A Simulation Framework for
+Evaluating Cost-Effective and Compute-Optimal Large Language Model Training", MICRO): 8 A100s a node
+with 800 Gbit/s between nodes, fp16, full recomputation, 1F1B, no overlap. From
+github.com/VIA-Research/vTrain, MIT licence, Copyright 2024 VIA Research Group, KAIST.
 """
 
 import argparse
@@ -113,6 +114,12 @@ def read(path: str) -> tuple[list[str], list[Row]]:
     if not rows:
         raise ValueError(f"{path} has no rows below its columns")
     return columns, rows
+
+
+def published(name: str) -> list[Row]:
+    """vTrain's measured rows: "single", 720 of a small model on 2 to 8 GPUs; "multi", 73 of models
+    with 3.6 and 39.1 billion parameters on 64 to 512."""
+    return read(str(Path(__file__).with_name(f"vtrain_{name}.csv")))[1]
 
 
 def main(arguments: list[str] | None = None) -> int:

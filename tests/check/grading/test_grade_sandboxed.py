@@ -89,6 +89,7 @@ WEEKS = {
     "week10": "scan_over_ranks",
     "week11": "delayed_step",
     "week12": "mix_over_ranks",
+    "week13": "pipeline_seconds",
     "week14": "commit",
 }
 
