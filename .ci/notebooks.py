@@ -195,6 +195,7 @@ def main(argv=None, root=ROOT):
     parser.add_argument("--all", action="store_true", help="execute: the unchanged ones, too")
     args = parser.parse_intermixed_args(argv)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the outputs are those without a network
+    os.environ.setdefault("HELPERS_EARLY", "no")  # nobody reads meanwhile
     # A cell's program (`!torchrun …`) must be the program beside this interpreter.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     if args.command == "course":

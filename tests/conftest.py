@@ -84,6 +84,7 @@ def kept_ranks(kept_by_file, request, monkeypatch):
     is not for tests of what a fresh process does.
     """
     from helpers.runtime.cluster import Cluster  # few tests need PyTorch from here
+    from helpers.runtime.local.forkserver import client
     from helpers.training import drift, twin
 
     clusters, twins = kept_by_file
@@ -98,6 +99,7 @@ def kept_ranks(kept_by_file, request, monkeypatch):
 
     def on(workers, device):
         if (workers, device) not in clusters:
+            client.warm().retire_early()  # else each rank would import for itself
             clusters[workers, device] = Cluster(workers, device=device)
         return clusters[workers, device]
 

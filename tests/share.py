@@ -20,11 +20,21 @@ import pytest
 
 
 def pytest_configure(config):
-    # what kernels send is encrypted: other users of the machine can connect to them
-    nbval.kernel.KernelManager = partial(nbval.kernel.KernelManager, transport_encryption="auto")
+    nbval.kernel.KernelManager = partial(Kernel, transport_encryption="auto")
     if "SUITE_SHARE" in os.environ:
         given = json.loads(os.environ.pop("SUITE_SHARE"))
         config.pluginmanager.register(Share(**given), "share")
+
+
+class Kernel(nbval.kernel.KernelManager):
+    """What it sends is encrypted: other users of the machine can connect to it.
+
+    Nobody reads its cells, so the first launch waits for what the ranks need: else each of them
+    would import that for itself.
+    """
+
+    def start_kernel(self, **options):
+        super().start_kernel(env={**os.environ, "HELPERS_EARLY": "no"}, **options)
 
 
 class Share:

@@ -5,6 +5,7 @@ import pytest
 from helpers.check import elsewhere, ranks
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.failure import WorkerError
+from helpers.runtime.local.forkserver import client
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,10 @@ def shared_ranks(kept, monkeypatch):
     used = {}
 
     def run(fn, workers, *, device, timeout=60.0, **kwargs):
-        used[workers] = kept.setdefault(workers, Cluster(workers, device=device))
+        if workers not in kept:
+            client.warm().retire_early()  # else each rank would import for itself
+            kept[workers] = Cluster(workers, device=device)
+        used[workers] = kept[workers]
         return used[workers].run(fn, timeout=timeout, **kwargs)
 
     monkeypatch.setattr(elsewhere, "launch", run)

@@ -3,6 +3,7 @@
 import pytest
 
 from helpers.runtime.cluster import Cluster
+from helpers.runtime.local.forkserver import client
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +18,7 @@ def ranks():
         if kept and kept[0].workers != number:
             kept.pop().close()
         if not kept:
+            client.warm().retire_early()  # else each rank would import for itself
             kept.append(Cluster(workers=number, device="cpu"))
         return kept[0]
 

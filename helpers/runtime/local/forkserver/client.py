@@ -23,6 +23,7 @@ main(*sys.argv[1:])
 LONGEST = 1_000_000  # bytes of a server's last words
 END_SECONDS = 3.0  # until a server that has hung up must be gone
 START = "HELPERS_START"  # environment: "fork" or "spawn", to override the default
+EARLY = "HELPERS_EARLY"  # environment: "no" if the first call may wait for all imports
 
 
 def start_method() -> str:
@@ -85,7 +86,7 @@ class Server:
         finally:
             early_there.close()
             late_there.close()
-        if start_method() == "spawn":
+        if start_method() == "spawn" or os.environ.get(EARLY) == "no":
             self.retire_early()
 
     def usable(self) -> bool:

@@ -14,6 +14,7 @@ PATIENCE_SECONDS = 3.0  # in all: the second generation must finish even during 
 # A training step imports these: in a fresh process the first optimizer alone needs 1 to 2 seconds.
 # A step itself would ask for the current accelerator, and after that no fork could use a GPU.
 OF_A_STEP = (
+    "torch.distributed.checkpoint",  # helpers.state imports it in every rank that trains
     "torch.distributed.fsdp",
     "torch.distributed.pipelining",
     "torch.distributed.tensor.parallel",

@@ -218,8 +218,9 @@ def test_a_second_generation_that_died_with_our_words_unread_is_only_lost(by_han
         one.connect()
 
 
-def test_where_ranks_are_spawned_there_is_one_generation(monkeypatch):
-    monkeypatch.setenv(client.START, "spawn")
+@pytest.mark.parametrize(("name", "value"), [(client.START, "spawn"), (client.EARLY, "no")])
+def test_where_ranks_are_spawned_or_can_wait_there_is_one_generation(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
     monkeypatch.setattr(client, "PROGRAM", "import time; time.sleep(100)")
     server = Server()
     assert server.early is None
