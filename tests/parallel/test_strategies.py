@@ -35,6 +35,7 @@ from helpers.parallel.libraries.dtensor import DTensorParallel
 from helpers.parallel.libraries.fsdp1 import Fsdp1
 from helpers.parallel.libraries.fully_shard import FullyShard
 from helpers.parallel.libraries.wrapping import groups_of, of_type, one_unit
+from helpers.parallel.mixture.transform import expert_parallel as over_ranks
 from helpers.parallel.offload.host import OnHost
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.owners.local import Local
@@ -120,7 +121,6 @@ DROPS = replace(
         **{"count": 4, "chosen": 1, "normalized": False, "capacity": 1.0, "loss_rate": 0.1}
     ),
 )
-ALONE = replace(ROUTED.experts, loss_rate=0.0, bias_rate=0.0, z_rate=0.0)  # each token by itself
 VAE = VAEConfig(side=4, width=7, layers=2, latent=3)
 
 
@@ -403,7 +403,11 @@ CASES = {
        for name, config, owner in (("1F1B", ROUTED, "DDP"), ("interleaved", DROPS, "1"),
                                    ("ZB-V", ROUTED, "1"), ("GPipe", DROPS, "3"))},
     "routed, tensor": cut("tensor", replace(ROUTED, **WIDE, heads=4), micro_batches=2),
-    "routed, sequence": cut("sequence", replace(ROUTED, **WIDE, heads=4, experts=ALONE)),
+    **{f"routed, {name}": cut(t, replace(ROUTED, **WIDE, heads=4, recompute="full"), n)
+       for name, t, n in (("sequence", "sequence", 2), ("chunks", "sequence, chunks", 2),
+                          ("sequence of 4", "sequence, plain", 4))},
+    "routed, tensor, drops": cut("tensor, plain", replace(DROPS, **WIDE, heads=4), owner=Zero3,
+                                 layout={"dp": 2, "tp": 2}),
     "routed, ring of 3": attending(replace(ROUTED, context=11), micro_batches=2),
     "routed, ring, recomputed": attending(replace(ROUTED, context=11, recompute="full"), 2,
                                           owner=Zero1),
@@ -489,17 +493,20 @@ def test_it_equals_one_process(ranks, case):
 @st.composite
 def ways(draw):
     """A layout of up to 8 ranks, a schedule, an owner, a transform, and a configuration."""
-    pp, dp, cp, tp = draw(st.sampled_from(LAYOUTS))
+    pp, dp, cp, tp, ep = draw(st.sampled_from(LAYOUTS))
     name = draw(st.sampled_from(list(SCHEDULES)))
     m = draw(st.integers(1, 3)) * pp
     stages = pp * (2 if name in ("interleaved", "ZB-V") else 1)
     few = ("2", "3", "3, kept") if name not in ("GPipe", "1F1B") else ()
     owner = draw(st.sampled_from([o for n, o in OWNERS.items() if n not in few]))
-    owner = owner if dp * cp > 1 else None
+    owner = owner if dp * cp * ep > 1 else None
     transform = draw(st.sampled_from([None, sequence_parallel])) if tp > 1 else None
     if transform and cp > 1:
         transform = partial(context_parallel, inner=transform)
-    axes = draw(st.permutations([("dp", dp), ("cp", cp), ("tp", tp), ("pp", pp)]))
+    if transform and ep > 1:
+        transform = partial(over_ranks, inner=transform)
+    axes = draw(st.permutations([("dp", dp), ("cp", cp), ("tp", tp), ("pp", pp), ("ep", ep)]))
+    experts = draw(mixtures(cut=cp > 1)) if ep > 1 or draw(st.booleans()) else None
     config = GPTConfig(
         **(WIDE | {"layers": draw(st.integers(stages, stages + 2))}),
         heads=4,
@@ -507,19 +514,36 @@ def ways(draw):
         tied=draw(st.booleans()),
         norm=draw(st.sampled_from(["rms", "layer"])),
         positions=draw(st.sampled_from(["rotary", "learned"])),
-        mlp=draw(st.sampled_from(["swiglu", "gelu"])),
-        bias=draw(st.booleans()),
+        mlp=draw(st.sampled_from(["swiglu", "gelu"])) if experts is None else "swiglu",
+        bias=draw(st.booleans()) and experts is None,
+        experts=experts,
         dropout=draw(st.sampled_from([0.0, 0.2])),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
     )
     seams = {"owner": owner, "transform": transform}
     seams = {name: seam for name, seam in seams.items() if seam is not None}
     recipe = Recipe(layout=Layout(**dict(axes)), schedule=SCHEDULES[name], **seams)
-    return Case(recipe, config, None, draw(st.integers(1, 2 * m * dp)), m)
+    return Case(recipe, config, None, draw(st.integers(1, 2 * m * dp * ep)), m)
 
 
-LAYOUTS = [(2, 1, 1, 1), (2, 2, 1, 1), (2, 1, 1, 2), (2, 2, 1, 2), (4, 1, 1, 2)]
-LAYOUTS += [(2, 1, 2, 1), (2, 2, 2, 1), (2, 1, 2, 2)]
+@st.composite
+def mixtures(draw, cut: bool):
+    """Experts; without a capacity, if sequences are cut."""
+    return ExpertSettings(
+        count=draw(st.integers(2, 5)),
+        chosen=2,
+        hidden=6,
+        shared=draw(st.integers(0, 1)),
+        after=draw(st.integers(0, 1)),
+        capacity=None if cut else draw(st.sampled_from([None, 0.8])),
+        loss_rate=draw(st.sampled_from([0.0, 0.1])),
+        bias_rate=draw(st.sampled_from([0.0, 0.02])),
+    )
+
+
+LAYOUTS = [(2, 1, 1, 1, 1), (2, 2, 1, 1, 1), (2, 1, 1, 2, 1), (2, 2, 1, 2, 1), (4, 1, 1, 2, 1)]
+LAYOUTS += [(2, 1, 2, 1, 1), (2, 2, 2, 1, 1), (2, 1, 2, 2, 1), (2, 1, 1, 1, 2), (2, 1, 2, 1, 2)]
+LAYOUTS += [(2, 1, 1, 2, 2), (2, 2, 1, 1, 2)]
 
 
 @settings(max_examples=5)
