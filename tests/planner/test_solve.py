@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from helpers.planner import iopddl
@@ -36,9 +36,17 @@ def problems(draw, most=6):
         return [draw(st.lists(element, min_size=n, max_size=n)) for n in counts]
 
     pairs = [math.prod(sizes[node] for node in edge) for edge in ends]
+    edges = list(zip(ends, rows(cost, pairs), strict=True))
+    for edge, costs in edges:  # locks: each strategy of the last node allows one of the first
+        if len(edge) == 2 and draw(st.booleans()):
+            last = sizes[edge[1]]
+            for place in range(last):
+                one = draw(st.integers(0, sizes[edge[0]] - 1))
+                for other in {*range(sizes[edge[0]])} - {one}:
+                    costs[other * last + place] = FORBIDDEN
     return Problem(
         costs=rows(cost, sizes),
-        edges=list(zip(ends, rows(cost, pairs), strict=True)),
+        edges=edges,
         usages=rows(st.sampled_from([0, 1, 2, 4, 8]), sizes),
         intervals=[sorted(draw(st.tuples(*[st.integers(0, 6)] * 2))) for _ in sizes],
         limit=draw(st.sampled_from([None, 0, 5, 9, 15, 20])),
@@ -93,6 +101,52 @@ def test_moving_costs_gives_a_bound_and_the_optimum_of_a_tree(problem):
     pairs = {frozenset(nodes) for nodes, _ in problem.edges if len({*nodes}) == 2}
     if len(pairs) < 2:  # a tree
         assert bound == pytest.approx(least) == pytest.approx(found)
+
+
+USAGES = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 8), min_size=1, max_size=3),
+        st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted),
+    ),
+    min_size=1,
+    max_size=7,
+)
+
+
+# More room at the next time; each of two times implies the other; less room at the time before.
+ROOMS = [
+    ([([8], [0, 1]), ([1, 8], [4, 6]), ([6, 0, 4], [0, 6]), ([5, 3], [0, 5]), ([3], [3, 8])], 17),
+    ([([8, 6, 0], [6, 7]), ([6], [0, 7]), ([6, 5, 5], [5, 7]), ([4, 6, 2], [2, 9])], 17),
+    ([([6, 0], [1, 4]), ([8, 7], [1, 5]), ([4, 7], [7, 8]), ([3, 8], [1, 5]), ([4], [5, 6]),
+      ([1], [3, 9]), ([4, 8, 2], [7, 8])], 19),
+]  # fmt: skip
+
+
+@example(*ROOMS[0])
+@example(*ROOMS[1])
+@example(*ROOMS[2])
+@given(USAGES, st.integers(5, 30))
+@settings(deadline=None)
+def test_the_times_that_are_left_decide_whether_a_choice_fits(nodes, limit):
+    usages, intervals = ([one[k] for one in nodes] for k in (0, 1))
+    problem = Problem(
+        costs=[[0] * len(usage) for usage in usages],
+        usages=usages,
+        intervals=intervals,
+        limit=limit,
+    )
+    reduced = bare(problem)
+    every = list(itertools.product(*(range(len(usage)) for usage in usages)))
+    try:
+        reduced.settle()
+    except NoPlan:
+        assert not any(problem.holds(one) for one in every)
+        return
+    for one in every:
+        places = [np.flatnonzero(reduced.names[node] == k) for node, k in enumerate(one)]
+        left = {node: int(place[0]) for node, place in enumerate(places) if len(place)}
+        fits = len(left) == len(one) and bool((reduced.used(left) <= reduced.room).all())
+        assert fits == problem.holds(one)
 
 
 def bare(problem):
@@ -169,6 +223,7 @@ def test_odd_problems(problem, chosen):
     found = solve(problem)
     assert found.chosen == chosen
     assert found.cost == found.bound == problem.cost(chosen)
+    assert found.peak == (2 if problem.limit == 4 else 0)
 
 
 @pytest.mark.parametrize(
