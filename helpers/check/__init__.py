@@ -35,6 +35,7 @@ _HOME = {  # the module: the exercises that it has, in the notebooks' order
     "week10": "combine ssm_step scan_over_ranks hybrid_bytes",
     "week11": "least_link_bytes needed_bandwidth delayed_step",
     "week11b": "quantise_blocks second_shard break_even_bandwidth outer_round",
+    "week12": "merge_blocks zigzag_seen key_gradients",
     "week12b": "mix_over_ranks gates_with_room route_with_bias bytes_across_nodes",
     "week13": "alpha_beta pipeline_seconds",
     "week14": "best_interval days_of_training commit",

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from helpers.comm.transport import GroupTransport, Work
+from helpers.comm.transport import GroupTransport, Messages, Work
 from helpers.comm.volume import sent
 from helpers.measure.trace import Span, Trace
 
@@ -89,6 +89,12 @@ class PacedTransport(GroupTransport):
         away = None if to is None else (sum(to) - to[self.rank]) * sent.itemsize
         work = super().all_to_all(received, sent, sizes)
         return self.paced("all_to_all", sent.nbytes, work, away)
+
+    def begin(self, send=None, to: int = 0, receive=None, source: int = 0) -> list[Work]:
+        """Start two messages: the link carries both ways at once, so the larger one counts."""
+        works = super().begin(send, to, receive, source)
+        largest = max((one.nbytes for one in (send, receive) if one is not None), default=0)
+        return [self.paced("send", largest, Messages(works))] if works else []
 
 
 class Paced:

@@ -22,27 +22,30 @@ def calls(worker):
     every, own = torch.empty(2, 5), torch.full((5,), float(worker.rank))
     part, parts = torch.empty(5), torch.arange(10.0).view(2, 5)
     received, sent = torch.empty(2), torch.tensor([1.0, 2.0]) + 10 * worker.rank
+    to, came = torch.full((3,), float(worker.rank)), torch.empty(3)
     works = [
         transport.all_reduce(total),
         transport.maximum(largest),
         transport.all_gather(every, own),
         transport.reduce_scatter(part, parts),
-        transport.all_to_all(received, sent),
+        transport.all_to_all(received, sent, ([1, 1], [1, 1])),
+        *transport.begin(to, transport.right, came, transport.left),
     ]
+    assert transport.begin() == []
     for work in works:
         work.wait()
     return {
         "busy": transport.busy,
         "exposed": transport.exposed,
         "results": (total[0].item(), largest[0].item(), every[:, 0].tolist(), part.tolist()),
-        "received": received.tolist(),
+        "received": [*received.tolist(), *came.tolist()],
         "own": (2 * torch.arange(10.0).view(2, 5)[worker.rank]).tolist(),
     }
 
 
 def test_a_link_without_limits_waits_for_the_messages_alone():
     for rank, run in enumerate(launch(calls, 2, device="cpu")):
-        assert run["received"] == [1 + rank, 11 + rank]
+        assert run["received"] == [1 + rank, 11 + rank, *[1 - rank] * 3]
         assert run["busy"] == run["exposed"] == 0
         assert run["results"] == (3.0, 1.0, [0.0, 1.0], run["own"])
 
@@ -68,6 +71,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(GroupTransport, "__init__", init)
     for name in ("all_reduce", "maximum", "all_gather", "reduce_scatter", "all_to_all"):
         monkeypatch.setattr(GroupTransport, name, lambda *_: arrives_at(now.arrival))
+    monkeypatch.setattr(GroupTransport, "begin", lambda *_: [arrives_at(now.arrival)] * 2)
     now.arrival = 0.0
     return now
 
@@ -107,6 +111,14 @@ def test_the_plan_of_a_link_by_hand(clock):
     assert link.calls[-1] == ("all_reduce", 80, 80.5)
     link.all_to_all(torch.ones(4, 2), torch.ones(4, 2))  # 24 of 32 bytes: 3.5 s
     assert link.calls[-1] == ("all_to_all", 90, 93.5)
+    clock.arrival = 0.0
+    [both] = link.begin(torch.ones(2), 0, torch.ones(4), 1)  # 8 bytes there, 16 back: 2.5 s
+    assert link.calls[-1] == ("send", 93.5, 96)
+    both.wait()
+    assert clock.time == 96
+    link.begin(None, 0, torch.ones(4), 1)
+    link.begin(torch.ones(2), 0)
+    assert [end for _, _, end in list(link.calls)[-2:]] == [98.5, 100]
 
 
 def test_a_link_has_no_limits_unless_you_choose(clock):
