@@ -31,7 +31,6 @@ NAMES = [name for name in check._PLACE if name not in check._NO_EXERCISE]
 DATA = [name for name in NAMES if exercise(name) and name not in NOT_GRADED]
 ON_RANKS = [name for name in DATA if isinstance(exercise(name), OnRanks)]
 HERE = [name for name in DATA if name not in ON_RANKS]
-ROWS = [(name, number) for name in DATA for number in range(len(exercise(name).mistakes()))]
 FAILING = [
     (name, number)
     for name in DATA
@@ -69,24 +68,20 @@ def test_grading_asks_for_other_inputs(name):
     assert asked[0] == asked[1] != asked[2]
 
 
-@pytest.mark.parametrize(
-    ("name", "number"), [(name, n) for name, n in ROWS if n == 0 or name not in ON_RANKS]
-)
-def test_each_mistake_gets_its_own_hint(name, number):
+@pytest.mark.parametrize("name", [name for name in DATA if exercise(name).mistakes()])
+def test_a_wrong_function_gets_the_hint_of_its_mistake(name):
     data = exercise(name)
-    mistake, hint = data.mistakes()[number]
-    for secret in SECRETS if name not in ON_RANKS else SECRETS[:1]:
-        with hidden.drawn_from(secret):
-            finds(data(mistake), hint)
+    mistake, hint = data.mistakes()[0]
+    finds(data(mistake), hint)
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-@pytest.mark.parametrize("name", ON_RANKS)
-def test_each_mistake_on_ranks_gets_its_own_hint(name, secret):
-    """All mistakes run together, in one launch for each number of ranks."""
+@pytest.mark.parametrize("name", DATA)
+def test_each_mistake_gets_its_own_hint(name, secret):
+    """From the traces that the check has of them; those on ranks run in one launch."""
     data = exercise(name)
     with hidden.drawn_from(secret):
-        for traces, hint in data.wrongs(data.asked()):
+        for traces, hint in data.wrongs(data.asked())[: len(data.mistakes())]:
             rest = iter(traces)
             finds(data.judged(lambda _, rest=rest: next(rest)), hint)
 
