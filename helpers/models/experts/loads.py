@@ -32,12 +32,6 @@ class Loads:
         return torch.stack([sum(counts) for counts in every])
 
     @property
-    def imbalance(self) -> torch.Tensor:
-        """The largest load over the mean load, of each block: (L,)."""
-        loads = self.tokens.double()
-        return loads.amax(1) / loads.mean(1)
-
-    @property
     def dropped(self) -> torch.Tensor:
         """The share of the choices that an expert had no room for, of each block: (L,)."""
         kept = [

@@ -43,10 +43,6 @@ class Decode:
         """FLOPs for each byte: the place on a roofline."""
         return self.flops / self.bytes
 
-    def seconds(self, flops_per_second: float, bytes_per_second: float) -> float:
-        """The roofline's time: the longer one of arithmetic and of memory."""
-        return max(self.flops / flops_per_second, self.bytes / bytes_per_second)
-
 
 def decode(
     config: GPTConfig,

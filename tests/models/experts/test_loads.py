@@ -37,8 +37,6 @@ def test_loads_of_a_model_that_runs():
         ]
         assert loads.distinct(2)[layer] == pytest.approx(sum(sets) / len(sets))
     assert loads.tokens.sum(1).tolist() == [8 * 8 * 2] * 2
-    mean = loads.tokens.sum(1) / 6
-    torch.testing.assert_close(loads.imbalance.float(), loads.tokens.amax(1) / mean)
     assert loads.distinct(1).tolist() == [2, 2]
     with pytest.raises(ValueError, match="no forward had 6 sequences"):
         loads.distinct(6)
@@ -72,8 +70,6 @@ def test_a_step_reads_each_weight_once_and_the_chosen_experts(tied, positions):
     rows = 3 * 12 * (2 if positions == "learned" else 1)
     assert one.weights == pytest.approx(4 * (weights + rows))
     assert one.cache == 3 * 7 * 3 * 2 * 12 * 4
-    assert one.seconds(1e9, 1e3) == one.bytes / 1e3
-    assert one.seconds(1e3, 1e9) == one.flops / 1e3
     assert one.intensity == one.flops / one.bytes
 
 
