@@ -15,6 +15,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 
 from tests.notebooks.cells import ANSWER, Cell, called, read
 from tests.notebooks.spelled import Number, agree, computed_in, constant, in_text
@@ -114,6 +115,12 @@ def folded(cells: list[Cell]):
 
 def told(cells: list[Cell]):
     """No visible text and no code above the answer gives its number; nor what is right below."""
+
+    @cache
+    def seen(number: int) -> list[Number]:
+        shown, tree = cells[number].shown, cells[number].tree
+        return [*in_text(shown.source), *in_text(shown.output), *computed_in(tree)]
+
     last = 0
     for cell in cells:
         if not cell.answers():
@@ -128,9 +135,7 @@ def told(cells: list[Cell]):
             for other in cells[: cell.number + 1]:
                 # A time or a loss differs from run to run: three digits agree by chance.
                 chance = source == "measured" and other.number <= last
-                enough = DIGITS + chance
-                seen = [*in_text(other.shown.source), *in_text(other.shown.output)]
-                if most(answer, [*seen, *computed_in(other.tree)]) >= enough:
+                if most(answer, seen(other.number)) >= DIGITS + chance:
                     yield other.number, f"tells {text}, an answer of cell {cell.number}"
             for other in below:
                 shown = other.shown.output + (other.shown.source if other.kind != "code" else "")
