@@ -103,6 +103,34 @@ def test_moving_costs_gives_a_bound_and_the_optimum_of_a_tree(problem):
         assert bound == pytest.approx(least) == pytest.approx(found)
 
 
+SWAP, SAME = [FORBIDDEN, 0, 0, FORBIDDEN], [0, FORBIDDEN, FORBIDDEN, 0]
+
+
+@pytest.mark.parametrize(
+    ("problem", "chosen"),
+    [
+        (
+            Problem(costs=[[0, 0], [0, 0], [0, 5]], edges=[((0, 1), SWAP), ((0, 2), [0, 9, 9, 1])]),
+            [0, 1, 0],
+        ),
+        (
+            Problem(
+                costs=[[0, 1], [0, 0], [10, 0], [10, 1, 0]],
+                edges=[((0, 1), SAME)],
+                usages=[[1, 5], [5, 1], [1, 3], [1, 2, 3]],
+                intervals=[(0, 1), (1, 2), (1, 2), (0, 1)],
+                limit=7,
+            ),
+            [1, 1, 1, 1],
+        ),
+    ],
+)
+def test_a_node_that_follows_brings_its_edges_and_its_memory(problem, chosen):
+    found = solve(problem)
+    assert found.chosen == chosen
+    assert found.cost == found.bound == problem.cost(chosen) == by_force(problem)
+
+
 USAGES = st.lists(
     st.tuples(
         st.lists(st.integers(0, 8), min_size=1, max_size=3),
