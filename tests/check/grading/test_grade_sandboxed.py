@@ -1,9 +1,7 @@
 """Submissions are graded: right ones pass, and nothing else does, whatever it does."""
 
-import contextlib
 import json
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -46,27 +44,6 @@ def submit(folder, name, *cells):
 def graded(folder, jobs=1, **options):
     rows = grade.grade_all(folder, How(**options), jobs)
     return {(row.submission, row.exercise): row for row in rows}
-
-
-@pytest.fixture(scope="module")
-def kept():
-    """A sandbox for many submissions: it starts again only if one of them has ended it."""
-    running = []
-
-    def start(*given):
-        if not running or running[-1].process.poll() is not None:
-            running.append(sandbox.Sandbox(*given))
-        running[-1].last = time.monotonic() + running[-1].limits.seconds
-        return contextlib.nullcontext(running[-1])
-
-    yield start
-    for one in running[-1:]:
-        one.end()
-
-
-@pytest.fixture
-def one_sandbox(kept, monkeypatch):
-    monkeypatch.setattr(grade, "Sandbox", kept)
 
 
 def only(folder, *cells, name="bubble_share", **options):

@@ -138,6 +138,7 @@ def graded(source: str):
     return grade.graded(task, How(secret=5))
 
 
+@pytest.mark.usefixtures("one_sandbox")
 @pytest.mark.parametrize("what", SUBMISSIONS)
 def test_messages_that_were_not_sent_do_not_count(what, monkeypatch):
     source, finding = SUBMISSIONS[what]
