@@ -38,8 +38,12 @@ COLORS = {
 WIDTH, LEFT, TALL, TOP = 900, 60, 34, 26  # of a replay's picture
 
 
-def gather(root: Path, executed: Path, source: Path) -> Path:
-    """Write all pages for Sphinx into the folder `source`. What was in it is removed."""
+def gather(root: Path, executed: Path, source: Path, packages: str = "*") -> Path:
+    """Write all pages for Sphinx into the folder `source`. What was in it is removed.
+
+    Args:
+        packages: of `helpers`, in the reference: a pattern.
+    """
     shutil.rmtree(source, ignore_errors=True)
     (source / "notebooks").mkdir(parents=True)
     shutil.copytree(root / "figures", source / "figures", ignore=shutil.ignore_patterns("*.py"))
@@ -56,7 +60,7 @@ def gather(root: Path, executed: Path, source: Path) -> Path:
     front = front_page(readme, pages, more)
     (source / "index.md").write_text(front, encoding="utf-8")
     (source / "replays.md").write_text(replays(), encoding="utf-8")
-    (source / "reference.md").write_text(reference(root, source), encoding="utf-8")
+    (source / "reference.md").write_text(reference(root, source, packages), "utf-8")
     check_links(root, source)
     return source
 
@@ -112,7 +116,7 @@ def front_page(readme: str, pages, more: list[str]) -> str:
     )
 
 
-def reference(root: Path, source: Path) -> str:
+def reference(root: Path, source: Path, packages: str) -> str:
     """Write a page for each package of `helpers`, and return the page that lists them."""
     (source / "reference").mkdir(exist_ok=True)
     lines = [
@@ -123,7 +127,7 @@ def reference(root: Path, source: Path) -> str:
         "```{toctree}",
         "",
     ]
-    for package in sorted(path for path in (root / "helpers").iterdir() if path.is_dir()):
+    for package in sorted(path for path in (root / "helpers").glob(packages) if path.is_dir()):
         names = [
             ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
             for path in sorted(package.rglob("*.py"))
@@ -215,10 +219,11 @@ def build(
     executed: Path | None = None,
     warnings: bool = False,
     into: Path | None = None,
+    packages: str = "*",
 ) -> Path:
     """Build the site in the folder `into`, by default root/build, and return its front page."""
     into = into or root / "build"
-    source = gather(root, executed or root / "notebooks", into / "site-source")
+    source = gather(root, executed or root / "notebooks", into / "site-source", packages)
     out = into / "site"
     shutil.rmtree(out, ignore_errors=True)
     line = [sys.executable, "-m", "sphinx", "-b", "html", "-c", SETTINGS, "-j", "auto"]

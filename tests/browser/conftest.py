@@ -43,9 +43,10 @@ def browser():
 def built(browser, request, tmp_path_factory):
     """The folder of what a program writes from the committed notebooks; may skip, by `browser`.
 
-    A test module names that file of .ci in `PROGRAM`.
+    A test module names that file of .ci in `PROGRAM`, and more arguments of its `build` in `BUILD`.
     """
-    return ci(request.module.PROGRAM).build(ROOT, into=tmp_path_factory.mktemp("built")).parent
+    given = {"into": tmp_path_factory.mktemp("built"), **getattr(request.module, "BUILD", {})}
+    return ci(request.module.PROGRAM).build(ROOT, **given).parent
 
 
 @pytest.fixture(scope="module")

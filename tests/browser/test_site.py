@@ -11,6 +11,9 @@ from tests.conftest import ROOT
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 PROGRAM, PAGES = "site", "*.html"
+# The reference of all packages takes half of the time of a site. These have the longest names of
+# modules, and drawings.
+BUILD = {"packages": "r*"}
 
 # Whatever is drawn beyond the right edge, and cannot be scrolled to in a box of its own. Menus
 # that wait outside the window, and words for screen readers alone, have a fixed or absolute place.
