@@ -108,7 +108,8 @@ def block_parameters(config: GPTConfig, layer: int) -> Counter:
     """Count the parameters of a block, by the names of `Parameters`.
 
     "last" counts the last matrix once more, if a checkpoint of the block does not multiply by it:
-    that which writes into the residual stream. The gates of experts need their last products.
+    that which writes into the residual stream. The gates of experts need their last products, and
+    the shared experts are computed before these.
     """
     block, found = Block(config, layer, device="meta"), Counter()
     for path, module in block.named_modules():
@@ -126,10 +127,8 @@ def block_parameters(config: GPTConfig, layer: int) -> Counter:
                 idle = config.experts.count - config.experts.chosen
                 found["idle"] += parameter.numel() // config.experts.count * idle
     last = getattr(block, block.kind).out if config.mlp == "none" else block.mlp
-    if block.routed:
-        last = block.mlp.shared
     if config.mlp != "none":
-        last = last and last.down
+        last = None if block.routed else last.down
     found["last"] = last.weight.numel() if last else 0
     return found
 

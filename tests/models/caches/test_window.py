@@ -69,7 +69,7 @@ def test_all_blocks_see_the_window_only(positions):
 def masked(model, text, mask, places):
     """A forward without a cache, with this mask in every block."""
     handles = [
-        block.attention.core.register_forward_pre_hook(lambda _, qkv: (*qkv, mask))
+        block.attention.core.register_forward_pre_hook(lambda _, given: (*given[:3], mask))
         for block in model.blocks.values()
     ]
     try:
