@@ -225,6 +225,11 @@ def attending(config, ranks=3, *, owner=Replicated, **rest):
     return owned(owner, config, {"cp": ranks}, transform=partial(context_parallel, **given), **rest)
 
 
+def over_experts(owner, layout, config=ROUTED, **rest):
+    given = {name: rest.pop(name) for name in ("inner", "axes") if name in rest}
+    return owned(owner, config, layout, transform=partial(over_ranks, **given), **rest)
+
+
 def dp_tp(owner, transform, config=CUT2, **rest):
     return cut(transform, config, owner=owner, layout={"dp": 2, "tp": 2}, **rest)
 
@@ -411,6 +416,34 @@ CASES = {
     "routed, ring of 3": attending(replace(ROUTED, context=11), micro_batches=2),
     "routed, ring, recomputed": attending(replace(ROUTED, context=11, recompute="full"), 2,
                                           owner=Zero1),
+    # experts over ranks
+    **{f"dispatched, {name}": over_experts(o, {"dp": 2, "ep": 2}, micro_batches=2)
+       for name, o in OWNERS.items()},
+    "dispatched, drops": over_experts(BUCKETS, {"ep": 3}, DROPS, sequences=7, micro_batches=2),
+    "dispatched, no data, few rows": over_experts(Zero3, {"ep": 3}, DROPS, sequences=1),
+    "dispatched, most ranks have no row": over_experts(
+        Replicated, {"ep": 4}, replace(DROPS, layers=2, context=2), sequences=1),
+    "dispatched, rounded nowhere": over_experts(Zero2, {"ep": 2, "dp": 2}, precision=EXACT),
+    "dispatched, on the host": over_experts(Zero1, {"ep": 2}, precision=OnHost(EXACT)),
+    "dispatched, beside shared memory": over_experts(
+        partial(Zero3, transport=SharedTransport), {"dp": 2, "ep": 2}, DROPS),
+    **{f"dispatched, {name}, {owner}": piped(name, config, OWNERS[owner], axes={"ep": 2}, deep=4)
+       for name, config, owner in (("1F1B", ROUTED, "3"), ("interleaved", DROPS, "1"),
+                                   ("ZB-V", ROUTED, "DDP"), ("ZB-H1", DROPS, "naive"))},
+    "dispatched, tensor": Case(Recipe(layout=Layout(ep=2, tp=2)), replace(ROUTED, **WIDE, heads=4)),
+    "dispatched, sequence": over_experts(Zero1, {"tp": 2, "ep": 2}, replace(DROPS, **WIDE, heads=4),
+                                 inner=sequence_parallel),
+    "dispatched, ring": Case(Recipe(layout=Layout(cp=2, ep=2)), replace(ROUTED, context=11)),
+    "dispatched, then dp and tp": Case(
+        Recipe(layout=Layout(dp=2, ep=2), owner=Zero3), replace(ROUTED, **WIDE, heads=4),
+        loads=Recipe(layout=Layout(tp=2, dp=2))),
+    # experts over the ranks of other axes
+    "dispatched over dp": over_experts(Zero2, {"dp": 3}, axes=("dp",)),
+    "dispatched over cp": over_experts(Replicated, {"dp": 2, "cp": 2}, replace(ROUTED, context=11),
+                                    axes=("cp",), inner=context_parallel),
+    "dispatched over ep and cp": over_experts(
+        Replicated, {"ep": 2, "cp": 2}, replace(ROUTED, context=9), axes=("cp", "ep"),
+        inner=context_parallel),
     # nested data axes
     **{f"node x local, {name}": owned(OWNERS[name], GPT2, {"node": 2, "local": 2}, sequences=7,
                                       transform=partial(plain, data=("node", "local")))
