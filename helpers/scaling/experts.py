@@ -13,9 +13,6 @@ from dataclasses import replace
 
 import torch
 
-from helpers.data.blocks import pack
-from helpers.data.order import Order
-from helpers.data.source import Source
 from helpers.models.counts import flops_per_token
 from helpers.models.experts.loads import Loads, loads_of
 from helpers.models.gpt import GPTConfig
@@ -23,12 +20,10 @@ from helpers.models.settings import ExpertSettings
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.single import Single
 from helpers.runtime.devices import cores
-from helpers.scaling.design import BATCH, LENGTH, WARM_UP, model_of
+from helpers.scaling.design import BATCH, LENGTH, model_of
 from helpers.scaling.families import interval
-from helpers.scaling.sweep import sequence_losses, spread_out
+from helpers.scaling.spend import held_out, spend
 from helpers.training.farm import farm
-from helpers.training.loop import train
-from helpers.training.schedule import Cosine
 
 DENSE = model_of(64, 2, 4)
 EIGHT = ExpertSettings(count=8, chosen=2, hidden=DENSE.inner // 2)
@@ -42,7 +37,6 @@ KINDS = {
 RATE = 8e-3
 BUDGET = 6e11  # FLOPs
 STOPS = 6  # held-out losses of a run
-HELD_OUT = 256  # sequences that each of them averages over
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)  # of decoding
 
 
@@ -75,25 +69,16 @@ def carry_out(worker, kind: str, seed: int, budget: float) -> list[dict]:
         has the share of each expert's tokens ("loads": a block after the other), the share that is
         dropped in training, and the experts that a block reads for each batch of `BATCHES`.
     """
-    blocks = pack("python", length=LENGTH)
-    held_out = spread_out(pack("python", length=LENGTH, split="validation"), HELD_OUT)
-    source = Source(blocks, Order(len(blocks), BATCH, seed=seed))
     rule = OptimizerConfig(lr=RATE)
     strategy = Single(config_of(kind), seed, optimizer=rule, device=worker.device)
-    each = step_flops(kind)
-    steps, done, rows = round(budget / each), 0, []
-    schedule = Cosine(peak=RATE, steps=steps, warmup=round(WARM_UP * steps))
-    for stop in (round(steps * (i + 1) / STOPS) for i in range(STOPS)):
-        train(strategy, source, steps=stop, first=done, schedule=schedule)
-        strategy.model.eval()
-        done, loss = stop, round(float(sequence_losses(strategy, held_out).mean()), 5)
-        strategy.model.train()
-        row = {"kind": kind, "seed": seed, "step": stop, "flops": stop * each, "loss": loss}
-        rows.append(row | {"loads": "", "dropped": "", "distinct": ""})
+    of = {"budget": budget, "each": step_flops(kind), "rate": RATE, "stops": STOPS}
+    more = {"loads": "", "dropped": "", "distinct": ""}
+    rows = [{"kind": kind, "seed": seed} | row | more for row in spend(strategy, seed, **of)]
     if KINDS[kind] is not None:
-        loads = routed(strategy.model, held_out)
+        judged = held_out()
+        loads = routed(strategy.model, judged)
         shares = loads.tokens / loads.tokens.sum(1, keepdim=True)
-        dropped = routed(strategy.model, held_out, training=True).dropped
+        dropped = routed(strategy.model, judged, training=True).dropped
         distinct = torch.tensor([loads.distinct(batch).mean() for batch in BATCHES])
         rows[-1] |= {"loads": text(shares.flatten()), "dropped": round(float(dropped.mean()), 5)}
         rows[-1]["distinct"] = text(distinct)

@@ -13,28 +13,22 @@ Source: Liu et al. 2025, arXiv:2502.16982, section 3.2, compares the two at equa
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from helpers.data.blocks import pack
-from helpers.data.order import Order
-from helpers.data.source import Source
 from helpers.models.counts import flops_per_token
 from helpers.parallel.muon.rule import MuonConfig
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.single import Single
 from helpers.plans.muon import hidden_matrix, newton_schulz_flops
 from helpers.runtime.devices import cores
-from helpers.scaling.design import BATCH, LENGTH, WARM_UP, model_of
+from helpers.scaling.design import BATCH, LENGTH, model_of
 from helpers.scaling.families import interval
-from helpers.scaling.sweep import sequence_losses, spread_out
+from helpers.scaling.spend import spend
 from helpers.training.farm import farm
-from helpers.training.loop import train
-from helpers.training.schedule import Cosine
 
 MODEL = model_of(64, 2, 4)
 RULES = {"AdamW": OptimizerConfig, "Muon": MuonConfig}
 RATES = {"AdamW": (4e-3, 8e-3, 1.6e-2), "Muon": (1.6e-2, 3.2e-2, 6.4e-2)}
 BUDGET = 1e11  # FLOPs
 STOPS = 5  # held-out losses of a run
-HELD_OUT = 256  # sequences that each of them averages over
 
 
 def step_flops(rule: str) -> int:
@@ -48,19 +42,9 @@ def step_flops(rule: str) -> int:
 
 def carry_out(worker, rule: str, rate: float, seed: int, budget: float) -> list[dict]:
     """Train one run. Returns its rows: rule, rate, seed, step, FLOPs so far, nats a byte."""
-    blocks = pack("python", length=LENGTH)
-    held_out = spread_out(pack("python", length=LENGTH, split="validation"), HELD_OUT)
-    source = Source(blocks, Order(len(blocks), BATCH, seed=seed))
     strategy = Single(MODEL, seed, optimizer=RULES[rule](lr=rate), device=worker.device)
-    each = step_flops(rule)
-    steps, done, rows = round(budget / each), 0, []
-    schedule = Cosine(peak=rate, steps=steps, warmup=round(WARM_UP * steps))
-    for stop in (round(steps * (i + 1) / STOPS) for i in range(STOPS)):
-        train(strategy, source, steps=stop, first=done, schedule=schedule)
-        done, loss = stop, round(float(sequence_losses(strategy, held_out).mean()), 5)
-        row = {"rule": rule, "rate": rate, "seed": seed, "step": stop}
-        rows.append(row | {"flops": stop * each, "loss": loss})
-    return rows
+    of = {"budget": budget, "each": step_flops(rule), "rate": rate, "stops": STOPS}
+    return [{"rule": rule, "rate": rate, "seed": seed} | row for row in spend(strategy, seed, **of)]
 
 
 def curves(

@@ -2,7 +2,8 @@
 
 from helpers.models.counts import parameters
 from helpers.scaling.design import BATCH, LENGTH
-from helpers.scaling.experts import BUDGET, HELD_OUT, KINDS, compared, config_of, curves, step_flops
+from helpers.scaling.experts import BUDGET, KINDS, compared, config_of, curves, step_flops
+from helpers.scaling.spend import HELD_OUT
 from tests.bench.report import Report
 
 NAME = "experts"

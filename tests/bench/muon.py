@@ -2,7 +2,8 @@
 
 from helpers.models.counts import parameters
 from helpers.scaling.design import BATCH, LENGTH
-from helpers.scaling.optimizers import BUDGET, HELD_OUT, MODEL, compared, curves, step_flops
+from helpers.scaling.optimizers import BUDGET, MODEL, compared, curves, step_flops
+from helpers.scaling.spend import HELD_OUT
 from tests.bench.report import Report
 
 NAME = "muon"

@@ -8,7 +8,7 @@ from helpers.data.batch import random_batch
 from helpers.measure.flops import flops_of
 from helpers.models.counts import parameters
 from helpers.parallel.single import Single
-from helpers.scaling import experts
+from helpers.scaling import experts, spend
 from helpers.scaling.design import BATCH, LENGTH
 from helpers.scaling.experts import BATCHES, KINDS, config_of, curves, step_flops
 from tests.bench.compare import one_thread
@@ -27,8 +27,9 @@ def test_a_step_has_the_counted_flops(kind):
 
 def test_each_run_spends_its_budget_and_records_its_loads(monkeypatch):
     here = lambda fn, tasks, workers: [fn(SimpleNamespace(device="cpu"), **t) for t in tasks]  # noqa: E731
-    for name, value in {"farm": here, "STOPS": 2, "HELD_OUT": 128}.items():
-        monkeypatch.setattr(experts, name, value)
+    monkeypatch.setattr(experts, "farm", here)
+    monkeypatch.setattr(experts, "STOPS", 2)
+    monkeypatch.setattr(spend, "HELD_OUT", 128)
     budget = 10 * step_flops("dense")
     with one_thread():
         rows = curves(("dense", "bias", "loss, drops"), seeds=2, budget=budget)

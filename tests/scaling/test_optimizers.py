@@ -7,7 +7,7 @@ import pytest
 from helpers.data.batch import random_batch
 from helpers.measure.flops import flops_of
 from helpers.parallel.single import Single
-from helpers.scaling import optimizers
+from helpers.scaling import optimizers, spend
 from helpers.scaling.design import BATCH, LENGTH
 from helpers.scaling.optimizers import MODEL, RULES, compared, curves, step_flops
 from tests.bench.compare import one_thread
@@ -23,8 +23,9 @@ def test_a_step_has_the_counted_flops(rule):
 
 def test_each_run_spends_its_budget_and_is_trained(monkeypatch):
     here = lambda fn, tasks, workers: [fn(SimpleNamespace(device="cpu"), **t) for t in tasks]  # noqa: E731
-    for name, value in {"farm": here, "STOPS": 2, "HELD_OUT": 16}.items():
-        monkeypatch.setattr(optimizers, name, value)
+    monkeypatch.setattr(optimizers, "farm", here)
+    monkeypatch.setattr(optimizers, "STOPS", 2)
+    monkeypatch.setattr(spend, "HELD_OUT", 16)
     budget = 12 * step_flops("AdamW")
     with one_thread():
         rows = curves({"AdamW": [8e-3], "Muon": [8e-3, 3.2e-2]}, seeds=2, budget=budget)
