@@ -54,7 +54,12 @@ def expected_seconds(every: float, write: float, between: float, restart: float 
     """
     for name, value in {"every": every, "write": write, "between": between}.items():
         positive(name, value)
-    return between * math.exp(restart / between) * math.expm1((every + write) / between)
+    if not 0 <= restart < math.inf:
+        raise ValueError(f"restart is to be 0 or more, and finite, not {restart!r}")
+    try:
+        return between * math.exp(restart / between) * math.expm1((every + write) / between)
+    except OverflowError:  # hardly a stretch is ever finished
+        return math.inf
 
 
 def goodput(every: float, write: float, between: float, restart: float = 0.0) -> float:

@@ -49,7 +49,12 @@ def replay(
         stops: the times of faults, sorted; or pairs (time, wait): the job lacks a server so long.
         every, write, restart: time between checkpoints, to write one, to restart after a fault.
             A fault during a restart begins the restart anew.
+
+    Raises:
+        ValueError: `every` is not positive, or another time is negative.
     """
+    if every <= 0 or min(write, restart, until) < 0:
+        raise ValueError("every is to be positive, and write, restart and until 0 or more")
     trained = written = lost = down = 0.0
     begin, faults = 0.0, 0  # the job trains again from `begin` on
     for stop in [*stops, (until, None)]:

@@ -1,5 +1,6 @@
 """Each mistake in saving is found and named; honest checkpoints are not accused."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,12 @@ def test_other_ways_to_lie(tmp_path):
     assert found == "step_000007 says that it was saved after 8 updates"
     (tmp_path / "step_000007").rename(tmp_path / f"{TO}.writing")  # unfinished: no lie
     assert check_checkpoints(tmp_path, make, batch_of) == []
+    strategy = make()
+    strategy.step(batch_of(0))
+    strategy.save(tmp_path / "step_000099")
+    [found] = check_checkpoints(tmp_path, make, batch_of)
+    assert found == "step_000099 does not say after how many updates it was saved"
+    shutil.rmtree(tmp_path / "step_000099")
     other = [check_checkpoints(tmp_path, make, lambda k: batch_of(k + 50))]
     assert "tensors differ, the first is" in other[0][0]
     assert check_checkpoints(tmp_path / "none", make, batch_of) == [

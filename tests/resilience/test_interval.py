@@ -54,6 +54,11 @@ def test_the_expected_time_is_that_of_random_faults():
     assert expected < 0.99 * interval.goodput(every, write, between)  # the restart is in it
 
 
+def test_hopeless_plans_have_no_goodput():
+    assert interval.goodput(1e6, 60.0, 1000.0) == 0
+    assert interval.goodput(10.0, 60.0, 1.0, restart=1e6) == 0
+
+
 def test_a_thousand_gpus_fail_a_thousand_times_as_often():
     assert interval.mean_between(1000, 5e6) == 5e3
 
@@ -67,5 +72,7 @@ def test_what_is_not_positive_is_refused(value):
             call(1.0, value)
     with pytest.raises(ValueError, match="every is to be positive"):
         interval.expected_seconds(value, 1.0, 1.0)
+    with pytest.raises(ValueError, match=r"restart is to be 0 or more"):
+        interval.expected_seconds(1.0, 1.0, 1.0, restart=-1.0)
     with pytest.raises(ValueError, match="gpus is to be positive"):
         interval.mean_between(value, 1.0)

@@ -47,6 +47,12 @@ def test_every_moment_is_accounted_for(gaps, every, write, restart):
     assert outcome.trained >= outcome.written / write * every - 1e-6
 
 
+@pytest.mark.parametrize("wrong", [{"every": 0}, {"write": -1}, {"restart": -1}])
+def test_times_that_cannot_be_are_refused(wrong):
+    with pytest.raises(ValueError, match="every is to be positive"):
+        replay([], 10, **COSTS | wrong)
+
+
 def test_stops_after_the_end_do_not_count():
     outcome = replay([3, 100], 10, **COSTS)
     assert outcome.faults == 1
