@@ -55,9 +55,12 @@ class Stage:
         self.thread.start()
 
     def meeting_file(self) -> int:
-        self.meeting = private.anonymous_file()
-        self.forget = weakref.finalize(self, os.close, self.meeting)
-        return os.dup(self.meeting)
+        """The first file is where the ranks meet; the second holds the notes of their calls."""
+        made = private.anonymous_file()
+        if not hasattr(self, "meeting"):
+            self.meeting = os.dup(made)
+            self.forget = weakref.finalize(self, os.close, self.meeting)
+        return made
 
     def pretend(self):
         """Let rank 0 believe that the others have come, so that it listens."""

@@ -48,7 +48,7 @@ def test_a_server_that_was_killed_is_noticed_and_costs_no_descriptor(server):
     server.process.kill()
     server.process.wait()
     assert not server.usable()
-    for line in (server.early, server.late):
+    for line in filter(None, (server.early, server.late)):  # the early one may have retired
         line.settimeout(20)
         assert line.recv(16) == b""
     for _ in range(2):
