@@ -38,6 +38,7 @@ _HOME = {  # the module: the exercises that it has, in the notebooks' order
     "week12": "merge_blocks zigzag_seen key_gradients",
     "week12b": "mix_over_ranks gates_with_room route_with_bias bytes_across_nodes",
     "week13": "alpha_beta pipeline_seconds",
+    "week13b": "cheapest_chain pipeline_plan better_plan",
     "week14": "best_interval days_of_training commit",
     "week14b": "dollars_of_training spot_policy",
     "submission.project": "project",

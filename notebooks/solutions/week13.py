@@ -1,4 +1,9 @@
-"""Solutions of week 13: a model of a cluster."""
+"""Solutions of week 13: a model of a cluster, a planner."""
+
+import itertools
+
+from helpers.comm.layout import Layout
+from helpers.simulate.plan import Plan
 
 
 def alpha_beta(small, large, ranks):
@@ -13,3 +18,39 @@ def pipeline_seconds(stages, micro_batches, gradients, update):
     pace = max(stages)
     last = max(map(sum, zip(gradients, update, strict=True)))
     return sum(stages) - pace + micro_batches * pace + last
+
+
+def cheapest_chain(costs, resharding):
+    """The cheapest chain that ends in each strategy, operator by operator."""
+    chains = {(way,): cost for way, cost in enumerate(costs[0])}
+    for own, between in zip(costs[1:], resharding, strict=True):
+        longer = {}
+        for b, cost in enumerate(own):
+            before = min(
+                chains, key=lambda chain: chains[chain] + between[chain[-1]][b]
+            )
+            longer[*before, b] = chains[before] + between[before[-1]][b] + cost
+        chains = longer
+    return list(min(chains, key=chains.get))
+
+
+def pipeline_plan(seconds, layers, devices, micro_batches):
+    """Try all cuts, with all numbers of devices."""
+    best = float("inf")
+    for stages in range(1, min(layers, devices) + 1):
+        for stops in itertools.combinations(range(1, layers), stages - 1):
+            ends = [0, *stops, layers]
+            for sizes in itertools.product(range(1, devices + 1), repeat=stages):
+                keys = list(zip(ends, ends[1:], sizes, strict=False))
+                if sum(sizes) == devices and all(key in seconds for key in keys):
+                    times = [seconds[key] for key in keys]
+                    best = min(best, sum(times) + (micro_batches - 1) * max(times))
+    return best
+
+
+def better_plan():
+    """Megatron's overlap of gradients, and five chunks, which the planner does not try."""
+    layout = Layout(pp=4, dp=16)
+    return Plan(
+        layout=layout, sequences=512, tokens=2048, chunks=5, zero=1, overlap=True
+    )
