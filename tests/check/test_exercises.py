@@ -53,8 +53,9 @@ def test_the_solution_passes_with_drawn_inputs(name):
     assert verdict.exercise == name
 
 
-# A model of one size is trained, and numbers at the edges of fp16 are what they are.
-ALWAYS_THE_SAME = {"choose_wrapping", "scaled_step"}
+# A model of one size is trained, numbers at the edges of fp16 are what they are, and a contest is
+# about one model on one cluster.
+ALWAYS_THE_SAME = {"choose_wrapping", "scaled_step", "better_plan"}
 
 
 @pytest.mark.parametrize("name", [name for name in DATA if name not in ALWAYS_THE_SAME])
