@@ -15,6 +15,7 @@ from helpers.data.batch import Batch, Examples
 from helpers.state import checkpoint
 from helpers.state.accept import accept
 from helpers.state.all_parts import AllParts
+from helpers.state.background import Background
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -148,7 +149,7 @@ class Strategy(ABC):
     def put(self, state: Mapping):
         """Use this state, which fits."""
 
-    def save(self, folder: str | PathLike, **progress):
+    def save(self, folder: str | PathLike, background: Background | None = None, **progress):
         """Write a checkpoint: parameters in full precision, moments, the loss scale, the progress.
 
         Every rank calls it. A Trainer's ranks write their own shards, so no rank is ever whole. A
@@ -156,13 +157,15 @@ class Strategy(ABC):
 
         Args:
             folder: a new one, the same on all ranks, on a disk that all ranks see.
+            background: writes while training goes on. Its next `save` or `wait` raises what fails.
             progress: plain numbers, the same on all ranks: updates, the place in the data, ….
 
         Raises:
             FileExistsError: the folder exists.
         """
         notes = {"scale": self.scale_state(), "progress": progress}
-        checkpoint.save(folder, self.mesh, *self.stored(), notes)
+        save = checkpoint.save if background is None else background.save
+        save(folder, self.mesh, *self.stored(), notes)
 
     def restore(self, folder: str | PathLike) -> dict:
         """Continue from a checkpoint of any strategy with the same configuration, on any ranks.

@@ -13,8 +13,8 @@ and its planning sends pickles over the process group.
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
@@ -33,6 +33,8 @@ from helpers.state.part import Part
 from helpers.state.storage import Storage
 
 COUNTS, NOTES = "counts", "notes"
+# A single process reads or writes: on purpose. (A context would change other threads' filters.)
+warnings.filterwarnings("ignore", "torch.distributed is disabled")
 
 
 def save(
@@ -56,12 +58,22 @@ def save(
         OSError: the disk refuses, on any rank. What was written is removed.
         ValueError: as `full_state`.
     """
-    rank, size, tell = everyone(mesh)
+    write(path, Storage(mesh, parts), local, kept, notes)
+
+
+def write(
+    path: str | PathLike,
+    storage: Storage,
+    local: Mapping[str, torch.Tensor],
+    kept: Kept | None = None,
+    notes: Mapping | None = None,
+):
+    """As `save`. It makes no group, and all of its messages are in the storage's group."""
+    rank, size, tell = everyone(storage.mesh, storage.group)
     first = rank == 0
     together(lambda: seal.begin(path) if first else None, tell)
     folder = Path(path).with_name(Path(path).name + seal.WRITING)
-    moments, counts = moments_and_counts(parts, kept or {})
-    storage = Storage(mesh, parts)
+    moments, counts = moments_and_counts(storage.parts, kept or {}, storage.group)
     state = {f"model.{name}": tensor for name, tensor in storage.stored(local).items()}
     for slot, tensors in moments.items():
         for name, tensor in storage.stored(tensors).items():
@@ -69,8 +81,8 @@ def save(
     for name, facts in ((COUNTS, counts), (NOTES, notes or {})):
         state[name] = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8)
     try:
-        with no_warning():
-            dcp.save(state, checkpoint_id=folder, no_dist=mesh is None)
+        alone = storage.mesh is None
+        dcp.save(state, checkpoint_id=folder, process_group=storage.group, no_dist=alone)
         tell(None)  # all files are written
         share = slice(rank, None, size)
         parts_read = tell(seal.measured(folder, seal.files(folder)[share]))
@@ -157,19 +169,13 @@ def notes(path: str | PathLike) -> dict:
     return read_facts(NOTES, reader, contents) if NOTES in contents else {}
 
 
-@contextmanager
-def no_warning() -> Iterator[None]:
-    """PyTorch warns that a single process reads or writes. Here that is on purpose."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        yield
-
-
-def everyone(mesh: Mesh | None) -> tuple[int, int, Callable[[object], list]]:
+def everyone(
+    mesh: Mesh | None, group: dist.ProcessGroup | None = None
+) -> tuple[int, int, Callable[[object], list]]:
     """This rank, the number of ranks, and an exchange of facts between them."""
     if mesh is None:
         return 0, 1, lambda fact: [fact]
-    return dist.get_rank(), dist.get_world_size(), exchange
+    return dist.get_rank(), dist.get_world_size(), partial(exchange, group=group)
 
 
 def together(act: Callable[[], object], tell: Callable[[object], list] = exchange):
@@ -188,8 +194,7 @@ def together(act: Callable[[], object], tell: Callable[[object], list] = exchang
 
 def read_facts(name: str, reader, contents) -> dict:
     raw = torch.empty(contents[name].size, dtype=torch.uint8)
-    with no_warning():
-        dcp.load({name: raw}, storage_reader=reader, no_dist=True)
+    dcp.load({name: raw}, storage_reader=reader, no_dist=True)
     return json.loads(bytes(raw.tolist()))
 
 
@@ -202,6 +207,5 @@ def read_tensors(prefix: str, storage: Storage, reader, contents) -> dict[str, t
     }
     room = storage.empty(dtypes)
     wanted = {prefix + name: tensor for name, tensor in room.items()}
-    with no_warning():
-        dcp.load(wanted, storage_reader=reader, no_dist=storage.mesh is None)
+    dcp.load(wanted, storage_reader=reader, no_dist=storage.mesh is None)
     return storage.local(room)

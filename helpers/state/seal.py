@@ -10,10 +10,11 @@ the seal. It does not protect from a person who changes a file and the seal.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 SEAL = "checksums.json"
@@ -121,6 +122,11 @@ def newest(folder: str | os.PathLike) -> Path | None:
 
     Damaged and unfinished checkpoints are passed over.
     """
+    return next(whole(folder), None)
+
+
+def whole(folder: str | os.PathLike) -> Iterator[Path]:
+    """Yield the whole checkpoints of a folder, from the last one, by name."""
     folder = Path(folder)
     for path in sorted(folder.iterdir() if folder.is_dir() else (), reverse=True):
         if path.is_dir() and not path.name.endswith(WRITING):
@@ -128,8 +134,26 @@ def newest(folder: str | os.PathLike) -> Path | None:
                 verify(path)
             except BrokenCheckpoint:
                 continue
-            return path
-    return None
+            yield path
+
+
+def prune(folder: str | os.PathLike, keep: int = 2):
+    """Delete the checkpoints that are older than the last `keep` whole ones. Call it on one rank.
+
+    It reads the checkpoints that stay: one that is damaged does not count. What interrupted
+    writings have left is deleted, too; a folder without a seal is not.
+    """
+    if keep < 1:
+        raise ValueError(f"prune keeps one checkpoint or more, not {keep}")
+    last = list(itertools.islice(whole(folder), keep))
+    for path in sorted(Path(folder).iterdir()) if len(last) == keep else ():
+        if path.name >= last[-1].name or not path.is_dir():
+            continue
+        if (path / SEAL).is_file() and not path.name.endswith(WRITING):
+            # A new name first: what a kill leaves of it is not taken for a damaged checkpoint.
+            path = path.rename(path.with_name(path.name + WRITING))
+        if path.name.endswith(WRITING):
+            shutil.rmtree(path)
 
 
 def files(folder: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from helpers.comm.mesh import Layout, Mesh, make_mesh
@@ -19,10 +20,15 @@ class Storage:
     A tensor that DTensor can represent is stored in its own layout, without a copy. Any other
     tensor (flat ranges, chosen or uneven cuts) is resharded to even rows over all ranks. Every rank
     of the world makes a `Storage` and calls its methods.
+
+    Args:
+        mesh: of the ranks; None for a single process.
+        parts: of all ranks.
+        group: of all ranks, for the methods' messages; None: the default group.
     """
 
-    def __init__(self, mesh: Mesh | None, parts: AllParts):
-        self.mesh = mesh
+    def __init__(self, mesh: Mesh | None, parts: AllParts, group: dist.ProcessGroup | None = None):
+        self.mesh, self.parts, self.group = mesh, parts, group
         if mesh is None:  # one process has everything
             self.rank, self.device, self.layouts = 0, "cpu", [(None, parts, parts)]
             return
@@ -44,9 +50,9 @@ class Storage:
         for mesh, parts, stored in self.layouts:
             mine = {key: local[key] for key in parts.ranks[self.rank] if key in local}
             if stored is not parts:
-                mine = reshard(parts, mine, stored, device=self.device)
+                mine = reshard(parts, mine, stored, self.group, self.device)
             elif mesh is not None:
-                existing(parts, mine)
+                existing(parts, mine, self.group)
             for key, part in stored.ranks[self.rank].items():
                 if key in mine:
                     found[part.name] = on_mesh(mesh, part, mine[key])
@@ -76,7 +82,7 @@ class Storage:
                 for key, part in kept.ranks[self.rank].items()
                 if part.name in stored
             }
-            found |= mine if kept is parts else reshard(kept, mine, parts, device=self.device)
+            found |= mine if kept is parts else reshard(kept, mine, parts, self.group, self.device)
         return found
 
 
