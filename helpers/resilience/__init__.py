@@ -4,6 +4,7 @@ interval      Young's, Daly's and the exact interval between checkpoints; expect
 faults        when real clusters failed: 400 servers for a year, Llama 3's 54 days
 replay        training under a list of faults, with spare servers and with eviction
 spot          instances that may be taken away: traces, policies, what they cost
+in_memory     checkpoints in memory, with a copy on another rank
 audit         checkpoints that are whole and yet wrong; `lies` plants seven of them
 replicas      which replica's numbers were silently changed
 """

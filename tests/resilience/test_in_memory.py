@@ -1,0 +1,104 @@
+"""A lost rank gets its shard back from its partner, bit for bit; lost pairs are named."""
+
+import math
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout
+from helpers.data.batch import random_batch
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.owners.local import Local
+from helpers.parallel.trainer import Recipe
+from helpers.parallel.zero.stage3 import Zero3
+from helpers.resilience.in_memory import InMemory, partners
+from helpers.runtime.launch import launch
+from helpers.state.seal import BrokenCheckpoint
+from tests.parallel.beside import flat
+
+TORN = "torn"
+WORDS = {
+    (0, 1): "no checkpoint is in memory",
+    (1, 2): "the shards of ranks [1] are on no rank",
+    (2, 3): "the shards of ranks [2, 3] are on no rank",
+}
+TINY = GPTConfig(vocab=16, context=8, width=8, layers=2, heads=2)
+
+
+def bits(strategy) -> dict:
+    state = strategy.full_state()
+    return {
+        n: torch.as_tensor(v).clone()
+        for n, v in (flat(state["optimizer"]) | state["model"]).items()
+    }
+
+
+def equal(one: dict, other: dict) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+
+
+def survives(worker, recipe, losses):
+    """For each list of ranks: save, train on, lose these ranks' memory, restore.
+
+    TORN: a save ends before rank 0 has sent anything, so its partner has nothing new either.
+    """
+    trainer, memory, found, saved = recipe(TINY, 0), InMemory(), [], []
+    batch = random_batch(0, 6, TINY.context, TINY.vocab)
+
+    def step():
+        trainer.step(batch.shard(trainer.data_rank, trainer.data_size))
+
+    step()
+    for k, lost in enumerate(losses):
+        step()
+        saved.append(bits(trainer))
+        memory.save(trainer, updates=k)
+        step()
+        if lost == TORN:
+            if worker.rank < 2:
+                del memory.kept[max(memory.kept)]
+        elif worker.rank in lost:
+            memory = InMemory()
+            _, tensors, moments = trainer.stored()
+            for tensor in [*tensors.values(), *(t for s in moments.values() for t in s.values())]:
+                tensor.detach().fill_(math.nan)
+        try:
+            progress = memory.restore(trainer)
+            step()  # what training changes is not what is kept
+            again = memory.restore(trainer)
+            found.append([again == progress, equal(bits(trainer), saved[again["updates"]])])
+            found[-1].append(again["updates"])
+        except BrokenCheckpoint as error:
+            found.append(str(error))
+    trainer.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("layout", "owner", "losses"),
+    [
+        (Layout(dp=2), Zero3, [[], [1], [0], [0, 1]]),
+        (Layout(dp=3), Zero3, [[0], [2], TORN, [1, 2]]),
+        (Layout(dp=2, tp=2), Local, [[0], [1, 2], [2, 3]]),
+    ],
+    ids=["ZeRO 3 on 2", "ZeRO 3 on 3", "tensor and data"],
+)
+def test_what_a_partner_has_is_restored(layout, owner, losses):
+    recipe = Recipe(layout=layout, owner=owner)
+    for found in launch(survives, layout.world_size, device="cpu", recipe=recipe, losses=losses):
+        for k, (lost, told) in enumerate(zip(losses, found, strict=True)):
+            if isinstance(told, str):
+                assert told.startswith(WORDS[tuple(lost)])
+            else:
+                assert told == [True, True, k - (lost == TORN)]
+
+
+@pytest.mark.parametrize("ranks", range(2, 8))
+def test_partners_are_pairs_and_an_odd_rank_is_in_a_ring_of_three(ranks):
+    for rank in range(ranks):
+        to, source = partners(rank, ranks)
+        assert partners(to, ranks)[1] == partners(source, ranks)[0] == rank
+        assert (to == source) == (ranks % 2 == 0 or rank < ranks - 3)
+        assert to != rank
+    with pytest.raises(ValueError, match="one rank alone has no partner"):
+        partners(0, 1)
