@@ -29,6 +29,7 @@ BENCHMARKS = (
     "scaling",
     "adam",
     "offload",
+    "saving",
     "decoding",
     "serving",
     "scan",
