@@ -2,8 +2,8 @@
 
     site.py [folder of executed notebooks]      by default the committed ones
 
-The README is the front page, and its table of weeks gives the order. The reference of `helpers` is
-made of its docstrings. `make course` executes the notebooks first.
+The README's table of weeks gives their order, and the cards of the front page: see `front`. The
+reference of `helpers` is made of its docstrings. `make course` executes the notebooks first.
 """
 
 import argparse
@@ -14,14 +14,15 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from course import is_note
+from front import front_page, weeks_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = Path(__file__).with_name("site")
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)\s]+)\)")
-ROW = re.compile(r"^\|.*\]\(notebooks/([^)]+)\.ipynb\) *\|$", re.M)  # of the table of weeks
 REPLAYS = """# Replays
 
 Each picture is a **recorded run**: four ranks, real messages, a computation that sleeps for its
@@ -51,15 +52,22 @@ def gather(root: Path, executed: Path, source: Path, packages: str = "*") -> Pat
     for path in [*root.glob("notebooks/*.ipynb"), *root.glob("notebooks/project/*.ipynb")]:
         name = path.relative_to(root / "notebooks")
         newer = executed / name.name
-        place = source / "notebooks" / name
-        place.parent.mkdir(exist_ok=True)
-        place.write_text(page(newer if newer.exists() else path), encoding="utf-8")
-        pages[name.with_suffix("").as_posix()] = place
-    more = guide(root, source)
+        pages[name.with_suffix("").as_posix()] = newer if newer.exists() else path
     readme = (root / "README.md").read_text(encoding="utf-8")
-    front = front_page(readme, pages, more)
+    behind = {week[0].name: week[1:] for week in weeks_of(readme, pages)}
+    for name, path in pages.items():
+        place = source / "notebooks" / f"{name}.ipynb"
+        place.parent.mkdir(exist_ok=True)
+        parts = [part.name for part in behind.get(name, ())]
+        place.write_text(page(path, parts), encoding="utf-8")
+    (source / "README.md").write_text(readme, encoding="utf-8")
+    more = ["Set up and use <README>", "plan", "replays", "reference", *guide(root, source)]
+    text = (SETTINGS / "front.md").read_text(encoding="utf-8")
+    run = replay(json.loads((SETTINGS / "replays" / "1f1b.json").read_text(encoding="utf-8")))
+    front = front_page(text, readme, run, pages, more, source)
     (source / "index.md").write_text(front, encoding="utf-8")
     (source / "replays.md").write_text(replays(), encoding="utf-8")
+    (source / "plan.md").write_text(planner(), encoding="utf-8")
     (source / "reference.md").write_text(reference(root, source, packages), "utf-8")
     check_links(root, source)
     return source
@@ -79,13 +87,20 @@ def guide(root: Path, source: Path) -> list[str]:
     return [f"notebooks/guide/{name}" for name in (*others, "README")]
 
 
-def page(path: Path) -> str:
+def page(path: Path, parts: Sequence[str] = ()) -> str:
     """Return the notebook for the site: pictures with their words and size, tables as HTML.
 
     The speaker's notes are left out.
+
+    Args:
+        parts: notebooks beside it that follow below it in the list of weeks.
     """
     nb = json.loads(path.read_text(encoding="utf-8"))
     nb["cells"] = [cell for cell in nb["cells"] if not is_note(cell)]
+    if parts:
+        tree = "\n".join(["```{toctree}", ":hidden:", "", *parts, "```"])
+        cell = {"cell_type": "markdown", "id": "parts", "metadata": {}, "source": tree}
+        nb["cells"].append(cell)
     for cell in nb["cells"]:
         cell["metadata"].pop("slideshow", None)
         for output in cell.get("outputs", ()):
@@ -102,18 +117,6 @@ def picture(png: str | list[str], about: dict) -> str:
     size = "".join(f' {key}="{about[key]}"' for key in ("width", "height") if key in about)
     words = html.escape(about.get("alt", ""), quote=True)
     return f'<img alt="{words}"{size} src="data:image/png;base64,{encoded}">'
-
-
-def front_page(readme: str, pages, more: list[str]) -> str:
-    """Return the README with the contents of the site: weeks in the order of its table."""
-    order = [name for name in ROW.findall(readme) if name in pages]
-    order += sorted(set(pages) - set(order))
-    weeks = [f"notebooks/{name}" for name in order]
-    lists = {"Weeks": weeks, "More": ["replays", "reference", *more]}
-    return f"{readme}\n\n" + "\n".join(
-        "\n".join(["```{toctree}", ":hidden:", f":caption: {name}", "", *entries, "```", ""])
-        for name, entries in lists.items()
-    )
 
 
 def reference(root: Path, source: Path, packages: str) -> str:
@@ -156,6 +159,12 @@ def replays(folder: Path = SETTINGS / "replays") -> str:
     )
     parts.append(f"```{{raw}} html\n<p>{kinds}; the number is the micro-batch.</p>\n```\n")
     return "\n".join(parts)
+
+
+def planner(folder: Path = SETTINGS) -> str:
+    """Return the page that plans a cluster, with the plans that `plans.py` found."""
+    text = (folder / "plan.md").read_text(encoding="utf-8")
+    return text.replace("PLANS", (folder / "plans.json").read_text(encoding="utf-8").strip())
 
 
 def order_of(name: str) -> int:

@@ -12,6 +12,7 @@ ROOT = Path(os.environ.get("COURSE_ROOT", HERE.parents[1]))
 sys.path[:0] = [str(HERE / "_ext"), str(ROOT)]
 
 project = "Training at Scale"
+author = "the Training at Scale authors"
 copyright = "the Training at Scale authors, MIT License"
 extensions = [
     "myst_nb",
@@ -54,7 +55,7 @@ html_title = "Training at Scale"
 html_context = {"default_mode": "auto"}  # without it, the first page logs an error
 html_static_path = [str(HERE / "_static")]
 html_css_files = ["course.css"]
-html_js_files = ["replay.js", "search.js"]
+html_js_files = ["replay.js", "search.js", "plan.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {
@@ -62,7 +63,7 @@ html_theme_options = {
     "use_fullscreen_button": False,
     "use_source_button": False,
     "show_navbar_depth": 1,
-    "max_navbar_depth": 1,
+    "max_navbar_depth": 2,
     "collapse_navbar": True,
     "show_toc_level": 2,
     "home_page_in_toc": False,

@@ -1,5 +1,6 @@
 """The course's site, read from its files: every page, wide and on a phone, and what moves in it."""
 
+import json
 import re
 
 import pytest
@@ -130,6 +131,43 @@ def test_a_replay_plays_pauses_and_steps(site):
     replay.locator("input").fill("0")
     assert boxes.count() == 0
     assert "0.0" in replay.locator("output").text_content()
+
+
+def test_a_cluster_is_planned_by_the_keyboard(site):
+    """The chosen plan is the fastest that fits; another is chosen by its slider or its dot."""
+    data = json.loads((ROOT / ".ci" / "site" / "plans.json").read_text("utf-8"))
+    page = site("plan.html")
+    chosen, dots = page.locator(".planner .chosen"), page.locator(".planner circle")
+    numbers = re.compile(r": ([\d.,]+) s, ([\d.,]+) GB on the fullest GPU")
+
+    def control(label):
+        return page.get_by_label(label, exact=True)
+
+    def shown():
+        return [float(x.replace(",", "")) for x in numbers.search(chosen.text_content()).groups()]
+
+    def check(front, row):
+        assert dots.count() == len(front)
+        assert shown() == pytest.approx([row[8], row[7]], rel=6e-3)
+        cells = page.locator(".planner .parts td:nth-child(3)").all_text_contents()
+        assert [float(text) for text in cells] == [share / 10 for share in row[9]]
+
+    control("Model").select_option("8B")
+    control("Machines").select_option("H100")
+    control("GPUs").press("End")
+    control("Batch").press("Home")
+    front = data["fronts"][f"8B H100 {data['gpus'][-1]} {data['tokens'][0]}"]
+    limit = data["fits"] * data["machine"]["H100"]["memory"] / 1e9
+    check(front, next(row for row in front if row[7] <= limit))
+    control("Plan").press("Home")
+    check(front, front[-1])
+    dots.last.click()
+    check(front, front[0])
+    assert chosen.text_content().startswith("Too large: ") == (front[0][7] > limit)
+
+    control("Model").select_option("405B")
+    control("GPUs").press("Home")
+    assert chosen.text_content().startswith("No plan fits into these GPUs. The smallest is ")
 
 
 @pytest.mark.parametrize("viewport", [WIDE, PHONE], ids=["laptop", "phone"])

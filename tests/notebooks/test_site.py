@@ -2,6 +2,7 @@
 
 import base64
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -159,7 +160,7 @@ def pages(built):
 def test_every_page_is_there(built):
     names = pages(built).keys()
     wanted = {"index.html", "notebooks/week01_a.html", "notebooks/week02_b.html", "search.html"}
-    wanted |= {"replays.html", "reference.html", "reference/small.html"}
+    wanted |= {"plan.html", "replays.html", "reference.html", "reference/small.html"}
     assert [name for name in names if name.startswith("_static/")] == []  # a theme's templates
     wanted |= {f"notebooks/guide/{name}.html" for name in ("README", "week01", "faults")}
     assert wanted <= names
@@ -271,7 +272,8 @@ def test_the_pages_before_sphinx(site, root, tmp_path):
     found = {p.relative_to(source).as_posix() for p in source.rglob("*") if p.is_file()}
     weeks = {"week01_a", "week02_b", "week03_c", "project/p"}
     assert found == {
-        "index.md", "replays.md", "reference.md", "reference/small.md",
+        "index.md", "README.md", "cards/week01_a.png", "plan.md", "replays.md",
+        "reference.md", "reference/small.md",
         "figures/drawing.png", "figures/table.md", *(f"notebooks/{week}.ipynb" for week in weeks),
         "notebooks/solutions/a_b.py", "notebooks/solutions/c.csv", "notebooks/outside.py",
     }  # fmt: skip
@@ -279,9 +281,10 @@ def test_the_pages_before_sphinx(site, root, tmp_path):
     assert front.endswith(
         "```{toctree}\n:hidden:\n:caption: Weeks\n\nnotebooks/week02_b\nnotebooks/week01_a\n"
         "notebooks/project/p\nnotebooks/week03_c\n```\n\n"
-        "```{toctree}\n:hidden:\n:caption: More\n\nreplays\nreference\n```\n"
+        "```{toctree}\n:hidden:\n:caption: More\n\n"
+        "Set up and use <README>\nplan\nreplays\nreference\n```\n\n"
     )
-    assert front.startswith(README)
+    assert (source / "README.md").read_text() == README
     assert (source / "reference.md").read_text().endswith("```{toctree}\n\nreference/small\n```\n")
     modules = re.findall(
         r"^.. automodule:: (\S+)$", (source / "reference/small.md").read_text(), re.M
@@ -306,6 +309,22 @@ def test_a_notebook_as_a_page(site, tmp_path):
     assert site.picture(["ab\n", "cd\n"], {"alt": "<"}) == (
         '<img alt="&lt;" src="data:image/png;base64,abcd">'
     )
+
+
+def test_a_card_has_the_parts_of_its_week_and_the_first_open_picture(tmp_path):
+    front = ci("front")
+    table = "| 7 | Why? | [A](notebooks/a.ipynb) |\n| 8 | | [X](notebooks/x.ipynb) |\n"
+    table += "| 7 | How? | [B](notebooks/b.ipynb) |\n"
+    (week,) = front.weeks_of(table, {"a", "b"})
+    notebook(tmp_path / "a.ipynb", new_markdown_cell("![gone](gone.png)"))
+    notebook(tmp_path / "b.ipynb", shown("plot()", text_html=FOLDED), shown("2", image_png=PNG))
+    (tmp_path / "cards").mkdir()
+    card = front.card(week, {name: tmp_path / f"{name}.ipynb" for name in "ab"}, tmp_path)
+    assert card == (
+        "```{container} card-of-week\n![](cards/a.png)\n\n"
+        "**[Week 7 · A](notebooks/a.ipynb)**\n\nWhy?\n\n- [B](notebooks/b.ipynb)\n```"
+    )
+    assert (tmp_path / "cards" / "a.png").read_bytes() == base64.b64decode(PNG)
 
 
 def test_a_replay_by_hand(site):
@@ -399,13 +418,34 @@ def test_the_replays_are_recorded_runs_of_the_schedules(site, built):
     assert page.count("data-start=") == sum(len(run["boxes"]) for run in files.values())
 
 
+def test_the_planned_cases_are_those_of_the_planner():
+    """If this fails after a change of the simulator or the planner: python .ci/site/plans.py"""
+    plans = ci("site/plans")
+    data = json.loads(plans.FILE.read_text("utf-8"))
+    fronts = data.pop("fronts")
+    assert data == json.loads(json.dumps(plans.choices()))
+    assert fronts.keys() == {" ".join(map(str, case)) for case in plans.cases()}
+    for case in (("8B", "A100", 8, 2**20), ("355M", "H100", 32, 2**20)):
+        assert plans.found(*case) == fronts[" ".join(map(str, case))]
+    for front in fronts.values():
+        for one, after in itertools.pairwise(front):
+            assert one[7] > after[7]
+            assert one[8] < after[8]
+        assert all(sum(row[9]) == pytest.approx(1000, abs=4) for row in front)
+
+
 def test_the_course_s_own_notebooks_can_be_gathered(site, tmp_path):
     source = site.gather(ROOT, ROOT / "notebooks", tmp_path / "source")
     text = (source / "index.md").read_text("utf-8")
     weeks = re.findall(r"^notebooks/(week\S+|project/\S+)$", text, re.M)
-    committed = {p.stem for p in (ROOT / "notebooks").glob("week*.ipynb")}
-    assert committed <= set(weeks)
     assert weeks[0] == "week01_ranks_and_collectives"
+    assert len({week[:6] for week in weeks}) == len(weeks)  # one for each week; its parts are below
+    cards = re.findall(r"\]\(notebooks/(week\w+)\.ipynb\)", text)[1:]  # the first path leads to one
+    assert cards == sorted(cards)
+    assert set(cards) == {p.stem for p in (ROOT / "notebooks").glob("week*.ipynb")}
+    assert len(list((source / "cards").glob("week*.png"))) > 12
+    last = json.loads((source / "notebooks" / "week06_zero.ipynb").read_text("utf-8"))["cells"][-1]
+    assert last["source"] == "```{toctree}\n:hidden:\n\nweek06b_zero_3\n```"
     guide = {p.stem for p in (ROOT / "notebooks" / "guide").glob("[!w]*.md")}
     assert guide == set(re.findall(r"^notebooks/guide/(\S+)$", text, re.M))
     assert (source / "notebooks" / "guide" / "week01.md").exists()

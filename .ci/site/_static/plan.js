@@ -1,0 +1,177 @@
+// "Plan your cluster": shows the planned case that the controls choose, from the page's own data.
+"use strict";
+
+document.addEventListener("DOMContentLoaded", () => {
+  const place = document.querySelector(".planner");
+  if (place) planner(place, JSON.parse(document.querySelector("script.plans").textContent));
+});
+
+const PART = {
+  computing: ["computing", "#0072b2"],
+  host: ["waiting for the host to launch kernels", "#999999"],
+  tp: ["messages of tensor parallelism", "#e69f00"],
+  pp: ["messages between pipeline stages", "#56b4e9"],
+  bubble: ["pipeline bubble", "#d55e00"],
+  dp: ["gradients and weights between replicas", "#009e73"],
+  optimizer: ["optimizer", "#cc79a7"],
+};
+const AGAIN = {
+  none: "nothing is recomputed",
+  selective: "the attention's core is recomputed",
+  full: "every block is recomputed",
+};
+const three = (x) => Number(x.toPrecision(3)).toLocaleString("en", { maximumSignificantDigits: 3 });
+const million = (tokens) => `${three(tokens / 1e6)} million tokens`;
+
+function planner(place, data) {
+  const form = place.querySelector("form");
+  const { model, machine, gpus, tokens, plan } = Object.fromEntries(
+    [...place.querySelectorAll("select, input")].map((control) => [control.id, control])
+  );
+  options(model, data.model, (one) => one.title);
+  model.selectedIndex = 2;
+  options(machine, data.machine, ({ network }, name) =>
+    `8 ${name}s each, ${network * 8e-9} Gbit/s a GPU`);
+  slide(gpus, data.gpus.length, 1);
+  slide(tokens, data.tokens.length, 1);
+  let rows = []; // the front of this case, the smallest plan first
+
+  function choose() {
+    const values = { gpus: data.gpus[gpus.value], tokens: data.tokens[tokens.value] };
+    say(gpus, `${values.gpus} GPUs`);
+    say(tokens, million(values.tokens));
+    const key = [model.value, machine.value, values.gpus, values.tokens].join(" ");
+    rows = data.fronts[key].map(read).reverse();
+    const fit = rows.filter((row) => row.gigabytes <= limit());
+    slide(plan, rows.length, Math.max(0, fit.length - 1));
+    show();
+  }
+
+  const limit = () => (data.fits * data.machine[machine.value].memory) / 1e9; // gigabytes
+
+  function show() {
+    const row = rows[plan.value];
+    const words = `${title(row)}: ${three(row.seconds)} s, ${three(row.gigabytes)} GB`;
+    say(plan, words);
+    const { peak } = data.machine[machine.value];
+    const { parameters } = data.model[model.value];
+    const [n, batch] = [data.gpus[gpus.value], data.tokens[tokens.value]];
+    const share = (100 * 6 * parameters * batch) / (row.seconds * n * peak);
+    const fits = row.gigabytes <= limit();
+    const smallest = rows.every((other) => other.gigabytes > limit());
+    place.querySelector(".chosen").textContent =
+      (smallest ? "No plan fits into these GPUs. The smallest is " : fits ? "" : "Too large: ") +
+      `${words} on the fullest GPU. A step trains ${million(batch)}, ` +
+      `${three(batch / row.seconds / n)} a second on each GPU: ${three(share)} % of its peak. ` +
+      `${AGAIN[row.recompute][0].toUpperCase()}${AGAIN[row.recompute].slice(1)}.`;
+    front(place.querySelector(".front"), rows, row, limit(), (number) => {
+      plan.value = number;
+      show();
+    });
+    parts(place, row);
+  }
+
+  function read([pp, dp, tp, micro, chunks, zero, recompute, gigabytes, seconds, thousandths]) {
+    const parts = data.parts.map((name, k) => [name, thousandths[k] / 1000]);
+    const again = data.recompute[recompute];
+    return { pp, dp, tp, micro, chunks, zero, recompute: again, gigabytes, seconds, parts };
+  }
+
+  form.addEventListener("input", choose);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  plan.addEventListener("input", show);
+  let wide = 0; // the pictures are as wide as the page
+  new ResizeObserver(() => {
+    if (wide !== place.clientWidth) requestAnimationFrame(show);
+    wide = place.clientWidth;
+  }).observe(place);
+  choose();
+}
+
+function options(select, named, text) {
+  for (const [name, one] of Object.entries(named)) select.add(new Option(text(one, name), name));
+}
+
+function slide(range, count, value) {
+  Object.assign(range, { min: 0, max: count - 1, step: 1, value, disabled: count < 2 });
+}
+
+function say(range, text) {
+  range.parentElement.querySelector("output").textContent = text;
+  range.setAttribute("aria-valuetext", text);
+}
+
+function title(row) {
+  const words = ["pp", "dp", "tp"].filter((a) => row[a] > 1).map((a) => `${a} = ${row[a]}`);
+  words.push(`micro-batches of ${row.micro}`);
+  if (row.chunks > 1) words.push(`${row.chunks} chunks`);
+  if (row.zero) words.push(`ZeRO-${row.zero}`);
+  return words.join(", ");
+}
+
+function draw(inside, tag, attributes, text = "") {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.textContent = text;
+  return inside.appendChild(made);
+}
+
+function picture(box, tall, words) {
+  const wide = box.clientWidth;
+  box.replaceChildren();
+  const look = { width: wide, height: tall, role: "img", "aria-label": words };
+  return [draw(box, "svg", { ...look, "font-size": 14, fill: "currentColor" }), wide];
+}
+
+// Both axes are logarithmic; the labels are 1, 2 and 5 times the powers of ten.
+function front(box, rows, chosen, limit, pick) {
+  const tall = 320, left = 64, below = 44;
+  const [svg, wide] = picture(box, tall, `${rows.length} plans; chosen: ${title(chosen)}`);
+  const axis = (values, from, to) => {
+    const [low, high] = [Math.min(...values) / 1.15, Math.max(...values) * 1.15].map(Math.log);
+    const at = (x) => from + ((Math.log(x) - low) / (high - low)) * (to - from);
+    const ticks = [1, 2, 5].flatMap((d) => [-2, -1, 0, 1, 2, 3, 4, 5].map((e) => d * 10 ** e));
+    return [at, ticks.filter((x) => Math.log(x) > low && Math.log(x) < high)];
+  };
+  const [x, xs] = axis([...rows.map((row) => row.gigabytes), limit], left, wide - 8);
+  const [y, ys] = axis(rows.map((row) => row.seconds), tall - below, 10);
+  const edge = x(limit);
+  const grey = { fill: "#888", "fill-opacity": 0.25 };
+  draw(svg, "rect", { x: edge, y: 0, width: wide - edge, height: tall - below, ...grey });
+  for (const gb of xs)
+    draw(svg, "text", { x: x(gb), y: tall - below + 18, "text-anchor": "middle" }, gb);
+  for (const s of ys) {
+    draw(svg, "line", { x1: left, x2: wide, y1: y(s), y2: y(s), stroke: "#888", "stroke-opacity": 0.4 });
+    draw(svg, "text", { x: left - 6, y: y(s) + 5, "text-anchor": "end" }, `${s} s`);
+  }
+  draw(svg, "text", { x: wide - 8, y: tall - 6, "text-anchor": "end" }, "GB of the fullest GPU");
+  rows.forEach((row, number) => {
+    const place = { cx: x(row.gigabytes), cy: y(row.seconds), r: row === chosen ? 9 : 5 };
+    const dot = draw(svg, "circle", { ...place, fill: row === chosen ? "#d55e00" : "#0072b2" });
+    draw(dot, "title", {}, `${title(row)}: ${three(row.seconds)} s`);
+    dot.addEventListener("click", () => pick(number));
+  });
+}
+
+function parts(place, row) {
+  const words = row.parts.map(([name, share]) => `${PART[name][0]} ${three(100 * share)} %`);
+  const [svg, wide] = picture(place.querySelector(".bar"), 36, words.join(", "));
+  const whole = row.parts.reduce((sum, [, share]) => sum + share, 0);
+  let x = 0;
+  place.querySelector(".parts tbody").replaceChildren(
+    ...row.parts.map(([name, share]) => {
+      const [text, color] = PART[name];
+      const width = (share / whole) * wide;
+      draw(svg, "rect", { x, y: 2, width, height: 32, fill: color });
+      x += width;
+      const line = document.createElement("tr");
+      const swatch = document.createElement("span");
+      Object.assign(swatch.style, { color, marginRight: ".4em" });
+      swatch.textContent = "■";
+      line.insertCell().append(swatch, text);
+      line.insertCell().textContent = three(share * row.seconds);
+      line.insertCell().textContent = (100 * share).toFixed(1);
+      return line;
+    })
+  );
+}
