@@ -15,10 +15,12 @@
 # all tests of some paths, with pytest's own options: make test ONLY="tests/comm -x".
 # `quick` tests the changes since the last commit, or since another: make quick SINCE=main.
 # `mutants` takes SINCE too, or files: make mutants ONLY=helpers/comm/mesh.py MOST=100.
-# `lab` opens notebooks/, or the folder AT: make lab AT=work. LAB passes on JupyterLab's own options:
+# `lab` opens notebooks/, or the folder AT, and there START.ipynb: make lab AT=work. LAB passes on JupyterLab's own options:
 # make lab LAB="--no-browser --port 8890".
+# `student` leaves out the solutions; with them: make student SOLUTIONS=1.
 # `grade` runs in a sandbox: make grade SUBMISSIONS=folder; without one, TRUST=1 runs code as you.
-# JOBS=2 grades two exercises at a time; SECRET=number draws the inputs of an earlier run again.
+# JOBS=2 grades two exercises at a time; SECRET=number draws the inputs of an earlier run again;
+# WEIGHTS=file has lines such as zero_1,3.
 # `notebooks` skips unchanged notebooks; after a change in helpers/: make notebooks ALL=1.
 
 PYTHON ?= python3# the Python that makes .venv
@@ -64,13 +66,15 @@ quick: setup ## run lint, and the tests of the files that changed
 
 # It serves the whole repository: notebooks link figures/, and students read helpers/.
 lab: setup ## open JupyterLab at notebooks/
-	@$(RUN) .ci/lab.py --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/$(AT) $(LAB)
+	@$(RUN) .ci/start.py '$(AT)'
+	@$(RUN) .ci/lab.py --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/$(AT)$$(test ! -e '$(AT)/START.ipynb' || echo /START.ipynb) $(LAB)
 
 slides: setup ## write a deck for each notebook: build/slides/index.html
 	@$(RUN) .ci/slides.py $(ONLY)
 
 student: setup ## make work/, your own notebooks without outputs, or add what is new
-	@$(RUN) .ci/student.py
+	@$(RUN) .ci/student.py $(if $(SOLUTIONS),--solutions)
+	@$(RUN) .ci/start.py work
 
 minutes: setup ## print the minutes that each notebook needs, counted by rule
 	@$(PY) .ci/minutes.py $(ONLY)
@@ -78,10 +82,10 @@ minutes: setup ## print the minutes that each notebook needs, counted by rule
 handout: setup ## write build/handout, for a class: no outputs, no solutions
 	@$(RUN) .ci/handout.py
 
-grade: setup ## grade the notebooks in SUBMISSIONS in a sandbox, write a table
+grade: setup ## grade the notebooks in SUBMISSIONS in a sandbox, write tables and feedback
 	@test -n '$(SUBMISSIONS)' || { echo "name the folder: make grade SUBMISSIONS=folder"; exit 2; }
 	@$(RUN) -P -m helpers.check.grading.grade '$(SUBMISSIONS)' $(if $(TRUST),--trust) \
-	    $(if $(JOBS),--jobs $(JOBS)) $(if $(SECRET),--secret $(SECRET))
+	    $(if $(JOBS),--jobs $(JOBS)) $(if $(WEIGHTS),--weights '$(WEIGHTS)') $(if $(SECRET),--secret $(SECRET))
 
 bench: setup ## measure side by side with other libraries, print the table
 	@$(RUN) -m tests.bench
