@@ -1,10 +1,11 @@
 """Write what an instructor hands out to build/handout/: no outputs, no solutions, no notes.
 
-The folder is a copy of the course, without git, without the solutions of exercises, and without the
-instructor's guide and the speaker's notes. Students unpack it and run `make lab`, or `make student`
-as everybody does. A program in notebooks/solutions/mpi stays, because a notebook runs it.
+The folder is a copy of the course, without git, tests, the solutions of exercises, the instructor's
+guide and the speaker's notes. The README there has no sections for instructors and developers.
+Students unpack the folder and run `make student`, as everybody does.
 """
 
+import re
 import shutil
 import subprocess
 import sys
@@ -14,12 +15,15 @@ from student import without_outputs
 
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_OUT = (
-    "notebooks/solutions/week",
+    "notebooks/solutions/",
     "notebooks/guide/README.md",
+    "notebooks/guide/class.md",
+    "notebooks/guide/developing.md",
     "notebooks/guide/week",
     "tests/",
     "helpers/check/grading/",
 )
+NOT_STUDENTS = re.compile(r"^### (?:Instructors|Developers)\n.*?(?=^#)", re.M | re.S)
 
 
 def hand_out(root: Path, folder: Path) -> list[Path]:
@@ -38,6 +42,8 @@ def hand_out(root: Path, folder: Path) -> list[Path]:
                 raise ValueError(f"{name}: {str(error).splitlines()[0]}") from None
         else:
             shutil.copy2(root / name, place)
+        if name == "README.md":
+            place.write_text(NOT_STUDENTS.sub("", place.read_text("utf-8")), encoding="utf-8")
         written.append(place)
     return written
 

@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parent.parent
 ALWAYS = ("tests/test_floors.py", "tests/test_environment.py")
 # Files that are neither code of helpers/ nor a test, by the start of their path.
 OTHERS = {
-    "notebooks/solutions/mpi/": ["tests/notebooks/test_scripts.py"],
     "notebooks/solutions/": ["tests/notebooks/test_exercises.py"],
     "notebooks/project/": [
         "tests/notebooks/project/test_distributed.py",
@@ -42,6 +41,7 @@ OTHERS = {
     ".ci/install": ["tests/test_lock.py"],
     "environment.yml": ["tests/test_lock.py", "tests/test_licences.py"],
     ".ci/student.py": ["tests/notebooks/test_student.py"],
+    ".ci/start.py": ["tests/notebooks/test_start.py"],
     ".ci/handout.py": ["tests/notebooks/test_handout.py"],
     ".ci/lab.py": ["tests/notebooks/test_lab.py"],
     ".ci/mutants.py": ["tests/test_mutants.py"],

@@ -1,9 +1,9 @@
 """Make a folder for a student's own work, or bring it up to date.
 
-    student.py [folder]      by default work/, which git ignores
+    student.py [folder] [--solutions]      by default work/, which git ignores
 
-The folder gets the notebooks without outputs and without the speaker's notes, and the scripts and
-solutions that they link. A file that is there already stays as it is, unless nobody has changed it.
+The folder gets the notebooks without outputs and without the speaker's notes, and the scripts that
+they link. A file that is there already stays as it is, unless nobody has changed it.
 If the course has changed such a notebook since, its new version is written beside it:
 week01_….new.ipynb.
 """
@@ -23,12 +23,12 @@ HANDED = ".handed.json"  # {file: [digest of the course's version, digest of wha
 KINDS = {".ipynb", ".py", ".yaml", ".json", ".png", ".csv"}
 
 
-def offer(root: Path, folder: Path) -> list[str]:
+def offer(root: Path, folder: Path, solutions: bool = False) -> list[str]:
     """Write what is new, and return a line about each file that needs the student's attention."""
     folder.mkdir(parents=True, exist_ok=True)
     handed = record_of(folder)
     lines, new = [], 0
-    for source in course_files(root):
+    for source in course_files(root, solutions):
         name = source.relative_to(root / "notebooks").as_posix()
         seen, written = handed.get(name, (None, None))
         try:
@@ -99,13 +99,14 @@ def write(place: Path, content: bytes):
         part.unlink(missing_ok=True)
 
 
-def course_files(root: Path) -> list[Path]:
+def course_files(root: Path, solutions: bool = False) -> list[Path]:
     """Return what a student needs of notebooks/, in order."""
     files = (path for path in (root / "notebooks").rglob("*") if path.suffix in KINDS)
+    left_out = {".ipynb_checkpoints", "__pycache__", *(() if solutions else ("solutions",))}
     return sorted(
         path
         for path in files
-        if path.is_file() and not {".ipynb_checkpoints", "__pycache__"} & set(path.parts)
+        if path.is_file() and not left_out & set(path.relative_to(root).parts)
     )
 
 
@@ -141,11 +142,13 @@ def main(argv=None, root=ROOT):
         prog="make student", description=__doc__.split("\n")[0], allow_abbrev=False
     )
     parser.add_argument("folder", nargs="?", type=Path, default=root / "work")
-    folder = parser.parse_args(argv).folder
+    parser.add_argument("--solutions", action="store_true", help="of the exercises, too")
+    options = parser.parse_args(argv)
+    folder = options.folder
     if folder.resolve() == (root / "notebooks").resolve():
         sys.exit("notebooks/ is the course's own folder; name another, or none for work/")
     try:
-        lines = offer(root, folder)
+        lines = offer(root, folder, options.solutions)
     except OSError as error:
         sys.exit(f"cannot write to {folder}: {error.strerror}")
     for line in lines:

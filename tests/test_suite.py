@@ -407,7 +407,7 @@ def test_quick_sees_what_changed(quick, tmp_path):
     ("path", "tests"),
     [
         ("helpers/__init__.py", "import"),
-        ("notebooks/solutions/mpi/train_gpt.py", "notebooks/test_scripts"),
+        ("notebooks/mpi/train_gpt.py", "notebooks/test_scripts"),
         ("notebooks/solutions/week01.py", "notebooks/test_exercises"),
         ("notebooks/guide/faults.md", "notebooks/test_guide readme"),
         ("README.md", "readme notebooks/test_site"),

@@ -16,7 +16,7 @@ DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # where pip's name is not that of t
 
 
 def course_file(name: str) -> Path:
-    """Return the path of a file of `notebooks/`, such as "solutions/mpi/train_gpt.py".
+    """Return the path of a file of `notebooks/`, such as "mpi/train_gpt.py".
 
     The student's own copy comes first: beside the notebook, or in the folder above. Then comes
     the clone that this package is in.

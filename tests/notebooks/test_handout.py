@@ -9,6 +9,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from tests.conftest import ROOT, ci
+from tests.test_readme import links
 
 
 @pytest.fixture(scope="module")
@@ -21,11 +22,11 @@ def root(tmp_path):
     """The course, in a folder of a larger clone."""
     root = tmp_path / "course"
     files = {
-        "README.md": "read me",
+        "README.md": "### Students\n\n### Instructors\n\nc\n\n### Developers\n\nd\n\n## Weeks\n",
         "helpers/a.py": "a = 1",
         "helpers/check/grading/grade.py": "",
         "notebooks/solutions/week01.py": "def solve(): ...",
-        "notebooks/solutions/mpi/train.py": "train",
+        "notebooks/mpi/train.py": "train",
         "notebooks/guide/README.md": "for instructors",
         "notebooks/guide/week01.md": "answers",
         "notebooks/guide/faults.md": "messages",
@@ -59,9 +60,10 @@ def test_what_is_handed_out(handout, root, capsys):
         "README.md",
         "helpers/a.py",
         "notebooks/guide/faults.md",
-        "notebooks/solutions/mpi/train.py",
+        "notebooks/mpi/train.py",
         "notebooks/week01_a.ipynb",
     }
+    assert (folder / "README.md").read_text() == "### Students\n\n## Weeks\n"
     (cell,) = json.loads((folder / "notebooks/week01_a.ipynb").read_text())["cells"]
     assert cell["outputs"] == []
     with zipfile.ZipFile(root / "build" / "handout.zip") as archive:
@@ -104,7 +106,14 @@ def test_where_git_knows_nothing(handout, root, tmp_path, monkeypatch):
         handout.main(tmp_path)
 
 
-def test_no_solution_of_the_course_is_left(handout, tmp_path):
+def test_the_course_s_own_hand_out(handout, tmp_path):
+    """No solution is left, and no page names a file that is left out."""
     written = handout.hand_out(ROOT, tmp_path / "out")
-    assert not [p for p in written if "solutions/week" in p.as_posix()]
+    assert not [p for p in written if "solutions" in p.as_posix()]
     assert len(list((tmp_path / "out/notebooks").glob("week*.ipynb"))) >= 19
+    pages = [page for page in written if page.suffix in (".md", ".ipynb")]
+    # code has brackets like those of a link, but hardly with the name of a file in them
+    named = {(page, link.partition("#")[0]) for page in pages for link in links(page)}
+    files = [(page, link) for page, link in named if "." in link and "://" not in link]
+    assert [pair for pair in files if not (pair[0].parent / pair[1]).exists()] == []
+    assert len(files) > 50

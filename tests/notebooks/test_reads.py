@@ -108,8 +108,8 @@ def beside(text: str, between: str) -> bool:
         ("from tests.bench import adam", "imports tests.bench"),
         ("import figures.draw", "imports figures.draw"),
         ("run('accelerate/train_gpt.py')", "accelerate/train_gpt.py without course_file"),
-        ("run(f'solutions/mpi/{name}')", "solutions/mpi/ without course_file"),
-        ("course_file('solutions/mpi/gone.py')", "does not exist"),
+        ("run(f'mpi/{name}')", "mpi/ without course_file"),
+        ("course_file('mpi/gone.py')", "does not exist"),
     ],
 )
 def test_what_lies_elsewhere_is_found(source, reason):
@@ -121,7 +121,7 @@ def test_what_lies_elsewhere_is_found(source, reason):
     "source",
     [
         "course_file('accelerate/train_gpt.py')",
-        "course_file(f'solutions/mpi/{name}')",
+        "course_file(f'mpi/{name}')",
         "print('the figures of 1/2 of the tests ... are in ./')",
         "(folder / 'mine.csv').write_text('1..2')",
         "'helpers/runtime'",

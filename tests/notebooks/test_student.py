@@ -206,8 +206,12 @@ def test_which_files_a_student_needs(student, root):
     folder = root / "notebooks"
     (folder / "project" / "__pycache__").mkdir()
     (folder / "data.json").mkdir()
+    (folder / "solutions").mkdir()
+    (folder / "solutions" / "week01.py").write_text("")
     kept = ["a.csv", "b.json", "c.png", "d.yaml", "project/e.py"]
     for name in [*kept, "rise.css", "notes.txt", "project/__pycache__/train.py"]:
         (folder / name).write_text("{}")
     found = [p.relative_to(folder).as_posix() for p in student.course_files(root)]
     assert found == [*kept, "project/train.py", "week01_a.ipynb"]
+    student.main(["--solutions", str(root / "work")], root)
+    assert (root / "work" / "solutions" / "week01.py").exists()

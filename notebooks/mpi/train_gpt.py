@@ -1,6 +1,6 @@
 """Our own DDP over MPI: a small Transformer on text.
 
-    mpiexec -n 2 python solutions/mpi/train_gpt.py
+    mpiexec -n 2 python mpi/train_gpt.py
 
 `DDP` asks its transport for two operations, a sum and a broadcast, so MPI can replace gloo or NCCL.
 Rank 0 prints a line of JSON for each step.
