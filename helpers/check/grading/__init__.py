@@ -4,6 +4,7 @@
     submissions   what a folder has to grade: which exercise of which notebook
     definitions   read one notebook, in a process of its own: the functions, with what they need
     table         the rows, harmless in a spreadsheet, and their sum
+    scores        a row for each student, and a page of feedback
     sandbox       start a program without network, with limits, and see when it breaks them
     frames        the messages to it and from it
     inside        that program: defines the function, calls it, answers with plain data

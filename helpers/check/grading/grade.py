@@ -1,11 +1,13 @@
-"""Grade a folder of submitted notebooks, and write a table.
+"""Grade a folder of submitted notebooks; write tables, and a page of feedback for each student.
 
     make grade SUBMISSIONS=folder
-    python -P -m helpers.check.grading.grade folder [--to grades.csv] [--jobs N] [--secret N]
-        [--trust]
+    python -P -m helpers.check.grading.grade folder [--to grades.csv] [--weights weights.csv]
+        [--jobs N] [--secret N] [--trust]
 
 Every notebook below the folder is graded: folder/name/week04_….ipynb, or folder/name.ipynb. An
 exercise is expected if the course's notebook of that name has it, and graded wherever it is found.
+Beside grades.csv, a row an exercise, are written scores.csv, a row a student, and feedback/. A file
+of weights has lines such as `zero_1,3`; other exercises weigh 1.
 Every exercise gets a sandbox of its own, and inputs that are drawn for this run. Without bubblewrap
 there is no sandbox: --trust then runs the submitted code as you, with your files and your network.
 """
@@ -32,10 +34,12 @@ import helpers.check as check
 from helpers.check import elsewhere, hidden
 from helpers.check.grading import stand_in
 from helpers.check.grading.sandbox import Limits, NotStarted, Sandbox, bubblewrap, why_not
+from helpers.check.grading.scores import read_weights, scores, write_scores
 from helpers.check.grading.submissions import Task, exercises, found_in, ignored
-from helpers.check.grading.table import Grade, one_line, summary, write
+from helpers.check.grading.table import Grade, summary, write
 from helpers.check.limit import TooLong
 from helpers.check.traffic import ByMessages
+from helpers.check.verdict import own_frames
 
 NO_SANDBOX = (
     "There is no sandbox on this machine: {} Install bubblewrap (apt install bubblewrap), or grade "
@@ -82,7 +86,7 @@ def graded(task: Task, how: How) -> Grade:
         submission=task.submission,
         exercise=task.exercise,
         passed=passed,
-        finding=one_line(finding),
+        finding=finding,
         seconds=seconds,
     )
 
@@ -100,21 +104,23 @@ def verdict(task: Task, how: How) -> tuple[str, str]:
     except NotStarted as error:
         return "not graded", str(error)
     except elsewhere.Failed as error:
-        return "no", str(error)
+        return "no", own_frames(str(error))
     except TooLong:
         return "no", "your function has not returned in time"
     except Exception as error:  # a result of a shape that the check does not expect
         return "no", f"the check could not use the result: {type(error).__name__}: {error}"
     if found:
         return "yes", ""
-    finding = found.finding or found.status
-    return "no", f"{finding} ({NAMES_ALONE})" if "NameError" in finding else finding
+    finding = own_frames(found.finding) or found.status
+    finding += f"\n({NAMES_ALONE})" if "NameError" in finding else ""
+    return "no", finding + (f"\nHint: {found.hint}" if found.hint else "")
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(prog="make grade", description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, help="the submissions")
     parser.add_argument("--to", type=Path, help="the table; by default grades.csv in the folder")
+    parser.add_argument("--weights", type=Path, help="of exercises, in lines: name,weight")
     parser.add_argument("--jobs", type=int, default=1, help="sandboxes at the same time")
     parser.add_argument("--secret", type=int, help="draw the inputs as an earlier run did")
     parser.add_argument("--trust", action="store_true", help="run without a sandbox, as you")
@@ -124,20 +130,26 @@ def main(argv=None):
         sys.exit(f"there is no folder {folder}: make grade SUBMISSIONS=folder")
     if bubblewrap() is None and not options.trust:
         sys.exit(NO_SANDBOX.format(why_not()))
+    try:
+        weights = read_weights(options.weights) if options.weights else {}
+    except (OSError, ValueError) as error:
+        sys.exit(f"cannot read the weights: {error}")
     secret = secrets.randbits(128) if options.secret is None else options.secret
     how = How(trusted=options.trust, secret=secret)
     rows, began = [], time.monotonic()
     table = options.to or folder / "grades.csv"
     try:
-        for row in write(table, grade_all(folder, how, max(1, options.jobs))):
-            print(row, flush=True)
-            rows.append(row)
+        try:
+            for row in write(table, grade_all(folder, how, max(1, options.jobs))):
+                print(row, flush=True)
+                rows.append(row)
+        except KeyboardInterrupt:
+            print("stopped: the table has the rows so far")
+        write_scores(table.parent, scores(rows, weights))
     except OSError as error:
-        sys.exit(f"cannot write {table}: {error.strerror}")
-    except KeyboardInterrupt:
-        print("stopped: the table has the rows so far")
+        sys.exit(f"cannot write {error.filename or table}: {error.strerror}")
     print(summary(rows, ignored(folder, table), time.monotonic() - began))
-    print(f"inputs of this run: --secret {secret}\ntable: {table}")
+    print(f"inputs of this run: --secret {secret}\ntable: {table}, with scores.csv and feedback/")
 
 
 if __name__ == "__main__":

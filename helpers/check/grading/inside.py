@@ -4,6 +4,7 @@ Orders are pickles of the judge, which is trusted here. Answers are plain data. 
 submitted code prints reaches the judge.
 """
 
+import linecache
 import os
 import pickle
 import re
@@ -15,6 +16,7 @@ import traceback
 import torch
 
 from helpers.check.grading import apart, frames, messages, plain
+from helpers.check.verdict import MOST_FRAMES, own_frames
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 from helpers.runtime.payload import CannotTravel
@@ -33,16 +35,18 @@ def submitted(name: str):
 
 
 def define(name: str, sources: list[str]) -> None:
-    """Run the notebook's definitions. One that fails is left out.
+    """Run the notebook's definitions. One that fails is left out. Tracebacks show their lines.
 
     Raises:
         NameError: none of them defines the function.
     """
     names = {"__name__": "__main__"}
     why = ""
-    for source in sources:
+    for number, source in enumerate(sources):
+        file = f"<notebook {number}>"
+        linecache.cache[file] = (len(source), None, source.splitlines(True), file)
         try:
-            exec(compile(source, "<notebook>", "exec"), names)
+            exec(compile(source, file, "exec"), names)
         except BaseException as error:
             why = f"; {type(error).__name__}: {error}"
     if not callable(names.get(name)):
@@ -92,7 +96,9 @@ def answer(order: bytes) -> bytes:
         return plain.pack(["raised", error.kind, str(error)[:MOST_TEXT]])
     except BaseException as error:  # SystemExit, too
         text = "".join(traceback.format_exception_only(error)).strip()
-        return plain.pack(["raised", "exception", f"your function raised {text}"[:MOST_TEXT]])
+        frames = traceback.format_list(traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:])
+        text = f"your function raised {text}\n{own_frames(''.join(frames))}"
+        return plain.pack(["raised", "exception", text[:MOST_TEXT].rstrip()])
 
 
 def no_data(error: str) -> str:

@@ -39,7 +39,9 @@ def notebooks(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() == ".ipynb" and ".ipynb_checkpoints" not in path.parts
+        if path.suffix.lower() == ".ipynb"
+        and path.name != "START.ipynb"  # of `make student`: it has no exercise
+        and ".ipynb_checkpoints" not in path.parts
     )
 
 
@@ -50,7 +52,8 @@ def ignored(folder: Path, table: Path) -> list[str]:
         for path in folder.rglob("*")
         if path.is_file()
         and path.suffix.lower() != ".ipynb"
-        and path.resolve() != table.resolve()
+        and path.resolve() not in (table.resolve(), (table.parent / "scores.csv").resolve())
+        and path.parent.resolve() != (table.parent / "feedback").resolve()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
 

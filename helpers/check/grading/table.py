@@ -1,12 +1,17 @@
 """The table of grades: one row for each exercise of each submission, and their sum."""
 
 import csv
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 FORMULA = "=+-@＝＋－＠"  # a spreadsheet takes a text that begins so for a formula
 LISTED = 10  # files that are named
+# A frame of a traceback, with its lines of code; and one of the submission (see `inside.define`).
+FRAME = re.compile(r'^ *File "[^"]*", line \d+.*\n?(?: {4}.*\n?)*', re.M)
+THEIRS = re.compile(r'^ *File "<notebook \d+>", line (\d+), in (\S+)(?:\n {4}(.*))?', re.M)
+TRACEBACK = "Traceback (most recent call last):\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +22,7 @@ class Grade:
         submission: the notebook, below the folder.
         exercise: the name of the function; "?" if no exercise is known.
         passed: "yes", "no", or "not graded".
-        finding: the first thing that is wrong, in one line.
+        finding: the first thing that is wrong, and a hint.
         seconds: that the check took, with the start of its sandbox.
     """
 
@@ -28,7 +33,8 @@ class Grade:
     seconds: float = 0.0
 
     def __str__(self):
-        return f"{self.submission}  {self.exercise}: {self.passed}  {self.finding}".rstrip()
+        finding = one_line(their_line_first(self.finding))
+        return f"{self.submission}  {self.exercise}: {self.passed}  {finding}".rstrip()
 
 
 def clean(text: str) -> str:
@@ -36,6 +42,18 @@ def clean(text: str) -> str:
     text = text.encode("utf-8", "replace").decode()  # names of files may be no text at all
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return f"'{text}" if text[:1] in FORMULA and text else text
+
+
+def their_line_first(finding: str) -> str:
+    """Put the line of the student's function that failed first, in place of all frames."""
+    frames = THEIRS.findall(finding)
+    lines = FRAME.sub("", finding).replace(TRACEBACK, "").splitlines()
+    # a traceback ends with the error that the first line names, too
+    rest = "\n".join(x for k, x in enumerate(lines) if not any(y.endswith(x) for y in lines[:k]))
+    if not frames:
+        return rest
+    number, name, code = frames[-1]
+    return f"line {number} of {name}{f' ({code.strip()})' if code else ''}: {rest}"
 
 
 def one_line(text: str, most: int = 300) -> str:
@@ -53,7 +71,7 @@ def write(table: Path, rows: Iterable[Grade]) -> Iterator[Grade]:
         writer = csv.DictWriter(file, [field.name for field in fields(Grade)])
         writer.writeheader()
         for row in rows:
-            writer.writerow(asdict(row))
+            writer.writerow({**asdict(row), "finding": one_line(their_line_first(row.finding))})
             file.flush()
             yield row
 

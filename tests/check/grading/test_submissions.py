@@ -83,7 +83,8 @@ def test_every_notebook_has_a_row(tmp_path):
 
 
 def test_two_of_one_student_and_copies_of_jupyter(tmp_path):
-    for name in ("anna/a.ipynb", "anna/b.ipynb", "anna/.ipynb_checkpoints/a.ipynb"):
+    copies = ("anna/.ipynb_checkpoints/a.ipynb", "anna/START.ipynb")
+    for name in ("anna/a.ipynb", "anna/b.ipynb", *copies):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         notebook(tmp_path / name, SHARE)
     assert [name for name, _ in rows(tmp_path)] == ["anna/a.ipynb", "anna/b.ipynb"]
@@ -117,7 +118,7 @@ def test_names_that_a_table_or_a_terminal_would_not_bear(tmp_path, name, shown):
 def test_files_that_are_no_notebooks_are_named(tmp_path):
     folder = tmp_path / ".course" / "given"  # a folder above with a dot hides nothing
     for name in ("week05.py", "b/c\td.txt", "b/grades.csv", "grades.csv", ".hidden", ".git/x",
-                 "a.ipynb", "b.IPYNB", "=x"):  # fmt: skip
+                 "a.ipynb", "b.IPYNB", "=x", "scores.csv", "feedback/anna.html"):  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(json.dumps({"cells": []}))
     table = folder / "b" / ".." / "grades.csv"

@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from helpers.check.grading.table import Grade, one_line, summary, write
+from helpers.check.grading.table import Grade, one_line, summary, their_line_first, write
 
 
 def grade(submission, passed):
@@ -29,6 +29,39 @@ def grade(submission, passed):
 )
 def test_a_finding_is_one_harmless_line(text, line):
     assert one_line(text) == line
+
+
+FRAMES = """rank 1 raised IndexError: out of range
+Traceback (most recent call last):
+  File "/course/helpers/runtime/local/rank/program.py", line 9, in main
+    run(worker)
+    ^^^^^^^^^^^
+  File "<notebook 0>", line 7, in outer
+    return ring(x)
+  File "<notebook 1>", line 3, in ring
+    x[rank] = y
+    ~^^^^^^
+IndexError: out of range
+Hint: count"""
+
+
+@pytest.mark.parametrize(
+    ("finding", "line"),
+    [
+        (
+            FRAMES,
+            "line 3 of ring (x[rank] = y): rank 1 raised IndexError: out of range\nHint: count",
+        ),
+        (
+            FRAMES.replace("<notebook", "<other"),
+            "rank 1 raised IndexError: out of range\nHint: count",
+        ),
+        ('it is 3\n  File "<notebook 1>", line 3, in f', "line 3 of f: it is 3"),
+        ("it is 3", "it is 3"),
+    ],
+)
+def test_the_student_s_own_line_is_first_and_no_other_frame_is_left(finding, line):
+    assert their_line_first(finding) == line
 
 
 def test_rows_are_written_as_they_come(tmp_path):
