@@ -1,5 +1,7 @@
 """pyproject.toml (ranges) and environment.yml (pins) name the same packages and agree."""
 
+import json
+import os
 import re
 import sys
 import tomllib
@@ -108,3 +110,19 @@ def test_what_is_imported_is_declared():
         if not names & {canonicalize_name(name) for name in provides.get(module, ())}
     }
     assert undeclared == {}
+
+
+def test_what_opens_the_course_in_a_browser_installs_the_same_pin():
+    """Codespaces and other devcontainers, and Binder: each runs a target of the Makefile."""
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    binder = ROOT / ".binder" / "postBuild"
+    assert os.access(binder, os.X_OK)
+    for command in (container["updateContentCommand"], binder.read_text()):
+        target, pinned = re.search(r"make (\w+) TORCH=['\"]torch==([\d.]+) ", command).groups()
+        assert Version(pinned) == pins()["torch"]
+        assert re.search(rf"^{target}: setup", (ROOT / "Makefile").read_text(), re.M)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    accepted = Requirement(f"python{project['requires-python']}").specifier
+    runtime = (ROOT / ".binder" / "runtime.txt").read_text()
+    assert accepted.contains(container["image"].removeprefix("python:"))
+    assert accepted.contains(runtime.strip().removeprefix("python-"))
