@@ -49,8 +49,9 @@ def copy_course(folder: Path) -> Path:
             shutil.copytree(ROOT / name, folder / name, ignore=SKIPPED)
         else:
             shutil.copy2(ROOT / name, folder / name)
-    student = [sys.executable, folder / ".ci" / "student.py"]
-    subprocess.run(student, check=True, capture_output=True)
+    for program in (["student.py"], ["start.py", "work"]):  # make student
+        line = [sys.executable, folder / ".ci" / program[0], *program[1:]]
+        subprocess.run(line, cwd=folder, check=True, capture_output=True)
     return folder
 
 

@@ -4,7 +4,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from tests.browser.lab import WATCH, Notebook, command, copy_course, serving
+from tests.browser.lab import OPEN, WATCH, Notebook, command, copy_course, serving
 
 # Week 1 takes half a minute of a free machine, and much longer beside other tests.
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
@@ -78,9 +78,14 @@ def test_the_tree_opens_and_week_1_shows_its_drawing(page, course, address):
 def test_a_student_s_folder_opens_with_its_pictures(page, course, address):
     cells = read(course / "work" / WEEK)
     assert "default_url=/lab/tree/work" in command(course, "", at="work")
-    page.goto(f"{address[0]}/lab/tree/work?reset&token={address[1]}")
+    start = Notebook.open(page, address, "work/START.ipynb")
     page.locator(".jp-DirListing-item", has_text="week01_ranks").wait_for()
-    notebook = Notebook.open(page, address, f"work/{WEEK}")
+    start.run(3)
+    start.ran(3)
+    assert "global_mean" in start.cell(3).locator(".jp-OutputArea").inner_text()
+    start.cell(0).get_by_role("link", name="Ranks and collectives").click()
+    page.locator(f"{OPEN} strong", has_text="How do many processors").wait_for()
+    notebook = Notebook(page)
     loaded(notebook.cell(index(cells, "../figures/cluster.png")).locator("img"))
 
 
