@@ -67,6 +67,9 @@ def contenders(trained: Single, folder: Path):
     source, room = torch.ones(2, size, dtype=torch.uint8)
     background, stager = Background(), DefaultStager(StagingOptions(*[False] * 4))
 
+    def copy(path):
+        room.copy_(source)
+
     def ours(path):
         trained.save(path, background)
         return background.wait
@@ -75,7 +78,7 @@ def contenders(trained: Single, folder: Path):
         return dcp.async_save(state, checkpoint_id=path, no_dist=True, **options).result
 
     return {
-        COPY: lambda path: room.copy_(source) and None,
+        COPY: copy,
         OURS: ours,
         "async_save": theirs,
         KEPT: lambda path: theirs(path, async_stager=stager),
