@@ -29,7 +29,7 @@ MODELS = {
 MACHINES = {"A100": (DGX_A100, Rates()),
             "H100": (DGX_H100, Rates(processor=H100, multiprocessors=132))}  # fmt: skip
 PROCESSORS = {"A100": A100, "H100": H100}
-GPUS = (8, 32)
+GPUS = (8, 32, 128, 512)
 TOKENS = (2**20, 2**22, 2**24)  # of the global batch
 FITS = 0.9  # of a GPU's memory: the allocator and the libraries need some, and are not simulated
 THIN = 0.85  # the next plan of a front needs at most this share of the memory

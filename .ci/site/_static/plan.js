@@ -32,7 +32,7 @@ function planner(place, data) {
   model.selectedIndex = 2;
   options(machine, data.machine, ({ network }, name) =>
     `8 ${name}s each, ${network * 8e-9} Gbit/s a GPU`);
-  slide(gpus, data.gpus.length, 1);
+  slide(gpus, data.gpus.length, 2);
   slide(tokens, data.tokens.length, 1);
   let rows = []; // the front of this case, the smallest plan first
 
@@ -123,15 +123,18 @@ function picture(box, tall, words) {
   return [draw(box, "svg", { ...look, "font-size": 14, fill: "currentColor" }), wide];
 }
 
-// Both axes are logarithmic; the labels are 1, 2 and 5 times the powers of ten.
+// Both axes are logarithmic; a label is a digit times a power of ten.
 function front(box, rows, chosen, limit, pick) {
   const tall = 320, left = 64, below = 44;
   const [svg, wide] = picture(box, tall, `${rows.length} plans; chosen: ${title(chosen)}`);
   const axis = (values, from, to) => {
     const [low, high] = [Math.min(...values) / 1.15, Math.max(...values) * 1.15].map(Math.log);
     const at = (x) => from + ((Math.log(x) - low) / (high - low)) * (to - from);
-    const ticks = [1, 2, 5].flatMap((d) => [-2, -1, 0, 1, 2, 3, 4, 5].map((e) => d * 10 ** e));
-    return [at, ticks.filter((x) => Math.log(x) > low && Math.log(x) < high)];
+    const ticks = (digits) =>
+      [-2, -1, 0, 1, 2, 3, 4, 5].flatMap((power) => digits.map((d) => Number(`${d}e${power}`)))
+        .filter((x) => Math.log(x) > low && Math.log(x) < high);
+    const few = ticks([1, 2, 5]);
+    return [at, few.length > 2 ? few : ticks([1, 1.5, 2, 3, 4, 5, 6, 8])];
   };
   const [x, xs] = axis([...rows.map((row) => row.gigabytes), limit], left, wide - 8);
   const [y, ys] = axis(rows.map((row) => row.seconds), tall - below, 10);
