@@ -60,7 +60,7 @@ html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {
     "use_download_button": False,
-    "use_fullscreen_button": False,
+    "use_fullscreen_button": True,
     "use_source_button": False,
     "show_navbar_depth": 1,
     "max_navbar_depth": 2,

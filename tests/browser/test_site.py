@@ -207,7 +207,7 @@ def test_the_dark_side_is_dark_and_stays(site):
 def test_a_phone_opens_the_list_of_weeks(site):
     page = site("notebooks/week01b_rings_and_bytes.html")
     page.set_viewport_size(PHONE)
-    week = page.get_by_role("link", name="Week 5 · Pipeline parallel")
+    week = page.get_by_role("link", name="Week 5, first part · Pipeline parallel")
     week.wait_for(state="hidden")  # it slides away when the window becomes narrow
     page.locator("button.primary-toggle:visible").click()
     week.click()
