@@ -111,7 +111,11 @@ def test_the_course_s_own_hand_out(handout, tmp_path):
     written = handout.hand_out(ROOT, tmp_path / "out")
     assert not [p for p in written if "solutions" in p.as_posix()]
     assert len(list((tmp_path / "out/notebooks").glob("week*.ipynb"))) >= 19
-    pages = [page for page in written if page.suffix in (".md", ".ipynb")]
+    folder = tmp_path / "out" / "notebooks"
+    pages = [
+        page for page in written if page.suffix in (".md", ".ipynb") and folder in page.parents
+    ]
+    pages.append(tmp_path / "out" / "README.md")
     # code has brackets like those of a link, but hardly with the name of a file in them
     named = {(page, link.partition("#")[0]) for page in pages for link in links(page)}
     files = [(page, link) for page, link in named if "." in link and "://" not in link]
