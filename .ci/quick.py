@@ -46,6 +46,7 @@ OTHERS = {
     ".ci/lab.py": ["tests/notebooks/test_lab.py"],
     ".ci/mutants.py": ["tests/test_mutants.py"],
     ".ci/site": ["tests/notebooks/test_site.py", "tests/browser/test_site.py"],
+    ".ci/front.py": ["tests/notebooks/test_site.py", "tests/browser/test_site.py"],
     ".ci/": ["tests/test_suite.py"],
     "Makefile": ["tests/test_suite.py"],
 }
