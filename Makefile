@@ -38,7 +38,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE VIRTUAL_ENV CONDA_PREFIX 
 export JUPYTER_PREFER_ENV_PATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup course test quick seeds durations lab slides student minutes handout grade bench sweep figures notebooks lint mutants lock licences FORCE
+.PHONY: help setup course test quick seeds durations lab slides student minutes handout grade bench sweep figures notebooks lint mutants elsewhere lock licences FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1#/p' Makefile | column -t -s '#'
@@ -106,6 +106,13 @@ lint: setup ## ruff, notebooks included
 
 mutants: setup build/tools/installed ## plant mistakes in the changed files, or in ONLY's, and list those no test finds
 	@build/tools/bin/python .ci/mutants.py $(if $(MOST),--most $(MOST)) $(or $(ONLY),$(SINCE))
+
+elsewhere: build/elsewhere/installed ## install what more tests of the files to submit run: build/elsewhere
+
+build/elsewhere/installed: .ci/lock-elsewhere.txt
+	@$(PYTHON) -m venv --clear build/elsewhere
+	@build/elsewhere/bin/pip install --quiet --require-hashes --no-deps -r .ci/lock-elsewhere.txt
+	@touch $@
 
 lock: build/tools/installed ## choose the versions of all libraries anew, into .ci/lock.txt
 	@PATH="$(CURDIR)/build/tools/bin:$$PATH" $(PYTHON) .ci/lock.py $(if $(ALL),--upgrade)

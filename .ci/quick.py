@@ -20,6 +20,7 @@ ALWAYS = ("tests/test_floors.py", "tests/test_environment.py")
 # Files that are neither code of helpers/ nor a test, by the start of their path.
 OTHERS = {
     "notebooks/solutions/": ["tests/notebooks/test_exercises.py"],
+    "notebooks/project/elsewhere/": ["tests/notebooks/project/test_elsewhere.py"],
     "notebooks/project/": [
         "tests/notebooks/project/test_distributed.py",
         "tests/check/submission/test_project_scripts.py",

@@ -20,7 +20,7 @@ from course import is_note
 
 ROOT = Path(__file__).resolve().parent.parent
 HANDED = ".handed.json"  # {file: [digest of the course's version, digest of what was written]}
-KINDS = {".ipynb", ".py", ".yaml", ".json", ".png", ".csv"}
+KINDS = {".ipynb", ".py", ".yaml", ".sbatch", ".json", ".png", ".csv"}
 
 
 def offer(root: Path, folder: Path, solutions: bool = False) -> list[str]:

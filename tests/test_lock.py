@@ -322,7 +322,7 @@ def test_what_is_installed_without_hashes():
         'torch | xargs "${install[@]}" | report',
         '"${install[@]}" -r .venv/requirements.txt | report',
     ]
-    assert len([line for line in calls if "--require-hashes" in line]) == 3
+    assert len([line for line in calls if "--require-hashes" in line]) == 4
 
 
 PIP = """\

@@ -208,7 +208,7 @@ def test_which_files_a_student_needs(student, root):
     (folder / "data.json").mkdir()
     (folder / "solutions").mkdir()
     (folder / "solutions" / "week01.py").write_text("")
-    kept = ["a.csv", "b.json", "c.png", "d.yaml", "project/e.py"]
+    kept = ["a.csv", "b.json", "c.png", "d.yaml", "project/e.py", "project/f.sbatch"]
     for name in [*kept, "rise.css", "notes.txt", "project/__pycache__/train.py"]:
         (folder / name).write_text("{}")
     found = [p.relative_to(folder).as_posix() for p in student.course_files(root)]
