@@ -1,6 +1,6 @@
 """What one would submit elsewhere: each file's own commands start the project's script here.
 
-No Slurm here, no Kubernetes and no cloud: `srun`, `scancel` and `scontrol` are stand-ins, which
+No Slurm is needed, no Kubernetes and no cloud. `srun`, `scancel` and `scontrol` are stand-ins: they
 do what the file relies on. The notice is real: a signal to the process that would get it there.
 """
 
