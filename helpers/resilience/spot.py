@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 WAIT, SPOT, ON_DEMAND = "wait", "spot", "on demand"
-# Derived from the traces of V100s on AWS, February to April 2023, in ticks of 3 minutes: the share
+# Derived from the traces of V100s on AWS, February to April 2023, in ticks of 195 s: the share
 # of time with an instance, and the mean hours until it is taken away. The traces have no licence,
 # so they are not part of the course: `download` reads them.
 ZONES = {"us-west-2a": (0.88, 6.1), "us-east-1d": (0.45, 1.7)}
