@@ -98,7 +98,7 @@ def recipe(point: Point) -> Recipe:
     )
 
 
-def side_by_side(
+def run_cuts(
     config: GPTConfig,
     *,
     ranks: int = 2,

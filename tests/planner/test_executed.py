@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from helpers.models.gpt import GPTConfig
-from helpers.planner.executed import Layers, recipe, side_by_side
+from helpers.planner.executed import Layers, recipe, run_cuts
 from helpers.planner.plan import plan
 from helpers.plans.schedules import one_f_one_b
 from helpers.plans.schedules.times import bubble, timeline
@@ -71,7 +71,7 @@ def test_the_formula_is_the_timeline_s_makespan_for_two_stages():
 def test_a_planned_pipeline_runs_beside_the_equal_split():
     """Times are reported, and decide nothing here."""
     config = GPTConfig(vocab=3000, context=16, width=16, layers=4, heads=2)
-    found = side_by_side(config, micro_batches=2, sequences=1, tokens=16, repeats=2,
+    found = run_cuts(config, micro_batches=2, sequences=1, tokens=16, repeats=2,
                          cuts={"early": (1, 3)})  # fmt: skip
     assert list(found) == ["equal", "planned", "early"]
     assert [found[name].cuts for name in ("equal", "early")] == [(2, 2), (1, 3)]
@@ -82,4 +82,4 @@ def test_a_planned_pipeline_runs_beside_the_equal_split():
         assert one.measured in (min(one.steps), max(one.steps), sum(one.steps) / 2)
     assert found["planned"].predicted <= 1.01 * min(one.predicted for one in found.values())
     with pytest.raises(ValueError, match="3 layers have no equal split over 2 ranks"):
-        side_by_side(GPTConfig(layers=3))
+        run_cuts(GPTConfig(layers=3))
