@@ -308,7 +308,7 @@ def test_a_long_start_is_announced_to_a_person(alone, monkeypatch, capsys, joine
     alone.processes.ranks[0].joined = joined
     draws = iter([{}, {}, {0: None, 1: None}])
     alone.screen.draw = lambda: alone.results.update(next(draws))
-    alone.wait(0.1)
+    alone.wait(None)
     assert capsys.readouterr().out.count(call.STARTING) == (person and not joined)
 
 
