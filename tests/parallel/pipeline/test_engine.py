@@ -130,7 +130,7 @@ class Turned(torch.nn.Module):
         return options
 
     def forward(self, x, positions):
-        assert positions.keys() == {"numbers", "step"}
+        assert positions.keys() == {"numbers", "step", "documents"}
         return x.transpose(1, 2)
 
     def extra(self):
