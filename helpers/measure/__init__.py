@@ -1,5 +1,5 @@
 """Profiler and trace, FLOP counter, peak memory, timer, bytes sent, peak rates.
 
 `clock.time_of`, `memory.memory_of`, `flops.flops_of`, `sockets.SentBytes`, `trace.trace`,
-`peak.peak_of`. `kernels` runs and compiles Triton kernels without a GPU.
+`peak.matmul_rate`. `kernels` runs and compiles Triton kernels without a GPU.
 """

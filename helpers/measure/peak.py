@@ -1,99 +1,14 @@
 """Measure this machine's peak rates: a large matrix product, and a large copy.
 
 These are the best rates that PyTorch reaches here on favourable work. The peaks of the data sheet
-are higher. Each rate is the median of a fixed number of calls, on one thread and on all.
+are higher. Each rate is the median of a fixed number of calls.
 """
 
-from collections.abc import Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 
 from helpers.measure.clock import current_gpu, time_of
-from helpers.measure.draw import bars, table, text
-
-COPY_BYTES = 128 * 2**20  # of one buffer: larger than the caches of most processors
-
-
-@dataclass(frozen=True, kw_only=True)
-class Peak:
-    """The result of `peak_of`.
-
-    Attributes:
-        device: "cpu" or "cuda…".
-        flops: (dtype, threads) -> FLOP/s of a large matrix product. PyTorch's names of dtypes; CPU
-            threads, 0 on other devices.
-        bandwidth: threads -> bytes/s of a large copy: the sum of bytes read and bytes written.
-        size: n of the product, (n, n) by (n, n).
-        copied: bytes in one of the copy's two buffers.
-    """
-
-    device: str
-    flops: dict[tuple[str, int], float]
-    bandwidth: dict[int, float]
-    size: int
-    copied: int
-
-    def _rows(self) -> dict[str, str]:
-        rows = {
-            f"matmul, {dtype}{_threads(count)}": f"{flops / 1e9:,.1f} GFLOP/s"
-            for (dtype, count), flops in self.flops.items()
-        }
-        return rows | {
-            f"copy{_threads(count)}": f"{moved / 1e9:,.1f} GB/s"
-            for count, moved in self.bandwidth.items()
-        }
-
-    def __repr__(self):
-        return text(self.device, self._rows())
-
-    def _repr_html_(self):
-        return table(self.device, self._rows())
-
-    def plot(self):
-        """Plot a bar per product. Returns a Picture."""
-        values = {f"{d}{_threads(count)}": f / 1e9 for (d, count), f in self.flops.items()}
-        return bars(f"matmul of {self.size} by {self.size}", values, "GFLOP/s")
-
-
-def peak_of(
-    device: str = "cpu",
-    *,
-    dtypes: Iterable[torch.dtype] | None = None,
-    threads: Iterable[int] | None = None,
-    size: int = 1024,
-    copied: int = COPY_BYTES,
-    repeats: int = 5,
-) -> Peak:
-    """Measure matrix products of each dtype, and a copy, on one thread and on all.
-
-    Args:
-        device: "cpu" or "cuda…". Only on the CPU does the number of threads vary.
-        dtypes: default float32 and float64; on a GPU also bfloat16. (On a CPU without bfloat16
-            units, one product may need seconds.)
-        threads: numbers of threads to measure; default 1 and PyTorch's current number.
-        size: n; a product of two (n, n) matrices is 2 n³ FLOPs.
-        copied: bytes in one buffer of the copy, at least 4.
-    """
-    cpu = torch.device(device).type == "cpu"
-    if dtypes is None:
-        dtypes = (torch.float32, torch.float64) + (() if cpu else (torch.bfloat16,))
-    dtypes = tuple(dtypes)
-    if not cpu:
-        counts = [0]
-    elif threads is None:
-        counts = sorted({1, torch.get_num_threads()})
-    else:
-        counts = list(threads)
-    flops, bandwidth = {}, {}
-    for count in counts:
-        with threads_of(count):
-            for dtype in dtypes:
-                name = str(dtype).removeprefix("torch.")
-                flops[name, count] = matmul_rate(size, dtype, device, repeats=repeats)
-            bandwidth[count] = copy_rate(copied, device, repeats=repeats)
-    return Peak(device=device, flops=flops, bandwidth=bandwidth, size=size, copied=copied)
 
 
 def matmul_rate(
@@ -149,7 +64,3 @@ def threads_of(count: int):
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _threads(count: int) -> str:
-    return "" if count == 0 else f", {count} thread{'s' if count > 1 else ''}"
