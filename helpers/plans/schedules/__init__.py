@@ -21,7 +21,6 @@ from helpers.plans.schedules.action import Action as Action
 from helpers.plans.schedules.action import Message as Message
 from helpers.plans.schedules.action import Schedule as Schedule
 from helpers.plans.schedules.action import ScheduleError as ScheduleError
-from helpers.plans.schedules.drawing import beside_optimum as beside_optimum
 from helpers.plans.schedules.drawing import draw as draw
 from helpers.plans.schedules.drawing import draw_spans as draw_spans
 from helpers.plans.schedules.drawing import step_through as step_through

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from helpers.plans.schedules.action import Schedule, ScheduleError
-from helpers.plans.schedules.optimum import WHOLE, optimum
-from helpers.plans.schedules.times import UNIT, Costs, Span, bubble, held, in_flight, timeline
+from helpers.plans.schedules.times import UNIT, Costs, Span, bubble, held, timeline
 
 
 def pieces(spans: Sequence[Span]) -> list[tuple[int, float, float, str, int, int]]:
@@ -57,45 +56,6 @@ def png(schedule: Schedule):
 
 
 Schedule._repr_png_ = png  # here: a timeline needs Schedule, so Schedule cannot need a timeline
-
-
-def beside_optimum(
-    schedule: Schedule, costs: Costs = WHOLE, *, cap: int | None = None, seconds: float = 30.0
-):
-    """Draw a schedule above the shortest one that any order can reach within a memory cap.
-
-    The optimum has the same stages on the same ranks, and whole backwards if the schedule has
-    whole ones only. A backward takes 2 units by default, and each of its parts takes 1.
-
-    Args:
-        cap: the activations that each rank may keep; by default the most that a rank of the
-            schedule keeps.
-        seconds: of the search.
-
-    Returns:
-        The Picture.
-
-    Raises:
-        ScheduleError: the schedule cannot run, or `optimum` cannot search for it.
-    """
-    own = timeline(schedule, costs)
-    most = max(in_flight(schedule)) if cap is None else cap
-    best = optimum(
-        schedule.ranks,
-        schedule.micro_batches,
-        most,
-        costs,
-        split=schedule.split,
-        placement=schedule.placement,
-        known=schedule,
-        seconds=seconds,
-    )
-    proof = "proved" if best.proved else f"not proved: {best.bound:g} may be possible"
-    rows = {
-        f"{schedule.name}, {bubble(own).makespan:g} units": own,
-        f"optimum, {best.makespan:g} units ({proof})": timeline(best.schedule, costs),
-    }
-    return draw_spans(rows, xlabel=f"time (activations that a rank may keep: {most})")
 
 
 def step_through(schedule: Schedule, costs: Costs = UNIT, *, start: int | None = None):

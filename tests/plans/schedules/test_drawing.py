@@ -8,10 +8,8 @@ from helpers.plans.schedules import (
     Schedule,
     ScheduleError,
     Span,
-    beside_optimum,
     draw,
     draw_spans,
-    from_grid,
     gpipe,
     one_f_one_b,
     step_through,
@@ -64,30 +62,6 @@ def test_a_step_shows_what_has_begun_by_then_at_the_costs_given():
     third = "rank 0 computes 6 between 0 and 6; rank 1 computes 3 between 3 and 6."
     assert third in explorer.picture(3).alt
     assert "rank 0 computes 8 between 0 and 12;" in explorer.picture(8).alt
-
-
-def test_a_student_s_schedule_beside_the_optimum():
-    slow = from_grid("""
-        F0 . . B0 F1 . . B1 F2 B2
-        .  F0 B0 . . F1 B1 . F2 B2
-    """)
-    figure = beside_optimum(slow)
-    first, second = (axes.get_title("left") for axes in figure.axes)
-    assert first.startswith("yours, 18 units: bubble 50.0% of the step")
-    assert second.startswith("optimum, 18 units (proved)")  # with one micro-batch in memory
-    assert "may keep: 1" in figure.axes[1].get_xlabel()
-    better = beside_optimum(slow, cap=2).axes[1].get_title("left")
-    assert better.startswith("optimum, 12 units (proved): bubble 25.0%")
-    turned = from_grid("F0@0 F0@3 B0@3 B0@0\nF0@1 F0@2 B0@2 B0@1")  # the same stages on the ranks
-    assert "optimum, 12 units (proved)" in beside_optimum(turned).axes[1].get_title("left")
-    twice = beside_optimum(slow, Costs(forward=2, backward=4)).axes
-    assert [axes.get_title("left").split(":")[0] for axes in twice] == [
-        "yours, 36 units",
-        "optimum, 36 units (proved)",
-    ]
-    split = beside_optimum(zero_bubble_h1(2, 2))
-    assert "optimum, 7 units (proved)" in split.axes[1].get_title("left")
-    assert "gradient of the weights" in split.legends[0].get_texts()[-1].get_text()
 
 
 def test_every_step_of_an_explorer():
