@@ -80,32 +80,6 @@ def wire(messages: Iterable[Message], by: str = "axis") -> dict[str, float]:
     return found
 
 
-def planned_link_bytes(messages: Iterable[Message], layout, local: int) -> dict[str, float]:
-    """Add up the bytes that all ranks send inside nodes and between nodes.
-
-    A ring sends to the next rank of the group, an all-to-all to every other rank alike.
-
-    Args:
-        messages: of each rank, the same on all ranks.
-        layout: a `comm.mesh.Layout`; rank r is on node r // local.
-        local: ranks of a node.
-
-    Returns:
-        {"inside": bytes, "between": bytes}
-    """
-    found = {"inside": 0.0, "between": 0.0}
-    for one in messages:
-        axes = layout.axes if one.axis == "world" else one.axis.split()
-        reach = range(1, one.ranks) if one.call == "all_to_all" else (1,)
-        for group in layout.groups(*axes):
-            for i, rank in enumerate(group):
-                for step in reach:
-                    other = group[(i + step) % len(group)]
-                    link = "inside" if rank // local == other // local else "between"
-                    found[link] += one.sent / len(reach)
-    return found
-
-
 def together(messages: Iterable[Message]) -> list[Message]:
     """Add up the times of equal messages, and leave out groups of one rank and empty messages."""
     times: dict[tuple, int] = {}

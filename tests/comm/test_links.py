@@ -9,7 +9,6 @@ from helpers.comm.links import link_bytes, paced_between
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.paced import PacedTransport
 from helpers.comm.transport import GroupTransport
-from helpers.plans.messages import Message, planned_link_bytes
 from helpers.runtime.launch import launch
 
 LOCAL = 2
@@ -74,24 +73,3 @@ def test_the_links_of_each_call(runs, call):
 
 def test_only_links_between_nodes_are_paced(runs):
     assert [paced for _, paced in runs] == [[True, False]] * 4
-
-
-@pytest.mark.parametrize(
-    ("axis", "call"),
-    [("world", "all_reduce"), ("world", "all_to_all"), ("node", "all_reduce"), ("local", "send")],
-)
-def test_planned_bytes_are_the_counted_bytes(runs, axis, call):
-    ranks = {"world": 4, "node": 2, "local": 2}[axis]
-    layout, call = Layout(node=2, local=LOCAL), call.replace("send", "all_reduce")
-    one = Message(axis=axis, call=call, payload=S, ranks=ranks)
-    name = {"node": "outer", "local": "inner"}.get(axis, call)
-    counted = [sum(found[name][link] for found, _ in runs) for link in (0, 1)]
-    assert list(planned_link_bytes([one], layout, LOCAL).values()) == pytest.approx(counted)
-
-
-def test_groups_of_several_axes():
-    """All ranks of a node, and one neighbour of each on the other node."""
-    layout = Layout(a=2, b=2, c=2)
-    one = Message(axis="a c", call="all_reduce", payload=8, ranks=4)
-    assert planned_link_bytes([one], layout, 2) == {"inside": 4 * 12, "between": 4 * 12}
-    assert planned_link_bytes([one], layout, 8)["between"] == 0

@@ -5,16 +5,33 @@ import pytest
 from helpers.comm.mesh import Layout
 from helpers.models.gpt import GPTConfig
 from helpers.models.settings import ExpertSettings
-from helpers.plans.messages import planned_link_bytes
 from helpers.plans.step_messages import step_messages
 from helpers.runtime.launch import launch
 from helpers.training.mesh_order import step_on_nodes
-from helpers.training.messages import step_plan
+from tests.training.planned import step_plan
 
 LOCAL, ALIKE = 2, {"count": 4, "chosen": 4, "hidden": 24}  # every token goes to every expert
 CONFIG = GPTConfig(vocab=16, context=4, width=8, layers=2, heads=2, experts=ExpertSettings(**ALIKE))
 ORDERS = {"E + D": Layout(dp=2, ep=2), "D + E": Layout(ep=2, dp=2)}
 PACE, PACED = 1e5, ("gradients", "rows", "counts")
+
+
+def planned_link_bytes(messages, layout, local):
+    """Add up the bytes that all ranks send inside nodes and between nodes.
+
+    A ring sends to the next rank of the group, an all-to-all to every other rank alike.
+    """
+    found = {"inside": 0.0, "between": 0.0}
+    for one in messages:
+        axes = layout.axes if one.axis == "world" else one.axis.split()
+        reach = range(1, one.ranks) if one.call == "all_to_all" else (1,)
+        for group in layout.groups(*axes):
+            for i, rank in enumerate(group):
+                for step in reach:
+                    other = group[(i + step) % len(group)]
+                    link = "inside" if rank // local == other // local else "between"
+                    found[link] += one.sent / len(reach)
+    return found
 
 
 @pytest.mark.usefixtures("kept_ranks")

@@ -28,7 +28,7 @@ from helpers.plans.schedules import zero_bubble_h1 as h1
 from helpers.plans.schedules import zero_bubble_v as v
 from helpers.plans.step_messages import step_messages
 from helpers.runtime.launch import launch
-from helpers.training.messages import beside, step_plan
+from tests.training.planned import apart, step_plan
 
 GPT = GPTConfig(vocab=64, context=8, width=12, layers=4, heads=2, tied=False)
 TIED, FULL = replace(GPT, tied=True), replace(GPT, recompute="full")
@@ -140,8 +140,7 @@ def test_the_plan_is_the_ledger(ranks, cases):
         )  # fmt: skip
         for rank, run in enumerate(runs):
             messages = step_messages(plan, layout.coordinates(rank).get("pp", 0))
-            lines = beside(messages, run[number], layout)
-            wrong = [line for line in lines if line.planned != line.counted]
+            wrong = apart(messages, run[number], layout)
             assert not wrong, (layout.title(), rank, options, wrong)
             sent = sum(wire(messages).values())
             assert sent == pytest.approx(run[number].wire, rel=1e-12)

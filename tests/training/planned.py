@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -111,19 +111,8 @@ def tensor_of(seat: Seat, part: Part) -> Tensor:
     return Tensor(numbers=part.numel, cut=AXIS in axes, partial=partial, expert="ep" in axes)
 
 
-@dataclass(frozen=True, order=True)
-class Line:
-    """Equal messages of one rank: how many the plan has, and how many the ledger has."""
-
-    axis: str
-    call: str
-    payload: float
-    planned: int
-    counted: int
-
-
-def beside(messages: Iterable[Message], ledger: Ledger, layout: Layout) -> list[Line]:
-    """Lay a rank's planned messages beside its ledger; they agree if each line does.
+def apart(messages: Iterable[Message], ledger: Ledger, layout: Layout) -> dict:
+    """Where a rank's planned messages and its ledger differ: message -> (planned, counted).
 
     The receiving half of a message is left out. The all-to-all by which gloo's reduce-scatter is
     made counts as a reduce-scatter, unless the plan has such an all-to-all.
@@ -137,8 +126,8 @@ def beside(messages: Iterable[Message], ledger: Ledger, layout: Layout) -> list[
             if key not in planned:
                 key = key[0], STANDS_FOR.get(entry.call, entry.call), entry.payload
             counted[key] += 1
-    keys = sorted(planned.keys() | counted.keys())
-    return [Line(*key, planned[key], counted[key]) for key in keys]
+    keys = planned.keys() | counted.keys()
+    return {key: (planned[key], counted[key]) for key in keys if planned[key] != counted[key]}
 
 
 def axis_of(entry: Entry, layout: Layout) -> str:
