@@ -86,11 +86,6 @@ def node_messages(
     return together(found)
 
 
-def between_nodes(messages: Iterable[Message], local: int) -> float:
-    """Bytes that all ranks of a node together send to other nodes in a step."""
-    return local * wire(messages).get("node", 0.0)
-
-
 def quantised_numbers(
     params: float,
     nodes: int,

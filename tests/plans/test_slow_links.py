@@ -8,7 +8,6 @@ import pytest
 
 from helpers.plans.messages import wire
 from helpers.plans.slow_links import (
-    between_nodes,
     break_even,
     coded_bytes,
     node_messages,
@@ -23,6 +22,11 @@ VOLUME = PUBLISHED["volume_table_in_units_of_M"]
 QWZ, HPZ = {"weights": (8, 256)}, {"secondary": True}
 QGZ = {"gradients": ((4, 256), (4, 256))}
 SCALES = 4 / 256 / 2  # of M, for each message with 16-bit numbers and blocks of 256
+
+
+def between_nodes(messages, local):
+    """Bytes that all ranks of a node together send to other nodes in a step."""
+    return local * wire(messages).get("node", 0.0)
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 48])

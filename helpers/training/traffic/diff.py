@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 PHASES = ("forward", "backward", "update")
 KINDS = ("parameters", "gradients", "activations", "other")
-CONTENT = ("parameters", "gradients", "activations")  # what has a layer
 
 
 @dataclass(frozen=True, kw_only=True)
