@@ -2,10 +2,9 @@
 
 Parameters are counted on the model's own modules: one block of each kind is built on PyTorch's
 meta device. A block with attention keeps a row for each token; a recurrent block keeps a state of
-fixed size. FLOPs are exact, or as the papers' conventions count them (6 N, PaLM's MFU). Exact: 2
-FLOPs for each number of a matrix, and `CORES`: the products of a mixer that are not of its
-matrices. With experts, N is that of the matrices that a token meets: k of the E experts, without
-drops. Letters as in gpt.py and attention.py: T, V, D, H, d.
+fixed size. FLOPs are exact: 2 for each number of a matrix, and `CORES`: the products of a mixer
+that are not of its matrices. With experts, the matrices are those that a token meets: of k of the E
+experts, without drops. Letters as in gpt.py and attention.py: T, V, D, H, d.
 """
 
 from collections import Counter
@@ -22,7 +21,6 @@ from helpers.models.mamba2 import GatedNorm
 
 MATRICES = (nn.Linear, Router, Experts)
 NORMS = (nn.RMSNorm, nn.LayerNorm, GatedNorm)
-CONVENTIONS = ("exact", "kaplan", "palm", "chinchilla")
 PARTS = ("training", "forward", "backward", "recomputed")
 
 
@@ -176,90 +174,42 @@ def kept_by_layer(config: GPTConfig):
 def flops_per_token(
     config: GPTConfig,
     tokens: int | None = None,
-    convention: str = "exact",
     *,
     part: str = "training",
-    attention: bool | None = None,
-    embedding: bool | None = None,
+    attention: bool = True,
+    embedding: bool = True,
 ) -> int:
     """Count the FLOPs for one token of a sequence of T tokens. A multiply-add is 2 FLOPs.
 
-    "exact": every matrix product of this model, as `helpers.measure.flops` counts them on a step.
-        The forward needs 2 FLOPs for each parameter in a matrix, including the head, and 4 D T per
-        layer for scores and values. The half that the causal mask hides counts too, though
-        "blockwise" leaves out whole blocks of it. The backward needs twice as much; but for scores
-        and values 10 D T per layer with "sdpa" and "blockwise", which recompute the scores. Other
-        mixers than "attention" have other products.
-    "kaplan": 6 N, N without embeddings (Kaplan et al. 2020, arXiv:2001.08361, section 2.1). With
-        attention=True, the forward is 2 N + 2 layers D T, without the masked half. With
-        embedding=True, it includes table 1's rows of the embedding, 4 D + 2 D V.
-    "palm": 6 N + 12 layers H d T, N all parameters (Chowdhery et al. 2022, arXiv:2204.02311,
-        appendix B). This convention defines model FLOPs utilization.
-    "chinchilla": also counts the embedding as a product with one-hot vectors, 2 V D, and the
-        softmax, 3 H T per layer (Hoffmann et al. 2022, arXiv:2203.15556, appendix F). Divide it by
-        6 N, N all parameters, with embedding=False, to reproduce their table A4.
+    Every matrix product of this model counts, as `helpers.measure.flops` counts them on a step. The
+    forward needs 2 FLOPs for each parameter in a matrix, including the head, and 4 D T per layer
+    for scores and values. The half that the causal mask hides counts too, though "blockwise" leaves
+    out whole blocks of it. The backward needs twice as much; but for scores and values 10 D T per
+    layer with "sdpa" and "blockwise", which recompute the scores. Other mixers than "attention"
+    have other products.
 
     Args:
         tokens: T; None for the whole context.
         part: "training" (forward and backward), "forward", "backward", or "recomputed": the FLOPs
             that config.recompute repeats in the backward. "training" gives model FLOPs; add
-            "recomputed" for hardware FLOPs. Only "exact" supports "recomputed".
-        attention: whether scores and values count; None: False for "kaplan", else True.
-        embedding: whether embedding and head count; None: False for "kaplan", else True. For
-            "palm": whether N includes their parameters.
+            "recomputed" for hardware FLOPs.
+        attention: whether scores and values count.
+        embedding: whether the head counts.
 
     Raises:
-        ValueError: no such convention or part, or `tokens` is not from 1 to the context.
+        ValueError: no such part, or `tokens` is not from 1 to the context.
     """
-    if convention not in CONVENTIONS:
-        raise ValueError(f"convention must be one of {', '.join(CONVENTIONS)}, not {convention!r}")
     if part not in PARTS:
         raise ValueError(f"part must be one of {', '.join(PARTS)}, not {part!r}")
-    if part == "recomputed" and convention != "exact":
-        raise ValueError(
-            f"{convention} counts model FLOPs only; part 'recomputed' needs convention 'exact'"
-        )
     length = config.length(tokens)
-    wide = convention != "kaplan"
-    attention, embedding = (wide if on is None else on for on in (attention, embedding))
     if part == "recomputed":
         return _recomputed(config, length, attention)
-    if convention == "exact":
-        table = 2 * config.vocab * config.width * embedding
-        forward = table + 2 * parameters(config).multiplied
-        backward = 2 * forward
-        if attention:
-            forward += _core(config, length, "forward")
-            backward += _core(config, length, "backward")
-    else:
-        forward = _by_a_paper(config, length, convention, attention, embedding)
-        backward = 2 * forward
+    forward = 2 * (parameters(config).multiplied + config.vocab * config.width * embedding)
+    backward = 2 * forward
+    if attention:
+        forward += _core(config, length, "forward")
+        backward += _core(config, length, "backward")
     return {"forward": forward, "backward": backward, "training": forward + backward}[part]
-
-
-def _by_a_paper(
-    config: GPTConfig, length: int, convention: str, attention: bool, embedding: bool
-) -> int:
-    """A forward's FLOPs by a paper's convention: 2 N, and on request attention and embedding.
-
-    Raises:
-        ValueError: `attention` is on, but a block has another mixer, which no paper counts.
-    """
-    if attention and set(config.mixers) != {"attention"}:
-        raise ValueError(
-            f"convention {convention!r} counts scores of mixer 'attention' only, not of "
-            f"{config.mixer!r}; use convention 'exact', or attention=False"
-        )
-    count, table = parameters(config), config.vocab * config.width
-    scores = config.layers * config.width * length  # multiply-adds; the values need as many
-    if convention == "palm":  # every parameter is one of a matrix
-        met = (count.total if embedding else count.blocks) - count.idle
-        return 2 * met + attention * 4 * scores
-    if convention == "kaplan":  # half of the scores and values
-        seen, table = 2 * scores, 4 * config.width + 2 * table
-    else:  # the softmax too, and two embeddings
-        seen, table = 4 * scores + 3 * config.layers * config.heads * length, 4 * table
-    return 2 * count.multiplied + attention * seen + embedding * table
 
 
 def _core(config: GPTConfig, length: int, part: str) -> int | Fraction:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.measure.flops import flops_of
 from helpers.models.bamba import bamba
-from helpers.models.counts import CONVENTIONS, flops_per_token, parameters
+from helpers.models.counts import flops_per_token, parameters
 from helpers.models.gpt import GPT, GPTConfig
 from helpers.models.published import SPARSE
 from helpers.models.settings import ExpertSettings, Mamba2Settings
@@ -71,8 +71,6 @@ def test_parameters_in_tables():
     for name in ("124M", "1.5B", "175B"):
         config = GPTConfig.preset(name)
         assert parameters(config).non_embedding == 12 * config.layers * config.width**2
-        kaplan = flops_per_token(config, convention="kaplan")
-        assert kaplan == 6 * parameters(config).non_embedding
 
 
 # the released checkpoints, and the billions that their papers print, total and active
@@ -95,8 +93,6 @@ def test_parameters_of_models_with_experts(name, total, printed):
     assert flops_per_token(c, 1, part="forward", attention=False) == 2 * (
         count.multiplied + c.vocab * c.width
     )
-    palm = flops_per_token(c, 1, "palm", part="forward", attention=False)
-    assert palm == 2 * count.active
 
 
 @given(
@@ -190,36 +186,33 @@ def test_exact_flops_give_megatrons_utilization(row):
     assert percent / row["seconds"] == pytest.approx(row["utilization_percent"], abs=off)
 
 
-@pytest.mark.parametrize("convention", CONVENTIONS)
 @pytest.mark.parametrize("name", ["100k", "124M", "70B"])
-def test_parts_add_up(name, convention):
+def test_parts_add_up(name):
     config = GPTConfig.preset(name)
     forward, backward, training = (
-        flops_per_token(config, convention=convention, part=part)
-        for part in ("forward", "backward", "training")
+        flops_per_token(config, part=part) for part in ("forward", "backward", "training")
     )
     assert training == forward + backward
     assert 2 * forward <= backward < 2.5 * forward
     assert isinstance(training, int)
     # the default is the largest count; each switch changes it
-    assert flops_per_token(config, config.context, convention) == training
+    assert flops_per_token(config, config.context) == training
     switches = [
-        flops_per_token(config, convention=convention, attention=attention, embedding=embedding)
+        flops_per_token(config, attention=attention, embedding=embedding)
         for attention, embedding in ((False, False), (False, True), (True, False), (True, True))
     ]
     assert switches[0] < min(switches[1:3])
     assert max(switches[1:3]) < switches[3]
     assert switches[3] - switches[2] == switches[1] - switches[0]
-    assert training == switches[0 if convention == "kaplan" else 3]
+    assert training == switches[3]
 
 
-@pytest.mark.parametrize("convention", CONVENTIONS)
-def test_attention_depends_on_the_length_and_the_embedding_on_the_vocabulary(convention):
+def test_attention_depends_on_the_length_and_the_embedding_on_the_vocabulary():
     config = GPTConfig(context=32, vocab=11)
 
     def count(tokens, vocab, **switches):
         changed = replace(config, vocab=vocab)
-        return flops_per_token(changed, tokens, convention, **switches)
+        return flops_per_token(changed, tokens, **switches)
 
     for attention in (False, True):
         same = count(8, 11, attention=attention, embedding=False)
@@ -237,85 +230,10 @@ def test_what_is_recomputed_without_the_scores():
         assert flops_per_token(config, part="recomputed", attention=False) == expected
 
 
-def test_kaplan_forward_with_its_context():
-    config = GPTConfig.preset("124M")
-    longer = flops_per_token(config, 512, "kaplan", part="forward", attention=True)
-    scores = 2 * config.layers * 512 * config.width
-    assert longer == 2 * parameters(config).non_embedding + scores
-    # table 1's rows "embed" and "de-embed"
-    rows = flops_per_token(config, convention="kaplan", part="forward", embedding=True)
-    rows -= flops_per_token(config, convention="kaplan", part="forward")
-    assert rows == 4 * config.width + 2 * config.width * config.vocab
-    # the exact count includes the half that the mask hides: twice as much
-    without = flops_per_token(config, 512, part="forward", attention=False)
-    assert flops_per_token(config, 512, part="forward") - without == 2 * scores
-    head = 2 * config.vocab * config.width
-    assert without - flops_per_token(config, 512, "kaplan", part="forward") == head
-
-
-def test_gpt3_training_flops():
-    facts = PUBLISHED["gpt3_training"]
-    a_token = flops_per_token(GPTConfig.preset("175B"), convention="palm", attention=False)
-    assert f"{a_token * facts['tokens']:.2e}" == f"{facts['flops']:.2e}"
-
-
-def test_palm_utilization_of_mt_nlg():
-    facts = PUBLISHED["mt_nlg"]
-    shape = {name: facts[name] for name in ("width", "layers", "heads", "context", "vocab")}
-    config = GPTConfig(**shape, **GPT2_LIKE)
-    rate = 100 * facts["tokens_per_second"] / (facts["gpus"] * facts["peak_flops"])
-    for attention, printed in ((False, ""), (True, "_with_attention")):
-        found = rate * flops_per_token(config, convention="palm", attention=attention)
-        # the throughput has four digits, so the percentage has one decimal place
-        assert found == pytest.approx(facts[f"utilization{printed}_percent"], abs=0.06)
-
-
-@pytest.mark.parametrize("row", PUBLISHED["chinchilla"]["rows"], ids=lambda row: row["millions"])
-def test_chinchilla_ratios(row):
-    shape = {name: row[name] for name in ("width", "layers", "heads", "hidden")}
-    config = GPTConfig(**shape, context=PUBLISHED["chinchilla"]["context"], **GPT2_LIKE)
-    flops = flops_per_token(config, convention="chinchilla", embedding=False)
-    ratio = flops / (6 * row["millions"] * 1e6)
-    assert ratio == pytest.approx(row["ratio"], abs=0.005 + ratio * 0.5 / row["millions"])
-
-
-def test_chinchilla_by_hand():
-    config = GPTConfig(vocab=10, context=4, width=8, layers=3, heads=2, **GPT2_LIKE)
-    # a sequence of 4: projections, scores, softmax, values, last linear; dense; two embeddings
-    attention = 2 * 3 * 4 * 8 * 8 + 2 * 4 * 4 * 8 + 3 * 2 * 4 * 4 + 2 * 4 * 4 * 8 + 2 * 4 * 8 * 8
-    dense = 2 * 4 * (8 * 32 + 8 * 32)
-    forward = 3 * (attention + dense) + 2 * (2 * 4 * 10 * 8)
-    assert 4 * flops_per_token(config, convention="chinchilla", part="forward") == forward
-    assert 4 * flops_per_token(config, convention="chinchilla") == 3 * forward
-
-
-@pytest.mark.parametrize("convention", CONVENTIONS[1:])
-def test_no_paper_counts_the_scores_of_other_mixers(convention):
-    config = GPTConfig(mixer=("attention", "mamba"))
-    with pytest.raises(ValueError, match=f"'{convention}' counts scores of mixer 'attention' only"):
-        flops_per_token(config, convention=convention, attention=True)
-    assert flops_per_token(config, convention=convention, attention=False) > 0
-
-
-def test_palm_counts_all_parameters_or_those_of_the_blocks():
-    """With biases and norms, which the other conventions leave out."""
-    config = GPTConfig(vocab=10, context=4, width=8, layers=3, heads=2, tied=False, **GPT2_LIKE)
-    block = 4 * 8 * 8 + 2 * 8 * 32 + 4 * 8 + 32 + 8 + 4 * 8  # matrices, biases, two norms
-    blocks = 3 * block + 2 * 8  # and the last norm
-    found = flops_per_token(config, convention="palm", attention=False, embedding=False)
-    assert found == 6 * blocks
-    found = flops_per_token(config, 3, convention="palm", part="forward")
-    assert found == 2 * (blocks + 2 * 10 * 8 + 4 * 8) + 4 * 3 * 8 * 3
-
-
 def test_errors_say_what_is_wrong():
     config = GPTConfig()
-    with pytest.raises(ValueError, match="convention must be one of exact, kaplan"):
-        flops_per_token(config, convention="megatron")
     with pytest.raises(ValueError, match="part must be one of training"):
         flops_per_token(config, part="all")
-    with pytest.raises(ValueError, match="palm counts model FLOPs only"):
-        flops_per_token(config, convention="palm", part="recomputed")
     for tokens in (0, 65):
         with pytest.raises(ValueError, match=f"{tokens} tokens; the context allows 1 to 64"):
             flops_per_token(config, tokens)
