@@ -4,7 +4,7 @@ B  prompts        T  new tokens per sequence in one forward, the longest        
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,8 +23,8 @@ class Generated:
         prompt: its tokens.
         tokens: the new tokens. A stop token is the last of them.
         reason: why they end: "stop", a stop token; "length", there are as many as asked for;
-            "context", prompt and tokens fill the context, and the token after it; "cancelled"; or
-            "error: …". After an error or a cancellation, `tokens` has those of before.
+            "context", prompt and tokens fill the context, and the token after it; or "error: …".
+            After an error, `tokens` has those of before.
         margin: the smallest gap between the two largest logits, over all tokens; ∞ without tokens.
             If it is as small as rounding, another order of sums may choose another token.
     """
@@ -45,7 +45,6 @@ def generate(
     seeds: Sequence[int] | None = None,
     cache: Cache | None = None,
     chunk: int | None = None,
-    on_token: Callable[[int, int], bool | None] | None = None,
 ) -> list[Generated]:
     """Generate tokens for each prompt. Nothing that happens to one request changes another.
 
@@ -58,8 +57,6 @@ def generate(
         cache: for B sequences. It may have the first tokens of each prompt already. None: a
             preallocated one of exactly the size that is needed.
         chunk: read at most this many tokens of a prompt at once; None: all.
-        on_token: called as on_token(number of the prompt, token) for each token, as soon as it is
-            known. If it returns False, its request is cancelled.
 
     Raises:
         ValueError: an argument is out of its range, or a list does not have one value per prompt.
@@ -68,9 +65,7 @@ def generate(
     """
     batch = Batch(model, prompts, new_tokens, sampling, stop, seeds, cache, chunk)
     while batch.running:
-        for number, token in batch.step():
-            if on_token is not None and on_token(number, token) is False:
-                batch.end(number, "cancelled")
+        batch.step()
     return batch.results()
 
 

@@ -252,26 +252,6 @@ def test_logits_of_nan_end_their_request_and_no_other(make_model):
     assert [one.tokens for one in generate(model, [[late], [late, 1]], 3)] == [[], []]
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), WARM], ids=["greedy", "warm"])
-def test_a_cancelled_request_keeps_its_tokens_and_the_others_go_on(llama, sampling):
-    full = generate(llama, PROMPTS, 7, sampling=sampling)
-    came = []
-
-    def on_token(number, token):
-        came.append((number, token))
-        return not (number == 2 and sum(n == 2 for n, _ in came) == 3)
-
-    found = generate(llama, PROMPTS, 7, sampling=sampling, on_token=on_token)
-    assert found[2].reason == "cancelled"
-    assert found[2].tokens == full[2].tokens[:3]
-    assert_same([found[n] for n in (0, 1, 3)], [full[n] for n in (0, 1, 3)])
-    assert came[:4] == [(n, full[n].tokens[0]) for n in range(4)]
-    assert [token for n, token in came if n == 3] == full[3].tokens
-    assert generate(llama, PROMPTS, 7, sampling=sampling, on_token=lambda *_: None) == full
-    last = generate(llama, PROMPTS, 1, on_token=lambda *_: False)
-    assert {one.reason for one in last} == {"length"}  # it had ended before it was cancelled
-
-
 def test_a_full_cache_ends_the_longest_request_and_no_other(llama):
     full = generate(llama, PROMPTS, 8)
     cache = Preallocated(kept_by(llama), 4, 10, torch.float64)

@@ -1,7 +1,7 @@
 """The engine's loop: take what has arrived, ask the policy, run the step, record, repeat."""
 
 from bisect import insort
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from operator import attrgetter
 
 from helpers.inference.engine.clock import Clock, RealTime
@@ -47,20 +47,12 @@ class Engine:
     ):
         self.runner = Runner(model, blocks, block_size, share_prefixes=share_prefixes, fused=fused)
         self.config, self.policy = model.config, policy
-        self._run: Run | None = None
 
-    def run(
-        self,
-        requests: Iterable[Request],
-        clock: Clock | None = None,
-        on_token: Callable[[int, int], bool | None] | None = None,
-    ) -> Served:
+    def run(self, requests: Iterable[Request], clock: Clock | None = None) -> Served:
         """Serve all requests to their end.
 
         Args:
             clock: `RealTime` or `Virtual`; None: real time.
-            on_token: called as on_token(number of the request, token) for each token, when its step
-                has ended. If it returns False, the request is cancelled. It may also call `cancel`.
 
         Raises:
             ValueError: two requests have one number, or a plan cannot be carried out.
@@ -69,24 +61,15 @@ class Engine:
         jobs = sorted((Job(r, self.config.context) for r in requests), key=ORDER)
         if len({job.number for job in jobs}) < len(jobs):
             raise ValueError("two requests have the same number; give each its own")
-        self._run = run = Run(self, jobs, clock or RealTime(), on_token)
+        run = Run(self, jobs, clock or RealTime())
         try:
             run.serve()
         finally:
-            self._run = None
             self.runner.release_all()
         outcomes = sorted((job.outcome() for job in jobs), key=lambda outcome: outcome.number)
         return Served(
             policy=self.policy, requests=outcomes, steps=run.steps, blocks=self.runner.blocks
         )
-
-    def cancel(self, number: int):
-        """End a request of the present run before its next step; it keeps its tokens.
-
-        A request that has ended, or that is not of the run, stays as it is.
-        """
-        if self._run is not None:
-            self._run.cancelled.add(number)
 
 
 class Run:
@@ -98,13 +81,12 @@ class Run:
         ended: how many requests ended since `running` was last empty.
     """
 
-    def __init__(self, engine: Engine, jobs: list[Job], clock: Clock, on_token):
+    def __init__(self, engine: Engine, jobs: list[Job], clock: Clock):
         self.runner, self.policy, self.config = engine.runner, engine.policy, engine.config
-        self.clock, self.on_token = clock, on_token
+        self.clock = clock
         self.coming: list[Job] = list(jobs)
         self.waiting: list[Job] = []
         self.running: list[Job] = []
-        self.cancelled: set[int] = set()
         self.ended = self.reserved = 0
         self.steps: list[Step] = []
 
@@ -113,7 +95,6 @@ class Run:
         now = 0.0
         while True:
             self.arrive(now)
-            self.cancel(now)
             if not (self.coming or self.waiting or self.running):
                 return
             queues = self.queues()
@@ -152,24 +133,12 @@ class Run:
             "for fewer new tokens, or make the engine with more blocks"
         )
 
-    def cancel(self, now: float):
-        """End the requests that were cancelled since the last step."""
-        cancelled, self.cancelled = self.cancelled, set()
-        for job in [*self.waiting, *self.running, *self.coming] if cancelled else ():
-            if job.number in cancelled:
-                self.leave(job, "cancelled", max(now, job.request.arrival))
-
     def leave(self, job: Job, reason: str, now: float):
-        """End a job, and take it out of its queue."""
+        """End a job that runs."""
         job.end(reason, now)
-        if job in self.running:
-            self.running.remove(job)
-            self.runner.release(job.number)
-            self.ended = self.ended + 1 if self.running else 0
-        elif job in self.waiting:
-            self.waiting.remove(job)
-        else:
-            self.coming.remove(job)
+        self.running.remove(job)
+        self.runner.release(job.number)
+        self.ended = self.ended + 1 if self.running else 0
 
     def queues(self) -> Queues:
         return Queues(
@@ -247,7 +216,5 @@ class Run:
             self.leave(job, f"error: {result}", now)
             return
         job.add(result, now)
-        if self.on_token is not None and self.on_token(job.number, result) is False:
-            job.end("cancelled", now)
         if job.reason:
             self.leave(job, job.reason, now)

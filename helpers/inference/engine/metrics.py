@@ -46,7 +46,7 @@ class Outcome:
         arrival: when it arrived, in seconds.
         tokens: what was generated.
         times: when each token was there, in seconds.
-        reason: why it ended: "stop", "length", "context", "cancelled" or "error: …".
+        reason: why it ended: "stop", "length", "context" or "error: …".
         ended: when it ended, in seconds.
         spans: what it did, in order of time, without gaps.
         preempted: how many times it gave its blocks back.

@@ -1,7 +1,5 @@
 """Whatever the policy, each request's tokens are the same as alone, and each gets its answer."""
 
-import threading
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -313,51 +311,6 @@ class TestEnds:
         assert [served.requests[n].tokens for n in (0, 2)] == [
             alone(model, requests[n])[0] for n in (0, 2)
         ]
-
-    @pytest.mark.parametrize("policy", POLICIES, ids=str)
-    def test_a_token_s_receiver_may_cancel(self, llama, policy):
-        requests = [Request(n, [n + 1, 2], 6) for n in range(3)]
-        seen = []
-
-        def receive(number, token):
-            seen.append((number, token))
-            return not (number == 1 and sum(n == 1 for n, _ in seen) == 2)
-
-        served = serve(llama, policy, requests, on_token=receive)
-        assert [one.reason for one in served.requests] == ["length", "cancelled", "length"]
-        expected = [alone(llama, request)[0] for request in requests]
-        expected[1] = expected[1][:2]
-        assert [one.tokens for one in served.requests] == expected
-        assert [tuple(t for n, t in seen if n == k) for k in range(3)] == expected
-
-    def test_requests_are_cancelled_wherever_they_are(self, llama):
-        engine = Engine(llama, Continuous(2), 12, 4)
-        requests = [Request(n, [n + 1, 2], 6) for n in range(3)]
-        requests.append(Request(3, [4], 6, arrival=50.0))
-
-        def receive(number, token):
-            for one in (1, 2, 3, 77):  # running, waiting, to come, unknown
-                engine.cancel(one)
-
-        served = engine.run(requests, Virtual(COST), receive)
-        assert [one.reason for one in served.requests] == ["length"] + ["cancelled"] * 3
-        assert [len(one.tokens) for one in served.requests] == [6, 1, 0, 0]
-        assert served.requests[3].latency == 0
-        assert engine.runner.free == 12
-        engine.cancel(0)  # no run: nothing to do
-        assert engine.run(requests[:1], Virtual()).requests[0].reason == "length"
-
-    def test_another_thread_cancels(self, llama):
-        engine, began = Engine(llama, Continuous(2), 12, 4), threading.Event()
-        canceller = threading.Thread(target=lambda: began.wait(60) and engine.cancel(0))
-        canceller.start()
-
-        def receive(number, token):
-            began.set()
-            canceller.join(60)
-
-        [found] = engine.run([Request(0, [1], 20)], Virtual(), receive).requests
-        assert (found.reason, len(found.tokens)) == ("cancelled", 1)
 
 
 class TestPrefixes:
