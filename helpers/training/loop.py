@@ -23,8 +23,7 @@ class History:
 
     Attributes:
         rows: step, loss, grad_norm, lr, tokens (so far, including those before a load), seconds (so
-            far), tokens_per_second, and mfu if its inputs are given. `validation` is present at the
-            steps that computed it, `skipped` at the steps whose update was skipped.
+            far) and tokens_per_second; `skipped` at the steps whose update was skipped.
     """
 
     rows: list[dict] = field(default_factory=list)
@@ -45,10 +44,6 @@ def train(
     steps: int,
     schedule: Callable[[int], float] | None = None,
     first: int = 0,
-    validation: Iterable[Batch] | None = None,
-    validate_every: int = 0,
-    flops_per_token: float | None = None,
-    peak: float | None = None,
     log: Callable[..., None] | None = None,
     log_every: int = 1,
     save: Callable[[dict], None] | None = None,
@@ -65,11 +60,6 @@ def train(
     Args:
         schedule: the learning rate by update; None for the optimizer's own. A skipped update does
             not advance the schedule.
-        validation: held-out global batches; evaluated every `validate_every` steps and after the
-            last step (0: only then).
-        flops_per_token: of forward and backward, for the MFU.
-        peak: the peak FLOP/s of this rank's processor, for the MFU: the model's FLOP/s over the
-            peak of all processors (Chowdhery et al. 2022, appendix B).
         log: called as `log(step=…, loss=…, …)` every `log_every` steps and at the last step;
             usually `worker.log`.
         save: called every `save_every` steps and after the last step (0: only then) with all that a
@@ -87,7 +77,6 @@ def train(
     if saved:
         strategy.load(saved["strategy"])
         first, updates, tokens = saved["step"], saved["updates"], saved["tokens"]
-    batches = list(validation or ())
     for k in range(first, steps):
         step_began = time.perf_counter()
         lr = schedule(updates) if schedule else None
@@ -101,36 +90,26 @@ def train(
             )
         tokens += step.tokens
         updates += not step.skipped
-        rate = step.tokens / (now - step_began)
         row = {
             "step": k,
             "loss": loss,
             "grad_norm": float(step.grad_norm),
             "tokens": tokens,
             "seconds": now - began,
-            "tokens_per_second": rate,
+            "tokens_per_second": step.tokens / (now - step_began),
         }
         if lr is not None:
             row["lr"] = lr
-        if peak and flops_per_token:
-            row["mfu"] = rate * flops_per_token / (peak * strategy.world_size)
         if step.skipped:
             row["skipped"] = True
         last = k == steps - 1
-        if batches and (last or due(k, validate_every)):
-            row["validation"] = evaluate(strategy, batches)
-        if save and (last or due(k, save_every)):
+        if save and (last or (save_every > 0 and (k + 1) % save_every == 0)):
             state = strategy.full_state()
             save({"strategy": state, "step": k + 1, "updates": updates, "tokens": tokens})
         history.rows.append(row)
         if log and (last or k % log_every == 0):
             log(**row)
     return history
-
-
-def due(step: int, every: int) -> bool:
-    """Whether something that happens every `every` steps happens after this step."""
-    return every > 0 and (step + 1) % every == 0
 
 
 def evaluate(strategy: Strategy, batches: Iterable[Batch]) -> float:
