@@ -49,15 +49,6 @@ class Speculated:
     tested: int = 0
     accepted: int = 0
 
-    @property
-    def acceptance(self) -> float:
-        """The share of tested guesses that were accepted: an estimate of a in equation 1."""
-        return self.accepted / self.tested if self.tested else 0.0
-
-    @property
-    def tokens_per_round(self) -> float:
-        return len(self.tokens) / self.rounds if self.rounds else 0.0
-
 
 def generate_speculatively(
     model: GPT,

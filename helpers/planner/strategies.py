@@ -63,10 +63,6 @@ class Grid:
         link = self.links[message.axis]
         return message.times * link.alpha + message.sent / link.bytes_per_second
 
-    @property
-    def devices(self) -> int:
-        return math.prod(self.sizes.values())
-
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:

@@ -106,16 +106,6 @@ def spans(part: Part, documents: Documents = ()) -> list[Span]:
     return found
 
 
-def work(part: Part, documents: Documents = ()) -> int:
-    """Count the scores of a part's tokens: at place p of its document, a token sees p + 1 keys."""
-    starts = [0, *accumulate(documents)]
-    total = 0
-    for document, places in spans(part, documents):
-        ends = places[0] + places[-1] - 2 * starts[document] + 2  # the first token's and the last's
-        total += len(places) * ends // 2
-    return total
-
-
 def scores(queries: Part, keys: Part, documents: Documents = ()) -> int:
     """Count the scores that causal attention of these queries to these keys needs.
 

@@ -56,11 +56,6 @@ class Exponents:
         inside = range(least, to.smallest_exponent)
         return sum(count for exponent, count in self.counts.items() if exponent in inside)
 
-    def overflowing_in(self, to: Format) -> int:
-        """Count the finite numbers whose exponent is above the format's largest."""
-        most = to.largest_exponent
-        return sum(count for exponent, count in self.counts.items() if exponent > most)
-
 
 def exponents(tensors: Iterable[torch.Tensor] | Mapping[str, torch.Tensor]) -> Exponents:
     """Count all numbers of several tensors by their exponent."""

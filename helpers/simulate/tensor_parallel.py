@@ -15,7 +15,7 @@ arXiv:2205.05198, section 4 and appendix A (FLOPs).
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from helpers.models.shape import GPTShape
@@ -156,20 +156,11 @@ def check_sizes(config: GPTShape, ranks: int, tokens: int):
         raise ValueError(f"{tokens} tokens do not divide over {ranks} GPUs")
 
 
-def strong(gpus: Iterable[int], config: GPTShape, *, topology: Topology, **work) -> dict[int, Step]:
-    """Cut one model over more and more GPUs: GPUs -> `Step`.
-
-    Args:
-        topology: of any size; `Topology.of` gives that of each number of GPUs.
-        work: as `step` has it.
-    """
-    return {n: step(config, topology=topology.of(n), **work) for n in gpus}
-
-
 def weak(models: Mapping[int, GPTShape], *, topology: Topology, **work) -> dict[int, Step]:
     """Give more GPUs a larger model, with the same batch: {GPUs: config} to {GPUs: `Step`}.
 
     Args:
-        topology, work: as for `strong`.
+        topology: of any size; `Topology.of` gives that of each number of GPUs.
+        work: as `step` has it.
     """
     return {n: step(config, topology=topology.of(n), **work) for n, config in models.items()}
