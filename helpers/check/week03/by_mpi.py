@@ -24,17 +24,13 @@ START, UPDATE, END, LOSSES = "the start", "the update", "the end", "the losses"
 UNTOLD = "The ranks have not shared their gradients. Which call adds them up on every rank?"
 ROUNDED = "Nearly right: the model is in float64. Does a float32 tensor carry numbers on the way?"
 ERRORS = (  # words of an error, and its hint
-    (
-        "requires grad|Can't call numpy",
-        "numpy() needs a tensor without a graph: parameter.detach().numpy() shares memory.",
-    ),
-    (
-        "MPI_ERR_TRUNCATE|truncated",
-        "The ranks passed buffers of different sizes. Is each buffer as large on every rank?",
-    ),
+    ("requires grad|Can't call numpy", "numpy() needs a tensor without a graph: "
+     "parameter.detach().numpy() shares memory."),
+    ("MPI_ERR_TRUNCATE|truncated", "The ranks passed buffers of different sizes. Is each buffer as "
+     "large on every rank?"),
     ("leaf Variable|in-place operation", "Write into parameters inside `with torch.no_grad():`."),
     ("NoneType", "Is there a gradient before the first backward?"),
-)
+)  # fmt: skip
 
 
 def train(models, shards, loss_sum):
@@ -76,67 +72,38 @@ def losing(new: str) -> Edit:
 OWN = "max(counts[rank], 1)"
 MEANS = "sum(g / max(n, 1) for g, n in zip(own, counts))"
 SLIPS = (
-    (
-        Edit("flat(models[0])", "flat(model)"),
-        "The ranks begin with different parameters. Which collective gives every rank those of "
-        "rank 0, and does it write into the model's own memory?",
-    ),
+    (Edit("flat(models[0])", "flat(model)"), "The ranks begin with different parameters. Which "
+     "collective gives every rank those of rank 0, and does it write into the model's own memory?"),
     (updating("0 * whole"), "The parameters stay the same. Which line changes the model's?"),
-    (
-        updating("-whole / targets"),
-        "The sign of the update is wrong. In which direction does the loss go down?",
-    ),
-    (
-        updating("whole"),
-        "The gradients are summed, not averaged. Over how many targets is the loss a mean?",
-    ),
-    (
-        updating("whole / len(models)"),
-        "The sum is divided by the number of ranks. Divide by targets: how many does the global "
-        "batch count?",
-    ),
-    (
-        updating("whole / targets * len(models)"),
-        "Too large by the number of ranks. Is the sum over the ranks the mean already?",
-    ),
-    (
-        updating("whole / targets / len(models)"),
-        "Too small by the number of ranks. What have you divided by before?",
-    ),
-    (
-        updating(f"{MEANS} / len(models)"),
-        "A mean of means. Must a target count more because its rank has fewer targets?",
-    ),
-    (
-        updating(MEANS),
-        "Means are added up. Add up sums, and divide once by the targets of all ranks.",
-    ),
+    (updating("-whole / targets"), "The sign of the update is wrong. In which direction does the "
+     "loss go down?"),
+    (updating("whole"), "The gradients are summed, not averaged. Over how many targets is the loss "
+     "a mean?"),
+    (updating("whole / len(models)"), "The sum is divided by the number of ranks. Divide by "
+     "targets: how many does the global batch count?"),
+    (updating("whole / targets * len(models)"), "Too large by the number of ranks. Is the sum over "
+     "the ranks the mean already?"),
+    (updating("whole / targets / len(models)"), "Too small by the number of ranks. What have you "
+     "divided by before?"),
+    (updating(f"{MEANS} / len(models)"), "A mean of means. Must a target count more because its "
+     "rank has fewer targets?"),
+    (updating(MEANS), "Means are added up. Add up sums, and divide once by the targets of all "
+     "ranks."),
     (updating(f"own[rank] / {OWN}"), UNTOLD),
     (updating("own[rank] / targets"), UNTOLD),
-    (
-        updating(f"whole / {OWN}"),
-        "The sum is divided by this rank's own targets. How many do all ranks count together? The "
-        "ranks must share that number, too.",
-    ),
-    (
-        Edit(
-            *("for rows in shards:", "every = []\n    for rows in shards:"),
-            *("for rank,", "every.append(whole)\n        for rank,"),
-            *("update = whole / targets", "update = sum(every) / targets"),
-        ),
-        "What does backward do with the gradients of the step before?",
-    ),
+    (updating(f"whole / {OWN}"), "The sum is divided by this rank's own targets. How many do all "
+     "ranks count together? The ranks must share that number, too."),
+    (Edit("for rows in shards:", "every = []\n    for rows in shards:",
+          "for rank,", "every.append(whole)\n        for rank,",
+          "update = whole / targets", "update = sum(every) / targets"),
+     "What does backward do with the gradients of the step before?"),
     (losing("sum(sums)"), "That is the summed loss. Divide it by the targets of the global batch."),
-    (
-        losing("sum(sums) / len(models)"),
-        "That is the summed loss over the number of ranks. Count targets.",
-    ),
+    (losing("sum(sums) / len(models)"), "That is the summed loss over the number of ranks. Count "
+     "targets."),
     (losing(f"sums[rank] / {OWN}"), "That is the loss of this rank's rows alone."),
-    (
-        losing("sums[rank] / targets"),
-        "That is this rank's part of the loss. Add up the ranks' parts.",
-    ),
-)
+    (losing("sums[rank] / targets"), "That is this rank's part of the loss. Add up the ranks' "
+     "parts."),
+)  # fmt: skip
 WORDS = {
     START: "in the first step rank {rank} does not have rank 0's parameters",
     UPDATE: "step 1: the update of rank {rank} is not that of one process",
