@@ -59,11 +59,6 @@ def bytes_sent(calls) -> int:
     return sum(call.nbytes for call in calls if call.name == "send")
 
 
-def named(ranks) -> str:
-    ranks = list(ranks)
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-
-
 def only_messages(traffic: list[list[Call]], unfinished: list[int]):
     for rank, calls in enumerate(traffic):
         for call in calls:

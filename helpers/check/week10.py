@@ -278,11 +278,6 @@ def without_a_last_token(worker, a, b):
     return Edit(" if len(h) else before", "").of(chain)(worker, a, b)
 
 
-def from_both_sides(worker, a, b):
-    """Rank 0 waits too, for the last rank."""
-    dist.recv(b.new_zeros(b.shape[1]), (worker.rank - 1) % worker.world_size)
-
-
 MEND, STATE_AFTER = "h + decay * before", "mended[-1] if len(h)"
 DECAYS = "What comes from the rank before decays with every token of this part."
 UP_TO = (

@@ -45,11 +45,6 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return torch.where(total > 0, rest / total, p)
 
 
-def acceptance(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """Compute the probability that a guess from q is accepted: Σ min(p, q) (theorem 3.5)."""
-    return torch.minimum(p, q).sum(-1)
-
-
 def tokens_per_round(a: float, guesses: int) -> float:
     """Expect (1 - a^(g+1)) / (1 - a) tokens from one forward of the target (equation 1).
 

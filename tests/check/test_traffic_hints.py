@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.check import traffic
-from helpers.check.traffic import Call, explain, named, only_messages
+from helpers.check.traffic import Call, explain, only_messages
 from helpers.check.verdict import NotRight, Verdict
 
 
@@ -44,11 +44,6 @@ def test_messages_alone_all_waited_for_and_of_one_size(seen, finding, hint):
     assert error.value.finding == finding
     assert hint in error.value.hint
     only_messages(*runs([SEND], [], [RECV]))
-
-
-def test_ranks_by_name():
-    assert named([3]) == "rank 3"
-    assert named(iter([3, 0])) == "ranks 3, 0"
 
 
 SIZES = "The tensors are not of one size"
