@@ -16,7 +16,7 @@ from helpers.data.batch import Batch
 from helpers.data.cache import kept
 from helpers.data.corpus import describe, documents, fingerprint, provenance
 from helpers.data.licences import identifier
-from helpers.data.tokens import BYTES, BPETokens, ByteTokens, texts_of
+from helpers.data.tokens import BYTES, texts_of
 from helpers.runtime.private import check_own
 
 if TYPE_CHECKING:
@@ -91,12 +91,7 @@ class Blocks:
         return Batch(tokens=rows[:, :-1].contiguous(), targets=rows[:, 1:].contiguous())
 
 
-def pack(
-    source: "str | Dataset | Iterable[str]",
-    length: int,
-    tokenizer: ByteTokens | BPETokens = BYTES,
-    split: str = "train",
-) -> Blocks:
+def pack(source: "str | Dataset | Iterable[str]", length: int, split: str = "train") -> Blocks:
     """Tokenize a corpus once for this user, keep the tokens, and return them as blocks.
 
     A corpus that you name opens in milliseconds from the second call on, so ranks can call this
@@ -109,7 +104,7 @@ def pack(
 
     Raises:
         ValueError: no corpus or split has that name; there are too few tokens for a block; or a
-            text holds a character that `tokenizer` cannot encode.
+            text holds a NUL character.
         CannotReach: the corpus is not on this machine, and the Hub cannot be reached.
         PermissionError: other users can write the kept tokens.
         OSError: the tokens cannot be kept: a full disk, say.
@@ -133,13 +128,13 @@ def pack(
     def tokenize(folder):
         count = 0
         with open(folder / "tokens.bin", "wb") as file:
-            for tokens in tokenizer.stream(texts):
+            for tokens in BYTES.stream(texts):
                 tokens.tofile(file)
                 count += len(tokens)
-        more = {"tokenizer": tokenizer.digest, "vocab": tokenizer.vocab}
+        more = {"tokenizer": "bytes", "vocab": BYTES.vocab}
         _write_json(folder, about | more | {"tokens": count, "dtype": tokens.dtype.str})
 
-    key = f"tokens-{about['name']}-{about['split']}-{about['sha256'][:32]}-{tokenizer.digest[:16]}"
+    key = f"tokens-{about['name']}-{about['split']}-{about['sha256'][:32]}-bytes"
     return Blocks(kept(key, tokenize), length)
 
 

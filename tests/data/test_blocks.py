@@ -9,7 +9,6 @@ import torch
 from helpers.data.blocks import Blocks, pack
 from helpers.data.corpus import corpus, documents
 from helpers.data.order import Order
-from helpers.data.tokens import train_bpe
 from helpers.runtime.launch import launch
 
 TEXTS = ["abcdefg", "", "hij", "klmnopqrstuvwxyz"]
@@ -123,10 +122,6 @@ def test_a_corpus_is_read_again_when_its_fingerprint_changes(monkeypatch):
     splits = [pack("python", 2, split=split).about["split"] for split in ("train", "validation")]
     assert splits == ["train", "validation"]  # each has its own name, even with the same text
     assert pack("python", 2).about["split"] == "train"
-    pairs = train_bpe(["another"], 258)
-    other = pack("python", 2, pairs)  # described already, and not yet in these tokens
-    assert pairs.decode(other.batch([0]).tokens[0]) == "another"[: len(pairs.decode(other[0][0]))]
-    assert other.about["tokenizer"] == pairs.digest
     assert pack(["another"], 2).about["name"] == "texts"  # the same text, and no corpus
 
 
