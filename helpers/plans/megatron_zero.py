@@ -52,14 +52,6 @@ _NAMES = tuple(Run.__dataclass_fields__)
 TABLE = tuple(Run(**dict(zip(_NAMES, row, strict=True))) for row in _ROWS)
 
 
-def days(run: Run, tokens: float = 300e9) -> float:
-    """Compute the days of training from the throughput.
-
-    With recomputation, a token takes about 8 FLOPs for each parameter (the paper's equation 4).
-    """
-    return 8 * tokens * run.parameters / (run.gpus * run.teraflops * 1e12) / 86_400
-
-
 def runs_of(scheme: str, parameters: float) -> list[Run]:
     """The runs of a scheme on one model, by number of GPUs."""
     found = [run for run in TABLE if (run.scheme, run.parameters) == (scheme, parameters)]
