@@ -205,15 +205,6 @@ def by_documents(batch: Batch, separator: int) -> Batch:
     return replace(batch, targets=batch.targets.masked_fill(ends, IGNORED), documents=documents)
 
 
-def random_pictures(seed: int, count: int, side: int = 8) -> Pictures:
-    """Make a batch of random grey values: (count, side, side). A seed always gives the same.
-
-    A model cannot learn from them; use them for tests and measurements.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    return Pictures(images=torch.rand(count, side, side, generator=generator))
-
-
 def copying_batch(seed: int, sequences: int, length: int, vocab: int = 256) -> Batch:
     """Make sequences that repeat a random word. The loss counts only the second copy.
 

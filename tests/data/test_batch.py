@@ -13,7 +13,6 @@ from helpers.data.batch import (
     copying_batch,
     part,
     random_batch,
-    random_pictures,
 )
 
 
@@ -182,13 +181,3 @@ def test_a_copy_to_a_device_need_not_be_waited_for(monkeypatch):
     random_batch(0, 2, 3).to("cpu")
     expected = [(("cpu",), {"non_blocking": wait}) for wait in (True, False)]
     assert asked == [expected[0]] * 3 + [expected[1]] * 3
-
-
-def test_random_pictures_are_grey_and_always_the_same():
-    batch = random_pictures(3, 6, side=4)
-    assert batch.images.shape == (6, 4, 4)
-    assert 0 <= batch.images.min() < 0.2
-    assert 0.8 < batch.images.max() <= 1
-    assert torch.equal(batch.images, random_pictures(3, 6, side=4).images)
-    assert not torch.equal(batch.images, random_pictures(4, 6, side=4).images)
-    assert random_pictures(0, 2).images.shape == (2, 8, 8)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from helpers.data.batch import random_pictures
 from helpers.data.blocks import pack
 from helpers.data.order import Order
 from helpers.data.source import PictureSource, Source, held_out
+from tests.pictures import random_pictures
 
 IMAGES = random_pictures(0, 10, side=3).images
 

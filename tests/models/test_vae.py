@@ -5,13 +5,14 @@ from dataclasses import replace
 import torch
 from torch.distributions import Bernoulli, Normal, kl_divergence
 
-from helpers.data.batch import Pictures, random_pictures
+from helpers.data.batch import Pictures
 from helpers.data.digits import digits, tensors
 from helpers.data.order import Order
 from helpers.data.source import PictureSource
 from helpers.models.dropout import counter, normal
 from helpers.models.initialization import build
 from helpers.models.vae import VAEConfig, divergence, reconstruction_loss
+from tests.pictures import random_pictures
 
 TINY = VAEConfig(side=4, width=6, layers=2, latent=3)
 

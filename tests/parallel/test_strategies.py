@@ -16,7 +16,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
 from helpers.comm.mesh import Layout
 from helpers.comm.transport import DirectTransport, GroupTransport, SharedTransport
-from helpers.data.batch import IGNORED, random_pictures
+from helpers.data.batch import IGNORED
 from helpers.models.bamba import bamba
 from helpers.models.gpt import Block, GPTConfig
 from helpers.models.settings import ExpertSettings, Latent, Mamba2Settings, MambaSettings
@@ -53,6 +53,7 @@ from helpers.plans.sequence_order import contiguous, striped, zigzag
 from tests.parallel.beside import GPT2, ODD, RULE, Case, frozen, hold, tokens
 from tests.parallel.experts import ExpertConfig, expert_parallel
 from tests.parallel.sample_owners import ByHand, Sharded
+from tests.pictures import random_pictures
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:ZeRO stage", "ignore::FutureWarning", "ignore:.*NO_SHARD"
