@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from helpers import check
 from helpers.check.grading.table import Grade, clean
 from helpers.check.verdict import Verdict
 
@@ -72,12 +73,17 @@ def read_weights(file: Path) -> dict[str, float]:
     """Return {exercise: weight}, from lines such as `zero_1,3`.
 
     Raises:
-        OSError: the file cannot be read. ValueError: a line has no number.
+        OSError: the file cannot be read.
+        ValueError: a line has no number, a negative one, or no exercise of the course.
     """
     weights = {}
     for line in file.read_text(encoding="utf-8").split():
         name, _, weight = line.partition(",")
         weights[name] = float(weight)
+        if name not in check.__all__:
+            raise ValueError(f"there is no exercise {name!r}")
+        if not 0 <= weights[name] < float("inf"):
+            raise ValueError(f"a weight is 0 or more: {line}")
     return weights
 
 

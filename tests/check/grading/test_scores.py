@@ -56,11 +56,20 @@ def test_what_is_written(tmp_path):
     write_scores(tmp_path, [])  # again, into the same folder
 
 
-@pytest.mark.parametrize("text", ["zero_1", "zero_1,three"])
-def test_weights(tmp_path, text):
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("zero_1", "could not convert"),
+        ("zero_1,three", "could not convert"),
+        ("zero1,3", "no exercise 'zero1'"),
+        ("zero_1,-1", "0 or more"),
+        ("zero_1,nan", "0 or more"),
+    ],
+)
+def test_weights(tmp_path, text, told):
     file = tmp_path / "weights.csv"
-    file.write_text("zero_1,3\r\nmean,0.5\n")
-    assert read_weights(file) == {"zero_1": 3.0, "mean": 0.5}
+    file.write_text("zero_1,3\r\ncombine,0.5\n")
+    assert read_weights(file) == {"zero_1": 3.0, "combine": 0.5}
     file.write_text(text)
-    with pytest.raises(ValueError, match="could not convert"):
+    with pytest.raises(ValueError, match=told):
         read_weights(file)
