@@ -80,9 +80,12 @@ def write(
             state[f"optimizer.{slot}.{name}"] = tensor
     for name, facts in ((COUNTS, counts), (NOTES, notes or {})):
         state[name] = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8)
+    alone = storage.mesh is None
+    # One thread: DCP does not see the errors of a second one, such as a full disk.
+    writer = dcp.FileSystemWriter(folder, sync_files=False, thread_count=1)
     try:
-        alone = storage.mesh is None
-        dcp.save(state, checkpoint_id=folder, process_group=storage.group, no_dist=alone)
+        with seal.flushing(folder):
+            dcp.save(state, storage_writer=writer, process_group=storage.group, no_dist=alone)
         tell(None)  # all files are written
         share = slice(rank, None, size)
         parts_read = tell(seal.measured(folder, seal.files(folder)[share]))

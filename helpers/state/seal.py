@@ -14,7 +14,9 @@ import itertools
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SEAL = "checksums.json"
@@ -170,6 +172,30 @@ def digest(path: Path) -> str:
     """The SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def flushing(folder: Path):
+    """Send the files of a folder to the disk while others still write them.
+
+    `seal` then waits for little: without this, the disk is idle until the last file is written.
+    """
+    ended = threading.Event()
+
+    def flush():
+        while not ended.wait(0.005):
+            with suppress(OSError):  # renamed, or a full disk: the writer and `seal` tell
+                for path in folder.iterdir():
+                    with open(path, "rb") as file:
+                        os.fdatasync(file.fileno())
+
+    thread = threading.Thread(target=flush, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def to_disk(path: Path):

@@ -29,6 +29,7 @@ BENCHMARKS = (
     "scaling",
     "adam",
     "offload",
+    "slow_links",
     "saving",
     "decoding",
     "serving",

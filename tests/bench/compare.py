@@ -1,10 +1,13 @@
 """Compare our code with a peer: blocks in turn, ratios of pairs, confidence intervals."""
 
+import json
 import statistics
+import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -70,6 +73,23 @@ def timed_on_gpu(call: Callable[[], object]) -> float:
     ended.record()
     ended.synchronize()
     return began.elapsed_time(ended) / 1e3
+
+
+def fio(file: Path, size: int, ways: Iterable[str], block: int = 2**24) -> float:
+    """Seconds in which the program fio moves so many bytes in each way, past the page cache.
+
+    By its own clock, and with a wait for the disk.
+
+    Args:
+        ways: of "read" and "write", one after the other.
+    """
+    seconds = 0.0
+    for way in ways:
+        options = f"--name=peer --filename={file} --rw={way} --size={size} --bs={block} --direct=1"
+        options += " --ioengine=psync --end_fsync=1 --output-format=json"
+        done = subprocess.run(["fio", *options.split()], check=True, capture_output=True)
+        seconds += json.loads(done.stdout)["jobs"][0][way]["runtime"] / 1e3
+    return seconds
 
 
 @contextmanager

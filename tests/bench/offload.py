@@ -1,10 +1,12 @@
 """Time offload: AdamW's state on disk, activations in host memory, updates beside the computation.
 
-The host's AdamW is beside DeepSpeedCPUAdam in `adam`.
+The host's AdamW is beside DeepSpeedCPUAdam in `adam`. Where the program `fio` is installed, its
+sequential rates are beside the state on disk.
 """
 
 import mmap
 import os
+import shutil
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -22,7 +24,7 @@ from helpers.parallel.offload.speculate import COMPUTE, speculative
 from helpers.parallel.offload.state import StateOnDisk, host_adamw
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.trainer import Recipe
-from tests.bench.compare import beside, duration, in_turn, median, one_thread, timed
+from tests.bench.compare import beside, duration, fio, in_turn, median, one_thread, timed
 from tests.bench.report import Report, mib, share_of
 
 NAME = "offload"
@@ -31,7 +33,7 @@ PRESET, TOKENS, STEPS = "10M", 512, 2  # of training; steps in a block of time
 SHORT = 128  # tokens, where the update matters
 ROUNDS = 9
 RULE = OptimizerConfig(clip=None)
-PLAIN, MEMORY = "plain reads, then writes", "AdamW in memory"
+PLAIN, MEMORY, FIO = "plain reads, then writes", "AdamW in memory", "fio, reads, then writes"
 BUFFERS = {"1 buffer": 1, "4 buffers": 4}
 ACTIVATIONS = {
     "kept": ("none", Recipe()),
@@ -71,7 +73,10 @@ def on_disk(folder: Path, numbers: int, block: int, rounds: int) -> list[dict]:
     calls = {PLAIN: plain(folder, block, count)}
     calls |= {n: partial(s.update, gradients, RULE, {"p": 0.1}, {}) for n, s in states.items()}
     calls[MEMORY] = in_memory(gradients["p"])
-    rows = rows_of("state on disk", calls, rounds)
+    turns = {name: timed(call) for name, call in calls.items()}
+    if shutil.which("fio"):
+        turns[FIO] = partial(fio, folder / "fio", block * count, ("read", "write"), block)
+    rows = rows_of("state on disk", turns, rounds)
     for row in rows:
         if row["contender"] != MEMORY:
             row["rate"] = 2 * block * count / row["median"]
@@ -138,7 +143,7 @@ def updates(preset: str, tokens: int, rounds: int) -> list[dict]:
 
 
 def steps_of(trainers: dict, tokens: int) -> dict:
-    """By name, a function that makes some training steps, and waits for the last update."""
+    """By name, the time of some training steps, with the wait for the last update."""
 
     def steps(trained, batch):
         for _ in range(STEPS):
@@ -146,7 +151,7 @@ def steps_of(trainers: dict, tokens: int) -> dict:
         trained.owner.moments()
 
     batches = {n: random_batch(0, 1, tokens, t.config.vocab) for n, t in trainers.items()}
-    return {name: partial(steps, trained, batches[name]) for name, trained in trainers.items()}
+    return {name: timed(partial(steps, t, batches[name])) for name, t in trainers.items()}
 
 
 def hidden(trace, other: str) -> float:
@@ -154,11 +159,10 @@ def hidden(trace, other: str) -> float:
     return trace.overlap("update", other) / trace.busy("update")
 
 
-def rows_of(work: str, calls: dict, rounds: int) -> list[dict]:
+def rows_of(work: str, turns: dict, rounds: int) -> list[dict]:
     """Measure all in turn, beside the first of them."""
-    for call in calls.values():
-        call()  # the first call allocates
-    times = in_turn({name: timed(call) for name, call in calls.items()}, rounds)
+    in_turn(turns, 1)  # the first call allocates
+    times = in_turn(turns, rounds)
     first = next(iter(times.values()))
     empty = dict.fromkeys(("rate", "overlapped", "saved", "sent"), "")
     return [
@@ -187,7 +191,8 @@ def report(rows) -> Report:
         f"One thread computes. State on disk: AdamW in float32, {NUMBERS / 1e6:.1f} million "
         f"parameters, blocks of {BLOCK >> 20} MiB past the page cache. Each update reads the state "
         "and writes a new version, with checksums; the first contender moves the same bytes, and "
-        f"updates nothing. Activations: {STEPS} steps of a GPT of {PRESET} parameters, "
+        f"updates nothing. fio reads, then writes as much, in blocks of this size, with direct=1. "
+        f"Activations: {STEPS} steps of a GPT of {PRESET} parameters, "
         f"{TOKENS} tokens; saved is what waits for the backward on the device. Here device and "
         "host are one memory, so the offload is two copies. Updates on the host: "
         f"{STEPS} steps with {SHORT} tokens, without clipping; the update has a thread of its "

@@ -13,12 +13,12 @@ from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.single import Single
 from helpers.state.background import Background
-from tests.bench.compare import beside, duration, in_turn, median, one_thread
+from tests.bench.compare import beside, duration, fio, in_turn, median, one_thread
 from tests.bench.report import Report, goal_of, mib, share_of
 
 NAME = "saving"
 PRESET, ROUNDS = "10M", 15
-COPY, OURS = "a copy in memory", "background"
+COPY, OURS, FIO = "a copy in memory", "background", "fio, writes"
 KEPT = "async_save, its copy kept"
 
 
@@ -41,7 +41,14 @@ def measure(quick: bool = False) -> Report:
             Path(folder, name).unlink(missing_ok=True)
             return blocked
 
+        def written_by_fio(path: Path) -> float:
+            done[FIO].append(fio(path, size // 2**20 * 2**20, ["write"], 2**20))
+            return done[FIO][-1]
+
         blocks = {name: lambda name=name: waited(name) for name in calls}
+        if shutil.which("fio"):
+            done[FIO] = []
+            blocks[FIO] = lambda: written_by_fio(Path(folder, "fio"))
         in_turn(blocks, 1)  # the first save allocates
         times = in_turn(blocks, 2 if quick else ROUNDS)
     rows = [
@@ -88,7 +95,7 @@ def contenders(trained: Single, folder: Path):
 
 
 def report(rows) -> Report:
-    table = [["", "training waits", "over a copy", "goal", "until it is written"]]
+    table = [["", "training waits", "over a copy", "goal", "until it is written", "MB/s"]]
     for r in rows:
         table.append(
             [
@@ -97,12 +104,14 @@ def report(rows) -> Report:
                 "" if r["contender"] == COPY else share_of(r),
                 goal_of(r),
                 duration(r["done"]) if r["done"] else "",
+                f"{r['bytes'] / r['done'] / 1e6:.0f}" if r["done"] else "",
             ]
         )
     notes = (
         f"{mib(rows[0]['bytes'])} of parameters and AdamW's state on one process, one thread. "
         "Background is `save` with a thread: both write checksums and wait for the disk; "
-        "`torch.save` does neither, and replaces a file in place. async_save is "
+        "`torch.save` does neither, and replaces a file in place. fio writes as much in blocks "
+        "of 1 MiB, past the page cache, and waits for the disk. async_save is "
         "torch.distributed.checkpoint's, which waits for the disk; by default it allocates its "
         "copy anew. The copy: as many bytes in a row, into memory that is in use. Contenders run "
         "in turn, each until it has written. A ratio is the median over pairs, with a 95 % "
