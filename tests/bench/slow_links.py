@@ -9,7 +9,6 @@ import torch.distributed as dist
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.comm.paced import PacedTransport
 from helpers.comm.transport import GroupTransport
-from helpers.measure.clock import time_of
 from helpers.parallel.zero.nodes import NodesTransport
 from helpers.plans.slow_links import (
     break_even,
@@ -50,17 +49,28 @@ def measure(quick: bool = False) -> Report:
         formula = speed_up(*messages, {"node": pace}, quantiser=quantiser)
         row = {"share": share, "pace": pace, EXACT: median(exact), QUANTISED: median(quantised)}
         row |= {"gain": gain.median, "low": gain.low, "high": gain.high, "formula": formula}
-        rows.append(row | {"encode": speed["encode"], "decode": speed["decode"], "even": even})
+        rows.append(row | {"even": even} | speed)
     return report(rows)
 
 
 def speeds(worker, numbers: int) -> dict[str, float]:
-    """Numbers a second that a rank quantises and restores, in int4, while the other does too."""
+    """Numbers a second that a rank quantises, restores and copies, while the other does too."""
     torch.set_num_threads(1)
-    row = torch.randn(numbers)
-    coded = INT4.encode(row)
-    calls = {"encode": lambda: INT4.encode(row, coded), "decode": lambda: INT4.decode(coded, row)}
-    return {what: numbers / median(time_of(call, repeats=15).wall) for what, call in calls.items()}
+    row, room = torch.randn(2, numbers)
+    int4, int8 = INT4.encode(row), INT8.encode(row)
+    blocks = row.view(-1, INT8.size)
+    packed = torch.ops.quantized.embedding_bag_byte_prepack(blocks)
+    calls = {
+        "encode": lambda: INT4.encode(row, int4),
+        "decode": lambda: INT4.decode(int4, room),
+        "encode int8": lambda: INT8.encode(row, int8),
+        "decode int8": lambda: INT8.decode(int8, room),
+        "FBGEMM encode": lambda: torch.ops.quantized.embedding_bag_byte_prepack(blocks),
+        "FBGEMM decode": lambda: torch.ops.quantized.embedding_bag_byte_unpack(packed),
+        "copy": lambda: room.copy_(row),
+    }
+    times = in_turn({name: timed(call) for name, call in calls.items()}, 15)
+    return {name: numbers / median(seconds[1:]) for name, seconds in times.items()}
 
 
 def steps(worker, numbers: int, paces: list[float], rounds: int) -> dict:
@@ -99,12 +109,19 @@ def report(rows) -> Report:
             ]
         )
     first = rows[0]
+
+    def of(what: str) -> str:
+        return f"{first[what] / 1e9:.1f}"
+
     notes = (
         f"Two nodes of one rank, one thread each: the messages of a step with {NUMBERS / 1e6:.1f} "
         "million numbers of 4 bytes. Stage 3 gathers twice and reduces once; ZeRO++ gathers int8 "
         "once, and reduces int4 by an all-to-all. Measured first, while both ranks work: a rank "
-        f"quantises {first['encode'] / 1e9:.1f} and restores {first['decode'] / 1e9:.1f} billion "
-        f"numbers a second. So the break-even is predicted at {first['even'] / 1e6:,.0f} MB/s; in "
+        f"quantises {of('encode')} and restores {of('decode')} billion "
+        f"numbers a second in int4, {of('encode int8')} and {of('decode int8')} in int8 (FBGEMM, "
+        f"in rows of a block: {of('FBGEMM encode')} and {of('FBGEMM decode')}), and "
+        f"copies {of('copy')}. So the break-even is predicted at "
+        f"{first['even'] / 1e6:,.0f} MB/s; in "
         "brackets, the link's share of it. Faster links than a fourth of it cannot be paced here: "
         "gloo itself needs longer. Times of the slower rank. The ratio is the median over pairs, "
         "with a 95 % bootstrap interval; off: of the measured ratio from the formula's."
