@@ -5,7 +5,7 @@
 A kernel sends code and outputs to every process that connects, and all users of a machine can
 connect to its ports. So kernels use sockets in Jupyter's runtime folder, which only you can enter.
 Where that folder can hold no sockets, kernels use ports, and encrypt. JupyterLab asks the network
-for no news and no updates.
+for no news and no updates. What it saves has an explorer's picture, and not its sliders.
 """
 
 import os
@@ -19,6 +19,7 @@ QUIET = (
     "--LabApp.news_url=None",
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
 )
+SAVED = "--ContentsManager.pre_save_hook=helpers.plots.explorer.without_sliders"
 SOCKETS = "--KernelManager.transport=ipc"
 PORTS = "--MappingKernelManager.transport_encryption=auto"
 LONGEST = f"kernel-{'0' * 36}-ipc-5"  # the name of a kernel's socket; systems limit the whole path
@@ -44,7 +45,7 @@ def main(arguments: list[str]):
     kernels = "use files that only you can open" if sockets else "encrypt what they send"
     print(f"Other users can reach JupyterLab's port, which asks for a token. Kernels {kernels}.")
     sys.stdout.flush()
-    command = ["-m", "jupyterlab", *QUIET, SOCKETS if sockets else PORTS, *arguments]
+    command = ["-m", "jupyterlab", *QUIET, SAVED, SOCKETS if sockets else PORTS, *arguments]
     os.execv(sys.executable, [sys.executable, *command])
 
 

@@ -1,6 +1,7 @@
 """A picture with sliders: it changes while a kernel runs, and stays a picture without one."""
 
 import base64
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
@@ -90,6 +91,19 @@ class Explorer:
 
     def __repr__(self):
         return repr(self.picture())
+
+
+def without_sliders(model, **_):
+    """Leave the picture alone in what Jupyter's server saves: its `pre_save_hook`.
+
+    A kernel keeps the sliders' state. After its end, a page that has their name in the file shows
+    "model not found" in place of the picture.
+    """
+    with contextlib.suppress(AttributeError, KeyError, TypeError):  # it is no notebook
+        for cell in model["content"]["cells"]:
+            for output in cell.get("outputs", ()):
+                if "image/png" in output.get("data", ()):
+                    output["data"].pop(WIDGET, None)
 
 
 def text_of(png: bytes) -> str:

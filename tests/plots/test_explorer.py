@@ -7,7 +7,7 @@ import ipywidgets
 import pytest
 
 from helpers import plots
-from helpers.plots.explorer import INTERVAL, WIDGET, Explorer
+from helpers.plots.explorer import INTERVAL, WIDGET, Explorer, without_sliders
 
 DRAWN = []
 
@@ -37,6 +37,17 @@ def test_one_output_has_both_forms(explorer):
     assert metadata["image/png"]["alt"] == data["text/plain"] == "2 GB"
     assert metadata["image/png"]["width"] == 496
     assert "model_id" in data[WIDGET]
+
+
+def test_a_saved_notebook_has_the_picture_without_sliders():
+    both, alone = {WIDGET: {}, "image/png": ""}, {WIDGET: {}, "text/plain": ""}
+    outputs = [{"data": dict(both)}, {"data": dict(alone)}, {"name": "stdout"}]
+    model = {"content": {"cells": [{"source": ""}, {"outputs": outputs}]}}
+    without_sliders(model=model, path="a.ipynb", contents_manager=None)
+    assert outputs == [{"data": {"image/png": ""}}, {"data": alone}, {"name": "stdout"}]
+    for other in (None, "text", {"cells": None}):
+        without_sliders(model={"content": other})
+    without_sliders(model={})
 
 
 def test_a_slider_redraws(explorer):
