@@ -6,6 +6,7 @@ import platform
 import re
 import subprocess
 import sys
+import time
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from types import SimpleNamespace
@@ -315,14 +316,17 @@ def test_what_is_installed_without_hashes():
     for name in ("Makefile", ".ci/install", ".ci/run"):
         lines += (ROOT / name).read_text(encoding="utf-8").splitlines()
     calls = [
-        line.strip() for line in lines if re.search(r'pip install |"\$\{install\[@\]\}"', line)
+        line.strip()
+        for line in lines
+        if re.search(r'pip install |"\$\{install\[@\]\}"|^ +get ', line)
     ]
+    calls = [line for line in calls if '"$@"' not in line]  # passes on the arguments of `get`
     assert [line for line in calls if "--require-hashes" not in line and " -e ." not in line] == [
-        'torch | xargs "${install[@]}" --no-compile | report',
+        "get $(torch)",
         'torch | xargs "${install[@]}" | report',
         '"${install[@]}" -r .venv/requirements.txt | report',
     ]
-    assert len([line for line in calls if "--require-hashes" in line]) == 4
+    assert len([line for line in calls if "--require-hashes" in line]) == 5
 
 
 PIP = """\
@@ -330,16 +334,26 @@ PIP = """\
 if test "$1" = .ci/lock.py; then echo -n "$UNCOVERED"; test -z "$UNCOVERED"; exit; fi
 if test "$1" = -c; then [[ " $HAS " == *" $3 "* ]]; exit; fi
 if test "$2" = compileall; then exit 1; fi
-if [[ "$2" == helpers.* ]]; then echo "$2" >> compiled; exit $COMPILER_FAILS; fi
+if [[ "$2" == helpers.* ]]; then echo "$2" >> compiled; exit; fi
+if test "$3" = config; then echo "global.find-links='/a /b'"; exit; fi
+if [[ "$*" == *build/uv* ]]; then exit $NO_UV; fi
 echo "$@" >> asked
 if [[ "$*" == *--require-hashes* ]]; then exit $LOCKED_FAILS; fi
+"""
+
+FAST = """\
+#!/bin/bash
+echo "uv $UV_FIND_LINKS ${@:5}" >> asked
+echo "Installed 9 packages" >&2
+exit $UV_FAILS
 """
 
 
 @pytest.fixture
 def setup(tmp_path):
-    """Runs .ci/install with a pip that only notes what it is asked for."""
-    for name in (".ci/install", ".ci/lock.txt", ".ci/lock-late.txt", "environment.yml"):
+    """Runs .ci/install with a pip, and a uv, that only note what they are asked for."""
+    locks = (".ci/lock.txt", ".ci/lock-late.txt", ".ci/lock-tools.txt")
+    for name in (".ci/install", *locks, "environment.yml"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     python = tmp_path / ".venv" / "bin" / "python"
@@ -347,9 +361,14 @@ def setup(tmp_path):
     python.write_text(PIP)
     python.chmod(0o755)
 
-    def run(lock="", uncovered="", fails=0, has="deepspeed", compiler_fails=0):
+    def run(lock="", uncovered="", fails=0, has="deepspeed", cxx="true", uv=None):
         environ = {"LOCK": lock, "UNCOVERED": uncovered, "LOCKED_FAILS": str(fails)}
-        environ |= {"HAS": has, "COMPILER_FAILS": str(compiler_fails)}
+        environ |= {"HAS": has, "CXX": cxx, "NO_UV": str(int(uv is None)), "UV_FAILS": str(uv)}
+        if uv is not None:
+            place = tmp_path / "build" / "uv" / "bin" / "uv"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(FAST)
+            place.chmod(0o755)
         (tmp_path / "asked").unlink(missing_ok=True)
         done = subprocess.run(
             ["bash", tmp_path / ".ci/install"],
@@ -363,7 +382,7 @@ def setup(tmp_path):
     return run, tmp_path
 
 
-LOCKED = "--no-compile --require-hashes --no-deps --only-binary :all: -r .ci/lock.txt"
+LOCKED = "--require-hashes --no-deps --only-binary :all: -r .ci/lock.txt"
 AFTER = "--require-hashes --no-deps --no-build-isolation -r .venv/late.txt"
 
 
@@ -372,10 +391,16 @@ def test_the_lock_is_installed_by_hash_and_then_torch(setup):
     done, asked = run()
     assert done.returncode == 0, done.stderr
     course = "--no-deps --no-build-isolation -e ."
-    assert asked == [LOCKED, f"--no-compile torch=={pins()['torch']}", AFTER, course]
+    inorder = [LOCKED, f"torch=={pins()['torch']}", AFTER, course]
+    assert asked == [f"--no-compile {line}" for line in inorder]
     assert (folder / ".venv/locked").exists()
     (folder / ".venv/torch").write_text("torch==2.13.0 --index-url https://example.org/cpu\n")
-    assert run()[1][1] == "--no-compile torch==2.13.0 --index-url https://example.org/cpu"
+    inorder[1] = "torch==2.13.0 --index-url https://example.org/cpu"
+    done, asked = run(uv=0)  # where pip is set to look, and no pip beside it
+    assert asked == [f"uv /a,/b {line}" for line in inorder]
+    assert done.stdout.count("Installed 9 packages") == 4
+    asked = run(uv=2)[1]
+    assert asked[:2] == [f"uv /a,/b {LOCKED}", f"--no-compile {LOCKED}"]
 
 
 @pytest.mark.parametrize(
@@ -389,16 +414,18 @@ def test_triton_is_installed_only_if_torch_brought_none(setup, has, expected):
     assert all(hashes for _, hashes in written)
 
 
-def test_deepspeed_is_compiled_ahead_and_no_compiler_is_no_failure(setup):
+def test_deepspeed_is_compiled_meanwhile_and_no_compiler_is_no_failure(setup):
     run, folder = setup
-    done, _ = run(has="deepspeed", compiler_fails=1)
+    run(has="")  # as on a Mac
+    done, _ = run(has="deepspeed", cxx="no-such-compiler")
     assert done.returncode == 0
     assert "but for DeepSpeed" in done.stderr
+    end = time.monotonic() + 60
+    while not (folder / "compiled").exists() or not (folder / "compiled").read_text():
+        assert time.monotonic() < end
+        time.sleep(0.01)
     [module] = (folder / "compiled").read_text().split()
     assert (ROOT / module.replace(".", "/")).with_suffix(".py").exists()
-    (folder / "compiled").unlink()
-    run(has="")  # as on a Mac
-    assert not (folder / "compiled").exists()
 
 
 @pytest.mark.parametrize("how", [{"uncovered": "no files for Python 3.99"}, {"lock": "no"}])
@@ -421,5 +448,5 @@ def test_a_file_that_is_not_the_locked_one_ends_it(setup):
     run, _ = setup
     done, asked = run(fails=1)
     assert done.returncode != 0
-    assert asked == [LOCKED]
+    assert asked == [f"--no-compile {LOCKED}"]
     assert "make setup LOCK=no" in done.stderr

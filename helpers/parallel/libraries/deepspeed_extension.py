@@ -2,7 +2,7 @@
 
 On a CPU, `deepspeed.initialize` loads an extension for shared memory, and `DeepSpeedCPUAdam` loads
 another. PyTorch compiles each at its first use into `TORCH_EXTENSIONS_DIR`: the first takes half a
-minute on two cores, the second two minutes. `make setup` compiles the first ahead:
+minute on two cores, the second two minutes. `make setup` compiles the first in the background:
 
     python -m helpers.parallel.libraries.deepspeed_extension
 
