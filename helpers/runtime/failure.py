@@ -199,7 +199,7 @@ def blame(failures: list[Failure], whereabouts: dict[int, str], stacks: dict[int
     trace = with_cell_names(trace)
     if first.status is not None and (stack := format_stack(stacks.get(first.rank, ""))):
         trace = "Its last Python stack (most recent call last):\n" + stack
-        if first.status == -signal.SIGABRT and "torch/distributed" in stack:
+        if first.status == -signal.SIGABRT and "torch/distributed" in stacks[first.rank]:
             note = "\n".join(filter(None, [note, MISMATCH]))
     error = WorkerError(
         said or first.headline(),
@@ -241,9 +241,11 @@ def blame_hang(
             text.append(format_stack(stacks.get(rank, "")))
     proved = isinstance(reason, str)
     headline, odd = (reason, None) if proved else suspect(reason, calls, len(whereabouts))
-    advice = [] if proved else [LONGER]
-    if any(calls.values()):
-        advice.append(MISMATCH)
+    advice = []
+    if not proved:
+        advice.append(LONGER)
+        if any(calls.values()) and odd is None:
+            advice.append(MISMATCH)
     error = WorkerError(
         headline,
         kind="hang",

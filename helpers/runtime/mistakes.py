@@ -7,13 +7,12 @@ import os
 import re
 from pathlib import Path
 
-from helpers.runtime.stacks import cell_name, library, ours
+from helpers.runtime.stacks import IN_TORCH, cell_name, library, ours
 
 DIFFER = "CallsDiffer"  # the rank that raised it has written the sentence
 COURSE = str(Path(__file__).parent.parent)
 START = "Traceback (most recent call last):\n"
 FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)\n((?:    .*\n)*)', re.MULTILINE)
-IN_TORCH = re.compile(r"torch/distributed/(distributed_c10d|c10d_logger)\.py$")
 LONGEST = 1_200  # characters of PyTorch's own text, which debug=True makes long
 PRINT = r"OpType=(\w+), TensorShape=(\[[\d, ]*\]), TensorDtypes=(\w+)"
 SENTENCES = (  # PyTorch's words; ours, with the pattern's groups

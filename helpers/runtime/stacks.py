@@ -30,6 +30,7 @@ def library(file: str) -> bool:
     return "site-packages" in file or file.startswith(sys.base_prefix)
 
 
+IN_TORCH = re.compile(r"torch/distributed/(distributed_c10d|c10d_logger)\.py$")
 STACK_LINE = re.compile(r'  File "(.+)", line (\d+) in (.+)')
 
 
@@ -63,8 +64,13 @@ def doing(dump: str) -> str:
 
 
 def format_stack(dump: str) -> str:
-    lines = []
-    for f in reversed(frames(dump)):
+    """Write the stack as a traceback does; without the frames inside a call of torch.distributed.
+
+    `doing` names that call.
+    """
+    stack, lines = frames(dump), []
+    outside = [f for f in stack if not IN_TORCH.search(f.file)]
+    for f in reversed(outside or stack):
         lines.append(f'  File "{f.file}", line {f.line}, in {f.name}')
         if source := linecache.getline(f.file, f.line).strip():
             lines.append(f"    {source}")

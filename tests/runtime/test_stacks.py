@@ -122,6 +122,9 @@ def test_a_stack_is_shown_with_its_innermost_frame_last():
     own = '  File "/x/cell.py", line 4 in train\n  File "/x/cell.py", line 9 in main\n'
     shown = '  File "/x/cell.py", line 9, in main\n  File "/x/cell.py", line 4, in train'
     assert format_stack(f"Stack:\n{own}") == shown
+    inside = f'  File "{FILE}", line 2 in all_reduce\n  File "{FILE}", line 3 in wrapper\n'
+    assert format_stack(f"Stack:\n{inside}{own}") == shown
+    assert "all_reduce" in format_stack(f"Stack:\n{inside}")
 
 
 def test_cells_have_names_and_files_keep_theirs(monkeypatch):
