@@ -7,6 +7,7 @@ Each name is imported when it is first used. A rank imports the check that it ru
 on the way: it would wait for the checks of all weeks.
 """
 
+import dataclasses
 import difflib
 import functools
 import importlib
@@ -64,7 +65,7 @@ def __getattr__(name):
         raise AttributeError(f"there is no check {name!r}; the nearest: {near}")
     value = getattr(importlib.import_module(f"helpers.check.{_PLACE[name]}"), name)
     if name not in _NO_EXERCISE:
-        value = _noting(name, value)
+        value = _noting(name, dataclasses.replace(value, name=name))
     globals()[name] = value
     return value
 

@@ -49,10 +49,13 @@ class Exercise:
     """An exercise; call it with a student's function to get a Verdict.
 
     Attributes:
-        name: of the exercise, and of the function.
+        name: of the exercise, and of the function; `helpers.check` gives it.
         right: the reference.
         cases: `(words, arguments)` each, or the arguments alone; or a function that returns them.
-        draw: `draw(random)` returns a further case, for grading.
+        draw: `draw(random)` returns a further case, for grading; see `among`.
+        names: of the values that the function returns, if they are several: a facet each.
+        kind: of several values: a tuple, or a dict with these names.
+        keeps: whether the arguments must stay as they are.
         slips: `(mistake, …, hint)`: functions with the mistake, or Edits; and the hint for them.
         about: {the last words of a facet: hint} where no mistake fits, and this facet is the first
             that is wrong.
@@ -65,9 +68,12 @@ class Exercise:
         say: `say(facet, found, right, *arguments) -> words` for the finding.
     """
 
-    name: str
+    name: str = ""
     right: Callable
     cases: Sequence | Callable
+    names: Sequence[str] = ()
+    kind: type = tuple
+    keeps: bool = False
     slips: Sequence = ()
     about: Mapping[str, str] = field(default_factory=dict)
     last: str = ""
@@ -129,7 +135,7 @@ class Exercise:
             Ended: the verdict is clear: not written yet, or no time left.
         """
         try:
-            return elsewhere.place().call(partial(self.play or call, fn), copied(case.arguments))
+            return elsewhere.place().call(partial(self.plays(), fn), copied(case.arguments))
         except NotImplementedError:
             raise Ended(Verdict(self.name, "not written yet")) from None
         except TooLong:
@@ -140,6 +146,10 @@ class Exercise:
             return {RAISED: (str(failed), str(failed))}
         except (Exception, SystemExit) as error:
             return {RAISED: (in_a_line(error), what_was_raised(error))}
+
+    def plays(self) -> Callable:
+        """Return what runs a function; it travels, and must not hold the exercise."""
+        return self.play or partial(call, names=self.names, kind=self.kind, keeps=self.keeps)
 
     def wrongs(self, cases: Sequence[Case]) -> list[tuple[list[dict], str]]:
         """Return each mistake's traces in these cases, and its hint. They are kept."""
@@ -152,8 +162,19 @@ class Exercise:
         return self.kept[key]
 
     def fixed(self, cases: Sequence[Case]) -> Iterator[tuple[Callable, str]]:
-        """Yield mistakes that fit every exercise of a kind."""
-        yield from ()
+        """Yield mistakes that fit every exercise of a kind: here, values in another order."""
+        if self.names and self.kind is tuple:
+            for order in permutations(range(len(self.names))):
+                yield partial(reordered, self.right, order), self.form()
+
+    def form(self) -> str:
+        """Return the hint on what to return, if it is several values."""
+        if self.kind is dict:
+            return f"Return a dict with the keys {', '.join(map(repr, self.names))}."
+        return f"Return {len(self.names)} {self.noun()}: {', then '.join(self.names)}."
+
+    def noun(self) -> str:
+        return "values"
 
     def mistakes(self) -> list[tuple[Callable, str]]:
         """Return the functions with a mistake, as a student would write them, and the hints."""
@@ -165,7 +186,7 @@ class Exercise:
     def left(self, mistake: Callable, case: Case) -> dict:
         """Return what a function of the course leaves behind."""
         try:
-            return (self.play or call)(mistake, *copied(case.arguments))
+            return self.plays()(mistake, *copied(case.arguments))
         except Exception as error:
             return {RAISED: (in_a_line(error), "")}
 
@@ -202,6 +223,8 @@ class Exercise:
         words, hint = difference(found, right)
         if facet == KEPT:
             return NotRight("the answer is right, but an argument has changed", CHANGED)
+        if facet == "returned" and self.names:
+            return NotRight(f"returned {found}", self.form())
         if self.say:
             words = self.say(facet, found, right, *case.arguments) or f"{facet} {words}"
             return NotRight(words, hint)
@@ -289,23 +312,36 @@ class Ended(Exception):
         self.verdict = verdict
 
 
-def call(solve: Callable, *arguments) -> dict:
-    return {"returned": solve(*arguments)}
-
-
-def call_and_keep(solve: Callable, *arguments) -> dict:
-    """Also note the arguments afterwards: a function of values leaves them as they were."""
-    return {"returned": solve(*arguments), KEPT: arguments}
-
-
-def several(solve: Callable, *arguments, names: Sequence[str], kind: type = tuple) -> dict:
-    """The trace of a function that returns several values: a tuple, or a dict with these keys."""
+def call(solve: Callable, *arguments, names=(), kind: type = tuple, keeps=False) -> dict:
+    """The trace of one call: what is returned, and the arguments afterwards."""
     answer = solve(*arguments)
+    parts = parted(answer, names, kind) if names else {"returned": answer}
+    return {**parts, **({KEPT: arguments} if keeps else {})}
+
+
+def parted(answer, names: Sequence[str], kind: type = tuple) -> dict:
+    """The facets of several values: of a tuple, or of a dict with these keys."""
     if kind is dict and isinstance(answer, dict) and set(answer) == set(names):
-        return {"returned": kind.__name__} | {name: answer[name] for name in names}
+        return {"returned": "a dict"} | {name: answer[name] for name in names}
     if kind is tuple and isinstance(answer, tuple | list) and len(answer) == len(names):
-        return {"returned": kind.__name__} | dict(zip(names, answer, strict=True))
+        return {"returned": f"{len(names)} values"} | dict(zip(names, answer, strict=True))
     return {"returned": short(answer)}
+
+
+def reordered(right: Callable, order: Sequence[int], *arguments) -> list:
+    values = right(*arguments)
+    return [values[place] for place in order]
+
+
+def among(**ranges) -> Callable:
+    """Return a `draw`: for each argument an entry of a list, or a number between the two given."""
+
+    def drawn(random, given):
+        if isinstance(given, list):
+            return random.choice(given)
+        return (random.uniform if isinstance(given[0], float) else random.randint)(*given)
+
+    return lambda random: tuple(drawn(random, given) for given in ranges.values())
 
 
 def by_name(names: Iterable[str], values: Iterable) -> str:
@@ -318,7 +354,7 @@ def copied(arguments: tuple) -> tuple:
 
 @dataclass(frozen=True, kw_only=True)
 class Number(Exercise):
-    """An exercise whose answer is one number; or several, if `play` gives each a facet.
+    """An exercise whose answer is one number; or several, if each has a facet.
 
     Each mistake is `change(b, g)`: from the right answer b and the arguments by name, `g.layers`,
     to the wrong answer. `g(layers=1)` is the right answer with other arguments. It may also be a
@@ -330,6 +366,9 @@ class Number(Exercise):
     """
 
     unit: str = ""
+
+    def noun(self):
+        return f"numbers of {self.unit}" if self.unit else super().noun()
 
     def made(self, mistake):
         if isinstance(mistake, Edit) or len(inspect.signature(mistake).parameters) != 2:
@@ -347,7 +386,8 @@ class Number(Exercise):
         return {name: value for name, value in given if is_number(value)}
 
     def fixed(self, cases):
-        """Yield mistakes that take a number, or another argument, in the place of an argument."""
+        """Also yield mistakes that take a number, or another argument, in an argument's place."""
+        yield from super().fixed(cases)
         given = [Number.quantities(self, case) for case in cases]
         names = [name for name in given[0] if all(name in one for one in given)]
         for name in names:
@@ -409,6 +449,8 @@ class Number(Exercise):
         if len(pairs) < 2 or not all(0 < abs(ratio) < math.inf for ratio, _ in pairs):
             return ""
         near = max(1e-9, 2 * self.close)
+        if all(math.isclose(ratio, 1, rel_tol=near) for ratio, _ in pairs):
+            return ""  # wrong only where the answer is 0, or in another value
         if all(math.isclose(ratio, pairs[0][0], rel_tol=near) for ratio, _ in pairs):
             units = [name for name, size in UNITS.items() if math.isclose(size, pairs[0][0])]
             if units and self.unit == "bytes":

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from helpers.check import elsewhere, hidden
 from helpers.check.answers import difference, in_a_line, is_number, plain, same
-from helpers.check.exercise import CHANGED, RAISED, Case, Ended, Exercise, by_name
+from helpers.check.exercise import CHANGED, RAISED, Case, Ended, Exercise, by_name, parted
 from helpers.check.limit import TooLong
 from helpers.check.verdict import NotRight, Verdict, own_frames
 from helpers.check.watch import Watch
@@ -83,18 +83,15 @@ class OnRanks(Exercise):
         return [Case(f"with {n} rank{'s' * (n > 1)}", (n, kwargs)) for n, kwargs in every]
 
     def where(self, case):
-        """Return the words of the case; its arguments, too, if they are all that a case has."""
-        kwargs = case.arguments[1] if self.given else {}
+        """Return the words of the case, and its arguments."""
+        kwargs = case.arguments[1]
         return ", ".join(filter(None, (case.words, by_name(kwargs, kwargs.values()))))
 
     def on_rank(self) -> Callable:
         """Return what a rank runs: `run`, or a call with the arguments of `given`."""
         names = tuple(inspect.signature(self.right).parameters)[1:]
-        called = Called(self.given, names, self.observe(), self.in_place, self.also)
-        return self.run or called
-
-    def observe(self) -> Callable:
-        return observed
+        seen = ("unwaited", *sorted({"calls", "messages"}.intersection(self.free)))
+        return self.run or Called(self.given, names, self.names, seen, self.in_place, self.also)
 
     def gathered(self, runs: Sequence[dict], case: Case) -> dict:
         """Return {facet: the ranks' values in order}, from the ranks' traces."""
@@ -224,6 +221,7 @@ class OnRanks(Exercise):
             hint = "Which message is too much, which is missing, and how large must it be?"
         else:
             words, hint = difference(found[rank], right[rank])
+            hint = self.form() if facet == "returned" and self.names else hint
             alike = [
                 all(same(one[0], other, self.close) for other in one) for one in (found, right)
             ]
@@ -308,13 +306,14 @@ RELATIONS = (  # hint, whether it holds: the ranks' numbers, the right ones, ran
 class Called:
     """On a rank: the trace of one call, with the arguments `given(worker, **case)`.
 
-    Its facets: "unwaited", what the call leaves in the argument `in_place`, which other arguments
-    it "changed", and "the result".
+    Its facets: what was `seen` of the messages, what the call leaves in the argument `in_place`,
+    which other arguments it "changed", and "the result", or each of several values.
     """
 
     given: Callable | None
     names: tuple[str, ...]
-    observe: Callable
+    values: Sequence[str]
+    seen: tuple[str, ...]
     in_place: str
     also: Callable | None
 
@@ -323,16 +322,18 @@ class Called:
 
     def on(self, worker, solve, arguments: tuple):
         before = plain(arguments)
-        answer, seen = self.observe(solve, worker, *arguments)
-        seen.pop("messages", None)
+        answer, noted = observed(solve, worker, *arguments)
+        seen = {name: noted[name] for name in self.seen}
         after = dict(zip(self.names, plain(arguments), strict=False))
         written = {f"`{self.in_place}`": after.pop(self.in_place)} if self.in_place else {}
         old = dict(zip(self.names, before, strict=False))
         changed = tuple(f"`{name}`" for name in after if not same(after[name], old[name]))
         also = self.also(answer, *arguments) if self.also else {}
-        if isinstance(answer, torch.Tensor) and answer.ndim == 0:
-            answer = answer.item()
-        return {**seen, **written, "changed": changed, "the result": plain(answer), **also}
+        parts = parted(answer, self.values) if self.values else {"the result": answer}
+        for name, one in parts.items():
+            scalar = isinstance(one, torch.Tensor) and one.ndim == 0
+            parts[name] = one.item() if scalar else plain(one)
+        return {**seen, **written, "changed": changed, **parts, **also}
 
 
 def both(run: Callable, right: Callable, worker, /, solve, **case):
@@ -377,23 +378,16 @@ def started_too_slowly(finding: str) -> bool:
     return bool(ranks) and all(doing == "not answering" for doing in ranks)
 
 
-def observed(solve: Callable, *arguments, names: Sequence[str] = ()) -> tuple[object, dict]:
-    """Call on this rank: the answer, and the facets "unwaited", "changed" and "messages".
+_kept: list = []  # of this rank, until it ends: the requests that its calls have made
 
-    Args:
-        names: of the tensors among the arguments that must stay as they are.
-    """
-    tensors = [one for one in arguments if isinstance(one, torch.Tensor)]
-    before = [one.clone() for one in tensors]
-    watch = Watch()
-    with watch:
+
+def observed(solve: Callable, *arguments) -> tuple[object, dict]:
+    """Call on this rank: the answer; its calls and messages, and the requests left open."""
+    with Watch() as watch:
         answer = solve(*arguments)
-    pairs = zip(names, tensors, before, strict=False)
-    return answer, {
-        "unwaited": watch.unwaited(),
-        "changed": tuple(name for name, now, old in pairs if not torch.equal(now, old)),
-        "messages": tuple((e.name, e.nbytes) for e in watch.events if e.kind == "message"),
-    }
+    _kept.append(watch.works)  # else what is under way would end here, and its receiver hang
+    messages = tuple((e.name, e.nbytes) for e in watch.events if e.kind == "message")
+    return answer, {"calls": watch.calls, "unwaited": watch.unwaited(), "messages": messages}
 
 
 def loops(finding: str) -> bool:

@@ -9,18 +9,14 @@ import torch
 
 from helpers.check.ranks import LOOP_HINT, OnRanks, loops
 from helpers.check.verdict import FRAME, NotRight, Verdict, own_frames
-from helpers.check.watch import MESSAGES, NOT_ITSELF, Call, Watch
+from helpers.check.watch import MESSAGES, NOT_ITSELF, Call
 from helpers.runtime.worker import Worker
 
 UNSENT = "The numbers are right, but no messages brought them. Which messages does the task need?"
-_kept: list = []  # of this rank, until it ends
 
 
 class ByMessages(OnRanks):
-    """An exercise made of messages. Each rank's trace has the facets of `observed`."""
-
-    def observe(self):
-        return observed
+    """An exercise made of messages. Each rank's trace has the facet "calls", which is free."""
 
     def launched(self, place, run, fn, case, timeout):
         """Run one case. Where a place has ranks for messages alone, each gets its own arguments."""
@@ -45,14 +41,6 @@ class ByMessages(OnRanks):
 
     def explained(self, verdict):
         return explain(verdict)
-
-
-def observed(solve, *args):
-    """Call on this rank: what it returned, the calls that it made, the requests left open."""
-    with Watch() as watch:
-        answer = solve(*args)
-    _kept.append(watch.works)  # else what is under way would end here, and its receiver hang
-    return answer, {"calls": watch.calls, "unwaited": watch.unwaited()}
 
 
 def bytes_sent(calls) -> int:

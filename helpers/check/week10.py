@@ -3,14 +3,12 @@
 T, t  tokens of all, of a rank        E, D  channels        N  numbers of state for each channel
 """
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 
 from helpers.check import hidden
 from helpers.check.answers import difference
-from helpers.check.exercise import Edit, Exercise, Number, call_and_keep, several
+from helpers.check.exercise import Edit, Exercise, Number, among, parted
 from helpers.check.traffic import UNSENT, ByMessages, bytes_sent
 from helpers.check.verdict import NotRight
 
@@ -51,9 +49,8 @@ def one_step(earlier, later):
 
 IS_IN = "b1 is the state after the earlier steps: their decay a1 is in it already."
 combine = Exercise(
-    name="combine",
     right=one_step,
-    play=call_and_keep,
+    keeps=True,
     cases=steps,
     close=1e-12,
     say=say_steps,
@@ -115,12 +112,12 @@ def given(t: int, start: int) -> tuple:
 
 def play_token(solve, *arguments) -> dict:
     """The state first: y is made of it."""
-    found = several(solve, *arguments, names=("y", "h"))
+    found = parted(solve(*arguments), ("y", "h"))
     return {"returned": found["returned"], "h": found.get("h"), "y": found.get("y")}
 
 
 def say_token(facet, found, right, *arguments) -> str:
-    before = {"returned": "", "h": "the state h: ", "y": "the state is right; the output y: "}
+    before = {"h": "the state h: ", "y": "the state is right; the output y: "}
     return before[facet] + difference(found, right)[0]
 
 
@@ -145,9 +142,9 @@ MIXED = (
 )
 LATER = "This convolution sees a later token. Token t may see tokens t-k+1 … t."
 ssm_step = Exercise(
-    name="ssm_step",
     right=one_token,
     play=play_token,
+    names=("the output y, (E,)", "the state h, (E, N)"),
     cases=lambda: [(words, given(t, start)) for words, t, start in PLACES],
     close=1e-9,
     say=say_token,
@@ -194,9 +191,6 @@ ssm_step = Exercise(
          "state alone."),
         (Edit("new @ C", "new * C"), "Each channel's y is the sum over its N numbers of state, "
          "each times its C."),
-        (Edit("return new @ C, new", "return new, new @ C"), Edit("return new @ C, new",
-              "return new @ C"), "Return a pair: first the output y, (E,), then the state h, (E, "
-         "N)."),
     ),
     last="h[t] = exp(Δ A) h[t-1] + Δ B u[t], where u[t] is the convolution's output. Each "
     "channel's y is the sum over its N numbers of state, each times its C.",
@@ -224,10 +218,6 @@ def parts_of(parts) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 def part_of(worker, parts):
     return tuple(one.clone() for one in parts_of(parts)[worker.rank])
-
-
-def say_part(facet, found, right, n, parts) -> str:
-    return f"{sum(parts)} tokens, cut into {parts}"
 
 
 def judge_sizes(trace, right, n, case):
@@ -292,7 +282,6 @@ FIRST_DECAY = "The first token's own decay counts as well: h[0] = a[0] h_before 
 FIRST_ONLY = "The state from the rank before is in every later state too, not only in the first."
 NO_TOKEN = "A rank without tokens has no last state of its own. What does it hand on?"
 scan_over_ranks = ByMessages(
-    name="scan_over_ranks",
     right=chain,
     given=part_of,
     cases=tuple((len(parts), {"parts": parts}) for parts in PARTS),
@@ -300,7 +289,6 @@ scan_over_ranks = ByMessages(
     close=1e-11,
     free=("calls", "changed"),
     rule=judge_sizes,
-    say=say_part,
     slips=(
         (Edit("return mended", "return h"), lambda worker, a, b: scan(a, b), "Each rank scanned as "
          "if its part began the sequence. What is h before the first token of rank 1?"),
@@ -347,13 +335,6 @@ scan_over_ranks = ByMessages(
 # hybrid_bytes
 
 
-def drawn_hybrid(random):
-    layers = random.randint(2, 99)
-    sizes = (random.randint(1, 99) for _ in range(5))  # kv_heads … groups
-    more = (random.randint(2, 5), random.randint(1, 99), random.randint(1, 999))
-    return "another model", (layers, random.randint(0, layers), *sizes, *more, 2)
-
-
 def kept_bytes(layers, attention, kv_heads, head_width, channels, state, groups, seen, sequences,
                tokens, number_bytes):  # fmt: skip
     inputs = (seen - 1) * (channels + 2 * groups * state)
@@ -364,15 +345,13 @@ def kept_bytes(layers, attention, kv_heads, head_width, channels, state, groups,
     return states * each, keys * each
 
 
-RETURN, NAMES = "return states * each, keys * each", ("states", "keys and values")
-PAIR = "Return two numbers of bytes: the states', then the cache's."
 hybrid_bytes = Number(
-    name="hybrid_bytes",
     right=kept_bytes,
-    play=partial(several, names=NAMES),
+    names=("states", "keys and values"),
     unit="bytes",
-    about={"returned": PAIR},
-    draw=drawn_hybrid,
+    draw=among(layers=(50, 99), attention=(0, 50), kv_heads=(1, 99), head_width=(1, 99),
+               channels=(1, 99), state=(1, 99), groups=(1, 99), seen=(2, 5), sequences=(1, 99),
+               tokens=(1, 999), number_bytes=[1, 2, 4]),
     cases=(  # in the order of the arguments; factors differ, so that one that is missing shows
         ("8 blocks, 3 with attention, 7 sequences of 11 tokens in fp32",
          (8, 3, 5, 6, 24, 10, 3, 4, 7, 11, 4)),
@@ -417,9 +396,6 @@ hybrid_bytes = Number(
          "of the batch has a state and a cache of its own."),
         (Edit("each = sequences * number_bytes", "each = sequences"), "That counts numbers: how "
          "many bytes has each?"),
-        (Edit(RETURN, "return keys * each, states * each"), "Return the states' bytes first, then "
-         "the cache's."),
-        (Edit(RETURN, "return states * each + keys * each"), PAIR),
     ),
     last="Per Mamba-2 block: `state` numbers for each channel; and, for each channel that is "
     "convolved, the inputs before the next token. Per token and block with attention: a key and a "

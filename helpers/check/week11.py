@@ -3,7 +3,7 @@
 import torch
 
 from helpers.check import hidden
-from helpers.check.exercise import Edit, Exercise, Number, several
+from helpers.check.exercise import Edit, Exercise, Number, among, parted
 
 # least_link_bytes
 
@@ -20,18 +20,12 @@ def whole_first(room, params, passes):
     return 4 * (kept - whole) + 2 * (1 + passes) * (params - kept)
 
 
-def drawn_model(random):
-    params = random.randint(1, 99) * 10**9
-    return "another model", (random.choice((1, 3, 9)) * params, params, random.randint(2, 48))
-
-
 KEPT, WHOLE = "min(params, room / 2)", "min(params, (room - 2 * kept) / 14)"
 least_link_bytes = Number(
-    name="least_link_bytes",
     right=fewest_bytes,
     unit="bytes",
     close=1e-9,
-    draw=drawn_model,
+    draw=among(room=(1e9, 5e11), params=(1e9, 9e10), passes=(2, 48)),
     cases=(  # in the order of the arguments
         ("13 billion parameters, 80 GB", (80e9, 13e9, 3)),
         ("13 billion parameters, room for 2 bytes of each", (26e9, 13e9, 3)),
@@ -82,18 +76,13 @@ def bandwidth_of(share, moved, tokens, flops_per_second, recompute, overlap):
     return flops_per_second / ratio * odds
 
 
-def drawn_step(random):
-    sizes = random.randint(2, 40), random.randint(1, 99) * 1000, random.randint(1, 999) * 1e12
-    return (random.randint(1, 99) / 100, *sizes, random.random() < 0.5, random.random() < 0.5)
-
-
 ODDS, EACH = "share if overlap else share / (1 - share)", "(8 if recompute else 6)"
 needed_bandwidth = Number(
-    name="needed_bandwidth",
     right=bandwidth_of,
     unit="bytes/s",
     close=1e-9,
-    draw=drawn_step,
+    draw=among(share=(0.01, 0.99), moved=(2, 40), tokens=(1000, 99_000),
+               flops_per_second=(1e12, 9e14), recompute=[False, True], overlap=[False, True]),
     cases=(  # share, moved, tokens, FLOP/s, recompute, overlap
         ("parameters and gradients, one half", (0.5, 8, 1024, 70e12, True, False)),
         ("optimizer state, 90 %", (0.9, 32, 2048, 70e12, True, False)),
@@ -133,6 +122,7 @@ needed_bandwidth = Number(
 # delayed_step
 
 NUMBERS, RATE = 5, 0.3
+STATE = ("parameters", "master", "waiting")
 
 
 def starts():
@@ -154,12 +144,12 @@ def play_steps(solve, steps, first) -> dict:
         used.append(g.clone())
         return master - RATE * g
 
-    state, names = (first.float(), first.clone(), None), ("parameters", "master", "waiting")
+    state = (first.float(), first.clone(), None)
     for _ in range(steps):
-        trace = several(solve, *state, gradient, update, names=names)
+        trace = parted(solve(*state, gradient, update), STATE)
         if len(trace) == 1:  # no three values
             break
-        state = tuple(trace[name] for name in names)
+        state = tuple(trace[name] for name in STATE)
     noted = {"parameters of each gradient": seen, "gradients of the updates": used}
     return {"returned": trace["returned"], **noted, **trace}
 
@@ -174,9 +164,9 @@ def one_late(parameters, master, waiting, gradient, update):
 IF, RETURN = "if waiting is not None:", "return master.float(), master, g"
 UPDATE = "update(master, waiting)"
 delayed_step = Exercise(
-    name="delayed_step",
     right=one_late,
     play=play_steps,
+    names=STATE,
     cases=lambda: list(starts()),
     close=1e-12,
     slips=(
@@ -205,8 +195,6 @@ delayed_step = Exercise(
         (Edit("gradient(parameters)", "gradient(master)"), "The GPU computes with its own copy, "
          "in float32. The master copy is on the host."),
         (Edit("return master.float()", "return master"), "The GPU's parameters are float32."),
-        (Edit(RETURN, "return master, master.float(), g"), Edit(RETURN, "return master.float(), "
-              "master"), "Return three values: (parameters, master, waiting)."),
     ),
     last="Three lines: a gradient with the GPU's parameters; an update of the master copy with "
     "the gradient that waits, if there is one; and what the next step starts from.",

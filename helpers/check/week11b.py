@@ -3,15 +3,12 @@
 P  parameters        K  nodes        L  ranks of a node        B  numbers of a block
 """
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 
 from helpers.check import hidden
-from helpers.check.answers import plain
-from helpers.check.exercise import CHANGED, KEPT, Edit, Exercise, Number, several
-from helpers.check.ranks import OnRanks, observed
+from helpers.check.exercise import Edit, Exercise, Number, call
+from helpers.check.ranks import OnRanks
 from helpers.check.verdict import NotRight
 
 
@@ -37,10 +34,13 @@ def rows():
     )
 
 
+PARTS = ("codes", "scales", "bound")
+
+
 def play_blocks(solve, row, size, bits) -> dict:
-    names = ("scales", "codes", "bound")
-    found = several(solve, row, size, bits, names=("codes", "scales", "bound"))
-    return {name: found.get(name) for name in ("returned", *names)} | {KEPT: (row,)}
+    """The scales first: the codes are made with them."""
+    found = call(solve, row, size, bits, names=PARTS, keeps=True)
+    return {"returned": found["returned"], "scales": found.get("scales")} | found
 
 
 def in_blocks(row, size, bits):
@@ -60,12 +60,11 @@ LARGEST = "block.abs().max() / most"
 ROUNDED = "(block / step).round()"
 BOUND = "= scale / 2"
 quantise_blocks = Exercise(
-    name="quantise_blocks",
     right=in_blocks,
     play=play_blocks,
+    names=PARTS,
     cases=rows,
     close=1e-12,
-    about={"returned": "Return three tensors: codes, scales, bound."},
     slips=(
         (Edit(LARGEST, "block.max() / most"), "The largest number is not always the one of the "
          "largest magnitude. What if a block has negative numbers alone?"),
@@ -104,9 +103,6 @@ quantise_blocks = Exercise(
               "zeros_like(row), torch", "empty_like(row), []", "zeros_like(row), []",
               "torch.stack(scales)", "torch.tensor([*scales], dtype=row.dtype)"), "The last block "
          "may be shorter. It has a scale, too."),
-        (Edit("return codes, torch.stack(scales), bound",
-              "return torch.stack(scales), codes, bound"), "Return codes, then scales, then "
-         "bound."),
         (Edit("return codes", "row.copy_(codes)\n    return codes"), "The row belongs to the "
          "caller. Write the codes into a tensor of your own."),
     ),
@@ -132,11 +128,9 @@ def two_ranges(numbers, nodes, local, rank):
 
 SECOND = "(place * second, (place + 1) * second)"
 second_shard = Number(
-    name="second_shard",
     right=two_ranges,
-    play=partial(several, names=("the shard", "the second shard")),
+    names=("the (start, stop) of the shard", "the (start, stop) of the second shard"),
     draw=drawn_ranks,
-    about={"returned": "Return two pairs (start, stop): of the shard, then of the second shard."},
     cases=(  # numbers, K, L, rank
         ("24 numbers, 2 nodes of 3 ranks, rank 4", (24, 2, 3, 4)),
         ("24 numbers, 2 nodes of 3 ranks, rank 2", (24, 2, 3, 2)),
@@ -166,9 +160,6 @@ second_shard = Number(
         (Edit("(rank + 1) * shard", "(rank + 1) * shard - 1", "(place + 1) * second",
               "(place + 1) * second - 1"), "As in a slice of Python, stop is the place behind the "
          "last number."),
-        (Edit("return (rank * shard, (rank + 1) * shard), " + SECOND,
-              "return " + SECOND + ", (rank * shard, (rank + 1) * shard)"), "Return the shard of "
-         "stage 3 first, then the second shard."),
         (Edit(SECOND, "(0, numbers)"), "Then each rank keeps the whole model. It is enough if the "
          "ranks of a node have it together."),
         (Edit("return (rank * shard, (rank + 1) * shard)",
@@ -203,7 +194,6 @@ def slow_enough(params, nodes, local, block, encode, decode):
 
 SENT, ENDS = "sent = params + scales + params / 2 + scales", "encoded / encode + decoded / decode"
 break_even_bandwidth = Number(
-    name="break_even_bandwidth",
     right=slow_enough,
     unit="bytes a second",
     close=1e-9,
@@ -268,22 +258,15 @@ LR, BETA = 0.7, 0.9
 TRAVELS = "Anchor and momentum are the same on every rank. Which one tensor has to travel?"
 
 
-def run_round(worker, solve, size, lr, beta):
+def begun(worker, size, lr, beta):
     anchor, momentum = numbers(1, size), numbers(2, size)
-    own = anchor - 0.1 * numbers(10 + worker.rank, size)
-    names = ("`anchor`", "`own`", "`momentum`")
-    answer, seen = observed(solve, worker, anchor, own, momentum, lr, beta, names=names)
-    calls = len(seen.pop("messages"))
-    pair = isinstance(answer, tuple | list) and len(answer) == 2
-    parts = dict(zip(("the momentum", "the anchor"), reversed(answer), strict=True)) if pair else {}
-    trace = seen | {"returned": "a pair" if pair else "something else"}
-    return trace | {name: plain(part) for name, part in parts.items()} | {"collectives": calls}
+    return anchor, anchor - 0.1 * numbers(10 + worker.rank, size), momentum, lr, beta
 
 
 def judge_calls(trace, right, ranks, case):
-    for rank, calls in enumerate(trace["collectives"]):
-        if calls > 1:
-            raise NotRight(f"right, but rank {rank} called {calls} collectives", TRAVELS)
+    for rank, calls in enumerate(trace["messages"]):
+        if len(calls) > 1:
+            raise NotRight(f"right, but rank {rank} called {len(calls)} collectives", TRAVELS)
 
 
 def averaged(worker, anchor, own, momentum, lr, beta):
@@ -297,14 +280,12 @@ def averaged(worker, anchor, own, momentum, lr, beta):
 STEP = "anchor - lr * (gradient + beta * momentum), momentum"
 MOMENTUM = "momentum = beta * momentum + gradient"
 outer_round = OnRanks(
-    name="outer_round",
     right=averaged,
-    run=run_round,
-    say=lambda facet, found, right, ranks, size, lr, beta: f"{size} numbers, beta = {beta}",
+    given=begun,
+    names=("the anchor", "the momentum"),
     close=1e-12,
-    free=("collectives",),
+    free=("messages",),
     rule=judge_calls,
-    about={"returned": "Return two tensors: the new anchor, then the new momentum."},
     cases=tuple((n, {"size": size, "lr": LR, "beta": BETA}) for n, size in SIZES)
     + ((2, {"size": 3, "lr": 1.0, "beta": 0.0}),),
     slips=(
@@ -337,9 +318,6 @@ outer_round = OnRanks(
          "multiplies the step, not the momentum."),
         (Edit("return " + STEP, "return momentum, anchor - lr * (gradient + beta * momentum)"),
          "Return the anchor first, then the momentum."),
-        (Edit(STEP, "anchor - lr * (gradient + beta * momentum)"), "Return two tensors: the new "
-         "anchor, then the new momentum."),
-        (Edit("gradient = anchor - own", "gradient = own.neg_().add_(anchor)"), CHANGED),
         (Edit("    gradient /= worker.world_size\n", "    gradient /= worker.world_size\n    "
               "dist.all_reduce(momentum.clone())\n"), TRAVELS),
     ),

@@ -4,13 +4,11 @@ S  blocks        T  queries        w  width of the values        N  ranks
 t  tokens of a rank's part         d  width of keys
 """
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 
 from helpers.check import hidden
-from helpers.check.exercise import Edit, Exercise, several
+from helpers.check.exercise import Edit, Exercise
 from helpers.check.traffic import ByMessages, bytes_sent
 from helpers.check.verdict import NotRight
 
@@ -58,12 +56,10 @@ SCALE = (
     "it, before results of different blocks add up?"
 )
 merge_blocks = Exercise(
-    name="merge_blocks",
     right=merged,
-    play=partial(several, names=("y", "L")),
+    names=("y (T, w)", "L (T,)"),
     cases=lambda: list(read_blocks()),
     close=1e-12,
-    about={"returned": "Return two tensors: y (T, w), then L (T,)."},
     slips=(
         (Edit(SUM, "y.sum(0)"), Edit(SUM, "y.mean(0)"), SCALE),
         (Edit(WEIGHTS, "torch.ones_like(L) / L.isfinite().sum(0)"), "The blocks do not count "
@@ -87,9 +83,6 @@ merge_blocks = Exercise(
          "a later block can be merged, too."),
         (two_by_two, "The first blocks may show a query nothing: -inf minus -inf is no number. "
          "Merge all at once, or keep the merged L finite in the difference."),
-        (Edit(SUM + ", total", "total, " + SUM), "Return y first, then L."),
-        (Edit(SUM, "(weights[..., None] * y).sum(0).float()"), "The result is right to some "
-         "digits. Which line makes a tensor of another dtype?"),
     ),
     last="A block's weight is exp(its L - merged L). The merged L is the log-sum-exp of all L.",
 )  # fmt: skip
@@ -126,7 +119,6 @@ COUNT = (
     "which places do its tokens have in the text?"
 )
 zigzag_seen = Exercise(
-    name="zigzag_seen",
     right=seen_by,
     cases=[
         (f"{tokens} tokens, {ranks} ranks, queries of rank {rank}, keys of rank {source}",
@@ -196,7 +188,6 @@ def around(worker, shares):
 
 STEPS, ADD, HOME = "range(1, n)", "row + shares[step]", "return shares[0] + row"
 key_gradients = ByMessages(
-    name="key_gradients",
     right=around,
     given=shares_of,
     cases=tuple((ranks, {"tokens": tokens}) for ranks, tokens in ((3, 2), (2, 3), (4, 5), (1, 4))),

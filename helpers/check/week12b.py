@@ -7,9 +7,8 @@ import torch
 import torch.distributed as dist
 
 from helpers.check import hidden
-from helpers.check.answers import plain
-from helpers.check.exercise import CHANGED, KEPT, Edit, Exercise, Number, several
-from helpers.check.ranks import OnRanks, observed
+from helpers.check.exercise import CHANGED, Edit, Exercise, Number
+from helpers.check.ranks import OnRanks
 
 
 def scored(seed: int, tokens: int, experts: int, hot: int = 0) -> torch.Tensor:
@@ -23,16 +22,11 @@ def scored(seed: int, tokens: int, experts: int, hot: int = 0) -> torch.Tensor:
 # mix_over_ranks
 
 
-def run_mix(worker, solve, tokens, k, hot):
+def tokens_of(worker, tokens, k, hot):
     count = tokens[worker.rank]
     scores = scored(10 + worker.rank, count, worker.world_size, hot)
     gates, chosen = scores.topk(k)
-    x = scored(50 + worker.rank, count, 3) - 0.4
-    names = ("`x`", "`chosen`", "`gates`")
-    call = lambda worker, *given: solve(worker, *given, expert_of(worker.rank))  # noqa: E731
-    answer, seen = observed(call, worker, x, chosen, gates, names=names)
-    seen.pop("messages")
-    return seen | {"the result": plain(answer)}
+    return scored(50 + worker.rank, count, 3) - 0.4, chosen, gates, expert_of(worker.rank)
 
 
 def expert_of(rank: int):
@@ -58,10 +52,8 @@ def by_all_to_all(worker, x, chosen, gates, expert):
 GATED, ADDED = "mine = mine * gates.flatten()[slots, None]", "index_add(0, tokens, mine)"
 THERE = "dist.all_to_all_single(theirs, x[tokens], came, sent)"
 mix_over_ranks = OnRanks(
-    name="mix_over_ranks",
     right=by_all_to_all,
-    run=run_mix,
-    say=lambda facet, found, right, ranks, tokens, k, hot: f"{tokens[:ranks]} tokens, k = {k}",
+    given=tokens_of,
     close=1e-12,
     cases=(
         (2, {"tokens": (4, 3), "k": 1, "hot": 1}),
@@ -150,7 +142,6 @@ def first_come(scores, chosen, capacity):
 TOKENS = "for token in range(len(chosen)):"
 DROPPED = "return gates * kept"
 gates_with_room = Exercise(
-    name="gates_with_room",
     right=first_come,
     play=play_room,
     cases=rooms,
@@ -202,11 +193,6 @@ def biased():
     )
 
 
-def play_bias(solve, scores, bias, k, rate) -> dict:
-    names = ("chosen", "gates", "the new bias")
-    return several(solve, scores, bias, k, rate, names=names) | {KEPT: (scores, bias)}
-
-
 def by_bias(scores, bias, k, rate):
     chosen = (scores + bias).topk(k).indices
     gates = scores.gather(1, chosen)
@@ -217,12 +203,11 @@ def by_bias(scores, bias, k, rate):
 
 MOVED = "rate * (loads.mean() - loads).sign()"
 route_with_bias = Exercise(
-    name="route_with_bias",
     right=by_bias,
-    play=play_bias,
+    names=("chosen", "gates", "the new bias"),
+    keeps=True,
     cases=biased,
     close=1e-12,
-    about={"returned": "Return three tensors: chosen, gates, the new bias."},
     slips=(
         (Edit("(scores + bias).topk", "scores.topk"), "The bias changes the choice: add it before "
          "you take the best k."),
@@ -247,10 +232,6 @@ route_with_bias = Exercise(
         (Edit("bias + " + MOVED, MOVED), "The bias adds up over steps."),
         (Edit("chosen.flatten(), minlength", "chosen[:, 0], minlength"), "All k choices of a token "
          "count as load, not the first alone."),
-        (Edit("return chosen, gates, bias + ", "return chosen, gates, bias.add_(", ".sign()",
-              ".sign())"), CHANGED),
-        (Edit("return chosen, gates, ", "return gates, chosen, "), "Return chosen, then gates, "
-         "then the new bias."),
     ),
     last="Choose by score plus bias. Make gates of the scores alone. Then move each bias by the "
     "rate: up below the mean load, down above it.",
@@ -276,7 +257,6 @@ def once_a_node(chosen, home, nodes, experts, width, there, back):
 
 NODES = "{expert // size for expert in token} - {home}"
 bytes_across_nodes = Number(
-    name="bytes_across_nodes",
     right=once_a_node,
     unit="bytes",
     draw=drawn_choice,

@@ -21,8 +21,8 @@ def drawn_link(random):
 
 FACTOR = "2 * (ranks - 1) / ranks * n"
 alpha_beta = Exercise(
-    name="alpha_beta",
     right=two_points,
+    names=("alpha", "beta"),
     close=1e-9,
     draw=drawn_link,
     cases=(  # small, large, ranks
@@ -42,7 +42,6 @@ alpha_beta = Exercise(
          "subtract their time."),
         (Edit("return s - beta * a, beta", "return s - beta * a, 1 / beta"), "beta is in seconds "
          "for each byte. Yours is the bandwidth."),
-        (Edit("return s - beta * a, beta", "return beta, s - beta * a"), "alpha is first."),
         (Edit("return s - beta * a, beta", "return s + beta * a, beta"), "alpha is what is left of "
          "a call's time without its bytes."),
         (Edit("beta = (t - s) / (b - a)", "beta = t / b"), "The larger call contains alpha, too: "
@@ -67,7 +66,6 @@ def drawn_stages(random):
 
 WHOLE, END = "sum(stages) + (micro_batches - 1) * max(stages)", "max(ends)"
 pipeline_seconds = Number(
-    name="pipeline_seconds",
     right=seconds_of_step,
     unit="seconds",
     close=1e-9,

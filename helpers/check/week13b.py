@@ -54,7 +54,6 @@ def drawn_chain(random):
 
 STEP = "best[a][0] + between[a][b] + own[b]"
 cheapest_chain = Exercise(
-    name="cheapest_chain",
     right=least_chain,
     draw=drawn_chain,
     cases=(  # costs, resharding
@@ -139,7 +138,6 @@ def drawn_layers(random):
 
 RESULT = "total + (micro_batches - 1) * slowest"
 pipeline_plan = Number(
-    name="pipeline_plan",
     right=least_pipeline,
     unit="seconds",
     close=1e-9,
@@ -217,7 +215,6 @@ def words_of(facet, found, right):
 
 
 better_plan = Exercise(
-    name="better_plan",
     right=odd_chunks,
     play=play_contest,
     cases=(("39 billion parameters on 64 GPUs", ()),),

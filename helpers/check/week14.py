@@ -3,7 +3,7 @@
 import json
 import math  # noqa: F401, for the slips
 
-from helpers.check.exercise import Edit, Exercise, Number
+from helpers.check.exercise import Edit, Exercise, Number, among
 from helpers.resilience.interval import daly, expected_seconds
 
 # best_interval
@@ -14,18 +14,12 @@ def dalys(write, of_one, gpus):
     return daly(write, between)
 
 
-def drawn_job(random):
-    gpus = 2 ** random.randint(3, 17)
-    return f"{gpus:,} GPUs", (random.randint(1, 600), random.randint(2, 60) * 1e7, gpus)
-
-
 YEAR = 365.25 * 86_400
 best_interval = Number(
-    name="best_interval",
     right=dalys,
     unit="seconds",
     close=1e-9,
-    draw=drawn_job,
+    draw=among(write=(1, 600), of_one=(2e7, 6e8), gpus=(8, 100_000)),
     cases=(  # write, of_one, gpus
         ("8 GPUs", (30.0, 5 * YEAR, 8)),
         ("16,384 GPUs", (60.0, 5.8 * YEAR, 16_384)),
@@ -64,26 +58,13 @@ def days_with_faults(days, every, write, restart, between):
     return days * stretch / every
 
 
-def drawn_plan(random):
-    between = random.randint(600, 90_000)
-    write = random.randint(1, 300)
-    restart = random.randint(1, 1200)
-    return "another plan", (
-        random.randint(1, 90),
-        random.randint(60, 4000),
-        write,
-        restart,
-        between,
-    )
-
-
 WHOLE = "expected_seconds(every, write, between, restart)"
 days_of_training = Number(
-    name="days_of_training",
     right=days_with_faults,
     unit="days",
     close=1e-9,
-    draw=drawn_plan,
+    draw=among(days=(1, 90), every=(60, 4000), write=(1, 300), restart=(1, 1200),
+               between=(600, 90_000)),
     cases=(  # days, every, write, restart, between
         ("30 days, a fault every 3.1 hours", (30, 1200, 60, 600, 11_136)),
         ("30 days, a fault every half hour", (30, 420, 60, 600, 1824)),
@@ -224,7 +205,6 @@ CLEAN = """    for name in store.names():
         if name != "newest" and name not in places.values():
             store.delete(name)\n"""
 commit = Exercise(
-    name="commit",
     right=commit_to,
     play=play_commits,
     cases=(("one rank", (1,)), ("four ranks", (4,))),

@@ -3,7 +3,7 @@
 import math  # noqa: F401, for the slips
 
 from helpers.check import hidden
-from helpers.check.exercise import Edit, Exercise, Number
+from helpers.check.exercise import Edit, Exercise, Number, among
 from helpers.check.verdict import NotRight
 from helpers.resilience import spot
 from helpers.resilience.interval import goodput, young
@@ -18,19 +18,13 @@ def dollars_with_faults(params, tokens, gpus, rate, price, of_one, write, restar
     return price * hours / goodput(young(write, between), write, between, restart)
 
 
-def drawn_training(random):
-    sizes = random.randint(1, 400) * 1e9, random.randint(1, 20) * 1e12, 2 ** random.randint(8, 16)
-    costs = random.randint(200, 600) * 1e12, random.randint(1, 5), random.randint(2, 9) * 5e7
-    return "another model", (*sizes, *costs, random.randint(1, 120), random.randint(1, 600))
-
-
 WHOLE = "goodput(young(write, between), write, between, restart)"
 dollars_of_training = Number(
-    name="dollars_of_training",
     right=dollars_with_faults,
     unit="dollars",
     close=1e-9,
-    draw=drawn_training,
+    draw=among(params=(1e9, 4e11), tokens=(1e12, 2e13), gpus=(256, 65_536), rate=(2e14, 6e14),
+               price=(1, 5), of_one=(1e8, 4.5e8), write=(1, 120), restart=(1, 600)),
     cases=(  # params, tokens, gpus, rate, price, of_one, write, restart
         ("37 billion parameters, 2,048 GPUs", (37e9, 14.8e12, 2048, 330e12, 2.0, 1.8e8, 60, 600)),
         ("the same on 65,536 GPUs", (37e9, 14.8e12, 65_536, 330e12, 2.0, 1.8e8, 60, 600)),
@@ -95,7 +89,6 @@ def never_late(now):
 
 
 spot_policy = Exercise(
-    name="spot_policy",
     right=never_late,
     play=play_policy,
     cases=(  # work, deadline, start, share, life: ticks

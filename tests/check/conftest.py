@@ -50,8 +50,8 @@ def close_if_open(cluster: Cluster):
 
 def left_open(worker) -> int:
     """How many messages of this rank nobody has waited for."""
-    from helpers.check import traffic
+    from helpers.check import ranks
 
-    works = [work for works in traffic._kept for work in works]
-    traffic._kept.clear()
+    works = [work for works in ranks._kept for work in works]
+    ranks._kept.clear()
     return sum(not work.is_completed() for work in works)

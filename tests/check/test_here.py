@@ -142,14 +142,33 @@ def test_a_complex_number_is_refused():
     assert (verdict.status, verdict.finding) == ("wrong", "first: returned a complex number")
 
 
-def test_what_fails_elsewhere_is_a_finding():
-    class Other(elsewhere.Here):
-        def call(self, fn, arguments):
-            raise elsewhere.Failed(f"it used {arguments[0]} GB")
+class Other:
+    """A place that only answers."""
 
-    with elsewhere.at(Other()):
+    def __init__(self, answer):
+        self.answer, self.calls = answer, []
+
+    def call(self, fn, arguments):
+        self.calls.append(arguments)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "finding"),
+    [
+        ({"returned": 4}, "wrong", "first: returned 4; it is 3"),
+        (elsewhere.Failed("it used 1 GB"), "wrong", "first: it used 1 GB"),
+        (NotImplementedError(), "not written yet", ""),
+    ],
+)
+def test_another_place_is_asked_and_its_failures_are_findings(answer, status, finding):
+    """Those of ranks: see test_ranks.py."""
+    with elsewhere.at(place := Other(answer)):
         verdict = examine(right)
-    assert (verdict.status, verdict.finding) == ("wrong", "first: it used 1 GB")
+    assert (verdict.status, verdict.finding) == (status, finding)
+    assert place.calls[0] == (1, [2])
 
 
 def test_lines_of_a_cell_have_the_cell_s_name(monkeypatch):

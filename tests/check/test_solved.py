@@ -108,17 +108,12 @@ def test_it_draws_itself():
         "week 2: 0 of 1   · fit",
     ]
     html = found._repr_html_()
-    assert html.count("solved on 2026-01-31") == 1
+    assert html.count("solved on 2026-01-31") == html.count("color:white") == 1
     assert html.count("not solved yet") == 2
-    assert re.findall("<th>(.*?)</th>", html) == ["week", "solved", "exercises"]
     cells = re.findall("<td style='text-align:(.*?)'>(.*?)</td>", html)
     assert [side for side, _ in cells] == ["left", "right", "left"] * 2
     texts = [re.sub("<.*?>", "", text) for _, text in cells]
     assert texts == ["week 1", "1 of 2", "mean ring", "week 2", "0 of 1", "fit"]
-    boxes = [found.box("mean"), found.box("ring")]
-    assert cells[2][1] == " ".join(boxes)
-    assert ["color:white" in box for box in boxes] == [True, False]
-    assert [solved.GREEN in box for box in boxes] == [True, False]
 
 
 def test_the_course_s_checks_are_remembered_by_name():

@@ -24,7 +24,7 @@ def test_counted_flops_are_the_package_s():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_closed_form_is_the_lowest_point(seed):
-    _, law = laws.drawn_law(random.Random(seed))
+    law = laws.optimal.draw(random.Random(seed))
     compute, E, A, B, alpha, beta = law
     N, D = laws.lowest(*law)
 

@@ -14,7 +14,7 @@ from helpers.plans.zero_memory import States, padded, zero_memory
 
 @pytest.mark.parametrize("seed", range(8))
 def test_bytes_per_rank_are_the_paper_s_where_the_ranks_divide(seed):
-    _, (params, ranks, stage, *each) = amounts.drawn_model(random.Random(seed))
+    params, ranks, stage, *each = amounts.bytes_per_rank.draw(random.Random(seed))
     states = States(**dict(zip(amounts.KINDS, each, strict=True)))
     even = padded(params, ranks)
     paper = zero_memory(even, ranks, stage, each=states).by_kind()
@@ -25,8 +25,7 @@ def test_bytes_per_rank_are_the_paper_s_where_the_ranks_divide(seed):
 @pytest.mark.usefixtures("shared_ranks")
 @pytest.mark.parametrize(("ranks", "micro_batches"), [(3, 1), (2, 3), (1, 1)])
 def test_the_kernel_counts_what_the_formula_says(ranks, micro_batches):
-    counts = amounts.kernel_counts.__wrapped__(ranks, micro_batches)
-    for stage, sent in counts.items():
+    for stage, sent in enumerate(amounts.kernel_counts(ranks, micro_batches)):
         right = amounts.step_bytes(amounts.PARAMS, ranks, stage, amounts.NUMBER, micro_batches)
         assert sent is None or right <= sent <= right + 8192, stage  # headers
 

@@ -38,7 +38,6 @@ def mean(worker, values):
 DIVIDE = "(sums[0] / sums[1]).item()"
 OVER_RANKS = "(sums[0] / worker.world_size).item()"
 global_mean = OnRanks(
-    name="global_mean",
     right=mean,
     given=lambda worker, shards: (torch.tensor(shards[worker.rank], dtype=torch.float64),),
     cases=shards_by_rank,
@@ -100,7 +99,6 @@ def uneven(worker, gradients, size):
 
 
 sum_uneven = OnRanks(
-    name="sum_uneven",
     right=uneven,
     given=gradients_of,
     cases=tuple((len(counts), {"counts": counts}) for counts in COUNTS),
@@ -174,7 +172,6 @@ COPY = (
 RETURNED = "Your function returned the result. The caller reads the tensor that it passed in."
 SENDS, RECEIVES, DOUBLE = "away < have and away + have < n", "have <= away < 2 * have", "have *= 2"
 tree_broadcast = ByMessages(
-    name="tree_broadcast",
     right=tree,
     given=numbers_of,
     in_place="tensor",
@@ -263,7 +260,6 @@ CEIL = "size = -(-len(tensor) // n)\n    chunks = [tensor[k * size :][:size] for
 TOO_EARLY = "[*range(n - 1), *range(n, 2 * n - 1)]"
 KEEP = "coming.copy_(incoming)"
 ring_all_reduce = ByMessages(
-    name="ring_all_reduce",
     right=ring,
     given=lambda worker, numel: (
         torch.tensor(contribution(worker, numel), dtype=torch.float64),
@@ -360,7 +356,6 @@ def exchange_parts(worker, parts):
 
 GOING = "exchange(parts[to]"
 all_to_all = ByMessages(
-    name="all_to_all",
     right=exchange_parts,
     given=lambda worker, numel: (
         [part(worker.rank, target, numel) for target in range(worker.world_size)],

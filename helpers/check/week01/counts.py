@@ -1,18 +1,15 @@
 """Exercises of week 1 on paper: bytes of collectives, the roofline, attention, who failed first."""
 
-from functools import cache, partial
+from functools import cache
 
 import torch
-import torch.distributed as dist
 
-from helpers.check import elsewhere, hidden
-from helpers.check.answers import is_number, short
-from helpers.check.exercise import Edit, Exercise, Number
-from helpers.comm.collectives import ring_reduce_scatter
-from helpers.comm.ledger import store_ports
+from helpers.check import hidden
+from helpers.check.answers import short
+from helpers.check.exercise import Edit, Exercise, Number, among
+from helpers.check.sent import bytes_of_ranks
 from helpers.measure.flops import flops_of
 from helpers.measure.moved import moved_by
-from helpers.measure.sockets import SentBytes
 
 # bytes_on_the_wire
 
@@ -33,43 +30,13 @@ def every_collective():
             for n, size in asked for collective in COLLECTIVES]  # fmt: skip
 
 
-@cache
 def kernel_counts(ranks: int) -> dict[str, int | None]:
     """The bytes that ranks really send, as the operating system counts them; None: it does not."""
-    runs = elsewhere.here(count_sent, ranks, None, {})
+    counted = bytes_of_ranks(ranks, BUFFER, *((one,) for one in COLLECTIVES))
     return {
-        collective: None if None in (sent := runs.column(collective))
-        else sum(sent) if collective == "broadcast" else max(sent)
-        for collective in COLLECTIVES
-    }  # fmt: skip
-
-
-def count_sent(worker, solve) -> dict[str, int | None]:
-    found = {}
-    for collective in COLLECTIVES:
-        buffer, part = torch.zeros(BUFFER // 4), torch.zeros(BUFFER // 4 // worker.world_size)
-        dist.barrier()
-        count = SentBytes(without_ports=store_ports())
-        do(collective, buffer, part)
-        dist.barrier()  # all that was sent has been received: it can be counted
-        found[collective] = count.read()
-    return found
-
-
-def do(collective, buffer, part):
-    """The collective, by an algorithm that sends no more than it must."""
-    parts = list(buffer.chunk(dist.get_world_size()))
-    match collective:
-        case "all_reduce":
-            dist.all_reduce(buffer)
-        case "all_gather":
-            dist.all_gather(parts, part)
-        case "reduce_scatter":
-            ring_reduce_scatter(part, buffer)
-        case "all_to_all":
-            dist.all_to_all([torch.empty_like(one) for one in parts], parts)
-        case "broadcast":
-            dist.broadcast(buffer, 0)
+        collective: sent and (sum(sent) if collective == "broadcast" else max(sent))
+        for collective, sent in zip(COLLECTIVES, counted, strict=True)
+    }
 
 
 def say_bytes(found, right, collective, ranks, size) -> str:
@@ -83,7 +50,6 @@ def say_bytes(found, right, collective, ranks, size) -> str:
 
 PHASES = ("all_gather", "reduce_scatter", "all_to_all")
 bytes_on_the_wire = Number(
-    name="bytes_on_the_wire",
     right=wire,
     unit="bytes",
     cases=every_collective,
@@ -114,20 +80,6 @@ bytes_on_the_wire = Number(
 )  # fmt: skip
 
 
-FORM = "what is returned"
-
-
-def pair(solve, *arguments, names: tuple[str, str]) -> dict:
-    """The trace of a function that returns two values."""
-    answer = solve(*arguments)
-    two = isinstance(answer, tuple | list) and len(answer) == 2
-    first, second = answer if two else (None, None)
-    form = f"two values, {names[0]} first" if two else short(answer)
-    if two and not is_number(first):
-        form, first = f"{short(first)} as {names[0]}", None
-    return {FORM: form, names[0]: first, names[1]: second}
-
-
 # place_on_roofline
 
 
@@ -139,19 +91,12 @@ def roofline(flops, nbytes, peak, bandwidth):
     return rate, limit
 
 
-def drawn_processor(random):
-    peak, bandwidth = random.uniform(1e12, 9e14), random.uniform(1e11, 4e12)
-    nbytes = random.uniform(1e6, 1e9)
-    return "another processor", (nbytes * random.uniform(1, 900), nbytes, peak, bandwidth)
-
-
 RETURN_RATE = "return rate, limit"
 LIMIT = "compute > move"
 place_on_roofline = Exercise(
-    name="place_on_roofline",
     right=roofline,
-    play=partial(pair, names=("the rate", "the limit")),
-    draw=drawn_processor,
+    names=("the rate", "the limit"),
+    draw=among(flops=(1e6, 9e11), nbytes=(1e6, 1e9), peak=(1e12, 9e14), bandwidth=(1e11, 4e12)),
     close=1e-9,
     # FLOPs, bytes moved, peak in FLOP/s, bandwidth in bytes/s; the ridges are 153, 295 and 5
     cases=(
@@ -188,8 +133,6 @@ place_on_roofline = Exercise(
         (Edit(LIMIT, "compute <= move"), "The two names are swapped: below the ridge, which part "
          "waits for which?"),
         (Edit('"arithmetic"', '"compute"'), "Return 'memory' or 'arithmetic' as the second value."),
-        (Edit(RETURN_RATE, "return rate"), "Return two values: the rate, and the limit."),
-        (Edit(RETURN_RATE, "return limit, rate"), "Return the rate first, as a number of FLOP/s."),
     ),
     last="There are two upper bounds: one from the peak, one from the bandwidth. Print both.",
 )  # fmt: skip
@@ -213,10 +156,6 @@ def counted(batch, heads, tokens, width, size) -> tuple[int, int]:
     return flops_of(attend).total, moved_by(attend).total
 
 
-def drawn_attention(random):
-    return *(random.randint(2, 9) for _ in range(4)), random.choice(list(DTYPES))
-
-
 def flops(change):
     """The mistake `change(flops, g)` in the first number."""
     return lambda b, g: (change(b[0], g), b[1])
@@ -232,13 +171,11 @@ def numbers(g) -> int:
 
 
 count_attention = Number(
-    name="count_attention",
     right=counted,
-    play=partial(pair, names=("the FLOPs", "the bytes")),
-    draw=drawn_attention,
+    names=("the FLOPs", "the bytes"),
+    draw=among(batch=(2, 9), heads=(2, 9), tokens=(2, 9), width=(2, 9), size=[2, 4, 8]),
     cases=SIZES,
     slips=(
-        (lambda b, g: b[::-1], "Return the FLOPs first, then the bytes."),
         (flops(lambda f, g: f / 2), flops(lambda f, g: f / 4), "Too few. Count both products, and "
          "count a multiply-add as 2 FLOPs."),
         (flops(lambda f, g: f / g.tokens), "Every token is compared with every token: how many "
@@ -267,7 +204,6 @@ count_attention = Number(
         (lambda b, g: (b[0], b[1] / g.heads), lambda b, g: (b[0], b[1] / g.batch),
          lambda b, g: (b[0], b[1] / g.heads / g.batch), "How many heads read and write, over the "
          "whole batch?"),
-        (lambda b, g: b[0], "Return two numbers: FLOPs, and bytes."),
     ),
     last="Write each product as (T, inner) × (inner, columns), for one head. Then list for each of "
     "the three operators: which tensors in, which tensor out?",
@@ -348,7 +284,6 @@ def say_culprit(facet, found, right, reports) -> str:
 
 ORDER = "[*silent, *errors, *fewest, *others][0]"
 name_culprit = Exercise(
-    name="name_culprit",
     right=culprit,
     cases=REPORTS,
     draw=turned,

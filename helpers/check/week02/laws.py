@@ -10,7 +10,7 @@ import torch
 
 from helpers.check import hidden
 from helpers.check.answers import is_number
-from helpers.check.exercise import Case, Edit, Exercise, Number
+from helpers.check.exercise import Case, Edit, Exercise, Number, among
 from helpers.check.verdict import NotRight
 from helpers.measure.flops import flops_of
 from helpers.models.config import GPTConfig
@@ -99,7 +99,6 @@ def off(difference: Callable) -> Callable:
 NO_PARAMETERS = "Which products of attention have no parameters?"
 LOOKED_UP = "Not every parameter is in a product: which are only added, or looked up?"
 count_flops = Number(
-    name="count_flops",
     right=counted,
     unit="FLOPs",
     draw=drawn_model,
@@ -202,7 +201,6 @@ LSE, LINE, HUBER = (
 )
 LOSS, TERMS = "np.log(loss)", ("np.log(params)", "np.log(tokens)")
 huber_objective = Number(
-    name="huber_objective",
     right=objective,
     unit="as the objective",
     close=1e-6,  # sums in another order differ by 1e-12; log1p or logaddexp likewise
@@ -276,13 +274,6 @@ BUDGET = 1e-6  # relative: C = 6 N D to rounding
 NEAR = 1e-4  # relative: a search on the loss, which is flat there, reaches about 1e-5
 
 
-def drawn_law(random):
-    alpha, beta = random.uniform(0.25, 0.45), random.uniform(0.25, 0.45)
-    A, B = random.uniform(300, 900), random.uniform(300, 2000)
-    compute = 10 ** random.uniform(18, 24)
-    return f"another law, C = {compute:g}", (compute, random.uniform(1, 2), A, B, alpha, beta)
-
-
 def lowest(compute, E, A, B, alpha, beta) -> tuple[float, float]:
     """Return (N, D) where alpha A / N^alpha = beta B / D^beta, with N D = C / 6 (Lagrange)."""
     pairs, root = compute / 6, 1 / (alpha + beta)
@@ -340,11 +331,11 @@ class Optimum(Exercise):
 
 SIX = "How many FLOPs does one parameter cost for one token?"
 optimal = Optimum(
-    name="optimal",
     right=lowest,
     play=spend,
     close=NEAR,
-    draw=drawn_law,
+    draw=among(compute=(1e18, 1e24), E=(1.0, 2.0), A=(300.0, 900.0), B=(300.0, 2000.0),
+               alpha=(0.25, 0.45), beta=(0.25, 0.45)),
     cases=tuple((f"{words}, C = {law[0]:g}", law) for words, *law in (
         # C, E, A, B, alpha, beta
         ("Chinchilla's budget", 5.76e23, 1.69, 406.4, 410.7, 0.34, 0.28),
@@ -558,4 +549,4 @@ class Study(Exercise):
         return NotRight(f"you returned {found!r}; {wrong}", hint)
 
 
-find_flaw = Study(name="find_flaw", right=given_fit, cases=())
+find_flaw = Study(right=given_fit, cases=())

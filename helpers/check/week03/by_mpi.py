@@ -3,7 +3,6 @@
 import json
 import traceback
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch.nn.utils import vector_to_parameters
@@ -12,9 +11,8 @@ from helpers.check.answers import same
 from helpers.check.exercise import Case, Edit, Ended, Exercise
 from helpers.check.ranks import HANG_HINT, first_match
 from helpers.check.verdict import NotRight, Verdict, own_frames
-from helpers.check.week03.mpi_rank import CASES, RANKS, RATE, flat, loss_of, model_of, rows_of
+from helpers.check.week03.mpi_rank import RANKS, RATE, batches, flat, loss_of_rows, model_of
 from helpers.check.week03.mpiexec import Folder, NoMPI, run_on_mpi_ranks
-from helpers.data.digits import digits, tensors
 from helpers.runtime.stacks import doing, format_stack, with_cell_names
 
 QUIET = 15.0  # seconds that one training may take; it needs a fraction of one
@@ -131,22 +129,21 @@ class ByMPI(Exercise):
     def __call__(self, fn) -> Verdict:
         if only_raises(fn):
             return Verdict(self.name, "not written yet")  # without a start of mpiexec
-        inputs = {"digits": digits_with_labels().numpy().tobytes()}
         try:
-            return super().__call__(run_on_mpi_ranks(fn, RANKS, inputs, QUIET))
+            return super().__call__(run_on_mpi_ranks(fn, max(RANKS), QUIET))
         except NoMPI as error:
             return Verdict(self.name, "wrong", str(error), "Your function was not run.")
         except Exception as error:  # cloudpickle's, about something in the function
             return Verdict(self.name, "wrong", f"the function cannot travel to the ranks: {error}")
 
     def trace(self, folder: Folder, case):
-        work, ranks = case.arguments
-        reports = [folder.report(CASES.index((work, ranks)), rank) for rank in range(ranks)]
+        (ranks,) = case.arguments
+        reports = [folder.report(ranks, rank) for rank in range(ranks)]
         found = [json.loads(report) if report else None for report in reports]
         try:
             check_ends(found, folder)
             rows = [[call["rows"] for call in one["calls"]] for one in found]
-            judge_rows(rows, [batch.tolist() for batch in rows_of(work)])
+            judge_rows(rows, [batch.tolist() for batch in batches()])
         except NotImplementedError:
             raise Ended(Verdict(self.name, "not written yet")) from None
         except NotRight as wrong:
@@ -158,7 +155,7 @@ class ByMPI(Exercise):
 
     def complaint(self, facet, found, right, case):
         rank = next(r for r, one in enumerate(found) if not same(one, right[r], self.close))
-        mine, steps = found[rank], len(rows_of(case.arguments[0]))
+        mine, steps = found[rank], len(batches())
         if facet != LOSSES:
             near = torch.allclose(mine, right[rank], rtol=0, atol=SINGLE)
             hint = ROUNDED if near and facet == UPDATE else GENERAL[facet]
@@ -185,15 +182,15 @@ class ByMPI(Exercise):
         return super().hint(found, given, facet, general)
 
 
-def play(solve, work: str, ranks: int, shards=None) -> dict:
+def play(solve, ranks: int, shards=None) -> dict:
     """Return the trace of a training in this process; without shards, rank 0 has all rows."""
-    models = [model_of(work, rank) for rank in range(ranks)]
-    shards = shards or [[rows, *[[]] * (ranks - 1)] for rows in rows_of(work)]
+    models = [model_of(rank) for rank in range(ranks)]
+    shards = shards or [[rows, *[[]] * (ranks - 1)] for rows in batches()]
     rows = [[torch.as_tensor(rows, dtype=torch.long) for rows in step] for step in shards]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # on a busy machine, threads wait for each other at each small tensor
     try:
-        return traced(*solve(models, rows, loss_of(work, digits_with_labels())))
+        return traced(*solve(models, rows, loss_of_rows))
     finally:
         torch.set_num_threads(threads)
 
@@ -210,13 +207,6 @@ def traced(losses, states) -> dict:
 
 def numbers(state: list[float]) -> torch.Tensor:
     return torch.tensor(state, dtype=torch.float64)
-
-
-@cache
-def digits_with_labels() -> torch.Tensor:
-    """(N, 65) float64: as many digits as the steps need."""
-    images, labels = tensors(digits().select(range(sum(map(len, rows_of("digits"))))))
-    return torch.cat([images.flatten(1), labels[:, None]], 1).double().contiguous()
 
 
 def only_raises(fn) -> bool:
@@ -276,9 +266,8 @@ def caused(error: str) -> bool:
 
 
 train_by_mpi = ByMPI(
-    name="train_by_mpi",
     right=train,
-    cases=[(f"{work}, {n} rank{'s' * (n > 1)}", (work, n)) for work, n in CASES],
+    cases=[(f"{n} rank{'s' * (n > 1)}", (n,)) for n in RANKS],
     play=play,
     slips=SLIPS,
     close=1e-10,  # sums over ranks are added in another order

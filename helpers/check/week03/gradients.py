@@ -74,7 +74,6 @@ SCALE = "loss * ranks / tokens"
 QUIET = "ddp.no_sync() if number < last else nullcontext()"
 AFTER = "optimizer.step()"
 accumulate = OnRanks(
-    name="accumulate",
     right=accumulated,
     run=run_accumulate,
     cases=tuple((ranks, {"micros": micros}) for ranks, micros in ((2, 3), (3, 2), (2, 1))),
@@ -242,7 +241,6 @@ def bucketed(worker, model, bucket_bytes):
 
 HOOK = "parameter.register_post_accumulate_grad_hook(came)"
 reduce_in_buckets = OnRanks(
-    name="reduce_in_buckets",
     right=bucketed,
     run=run_buckets,
     cases=tuple((n, {"bucket_bytes": size, "earlier": earlier}) for n, size, earlier in BUCKETS),

@@ -31,12 +31,11 @@ class NoMPI(RuntimeError):
     """This machine has no mpiexec, or no mpi4py."""
 
 
-def run_on_mpi_ranks(fn, ranks: int, inputs: dict[str, bytes], seconds: float) -> "Folder":
+def run_on_mpi_ranks(fn, ranks: int, seconds: float) -> "Folder":
     """Start `mpiexec -n ranks`, wait for its end, and return what the ranks wrote.
 
     Args:
         fn: travels by value, so a function of a cell will do.
-        inputs: file name -> contents, for the ranks to read.
         seconds: a case that takes longer counts as a hang.
 
     Raises:
@@ -44,8 +43,7 @@ def run_on_mpi_ranks(fn, ranks: int, inputs: dict[str, bytes], seconds: float) -
     """
     mpiexec = find_mpiexec()
     folder = Folder(Path(tempfile.mkdtemp(prefix="mpi-", dir=private_folder())))
-    for name, contents in {**inputs, "function": cloudpickle.dumps(fn)}.items():
-        (folder.path / name).write_bytes(contents)
+    (folder.path / "function").write_bytes(cloudpickle.dumps(fn))
     line = [*private(), mpiexec, "-n", str(ranks)]
     line += [sys.executable, "-m", PROGRAM, str(folder.path), str(seconds)]
     with open(folder.path / "printed", "wb") as printed:
@@ -112,9 +110,9 @@ class Folder:
     def __init__(self, path: Path):
         self.path = path
 
-    def report(self, case: int, rank: int) -> str | None:
+    def report(self, ranks: int, rank: int) -> str | None:
         """What this rank wrote about one case, as JSON; None if it did not get so far."""
-        file = self.path / f"report-{case}-{rank}"
+        file = self.path / f"report-{ranks}-{rank}"
         return file.read_text() if file.exists() else None
 
     def stacks(self) -> dict[int, str]:

@@ -8,7 +8,7 @@ from torch import nn
 
 from helpers.check import hidden
 from helpers.check.answers import plain, short
-from helpers.check.exercise import Edit, Number
+from helpers.check.exercise import Edit, Number, among
 from helpers.check.ranks import OnRanks
 from helpers.simulate.data_parallel import hiding_tokens
 
@@ -53,7 +53,6 @@ def one_shard(worker, batch):
 
 MINE = "batch.tensor_split(n)[rank]"
 shard = OnRanks(
-    name="shard",
     right=one_shard,
     given=batch_of,
     also=form_of,
@@ -141,7 +140,6 @@ def same_state(worker, model):
 EVERY = "[*model.parameters(), *model.buffers()]"
 CALL = "dist.broadcast(old, src=0)"
 broadcast_state = OnRanks(
-    name="broadcast_state",
     right=same_state,
     run=run_state,
     cases=((2, {}), (3, {})),
@@ -197,21 +195,15 @@ def fewest_tokens(flops_per_second, bus_bandwidth, ranks, gradient_bytes, micro_
     )
 
 
-def drawn_cluster(random):
-    speeds = (random.uniform(1e13, 9e14), random.uniform(1e10, 9e11))
-    sizes = (random.randint(2, 900), random.choice((2, 4)), random.randint(1, 8))
-    return *speeds, *sizes
-
-
 def around(g) -> float:
     return max(g.ranks - 1, 1) / g.ranks
 
 
 tokens_to_hide = Number(
-    name="tokens_to_hide",
     right=fewest_tokens,
     unit="tokens",
-    draw=drawn_cluster,
+    draw=among(flops_per_second=(1e13, 9e14), bus_bandwidth=(1e10, 9e11), ranks=(2, 900),
+               gradient_bytes=[2, 4], micro_batches=(1, 8)),
     close=1e-6,
     cases=(  # FLOP/s, bytes/s of bus bandwidth, ranks, bytes per gradient, micro-batches
         (4e14, 4e11, 5, 2, 1),

@@ -92,7 +92,6 @@ def partial_sums(worker, model, cut):
 CHOICE = "name not in cut and parameter.grad is not None"
 CALL = "dist.all_reduce(parameter.grad)"
 sum_partial_gradients = OnRanks(
-    name="sum_partial_gradients",
     right=partial_sums,
     run=run_sums,
     cases=((2, {}), (3, {})),
@@ -278,7 +277,6 @@ def is_again(g) -> bool:
 
 
 message_bytes = OfBlock(
-    name="message_bytes",
     right=sent_bytes,
     terms=sent_terms,
     which=0,
@@ -381,7 +379,6 @@ def way(cut: str = "", whole: str = "tensor", kept: str = "") -> Callable:
 SCORES, INNER, HEADS = "scores", "inside the MLP", "queries, keys, values"
 MASKS = "dropout masks"
 activation_bytes = OfBlock(
-    name="activation_bytes",
     right=kept_bytes,
     terms=kept_terms,
     which=1,

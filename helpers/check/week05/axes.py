@@ -86,7 +86,6 @@ def crosses(layout: Layout, gpus_per_node: int) -> list[int] | None:
 
 
 place_axes = Exercise(
-    name="place_axes",
     right=best,
     free=("returned",),
     rule=judge_axes,

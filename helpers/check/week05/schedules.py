@@ -111,7 +111,6 @@ class Orders(Exercise):
 
 WARM, PAIR = "min(p - 1 - r, m)", '[f"F{warm + k}", f"B{k}"]'
 order_1f1b = Orders(
-    name="order_1f1b",
     right=order,
     play=run_order,
     free=("cells", "kept", "makespan"),
@@ -190,7 +189,6 @@ def drawn_share(random):
 
 
 bubble_share = Number(
-    name="bubble_share",
     right=measured_share,
     unit="the step, between 0 and 1",
     say=lambda found, right, *_: (
@@ -334,7 +332,6 @@ def order_of(groups, steps):
 
 
 fuse_messages = Exercise(
-    name="fuse_messages",
     right=fused,
     play=lambda solve, programs: {"returned": [solve(list(steps)) for steps in programs]},
     free=("returned",),

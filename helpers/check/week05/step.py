@@ -101,7 +101,6 @@ def say_gradients(facet, found, right, ranks, rows) -> str:
 START = "inputs, outputs, total = [], [], 0.0"
 LOSS = "((y - targets[k]) ** 2).sum() / rows"
 pipeline_step = OnRanks(
-    name="pipeline_step",
     right=pipelined,
     run=run_step,
     close=1e-9,

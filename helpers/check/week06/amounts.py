@@ -1,18 +1,10 @@
 """Exercises of week 6: the bytes that a rank holds and sends, by stage of ZeRO."""
 
 from collections.abc import Callable
-from functools import cache
 
-import torch
-import torch.distributed as dist
-
-from helpers.check import elsewhere, hidden
-from helpers.check.answers import is_number, short
-from helpers.check.exercise import Edit, Exercise, Number
-from helpers.check.verdict import NotRight
-from helpers.comm.collectives import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from helpers.comm.ledger import store_ports
-from helpers.measure.sockets import SentBytes
+from helpers.check import hidden
+from helpers.check.exercise import Edit, Number, among
+from helpers.check.sent import bytes_of_ranks
 
 # bytes_per_rank
 
@@ -30,25 +22,6 @@ def held(params, ranks, stage, parameters, gradients, optimizer) -> dict[str, fl
     }
 
 
-def by_kind(solve, *arguments) -> dict:
-    answer = solve(*arguments)
-    known = isinstance(answer, dict) and set(answer) == set(KINDS)
-    return {kind: answer[kind] for kind in KINDS} if known else {"returned": answer}
-
-
-class ByKind(Exercise):
-    def complaint(self, facet, found, right, case):
-        if found is None:
-            kinds = ", ".join(map(repr, KINDS))
-            hint = f"Return a dict with a number of bytes for each of {kinds}."
-            return NotRight("your function returned no such dict", hint)
-        if not is_number(found):
-            return NotRight(f"{facet}: {short(found)}", "Each value is one number of bytes.")
-        words = f"you said {found:,.10g} bytes of {facet}; a rank has {right:,.10g}"
-        return NotRight(words, f"How many numbers of {facet} does a rank have at stage "
-                        f"{case.arguments[2]}, and how many bytes has each of them?")  # fmt: skip
-
-
 def stages(*first: int) -> Edit:
     """Other stages as the first that shards each kind."""
     old = [f"{n} else whole) * {kind}" for n, kind in zip((3, 2, 1), KINDS, strict=True)]
@@ -56,27 +29,20 @@ def stages(*first: int) -> Edit:
     return Edit(*(text for pair in zip(old, new, strict=True) for text in pair))
 
 
-def times(factor: float) -> Callable:
-    return lambda *given: {kind: factor * each for kind, each in held(*given).items()}
-
-
 def of_each(change: Callable) -> Callable:
     """The reference with other bytes of a parameter: change(parameters, gradients, optimizer)."""
     return lambda params, ranks, stage, *each: held(params, ranks, stage, *change(*each))
 
 
-def drawn_model(random):
-    params, ranks = random.randint(10, 10**9), random.randint(2, 99)
-    return "another model", (params, ranks, random.randint(0, 3), *random.choice((MIXED, FP32)))
-
-
 SHARD = "-(-params // ranks)"
-bytes_per_rank = ByKind(
-    name="bytes_per_rank",
+bytes_per_rank = Number(
     right=held,
-    play=by_kind,
+    names=KINDS,
+    kind=dict,
+    unit="bytes",
     close=1e-12,
-    draw=drawn_model,
+    draw=among(params=(10, 10**9), ranks=(2, 99), stage=(0, 3), parameters=[2, 4],
+               gradients=[2, 4], optimizer=[8, 12]),
     cases=(  # parameters, ranks, stage, bytes of each kind
         *((f"7.5B parameters on 64 ranks, stage {stage}", (7_500_000_000, 64, stage, *MIXED))
           for stage in range(4)),
@@ -100,8 +66,7 @@ bytes_per_rank = ByKind(
          "first to shard each kind? Not every stage shards all three."),
         (Edit("ranks), params", "ranks), -(-params // ranks) * ranks"), "Only what is sharded "
          "needs padding."),
-        (of_each(lambda *each: (1, 1, 1)), times(8), times(1e-9), times(2**-30), "Return bytes: no "
-         "bits, no number of parameters, and not divided by 1e9 or 2**30."),
+        (of_each(lambda *each: (1, 1, 1)), "Return bytes: how many has each number?"),
         (Edit(SHARD, "-(-params // ranks) / ranks"), "Divided by the ranks twice: a shard is one "
          "of N equal parts."),
         (of_each(lambda *each: [sum(each)] * 3), "That counts all kinds. How many bytes has each "
@@ -113,6 +78,8 @@ bytes_per_rank = ByKind(
         (of_each(lambda p, g, o: (p, g, o - 8)), "Without the two moments. Use optimizer_bytes: "
          "it counts everything."),
     ),
+    last="How many numbers of this kind does a rank have at this stage, and how many bytes has "
+    "each of them?",
 )  # fmt: skip
 
 # bytes_per_step
@@ -122,12 +89,20 @@ STAGES = (0, 1, 2, 3)
 NUMBER = 4  # bytes
 
 
-def collectives(stage: int, micro_batches: int) -> int:
-    """How many reduce-scatters and all-gathers; an all-reduce is one of each.
+def calls(stage: int, micro_batches: int) -> tuple[str, ...]:
+    """The collectives of a step. Stages 0 and 1 send the sum of all micro-batches."""
+    add, spread = ("reduce_scatter",), ("all_gather",)
+    return {
+        0: ("all_reduce",),
+        1: add + spread,
+        2: micro_batches * add + spread,
+        3: micro_batches * (add + 2 * spread),
+    }[stage]
 
-    Stages 0 and 1 send the sum of all micro-batches.
-    """
-    return {0: 2, 1: 2, 2: micro_batches + 1, 3: 3 * micro_batches}[stage]
+
+def collectives(stage: int, micro_batches: int) -> int:
+    """How many reduce-scatters and all-gathers; an all-reduce is one of each."""
+    return len(calls(stage, micro_batches)) + (stage == 0)
 
 
 def step_bytes(params, ranks, stage, number_bytes, micro_batches) -> float:
@@ -145,33 +120,10 @@ def steps():
     return asked + large
 
 
-@cache
-def kernel_counts(ranks: int, micro_batches: int) -> dict[int, int | None]:
-    """The most bytes that a rank really sends, by the operating system; None: it does not count."""
-    runs = elsewhere.here(count_sent, ranks, None, {"micro_batches": micro_batches})
-    columns = {stage: [run[stage] for run in runs] for stage in STAGES}
-    return {stage: None if None in sent else max(sent) for stage, sent in columns.items()}
-
-
-def count_sent(worker, solve, micro_batches) -> dict[int, int | None]:
-    """The messages of a step of each stage, with nothing computed between them."""
-    found, whole = {}, torch.zeros(PARAMS)
-    shard = torch.zeros(PARAMS // worker.world_size)
-    for stage in STAGES:
-        dist.barrier()
-        count = SentBytes(without_ports=store_ports())
-        if stage == 0:
-            ring_all_reduce(whole)
-        gathers, sums = {1: (1, 1), 2: (1, micro_batches)}.get(
-            stage, (2 * micro_batches, micro_batches) if stage else (0, 0)
-        )
-        for _ in range(sums):
-            ring_reduce_scatter(shard, whole)
-        for _ in range(gathers):
-            ring_all_gather(whole, shard)
-        dist.barrier()  # all that was sent has been received: it can be counted
-        found[stage] = count.read()
-    return found
+def kernel_counts(ranks: int, micro_batches: int) -> list[int | None]:
+    """The most bytes that a rank really sends, by stage; None: the system does not count."""
+    plans = [calls(stage, micro_batches) for stage in STAGES]
+    return [sent and max(sent) for sent in bytes_of_ranks(ranks, NUMBER * PARAMS, *plans)]
 
 
 def say_step(found, right, params, ranks, stage, number_bytes, micros) -> str:
@@ -194,7 +146,6 @@ def counting(number: Callable) -> Callable:
 
 
 bytes_per_step = Number(
-    name="bytes_per_step",
     right=step_bytes,
     unit="bytes",
     cases=steps,

@@ -101,12 +101,8 @@ HOLDS = (
 )
 ENDS = "The gathered buffer has padding at its end. Which part of it do the tensors fill?"
 shard_flat = OnRanks(
-    name="shard_flat",
     right=flat,
     run=run_flat,
-    say=lambda facet, found, right, ranks, shapes: (
-        f"shapes {shapes}, {sum(map(math.prod, shapes))} numbers"
-    ),
     free=("messages",),
     rule=judge_messages,
     patience=PATIENCE,
@@ -295,10 +291,8 @@ CLIP = "own *= min(1.0, max_norm / norm)"
 BACK = "dist.all_gather(list(params.split(size)), shard)"
 SCATTER = "ring_reduce_scatter(own, gradients)"
 zero_1 = OnRanks(
-    name="zero_1",
     right=stage_1,
     run=run_steps,
-    say=lambda facet, found, right, ranks, numbers, optimizer: f"{numbers} numbers, {optimizer}",
     close=1e-9,
     free=("optimizers", "state", "all-reduced"),
     rule=judge_costs,

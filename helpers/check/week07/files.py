@@ -4,7 +4,7 @@ import torch
 
 from helpers.check import hidden
 from helpers.check.answers import difference, plain, short
-from helpers.check.exercise import Edit, Exercise, several
+from helpers.check.exercise import Edit, Exercise, parted
 from helpers.check.ranks import OnRanks
 from helpers.check.verdict import NotRight
 from helpers.plans.deepspeed_config import BATCH, KINDS
@@ -44,10 +44,6 @@ def run_rows(worker, solve, saved, rows):
         "the dtype": str(answer.dtype) if tensor else "",
         "rows read": sum(reads),
     }
-
-
-def say_rows(facet, found, right, n, saved, rows) -> str:
-    return f"{rows} rows, saved on {saved} ranks, loaded on {n}"
 
 
 def judge_reads(trace, right, n, case):
@@ -94,7 +90,6 @@ EMPTY = (
     "right shape."
 )
 reshard_rows = OnRanks(
-    name="reshard_rows",
     right=own_rows,
     run=run_rows,
     # 10 rows on 4 ranks are 3, 3, 3 and 1; 9 are 3, 3, 3 and 0; 12 on 7 ranks are 2 each and 0
@@ -103,7 +98,6 @@ reshard_rows = OnRanks(
     )),
     free=("rows read",),
     rule=judge_reads,
-    say=say_rows,
     patience=6,
     slips=(
         (Edit("low, high = max(start, first), min(stop, last)", "low, high = first, last"),
@@ -190,7 +184,7 @@ def drawn_settings(random):
 
 
 def play_settings(solve, *arguments) -> dict:
-    found = several(solve, *arguments, names=ANSWERS, kind=dict)
+    found = parted(solve(*arguments), ANSWERS, dict)
     kinds = found.get("sharded")
     if isinstance(kinds, list | tuple | set | frozenset) and set(map(str, kinds)) <= set(KINDS):
         return found | {"sharded": [kind for kind in KINDS if kind in kinds]}
@@ -198,8 +192,7 @@ def play_settings(solve, *arguments) -> dict:
 
 
 def say_settings(facet, found, right, settings, ranks, params) -> str:
-    words = found if facet == "returned" else difference(found, right)[0]
-    return f"{settings} on {ranks} ranks\n{facet}: {words}"
+    return f"{settings} on {ranks} ranks\n{facet}: {difference(found, right)[0]}"
 
 
 def meaning(settings, ranks, params):
@@ -237,12 +230,12 @@ OFF_GRADIENTS = 'away += ["optimizer", "gradients"]'
 ON_OPTIMIZER = 'config.get("offload_optimizer", {}).get("device", "none") != "none"'
 ON_PARAM = 'config.get("offload_param", {}).get("device", "none") != "none"'
 OF_STAGES = "Stage 1 shards the optimizer's states, stage 2 also gradients, stage 3 everything."
-A_DICT = "Return a dict with the keys " + ", ".join(map(repr, ANSWERS)) + "."
 A_LIST = "sharded is a list with some of " + ", ".join(map(repr, KINDS)) + ", or an empty one."
 read_deepspeed = Exercise(
-    name="read_deepspeed",
     right=meaning,
     play=play_settings,
+    names=ANSWERS,
+    kind=dict,
     cases=CONFIGURATIONS,
     draw=drawn_settings,
     close=1e-9,
@@ -299,7 +292,6 @@ read_deepspeed = Exercise(
         *((Edit(f'settings.get("{field}"{rest})', f'settings["{field}"]'), "A file may leave this "
            "field or section out. Which method of a dict has a value for that?")
           for field, rest in (*((size, "") for size in BATCH), ("zero_optimization", ", {}"))),
-        (lambda *_: None, A_DICT),
     ),
     last="batch = micro-batch × accumulation × ranks: two of them give the third. A 16-bit "
     "parameter has 2 bytes, its gradient 2, and AdamW 12: an fp32 copy, two moments.",

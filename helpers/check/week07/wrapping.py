@@ -122,7 +122,6 @@ LARGER = (
     "divides the blocks."
 )
 choose_wrapping = Exercise(
-    name="choose_wrapping",
     right=choose,
     play=play_wrapping,
     cases=budgets,

@@ -74,7 +74,6 @@ KEEP_V = "new_v = tl.where(overflow, v, new_v)"
 RETURN = "return new_p, new_m, new_v, low"
 IN_16_BITS = "{} is kept in fp32: in 16 bits an average stops moving when its updates are small."
 fused_update = Exercise(
-    name="fused_update",
     right=rule,
     play=play_rule,
     cases=blocks,

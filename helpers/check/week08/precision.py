@@ -1,14 +1,13 @@
 """Exercises of week 8: a step with a loss scale, a master copy, stochastic rounding, bytes."""
 
 import math
-from functools import partial
 
 import torch
 import torch.distributed as dist
 
 from helpers.check import hidden
 from helpers.check.answers import plain, short
-from helpers.check.exercise import Edit, Exercise, Number, several
+from helpers.check.exercise import Edit, Exercise, Number, among
 from helpers.check.ranks import OnRanks
 from helpers.check.verdict import NotRight
 from helpers.precision.formats import BF16
@@ -71,7 +70,6 @@ AFTER_A_SKIP = '        scaler["good_steps"] = 0\n        return True'
 AFTER_GROWTH = '        scaler["good_steps"] = 0\n    return False'
 COUNT = 'scaler["good_steps"] == scaler["interval"]'
 scaled_step = OnRanks(
-    name="scaled_step",
     right=loss_scaled,
     run=run_steps,
     cases=tuple((ranks, {"steps": steps, "lr": lr}) for ranks, steps, lr in TRAININGS),
@@ -199,7 +197,6 @@ NO_CORRECTION = (
 COPY = "At the end of a step, the parameter is the master copy, rounded to bf16."
 SQUARED = "(1 - betas[1]) * (gradient * gradient)"
 master_adam = Exercise(
-    name="master_adam",
     right=adam,
     play=play_training,
     cases=training,
@@ -368,7 +365,6 @@ TO_THE_NEXT = (
 )
 FROM_IT = "Draw the random numbers from the generator: then a training can be repeated."
 round_stochastically = Exercise(
-    name="round_stochastically",
     right=by_bits,
     play=play_rounding,
     cases=roundings,
@@ -419,12 +415,6 @@ round_stochastically = Exercise(
 KINDS = ("parameters", "gradients", "master copy", "moments")
 
 
-def drawn_state(random):
-    params, ranks, stage = random.randint(10, 10**9), random.randint(2, 99), random.randint(0, 3)
-    low, master = random.choice((1, 2, 4)), random.random() < 0.5
-    return "another model", (params, ranks, stage, low, master, random.choice((2, 4)))
-
-
 def state_bytes(params, ranks, stage, low_bytes, master, moment_bytes):
     shard = -(-params // ranks)
     own, sent, updated = (shard if stage >= first else params for first in (3, 2, 1))
@@ -443,14 +433,13 @@ STAGE = (
     "Which is the first stage that shards each kind? Stage 1 shards the optimizer's states, stage "
     "2 also the gradients, stage 3 everything."
 )
-FOUR_KINDS = "Return a dict with a number of bytes for each of " + ", ".join(map(repr, KINDS)) + "."
 mixed_bytes = Number(
-    name="mixed_bytes",
     right=state_bytes,
-    play=partial(several, names=KINDS, kind=dict),
+    names=KINDS,
+    kind=dict,
     unit="bytes",
-    about={"returned": FOUR_KINDS},
-    draw=drawn_state,
+    draw=among(params=(10, 10**9), ranks=(2, 99), stage=(0, 3), low_bytes=[1, 2, 4],
+               master=[False, True], moment_bytes=[2, 4]),
     cases=(  # parameters, ranks, stage, bytes of a low number, master copy?, bytes of a moment
         ("bf16 with a master copy, one rank", (1_000_000, 1, 0, 2, True, 4)),
         ("all in fp32, one rank", (1_000_000, 1, 0, 4, False, 4)),
@@ -490,8 +479,6 @@ mixed_bytes = Number(
               "(4 if master else low_bytes) * sent"), "A gradient has the format of its parameter: "
          "the backward runs in low precision."),
         (Edit("2 * moment_bytes", "moment_bytes"), "AdamW keeps two moments for each parameter."),
-        (Edit('        "master copy": copy if master else 0,\n',
-              "        **({'master copy': copy} if master else {}),\n"), FOUR_KINDS),
     ),
     last="How many numbers of this kind has a rank, and how many bytes has each? How many moments "
     "are there?",

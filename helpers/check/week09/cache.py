@@ -27,7 +27,6 @@ def drawn_cache(random):
 
 
 cache_bytes = Number(
-    name="cache_bytes",
     right=right_bytes,
     unit="bytes",
     draw=drawn_cache,
@@ -76,7 +75,6 @@ def exactly(g) -> float:
 
 
 outgrowing_batch = Number(
-    name="outgrowing_batch",
     right=right_batch,
     unit="sequences",
     draw=drawn_batch,
@@ -182,7 +180,6 @@ NEW_FIRST = ('torch.cat([cache["keys"], k], 2), torch.cat([cache["values"], v], 
              'torch.cat([k, cache["keys"]], 2), torch.cat([v, cache["values"]], 2)')  # fmt: skip
 AGAIN = "    keys = rotate(keys, torch.arange(keys.shape[2]))\n"
 cached_attention = Exercise(
-    name="cached_attention",
     right=attend,
     play=call_all,
     cases=lambda: [calls("a prompt of 3 tokens, then 1, 2 and 1 more", CHUNKS)],

@@ -93,7 +93,6 @@ def scaled(weights: torch.Tensor) -> torch.Tensor:
 
 RULE, LEFT = "draw * q[guess] < p[guess]", "residual(p, q)"
 accept_or_resample = Exercise(
-    name="accept_or_resample",
     right=accept,
     play=decide,
     cases=every_guess,
@@ -299,7 +298,6 @@ OWNERS = "if references[block] == 0:"
 SLOT = "if slot == 0 or"
 ANSWER = "return tables[sequence][-1], slot, source"
 block_allocator = Exercise(
-    name="block_allocator",
     right=right_allocator,
     play=operate,
     cases=SCRIPTS,

@@ -10,7 +10,6 @@ from helpers.check.grading import apart, post, sandbox
 from helpers.check.grading.sandbox import Limits, Sandbox
 from helpers.check.grading.stand_in import Shut, StandIn
 from helpers.check.ranks import Called
-from helpers.check.traffic import observed
 
 pytestmark = pytest.mark.skipif(
     sandbox.bubblewrap() is None, reason="no sandbox: bubblewrap (bwrap) is missing or forbidden"
@@ -53,7 +52,7 @@ def probe(worker, own):
 
 
 def on_ranks(box, source, arguments):
-    run = Called(None, ("own",), observed, "", None).on
+    run = Called(None, ("own",), (), ("calls", "unwaited"), "", None).on
     shut = Shut(box, "probe", [source], alone=True)
     return list(shut.messages(run, StandIn("probe"), arguments, 10.0))
 

@@ -73,22 +73,21 @@ class Reports:
         return "Killed"
 
 
-def run_on_threads(fn, ranks, inputs, seconds) -> Reports:
-    pixels = torch.frombuffer(bytearray(inputs["digits"]), dtype=torch.float64).view(-1, 65)
+def run_on_threads(fn, ranks, seconds) -> Reports:
     reports = Reports()
 
-    def one_rank(case, work, world):
+    def one_rank(world):
         try:
-            found = mpi_rank.train(fn, world, work, pixels)
+            found = mpi_rank.train(fn, world)
         except Exception as error:
             found = mpi_rank.failure(error)
             world.barrier.abort()
-        reports.found[case, world.rank] = json.dumps(found)
+        reports.found[world.Get_size(), world.rank] = json.dumps(found)
 
-    for case, (work, size) in enumerate(mpi_rank.CASES[:3]):
+    for size in mpi_rank.RANKS:
         barrier, buffers = threading.Barrier(size, timeout=20), [None] * size
         threads = [
-            threading.Thread(target=one_rank, args=(case, work, Threads(r, buffers, barrier)))
+            threading.Thread(target=one_rank, args=(Threads(r, buffers, barrier),))
             for r in range(size)
         ]
         [thread.start() for thread in threads]
@@ -103,14 +102,12 @@ def on_threads(monkeypatch):
     torch.set_num_threads(1)
     build, lock = mpi_rank.model_of, threading.Lock()
 
-    def one_at_a_time(work, seed):
+    def one_at_a_time(seed):
         with lock:
-            return build(work, seed)
+            return build(seed)
 
     monkeypatch.setattr(mpi_rank, "model_of", one_at_a_time)
     monkeypatch.setattr(by_mpi, "run_on_mpi_ranks", run_on_threads)
-    digits = replace(by_mpi.train_by_mpi, cases=by_mpi.train_by_mpi.cases[:3])
-    monkeypatch.setattr(check, "train_by_mpi", digits)
     yield
     torch.set_num_threads(threads)
 
@@ -215,26 +212,19 @@ MISTAKES = [
     ({"loss_of": lambda mine, whole, n, total, size: whole}, "the summed loss. Divide"),
     ({"loss_of": lambda mine, whole, n, total, size: whole / total * (1 + 1e-8)}, "float32"),
     ({"loss_of": lambda mine, whole, n, total, size: torch.tensor(whole / total)}, "Python number"),
+    (twice, "once a step"),
+    (lambda *given: [train(*given), None][1], "Return a list"),
 ]
 
 
 @pytest.mark.usefixtures("on_threads")
 @pytest.mark.parametrize(("mistake", "hint"), MISTAKES)
 def test_a_mistake_gets_its_own_hint(mistake, hint):
-    verdict = check.train_by_mpi(partial(train, **mistake))
+    wrong = mistake if callable(mistake) else partial(train, **mistake)
+    verdict = check.train_by_mpi(wrong)
     assert verdict.status == "wrong", verdict
     assert hint in verdict.hint, verdict
     assert "rank" in verdict.finding
-
-
-@pytest.mark.usefixtures("on_threads")
-@pytest.mark.parametrize(
-    ("wrong", "hint"),
-    [(twice, "once a step"), (lambda *args: [train(*args), None][1], "Return a list")],
-)
-def test_what_is_returned_and_how_often_loss_sum_is_called(wrong, hint):
-    verdict = check.train_by_mpi(wrong)
-    assert hint in verdict.hint, verdict
 
 
 @pytest.mark.usefixtures("on_threads")
@@ -275,7 +265,7 @@ def test_ranks_that_fail(monkeypatch, reports, finding, hint):
     """An error that another rank has caused comes last."""
     two = replace(by_mpi.train_by_mpi, cases=by_mpi.train_by_mpi.cases[1:2])
     found = Reports()
-    found.found = {(1, rank): report for rank, report in enumerate(reports)}
+    found.found = {(2, rank): report for rank, report in enumerate(reports)}
     monkeypatch.setattr(by_mpi, "run_on_mpi_ranks", lambda *_: found)
     verdict = two(train)
     assert verdict.status == ("wrong" if finding else "not written yet")
@@ -285,28 +275,25 @@ def test_ranks_that_fail(monkeypatch, reports, finding, hint):
 
 
 def test_the_reference_is_pytorch_s_own_optimizer():
-    for work in ("digits", "gpt"):
-        found = by_mpi.play(by_mpi.train, work, 2)
-        model, losses = mpi_rank.model_of(work, 0), []
-        optimizer = torch.optim.SGD(model.parameters(), mpi_rank.RATE)
-        for rows in mpi_rank.rows_of(work):
-            pixels = by_mpi.digits_with_labels()
-            loss, count = mpi_rank.loss_of(work, pixels)(model, rows)
-            optimizer.zero_grad()
-            (loss / count).backward()
-            optimizer.step()
-            losses.append(loss.item() / count)
-        assert found[by_mpi.LOSSES] == [pytest.approx(losses, rel=1e-12)] * 2
-        for state in found[by_mpi.END]:
-            torch.testing.assert_close(state, mpi_rank.flat(model), rtol=0, atol=1e-12)
+    found = by_mpi.play(by_mpi.train, 2)
+    model, losses = mpi_rank.model_of(0), []
+    optimizer = torch.optim.SGD(model.parameters(), mpi_rank.RATE)
+    for rows in mpi_rank.batches():
+        loss, count = mpi_rank.loss_of_rows(model, rows)
+        optimizer.zero_grad()
+        (loss / count).backward()
+        optimizer.step()
+        losses.append(loss.item() / count)
+    assert found[by_mpi.LOSSES] == [pytest.approx(losses, rel=1e-12)] * 2
+    for state in found[by_mpi.END]:
+        torch.testing.assert_close(state, mpi_rank.flat(model), rtol=0, atol=1e-12)
 
 
 def test_ranks_begin_apart_and_shards_are_uneven():
-    for work in ("digits", "gpt"):
-        one, other = (mpi_rank.flat(mpi_rank.model_of(work, seed)) for seed in (0, 1))
-        assert not torch.equal(one, other)
-        sizes = [len(rows) for rows in mpi_rank.rows_of(work)]
-        assert all(any(size % ranks for size in sizes) for ranks in (2, 3))
+    one, other = (mpi_rank.flat(mpi_rank.model_of(seed)) for seed in (0, 1))
+    assert not torch.equal(one, other)
+    assert all(any(size % ranks for size in mpi_rank.SIZES) for ranks in (2, 3))
+    assert min(mpi_rank.SIZES) < 3
 
 
 def test_a_rank_reads_only_its_own_user_s_folder(tmp_path):
@@ -361,19 +348,18 @@ def test_a_crash_names_the_rank_and_the_line():
 
 
 @with_mpi
-def test_a_hang_shows_where_the_ranks_are_and_ends(monkeypatch):
-    """Rank 1 never broadcasts: the others are in Bcast, or in the next call."""
+@pytest.mark.alone  # it looks at the MPI ranks of the whole machine
+def test_a_hang_shows_where_the_ranks_are_and_no_rank_is_left(monkeypatch):
+    """Rank 1 never broadcasts: the others wait in C, in Allreduce or in the next call."""
 
     def hangs(world, model, batches, loss_sum, rate):
         if world.Get_rank() != 1:
-            total = np.zeros(1)
-            world.Allreduce(np.ones(1), total)
-        return [0.0] * len(batches) if world.Get_rank() == 1 else train_on(world)
-
-    def train_on(world):
-        world.Barrier()
+            world.Allreduce(np.ones(1), np.zeros(1))
+            world.Barrier()
+        return [0.0] * len(batches)
 
     monkeypatch.setattr(by_mpi, "QUIET", 3.0)
+    before = ranks_alive()
     two = replace(by_mpi.train_by_mpi, cases=by_mpi.train_by_mpi.cases[1:2])
     verdict = two(hangs)
     assert verdict.status == "wrong"
@@ -381,19 +367,6 @@ def test_a_hang_shows_where_the_ranks_are_and_ends(monkeypatch):
     assert "in hangs" in verdict.finding
     assert "rank 1 had returned" in verdict.finding
     assert "same order" in verdict.hint
-
-
-@with_mpi
-@pytest.mark.alone  # it looks at the MPI ranks of the whole machine
-def test_no_rank_is_left(monkeypatch):
-    """Also a rank that hangs in C and hears no signal of Python's."""
-
-    def hangs(world, model, batches, loss_sum, rate):
-        world.Recv(np.zeros(1), source=world.Get_rank())
-
-    monkeypatch.setattr(by_mpi, "QUIET", 1.0)
-    before = ranks_alive()
-    assert check.train_by_mpi(hangs).status == "wrong"
     assert ranks_alive() <= before
 
 
