@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import torch
+
 MORE = 3  # drawn cases of an exercise
 
 _secret: ContextVar[int | None] = ContextVar("secret", default=None)
@@ -33,6 +35,12 @@ def secret() -> int | None:
 def seed(usual: int) -> int:
     """Return the seed of a generator."""
     return number(usual, f"{usual}", lambda random: random.getrandbits(31))
+
+
+def normal(seed_: int, *shape: int) -> torch.Tensor:
+    """Return float64 numbers of this shape from a generator of their own."""
+    generator = torch.Generator().manual_seed(seed(seed_))
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def shift(most: int, rank: int = 0) -> int:

@@ -7,12 +7,39 @@ from dataclasses import replace
 
 import torch
 
-from helpers.check.ranks import LOOP_HINT, OnRanks, loops
+from helpers.check.ranks import LOOP_HINT, OnRanks, first_match, loops
 from helpers.check.verdict import FRAME, NotRight, Verdict, own_frames
 from helpers.check.watch import MESSAGES, NOT_ITSELF, Call
 from helpers.runtime.worker import Worker
 
 UNSENT = "The numbers are right, but no messages brought them. Which messages does the task need?"
+
+BREAKS = (  # words of a finding, and its hint
+    (r"SIGABRT|which receives", "A message is larger than the tensor it is received into. Do "
+     "sender and receiver agree on its size, in numbers and in dtype?"),
+    (rf"{NOT_ITSELF}|should not be the same as the rank", "What a rank has for itself, it has "
+     "already. Which rank do you mean?"),
+    (r"there is no rank", "The ranks are numbered from 0. What comes after the last, what before "
+     "0?"),
+    (r"list index out of range", "Fewer pieces than ranks: how many does a short tensor make?"),
+    (r"broadcast shape|must match the size", "The tensors are not of one size. Are all pieces "
+     "equally long, for every number of ranks? How large is the one that comes in?"),
+)  # fmt: skip
+ALL_IN = {  # where all ranks of a hang are, and its hint
+    "send": "Every rank is in `send`, and a `send` ends when its receiver is there. Which rank "
+    "receives?",
+    "recv": "Every rank waits in `recv`, and no message is on its way. Which rank sends first?",
+    "running": "Every rank waits for a request. For each `isend`: does the rank that it goes to "
+    "begin an `irecv` from just this one?",
+}
+SOME_DONE = (
+    "Some ranks have returned, and others still wait for them. Is there, for each `recv`, a `send` "
+    "on the other side, and for each `send` a `recv`, with this number of ranks?"
+)
+WAITING = (
+    "Ranks wait for each other. Write down each message's sender and receiver in the order of each "
+    "rank's lines: which one can be the first to arrive?"
+)
 
 
 class ByMessages(OnRanks):
@@ -124,23 +151,7 @@ def explain(verdict: Verdict) -> Verdict:
         return replace(verdict, finding=whereabouts(finding), hint=LOOP_HINT)
     if "no sign of life" in finding or ": a hang: " in finding:  # the latter with a proof
         return replace(verdict, finding=whereabouts(finding), hint=hint_hang(whereabouts(finding)))
-    hint = verdict.hint
-    if "SIGABRT" in finding or "which receives" in finding:
-        hint = hint or (
-            "A message is larger than the tensor it is received into. Do sender and receiver agree "
-            "on its size, in numbers and in dtype?"
-        )
-    elif NOT_ITSELF in finding or "should not be the same as the rank" in finding:
-        hint = hint or "What a rank has for itself, it has already. Which rank do you mean?"
-    elif "there is no rank" in finding:
-        hint = hint or "The ranks are numbered from 0. What comes after the last, what before 0?"
-    elif "list index out of range" in finding:
-        hint = hint or "Fewer pieces than ranks: how many does a short tensor make?"
-    elif "broadcast shape" in finding or "must match the size" in finding:
-        hint = hint or (
-            "The tensors are not of one size. Are all pieces equally long, for every number of "
-            "ranks? How large is the one that comes in?"
-        )
+    hint = verdict.hint or first_match(BREAKS, finding)
     return replace(verdict, finding=own_frames(finding), hint=hint)
 
 
@@ -159,25 +170,7 @@ def whereabouts(finding: str) -> str:
 
 
 def hint_hang(finding: str) -> str:
-    where = re.findall(r"^rank \d+ was (?:waiting in )?(\w+)", finding, re.M)
-    if where and set(where) == {"send"}:
-        return (
-            "Every rank is in `send`, and a `send` ends when its receiver is there. "
-            "Which rank receives?"
-        )
-    if where and set(where) == {"recv"}:
-        return "Every rank waits in `recv`, and no message is on its way. Which rank sends first?"
-    if where and set(where) == {"running"}:
-        return (
-            "Every rank waits for a request. For each `isend`: does the rank that it goes to begin "
-            "an `irecv` from just this one?"
-        )
-    if "done" in where:
-        return (
-            "Some ranks have returned, and others still wait for them. Is there, for each `recv`, "
-            "a `send` on the other side, and for each `send` a `recv`, with this number of ranks?"
-        )
-    return (
-        "Ranks wait for each other. Write down each message's sender and receiver in the order of "
-        "each rank's lines: which one can be the first to arrive?"
-    )
+    where = {*re.findall(r"^rank \d+ was (?:waiting in )?(\w+)", finding, re.M)}
+    if len(where) == 1 and (hint := ALL_IN.get(*where)):
+        return hint
+    return SOME_DONE if "done" in where else WAITING

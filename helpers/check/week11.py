@@ -109,8 +109,6 @@ needed_bandwidth = Number(
          "for each token and parameter?"),
         (Edit(EACH, "(4 if recompute else 2)"), "The backward computes twice as much as the "
          "forward, and counts, too."),
-        (Edit(" * tokens", ""), "Each token computes with each parameter: FLOPs grow with the "
-         "tokens, bytes do not."),
         (Edit("/ ratio", "* ratio"), "The ratio is FLOPs for each byte. How many bytes belong to "
          "the FLOPs of a second?"),
     ),

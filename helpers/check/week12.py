@@ -7,16 +7,10 @@ t  tokens of a rank's part         d  width of keys
 import torch
 import torch.distributed as dist
 
-from helpers.check import hidden
 from helpers.check.exercise import Edit, Exercise
+from helpers.check.hidden import normal
 from helpers.check.traffic import ByMessages, bytes_sent
 from helpers.check.verdict import NotRight
-
-
-def numbers(seed: int, *shape: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(hidden.seed(seed))
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
 
 # merge_blocks
 
@@ -26,10 +20,10 @@ def read_blocks():
     for seed, (words, blocks, queries) in enumerate(
         (("2 blocks", 2, 3), ("5 blocks", 5, 4), ("a single block", 1, 3))
     ):
-        yield words, (numbers(seed, blocks, queries, 2), numbers(10 + seed, blocks, queries))
-    large = numbers(23, 3, 4).sign() * 3 + 900 + numbers(24, 3, 4)
-    yield "3 blocks with large scores", (numbers(3, 3, 4, 2), large)
-    y, total = numbers(4, 4, 5, 3), numbers(14, 4, 5)
+        yield words, (normal(seed, blocks, queries, 2), normal(10 + seed, blocks, queries))
+    large = normal(23, 3, 4).sign() * 3 + 900 + normal(24, 3, 4)
+    yield "3 blocks with large scores", (normal(3, 3, 4, 2), large)
+    y, total = normal(4, 4, 5, 3), normal(14, 4, 5)
     for block, blind in ((0, slice(0, 3)), (1, slice(0, 2)), (3, slice(4, 5))):
         y[block, blind], total[block, blind] = 0.0, -torch.inf
     yield "4 blocks; some queries see no key of some blocks", (y, total)
@@ -155,7 +149,7 @@ zigzag_seen = Exercise(
 
 def shares_of(worker, tokens):
     """What a rank adds in each step: (N, t, d). Each rank has a generator of its own."""
-    return (numbers(100 * tokens + worker.rank, worker.world_size, tokens, 2),)
+    return (normal(100 * tokens + worker.rank, worker.world_size, tokens, 2),)
 
 
 OWN = (
@@ -212,8 +206,6 @@ key_gradients = ByMessages(
          "rank r + i."),
         (Edit(ADD, "row + shares[rank]"), Edit(ADD, "row + shares[(rank - step) % n]"), "shares "
          "goes by steps, not by ranks: shares[i] is for the keys that are here in step i."),
-        (Edit(HOME, "return (shares[0] + row) / n"), "A gradient is the sum of all ranks' shares, "
-         "not their mean."),
         (Edit(HOME, "return shares.sum(0)"), "Each row of `shares` is for the keys of another "
          "rank: the sum over the rows mixes them."),
         (Edit(HOME, "return shares[0]"), "Other ranks' queries have read these keys, too: which "

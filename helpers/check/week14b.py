@@ -42,11 +42,9 @@ dollars_of_training = Number(
          "does not count."),
         (Edit("hours = ", "hours = gpus * "), "All GPUs together need these hours: with twice the "
          "GPUs, each works half as long."),
-        (Edit("price * hours", "price * hours / gpus"), "Each of the GPUs is paid."),
         (Edit(" / 3600", ""), "The price is for an hour, and the rate for a second."),
         (Edit("young(write, between)", "math.sqrt(write * between)"), "Young's interval is the "
          "root of 2 C M."),
-        (Edit("write, between, restart)", "write, between)"), "Each fault also costs a restart."),
     ),
     last="Hours of all GPUs, 6 · parameters · tokens over their rate, divided by the goodput at "
     "Young's interval, times the price.",

@@ -3,8 +3,11 @@
 import pytest
 import torch
 
+from helpers.check import week10, week12b
 from helpers.check.ranks import RELATIONS
+from helpers.check.week01 import counts
 from helpers.check.week04.block import message_bytes
+from helpers.check.week06.amounts import bytes_per_rank
 from helpers.check.week09.cache import cache_bytes, outgrowing_batch
 from notebooks.solutions import week04, week09
 
@@ -78,3 +81,23 @@ def test_what_the_ranks_explain(given, right, hint):
     found = [words for words, holds in RELATIONS if holds(given, right, 3, 1e-9)]
     assert hint in (found or [""])[0]
     assert bool(found) == bool(hint)
+
+
+SEVERAL = (counts.count_attention, week10.ssm_step, week12b.route_with_bias)
+
+
+@pytest.mark.parametrize("data", SEVERAL)
+def test_several_values_have_an_order(data):
+    for wrong in (lambda *given: data.right(*given)[::-1], lambda *given: data.right(*given)[0]):
+        verdict = data(wrong)
+        assert verdict.hint == data.form()
+        assert all(name in verdict.hint for name in data.names)
+
+
+def test_several_values_may_have_names():
+    verdict = bytes_per_rank(lambda *given: {"parameters": 1, "gradients": 2})
+    assert verdict.hint == "Return a dict with the keys 'parameters', 'gradients', 'optimizer'."
+    eight = bytes_per_rank(
+        lambda *given: {k: 8 * n for k, n in bytes_per_rank.right(*given).items()}
+    )
+    assert eight.hint == "Return bytes, not bits."

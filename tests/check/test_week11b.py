@@ -48,8 +48,8 @@ def test_the_break_even_is_that_of_the_plan(words, given):
 def test_a_round_is_a_step_of_torch_s_nesterov():
     for case in exercises.outer_round.asked():
         ranks, (size, lr, beta) = case.arguments[0], case.arguments[1].values()
-        anchor, momentum = (exercises.numbers(seed, size) for seed in (1, 2))
-        drift = sum(exercises.numbers(10 + rank, size) for rank in range(ranks)) / ranks
+        anchor, momentum = (exercises.normal(seed, size) for seed in (1, 2))
+        drift = sum(exercises.normal(10 + rank, size) for rank in range(ranks)) / ranks
         param = anchor.clone().requires_grad_()
         sgd = torch.optim.SGD([param], lr=lr, momentum=beta, nesterov=beta > 0)
         sgd.state[param]["momentum_buffer"] = momentum.clone()

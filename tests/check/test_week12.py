@@ -22,7 +22,7 @@ def test_blocks_merge_as_in_the_package(words, given):
 
 
 def test_merged_blocks_are_one_softmax():
-    q, k, v = (exercises.numbers(seed, 12, 4) for seed in (1, 2, 3))
+    q, k, v = (exercises.normal(seed, 12, 4) for seed in (1, 2, 3))
     parts = [attend(q, k[at], v[at]) for at in (slice(5), slice(5, 6), slice(6, 12))]
     found = exercises.merged(*map(torch.stack, zip(*parts, strict=True)))
     for one, other in zip(found, attend(q, k, v), strict=True):

@@ -289,8 +289,6 @@ ring_all_reduce = ByMessages(
         (Edit("step < n - 1", "False"),
          Edit(CHUNKS, CHUNKS + "\n    own = tensor.clone().tensor_split(n)", "exchange(chunks[",
               "exchange(own["), FOLLOW),
-        (Edit(KEEP, KEEP + "\n    tensor /= n"), "That is the mean over the ranks. The exercise "
-         "asks for the sum."),
         (Edit(CHUNKS, "chunks = tensor[: len(tensor) // n * n].tensor_split(n)"), "The last "
          "numbers were left out: the size is not divisible by the number of ranks."),
         (Edit("chunks = tensor", "tensor = tensor.clone()\n    chunks = tensor"), COPY),

@@ -74,7 +74,6 @@ bytes_on_the_wire = Number(
          "already: how many ranks lack it?"),
         (lambda b, g: b / g.ranks, "That is a step of one chunk. How many steps does it take?"),
         (lambda b, g: b or g.size, "A single rank has no other rank to send to."),
-        (lambda b, g: 8 * b, "Return bytes, not bits."),
     ),
     last="Draw it for 2 ranks, then for 3: which rank sends which part, and how often?",
 )  # fmt: skip
@@ -182,8 +181,6 @@ count_attention = Number(
          "scores does a head have?"),
         (flops(lambda f, g: f / g.heads), flops(lambda f, g: f / g.batch / g.heads), "How many "
          "heads compute, over the whole batch?"),
-        (flops(lambda f, g: f / g.batch), "That is one sequence. How many are in the batch?"),
-        (flops(lambda f, g: f * g.heads), "`width` is the width of one head already."),
         (flops(lambda f, g: f / g.tokens * g.width), "The scores are (T, T), and each is a product "
          "of two vectors of width D. Which of the two did you swap?"),
         (flops(lambda f, g: f / g.tokens * (g.tokens + 1) / 2), "The mask saves nothing here: all "
@@ -192,7 +189,6 @@ count_attention = Number(
          "later ones read again?"),
         (*(flops(lambda f, g, k=k: f + k * numbers(g) * g.tokens) for k in range(1, 8)),
          "Count the products alone: the softmax has few FLOPs beside them."),
-        (lambda b, g: (b[0], b[1] / g.size), "Those are numbers. How many bytes is a number?"),
         (moves(4, 0), "A fused kernel moves at least that. Here three operators run one after "
          "another: how do the scores get from one to the next?"),
         (moves(3, 4), moves(2, 4), "The scores are right. Which tensors of width D go in, and "

@@ -82,8 +82,6 @@ accumulate = OnRanks(
     slips=(
         (Edit("    optimizer.zero_grad()", "    pass"), "A step begins with nothing in `.grad`. "
          "Which call clears it, and when?"),
-        (Edit(SCALE, "loss / tokens"), "Too small, by the number of ranks. ddp takes a mean; which "
-         "sum do you need?"),
         (Edit(SCALE, "loss"), "ddp has divided by ranks. How many tokens are there, over all "
          "ranks?"),
         (Edit(SCALE, "loss * ranks"), Edit(SCALE, "loss * ranks * ranks / tokens"), "Too large: by "
@@ -246,10 +244,6 @@ reduce_in_buckets = OnRanks(
     cases=tuple((n, {"bucket_bytes": size, "earlier": earlier}) for n, size, earlier in BUCKETS),
     close=1e-12,
     slips=(
-        (Edit(" / worker.world_size", ""), "All sums are there. Which value does the optimizer "
-         "need instead of a sum?"),
-        (Edit("part.view_as(parameter))", "part.view_as(parameter) / worker.world_size)"),
-         "Divided twice: you divide before the message, and in which other place?"),
         (Edit("work.wait()", "pass"), "The all-reduces were not waited for. They only start in the "
          "backward: when may you read a buffer?"),
         (Edit("work.wait()", "flat = flat.clone()\n            work.wait()"),

@@ -35,6 +35,15 @@ def of_each(change: Callable) -> Callable:
 
 
 SHARD = "-(-params // ranks)"
+PADDING = (
+    (Edit(SHARD, "params / ranks"), "A buffer is padded until every rank has an equal shard, of "
+     "whole numbers. How many numbers has a shard then?"),
+    (Edit(SHARD, "params // ranks"), Edit(SHARD, "round(params / ranks)"), "The last numbers are "
+     "on no rank: the division left a tail. How large must a shard be, so that all shards together "
+     "hold every number?"),
+    (Edit(SHARD, "params // ranks + 1"), "A length that the ranks divide needs no padding. How do "
+     "you round up?"),
+)  # fmt: skip
 bytes_per_rank = Number(
     right=held,
     names=KINDS,
@@ -53,13 +62,7 @@ bytes_per_rank = Number(
         ("one rank, stage 3", (1001, 1, 3, *MIXED)),
     ),
     slips=(
-        (Edit(SHARD, "params / ranks"), "A buffer is padded until every rank has an equal shard, "
-         "of whole numbers. How many numbers has a shard then?"),
-        (Edit(SHARD, "params // ranks"), Edit(SHARD, "round(params / ranks)"), "The last numbers "
-         "are on no rank: the division left a tail. How large must a shard be, so that all shards "
-         "together hold every number?"),
-        (Edit(SHARD, "params // ranks + 1"), "A length that the ranks divide needs no padding. How "
-         "do you round up?"),
+        *PADDING,
         (stages(9, 9, 9), "That is all of each kind. Which kinds does a stage shard?"),
         (stages(1, 1, 1), stages(1, 2, 3), stages(3, 1, 2), stages(3, 3, 1), stages(3, 1, 1),
          stages(2, 2, 1), stages(3, 2, 2), stages(4, 3, 2), stages(2, 1, 0), "Which stage is the "

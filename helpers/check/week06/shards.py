@@ -9,6 +9,7 @@ import torch.distributed as dist
 from helpers.check import hidden
 from helpers.check.answers import plain, short
 from helpers.check.exercise import Edit
+from helpers.check.hidden import normal
 from helpers.check.ranks import DIFFER, OnRanks, everywhere, observed
 from helpers.check.verdict import NotRight
 from helpers.comm.collectives import ring_reduce_scatter
@@ -179,14 +180,9 @@ COUNTS = 24  # bytes of state: counts of steps; a shard of these small cases has
 ROUNDING = 1e-11  # float64, numbers of size 1, three steps: rounding is below 1e-14
 
 
-def draw(seed: int, count: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(hidden.seed(seed))
-    return torch.randn(count, generator=generator, dtype=torch.float64)
-
-
 def gradients(step: int, ranks: int, numbers: int, size: int) -> torch.Tensor:
     """(ranks, size): each rank's gradient; the padding is not zero."""
-    made = torch.stack([draw(100 * step + rank, size) for rank in range(ranks)])
+    made = torch.stack([normal(100 * step + rank, size) for rank in range(ranks)])
     made[:, :numbers] *= SIZES[step] / made[:, :numbers].mean(0).norm()
     made[:, numbers:] = 3.0
     return made
@@ -207,7 +203,7 @@ def run_steps(worker, solve, numbers, optimizer):
     torch.set_num_threads(1)
     n, rank = worker.world_size, worker.rank
     size = -(-numbers // n) * n
-    params, made = draw(7, size), []
+    params, made = normal(7, size), []
     every = [gradients(k, n, numbers, size) for k in range(STEPS)]
     means = [one[:, :numbers].mean(0) for one in every]
     exact, as_torch = (one_process(params[:numbers], optimizer, means, e) for e in (0.0, 1e-6))

@@ -10,6 +10,7 @@ from helpers.check.answers import plain, short
 from helpers.check.exercise import Edit, Exercise, Number, among
 from helpers.check.ranks import OnRanks
 from helpers.check.verdict import NotRight
+from helpers.check.week06.amounts import PADDING
 from helpers.precision.formats import BF16
 from helpers.precision.rounding import neighbours
 
@@ -452,11 +453,7 @@ mixed_bytes = Number(
          (1001, 4, 3, 1, True, 4)),
     ),
     slips=(
-        (Edit("-(-params // ranks)", "params / ranks"), Edit("-(-params // ranks)",
-              "params // ranks"), "Shards are equal: the last one is padded. How many numbers has "
-         "each?"),
-        (Edit("-(-params // ranks)", "params // ranks + 1"), "A length that the ranks divide needs "
-         "no padding. How do you round up?"),
+        *PADDING,
         (Edit(FIRSTS, "(9, 9, 9)"), "You shard nothing. " + STAGE),
         (Edit(FIRSTS, "(0, 0, 0)"), "You shard every kind at every stage. " + STAGE),
         *((Edit(FIRSTS, str(order)), STAGE) for order in (

@@ -42,13 +42,10 @@ cache_bytes = Number(
         (lambda b, g: g(kv_heads=g.heads), "Queries are not kept: count heads of keys and values."),
         (lambda b, g: b * g.heads, "A head is not as wide as the model."),
         (lambda b, g: b * g.heads / g.width, "A key has as many numbers as a head is wide."),
-        (lambda b, g: g(sequences=1), "Each sequence of the batch has a cache of its own."),
-        (lambda b, g: b / max(g.tokens, 1), "Every token of a sequence is kept, not one only."),
         (lambda b, g: b * g.heads / g.kv_heads * g.heads, "That is the width of the model for "
          "each head of queries. Which heads are kept, and how wide is a head?"),
         (lambda b, g: b * g.tokens, "Keys and values grow with the tokens, the matrix of scores "
          "with their square."),
-        (lambda b, g: g(number_bytes=1), "That counts numbers: how many bytes has each?"),
         (lambda b, g: b * (1 + g.heads / g.kv_heads / 2), "Queries are not kept: later tokens do "
          "not need them."),
         (lambda b, g: b or 64, "How many tokens are in this cache?"),
@@ -102,8 +99,6 @@ outgrowing_batch = Number(
         (lambda b, g: 1 + int(exactly(g) / g.heads), "A head is not as wide as the model."),
         (lambda b, g: 1 + int(exactly(g) * g.kv_heads / g.heads / g.heads), "That is the width of "
          "the model for each head of queries. Which heads are kept, and how wide is a head?"),
-        (lambda b, g: g(param_bytes=1), "A parameter has more than one byte."),
-        (lambda b, g: g(number_bytes=1), "How many bytes has a number of the cache?"),
     ),
     last="Divide the bytes of the weights by those of one sequence. What does a sequence keep?",
 )  # fmt: skip
