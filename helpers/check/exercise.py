@@ -38,10 +38,15 @@ CHANGED = "Which line works in place? The caller may still need the old numbers.
 
 @dataclass(frozen=True)
 class Case:
-    """One call of a student's function: words for the finding, and its arguments."""
+    """One call of a student's function: words for the finding, and its arguments.
+
+    Attributes:
+        right: what the reference leaves behind, once it has run.
+    """
 
     words: str
     arguments: tuple
+    right: dict = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +140,7 @@ class Exercise:
             Ended: the verdict is clear: not written yet, or no time left.
         """
         try:
-            return elsewhere.place().call(partial(self.plays(), fn), copied(case.arguments))
+            return elsewhere.place().call(partial(self.plays(), fn), copy.deepcopy(case.arguments))
         except NotImplementedError:
             raise Ended(Verdict(self.name, "not written yet")) from None
         except TooLong:
@@ -186,12 +191,14 @@ class Exercise:
     def left(self, mistake: Callable, case: Case) -> dict:
         """Return what a function of the course leaves behind."""
         try:
-            return self.plays()(mistake, *copied(case.arguments))
+            return self.plays()(mistake, *copy.deepcopy(case.arguments))
         except Exception as error:
             return {RAISED: (in_a_line(error), "")}
 
     def expected(self, case: Case) -> dict:
-        return self.left(self.right, case)
+        if not case.right:
+            case.right.update(self.left(self.right, case))
+        return case.right
 
     def problem(self, trace: dict, case: Case) -> tuple[str, NotRight] | None:
         """Return the first facet that is wrong, and what is wrong with it."""
@@ -346,10 +353,6 @@ def among(**ranges) -> Callable:
 
 def by_name(names: Iterable[str], values: Iterable) -> str:
     return ", ".join(f"{name} = {short(one)}" for name, one in zip(names, values, strict=False))
-
-
-def copied(arguments: tuple) -> tuple:
-    return copy.deepcopy(arguments)
 
 
 @dataclass(frozen=True, kw_only=True)
