@@ -90,6 +90,7 @@ def main(folder: Path, seconds: float):
 
     everyone = MPI.COMM_WORLD
     torch.set_num_threads(1)
+    model_of(0)  # the first model makes PyTorch import for seconds: before a case's time begins
     fn = pickle.loads((folder / "function").read_bytes())  # from the notebook's own private folder
     with open(folder / f"stack-{everyone.rank}", "w") as stack:
         for ranks in RANKS:
