@@ -19,6 +19,7 @@ QUIET = (
     "--LabApp.news_url=None",
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
 )
+SETTINGS = Path(__file__).resolve().parent / "jupyter"  # else its page asks whether to fetch news
 SAVED = "--ContentsManager.pre_save_hook=helpers.plots.explorer.without_sliders"
 SOCKETS = "--KernelManager.transport=ipc"
 PORTS = "--MappingKernelManager.transport_encryption=auto"
@@ -45,6 +46,8 @@ def main(arguments: list[str]):
     kernels = "use files that only you can open" if sockets else "encrypt what they send"
     print(f"Other users can reach JupyterLab's port, which asks for a token. Kernels {kernels}.")
     sys.stdout.flush()
+    others = os.environ.get("JUPYTER_CONFIG_PATH")
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, [str(SETTINGS), others]))
     command = ["-m", "jupyterlab", *QUIET, SAVED, SOCKETS if sockets else PORTS, *arguments]
     os.execv(sys.executable, [sys.executable, *command])
 
