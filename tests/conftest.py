@@ -86,6 +86,7 @@ def kept_ranks(kept_by_file, request, monkeypatch):
     from helpers.runtime.cluster import Cluster  # few tests need PyTorch from here
     from helpers.runtime.local.forkserver import client
     from helpers.training import drift, twin
+    from tests.groups import leave_groups
 
     clusters, twins = kept_by_file
 
@@ -110,18 +111,3 @@ def kept_ranks(kept_by_file, request, monkeypatch):
     for cluster in clusters.values():
         if cluster.processes:
             cluster.run(leave_groups)
-
-
-def leave_groups(worker):
-    """Destroy all process groups but the world's: each has a thread of gloo that wakes up often.
-
-    With the groups of a hundred tests, these threads took half of the machine's time. DeepSpeed's
-    stay: it keeps its groups for the whole process.
-    """
-    import torch.distributed as dist
-
-    if "deepspeed" in sys.modules:
-        return
-    world = dist.group.WORLD
-    for group in [group for group in dist.distributed_c10d._world.pg_map if group is not world]:
-        dist.destroy_process_group(group)

@@ -168,7 +168,12 @@ def batch_isend_irecv(operations):
 
 
 def in_nccl_order(worker, fn, **arguments):
-    """Call `fn(worker, **arguments)` in a world, whose groups keep the order of NCCL."""
+    """Call `fn(worker, **arguments)` in a world, whose groups keep the order of NCCL.
+
+    Ranks that live on stay in this world.
+    """
+    if isinstance(dist.group.WORLD, Ordered):
+        return fn(worker, **arguments)
     store = c10d._get_default_store()
     dist.destroy_process_group()
     if "ordered" not in dist.Backend.backend_list:

@@ -17,9 +17,10 @@ from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.trainer import Recipe
 from helpers.parallel.transform import plain
 from helpers.training.differences import farthest
+from tests.groups import leave_groups
+from tests.nccl_order import in_nccl_order
 
 TOLERANCE = 1e-12  # absolute, in float64: sums over ranks and micro-batches add in another order
-STEPS = 3
 RATES = (None, 2e-3, None)  # the second step has a rate of its own
 RULE = OptimizerConfig(clip=0.1)  # it clips: the first norms are larger
 ODD = GPTConfig(vocab=33, context=8, width=12, layers=2, heads=2)
@@ -41,6 +42,7 @@ class Case:
         batches: (k, sequences, config) -> batch k.
         loads: another strategy that loads the state after two steps, and goes on: on a mesh of its
             own layout if it has one.
+        ordered: run on ranks whose groups keep the order of NCCL, where gloo would hide a deadlock.
     """
 
     strategy: Callable
@@ -52,6 +54,7 @@ class Case:
     alone: Recipe = field(default_factory=Recipe)
     loads: Callable | None = None
     batches: Callable = tokens
+    ordered: bool = False
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -63,6 +66,11 @@ class Case:
     def ranks(self) -> int:
         return Layout(**self.sizes).world_size
 
+    @property
+    def place(self) -> tuple:
+        """Where to run it: cases of one place share ranks and their groups."""
+        return self.ranks, self.ordered, str(self.sizes)
+
     def batch(self, k: int):
         return replace(self.batches(k, self.sequences, self.config), step=k)
 
@@ -71,7 +79,7 @@ RECORDS: dict[bytes, list] = {}
 
 
 def record(case: Case) -> list:
-    """What one process gets: (loss, norm, tokens, gradients, state, evaluation) of each step."""
+    """What one process gets: (step, gradients, state, evaluation) for each step."""
     asked = (case.config, case.sequences, case.optimizer, case.alone, case.batches)
     key = cloudpickle.dumps(asked)
     if key not in RECORDS:
@@ -123,13 +131,14 @@ def differences(worker, case: Case, twin: list) -> dict[str, float]:
         assert (mine.tokens, mine.skipped) == (theirs.tokens, False)
         add("loss", abs(mine.loss - theirs.loss))
         add("norm", abs(mine.grad_norm - theirs.grad_norm))
-        found, end = ours.full_gradients(), ours.full_state()
-        add("gradients", apart(found, gradients))
+        end = ours.full_state()
         add("parameters", apart(end["model"], state["model"]))
         add("optimizer", apart(flat(end["optimizer"]), flat(state["optimizer"])))
-        spoil({"gradients": found} | (end if k != 1 else {}))
         if k == 1:  # what is loaded next
             continue
+        found = ours.full_gradients()
+        add("gradients", apart(found, gradients))
+        spoil({"gradients": found} | end)
         total, targets = ours.evaluate(share(case.batch(99)))
         assert targets == count
         add("evaluation", abs(total - loss))
@@ -138,11 +147,12 @@ def differences(worker, case: Case, twin: list) -> dict[str, float]:
 
 
 def mesh_of(worker, layout: Layout):
-    """The mesh of a layout, made once on these ranks: new process groups take long."""
-    meshes = worker.state.meshes = getattr(worker.state, "meshes", {})
-    if layout not in meshes:
-        meshes[layout] = make_mesh(layout, worker.device)
-    return meshes[layout]
+    """The mesh of a layout: the last one again, or a new one. New process groups take long."""
+    kept = getattr(worker.state, "mesh", None)
+    if kept is None or kept.layout != layout:
+        leave_groups(worker)
+        worker.state.mesh = make_mesh(layout, worker.device)
+    return worker.state.mesh
 
 
 def spoil(state: dict):
@@ -176,9 +186,13 @@ def hold(ranks: Callable, case: Case):
     """Train a case on ranks, and assert that every rank agrees with one process.
 
     Args:
-        ranks: number -> a Cluster of so many ranks.
+        ranks: (number, whether in NCCL's order) -> a Cluster of such ranks.
     """
-    runs = ranks(case.ranks).run(differences, case=case, twin=record(case))
+    given = {"case": case, "twin": record(case)}
+    fn, given = (
+        (in_nccl_order, {"fn": differences} | given) if case.ordered else (differences, given)
+    )
+    runs = ranks(case.ranks, case.ordered).run(fn, **given)
     for rank, far in enumerate(runs):
         assert all(value <= TOLERANCE for value in far.values()), (rank, far)
 

@@ -8,20 +8,23 @@ from helpers.runtime.local.forkserver import client
 
 @pytest.fixture(scope="module")
 def ranks():
-    """Ranks by their number, started once for all cases of this number.
+    """Ranks by their number and order, started once for all cases of this kind.
 
-    Only one number of ranks is there at a time: the threads of idle groups wake up often.
+    Only one kind of ranks is there at a time: the threads of idle groups wake up often.
     """
-    kept: list[Cluster] = []
+    kept: dict[tuple, Cluster] = {}
 
-    def get(number: int) -> Cluster:
-        if kept and kept[0].workers != number:
-            kept.pop().close()
-        if not kept:
+    def get(number: int, ordered: bool = False) -> Cluster:
+        if (number, ordered) not in kept:
+            close()
             client.warm().retire_early()  # else each rank would import for itself
-            kept.append(Cluster(workers=number, device="cpu"))
-        return kept[0]
+            kept[number, ordered] = Cluster(workers=number, device="cpu")
+        return kept[number, ordered]
+
+    def close():
+        for cluster in kept.values():
+            cluster.close()
+        kept.clear()
 
     yield get
-    for cluster in kept:
-        cluster.close()
+    close()

@@ -9,6 +9,8 @@ import re
 import warnings
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -31,77 +33,89 @@ from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.plans.schedules import one_f_one_b
 from helpers.precision.scaling import LossScale
-from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 from tests.parallel.beside import apart, flat
 
-pytestmark = pytest.mark.usefixtures("kept_ranks")
 CONFIG = GPTConfig(vocab=33, context=12, width=24, layers=2, heads=4)
 SCALED = Mixed(torch.float64, scale=LossScale(scale=2.0, interval=2))
 THREE = Layout(pp=2, tp=2)
-CHAIN = [  # strategy, its mesh, the loss scale after its step
+CHAIN = [  # strategy, its mesh, the loss scale after its step; ranks of one number in a row
     (Recipe(precision=SCALED), None, 2),
     (Recipe(owner=Zero3, precision=SCALED), {"dp": 3}, 4),  # two good steps, one before the load
     (Recipe(layout=THREE, schedule=one_f_one_b, precision=OnHost(SCALED)), {"pp": 2, "tp": 2}, 4),
     (Recipe(owner=Zero1, precision=OnHost(SCALED)), {"dp": 2}, 8),
-    (FullyShard, {"dp": 3}, None),
     (Recipe(owner=Zero2), {"dp": 2}, 1),
     (Fsdp1, {"dp": 2}, None),
     (TorchZeroRedundancy, {"dp": 2}, None),
     (DTensorParallel, {"tp": 2}, None),
+    (FullyShard, {"dp": 3}, None),
     (TorchDataParallel, {"dp": 3}, None),
     (Recipe(precision=SCALED), None, 2),
 ]
 
 
-def went_on(worker, strategy, sizes, folder, k, dtype=torch.float64):
-    """Restore the checkpoint before, make step k, save: what was saved with it, and the state."""
+def went_on(worker, links, folder, dtype):
+    """For each link: restore the checkpoint before, make a step, save.
+
+    Args:
+        links: the step, the strategy, its mesh.
+
+    Returns:
+        For each link, what was saved with the checkpoint before, and the state.
+    """
     torch.set_num_threads(1)
-    mesh = make_mesh(Layout(**sizes)) if sizes else None
-    trained = strategy(CONFIG, k, mesh, dtype=dtype)  # other first values
-    progress = trained.restore(f"{folder}/{k - 1}") if k else {}
-    batch = random_batch(k, 5, CONFIG.context, CONFIG.vocab)
-    trained.step(batch.shard(trained.data_rank, trained.data_size))
-    trained.save(f"{folder}/{k}", updates=k + 1, place=5 * (k + 1))
-    scale = trained.precision.loss_scale if hasattr(trained, "precision") else None
-    state = trained.full_state()
-    trained.close()
-    return progress, scale, state
+    found = []
+    for k, strategy, sizes in links:
+        mesh = make_mesh(Layout(**sizes)) if sizes else None
+        trained = strategy(CONFIG, k, mesh, dtype=dtype)  # other first values
+        progress = trained.restore(f"{folder}/{k - 1}") if k else {}
+        batch = random_batch(k, 5, CONFIG.context, CONFIG.vocab)
+        trained.step(batch.shard(trained.data_rank, trained.data_size))
+        trained.save(f"{folder}/{k}", updates=k + 1, place=5 * (k + 1))
+        scale = trained.precision.loss_scale if hasattr(trained, "precision") else None
+        found.append((progress, scale, trained.full_state()))
+        trained.close()
+    return found
 
 
 def ranks_of(sizes) -> int:
     return Layout(**sizes).world_size if sizes else 1
 
 
+def on_ranks(fn, ranks: int, **given) -> list:
+    """What `fn` returns on each rank; a single one is this process."""
+    if ranks == 1:
+        return [fn(SimpleNamespace(rank=0, world_size=1), **given)]
+    return list(launch(fn, ranks, device="cpu", **given))
+
+
 def test_each_strategy_goes_on_from_the_checkpoint_of_another(tmp_path):
     one = Single(CONFIG, 0, dtype=torch.float64)
-    for k, (strategy, sizes, scale) in enumerate(CHAIN):
-        one.step(random_batch(k, 5, CONFIG.context, CONFIG.vocab))
-        wanted = one.full_state()
-        given = {"strategy": strategy, "sizes": sizes, "folder": str(tmp_path), "k": k}
-        for progress, found, state in launch(went_on, ranks_of(sizes), device="cpu", **given):
-            assert progress == ({"updates": k, "place": 5 * k} if k else {})
-            assert found == scale, k
-            assert apart(state["model"], wanted["model"]) < 1e-12, k
-            assert apart(flat(state["optimizer"]), flat(wanted["optimizer"])) < 1e-12, k
+    links = [(k, strategy, sizes) for k, (strategy, sizes, _) in enumerate(CHAIN)]
+    given = {"folder": str(tmp_path), "dtype": torch.float64}
+    for ranks, some in groupby(links, lambda link: ranks_of(link[2])):
+        some = list(some)
+        runs = on_ranks(went_on, ranks, links=some, **given)
+        for (k, *_), *every in zip(some, *runs, strict=True):
+            one.step(random_batch(k, 5, CONFIG.context, CONFIG.vocab))
+            wanted = one.full_state()
+            for progress, scale, state in every:
+                assert progress == ({"updates": k, "place": 5 * k} if k else {})
+                assert scale == CHAIN[k][2], k
+                assert apart(state["model"], wanted["model"]) < 1e-12, k
+                assert apart(flat(state["optimizer"]), flat(wanted["optimizer"])) < 1e-12, k
 
 
+@pytest.mark.usefixtures("kept_ranks")
 @pytest.mark.parametrize("stage", [0, 1, 3])
 def test_deepspeed_goes_on_too_in_float32(tmp_path, stage):
     make = partial(DeepSpeedZero, stage=stage)
     one, given = Single(CONFIG, 0), {"folder": str(tmp_path), "dtype": torch.float32}
     for k, (strategy, sizes) in enumerate([(Recipe(), None), (make, {"dp": 2}), (Recipe(), None)]):
         one.step(random_batch(k, 5, CONFIG.context, CONFIG.vocab))
-        case = {"strategy": strategy, "sizes": sizes, "k": k}
-        for *_, state in launch(went_on, ranks_of(sizes), device="cpu", **case, **given):
+        links = [(k, strategy, sizes)]
+        for [(*_, state)] in launch(went_on, ranks_of(sizes), device="cpu", links=links, **given):
             assert apart(state["model"], one.full_state()["model"]) < 2e-4
-
-
-def test_another_model_s_checkpoint_is_refused(tmp_path):
-    Single(GPTConfig(vocab=32, context=12, width=24, layers=2, heads=4)).save(tmp_path / "0")
-    given = {"strategy": FullyShard, "sizes": {"dp": 2}, "folder": str(tmp_path), "k": 1}
-    with pytest.raises(WorkerError, match="was another model saved"):
-        launch(went_on, 2, device="cpu", **given)
 
 
 DEEPER = replace(CONFIG, layers=3)
@@ -157,6 +171,7 @@ def loads(worker, strategy, sizes, folder):
     return found, unchanged
 
 
+@pytest.mark.usefixtures("kept_ranks")
 @pytest.mark.parametrize("case", EVERY)
 def test_what_does_not_fit_is_refused_on_every_rank(case, tmp_path):
     """And is said: training would go on, from a part of the state, from NaN, or without moments."""

@@ -1,7 +1,8 @@
 """Every exact strategy equals one process: each seam in turn, with each kind of model.
 
 Loss, norm, gradients, parameters, moments, an evaluation, a load: see `beside`. Tolerance: 1e-12
-absolute in float64. All cases of a number of ranks share these ranks.
+absolute in float64. All cases of a number of ranks share these ranks. Some run where each group has
+one queue, as on NCCL: see `tests.nccl_order`.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -172,6 +173,13 @@ REPLICATED = {
 KEPT = partial(Zero3, reshard_after_forward=False)
 STAGES = {"1": Zero1, "2": Zero2, "3": Zero3, "3, kept": KEPT}
 OWNERS = {"pending": None, **REPLICATED, **STAGES}
+
+
+def some(*names):
+    """Owners of several families: what one of a family hears, the others hear too."""
+    return [(name, OWNERS[name]) for name in names]
+
+
 NEXT = {"1": Zero3, "2": Zero1, "3": Zero2, "3, kept": Zero1}  # loads the state of the other
 SCHEDULES = {
     "naive": naive,
@@ -310,9 +318,8 @@ CASES = {
     **{f"{name} of 2": piped(name) for name in SCHEDULES},
     "ZB-V of 2, grouped": piped("ZB-V", replace(GROUPED, heads=4, kv_heads=2), deep=6),
     "1F1B of 2, tied": piped("1F1B", CUT, batches=few_targets),
-    **{f"{name} of 3": piped(name, ranks=3, deep=6, micro_batches=6)
-       for name in ("interleaved", "ZB-H1")},
-    "ZB-V of 4": piped("ZB-V", ranks=4, deep=8, micro_batches=8),
+    **{f"{name} of 4": piped(name, ranks=4, deep=8, micro_batches=8)
+       for name in ("1F1B", "interleaved", "ZB-H1", "ZB-V")},
     "1F1B, few micro-batches": piped("1F1B", CUT, ranks=4, micro_batches=2),
     "ZB-V, few sequences": piped("ZB-V", sequences=2),
     **{f"{name}, recomputed {how}": piped(name, replace(CUT2, recompute=how, attention="explicit"))
@@ -337,7 +344,7 @@ CASES = {
                                 sequence_parallel, axes={"tp": 2, "dp": 2}, deep=4),
     # context parallel: 11 tokens, which no number of ranks divides
     **{f"context, {name}": owned(o, CONTEXT, {"dp": 2, "cp": 2}, transform=context_parallel)
-       for name, o in OWNERS.items()},
+       for name, o in some("pending", "bucketed", "2", "3, kept")},
     "context of 3": owned(Replicated, replace(CONTEXT, dropout=0.2, recompute="full"), {"cp": 3},
                           transform=context_parallel, precision=EXACT, micro_batches=3),
     "context, by hand": owned(Zero1, CONTEXT, {"cp": 2}, transform=context_parallel,
@@ -345,15 +352,14 @@ CASES = {
     **{f"context, {name}, {owner}": piped(
         name, replace(CONTEXT, layers=4, mixer="mamba2", dropout=0.2), OWNERS[owner],
         context_parallel, axes={"cp": 2}, deep=4, micro_batches=2)
-       for name, owner in (("GPipe", "pending"), ("interleaved", "naive"), ("ZB-H1", "bucketed"),
-                           ("1F1B", "DDP"), ("ZB-V", "1"), ("1F1B", "2"), ("GPipe", "3"),
+       for name, owner in (("GPipe", "pending"), ("interleaved", "naive"), ("ZB-V", "1"),
                            ("1F1B", "3, kept"))},
     "a layout with cp": Case(Recipe(layout=Layout(dp=2, cp=2)), CONTEXT),
     # attention over cp: a ring in the zigzag order, if no mixer scans
     **{f"ring, {name}": Case(Recipe(layout=Layout(dp=2, cp=2), owner=o or Local), RING)
-       for name, o in OWNERS.items()},
+       for name, o in some("naive", "DDP", "1", "3")},
     **{f"ring of 3, {order.__name__}": attending(LEARNED, order=order, micro_batches=2, owner=Zero1)
-       for order in (contiguous, zigzag, striped)},
+       for order in (zigzag, striped)},
     "ring of 3, 2 tokens": attending(replace(LEARNED, context=2, layers=1)),
     "ring, recomputed": attending(replace(RING, recompute="full"), 2, owner=Zero3),
     **{f"{way.__name__} of 3": attending(replace(RING, heads=6, kv_heads=3), 3, attention=way)
@@ -384,12 +390,10 @@ CASES = {
     # packed documents
     "packed, 3": owned(Zero3, replace(GPT2, attention="blockwise"), batches=packed),
     "packed, sequence": cut("sequence", GROUPED, batches=packed, micro_batches=2),
-    **{f"packed, ring, {order.__name__}": attending(
-        LEARNED, order=order, batches=packed, micro_batches=2)
-       for order in (contiguous, zigzag, striped)},
-    **{f"packed, {way.__name__}": attending(replace(RING, heads=6, kv_heads=3), attention=way,
-                                            batches=packed, owner=Zero1)
-       for way in (ulysses, gathered_attention)},
+    "packed, ring, contiguous": attending(LEARNED, order=contiguous, batches=packed,
+                                          micro_batches=2),
+    "packed, ulysses": attending(replace(RING, heads=6, kv_heads=3), attention=ulysses,
+                                 batches=packed, owner=Zero1),
     "packed, ring, latent": attending(replace(LATENT, context=11), 2, batches=packed),
     "packed, ring, few": Case(Recipe(layout=Layout(dp=2, cp=2)), RING, sequences=1, batches=packed),
     "packed, ring, ZB-V": piped("ZB-V", replace(RING, recompute="selective"), batches=packed,
@@ -397,17 +401,17 @@ CASES = {
     # experts: on one rank of two, or on two ranks of four
     **{f"experts, {name}, {n}": owned(o, ExpertConfig(experts=2), {"dp": n}, sequences=8,
                                       transform=expert_parallel)
-       for name, o in OWNERS.items() for n in (2, 4) if n == 2 or name in ("DDP", "2", "3")},
+       for name, o in some("pending", "DDP", "1", "3") for n in (2, 4) if n == 2 or name != "1"},
     "4 experts, 3": owned(Zero3, ExpertConfig(experts=4), {"dp": 4}, sequences=8, micro_batches=2,
                           transform=expert_parallel),
     # experts, whole on every rank
-    **{f"routed, {name}": owned(o, ROUTED, micro_batches=2) for name, o in OWNERS.items()},
+    **{f"routed, {name}": owned(o, ROUTED, micro_batches=2)
+       for name, o in some("pending", "DDP", "2", "3, kept")},
     "routed, on the host": owned(BUCKETS, ROUTED, precision=OnHost(EXACT)),
     "routed, drops": owned(Zero2, DROPS, {"dp": 3}, micro_batches=2, sequences=7),
     "routed, no data": owned(Zero3, DROPS, {"dp": 3}, sequences=2),
     **{f"routed, {name}, {owner}": piped(name, config, OWNERS[owner], axes={"dp": 2}, deep=4)
-       for name, config, owner in (("1F1B", ROUTED, "DDP"), ("interleaved", DROPS, "1"),
-                                   ("ZB-V", ROUTED, "1"), ("GPipe", DROPS, "3"))},
+       for name, config, owner in (("interleaved", DROPS, "1"), ("GPipe", ROUTED, "3"))},
     "routed, tensor": cut("tensor", replace(ROUTED, **WIDE, heads=4), micro_batches=2),
     **{f"routed, {name}": cut(t, replace(ROUTED, **WIDE, heads=4, recompute="full"), n)
        for name, t, n in (("sequence", "sequence", 2), ("chunks", "sequence, chunks", 2),
@@ -419,7 +423,7 @@ CASES = {
                                           owner=Zero1),
     # experts over ranks
     **{f"dispatched, {name}": over_experts(o, {"dp": 2, "ep": 2}, micro_batches=2)
-       for name, o in OWNERS.items()},
+       for name, o in some("pending", "naive", "DDP", "1", "3")},
     "dispatched, drops": over_experts(BUCKETS, {"ep": 3}, DROPS, sequences=7, micro_batches=2),
     "dispatched, no data, few rows": over_experts(Zero3, {"ep": 3}, DROPS, sequences=1),
     "dispatched, most ranks have no row": over_experts(
@@ -429,8 +433,7 @@ CASES = {
     "dispatched, beside shared memory": over_experts(
         partial(Zero3, transport=SharedTransport), {"dp": 2, "ep": 2}, DROPS),
     **{f"dispatched, {name}, {owner}": piped(name, config, OWNERS[owner], axes={"ep": 2}, deep=4)
-       for name, config, owner in (("1F1B", ROUTED, "3"), ("interleaved", DROPS, "1"),
-                                   ("ZB-V", ROUTED, "DDP"), ("ZB-H1", DROPS, "naive"))},
+       for name, config, owner in (("1F1B", ROUTED, "3"), ("ZB-V", DROPS, "DDP"))},
     "dispatched, tensor": Case(Recipe(layout=Layout(ep=2, tp=2)), replace(ROUTED, **WIDE, heads=4)),
     "dispatched, sequence": over_experts(Zero1, {"tp": 2, "ep": 2}, replace(DROPS, **WIDE, heads=4),
                                  inner=sequence_parallel),
@@ -448,13 +451,14 @@ CASES = {
     # nested data axes
     **{f"node x local, {name}": owned(OWNERS[name], GPT2, {"node": 2, "local": 2}, sequences=7,
                                       transform=partial(plain, data=("node", "local")))
-       for name in ("pending", "DDP", "1", "3")},
+       for name in ("bucketed", "3")},
     "node x local, tensor": owned(
         Zero3, CUT, {"node": 2, "tp": 2, "local": 2},
         transform=partial(tensor_parallel, data=("node", "local"))),
     # on the host
     **{f"on the host, {name}": owned(o, precision=OnHost(p), micro_batches=2)
-       for (name, o), p in zip(OWNERS.items(), cycle((Plain(), EXACT)), strict=False)},
+       for (name, o), p in zip(some("pending", "DDP", "1", "2", "3"), cycle((Plain(), EXACT)),
+                               strict=False)},
     **{f"experts on the host, {name}": owned(
         OWNERS[name], ExpertConfig(), sequences=8, transform=expert_parallel, precision=OnHost(p))
        for name, p in (("pending", Plain()), ("DDP", EXACT), ("1", EXACT), ("3", Plain()))},
@@ -516,7 +520,19 @@ CASES = {
 }  # fmt: skip
 
 
-BY_RANKS = dict(sorted(CASES.items(), key=lambda item: item[1].ranks))
+# Where each group has one queue, as on NCCL: every kind of recipe. Two ranks and GPipe never show a
+# deadlock of messages that are posted early: see four ranks.
+ORDERED = {
+    "GPipe of 2", "1F1B of 4", "interleaved of 4", "ZB-H1 of 4", "ZB-V of 4", "interleaved, DDP",
+    "1F1B, mamba2 by heads", "ZB-V, dp, sequence", "buckets by hand", "1, odd sizes",
+    "2, odd sizes", "3, odd sizes", "tensor", "sequence, 2 key heads", "ring, recomputed",
+    "ring, Bamba, learned", "dispatched, on the host", "dispatched, 3", "dispatched, DDP",
+    "dispatched, 1F1B, 3", "dispatched, ZB-V, DDP", "ulysses of 3", "USP, 2 by 2",
+}  # fmt: skip
+assert CASES.keys() >= ORDERED
+CASES |= {name: replace(CASES[name], ordered=True) for name in ORDERED}
+# in a row: cases of one number of ranks, and of one layout
+BY_RANKS = dict(sorted(CASES.items(), key=lambda item: item[1].place))
 
 
 @pytest.mark.parametrize("case", BY_RANKS.values(), ids=BY_RANKS)
@@ -580,7 +596,7 @@ LAYOUTS += [(2, 1, 2, 1, 1), (2, 2, 2, 1, 1), (2, 1, 2, 2, 1), (2, 1, 1, 1, 2), 
 LAYOUTS += [(2, 1, 1, 2, 2), (2, 2, 1, 1, 2)]
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(case=ways())
 def test_any_layout_schedule_owner_and_config(ranks, case):
     hold(ranks, case)

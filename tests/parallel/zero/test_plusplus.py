@@ -82,7 +82,7 @@ EXACT = {
 
 
 def on_new_groups(worker, case, twin):
-    worker.state.meshes = {}
+    worker.state.mesh = None
     return differences(worker, case, twin)
 
 
