@@ -48,6 +48,8 @@ OTHERS = {
     ".ci/mutants.py": ["tests/test_mutants.py"],
     ".ci/site": ["tests/notebooks/test_site.py", "tests/browser/test_site.py"],
     ".ci/front.py": ["tests/notebooks/test_site.py", "tests/browser/test_site.py"],
+    ".ci/reference.py": ["tests/notebooks/test_site.py", "tests/browser/test_site.py"],
+    ".ci/replays.py": ["tests/notebooks/test_site.py", "tests/browser/test_site.py"],
     ".ci/": ["tests/test_suite.py"],
     "Makefile": ["tests/test_suite.py"],
 }

@@ -17,26 +17,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import reference
 from course import is_note
 from front import front_page, weeks_of
+from replays import put, replay, replays, runs_of
+from student import without_outputs
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = Path(__file__).with_name("site")
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)\s]+)\)")
-REPLAYS = """# Replays
-
-Each picture is a **recorded run**: four ranks, real messages, a computation that sleeps for its
-planned time. Press *Play*, or *Step* from one end of a computation to the next. Look at rank 3 at
-the start, and at rank 0 at the end.
-
-"""
-COLORS = {
-    "forward": "#4477aa",
-    "backward": "#228833",
-    "input gradient": "#66bb77",
-    "weight gradient": "#ccbb44",
-}
-WIDTH, LEFT, TALL, TOP = 900, 60, 34, 26  # of a replay's picture
 
 
 def gather(root: Path, executed: Path, source: Path, packages: str = "*") -> Path:
@@ -48,29 +37,35 @@ def gather(root: Path, executed: Path, source: Path, packages: str = "*") -> Pat
     shutil.rmtree(source, ignore_errors=True)
     (source / "notebooks").mkdir(parents=True)
     shutil.copytree(root / "figures", source / "figures", ignore=shutil.ignore_patterns("*.py"))
-    pages = {}
-    for path in [*root.glob("notebooks/*.ipynb"), *root.glob("notebooks/project/*.ipynb")]:
-        name = path.relative_to(root / "notebooks")
-        newer = executed / name.name
-        pages[name.with_suffix("").as_posix()] = newer if newer.exists() else path
+    pages, runs = notebooks(root, executed), runs_of(SETTINGS / "replays")
     readme = (root / "README.md").read_text(encoding="utf-8")
     behind = {week[0].name: week[1:] for week in weeks_of(readme, pages)}
     for name, path in pages.items():
         place = source / "notebooks" / f"{name}.ipynb"
         place.parent.mkdir(exist_ok=True)
         parts = [part.name for part in behind.get(name, ())]
-        place.write_text(page(path, parts), encoding="utf-8")
+        own = [run for run in runs.values() if run["notebook"] == Path(name).name]
+        place.write_text(page(path, parts, own), encoding="utf-8")
     (source / "README.md").write_text(readme, encoding="utf-8")
     more = ["Set up and use <README>", "plan", "replays", "reference", *guide(root, source)]
     text = (SETTINGS / "front.md").read_text(encoding="utf-8")
-    run = replay(json.loads((SETTINGS / "replays" / "1f1b.json").read_text(encoding="utf-8")))
-    front = front_page(text, readme, run, pages, more, source)
+    front = front_page(text, readme, replay(runs["1f1b"]), pages, more, source)
     (source / "index.md").write_text(front, encoding="utf-8")
-    (source / "replays.md").write_text(replays(), encoding="utf-8")
+    (source / "replays.md").write_text(replays(runs, pages), encoding="utf-8")
     (source / "plan.md").write_text(planner(), encoding="utf-8")
-    (source / "reference.md").write_text(reference(root, source, packages), "utf-8")
+    (source / "reference.md").write_text(reference.write(root, source, packages), "utf-8")
     check_links(root, source)
     return source
+
+
+def notebooks(root: Path, executed: Path) -> dict[str, Path]:
+    """Return the course's notebooks by name, each as it was last executed."""
+    pages = {}
+    for path in [*root.glob("notebooks/*.ipynb"), *root.glob("notebooks/project/*.ipynb")]:
+        name = path.relative_to(root / "notebooks")
+        newer = executed / name.name
+        pages[name.with_suffix("").as_posix()] = newer if newer.exists() else path
+    return pages
 
 
 def guide(root: Path, source: Path) -> list[str]:
@@ -87,16 +82,19 @@ def guide(root: Path, source: Path) -> list[str]:
     return [f"notebooks/guide/{name}" for name in (*others, "README")]
 
 
-def page(path: Path, parts: Sequence[str] = ()) -> str:
+def page(path: Path, parts: Sequence[str] = (), runs: Sequence[dict] = ()) -> str:
     """Return the notebook for the site: pictures with their words and size, tables as HTML.
 
     The speaker's notes are left out.
 
     Args:
         parts: notebooks beside it that follow below it in the list of weeks.
+        runs: recorded runs to replay, each at the end of its section.
     """
     nb = json.loads(path.read_text(encoding="utf-8"))
     nb["cells"] = [cell for cell in nb["cells"] if not is_note(cell)]
+    for run in runs:
+        put(nb["cells"], run)
     if parts:
         tree = "\n".join(["```{toctree}", ":hidden:", "", *parts, "```"])
         cell = {"cell_type": "markdown", "id": "parts", "metadata": {}, "source": tree}
@@ -119,93 +117,10 @@ def picture(png: str | list[str], about: dict) -> str:
     return f'<img alt="{words}"{size} src="data:image/png;base64,{encoded}">'
 
 
-def reference(root: Path, source: Path, packages: str) -> str:
-    """Write a page for each package of `helpers`, and return the page that lists them."""
-    (source / "reference").mkdir(exist_ok=True)
-    lines = [
-        "# Reference",
-        "",
-        "Every module of `helpers`, from its docstrings. A package imports only from lower floors.",
-        "",
-        "```{toctree}",
-        "",
-    ]
-    for package in sorted(path for path in (root / "helpers").glob(packages) if path.is_dir()):
-        names = [
-            ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-            for path in sorted(package.rglob("*.py"))
-            if not path.name.startswith("__main__")
-        ]
-        if names:
-            text = f"# `helpers.{package.name}`\n\n" + "\n".join(map(section, names))
-            (source / "reference" / f"{package.name}.md").write_text(text, encoding="utf-8")
-            lines.append(f"reference/{package.name}")
-    return "\n".join([*lines, "```", ""])
-
-
-def section(name: str) -> str:
-    """Return the part of a page that Sphinx fills with a module's docstrings."""
-    return f"## `{name}`\n\n```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n```\n"
-
-
-def replays(folder: Path = SETTINGS / "replays") -> str:
-    """Return the page of the recorded runs."""
-    parts = [REPLAYS]
-    for file in sorted(folder.glob("*.json"), key=lambda one: order_of(one.stem)):
-        run = json.loads(file.read_text(encoding="utf-8"))
-        parts.append(f"## {run['title']}\n\n```{{raw}} html\n{replay(run)}\n```\n")
-    kinds = ", ".join(
-        f'<span style="color:{color}">■</span> {kind}' for kind, color in COLORS.items()
-    )
-    parts.append(f"```{{raw}} html\n<p>{kinds}; the number is the micro-batch.</p>\n```\n")
-    return "\n".join(parts)
-
-
 def planner(folder: Path = SETTINGS) -> str:
     """Return the page that plans a cluster, with the plans that `plans.py` found."""
     text = (folder / "plan.md").read_text(encoding="utf-8")
     return text.replace("PLANS", (folder / "plans.json").read_text(encoding="utf-8").strip())
-
-
-def order_of(name: str) -> int:
-    known = ["gpipe", "1f1b", "zb-h1"]
-    return known.index(name) if name in known else len(known)
-
-
-def replay(run: dict) -> str:
-    """Return the whole run as SVG; the script of the site can play it."""
-    end = max(box["end"] for box in run["boxes"])
-    scale = (WIDTH - LEFT - 10) / end
-    tall = TOP + TALL * len(run["rows"]) + 10
-    title = html.escape(run["title"])
-    lines = [
-        f'<div class="replay" data-left="{LEFT}" data-scale="{scale:.5f}" data-end="{end}" '
-        f'data-unit="{html.escape(run["unit"])}">',
-        f'<svg viewBox="0 0 {WIDTH} {tall}" role="img" aria-label="{title}" '
-        'font-family="sans-serif" font-size="13" fill="currentColor">',
-    ]
-    for number, name in enumerate(run["rows"]):
-        y = TOP + TALL * number
-        lines.append(f'<text x="4" y="{y + 20}">{html.escape(name)}</text>')
-        lines.append(
-            f'<line x1="{LEFT}" x2="{WIDTH - 10}" y1="{y + 30}" y2="{y + 30}" '
-            'stroke="currentColor" stroke-opacity="0.2"/>'
-        )
-    for box in run["boxes"]:
-        x, y = LEFT + box["start"] * scale, TOP + TALL * box["row"]
-        wide = (box["end"] - box["start"]) * scale
-        lines.append(
-            f'<g data-start="{box["start"]}" data-end="{box["end"]}">'
-            f'<rect x="{x:.2f}" y="{y + 2}" width="{wide:.2f}" height="27" stroke="white" '
-            f'fill="{COLORS[box["kind"]]}"/>'
-            f'<text x="{x + 3:.2f}" y="{y + 20}" fill="white">{html.escape(box["label"])}</text>'
-            "</g>"
-        )
-    lines.append(
-        f'<line class="now" x1="{WIDTH - 10}" x2="{WIDTH - 10}" y1="{TOP - 6}" y2="{tall - 8}" '
-        'stroke="#cc3311" stroke-width="2"/></svg></div>'
-    )
-    return "\n".join(lines)
 
 
 def check_links(root: Path, source: Path):
@@ -241,6 +156,10 @@ def build(
     if done.returncode:
         sys.exit("Sphinx has failed. For its messages, run .ci/site.py --warnings")
     remove_foreign(out)
+    for name in notebooks(root, root):  # to download: as a student gets it
+        place = out / "downloads" / "notebooks" / f"{name}.ipynb"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(without_outputs(root / "notebooks" / f"{name}.ipynb"))
     return out / "index.html"
 
 

@@ -9,6 +9,7 @@ fit to a following slide (slides/fit.js).
 """
 
 import argparse
+import ast
 import html
 import importlib.util
 import json
@@ -28,6 +29,9 @@ OWN = ("deck.css", "fit.js", "pages.js", "start.js")
 BUILDS = re.compile(r"^ *(?:def|class) ", re.M)
 QUESTION = re.compile(r"^\*\*(.+?)\*\*$", re.M)
 
+FROM_PLOTS = re.compile(r"^from helpers\.plots\S* import (\([^)]*\)|.*)", re.M)
+RUNS = re.compile(r"\b(?:launch|run|show|compare|side_by_side|assert|def|class|measure\w*)\b")
+
 cells_of = load(SETTINGS / "cells.py")
 
 
@@ -42,9 +46,34 @@ def only_asked(cell: dict, source: str) -> bool:
     return source.startswith("check.") and "not written yet" in json.dumps(cell["outputs"])
 
 
+def only_draws(source: str, names: set[str]) -> bool:
+    """Whether a cell draws what other cells computed: the room needs to see its picture alone.
+
+    Args:
+        names: of the notebook's functions that draw.
+    """
+    if RUNS.search(source):
+        return False
+    try:
+        last = ast.parse(source).body[-1]
+    except (SyntaxError, IndexError):  # a line for the shell, or only comments
+        return False
+    if not isinstance(last, ast.Expr) or not isinstance(last.value, ast.Call):
+        return False
+    called = ast.unparse(last.value.func)
+    return called.startswith("plots.") or called.endswith(".plot") or called in names
+
+
+def drawing(cells: list[dict]) -> set[str]:
+    """Return the names that a notebook imports from `helpers.plots`."""
+    sources = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    return {name for names in FROM_PLOTS.findall(sources) for name in re.findall(r"\w+", names)}
+
+
 def stacks(cells: list[dict]) -> list[list[list[dict]]]:
     """Return sections of slides of cells: a `slide` starts a section, a `subslide` a slide."""
     found: list[list[list[dict]]] = []
+    names = drawing(cells)
     for cell in cells:
         kind = slide_type(cell)
         source = "".join(cell["source"])
@@ -52,6 +81,8 @@ def stacks(cells: list[dict]) -> list[list[list[dict]]]:
             continue
         if cell["cell_type"] == "code" and (only_imports(cell, source) or only_asked(cell, source)):
             continue
+        if cell["cell_type"] == "code" and cell["outputs"] and only_draws(source, names):
+            cell = cell | {"source": ""}
         if kind == "slide" or not found:
             found.append([[]])
         elif kind == "subslide":

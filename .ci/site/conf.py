@@ -10,6 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = Path(os.environ.get("COURSE_ROOT", HERE.parents[1]))
 sys.path[:0] = [str(HERE / "_ext"), str(ROOT)]
+import buttons  # noqa: E402  the course's own extension
 
 project = "Training at Scale"
 author = "the Training at Scale authors"
@@ -21,6 +22,7 @@ extensions = [
     "docstrings",
     "mathml",
     "offline",
+    "buttons",
 ]
 html_math_renderer = "mathml"
 highlight_language = "none"  # drawings of docstrings are no Python
@@ -55,13 +57,13 @@ html_title = "Training at Scale"
 html_context = {"default_mode": "auto"}  # without it, the first page logs an error
 html_static_path = [str(HERE / "_static")]
 html_css_files = ["course.css"]
-html_js_files = ["replay.js", "search.js", "plan.js"]
+html_search_scorer = str(HERE / "scorer.js")
+html_js_files = ["replay.js", "search.js", "plan.js", "download.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {
     "use_download_button": False,
     "use_fullscreen_button": True,
-    "use_source_button": False,
     "show_navbar_depth": 1,
     "max_navbar_depth": 2,
     "collapse_navbar": True,
@@ -69,4 +71,5 @@ html_theme_options = {
     "home_page_in_toc": False,
     # Else there is a bar with a second menu button, hidden, and the theme wires only the first.
     "navbar_persistent": [],
+    **buttons.options(str(ROOT)),
 }

@@ -2,13 +2,12 @@
 
     python .ci/site/plans.py
 
-A case is a model, a machine, a number of GPUs and a batch. Each has its front of time against
-memory, thinned: of plans that need nearly the same memory, only the fastest stays.
+A case is a model, a machine, a number of GPUs, a batch and the network's speed. Each has its front
+of time against memory, thinned: of plans that need nearly the same memory, only the fastest stays.
 """
 
 import json
-import os
-from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -20,27 +19,30 @@ from helpers.simulate.topology import DGX_A100, DGX_H100
 
 FILE = Path(__file__).with_suffix(".json")
 MODELS = {
-    "355M": "GPT-2 medium, 355 million parameters",
     "8B": "Llama 3, 8 billion",
     "70B": "Llama 2, 70 billion",
-    "175B": "GPT-3, 175 billion",
     "405B": "Llama 3, 405 billion",
 }
 MACHINES = {"A100": (DGX_A100, Rates()),
             "H100": (DGX_H100, Rates(processor=H100, multiprocessors=132))}  # fmt: skip
 PROCESSORS = {"A100": A100, "H100": H100}
-GPUS = (8, 32, 128, 512)
-TOKENS = (2**20, 2**22, 2**24)  # of the global batch
+GPUS = (8, 64, 512, 16_384)
+TOKENS = (2**22, 2**24)  # of the global batch
+LINKS = (0.25, 1, 4)  # the bandwidth between machines, times that of the machine's own cards
 FITS = 0.9  # of a GPU's memory: the allocator and the libraries need some, and are not simulated
-THIN = 0.85  # the next plan of a front needs at most this share of the memory
+LARGEST = 2  # a plan of a front needs at most this many GPUs' memory
+THIN = 0.7  # the next plan of a front needs at most this share of the memory
 PARTS = ("computing", "host", "tp", "pp", "bubble", "dp", "optimizer")
 
 
 def cases():
-    return product(MODELS, MACHINES, GPUS, TOKENS)
+    """One machine alone uses no network: its cases end with the batch."""
+    for *case, gpus, tokens in product(MODELS, MACHINES, GPUS, TOKENS):
+        for link in LINKS if gpus > min(GPUS) else (None,):
+            yield (*case, gpus, tokens, *[link] * (link is not None))
 
 
-def found(model: str, machine: str, gpus: int, tokens: int) -> list[list]:
+def found(model: str, machine: str, gpus: int, tokens: int, link: float = 1) -> list[list]:
     """Plan one case, and return its rows, the fastest plan first.
 
     Returns:
@@ -49,8 +51,14 @@ def found(model: str, machine: str, gpus: int, tokens: int) -> list[list]:
     """
     config = GPTShape.preset(model)
     cluster, rates = MACHINES[machine]
-    plans = plan(config, cluster.of(gpus), tokens // config.context, rates=rates)
-    return [row(point) for point in thinned(plans, PROCESSORS[machine].memory_bytes)]
+    rail = replace(cluster.rail, bytes_per_second=link * cluster.rail.bytes_per_second)
+    cluster = replace(cluster, rail=rail).of(gpus)
+    memory, asked = PROCESSORS[machine].memory_bytes, (config, cluster, tokens // config.context)
+    try:
+        plans = plan(*asked, rates=rates, memory=LARGEST * memory)
+    except ValueError:  # the page then shows the smallest
+        plans = plan(*asked, rates=rates)
+    return [row(point) for point in thinned(plans, memory)]
 
 
 def thinned(plans: Plans, memory: float) -> list[Point]:
@@ -59,7 +67,9 @@ def thinned(plans: Plans, memory: float) -> list[Point]:
     kept = []
     for point in plans.points:
         smaller = not kept or point.bytes <= THIN * kept[-1].bytes
-        if (point.bytes <= 2 * memory and smaller) or point in (fits[:1] or plans.points[-1:]):
+        if (point.bytes <= LARGEST * memory and smaller) or point in (
+            fits[:1] or plans.points[-1:]
+        ):
             kept.append(point)
     return kept
 
@@ -87,17 +97,14 @@ def choices() -> dict:
         }
         for name in MACHINES
     }
-    lists = {"gpus": GPUS, "tokens": TOKENS, "parts": PARTS, "recompute": RECOMPUTE, "fits": FITS}
-    return {"model": models, "machine": machines, **lists}
+    lists = {"gpus": GPUS, "tokens": TOKENS, "links": LINKS, "parts": PARTS}
+    return {"model": models, "machine": machines, **lists, "recompute": RECOMPUTE, "fits": FITS}
 
 
 def main():
-    every = list(cases())
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        rows = list(pool.map(found, *zip(*every, strict=True)))
     lines = [
-        f"{json.dumps(' '.join(map(str, case)))}: {json.dumps(one, separators=(',', ':'))}"
-        for case, one in zip(every, rows, strict=True)
+        f"{json.dumps(' '.join(map(str, case)))}: {json.dumps(found(*case), separators=(',', ':'))}"
+        for case in cases()
     ]
     text = json.dumps(choices())[:-1] + ', "fronts": {\n' + ",\n".join(lines) + "\n}}\n"
     FILE.write_text(text, encoding="utf-8")

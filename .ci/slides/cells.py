@@ -55,7 +55,7 @@ def unit(cell: dict, folder: Path) -> str:
     if cell["cell_type"] != "code":
         return f'<div class="unit text">{markdown(source, folder)}</div>'
     outputs = "\n".join(filter(None, (output(one, folder) for one in cell.get("outputs", []))))
-    return f'<div class="unit code">{code(source)}\n{outputs}</div>'
+    return f'<div class="unit code">{code(source) if source else ""}\n{outputs}</div>'
 
 
 def markdown(source: str, folder: Path) -> str:

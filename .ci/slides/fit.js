@@ -159,7 +159,8 @@ function merge(pages) {
     const told = second.answers ? early(first) && !first.bare : first.answers && second.asks;
     const { blocks } = second;
     const idea = blocks[0].matches(HEADING) && !first.bare;
-    const together = first.thin || little || (isCode(blocks[0]) && !first.blocks.some(isCode));
+    const code = (block) => isCode(block) && !asks(block); // a prediction's cell has no code to read
+    const together = first.thin || little || (isCode(blocks[0]) && !first.blocks.some(code));
     if (together && !told && !idea && first.take(blocks, [SMALLEST, 1, 0.9])) {
       first.notes.push(...second.notes);
       pages.splice(n + 1, 1);

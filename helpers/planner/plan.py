@@ -6,12 +6,14 @@ faster and smaller than another.
 """
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from helpers.comm.layout import Layout
 from helpers.models.shape import GPTShape
-from helpers.simulate.plan import Plan
+from helpers.simulate.memory import memory as bytes_of
+from helpers.simulate.plan import Plan, check
 from helpers.simulate.step_time import StepTime, step_time
 from helpers.simulate.topology import Topology
 
@@ -91,6 +93,7 @@ def plan(
     tokens: int | None = None,
     rates=None,
     axes: tuple[str, ...] = ("pp", "dp", "tp"),
+    memory: float = math.inf,
     **fixed,
 ) -> Plans:
     """Time every plan, and return the Pareto front of seconds against bytes.
@@ -102,22 +105,28 @@ def plan(
         tokens: of a sequence; None: the whole context.
         rates: as for `step_time`.
         axes: of the layouts; "cp" may be among them. The last has neighbours.
+        memory: bytes; plans that need more are not timed, which is much faster.
         fixed: options of a Plan that are not chosen, such as `zero=0`; also `recompute`.
 
     Raises:
-        ValueError: no plan uses these GPUs.
+        ValueError: no plan uses these GPUs, or none needs so little memory.
     """
     points = []
+    shapes = {again: replace(config, recompute=again) for again in RECOMPUTE}
     for one, recompute in candidates(config, cluster, sequences, tokens or config.context, axes,
                                      fixed):  # fmt: skip
-        shape = replace(config, recompute=recompute)
+        shape = shapes[recompute]
         try:
+            check(shape, one, cluster)
+            if memory < math.inf and sum(bytes_of(shape, one).values()) > memory:
+                continue
             points.append(Point(config=shape, plan=one, step=step_time(shape, one, cluster, rates)))
         except ValueError:  # sizes do not divide
             continue
     if not points:
         raise ValueError(
             f"no plan cuts {sequences} sequences and the model over {cluster.gpus} GPUs"
+            + (f", with {memory:.3g} bytes each" if memory < math.inf else "")
         )
     return Plans(tuple(front(points)), len(points))
 

@@ -14,6 +14,7 @@ megatron/model/fused_softmax.py, `custom_kernel_constraint`.
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from helpers.models.shape import GPTShape
 from helpers.simulate.hardware import A100, Processor
@@ -123,6 +124,7 @@ class Part:
     launching_back: float = 0.0
 
 
+@lru_cache  # a planner asks for few different blocks, thousands of times
 def block(
     config: GPTShape,
     rates: Rates,

@@ -1,5 +1,6 @@
 """Seconds of a plan's messages on a cluster: each axis has its group of GPUs, and their links."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -53,6 +54,6 @@ class Links:
 
 def spread(cluster: Topology, ranks: Iterable[int]) -> Topology:
     """`cluster.group(ranks)`; where nodes hold unequal numbers of them, as if all held the most."""
-    nodes = [rank // cluster.gpus_per_node for rank in ranks]
-    most = max(map(nodes.count, set(nodes)))
-    return replace(cluster, nodes=-(-len(nodes) // most), gpus_per_node=most)
+    nodes = Counter(rank // cluster.gpus_per_node for rank in ranks)  # node -> ranks
+    most = max(nodes.values())
+    return replace(cluster, nodes=-(-nodes.total() // most), gpus_per_node=most)

@@ -1,6 +1,7 @@
 """Bytes of a plan at the peak of a step, by kind, on the GPU that needs the most."""
 
 from dataclasses import replace
+from functools import lru_cache
 
 from helpers.models.shape import GPTShape
 from helpers.plans.activation_memory import block_activations
@@ -10,10 +11,17 @@ from helpers.simulate.kernels import NUMBER, numbers
 from helpers.simulate.plan import Plan, cut, parameters, rows_of
 
 
+@lru_cache(8192)  # the links of a cluster do not change it
 def memory(config: GPTShape, plan: Plan) -> dict[str, float]:
     """{kind: bytes} on the first or the last place of the pipeline, whichever needs more."""
     places = {0, plan.ranks("pp") - 1}
     return max((at(config, plan, place) for place in places), key=lambda kinds: sum(kinds.values()))
+
+
+@lru_cache
+def in_backward(config: GPTShape) -> GPTShape:
+    """The model without recomputation: a block that runs again keeps its scores, or has none."""
+    return replace(config, recompute="none" if config.attention == "explicit" else "selective")
 
 
 def at(config: GPTShape, plan: Plan, place: int) -> dict[str, float]:
@@ -29,8 +37,7 @@ def at(config: GPTShape, plan: Plan, place: int) -> dict[str, float]:
     found = zero_memory(parameters(rows_of(config, plan, on)), shards, plan.zero, each=MIXED)
     found = found.by_kind()
 
-    scores = "none" if config.attention == "explicit" else "selective"  # whether scores are kept
-    alone = replace(config, recompute=scores)
+    alone = in_backward(config)
     again = config.recompute == "full"
     kept = {"sequences": plan.micro, "tokens": local, "ranks": t, "sharded": plan.sequence}
     flying = min(p - place, m) * (1 + (p - 1) / (p * plan.chunks) if plan.chunks > 1 else 1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from helpers.comm.layout import Layout
 from helpers.models.shape import GPTShape
@@ -102,7 +103,12 @@ def rows_of(config: GPTShape, plan: Plan, on: Stage) -> dict[str, dict[str, Tens
 
     Norms and biases count as cut over tp: they are too small to matter.
     """
-    each, t = numbers(config), plan.ranks("tp")
+    return rows_over(config, plan.ranks("tp"), on)
+
+
+@lru_cache  # of the thousands of plans that a planner times, many cut the rows alike
+def rows_over(config: GPTShape, t: int, on: Stage) -> dict[str, dict[str, Tensor]]:
+    each = numbers(config)
     rows = {f"block {k}": {f"block {k}": each["block"]} for k in range(on.blocks)}
     if on.first or (on.last and config.tied):
         rows["embedding"] = {"embedding": each["embedding"]}

@@ -16,7 +16,7 @@ Korthikanti et al. 2022, arXiv:2205.05198, section 4 (what runs again).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from helpers.models.shape import GPTShape
 from helpers.plans.schedules import Action, bubble, timeline
@@ -191,8 +191,9 @@ def makespan(stages: Sequence[StageTime], plan: Plan, send: float) -> float:
     return (sum(whole) - max(whole)) / v + 2 * send * (p - 1) + max(whole) + (m - 1) * period
 
 
+@lru_cache(8192)  # plans that differ in ZeRO, and clusters that differ in links, ask for the same
 def one_f_one_b(
-    forward: Sequence[float], backward: Sequence[float], micro_batches: int, send: float = 0.0
+    forward: tuple[float, ...], backward: tuple[float, ...], micro_batches: int, send: float = 0.0
 ) -> float:
     """The makespan of 1F1B with stages of these seconds: that of its `timeline`, without Actions.
 

@@ -83,6 +83,7 @@ def test_week_1_is_large_and_every_slide_is_within_the_window(page, address):
         seen.append(page.evaluate(MEASURE, SHOWN))
         page.keyboard.press("Space")
         page.wait_for_timeout(100)
+    assert page.locator(".jp-Notebook-footer").first.is_hidden()  # "Click to add a cell."
     assert {slide["scrolls"] for slide in seen} == {"auto"}
     assert max(slide["bottom"] for slide in seen) <= 720
     sizes = {kind: {slide[kind] for slide in seen} - {None} for kind in ("p", "code", "table")}

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from helpers.plans.schedules import Costs, interleaved, one_f_one_b, timeline
 from tests.browser.conftest import PHONE, WIDE, faults
 from tests.conftest import ROOT
 
@@ -110,21 +111,19 @@ def test_a_folded_answer_opens(site):
         assert inside.is_visible()
 
 
-def test_a_replay_plays_pauses_and_steps(site):
-    page = site("replays.html")
+def test_a_replay_plays_pauses_and_steps_where_it_is_taught(site):
+    page = site("notebooks/week05_pipeline_parallel.html")
     replay = page.locator(".replay").first
+    assert "forward, ■ backward" in replay.inner_text()
     line = replay.locator(".now")
     boxes = replay.locator("[data-start]:visible")
     everything = boxes.count()
     replay.get_by_role("button", name="Play").click()
-    page.wait_for_timeout(300)
-    first, some = float(line.get_attribute("x1")), boxes.count()
-    assert 0 < some < everything  # it started again, because it was at its end
-    page.wait_for_timeout(700)
+    page.wait_for_function("(e) => e.getAttribute('x1') > 100", arg=line.element_handle())
+    assert 0 < boxes.count() < everything  # it started again, because it was at its end
     replay.get_by_role("button", name="Pause").click()
     second = float(line.get_attribute("x1"))
-    assert second > first
-    page.wait_for_timeout(200)
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     assert float(line.get_attribute("x1")) == second  # it has stopped
     replay.get_by_role("button", name="Step").click()
     assert float(line.get_attribute("x1")) > second
@@ -156,7 +155,9 @@ def test_a_cluster_is_planned_by_the_keyboard(site):
     control("Machines").select_option("H100")
     control("GPUs").press("End")
     control("Batch").press("Home")
-    front = data["fronts"][f"8B H100 {data['gpus'][-1]} {data['tokens'][0]}"]
+    assert "400 Gbit/s for each GPU, the machine's own" in page.locator(".planner").inner_text()
+    control("Network").press("Home")
+    front = data["fronts"][f"8B H100 {data['gpus'][-1]} {data['tokens'][0]} {data['links'][0]}"]
     limit = data["fits"] * data["machine"]["H100"]["memory"] / 1e9
     check(front, next(row for row in front if row[7] <= limit))
     control("Plan").press("Home")
@@ -165,9 +166,39 @@ def test_a_cluster_is_planned_by_the_keyboard(site):
     check(front, front[0])
     assert chosen.text_content().startswith("Too large: ") == (front[0][7] > limit)
 
+    pp = front[0][0]
+    assert f"go through {pp} ranks" in page.locator(".planner .batches").inner_text()
+    assert page.locator(".timeline path").count() == 2
+    last, frame = (page.locator(f".timeline {e}").last.bounding_box() for e in ("path", "svg"))
+    assert last["x"] + last["width"] == pytest.approx(frame["x"] + frame["width"], abs=2)
+
     control("Model").select_option("405B")
     control("GPUs").press("Home")
+    assert control("Network").is_disabled()
     assert chosen.text_content().startswith("No plan fits into these GPUs. The smallest is ")
+
+
+def test_the_page_s_schedules_are_those_of_the_package(site):
+    """Each computation at the same time, on the same rank: 1F1B, few micro-batches, interleaved."""
+    page = site("plan.html")
+    for p, m, v in ((1, 3, 1), (4, 8, 1), (4, 2, 1), (4, 8, 2), (3, 9, 4)):
+        boxes = page.evaluate("asked => pipeline(...asked, 1, 2)", [p, m, v])
+        drawn = {(b["kind"], b["micro"], b["stage"]): (b["rank"], b["start"]) for b in boxes}
+        schedule = interleaved(p, m, v) if v > 1 else one_f_one_b(p, m)
+        spans = timeline(schedule, Costs(backward=2).divided(v))
+        ran = {(s.action.kind, s.action.micro, s.action.stage): (s.rank, s.start) for s in spans}
+        assert drawn == {key: (rank, pytest.approx(at)) for key, (rank, at) in ran.items()}
+
+
+def test_a_notebook_is_downloaded_without_outputs_and_fills_the_screen(site, built):
+    page = site("notebooks/week01_ranks_and_collectives.html")
+    link = page.locator("a.btn-download-notebook-button")  # a page from a file may not download
+    assert link.get_attribute("download") == "week01_ranks_and_collectives.ipynb"
+    file = built / "notebooks" / link.get_attribute("href")
+    cells = json.loads(file.read_text("utf-8"))["cells"]
+    assert {len(cell["outputs"]) for cell in cells if cell["cell_type"] == "code"} == {0}
+    page.locator(".btn-fullscreen-button").click()
+    page.wait_for_function("document.fullscreenElement !== null")
 
 
 @pytest.mark.parametrize("viewport", [WIDE, PHONE], ids=["laptop", "phone"])
@@ -182,7 +213,9 @@ def test_search_finds_a_word_without_a_network(site, viewport):
     found = page.locator("ul.search li a").first
     found.wait_for()
     names = page.locator("ul.search li a").evaluate_all("all => all.map(a => a.href)")
-    assert any("week01_ranks_and_collectives.html" in name for name in names)
+    last = [("/reference" in name) - bool(re.search("notebooks/[wp]", name)) for name in names]
+    assert last == sorted(last)  # weeks, other pages, helpers
+    assert set(last) == {-1, 0, 1}
 
 
 def brightness(color: str) -> float:

@@ -109,6 +109,31 @@ def test_imports_alone_and_exercises_as_they_were_asked_are_left_out(slides):
         assert slides.only_asked(code(source, outputs=outputs), source) == left
 
 
+def test_of_a_cell_that_only_draws_the_picture_is_shown(slides, tmp_path):
+    imports = code("from helpers.plots.a import (\n    b,\n    c,\n)\nfrom helpers.plots import d")
+    names = slides.drawing([imports])
+    assert names == {"b", "c", "d"}
+    for source in ("plots.curves(x)", "y = [1]\nc(y)", "runs.frame().plot(x=1)"):
+        assert slides.only_draws(source, names)
+    for source in (
+        "plots.curves(launch(f))",
+        "e(y)",
+        "def f(): ...\nc(f)",
+        "c(y)\ny",
+        "!ls",
+        "# a",
+    ):
+        assert not slides.only_draws(source, names)
+    cells = [
+        text("# T", "slide"),
+        code("plots.a()", outputs=[{"output_type": "stream", "text": "o"}]),
+    ]
+    (((_, drawn),),) = slides.stacks(cells)
+    page = slides.cells_of.unit(drawn, tmp_path)
+    assert page == '<div class="unit code">\n<pre class="output terminal ">o</pre></div>'
+    assert cells[1]["source"] == "plots.a()"
+
+
 def test_the_name_and_the_question_of_a_notebook(slides):
     cells = [text(["## A & B\n", "\n", "**Why** not?\n", "**What is it?**\n", "**And?**"])]
     assert (slides.title(cells), slides.question(cells)) == ("A & B", "What is it?")

@@ -25,23 +25,29 @@ const million = (tokens) => `${three(tokens / 1e6)} million tokens`;
 
 function planner(place, data) {
   const form = place.querySelector("form");
-  const { model, machine, gpus, tokens, plan } = Object.fromEntries(
+  const { model, machine, gpus, tokens, link, plan } = Object.fromEntries(
     [...place.querySelectorAll("select, input")].map((control) => [control.id, control])
   );
   options(model, data.model, (one) => one.title);
-  model.selectedIndex = 2;
-  options(machine, data.machine, ({ network }, name) =>
-    `8 ${name}s each, ${network * 8e-9} Gbit/s a GPU`);
+  model.selectedIndex = 1;
+  options(machine, data.machine, (_, name) => `8 ${name}s each`);
   slide(gpus, data.gpus.length, 2);
-  slide(tokens, data.tokens.length, 1);
+  slide(tokens, data.tokens.length, 0);
+  slide(link, data.links.length, data.links.indexOf(1));
   let rows = []; // the front of this case, the smallest plan first
 
   function choose() {
     const values = { gpus: data.gpus[gpus.value], tokens: data.tokens[tokens.value] };
     say(gpus, `${values.gpus} GPUs`);
     say(tokens, million(values.tokens));
-    const key = [model.value, machine.value, values.gpus, values.tokens].join(" ");
-    rows = data.fronts[key].map(read).reverse();
+    const alone = values.gpus === Math.min(...data.gpus); // one machine uses no network
+    const times = data.links[link.value];
+    const speed = three(times * data.machine[machine.value].network * 8e-9);
+    const own = times === 1 ? ", the machine's own" : "";
+    say(link, alone ? "one machine needs none" : `${speed} Gbit/s for each GPU${own}`);
+    link.disabled = alone;
+    const key = [model.value, machine.value, values.gpus, values.tokens, ...(alone ? [] : [times])];
+    rows = data.fronts[key.join(" ")].map(read).reverse();
     const fit = rows.filter((row) => row.gigabytes <= limit());
     slide(plan, rows.length, Math.max(0, fit.length - 1));
     show();
@@ -69,6 +75,8 @@ function planner(place, data) {
       show();
     });
     parts(place, row);
+    const batches = batch / data.model[model.value].context / row.dp / row.micro;
+    timeline(place, row, batches);
   }
 
   function read([pp, dp, tp, micro, chunks, zero, recompute, gigabytes, seconds, thousandths]) {
@@ -177,4 +185,78 @@ function parts(place, row) {
       return line;
     })
   );
+}
+
+// 1F1B with a flush; with v chunks, interleaved: what each rank does, in order. Ranks take p
+// micro-batches through a chunk, then the same p through the next one.
+function orders(p, m, v) {
+  const every = (chunks) => {
+    const list = [];
+    for (let first = 0; first < m; first += p)
+      for (const chunk of chunks)
+        for (let k = first; k < Math.min(first + p, m); k++) list.push({ chunk, micro: k });
+    return list;
+  };
+  const chunks = [...Array(v).keys()];
+  return Array.from({ length: p }, (_, rank) => {
+    const of = (kind) => ({ chunk, micro }) => ({ kind, micro, stage: chunk * p + rank });
+    const forwards = every(chunks).map(of("F"));
+    const backwards = every([...chunks].reverse()).map(of("B"));
+    const below = p - 1 - rank;
+    const warm = Math.min(v > 1 ? (v - 1) * p + 2 * below : below, m * v);
+    const turns = forwards.slice(warm).flatMap((one, k) => [one, backwards[k]]);
+    return [...forwards.slice(0, warm), ...turns, ...backwards.slice(m * v - warm)];
+  });
+}
+
+// When each computation runs, as early as its rank and its input allow, without messages: a list
+// of {rank, start, stop, kind, micro, stage}. `forward` and `backward` are of all chunks of a rank.
+function pipeline(p, m, v, forward, backward) {
+  const ends = {}, boxes = [], seconds = { F: forward / v, B: backward / v };
+  const ranks = orders(p, m, v).map((order, rank) => ({ rank, order, next: 0, free: 0 }));
+  const source = ({ kind, micro, stage }) =>
+    kind === "F" ? (stage ? `F${micro} ${stage - 1}` : null)
+      : stage === p * v - 1 ? `F${micro} ${stage}` : `B${micro} ${stage + 1}`;
+  while (boxes.length < 2 * m * v * p)
+    for (const own of ranks)
+      for (; own.next < own.order.length; own.next++) {
+        const one = own.order[own.next], needs = source(one);
+        if (needs && !(needs in ends)) break;
+        const start = Math.max(own.free, needs ? ends[needs] : 0);
+        own.free = ends[`${one.kind}${one.micro} ${one.stage}`] = start + seconds[one.kind];
+        boxes.push({ ...one, rank: own.rank, start, stop: own.free });
+      }
+  return boxes;
+}
+
+// The pipeline's schedule. Of many micro-batches it shows the first ones: more look alike.
+function timeline(place, { pp, chunks, recompute, parts, seconds }, batches) {
+  const m = Math.min(batches, Math.max(2 * pp, 16));
+  const share = Object.fromEntries(parts);
+  const each = ((share.computing + share.host + share.tp) * seconds) / batches;
+  const forward = each / (recompute === "full" ? 4 : 3);
+  const boxes = pipeline(pp, m, chunks, forward, each - forward);
+  const end = Math.max(...boxes.map(({ stop }) => stop));
+  const words = `${three(batches)} micro-batches go through ` +
+    `${pp === 1 ? "one rank" : `${pp} ranks${chunks > 1 ? `, with ${chunks} chunks each` : ""}`}`;
+  place.querySelector(".batches").textContent =
+    `${words}${m < batches ? `; the picture has ${m} of them` : ""}. Forwards are blue, backwards ` +
+    `green. ${pp > 1 ? "The gaps are the bubble. " : ""}The picture takes ${three(end)} s.`;
+  const tall = Math.max(4, Math.min(28, Math.floor(420 / pp)));
+  const [svg, wide] = picture(place.querySelector(".timeline"), tall * pp + 4, words);
+  const left = tall > 15 ? 64 : 0, scale = (wide - left) / end;
+  for (const kind of ["F", "B"]) {
+    const d = boxes.filter((box) => box.kind === kind).map(({ rank, start, stop }) =>
+      `M${(left + start * scale).toFixed(2)} ${rank * tall + 1}h${((stop - start) * scale).toFixed(2)}` +
+      `v${tall - 2}H${(left + start * scale).toFixed(2)}z`);
+    const lines = { stroke: "white", "stroke-width": (each * scale) / chunks > 12 ? 1 : 0 };
+    draw(svg, "path", { d: d.join(""), fill: kind === "F" ? "#0072b2" : "#009e73", ...lines });
+  }
+  for (let rank = 0; rank < pp && left; rank++)
+    draw(svg, "text", { x: 0, y: rank * tall + tall / 2 + 5 }, `rank ${rank}`);
+  if ((forward * scale) / chunks > 24 && left)
+    for (const { rank, start, micro } of boxes) {
+      const at = { x: left + start * scale + 4, y: rank * tall + tall / 2 + 5, fill: "white" };
+      draw(svg, "text", at, micro);
+    }
 }

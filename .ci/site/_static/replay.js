@@ -9,7 +9,7 @@ document.addEventListener("DOMContentLoaded", () => {
 function replay(place) {
   const boxes = Array.from(place.querySelectorAll("[data-start]"));
   const line = place.querySelector(".now");
-  const { left, scale, end, unit } = place.dataset;
+  const { left, scale, end, unit, busy: verb, seconds } = place.dataset;
   const last = Number(end);
   const bar = document.createElement("div");
   const play = button(bar, "Play");
@@ -38,7 +38,7 @@ function replay(place) {
     line.setAttribute("x2", x);
     slider.value = moment;
     const busy = boxes.filter((b) => b.dataset.start <= moment && moment < b.dataset.end);
-    text.textContent = `${moment.toFixed(1)} ${unit}, ${busy.length} ranks compute`;
+    text.textContent = `${moment.toFixed(1)} ${unit}, ${busy.length} ${verb}`;
   }
 
   function stop() {
@@ -53,7 +53,7 @@ function replay(place) {
     const began = performance.now();
     play.textContent = "Pause";
     const frame = (now) => {
-      const moment = Math.min(last, from + (now - began) / 500); // two units a second
+      const moment = Math.min(last, from + ((now - began) / 1000 / seconds) * last);
       show(moment);
       if (moment < last) running = requestAnimationFrame(frame);
       else stop();
