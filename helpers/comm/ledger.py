@@ -22,9 +22,10 @@ torch.distributed. No column includes shared memory without a `note`, the store,
 were closed before the end of the block.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -51,6 +52,7 @@ class Entry:
             wire.
         to: bytes of the wire by receiver, a rank of the world. Rings send to the next rank of the
             group. Empty if the receivers are not known.
+        at: when the call began: seconds since the ledger was opened.
     """
 
     call: str
@@ -61,6 +63,7 @@ class Entry:
     wire: float | None
     axes: str = ""
     to: Mapping[int, float] = field(default_factory=dict, compare=False, repr=False)
+    at: float = field(default=0.0, compare=False, repr=False)
 
 
 @dataclass
@@ -71,10 +74,12 @@ class Ledger:
         entries: every call, in order.
         kernel: bytes sent over gloo's connections during the block; None before the end of the
             block, and where the system does not count them.
+        began: when it was opened, in seconds by `time.perf_counter`.
     """
 
     entries: list[Entry] = field(default_factory=list)
     kernel: int | None = None
+    began: float = field(default_factory=time.perf_counter, compare=False, repr=False)
 
     @property
     def payload(self) -> int:
@@ -88,7 +93,7 @@ class Ledger:
 
     def of(self, *calls: str) -> "Ledger":
         """Return a ledger of these calls only; the kernel's count cannot be divided."""
-        return Ledger([entry for entry in self.entries if entry.call in calls])
+        return Ledger([e for e in self.entries if e.call in calls], began=self.began)
 
     def rows(self) -> list[dict[str, Any]]:
         """Add up the calls of one kind, along the same axes, in groups of one size.
@@ -185,10 +190,9 @@ _open: list[Ledger] = []  # the open ledgers of this process, outer before inner
 
 def note(call: str, *, group: str, ranks: int, rank: int, payload: int, wire: float | None = 0.0):
     """Add an entry to the open ledgers, for bytes that move without torch.distributed."""
-    if _open:
-        entry = Entry(call=call, group=group, ranks=ranks, rank=rank, payload=payload, wire=wire)
-        for log in _open:
-            log.entries.append(entry)
+    for log in _open:
+        about = {"group": group, "ranks": ranks, "rank": rank, "payload": payload, "wire": wire}
+        log.entries.append(Entry(call=call, at=time.perf_counter() - log.began, **about))
 
 
 def store_ports() -> list[int]:
@@ -215,10 +219,11 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any("__tensor_flatten__" in dir(kind) for kind in types):
             return NotImplemented  # the DTensor decides what to communicate, and calls back here
+        at = time.perf_counter() - self._log.began
         out = func(*args, **(kwargs or {}))
         if getattr(func, "namespace", "") in NAMESPACES:
             for written, tensors in calls(func, args, kwargs or {}):
-                self._log.entries.append(written)
+                self._log.entries.append(replace(written, at=at))
                 if self._watch is not None:
                     self._watch(written, tensors)
         return out

@@ -5,6 +5,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral
 from os import PathLike
 
@@ -16,6 +17,7 @@ from helpers.state import checkpoint
 from helpers.state.accept import accept
 from helpers.state.all_parts import AllParts
 from helpers.state.background import Background
+from helpers.state.increments import Increments
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -149,7 +151,13 @@ class Strategy(ABC):
     def put(self, state: Mapping):
         """Use this state, which fits."""
 
-    def save(self, folder: str | PathLike, background: Background | None = None, **progress):
+    def save(
+        self,
+        folder: str | PathLike,
+        background: Background | None = None,
+        increments: Increments | None = None,
+        **progress,
+    ):
         """Write a checkpoint: parameters in full precision, moments, the loss scale, the progress.
 
         Every rank calls it. A Trainer's ranks write their own shards, so no rank is ever whole. A
@@ -158,13 +166,16 @@ class Strategy(ABC):
         Args:
             folder: a new one, the same on all ranks, on a disk that all ranks see.
             background: writes while training goes on. Its next `save` or `wait` raises what fails.
+            increments: of the run: write only what has changed since its last checkpoint. A
+                Background has its own.
             progress: plain numbers, the same on all ranks: updates, the place in the data, ….
 
         Raises:
             FileExistsError: the folder exists.
         """
         notes = {"scale": self.scale_state(), "progress": progress}
-        save = checkpoint.save if background is None else background.save
+        save = partial(checkpoint.save, increments=increments)
+        save = save if background is None else background.save
         save(folder, self.mesh, *self.stored(), notes)
 
     def restore(self, folder: str | PathLike) -> dict:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from xxhash import xxh3_64_intdigest
 
 from helpers.parallel.strategy import Strategy
 from helpers.state.facts import exchange
+from helpers.state.seal import checksum
 
 VALUE = "value"  # beside the slots of the optimizer's state
 
@@ -65,12 +65,6 @@ def odd_replicas(strategy: Strategy) -> list[Odd]:
                 ranks = [rank for rank in seen if not trusted or seen[rank] != most]
                 found.append(Odd(name, slot, tuple(sorted(ranks)), tuple(sorted(seen))))
     return found
-
-
-def checksum(value) -> int:
-    """64 bits that depend on every bit of a tensor or a number."""
-    bytes_ = torch.as_tensor(value).detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return xxh3_64_intdigest(bytes_.numpy())
 
 
 def flip(tensor: torch.Tensor, index: int, bit: int):

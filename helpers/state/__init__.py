@@ -16,6 +16,7 @@ shares        a picture of which rank holds what
 storage       parts as DTensors, where DTensor can represent them; how a checkpoint stores them
 checkpoint    distributed checkpoint: save and load with `torch.distributed.checkpoint`
 background    save while training goes on: copy the state, and let a thread write it
+increments    write only what has changed since the last checkpoint
 seal          atomic writing, checksums, and the newest whole checkpoint
 
 A strategy uses them in this order:

@@ -18,6 +18,7 @@ from helpers.runtime.proof import prove
 from helpers.state import checkpoint
 from helpers.state.all_parts import AllParts
 from helpers.state.full_state import Kept
+from helpers.state.increments import Increments
 from helpers.state.storage import Storage
 
 
@@ -30,9 +31,13 @@ class Background:
     help a disk that is too slow.
 
     The ranks' threads have a process group of their own, because training goes on in the others.
+
+    Args:
+        increments: as for `checkpoint.save`.
     """
 
-    def __init__(self):
+    def __init__(self, increments: Increments | None = None):
+        self.increments = increments
         self.thread = ThreadPoolExecutor(1, "checkpoint")
         self.writing: Future | None = None
         self.group: dist.ProcessGroup | None = None
@@ -64,8 +69,8 @@ class Background:
         }
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
-        notes = copy.deepcopy(notes)
-        self.writing = self.thread.submit(checkpoint.write, path, self.storage, local, kept, notes)
+        copies = local, kept, copy.deepcopy(notes), self.increments
+        self.writing = self.thread.submit(checkpoint.write, path, self.storage, *copies)
 
     def wait(self):
         """Wait until the last checkpoint is whole. Call it before training ends.

@@ -29,6 +29,7 @@ from helpers.state.accept import finite, known
 from helpers.state.all_parts import AllParts
 from helpers.state.facts import exchange
 from helpers.state.full_state import Kept, moments_and_counts, read
+from helpers.state.increments import Increments, Writer
 from helpers.state.part import Part
 from helpers.state.storage import Storage
 
@@ -44,6 +45,7 @@ def save(
     local: Mapping[str, torch.Tensor],
     kept: Kept | None = None,
     notes: Mapping | None = None,
+    increments: Increments | None = None,
 ):
     """Write a checkpoint. Every rank of the world calls it.
 
@@ -52,13 +54,14 @@ def save(
         mesh: None for a single process, which needs no process group.
         local, kept: this rank's tensors and optimizer state by key, as for `full_state`.
         notes: anything else, as JSON can write it: the same on all ranks.
+        increments: of the run: write only what has changed since its last checkpoint.
 
     Raises:
         FileExistsError: the folder exists.
         OSError: the disk refuses, on any rank. What was written is removed.
         ValueError: as `full_state`.
     """
-    write(path, Storage(mesh, parts), local, kept, notes)
+    write(path, Storage(mesh, parts), local, kept, notes, increments)
 
 
 def write(
@@ -67,6 +70,7 @@ def write(
     local: Mapping[str, torch.Tensor],
     kept: Kept | None = None,
     notes: Mapping | None = None,
+    increments: Increments | None = None,
 ):
     """As `save`. It makes no group, and all of its messages are in the storage's group."""
     rank, size, tell = everyone(storage.mesh, storage.group)
@@ -82,7 +86,10 @@ def write(
         state[name] = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8)
     alone = storage.mesh is None
     # One thread: DCP does not see the errors of a second one, such as a full disk.
-    writer = dcp.FileSystemWriter(folder, sync_files=False, thread_count=1)
+    how = {"sync_files": False, "thread_count": 1}
+    writer = dcp.FileSystemWriter(folder, **how)
+    if increments:
+        writer = Writer(folder, increments, **how)
     try:
         with seal.flushing(folder):
             dcp.save(state, storage_writer=writer, process_group=storage.group, no_dist=alone)
@@ -91,6 +98,8 @@ def write(
         parts_read = tell(seal.measured(folder, seal.files(folder)[share]))
         checksums = {name: found for some in parts_read for name, found in some.items()}
         together(lambda: seal.finish(path, checksums) if first else None, tell)
+        if increments:
+            increments.done(Path(path), writer)
     except (dcp.CheckpointException, OSError) as error:  # a full disk, for example
         if first:
             shutil.rmtree(folder, ignore_errors=True)

@@ -19,6 +19,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import torch
+from xxhash import xxh3_64_intdigest
+
 SEAL = "checksums.json"
 WRITING = ".writing"
 
@@ -196,6 +199,12 @@ def flushing(folder: Path):
     finally:
         ended.set()
         thread.join()
+
+
+def checksum(value) -> int:
+    """64 bits that depend on every bit of a tensor or a number."""
+    bytes_ = torch.as_tensor(value).detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return xxh3_64_intdigest(bytes_.numpy())
 
 
 def to_disk(path: Path):

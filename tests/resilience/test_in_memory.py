@@ -10,8 +10,10 @@ from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.owners.local import Local
 from helpers.parallel.trainer import Recipe
+from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.resilience.in_memory import InMemory, partners
+from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 from helpers.state.seal import BrokenCheckpoint
 from tests.parallel.beside import flat
@@ -91,6 +93,62 @@ def test_what_a_partner_has_is_restored(layout, owner, losses):
                 assert told.startswith(WORDS[tuple(lost)])
             else:
                 assert told == [True, True, k - (lost == TORN)]
+
+
+def saved_by(worker, recipe):
+    """Train two steps, and save: this rank's memory, and the state that all have saved."""
+    trainer, memory = recipe(TINY, 0), InMemory()
+    batch = random_batch(0, 6, TINY.context, TINY.vocab)
+    for k in range(2):
+        trainer.step(batch.shard(trainer.data_rank, trainer.data_size))
+        memory.save(trainer, updates=k)
+    found = memory.kept, memory.ranks, bits(trainer)
+    trainer.close()
+    return found
+
+
+def restored_by(worker, recipe, given):
+    """Restore on other ranks; rank r has the memory given[r], or none."""
+    trainer, memory = recipe(TINY, 1), InMemory()
+    if given[worker.rank]:
+        memory.kept, memory.ranks = given[worker.rank]
+    progress = memory.restore(trainer)
+    state = bits(trainer)
+    memory.save(trainer, **progress)  # on these ranks; and once more
+    assert memory.restore(trainer) == progress
+    assert equal(bits(trainer), state)
+    trainer.step(random_batch(0, 6, 8, 16).shard(trainer.data_rank, trainer.data_size))
+    trainer.close()
+    return progress, state
+
+
+ZERO_4, ZERO_3 = (Recipe(layout=Layout(dp=n), owner=Zero3) for n in (4, 3))
+BOTH = Recipe(layout=Layout(dp=2, tp=2), owner=Zero1)
+
+
+@pytest.mark.parametrize(
+    ("saved", "restored", "survivors"),
+    [
+        (ZERO_4, ZERO_3, [0, 2, 3]),
+        (ZERO_4, Recipe(layout=Layout(dp=2)), [1, 2]),
+        (ZERO_3, Recipe(layout=Layout(dp=1)), [1]),  # a ring of three: two copies are not enough
+        (Recipe(layout=Layout(dp=1)), ZERO_3, [None, 0, None]),
+        (BOTH, Recipe(layout=Layout(dp=3)), [3, 1, None]),
+        (Recipe(layout=Layout(dp=3)), BOTH, [None, 2, 1, None]),
+    ],
+    ids=["one lost", "one of each pair", "two of three", "two come in", "other axes", "and back"],
+)
+def test_survivors_restore_to_their_own_layout(saved, restored, survivors):
+    before = launch(saved_by, saved.layout.world_size, device="cpu", recipe=saved)
+    given = [None if old is None else before[old][:2] for old in survivors]
+    options = {"device": "cpu", "recipe": restored, "given": given}
+    if survivors == [1]:
+        with pytest.raises(WorkerError, match=r"the shards of ranks \[2\] are on no rank"):
+            launch(restored_by, 1, **options)
+        return
+    for progress, state in launch(restored_by, len(survivors), **options):
+        assert progress == {"updates": 1}
+        assert equal(state, before[0][2])
 
 
 @pytest.mark.parametrize("ranks", range(2, 8))

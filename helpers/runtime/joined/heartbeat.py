@@ -33,6 +33,8 @@ class Watch:
         outcome: None while the call runs; then OK, or a report: rank, kind, headline, traceback.
     """
 
+    first = FIRST_BEAT_SECONDS
+
     def __init__(self, stores, rank: int, world_size: int, silence: float | None):
         self.store, self.hearing, self.beating = stores
         self.rank, self.world_size, self.silence = rank, world_size, silence
@@ -92,7 +94,7 @@ class Watch:
     def beat(self):
         """Show that this rank lives, and check whether the next rank does."""
         following = (self.rank + 1) % self.world_size
-        seen, since, patience = 0, time.monotonic(), FIRST_BEAT_SECONDS
+        seen, since, patience = 0, time.monotonic(), self.first
         try:
             while not (self.decided.is_set() or self.over.wait(BEAT_SECONDS)):
                 if os.getppid() != self.parent:

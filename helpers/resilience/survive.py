@@ -1,0 +1,114 @@
+"""Train on while ranks die: the living go back to the last commit, cut its state anew, and go on.
+
+The commit is the newest checkpoint in memory whose shards all exist. If partners died together, it
+is the newest whole one on the disk. The loss curve is that of an undisturbed run at equal steps;
+what a failure costs is the steps since the commit.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+
+from torch.distributed.checkpoint.api import CheckpointException
+
+from helpers.data.batch import Batch
+from helpers.parallel.strategy import Strategy
+from helpers.resilience.crew import Crew
+from helpers.resilience.in_memory import InMemory
+from helpers.state import seal
+from helpers.state.seal import BrokenCheckpoint
+
+MEMORY, DISK, START = "memory", "disk", "start"
+
+
+@dataclass(kw_only=True)
+class Survived:
+    """What one rank has seen.
+
+    Attributes:
+        losses: of each step that it has computed, by number.
+        computed: how many steps, with those that it computed again.
+        epochs: for each group that has trained: names of its ranks, and where the state came from
+            ("memory", "disk" or "start"), the step reached before and the step it went back to, and
+            the seconds from the failure to the first step.
+        lost: steps that were computed and given up.
+    """
+
+    losses: dict[int, float] = field(default_factory=dict)
+    computed: int = 0
+    epochs: list[dict] = field(default_factory=list)
+
+    @property
+    def lost(self) -> int:
+        return sum(max(0, epoch["reached"] - epoch["back_to"]) for epoch in self.epochs)
+
+
+def survive(
+    crew: Crew,
+    make: Callable[[int], Strategy],
+    batch_of: Callable[[int], Batch],
+    steps: int,
+    *,
+    every: int = 1,
+    folder: str | PathLike | None = None,
+    save_every: int = 50,
+) -> Survived:
+    """Train `steps` updates on the ranks of a crew, whoever dies or comes in. Every rank calls it.
+
+    Args:
+        make: `make(ranks)` makes a strategy for this many ranks, all of them.
+        batch_of: `batch_of(k)` is the global batch of step k, on any ranks.
+        every: steps between two commits in memory.
+        folder, save_every: of the commits on a disk that all ranks see; None: no such commits.
+
+    Raises:
+        RuntimeError: the same step has failed twice on the same ranks: it is no lost rank.
+    """
+    found, memory, done, stuck, epoch = Survived(), InMemory(), 0, None, 0
+    began = time.monotonic()
+    while True:
+        try:
+            if not crew.form():
+                return found
+            if crew.epoch > epoch + 1:  # it was away: what it has may be of another history
+                memory = InMemory()
+            epoch, ranks = crew.epoch, len(crew.members)
+            strategy = make(ranks)
+            reached, (source, done) = done, back(strategy, memory, folder)
+            first = done
+            while done < steps:
+                if (done - first) % every == 0:
+                    memory.save(strategy, updates=done)
+                batch = batch_of(done).shard(strategy.data_rank, strategy.data_size)
+                found.losses[done] = float(strategy.step(batch).loss)
+                done += 1
+                found.computed += 1
+                if done == first + 1:
+                    found.epochs.append(
+                        {"ranks": list(crew.members), "source": source, "reached": reached}
+                        | {"back_to": first, "seconds": time.monotonic() - began}
+                    )
+                if folder is not None and done % save_every == 0:
+                    # A rank that wakes up in the middle of a save must not write into this one.
+                    strategy.save(Path(folder, f"step_{done:06d}_{epoch:04d}"), updates=done)
+            crew.finish()
+            strategy.close()
+        except (RuntimeError, CheckpointException) as error:
+            began = time.monotonic()
+            if stuck == (done, crew.members):
+                raise
+            stuck = (done, crew.members)
+            crew.failed(error)
+
+
+def back(strategy: Strategy, memory: InMemory, folder) -> tuple[str, int]:
+    """Restore the last commit. Returns where it was, and its step."""
+    try:
+        return MEMORY, memory.restore(strategy)["updates"]
+    except BrokenCheckpoint:  # every rank raises it
+        memory.keep_only(0)
+    if folder is not None and (path := seal.newest(folder)):
+        return DISK, strategy.restore(path)["updates"]
+    return START, 0

@@ -1,0 +1,41 @@
+"""Run a script as a rank of torchrun; a signal makes it fail as only the rank itself can.
+
+torchrun … hurt.py SCRIPT [ARGUMENT]…
+"""
+
+import ctypes
+import os
+import runpy
+import signal
+import socket
+import sys
+
+from helpers.resilience.crew import connections
+
+
+def segfault(*_):
+    ctypes.string_at(0)
+
+
+def hold_the_gil(*_):
+    """C code that never gives back Python's lock: no other thread of this process runs again."""
+    ctypes.PyDLL(None).sleep(3600)
+
+
+def cut(*_):
+    """All connections break: to the other ranks, and to the store where they meet."""
+    for number in connections().values():
+        with socket.socket(fileno=os.dup(number)) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+INSIDE = {signal.SIGRTMIN + 1 + k: fault for k, fault in enumerate([segfault, hold_the_gil, cut])}
+FAULTS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+FAULTS |= {fault.__name__: number for number, fault in INSIDE.items()}
+
+if __name__ == "__main__":
+    for number, fault in INSIDE.items():
+        signal.signal(number, fault)
+    sys.argv = sys.argv[1:]
+    sys.path[0] = os.path.dirname(sys.argv[0])
+    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,218 @@
+"""Ranks are killed, stopped, cut off; the others go on, and the curve is that of one process.
+
+Tolerance: 1e-12 absolute in float64; other numbers of ranks add up in another order.
+FAULT_SECONDS=60 makes the run at random last a minute.
+"""
+
+import ctypes
+import json
+import os
+import random
+import signal
+import threading
+import time
+from dataclasses import asdict
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.comm.mesh import Layout
+from helpers.data.batch import copying_batch
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.ddp.owner import Replicated
+from helpers.parallel.single import Single
+from helpers.parallel.trainer import Recipe
+from helpers.parallel.zero.stage3 import Zero3
+from helpers.resilience.agent import Agent
+from helpers.resilience.crew import Crew
+from helpers.resilience.survive import survive
+from helpers.runtime.launch import launch
+
+pytestmark = pytest.mark.alone
+TINY = GPTConfig(vocab=16, context=8, width=8, layers=2, heads=2)
+SILENCE = 4.0
+MINUTE = float(os.environ.get("FAULT_SECONDS", 0))
+
+
+def batch_of(k):
+    return copying_batch(k, 6, TINY.context, TINY.vocab)
+
+
+def straight(steps):
+    torch.set_num_threads(1)
+    one = Single(TINY, 0, dtype=torch.float64)
+    return [float(one.step(batch_of(k)).loss) for k in range(steps)]
+
+
+def hold_the_gil():
+    """A thread of C that keeps Python's lock, and with it every thread of this process."""
+    threading.Thread(target=ctypes.PyDLL(None).sleep, args=(600,), daemon=True).start()
+
+
+def trains(ranks, owner, steps, **how):
+    """The body of a rank: it counts its steps in the store, and may do something to itself."""
+
+    def make(size):
+        return Recipe(layout=Layout(dp=size), owner=owner)(TINY, 0, dtype=torch.float64)
+
+    def body(store, name):
+        def batch(k):
+            store.add("steps", 1)
+            if store.check([f"hurt/{name}"]):
+                fault = store.get(f"hurt/{name}").decode()
+                store.delete_key(f"hurt/{name}")
+                if fault == "gil":
+                    hold_the_gil()
+                elif fault == "segfault":
+                    ctypes.string_at(0)
+                elif fault == "cut":
+                    crew.watch.cut()
+            return batch_of(k)
+
+        torch.set_num_threads(1)
+        crew = Crew(store, name, ranks, silence=SILENCE)
+        return asdict(survive(crew, make, batch, steps, **how))
+
+    agent = Agent(body)
+    for _ in range(ranks):
+        agent.start()
+    return agent
+
+
+def until(agent, steps):
+    """Wait until the ranks have begun so many more steps, all together."""
+    goal = agent.store.add("steps", 0) + steps
+    while agent.look() and agent.store.add("steps", 0) < goal:
+        time.sleep(0.002)
+
+
+def until_member(agent, name):
+    """Wait until a rank is in the newest group."""
+    epoch = 0
+    while agent.look():
+        if not agent.store.check([f"{epoch}/members"]):
+            time.sleep(0.002)
+        elif name in json.loads(agent.store.get(f"{epoch}/members")) and epoch:
+            return
+        else:
+            epoch += 1
+
+
+def one_after_another(worker, faults, ranks, owner, steps, **how):
+    """Hurt a rank by each of the faults; then wait for the others."""
+    dist.destroy_process_group()
+    agent = trains(ranks, owner, steps, **how)
+    hurt = []
+    for fault in faults:
+        until(agent, 12)
+        name = min(agent.running.keys() - {*hurt})
+        if fault == "kill":
+            os.kill(agent.running[name], signal.SIGKILL)
+        elif fault == "stop":
+            os.kill(agent.running[name], signal.SIGSTOP)
+        elif fault == "both":  # partners: no copy is left in memory
+            for pair in (name, name + 1):
+                os.kill(agent.running[pair], signal.SIGKILL)
+            hurt.append(name + 1)
+        elif fault in ("wake", "new"):
+            name = agent.start() if fault == "new" else hurt.pop()
+            os.kill(agent.running[name], signal.SIGCONT)
+            until_member(agent, name)
+            continue
+        else:
+            agent.store.set(f"hurt/{name}", fault)
+        if fault != "cut":
+            hurt.append(name)
+    while agent.look() and agent.running.keys() - {*hurt}:
+        time.sleep(0.01)
+    agent.close()
+    return agent.results(), agent.codes, hurt
+
+
+def check(results, curve):
+    """Every rank that got to the end has the curve; return their records."""
+    for found in results.values():
+        assert found["epochs"]
+        for k, loss in found["losses"].items():
+            assert loss == pytest.approx(curve[int(k)], abs=1e-12), (k, found["epochs"])
+    return list(results.values())
+
+
+def lost_by(found) -> int:
+    return sum(max(0, e["reached"] - e["back_to"]) for e in found["epochs"])
+
+
+@pytest.fixture(scope="module")
+def curve():
+    return straight(100)
+
+
+@pytest.mark.timeout(240)
+def test_the_others_go_on_after_each_fault(curve, tmp_path):
+    """Five ranks of ZeRO 3 meet four faults, and one is cut off for a moment; two are left."""
+    faults = ["kill", "cut", "segfault", "gil"]
+    how = {"faults": faults, "ranks": 5, "owner": Zero3, "steps": 60, "every": 2}
+    [(results, codes, hurt)] = launch(one_after_another, 1, device="cpu", **how)
+    assert results.keys() == {*range(5)} - {*hurt}
+    assert [codes[name] for name in hurt[:2]] == [-signal.SIGKILL, -signal.SIGSEGV]
+    for found in check(results, curve):
+        assert found["losses"].keys() == {str(k) for k in range(60)}
+        assert found["epochs"][0]["source"] == "start"
+        assert {e["source"] for e in found["epochs"][1:]} == {"memory"}
+        assert [len(e["ranks"]) for e in found["epochs"]] == [5, 4, 4, 3, 2]
+        assert found["computed"] - 60 == lost_by(found)
+        assert lost_by(found) <= 4 * 2  # two steps between commits
+
+
+@pytest.mark.timeout(240)
+def test_ranks_come_back_and_come_in_and_partners_die(curve, tmp_path):
+    """A stopped rank wakes up, a new one comes in: four again. Then both of a pair are killed."""
+    faults = ["stop", "wake", "new", "both"]
+    how = {"faults": faults, "ranks": 3, "owner": Replicated, "steps": 90}
+    how |= {"folder": str(tmp_path), "save_every": 10}
+    [(results, _, hurt)] = launch(one_after_another, 1, device="cpu", **how)
+    assert sorted(hurt) == [0, 1]
+    assert results.keys() == {2, 3}
+    stayed, came = check(results, curve)
+    by_ranks = {tuple(epoch["ranks"]): epoch["source"] for epoch in stayed["epochs"]}
+    assert by_ranks[0, 1, 2] == "start"
+    assert by_ranks[0, 1, 2, 3] == "memory"
+    assert by_ranks[2, 3] == "disk"
+    assert {*came["losses"]} < {*stayed["losses"]}
+    assert "89" in came["losses"]
+    assert list(tmp_path.glob("step_*_*"))
+
+
+def at_random(worker, seconds, ranks, seed):
+    """Kill a rank at a random moment, start a new one, again and again; then let them finish."""
+    dist.destroy_process_group()
+    steps = int(60 + 30 * seconds)
+    agent = trains(ranks, Replicated, steps)
+    draw, killed, end = random.Random(seed), 0, time.monotonic() + seconds
+    until(agent, 10)
+    while time.monotonic() < end and agent.look():
+        time.sleep(draw.uniform(0, 0.4))
+        if len(agent.running) == ranks:
+            os.kill(agent.running[draw.choice(sorted(agent.running))], signal.SIGKILL)
+            killed += 1
+            while len(agent.running) == ranks:
+                agent.look()
+            agent.start()
+    while agent.look():
+        time.sleep(0.01)
+    return agent.results(), steps, killed
+
+
+@pytest.mark.timeout(300 + 3 * MINUTE)
+def test_kills_at_random(curve):
+    """Each killed rank is replaced. No rank lives through all; together they have the curve."""
+    [(results, steps, killed)] = launch(
+        at_random, 1, device="cpu", seconds=MINUTE or 5.0, ranks=4, seed=0, timeout=300 + 3 * MINUTE
+    )
+    right = curve if steps <= len(curve) else straight(steps)
+    found = check(results, right)
+    assert killed >= 3
+    assert max(int(k) for one in found for k in one["losses"]) == steps - 1
+    seconds = [e["seconds"] for one in found for e in one["epochs"][1:]]
+    print(f"{killed} kills; {max(map(lost_by, found))} steps lost; {max(seconds, default=0):.1f} s")

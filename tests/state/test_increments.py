@@ -1,0 +1,119 @@
+"""Only what has changed is written; each folder is whole by itself, whatever is cleaned up."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers.comm.mesh import Layout
+from helpers.data.batch import random_batch
+from helpers.models.gpt import GPTConfig
+from helpers.parallel.single import Single
+from helpers.parallel.trainer import Recipe
+from helpers.parallel.transform import plain
+from helpers.parallel.zero.stage3 import Zero3
+from helpers.runtime.launch import launch
+from helpers.state import seal
+from helpers.state.background import Background
+from helpers.state.increments import Increments
+
+TINY = GPTConfig(vocab=16, context=8, width=64, layers=2, heads=2)
+
+
+def only_norms(*given):
+    placed = plain(*given)
+    for name, p in placed.model.named_parameters():
+        p.requires_grad_("norm" in name)
+    return placed
+
+
+def written(folder: Path) -> int:
+    """The bytes of a folder's own files: those that no other folder names."""
+    return sum(f.stat().st_size for f in folder.iterdir() if f.stat().st_nlink == 1)
+
+
+def saves(worker, folder, background):
+    """Four checkpoints of two ranks, of which only the last two are kept. Returns their bytes."""
+    recipe = Recipe(transform=only_norms, layout=Layout(dp=2), owner=Zero3)
+    trainer, increments, folder = recipe(TINY, 0), Increments(), Path(folder)
+    how = {"background": Background(increments)} if background else {"increments": increments}
+    batch, sizes, states = random_batch(0, 4, TINY.context, TINY.vocab), [], []
+    for k in range(4):
+        trainer.step(batch.shard(worker.rank, 2))
+        trainer.save(folder / f"step_{k}", **how, updates=k)
+        if background:
+            how["background"].wait()
+        sizes.append(written(folder / f"step_{k}"))
+        states.append(trainer.full_state())
+        torch.distributed.barrier()
+    if worker.rank == 0:
+        seal.prune(folder, keep=2)
+    torch.distributed.barrier()
+    trainer.close()
+    return sizes, states
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_what_is_frozen_is_written_once(tmp_path, background):
+    sizes, states = launch(saves, 2, device="cpu", folder=str(tmp_path), background=background)[0]
+    assert sizes[0] > 400_000
+    assert max(sizes[1:]) < 0.2 * sizes[0]
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step_2", "step_3"]
+    for k in (2, 3):
+        path = tmp_path / f"step_{k}"
+        seal.verify(path)
+        again = Single(TINY, 1)
+        assert again.restore(path) == {"updates": k}
+        for name, value in again.full_state()["model"].items():
+            assert torch.equal(value, states[k]["model"][name]), name
+
+
+def damage(step: Path):
+    [file] = step.glob("*.distcp")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "anew"),
+    [
+        (lambda step: None, False),
+        (damage, True),
+        (lambda step: next(step.glob("*.distcp")).unlink(), True),
+        (lambda step: (step / seal.SEAL).unlink(), True),
+        (shutil.rmtree, True),
+    ],
+    ids=["none", "a changed byte", "no file", "no seal", "no folder"],
+)
+def test_an_older_file_that_is_not_as_it_was_is_not_linked(tmp_path, trouble, anew):
+    trainer, increments = Recipe(transform=only_norms)(TINY, 0), Increments()
+    trainer.save(tmp_path / "step_0", increments=increments)
+    size = written(tmp_path / "step_0")
+    trouble(tmp_path / "step_0")
+    trainer.step(random_batch(0, 4, TINY.context, TINY.vocab))
+    trainer.save(tmp_path / "step_1", increments=increments)
+    seal.verify(tmp_path / "step_1")
+    assert (written(tmp_path / "step_1") > 0.9 * size) == anew
+    assert Single(TINY, 1).restore(tmp_path / "step_1") == {}
+
+
+def test_a_save_that_fails_does_not_count(tmp_path, monkeypatch):
+    """What it has written is removed, so the next save must not link it."""
+    trainer, increments = Recipe(transform=only_norms)(TINY, 0), Increments()
+    trainer.save(tmp_path / "step_0", increments=increments)
+    trainer.step(random_batch(0, 4, TINY.context, TINY.vocab))
+
+    def full(*_):
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(seal, "finish", full)
+        with pytest.raises(OSError, match="no space left"):
+            trainer.save(tmp_path / "step_1", increments=increments)
+    trainer.save(tmp_path / "step_1", increments=increments)
+    seal.verify(tmp_path / "step_1")
+    right, again = trainer.full_state()["model"], Single(TINY, 1)
+    again.restore(tmp_path / "step_1")
+    assert all(torch.equal(v, right[n]) for n, v in again.full_state()["model"].items())
