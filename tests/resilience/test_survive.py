@@ -148,7 +148,7 @@ def curve():
     return straight(100)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_the_others_go_on_after_each_fault(curve, tmp_path):
     """Five ranks of ZeRO 3 meet four faults, and one is cut off for a moment; two are left."""
     faults = ["kill", "cut", "segfault", "gil"]
@@ -165,7 +165,7 @@ def test_the_others_go_on_after_each_fault(curve, tmp_path):
         assert lost_by(found) <= 4 * 2  # two steps between commits
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_ranks_come_back_and_come_in_and_partners_die(curve, tmp_path):
     """A stopped rank wakes up, a new one comes in: four again. Then both of a pair are killed."""
     faults = ["stop", "wake", "new", "both"]
@@ -184,34 +184,31 @@ def test_ranks_come_back_and_come_in_and_partners_die(curve, tmp_path):
     assert list(tmp_path.glob("step_*_*"))
 
 
-def at_random(worker, seconds, ranks, seed):
+def at_random(worker, kills, seconds, ranks, seed):
     """Kill a rank at a random moment, start a new one, again and again; then let them finish."""
     dist.destroy_process_group()
-    steps = int(60 + 30 * seconds)
+    steps = int(30 + 5 * kills + 20 * seconds)
     agent = trains(ranks, Replicated, steps)
     draw, killed, end = random.Random(seed), 0, time.monotonic() + seconds
     until(agent, 10)
-    while time.monotonic() < end and agent.look():
-        time.sleep(draw.uniform(0, 0.4))
-        if len(agent.running) == ranks:
-            os.kill(agent.running[draw.choice(sorted(agent.running))], signal.SIGKILL)
-            killed += 1
-            while len(agent.running) == ranks:
-                agent.look()
-            agent.start()
+    while agent.look() and (killed < kills or time.monotonic() < end):
+        time.sleep(draw.uniform(0, 0.3))
+        os.kill(agent.running[draw.choice(sorted(agent.running))], signal.SIGKILL)
+        killed += 1
+        while len(agent.running) == ranks:
+            agent.look()
+        until_member(agent, agent.start())
     while agent.look():
         time.sleep(0.01)
     return agent.results(), steps, killed
 
 
-@pytest.mark.timeout(300 + 3 * MINUTE)
+@pytest.mark.timeout(600 + 3 * MINUTE)
 def test_kills_at_random(curve):
     """Each killed rank is replaced. No rank lives through all; together they have the curve."""
-    [(results, steps, killed)] = launch(
-        at_random, 1, device="cpu", seconds=MINUTE or 5.0, ranks=4, seed=0, timeout=300 + 3 * MINUTE
-    )
-    right = curve if steps <= len(curve) else straight(steps)
-    found = check(results, right)
+    how = {"kills": 3, "seconds": MINUTE, "ranks": 3, "seed": 0, "timeout": 500 + 3 * MINUTE}
+    [(results, steps, killed)] = launch(at_random, 1, device="cpu", **how)
+    found = check(results, curve if steps <= len(curve) else straight(steps))
     assert killed >= 3
     assert max(int(k) for one in found for k in one["losses"]) == steps - 1
     seconds = [e["seconds"] for one in found for e in one["epochs"][1:]]

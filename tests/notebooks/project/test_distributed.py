@@ -121,7 +121,7 @@ def test_twenty_kills_do_not_change_the_curve(tmp_path, warm, script, text, twin
     assert torn >= 3  # and some while they saved
 
 
-@pytest.mark.timeout(300 + 3 * SECONDS)
+@pytest.mark.timeout(900 + 3 * SECONDS)
 def test_torchrun_restarts_after_faults_of_five_kinds(tmp_path, text, twin):
     """A rank at random is hurt after a few steps; torchrun restarts all, from the last checkpoint.
 
