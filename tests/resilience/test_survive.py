@@ -1,13 +1,11 @@
 """Ranks are killed, stopped, cut off; the others go on, and the curve is that of one process.
 
 Tolerance: 1e-12 absolute in float64; other numbers of ranks add up in another order.
-FAULT_SECONDS=60 makes the run at random last a minute.
 """
 
 import ctypes
 import json
 import os
-import random
 import signal
 import threading
 import time
@@ -32,7 +30,6 @@ from helpers.runtime.launch import launch
 pytestmark = pytest.mark.alone
 TINY = GPTConfig(vocab=16, context=8, width=8, layers=2, heads=2)
 SILENCE = 4.0
-MINUTE = float(os.environ.get("FAULT_SECONDS", 0))
 
 
 def batch_of(k):
@@ -182,34 +179,3 @@ def test_ranks_come_back_and_come_in_and_partners_die(curve, tmp_path):
     assert {*came["losses"]} < {*stayed["losses"]}
     assert "89" in came["losses"]
     assert list(tmp_path.glob("step_*_*"))
-
-
-def at_random(worker, kills, seconds, ranks, seed):
-    """Kill a rank at a random moment, start a new one, again and again; then let them finish."""
-    dist.destroy_process_group()
-    steps = int(30 + 5 * kills + 20 * seconds)
-    agent = trains(ranks, Replicated, steps)
-    draw, killed, end = random.Random(seed), 0, time.monotonic() + seconds
-    until(agent, 10)
-    while agent.look() and (killed < kills or time.monotonic() < end):
-        time.sleep(draw.uniform(0, 0.3))
-        os.kill(agent.running[draw.choice(sorted(agent.running))], signal.SIGKILL)
-        killed += 1
-        while len(agent.running) == ranks:
-            agent.look()
-        until_member(agent, agent.start())
-    while agent.look():
-        time.sleep(0.01)
-    return agent.results(), steps, killed
-
-
-@pytest.mark.timeout(600 + 3 * MINUTE)
-def test_kills_at_random(curve):
-    """Each killed rank is replaced. No rank lives through all; together they have the curve."""
-    how = {"kills": 3, "seconds": MINUTE, "ranks": 3, "seed": 0, "timeout": 500 + 3 * MINUTE}
-    [(results, steps, killed)] = launch(at_random, 1, device="cpu", **how)
-    found = check(results, curve if steps <= len(curve) else straight(steps))
-    assert killed >= 3
-    assert max(int(k) for one in found for k in one["losses"]) == steps - 1
-    seconds = [e["seconds"] for one in found for e in one["epochs"][1:]]
-    print(f"{killed} kills; {max(map(lost_by, found))} steps lost; {max(seconds, default=0):.1f} s")
