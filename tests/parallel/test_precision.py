@@ -47,7 +47,6 @@ PRECISIONS = {
     "fp64": (Mixed(torch.float64, scale=TWO), torch.float64),
     "bf16": (Mixed(torch.bfloat16), torch.float32),
     "fp16": (Mixed(torch.float16, scale=HIGH), torch.float32),
-    "bf16 on the host": (OnHost(Mixed(torch.bfloat16)), torch.float32),
 }
 
 
@@ -118,15 +117,6 @@ def test_every_rank_skips_the_same_steps(runs, layout):
     assert not skipped[-1]
     assert scales[-1] == 2.0 ** (22 - sum(skipped))
     assert not any(runs[0][layout, "bf16"]["skipped"])
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_on_the_host_the_updates_are_the_same(runs, layout):
-    for run in runs:
-        ours, theirs = (
-            run[layout, name]["state"]["model"] for name in ("bf16 on the host", "bf16")
-        )
-        assert all(torch.equal(ours[name], value) for name, value in theirs.items())
 
 
 @pytest.mark.parametrize("name", ["bf16", "fp16"])

@@ -28,7 +28,7 @@ def beside_torch(worker, kind, ours, theirs):
     for step in range(4):
         logs = []
         for ddp in (mine, other):
-            ddp.zero_grad()
+            ddp.zero_grad(set_to_none=step < 2)  # zeros stay in the buckets
             with ledger() as log:
                 backward(ddp, step, rank, world)
                 if ddp is mine:

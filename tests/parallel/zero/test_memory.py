@@ -33,13 +33,15 @@ FORMULA = {  # bytes of a parameter
 }
 
 
-def measured(worker, owners, precision, config=EVEN):
-    """Bytes by kind when the backward has ended, and between steps."""
-    torch.set_num_threads(1)
+PRECISIONS = {"fp32": Plain(), "mixed": Mixed()}
+
+
+def measured(worker, precision):
+    """Bytes by kind when the backward has ended, and between steps, for each stage."""
     mesh, found = make_mesh(Layout(dp=worker.world_size)), []
-    for owner in owners:
-        trainer = Recipe(owner=owner, precision=precision)(config, 0, mesh)
-        batch = random_batch(worker.rank, 2, 8, config.vocab)
+    for owner in DIVIDED:
+        trainer = Recipe(owner=owner, precision=precision)(EVEN, 0, mesh)
+        batch = random_batch(worker.rank, 2, 8, EVEN.vocab)
         trainer.step(batch)
         with filming(trainer.owner) as film:
             trainer.step(batch)
@@ -63,12 +65,23 @@ def measured(worker, owners, precision, config=EVEN):
     return found
 
 
-@pytest.mark.parametrize("precision", [Plain(), Mixed()], ids=["fp32", "mixed"])
-def test_memory_by_kind_is_the_paper_s(precision):
-    workers, kind = 4, "mixed" if isinstance(precision, Mixed) else "fp32"
+def everything(worker):
+    torch.set_num_threads(1)
+    return {kind: measured(worker, one) for kind, one in PRECISIONS.items()} | {
+        "peak": peak(worker)
+    }
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return launch(everything, 4, device="cpu")
+
+
+@pytest.mark.parametrize("kind", PRECISIONS)
+def test_memory_by_kind_is_the_paper_s(runs, kind):
+    workers = 4
     total = sum(p.numel() for p in EVEN.build(device="meta").parameters())
-    runs = launch(measured, workers, device="cpu", owners=list(DIVIDED), precision=precision)
-    for run in runs:
+    for run in runs.column(kind):
         for (owner, divided), (end, held) in zip(DIVIDED.items(), run, strict=True):
             expected = {
                 what: nbytes * total // (workers if what in divided else 1)
@@ -92,23 +105,24 @@ class RealStorages(LiveStorages):
         super()._see([t for t in tensors if t.device.type != "meta"])
 
 
-def peak(worker, config):
+DEEP = GPTConfig(vocab=32, context=2, width=64, layers=24, heads=2)
+
+
+def peak(worker):
     """The highest sum of all living tensors, from the model's creation to its second step."""
-    torch.set_num_threads(1)
     rule = OptimizerConfig(rule=torch.optim.SGD)
     mesh = make_mesh(Layout(dp=worker.world_size))
-    batch = random_batch(worker.rank, 1, 2, config.vocab)
+    batch = random_batch(worker.rank, 1, 2, DEEP.vocab)
     with RealStorages([]) as live:
-        trainer = Recipe(owner=Zero3)(config, 0, mesh, optimizer=rule)
+        trainer = Recipe(owner=Zero3)(DEEP, 0, mesh, optimizer=rule)
         for _ in range(2):
             trainer.step(batch)
             trainer.evaluate(batch)
     return live.peak
 
 
-def test_a_model_that_does_not_fit_is_never_whole_on_any_rank():
+def test_a_model_that_does_not_fit_is_never_whole_on_any_rank(runs):
     """Shards of parameters and gradients are half of it on four ranks; the rest is for units."""
-    config = GPTConfig(vocab=32, context=2, width=64, layers=24, heads=2)
-    whole = sum(p.nbytes for p in config.build(device="meta").parameters())
-    for bytes_at_once in launch(peak, 4, device="cpu", config=config):
+    whole = sum(p.nbytes for p in DEEP.build(device="meta").parameters())
+    for bytes_at_once in runs.column("peak"):
         assert whole / 2 < bytes_at_once < 0.75 * whole
