@@ -125,13 +125,14 @@ def run_cuts(
     if config.layers % ranks:
         raise ValueError(f"{config.layers} layers have no equal split over {ranks} ranks")
     size = {"sequences": sequences, "tokens": tokens, "repeats": repeats}
-    found = launch(layer_times, workers=ranks, config=config, **size)
+    found = launch(layer_times, workers=ranks, timeout=600, config=config, **size)
     computing, update = np.mean(list(found), axis=0).tolist()
     layers = Layers(computing=tuple(computing), update=tuple(update))
     every = {"equal": (config.layers // ranks,) * ranks}
     every |= {"planned": layers.plan(ranks, micro_batches).cuts}
     every |= {name: tuple(one) for name, one in (cuts or {}).items()}
-    runs = launch(step_times, workers=ranks, config=config, cuts=every, m=micro_batches, **size)
+    more = {"cuts": every, "m": micro_batches, "timeout": 600}  # a busy machine is slow
+    runs = launch(step_times, workers=ranks, config=config, **more, **size)
     slowest = {name: np.max([run[name] for run in runs], axis=0).tolist() for name in every}
     return {
         name: Run(

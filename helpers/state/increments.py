@@ -14,15 +14,21 @@ Source: Check-N-Run (Eisenman et al. 2022, NSDI) saves the changed rows of a rec
 """
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.filesystem import _StoragePrefix
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from helpers.state import seal
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Of the names of a rank's files, as PyTorch's writer reads it from a plan."""
+
+    prefix: str
 
 
 class Increments:
@@ -53,7 +59,7 @@ class Writer(dcp.FileSystemWriter):
     def prepare_global_plan(self, plans):
         """Name the new files after the checkpoint: a linked file must not meet its own name."""
         stem = self.folder.name.removesuffix(seal.WRITING)
-        named = [_StoragePrefix(f"__{rank}_{stem}_") for rank in range(len(plans))]
+        named = [Prefix(f"__{rank}_{stem}_") for rank in range(len(plans))]
         return [replace(p, storage_data=name) for p, name in zip(plans, named, strict=True)]
 
     def write_data(self, plan, planner):
