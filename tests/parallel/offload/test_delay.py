@@ -1,6 +1,7 @@
 """An update that is one step late: exactly so, within its bound, and beside the next step."""
 
 import threading
+import time
 from functools import partial
 from itertools import permutations
 
@@ -200,3 +201,13 @@ def test_a_partial_owner_keeps_its_options():
     made = delayed(partial(Zero1, in_flight=0))
     assert {Delayed, Zero1} <= set(made.func.__mro__)
     assert made.keywords == {"in_flight": 0}
+
+
+def test_a_slow_update_is_waited_for():
+    one, slow = (Recipe(owner=delayed(), precision=OnHost())(ODD, 3, **GIVEN) for _ in range(2))
+    for k in range(4):
+        one.step(batch(k))
+        slow.owner.thread.submit(time.sleep, 1.0)  # the update of this step is behind it
+        slow.step(batch(k))
+    for name, value in one.parameters.items():
+        assert torch.equal(value, slow.parameters[name]), name
