@@ -134,6 +134,14 @@ def test_it_rolls_back_a_step_that_clips_and_no_other(clip, rollbacks):
     assert ours.owner.rollbacks == rollbacks
 
 
+def test_it_rolls_back_a_step_that_clips_a_little():
+    norm = float(train(pair(EXACT, clip=None))[0].grad_norm)
+    both = ours, theirs = pair(EXACT, clip=0.9 * norm)
+    train(both)
+    assert same(ours, theirs)
+    assert ours.owner.rollbacks == 1
+
+
 def test_it_rolls_back_a_step_that_is_skipped():
     """A gradient overflows: the first step has no moments to give back, the third has."""
     both = ours, theirs = pair(Mixed(torch.float64, scale=LossScale(scale=2.0**10)), clip=None)
