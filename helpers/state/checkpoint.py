@@ -85,11 +85,8 @@ def write(
     for name, facts in ((COUNTS, counts), (NOTES, notes or {})):
         state[name] = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8)
     alone = storage.mesh is None
-    # One thread: DCP does not see the errors of a second one, such as a full disk.
-    how = {"sync_files": False, "thread_count": 1}
-    writer = dcp.FileSystemWriter(folder, **how)
-    if increments:
-        writer = Writer(folder, increments, **how)
+    # DCP's writer waits for the disk on each rank: rank 0's machine cannot do that for the others.
+    writer = Writer(folder, increments) if increments else dcp.FileSystemWriter(folder)
     try:
         with seal.flushing(folder):
             dcp.save(state, storage_writer=writer, process_group=storage.group, no_dist=alone)

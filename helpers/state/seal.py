@@ -181,7 +181,8 @@ def digest(path: Path) -> str:
 def flushing(folder: Path):
     """Send the files of a folder to the disk while others still write them.
 
-    `seal` then waits for little: without this, the disk is idle until the last file is written.
+    The writer, and `seal`, then wait for little: without this, the disk is idle until the last file
+    is written.
     """
     ended = threading.Event()
 

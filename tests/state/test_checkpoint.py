@@ -143,6 +143,31 @@ def test_each_number_is_written_once(cluster, tmp_path):
     assert 2**20 <= written < 2**20 + 30_000
 
 
+def synced(worker, sizes, recipes, path):
+    """Save; return the names of the files whose bytes this rank waited for."""
+    names, fsync = set(), os.fsync
+
+    def noted(handle):
+        number = handle if isinstance(handle, int) else handle.fileno()
+        names.add(Path(f"/proc/self/fd/{number}").readlink().name)
+        fsync(handle)
+
+    os.fsync = noted
+    try:
+        saves(worker, sizes, recipes, path)
+    finally:
+        os.fsync = fsync
+    return sorted(names)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_every_rank_waits_for_its_own_bytes(cluster, tmp_path):
+    """On several machines, the first rank's wait says nothing of what the others' systems hold."""
+    found = cluster.run(synced, sizes={"dp": 4}, recipes=ZERO, path=tmp_path / "c")
+    for rank, names in enumerate(found):
+        assert any(name.startswith(f"__{rank}_") for name in names), (rank, names)
+
+
 def test_names_with_dots_and_no_optimizer(cluster, tmp_path):
     recipes = [Recipe("blocks.0.mlp.up.weight", (4, 4), (("flat", "dp"),))]
 
