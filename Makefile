@@ -148,6 +148,6 @@ endif
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv
 	@rm -f .venv/installed
 	@if test -n '$(TORCH)'; then echo '$(TORCH)' > .venv/torch; fi
-	@echo "installing the course and its libraries into .venv (about 3 minutes, once)"
+	@echo "installing the course and its libraries into .venv (about 2 minutes, once)"
 	@LOCK='$(LOCK)' .ci/install
 	@echo "$(CURDIR)" > .venv/installed
