@@ -50,7 +50,7 @@ class Speculative(OnThread):
     def gradient(self, name, last):
         self.last = last
         super().gradient(name, last)
-        if self.values[name] is self.parameters[name]:
+        if last and self.values[name] is self.parameters[name]:
             self.speculate(name, self.values[name].grad)
 
     def send(self, i):

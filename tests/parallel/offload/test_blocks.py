@@ -5,12 +5,13 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 
 import pytest
 import xxhash
 
 from helpers.parallel.offload import blocks
-from helpers.parallel.offload.blocks import ADVISED, CACHED, DIRECT, BlockFile, Stream
+from helpers.parallel.offload.blocks import ADVISED, CACHED, DIRECT, PAGE, BlockFile, Stream
 from helpers.state.seal import BrokenCheckpoint
 
 PATIENCE = 10  # seconds; then two works do not overlap
@@ -162,3 +163,22 @@ def test_a_system_that_moves_few_bytes_at_a_time_is_asked_again(tmp_path, monkey
     stream.run(lambda k, b: found.append(b[:]), 2, source=file)
     assert found == [content] * 2
     assert blocks.PAGE == 4096
+
+
+def test_after_an_error_nothing_is_written_any_more():
+    written = []
+
+    class Slow:
+        def write(self, k, buffer):
+            time.sleep(0.2)
+            written.append(k)
+
+    def change(k, buffer):
+        if k == 2:
+            raise ValueError("the third block")
+
+    stream = Stream(PAGE, 3)
+    with pytest.raises(ValueError, match="the third block"):
+        stream.run(change, 3, target=Slow())
+    assert written == [0, 1]
+    stream.close()

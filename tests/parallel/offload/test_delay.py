@@ -211,3 +211,12 @@ def test_a_slow_update_is_waited_for():
         slow.step(batch(k))
     for name, value in one.parameters.items():
         assert torch.equal(value, slow.parameters[name]), name
+
+
+def test_a_gradient_is_used_once():
+    owner = Recipe(owner=delayed(), precision=OnHost())(ODD, 3, **GIVEN).owner
+    owner.step_late(RULE, {name: torch.ones_like(t) for name, t in owner.updated.items()})
+    before = {name: t.detach().clone() for name, t in owner.updated.items()}
+    owner.step_late(RULE, {})
+    for name, value in before.items():
+        assert torch.equal(owner.updated[name], value), name

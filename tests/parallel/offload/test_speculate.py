@@ -140,6 +140,8 @@ def test_it_rolls_back_a_step_that_clips_a_little():
     train(both)
     assert same(ours, theirs)
     assert ours.owner.rollbacks == 1
+    ours.owner.roll_back()
+    assert ours.owner.rollbacks == 1, "nothing was left to roll back"
 
 
 def test_it_rolls_back_a_step_that_is_skipped():
