@@ -131,7 +131,7 @@ def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
     rows = {title: [as_list(values) for values in held] for title, held in states.items()}
     ranks = max(len(held) for held in rows.values())
     found, arrows, start = [], [], 0.0
-    texts = [Text(-0.25, rank, f"rank {rank}", "right", 10) for rank in range(ranks)]
+    texts = [Text(-0.25, rank, f"rank {rank}", "right", 10.5) for rank in range(ranks)]
     for number, (title, held) in enumerate(rows.items()):
         width = max(1, *(len(values) for values in held))
         span = max(width, LETTER * len(title))
@@ -158,7 +158,7 @@ def holdings(states: Mapping[str, Sequence[Sequence | None]], *, owners=None):
         texts=texts,
         arrows=arrows,
         corner=0.1,
-        fontsize=10,
+        fontsize=10.5,
         words=" ".join(
             f"{title[:1].upper()}{title[1:]}. {ranks_text(held)}." for title, held in rows.items()
         ),
@@ -209,7 +209,7 @@ def shares(
     found = []
     for rank, own in enumerate(held):
         left, top = GAP + rank % across * step[0], above + 0.35 + rank // across * step[1]
-        texts.append(Text(left, top - 0.11, f"rank {rank}", "left", 8))
+        texts.append(Text(left, top - 0.11, f"rank {rank}", "left", 10))
         found.append(Box(left, top, width, height, FAINT, edge=GREY))
         for box in own:
             (first, last), (start, stop) = box if len(shape) > 1 else ((0, 1), box[0])

@@ -16,7 +16,7 @@ KINDS = {  # in the order of the key
     "decode": "#44aa99",
     "preempted": "#cc6677",
 }
-TALLEST, ROW, FILL = 5.0, 0.14, 1.3  # inches: all rows at most, one row at most, the plot of blocks
+TALLEST, ROW, FILL = 2.4, 0.14, 1.3  # inches: all rows at most, one row at most, the plot of blocks
 TOKENS = 0.17  # inches: a stream's row
 SIDE, GAP = 0.5, 0.12  # inches: a block's width, and between two blocks
 KEY = 0.19  # inches: a line of the key

@@ -86,7 +86,7 @@ FEW = 25  # points; a curve of more is a line without marks
 
 DPI = 80  # dots on the page; a picture has twice as many pixels
 WIDTH, HEIGHT = 6.2, 2.8  # inches, of one plot
-SMALL = 9  # points, of a second text
+SMALL = 9  # points, of a second text; none is smaller: a slide shows it at 14 pixels
 
 SETTINGS = {
     "font.family": "DejaVu Sans",  # Matplotlib brings it along: the same on every machine

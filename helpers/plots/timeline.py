@@ -11,6 +11,7 @@ from helpers.plots.style import (
     INK,
     PAPER,
     SERIES_COLORS,
+    SMALL,
     WORK_COLORS,
     course_style,
     meaning,
@@ -174,10 +175,10 @@ def draw_kind(axes, lane, boxes, rows, count, kind, color, letters):
             linewidth=0.8 if labelled else 0.2,
         )
         for box in own:
-            if box.label and len(box.label) * letters <= box.duration:
+            if box.label and count < 3 and len(box.label) * letters <= box.duration:
                 middle = box.start + box.duration / 2, bottom + step * 0.47
-                style = {"fontsize": 9 if count == 1 else 7, "color": readable_on(color)}
-                axes.text(*middle, box.label, ha="center", va="center", **style)
+                style = {"fontsize": SMALL, "color": readable_on(color), "ha": "center"}
+                axes.text(*middle, box.label, va="center_baseline", **style)
 
 
 def pipelines(

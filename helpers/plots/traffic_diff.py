@@ -7,7 +7,7 @@ from helpers.plots.labels import color_key
 from helpers.plots.style import SERIES_COLORS, SMALL, course_style
 
 COLORS = dict(zip(("parameters", "gradients", "activations", "other"), SERIES_COLORS, strict=False))
-LINE = 0.17  # inches of a message
+LINE, APART = 0.15, 0.25  # inches of a message; between two moments, in lines
 BAR = 0.36  # the longest bar, as a share of a column
 MARK = 0.012  # the shortest bar
 
@@ -40,7 +40,7 @@ def traffic_diff(
     top, tops = 0.0, {}
     for moment in places:
         tops[moment] = top
-        top += max(len(bars[column, moment]) for column in range(len(streams))) + 0.5
+        top += max(len(bars[column, moment]) for column in range(len(streams))) + APART
     found, texts = [], []
     for (column, moment), own in bars.items():
         for line, together in enumerate(own):
@@ -48,7 +48,7 @@ def traffic_diff(
             color, long = COLORS[together[0].kind], max(BAR * long, MARK)
             found.append(Box(column, y + 0.1, long, 0.8, color, line=0))
             words = f" {label(together, layers)}"
-            texts.append(Text(column + long, y + 0.5, words, "left", SMALL - 2))
+            texts.append(Text(column + long, y + 0.5, words, "left", SMALL))
     told = "; ".join(
         f"{name}: {sum(map(bytes_of, stream)):,.0f} bytes in {len(stream)} messages"
         for name, stream in streams.items()
@@ -68,14 +68,14 @@ def traffic_diff(
     (axes,) = picture.axes
     with course_style():
         for moment in places[1:]:
-            axes.axhline(tops[moment] - 0.25, color="#dddddd", lw=0.6)
+            axes.axhline(tops[moment] - APART / 2, color="#dddddd", lw=0.6)
         for column in range(1, len(streams)):
             axes.axvline(column - 0.03, color="#bbbbbb", lw=0.8)
         axes.set_xticks([column + 0.45 for column in range(len(streams))], list(streams))
         axes.xaxis.tick_top()
-        axes.tick_params(length=0, labelsize=SMALL - 1)
+        axes.tick_params(length=0, labelsize=SMALL)
     kinds = [k for k in COLORS if any(m.kind == k for s in streams.values() for m in s)]
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01), "fontsize": SMALL - 1}
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01), "fontsize": SMALL}
     color_key(axes, {kind: COLORS[kind] for kind in kinds}, ncols=len(kinds), **place)
     return picture
 

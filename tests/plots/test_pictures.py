@@ -278,7 +278,7 @@ def kept() -> dict[str, str]:
 
 
 def labels(picture):
-    """(text, where it is) of every word that is drawn; boxes a little smaller than the letters."""
+    """(text, where it is, its points) of all words drawn; boxes a bit smaller than the letters."""
     words = [text for key in picture.legends for text in key.get_texts()]
     for axes in picture.axes:
         words += [*axes.texts, axes.title]
@@ -287,7 +287,7 @@ def labels(picture):
             ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
             words += [label for tick in ticks for label in (tick.label1, tick.label2)]
     return [
-        (text.get_text(), text.get_window_extent().shrunk(0.96, 0.7))
+        (text.get_text(), text.get_window_extent().shrunk(0.96, 0.7), text.get_fontsize())
         for text in words
         if text.get_text() and text.get_visible()
     ]
@@ -300,10 +300,12 @@ def test_the_reader_sees_the_same_and_no_word_covers_another(name):
     assert same(found, before) or found == before
     wide, high = picture.bbox.size
     words = labels(picture)
-    for number, (text, box) in enumerate(words):
+    slide = min(1.4, 1180 / wide) * picture.dpi / 72  # a slide's pixels for a point, at least
+    for number, (text, box, points) in enumerate(words):
+        assert points * slide > 13.9, text
         assert -2 <= box.x0 <= box.x1 <= wide + 2, text
         assert -2 <= box.y0 <= box.y1 <= high + 2, text
-        assert not [other for other, place in words[:number] if place.overlaps(box)], text
+        assert not [other for other, place, _ in words[:number] if place.overlaps(box)], text
 
 
 def test_every_kept_picture_is_still_drawn():
