@@ -161,7 +161,7 @@ function merge(pages) {
     const idea = blocks[0].matches(HEADING) && !first.bare;
     const code = (block) => isCode(block) && !asks(block); // a prediction's cell has no code to read
     const together = first.thin || little || (isCode(blocks[0]) && !first.blocks.some(code));
-    if (together && !told && !idea && first.take(blocks, [SMALLEST, 1, 0.9])) {
+    if (together && !told && !idea && first.take(blocks, [SMALLEST])) {
       first.notes.push(...second.notes);
       pages.splice(n + 1, 1);
     } else {

@@ -12,10 +12,12 @@ PROGRAM, PAGES = "slides", "*_*.html"
 
 SMALLEST = 16  # pixels of type, in a box that scrolls too
 TEXT, CODE = 24, 17  # pixels of a slide's own text, and of its code
+PICTURE = 1.4  # times a picture's own size: its type of 9 points then has 14 pixels
+ROOM = 1180, 560  # pixels of a slide that a picture with a heading can fill
 LITTLE = 4  # words that are too few for a slide without a picture
 
 # What is wrong with the slides as they are shown, one after the other.
-WRONG = """([smallest, text, code, little]) => {
+WRONG = """([smallest, text, code, little, picture, room]) => {
   const wrong = [];
   for (const slide of Reveal.getSlides()) {
     const { h, v } = Reveal.getIndices(slide);
@@ -39,6 +41,12 @@ WRONG = """([smallest, text, code, little]) => {
       const least = e.matches("p, li") && !e.closest(".output") ? text
         : e.closest("pre.input") ? code : smallest;
       if (words && !e.closest("math, sup, sub") && size < least) say(`type of ${size}`, e);
+    }
+    for (const e of body.querySelectorAll("img")) {
+      const [wide, high] = [e.getAttribute("width"), e.getAttribute("height")];
+      const shown = e.getBoundingClientRect().width / wide;
+      const full = Math.min(room[0] / wide, room[1] / high);
+      if (shown < Math.min(picture, full) - 0.01) say(`a picture at ${shown} of its size`, body);
     }
     const words = body.textContent.trim().split(/\\s+/).length;
     if (words < little && !body.querySelector("img")) say("hardly anything", body);
@@ -86,7 +94,7 @@ def look(page, file):
     """Show a deck from its first slide to its last."""
     open_deck(page, file)
     return {
-        "wrong": page.evaluate(WRONG, [SMALLEST, TEXT, CODE, LITTLE]),
+        "wrong": page.evaluate(WRONG, [SMALLEST, TEXT, CODE, LITTLE, PICTURE, ROOM]),
         "lost": page.evaluate(LOST, file.read_text(encoding="utf-8")),
         "early": page.evaluate(EARLY),
         "slides": page.evaluate("Reveal.getTotalSlides()"),
