@@ -74,6 +74,11 @@ def test_the_tree_opens_and_week_1_shows_its_drawing(page, course, address):
     drawing = notebook.cell(index(cells, "../figures/cluster.png")).locator("img")
     loaded(drawing)
     assert "four ranks" in drawing.get_attribute("alt")
+    page.locator(f"{OPEN} .jp-Notebook").focus()
+    with page.context.expect_page() as slides:  # RISE alone would show them in half of the window
+        page.keyboard.press("Alt+r")
+    assert "/rise/notebooks/week01_ranks" in slides.value.url
+    slides.value.close()
 
 
 def test_a_student_s_folder_opens_with_its_pictures(page, course, address):
