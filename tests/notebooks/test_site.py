@@ -252,6 +252,7 @@ def test_a_notebook_has_buttons_and_the_forge_s_where_it_is_known(built):
         "https://mybinder.org/v2/gh/owner/course/main?urlpath=lab/tree/notebooks/week01_a.ipynb",
         "https://colab.research.google.com/github/owner/course/blob/main/notebooks/week01_a.ipynb",
         "https://github.com/owner/course/blob/main/notebooks/week01_a.ipynb?plain=1",
+        "https://github.com/owner/course/discussions",
     ]
     assert not [link for link in Loads(pages(built)["search.html"]).links if "ipynb" in link]
 

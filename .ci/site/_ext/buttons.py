@@ -1,4 +1,4 @@
-"""A notebook's buttons: download it; on the repository's forge, read its source or run it.
+"""A page's buttons: download a notebook; on the repository's forge, read it, run it, discuss it.
 
 The forge's address is COURSE_REPOSITORY, else that of git's remote `origin`. Building needs no
 other host, and a page without a known forge has no buttons for it.
@@ -35,20 +35,26 @@ def options(folder: str) -> dict:
     return found | {"launch_buttons": launch}
 
 
-def download(app: Sphinx, pagename: str, templatename: str, context: dict, doctree):
-    """Put the button to download a notebook before the others."""
-    if doctree is not None and context.get("page_source_suffix") == ".ipynb":
-        button = {
-            "type": "link",
-            "url": context["pathto"](f"downloads/{pagename}.ipynb", 1),
-            "text": "",
-            "icon": "fas fa-download",
-            "tooltip": "Download this notebook, without outputs",
-            "label": "download-notebook-button",
-        }
-        context["header_buttons"].insert(0, button)
+def add(app: Sphinx, pagename: str, templatename: str, context: dict, doctree):
+    """Put the button to download a notebook before the others, and the one to discuss behind."""
+    if doctree is None:
+        return
+    if context.get("page_source_suffix") == ".ipynb":
+        url = context["pathto"](f"downloads/{pagename}.ipynb", 1)
+        words = "Download this notebook, without outputs"
+        context["header_buttons"].insert(0, link(url, "download", words, "download-notebook"))
+    if address := app.config.html_theme_options.get("repository_url"):
+        place = "discussions" if "github.com" in address else "-/issues"
+        button = link(f"{address}/{place}", "comments", "Ask and discuss", "discuss")
+        context["header_buttons"].append(button)
+
+
+def link(url: str, icon: str, words: str, name: str) -> dict:
+    """Return a button as the theme has them."""
+    looks = {"icon": f"fas fa-{icon}", "tooltip": words, "label": f"{name}-button"}
+    return {"type": "link", "url": url, "text": "", **looks}
 
 
 def setup(app: Sphinx):
-    app.connect("html-page-context", download, priority=900)
+    app.connect("html-page-context", add, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
