@@ -41,9 +41,13 @@ def check_checkpoints(
     states = {}
     for name, path in whole.items():
         strategy = make()
-        updates = strategy.restore(path).get("updates")
-        if updates is None:
-            found.append(f"{name} does not say after how many updates it was saved")
+        try:
+            updates = strategy.restore(path).get("updates")
+            why = "" if updates is not None else "does not say after how many updates it was saved"
+        except ValueError as error:
+            why = f"cannot be loaded: {str(error).replace(str(folder), '…')}"
+        if why:
+            found.append(f"{name} {why}")
             strategy.close()
             continue
         states[name] = updates, strategy.full_state()

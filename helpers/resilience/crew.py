@@ -18,11 +18,13 @@ import json
 import os
 import socket
 import stat
+import sys
 import threading
 import time
 from datetime import timedelta
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from helpers.runtime.joined.heartbeat import OK, Watch
 
@@ -47,12 +49,14 @@ class Crew:
     Attributes:
         epoch: of the present group, from 0.
         members: names, in the order of ranks.
+        away: an epoch has begun without this rank: its memory may be of another history.
     """
 
     def __init__(self, store: dist.Store, name: int, first: int, silence: float = 5.0):
         self.store, self.name, self.first, self.silence = store, name, first, silence
         self.connections = [store, store.clone(), store.clone()]
         self.epoch, self.members, self.watch = -1, [], None
+        self.away = False
 
     def form(self) -> bool:
         """Form the group of the next epoch. Every rank calls it, first and after each `failed`.
@@ -64,7 +68,9 @@ class Crew:
             RuntimeError: a rank was lost meanwhile: call `failed`, and this again.
         """
         while True:
-            self.epoch = next(e for e in itertools.count(self.epoch + 1) if not self.listed(e))
+            following = self.epoch + 1
+            self.epoch = next(e for e in itertools.count(following) if not self.listed(e))
+            self.away |= self.epoch > following
             if self.epoch:  # nothing happens if that epoch has ended already
                 headline = f"rank {self.name} comes in"
                 self.end(self.epoch - 1, {"rank": None, "headline": headline, "new": self.name})
@@ -73,6 +79,7 @@ class Crew:
             self.members = self.sign()
             if self.name in self.members:
                 break
+            self.away = True
         rank, ranks = self.members.index(self.name), len(self.members)
         stores = [dist.PrefixStore(f"{self.epoch}", store) for store in self.connections]
         self.watch = Lookout(stores, rank, ranks, self.silence)
@@ -133,6 +140,8 @@ class Crew:
         self.watch = None
         if dist.is_initialized():
             dist.destroy_process_group()
+        # A group that was not completed has counted, too: groups of another name would never meet.
+        distributed_c10d._world.group_count = 0
 
     def end(self, epoch: int, report: dict):
         text = json.dumps({"kind": "died", "traceback": "", **report})
@@ -155,7 +164,7 @@ class Lookout(Watch):
 
     def __init__(self, stores, rank: int, world_size: int, silence: float):
         super().__init__(stores, rank, world_size, silence)
-        self.first, self.older, self.lock = silence, {*connections()}, threading.Lock()
+        self.first, self.older, self.lock = silence, {*sockets()}, threading.Lock()
 
     def __exit__(self, *_):
         with self.lock:  # a later alarm would break the connections of the next epoch
@@ -170,18 +179,33 @@ class Lookout(Watch):
 
     def cut(self):
         """Break the TCP connections that this process has opened since the epoch began."""
-        for inode, number in connections().items():
+        for inode, number in sockets().items():
             if inode not in self.older:
                 try:
-                    with socket.socket(fileno=os.dup(number)) as connection:
-                        if os.fstat(connection.fileno()).st_ino == inode:
-                            connection.shutdown(socket.SHUT_RDWR)
+                    with socket.socket(fileno=os.dup(number)) as one:
+                        if os.fstat(one.fileno()).st_ino != inode:
+                            continue
+                        if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                            self.hang_up(one)
+                        else:
+                            one.shutdown(socket.SHUT_RDWR)
                 except OSError:  # closed in between, or not connected
                     pass
 
+    def hang_up(self, listening: socket.socket):
+        """Connect in place of a lost rank, and end the connection.
 
-def connections() -> dict[int, int]:
-    """This process's TCP connections: inode -> file descriptor."""
+        While gloo makes a group, a rank waits for others to connect: there is nothing to break, and
+        gloo aborts if its listening socket is closed. A connection begins with the number of the
+        pair, from 0, in 8 bytes (gloo/transport/tcp/listener.cc).
+        """
+        for pair in range(self.world_size):
+            with socket.create_connection(listening.getsockname()[:2], timeout=1.0) as one:
+                one.sendall(pair.to_bytes(8, sys.byteorder))
+
+
+def sockets() -> dict[int, int]:
+    """This process's TCP sockets: inode -> file descriptor."""
     found = {}
     for number in map(int, os.listdir("/dev/fd")):
         try:
@@ -190,8 +214,7 @@ def connections() -> dict[int, int]:
                 continue
             with socket.socket(fileno=os.dup(number)) as one:
                 if one.family in (socket.AF_INET, socket.AF_INET6):
-                    one.getpeername()
                     found[status.st_ino] = number
-        except OSError:  # closed in between; or it listens: gloo aborts if that is broken
+        except OSError:  # closed in between
             continue
     return found

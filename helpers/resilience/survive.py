@@ -13,11 +13,13 @@ from pathlib import Path
 
 from torch.distributed.checkpoint.api import CheckpointException
 
+from helpers.comm.messages import Peers
 from helpers.data.batch import Batch
 from helpers.parallel.strategy import Strategy
 from helpers.resilience.crew import Crew
 from helpers.resilience.in_memory import InMemory
 from helpers.state import seal
+from helpers.state.facts import exchange
 from helpers.state.seal import BrokenCheckpoint
 
 MEMORY, DISK, START = "memory", "disk", "start"
@@ -66,17 +68,16 @@ def survive(
     Raises:
         RuntimeError: the same step has failed twice on the same ranks: it is no lost rank.
     """
-    found, memory, done, stuck, epoch = Survived(), InMemory(), 0, None, 0
-    began = time.monotonic()
+    found, memory, done, stuck = Survived(), InMemory(), 0, None
+    began, reached = time.monotonic(), 0  # when it failed, and at which step; until it trains again
     while True:
         try:
             if not crew.form():
                 return found
-            if crew.epoch > epoch + 1:  # it was away: what it has may be of another history
-                memory = InMemory()
-            epoch, ranks = crew.epoch, len(crew.members)
-            strategy = make(ranks)
-            reached, (source, done) = done, back(strategy, memory, folder)
+            if crew.away:
+                memory, crew.away = InMemory(), False
+            strategy = make(len(crew.members))
+            source, done = back(strategy, memory, folder)
             first = done
             while done < steps:
                 if (done - first) % every == 0:
@@ -90,13 +91,14 @@ def survive(
                         {"ranks": list(crew.members), "source": source, "reached": reached}
                         | {"back_to": first, "seconds": time.monotonic() - began}
                     )
+                    began, reached = None, 0
                 if folder is not None and done % save_every == 0:
                     # A rank that wakes up in the middle of a save must not write into this one.
-                    strategy.save(Path(folder, f"step_{done:06d}_{epoch:04d}"), updates=done)
+                    strategy.save(Path(folder, f"step_{done:06d}_{crew.epoch:04d}"), updates=done)
             crew.finish()
             strategy.close()
         except (RuntimeError, CheckpointException) as error:
-            began = time.monotonic()
+            began, reached = began or time.monotonic(), max(reached, done)
             if stuck == (done, crew.members):
                 raise
             stuck = (done, crew.members)
@@ -109,6 +111,6 @@ def back(strategy: Strategy, memory: InMemory, folder) -> tuple[str, int]:
         return MEMORY, memory.restore(strategy)["updates"]
     except BrokenCheckpoint:  # every rank raises it
         memory.keep_only(0)
-    if folder is not None and (path := seal.newest(folder)):
-        return DISK, strategy.restore(path)["updates"]
-    return START, 0
+    newest = seal.newest(folder) if folder is not None and Peers().rank == 0 else None
+    [name, *_] = exchange(newest and newest.name)  # one rank chooses: a writing may end just now
+    return (DISK, strategy.restore(Path(folder, name))["updates"]) if name else (START, 0)

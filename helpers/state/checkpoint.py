@@ -91,9 +91,9 @@ def write(
         with seal.flushing(folder):
             dcp.save(state, storage_writer=writer, process_group=storage.group, no_dist=alone)
         tell(None)  # all files are written
-        share = slice(rank, None, size)
-        parts_read = tell(seal.measured(folder, seal.files(folder)[share]))
-        checksums = {name: found for some in parts_read for name, found in some.items()}
+        share, own = slice(rank, None, size), {}
+        together(lambda: own.update(seal.measured(folder, seal.files(folder)[share])), tell)
+        checksums = {name: found for some in tell(own) for name, found in some.items()}
         together(lambda: seal.finish(path, checksums) if first else None, tell)
         if increments:
             increments.done(Path(path), writer)

@@ -75,6 +75,12 @@ def test_other_ways_to_lie(tmp_path):
     strategy.save(tmp_path / "step_000099")
     [found] = check_checkpoints(tmp_path, make, batch_of)
     assert found == "step_000099 does not say after how many updates it was saved"
+    strategy.parameters["norm.weight"].detach()[3] = torch.nan
+    strategy.save(tmp_path / "step_000098", updates=98)
+    found = check_checkpoints(tmp_path, make, batch_of)
+    assert found[0].startswith("step_000098 cannot be loaded: norm.weight has NaN or infinite")
+    assert len(found) == 2
+    shutil.rmtree(tmp_path / "step_000098")
     shutil.rmtree(tmp_path / "step_000099")
     other = [check_checkpoints(tmp_path, make, lambda k: batch_of(k + 50))]
     assert "tensors differ, the first is" in other[0][0]

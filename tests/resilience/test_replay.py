@@ -93,6 +93,15 @@ def test_an_evicted_server_never_comes_back():
         stops_of_job(again, servers=3, of=3, evict=2)
 
 
+def test_a_server_is_evicted_at_the_fault_that_is_named():
+    """Two servers fail in turn, and the job needs one: the fourth fault is the second of both."""
+    turns = [Fault(k, k + 0.5, k % 2) for k in range(1, 5)]
+    for seed in range(6):
+        assert len(stops_of_job(turns[:3], servers=1, of=2, evict=2, seed=seed)) in (2, 3)
+        with pytest.raises(ValueError, match="evicting after 2 faults leaves too few servers"):
+            stops_of_job(turns, servers=1, of=2, evict=2, seed=seed)
+
+
 def test_a_job_that_does_not_fit_is_refused():
     for servers in (0, 4):
         with pytest.raises(ValueError, match=f"a job of {servers} servers does not fit"):

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,8 +25,10 @@ from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.resilience.agent import Agent
 from helpers.resilience.crew import Crew
-from helpers.resilience.survive import survive
+from helpers.resilience.in_memory import InMemory
+from helpers.resilience.survive import back, survive
 from helpers.runtime.launch import launch
+from helpers.state import seal
 
 pytestmark = pytest.mark.alone
 TINY = GPTConfig(vocab=16, context=8, width=8, layers=2, heads=2)
@@ -47,7 +50,18 @@ def hold_the_gil():
     threading.Thread(target=ctypes.PyDLL(None).sleep, args=(600,), daemon=True).start()
 
 
-def trains(ranks, owner, steps, **how):
+def last(store):
+    """A store that kills its rank as soon as the others can read the rank's address."""
+
+    class Last(dist.Store):
+        def set(self, key, value):
+            store.set(key, value)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return Last()
+
+
+def trains(ranks, owner, steps, dies=None, **how):
     """The body of a rank: it counts its steps in the store, and may do something to itself."""
 
     def make(size):
@@ -67,7 +81,12 @@ def trains(ranks, owner, steps, **how):
                     crew.watch.cut()
             return batch_of(k)
 
+        def group(*given, store, **options):
+            dies_now = name == dies and crew.epoch
+            init(*given, store=last(store) if dies_now else store, **options)
+
         torch.set_num_threads(1)
+        init, dist.init_process_group = dist.init_process_group, group
         crew = Crew(store, name, ranks, silence=SILENCE)
         return asdict(survive(crew, make, batch, steps, **how))
 
@@ -179,3 +198,92 @@ def test_ranks_come_back_and_come_in_and_partners_die(curve, tmp_path):
     assert {*came["losses"]} < {*stayed["losses"]}
     assert "89" in came["losses"]
     assert list(tmp_path.glob("step_*_*"))
+
+
+@pytest.mark.timeout(600)
+def test_a_rank_dies_while_the_others_go_on_without_another(curve):
+    """The group of epoch 1 is not completed. Each pair has one rank left: no memory is lost."""
+    how = {"faults": ["kill"], "ranks": 4, "owner": Replicated, "steps": 30, "every": 7, "dies": 2}
+    [(results, codes, _)] = launch(one_after_another, 1, device="cpu", **how)
+    assert results.keys() == {1, 3}
+    assert codes[0] == codes[2] == -signal.SIGKILL
+    for found in check(results, curve):
+        assert [e["ranks"] for e in found["epochs"]] == [[0, 1, 2, 3], [1, 3]]
+        assert [e["source"] for e in found["epochs"]] == ["start", "memory"]
+        assert found["computed"] - 30 == lost_by(found)
+
+
+class Scripted:
+    """A crew of one rank, whose epochs have these names, failures and absences."""
+
+    def __init__(self, names, away):
+        self.names, self.absent, self.epoch = names, away, -1
+
+    def form(self):
+        self.epoch += 1
+        self.members, self.away = self.names[min(self.epoch, 2)], self.epoch in self.absent
+        return self.epoch < 4 and not self.done
+
+    def failed(self, error):
+        pass
+
+    def finish(self):
+        self.done = True
+
+    done = False
+
+
+def follows(worker, scripts):
+    found = []
+    for names, fails, away in scripts:
+        crew = Scripted(names, away)
+
+        def batch(k, crew=crew, fails=fails):
+            if fails.get(crew.epoch) == k:
+                raise RuntimeError("a broken connection")
+            return batch_of(k)
+
+        try:
+            told = survive(crew, lambda _: Recipe(layout=Layout(dp=1))(TINY, 0), batch, 4, every=2)
+            epochs = [(e["source"], e["back_to"], e["seconds"] > 0) for e in told.epochs]
+            found.append((epochs, told.lost, told.computed))
+        except RuntimeError as error:
+            found.append(str(error))
+    return found
+
+
+SAME, OTHERS = ([0], [0], [0]), ([0], [1], [2])
+START, AT_0, AT_2 = (("start", 0, True), ("memory", 0, True), ("memory", 2, True))
+
+
+def test_what_one_rank_does_after_each_failure():
+    """Names of the epochs' ranks, epoch -> the step that fails, epochs it was not in before."""
+    rows = [
+        ((SAME, {0: 3}, ()), ([START, AT_2], 1, 5)),
+        ((SAME, {0: 3}, (1,)), ([START, START], 3, 7)),  # its memory may be of another history
+        ((SAME, {0: 1}, ()), ([START, AT_0], 1, 5)),  # a commit comes before the first step
+        ((SAME, {0: 3, 1: 2}, ()), ([START, AT_2], 1, 5)),  # it fails while it goes back: lost once
+        ((OTHERS, {0: 3, 1: 3}, ()), ([START, AT_2, AT_2], 2, 6)),
+        ((SAME, {0: 3, 1: 3}, ()), "a broken connection"),
+    ]
+    [found] = launch(follows, 1, device="cpu", scripts=[script for script, _ in rows])
+    for told, (script, expected) in zip(found, rows, strict=True):
+        assert told == expected, script
+
+
+def goes_back(worker, folder):
+    """Rank 1 does not see yet that the newest checkpoint is whole."""
+    strategy = Recipe(layout=Layout(dp=2))(TINY, 0)
+    for name, updates in (("step_1", 1), ("step_2", 2)):
+        strategy.save(Path(folder, name), updates=updates)
+    newest = seal.newest
+    if worker.rank == 1:
+        seal.newest = lambda folder: Path(folder, "step_1")
+    found = back(strategy, InMemory(), folder)
+    seal.newest = newest
+    return found
+
+
+def test_all_ranks_restore_the_same_checkpoint(tmp_path):
+    found = launch(goes_back, 2, device="cpu", folder=str(tmp_path))
+    assert list(found) == [("disk", 2)] * 2

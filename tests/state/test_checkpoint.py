@@ -290,6 +290,28 @@ def test_a_full_disk_is_one_sentence_and_the_checkpoint_before_stays(cluster, tm
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
+def test_a_file_that_cannot_be_read_again_is_an_error_on_every_rank(cluster, tmp_path):
+    """The other ranks would wait for the checksums of the rank that failed."""
+
+    def save(worker, path):
+        def refuses(*_):
+            raise OSError(5, "Input/output error")
+
+        measured = checkpoint.seal.measured
+        if worker.rank == 2:
+            checkpoint.seal.measured = refuses
+        try:
+            saves(worker, {"dp": 4}, ZERO, path)
+        except OSError as error:
+            return str(error)
+        finally:
+            checkpoint.seal.measured = measured
+
+    for told in cluster.run(save, path=tmp_path / "c"):
+        assert re.search("was not saved: .*Input/output error", told)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_stops_the_first_rank_stops_all(cluster):
     """An error that is none of the disk's has its own kind, there where it happened."""
 

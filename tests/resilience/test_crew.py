@@ -1,0 +1,92 @@
+"""Which ranks are on the list of an epoch, and what a rank finds that was not on it."""
+
+import json
+import time
+
+import pytest
+import torch.distributed as dist
+
+from helpers.resilience.crew import GONE, Crew, Lookout
+from helpers.runtime.launch import launch
+
+BEFORE = [3, 5, 8]  # the names of the epoch before; this rank is 3
+LONG, SHORT = 60.0, 0.3
+
+
+def stored(epochs):
+    """A store with the lists and the outcomes of these epochs."""
+    store = dist.HashStore()
+    for epoch, (members, outcome) in enumerate(epochs):
+        store.set(f"{epoch}/members", json.dumps(members))
+        store.set(f"{epoch}/outcome", outcome if outcome == "ok" else json.dumps(outcome))
+    return store
+
+
+@pytest.mark.parametrize(
+    ("outcome", "signed", "gone", "silence", "members"),
+    [
+        ({"rank": 1}, [8], [], LONG, [3, 8]),  # rank 1 is the one of name 5
+        ({"rank": None}, [8], [5], LONG, [3, 8]),
+        ({"rank": None}, [5, 8], [5], LONG, [3, 8]),  # it has signed, and died
+        ({"rank": None, "new": 9}, [5, 8, 9], [], LONG, [3, 5, 8, 9]),
+        ({"rank": None, "new": 9}, [5, 8], [9], LONG, [3, 5, 8]),  # it died while it came in
+        ({"rank": None, "new": 9}, [5, 8], [], SHORT, [3, 5, 8]),  # it is stopped
+        ({"rank": None}, [8], [], SHORT, [3, 8]),
+    ],
+)
+def test_the_list_is_closed_when_all_have_signed_or_after_the_silence(
+    outcome, signed, gone, silence, members
+):
+    store = stored([(BEFORE, outcome)])
+    for key, names in (("1/here", signed), (GONE, gone)):
+        for name in names:
+            store.append(key, f"{name},")
+    crew = Crew(store, 3, first=3, silence=silence)
+    crew.epoch, began = 1, time.monotonic()
+    assert crew.sign() == members
+    seconds = time.monotonic() - began
+    assert seconds >= SHORT if silence == SHORT else seconds < LONG / 2
+
+
+def test_a_rank_that_comes_too_late_goes():
+    assert not Crew(stored([([0, 1], "ok")]), 2, first=2).form()
+
+
+def comes(worker, rows):
+    """Rank 0 was in epoch 0. For each row: epochs that began meanwhile, and lists without it."""
+    dist.destroy_process_group()
+    found = []
+    for missed, unsigned in rows:
+        store = stored([([0, 7], {"rank": 1})] + [([7], {"rank": 0})] * missed)
+        store.append(GONE, "7,")
+        crew = Crew(store, 0, first=2, silence=LONG)
+        crew.epoch, sign, late = 0, crew.sign, iter(range(unsigned))
+
+        def closed(store=store, crew=crew, sign=sign, late=late):
+            if next(late, None) is None:
+                return sign()
+            store.set(f"{crew.epoch}/members", "[7]")
+            return [7]
+
+        crew.sign = closed
+        assert crew.form()
+        found.append((crew.epoch, crew.members, crew.away))
+        crew.finish()
+    return found
+
+
+def test_a_rank_knows_that_an_epoch_began_without_it():
+    [found] = launch(comes, 1, device="cpu", rows=[(0, 0), (2, 0), (0, 1)])
+    assert found == [(1, [0], False), (3, [0], True), (2, [0], True)]
+
+
+def watches(worker):
+    """Rank 1 is on the list, and dies before its first sign of life."""
+    store = dist.HashStore()
+    with Lookout([store] * 3, 0, 2, silence=0.5) as watch:
+        assert watch.decided.wait(30)
+        return watch.outcome["rank"]
+
+
+def test_a_rank_that_never_shows_that_it_lives_is_lost():
+    assert launch(watches, 1, device="cpu")[0] == 1
