@@ -234,6 +234,7 @@ class Scripted:
 
 
 def follows(worker, scripts):
+    torch.set_num_threads(1)
     found = []
     for names, fails, away in scripts:
         crew = Scripted(names, away)
