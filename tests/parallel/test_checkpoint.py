@@ -52,6 +52,11 @@ CHAIN = [  # strategy, its mesh, the loss scale after its step; ranks of one num
     (TorchDataParallel, {"dp": 3}, None),
     (Recipe(precision=SCALED), None, 2),
 ]
+DEEPSPEED = [(partial(DeepSpeedZero, stage=stage), {"dp": 2}, None) for stage in (0, 1, 3)]
+CHAINS = {
+    "float64": (CHAIN, torch.float64, 1e-12),
+    "DeepSpeed": ([(Recipe(), None, 1), *DEEPSPEED, (Recipe(), None, 1)], torch.float32, 2e-4),
+}
 
 
 def went_on(worker, links, folder, dtype):
@@ -89,10 +94,10 @@ def on_ranks(fn, ranks: int, **given) -> list:
     return list(launch(fn, ranks, device="cpu", **given))
 
 
-def test_each_strategy_goes_on_from_the_checkpoint_of_another(tmp_path):
-    one = Single(CONFIG, 0, dtype=torch.float64)
-    links = [(k, strategy, sizes) for k, (strategy, sizes, _) in enumerate(CHAIN)]
-    given = {"folder": str(tmp_path), "dtype": torch.float64}
+@pytest.mark.parametrize(("chain", "dtype", "near"), CHAINS.values(), ids=CHAINS)
+def test_each_strategy_goes_on_from_the_checkpoint_of_another(tmp_path, chain, dtype, near):
+    one, given = Single(CONFIG, 0, dtype=dtype), {"folder": str(tmp_path), "dtype": dtype}
+    links = [(k, strategy, sizes) for k, (strategy, sizes, _) in enumerate(chain)]
     for ranks, some in groupby(links, lambda link: ranks_of(link[2])):
         some = list(some)
         runs = on_ranks(went_on, ranks, links=some, **given)
@@ -101,27 +106,15 @@ def test_each_strategy_goes_on_from_the_checkpoint_of_another(tmp_path):
             wanted = one.full_state()
             for progress, scale, state in every:
                 assert progress == ({"updates": k, "place": 5 * k} if k else {})
-                assert scale == CHAIN[k][2], k
-                assert apart(state["model"], wanted["model"]) < 1e-12, k
-                assert apart(flat(state["optimizer"]), flat(wanted["optimizer"])) < 1e-12, k
-
-
-@pytest.mark.usefixtures("kept_ranks")
-@pytest.mark.parametrize("stage", [0, 1, 3])
-def test_deepspeed_goes_on_too_in_float32(tmp_path, stage):
-    make = partial(DeepSpeedZero, stage=stage)
-    one, given = Single(CONFIG, 0), {"folder": str(tmp_path), "dtype": torch.float32}
-    for k, (strategy, sizes) in enumerate([(Recipe(), None), (make, {"dp": 2}), (Recipe(), None)]):
-        one.step(random_batch(k, 5, CONFIG.context, CONFIG.vocab))
-        links = [(k, strategy, sizes)]
-        for [(*_, state)] in launch(went_on, ranks_of(sizes), device="cpu", links=links, **given):
-            assert apart(state["model"], one.full_state()["model"]) < 2e-4
+                assert scale == chain[k][2], k
+                assert apart(state["model"], wanted["model"]) < near, k
+                assert apart(flat(state["optimizer"]), flat(wanted["optimizer"])) < near, k
 
 
 DEEPER = replace(CONFIG, layers=3)
 EVERY = {  # strategy, its mesh
     "single": (Recipe(), None),
-    "stages": (Recipe(layout=THREE, schedule=one_f_one_b), {"pp": 2, "tp": 2}),
+    "stages": (Recipe(layout=Layout(pp=2), schedule=one_f_one_b), {"pp": 2}),
     "ZeRO 3": (Recipe(owner=Zero3), {"dp": 2}),
     "FullyShard": (FullyShard, {"dp": 2}),
     "FSDP1": (Fsdp1, {"dp": 2}),
@@ -141,8 +134,17 @@ def said(act) -> str:
     return "".join(str(w.message) for w in caught if "start anew" in str(w.message))
 
 
-def loads(worker, strategy, sizes, folder):
-    """Load what does not fit, on the last rank alone where that can be: what each load says."""
+def loads(worker, folder):
+    """What each load says, of the strategies that have so many ranks."""
+    return {
+        name: loads_of(worker, *case, folder)
+        for name, case in EVERY.items()
+        if ranks_of(case[1]) == worker.world_size
+    }
+
+
+def loads_of(worker, strategy, sizes, folder):
+    """Load what does not fit, on the last rank alone where that can be."""
     torch.set_num_threads(1)
     mesh = make_mesh(Layout(**sizes)) if sizes else None
     trained = strategy(CONFIG, 0, mesh)
@@ -171,21 +173,24 @@ def loads(worker, strategy, sizes, folder):
     return found, unchanged
 
 
-@pytest.mark.usefixtures("kept_ranks")
-@pytest.mark.parametrize("case", EVERY)
-def test_what_does_not_fit_is_refused_on_every_rank(case, tmp_path):
-    """And is said: training would go on, from a part of the state, from NaN, or without moments."""
-    Single(DEEPER, 0).save(tmp_path / "deeper")
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """Number of ranks -> for each rank, what its loads say."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    Single(DEEPER, 0).save(folder / "deeper")
     one = Single(CONFIG, 0)
-    one.save(tmp_path / "new")
+    one.save(folder / "new")
     with torch.no_grad():
         one.parameters["blocks.0.attention.out.weight"][-1, -1] = math.nan
-    one.save(tmp_path / "nan")
-    strategy, sizes = EVERY[case]
-    given = {"strategy": strategy, "sizes": sizes, "folder": str(tmp_path)}
-    for rank, (found, unchanged) in enumerate(
-        launch(loads, ranks_of(sizes), device="cpu", **given)
-    ):
+    one.save(folder / "nan")
+    return {ranks: on_ranks(loads, ranks, folder=str(folder)) for ranks in (1, 2)}
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_what_does_not_fit_is_refused_on_every_rank(case, loaded):
+    """And is said: training would go on, from a part of the state, from NaN, or without moments."""
+    for rank, run in enumerate(loaded[ranks_of(EVERY[case][1])]):
+        found, unchanged = run[case]
         assert "has blocks.2." in found["a third layer"]
         assert re.search(r"nearest name is blocks\.[01]\.", found["a third layer"])
         assert "has NaN or infinite numbers" in found["NaN"]

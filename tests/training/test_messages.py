@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.comm.ledger import ledger
-from helpers.comm.mesh import Layout, make_mesh
+from helpers.comm.mesh import Layout
 from helpers.comm.transport import GroupTransport
 from helpers.data.batch import random_batch
 from helpers.models.config import GPTConfig
@@ -28,6 +28,7 @@ from helpers.plans.schedules import zero_bubble_h1 as h1
 from helpers.plans.schedules import zero_bubble_v as v
 from helpers.plans.step_messages import step_messages
 from helpers.runtime.launch import launch
+from tests.parallel.beside import mesh_of
 from tests.training.planned import apart, step_plan
 
 GPT = GPTConfig(vocab=64, context=8, width=12, layers=4, heads=2, tied=False)
@@ -117,7 +118,7 @@ def counted(worker, cases):
     found = []
     for layout, config, m, schedule, options in cases:
         trainer = recipe_of(layout, schedule, options)(
-            config, 0, make_mesh(layout), micro_batches=m, dtype=torch.float64
+            config, 0, mesh_of(worker, layout), micro_batches=m, dtype=torch.float64
         )
         batch = random_batch(trainer.data_rank, 4, config.context, config.vocab)
         for _ in range(2):  # the second step: ZeRO 3 gathers ahead, DDP has seen the order
