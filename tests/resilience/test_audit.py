@@ -11,8 +11,8 @@ from helpers.data.batch import copying_batch
 from helpers.models.gpt import GPTConfig
 from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage3 import Zero3
-from helpers.resilience.audit import LATEST, check_checkpoints
-from helpers.resilience.lies import LIES, plant
+from helpers.resilience.audit import LATEST, check_checkpoints, differing
+from helpers.resilience.lies import LAST, LIES, plant
 from helpers.runtime.launch import launch
 
 TINY = GPTConfig(vocab=16, context=8, width=8, layers=2, heads=2)
@@ -47,9 +47,21 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="module")
+def honest():
+    strategy = make()
+    for k in range(LAST):
+        strategy.step(batch_of(k))
+    return strategy.full_state()
+
+
 @pytest.mark.parametrize("lie", [None, *LIES])
-def test_each_lie_is_found_and_honest_runs_are_not_accused(lie, tmp_path):
-    plant(lie, tmp_path, make, batch_of)
+def test_each_lie_is_found_and_honest_runs_are_not_accused(lie, tmp_path, honest):
+    [strategy] = made = [make()]
+    plant(lie, tmp_path, made.pop, batch_of)
+    # Only the checkpoints lie: training itself is undisturbed.
+    wrong = differing(strategy.full_state(), honest)
+    assert bool(wrong) == (lie in ("one step late", "data from the start"))
     found = check_checkpoints(tmp_path, make, batch_of)
     if lie is None:
         assert found == []

@@ -100,6 +100,24 @@ def test_training_goes_on_and_the_files_have_the_state_of_the_call(recipe, tmp_p
         assert changed > 40  # training does change what the files must not see
 
 
+def two(worker, folder):
+    """One Background for two layouts: each checkpoint has the parts of its own strategy."""
+    background, found = Background(), []
+    for recipe in (Recipe(layout=Layout(dp=2), owner=Zero3), Recipe(layout=Layout(tp=2))):
+        trainer = recipe(TINY, 0)
+        trainer.save(f"{folder}/{recipe.owner.__name__}", background)
+        background.wait()
+        again = Recipe(layout=Layout(dp=2))(TINY, 1)
+        again.restore(f"{folder}/{recipe.owner.__name__}")
+        found.append(differ(again.full_state()["model"], trainer.full_state()["model"]))
+        trainer.close()
+    return found
+
+
+def test_a_layout_may_follow_another(tmp_path):
+    assert list(launch(two, 2, device="cpu", folder=str(tmp_path))) == [[[], []]] * 2
+
+
 def fails(worker, folder):
     trainer, background, told = Recipe(layout=Layout(dp=2))(TINY, 0), Background(), []
 

@@ -13,6 +13,7 @@ from helpers.state.seal import (
     begin,
     finish,
     newest,
+    prune,
     seal,
     verify,
 )
@@ -109,6 +110,31 @@ def test_the_newest_whole_one(tmp_path):
     assert newest(tmp_path).name == "step_000010"
     flip_a_bit(tmp_path / "step_000010")
     assert newest(tmp_path).name == "step_000002"
+
+
+@pytest.mark.parametrize(
+    ("damaged", "keep", "left"),
+    [
+        ((), 2, [3, 4]),
+        ((), 1, [4]),
+        ((4,), 2, [2, 3, 4]),  # a damaged one does not count
+        ((2, 3), 2, [1, 2, 3, 4]),
+        ((1, 3, 4), 2, [0, 1, 2, 3, 4]),  # fewer whole ones than it keeps: it deletes nothing
+        ((1,), 3, [2, 3, 4]),
+    ],
+)
+def test_a_clean_up_keeps_so_many_whole_ones(tmp_path, damaged, keep, left):
+    for step in range(1, 5):
+        write(tmp_path / f"step_{step}")
+        if step in damaged:
+            flip_a_bit(tmp_path / f"step_{step}")
+    (tmp_path / "step_0.writing").mkdir()
+    (tmp_path / "notes").mkdir()  # no checkpoint
+    prune(tmp_path, keep)
+    steps = {int(path.name[5]) for path in tmp_path.glob("step_?*")}
+    assert (sorted(steps), (tmp_path / "notes").is_dir()) == (left, True)
+    with pytest.raises(ValueError, match="prune keeps one checkpoint or more, not 0"):
+        prune(tmp_path, 0)
 
 
 def test_a_checkpoint_is_never_replaced(tmp_path):
